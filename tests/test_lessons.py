@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from labkit.amp import PRESETS, ScalerConfig
+from labkit.course import Cell, cells_of, slug
 from labkit.grading import EXERCISES
 from labkit.train import recorded
 from labkit.widgets import ScalerPresets, predictions, recorded_gemm, recorded_trace
@@ -67,6 +68,61 @@ def test_the_map_has_a_row_for_each_lesson_and_says_which_are_to_come() -> None:
         assert seen, "the first line of the lesson's source says it"
 
 
+# --- answers of predictions ---
+
+
+def asked(cell: Cell) -> str:
+    """Return the id of the prediction that a cell asks for; "" for none."""
+    found = re.search(r'^predict\("([\w.]+)"', cell.source, re.MULTILINE)
+    return found[1] if found and cell.cell_type == "code" else ""
+
+
+def test_what_answers_a_prediction_comes_after_it() -> None:
+    for lesson, source in SOURCES.items():
+        before: set[str] = set()
+        for cell in cells_of(source):
+            assert set(cell.answers) <= before, (lesson, cell.source[:60])
+            before.add(asked(cell))
+
+
+def test_an_answer_holds_no_heading_exercise_or_widget() -> None:
+    open_text = re.compile(r"^#+ |^\*How exercises work|^\*No idea how to begin", re.MULTILINE)
+    for lesson, source in SOURCES.items():
+        for cell in filter(lambda each: each.answers, cells_of(source)):
+            if cell.cell_type == "markdown":
+                assert not open_text.search(cell.source), (lesson, cell.source[:60])
+            assert not any(tag.startswith("exercise-") for tag in cell.tags), lesson
+
+
+def test_texts_that_answer_are_closed_until_they_are_opened() -> None:
+    for source in build.sources():
+        answering = [cell for cell in cells_of(SOURCES[source.name]) if cell.answers]
+        texts = [cell for cell in answering if cell.cell_type == "markdown"]
+        written = [
+            "".join(cell["source"])
+            for cell in build.learners(source)["cells"]
+            if cell["cell_type"] == "markdown"
+            and '<details class="labkit-answer' in "".join(cell["source"])
+        ]
+        assert len(written) == len(texts), source.name
+        for cell, text in zip(texts, written, strict=True):
+            assert text.startswith('<details class="labkit-answer labkit-answer-'), text[:80]
+            assert text.endswith("\n\n</details>")
+            assert all(f"labkit-answer-{slug(id)}" in text for id in cell.answers)
+
+
+def test_questions_of_a_choice_have_an_answer_that_waits() -> None:
+    """But those that a widget, a project or the clinic answers, and the warm-up of a lesson's next question."""
+    by_touch = {"recipes.fork", "autocast.stage", "rounding.thousandth"}
+    answered = {
+        id for source in SOURCES.values() for cell in cells_of(source) for id in cell.answers
+    }
+    for id, prediction in predictions().items():
+        if prediction.ruler or id in by_touch or id.split(".")[0] in ("clinic", "project"):
+            continue
+        assert id in answered, id
+
+
 # --- the glossary ---
 
 GLOSSARY, TERMS = build.glossary(), build.terms()
@@ -105,7 +161,7 @@ def test_each_link_leads_to_a_word_or_to_a_notebook() -> None:
 
 def test_the_first_use_of_a_word_is_its_link() -> None:
     """Read as a learner does, without code, formulas and headings."""
-    not_words = r"```.*?```|\$\$.*?\$\$|\$[^$\n]*\$|`[^`]*`|^#.*?$"
+    not_words = r"<[^>]*>|```.*?```|\$\$.*?\$\$|\$[^$\n]*\$|`[^`]*`|^#.*?$"
     for lesson, whole in texts().items():
         text = re.sub(not_words, "", whole, flags=re.DOTALL | re.MULTILINE)
         for name, row in TERMS.items():

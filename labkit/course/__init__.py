@@ -15,9 +15,17 @@ from labkit.course.lesson import (
     lessons_named,
     moved_to_lessons,
 )
-from labkit.course.notebook import learners_notebook, notebook_of, text_of
+from labkit.course.notebook import learners_notebook, notebook_of, slug, text_of
 from labkit.course.quiz import UNKNOWN, QuizQuestion, quiz_questions
-from labkit.course.text import Cell, Question, cells_of, questions, solution_of, starter_of
+from labkit.course.text import (
+    Cell,
+    Question,
+    answered,
+    cells_of,
+    questions,
+    solution_of,
+    starter_of,
+)
 
 __all__ = [
     "COURSE",
@@ -31,6 +39,7 @@ __all__ = [
     "QuizQuestion",
     "add_folders",
     "added_parents",
+    "answered",
     "cells_of",
     "hide",
     "learners_notebook",
@@ -42,6 +51,7 @@ __all__ = [
     "notebook_of",
     "questions",
     "quiz_questions",
+    "slug",
     "solution_of",
     "starter_of",
     "text_of",

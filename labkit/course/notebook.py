@@ -1,5 +1,8 @@
 """Conversion of lesson texts to notebooks.
 
+Idea: a text that answers a prediction becomes a closed `details` element, which every host of notebooks can open, by
+keyboard too. The prediction opens it once it has been answered.
+
 Invariant: the same text gives the same bytes. Cell ids are derived from their content, outputs are empty, and metadata
 is fixed.
 """
@@ -43,7 +46,8 @@ def notebook_of(
 
     def written_source(cell: Cell) -> str:
         if cell.cell_type != "code":
-            return prose(cell.source)
+            text = prose(cell.source)
+            return folded(text, cell.answers) if cell.answers else text
         return (
             code(cell.source)
             if code is not None
@@ -61,6 +65,33 @@ def notebook_of(
         for cell, id in zip(cells, _ids(lesson, cells), strict=True)
     ]
     return {"cells": written, "metadata": METADATA, "nbformat": 4, "nbformat_minor": 5}
+
+
+def folded(text: str, predictions: Sequence[str]) -> str:
+    r"""Return a text as a closed element, whose classes name the predictions that it answers.
+
+    Classes survive the sanitizer of JupyterLab, which removes attributes of data from a text.
+
+    >>> print(folded("It becomes **0**.", ["scaling.order"]))
+    <details class="labkit-answer labkit-answer-scaling-order">
+    <summary>The answer. Commit to your prediction first.</summary>
+    <BLANKLINE>
+    It becomes **0**.
+    <BLANKLINE>
+    </details>
+    """
+    classes = " ".join(["labkit-answer", *(f"labkit-answer-{slug(id)}" for id in predictions)])
+    summary = "<summary>The answer. Commit to your prediction first.</summary>"
+    return f'<details class="{classes}">\n{summary}\n\n{text}\n\n</details>'
+
+
+def slug(prediction: str) -> str:
+    """Return the id of a prediction as part of a class.
+
+    >>> slug("scaling.too_high")
+    'scaling-too_high'
+    """
+    return prediction.replace(".", "-")
 
 
 def learners_notebook(lesson: Lesson) -> Notebook:

@@ -3,7 +3,7 @@
 An exercise has two cells. A text cell has the heading "### Exercise 3: clip at the right place  ●●○  12 min". The code
 cell below it has the tag exercise-scaling.clip, with the solution between two marks. Title, difficulty, minutes and
 solution are read from these cells only. A cell whose head has `starter="faulty"` begins, for a learner, with the body
-of the lesson's function `faulty`, to be repaired.
+of the lesson's function `faulty`, to be repaired. A cell with the tag answer-scaling.order answers that prediction.
 
 Invariant: the cells are those that jupytext reads (tests/course).
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +24,7 @@ BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 STARTER = 'raise NotImplementedError("your code goes here; then run this cell again")'
 REPAIR = 'raise NotImplementedError("repair the lines below; then delete this line, and run this cell again")'
 TAG = "exercise-"
+ANSWER = "answer-"
 _ASSIGNMENT = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\[[^\]]*\])')
 _MARK = re.compile(r"^# %%(?P<head>.*)$", re.MULTILINE)
 _HEADING = re.compile(
@@ -45,6 +46,20 @@ class Cell:
         """Its tags."""
         tags = self.metadata.get("tags", ())
         return tuple(map(str, tags)) if isinstance(tags, list | tuple) else ()
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """Ids of the predictions that it answers."""
+        return answered(self.tags)
+
+
+def answered(tags: Iterable[str]) -> tuple[str, ...]:
+    """Return the ids of the predictions that a cell with these tags answers.
+
+    >>> answered(["claim-C36", "answer-scaling.order"])
+    ('scaling.order',)
+    """
+    return tuple(tag.removeprefix(ANSWER) for tag in tags if tag.startswith(ANSWER))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from typing import Any
 from labkit.site.formulas import typeset
 from labkit.site.running import LAB_ONLY
 from labkit.widgets.base.widget import PAGE_TYPE
+from labkit.widgets.predict.waiting import waiting_classes
 
 EXERCISE = "exercise-"
 IN_THE_LAB = '<p class="site-note">{} <a href="index.html#install">Open it in the lab.</a></p>'
@@ -99,6 +100,7 @@ def cell_html(cell: Any, parts: Parts) -> str:
     else:
         outputs = [_output(output, f"{name}", parts) for output in cell.outputs]
     kind = "jp-CodeCell" if outputs else "jp-CodeCell jp-mod-noOutputs"
+    kind = f"{kind} {waiting_classes(tags)}".rstrip()
     below = f'<div class="jp-Cell-outputWrapper">\n{"".join(outputs)}</div>' if outputs else ""
     return f'<div class="jp-Cell {kind}" id="{name}">\n{code(cell.source)}{below}</div>\n'
 

@@ -66,9 +66,14 @@ predict("start.warm_up")
 
 # %% [markdown]
 # ### Explain
-# A few sentences and at most one formula, after you have seen it. For example: FP16 has as many numbers between 1/2
-# and 1 as between 1/4 and 1/2, and so on towards zero. The last one above zero is 2^-24. Lesson 01 shows why.
-#
+# A few sentences and at most one formula, after you have seen it. What answers a prediction is folded until you have
+# committed to yours:
+
+# %% [markdown] tags=["answer-start.warm_up"]
+# FP16 has as many numbers between 1/2 and 1 as between 1/4 and 1/2, and so on towards zero. The last one
+# above zero is 2^-24. Lesson 01 shows why.
+
+# %% [markdown]
 # ### Exercise: where a format ends  ●○○  3 min
 # You write a few lines, and the cell answers at once. It says what passed and what failed, and shows the first input
 # that failed. Here is one to warm up. Run it as it is, read the answer, then repair it.

@@ -38,7 +38,7 @@ from labkit.widgets import BitExplorer, NumberLine, predict
 # %% id="predict-exponent-bits"
 predict("numbers.exponent_bits")
 
-# %% id="touch-fields" tags=["claim-C01"]
+# %% id="touch-fields" tags=["claim-C01", "answer-numbers.exponent_bits"]
 for row in (FP32, FP16, BF16):
     print(
         f"{row.name:<5} 1 + {row.exponent_bits} + {row.significand_bits:<3}  1.5 is {field_bits(encode(1.5, row), row)}"
@@ -51,7 +51,7 @@ for row in (FP32, FP16, BF16):
 # %% id="touch-bits"
 BitExplorer(FP16, value=1.0)
 
-# %% [markdown]
+# %% [markdown] tags=["answer-numbers.exponent_bits"]
 # **How to read it.** Take the three fields as whole numbers $S$ (0 or 1), $E$ (0 to 31) and $F$ (0 to 1023).
 #
 # - The **exponent** is stored 15 too large. This 15 is called the *bias*. With it $E$ needs no sign: $E = 15$ means
@@ -104,26 +104,26 @@ check("numbers.decode", my_decode)
 # %% id="predict-overflow"
 predict("numbers.overflow")
 
-# %% id="touch-overflow" tags=["claim-C02", "claim-C03", "claim-C05"]
+# %% id="touch-overflow" tags=["claim-C02", "claim-C03", "claim-C05", "answer-numbers.overflow"]
 for x in (32768, 65504, 65510, 65519.99, 65520, 1_000_000):
     print(f"{x:>12,} becomes {round_to(x, FP16):>8,.0f}")
 print(f"\nFP16: exponents {FP16.emin} to {FP16.emax}, largest number {FP16.max:,.0f} = 2^15 x {FP16.max / 2**15}")
 print(f"FP32: exponents {FP32.emin} to {FP32.emax}, largest number {FP32.max:.3g}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-numbers.overflow"]
 # The largest number is not 2^15 but almost 2^16: all bits behind the point are ones, 2^15 x 1.1111111111 in binary. And
 # what happens at the other end?
 
 # %% id="predict-underflow"
 predict("numbers.underflow")
 
-# %% id="touch-underflow" tags=["claim-C04"]
+# %% id="touch-underflow" tags=["claim-C04", "answer-numbers.underflow"]
 for x in (7e-5, 3e-5, 1e-6, 2e-7, 8e-8, 3e-8, 2.9e-8):
     rounded = float(round_to(x, FP16))
     kind = classify(encode(rounded, FP16), FP16)
     print(f"{x:8.2g} becomes {rounded:9.3g}   {kind!s:<10} {abs(rounded - x) / x:7.2%} off")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-numbers.underflow"]
 # **Below 6.1e-5 numbers do not become zero at once.** There the exponent field is 0, and the hidden 1 is gone. These numbers are
 # called *subnormal*. They go down to zero in 1,024 equal steps of 2^-24 = 5.96e-8.
 #
@@ -138,8 +138,7 @@ for x in (7e-5, 3e-5, 1e-6, 2e-7, 8e-8, 3e-8, 2.9e-8):
 predict("numbers.between")
 
 # %% [markdown]
-# **Drag the number**, and zoom: from the subnormal numbers to 65504. The linear view shows that small numbers are close
-# together. The logarithmic view shows that every power of two has equally many.
+# **Drag the number**, and zoom: from the subnormal numbers to 65504. Compare the linear view with the logarithmic one.
 
 # %% id="touch-line"
 NumberLine(FP16)
@@ -147,7 +146,7 @@ NumberLine(FP16)
 # %% [markdown]
 # There are only 65,536 codes, so we may just count them all:
 
-# %% id="touch-count" tags=["claim-C06"]
+# %% id="touch-count" tags=["claim-C06", "answer-numbers.between"]
 every = decode(np.arange(65536), FP16)
 for k in (-20, -14, -1, 0, 10, 15):
     inside = every[(2.0**k <= every) & (every < 2.0 ** (k + 1))]
@@ -155,6 +154,9 @@ for k in (-20, -14, -1, 0, 10, 15):
 
 print("\nfrom 1 on:", *np.sort(every[(every >= 1) & (every < 1.004)]))
 print("1 + 0.0001 =", np.float16(1) + np.float16(0.0001))
+
+# %% [markdown] tags=["answer-numbers.between"]
+# In the linear view small numbers are close together. In the logarithmic view every power of two has equally many.
 
 # %% [markdown]
 # The distance between neighbours is called **ulp**, *unit in the last place*. It depends only on the power of two below the
@@ -170,12 +172,12 @@ print("1 + 0.0001 =", np.float16(1) + np.float16(0.0001))
 # %% id="predict-tenth"
 predict("numbers.tenth", lambda: 100 * abs(round_to(0.1, FP16) / 0.1 - 1))
 
-# %% id="touch-tenth"
+# %% id="touch-tenth" tags=["answer-numbers.tenth"]
 for format in (FP32, FP16):
     near = float(round_to(0.1, format))
     print(f"0.1 in {format.name} is {near:.12f}, off by {abs(near / 0.1 - 1):.2g} of its size")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-numbers.tenth"]
 # In the normal range half an ulp is never more than 2^-11 = 0.049% of a number. Numbers of all sizes are equally exact.
 #
 # | x | power of two below it | ulp(x) |
@@ -183,7 +185,8 @@ for format in (FP32, FP16):
 # | 1.5 | 2^0 | 2^-10 = 0.00098 |
 # | 1000 | 2^9 = 512 | 2^-1 = 0.5 |
 # | 3e-5 (subnormal) | 2^-16 | 2^-24, not 2^-26 |
-#
+
+# %% [markdown]
 # ### Exercise 2: how far apart?  ●○○  5 min
 #
 # `x` is a number of FP16, as a Python float. Take care below 2^-14: the first line of the count above is from there.
@@ -227,12 +230,12 @@ check("numbers.first_gap", my_first_gap)
 # %% id="predict-next-code"
 predict("numbers.next_code")
 
-# %% id="touch-next-code"
+# %% id="touch-next-code" tags=["answer-numbers.next_code"]
 for code in (0x0000, 0x03FF, 0x3BFF, 0x7BFF, 0x7C00, 0x8000, 0xBC00):
     value, after = decode([code, code + 1], FP16)
     print(f"0x{code:04X} is {value:<12.6g} 0x{code + 1:04X} is {after:<12.6g} {field_bits(code + 1)}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-numbers.next_code"]
 # **The codes are in order.** Add 1 to a code, and you have the code of the next larger number. This works from one
 # power of two into the next, from subnormal to normal numbers, and from the largest number to infinity. This is the
 # reason why the exponent comes before the significand, and why it has a bias. Two positive numbers can be compared like
@@ -240,7 +243,8 @@ for code in (0x0000, 0x03FF, 0x3BFF, 0x7BFF, 0x7C00, 0x8000, 0xBC00):
 #
 # Only the sign is an exception. Codes of negative numbers count *away* from zero. And zero has two codes, +0 and -0, which are
 # equal.
-#
+
+# %% [markdown]
 # ### Exercise 4: the next number  ●●○  6 min
 #
 # Your function takes an integer and returns an integer, as hardware does. Be careful around zero and at both
@@ -267,15 +271,16 @@ check("numbers.next_up", my_next_up)
 # %% id="predict-bytes"
 predict("numbers.bytes")
 
-# %% id="touch-bytes" tags=["claim-C09"]
+# %% id="touch-bytes" tags=["claim-C09", "answer-numbers.bytes"]
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
     tensor = torch.randn(1000, 1000).to(dtype)
     print(f"{dtype!s:<15} {tensor.untyped_storage().nbytes():>10,} bytes")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-numbers.bytes"]
 # For one tensor it is exactly half. Does *training* take half the memory? That is another question. Training also keeps
 # gradients, the optimizer's state, and often a copy of the weights in FP32. Not all of these are FP16: see lesson 07.
-#
+
+# %% [markdown]
 # ### Exercise 5: bytes of a tensor  ●○○  3 min
 #
 # Formats of 6 and 4 bits exist too. Count as if elements were stored without gaps; the last byte counts as a whole one.

@@ -43,7 +43,7 @@ predict("rounding.tie")
 # %% id="touch-modes-line"
 NumberLine(FP16, x=2052.6, scale="linear", window=(2040, 2060))
 
-# %% id="touch-modes"
+# %% id="touch-modes" tags=["answer-rounding.tie"]
 modes = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]
 numbers = [2049.0, 2051.0, 2048.2, -2049.0, -2048.2]
 print(f"{'':<16}", *(f"{x:>8}" for x in numbers))
@@ -53,19 +53,20 @@ for mode in modes:
 # %% [markdown]
 # Why does the rule for ties look so strange? Take many ties and look at the mean error, in ulps:
 
-# %% id="touch-drift"
+# %% id="touch-drift" tags=["answer-rounding.tie"]
 ties = decode(np.random.default_rng(0).integers(0x3C00, 0x4000, size=10_000), FP16) + 2.0**-11
 for mode in modes:
     print(f"{mode.name:<16} {np.mean(round_to(ties, FP16, mode) - ties) / 2**-10:+.3f}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-rounding.tie"]
 # **Round to nearest, ties to even** is the default of processors. The result is the nearest number. A *tie* lies
 # exactly half-way: then it is the neighbour whose last significand bit is 0. So ties go up as often as down, and long
 # sums do not drift.
 #
 # Near the upper end the rule works as if 65536 were a number, and calls it infinity. That is why 65520, half-way from 65504, is the
 # first to overflow. (Inside a Tensor Core things are simpler, and less exact: lesson 03.)
-#
+
+# %% [markdown]
 # *No idea how to begin? `from labkit.grading import hint`, then `hint("rounding.nearest_even")`: you get three hints,
 # one by one, at no cost.*
 #
@@ -113,7 +114,7 @@ predict("rounding.whole")
 # %% id="touch-addition"
 AdditionPlayer(1.0, 0.0001)
 
-# %% [markdown]
+# %% [markdown] tags=["answer-rounding.whole"]
 # **Added exactly, rounded once.** The smaller number is shifted until both have the same power of two. The bits that do not fit into
 # eleven places decide the rounding, and are then gone. So the error of one addition is never more than half an ulp *of the result*.
 #
@@ -124,7 +125,7 @@ AdditionPlayer(1.0, 0.0001)
 #
 # The second part says: in general (a + b) + c and a + (b + c) are two different numbers.
 
-# %% id="touch-order"
+# %% id="touch-order" tags=["answer-rounding.whole"]
 big, one = np.float16(2048), np.float16(1)
 print("(2048 + 1) + 1 =", int((big + one) + one))
 print("2048 + (1 + 1) =", int(big + (one + one)))
@@ -142,7 +143,7 @@ def thousandths(dtype):
 
 predict("rounding.thousandth", lambda: thousandths(np.float16))
 
-# %% id="touch-thousandth"
+# %% id="touch-thousandth" tags=["answer-rounding.thousandth"]
 print("FP16", thousandths(np.float16), "  FP32", thousandths(np.float32))
 
 # %% [markdown]
@@ -172,20 +173,21 @@ predict("rounding.swallowed")
 # %% id="touch-swallowed"
 SwallowedUpdates(weight=1.0, update=2**-10)
 
-# %% id="touch-half" tags=["claim-C07"]
+# %% id="touch-half" tags=["claim-C07", "answer-rounding.swallowed"]
 shares = np.array([0.6, 0.5, 0.4, 0.2])
 print(f"{'weight':<13}", *(f"{f'- {share} ulp':>10}" for share in shares))
 for weight in (1.5, 1.5 + 2**-10, 1.0):
     after = round_to(weight - shares * ulp(weight, FP16), FP16)
     print(f"{weight:<13}", *(f"{'swallowed' if w == weight else 'moves':>10}" for w in after))
 
-# %% [markdown]
+# %% [markdown] tags=["answer-rounding.swallowed"]
 # **Half an ulp decides.** Below it the update is swallowed, above it the weight moves by a whole ulp. At exactly half, the tie goes
 # to the even one: a weight whose last bit is 0 stays, one whose last bit is 1 moves.
 #
 # A power of two is a special case. A *binade* is the range from one power of two to the next, and below a power of two
 # the numbers are half as far apart. So downwards a quarter of its own ulp is enough.
-#
+
+# %% [markdown]
 # ### Exercise 2: the smallest update that moves a weight  ●●○  8 min
 #
 # Find it by trying: `np.arange(1, 0x7800, dtype=np.uint16).view(np.float16)` is every FP16 number from 2^-24 to 32752, in
@@ -209,14 +211,14 @@ check("rounding.smallest_update", my_smallest_update)
 # %% id="predict-rule"
 predict("rounding.rule")
 
-# %% id="touch-rule"
+# %% id="touch-rule" tags=["answer-rounding.rule"]
 codes = np.random.default_rng(1).integers(0x2C00, 0x6800, size=10_000)  # weights from 2^-4 to 2^11
 weights = decode(codes, FP16)
 for ratio in (1000, 2000, 2500, 3000, 3500, 4100, 10_000):
     lost = np.mean(round_to(weights + weights / ratio, FP16) == weights)
     print(f"weight / update = {ratio:<6,}  {lost:6.1%} of the weights do not move")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-rounding.rule"]
 # A learning rate of 0.001 and a gradient a tenth of the weight is a ratio of 10,000: in FP16 that weight never moves. Lesson 07 keeps a
 # copy of the weights in FP32, the *master weights*. There are two other cures, and both need only FP16.
 
@@ -228,19 +230,20 @@ for ratio in (1000, 2000, 2500, 3000, 3500, 4100, 10_000):
 # %% id="predict-stochastic"
 predict("rounding.stochastic")
 
-# %% id="touch-stochastic"
+# %% id="touch-stochastic" tags=["answer-rounding.stochastic"]
 bits = np.random.default_rng(0).integers(2**32, size=10_000)
 drawn = round_to(np.full(10_000, 1 + 2**-12), FP16, Rounding.STOCHASTIC, random_bits=bits)
 print(f"went up: {np.mean(drawn > 1):.1%}   mean: 1 + {drawn.mean() - 1:.3g}   2^-12 = {2**-12:.3g}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-rounding.stochastic"]
 # **Wrong each time, right in the mean.** A number that is a quarter of the way up goes up one time in four. So an update of a quarter
 # ulp moves the weight every fourth time, and on average the weight is where it should be. The price is noise, and random numbers.
 #
 # $$P(\text{up}) = \frac{x - \text{lower}}{\text{spacing}}$$
 #
 # Here *lower* is the neighbour below x, and *spacing* the distance of the two neighbours.
-#
+
+# %% [markdown]
 # ### Exercise 3: round by chance  ●●○  6 min
 #
 # The random number is an argument, from 0 up to but not including 1, so your answer is exact. Up is towards +inf, for
@@ -302,20 +305,21 @@ check("rounding.kahan", my_kahan)
 # %% id="predict-epsilon"
 predict("rounding.epsilon")
 
-# %% id="touch-epsilon"
+# %% id="touch-epsilon" tags=["answer-rounding.epsilon"]
 for constant in (1e-5, 1e-6, 1e-7, 1e-8, -1e4, -1e9):
     print(f"{constant:>8g} becomes {float(round_to(constant, FP16)):.4g}")
 x = torch.zeros(2, dtype=torch.float16)
 print("\nFP16:", x / (x.norm() + 1e-8))
 print("FP32:", x.float() / (x.float().norm() + 1e-8))
 
-# %% [markdown]
+# %% [markdown] tags=["answer-rounding.epsilon"]
 # **An epsilon is rounded like any number.** In FP16 1e-8 is 0, and -1e9, which is often used to mask attention, is
 # -inf. A larger epsilon hides the NaN, but it changes the answer wherever the numbers are small.
 #
 # The squares in a norm are worse: 0.0001 squared is already 0, and 300 squared is infinite. So such a line is computed in FP32 and
 # rounded once, at its end.
-#
+
+# %% [markdown]
 # ### Exercise 5: repair the epsilon  ●●○  6 min
 #
 # RMSNorm, as it was first published: `x / ((x * x).mean().sqrt() + 1e-8)`. Written like that, with FP16 inputs, it is

@@ -83,7 +83,7 @@ print(
 # People say: "Multiply in FP16, add in FP32". Check both halves of this sentence:
 
 
-# %% id="touch-halves" tags=["claim-C19"]
+# %% id="touch-halves" tags=["claim-C19", "answer-tensor.product"]
 def tensor_core(a, b, c, gpu):
     """One element of D: c + a[0]*b[0] + a[1]*b[1] + ..., C and D in FP32."""
     return emulate(torch.tensor([a]).half(), torch.tensor([b]).half().T, torch.tensor([[c]]), SPECS[gpu]).item()
@@ -103,7 +103,7 @@ print(f"\n15 products of 1.5 * 2^-24, added to 1: what comes on top, in units of
 print("".join(f"{name:>9}" for name in ("FP32", "V100", "A100", "H100", "exactly")))
 print(f"{'':<16}" + "".join(f"{(value - 1) * 2**24:>9g}" for value in (in_fp32, *found, 1 + 22.5 * 2**-24)))
 
-# %% [markdown]
+# %% [markdown] tags=["answer-tensor.product"]
 # **The products are better than FP16, the additions worse than FP32.** A product of two numbers of 11 bits has 22 bits, and all of
 # them enter the sum. So does its exponent, even where FP16 has no such exponent: 300 * 300 is 90,000, not inf.
 #
@@ -116,7 +116,7 @@ print(f"{'':<16}" + "".join(f"{(value - 1) * 2**24:>9g}" for value in (in_fp32, 
 # %% id="predict-ones"
 predict("tensor.ones")
 
-# %% id="touch-ones"
+# %% id="touch-ones" tags=["answer-tensor.ones"]
 adders = {
     "FP16, one by one": SEQUENTIAL_FP16,
     "V100, C and D in FP16": replace(SPECS["V100"], result=FP16),
@@ -131,14 +131,15 @@ for name, adder in adders.items():
     short, long = (accumulate(ones[:, :k], ones[:, :k].T, accumulator=adder).item() for k in (4096, 40_000))
     print(f"{name:<24}{short:>8,.0f}{long:>10,.0f}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-tensor.ones"]
 # **An accumulator does not overflow first. It stops counting.** The *accumulator* is where the sum is kept. Added one by one, an
 # FP16 accumulator stops at 2048: its numbers are 2 apart there, and 1 is half of that.
 #
 # A Tensor Core adds a whole block before it rounds: 4 ones on a V100, 8 on an A100, 16 on an H100. So with an FP16 accumulator it
 # counts 4, 8 or 16 times as far, and then it stops as well. With C and D in FP32 a V100 counts to 16.8 million, an A100 to 33.6
 # and an H100 to 67.1.
-#
+
+# %% [markdown]
 # *No idea how to begin? `from labkit.grading import hint`, then `hint("tensor.standstill")`: you get three hints, one
 # by one, at no cost.*
 #
@@ -178,7 +179,7 @@ predict("tensor.same")
 # %% id="touch-block"
 MmaBlock("1 and small terms", "V100")
 
-# %% id="touch-generations" tags=["claim-C18"]
+# %% id="touch-generations" tags=["claim-C18", "answer-tensor.same"]
 sums = {
     "1 + 16 * 2^-24": ([2.0**-12] * 16, [2.0**-12] * 16, 1.0),
     "1 + 16 * 2^-25": ([2.0**-12] * 16, [2.0**-13] * 16, 1.0),
@@ -190,7 +191,7 @@ for name, (a, b, c) in sums.items():
     found = [tensor_core(a, b, c, gpu) - c for gpu in SPECS]
     print(f"{name:<22}" + "".join(f"{2**24 * value:>10,.0f}" for value in (exact, *found)))
 
-# %% [markdown]
+# %% [markdown] tags=["answer-tensor.same"]
 # **Align, cut, add, cut.** This is what a Tensor Core does with a block:
 #
 # 1. **Align.** All products of the block, and C, are shifted to the largest exponent among them.
@@ -218,15 +219,16 @@ predict("tensor.errors", times_larger)
 # %% [markdown]
 # The inputs are the same, and every generation has a different answer:
 
-# %% id="touch-errors"
+# %% id="touch-errors" tags=["answer-tensor.errors"]
 sum_errors_figure()
 
-# %% [markdown]
+# %% [markdown] tags=["answer-tensor.errors"]
 # Cutting always errs in the same direction, so errors add up with the number of blocks: K / 4, K / 8 or K / 16.
 # Rounding to nearest errs in both directions. Even so, a V100's sum of 8,192 products is a thousand times better than
 # an FP16 accumulator's. It is off by less than 2^-11, and that is how much a single FP16 operand may be off. (cuBLAS
 # does not document the order in which it adds the blocks.)
-#
+
+# %% [markdown]
 # ### Exercise 2: one block of a Tensor Core  ●●●  15 min
 #
 # Terms are the products and C.
@@ -264,7 +266,7 @@ check("tensor.block", my_block)
 # %% id="predict-backward"
 predict("tensor.backward")
 
-# %% id="touch-backward" tags=["claim-C20"]
+# %% id="touch-backward" tags=["claim-C20", "answer-tensor.backward"]
 x = torch.randint(-4, 5, (64, 300)).float().requires_grad_()
 weight = torch.randint(-4, 5, (10, 300)).float().requires_grad_()  # as torch stores it: [outputs, inputs]
 grad_y = torch.randint(-4, 5, (64, 10)).float()
@@ -276,12 +278,13 @@ print(f"\n{'':<24}{'m':>6}{'n':>6}{'k':>6}{'FLOP':>12}")
 for case in linear_gemms(batch=64, inputs=300, outputs=10):
     print(f"{case.about:<24}{case.m:>6}{case.n:>6}{case.k:>6}{case.flops:>12,}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-tensor.backward"]
 # **Each of the three sizes is summed over once.** Forward sums over the inputs, dX over the outputs, dW over the batch. So the
 # length of the sums, and with it the error, is different in each. And a size that is slow on a Tensor Core is in all three.
 #
 # $$Y = X W^\top \qquad dX = dY \, W \qquad dW = dY^\top X$$
-#
+
+# %% [markdown]
 # ### Exercise 3: the backward products  ●●○  8 min
 
 
@@ -310,7 +313,7 @@ predict("tensor.bound")
 # now. A *FLOP* is one multiplication or addition; the *intensity* of a layer is how many FLOP it does for each byte that it moves.
 # **Put your own layers** into the list.
 
-# %% id="touch-roofline"
+# %% id="touch-roofline" tags=["answer-tensor.bound"]
 print(device_report(), "\n")
 ceilings = measure("ceilings", rounds=3, seconds=15)
 roof = roofline(ceilings.runs)
@@ -330,11 +333,11 @@ print(f"{'ridge, where the limits meet':<32}{roof.ridge(FP32):>10.3g}{roof.ridge
 # about the card of your choice. A hexagon is one number with its source and date (they are in `data/published.csv`). A
 # dotted line is the promise of the data sheet. Once a GPU is on record here, it takes their place.
 
-# %% id="touch-roofline-figure"
+# %% id="touch-roofline-figure" tags=["answer-tensor.bound"]
 card = "A100"  # or one of these: P100, GTX 1080 Ti, T4, RTX 3090, V100, RTX 4090, H100
 roofline_figure(here=[ceilings, measure("layers", rounds=2, seconds=8)], card=card)
 
-# %% [markdown]
+# %% [markdown] tags=["answer-tensor.bound"]
 # **Under the slope only bytes count. Under the flat roof only multipliers count.** This picture is called a *roofline*.
 #
 # - On the slope (little intensity) half the bytes give twice the speed, with or without Tensor Cores.
@@ -487,7 +490,7 @@ check("tensor.padding", my_padded_linear)
 predict("tensor.split")
 
 
-# %% id="touch-split" tags=["claim-C67"]
+# %% id="touch-split" tags=["claim-C67", "answer-tensor.split"]
 def bf16_parts(x):
     """Return three FP32 tensors that hold BF16 numbers; their sum is x."""
     parts = []
@@ -506,7 +509,7 @@ for count in (1, 3, 6, 9):
     print(f"{count} products of BF16: error {(total - exact).abs().max() / exact.abs().max():.1e}")
 print(f"FP32 itself:         error {(a @ b - exact).abs().max() / exact.abs().max():.1e}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-tensor.split"]
 # **Six products are as good as FP32.** The other three are about $2^{-24}$ or smaller, as small as FP32's own rounding. Three products
 # have about 16 bits. The products themselves are exact, and the sums are FP32, as in section 1.
 #
@@ -521,7 +524,8 @@ print(f"FP32 itself:         error {(a @ b - exact).abs().max() / exact.abs().ma
 #
 # *Sources:* the documentation of `torch.set_float32_matmul_precision`; pytorch/pytorch#195301 (GB200); NVIDIA/cutlass#2293;
 # arXiv:2508.00441 and arXiv:2504.08009 (Ozaki). *Not reproduced here:* the speed.
-#
+
+# %% [markdown]
 # Which of these does *your* torch use? From torch 2.9 on each backend has a switch of its own. The old switches still work, but do not
 # mix both kinds.
 #

@@ -54,7 +54,7 @@ for name, got in results.items():
 # %% id="predict-six"
 predict("kernels.six")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-kernels.six"]
 # **Two right kernels differ, and a wrong one may differ less.** Another order of the additions is another sum of
 # roundings. Near the middle between two FP16 numbers, that decides which of the two is stored. In a row of large
 # numbers, these are 2 apart.
@@ -84,7 +84,7 @@ predict("kernels.bound")
 # **Change K, or the accumulator** ("FP16", "H100"). The bound holds for every order. The orders that you see are real
 # ones: one by one, backwards, in slices, in lanes, along a tree.
 
-# %% id="touch-bound"
+# %% id="touch-bound" tags=["answer-kernels.bound"]
 K, accumulator = 1024, "FP32"
 a, b = torch.randn(32, K).half(), torch.randn(K, 32).half()
 some = matmul(a, b)
@@ -97,11 +97,12 @@ print(f"{'e, the bound':<40}{np.median(bound):>12.3g}")
 for n, errors in enumerate(found, 1):
     print(f"{f'order {n}, the largest of {errors.size} errors':<40}{np.abs(errors).max():>12.3g}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-kernels.bound"]
 # **The bound is never exceeded, and seldom reached.** Roundings go up and down, so most of them cancel: relative to $S$,
 # an error grows like $\sqrt{K}$ at most, the bound like $K$. That is why a test looks at both. Above the bound a
 # difference is *proved* to be a fault. Below it, but far beyond what any order reaches, it is very likely one.
-#
+
+# %% [markdown]
 # ## 3 · The last rounding
 #
 # At the end the sum is rounded once more, to the format of the output. Rounding keeps order: a larger number never

@@ -76,10 +76,11 @@ for step in range(41):
     run.take_step()
 GradientZoom(film)
 
-# %% [markdown]
+# %% [markdown] tags=["answer-gradients.lost", "answer-gradients.later"]
 # **Gradients are not lost evenly.** Some layers lose a tenth and more, others almost nothing. The lost share grows
 # while the network learns: for a pixel that is already right, the gradient is small.
-#
+
+# %% [markdown]
 # What you see is a *histogram* of exponents. The numbers from one power of two to the next are called a *binade*. Each is counted
 # into the binade of its magnitude; zeros, inf and NaN are in none.
 #
@@ -130,7 +131,7 @@ predict("gradients.bits")
 # %% id="touch-zoom"
 GradientZoom({0: film[0], 40: film[40]})
 
-# %% [markdown]
+# %% [markdown] tags=["answer-gradients.bits"]
 # **Multiplying a normal number by two changes only its exponent.** Its significand keeps all its bits. So the whole
 # histogram moves to the right by one binade, and nothing else changes. A *subnormal* number, below 2^-14, gains: FP16
 # stores fewer of its bits, and each doubling brings back one of them.
@@ -154,7 +155,7 @@ def lost_at_scale(gradients, log2_scale):
 predict("gradients.scale", lambda: 2 ** next(k for k in range(60) if lost_at_scale(film[40], k) < 0.001))
 
 
-# %% id="touch-scale" tags=["claim-C21"]
+# %% id="touch-scale" tags=["claim-C21", "answer-gradients.scale"]
 for step in (0, 40):
     shares = "   ".join(f"2^{k}: {lost_at_scale(film[step], k):7.3%}" for k in (0, 4, 8, 12, 16))
     print(f"step {step:>2}   lost at scale {shares}")
@@ -217,18 +218,19 @@ check("gradients.window", my_window)
 # %% id="predict-zeros"
 predict("gradients.zeros")
 
-# %% id="touch-zeros"
+# %% id="touch-zeros" tags=["answer-gradients.zeros"]
 for task in ("segmentation", "digits"):
     zeros = zeros_inside(TrainingRun(TASKS[task], RECIPES["FP16"]).next_gradients("weight gradients"))
     record, name = recorded(task, "FP16", 0), f"{task}, trained in FP16:"
     lost = lost_at_first(task)
     print(f"{name:<31} {zeros:4.0%} zeros   {lost:4.0%} lost   in the end {record.metric_name} {record.metric:.2f}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-gradients.zeros"]
 # **Counting zeros in FP16 does not show what was lost.** In *digits* the border of each picture is black, so the
 # weights there have no gradient, in any format. In *segmentation* most activation gradients became zero. But a weight
 # gradient is a sum over many pixels, so it is almost never zero. It is only wrong.
-#
+
+# %% [markdown]
 # You need a comparison: the same weights and the same batch, in FP32 and in FP16. *Lost* is what is non-zero there and
 # zero here.
 #
@@ -263,7 +265,7 @@ check("gradients.lost", my_lost)
 # %% id="predict-overflow"
 predict("gradients.overflow")
 
-# %% id="touch-overflow" tags=["claim-C23"]
+# %% id="touch-overflow" tags=["claim-C23", "answer-gradients.overflow"]
 torch.manual_seed(0)
 layers = [nn.Linear(64, 64) for _ in range(8)]
 activations, passed = torch.randn(8, 64).half() * 60, []
@@ -276,11 +278,12 @@ for name, tensor in passed:
     kind = "NaN" if tensor.isnan().any() else "inf" if tensor.isinf().any() else ""
     print(f"{name:<8} largest finite magnitude {tensor.nan_to_num(0, 0, 0).abs().max().item():>8,.0f}   {kind}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-gradients.overflow"]
 # **First inf, then NaN.** A product is too large and becomes inf. One layer later inf meets inf with the opposite sign
 # in a sum, and `inf - inf` is NaN. From there on everything is NaN, the loss too. You *notice* the NaN. Its cause is the
 # first inf, and the layer before it shows how near it was.
-#
+
+# %% [markdown]
 # ### Exercise 5: who was first?  ●●○  10 min
 #
 # You get the tensors of a forward pass, in the order in which they were computed.
@@ -328,7 +331,7 @@ check("gradients.culprit", my_culprit)
 predict("gradients.networks")
 
 
-# %% id="touch-networks" tags=["claim-C07", "claim-C09", "claim-C11", "claim-C22"]
+# %% id="touch-networks" tags=["claim-C07", "claim-C09", "claim-C11", "claim-C22", "answer-gradients.networks"]
 def kept_after_a_step(task, recipe):
     run = TrainingRun(TASKS[task], RECIPES[recipe], measure_every=0)
     run.take_step()
@@ -343,7 +346,7 @@ for task in ("digits", "digits_cnn", "segmentation_small", "char_lstm", "gpt"):
     weights, kept = mixed["weights"] / fp32["weights"], sum(mixed.values()) / sum(fp32.values())
     print(f"{task:<20}{lost[0]:>19.2%}{lost[1]:>9.2%}{swallowed:>11.2%}{weights:>9.2f}{kept:>7.2f}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-gradients.networks"]
 # Read it by columns.
 #
 # - Many gradients are lost in one network of five, about one percent in another, next to none in the rest. It depends
@@ -365,7 +368,7 @@ for task in ("digits", "digits_cnn", "segmentation_small", "char_lstm", "gpt"):
 predict("gradients.memory")
 
 
-# %% id="touch-memory" tags=["claim-C10"]
+# %% id="touch-memory" tags=["claim-C10", "answer-gradients.memory"]
 def saved_for_backward(dtype):
     """Return the bytes that autograd saves in a forward pass of a small network, its weights left out."""
     net = nn.Sequential(nn.Linear(64, 512), nn.Tanh(), nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 10)).to(dtype)
@@ -387,7 +390,7 @@ for category, size in fp32.items():
     ratio = f"{mixed[category] / size:.2f}" if size else "new"
     print(f"{category:<19}{size:>12,} bytes in FP32 {mixed[category]:>12,} in mixed precision   {ratio}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-gradients.memory"]
 # **Half true.** Weights, gradients and the tensors saved for the backward pass halve. The optimizer's state stays as it
 # was, and the FP32 copy of the weights is *new*. Together, these bytes are as many as before. So memory shrinks where
 # activations are the larger part: large batches, large pictures, long texts.

@@ -46,7 +46,7 @@ from labkit.widgets import CastLedger, StepDebugger, predict
 # %% id="predict-dtypes"
 predict("autocast.dtypes")
 
-# %% id="touch-dtypes" tags=["claim-C25"]
+# %% id="touch-dtypes" tags=["claim-C25", "answer-autocast.dtypes"]
 torch.manual_seed(0)
 layer, x = nn.Linear(64, 64), torch.randn(32, 64)
 with autocast(FP16):
@@ -198,7 +198,7 @@ check("autocast.lists", my_list)
 # %% id="predict-weights"
 predict("autocast.weights")
 
-# %% id="touch-weights" tags=["claim-C27"]
+# %% id="touch-weights" tags=["claim-C27", "answer-autocast.weights"]
 torch.manual_seed(0)
 layer, x = nn.Linear(64, 64), torch.randn(32, 64)
 optimizer = torch.optim.Adam(layer.parameters())
@@ -227,7 +227,7 @@ def apart_in_percent():
 
 predict("autocast.error", apart_in_percent)
 
-# %% [markdown]
+# %% [markdown] tags=["answer-autocast.weights"]
 # The weight was never FP16. Autocast casts a *copy* of it for the product. The backward pass sends the gradient back
 # through that cast: before the cast it is FP16, after it FP32. So the optimizer sees FP32 weights and FP32 gradients.
 # Nothing else is needed: the FP32 weights *are* the master weights. (If a model is stored in FP16 with `model.half()`,
@@ -338,7 +338,7 @@ check("autocast.linear", my_linear)
 # %% id="predict-softmax"
 predict("autocast.softmax")
 
-# %% id="touch-softmax" tags=["claim-C32"]
+# %% id="touch-softmax" tags=["claim-C32", "answer-autocast.softmax"]
 for largest in (11.0, 12.0):
     logits = torch.tensor([largest, 0.0]).half()
     powers = logits.exp()
@@ -476,7 +476,7 @@ with autocast(FP16):
 # list, so it stays in FP16. Register a function where that is wrong. Here it is wrong: $300^2$ overflows inside the
 # function.
 
-# %% id="touch-hand" tags=["claim-C30"]
+# %% id="touch-hand" tags=["claim-C30", "answer-autocast.hand"]
 torch.manual_seed(0)
 layer, x, big = nn.Linear(64, 64), torch.randn(32, 64), torch.full((4,), 300.0)
 with autocast(FP16):
@@ -490,14 +490,15 @@ with torch.no_grad():
         model.weight -= 2.0**-12
 print("a weight of 1 in model.half(), after 1000 updates of -2^-12:", model.weight.item())
 
-# %% [markdown]
+# %% [markdown] tags=["answer-autocast.hand"]
 # | you cast by hand ... | what happens |
 # |---|---|
 # | the operand of an operation on the allow list | nothing changes: autocast would cast it too |
 # | the operand of an operation on the deny list | autocast casts it back to FP32; the rounding to FP16 remains |
 # | the operand of an operation on no list | it stays FP16, and may overflow: 300 * 300 is inf |
 # | the whole model, `model.half()` | the optimizer has no FP32 weights, and small updates are swallowed |
-#
+
+# %% [markdown]
 # One more thing is hidden. A weight that is used twice is cast once: autocast keeps the FP16 copy until the block ends.
 # This is the *cast cache*. But what if the weight changes inside the block? Compare the lab's autocast with torch's
 # own:

@@ -57,7 +57,7 @@ predict("scaling.lost")
 run = TrainingRun(TASKS["segmentation"], RECIPES["FP16"], seed=0)
 UnderflowHistogram(gradient_snapshot(run, "activation gradients"), log2_scale=10)
 
-# %% [markdown]
+# %% [markdown] tags=["answer-scaling.lost"]
 # **Why so small?** The loss is a mean over $N$ numbers, so every gradient at the output is
 #
 # $$\frac{\partial L}{\partial z} = \frac{\sigma(z) - y}{N}, \qquad N = 24 \cdot 10 \cdot 48 \cdot 48 = 552{,}960.$$
@@ -68,10 +68,11 @@ UnderflowHistogram(gradient_snapshot(run, "activation gradients"), log2_scale=10
 #
 # Now multiply the loss by $S$, the **loss scale**. By the chain rule *every* gradient is multiplied by $S$. The whole histogram
 # moves to the right, and nothing else changes.
-#
+
+# %% [markdown]
 # Is it always the activation gradients that suffer? Look at the weight gradients of the same step.
 
-# %% id="touch-kinds" tags=["claim-C22", "claim-C33"]
+# %% id="touch-kinds" tags=["claim-C22", "claim-C33", "answer-scaling.lost"]
 for kind in ("activation gradients", "weight gradients"):
     everything = merge(gradient_snapshot(run, kind).layers.values())
     for log2_scale in (0, 3, 10):
@@ -91,7 +92,7 @@ for kind in ("activation gradients", "weight gradients"):
 predict("scaling.trap")
 
 
-# %% id="touch-trap"
+# %% id="touch-trap" tags=["answer-scaling.trap"]
 def weight_gradients(task):
     """Return the FP16 and the FP32 weight gradients of the same step: same weights, same batch."""
     run = TrainingRun(TASKS[task], RECIPES["FP16"])
@@ -102,11 +103,11 @@ for name, task in (("A", "segmentation_small"), ("B", "digits")):
     in_fp16, in_fp32 = weight_gradients(task)
     print(f"{name} {task:<19} zeros in FP16 {zeros_inside(in_fp16):4.0%}   zeros in FP32 {zeros_inside(in_fp32):4.0%}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-scaling.trap"]
 # B's zeros are zeros in FP32 as well: nothing was lost there. To see what was *lost*, compare with the FP32 gradients of the
 # same weights and the same batch. And look at the activation gradients, not only at the weight gradients:
 
-# %% id="touch-honest"
+# %% id="touch-honest" tags=["answer-scaling.trap"]
 for name, task in (("A", "segmentation_small"), ("B", "digits")):
     run_16 = TrainingRun(TASKS[task], RECIPES["FP16"])
     lost = underflow(run_16.fp32_twin().next_gradients(), run_16.next_gradients())
@@ -125,15 +126,16 @@ for name, task in (("A", "segmentation_small"), ("B", "digits")):
 # %% id="predict-order"
 predict("scaling.order")
 
-# %% id="touch-order"
+# %% id="touch-order" tags=["answer-scaling.order"]
 true_gradient = torch.tensor(2.0**-27)
 arrived = (true_gradient * 2**10).half()  # FP16, scaled: 2^-17, safe
 print("divide in FP16, then cast:", (arrived / 2**10).float().item())
 print("cast to FP32, then divide:", (arrived.float() / 2**10).item(), "  (2^-27 =", 2.0**-27, ")")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-scaling.order"]
 # The order is: scale, backward, **cast to FP32, unscale**, check for inf and NaN, step.
-#
+
+# %% [markdown]
 # *How exercises work.* Write your answer between the `def` line and the check. You can run the cell as often as you
 # like. Grading runs only the exercise's own cell, with the imports, functions, classes and constants of other cells
 # that it uses. Do not change the arguments of your function: sort or overwrite a copy.
@@ -172,7 +174,7 @@ check("scaling.static_step", my_static_step)
 # %% id="predict-too-high"
 predict("scaling.too_high")
 
-# %% id="touch-window" tags=["claim-C34"]
+# %% id="touch-window" tags=["claim-C34", "answer-scaling.too_high"]
 run = TrainingRun(TASKS["segmentation"], RECIPES["FP16"], seed=0)
 exact = run.fp32_twin().next_gradients()
 for log2_scale in (0, 3, 7, 10, 16, 22, 28, 34, 40):
@@ -180,7 +182,7 @@ for log2_scale in (0, 3, 7, 10, 16, 22, 28, 34, 40):
     not_finite = sum(int((~torch.isfinite(g)).sum()) for g in scaled.values())
     print(f"scale 2^{log2_scale:<3} {underflow(exact, scaled):8.3%} lost   {not_finite:>9,} inf or NaN")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-scaling.too_high"]
 # There is a **window** of scales that work. Below it gradients underflow, above it they overflow. *Where* it lies depends on the
 # network, the loss and the step. The popular scales 128 to 1024 do well here, though 128 is at the lower edge: it loses 1.5%.
 # Another task has another window. (The last 0.012% are no underflow. FP16 rounded an activation to the other side of a ReLU: one
@@ -267,7 +269,7 @@ predict("scaling.interval")
 # %% id="touch-timeline" tags=["claim-C34"]
 ScalerTimeline(growth_interval=20)
 
-# %% [markdown]
+# %% [markdown] tags=["answer-scaling.interval"]
 # The scale climbs until it overflows, goes down one power of two, and tries again. At the top, about one step in
 # `growth_interval` is skipped. That is the price for *knowing* where the top is. A longer interval skips fewer steps, but it
 # follows more slowly when the window moves.
@@ -297,7 +299,7 @@ predict("scaling.shipped")
 # %% id="touch-presets"
 ScalerPresets()
 
-# %% [markdown]
+# %% [markdown] tags=["answer-scaling.shipped"]
 # **What the rules do.** Hysteresis costs one more skipped step at the top of each climb. In return, a batch that overflows alone
 # does not lower the scale. A cap (apex, fastai) keeps the scale below most overflows, but then it cannot follow when the window
 # rises. As shipped, five of the six stay at 2^16 for their first thousand steps. These defaults are made for trainings of many
@@ -306,7 +308,7 @@ ScalerPresets()
 # As shipped, torch runs 1,651 of the 2,000 steps at a scale that loses gradients. Is that the interval's fault? Look at the
 # window first. In which steps is there *no* scale that works, because the lower edge is above the upper edge?
 
-# %% id="touch-no-window" tags=["claim-C34"]
+# %% id="touch-no-window" tags=["claim-C34", "answer-scaling.shipped"]
 scalers = ScalerPresets(presets={f"{n:,}": ScalerConfig(growth_interval=n) for n in (2000, 200, 50)})
 scalers.alike = False  # each with its own interval, over all recorded steps
 overflows_from = 65520 / torch.tensor(scalers.trace.largest)  # the upper edge, step by step
@@ -320,7 +322,7 @@ for interval, replay in scalers.replays.items():
     hopeless, saved = int((lossy & no_window).sum()), int((lossy & ~no_window).sum())
     print(f"{interval:>15}{replay.skips:>10}{int(lossy.sum()):>28,}{hopeless:>22,}{saved:>23,}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-scaling.shipped"]
 # **The window closes.** In step 780 it is empty for the first time, and after step 970 it is empty in every step. The largest
 # gradients are then more than 2^40 times as large as the smallest 1%, and FP16 has only 40 powers of two from its smallest
 # number to its largest. No scaler can help there, only another format: BF16 has the exponents of FP32.
@@ -517,7 +519,7 @@ check("scaling.order", my_training_step)
 predict("scaling.hidden")
 
 
-# %% id="touch-hidden" tags=["claim-C39"]
+# %% id="touch-hidden" tags=["claim-C39", "answer-scaling.hidden"]
 def weight_after(gradient, work, when):
     """Return a weight of 1 after a step whose gradient is worked on before or after the check for inf and NaN."""
     gradient = work(gradient) if when == "before" else gradient
@@ -533,7 +535,7 @@ for name, work, gradient in (("normalise", normalise, all_zero), ("clamp", clamp
     for when in ("before", "after"):
         print(f"{name:<10} {when:<7} the check: {weight_after(gradient, work, when)}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-scaling.hidden"]
 # People say: *code that changes gradients must run before the check for inf and NaN, or an inf gets through*. That is
 # half true.
 #
@@ -544,14 +546,15 @@ for name, work, gradient in (("normalise", normalise, all_zero), ("clamp", clamp
 # | does neither | a norm: it is inf if any gradient is | anywhere | |
 #
 # In torch the check is inside `unscale_`, which comes before your code. So if your code can make a NaN, check once more.
-#
+
+# %% [markdown]
 # And how is the check done? `isinf().any()` first makes a whole tensor of booleans. A sum needs only one number: it is inf or NaN
 # if any of its terms is.
 
 # %% id="predict-sum"
 predict("scaling.sum")
 
-# %% id="touch-sum" tags=["claim-C40"]
+# %% id="touch-sum" tags=["claim-C40", "answer-scaling.sum"]
 from timeit import repeat
 
 bad = {
@@ -573,11 +576,12 @@ for name, test in bad.items():
     alarms = f"alarm at NaN: {bool(test(with_nan))!s:<6} at many finite ones: {bool(test(large))}"
     print(f"{name:<21} {microseconds(test):>6.0f} µs   {alarms}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-scaling.sum"]
 # The sum is faster here, and one of its alarms is false. 300,000 gradients of 2 are all finite, and their sum in FP16 is not. A
 # false alarm skips a clean step and halves the scale for nothing. So add up in FP32, or check each element. (`isinf().any()` does
 # not even see NaN.) torch does neither: one kernel unscales and checks in the same pass.
-#
+
+# %% [markdown]
 # ### Exercise 5: unscale, and find inf  ●○○  8 min
 #
 # Between the backward pass and the optimizer's step two things happen: the gradients are divided by the scale, and they are

@@ -44,14 +44,15 @@ predict("master.stall")
 # %% [markdown]
 # These runs are recorded, 2,000 steps each. *No master* is the training just described. The others keep an FP32 copy of the weights.
 
-# %% id="touch-record" tags=["claim-C41"]
+# %% id="touch-record" tags=["claim-C41", "answer-master.stall"]
 recipes = ["FP32", "FP16 static", "FP16 no master", "BF16", "BF16 no master"]
 race_figure([recorded("fine_tuning", recipe, seed) for recipe in recipes for seed in (0, 1, 2)])
 
-# %% [markdown]
+# %% [markdown] tags=["answer-master.stall"]
 # The broad line is *FP32*, and the two with a master lie on it. Without a master there is no error, no NaN and no skipped step.
 # And yet half of the learning is missing, and in BF16 nearly all of it.
-#
+
+# %% [markdown]
 # Why? Count the updates of one step that did not change their weight. These updates are called *swallowed*:
 
 # %% id="touch-swallowed"
@@ -95,17 +96,18 @@ def updates_until_the_copy_moves():
 
 predict("master.first", updates_until_the_copy_moves)
 
-# %% id="touch-ten" tags=["claim-C08", "claim-C42"]
+# %% id="touch-ten" tags=["claim-C08", "claim-C42", "answer-master.ten", "answer-master.first"]
 alone, master = torch.tensor(1.0).half(), torch.tensor(1.0)
 for step in range(1, 11):
     alone = (alone.float() + 0.0001).half()
     master = master + 0.0001
     print(f"step {step:>2}   FP16 alone {alone:.5f}   master {master:.5f}   its FP16 copy {master.half():.5f}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-master.ten", "answer-master.first"]
 # The copy does not move for four steps. Then it jumps by a whole ulp, because the master has added the updates up. Copying back loses
 # up to half an ulp every time. But this loss does not add up: the *next* step starts from the master, not from the copy.
-#
+
+# %% [markdown]
 # One step of training with master weights, then:
 #
 # 1. forward and backward in FP16, with the loss scaled;
@@ -157,7 +159,7 @@ LiveTraining(TASKS["fine_tuning"], RECIPES["FP16 no master"], seed=0)
 predict("master.bill")
 
 
-# %% id="touch-bill"
+# %% id="touch-bill" tags=["answer-master.bill"]
 def engine_of(recipe):
     """Return a small network in training under a recipe, one step old."""
     engine = Engine(nn.Linear(1000, 1000, bias=False), partial(torch.optim.Adam, eps=1e-4), RECIPES[recipe])
@@ -176,7 +178,7 @@ for recipe in ("FP32", "O1", "O2", "O3"):
     own = 0 if master is model else master.nbytes
     print(f"{recipe:<24}{model.nbytes / 1e6:9.0f}{own / 1e6:9.0f}{moments / 1e6:9.0f}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-master.bill"]
 # Gradients come on top: as many bytes as the weights. With Adam that makes 16 bytes for each parameter in FP32 *and* in O2. So mixed
 # precision saves nothing on parameters. It saves on activations, and in most networks these are the larger part. Only O3 halves
 # everything, and section 1 showed the price.
@@ -186,7 +188,8 @@ for recipe in ("FP32", "O1", "O2", "O3"):
 # | FP32 (and O1) | 4 | 4 | | 8 | 16 |
 # | O2 | 2 | 2 | 4 | 8 | 16 |
 # | O3 | 2 | 2 | | 4 | 8 |
-#
+
+# %% [markdown]
 # ### Exercise 2: the memory bill  ●○○  6 min
 #
 # How many bytes do weights, gradients, master weights and the optimizer's moments take? Gradients have the model's format. The
@@ -281,7 +284,7 @@ check("master.groups", my_groups)
 predict("master.flat")
 
 
-# %% id="touch-flat" tags=["claim-C43"]
+# %% id="touch-flat" tags=["claim-C43", "answer-master.flat"]
 def seconds_per_step(parameters, elements, foreach, flat):
     """Return the time of one step of Adam on the masters of so many parameters, and their copy back."""
     net = nn.ParameterList([nn.Parameter(torch.ones(elements)) for _ in range(parameters)])
@@ -301,11 +304,12 @@ for size in ((400, 1_000), (40, 10_000), (4, 100_000)):
     ratios = [seconds_per_step(*size, f, False) / seconds_per_step(*size, f, True) for f in (False, True)]
     print(f"{size[0]:>4} parameters of {size[1]:>7,} {ratios[0]:18.1f}x {ratios[1]:9.1f}x")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-master.flat"]
 # For many small parameters it is faster. The larger they are, the less there is to gain. `foreach` and `fused` do much of the same
 # inside, so this matters less today than when apex and fastai v1 offered a flat master. The price is more work to keep order, and you
 # write that now.
-#
+
+# %% [markdown]
 # ### Exercise 4: one flat master  ●●○  10 min
 #
 # `flat` holds the master weights of all layers, one after another, row by row. Take one step of SGD on it and cut the model's
@@ -390,11 +394,11 @@ check("master.ema", my_ema)
 # %% id="predict-cures"
 predict("master.cures")
 
-# %% id="touch-cures"
+# %% id="touch-cures" tags=["answer-master.cures"]
 recipes = ["FP32", "FP16 no master", "FP16 stochastic", "FP16 Kahan"]
 race_figure([recorded("fine_tuning", recipe, seed) for recipe in recipes for seed in (0, 1, 2)])
 
-# %% [markdown]
+# %% [markdown] tags=["answer-master.cures"]
 # Rounding by chance swallows nearly as many updates as before. But an update that comes through is a whole ulp, so on average the sum
 # is right. Kahan's sum keeps the part that was cut off in a second FP16 number. That takes four bytes for each weight, two fewer than an FP16
 # copy and its FP32 master.
@@ -411,7 +415,7 @@ race_figure([recorded("fine_tuning", recipe, seed) for recipe in recipes for see
 predict("master.micro")
 
 
-# %% id="touch-micro" tags=["claim-C65"]
+# %% id="touch-micro" tags=["claim-C65", "answer-master.micro"]
 def in_turn(parts, dtype):
     """Add one after another; each sum is rounded to the dtype."""
     total = torch.zeros_like(parts[0], dtype=dtype)
@@ -441,7 +445,7 @@ for count in (8, 64, 512, 2048):
     errors = [(add(micro_batches[:count], dtype) - exact).norm() / exact.norm() for add, dtype in WAYS.values()]
     print(f"{count:<15}" + "".join(f"{error:15.2%}" for error in errors))
 
-# %% [markdown]
+# %% [markdown] tags=["answer-master.micro"]
 # **BF16 loses almost half of the sum.** All micro-batches have about the same size. After 256 of them the sum is 256 times as large
 # as the next one, and that is half an ulp of BF16: the next one is swallowed. FP16 has 11 significant bits, so this begins at 2,048.
 # FP32 has 24, and it begins at 16.8 million.
@@ -451,7 +455,8 @@ for count in (8, 64, 512, 2048):
 #
 # The order matters as much as the format. In pairs, both numbers of an addition have about the same size, so nothing is swallowed. A
 # ring of workers adds in turn, and rounds at each worker. With 8 workers in BF16 this costs 0.3%; with 512 workers it costs 4%.
-#
+
+# %% [markdown]
 # *Sources:* NVIDIA/Megatron-LM#372 and #502, which ask why; deepspeedai/DeepSpeed#2768, where trainings diverged;
 # pytorch/pytorch#106395, where a training was stable on 96 GPUs and unstable on 384. *Not reproduced here:* these trainings.
 #

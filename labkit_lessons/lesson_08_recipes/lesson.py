@@ -46,7 +46,7 @@ predict("recipes.levels")
 # and the output of the convolution. (A *norm* is short for a normalisation layer here.)
 
 
-# %% id="touch-levels" tags=["claim-C46"]
+# %% id="touch-levels" tags=["claim-C46", "answer-recipes.levels"]
 def probe(level):
     """Return the four dtypes after one training step under a recipe."""
     run, seen = TrainingRun(TASKS["digits_cnn"], RECIPES[level], measure_every=0), {}
@@ -60,14 +60,15 @@ print("    conv weight      norm weight      stepped          conv output")
 for level in ("O0", "O1", "O2", "O3"):
     print(level, *(f"{str(dtype).removeprefix('torch.'):<16}" for dtype in probe(level)))
 
-# %% [markdown]
+# %% [markdown] tags=["answer-recipes.levels"]
 # | | model's weights | norms | who casts | optimizer changes | loss scale |
 # |---|---|---|---|---|---|
 # | **O0** | FP32 | FP32 | nobody | the model's weights | none |
 # | **O1** | FP32 | FP32 | autocast, for each operation | the model's weights: they are their own masters | dynamic |
 # | **O2** | FP16 | FP32 | the model, once | FP32 masters *beside* the model | dynamic |
 # | **O3** | FP16 | FP16 | the model, once | the FP16 weights | none |
-#
+
+# %% [markdown]
 # *No idea how to begin? `from labkit.grading import hint`, then `hint("recipes.levels")`: you get three hints, one by
 # one, at no cost.*
 #
@@ -179,7 +180,7 @@ check("recipes.lines", my_lines)
 predict("recipes.o3")
 
 
-# %% id="touch-o3" tags=["claim-C47"]
+# %% id="touch-o3" tags=["claim-C47", "answer-recipes.o3"]
 def six_losses(task, epsilon):
     """Train six steps in pure FP16 with another epsilon, where the optimizer has one."""
     run = TrainingRun(TASKS[task], RECIPES["O3"], measure_every=0)
@@ -192,7 +193,7 @@ for task, epsilon in (("digits", 1e-8), ("autoencoder", 1e-8), ("autoencoder", 1
     optimizer = TASKS[task].make_optimizer.func.__name__
     print(f"{task:<12}{optimizer:<5} epsilon {epsilon:g}:", *(f"{loss:.4f}" for loss in six_losses(task, epsilon)))
 
-# %% [markdown]
+# %% [markdown] tags=["answer-recipes.o3"]
 # With SGD nothing breaks. Adam divides by $\sqrt{v} + \epsilon$, where $v$ is the mean of squared gradients. Its
 # $\epsilon = 10^{-8}$ is **zero** in FP16. In the first step $v$ is a thousandth of the squared gradient, and for small gradients
 # that is zero too:
@@ -202,7 +203,8 @@ for task, epsilon in (("digits", 1e-8), ("autoencoder", 1e-8), ("autoencoder", 1
 # So the first step is g / 0 = inf. Where the gradient is 0 too, it is 0 / 0 = NaN. O2's optimizer computes in FP32, and
 # none of this happens. *Very unstable* is therefore half true: it depends on the optimizer, and on one constant that
 # people overlook.
-#
+
+# %% [markdown]
 # ### Exercise 4: an epsilon that FP16 can hold  ●●○  10 min
 #
 # Adam's first step in FP16: v is 0.001 times the squared gradient, rounded to FP16 once; epsilon is rounded to FP16 as well.
@@ -235,7 +237,7 @@ predict("recipes.equal")
 # %% [markdown]
 # Five seeds of each, **recorded**; the title says where and when.
 
-# %% id="touch-equal" tags=["claim-C50"]
+# %% id="touch-equal" tags=["claim-C50", "answer-recipes.equal"]
 records = [recorded("digits", recipe, seed) for recipe in ("FP32", "O1", "O2", "BF16") for seed in range(5)]
 for recipe in ("O1", "O2", "BF16"):
     pairs = [(a, b) for a in records for b in records if a.recipe == "FP32" and b.recipe == recipe and a.seed == b.seed]
@@ -244,11 +246,12 @@ for recipe in ("O1", "O2", "BF16"):
 print(Comparison("digits", tuple(records)))
 race_figure(records)
 
-# %% [markdown]
+# %% [markdown] tags=["answer-recipes.equal"]
 # Not one loss in a hundred is the same number, but no difference between the recipes' results is visible. How do you
 # *show* that there is none? "I see no difference" is not enough: with few runs you see no difference between good and
 # bad either.
-#
+
+# %% [markdown]
 # **Three verdicts.** Take the same seeds for both recipes. Runs of one seed share first weights and batches, so they are **pairs**.
 # Let $\bar d$ be the mean of their differences (other minus FP32), and $s_d$ the standard deviation of the differences.
 #
@@ -315,11 +318,11 @@ check("recipes.verdict", my_verdict)
 # %% id="predict-table"
 predict("recipes.table")
 
-# %% id="touch-table" tags=["claim-C48", "claim-C49"]
+# %% id="touch-table" tags=["claim-C48", "claim-C49", "answer-recipes.table"]
 recipes = ["O1", "O2", "FP16 static", "FP16", "FP16 no master", "O3", "BF16", "BF16 no master"]
 recipe_table(TASKS, recipes)
 
-# %% [markdown]
+# %% [markdown] tags=["answer-recipes.table"]
 # Read it by columns.
 #
 # - *O1* and *O2* are worse than FP32 on no task, and as good on most. On *segmentation*, *segmentation small* and *gauss conv*
@@ -335,7 +338,8 @@ recipe_table(TASKS, recipes)
 # Look at *gauss conv* once more. With seed 4 nothing learned there, not even FP32. In BF16 seed 3 learned nothing as
 # well, and without masters it was seed 1. It is easy to blame the recipe for one run that fails. Look at more seeds
 # first.
-#
+
+# %% [markdown]
 # **Fill it together.** Each of you takes one task or one recipe, or brings a new task: `labkit compare fine_tuning
 # --recipes FP32 O1 O3 --seeds 0 1 2 --folder our_runs --device cpu` in a terminal, everybody's files into one folder.
 # Then `recipe_table(TASKS, recipes, folder="our_runs")` shows what the class knows. Can you find a task that O2 makes
@@ -371,7 +375,7 @@ def lost_at_first(batch_size):
 
 predict("recipes.harmless", lambda: 100 * lost_at_first(300))
 
-# %% id="touch-cliff"
+# %% id="touch-cliff" tags=["answer-recipes.cliff", "answer-recipes.harmless"]
 print("mean over   FP32   FP16 without scaling")
 for batch_size in (30, 300, 1000):
     (fp32, _), (fp16, lost) = learned("FP32", batch_size), learned("FP16", batch_size)
@@ -379,11 +383,12 @@ for batch_size in (30, 300, 1000):
         f"{batch_size:>9}{fp32:>7.2f}{fp16:>7.2f}, {lost:.1%} of its activation gradients underflow in the first step"
     )
 
-# %% [markdown]
+# %% [markdown] tags=["answer-recipes.cliff", "answer-recipes.harmless"]
 # A mean over $N$ divides each gradient by $N$. So ten times the batch moves the whole histogram 3.3 binades (powers of two) to the
 # left. With 300, most gradients are lost from the first step on, **and nothing happens**. Those that survive are the large ones, and
 # they point in the right direction. With 1,000, nothing is learned. So the share that is lost is a warning and no verdict.
-#
+
+# %% [markdown]
 # Depth has the same effect: each layer of these convolutions multiplies gradients by small weights.
 
 # %% id="touch-depth"
@@ -415,7 +420,7 @@ for learning_rate in (2e-6, 2e-5, 2e-4, 2e-3):
 predict("recipes.memory")
 
 
-# %% id="touch-memory" tags=["claim-C11"]
+# %% id="touch-memory" tags=["claim-C11", "answer-recipes.memory"]
 def saved_bytes(net, inputs):
     """Return how many bytes autograd keeps for the backward pass, weights not counted."""
     kept = {}
@@ -439,10 +444,11 @@ for batch_size in (128, 256):
 parameters = sum(p.numel() for p in net.parameters())
 print(f"weights, gradients and Adam: {16 * parameters:,} bytes in FP32, {(2 + 2 + 4 + 8) * parameters:,} in O2")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-recipes.memory"]
 # "Twice the batch in the same memory" is true of activations, exactly. It is false of weights and optimizer state. Where those are the
 # larger part (a large model, a small batch), mixed precision frees little. Half true.
-#
+
+# %% [markdown]
 # ### Exercise 6: the cheapest that passes  ●●○  10 min
 #
 # A recipe passes if its mean metric is at least FP32's mean minus FP32's range (largest minus smallest seed), and no run of it

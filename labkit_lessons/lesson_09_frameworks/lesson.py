@@ -167,7 +167,7 @@ predict("frameworks.same")
 # %% [markdown]
 # Compare them, bit by bit.
 
-# %% id="touch-same"
+# %% id="touch-same" tags=["answer-frameworks.same"]
 dialects = {"apex": in_apex, "torch.amp": in_torch, "OneFlow": in_oneflow, "fastai": in_fastai}
 first, _ = in_torch()
 for name, train in dialects.items():
@@ -175,7 +175,7 @@ for name, train in dialects.items():
     same = all(map(torch.equal, net.parameters(), first.parameters()))
     print(f"{name:<10} scale {scale:>7,.0f}   weights {'equal to the bit' if same else 'differ'}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-frameworks.same"]
 # **Four dialects, one training.** They differ in *who* does a thing, and *when* you see it:
 #
 # | moment | apex | torch.amp | OneFlow | fastai |
@@ -189,7 +189,8 @@ for name, train in dialects.items():
 # | zero gradients | you | you | the graph | the loop |
 #
 # The more a framework does for you, the less you can forget, and the less you see.
-#
+
+# %% [markdown]
 # *How exercises work.* Write your answer between the `def` line and the check. You can run the cell as often as you
 # like. Grading runs only the exercise's own cell, with the imports, functions, classes and constants of other cells
 # that it uses.
@@ -353,7 +354,7 @@ predict("frameworks.first")
 # differs from torch's.
 
 
-# %% id="touch-spot"
+# %% id="touch-spot" tags=["answer-frameworks.first"]
 LARGEST = [2.0**k for k in (-12, -12, -12, -12, -8, -12, -12, -7, -6, -12, -12, -12, -12, -12)]
 
 
@@ -375,7 +376,7 @@ for name in PRESETS:
     parted = next((i for i, (own, other) in enumerate(zip(steps, torchs, strict=True), 1) if own != other), None)
     print(f"{name:<10} {shown}  {f'parts at step {parted}' if parted else 'as torch'}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-frameworks.first"]
 # **Name the setting.** Look at the steps just before the one at which two frameworks differ:
 #
 # - After *growth*: a cap. apex and fastai 1 stop at 2^24, and torch goes on to 2^25. (fastai 2, which you ran in
@@ -383,7 +384,8 @@ for name in PRESETS:
 # - After an *overflow*: hysteresis. DeepSpeed and Megatron skip the step, and leave the scale as it is. Only the second
 #   overflow halves it.
 # - OneFlow has a floor of 1 and no cap before the end of FP32. These 14 steps reach neither of them.
-#
+
+# %% [markdown]
 # The same on a real training, with 400 steps. **Choose two frameworks**, and look for the first step at which they
 # differ.
 
@@ -546,7 +548,7 @@ CastPasses()
 # Now a graph of your own. Put in your own operations, and read the table: list, format, casts.
 
 
-# %% id="touch-explain" tags=["claim-C24", "claim-C28"]
+# %% id="touch-explain" tags=["claim-C24", "claim-C28", "answer-frameworks.casts"]
 class MyScores(nn.Module):
     def __init__(self):
         super().__init__()
@@ -564,10 +566,11 @@ for _ in range(2):
         graph(torch.ones(8, 16))
 print(explain(graph))
 
-# %% [markdown]
+# %% [markdown] tags=["answer-frameworks.casts"]
 # There is the allow list, the deny list, and a third group that keeps the format of its input: `relu` is in it, and
 # `mean` too. `einsum` is a matrix product, so it runs in FP16.
-#
+
+# %% [markdown]
 # ### Exercise 5: place the casts  ●●○  10 min
 #
 # Place the casts in a graph of six *nodes* (operations). Each has one of four rules:
@@ -681,7 +684,7 @@ predict("frameworks.compiled")
 # Inductor needs a C++ compiler and up to a minute. So the result was **recorded** (torch 2.13, CPU, g++). The next cell
 # shows the reason, without a compiler.
 
-# %% id="touch-rounded-once"
+# %% id="touch-rounded-once" tags=["answer-frameworks.compiled"]
 a = torch.randn(100_000, generator=torch.Generator().manual_seed(0)).half()
 each = (a * 1.1 + 0.3) * 0.7  # three operations, and FP16 after each
 once = ((a.float() * 1.1 + 0.3) * 0.7).half()  # one kernel: FP32 inside, and FP16 at its end
@@ -690,12 +693,13 @@ print(f"different: {(each != once).float().mean():.0%}")
 print(f"mean error, rounded after each: {(each.double() - exact).abs().mean():.2e}")
 print(f"mean error, rounded once:       {(once.double() - exact).abs().mean():.2e}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-frameworks.compiled"]
 # **It leaves out the roundings in between.** Inside a kernel, numbers stay in FP32, and the casts to FP16 and back are
 # *elided* (left out). That is more exact, and faster. But the result is different: a compiled network does not equal
 # the same network before compiling, bit for bit. `torch._inductor.config.emulate_precision_casts = True` brings the
 # roundings back.
-#
+
+# %% [markdown]
 # It cannot leave out the rounding of a matrix product's inputs. (The casts themselves may run inside another kernel.) A
 # graph that is only captured, not yet compiled, shows these casts:
 

@@ -73,7 +73,7 @@ predict("workers.alone")
 # %% id="touch-alone"
 workers
 
-# %% [markdown]
+# %% [markdown] tags=["answer-workers.alone"]
 # The ranks now have different scales. There was no error and no warning. From step 6 on all ranks step, but the loss
 # soon grows. In the end it is above 1,000; with agreement it was 38.
 
@@ -84,19 +84,20 @@ predict("workers.after")
 # That was after one overflow. Here there are three, and rank 2's scale falls to 2^11. The next cell computes the
 # lengths again.
 
-# %% id="touch-lengths"
+# %% id="touch-lengths" tags=["answer-workers.after"]
 scales = torch.tensor([2.0**14, 2.0**14, 2.0**11, 2.0**14])
 print("the mean of the scales is 2^11 times", scales.mean().item() / 2**11)
 print("how long each rank's step is:", (scales.mean() / scales).tolist())
 
-# %% [markdown]
+# %% [markdown] tags=["answer-workers.after"]
 # Rank 2 takes steps that are 6.25 times too long, in 16 of 64 rows. The others take steps that are too short. So a
 # scaler for many ranks has to agree. torch's is `ShardedGradScaler`. (The parameters of FSDP2 have their own tensor
 # type, `DTensor`, which agrees automatically. Older code does not, nor do parts that you cut yourself.)
 #
 # With DDP the danger is smaller: inf goes into the sum, so all ranks get it. Choose *all weights (DDP)* above, without
 # agreement, and train: the scales stay equal.
-#
+
+# %% [markdown]
 # *How exercises work.* Write your answer between the `def` line and the check. You can run the cell as often as you
 # like. `from labkit.grading import hint`, then `hint("workers.agree")`, gives you three hints, one by one, at no cost.
 #
@@ -139,7 +140,7 @@ predict("workers.sum")
 # %% id="touch-reduce"
 workers
 
-# %% [markdown]
+# %% [markdown] tags=["answer-workers.sum"]
 # If you add in FP16 and divide afterwards, step 1 overflows as well. Each gradient fits into FP16; the sum of four does
 # not. The scale has to fall, and small gradients come nearer to FP16's lower end. If you divide before, only steps 3, 4
 # and 5 are skipped.
@@ -147,7 +148,8 @@ workers
 # Why not divide by the whole number of ranks before? Then small gradients *underflow* before they are added. With 1,024
 # ranks ten binades are lost. So divide by a power of two near the square root before, and by the rest after. (FSDP2
 # does so for FP16. With four ranks it divides by 2 and by 2. For FP32 and BF16 it takes the plain average.)
-#
+
+# %% [markdown]
 # In FSDP2 a *policy* says which numbers are cast, and to what: `MixedPrecisionPolicy`.
 #
 # | field | casts | if it is left out |

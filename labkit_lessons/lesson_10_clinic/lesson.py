@@ -797,12 +797,12 @@ for name, tensor in lines.items():
 # %% id="predict-overflow"
 predict("clinic.overflow")
 
-# %% id="touch-overflow-inside"
+# %% id="touch-overflow-inside" tags=["answer-clinic.overflow"]
 for where, region in {"the CPU's lists": torch.autocast, "a GPU's lists": gpu_lists}.items():
     with region("cpu", torch.float16):
         print(f"the same sum inside of autocast, {where}: {(features * features).sum(1).dtype}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-clinic.overflow"]
 # Outside autocast nothing is cast, and `features` came out of it as FP16. So the sum overflows on a CPU and on a GPU.
 # *Inside* autocast it depends on the device: the sum is on the deny list for a GPU, and not on that for a CPU (lesson
 # 05). But the squares are FP16 there too, before they are added up.

@@ -75,7 +75,7 @@ class Gained(nn.Module):
         return x
 
 
-# %% id="touch-gains"
+# %% id="touch-gains" tags=["answer-beyond.gains"]
 def learn_gains(recipe, steps=60):
     """Return the loss at the end, the share of gains that moved, and the smallest and largest gain."""
     torch.manual_seed(0)
@@ -96,11 +96,12 @@ for recipe in ("FP32", "BF16 no master", "BF16 stochastic", "BF16 Kahan"):
     loss, moved, low, high = learn_gains(recipe)
     print(f"{recipe:<16} loss {loss:5.2f}   moved {moved:4.0%}   gains from {low:.3f} to {high:.3f}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-beyond.gains"]
 # **In BF16 no gain moved.** Above 1.0 the numbers of BF16 are $2^{-7}$ apart, so half the distance is 0.0039. Below 1.0 it is
 # 0.0020. Adam's step is about the learning rate, 0.001. So every update is swallowed, and more steps do not help. (The printed
 # loss is that of one batch, so it is noisy. Look at the share of gains that moved.)
-#
+
+# %% [markdown]
 # **See it.** A weight of 1.0 gets the same update 1,000 times. It opens at an update of $2^{-10}$, about Adam's 0.001. Which curves
 # lie on the exact one? Make the update larger until BF16 moves as well.
 
@@ -212,7 +213,7 @@ check("beyond.frozen", my_frozen)
 predict("beyond.mismatch")
 
 
-# %% id="touch-mismatch"
+# %% id="touch-mismatch" tags=["answer-beyond.mismatch"]
 def log_probabilities(dtype, in_halves):
     """Return log-probabilities of 2,048 tokens, by six layers in which each operation is rounded to a dtype."""
     numbers = torch.Generator().manual_seed(0)
@@ -234,7 +235,7 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
     token = difference.square().mean().sqrt()
     print(f"{dtype!s:<16} a token differs by {token:.1e}   a text of 32: ratio up to {ratios.max():.3f}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-beyond.mismatch"]
 # **BF16 differs eight times as much as FP16.** It has three significant bits fewer, and $2^3 = 8$. The
 # log-probabilities of a text add up. So for long texts the ratio of the two probabilities moves away from 1, although
 # the weights are equal.
@@ -251,7 +252,8 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
 # | BF16 / FP8, the learner computes old log-probabilities itself | 64 to 69 | 0% |
 #
 # *Sources:* arXiv:2510.26788 (back to FP16), arXiv:2507.18071 (GSPO). *Not reproduced here:* a training that collapses.
-#
+
+# %% [markdown]
 # *Try:* change `torch.tanh` into `torch.relu` in the cell above, and run it. The differences change. Is their ratio
 # still 1 to 8?
 #
@@ -353,7 +355,7 @@ def born_in_bf16(steps=100, channel=123, power=13):
 model, characters, following = born_in_bf16()
 
 
-# %% id="touch-born" tags=["claim-C64"]
+# %% id="touch-born" tags=["claim-C64", "answer-beyond.born"]
 def largest_outputs(model, characters):
     """Return the largest magnitude of the output of each layer: name -> float, in the order of the layers."""
     found = {}
@@ -370,11 +372,12 @@ print(f"{'layer':<15}{'FP32':>10}{'BF16':>10}{'FP16':>10}")
 for name in columns[0]:
     print(f"{name:<15}" + "".join(f"{column[name]:10.1f}" for column in columns))
 
-# %% [markdown]
+# %% [markdown] tags=["answer-beyond.born"]
 # **One product is infinite.** Find the first `inf` in the column FP16. The outputs of `gate` and `up` are finite. Their product is
 # above 100,000, so FP16 makes it infinite, and `down` gets it. The next norm divides infinity by infinity. From there on everything
 # is NaN.
-#
+
+# %% [markdown]
 # There are four rescues:
 #
 # - *Clamp*: cut the hidden numbers at 65504. They are finite, and wrong.

@@ -71,7 +71,7 @@ from labkit.widgets import BlockScales, Workbench, predict
 predict("beyond.outlier")
 
 
-# %% id="touch-outlier"
+# %% id="touch-outlier" tags=["answer-beyond.outlier"]
 def with_a_bad_batch(recipe, steps=70):
     """Return the losses of a training whose batch 50 is 100 times too large."""
     torch.manual_seed(0)
@@ -96,7 +96,7 @@ for recipe in ("FP32", "FP8 current", "FP8 delayed"):
     before, bad, after, last = (losses[at] for at in (49, 50, 55, -1))
     print(f"{recipe:<12} loss {before:.2f}, bad batch {bad:5.2f}, then {after:.2f} and {last:.2f}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-beyond.outlier"]
 # **The delayed scale protects.** It cuts the outlier to the range of the last steps, and the training hardly changes.
 # FP32 and current scaling use the bad batch as it is. Articles often say the reverse ("delayed scaling fails at
 # outliers"). They are right where the outlier is *correct* data.
@@ -112,7 +112,8 @@ for recipe in ("FP32", "FP8 current", "FP8 delayed"):
 # | does a long history do harm? | no: with 16 and with 1,024 steps the mean accuracy differs by 0.002 |
 # | *digits* without any scale | as good as before |
 # | *segmentation_small* without any scale | Dice 0.00: its gradients are below E5M2's smallest number. One loss scale is enough |
-#
+
+# %% [markdown]
 # Try it yourself: press *Start*. One run has FP8 operands with delayed scales, the other is FP32.
 
 # %% id="touch-workbench"
@@ -225,7 +226,7 @@ check("beyond.mx_scale", my_exponent)
 # %% id="predict-rotated"
 predict("beyond.rotated")
 
-# %% id="touch-rotated"
+# %% id="touch-rotated" tags=["answer-beyond.rotated"]
 x = torch.randn(512, 256, generator=torch.Generator().manual_seed(0))
 x[:, 7] *= 30  # one column of 256 is loud
 for name, tensor in (("as it is", x), ("rotated", rotate(x, -1))):
@@ -235,11 +236,12 @@ for name, tensor in (("as it is", x), ("rotated", rotate(x, -1))):
     everywhere, beside = ((part == 0).float().mean() for part in (rounded, rounded[:, :16]))
     print(f"{name:<9} error {error:.3f}   zeros {everywhere:.0%}, in the outlier's block {beside:.0%}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-beyond.rotated"]
 # **The error grows, and the zeros go.** One number that is large and exact makes the mean error small, whatever happens
 # to its neighbours. A mean error does not show them. (`2688` in the cell is NVFP4's scale of the whole tensor: 448, the
 # largest scale of a block, times 6, the largest element.)
-#
+
+# %% [markdown]
 # The recipe `NVFP4` has four switches here:
 #
 # - square blocks for weights;
@@ -319,7 +321,7 @@ check("beyond.block", my_block)
 predict("beyond.width")
 
 
-# %% id="touch-width"
+# %% id="touch-width" tags=["answer-beyond.width"]
 def activation_gradients(width):
     """Return the gradients at the outputs of the five layers of a new network with He's initial weights."""
     torch.manual_seed(0)
@@ -345,7 +347,7 @@ for width in (64, 128, 256, 512, 1024):
     plain, scaled = zeros_in_e4m3(gradients[1]), zeros_in_e4m3(unit * gradients[1])
     print(f"width {width:>4}   E4M3 makes zero: {plain:4.0%} {'#' * int(30 * plain):<26} unit scaled: {scaled:.0%}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-beyond.width"]
 # **With unit scaling the share does not change.** A weight of size $1/\sqrt{n}$ keeps the size of the numbers that it
 # multiplies. So a gradient is of size $c/\sqrt{\text{width}}$, with one $c$ for the whole network. Multiply it by
 # $\sqrt{\text{width}}/c$, rounded to a power of two. Then it is of size 1 at every width.
@@ -364,7 +366,8 @@ for width in (64, 128, 256, 512, 1024):
 # `RECIPES["unit scaled"]` does this for any network. It computes the factors of weights and gradients from the layer's
 # shape, and $c$ from the first backward pass. Both are powers of two. In the paper the factors are part of the network,
 # and the weights are stored at size 1.
-#
+
+# %% [markdown]
 # *Source:* arXiv:2303.11257. *Not reproduced here:* large models.
 #
 # *Try:* give the network He's weights without the factor 2, `(1 / size) ** 0.5`. Does the share with unit scaling still

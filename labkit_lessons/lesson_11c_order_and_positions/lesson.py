@@ -46,7 +46,7 @@ from labkit.widgets import NumberLine, predict
 # %% id="predict-rows"
 predict("beyond.rows")
 
-# %% id="touch-rows"
+# %% id="touch-rows" tags=["answer-beyond.rows"]
 numbers = torch.Generator().manual_seed(0)
 rows, weights = torch.randn(256, 2048, generator=numbers), torch.randn(2048, 512, generator=numbers)
 in_a_large_batch = torch.mm(rows, weights)[0]
@@ -56,7 +56,7 @@ for batch in (1, 2, 33, 256):
     print(f"batch of {batch:>3}: {differ:4.0%} of the results differ, by {most:.0e} at most;", end="")
     print(f" the largest result is {alone.abs().max():.0f}")
 
-# %% [markdown]
+# %% [markdown] tags=["answer-beyond.rows"]
 # **The batch chooses the order of the sums.** The library chooses a kernel by the shape of the batch, and each kernel
 # adds in an order of its own. FP32 rounds after each addition. (Your numbers may differ: they depend on the library of
 # your processor. Two calls with the same shape give the same bits.)
@@ -67,7 +67,8 @@ for batch in (1, 2, 33, 256):
 # - A trained `char_lstm` wrote 20 texts of 100 characters, alone and in a batch of 64. No character differs.
 #
 # Bits differ, tokens do not. Tokens differ in larger models and longer texts.
-#
+
+# %% [markdown]
 # **Can a result be the same for every batch?** Yes, if the order of the sum does not depend on the batch. Cut each sum into pieces
 # of a fixed length, and add them in a fixed order:
 
@@ -151,7 +152,7 @@ predict("beyond.positions")
 NumberLine(BF16, 257.0, scale="linear", window=(250.0, 266.0))
 
 
-# %% id="touch-positions"
+# %% id="touch-positions" tags=["answer-beyond.positions"]
 def right_ones(start, ids=FP32, angles_in=FP32, rotation=FP32, by_product_in=FP32):
     """Return how often attention that looks for the token before finds it, at 32 positions from `start` on."""
     query, speeds = torch.randn(32, generator=torch.Generator().manual_seed(0)), 10000 ** (-torch.arange(32) / 32)
@@ -176,7 +177,7 @@ for name, formats in {
 }.items():
     print(f"{name:<26}" + "".join(f"{right_ones(start, **formats):7.2f}" for start in STARTS))
 
-# %% [markdown]
+# %% [markdown] tags=["answer-beyond.positions"]
 # **Positions and angles need FP32.** FP16 counts to $2^{11}$ = 2,048, BF16 to $2^8$ = 256. Beyond that, neighbours get the same
 # position. Angles in BF16 fail later: they are right up to 1,000. A rotation (cosine and sine) in BF16 is not exact either, but it
 # does no harm here.
@@ -193,7 +194,8 @@ for name, formats in {
 # | FP32 | always |
 # | FP16 | falls to 0.43 at position 2,100 |
 # | BF16 | falls to 0.43 at position 300 |
-#
+
+# %% [markdown]
 # *Sources:* arXiv:2104.09864 (RoPE), arXiv:2411.13476 (BF16 breaks it in long texts), huggingface/transformers#29285,
 # huggingface/diffusers#13920. *Not reproduced here:* harm by a BF16 rotation alone.
 #

@@ -184,7 +184,7 @@ predict("project.square", lambda: FP16.smallest_subnormal / (0.001 * 0.0001**2))
 # %% [markdown]
 # Here are the two parts of that divisor in a first step with a gradient of a ten-thousandth:
 
-# %% id="touch-digits-epsilon"
+# %% id="touch-digits-epsilon" tags=["answer-project.square"]
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
     gradient, epsilon = torch.tensor(1e-4, dtype=dtype), torch.tensor(1e-8, dtype=dtype)
     square = (0.001 * gradient) * gradient  # beta2 is 0.999

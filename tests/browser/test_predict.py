@@ -5,6 +5,7 @@ import json
 import nbformat
 import pytest
 
+from labkit.course.notebook import folded
 from notebooks import build
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240)]
@@ -52,6 +53,23 @@ def test_what_is_printed_and_its_explanation_wait_for_the_prediction_and_nothing
         notebook.page.locator(".labkit-predict button").click()
         answer.wait_for()
         explanation.wait_for()
+
+
+def test_answers_are_marked_by_the_tag_of_their_cell(lab):
+    """JupyterLab sends the tags of a cell to its kernel, and leaves the classes of a text as they are."""
+    tagged = nbformat.v4.new_code_cell(
+        "print('the answer')", metadata={"tags": ["answer-start.warm_up"]}
+    )
+    text = nbformat.v4.new_markdown_cell(folded("It is **two**.", ["start.warm_up"]))
+    cells = [CHOICE[0], tagged, "print('no answer')", text]
+    with lab.shown(cells, ".labkit-predict[data-right='']") as notebook:
+        page = notebook.page
+        mark = page.locator(".jp-CodeCell:has(.labkit-waits.labkit-waits-start-warm_up)")
+        mark.locator("pre:has-text('the answer')").first.wait_for(state="attached")
+        assert mark.count() == 1
+        answer = page.locator("details.labkit-answer.labkit-answer-start-warm_up")
+        assert answer.locator("strong").inner_text() == "two"
+        assert not answer.locator("strong").is_visible()
 
 
 def test_a_number_is_typed_or_slid_and_compared_with_the_true_one(lab):

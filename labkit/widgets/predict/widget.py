@@ -17,11 +17,12 @@ from typing import Any
 
 import traitlets
 
-from labkit.course import lessons
+from labkit.course import lessons, slug
 from labkit.records.journal import current_journal, last_answers, save_answer
 from labkit.widgets.base.figures import still
 from labkit.widgets.base.number_words import short
 from labkit.widgets.base.widget import LabWidget
+from labkit.widgets.predict.waiting import answer_came, wait_for
 
 SIDES = ("less", "near", "more")
 
@@ -164,6 +165,8 @@ class Predict(LabWidget, folder="predict"):
     `measure` is called when a number has been committed, and returns the true one.
     """
 
+    # as a part of classes: labkit-answer-ID of texts, labkit-waits-ID of outputs; "" for a prediction without an id
+    slug = traitlets.Unicode("").tag(sync=True)
     question = traitlets.Unicode().tag(sync=True)
     # empty where a number is asked for
     choices = traitlets.List(traitlets.Unicode()).tag(sync=True)
@@ -275,11 +278,14 @@ def predict(id: str, measure: Callable[[], float] | None = None) -> Predict:
     if id not in predictions():
         raise KeyError(f"no prediction is called {id!r}; there are {sorted(predictions())}")
     widget, journal = Predict(predictions()[id], measure), current_journal()
+    widget.slug = slug(id)
     if journal is None:
         return widget
     earlier = last_answers(journal, "prediction").get(id, "")
     if widget.accepts(earlier):
         widget.choice = earlier
+    else:
+        wait_for(id)
 
     def committed(change: Mapping[str, Any]) -> None:
         with warnings.catch_warnings(
@@ -287,6 +293,7 @@ def predict(id: str, measure: Callable[[], float] | None = None) -> Predict:
         ) as said:  # a warning out of a message of the browser is not seen
             warnings.simplefilter("always")
             save_answer(journal, "prediction", id, change["new"])
+        answer_came(id)
         widget.answered += "".join(f" ({warning.message})" for warning in said)
 
     widget.observe(committed, "choice")
