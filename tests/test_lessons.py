@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.amp import PRESETS, ScalerConfig
+from labkit.amp import NO_SCALING, PRESETS, Recipe, ScalerConfig
 from labkit.course import Cell, cells_of, slug
 from labkit.grading import EXERCISES
 from labkit.train import recorded
@@ -290,6 +290,17 @@ def test_a_project_is_diagnosed_after_its_prediction() -> None:
         part = source[source.index(begin) : source.index(end)]
         assert part.index(f'predict("project.{project}")') < part.index("find_pitfalls(record)")
         assert part.count("find_pitfalls(record)") == 1
+
+
+def test_lesson_12_says_what_a_part_is_that_is_left_out() -> None:
+    rows = re.findall(r"^# \| `(\w+)` \| .* \| (.*) \|$", SOURCES["12_project"], re.MULTILINE)
+    says = {name: default.strip("*`") for name, default in rows}
+    fp32, names = Recipe("mine"), {"scaler": "no scaling", "gradient_format": "that of `autocast"}
+    for name, default in says.items():
+        value = getattr(fp32, name)
+        assert default == names.get(name, getattr(value, "name", str(value))), name
+    assert len(says) == 8
+    assert (fp32.scaler, fp32.gradient_format) == (NO_SCALING, None)
 
 
 def test_powers_of_two_are_typeset_as_in_the_widgets() -> None:

@@ -209,7 +209,7 @@ def my_window(smallest, largest):
 check("gradients.window", my_window)
 
 # %% [markdown]
-# ## 4 · The metric that lies
+# ## 4 · A count that misleads
 #
 # *The share of zeros does not show what FP16 lost.*
 #

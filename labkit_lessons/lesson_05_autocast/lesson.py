@@ -140,7 +140,8 @@ for device in ("cuda", "cpu"):
 # logits, the surer it is.
 
 # %% id="touch-cross-entropy" tags=["claim-C63"]
-print("spread   mean loss: FP32   torch on a GPU    losses that are 0: FP32   torch on a GPU    gradient off by")
+print("               mean loss in            losses that are 0 in")
+print("spread      FP32   torch on a GPU       FP32   torch on a GPU    gradient off by")
 for spread in (1, 4, 16, 64):
     logits = (spread * torch.randn(4096, 10, generator=torch.Generator().manual_seed(0))).half()
     losses, gradients = [], []
@@ -152,7 +153,7 @@ for spread in (1, 4, 16, 64):
         gradients.append(given.grad.float())
     means, zeros = [loss.mean().item() for loss in losses], [(loss == 0).float().mean().item() for loss in losses]
     off = ((gradients[1] - gradients[0]).norm() / gradients[0].norm()).item()
-    print(f"{spread:>4}{means[0]:>18.5f}{means[1]:>16.5f}{zeros[0]:>24.0%}{zeros[1]:>16.0%}{off:>19.2%}")
+    print(f"{spread:>4}{means[0]:>12.5f}{means[1]:>17.5f}{zeros[0]:>11.0%}{zeros[1]:>17.0%}{off:>19.2%}")
 
 # %% [markdown]
 # The mean hardly differs: the roundings go up as often as down. The small losses differ. A loss below $2^{-25}$ is 0 in
@@ -534,7 +535,7 @@ print("torch.autocast sees the new weights:      ", halved_inside(torch.autocast
 # Process a list of events:
 #
 # - `("use", "w1")`: a layer wants the FP16 cast of `weights["w1"]`.
-# - `("edit", "w1")`: someone multiplies it by 0.5 in place.
+# - `("edit", "w1")`: someone multiplies it by 0.5 in place. Here your function does so: it changes the tensor in `weights`.
 # - `("close", "")`: the autocast block ends, and the cache is emptied.
 #
 # Cast as rarely as you can, and never use a cast that is out of date. `tensor._version` counts a tensor's in-place edits.

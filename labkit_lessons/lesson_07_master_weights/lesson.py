@@ -464,7 +464,8 @@ for count in (8, 64, 512, 2048):
 #
 # You add up `count` numbers of about the size `size`. A format is *right* if
 #
-# - no number is swallowed: `count` is at most $2^b$, where $b$ is its number of significant bits;
+# - no number is swallowed: `count` is at most $2^b$, where $b$ is its number of significant bits (BF16 counts to 256 and
+#   loses the 257th);
 # - `size` is at least its smallest normal number;
 # - the sum, `count` times `size`, is at most its largest number.
 #

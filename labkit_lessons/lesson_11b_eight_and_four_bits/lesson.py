@@ -44,7 +44,7 @@ from labkit.train import Comparison, recorded, single_digits
 from labkit.widgets import BlockScales, Workbench, predict
 
 # %% [markdown]
-# ## 1 · Nine lives of an outlier
+# ## 1 · One outlier, step by step
 #
 # *FP8 and FP4: the scale decides what one very large number does.*
 #
@@ -215,7 +215,7 @@ def my_exponent(block, top):
 check("beyond.mx_scale", my_exponent)
 
 # %% [markdown]
-# ## 3 · The metric that lies
+# ## 3 · A mean that misleads
 #
 # *A mean error does not show which numbers became zero.*
 #

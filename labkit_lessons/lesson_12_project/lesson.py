@@ -57,18 +57,20 @@ def compare_with_fp32(name):
 # Grading uses other seeds. Each project begins with the failing run, and with one instrument to examine it. You may use
 # all other instruments of this course as well.
 #
-# These are the parts of `Recipe("mine", ...)`. A part that you leave out is FP32, or switched off:
+# These are the parts of `Recipe("mine", ...)`:
 #
-# | part | what it may be |
-# |---|---|
-# | `model` | the format of weights and activations: `FP32`, `FP16`, `BF16` |
-# | `autocast` | `FP16`, `BF16`, ... for an FP32 model; or `None` |
-# | `keep_norms` | `True` or `False`: normalisation layers stay in FP32 |
-# | `master_weights` | `True` or `False`: FP32 weights survive between two steps |
-# | `optimizer` | `FP32`, or the model's format: weights, gradients and moments inside a step |
-# | `scaler` | `static(2.0**10)`; with `skip_on_inf=False` there is no check for inf; `RECIPES["O2"].scaler` is dynamic |
-# | `rounding` | without masters: `WeightRounding.NEAREST`, `.STOCHASTIC` or `.KAHAN` |
-# | `gradient_format` | the format of autocast's gradients |
+# | part | what it may be | if you leave it out |
+# |---|---|---|
+# | `model` | the format of weights and activations: `FP32`, `FP16`, `BF16` | `FP32` |
+# | `autocast` | `FP16`, `BF16`, ... for an FP32 model; or `None` | `None` |
+# | `keep_norms` | `True` or `False`: normalisation layers stay in FP32 | **`True`** |
+# | `master_weights` | `True` or `False`: FP32 weights survive between two steps | **`True`** |
+# | `optimizer` | `FP32`, or the model's format: weights, gradients and moments inside a step | `FP32` |
+# | `scaler` | `static(2.0**10)`; with `skip_on_inf=False` there is no check for inf; `RECIPES["O2"].scaler` is dynamic | no scaling |
+# | `rounding` | without masters: `WeightRounding.NEAREST`, `.STOCHASTIC` or `.KAHAN` | `NEAREST` |
+# | `gradient_format` | the format that autocast rounds gradients to, for example `E5M2` beside `autocast=E4M3` | that of `autocast` |
+#
+# So `Recipe("mine", model=FP16)` keeps FP32 masters, 4 bytes a weight, unless you write `master_weights=False`.
 #
 # If two parts contradict each other, an error gives the reason. Recipes with a name are in `RECIPES`;
 # `replace(RECIPES["O2"], ...)` changes one.

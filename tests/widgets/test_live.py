@@ -14,6 +14,7 @@ from labkit.amp import RECIPES, initial
 from labkit.amp import static as static_scaler
 from labkit.train import TASKS, StepRecord, TrainingRun, recorded
 from labkit.widgets import LiveTraining
+from labkit.widgets.base.number_words import short
 from labkit.widgets.driven.controller import (
     FRAME_SECONDS,
     IN_FLIGHT,
@@ -336,6 +337,15 @@ def test_pictures_of_results_travel_with_the_frames():
     json.dumps(live.state(), allow_nan=False)
     live.close()
     assert LiveTraining("digits", "FP16", device="cpu").state()["result"] is None
+
+
+def test_a_short_run_is_compared_with_the_same_steps_of_the_record():
+    live = LiveTraining("digits", "FP16", steps=60, device="cpu")
+    fp32, fp16 = (recorded("digits", recipe, 0).steps[59].loss for recipe in ("FP32", "FP16"))
+    words = f"after 60 of 400 steps FP32's loss was {short(fp32)}, this recipe's {short(fp16)}."
+    assert live.sentence.endswith(words)
+    assert live.record_sentence.endswith(f"A{words[1:]}")
+    live.close()
 
 
 def result_of(live, name):

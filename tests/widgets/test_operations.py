@@ -298,6 +298,8 @@ class TestStages:
         steps.recipe_name = "O3"
         # Adam divides by the root of squared gradients plus 1e-8, and in FP16 both are 0.
         assert said(steps)["step"].endswith("25,152 of its 25,152 updates are inf or NaN.")
+        lost = "inf or NaN: this model is lost, and no later step repairs it."
+        assert said(steps)["copy back"] == f"Every weight is {lost}"
 
     def test_a_scale_too_high_is_skipped_and_the_slider_shows_the_scalers_scale(self, steps):
         first = steps.watched.loss

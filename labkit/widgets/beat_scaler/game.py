@@ -409,11 +409,11 @@ class Duel(Controller):
         if self.recorded is None:
             return ""
         useful = 100 * tally(self.recorded.steps).useful
-        return f"The scaler alone on another course; {useful:.0f}% of its steps were useful."
+        return f"A scaler alone, in a window that moved in another way; {useful:.0f}% of its steps were useful."
 
     def _on_record(self) -> str:
         shown = self.record_sentence()
-        return f" Faint: {shown[:1].lower()}{shown[1:]}" if shown else ""
+        return f" Drawn faintly: {shown[:1].lower()}{shown[1:]}" if shown else ""
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,8 @@ def sentence(forked_run: ForkedRun) -> str:
 def record_sentence(forked_run: ForkedRun) -> str:
     """Return what the runs on record are, and what they reached; "" where there is none."""
     whose = f"A recorded training: {who(forked_run.run.wanted)}, beside FP32 with the same first weights and batches."
-    return f"{whose} {reached}" if (reached := _reached(forked_run)) else ""
+    reached = _reached(forked_run)
+    return f"{whose} {reached[:1].upper()}{reached[1:]}" if reached else ""
 
 
 def _on_record(forked_run: ForkedRun) -> str:
@@ -180,6 +181,11 @@ def _reached(forked_run: ForkedRun) -> str:
     fp32, run = forked_run.recorded
     if fp32 is None:
         return ""
+    total = forked_run.total
+    if total < len(fp32.steps):
+        losses = short(fp32.steps[total - 1].loss)
+        ours = "" if run is None else f", this recipe's {short(run.steps[total - 1].loss)}"
+        return f"after {total} of {len(fp32.steps)} steps FP32's loss was {losses}{ours}."
     reached = f"{fp32.metric_name} {fp32.metric:.3f} in {len(fp32.steps)} steps"
     ours = "" if run is None else f", this recipe {run.metric:.3f}"
     return f"FP32 reached {reached}{ours}."

@@ -39,9 +39,10 @@ TINTS = {
     "one seed": "transparent",
     "": "transparent",
 }
-CELL = (
-    "padding:3px 6px;text-align:center;border:1px solid rgba(128,128,128,0.35);white-space:nowrap"
-)
+CELL = "padding:3px 4px;text-align:center;border:1px solid rgba(128,128,128,0.35)"
+VALUE = f"{CELL};white-space:nowrap"
+# the name of a row stays in sight where the table is wider than the page
+NAME = f"{CELL};text-align:left;position:sticky;left:0;background:var(--jp-layout-color0, Canvas)"
 SEEDS = (0, 1, 2)  # what the command for empty cells asks for
 UNSCALED = "FP16"  # the recipe without scaling: what it loses says what there is to lose
 
@@ -132,9 +133,7 @@ class RecipeTable:
 
     def _repr_html_(self) -> str:
         names = ("", "FP32", *self.recipes, "lost without a scale")
-        head = "".join(
-            f"<th style='{CELL};white-space:normal'>{html.escape(name)}</th>" for name in names
-        )
+        head = "".join(f"<th style='{CELL}'>{html.escape(name)}</th>" for name in names)
         rows = "".join(self._row(task) for task in self.records)
         command = self.missing()
         fill = (
@@ -143,7 +142,8 @@ class RecipeTable:
             else ""
         )
         return (
-            f"<table style='border-collapse:collapse;font-size:12px'><tr>{head}</tr>{rows}</table>"
+            "<div style='overflow-x:auto'>"
+            f"<table style='border-collapse:collapse;font-size:12px'><tr>{head}</tr>{rows}</table></div>"
             f"<p>{html.escape(self.sentence)} {html.escape(self.rule)} {html.escape(self._where())}</p>{fill}"
         )
 
@@ -152,21 +152,20 @@ class RecipeTable:
         metrics = [r.metric for r in self.records[task] if r.recipe == "FP32"]
         first = ("?", "", "not run yet", "transparent")
         if metrics:
-            name = f"{self.records[task][0].metric_name}, margin {margin_of(task):g}"
             first = (
                 f"{min(metrics):.2f} to {max(metrics):.2f}",
-                name,
-                f"{len(metrics)} seeds",
+                self.records[task][0].metric_name,
+                f"{len(metrics)} seeds, margin {margin_of(task):g}",
                 "transparent",
             )
         last = ("?" if lost is None else percent(lost), "", "", "transparent")
         cells = [first, *(self._cell(task, recipe) for recipe in self.recipes), last]
         made = "".join(
-            f"<td style='{CELL};background:{tint}' title='{html.escape(why, quote=True)}'>{html.escape(text)}"
+            f"<td style='{VALUE};background:{tint}' title='{html.escape(why, quote=True)}'>{html.escape(text)}"
             f"<br><span style='opacity:0.75'>{html.escape(below) or '&nbsp;'}</span></td>"
             for text, below, why, tint in cells
         )
-        return f"<tr><th style='{CELL};text-align:left'>{html.escape(task.replace('_', ' '))}</th>{made}</tr>"
+        return f"<tr><th style='{NAME}'>{html.escape(task.replace('_', ' '))}</th>{made}</tr>"
 
     def _cell(self, task: str, recipe: str) -> tuple[str, str, str, str]:
         """Return the word, the text below it, the tooltip, and the tint."""

@@ -206,6 +206,12 @@ def _step(step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
 
 
 def _copy_back(step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
+    bad, total = (
+        sum(getattr(t, what) for t in stage.tensors) for what in ("non_finite", "elements")
+    )
+    if bad:
+        which = "Every weight is" if bad == total else f"{bad:,} of {total:,} weights are"
+        return f"{which} inf or NaN: this model is lost, and no later step repairs it."
     if recipe.model == recipe.optimizer:
         return "Nothing to copy: the model computes with the very weights that were stepped."
     if not step.stepped:
