@@ -196,9 +196,13 @@ def as_html(grade: Grade) -> str:
 
 
 def checks_html(details: Mapping[str, Any]) -> str:
-    """Return the checks and the known mistake of a grade, as `as_json` wrote it, as HTML; "" where it has none."""
+    """Return the checks and the known mistake of a grade, as `as_json` wrote it, as HTML; "" where it has none.
+
+    One slip often fails several checks: the first counter-example is open, and the others are folded.
+    """
     plain = 'style="background:none;text-align:left;vertical-align:top"'
     rows = ""
+    first = True
     for check in details.get("checks", ()):
         inside = "".join(
             f"<tr {plain}>"
@@ -208,7 +212,11 @@ def checks_html(details: Mapping[str, Any]) -> str:
         )
         colour, mark = (_PASS if check["mark"].endswith("pass") else _FAIL), escape(check["mark"])
         line = f"{escape(check['name'])} ({check['points']} of {check['out_of']} points)"
-        line += f'<table style="border:none;margin:2px 0">{inside}</table>' if inside else ""
+        if inside:
+            example = f'<table style="border:none;margin:2px 0">{inside}</table>'
+            folded = f"<details><summary>its counter-example</summary>{example}</details>"
+            line += example if first else folded
+            first = False
         rows += f'<tr {plain}><td style="{_MARK}{colour}">{mark}</td><td style="text-align:left">{line}</td></tr>'
     html = f'<table style="border:none;margin:6px 0;text-align:left">{rows}</table>' if rows else ""
     if known := details.get("mistake"):

@@ -253,6 +253,21 @@ def test_the_table_says_in_words_what_it_says_in_colours_of_the_theme() -> None:
     assert "background:#" not in styles
 
 
+def test_the_first_counter_example_is_open_and_the_others_folded() -> None:
+    grade = check("scaling.advance", lambda state, found_inf, config: state.scale)
+    shown = [verdict for verdict in grade.verdicts if _has_rows(str(grade), verdict.check.name)]
+    assert len(shown) > 1
+    assert grade._repr_html_().count("<details>") == len(shown) - 1
+    assert grade._repr_html_().index("differs") < grade._repr_html_().index("<details>")
+    assert "<details>" not in check("scaling.advance", solved)._repr_html_()
+
+
+def _has_rows(text: str, name: str) -> bool:
+    """Say whether lines of a counter-example follow the line of a check."""
+    (at,) = [i for i, line in enumerate(text.splitlines()) if f"  {name}  (" in line]
+    return text.splitlines()[at + 1].startswith("      ")
+
+
 class Method:
     rule = staticmethod(advance)
 
