@@ -1,7 +1,8 @@
 """Conversion of lesson texts to notebooks.
 
 Idea: a text that answers a prediction becomes a closed `details` element, which every host of notebooks can open, by
-keyboard too. The prediction opens it once it has been answered.
+keyboard too. The prediction opens it once it has been answered. A text that says what to press may have another text
+in its metadata, `site`, for pages without a kernel.
 
 Invariant: the same text gives the same bytes. Cell ids are derived from their content, outputs are empty, and metadata
 is fixed.
@@ -24,6 +25,7 @@ METADATA = {
     "language_info": {"name": "python"},
 }
 Notebook = dict[str, Any]
+SITE = "site"
 
 
 def notebook_of(
@@ -58,13 +60,19 @@ def notebook_of(
         {
             "cell_type": cell.cell_type,
             "id": id,
-            "metadata": {"tags": list(cell.tags)} if cell.tags else {},
+            "metadata": _metadata(cell),
             "source": lines(written_source(cell)),
             **({"execution_count": None, "outputs": []} if cell.cell_type == "code" else {}),
         }
         for cell, id in zip(cells, _ids(lesson, cells), strict=True)
     ]
     return {"cells": written, "metadata": METADATA, "nbformat": 4, "nbformat_minor": 5}
+
+
+def _metadata(cell: Cell) -> dict[str, object]:
+    """Return what a notebook keeps of a cell's head: its tags, and the text that a page of the site has instead."""
+    tags: dict[str, object] = {"tags": list(cell.tags)} if cell.tags else {}
+    return tags | ({SITE: cell.metadata[SITE]} if SITE in cell.metadata else {})
 
 
 def folded(text: str, predictions: Sequence[str]) -> str:

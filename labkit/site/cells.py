@@ -1,7 +1,8 @@
 """Cells of a notebook as HTML.
 
 Markdown, code and colours of a terminal are converted by nbconvert's filters, formulas by
-`labkit.site.formulas`. A widget becomes an element with its state, as JSON, and its still picture;
+`labkit.site.formulas`. A text about buttons of the lab has another one for pages, in its metadata
+`site`. A widget becomes an element with its state, as JSON, and its still picture;
 site.js shows the widget in place of the picture if the widget answers without a kernel.
 
 Invariant: classes of cells are those of JupyterLab, so that the style sheets of widgets find them. Pictures are files:
@@ -88,7 +89,8 @@ def cell_html(cell: Any, parts: Parts) -> str:
     """Return a cell as HTML; what it needs is added to `parts`."""
     name = escape(cell.get("id", ""), quote=True)
     if cell.cell_type == "markdown":
-        text = f'<div class="jp-RenderedMarkdown">{markdown(cell.source)}</div>'
+        source = cell.metadata.get("site", cell.source)
+        text = f'<div class="jp-RenderedMarkdown">{markdown(source)}</div>'
         return f'<div class="jp-Cell jp-MarkdownCell" id="{name}">\n{text}</div>\n'
     if cell.cell_type != "code":
         return f'<div class="jp-Cell" id="{name}"><pre tabindex="0">{escape(cell.source)}</pre></div>\n'

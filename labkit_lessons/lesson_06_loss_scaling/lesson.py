@@ -352,7 +352,7 @@ for interval, replay in scalers.replays.items():
 # %% id="predict-recover"
 predict("scaling.recover")
 
-# %% [markdown]
+# %% [markdown] site="Press *Play*: a recorded training runs again, FP16 without a scale beside FP32. In the lab you train it yourself. There you switch scaling to *static* after some hundred steps, while it trains."
 # Press *Start*, and watch both loss curves. After some hundred steps, while it trains, switch scaling to *static*, later to
 # *dynamic*. Drag the scale to both ends, and wait there for some steps. Then *Reset*, and try it without master weights.
 
@@ -418,8 +418,10 @@ bar
 # so the optimizer sees no change. FP16 does.
 #
 # A step is *useful* if it was taken and lost at most 1% of its gradients. You see your overflows, as in every training.
-# You see the underflows at the end, with the window. **Press Start, then ↑ and ↓.** (With *show the window* it is
-# easy.)
+# You see the underflows at the end, with the window.
+
+# %% [markdown] site="In the lab you play against the scaler, with the keys ↑ and ↓. Here a recorded scaler plays alone."
+# **Press Start, then ↑ and ↓.** (With *show the window* it is easy.)
 
 # %% id="touch-game"
 BeatTheScaler(seed=0)

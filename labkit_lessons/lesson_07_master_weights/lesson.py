@@ -142,7 +142,7 @@ def my_master_training(master, scaled_grads, scale, lr):
 
 check("master.step", my_master_training)
 
-# %% [markdown]
+# %% [markdown] site="Press *Play*: a recorded training without master weights runs again. In the lab you train it yourself, and tick *master weights* after 300 steps. What was swallowed before stays swallowed, but from then on small updates are kept."
 # Switch it off and on while a network trains. Press *Start*, wait for 300 steps, and tick *master weights*. What was swallowed before stays
 # swallowed, but from now on small updates are kept.
 

@@ -132,7 +132,7 @@ check("recipes.which", my_level)
 # %% id="predict-fork"
 predict("recipes.fork")
 
-# %% [markdown]
+# %% [markdown] site="Press *Play*: a recorded training runs again. In the lab you turn the knobs while it trains, and fork the run at any step."
 # Three things to try:
 # 1. *Start*. At the end, fork at step 60 and press *Continue* without changing anything. Then fork again, and turn scaling *off*.
 # 2. Choose the task *fine tuning*, and fork it with masters *forgotten*. Watch the share of swallowed updates, not the loss.

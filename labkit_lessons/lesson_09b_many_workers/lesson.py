@@ -66,7 +66,7 @@ workers
 # %% id="predict-alone"
 predict("workers.alone")
 
-# %% [markdown]
+# %% [markdown] site="In the lab you remove the tick at *the ranks agree on found_inf* and press *Train*. Here you see the recorded training, in which they agree."
 # **Try it.** Here are the same four processes. Remove the tick at *the ranks agree on found_inf*, and press *Train*.
 # Look at column 3, then at the losses.
 
@@ -133,7 +133,7 @@ check("workers.agree", my_agreed_step)
 # %% id="predict-sum"
 predict("workers.sum")
 
-# %% [markdown]
+# %% [markdown] site="In the lab you choose in which format gradients are added up: *FP32*, *FP16, divided before* or *FP16, divided after*. Here you see the recorded training."
 # **Try it.** Set the tick again. Choose one after another: gradients are added up in *FP32*, in *FP16, divided before*,
 # in *FP16, divided after*. Compare which steps are skipped, and how much a rank sends in a step.
 

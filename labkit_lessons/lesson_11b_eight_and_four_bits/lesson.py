@@ -113,7 +113,7 @@ for recipe in ("FP32", "FP8 current", "FP8 delayed"):
 # | *digits* without any scale | as good as before |
 # | *segmentation_small* without any scale | Dice 0.00: its gradients are below E5M2's smallest number. One loss scale is enough |
 
-# %% [markdown]
+# %% [markdown] site="Press *Play*. One recorded run has FP8 operands with delayed scales, the other is FP32."
 # Try it yourself: press *Start*. One run has FP8 operands with delayed scales, the other is FP32.
 
 # %% id="touch-workbench"

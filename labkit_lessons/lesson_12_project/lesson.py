@@ -202,7 +202,7 @@ predict("project.digits")
 # %% id="touch-digits-pitfalls"
 find_pitfalls(record)
 
-# %% [markdown]
+# %% [markdown] site="In the lab you can watch it live, and turn the knobs of the recipe."
 # You can watch it live: choose a recipe's knobs, and press *Start*.
 
 # %% id="touch-digits-live"

@@ -199,16 +199,18 @@ def test_an_explanation_waits_and_an_instruction_does_not(
     tmp_path: Path, browser: Any, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(LabWidget, "for_pages", True)
-    look = nbformat.v4.new_markdown_cell("Now look.", id="look")
+    look = nbformat.v4.new_markdown_cell("Press it.", id="look", metadata={"site": "Now look."})
     why = nbformat.v4.new_markdown_cell("It is 2.\n\n### Exercise\n\nAdd.", id="why")
-    cells = [displayed("choice"), look, code("sum", "print(1 + 1)"), why]
+    cells = [displayed("choice"), look, code("sum", "print(1 + 1)", tags=("answer-choice",)), why]
     write_site(tmp_path / "site", {"06_lesson": nbformat.v4.new_notebook(cells=cells)})
     with visit(browser, (tmp_path / "site" / "06_lesson.html").as_uri()) as page:
         choice = page.get_by_label("3")
         choice.wait_for()
         assert page.locator("#look p").is_visible()
+        assert page.locator("#look").inner_text() == "Now look."
         assert page.locator("#why h3 ~ p").is_visible()
         assert not page.locator("#why p").first.is_visible()
+        assert page.locator("#sum.labkit-waits.labkit-waits-choice").count() == 1
         choice.press("Space")
         choice.press("Enter")
         page.locator("#why p").first.wait_for(state="visible")
