@@ -117,8 +117,16 @@ class DrivenWidget(LabWidget):
     def page_state(self) -> dict[str, Any]:
         """Add the first frame, with the run on record, which a page plays: it has no kernel to train."""
         content, buffers = self.controller.first_frame()
-        frame = {"content": {**content, "sentence": self.record_sentence}, "buffers": buffers}
+        more, further = self.page_records()
+        frame = {
+            "content": {**content, "sentence": self.record_sentence, **more},
+            "buffers": [*buffers, *further],
+        }
         return {**super().page_state(), "_frame": as_json(frame)}
+
+    def page_records(self) -> tuple[dict[str, Any], list[bytes]]:
+        """Return what a page can play besides the run on record: entries of the frame, and buffers of points."""
+        return {}, []
 
     def state(self) -> dict[str, Any]:
         """Return what the browser shows beside the points, as JSON that holds no NaN."""

@@ -442,7 +442,7 @@ class ForkedRun(Controller):
     def points(self) -> list[Points]:
         fp32, run = ((() if record is None else record.steps) for record in self.recorded)
         losses = [(steps, _loss) for steps in (self.fp32.steps, self.previous, fp32)]
-        runs = [(steps, _columns) for steps in (run, *(branch.steps for branch in self.branches))]
+        runs = [(steps, columns) for steps in (run, *(branch.steps for branch in self.branches))]
         return [(steps, row, min(len(steps), self.total)) for steps, row in (*losses, *runs)]
 
     @property
@@ -490,7 +490,8 @@ def _loss(step: StepRecord) -> tuple[float, ...]:
     return (step.loss,)
 
 
-def _columns(step: StepRecord) -> tuple[float, ...]:
+def columns(step: StepRecord) -> tuple[float, ...]:
+    """Return what is drawn of a step of a run: loss, scale, stepped, underflow, swallowed."""
     sound = math.isfinite(step.loss)  # what NaN underflows to means nothing
     shares = (v if v is not None and sound else math.nan for v in (step.underflow, step.swallowed))
     return (step.loss, step.scale, float(step.stepped), *shares)

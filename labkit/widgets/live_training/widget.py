@@ -23,10 +23,12 @@ from labkit.train import (
     places,
 )
 from labkit.widgets.base.figures import why_still
-from labkit.widgets.driven.controller import Command
+from labkit.widgets.driven.controller import Command, pack
 from labkit.widgets.driven.widget import DrivenWidget, row_of
-from labkit.widgets.live_training.forked_run import ForkedRun, MakeRun
+from labkit.widgets.live_training.forked_run import ForkedRun, MakeRun, columns
+from labkit.widgets.live_training.forks import origin, recorded_forks
 from labkit.widgets.live_training.knobs import (
+    DEFAULT_LOG2_SCALE,
     EPSILONS,
     GROWTH_INTERVAL,
     MASTERS,
@@ -182,6 +184,30 @@ class LiveTraining(DrivenWidget, folder="live_training"):
         asked = {"scaling": scaling, "log2_scale": log2_scale, "masters": master_weights}
         knobs = {knob: position(knob, to) for knob, to in asked.items() if to is not None}
         self.forked_run.ask(partial(self.forked_run.turn, knobs))
+
+    def page_records(self) -> tuple[dict[str, Any], list[bytes]]:
+        """Return the recorded forks of this run, in which a static scale was switched on, for a page to play.
+
+        `forks` is a list in the order of `origin`, the steps before the switch. `buffer` is the number of the
+        buffer of its points, whose columns are those of a run. `metric` is a text, and `pictures` are as in `result`.
+        """
+        forked_run = self.forked_run
+        recipe = recipe_of(forked_run.run.wanted).name
+        forks = recorded_forks(forked_run.task.name, recipe, forked_run.seed)
+        if forked_run.asked_steps is not None:
+            forks = ()
+        first = len(forked_run.points())
+        listed = [
+            {
+                "origin": origin(fork),
+                "label": f"scaling on, 2^{DEFAULT_LOG2_SCALE}",
+                "buffer": first + at,
+                "metric": f"{fork.metric:.3f}",
+                "pictures": [vars(picture) for picture in fork.pictures],
+            }
+            for at, fork in enumerate(forks)
+        ]
+        return {"forks": listed}, [pack([columns(step) for step in fork.steps]) for fork in forks]
 
     @property
     def sentence(self) -> str:

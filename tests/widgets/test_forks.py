@@ -1,0 +1,66 @@
+"""Recorded forks: runs in which a loss scale was switched on, for pages that cannot train."""
+
+import base64
+from dataclasses import replace
+
+import numpy as np
+
+from labkit.amp import RECIPES
+from labkit.train import TASKS, TrainingRun, recorded
+from labkit.widgets import LiveTraining
+from labkit.widgets.live_training.forks import TASK, origin, recorded_forks, train_forks
+
+
+def test_a_fork_on_record_goes_on_where_the_run_without_a_scale_was() -> None:
+    before = recorded(TASK, "FP16", 0)
+    forks = recorded_forks(TASK, "FP16", 0)
+    assert [origin(fork) for fork in forks] == list(range(100, 1000, 100))
+    for fork in forks:
+        assert [step.step for step in fork.steps] == list(range(origin(fork) + 1, 1001))
+        assert {step.scale for step in fork.steps} == {1024.0}
+        assert fork.steps[0].loss == before.steps[origin(fork)].loss, "the switch acts a step later"
+        assert fork.steps[-1].loss < before.steps[-1].loss / 4
+        assert fork.metric > before.metric + 0.3
+
+
+def test_a_fork_is_what_a_run_does_that_is_switched() -> None:
+    run = TrainingRun(TASK, "FP16", 0)
+    for _ in range(100):
+        run.step()
+    run.change(RECIPES["FP16 static"])
+    fork = recorded_forks(TASK, "FP16", 0)[0]
+    for step in fork.steps[:5]:
+        assert abs(run.step().loss / step.loss - 1) < 1e-3
+
+
+def test_forks_of_a_short_task_are_made_to_its_end() -> None:
+    short = replace(TASKS[TASK], steps=30)
+    forks = list(train_forks(short, every=10))
+    assert [(origin(fork), fork.steps[-1].step) for fork in forks] == [(10, 30), (20, 30)]
+    assert [picture.step for picture in forks[1].pictures] == [20, 21, 24, 27, 30]
+
+
+def test_a_page_has_the_forks_of_its_run() -> None:
+    live = LiveTraining(TASK, "FP16", seed=0, device="cpu")
+    frame = live.page_state()["_frame"]
+    content, buffers = frame["content"], frame["buffers"]
+    assert [fork["origin"] for fork in content["forks"]] == list(range(100, 1000, 100))
+    for fork, record in zip(content["forks"], recorded_forks(TASK, "FP16", 0), strict=True):
+        points = np.frombuffer(decoded(buffers[fork["buffer"]]), "<f4").reshape(-1, 5)
+        assert points[:, 0].tolist() == [np.float32(step.loss) for step in record.steps]
+        assert fork["pictures"][-1]["step"] == 1000
+    live.close()
+
+
+def test_a_run_without_forks_on_record_has_none() -> None:
+    for arguments in (("digits", "FP16", 0), (TASK, "FP16", 1), (TASK, "FP16 static", 0)):
+        live = LiveTraining(*arguments, device="cpu")
+        assert live.page_state()["_frame"]["content"]["forks"] == []
+        live.close()
+
+
+def decoded(buffer: object) -> bytes:
+    """Return the bytes of a buffer as a page gets it."""
+    assert isinstance(buffer, dict)
+    (text,) = buffer.values()
+    return base64.b64decode(text)
