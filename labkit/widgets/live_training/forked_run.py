@@ -1,12 +1,13 @@
 """A run, at most one fork of it, and the FP32 run of the same seed beside them.
 
-A `Branch` is a run with snapshots: a copy of the run every few steps, and at each change of a knob. A fork at any step
-continues from the copy before it. A knob that may change during the run acts at the next step; one that changes a
-format restarts the run at its origin: step 0, or the step of the fork. FP32 is at most one step ahead and stays as long
-as task, seed and device do.
+A `Branch` is a run with snapshots: a copy of the run every few steps, and at each change of a knob (`Checkpoints`). A
+fork at any step continues from the copy before it. A run can go back to a step that it has done; what it had done after
+that step stays as a `Ghost`. A knob that may change during the run acts at the next step; one that changes a format
+restarts the run at its origin: step 0, or the step of the fork. FP32 is at most one step ahead and stays as long as
+task, seed and device do.
 
 Invariant: all runs see the same batches, because a batch depends on seed and step alone. Until a knob changes, the
-training is that of the recipe, to its last field. A copy never moves, only forks of it do.
+training is that of the recipe, to its last field.
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ from labkit.train import (
 from labkit.train.record import fingerprint
 from labkit.train.run import MEASURE_EVERY
 from labkit.widgets.driven.controller import Controller, Phase, Points
+from labkit.widgets.live_training.checkpoints import Checkpoints
 from labkit.widgets.live_training.knobs import (
     ALL,
     GROWTH_INTERVAL,
     Knobs,
     Scaling,
     changed,
+    describe,
     has_epsilon,
     knobs_of,
     lacks_masters,
@@ -51,7 +54,7 @@ from labkit.widgets.live_training.knobs import (
 
 PICTURE_EVERY = 10  # steps between two pictures of what the network does
 MEASUREMENTS = 10  # how often in a run the metric is measured on the test data
-COPIES = 25  # how many copies of a run are kept, about
+GHOSTS = 12  # how many ghosts stay; the oldest goes first
 SETTLE_STEPS = 4  # the fourth step under a change measures what it did to underflow
 MERGE_STEPS = 6  # a knob turned so soon after another (a drag) takes the first one's mark along
 TIMED_STEPS = 30  # steps a second are the median over the latest so many, without those that measured something
@@ -82,6 +85,29 @@ class Mark:
         return changed(self.before, self.after) or again
 
 
+@dataclass(frozen=True)
+class Ghost:
+    """What a run had done before it went back: its steps, without the run.
+
+    origin   the step to which it went back
+    steps    those after the origin
+    knobs    where they stood at its end
+    marks    changes after the origin
+    metrics  step -> metric, after the origin
+    """
+
+    origin: int
+    steps: tuple[StepRecord, ...]
+    knobs: Knobs
+    marks: tuple[Mark, ...]
+    metrics: Mapping[int, float]
+
+    @property
+    def label(self) -> str:
+        """Its settings at its end, in words."""
+        return describe(self.knobs)
+
+
 @dataclass
 class Branch:
     """A run, or the fork of a run.
@@ -89,7 +115,7 @@ class Branch:
     begin     recipe -> a run that stands at `origin`
     left      of a fork: the knobs of the run that it left, at that step
     options   of its optimizer, as the task made it: learning rates and epsilons before any knob; None: not asked yet
-    forkable  copies are kept, so that it can be forked
+    forkable  copies are kept, so that it can be forked and go back
     wanted    where its knobs stand; `knobs` is what the last step was done under
     began     what the first step was done under
     rescaled  a scale was chosen since the last step, perhaps the same one
@@ -108,7 +134,7 @@ class Branch:
     steps: list[StepRecord] = field(default_factory=list)
     metrics: dict[int, float] = field(default_factory=dict)
     marks: list[Mark] = field(default_factory=list)
-    copies: dict[int, tuple[Any, Knobs]] = field(default_factory=dict)
+    copies: Checkpoints = field(default_factory=Checkpoints)
     pictures: list[Picture] = field(
         default_factory=list
     )  # the latest one; none where a task has none
@@ -127,6 +153,11 @@ class Branch:
         return float(self.run.scaler.scale)
 
     @property
+    def is_copied(self) -> bool:
+        """Whether copies of its run are kept; a run of one's own may have no `fork`."""
+        return self.forkable and hasattr(self.run, "fork")
+
+    @property
     def step_seconds(self) -> float | None:
         """How long a step takes that measures nothing; None before there is something to go by."""
         return median(self.seconds) if len(self.seconds) > 1 else None
@@ -139,9 +170,9 @@ class Branch:
             )
             self.knobs, self.rescaled = self.wanted, False
             self._set_optimizer()
-            self._draw()
+            self.draw()
 
-    def _draw(self) -> None:
+    def draw(self) -> None:
         """Take a picture of what the network does, unless a run of one's own has no pictures."""
         if hasattr(self.run, "pictures"):
             self.pictures = self.run.pictures()
@@ -157,8 +188,8 @@ class Branch:
         if changed_now:
             self._turn()
         self.began = self.began or self.wanted
-        if self.forkable and (changed_now or self.done % max(10, total // COPIES) == 0):
-            self.copies[self.done] = (self.run.fork(), self.wanted)
+        if self.is_copied and (changed_now or self.copies.is_due(self.done)):
+            self.copies.keep(self.done, self.run.fork(), self.wanted, change=changed_now)
         every = self.run.measure_every
         self.unsettled = SETTLE_STEPS if changed_now else max(0, self.unsettled - 1)
         # measure when the hand has come to rest, soon; steps before that are quick
@@ -178,7 +209,7 @@ class Branch:
         if self.done % max(1, total // MEASUREMENTS) == 0 or self.done == total:
             self.metrics[self.done] = self.run.evaluate()
         if self.done % PICTURE_EVERY == 0 or self.done == total:
-            self._draw()
+            self.draw()
 
     def _turn(self) -> None:
         """Put the knobs into the run, and mark the step."""
@@ -226,13 +257,40 @@ class Branch:
             )
         if step == self.done:
             return self.run.fork(), self.knobs
-        copied, knobs = self.copies[max(at for at in self.copies if at <= step)]
+        copied, knobs = self.copies.before(step)
         run = copied.fork()
         run.measure_every = 0
         while run.steps_done < step:
             run.step()
         run.measure_every = self.run.measure_every
         return run, knobs
+
+    def back_at(self, step: int) -> Branch:
+        """Return this branch as it was after a step.
+
+        Raises:
+            ValueError: this branch has not been there, or keeps no copies.
+        """
+        run, knobs = self.at(step)
+        back = Branch(self.begin, knobs, self.origin, self.left, self.options, self.forkable)
+        back.run, back.knobs, back.began = run, knobs, self.began
+        back.steps = self.steps[: step - self.origin]
+        # a copy at a change is under the new knobs, which act at the step after it
+        back.marks = [mark for mark in self.marks if mark.step <= step + 1]
+        back.metrics = {at: metric for at, metric in self.metrics.items() if at <= step}
+        back.copies = self.copies.until(step)
+        back.draw()
+        return back
+
+    def ghost_of(self, step: int) -> Ghost:
+        """Return what was done after a step."""
+        return Ghost(
+            step,
+            tuple(self.steps[step - self.origin :]),
+            self.knobs or self.wanted,
+            tuple(mark for mark in self.marks if mark.step > step + 1),
+            {at: metric for at, metric in self.metrics.items() if at > step},
+        )
 
 
 class ForkedRun(Controller):
@@ -277,6 +335,7 @@ class ForkedRun(Controller):
         self.fp32 = Branch(self._from_the_start, knobs_of(RECIPES["FP32"]), forkable=False)
         self._one_run(knobs)
         self.previous: list[StepRecord] = []
+        self.ghosts: list[Ghost] = []
 
     def begin_at(self, to: Mapping[str, Any]) -> None:
         """Begin with knobs in other positions than the recipe has them; `turn` says which it refuses."""
@@ -285,7 +344,7 @@ class ForkedRun(Controller):
     def _one_run(self, knobs: Knobs) -> None:
         # FP32's steps of another moment say nothing about the speed of this run
         self.fp32.seconds = []
-        self.branches = [Branch(self._from_the_start, knobs, forkable=self.forkable)]
+        self.branches = [Branch(self._from_the_start, knobs)]
         self.active = 0
 
     def _from_the_start(self, recipe: Recipe) -> Any:
@@ -380,6 +439,37 @@ class ForkedRun(Controller):
         then = "Turn one of its knobs, then press Continue."
         self.notice = f"The fork stands after step {origin} with every digit of the run. {then}"
 
+    def go_back(self, step: int) -> None:
+        """Put the run back to a step that it has done; what it did after that stays as a ghost.
+
+        A fork that left it later becomes a ghost as well. The knobs stand as they stood for the step after it.
+
+        Raises:
+            ValueError: nothing has run yet, the run has not been there, or it cannot be copied.
+        """
+        run = self.run
+        if not run.steps:
+            raise ValueError("there is no step to go back to. Press Start first.")
+        if not run.is_copied:
+            raise ValueError("a run of your own needs a method fork() to go back.")
+        if not 0 <= step < run.done:
+            raise ValueError(f"expected a step from 0 to {run.done - 1} to go back to, got {step}")
+        back = run.back_at(step)
+        gone = [run.ghost_of(step)]
+        kept = []
+        if self.fork is not None and self.fork.origin <= step:
+            kept = [self.fork]
+        elif self.fork is not None and self.fork.steps:
+            gone.append(self.fork.ghost_of(self.fork.origin))
+        self.ghosts = [*self.ghosts, *gone][-GHOSTS:]
+        self.branches = [back, *kept]
+        self.active = 0
+        self.fp32.seconds = []  # of another moment
+        self.error = ""
+        self.stand(Phase.PAUSED)
+        then = "Turn a knob, then press Continue."
+        self.notice = f"Back after step {step}, with every digit. What came after stays as a faint curve. {then}"
+
     def choose(
         self, task: Task | None = None, recipe: Recipe | None = None, branch: int | None = None
     ) -> None:
@@ -401,7 +491,15 @@ class ForkedRun(Controller):
             return
         self.stand(Phase.PAUSED if self.phase is Phase.RUNNING else self.phase)
         if self.run.steps:
-            here = (self.fp32, self.branches, self.active, self.previous, self.phase, self.error)
+            here = (
+                self.fp32,
+                self.branches,
+                self.active,
+                self.previous,
+                self.ghosts,
+                self.phase,
+                self.error,
+            )
             self._left[self.task.name, self.place.key] = here
         knobs, self.place = self.selected.wanted, where
         there = self._left.pop((task.name, where.key), None)
@@ -411,7 +509,8 @@ class ForkedRun(Controller):
             self.error = ""
             return
         self.task, self.total = task, self.asked_steps or task.steps
-        self.fp32, self.branches, self.active, self.previous, self.phase, self.error = there
+        self.fp32, self.branches, self.active, self.previous, self.ghosts, *ended = there
+        self.phase, self.error = ended
         self.notice = f"Your run of {task.name.replace('_', ' ')} is as you left it, after step {self.run.done}."
 
     # --- steps --------------------------------------------------------------------------------------------------
@@ -443,7 +542,8 @@ class ForkedRun(Controller):
         fp32, run = ((() if record is None else record.steps) for record in self.recorded)
         losses = [(steps, _loss) for steps in (self.fp32.steps, self.previous, fp32)]
         runs = [(steps, columns) for steps in (run, *(branch.steps for branch in self.branches))]
-        return [(steps, row, min(len(steps), self.total)) for steps, row in (*losses, *runs)]
+        gone = [(ghost.steps, columns) for ghost in self.ghosts]
+        return [(steps, row, min(len(steps), self.total)) for steps, row in (*losses, *runs, *gone)]
 
     @property
     def shares(self) -> list[str]:

@@ -112,7 +112,8 @@ class LiveTraining(DrivenWidget, folder="live_training"):
             scaling is switched on here. (torch's 2,000 never happen in a short run.)
         make_run: (task, recipe, seed, device=) -> run, for those who bring their own.
 
-    Everything the learner can press is here for code too: `press("start")`, `change(scaling="dynamic", log2_scale=12)`.
+    Everything the learner can press is here for code too: `press("start")`, `change(scaling="dynamic", log2_scale=12)`,
+    `back(60)`.
 
     Raises:
         ValueError: an unknown task, recipe or device, or a scale that the slider cannot show.
@@ -184,6 +185,10 @@ class LiveTraining(DrivenWidget, folder="live_training"):
         asked = {"scaling": scaling, "log2_scale": log2_scale, "masters": master_weights}
         knobs = {knob: position(knob, to) for knob, to in asked.items() if to is not None}
         self.forked_run.ask(partial(self.forked_run.turn, knobs))
+
+    def back(self, step: int) -> None:
+        """Put the run back to a step that it has done; what came after stays as a faint curve. Returns at once."""
+        self.forked_run.ask(partial(self.forked_run.go_back, step))
 
     def page_records(self) -> tuple[dict[str, Any], list[bytes]]:
         """Return the recorded forks of this run, in which a static scale was switched on, for a page to play.
@@ -292,6 +297,7 @@ class LiveTraining(DrivenWidget, folder="live_training"):
             "fp32_metric": self._metric(forked_run.fp32.metrics),
             "skipped": sum(not step.stepped for step in forked_run.run.steps),
             "shares": forked_run.shares,
+            "ghosts": self._ghosts(),
             "result": self._result(),
         }
 
@@ -320,6 +326,21 @@ class LiveTraining(DrivenWidget, folder="live_training"):
         wanted = forked_run.wanted_picture if runs else None
         return None if wanted is None else {"wanted": vars(wanted), "runs": runs}
 
+    def _ghosts(self) -> list[dict[str, Any]]:
+        """Return what the run did before it went back; `buffer` is the number of the buffer of its points."""
+        first = len(self.forked_run.points()) - len(self.forked_run.ghosts)
+        return [
+            {
+                "origin": ghost.origin,
+                "label": ghost.label,
+                "format": operands(ghost.knobs),
+                "metric": f"{ghost.metrics[max(ghost.metrics)]:.3f}" if ghost.metrics else "",
+                "marks": [{"step": mark.step, "label": mark.label} for mark in ghost.marks],
+                "buffer": first + at,
+            }
+            for at, ghost in enumerate(self.forked_run.ghosts)
+        ]
+
     def _metric(self, metrics: Mapping[int, float]) -> str:
         """Return the latest metric at or before the run's step, "" before the first."""
         at = max(
@@ -328,6 +349,8 @@ class LiveTraining(DrivenWidget, folder="live_training"):
         return "" if at is None else f"{metrics[at]:.3f}"
 
     def command(self, content: Mapping[str, Any]) -> Command:
+        if content.get("do") == "back":
+            return partial(self.forked_run.go_back, int(content["step"]))
         if content.get("do") == "turn":
             return partial(
                 self.forked_run.turn, {content["knob"]: position(content["knob"], content["to"])}

@@ -1,0 +1,208 @@
+"""Going back in a live training: the same run again, another setting, what stays of the path, and how much is kept."""
+
+import json
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from labkit.amp import RECIPES
+from labkit.train import TASKS, TrainingRun
+from labkit.widgets import LiveTraining, Workbench
+from labkit.widgets.driven.controller import Button, Phase
+from labkit.widgets.live_training.checkpoints import Checkpoints, copy_bytes
+from labkit.widgets.live_training.forked_run import GHOSTS, ForkedRun
+from labkit.widgets.live_training.knobs import Knobs, Scaling
+
+TASK = TASKS["painted_picture"]
+
+
+def live(steps: int = 40, recipe: str = "FP16", **arguments: Any) -> ForkedRun:
+    return LiveTraining(TASK, recipe, steps=steps, device="cpu", **arguments).forked_run
+
+
+def ticked(run: ForkedRun, times: int) -> ForkedRun:
+    run.handle(Button.START)
+    for _ in range(times):
+        run.tick()
+    return run
+
+
+def losses(steps: Any) -> list[float]:
+    return [step.loss for step in steps]
+
+
+def test_a_run_that_goes_back_repeats_its_steps_bit_for_bit() -> None:
+    run = ticked(live(recipe="FP16 static"), 33)
+    before = losses(run.run.steps)
+    for step in (27, 20, 0):
+        run.handle(partial(run.go_back, step))
+        assert (run.phase, run.run.done) == (Phase.PAUSED, step)
+        ticked(run, 33 - step)
+        assert losses(run.run.steps) == before
+
+
+def test_another_setting_after_going_back_is_a_branch_of_its_own() -> None:
+    run = ticked(live(), 30)
+    run.handle(partial(run.go_back, 15))
+    run.handle(partial(run.turn, {"scaling": Scaling.STATIC}))
+    ticked(run, 15)
+    (ghost,) = run.ghosts
+    assert (ghost.origin, [step.step for step in ghost.steps]) == (15, list(range(16, 31)))
+    assert ghost.label == "FP16 without scaling"
+    assert [(mark.step, mark.label) for mark in run.run.marks] == [(16, "scaling on, 2^10")]
+    assert run.run.steps[-1].loss < 0.9 * ghost.steps[-1].loss
+    plain = TrainingRun(TASK, "FP16", 0, measure_every=0)
+    expected = [plain.step().loss for _ in range(15)]
+    plain.change(RECIPES["FP16 static"])
+    expected += [plain.step().loss for _ in range(15)]
+    assert losses(run.run.steps) == expected
+
+
+def test_the_knobs_stand_as_they_stood_at_that_step() -> None:
+    run = ticked(live(), 12)
+    run.handle(partial(run.turn, {"scaling": Scaling.STATIC, "log2_scale": 7}))
+    ticked(run, 12)
+    for step, scaling, marks in ((12, Scaling.STATIC, [13]), (11, Scaling.OFF, [])):
+        run.handle(partial(run.go_back, step))
+        assert run.selected.wanted.scaling is scaling, "as the step after it was done"
+        assert [mark.step for mark in run.run.marks] == marks
+
+
+def test_what_cannot_be_gone_back_to_is_refused_and_changes_nothing() -> None:
+    run = live()
+    run.handle(partial(run.go_back, 0))
+    assert run.notice == "Not done: there is no step to go back to. Press Start first."
+    ticked(run, 5)
+    for step in (5, 6, -1):
+        run.handle(partial(run.go_back, step))
+        assert run.notice == f"Not done: expected a step from 0 to 4 to go back to, got {step}"
+    assert (run.run.done, run.ghosts) == (5, [])
+
+
+def test_a_run_of_ones_own_without_copies_trains_and_says_why_it_stays() -> None:
+    class Plain:
+        """A run that cannot be copied."""
+
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            self._run = TrainingRun(*arguments, **named)
+            self.measure_every = 0
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("fork", "pictures"):
+                raise AttributeError(name)
+            return getattr(self._run, name)
+
+    run = ticked(live(make_run=Plain), 3)
+    assert (run.run.done, run.error) == (3, "")
+    run.handle(partial(run.go_back, 1))
+    assert run.notice == "Not done: a run of your own needs a method fork() to go back."
+
+
+def test_ghosts_stay_over_a_reset_and_the_oldest_goes_first() -> None:
+    run = ticked(live(), 3)
+    for _ in range(GHOSTS + 2):
+        run.handle(partial(run.go_back, 1))
+        ticked(run, 2)
+    assert len(run.ghosts) == GHOSTS
+    run.handle(Button.RESET)
+    assert len(run.ghosts) == GHOSTS
+    run.handle(partial(run.choose, task=TASKS["digits"]))
+    assert run.ghosts == []
+    run.handle(partial(run.choose, task=TASK))
+    assert run.ghosts == []
+
+
+def test_ghosts_of_a_task_come_back_with_its_run() -> None:
+    run = ticked(live(), 3)
+    run.handle(partial(run.go_back, 1))
+    run.handle(partial(run.choose, task=TASKS["digits"]))
+    assert run.ghosts == []
+    run.handle(partial(run.choose, task=TASK))
+    assert [ghost.origin for ghost in run.ghosts] == [1]
+
+
+def test_frames_carry_ghosts_with_their_settings() -> None:
+    widget = LiveTraining(TASK, "FP16", steps=40, device="cpu")
+    run, sent = widget.forked_run, []
+    run.send = lambda content, buffers: sent.append((content, buffers))
+    ticked(run, 25)
+    run.handle(widget.command({"do": "back", "step": 10}))
+    run.post(urgent=True)
+    content, buffers = sent[-1]
+    (ghost,) = content["ghosts"]
+    assert content["whole"]
+    assert (ghost["origin"], ghost["label"]) == (10, "FP16 without scaling")
+    points = np.frombuffer(buffers[ghost["buffer"]], "<f4").reshape(-1, 5)
+    assert len(points) == 15
+    assert points[0, 0] == np.float32(run.ghosts[0].steps[0].loss)
+    json.dumps(content, allow_nan=False)
+    run.post(urgent=True)
+    assert len(sent[-1][1][ghost["buffer"]]) == 0, "points are sent once"
+    widget.close()
+
+
+def test_a_fork_that_left_later_becomes_a_ghost() -> None:
+    bench = Workbench("digits", "O2", steps=30, device="cpu").forked_run
+    ticked(bench, 12)
+    bench.handle(partial(bench.fork_after, 8))
+    ticked(bench, 3)
+    bench.handle(partial(bench.go_back, 10))
+    assert (bench.fork is not None, len(bench.ghosts)) == (True, 1)
+    bench.handle(partial(bench.go_back, 5))
+    assert (bench.fork, [ghost.origin for ghost in bench.ghosts]) == (None, [10, 5, 8])
+
+
+def test_nan_stays_in_the_ghost_and_the_run_is_sound_again() -> None:
+    task = TASKS["autoencoder"]
+    run = LiveTraining(task, "O3", steps=20, device="cpu").forked_run
+    ticked(run, 6)
+    assert math.isnan(run.run.steps[-1].loss)
+    run.handle(partial(run.go_back, 0))
+    run.handle(partial(run.turn, {"scaling": Scaling.STATIC}))
+    ticked(run, 1)
+    assert math.isfinite(run.run.steps[-1].loss)
+
+
+# --- copies ---
+
+
+class Copied:
+    """A run whose copies hold so many bytes."""
+
+    engine = None
+
+
+def test_copies_are_thinned_out_where_they_need_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labkit.widgets.live_training.checkpoints.copy_bytes", lambda run: 100)
+    kept = Checkpoints(every=10, most_bytes=1000)
+    for step in range(1001):
+        if kept.is_due(step) or step == 123:
+            kept.keep(step, Copied(), Knobs(), change=step == 123)
+    assert kept.every == 160
+    assert sorted(kept.copies) == [0, 123, *range(160, 1001, 160)]
+    assert len(kept.regular()) * 100 <= 1000
+
+
+def test_a_copy_at_a_change_never_goes() -> None:
+    kept = Checkpoints(most_bytes=0)
+    for step in range(100):
+        kept.keep(step, Copied(), Knobs(log2_lr=step % 7), change=True)
+    assert len(kept.copies) == 100
+    assert kept.before(57)[1].log2_lr == 1
+    assert sorted(kept.until(3).copies) == [0, 1, 2, 3]
+
+
+def test_without_a_copy_before_a_step_the_error_says_so() -> None:
+    with pytest.raises(ValueError, match="expected a copy of step 4 or an earlier one"):
+        Checkpoints().before(4)
+
+
+def test_the_bytes_of_a_copy_are_those_of_its_engine() -> None:
+    run = TrainingRun(TASKS["digits"], "O2")
+    run.step()
+    weights = sum(weight.numel() for weight in run.model.parameters())
+    assert copy_bytes(run) >= weights * (2 + 4)
+    assert copy_bytes(Copied()) == 0
