@@ -15,6 +15,7 @@ from labkit.instrument.probe import (
 )
 from labkit.instrument.records import AgainstFP32, NonFinite, Skip, WatchedStep, Window
 from labkit.instrument.report import Report
+from labkit.instrument.scale_map import ScaleMap, scale_map, scale_row
 from labkit.instrument.script import watched
 from labkit.instrument.sources import scaler_source
 from labkit.instrument.stream import Listener, register_source
@@ -30,6 +31,7 @@ __all__ = [
     "NonFinite",
     "Probe",
     "Report",
+    "ScaleMap",
     "Skip",
     "Watch",
     "WatchedStep",
@@ -40,6 +42,8 @@ __all__ = [
     "merge",
     "probe",
     "register_source",
+    "scale_map",
+    "scale_row",
     "scaler_source",
     "shift",
     "snapshot",

@@ -84,6 +84,10 @@ class TrainingRun:
         seed: determines initial weights, batches and random numbers of a step.
         device: an argument of `labkit.train.place`.
         measure_every: steps between two measurements of underflow and swallowed updates; 0 for none.
+
+    Attributes:
+        keep_exponents: whether a measurement keeps the histograms of its FP32 gradients.
+        exponents: those of the latest measurement, None before the first and where none are kept.
     """
 
     def __init__(
@@ -108,6 +112,8 @@ class TrainingRun:
                 task.make_model(), task.make_optimizer, recipe, device=self.device, seed=seed
             )
         self.steps_done = 0
+        self.keep_exponents = False
+        self.exponents: GradSnapshot | None = None
 
     @property
     def recipe(self) -> Recipe:
@@ -161,6 +167,8 @@ class TrainingRun:
             if measure:
                 kind = "activation gradients"
                 exact = self.fp32_twin().next_gradients(kind)
+                if self.keep_exponents:
+                    self.exponents = snapshot(exact, step=self.steps_done + 1, kind=kind)
                 underflowed = underflow(exact, self.next_gradients(kind, scale=self.scaler.scale))
             updates = SwallowedObserver(self.weights)
             with self.engine.listen(updates) if measure else nullcontext():

@@ -381,8 +381,8 @@ def test_a_newcomer_and_a_reset_get_the_whole_curve_with_nan_in_the_buffer_and_t
     post.box.post(urgent=True)
     content, buffers = post.frames[-1]
     assert content["whole"]
-    # FP32 kept, the run before, no records, nothing yet
-    assert [len(b) // 4 for b in buffers] == [3, 3, 0, 0, 0]
+    # FP32 kept, the run before, no records, nothing yet, no map
+    assert [len(b) // 4 for b in buffers] == [3, 3, 0, 0, 0, 0]
 
 
 def test_runs_on_record_are_shown_until_one_of_the_learner_begins():
@@ -390,7 +390,7 @@ def test_runs_on_record_are_shown_until_one_of_the_learner_begins():
     c, post = live.forked_run, Post(live.forked_run)
     fp32, run = (recorded("segmentation_small", recipe, 0) for recipe in ("FP32", "FP16"))
     post.box.post(urgent=True)
-    state, (_, _, losses, rows, _) = post.frames[0]
+    state, (_, _, losses, rows, *_) = post.frames[0]
     assert (
         state["recorded"]
         == f"recorded: {run.device}, torch {run.versions['torch']}, {run.date[:10]}"

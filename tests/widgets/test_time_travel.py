@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from labkit.amp import RECIPES
-from labkit.train import TASKS, TrainingRun
+from labkit.instrument import scale_map
+from labkit.train import TASKS, TrainingRun, gradient_snapshot
 from labkit.widgets import LiveTraining, Workbench
 from labkit.widgets.driven.controller import Button, Phase
 from labkit.widgets.live_training.checkpoints import Checkpoints, copy_bytes
@@ -164,6 +165,45 @@ def test_nan_stays_in_the_ghost_and_the_run_is_sound_again() -> None:
     run.handle(partial(run.turn, {"scaling": Scaling.STATIC}))
     ticked(run, 1)
     assert math.isfinite(run.run.steps[-1].loss)
+
+
+# --- the map of scales ---
+
+
+def map_of(widget: LiveTraining, content: Any, buffers: Any) -> Any:
+    scales = len(content["map"]["log2_scales"])
+    return np.frombuffer(buffers[content["map"]["buffer"]], "<f4").reshape(-1, 1 + 2 * scales)
+
+
+def test_frames_carry_what_every_scale_would_lose() -> None:
+    widget = LiveTraining(TASK, "FP16", steps=40, device="cpu")
+    run, sent = widget.forked_run, []
+    run.send = lambda content, buffers: sent.append((content, buffers))
+    ticked(run, 25)
+    run.post(urgent=True)
+    rows = map_of(widget, *sent[-1])
+    assert rows[:, 0].tolist() == [1, 11, 21]
+    exact = scale_map([gradient_snapshot(TrainingRun(TASK, "FP16", 0))], range(31))
+    assert rows[0, 1:32] == pytest.approx(exact.lost[0], abs=1e-6)
+    assert rows[0, 32:] == pytest.approx(exact.overflowing[0], abs=1e-6)
+    for row, step in zip(rows, run.run.steps[::10], strict=True):
+        assert row[1] == pytest.approx(step.underflow, abs=0.01), (
+            "at a scale of 1, as it was measured"
+        )
+    run.handle(partial(run.go_back, 15))
+    run.post(urgent=True)
+    assert map_of(widget, *sent[-1])[:, 0].tolist() == [1, 11]
+    ticked(run, 10)
+    run.post(urgent=True)
+    assert map_of(widget, *sent[-1])[:, 0].tolist() == [21], "the rest was sent before"
+    widget.close()
+
+
+def test_the_map_does_not_change_a_run() -> None:
+    run = ticked(live(recipe="FP16 dynamic"), 22)
+    plain = TrainingRun(TASK, "FP16 dynamic", 0)
+    assert losses(run.run.steps) == [plain.step().loss for _ in range(22)]
+    assert plain.exponents is None
 
 
 # --- copies ---

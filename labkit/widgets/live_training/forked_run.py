@@ -21,6 +21,7 @@ from statistics import median
 from typing import Any
 
 from labkit.amp import RECIPES, Recipe, initial
+from labkit.instrument import merge, scale_row
 from labkit.train import (
     Picture,
     Place,
@@ -38,6 +39,7 @@ from labkit.widgets.live_training.checkpoints import Checkpoints
 from labkit.widgets.live_training.knobs import (
     ALL,
     GROWTH_INTERVAL,
+    LOG2_SCALE_RANGE,
     Knobs,
     Scaling,
     changed,
@@ -53,6 +55,7 @@ from labkit.widgets.live_training.knobs import (
 )
 
 PICTURE_EVERY = 10  # steps between two pictures of what the network does
+MAP_SCALES = range(LOG2_SCALE_RANGE[0], LOG2_SCALE_RANGE[1] + 1)  # those of the slider
 MEASUREMENTS = 10  # how often in a run the metric is measured on the test data
 GHOSTS = 12  # how many ghosts stay; the oldest goes first
 SETTLE_STEPS = 4  # the fourth step under a change measures what it did to underflow
@@ -62,6 +65,7 @@ TIMED_STEPS = 30  # steps a second are the median over the latest so many, witho
 # (task, recipe, seed, device=) -> run; a test brings one that does not train
 MakeRun = Callable[..., Any]
 Options = list[dict[str, Any]]  # of an optimizer's groups
+MapRow = tuple[float, ...]  # a step, then the share lost at each scale, then that which overflows
 SLOWLY = "Its sums are emulated bit by bit: seconds for a step of convolutions or attention. On digits it is quick."
 
 
@@ -138,6 +142,7 @@ class Branch:
     pictures: list[Picture] = field(
         default_factory=list
     )  # the latest one; none where a task has none
+    map_rows: list[MapRow] = field(default_factory=list)  # of the steps that were measured
     seconds: list[float] = field(default_factory=list)  # of the latest steps that measured nothing
     unsettled: int = 0  # steps until a change counts as settled
 
@@ -168,6 +173,7 @@ class Branch:
             self.run.measure_every = (
                 0 if operands(self.wanted) in ("FP32", "TF32") else MEASURE_EVERY
             )
+            self.run.keep_exponents = True
             self.knobs, self.rescaled = self.wanted, False
             self._set_optimizer()
             self.draw()
@@ -206,10 +212,18 @@ class Branch:
                 max(time.perf_counter() - began, 1e-9),
             ]
         self.steps.append(record)
+        self._map(record.step)
         if self.done % max(1, total // MEASUREMENTS) == 0 or self.done == total:
             self.metrics[self.done] = self.run.evaluate()
         if self.done % PICTURE_EVERY == 0 or self.done == total:
             self.draw()
+
+    def _map(self, step: int) -> None:
+        """Note what each scale would have lost in a step that was measured."""
+        taken = getattr(self.run, "exponents", None)
+        if taken is not None and taken.step == step:
+            lost, overflowing = scale_row(merge(taken.layers.values()), MAP_SCALES)
+            self.map_rows.append((float(step), *lost, *overflowing))
 
     def _turn(self) -> None:
         """Put the knobs into the run, and mark the step."""
@@ -278,6 +292,7 @@ class Branch:
         # a copy at a change is under the new knobs, which act at the step after it
         back.marks = [mark for mark in self.marks if mark.step <= step + 1]
         back.metrics = {at: metric for at, metric in self.metrics.items() if at <= step}
+        back.map_rows = [row for row in self.map_rows if row[0] <= step]
         back.copies = self.copies.until(step)
         back.draw()
         return back
@@ -543,7 +558,11 @@ class ForkedRun(Controller):
         losses = [(steps, _loss) for steps in (self.fp32.steps, self.previous, fp32)]
         runs = [(steps, columns) for steps in (run, *(branch.steps for branch in self.branches))]
         gone = [(ghost.steps, columns) for ghost in self.ghosts]
-        return [(steps, row, min(len(steps), self.total)) for steps, row in (*losses, *runs, *gone)]
+        drawn = [
+            (steps, row, min(len(steps), self.total)) for steps, row in (*losses, *runs, *gone)
+        ]
+        rows = self.run.map_rows
+        return [*drawn, (rows, _as_it_is, len(rows))]
 
     @property
     def shares(self) -> list[str]:
@@ -588,6 +607,10 @@ def on_record(task: Task, recipe: Recipe, seed: int) -> RunRecord | None:
 
 def _loss(step: StepRecord) -> tuple[float, ...]:
     return (step.loss,)
+
+
+def _as_it_is(row: MapRow) -> MapRow:
+    return row
 
 
 def columns(step: StepRecord) -> tuple[float, ...]:

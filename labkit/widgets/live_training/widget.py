@@ -25,7 +25,7 @@ from labkit.train import (
 from labkit.widgets.base.figures import why_still
 from labkit.widgets.driven.controller import Command, pack
 from labkit.widgets.driven.widget import DrivenWidget, row_of
-from labkit.widgets.live_training.forked_run import ForkedRun, MakeRun, columns
+from labkit.widgets.live_training.forked_run import MAP_SCALES, ForkedRun, MakeRun, columns
 from labkit.widgets.live_training.forks import origin, recorded_forks
 from labkit.widgets.live_training.knobs import (
     DEFAULT_LOG2_SCALE,
@@ -298,6 +298,8 @@ class LiveTraining(DrivenWidget, folder="live_training"):
             "skipped": sum(not step.stepped for step in forked_run.run.steps),
             "shares": forked_run.shares,
             "ghosts": self._ghosts(),
+            # a row for each measured step: the step, the shares lost, the shares that overflow
+            "map": {"buffer": self._map_buffer(), "log2_scales": list(MAP_SCALES)},
             "result": self._result(),
         }
 
@@ -326,9 +328,13 @@ class LiveTraining(DrivenWidget, folder="live_training"):
         wanted = forked_run.wanted_picture if runs else None
         return None if wanted is None else {"wanted": vars(wanted), "runs": runs}
 
+    def _map_buffer(self) -> int:
+        """Return the number of the buffer of the map: the last one."""
+        return len(self.forked_run.points()) - 1
+
     def _ghosts(self) -> list[dict[str, Any]]:
         """Return what the run did before it went back; `buffer` is the number of the buffer of its points."""
-        first = len(self.forked_run.points()) - len(self.forked_run.ghosts)
+        first = self._map_buffer() - len(self.forked_run.ghosts)
         return [
             {
                 "origin": ghost.origin,
