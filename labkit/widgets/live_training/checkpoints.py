@@ -1,6 +1,6 @@
 """Copies of a run, from which it goes on at any step that it has done.
 
-Idea: a copy is taken every few steps, and the steps from a copy to the one that is asked for are done again. Copies
+Idea: a copy every few steps is enough, since the steps between two copies can be done again. Copies
 that need too much memory are thinned out: every second one goes, and the distance doubles. So a step is never further
 from a copy than twice what the memory allows.
 
