@@ -194,8 +194,12 @@ class TrainingRun:
         Weights, moments, batches and random numbers are the same, so under the same recipe both runs stay equal bit for
         bit. Under another recipe, weights and moments are cast to its formats, and a different scaler starts anew.
         """
+        # small tensors: on a busy machine, threads that wait for each other cost ten times as much
+        with one_thread():
+            return self._forked(self.recipe if recipe is None else recipe)
+
+    def _forked(self, chosen: Recipe) -> TrainingRun:
         other, state = copy.copy(self), copy.deepcopy(self.engine.state_dict())
-        chosen = self.recipe if recipe is None else recipe
         model = to_fp32(copy.deepcopy(self.model))
         other.engine = Engine(model, self.task.make_optimizer, chosen, device=self.device)
         if chosen == self.recipe:

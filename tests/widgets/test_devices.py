@@ -71,7 +71,7 @@ def test_sentence_record_and_page_say_where_it_ran(gpu, tmp_path):
     bench = Workbench("digits", "O2", steps=24)
     assert "trains beside FP32 on this GPU: Tesla T4, with the same" in bench.sentence
     run_to_the_end(bench.controller)
-    assert "On this GPU: Tesla T4, FP32 did " in bench.sentence
+    assert "on this GPU: Tesla T4, FP32 did " in bench.sentence
     rates = bench.state()["place"]["rates"]
     assert rates.startswith("trains on this GPU: Tesla T4; steps a second: FP32 ")
     assert all(float(word.strip(",").split()[-1]) > 0 for word in rates.split(": ")[-1].split(","))
@@ -94,7 +94,7 @@ def test_the_knob_offers_every_place_and_begins_anew_there_and_tasks_for_a_gpu_a
     live.controller.handle(live.command({"do": "choose", "place": "cpu"}))
     assert (live.phase, live.history, live.place.key) == (Phase.IDLE, (), "cpu")
     run_to_the_end(live.controller)
-    assert "On the CPU, emulated, FP32 did" in live.sentence
+    assert "on the CPU, emulated, FP32 did" in live.sentence
     live.close()
     game = BeatTheScaler(steps=4, pace=1e6)
     game.controller.handle(Button.START)
