@@ -1,3 +1,5 @@
+// What the bit explorer knows of a number in a format, and says of it.
+
 import {
   brief,
   classOf,
@@ -5,8 +7,8 @@ import {
   decode,
   encode,
   exactDecimal,
-  exactText,
   exactly,
+  exactText,
   fieldBits,
   fraction,
   hexCode,
@@ -26,9 +28,80 @@ import {
   withMinus,
 } from "../exact/numbers.js";
 
+/** @import { Format, Fraction } from "../exact/numbers.js" */
+
+/**
+ * A number in a format.
+ *
+ * @typedef {object} Explored
+ * @property {Format} format
+ * @property {bigint} code
+ * @property {string} number The number meant, as it would be typed in any format.
+ * @property {string} text What stands in the box: the number, or a code of the format.
+ * @property {string} problem Why the last thing that was typed is no number; "" where it is one.
+ */
+
+/** @typedef {Explored & { value: number, exact: Fraction | null }} Known exact: what was meant */
+
+/** @typedef {"S" | "E" | "F"} Letter of a field: sign, exponent, significand (fraction) */
+
+/**
+ * A field of a code.
+ *
+ * @typedef {object} Field
+ * @property {Letter} letter
+ * @property {string} name
+ * @property {Bit[]} bits From the high one to the low.
+ * @property {string} says What they mean.
+ */
+
+/** @typedef {{ bit: number, on: boolean, weight: string }} Bit bit: its place, 0 is the last one */
+
+/** @typedef {[text: string, field?: Letter | "", raised?: boolean]} Piece of a formula */
+
+/**
+ * The number in a format of the comparison.
+ *
+ * @typedef {object} ComparisonRow
+ * @property {string} format
+ * @property {[Letter, string][]} bits By field.
+ * @property {string} value What the format holds: its first digits.
+ * @property {string} full The same, exactly.
+ * @property {string} error
+ * @property {string} relative
+ * @property {string} ulps
+ */
+
+/**
+ * All that is shown of a number.
+ *
+ * @typedef {Known & {
+ *   fields: Field[],
+ *   valueText: string,
+ *   about: string,
+ *   formula: Piece[][],
+ *   facts: [name: string, text: string][],
+ *   before: string | null,
+ *   after: string | null,
+ *   sentence: string,
+ *   rows: ComparisonRow[],
+ * }} ExploredView
+ */
+
+/** @type {Letter[]} */
+const LETTERS = ["S", "E", "F"];
 const FIELD_NAMES = { S: "sign", E: "exponent", F: "significand" };
 const EMPTY = "Nothing is typed. Give a number, such as 0.1, or a code, such as 0x1.";
 
+// --- from one number to the next -----------------------------------------------------------------
+
+/**
+ * The number that a text means. Throws an Error where it means none.
+ *
+ * @param {string} text
+ * @param {Format} format
+ * @returns {Explored}
+ */
 export function explore(text, format) {
   const reading = parse(text, format);
   return {
@@ -40,240 +113,435 @@ export function explore(text, format) {
   };
 }
 
+/**
+ * @param {Explored} state what stays where the step fails, with the problem
+ * @param {() => Explored} step
+ * @returns {Explored}
+ */
 function attempt(state, step) {
   try {
     return step();
   } catch (error) {
-    return { ...state, problem: error.message };
+    return { ...state, problem: error instanceof Error ? error.message : String(error) };
   }
 }
 
-export const afterTyping = (state, text) =>
-  text.trim()
-    ? attempt({ ...state, text }, () => explore(text, state.format))
-    : { ...state, text, problem: EMPTY };
-export const inFormat = (state, format) => attempt(state, () => explore(state.number, format));
+/**
+ * @param {Explored} state
+ * @param {string} text
+ * @returns {Explored}
+ */
+export function afterTyping(state, text) {
+  if (!text.trim()) return { ...state, text, problem: EMPTY };
+  return attempt({ ...state, text }, () => explore(text, state.format));
+}
 
+/**
+ * The same number in another format.
+ *
+ * @param {Explored} state
+ * @param {Format} format
+ */
+export function inFormat(state, format) {
+  return attempt(state, () => explore(state.number, format));
+}
+
+/**
+ * @param {Format} format
+ * @param {bigint} code
+ * @returns {Explored}
+ */
 export function withCode(format, code) {
   const number = exactText(decode(code, format));
   return { format, code, number, text: number, problem: "" };
 }
 
+/**
+ * The next value in a direction.
+ *
+ * @param {Explored} state
+ * @param {number} direction +1 or -1
+ * @returns {Explored}
+ */
 export function stepped(state, direction) {
   const { format, code } = state;
-  const next = neighbour(decode(code, format), format, direction);
+  const value = decode(code, format);
+  const next = neighbour(value, format, direction);
   if (next !== null) return withCode(format, encode(next, format));
-  return {
-    ...state,
-    problem: `${format.name} has no ${direction > 0 ? "larger" : "smaller"} value than ${nameOf(decode(code, format))}.`,
-  };
+  const word = direction > 0 ? "larger" : "smaller";
+  return { ...state, problem: `${format.name} has no ${word} value than ${nameOf(value)}.` };
 }
 
-// --- the sentence ---------------------------------------------------------------------------------------------------------
+// --- the sentence --------------------------------------------------------------------------------
 
-const ulpsText = (error, value, format) =>
-  `${brief(over(sizeOf(error), exactly(ulpOf(value, format))), 2)} ulp`;
-
-// The number meant: as it was typed, if that is short.
-function meantText({ number, exact }) {
-  return /^-?0x/i.test(number.trim()) || number.length > 40 ? spaced(exact) : number.trim();
+/**
+ * @param {Fraction} error
+ * @param {number} value
+ * @param {Format} format
+ */
+function ulpsText(error, value, format) {
+  return `${brief(over(sizeOf(error), exactly(ulpOf(value, format))), 2)} ulp`;
 }
 
+/**
+ * The number meant: as it was typed, if that is short.
+ *
+ * @param {string} number
+ * @param {Fraction} exact
+ */
+function meantText(number, exact) {
+  const typed = number.trim();
+  return /^-?0x/i.test(typed) || number.length > 40 ? spaced(exact) : typed;
+}
+
+/**
+ * @param {Format} format
+ * @param {Fraction | null} exact
+ */
 function whyNan(format, exact) {
   if (exact && exact.n < 0n && !format.signed) return `${format.name} has no sign`;
   if (exact && !exact.n) return `${format.name} has no zero`;
   return `${format.name} ends at ${nameOf(format.max)} and has no infinity`;
 }
 
+/**
+ * Of a number that is infinity or NaN.
+ *
+ * @param {Known} known
+ */
 function specialSentence({ format, code, number, value }) {
-  const [name, kind, hex] = [format.name, classOf(code, format), hexCode(code, format)];
-  if (kind === "nan") {
-    const meant = number.trim().toLowerCase();
-    if (/inf|∞/.test(meant))
-      return `${/^[-−]/.test(meant) ? "Minus infinity" : "Infinity"} becomes NaN, ${hex}: ${whyNan(format, null)}.`;
-    return `${hex} is NaN in ${name}, not a number: the result of 0/0, and equal to nothing, not even to itself.`;
+  const { name } = format;
+  const kind = classOf(code, format);
+  const hex = hexCode(code, format);
+  if (kind === "infinity") {
+    const why = `the result of rounding beyond ${nameOf(format.max)}`;
+    return `${hex} is ${nameOf(value)} in ${name}: ${why}.`;
   }
-  if (kind === "infinity")
-    return `${hex} is ${nameOf(value)} in ${name}: the result of rounding beyond ${nameOf(format.max)}.`;
-  return `An infinity becomes ${nameOf(value)}, the largest ${name} number: ${name} has no infinity and no NaN.`;
+  if (kind !== "nan") {
+    return (
+      `An infinity becomes ${nameOf(value)}, the largest ${name} number: ` +
+      `${name} has no infinity and no NaN.`
+    );
+  }
+  const meant = number.trim().toLowerCase();
+  if (/inf|∞/.test(meant)) {
+    const infinity = /^[-−]/.test(meant) ? "Minus infinity" : "Infinity";
+    return `${infinity} becomes NaN, ${hex}: ${whyNan(format, null)}.`;
+  }
+  return (
+    `${hex} is NaN in ${name}, not a number: ` +
+    "the result of 0/0, and equal to nothing, not even to itself."
+  );
 }
 
-function exploredSentence(state) {
-  const { format, code, exact, value } = state;
-  const { name } = format;
-  if (!exact) return specialSentence(state);
-  const meant = meantText(state);
+/** @param {Known} known */
+function exploredSentence(known) {
+  const { format, exact, value } = known;
+  if (!exact) return specialSentence(known);
+  const meant = meantText(known.number, exact);
   if (Number.isNaN(value)) return `${meant} becomes NaN: ${whyNan(format, exact)}.`;
-  if (
-    !Number.isFinite(value) ||
-    (Math.abs(value) === format.max && compare(sizeOf(exact), exactly(format.max)) > 0)
-  ) {
+  const atEnd = Math.abs(value) === format.max;
+  if (!Number.isFinite(value) || (atEnd && compare(sizeOf(exact), exactly(format.max)) > 0)) {
     const end = Number.isFinite(value) ? "becomes that" : "becomes infinity";
-    return `${meant} is beyond the largest ${name} number, ${nameOf(format.max)}, and ${end}.`;
+    const largest = `the largest ${format.name} number, ${nameOf(format.max)}`;
+    return `${meant} is beyond ${largest}, and ${end}.`;
   }
   const error = minus(exactly(value), exact);
-  if (!error.n) {
-    if (value === 0)
-      return `${meant} is exact in ${name}: zero has a code for each sign, and +0 equals -0.`;
-    return `${meant} is exact in ${name}: a ${classOf(code, format)} number, whose ulp is ${spaced(exactly(ulpOf(value, format)))}.`;
+  return error.n ? roundedSentence(known, meant, error) : exactSentence(known, meant);
+}
+
+/**
+ * @param {Known} known
+ * @param {string} meant
+ */
+function exactSentence({ format, code, value }, meant) {
+  const begin = `${meant} is exact in ${format.name}`;
+  if (value === 0) return `${begin}: zero has a code for each sign, and +0 equals -0.`;
+  const ulp = spaced(exactly(ulpOf(value, format)));
+  return `${begin}: a ${classOf(code, format)} number, whose ulp is ${ulp}.`;
+}
+
+/**
+ * @param {Known} known
+ * @param {string} meant
+ * @param {Fraction} error
+ */
+function roundedSentence({ format, code, value }, meant, error) {
+  const { name } = format;
+  if (value === 0) {
+    const least = spaced(exactly(format.least));
+    const why = `the smallest number above 0 is ${least}`;
+    return `${meant} underflows in ${name}: it becomes 0, since ${why}.`;
   }
-  if (value === 0)
-    return `${meant} underflows in ${name}: it becomes 0, since the smallest number above 0 is ${spaced(exactly(format.least))}.`;
-  const far = `${brief(sizeOf(error))} ${error.n > 0n ? "above" : "below"} it (${ulpsText(error, value, format)})`;
+  const side = error.n > 0n ? "above" : "below";
+  const far = `${brief(sizeOf(error))} ${side} it (${ulpsText(error, value, format)})`;
   const lost = classOf(code, format) === "subnormal" ? ", subnormal," : ",";
-  return `${meant} is no ${name} number: the nearest one is ${nameOf(value)}${lost} which is ${far}.`;
+  const nearest = `the nearest one is ${nameOf(value)}${lost} which is ${far}`;
+  return `${meant} is no ${name} number: ${nearest}.`;
 }
 
-// --- bits, formula, facts, comparison ---------------------------------------------------------------------------------------
+// --- bits ----------------------------------------------------------------------------------------
 
-// The fields from the high bit to the low: letter, name, bits (bit, on, weight), and what they mean.
+/**
+ * The whole number that bits are; none are 0.
+ *
+ * @param {string} bits
+ */
+function wholeOf(bits) {
+  return BigInt(`0b${bits || 0}`);
+}
+
+/**
+ * The fields of a code that have bits, from the high one to the low.
+ *
+ * @param {bigint} code
+ * @param {Format} format
+ * @returns {Field[]}
+ */
 export function fieldsOf(code, format) {
-  const kind = classOf(code, format);
   const texts = fieldBits(code, format);
-  const [, exponent, stored] = texts.map((bits) => Number(`0b${bits || 0}`));
-  const part = `${stored}/${format.p <= 12 ? 2 ** format.p : `2^${format.p}`}`;
-  const last = kind === "infinity" || kind === "nan";
-  const zero = kind === "zero" || kind === "subnormal";
-  const meanings = {
-    S: texts[0] === "1" ? "minus" : "plus",
-    E: last
-      ? `${exponent}: the last exponent`
-      : zero
-        ? `0: exponent stays ${withMinus(String(format.emin))}`
-        : `${exponent} − ${format.bias} = ${withMinus(String(exponent - format.bias))}`,
-    F: last
-      ? kind === "infinity"
-        ? "0: infinity"
-        : "NaN"
-      : `hidden bit ${zero ? 0 : 1}, plus ${part}`,
-  };
-  const weights = {
-    S: () => "±",
-    E: (i) => (i < 10 ? String(2 ** i) : `2^${i}`),
-    F: (i, width) => `2^${i - width}`,
-  };
-  let bit = format.bits;
-  return ["S", "E", "F"].flatMap((letter, f) => {
-    const bits = [...texts[f]].map((digit, i) => ({
-      bit: (bit -= 1),
-      on: digit === "1",
-      weight: weights[letter](texts[f].length - 1 - i, texts[f].length),
-    }));
-    return bits.length ? [{ letter, name: FIELD_NAMES[letter], bits, says: meanings[letter] }] : [];
-  });
+  const says = meaningsOf(code, format);
+  /** @type {Field[]} */
+  const fields = [];
+  let left = format.bits;
+  for (const [i, letter] of LETTERS.entries()) {
+    const width = texts[i].length;
+    left -= width;
+    if (!width) continue;
+    const bits = [...texts[i]].map((digit, k) => {
+      const place = width - 1 - k;
+      return { bit: left + place, on: digit === "1", weight: weightOf(letter, place, width) };
+    });
+    fields.push({ letter, name: FIELD_NAMES[letter], bits, says: says[letter] });
+  }
+  return fields;
 }
 
-// (-1)^sign * 2^(exponent - bias) * 1.significand, as pieces [text, field, raised]; of a subnormal, 2^emin * 0.significand.
-function productPieces(sign, exponent, significand, format, subnormal) {
-  const signed = format.signed ? [["(−1)"], [sign, "S", true], [" × "]] : [];
-  const power = subnormal
-    ? [["2"], [withMinus(String(format.emin)), "E", true]]
-    : [["2"], [exponent, "E", true], [` − ${format.bias}`, "", true]];
-  return [
-    ...signed,
-    ...power,
-    ...(format.p ? [[` × ${subnormal ? 0 : 1}.`], [significand, "F"]] : []),
-  ];
+/**
+ * What a bit of a field adds.
+ *
+ * @param {Letter} letter
+ * @param {number} place in the field, 0 is the last one
+ * @param {number} width
+ */
+function weightOf(letter, place, width) {
+  if (letter === "S") return "±";
+  if (letter === "F") return `2^${place - width}`;
+  return place < 10 ? String(2 ** place) : `2^${place}`;
 }
 
-// The formula of the class of a code: with letters, with the bits, and with what they amount to.
-function formulaOf(code, format) {
+/**
+ * What the fields of a code mean.
+ *
+ * @param {bigint} code
+ * @param {Format} format
+ * @returns {Record<Letter, string>}
+ */
+function meaningsOf(code, format) {
   const kind = classOf(code, format);
   const [sign, field, bits] = fieldBits(code, format);
+  const S = sign === "1" ? "minus" : "plus";
+  const exponent = Number(wholeOf(field));
+  if (kind === "infinity" || kind === "nan") {
+    const F = kind === "infinity" ? "0: infinity" : "NaN";
+    return { S, E: `${exponent}: the last exponent`, F };
+  }
+  const part = `${Number(wholeOf(bits))}/${format.p <= 12 ? 2 ** format.p : `2^${format.p}`}`;
+  if (kind !== "normal") {
+    const E = `0: exponent stays ${withMinus(String(format.emin))}`;
+    return { S, E, F: `hidden bit 0, plus ${part}` };
+  }
+  const E = `${exponent} − ${format.bias} = ${withMinus(String(exponent - format.bias))}`;
+  return { S, E, F: `hidden bit 1, plus ${part}` };
+}
+
+// --- the formula ---------------------------------------------------------------------------------
+
+/**
+ * (-1)^sign * 2^(exponent - bias) * 1.significand; of a subnormal number, 2^emin * 0.significand.
+ *
+ * @param {string} sign
+ * @param {string} exponent
+ * @param {string} significand
+ * @param {Format} format
+ * @param {boolean} subnormal
+ * @returns {Piece[]}
+ */
+function productPieces(sign, exponent, significand, format, subnormal) {
+  /** @type {Piece[]} */
+  const pieces = [];
+  if (format.signed) pieces.push(["(−1)"], [sign, "S", true], [" × "]);
+  if (subnormal) pieces.push(["2"], [withMinus(String(format.emin)), "E", true]);
+  else pieces.push(["2"], [exponent, "E", true], [` − ${format.bias}`, "", true]);
+  if (format.p) pieces.push([` × ${subnormal ? 0 : 1}.`], [significand, "F"]);
+  return pieces;
+}
+
+/**
+ * The formula of a code: with letters, with the bits, and with what they amount to; of zero,
+ * infinity and NaN what they are.
+ *
+ * @param {bigint} code
+ * @param {Format} format
+ * @returns {Piece[][]}
+ */
+function formulaOf(code, format) {
+  const [sign, field, bits] = fieldBits(code, format);
+  /** @type {Piece} */
   const minusPiece = [sign === "1" ? "−" : "", "S"];
-  const all = `all bits of ${format.infinityCode === null && format.p ? "E and F" : "E"} are 1`;
-  const texts = {
-    infinity: "infinity: all bits of E are 1 and all bits of F are 0",
-    nan: `NaN, not a number: ${all}${format.infinityCode === null ? ` (${format.name} has no infinity)` : " and F is not 0"}`,
-    zero: "0: all bits of E and F are 0, and the formula would give 0 too",
-  };
-  if (texts[kind]) return [[minusPiece, [texts[kind]]]];
-  const subnormal = kind === "subnormal";
-  const exponent = Number(`0b${field}`);
-  const whole = leading(
-    plus(
-      fraction(subnormal ? 0n : 1n),
-      times(fraction(BigInt(`0b${bits || 0}`)), twoTo(-format.p)),
-    ),
-    20,
+  const words = formulaWords(code, format);
+  if (words) return [[minusPiece, [words]]];
+  const subnormal = classOf(code, format) === "subnormal";
+  const exponent = Number(wholeOf(field));
+  const whole = plus(
+    fraction(subnormal ? 0n : 1n),
+    times(fraction(wholeOf(bits)), twoTo(-format.p)),
   );
   const power = withMinus(String(subnormal ? format.emin : exponent - format.bias));
-  return [
-    productPieces("S", "E", "F", format, subnormal),
-    [
-      ...productPieces(String(Number(sign || 0)), String(exponent), bits, format, subnormal),
-      ...(bits ? [[" (binary)"]] : []),
-    ],
-    [minusPiece, ["2"], [power, "E", true], [" × "], [whole, "F"]],
-  ].map((line) => line.filter(([text]) => text));
+  const withLetters = productPieces("S", "E", "F", format, subnormal);
+  const signDigit = String(Number(sign || 0));
+  const withBits = productPieces(signDigit, String(exponent), bits, format, subnormal);
+  if (bits) withBits.push([" (binary)"]);
+  /** @type {Piece[]} */
+  const amounts = [minusPiece, ["2"], [power, "E", true], [" × "], [leading(whole, 20), "F"]];
+  return [withLetters, withBits, amounts].map((line) => line.filter(([text]) => text));
 }
 
-// What a format makes of the number: its bits by field, its value, the error in three units.
-function comparisonRow(state, format) {
-  const row = {
-    format: format.name,
-    bits: [],
-    value: "",
-    full: "",
-    error: "",
-    relative: "",
-    ulps: "",
-  };
-  const other = format === state.format ? state : inFormat(state, format);
-  if (other.format !== format) return { ...row, error: "no NaN" };
+/**
+ * What a code is that has no formula; null of one that has.
+ *
+ * @param {bigint} code
+ * @param {Format} format
+ */
+function formulaWords(code, format) {
+  const kind = classOf(code, format);
+  if (kind === "infinity") return "infinity: all bits of E are 1 and all bits of F are 0";
+  if (kind === "zero") return "0: all bits of E and F are 0, and the formula would give 0 too";
+  if (kind !== "nan") return null;
+  if (format.infinityCode !== null) {
+    return "NaN, not a number: all bits of E are 1 and F is not 0";
+  }
+  const fields = format.p ? "E and F" : "E";
+  return `NaN, not a number: all bits of ${fields} are 1 (${format.name} has no infinity)`;
+}
+
+// --- the comparison ------------------------------------------------------------------------------
+
+/**
+ * What a format makes of a number.
+ *
+ * @param {Known} known
+ * @param {Format} format
+ * @returns {ComparisonRow}
+ */
+function comparisonRow(known, format) {
+  const nothing = { value: "", full: "", error: "", relative: "", ulps: "" };
+  const other = format === known.format ? known : inFormat(known, format);
+  if (other.format !== format) {
+    return { ...nothing, format: format.name, bits: [], error: "no NaN" };
+  }
   const value = decode(other.code, format);
-  const { exact } = state;
-  Object.assign(row, {
-    bits: fieldBits(other.code, format).flatMap((bits, i) => (bits ? [["SEF"[i], bits]] : [])),
-    value: withMinus(Number.isFinite(value) && value ? leading(exactly(value)) : nameOf(value)),
-    full: exactText(value),
-  });
-  if (!exact || !Number.isFinite(value))
-    return { ...row, error: exact ? (Number.isNaN(value) ? "no number" : "overflows") : "" };
-  const error = minus(exactly(value), exact);
-  if (!error.n) return { ...row, error: "exact" };
-  const share = over(sizeOf(error), sizeOf(exact));
+  const finite = Number.isFinite(value);
   return {
-    ...row,
-    error: `${error.n > 0n ? "+" : "−"}${withMinus(brief(sizeOf(error)))}`,
-    relative:
-      compare(share, fraction(10n)) > 0
-        ? ">1000%"
-        : `${withMinus(brief(times(share, fraction(100n)), 2))}%`,
-    ulps: Math.abs(value) > 0 && Math.abs(value) < format.max ? ulpsText(error, value, format) : "",
+    ...nothing,
+    format: format.name,
+    bits: letteredBits(other.code, format),
+    value: withMinus(finite && value ? leading(exactly(value)) : nameOf(value)),
+    full: exactText(value),
+    ...(known.exact ? errorTexts(value, known.exact, format) : {}),
   };
 }
 
-// Everything that is shown of a state, and of the same number in other formats.
-export function exploredView(bare, others) {
-  const { format, code } = bare;
+/**
+ * @param {bigint} code
+ * @param {Format} format
+ */
+function letteredBits(code, format) {
+  /** @type {[Letter, string][]} */
+  const lettered = fieldBits(code, format).map((bits, i) => [LETTERS[i], bits]);
+  return lettered.filter(([, bits]) => bits);
+}
+
+/**
+ * How far a value is from the number meant, in three units.
+ *
+ * @param {number} value
+ * @param {Fraction} exact
+ * @param {Format} format
+ * @returns {Partial<ComparisonRow>}
+ */
+function errorTexts(value, exact, format) {
+  if (Number.isNaN(value)) return { error: "no number" };
+  if (!Number.isFinite(value)) return { error: "overflows" };
+  const error = minus(exactly(value), exact);
+  if (!error.n) return { error: "exact" };
+  const inside = Math.abs(value) > 0 && Math.abs(value) < format.max;
+  return {
+    error: `${error.n > 0n ? "+" : "−"}${withMinus(brief(sizeOf(error)))}`,
+    relative: shareText(over(sizeOf(error), sizeOf(exact))),
+    ulps: inside ? ulpsText(error, value, format) : "",
+  };
+}
+
+/** @param {Fraction} share */
+function shareText(share) {
+  if (compare(share, fraction(10n)) > 0) return ">1000%";
+  return `${withMinus(brief(times(share, fraction(100n)), 2))}%`;
+}
+
+// --- everything ----------------------------------------------------------------------------------
+
+/**
+ * Everything that is shown of a number, and of the same one in other formats.
+ *
+ * @param {Explored} state
+ * @param {readonly Format[]} others
+ * @returns {ExploredView}
+ */
+export function exploredView(state, others) {
+  const { format, code } = state;
   const value = decode(code, format);
-  const state = { ...bare, value, exact: parse(bare.number, format).exact };
+  const known = { ...state, value, exact: parse(state.number, format).exact };
   const finite = Number.isFinite(value);
   const text = finite ? exactDecimal(value) : nameOf(value);
-  const kind = classOf(code, format);
-  const side = (direction) => {
-    const next = neighbour(value, format, direction);
-    return next === null ? null : nameOf(next);
-  };
+  const compared = [format, ...others.filter(({ name }) => name !== format.name)];
   return {
-    ...state,
+    ...known,
     fields: fieldsOf(code, format),
     valueText: withMinus(text),
     about: finite && text.length > 18 ? withMinus(`≈ ${brief(exactly(value))}`) : "",
     formula: formulaOf(code, format),
-    facts: [
-      ["class", kind === "nan" ? "NaN" : kind],
-      ["code", hexCode(code, format)],
-      ["binary", fieldBits(code, format).filter(Boolean).join(" ")],
-      ["hex-float", hexFloat(value)],
-      ["ulp", finite ? spaced(exactly(ulpOf(value, format))) : "none"],
-    ],
-    before: side(-1),
-    after: side(1),
-    sentence: exploredSentence(state),
-    rows: [format, ...others.filter(({ name }) => name !== format.name)].map((one) =>
-      comparisonRow(state, one),
-    ),
+    facts: factsOf(code, format),
+    before: neighbourName(value, format, -1),
+    after: neighbourName(value, format, 1),
+    sentence: exploredSentence(known),
+    rows: compared.map((one) => comparisonRow(known, one)),
   };
+}
+
+/**
+ * @param {bigint} code
+ * @param {Format} format
+ * @returns {[name: string, text: string][]}
+ */
+function factsOf(code, format) {
+  const value = decode(code, format);
+  const kind = classOf(code, format);
+  return [
+    ["class", kind === "nan" ? "NaN" : kind],
+    ["code", hexCode(code, format)],
+    ["binary", fieldBits(code, format).filter(Boolean).join(" ")],
+    ["hex-float", hexFloat(value)],
+    ["ulp", Number.isFinite(value) ? spaced(exactly(ulpOf(value, format))) : "none"],
+  ];
+}
+
+/**
+ * @param {number} value
+ * @param {Format} format
+ * @param {number} direction
+ */
+function neighbourName(value, format, direction) {
+  const next = neighbour(value, format, direction);
+  return next === null ? null : nameOf(next);
 }

@@ -1,21 +1,32 @@
 // The bits of a number, field by field (`fieldsOf` in explored.js).
 
-import { h, rich } from "../base/elements.js";
+import { h, placeOf, required, rich } from "../base/elements.js";
 import { superscript } from "../base/number_words.js";
 
-// --- the bits: one stop for Tab, arrow keys between them ----------------------------------------------------------------
+/** @import { Bit, Field } from "./explored.js" */
 
+/** @typedef {Map<number, HTMLButtonElement>} Cells by the place of their bit, 0 is the last one */
+
+/**
+ * The bits as buttons: one stop for Tab, arrow keys between them.
+ *
+ * @param {(bit: number) => void} onFlip
+ */
 export function bitRow(onFlip) {
   const element = h("div", { class: "be-bits", role: "group" });
-  let [cells, shape, current] = [new Map(), "", null];
+  /** @type {Cells} */
+  let cells = new Map();
+  let shape = "";
+  let current = 0;
 
+  /** @param {number} bit */
   function goTo(bit) {
     current = Math.min(cells.size - 1, Math.max(0, bit));
     for (const [one, cell] of cells) cell.tabIndex = one === current ? 0 : -1;
   }
 
   element.addEventListener("click", (event) => {
-    const cell = event.target.closest(".be-bit");
+    const cell = /** @type {HTMLElement | null} */ (placeOf(event).closest(".be-bit"));
     if (!cell) return;
     goTo(Number(cell.dataset.bit));
     cell.focus({ preventScroll: true });
@@ -23,79 +34,113 @@ export function bitRow(onFlip) {
     onFlip(current);
   });
   element.addEventListener("keydown", (event) => {
-    const to = { ArrowLeft: current + 1, ArrowRight: current - 1, Home: cells.size - 1, End: 0 }[
-      event.key
-    ];
+    const to = placeAfter(event.key, current, cells.size);
     if (to === undefined) return;
     event.preventDefault();
     goTo(to);
-    cells.get(current).focus();
+    cells.get(current)?.focus();
   });
 
+  /** @param {Field[]} fields */
   function build(fields) {
     cells = new Map();
     element.replaceChildren(...fields.map((field) => fieldBlock(field, cells)));
-    element.style.setProperty("--be-count", cells.size);
+    element.style.setProperty("--be-count", String(cells.size));
     element.classList.toggle("be-many", cells.size > 20);
-    goTo(current ?? 0);
+    goTo(current);
   }
 
   return {
     element,
+    /**
+     * @param {string} format
+     * @param {Field[]} fields
+     */
     set(format, fields) {
       const next = format + fields.map((field) => field.letter + field.bits.length).join(" ");
       if (next !== shape) build(fields);
       shape = next;
-      element.setAttribute(
-        "aria-label",
-        `The ${cells.size} bits of this ${format} code; arrow keys go from bit to bit, Space turns one over`,
-      );
-      for (const field of fields) {
-        for (const { bit, on } of field.bits) turn(cells.get(bit), on);
-        element
-          .querySelector(`[data-field="${field.letter}"] .be-says`)
-          .replaceChildren(rich(field.says));
-      }
+      const keys = "arrow keys go from bit to bit, Space turns one over";
+      const label = `The ${cells.size} bits of this ${format} code; ${keys}`;
+      element.setAttribute("aria-label", label);
+      for (const field of fields) show(element, field, cells);
     },
   };
 }
 
-function turn(cell, on) {
-  cell.setAttribute("aria-pressed", String(on));
-  cell.querySelector("b").textContent = on ? "1" : "0";
-  cell.setAttribute("aria-label", `${on ? 1 : 0}: ${cell.title}`); // begins with what is seen, for those who speak to it
+/**
+ * Where a key goes from a bit; undefined for a key that means nothing here.
+ *
+ * @param {string} key
+ * @param {number} current
+ * @param {number} count
+ */
+function placeAfter(key, current, count) {
+  /** @type {Record<string, number>} */
+  const places = { ArrowLeft: current + 1, ArrowRight: current - 1, Home: count - 1, End: 0 };
+  return places[key];
 }
 
+/**
+ * @param {HTMLElement} within
+ * @param {Field} field
+ * @param {Cells} cells
+ */
+function show(within, field, cells) {
+  for (const { bit, on } of field.bits) {
+    const cell = cells.get(bit);
+    if (cell) turn(cell, on);
+  }
+  const says = required(within, `[data-field="${field.letter}"] .be-says`);
+  says.replaceChildren(rich(field.says));
+}
+
+/**
+ * @param {HTMLElement} cell
+ * @param {boolean} on
+ */
+function turn(cell, on) {
+  cell.setAttribute("aria-pressed", String(on));
+  required(cell, "b").textContent = on ? "1" : "0";
+  // It begins with what is seen, for those who speak to it.
+  cell.setAttribute("aria-label", `${on ? 1 : 0}: ${cell.title}`);
+}
+
+/**
+ * The cells of a field, its name above them and its meaning below.
+ *
+ * @param {Field} field
+ * @param {Cells} cells where its cells are noted
+ */
 function fieldBlock(field, cells) {
   const row = h("div", { class: "be-cells" });
-  for (const { bit, weight } of field.bits) {
-    const label = `${field.name}, bit ${bit}, ${field.letter === "S" ? "minus when on" : `weight ${weight}`}`;
-    const shown = String(weight).replace(/\^(-?\d+)/, (_, exponent) => superscript(exponent));
-    const cell = h(
-      "button",
-      {
-        type: "button",
-        class: "be-bit",
-        data: { bit, weight: shown },
-        title: label,
-        "aria-pressed": "false",
-      },
-      h("b", { text: "0" }),
-    );
-    cells.set(bit, cell);
+  for (const bit of field.bits) {
+    const cell = bitCell(field, bit);
+    cells.set(bit.bit, cell);
     row.append(cell);
   }
-  const name = h(
-    "div",
-    { class: "be-name" },
-    h("b", { text: field.letter }),
-    h("span", { text: ` ${field.name}` }),
-  );
+  const letter = h("b", { text: field.letter });
+  const name = h("div", { class: "be-name" }, letter, h("span", { text: ` ${field.name}` }));
+  const says = h("div", { class: "be-says lk-quiet" });
+  return h("div", { class: "be-field", data: { field: field.letter } }, name, row, says);
+}
+
+/**
+ * @param {Field} field
+ * @param {Bit} bit
+ */
+function bitCell(field, { bit, weight }) {
+  const adds = field.letter === "S" ? "minus when on" : `weight ${weight}`;
+  const shown = weight.replace(/\^(-?\d+)/, (_, exponent) => superscript(exponent));
   return h(
-    "div",
-    { class: "be-field", data: { field: field.letter } },
-    name,
-    row,
-    h("div", { class: "be-says lk-quiet" }),
+    "button",
+    {
+      type: "button",
+      class: "be-bit",
+      data: { bit, weight: shown },
+      title: `${field.name}, bit ${bit}, ${adds}`,
+      "aria-pressed": "false",
+    },
+    h("b", { text: "0" }),
   );
 }

@@ -1,6 +1,7 @@
-// The bit explorer: a bit flipped, a text typed, a step or a format makes a new state (explored.js), and everything follows it.
+// The bit explorer: a bit flipped, a text typed, a step or a format makes a new state
+// (explored.js), and everything follows it.
 
-import { button, choice, newName, fact, headed, sentence } from "../base/controls.js";
+import { button, choice, fact, headed, newName, sentence } from "../base/controls.js";
 import { h, rich } from "../base/elements.js";
 import { put, watch } from "../base/model.js";
 import { view } from "../base/root.js";
@@ -8,17 +9,104 @@ import { derived, hexCode, widthsOf } from "../exact/numbers.js";
 import { afterTyping, explore, exploredView, inFormat, stepped, withCode } from "./explored.js";
 import { bitRow } from "./row.js";
 
-const HINT =
-  "Click a bit, or type a number: a decimal 0.1, a code 0x3c00, a hex-float 0x1.8p-3, a power 2^-24 or a fraction 1/3";
+/** @import { Button } from "../base/controls.js" */
+/** @import { Life } from "../base/lifetime.js" */
+/** @import { Model } from "../base/model.js" */
+/** @import { Format, FormatRow } from "../exact/numbers.js" */
+/** @import { ComparisonRow, Explored, ExploredView, Piece } from "./explored.js" */
 
-function pieces(line) {
-  return line.map(([text, field, raised]) =>
-    h(raised ? "sup" : "span", { class: field && "be-piece", data: { field: field ?? "" }, text }),
-  );
+/**
+ * @typedef {object} Traits
+ * @property {string} text What stands in the box.
+ * @property {string} code As hexadecimal text: a page's numbers end at 2^53.
+ * @property {string} format Its name.
+ * @property {string} sentence
+ * @property {FormatRow[]} _formats All that can be chosen.
+ * @property {string[]} _compare Names of those that are shown side by side.
+ */
+
+/** @typedef {(change: (now: Explored) => Explored) => void} Become makes a new state */
+
+/**
+ * The formats that Python has sent, each derived once.
+ *
+ * @typedef {object} KnownFormats
+ * @property {() => Format[]} all
+ * @property {(name: string) => Format} called
+ */
+
+const HINT =
+  "Click a bit, or type a number: a decimal 0.1, a code 0x3c00, a hex-float 0x1.8p-3, " +
+  "a power 2^-24 or a fraction 1/3";
+
+/**
+ * @param {Model<Traits>} model
+ * @returns {KnownFormats}
+ */
+function knownFormats(model) {
+  /** @type {Map<string, Format>} */
+  const known = new Map();
+  function all() {
+    for (const row of model.get("_formats")) {
+      if (!known.has(row.name)) known.set(row.name, derived(row));
+    }
+    return [...known.values()];
+  }
+  return {
+    all,
+    called(name) {
+      const found = all().find((format) => format.name === name);
+      if (!found) throw new Error(`expected one of ${[...known.keys()].join(", ")}, got ${name}`);
+      return found;
+    },
+  };
 }
 
+// --- the number ----------------------------------------------------------------------------------
+
+/**
+ * The box, the steps to the neighbours and the choice of the format, with a hint below.
+ *
+ * @param {KnownFormats} formats
+ * @param {Become} become
+ */
 function inputRow(formats, become) {
   const id = newName("be");
+  const box = numberBox(id, become);
+  /** @param {number} direction */
+  const step = (direction) => become((now) => stepped(now, direction));
+  const before = button({ label: "\u25c2 previous", onPress: () => step(-1) });
+  const after = button({ label: "next \u25b8", onPress: () => step(1) });
+  const format = choice({
+    label: "Format",
+    onChange: (name) => become((now) => inFormat(now, formats.called(name))),
+  });
+  const hint = h("p", { class: "be-hint lk-quiet", id: `${id}-hint`, role: "status" });
+  const label = h("label", { for: id, text: "Number" });
+  const number = h("div", { class: "lk-row lk-tight be-number" }, label, box);
+  const about = { role: "group", "aria-label": "Representable neighbours" };
+  const steps = h("div", { class: "lk-row lk-tight", ...about }, before.element, after.element);
+  const row = h("div", { class: "lk-row" }, number, steps, format.element);
+  return {
+    element: h("div", { class: "be-top" }, row, hint),
+    /** @param {ExploredView} view */
+    set(view) {
+      const { name } = view.format;
+      if (box.value !== view.text) box.value = view.text;
+      format.show(formats.all().map(formatOption), name);
+      showNeighbour(before, view.before, "smaller", name);
+      showNeighbour(after, view.after, "larger", name);
+      box.setAttribute("aria-invalid", String(view.problem !== ""));
+      showHint(hint, view.problem);
+    },
+  };
+}
+
+/**
+ * @param {string} id
+ * @param {Become} become
+ */
+function numberBox(id, become) {
   const box = h("input", {
     id,
     class: "be-box",
@@ -27,143 +115,164 @@ function inputRow(formats, become) {
     autocomplete: "off",
     "aria-describedby": `${id}-hint`,
   });
-  const before = button({
-    label: "\u25c2 previous",
-    onPress: () => become((now) => stepped(now, -1)),
-  });
-  const after = button({ label: "next \u25b8", onPress: () => become((now) => stepped(now, 1)) });
-  const format = choice({
-    label: "Format",
-    onChange: (name) => become((now) => inFormat(now, formats.get(name))),
-  });
-  const bitCounts = (format) => `${format.name}  (${widthsOf(format).join(" + ")} bits)`;
-  const hint = h("p", { class: "be-hint lk-quiet", id: `${id}-hint`, role: "status" });
+  /** @type {Record<string, number>} */
+  const directions = { ArrowUp: 1, ArrowDown: -1 };
   box.addEventListener("input", () => become((now) => afterTyping(now, box.value)));
   box.addEventListener("keydown", (event) => {
-    const direction = { ArrowUp: 1, ArrowDown: -1 }[event.key];
+    const direction = directions[event.key];
     if (!direction) return;
     event.preventDefault();
     become((now) => stepped(now, direction));
   });
-  const number = h(
-    "div",
-    { class: "lk-row lk-tight be-number" },
-    h("label", { for: id, text: "Number" }),
-    box,
-  );
-  const steps = h(
-    "div",
-    { class: "lk-row lk-tight", role: "group", "aria-label": "Representable neighbours" },
-    before.element,
-    after.element,
-  );
+  return box;
+}
+
+/**
+ * @param {Format} format
+ * @returns {[value: string, text: string]}
+ */
+function formatOption(format) {
+  return [format.name, `${format.name}  (${widthsOf(format).join(" + ")} bits)`];
+}
+
+/**
+ * What a step leads to. Without a neighbour its button stays in the tab order: the focus is not
+ * lost.
+ *
+ * @param {Button} step
+ * @param {string | null} next
+ * @param {"smaller" | "larger"} word
+ * @param {string} format
+ */
+function showNeighbour({ element }, next, word, format) {
+  const none = `${format} has no ${word} value`;
+  element.setAttribute("aria-disabled", String(next === null));
+  element.title = next === null ? none : `the next ${word} ${format} number, ${next}`;
+}
+
+/**
+ * @param {HTMLElement} hint
+ * @param {string} problem
+ */
+function showHint(hint, problem) {
+  hint.classList.toggle("lk-error", problem !== "");
+  if (problem) hint.replaceChildren(h("b", { text: "\u2717 " }), rich(problem));
+  else hint.replaceChildren(rich(HINT));
+}
+
+// --- what it is ----------------------------------------------------------------------------------
+
+/** What the bits hold, and the formula. */
+function reading() {
+  const value = h("output", { class: "be-value", "aria-live": "off" });
+  const about = h("div", { class: "lk-quiet" });
+  const holds = h("div", { class: "lk-quiet" });
+  const formula = h("div", { class: "be-formula", role: "img" });
+  const result = h("div", { class: "be-result" }, holds, value, about);
   return {
-    element: h(
-      "div",
-      { class: "be-top" },
-      h("div", { class: "lk-row" }, number, steps, format.element),
-      hint,
-    ),
+    element: h("div", { class: "lk-row be-reading lk-answer" }, result, formula),
+    /** @param {ExploredView} view */
     set(view) {
-      if (box.value !== view.text) box.value = view.text;
-      const { name } = view.format;
-      format.show(
-        [...formats.values()].map((one) => [one.name, bitCounts(one)]),
-        name,
-      );
-      for (const [one, next, word] of [
-        [before, view.before, "smaller"],
-        [after, view.after, "larger"],
-      ]) {
-        one.element.setAttribute("aria-disabled", String(next === null)); // stays in the tab order: focus is not lost
-        one.element.title =
-          next === null
-            ? `${name} has no ${word} value`
-            : `the next ${word} ${name} number, ${next}`;
-      }
-      box.setAttribute("aria-invalid", String(view.problem !== ""));
-      hint.classList.toggle("lk-error", view.problem !== "");
-      hint.replaceChildren(
-        ...(view.problem ? [h("b", { text: "\u2717 " }), rich(view.problem)] : [rich(HINT)]),
-      );
+      holds.textContent = `${view.format.name} holds`;
+      value.textContent = view.valueText;
+      value.classList.toggle("be-long", view.valueText.length > 30);
+      about.replaceChildren(rich(view.about));
+      formula.replaceChildren(...view.formula.map(formulaLine));
+      formula.setAttribute("aria-label", view.formula.map(spokenLine).join(" = "));
     },
   };
 }
 
-// --- the same number in several formats ---------------------------------------------------------------------------------
+/**
+ * @param {Piece[]} line
+ * @param {number} i
+ */
+function formulaLine(line, i) {
+  const equals = i ? "= " : h("span", { class: "be-blank", text: "= " });
+  const pieces = line.map(([text, field, raised]) => {
+    const data = { field: field ?? "" };
+    return h(raised ? "sup" : "span", { class: field && "be-piece", data, text });
+  });
+  return h("div", {}, equals, ...pieces);
+}
+
+/** @param {Piece[]} line */
+function spokenLine(line) {
+  return line.map(([text, , raised]) => (raised ? `^${text}` : text)).join("");
+}
+
+// --- the same number in several formats ----------------------------------------------------------
+
+const COLUMNS = ["format", "bits", "holds", "error", "relative", "in ulps"];
 
 function comparison() {
   const caption = h("caption", { class: "lk-quiet", text: "The same number in other formats" });
-  const { element, body } = headed(
-    "be-table",
-    ["format", "bits", "holds", "error", "relative", "in ulps"],
-    caption,
-  );
-  const cell = (name, ...children) => h("td", { class: `be-${name}` }, ...children);
+  const { element, body } = headed("be-table", COLUMNS, caption);
   return {
     element,
+    /** @param {ExploredView} view */
     set(view) {
-      body.replaceChildren(
-        ...view.rows.map((row) => {
-          const bits = row.bits.map(([field, text]) =>
-            h("span", { class: "be-strip", data: { field }, text }),
-          );
-          const head = h("th", { scope: "row", data: { format: row.format }, text: row.format });
-          const value = cell("holds", rich(row.value));
-          value.title = row.full;
-          const rest = ["error", "relative", "ulps"].map((name) => cell(name, rich(row[name])));
-          return h(
-            "tr",
-            {
-              class: row.format === view.format.name ? "be-this" : null,
-              data: { row: row.format },
-            },
-            head,
-            cell("strips", ...bits),
-            value,
-            ...rest,
-          );
-        }),
-      );
+      body.replaceChildren(...view.rows.map((row) => tableRow(row, view.format.name)));
     },
   };
 }
 
-export default view({ label: "Bit explorer", kind: "bits", alone: true }, (root, model, life) => {
-  const formats = new Map(model.get("_formats").map((row) => [row.name, derived(row)]));
-  let [state, putting] = [null, false];
+/**
+ * @param {ComparisonRow} row
+ * @param {string} current the format that is explored
+ */
+function tableRow(row, current) {
+  const head = h("th", { scope: "row", data: { format: row.format }, text: row.format });
+  const bits = row.bits.map(([field, text]) =>
+    h("span", { class: "be-strip", data: { field }, text }),
+  );
+  const properties = {
+    class: row.format === current ? "be-this" : undefined,
+    data: { row: row.format },
+  };
+  return h(
+    "tr",
+    properties,
+    head,
+    h("td", { class: "be-strips" }, ...bits),
+    h("td", { class: "be-holds", title: row.full }, rich(row.value)),
+    h("td", { class: "be-error" }, rich(row.error)),
+    h("td", { class: "be-relative" }, rich(row.relative)),
+    h("td", { class: "be-ulps" }, rich(row.ulps)),
+  );
+}
+
+// --- the widget ----------------------------------------------------------------------------------
+
+/**
+ * @param {HTMLElement} root
+ * @param {Model<Traits>} model
+ * @param {Life} life
+ */
+function fillBits(root, model, life) {
+  const formats = knownFormats(model);
+  let state = stateOf(model, formats);
+  let putting = false;
 
   const top = inputRow(formats, become);
   const bits = bitRow((bit) =>
     become(({ format, code }) => withCode(format, code ^ (1n << BigInt(bit)))),
   );
-  const value = h("output", { class: "be-value", "aria-live": "off" });
-  const about = h("div", { class: "lk-quiet" });
-  const holds = h("div", { class: "lk-quiet" });
-  const formula = h("div", { class: "be-formula", role: "img" });
+  const read = reading();
   const facts = h("div", { class: "lk-row lk-facts", role: "list", "aria-label": "Facts" });
   const words = sentence(model);
   const table = comparison();
-  for (const one of [bits.element, facts, words.element, table.element])
-    one.classList.add("lk-answer");
-  root.append(
-    top.element,
-    bits.element,
-    h(
-      "div",
-      { class: "lk-row be-reading lk-answer" },
-      h("div", { class: "be-result" }, holds, value, about),
-      formula,
-    ),
-    facts,
-    words.element,
-    table.element,
-  );
+  for (const one of [bits, { element: facts }, words, table]) {
+    one.element.classList.add("lk-answer");
+  }
+  root.append(top.element, bits.element, read.element, facts, words.element, table.element);
 
+  /** @type {Become} */
   function become(change) {
     state = change(state);
     const { format, code, text, problem } = state;
-    putting = true; // traits change one after the other, and mean something together only
+    // Traits change one after the other, and mean something together only.
+    putting = true;
     if (!problem) put(model, { format: format.name, code: `0x${code.toString(16)}`, text });
     putting = false;
     show();
@@ -171,45 +280,17 @@ export default view({ label: "Bit explorer", kind: "bits", alone: true }, (root,
 
   // The traits may have been set by code, too.
   function follow() {
-    if (putting) return;
-    const format = formats.get(model.get("format"));
-    const [code, text] = [BigInt(model.get("code")), model.get("text")];
-    if (
-      state &&
-      !state.problem &&
-      state.format === format &&
-      state.code === code &&
-      state.text === text
-    )
-      return;
-    const read = explore(text, format);
-    state = read.code === code ? read : { ...withCode(format, code), text };
+    if (putting || agrees(state, model)) return;
+    state = stateOf(model, formats);
     show();
   }
 
   function show() {
-    const view = exploredView(
-      state,
-      model.get("_compare").map((name) => formats.get(name)),
-    );
-    const { name } = view.format;
+    const compared = model.get("_compare").map((name) => formats.called(name));
+    const view = exploredView(state, compared);
     top.set(view);
-    bits.set(name, view.fields);
-    holds.textContent = `${name} holds`;
-    value.textContent = view.valueText;
-    value.classList.toggle("be-long", view.valueText.length > 30);
-    about.replaceChildren(rich(view.about));
-    formula.replaceChildren(
-      ...view.formula.map((line, i) =>
-        h("div", {}, i ? "= " : h("span", { class: "be-blank", text: "= " }), ...pieces(line)),
-      ),
-    );
-    formula.setAttribute(
-      "aria-label",
-      view.formula
-        .map((line) => line.map(([text, , up]) => (up ? `^${text}` : text)).join(""))
-        .join(" = "),
-    );
+    bits.set(view.format.name, view.fields);
+    read.set(view);
     facts.replaceChildren(...view.facts.map(([label, text]) => fact(label, rich(text))));
     words.say(view.sentence);
     table.set(view);
@@ -217,10 +298,33 @@ export default view({ label: "Bit explorer", kind: "bits", alone: true }, (root,
   }
 
   watch(life, model, ["format", "code", "text"], follow);
-  watch(life, model, ["_formats"], () =>
-    model
-      .get("_formats")
-      .forEach((row) => formats.has(row.name) || formats.set(row.name, derived(row))),
-  );
-  follow();
-});
+  show();
+}
+
+/**
+ * The state that the traits are. Where the text is not what the code stands for, the code counts.
+ *
+ * @param {Model<Traits>} model
+ * @param {KnownFormats} formats
+ * @returns {Explored}
+ */
+function stateOf(model, formats) {
+  const format = formats.called(model.get("format"));
+  const code = BigInt(model.get("code"));
+  const text = model.get("text");
+  const read = explore(text, format);
+  return read.code === code ? read : { ...withCode(format, code), text };
+}
+
+/**
+ * Whether a state is what the traits say.
+ *
+ * @param {Explored} state
+ * @param {Model<Traits>} model
+ */
+function agrees({ format, code, text, problem }, model) {
+  if (problem || format.name !== model.get("format")) return false;
+  return code === BigInt(model.get("code")) && text === model.get("text");
+}
+
+export default view({ label: "Bit explorer", kind: "bits", alone: true }, fillBits);
