@@ -261,6 +261,16 @@ def test_times_two_moves_only_the_exponent_of_a_normal_number_and_both_ends_are_
         assert says in gradient_sentence(js, gradient * 2.0**-8, 8)
 
 
+@pytest.mark.parametrize(
+    ("gradient", "name"),
+    [("Infinity", "infinity"), ("-Infinity", "minus infinity"), ("NaN", "NaN")],
+)
+def test_a_gradient_that_is_no_number_is_called_so(js: Scripts, gradient: str, name: str) -> None:
+    looked = f"zoom: 3, name: 'w[0]', step: 4, log2Scale: 8, format: F.FP16, gradient: {gradient}"
+    said = js.run(f"() => zoomSentence({{ {looked} }})")
+    assert said == f"w[0] at step 4 is {name} already in FP32: no scale changes that."
+
+
 def test_a_zoom_opens_on_the_largest_gradient_stays_inside_and_refuses_what_is_no_film(
     zoom: GradientZoom,
 ) -> None:

@@ -256,6 +256,20 @@ export function inkLine({ pen }, points, colour, width, { dash = [], alpha = 1 }
 }
 
 /**
+ * Draw a straight line from one place to another.
+ *
+ * @param {Pick<Ink, "pen">} ink
+ * @param {Point} from
+ * @param {Point} to
+ * @param {string} colour
+ * @param {number} width
+ * @param {{ dash?: number[], alpha?: number }} [style]
+ */
+export function inkSegment(ink, from, to, colour, width, style) {
+  inkLine(ink, [from, to], colour, width, style);
+}
+
+/**
  * Fill what lies between a line and its foot.
  *
  * @param {Pick<Ink, "pen">} ink

@@ -63,7 +63,7 @@ export function bitRow(onFlip) {
       const keys = "arrow keys go from bit to bit, Space turns one over";
       const label = `The ${cells.size} bits of this ${format} code; ${keys}`;
       element.setAttribute("aria-label", label);
-      for (const field of fields) show(element, field, cells);
+      for (const field of fields) showField(element, field, cells);
     },
   };
 }
@@ -86,7 +86,7 @@ function placeAfter(key, current, count) {
  * @param {Field} field
  * @param {Cells} cells
  */
-function show(within, field, cells) {
+function showField(within, field, cells) {
   for (const { bit, on } of field.bits) {
     const cell = cells.get(bit);
     if (cell) turn(cell, on);

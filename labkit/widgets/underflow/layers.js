@@ -1,67 +1,89 @@
-// The layers as rows to choose from, each with what it loses; the picture behind them is drawn by plot.js.
+// The layers as rows to choose from, each with what it loses (the picture behind them is drawn by
+// plot.js), and what is said of them.
 
 import { newName } from "../base/controls.js";
 import { h } from "../base/elements.js";
 import { percent } from "../base/number_words.js";
 
+/** @import { Shares } from "./plot.js" */
+/** @import { LayerRow } from "./view.js" */
+
+// --- the list ------------------------------------------------------------------------------------
+
+/**
+ * @param {readonly { name: string }[]} layers
+ * @param {(name: string) => void} onChoose
+ * @param {HTMLElement} picture what is drawn behind the rows
+ */
 export function layerList(layers, onChoose, picture) {
-  const name = newName("uf-layers"); // two widgets on a page are two groups
-  const parts = new Map();
-  const rows = h("div", { class: "uf-rows" }, picture);
-  for (const layer of layers) {
-    const input = h("input", { type: "radio", name, value: layer.name });
-    const title = h("span", { class: "uf-name", text: layer.name });
-    const zero = h("span", { class: "uf-lost" });
-    const infinite = h("span", { class: "uf-lost" });
-    input.addEventListener("change", () => onChoose(layer.name));
-    parts.set(layer.name, { input, zero, infinite });
-    rows.append(
-      h(
-        "label",
-        { class: "uf-layer lk-cover", title: layer.name },
-        input,
-        title,
-        h("span"),
-        zero,
-        infinite,
-      ),
-    );
-  }
+  const group = newName("uf-layers"); // two widgets on a page are two groups
+  const rows = layers.map(({ name }) => layerRow(name, group, onChoose));
   const headings = ["layer", "", "to zero", "to inf"].map((text) => h("span", { text }));
-  const head = h("div", { class: "uf-layers-head lk-quiet", "aria-hidden": "true" }, ...headings);
+  const about = { class: "uf-layers", role: "radiogroup", "aria-label": "Layer" };
   return {
     element: h(
       "fieldset",
-      { class: "uf-layers", role: "radiogroup", "aria-label": "Layer" },
-      head,
-      rows,
+      about,
+      h("div", { class: "uf-layers-head lk-quiet", "aria-hidden": "true" }, ...headings),
+      h("div", { class: "uf-rows" }, picture, ...rows.map(({ element }) => element)),
     ),
+    /**
+     * @param {string} chosen the name of a layer
+     * @param {readonly Shares[]} shares of each layer
+     */
     set(chosen, shares) {
-      layers.forEach((layer, i) => {
-        const { input, zero, infinite } = parts.get(layer.name);
-        const { underflowed, overflowed } = shares[i];
-        input.checked = layer.name === chosen;
-        zero.textContent = percent(underflowed);
-        infinite.textContent = overflowed ? percent(overflowed) : "\u2013";
-        input.setAttribute(
-          "aria-label",
-          `${layer.name}: ${percent(underflowed)} to zero, ${percent(overflowed)} to infinity`,
-        );
-      });
+      for (const [i, row] of rows.entries()) row.set(layers[i].name === chosen, shares[i]);
     },
   };
 }
 
-// The sentence under the histogram; `layer` is null for all layers together.
+/**
+ * @param {string} name
+ * @param {string} group
+ * @param {(name: string) => void} onChoose
+ */
+function layerRow(name, group, onChoose) {
+  const input = h("input", { type: "radio", name: group, value: name });
+  const title = h("span", { class: "uf-name", text: name });
+  const zero = h("span", { class: "uf-lost" });
+  const infinite = h("span", { class: "uf-lost" });
+  const about = { class: "uf-layer lk-cover", title: name };
+  input.addEventListener("change", () => onChoose(name));
+  return {
+    element: h("label", about, input, title, h("span"), zero, infinite),
+    /**
+     * @param {boolean} chosen
+     * @param {Shares} shares
+     */
+    set(chosen, { underflowed, overflowed }) {
+      const lost = `${percent(underflowed)} to zero, ${percent(overflowed)} to infinity`;
+      input.checked = chosen;
+      zero.textContent = percent(underflowed);
+      infinite.textContent = overflowed ? percent(overflowed) : "\u2013";
+      input.setAttribute("aria-label", `${name}: ${lost}`);
+    },
+  };
+}
 
+// --- words ---------------------------------------------------------------------------------------
+
+/**
+ * The sentence under the histogram.
+ *
+ * @param {Shares} shares
+ * @param {number} log2Scale
+ * @param {string | null} layer null for all layers together
+ * @param {string} kind of gradients
+ * @param {string} format its name
+ */
 export function sayFate(shares, log2Scale, layer, kind, format) {
   const gradients = layer === null ? `these ${kind}` : `the ${kind} of layer ${layer}`;
   const { underflowed, subnormal, normal, overflowed } = shares;
   if (underflowed + subnormal + normal + overflowed === 0) {
-    return `At scale 2^${log2Scale}, ${gradients} have nothing to lose: all of them are zero already in FP32.`;
+    const why = "all of them are zero already in FP32";
+    return `At scale 2^${log2Scale}, ${gradients} have nothing to lose: ${why}.`;
   }
-  const lost = underflowed === 0 ? "none" : underflowed === 1 ? "all" : percent(underflowed);
-  const said = [`${lost} of ${gradients} underflow in ${format}`];
+  const said = [`${lostPart(underflowed)} of ${gradients} underflow in ${format}`];
   if (subnormal) said.push(`${percent(subnormal)} are subnormal`);
   said.push(normal ? `${percent(normal)} keep full precision` : "none keeps full precision");
   if (overflowed) said.push(`${percent(overflowed)} overflow`);
@@ -70,21 +92,43 @@ export function sayFate(shares, log2Scale, layer, kind, format) {
   return `${at}${said.slice(0, -1).join(", ")} and ${said.at(-1)}${ending}`;
 }
 
-// What is not in the picture: exact zeros, infinities and NaNs of the FP32 gradients; `allZero` names layers of zeros alone.
+/** @param {number} share */
+function lostPart(share) {
+  if (share === 0) return "none";
+  return share === 1 ? "all" : percent(share);
+}
+
+/**
+ * What is not in the picture: exact zeros, infinities and NaNs of the FP32 gradients.
+ *
+ * @param {Pick<LayerRow, "elements" | "zeros" | "non_finite">} row
+ * @param {string | null} layer null for all layers together
+ * @param {readonly string[]} allZero names of layers of zeros alone
+ */
 export function noteOf({ elements, zeros, non_finite }, layer, allZero) {
-  const count = (number) => number.toLocaleString("en-US");
-  const where = `${count(elements)} elements${layer === null ? "" : ` of layer ${layer}`}`;
-  let said = `None of the ${where} is exactly zero in FP32.`;
-  if (zeros && zeros === elements)
-    said = `All ${where} are exactly zero already in FP32: no gradient arrives here.`;
-  else if (zeros) {
-    const which = allZero.length ? ` All zero: ${allZero.join(", ")}.` : "";
-    said = `${percent(zeros / elements)} of all ${where} are exactly zero already in FP32 and are left out.${which}`;
+  const where = `${thousands(elements)} elements${layer === null ? "" : ` of layer ${layer}`}`;
+  const said = zerosText(elements, zeros, where, allZero);
+  if (!non_finite) return said;
+  return `${said} ${thousands(non_finite)} are infinite or NaN already in FP32 and are left out.`;
+}
+
+/**
+ * @param {number} elements
+ * @param {number} zeros
+ * @param {string} where
+ * @param {readonly string[]} allZero
+ */
+function zerosText(elements, zeros, where, allZero) {
+  if (!zeros) return `None of the ${where} is exactly zero in FP32.`;
+  if (zeros === elements) {
+    return `All ${where} are exactly zero already in FP32: no gradient arrives here.`;
   }
-  return (
-    said +
-    (non_finite
-      ? ` ${count(non_finite)} are infinite or NaN already in FP32 and are left out.`
-      : "")
-  );
+  const which = allZero.length ? ` All zero: ${allZero.join(", ")}.` : "";
+  const share = percent(zeros / elements);
+  return `${share} of all ${where} are exactly zero already in FP32 and are left out.${which}`;
+}
+
+/** @param {number} count */
+function thousands(count) {
+  return count.toLocaleString("en-US");
 }

@@ -1,9 +1,46 @@
-// Drawing of a histogram of exponents: counts, shifted by the scale, before the windows of a format. No state lives here.
+// Drawing of a histogram of exponents: counts, shifted by the scale, before the windows of a
+// format.
+//
+// No state lives here.
 
 import { inkRich, pattern } from "../base/canvas.js";
 import { decimal, percent, power } from "../base/number_words.js";
-import { inkLine, inkText, niceStep } from "../base/plot.js";
+import { inkLine, inkSegment, inkText, niceStep } from "../base/plot.js";
 import { FATES } from "../base/theme.js";
+
+/** @import { Figure, Pen } from "../base/canvas.js" */
+/** @import { Point } from "../base/plot.js" */
+/** @import { Fate, Palette } from "../base/theme.js" */
+/** @import { LayerRow, Windows } from "./view.js" */
+
+/** @typedef {LayerRow & { total: number, peak: number }} PreparedRow peak: the largest count */
+
+/** @typedef {Record<Fate, number>} Shares */
+
+/**
+ * Where exponents lie from left to right, in pixels.
+ *
+ * @typedef {object} Area
+ * @property {number} left
+ * @property {number} right
+ * @property {number} binade The width of a power of two.
+ * @property {(exponent: number) => number} x
+ */
+
+/**
+ * What a histogram is drawn with.
+ *
+ * @typedef {object} Picture
+ * @property {Pen} pen
+ * @property {Palette} tint
+ * @property {Area} area
+ * @property {Windows} limits
+ * @property {number} log2Scale
+ */
+
+/** @typedef {Record<Fate, string | CanvasPattern>} Fills */
+
+/** @typedef {{ bottom: number, height: number }} Ground where bars stand, and how tall they get */
 
 export const ROW = 22; // height of a layer's row
 export const AXIS = { lo: -40, hi: 22 }; // exponents; what lies outside is told at the edges
@@ -11,6 +48,7 @@ const ROOMY = 120; // a column of names this wide has room for words beside the 
 const EDGE = 18; // room for the values at which windows begin
 const TOP = EDGE + 42; // and under it for their names
 export const BOTTOM = 34; // and below it for the axis, and the handle of the scale on it
+/** @type {Record<Fate, { name: string, brief: string, meaning: string }>} */
 export const MEANING = {
   underflowed: { name: "underflow", brief: "0", meaning: "to zero" },
   subnormal: { name: "subnormal", brief: "sub", meaning: "loses bits" },
@@ -18,21 +56,40 @@ export const MEANING = {
   overflowed: { name: "overflow", brief: "inf", meaning: "to inf" },
 };
 
-// --- fate(shift(histogram, k), format) of labkit.instrument ------------------------------------------------------------
+// --- fate(shift(histogram, k), format) of labkit.instrument --------------------------------------
 
+/**
+ * @param {number} exponent
+ * @param {Windows} limits
+ * @returns {Fate}
+ */
 export function fateOf(exponent, limits) {
   if (exponent < limits.survives_from) return "underflowed";
   if (exponent < limits.emin) return "subnormal";
   return exponent <= limits.emax ? "normal" : "overflowed";
 }
 
+/**
+ * What a format makes of the elements of a layer at a scale.
+ *
+ * @param {PreparedRow} row
+ * @param {number} log2Scale
+ * @param {Windows} limits
+ * @returns {Shares}
+ */
 export function fractions(row, log2Scale, limits) {
-  const sums = { underflowed: 0, subnormal: 0, normal: 0, overflowed: 0 };
-  row.counts.forEach((count, i) => (sums[fateOf(row.lo + i + log2Scale, limits)] += count));
-  if (row.total > 0) for (const fate of FATES) sums[fate] /= row.total;
-  return sums;
+  const shares = { underflowed: 0, subnormal: 0, normal: 0, overflowed: 0 };
+  for (const [i, count] of row.counts.entries()) {
+    shares[fateOf(row.lo + i + log2Scale, limits)] += count;
+  }
+  if (row.total > 0) for (const fate of FATES) shares[fate] /= row.total;
+  return shares;
 }
 
+/**
+ * @param {readonly LayerRow[]} rows
+ * @returns {PreparedRow[]}
+ */
 export function prepared(rows) {
   return rows.map((row) => {
     const total = row.counts.reduce((a, b) => a + b, 0);
@@ -40,67 +97,103 @@ export function prepared(rows) {
   });
 }
 
-// --- drawing ----------------------------------------------------------------------------------------------------------
+// --- places --------------------------------------------------------------------------------------
 
-export function plot(width, { element, grown }) {
-  const [left, numbers] = ["left", "right"].map(
-    (side) => parseFloat(getComputedStyle(element)[`padding-${side}`]) / grown,
-  );
-  const right = width - numbers;
+/**
+ * @param {number} left
+ * @param {number} right
+ * @returns {Area}
+ */
+export function areaBetween(left, right) {
   const binade = (right - left) / (AXIS.hi - AXIS.lo);
-  return { width, left, right, binade, x: (exponent) => left + (exponent - AXIS.lo) * binade };
+  return { left, right, binade, x: (exponent) => left + (exponent - AXIS.lo) * binade };
 }
 
-// Where the handle stands at scale 1: under the highest bar, with which it moves; far enough left for the whole way.
+/**
+ * The area inside a figure's padding.
+ *
+ * @param {number} width in pixels of the picture
+ * @param {Pick<Figure, "element" | "grown">} figure
+ */
+export function areaInside(width, { element, grown }) {
+  const style = getComputedStyle(element);
+  const left = parseFloat(style.paddingLeft) / grown;
+  const right = width - parseFloat(style.paddingRight) / grown;
+  return areaBetween(left, right);
+}
+
+/**
+ * Where the handle stands at scale 1: under the highest bar, with which it moves; far enough left
+ * for the whole way.
+ *
+ * @param {PreparedRow} row
+ * @param {number} most the largest log2 of a scale
+ */
 export function anchorOf(row, most) {
   const highest = row.counts.includes(row.peak) ? row.lo + row.counts.indexOf(row.peak) : AXIS.lo;
   return Math.min(AXIS.hi - most, Math.max(AXIS.lo, highest)) + 0.5;
 }
 
+/** @param {number} exponent */
 function clampToAxis(exponent) {
   return Math.min(AXIS.hi, Math.max(AXIS.lo, exponent));
 }
 
-function zones(limits) {
-  const edges = [-Infinity, limits.survives_from, limits.emin, limits.emax + 1, Infinity].map(
-    clampToAxis,
-  );
-  return FATES.map((fate, i) => ({ fate, from: edges[i], to: edges[i + 1] })).filter(
-    (zone) => zone.to > zone.from,
-  );
+/** @param {number} exponent */
+function onAxis(exponent) {
+  return exponent >= AXIS.lo && exponent < AXIS.hi;
 }
 
-export function drawZones(pen, area, limits, palette, top, bottom) {
-  for (const { fate, from, to } of zones(limits)) {
+/**
+ * The windows of a format that are on the axis, from left to right.
+ *
+ * @param {Windows} limits
+ */
+function zonesOnAxis(limits) {
+  const { survives_from, emin, emax } = limits;
+  const edges = [-Infinity, survives_from, emin, emax + 1, Infinity].map(clampToAxis);
+  const zones = FATES.map((fate, i) => ({ fate, from: edges[i], to: edges[i + 1] }));
+  return zones.filter(({ from, to }) => to > from);
+}
+
+// --- drawing -------------------------------------------------------------------------------------
+
+/**
+ * @param {Picture} picture
+ * @param {number} top
+ * @param {number} bottom
+ */
+export function drawZones(picture, top, bottom) {
+  const { pen, tint, area } = picture;
+  const zones = zonesOnAxis(picture.limits);
+  for (const { fate, from, to } of zones) {
     pen.globalAlpha = fate === "normal" ? 0.09 : 0.14;
-    pen.fillStyle = palette[fate];
+    pen.fillStyle = tint[fate];
     pen.fillRect(area.x(from), top, area.x(to) - area.x(from), bottom - top);
   }
   pen.globalAlpha = 1;
-  for (const { from } of zones(limits).slice(1)) {
+  for (const { from } of zones.slice(1)) {
     const x = Math.round(area.x(from)) + 0.5;
-    inkLine(
-      { pen },
-      [
-        [x, top],
-        [x, bottom],
-      ],
-      palette.ink2,
-      1,
-      { dash: [3, 3], alpha: 0.6 },
-    );
+    inkSegment(picture, [x, top], [x, bottom], tint.ink2, 1, { dash: [3, 3], alpha: 0.6 });
   }
 }
 
-export function drawBars(pen, area, row, log2Scale, limits, fills, palette, bottom, height, gap) {
+/**
+ * @param {Picture} picture
+ * @param {PreparedRow} row
+ * @param {Fills} fills
+ * @param {Ground & { gap: number }} ground gap: between bars
+ */
+export function drawBars({ pen, tint, area, limits, log2Scale }, row, fills, ground) {
+  const { bottom, height, gap } = ground;
   for (let i = 0; i < row.counts.length; i++) {
     const exponent = row.lo + i + log2Scale;
-    if (!row.counts[i] || exponent < AXIS.lo || exponent >= AXIS.hi) continue;
+    if (!row.counts[i] || !onAxis(exponent)) continue;
     const tall = Math.max(1, (height * row.counts[i]) / row.peak);
     const x = area.x(exponent) + gap / 2;
     pen.fillStyle = fills[fateOf(exponent, limits)];
     pen.fillRect(x, bottom - tall, area.binade - gap, tall);
-    pen.strokeStyle = palette.ink;
+    pen.strokeStyle = tint.ink;
     pen.lineWidth = 1;
     pen.globalAlpha = 0.3;
     pen.strokeRect(x + 0.5, bottom - tall + 0.5, area.binade - gap - 1, tall);
@@ -108,151 +201,172 @@ export function drawBars(pen, area, row, log2Scale, limits, fills, palette, bott
   }
 }
 
-function drawGhost(pen, area, row, palette, bottom, height) {
-  const stairs = row.counts.flatMap((count, i) => {
-    if (row.lo + i < AXIS.lo || row.lo + i >= AXIS.hi) return [];
+/**
+ * The outline of the bars at scale 1.
+ *
+ * @param {Picture} picture
+ * @param {PreparedRow} row
+ * @param {Ground} ground
+ */
+function drawGhost(picture, row, { bottom, height }) {
+  const { tint, area } = picture;
+  /** @type {Point[]} */
+  const outline = [[area.x(Math.max(row.lo, AXIS.lo)), bottom]];
+  for (const [i, count] of row.counts.entries()) {
+    const exponent = row.lo + i;
+    if (!onAxis(exponent)) continue;
     const y = Math.round(bottom - (height * count) / row.peak) + 0.5;
-    return [
-      [area.x(row.lo + i), y],
-      [area.x(row.lo + i + 1), y],
-    ];
-  });
-  const ends = [Math.max(row.lo, AXIS.lo), clampToAxis(row.lo + row.counts.length)].map((e) => [
-    area.x(e),
-    bottom,
-  ]);
-  inkLine({ pen }, [ends[0], ...stairs, ends[1]], palette.ink2, 1, { alpha: 0.55 });
+    outline.push([area.x(exponent), y], [area.x(exponent + 1), y]);
+  }
+  outline.push([area.x(clampToAxis(row.lo + row.counts.length)), bottom]);
+  inkLine(picture, outline, tint.ink2, 1, { alpha: 0.55 });
   const highest = row.lo + row.counts.indexOf(row.peak);
-  if (highest - AXIS.lo > 3)
-    inkText({ pen, tint: palette }, "unscaled", area.x(highest + 0.5), bottom - height - 5, {
-      align: "center",
-    });
+  if (highest - AXIS.lo <= 3) return;
+  inkText(picture, "unscaled", area.x(highest + 0.5), bottom - height - 5, { align: "center" });
 }
 
-function drawShares(pen, area, row, palette, bottom, height) {
+/**
+ * The axis of shares, on the left.
+ *
+ * @param {Picture} picture
+ * @param {PreparedRow} row
+ * @param {Ground} ground
+ */
+function drawShares(picture, row, { bottom, height }) {
+  const { tint, area } = picture;
+  const right = area.left - 8;
   const top = row.total ? (100 * row.peak) / row.total : 1;
   const step = niceStep(top / 3);
-  const said = (text, y, base) =>
-    inkText({ pen, tint: palette }, text, area.left - 8, y, { align: "right", base });
   for (let share = 0; share <= top; share += step) {
     const y = Math.round(bottom - (height * share) / top) + 0.5;
-    said(`${Number(share.toPrecision(2))}%`, y, "middle");
-    if (share)
-      inkLine(
-        { pen },
-        [
-          [area.left, y],
-          [area.right, y],
-        ],
-        palette.line2,
-        1,
-      );
+    const words = `${Number(share.toPrecision(2))}%`;
+    inkText(picture, words, right, y, { align: "right", base: "middle" });
+    if (share) inkSegment(picture, [area.left, y], [area.right, y], tint.line2, 1);
   }
   if (area.left < ROOMY) return;
-  said("share of", EDGE + 17);
-  said("non-zero ones", EDGE + 33);
+  inkText(picture, "share of", right, EDGE + 17, { align: "right" });
+  inkText(picture, "non-zero ones", right, EDGE + 33, { align: "right" });
 }
 
-function drawAxis(pen, area, palette, bottom) {
-  pen.fillStyle = palette.ink2;
-  inkLine(
-    { pen },
-    [
-      [area.left, bottom + 0.5],
-      [area.right, bottom + 0.5],
-    ],
-    palette.ink2,
-    1,
-  );
+/**
+ * The axis of exponents.
+ *
+ * @param {Picture} picture
+ * @param {number} bottom
+ */
+function drawAxis(picture, bottom) {
+  const { pen, tint, area } = picture;
   const every = area.binade < 8 ? 16 : 8;
+  pen.fillStyle = tint.ink2;
+  inkSegment(picture, [area.left, bottom + 0.5], [area.right, bottom + 0.5], tint.ink2, 1);
   for (let e = AXIS.lo; e <= AXIS.hi; e += 4) {
     const x = Math.round(area.x(e)) + 0.5;
-    inkLine(
-      { pen },
-      [
-        [x, bottom],
-        [x, bottom + (e % every === 0 ? 6 : 3)],
-      ],
-      palette.ink2,
-      1,
-    );
+    const length = e % every === 0 ? 6 : 3;
+    inkSegment(picture, [x, bottom], [x, bottom + length], tint.ink2, 1);
   }
-  for (let e = AXIS.lo; e <= AXIS.hi; e += 1)
+  for (let e = AXIS.lo; e <= AXIS.hi; e++) {
     if (e % every === 0) inkRich(pen, power(e), area.x(e), bottom + 28, "center");
+  }
 }
 
-function drawZoneNames(pen, area, limits, palette) {
-  const { size } = palette;
-  pen.fillStyle = palette.ink2;
-  for (const { fate, from } of zones(limits).slice(1)) {
-    inkRich(
-      pen,
-      fate === "overflowed" ? decimal(limits.overflows_from) : power(from),
-      area.x(from),
-      EDGE - 5,
-      "center",
-    );
+/** @param {Picture} picture */
+function drawZoneNames({ pen, tint, area, limits }) {
+  const zones = zonesOnAxis(limits);
+  pen.fillStyle = tint.ink2;
+  for (const { fate, from } of zones.slice(1)) {
+    const edge = fate === "overflowed" ? decimal(limits.overflows_from) : power(from);
+    inkRich(pen, edge, area.x(from), EDGE - 5, "center");
   }
-  for (const { fate, from, to } of zones(limits)) {
+  for (const { fate, from, to } of zones) {
     const { name, brief, meaning } = MEANING[fate];
-    const [middle, room] = [(area.x(from) + area.x(to)) / 2, area.x(to) - area.x(from)];
+    const middle = (area.x(from) + area.x(to)) / 2;
+    const room = area.x(to) - area.x(from);
+    /** @param {string} text */
     const fits = (text) => pen.measureText(text).width < room - 4;
     pen.textAlign = "center";
-    pen.font = `600 ${size}px ${palette.font}`;
-    pen.fillStyle = palette.ink;
+    pen.font = `600 ${tint.size}px ${tint.font}`;
+    pen.fillStyle = tint.ink;
     pen.fillText(fits(name) ? name : brief, middle, EDGE + 17);
-    pen.font = `${size - 1}px ${palette.font}`;
-    pen.fillStyle = palette.ink2;
+    pen.font = `${tint.size - 1}px ${tint.font}`;
+    pen.fillStyle = tint.ink2;
     if (fits(meaning)) pen.fillText(meaning, middle, EDGE + 33);
   }
 }
 
-function drawOutside(pen, area, row, log2Scale, palette, bottom) {
-  let [below, above] = [0, 0];
-  row.counts.forEach((count, i) => {
-    if (row.lo + i + log2Scale < AXIS.lo) below += count;
-    if (row.lo + i + log2Scale >= AXIS.hi) above += count;
-  });
-  const said = (text, x, align) =>
-    inkText({ pen, tint: palette }, text, x, bottom + 28, { fill: palette.ink, align });
-  if (below)
-    said(
-      `${percent(below / row.total)}${area.left < ROOMY ? "" : " below"} \u25c2`,
-      area.left - 22,
-      "right",
-    );
-  if (above) said(`\u25b8 ${percent(above / row.total)}`, area.right + 4, "left");
+/**
+ * What lies outside the axis.
+ *
+ * @param {Picture} picture
+ * @param {PreparedRow} row
+ * @param {number} bottom
+ */
+function drawOutside(picture, row, bottom) {
+  const { tint, area, log2Scale } = picture;
+  let below = 0;
+  let above = 0;
+  for (const [i, count] of row.counts.entries()) {
+    const exponent = row.lo + i + log2Scale;
+    if (exponent < AXIS.lo) below += count;
+    if (exponent >= AXIS.hi) above += count;
+  }
+  if (below) {
+    const words = `${percent(below / row.total)}${area.left < ROOMY ? "" : " below"} \u25c2`;
+    inkText(picture, words, area.left - 22, bottom + 28, { fill: tint.ink, align: "right" });
+  }
+  if (above) {
+    const words = `\u25b8 ${percent(above / row.total)}`;
+    inkText(picture, words, area.right + 4, bottom + 28, { fill: tint.ink });
+  }
 }
 
-// --- the whole picture, and one row for each layer ----------------------------------------------------------------------
+// --- the whole picture, and one row for each layer -----------------------------------------------
 
-export function drawHistogram(pen, area, row, log2Scale, limits, palette, height) {
+/**
+ * @param {Picture} picture
+ * @param {PreparedRow} row
+ * @param {number} height
+ */
+export function drawHistogram(picture, row, height) {
+  const { pen, tint } = picture;
   const bottom = height - BOTTOM;
-  const tall = bottom - TOP - 14;
-  const fills = Object.fromEntries(FATES.map((fate) => [fate, pattern(pen, fate, palette)]));
-  pen.font = `${palette.size - 1}px ${palette.font}`;
-  drawZones(pen, area, limits, palette, EDGE, bottom);
-  drawShares(pen, area, row, palette, bottom, tall);
-  if (log2Scale) drawGhost(pen, area, row, palette, bottom, tall);
-  drawBars(pen, area, row, log2Scale, limits, fills, palette, bottom, tall, 2);
-  drawAxis(pen, area, palette, bottom);
-  drawOutside(pen, area, row, log2Scale, palette, bottom);
-  drawZoneNames(pen, area, limits, palette);
+  const ground = { bottom, height: bottom - TOP - 14 };
+  pen.font = `${tint.size - 1}px ${tint.font}`;
+  drawZones(picture, EDGE, bottom);
+  drawShares(picture, row, ground);
+  if (picture.log2Scale) drawGhost(picture, row, ground);
+  drawBars(picture, row, fatePatterns(pen, tint), { ...ground, gap: 2 });
+  drawAxis(picture, bottom);
+  drawOutside(picture, row, bottom);
+  drawZoneNames(picture);
 }
 
-export function drawLayers(pen, area, layers, log2Scale, limits, palette, height) {
-  drawZones(pen, area, limits, palette, 0, height);
-  layers.forEach((one, i) => {
+/**
+ * The fill of each fate, which needs no colour to be told apart.
+ *
+ * @param {Pen} pen
+ * @param {Palette} tint
+ * @returns {Fills}
+ */
+export function fatePatterns(pen, tint) {
+  return {
+    underflowed: pattern(pen, "underflowed", tint),
+    subnormal: pattern(pen, "subnormal", tint),
+    normal: pattern(pen, "normal", tint),
+    overflowed: pattern(pen, "overflowed", tint),
+  };
+}
+
+/**
+ * @param {Picture} picture
+ * @param {readonly PreparedRow[]} layers
+ * @param {number} height
+ */
+export function drawLayers(picture, layers, height) {
+  const { tint, area } = picture;
+  drawZones(picture, 0, height);
+  for (const [i, layer] of layers.entries()) {
     const bottom = ROW * (i + 1) - 3;
-    drawBars(pen, area, one, log2Scale, limits, palette, palette, bottom, ROW - 6, 1);
-    inkLine(
-      { pen },
-      [
-        [area.left, bottom + 0.5],
-        [area.right, bottom + 0.5],
-      ],
-      palette.line,
-      1,
-    );
-  });
+    drawBars(picture, layer, tint, { bottom, height: ROW - 6, gap: 1 });
+    inkSegment(picture, [area.left, bottom + 0.5], [area.right, bottom + 0.5], tint.line, 1);
+  }
 }

@@ -1,4 +1,5 @@
-// The underflow histogram: the counts of every layer are shifted, summed, drawn (plot.js) and described (layers.js).
+// The underflow histogram: the counts of every layer are shifted, summed, drawn (plot.js) and
+// described (layers.js).
 
 import { figure, hovering, patternImage } from "../base/canvas.js";
 import { sentence, slider } from "../base/controls.js";
@@ -6,244 +7,423 @@ import { h, rich } from "../base/elements.js";
 import { put, watch } from "../base/model.js";
 import { decimal, percent } from "../base/number_words.js";
 import { view } from "../base/root.js";
-import { FATES, colours } from "../base/theme.js";
+import { colours, FATES } from "../base/theme.js";
 import { layerList, noteOf, sayFate } from "./layers.js";
 import {
   AXIS,
-  BOTTOM,
-  MEANING,
-  ROW,
   anchorOf,
+  areaInside,
+  BOTTOM,
   drawHistogram,
   drawLayers,
   fateOf,
   fractions,
-  plot,
+  MEANING,
   prepared,
+  ROW,
 } from "./plot.js";
 
-const THUMB = 20; // width of the slider's thumb, as in controls.css
+/** @import { Figure, Pen, Spot } from "../base/canvas.js" */
+/** @import { Slider } from "../base/controls.js" */
+/** @import { Life } from "../base/lifetime.js" */
+/** @import { Model } from "../base/model.js" */
+/** @import { Fate, Palette } from "../base/theme.js" */
+/** @import { Area, Picture, PreparedRow, Shares } from "./plot.js" */
 
+/**
+ * @typedef {object} Traits
+ * @property {number} log2_scale
+ * @property {string} layer
+ * @property {string} sentence
+ * @property {LayerRow[]} _rows All layers together first.
+ * @property {Windows} _windows
+ * @property {About} _about
+ */
+
+/**
+ * The gradients of a layer (`rows` of underflow/widget.py).
+ *
+ * @typedef {object} LayerRow
+ * @property {string} name
+ * @property {number} lo The exponent of the first count.
+ * @property {number[]} counts For each power of two.
+ * @property {number} elements
+ * @property {number} zeros
+ * @property {number} non_finite
+ * @property {number | null} observed The share of zeros that was counted inside the FP16 pass.
+ */
+
+/**
+ * Where a format's windows begin, as exponents (`windows` of underflow/widget.py).
+ *
+ * @typedef {object} Windows
+ * @property {string} format Its name.
+ * @property {number} survives_from
+ * @property {number} emin
+ * @property {number} emax
+ * @property {number} overflows_from The value.
+ */
+
+/**
+ * @typedef {object} About
+ * @property {string} kind Of gradients.
+ * @property {number} step
+ * @property {number} observed_log2_scale The scale of the pass that `observed` is of.
+ * @property {number} max_log2_scale
+ */
+
+/** @typedef {(change: Partial<Traits>) => void} Choose sets traits, and shows it */
+
+/**
+ * What is shown.
+ *
+ * @typedef {object} State
+ * @property {HTMLElement} root
+ * @property {PreparedRow[]} layers All layers together first.
+ * @property {PreparedRow} row The chosen one.
+ * @property {number} log2Scale
+ * @property {Windows} limits
+ * @property {About} about
+ * @property {Palette} tint
+ * @property {(Area & { width: number }) | null} area Of the last width that was drawn.
+ */
+
+const THUMB = 20; // width of the slider's thumb, as in base.css
+
+// --- shares in words and bars --------------------------------------------------------------------
+
+/** The shares of the four fates, as a bar and as numbers. */
 function fateBar() {
-  const parts = new Map();
   const bar = h("div", { class: "uf-bar", "aria-hidden": "true" });
   const legend = h("div", { class: "uf-legend" });
-  for (const fate of FATES) {
+  const parts = FATES.map((fate) => {
     const segment = h("span");
     const swatch = h("span", { class: "uf-swatch" });
     const share = h("span", { class: "uf-share", data: { fate } });
     bar.append(segment);
     legend.append(h("div", {}, swatch, h("span", { text: fate }), share));
-    parts.set(fate, { segment, swatch, share });
-  }
+    return { fate, segment, swatch, share };
+  });
   return {
     element: h("div", { class: "uf-fates" }, bar, legend),
-    set(shares, palette) {
-      for (const [fate, { segment, swatch, share }] of parts) {
-        const image =
-          fate === "normal" ? palette.normal : `url(${patternImage(fate, palette).url})`;
-        for (const one of [segment, swatch]) one.style.background = image;
-        for (const one of [segment, swatch]) one.style.backgroundSize = "8px 8px";
+    /**
+     * @param {Shares} shares
+     * @param {Palette} tint
+     */
+    set(shares, tint) {
+      for (const { fate, segment, swatch, share } of parts) {
+        paint(segment, fate, tint);
+        paint(swatch, fate, tint);
         segment.style.width = `${100 * shares[fate]}%`;
         segment.classList.toggle("some", shares[fate] > 0);
         share.textContent = percent(shares[fate]);
-        share.dataset.share = shares[fate];
+        share.dataset.share = String(shares[fate]);
       }
     },
   };
 }
 
-function observedBar(layers, log2Scale) {
+/**
+ * Fill an element with what a fate is drawn with.
+ *
+ * @param {HTMLElement} element
+ * @param {Fate} fate
+ * @param {Palette} tint
+ */
+function paint(element, fate, tint) {
+  element.style.background =
+    fate === "normal" ? tint.normal : `url(${patternImage(fate, tint).url})`;
+  element.style.backgroundSize = "8px 8px";
+}
+
+/**
+ * The zeros that an FP16 pass had; hidden where nobody counted them.
+ *
+ * @param {State} state
+ */
+function observedBar({ layers, about }) {
   const fill = h("span");
+  const track = h("div", { class: "uf-observed-track" }, fill);
   const words = h("div", { class: "lk-quiet" });
-  const element = h(
-    "div",
-    { class: "uf-observed" },
-    h("div", { class: "uf-observed-track" }, fill),
-    words,
-  );
+  const element = h("div", { class: "uf-observed" }, track, words);
+  const counted = `zeros counted inside the FP16 pass at scale 2^${about.observed_log2_scale}: `;
   element.hidden = layers[0].observed === null;
   return {
     element,
-    set(row) {
-      if (row.observed === null) return;
-      fill.style.width = `${100 * row.observed}%`;
-      const share = h("b", { text: percent(row.observed) });
-      words.replaceChildren(
-        rich(`zeros counted inside the FP16 pass at scale 2^${log2Scale}: `),
-        share,
-        " of all elements",
-      );
+    /** @param {PreparedRow} row */
+    set({ observed }) {
+      if (observed === null) return;
+      const share = h("b", { text: percent(observed) });
+      fill.style.width = `${100 * observed}%`;
+      words.replaceChildren(rich(counted), share, " of all elements");
     },
   };
 }
 
-function dragging(main, binade, now, set, scale, life) {
+// --- the scale -----------------------------------------------------------------------------------
+
+/**
+ * The handle of the scale, which goes into the histogram, and what is said of it above.
+ *
+ * @param {State} state
+ * @param {Choose} choose
+ */
+function scaleControl({ log2Scale, about }, choose) {
+  const handle = slider({
+    label: "Loss scale",
+    min: 0,
+    max: about.max_log2_scale,
+    value: log2Scale,
+    labelled: false,
+    text: (k) => `2^${k} = ${decimal(2 ** k)}`,
+    onInput: (k) => choose({ log2_scale: k }),
+  });
+  handle.element.classList.add("uf-handle");
+  const label = h("label", { for: handle.input.id, text: "Loss scale" });
+  const value = h("output", { class: "uf-value", for: handle.input.id });
+  const text = "drag the handle under the bars, or press the arrow keys";
+  const hint = h("span", { class: "lk-quiet", text });
+  return {
+    handle,
+    element: h("div", { class: "lk-row uf-scale" }, label, value, hint),
+    /** @param {number} k */
+    set(k) {
+      const whole = h("span", { class: "lk-quiet", text: ` = ${decimal(2 ** k)}` });
+      handle.set(k);
+      value.replaceChildren(rich(`2^${k}`), whole);
+    },
+  };
+}
+
+/**
+ * Bars can be dragged, too: a step of the scale for each binade.
+ *
+ * @param {Life} life
+ * @param {Figure} main
+ * @param {State} state
+ * @param {Slider} handle
+ * @param {Choose} choose
+ */
+function dragging(life, main, state, handle, choose) {
+  /** @type {{ x: number, log2Scale: number } | null} */
   let start = null;
   life.listen(main.canvas, "pointerdown", (event) => {
-    start = { x: event.clientX, scale: now() };
+    start = { x: event.clientX, log2Scale: state.log2Scale };
     main.canvas.setPointerCapture(event.pointerId);
     event.preventDefault();
-    scale.input.focus({ preventScroll: true }); // from here on the arrow keys go on
+    handle.input.focus({ preventScroll: true }); // from here on the arrow keys go on
   });
   life.listen(main.canvas, "pointermove", (event) => {
     if (!start) return;
-    const moved = Math.round((event.clientX - start.x) / binade());
-    const next = Math.min(Number(scale.input.max), Math.max(0, start.scale + moved));
-    if (next !== now()) set(next);
+    const step = areaOf(state, main, main.width).binade * main.grown;
+    const wanted = start.log2Scale + Math.round((event.clientX - start.x) / step);
+    const next = Math.min(state.about.max_log2_scale, Math.max(0, wanted));
+    if (next !== state.log2Scale) choose({ log2_scale: next });
   });
-  for (const type of ["pointerup", "pointercancel"])
-    life.listen(main.canvas, type, () => (start = null));
+  const end = () => {
+    start = null;
+  };
+  life.listen(main.canvas, "pointerup", end);
+  life.listen(main.canvas, "pointercancel", end);
 }
 
-const kindOf = (model) => model.get("_about").kind.replace(/^./, (first) => first.toUpperCase());
+// --- pictures ------------------------------------------------------------------------------------
+
+/**
+ * Where exponents lie in a picture of a width; the handle's track is as long as its way.
+ *
+ * @param {State} state
+ * @param {Figure} main
+ * @param {number} width
+ */
+function areaOf(state, main, width) {
+  if (state.area?.width === width) return state.area;
+  const area = { ...areaInside(width, main), width };
+  const track = area.binade * state.about.max_log2_scale * main.grown + THUMB;
+  state.root.style.setProperty("--uf-track", `${track}px`);
+  state.area = area;
+  return area;
+}
+
+/**
+ * @param {State} state
+ * @param {Figure} main
+ * @param {Pen} pen
+ * @param {number} width
+ * @returns {Picture}
+ */
+function pictureOf(state, main, pen, width) {
+  const { tint, limits, log2Scale } = state;
+  return { pen, tint, limits, log2Scale, area: areaOf(state, main, width) };
+}
+
+/**
+ * The histogram of the chosen layer, with the handle of the scale on its axis.
+ *
+ * @param {State} state
+ * @param {Life} life
+ */
+function mainFigure(state, life) {
+  const { root, about } = state;
+  /** @type {Figure} */
+  const main = figure({
+    life,
+    label:
+      `How many ${about.kind} lie in each power of two; ` +
+      "the numbers below and the sentence above say the same",
+    height: (width) => Math.round(Math.min(270, Math.max(230, width * 0.22))),
+    draw(pen, width, height) {
+      const picture = pictureOf(state, main, pen, width);
+      const anchor = picture.area.x(anchorOf(state.row, about.max_log2_scale));
+      root.style.setProperty("--uf-at", `${anchor * main.grown - THUMB / 2}px`);
+      root.style.setProperty("--uf-axis", `${BOTTOM * main.grown}px`);
+      drawHistogram(picture, state.row, height);
+    },
+  });
+  main.element.classList.add("uf-main", "lk-drag");
+  return main;
+}
+
+/**
+ * A histogram of each layer, one below the other.
+ *
+ * @param {State} state
+ * @param {Figure} main
+ * @param {Life} life
+ */
+function stripsFigure(state, main, life) {
+  const strips = figure({
+    life,
+    label: "",
+    height: ROW * state.layers.length,
+    draw(pen, width, height) {
+      drawLayers(pictureOf(state, main, pen, width), state.layers, height);
+    },
+  });
+  strips.canvas.setAttribute("aria-hidden", "true");
+  return strips;
+}
+
+/**
+ * What is told of the power of two under the pointer.
+ *
+ * @param {State} state
+ * @param {Figure} main
+ * @param {Spot | null} spot
+ * @returns {[x: number, y: number, text: string] | null}
+ */
+function hoverLabel(state, main, spot) {
+  if (!spot || spot.held) return null;
+  const { row, log2Scale, limits } = state;
+  const area = areaOf(state, main, main.width);
+  const e = Math.floor((spot.x - area.left) / area.binade) + AXIS.lo;
+  if (e < AXIS.lo || e >= AXIS.hi) return null;
+  const count = row.counts[e - log2Scale - row.lo] ?? 0;
+  const share = percent(row.total ? count / row.total : 0);
+  const range = `2^${e} = ${decimal(2 ** e)} to 2^${e + 1}`;
+  const much = `${share} (${count.toLocaleString("en-US")})`;
+  return [area.x(e + 0.5), spot.y, `${range}: ${much}, ${MEANING[fateOf(e, limits)].name}`];
+}
+
+// --- the widget ----------------------------------------------------------------------------------
+
+/** @param {Model<Traits>} model */
+function kindOf(model) {
+  return model.get("_about").kind.replace(/^./, (first) => first.toUpperCase());
+}
+
+/**
+ * What is left out of the picture of the chosen layer.
+ *
+ * @param {State} state
+ */
+function noteOfState({ row, layers }) {
+  if (row !== layers[0]) return noteOf(row, row.name, []);
+  const allZero = layers.filter(({ elements, zeros }) => elements && zeros === elements);
+  const names = allZero.map(({ name }) => name);
+  return noteOf(row, null, names);
+}
+
+/**
+ * @param {HTMLElement} root
+ * @param {Model<Traits>} model
+ * @param {Life} life
+ */
+function fillUnderflow(root, model, life) {
+  const layers = prepared(model.get("_rows"));
+  /** @type {State} */
+  const state = {
+    root,
+    layers,
+    row: layers[0],
+    log2Scale: 0,
+    limits: model.get("_windows"),
+    about: model.get("_about"),
+    tint: colours(root, life, () => show()),
+    area: null,
+  };
+  readTraits();
+
+  const title = `${kindOf(model)}, step ${state.about.step}`;
+  const chosen = h("span", { class: "lk-quiet" });
+  const head = h(
+    "div",
+    { class: "lk-head" },
+    h("span", { class: "lk-title", text: title }),
+    chosen,
+  );
+  const scale = scaleControl(state, choose);
+  const words = sentence(model);
+  const main = mainFigure(state, life);
+  const bar = fateBar();
+  const observed = observedBar(state);
+  const strips = stripsFigure(state, main, life);
+  const list = layerList(layers, (name) => choose({ layer: name }), strips.element);
+  const note = h("p", { class: "lk-quiet uf-note" });
+  main.element.prepend(scale.handle.element);
+  bar.element.append(observed.element);
+  root.append(head, scale.element, words.element, main.element, bar.element, list.element, note);
+
+  function readTraits() {
+    const name = model.get("layer");
+    state.log2Scale = model.get("log2_scale");
+    state.row = layers.find((one) => one.name === name) ?? state.row;
+  }
+
+  function show() {
+    const { row, log2Scale, limits, about, tint } = state;
+    const shares = fractions(row, log2Scale, limits);
+    const layer = row === layers[0] ? null : row.name;
+    const each = layers.map((one) => fractions(one, log2Scale, limits));
+    scale.set(log2Scale);
+    chosen.textContent = layer === null ? row.name : `layer ${layer}`;
+    bar.set(shares, tint);
+    observed.set(row);
+    list.set(row.name, each);
+    words.say(sayFate(shares, log2Scale, layer, about.kind, limits.format));
+    note.textContent = noteOfState(state);
+    main.redraw();
+    strips.redraw();
+  }
+
+  function follow() {
+    readTraits();
+    show();
+  }
+
+  /** @type {Choose} */
+  function choose(change) {
+    put(model, change);
+    follow();
+  }
+
+  watch(life, model, ["log2_scale", "layer"], follow);
+  dragging(life, main, state, scale.handle, choose);
+  hovering(life, main, (spot) => hoverLabel(state, main, spot));
+  show();
+}
 
 export default view(
   { label: (model) => `${kindOf(model)} and the loss scale`, kind: "underflow", alone: true },
-  (root, model, life) => {
-    const about = model.get("_about");
-    const limits = model.get("_windows");
-    const layers = prepared(model.get("_rows"));
-    const palette = colours(root, life, () => show());
-    let row = layers.find((one) => one.name === model.get("layer")) ?? layers[0];
-    let log2Scale = model.get("log2_scale");
-
-    const chosen = h("span", { class: "lk-quiet" });
-    const head = h(
-      "div",
-      { class: "lk-head" },
-      h("span", { class: "lk-title", text: `${kindOf(model)}, step ${about.step}` }),
-      chosen,
-    );
-
-    const scale = slider({
-      label: "Loss scale",
-      min: 0,
-      max: about.max_log2_scale,
-      value: log2Scale,
-      labelled: false,
-      text: (k) => `2^${k} = ${decimal(2 ** k)}`,
-      onInput: (k) => choose({ log2_scale: k }),
-    });
-    const value = h("output", { class: "uf-value", for: scale.input.id });
-    const scaleRow = h(
-      "div",
-      { class: "lk-row uf-scale" },
-      h("label", { for: scale.input.id, text: "Loss scale" }),
-      value,
-      h("span", {
-        class: "lk-quiet",
-        text: "drag the handle under the bars, or press the arrow keys",
-      }),
-    );
-
-    const main = figure({
-      life,
-      label: `How many ${about.kind} lie in each power of two; the numbers below and the sentence above say the same`,
-      height: (width) => Math.round(Math.min(270, Math.max(230, width * 0.22))),
-      draw: drawMain,
-    });
-    main.element.classList.add("uf-main", "lk-drag");
-    scale.element.classList.add("uf-handle");
-    main.element.prepend(scale.element);
-    const bar = fateBar();
-    const observed = observedBar(layers, about.observed_log2_scale);
-    const words = sentence(model);
-    const strips = figure({ life, label: "", height: ROW * layers.length, draw: drawStrips });
-    strips.canvas.setAttribute("aria-hidden", "true");
-    const list = layerList(layers, (name) => choose({ layer: name }), strips.element);
-    const note = h("p", { class: "lk-quiet uf-note" });
-    root.append(head, scaleRow, words.element, main.element, bar.element, list.element, note);
-    bar.element.append(observed.element);
-
-    let measured = null;
-    function areaOf(width) {
-      if (measured?.width !== width) {
-        measured = plot(width, main);
-        root.style.setProperty(
-          "--uf-track",
-          `${measured.binade * about.max_log2_scale * main.grown + THUMB}px`,
-        );
-      }
-      return measured;
-    }
-
-    function drawMain(pen, width, height) {
-      const area = areaOf(width);
-      root.style.setProperty(
-        "--uf-at",
-        `${area.x(anchorOf(row, about.max_log2_scale)) * main.grown - THUMB / 2}px`,
-      );
-      root.style.setProperty("--uf-axis", `${BOTTOM * main.grown}px`);
-      drawHistogram(pen, area, row, log2Scale, limits, palette, height);
-    }
-
-    function drawStrips(pen, width, height) {
-      const area = areaOf(width);
-      drawLayers(pen, area, layers, log2Scale, limits, palette, height);
-    }
-
-    function show() {
-      const shares = fractions(row, log2Scale, limits);
-      scale.set(log2Scale);
-      value.replaceChildren(
-        rich(`2^${log2Scale}`),
-        h("span", { class: "lk-quiet", text: ` = ${decimal(2 ** log2Scale)}` }),
-      );
-      chosen.textContent = row.name === layers[0].name ? row.name : `layer ${row.name}`;
-      bar.set(shares, palette);
-      observed.set(row);
-      list.set(
-        row.name,
-        layers.map((one) => fractions(one, log2Scale, limits)),
-      );
-      words.say(
-        sayFate(shares, log2Scale, row === layers[0] ? null : row.name, about.kind, limits.format),
-      );
-      note.textContent = noteOf(
-        row,
-        row === layers[0] ? null : row.name,
-        row === layers[0]
-          ? layers
-              .filter((one) => one.elements && one.zeros === one.elements)
-              .map((one) => one.name)
-          : [],
-      );
-      main.redraw();
-      strips.redraw();
-    }
-
-    function choose(change) {
-      put(model, change);
-      follow();
-    }
-
-    function follow() {
-      const name = model.get("layer");
-      log2Scale = model.get("log2_scale");
-      row = layers.find((one) => one.name === name) ?? row;
-      show();
-    }
-
-    watch(life, model, ["log2_scale", "layer"], follow);
-    dragging(
-      main,
-      () => areaOf(main.width).binade * main.grown,
-      () => log2Scale,
-      (k) => choose({ log2_scale: k }),
-      scale,
-      life,
-    );
-    hovering(life, main, (at) => {
-      if (!at || at.held) return null;
-      const area = areaOf(main.width);
-      const e = Math.floor((at.x - area.left) / area.binade) + AXIS.lo;
-      if (e < AXIS.lo || e >= AXIS.hi) return null;
-      const count = row.counts[e - log2Scale - row.lo] ?? 0;
-      const much = `${percent(row.total ? count / row.total : 0)} (${count.toLocaleString("en-US")})`;
-      const text = `2^${e} = ${decimal(2 ** e)} to 2^${e + 1}: ${much}, ${MEANING[fateOf(e, limits)].name}`;
-      return [area.x(e + 0.5), at.y, text];
-    });
-    show();
-  },
+  fillUnderflow,
 );

@@ -1,393 +1,719 @@
-// From a network to the sixteen bits of one gradient: a film (the counts of every layer at a few steps, and a piece of every
-// tensor) from four distances.
+// From a network to the sixteen bits of one gradient: a film (the counts of every layer at a few
+// steps, and a piece of every tensor) from four distances.
 
-import { figure, hovering, pattern } from "../base/canvas.js";
+import { figure, hovering } from "../base/canvas.js";
 import { button, sentence, slider } from "../base/controls.js";
-import { h } from "../base/elements.js";
+import { h, placeOf, required } from "../base/elements.js";
 import { floats, put, watch } from "../base/model.js";
 import { decimal, percent } from "../base/number_words.js";
 import { inkLine, inkText } from "../base/plot.js";
 import { view } from "../base/root.js";
-import { FATES, colours, reducedMotion } from "../base/theme.js";
+import { colours, reducedMotion } from "../base/theme.js";
 import { fieldsOf } from "../bits/explored.js";
 import { bitRow } from "../bits/row.js";
 import { derived, encode, roundValue } from "../exact/numbers.js";
 import { layerList } from "../underflow/layers.js";
 import {
-  AXIS,
-  ROW,
+  areaBetween,
+  areaInside,
   drawBars,
   drawHistogram,
   drawLayers,
   drawZones,
   fateOf,
+  fatePatterns,
   fractions,
-  plot,
   prepared,
+  ROW,
 } from "../underflow/plot.js";
-import { glider } from "./glide.js";
 import { DEEPEST, DISTANCES } from "./distances.js";
+import { glider } from "./glide.js";
 import { cellName, zoomSentence } from "./words.js";
 
+/** @import { Figure, Pen, Spot } from "../base/canvas.js" */
+/** @import { Slider } from "../base/controls.js" */
+/** @import { Life } from "../base/lifetime.js" */
+/** @import { Model } from "../base/model.js" */
+/** @import { Palette } from "../base/theme.js" */
+/** @import { Format, FormatRow } from "../exact/numbers.js" */
+/** @import { Area, PreparedRow } from "../underflow/plot.js" */
+/** @import { LayerRow, Windows } from "../underflow/view.js" */
+/** @import { Arrive, Box } from "./glide.js" */
+
+/**
+ * @typedef {object} Traits
+ * @property {number} zoom The distance: 0 network, 1 layer, 2 tensor, 3 gradient.
+ * @property {number} frame The index of a step.
+ * @property {string} layer
+ * @property {number} row Of the part of the layer's tensor that is shown.
+ * @property {number} column
+ * @property {number} log2_scale
+ * @property {string} sentence
+ * @property {{ step: number, rows: LayerRow[] }[]} _film All layers together first.
+ * @property {DataView} _cells float32: frame after frame, layer after layer, row after row.
+ * @property {Windows} _windows
+ * @property {About} _about
+ * @property {FormatRow} _format FP16.
+ */
+
+/**
+ * @typedef {object} About
+ * @property {string} kind Of gradients.
+ * @property {number[][]} shapes Of each layer's tensor.
+ * @property {[rows: number, columns: number][]} tables Of the part of it that is shown.
+ */
+
+/** @typedef {{ step: number, rows: PreparedRow[] }} Frame */
+
+/**
+ * What the pictures are drawn from.
+ *
+ * @typedef {object} State
+ * @property {Model<Traits>} model
+ * @property {About} about
+ * @property {Frame[]} film
+ * @property {string[]} names Of the layers.
+ * @property {Format} format
+ * @property {Windows} limits
+ * @property {Float32Array} cells
+ * @property {Palette} tint
+ */
+
+/** @typedef {(change: Partial<Traits>) => void} Choose sets traits, and shows it */
+
+/**
+ * The part of a tensor that is shown.
+ *
+ * @typedef {object} Table
+ * @property {number} rows
+ * @property {number} columns
+ * @property {Float32Array} values
+ * @property {(row: number, column: number) => number} value
+ */
+
+/** @typedef {{ row: number, column: number }} Cell */
+
 const STRIP = 64; // height of a picture of the film
+const MOST_LOG2_SCALE = 30;
+const LARGEST_CELL = 40; // pixels
 
-const labelOf = (model) => `${model.get("_about").kind}, from the network to the bits`;
+// What is said below each distance.
+const LEGENDS = [
+  "Zones, from the left: to zero, subnormal, normal, to inf. " +
+    "Choose a layer, and zoom in: with the slider, with Enter, or with a double click.",
+  "Click the picture for the layer's tensor.",
+  "Grey cells are zero in FP32. Click a cell, or choose one with the arrow keys, for its bits.",
+  "Double the scale, and watch which bits move.",
+];
 
-export default view({ label: labelOf, kind: "zoom", alone: true }, (root, model, life) => {
-  const { shapes, tables, kind } = model.get("_about");
-  const format = derived(model.get("_format"));
-  const limits = model.get("_windows");
+// --- what is looked at ---------------------------------------------------------------------------
+
+/**
+ * @param {Model<Traits>} model
+ * @param {Palette} tint
+ * @returns {State}
+ */
+function stateOf(model, tint) {
   const film = model.get("_film").map(({ step, rows }) => ({ step, rows: prepared(rows) }));
-  const names = film[0].rows.slice(1).map((row) => row.name);
-  const cells = floats(model.get("_cells"));
-  const perFrame = tables.reduce((sum, [rows, columns]) => sum + rows * columns, 0);
-  const palette = colours(root, life, () => show());
-  const get = (name) => model.get(name);
-  const now = () => ({
-    at: names.indexOf(get("layer")),
-    shot: film[get("frame")],
-    k: get("log2_scale"),
-  });
-  const set = (change) => {
-    put(model, change);
-    show();
+  return {
+    model,
+    about: model.get("_about"),
+    film,
+    names: film[0].rows.slice(1).map((row) => row.name),
+    format: derived(model.get("_format")),
+    limits: model.get("_windows"),
+    cells: floats(model.get("_cells")),
+    tint,
   };
-  const zoomTo = (zoom) => set({ zoom: Math.min(DEEPEST, Math.max(0, zoom)) });
+}
 
-  const lever = (label, trait, max, text) =>
-    slider({
-      label,
-      min: 0,
-      max,
-      value: get(trait),
-      page: 4,
-      text,
-      onInput: (value) => set({ [trait]: value }),
-    });
-  const distance = lever("Zoom", "zoom", DEEPEST, (at) => DISTANCES[at]);
-  const scale = lever("Scale", "log2_scale", 30, (k) => `2^${k} = ${decimal(2 ** k)}`);
-  const step = lever("Step", "frame", film.length - 1, (at) => String(film[at].step));
-  const double = button({
-    label: "\u00d7 2",
-    title: "Double the scale",
-    onPress: () => set({ log2_scale: Math.min(30, get("log2_scale") + 1) }),
-  });
-  const halve = button({
-    label: "\u00f7 2",
-    title: "Halve the scale",
-    onPress: () => set({ log2_scale: Math.max(0, get("log2_scale") - 1) }),
-  });
-  const levers = h(
-    "div",
-    { class: "gz-levers" },
-    distance.element,
-    step.element,
-    scale.element,
-    h("div", { class: "lk-row" }, halve.element, double.element),
-  );
+/** @param {State} state */
+function frameOf({ model, film }) {
+  return film[model.get("frame")];
+}
 
+/**
+ * The index of the chosen layer.
+ *
+ * @param {State} state
+ */
+function layerOf({ model, names }) {
+  return names.indexOf(model.get("layer"));
+}
+
+/**
+ * The counts of the chosen layer in a frame.
+ *
+ * @param {State} state
+ * @param {Frame} frame
+ */
+function rowOf(state, frame) {
+  return frame.rows[1 + layerOf(state)];
+}
+
+/**
+ * The table of the chosen layer.
+ *
+ * @param {State} state
+ * @returns {Table}
+ */
+function tableOf(state) {
+  const { tables } = state.about;
+  const at = layerOf(state);
+  const sizes = tables.map(([rows, columns]) => rows * columns);
+  /** @param {number[]} numbers */
+  const sum = (numbers) => numbers.reduce((total, one) => total + one, 0);
+  const from = state.model.get("frame") * sum(sizes) + sum(sizes.slice(0, at));
+  const values = state.cells.subarray(from, from + sizes[at]);
+  const [rows, columns] = tables[at];
+  return { rows, columns, values, value: (row, column) => values[row * columns + column] };
+}
+
+/**
+ * How wide and tall a cell is drawn, in pixels of the picture.
+ *
+ * @param {Figure} grid
+ * @param {Table} table
+ */
+function sideOf(grid, { rows, columns }) {
+  return Math.min(grid.width / columns, grid.height / rows, LARGEST_CELL);
+}
+
+// --- pictures ------------------------------------------------------------------------------------
+
+/**
+ * The film, a picture for each step; a click chooses one.
+ *
+ * @param {State} state
+ * @param {Life} life
+ * @param {Choose} choose
+ */
+function filmFigure(state, life, choose) {
+  const { film } = state;
   const strip = figure({
     life,
     label: "The film: the same gradients at each step; the slider of the steps chooses one",
     height: STRIP,
-    draw: drawFilm,
+    draw(pen, width, height) {
+      for (let frame = 0; frame < film.length; frame++) drawFrame(state, frame, pen, width, height);
+    },
   });
-  life.listen(strip.canvas, "click", (event) =>
-    set({
-      frame: Math.min(film.length - 1, Math.floor((strip.at(event).x / strip.width) * film.length)),
-    }),
-  );
-  const words = sentence(model);
+  life.listen(strip.canvas, "click", (event) => {
+    const frame = Math.floor((strip.at(event).x / strip.width) * film.length);
+    choose({ frame: Math.min(film.length - 1, frame) });
+  });
+  return strip;
+}
 
-  const strips = figure({ life, label: "", height: ROW * names.length, draw: drawStrips });
-  strips.canvas.setAttribute("aria-hidden", "true");
-  const list = layerList(film[0].rows.slice(1), (layer) => set({ layer }), strips.element);
+/**
+ * @param {State} state
+ * @param {number} frame
+ * @param {Pen} pen
+ * @param {number} width
+ * @param {number} height
+ */
+function drawFrame(state, frame, pen, width, height) {
+  const { model, film, limits, tint } = state;
+  const room = width / film.length;
+  const left = frame * room + 4;
+  const right = (frame + 1) * room - 4;
+  const { step, rows } = film[frame];
+  const row = model.get("zoom") ? rowOf(state, film[frame]) : rows[0];
+  const log2Scale = model.get("log2_scale");
+  const chosen = frame === model.get("frame");
+  const picture = { pen, tint, limits, log2Scale, area: areaBetween(left, right) };
+  drawZones(picture, 4, height - 18);
+  drawBars(picture, row, tint, { bottom: height - 18, height: height - 26, gap: 0 });
+  if (chosen) drawBox(picture, left, 2, right, height - 16, tint.accent, 2);
+  const lost = percent(fractions(row, log2Scale, limits).underflowed);
+  const style = { fill: tint.ink, align: /** @type {const} */ ("center"), bold: chosen };
+  inkText(picture, `step ${step}: ${lost} lost`, (left + right) / 2, height - 3, style);
+}
+
+/**
+ * @param {{ pen: Pen }} ink
+ * @param {number} left
+ * @param {number} top
+ * @param {number} right
+ * @param {number} bottom
+ * @param {string} colour
+ * @param {number} width
+ */
+function drawBox(ink, left, top, right, bottom, colour, width) {
+  /** @type {[number, number][]} */
+  const corners = [
+    [left, top],
+    [right, top],
+    [right, bottom],
+    [left, bottom],
+    [left, top],
+  ];
+  inkLine(ink, corners, colour, width);
+}
+
+/**
+ * The histogram of the chosen layer.
+ *
+ * @param {State} state
+ * @param {Life} life
+ */
+function mainFigure(state, life) {
+  const areaAt = areaCache();
+  /** @type {Figure} */
   const main = figure({
     life,
     label: "How many gradients of this layer lie in each power of two",
     height: 230,
-    draw: drawMain,
+    draw(pen, width, height) {
+      const picture = pictureOf(state, pen, areaAt(main, width));
+      drawHistogram(picture, rowOf(state, frameOf(state)), height);
+    },
   });
   main.element.classList.add("uf-main");
+  return main;
+}
+
+/**
+ * The histograms of all layers, in the list of them.
+ *
+ * @param {State} state
+ * @param {Figure} main whose place beside the axis they share
+ * @param {Life} life
+ */
+function stripsFigure(state, main, life) {
+  const areaAt = areaCache();
+  const strips = figure({
+    life,
+    label: "",
+    height: ROW * state.names.length,
+    draw(pen, width, height) {
+      const picture = pictureOf(state, pen, areaAt(main, width));
+      drawLayers(picture, frameOf(state).rows.slice(1), height);
+    },
+  });
+  strips.canvas.setAttribute("aria-hidden", "true");
+  return strips;
+}
+
+/** The area of a figure: measured anew where its width or the page's type changes. */
+function areaCache() {
+  /** @type {{ width: number, grown: number, area: Area } | null} */
+  let last = null;
+  /**
+   * @param {Figure} main
+   * @param {number} width
+   */
+  return (main, width) => {
+    const { grown } = main;
+    if (last?.width !== width || last.grown !== grown) {
+      last = { width, grown, area: areaInside(width, main) };
+    }
+    return last.area;
+  };
+}
+
+/**
+ * What a histogram is drawn with.
+ *
+ * @param {State} state
+ * @param {Pen} pen
+ * @param {Area} area
+ */
+function pictureOf({ model, limits, tint }, pen, area) {
+  return { pen, tint, limits, area, log2Scale: model.get("log2_scale") };
+}
+
+// --- the tensor, cell by cell --------------------------------------------------------------------
+
+/**
+ * The table of the chosen layer; a click on a cell goes to its bits, arrow keys choose one.
+ *
+ * @param {State} state
+ * @param {Life} life
+ * @param {Choose} choose
+ */
+function gridFigure(state, life, choose) {
+  /** @type {Figure} */
   const grid = figure({
     life,
     label:
-      "A piece of the tensor, each cell coloured by what FP16 makes of it; arrow keys choose a cell",
+      "A piece of the tensor, each cell coloured by what FP16 makes of it; " +
+      "arrow keys choose a cell",
     height: (width) => Math.min(420, width * 0.5),
-    draw: drawGrid,
+    draw: (pen) => drawGrid(state, grid, pen),
   });
   grid.canvas.tabIndex = 0;
-  const bits = bitRow(() => show()); // they are looked at, not turned
-  const stage = h(
-    "div",
-    { class: "gz-stage" },
-    list.element,
-    main.element,
-    grid.element,
-    bits.element,
-  );
-  const glide = glider(stage);
-  let shownAt = null; // the distance that is on show
-  const legend = h("p", { class: "lk-quiet gz-legend" });
-  root.append(levers, strip.element, words.element, stage, glide.veil, legend);
-
-  const areas = new Map();
-  function areaOf(one, width) {
-    if (areas.get(one)?.width !== width) areas.set(one, plot(width, one === strips ? main : one));
-    return areas.get(one);
-  }
-
-  function drawFilm(pen, width, height) {
-    const room = width / film.length;
-    film.forEach(({ step: number, rows }, i) => {
-      const [left, right] = [i * room + 4, (i + 1) * room - 4];
-      const area = {
-        left,
-        right,
-        binade: (right - left) / (AXIS.hi - AXIS.lo),
-        x: (e) => left + ((e - AXIS.lo) * (right - left)) / (AXIS.hi - AXIS.lo),
-      };
-      const chosen = get("zoom") ? rows[1 + now().at] : rows[0];
-      drawZones(pen, area, limits, palette, 4, height - 18);
-      drawBars(
-        pen,
-        area,
-        chosen,
-        get("log2_scale"),
-        limits,
-        palette,
-        palette,
-        height - 18,
-        height - 26,
-        0,
-      );
-      if (i === get("frame"))
-        inkLine(
-          { pen },
-          [
-            [left, 2],
-            [right, 2],
-            [right, height - 16],
-            [left, height - 16],
-            [left, 2],
-          ],
-          palette.accent,
-          2,
-        );
-      const said = `step ${number}: ${percent(fractions(chosen, get("log2_scale"), limits).underflowed)} lost`;
-      inkText({ pen, tint: palette }, said, (left + right) / 2, height - 3, {
-        fill: palette.ink,
-        align: "center",
-        bold: i === get("frame"),
-      });
-    });
-  }
-
-  function drawStrips(pen, width, height) {
-    drawLayers(
-      pen,
-      areaOf(strips, width),
-      now().shot.rows.slice(1),
-      now().k,
-      limits,
-      palette,
-      height,
-    );
-  }
-
-  function drawMain(pen, width, height) {
-    drawHistogram(
-      pen,
-      areaOf(main, width),
-      now().shot.rows[1 + now().at],
-      now().k,
-      limits,
-      palette,
-      height,
-    );
-  }
-
-  // --- the tensor, cell by cell ---
-
-  function tableOf(at) {
-    const [rows, columns] = tables[at];
-    const from =
-      get("frame") * perFrame + tables.slice(0, at).reduce((sum, [r, c]) => sum + r * c, 0);
-    const side = Math.min(grid.width / columns, grid.height / rows, 40);
-    return {
-      rows,
-      columns,
-      side,
-      values: cells.subarray(from, from + rows * columns),
-      value: (row, column) => cells[from + row * columns + column],
-    };
-  }
-
-  const fateAt = (value, k) =>
-    value === 0 ? null : fateOf(Math.floor(Math.log2(Math.abs(value))) + k, limits);
-
-  function drawGrid(pen) {
-    const { at, k } = now();
-    const { rows, columns, side, value } = tableOf(at);
-    const fills = Object.fromEntries(
-      FATES.map((fate) => [fate, side < 9 ? palette[fate] : pattern(pen, fate, palette)]),
-    );
-    for (let row = 0; row < rows; row++) {
-      for (let column = 0; column < columns; column++) {
-        const fate = fateAt(value(row, column), k);
-        pen.fillStyle = fate ? fills[fate] : palette.surface2;
-        pen.fillRect(column * side, row * side, side - 1, side - 1);
-      }
-    }
-    const [x, y] = [get("column") * side, get("row") * side];
-    inkLine(
-      { pen },
-      [
-        [x, y],
-        [x + side, y],
-        [x + side, y + side],
-        [x, y + side],
-        [x, y],
-      ],
-      palette.ink,
-      3,
-    );
-  }
-
-  const cellAt = (point) => {
-    const { rows, columns, side } = tableOf(now().at);
-    const [row, column] = [Math.floor(point.y / side), Math.floor(point.x / side)];
-    return row >= 0 && row < rows && column >= 0 && column < columns ? { row, column } : null;
-  };
   life.listen(grid.canvas, "click", (event) => {
-    const cell = cellAt(grid.at(event));
-    if (cell) set({ ...cell, zoom: DEEPEST });
+    const cell = cellAt(state, grid, grid.at(event));
+    if (cell) choose({ ...cell, zoom: DEEPEST });
   });
   life.listen(grid.canvas, "keydown", (event) => {
-    const by = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[
-      event.key
-    ];
+    const by = CELL_KEYS[event.key];
     if (!by) return;
     event.preventDefault();
-    const { rows, columns } = tableOf(now().at);
-    const inside = (value, size) => Math.min(size - 1, Math.max(0, value));
-    set({ row: inside(get("row") + by[0], rows), column: inside(get("column") + by[1], columns) });
+    choose(cellBeside(state, ...by));
   });
-  hovering(life, grid, (point) => {
-    const cell = point && !point.held ? cellAt(point) : null;
-    return cell && [point.x, point.y, decimal(tableOf(now().at).value(cell.row, cell.column))];
+  hovering(life, grid, (spot) => {
+    const cell = spot && !spot.held ? cellAt(state, grid, spot) : null;
+    return spot && cell && [spot.x, spot.y, decimal(tableOf(state).value(cell.row, cell.column))];
   });
+  return grid;
+}
 
-  // --- nearer and farther: the slider, a click, the wheel, Enter and Esc ---
+/** @type {Record<string, [rows: number, columns: number]>} */
+const CELL_KEYS = {
+  ArrowLeft: [0, -1],
+  ArrowRight: [0, 1],
+  ArrowUp: [-1, 0],
+  ArrowDown: [1, 0],
+};
 
+/**
+ * @param {State} state
+ * @param {Figure} grid
+ * @param {Pick<Spot, "x" | "y">} spot
+ * @returns {Cell | null}
+ */
+function cellAt(state, grid, { x, y }) {
+  const table = tableOf(state);
+  const side = sideOf(grid, table);
+  const row = Math.floor(y / side);
+  const column = Math.floor(x / side);
+  const inside = row >= 0 && row < table.rows && column >= 0 && column < table.columns;
+  return inside ? { row, column } : null;
+}
+
+/**
+ * @param {State} state
+ * @param {number} down
+ * @param {number} right
+ * @returns {Cell}
+ */
+function cellBeside(state, down, right) {
+  const { rows, columns } = tableOf(state);
+  const row = state.model.get("row") + down;
+  const column = state.model.get("column") + right;
+  return {
+    row: Math.min(rows - 1, Math.max(0, row)),
+    column: Math.min(columns - 1, Math.max(0, column)),
+  };
+}
+
+/**
+ * @param {State} state
+ * @param {Figure} grid
+ * @param {Pen} pen
+ */
+function drawGrid(state, grid, pen) {
+  const { model, limits, tint } = state;
+  const table = tableOf(state);
+  const side = sideOf(grid, table);
+  const log2Scale = model.get("log2_scale");
+  const fills = side < 9 ? tint : fatePatterns(pen, tint);
+  for (let row = 0; row < table.rows; row++) {
+    for (let column = 0; column < table.columns; column++) {
+      const size = Math.abs(table.value(row, column));
+      const fate = fateOf(Math.floor(Math.log2(size)) + log2Scale, limits);
+      pen.fillStyle = size === 0 ? tint.surface2 : fills[fate];
+      pen.fillRect(column * side, row * side, side - 1, side - 1);
+    }
+  }
+  const left = model.get("column") * side;
+  const top = model.get("row") * side;
+  drawBox({ pen }, left, top, left + side, top + side, tint.ink, 3);
+}
+
+// --- nearer and farther: the sliders, a click, the wheel, Enter and Esc --------------------------
+
+/** @typedef {"zoom" | "frame" | "log2_scale"} Lever a trait with a slider */
+
+/**
+ * @param {State} state
+ * @returns {Record<Lever, { label: string, max: number, text: (value: number) => string }>}
+ */
+function levers({ film }) {
+  return {
+    zoom: { label: "Zoom", max: DEEPEST, text: (at) => DISTANCES[at] },
+    frame: { label: "Step", max: film.length - 1, text: (at) => String(film[at].step) },
+    log2_scale: {
+      label: "Scale",
+      max: MOST_LOG2_SCALE,
+      text: (k) => `2^${k} = ${decimal(2 ** k)}`,
+    },
+  };
+}
+
+/**
+ * The sliders, and the buttons that double and halve the scale.
+ *
+ * @param {State} state
+ * @param {Choose} choose
+ */
+function leverPanel(state, choose) {
+  const { model } = state;
+  const about = levers(state);
+  /** @param {Lever} trait */
+  const lever = (trait) =>
+    slider({
+      ...about[trait],
+      min: 0,
+      value: model.get(trait),
+      page: 4,
+      onInput: (value) => choose({ [trait]: value }),
+    });
+  const sliders = { zoom: lever("zoom"), frame: lever("frame"), log2_scale: lever("log2_scale") };
+  /** @param {number} by */
+  function scaleBy(by) {
+    const wanted = model.get("log2_scale") + by;
+    choose({ log2_scale: Math.min(MOST_LOG2_SCALE, Math.max(0, wanted)) });
+  }
+  const halve = { label: "\u00f7 2", title: "Halve the scale", onPress: () => scaleBy(-1) };
+  const double = { label: "\u00d7 2", title: "Double the scale", onPress: () => scaleBy(1) };
+  const element = h(
+    "div",
+    { class: "gz-levers" },
+    sliders.zoom.element,
+    sliders.frame.element,
+    sliders.log2_scale.element,
+    h("div", { class: "lk-row" }, button(halve).element, button(double).element),
+  );
+  return { element, sliders };
+}
+
+/**
+ * How many distances a key goes: Enter nearer, Esc back; 0 for any other.
+ *
+ * @param {KeyboardEvent} event
+ */
+function nearerBy(event) {
+  if (event.key === "Escape") return -1;
+  if (event.key !== "Enter" || placeOf(event).closest("button")) return 0;
+  return event.shiftKey || event.ctrlKey || event.metaKey || event.altKey ? 0 : 1;
+}
+
+/**
+ * The ways to go nearer and farther that are no controls.
+ *
+ * @param {HTMLElement} root
+ * @param {Parts} parts
+ * @param {Model<Traits>} model
+ * @param {Life} life
+ * @param {Choose} choose
+ */
+function listenForZoom(root, parts, model, life, choose) {
+  const { stage, list, main, sliders } = parts;
+  /** @param {number} zoom */
+  const zoomTo = (zoom) => choose({ zoom: Math.min(DEEPEST, Math.max(0, zoom)) });
+  /** @param {WheelEvent} event */
+  function turn(event) {
+    if (!event.ctrlKey) return; // a bare wheel scrolls the page
+    event.preventDefault();
+    zoomTo(model.get("zoom") + (event.deltaY < 0 ? 1 : -1));
+  }
+  /** @param {KeyboardEvent} event */
+  function press(event) {
+    const by = nearerBy(event);
+    if (!by || (by < 0 && model.get("zoom") === 0)) return;
+    event.preventDefault(); // Esc goes one step back; from the network it leaves the widget
+    zoomTo(model.get("zoom") + by);
+    sliders.zoom.input.focus({ preventScroll: true });
+  }
   life.listen(main.canvas, "click", () => zoomTo(2));
   life.listen(list.element, "dblclick", () => zoomTo(1));
-  life.listen(
-    stage,
-    "wheel",
-    (event) => {
-      if (!event.ctrlKey) return; // a bare wheel scrolls the page
-      event.preventDefault();
-      zoomTo(get("zoom") + (event.deltaY < 0 ? 1 : -1));
-    },
-    { passive: false },
-  );
-  life.listen(
-    root,
-    "keydown",
-    (event) => {
-      const bare =
-        !(event.shiftKey || event.ctrlKey || event.metaKey || event.altKey) &&
-        !event.target.closest("button");
-      const by = event.key === "Escape" ? -1 : event.key === "Enter" && bare ? 1 : 0;
-      if (!by || (by < 0 && get("zoom") === 0)) return;
-      event.preventDefault(); // Esc goes one step back; from the network it leaves the widget
-      zoomTo(get("zoom") + by);
-      distance.input.focus({ preventScroll: true });
-    },
-    true,
-  );
+  life.listen(stage, "wheel", turn, { passive: false });
+  life.listen(root, "keydown", press, true);
+}
 
-  const LEGENDS = [
-    "Zones, from the left: to zero, subnormal, normal, to inf. Choose a layer, and zoom in: with the slider, with Enter, or with a double click.",
-    "Click the picture for the layer's tensor.",
-    "Grey cells are zero in FP32. Click a cell, or choose one with the arrow keys, for its bits.",
-    "Double the scale, and watch which bits move.",
-  ];
-
-  // What of the picture at a distance the next one shows: a layer's row, the middle of its histogram, a cell.
-  function pieceOf(zoom) {
-    const { left, top, width, height } = [
-      list.element.querySelector(".uf-layer:has(:checked)"),
-      main.canvas,
-      grid.canvas,
-    ][zoom].getBoundingClientRect();
-    if (zoom === 0) return { left, top, width, height };
-    if (zoom === 1)
-      return {
-        left: left + width / 4,
-        top: top + height / 4,
-        width: width / 2,
-        height: height / 2,
-      };
-    const side = tableOf(now().at).side * grid.grown;
+/**
+ * What of the picture at a distance the next one shows: a layer's row, the middle of its histogram,
+ * a cell.
+ *
+ * @param {State} state
+ * @param {Parts} parts
+ * @param {number} zoom
+ * @returns {Box}
+ */
+function pieceOf(state, { list, main, grid }, zoom) {
+  if (zoom === 0) {
+    return required(list.element, ".uf-layer:has(:checked)").getBoundingClientRect();
+  }
+  if (zoom === 1) {
+    const { left, top, width, height } = main.canvas.getBoundingClientRect();
     return {
-      left: left + get("column") * side,
-      top: top + get("row") * side,
-      width: side,
-      height: side,
+      left: left + width / 4,
+      top: top + height / 4,
+      width: width / 2,
+      height: height / 2,
     };
+  }
+  const { left, top } = grid.canvas.getBoundingClientRect();
+  const side = sideOf(grid, tableOf(state)) * grid.grown;
+  return {
+    left: left + state.model.get("column") * side,
+    top: top + state.model.get("row") * side,
+    width: side,
+    height: side,
+  };
+}
+
+// --- the widget ----------------------------------------------------------------------------------
+
+/**
+ * What stands in the root.
+ *
+ * @typedef {object} Parts
+ * @property {Record<Lever, Slider>} sliders
+ * @property {Figure} strip The film.
+ * @property {Figure} strips The layers' histograms.
+ * @property {ReturnType<typeof layerList>} list
+ * @property {Figure} main
+ * @property {Figure} grid
+ * @property {ReturnType<typeof bitRow>} bits
+ * @property {HTMLElement} stage Where one of the distances is on show.
+ */
+
+/**
+ * @param {HTMLElement} root
+ * @param {Model<Traits>} model
+ * @param {Life} life
+ */
+function fillZoom(root, model, life) {
+  const state = stateOf(
+    model,
+    colours(root, life, () => show()),
+  );
+  const { film } = state;
+  const panel = leverPanel(state, choose);
+  const strip = filmFigure(state, life, choose);
+  const words = sentence(model);
+  const main = mainFigure(state, life);
+  const strips = stripsFigure(state, main, life);
+  const layers = film[0].rows.slice(1);
+  const list = layerList(layers, (layer) => choose({ layer }), strips.element);
+  const grid = gridFigure(state, life, choose);
+  const bits = bitRow(() => show()); // they are looked at, not turned
+  const distances = [list.element, main.element, grid.element, bits.element];
+  const stage = h("div", { class: "gz-stage" }, ...distances);
+  const glide = glider(stage);
+  const legend = h("p", { class: "lk-quiet gz-legend" });
+  /** @type {Parts} */
+  const parts = { sliders: panel.sliders, strip, strips, list, main, grid, bits, stage };
+  root.append(panel.element, strip.element, words.element, stage, glide.veil, legend);
+  panel.sliders.frame.element.hidden = film.length < 2;
+  strip.element.hidden = film.length < 2;
+  /** @type {number | null} */
+  let shownAt = null; // the distance that is on show
+
+  /** @type {Choose} */
+  function choose(change) {
+    put(model, change);
+    show();
   }
 
   function show() {
-    const { at, shot, k } = now();
-    const zoom = get("zoom");
-    const distances = [list.element, main.element, grid.element, bits.element];
-    const nearer = zoom > shownAt;
-    const arrive =
-      shownAt === null || shownAt === zoom || reducedMotion()
-        ? null
-        : glide.leave(distances[shownAt]);
-    const left = arrive && nearer ? pieceOf(zoom - 1) : null;
-    distance.set(zoom);
-    scale.set(k);
-    step.set(get("frame"));
-    step.element.hidden = strip.element.hidden = film.length < 2;
-    distances.forEach((one, i) => (one.hidden = i !== zoom));
-    list.set(
-      names[at],
-      shot.rows.slice(1).map((row) => fractions(row, k, limits)),
-    );
-    const { rows, columns, value, values } = tableOf(at);
-    const [row, column] = [Math.min(get("row"), rows - 1), Math.min(get("column"), columns - 1)];
-    if (row !== get("row") || column !== get("column")) put(model, { row, column });
-    const gradient = value(row, column);
-    if (zoom === DEEPEST)
-      bits.set("FP16", fieldsOf(encode(roundValue(gradient * 2 ** k, format), format), format));
-    const shown = shot.rows[zoom ? 1 + at : 0];
-    words.say(
-      zoomSentence({
-        zoom,
-        gradient,
-        format,
-        kind,
-        log2Scale: k,
-        step: shot.step,
-        name: cellName(names[at], shapes[at], row, column),
-        layer: zoom ? shown.name : null,
-        shares: fractions(shown, k, limits),
-        cells: values.length,
-        zeros: values.filter((one) => one === 0).length / values.length,
-      }),
-    );
+    const zoom = model.get("zoom");
+    const before = shownAt;
+    shownAt = zoom;
+    if (before === null || before === zoom || reducedMotion()) {
+      fillParts(zoom);
+      return;
+    }
+    const nearer = zoom > before;
+    const arrive = glide.leave(distances[before]);
+    const left = nearer ? pieceOf(state, parts, zoom - 1) : null;
+    fillParts(zoom);
+    // What was hidden had no size.
+    for (const one of [strips, main, grid]) if (one.element.offsetParent) one.measure();
+    arrive(distances[zoom], left ?? pieceOf(state, parts, zoom), nearer);
+  }
+
+  /** @param {number} zoom */
+  function fillParts(zoom) {
+    for (const [i, one] of distances.entries()) one.hidden = i !== zoom;
+    showTraits(state, parts);
+    words.say(sentenceOf(state));
     legend.textContent = LEGENDS[zoom];
     root.dataset.zoom = DISTANCES[zoom];
     for (const one of [strip, strips, main, grid]) if (one.element.offsetParent) one.redraw();
-    if (arrive) for (const one of [strips, main, grid]) if (one.element.offsetParent) one.measure(); // it was hidden, and had no size
-    arrive?.(distances[zoom], left ?? pieceOf(zoom), nearer);
-    shownAt = zoom;
   }
 
+  listenForZoom(root, parts, model, life, choose);
   watch(life, model, ["zoom", "frame", "layer", "row", "column", "log2_scale"], show);
   show();
-});
+}
+
+/**
+ * Let the controls, the list and the bits follow the traits.
+ *
+ * @param {State} state
+ * @param {Parts} parts
+ */
+function showTraits(state, { sliders, list, bits }) {
+  const { model, format, limits, names } = state;
+  const log2Scale = model.get("log2_scale");
+  sliders.zoom.set(model.get("zoom"));
+  sliders.log2_scale.set(log2Scale);
+  sliders.frame.set(model.get("frame"));
+  const shares = frameOf(state)
+    .rows.slice(1)
+    .map((row) => fractions(row, log2Scale, limits));
+  list.set(names[layerOf(state)], shares);
+  stayInside(state);
+  if (model.get("zoom") !== DEEPEST) return;
+  const value = roundValue(gradientOf(state) * 2 ** log2Scale, format);
+  bits.set("FP16", fieldsOf(encode(value, format), format));
+}
+
+/**
+ * Another layer's table may be smaller.
+ *
+ * @param {State} state
+ */
+function stayInside(state) {
+  const { model } = state;
+  const { row, column } = cellBeside(state, 0, 0);
+  if (row !== model.get("row") || column !== model.get("column")) put(model, { row, column });
+}
+
+/**
+ * The gradient in the chosen cell, as it is in FP32.
+ *
+ * @param {State} state
+ */
+function gradientOf(state) {
+  const { model } = state;
+  return tableOf(state).value(model.get("row"), model.get("column"));
+}
+
+/** @param {State} state */
+function sentenceOf(state) {
+  const { model, about, format, limits, names } = state;
+  const at = layerOf(state);
+  const zoom = model.get("zoom");
+  const log2Scale = model.get("log2_scale");
+  const frame = frameOf(state);
+  const shown = frame.rows[zoom ? 1 + at : 0];
+  const { values } = tableOf(state);
+  return zoomSentence({
+    zoom,
+    format,
+    log2Scale,
+    kind: about.kind,
+    step: frame.step,
+    layer: zoom ? shown.name : null,
+    shares: fractions(shown, log2Scale, limits),
+    cells: values.length,
+    zeros: values.filter((one) => one === 0).length / values.length,
+    name: cellName(names[at], about.shapes[at], model.get("row"), model.get("column")),
+    gradient: gradientOf(state),
+  });
+}
+
+export default view(
+  {
+    label: (model) => `${model.get("_about").kind}, from the network to the bits`,
+    kind: "zoom",
+    alone: true,
+  },
+  fillZoom,
+);
