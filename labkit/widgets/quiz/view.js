@@ -1,162 +1,267 @@
-// Questions one after the other, which may be skipped. The first time an answer gets no reply; the second time Python
-// replies, and a table compares both times. A page without a kernel holds the replies.
+// Questions one after the other, which may be skipped. The first time an answer gets no reply; the
+// second time Python replies, and a table compares both times. A page without a kernel holds the
+// replies.
 
 import { button, headed, onEnter, radioList } from "../base/controls.js";
 import { h, rich } from "../base/elements.js";
 import { put, watch } from "../base/model.js";
 import { view } from "../base/root.js";
 
+/** @import { Life } from "../base/lifetime.js" */
+/** @import { Model } from "../base/model.js" */
+
+/**
+ * @typedef {object} Traits
+ * @property {"before" | "after"} phase
+ * @property {Question[]} questions
+ * @property {Answers} answers
+ * @property {Answers} earlier Those of the first time; {} while that lasts.
+ * @property {Record<string, Result>} results After the course: by the id of the question.
+ */
+
+/** @typedef {{ id: string, question: string, choices: string[] }} Question */
+/** @typedef {Record<string, string>} Answers id -> choice */
+/** @typedef {{ answer: string, why: string, lesson: string }} Result */
+/** @typedef {Traits & { _on_page?: boolean }} PageTraits A page without a kernel has more. */
+
+/**
+ * A quiz that goes on.
+ *
+ * @typedef {object} State
+ * @property {Model<PageTraits>} model
+ * @property {Life} life
+ * @property {HTMLElement} body What it shows just now.
+ * @property {Question | undefined} shown The question that stands there, or its reply.
+ * @property {Set<string>} skipped The ids of questions that were left out.
+ */
+
 const WAIT = "Committed. The reply comes as soon as the kernel is free.";
 const NONE = "There are no questions here: the lesson that has them is not installed.";
 const LATER =
-  "At the end of the course the same questions come again. Then you see the right answers, and how your own have changed.";
+  "At the end of the course the same questions come again. " +
+  "Then you see the right answers, and how your own have changed.";
 
-const verdict = (choice, right) =>
-  choice === undefined ? "not answered" : `${choice === right ? "\u2713" : "\u2717"} ${choice}`;
+/**
+ * The questions that are neither answered nor skipped.
+ *
+ * @param {State} state
+ */
+function openQuestions({ model, skipped }) {
+  const answers = model.get("answers");
+  return model.get("questions").filter(({ id }) => !(id in answers) && !skipped.has(id));
+}
 
-function compared(questions, answers, earlier, results) {
-  const cell = (choice, right) =>
-    h(
-      "td",
-      { data: { right: choice === undefined ? "" : String(choice === right) } },
-      rich(verdict(choice, right)),
-    );
-  const rows = questions
-    .filter(({ id }) => results[id] && answers[id])
-    .map(({ id, question }) => {
-      const { answer, lesson } = results[id];
-      const taught = h("td", { text: lesson.replaceAll("_", " ") });
-      return h(
-        "tr",
-        {},
-        h("th", { scope: "row" }, rich(question)),
-        cell(earlier[id], answer),
-        cell(answers[id], answer),
-        taught,
-      );
-    });
+/**
+ * Go on to the next question, or to the summary.
+ *
+ * @param {State} state
+ * @param {boolean} focus whether the focus goes there, too
+ */
+function goOn(state, focus) {
+  const [next] = openQuestions(state);
+  state.shown = next;
+  state.body.replaceChildren(...(next ? asked(state, next) : summary(state)));
+  if (!focus) return;
+  const first = state.body.querySelector("input:checked, input, [tabindex='-1']");
+  /** @type {HTMLElement | null} */ (first)?.focus();
+}
+
+// --- a question ----------------------------------------------------------------------------------
+
+/**
+ * A question, its choices, and buttons that commit and skip.
+ *
+ * @param {State} state
+ * @param {Question} one
+ */
+function asked(state, one) {
+  let picked = "";
+  const commit = button({
+    label: "Commit",
+    title: "Your answer stays once you have committed",
+    kind: "primary",
+    onPress: () => take(state, one, picked),
+  });
+  const skip = button({
+    label: "Skip",
+    title: "Leave this question out",
+    onPress() {
+      state.skipped.add(one.id);
+      goOn(state, true);
+    },
+  });
+  const list = radioList({
+    options: one.choices,
+    value: picked,
+    onPick(choice) {
+      picked = choice;
+      commit.enable(true);
+    },
+  });
+  const questions = state.model.get("questions");
+  const number = questions.findIndex(({ id }) => id === one.id) + 1;
+  const place = `Question ${number} of ${questions.length}. `;
+  commit.enable(false);
+  onEnter(list.element, commit, state.life);
+  return [
+    h("p", { class: "lk-question" }, h("strong", { text: place }), rich(one.question)),
+    list.element,
+    h("div", { class: "lk-row" }, commit.element, skip.element),
+  ];
+}
+
+/**
+ * The learner commits to a choice.
+ *
+ * @param {State} state
+ * @param {Question} question
+ * @param {string} choice
+ */
+function take(state, question, choice) {
+  const { model } = state;
+  put(model, { answers: { ...model.get("answers"), [question.id]: choice } });
+  if (model.get("phase") === "after") reply(state, question);
+  else goOn(state, true);
+}
+
+/**
+ * Show what is said of an answer, or that the reply is on its way.
+ *
+ * @param {State} state
+ * @param {Question} one
+ */
+function reply(state, { id, question }) {
+  const choice = state.model.get("answers")[id];
+  const text = replyText(state.model.get("results")[id], choice);
+  const said = h("p", { class: "lk-reply", role: "status", tabindex: "-1" }, rich(text));
+  const next = button({
+    label: openQuestions(state).length ? "Next question" : "Compare both times",
+    kind: "primary",
+    onPress: () => goOn(state, true),
+  });
+  state.body.replaceChildren(
+    h("p", { class: "lk-question" }, rich(question)),
+    h("p", {}, "Your answer: ", h("strong", {}, rich(choice))),
+    said,
+    h("div", { class: "lk-row" }, next.element),
+  );
+  said.focus();
+}
+
+/**
+ * @param {Result | undefined} result
+ * @param {string} choice
+ */
+function replyText(result, choice) {
+  if (!result) return WAIT;
+  const verdict = choice === result.answer ? "Yes" : "Not quite";
+  return `${verdict}: ${result.answer}. ${result.why}`;
+}
+
+// --- the end -------------------------------------------------------------------------------------
+
+/**
+ * How many questions are answered, and after the course what has changed.
+ *
+ * @param {State} state
+ */
+function summary(state) {
+  const { model } = state;
+  const questions = model.get("questions");
+  const count = Object.keys(model.get("answers")).length;
+  const after = model.get("phase") === "after";
+  const about = { class: "lk-reply", role: "status", tabindex: "-1" };
+  const more = after ? scored(model) : LATER;
+  const text = `You answered ${count} of ${questions.length} questions. ${more}`;
+  const rest = button({
+    label: "Answer the skipped questions",
+    onPress() {
+      state.skipped.clear();
+      goOn(state, true);
+    },
+  });
+  rest.element.hidden = count === questions.length;
+  const line = h("p", about, questions.length ? text : NONE);
+  return after && count > 0 ? [line, compared(model), rest.element] : [line, rest.element];
+}
+
+/**
+ * How many answers are right now, and were before the course.
+ *
+ * @param {Model<PageTraits>} model
+ */
+function scored(model) {
+  const results = model.get("results");
+  const earlier = model.get("earlier");
+  /** @param {Answers} given */
+  function right(given) {
+    const ids = model.get("questions").map(({ id }) => id);
+    return ids.filter((id) => given[id] && results[id]?.answer === given[id]).length;
+  }
+  const now = `Right now: ${right(model.get("answers"))}.`;
+  if (!Object.keys(earlier).length) return now;
+  return `${now} Right before the course: ${right(earlier)}.`;
+}
+
+/**
+ * A table of both answers to each question.
+ *
+ * @param {Model<PageTraits>} model
+ */
+function compared(model) {
+  const answers = model.get("answers");
+  const earlier = model.get("earlier");
+  const results = model.get("results");
   const { element, body } = headed("", ["question", "before", "after", "lesson"]);
-  body.append(...rows);
+  for (const { id, question } of model.get("questions")) {
+    if (!results[id] || !answers[id]) continue;
+    const { answer, lesson } = results[id];
+    const row = h(
+      "tr",
+      {},
+      h("th", { scope: "row" }, rich(question)),
+      answerCell(earlier[id], answer),
+      answerCell(answers[id], answer),
+      h("td", { text: lesson.replaceAll("_", " ") }),
+    );
+    body.append(row);
+  }
   return element;
 }
 
-const onPageAlone = (model) => model.get("_on_page") === true;
+/**
+ * @param {string | undefined} choice
+ * @param {string} right
+ */
+function answerCell(choice, right) {
+  if (choice === undefined) return h("td", { data: { right: "" } }, "not answered");
+  const isRight = choice === right;
+  const sign = isRight ? "\u2713" : "\u2717";
+  return h("td", { data: { right: isRight } }, rich(`${sign} ${choice}`));
+}
+
+/**
+ * @param {HTMLElement} root
+ * @param {Model<PageTraits>} model
+ * @param {Life} life
+ */
+function fillQuiz(root, model, life) {
+  const body = h("div", {});
+  /** @type {State} */
+  const state = { model, life, body, shown: undefined, skipped: new Set() };
+  root.append(body);
+  watch(life, model, ["results"], () => {
+    if (!state.shown) goOn(state, false);
+    else if (state.shown.id in model.get("answers")) reply(state, state.shown);
+  });
+  goOn(state, false);
+}
 
 export default view(
-  { label: (model) => `Quiz, ${model.get("phase")} the course`, kind: "quiz", alone: onPageAlone },
-  (root, model, life) => {
-    const questions = model.get("questions");
-    const again = model.get("phase") === "after";
-    const skipped = new Set();
-    const answered = () => model.get("answers");
-    const open = () => questions.filter(({ id }) => !(id in answered()) && !skipped.has(id));
-    const body = h("div", {});
-    root.append(body);
-    let shown = "";
-
-    function go(focus) {
-      const next = open()[0];
-      shown = next?.id ?? "";
-      body.replaceChildren(...(next ? asked(next) : summary()));
-      if (focus) body.querySelector("input:checked, input, [tabindex='-1']")?.focus();
-    }
-
-    function asked({ id, question, choices }) {
-      let picked = "";
-      const commit = button({
-        label: "Commit",
-        title: "Your answer stays once you have committed",
-        kind: "primary",
-        onPress: () => take(id, picked),
-      });
-      const skip = button({
-        label: "Skip",
-        title: "Leave this question out",
-        onPress: () => {
-          skipped.add(id);
-          go(true);
-        },
-      });
-      commit.enable(false);
-      const list = radioList({
-        options: choices,
-        onPick(choice) {
-          picked = choice;
-          commit.enable(true);
-        },
-      });
-      onEnter(list.element, commit, life);
-      const place = `Question ${questions.findIndex((one) => one.id === id) + 1} of ${questions.length}. `;
-      return [
-        h("p", { class: "lk-question" }, h("strong", { text: place }), rich(question)),
-        list.element,
-        h("div", { class: "lk-row" }, commit.element, skip.element),
-      ];
-    }
-
-    function take(id, choice) {
-      put(model, { answers: { ...answered(), [id]: choice } });
-      if (again) reply(id);
-      else go(true);
-    }
-
-    function reply(id) {
-      const { question } = questions.find((one) => one.id === id);
-      const [result, choice] = [model.get("results")[id], answered()[id]];
-      const text = result
-        ? `${choice === result.answer ? "Yes" : "Not quite"}: ${result.answer}. ${result.why}`
-        : WAIT;
-      const said = h("p", { class: "lk-reply", role: "status", tabindex: "-1" }, rich(text));
-      const next = button({
-        label: open().length ? "Next question" : "Compare both times",
-        kind: "primary",
-        onPress: () => go(true),
-      });
-      body.replaceChildren(
-        h("p", { class: "lk-question" }, rich(question)),
-        h("p", {}, "Your answer: ", h("strong", {}, rich(choice))),
-        said,
-        h("div", { class: "lk-row" }, next.element),
-      );
-      said.focus();
-    }
-
-    function scored() {
-      const [results, earlier] = [model.get("results"), model.get("earlier")];
-      const right = (given) =>
-        questions.filter(({ id }) => given[id] && results[id]?.answer === given[id]).length;
-      return `Right now: ${right(answered())}.${Object.keys(earlier).length ? ` Right before the course: ${right(earlier)}.` : ""}`;
-    }
-
-    function summary() {
-      const count = Object.keys(answered()).length;
-      const text = questions.length
-        ? `You answered ${count} of ${questions.length} questions.`
-        : NONE;
-      const more = again ? scored() : LATER;
-      const line = h(
-        "p",
-        { class: "lk-reply", role: "status", tabindex: "-1" },
-        questions.length ? `${text} ${more}` : text,
-      );
-      const rest = button({
-        label: "Answer the skipped questions",
-        onPress: () => {
-          skipped.clear();
-          go(true);
-        },
-      });
-      rest.element.hidden = count === questions.length;
-      const table =
-        again && count > 0
-          ? [compared(questions, answered(), model.get("earlier"), model.get("results"))]
-          : [];
-      return [line, ...table, rest.element];
-    }
-
-    watch(life, model, ["results"], () =>
-      shown && shown in answered() ? reply(shown) : shown || go(false),
-    );
-    go(false);
+  {
+    label: (model) => `Quiz, ${model.get("phase")} the course`,
+    kind: "quiz",
+    alone: (model) => model.get("_on_page") === true,
   },
+  fillQuiz,
 );
