@@ -1,109 +1,135 @@
-// A number, typed or slid on a logarithmic line. Once the truth is known, the line shows both and what lies between.
+// A number, typed or slid on a logarithmic line. Once the truth is known, the line shows both and
+// what lies between.
 
 import { slider } from "../base/controls.js";
 import { h, rich } from "../base/elements.js";
 import { decimal } from "../base/number_words.js";
 
-const STEPS = 20; // of the slider, in a power of ten
+/** @import { Asked, Asking, Ruler } from "./view.js" */
 
-// What a person types: 24, 24 %, 1e-3, 1,000, 2^-10. NaN where it is none.
+const STEPS = 20; // of the slider, in a power of ten
+const MOST_TICKS = 8;
+const SLACK = 1e-9; // the logarithm of a power of ten is off by less
+
+/** @typedef {{ value: number, kind: "tick" | "guess" | "truth", text: string }} Mark */
+
+/**
+ * What a person types: 24, 24 %, 1e-3, 1,000, 2^-10. NaN where it is none.
+ *
+ * @param {string} text
+ * @param {string} unit
+ */
 function typedNumber(text, unit) {
-  const plain = text
-    .trim()
-    .replace(unit.trim(), "")
-    .trim()
-    .replace(/,(?=\d{3}\b)/g, "");
+  const bare = text.trim().replace(unit.trim(), "").trim();
+  const plain = bare.replace(/,(?=\d{3}\b)/g, "");
   const raised = plain.match(/^(\d+)\^(-?\d+)$/);
-  return raised ? raised[1] ** raised[2] : plain === "" ? NaN : Number(plain);
+  if (raised) return Number(raised[1]) ** Number(raised[2]);
+  return plain === "" ? NaN : Number(plain);
 }
 
-export function numberAsked({ model, life, picked, pick }) {
-  const { low, high, unit } = model.get("ruler");
-  const [from, to] = [Math.log10(low), Math.log10(high)];
-  const at = (value) => (100 * (Math.log10(value) - from)) / (to - from);
-  const onLine = (step) => Number((low * 10 ** (step / STEPS)).toPrecision(2));
-  const last = Math.round(STEPS * (to - from));
-  const words = (value) => `${decimal(value)}${unit}`;
-  const short = unit.length > 1 ? decimal : words; // the field has the unit beside it; marks stand close
-  const range = `from ${words(low)} to ${words(high)}`;
+/**
+ * A ruler as a line of equal steps.
+ *
+ * @param {Ruler} ruler
+ */
+function logLine({ low, high }) {
+  const from = Math.log10(low);
+  const to = Math.log10(high);
+  return {
+    last: Math.round(STEPS * (to - from)),
+    /** @param {number} step */
+    valueAt: (step) => Math.min(high, Number((low * 10 ** (step / STEPS)).toPrecision(2))),
+    /** @param {number} value */
+    stepOf: (value) => Math.round(STEPS * (Math.log10(value) - from)),
+    /**
+     * Where a value lies, in percent of the line.
+     *
+     * @param {number} value
+     */
+    shareOf(value) {
+      const share = (100 * (Math.log10(value) - from)) / (to - from);
+      return Math.min(100, Math.max(0, share));
+    },
+    /** Powers of ten, a few of them where there are many. */
+    ticks() {
+      const first = Math.ceil(from - SLACK);
+      const count = Math.floor(to + SLACK) - first + 1;
+      const every = Math.ceil(count / MOST_TICKS);
+      const powers = Array.from({ length: count }, (_, i) => first + i);
+      const kept = powers.filter((power) => (power - first) % every === 0);
+      return kept.map((power) => Number(`1e${power}`));
+    },
+  };
+}
 
+/**
+ * A field and a slider for a number.
+ *
+ * @param {Asking} asking
+ * @param {Ruler} ruler
+ * @returns {Asked}
+ */
+export function numberAsked({ model, life, picked, pick }, ruler) {
+  const { low, high, unit } = ruler;
+  const line = logLine(ruler);
+  /** @param {number} value */
+  const words = (value) => `${decimal(value)}${unit}`;
+  const range = `from ${words(low)} to ${words(high)}`;
   const field = h("input", {
     type: "text",
     class: "lk-guess",
     "aria-label": `Your number${unit && `, in ${unit}`}, ${range}`,
+    autocomplete: "off",
   });
-  field.setAttribute("autocomplete", "off");
   const said = h("span", { class: "lk-error", role: "alert" });
-  const line = slider({
+  const slid = slider({
     label: `Your number on a logarithmic line ${range}`,
     min: 0,
-    max: last,
+    max: line.last,
     page: STEPS,
-    value: last / 2,
+    value: line.last / 2,
     labelled: false,
-    text: (step) => words(Math.min(high, onLine(step))),
-    onInput: (step) => take(Math.min(high, onLine(step)), field),
+    text: (step) => words(line.valueAt(step)),
+    onInput(step) {
+      const value = line.valueAt(step);
+      if (take(value, false)) field.value = decimal(value);
+    },
   });
   const marks = h("div", { class: "lk-marks", "aria-hidden": "true" });
 
-  function take(value, other) {
+  /**
+   * Take a number that is on the ruler; say so where it is not. Return whether it is.
+   *
+   * @param {number} value
+   * @param {boolean} empty whether nothing is written
+   */
+  function take(value, empty) {
     const fits = value >= low && value <= high;
-    const empty = field.value.trim() === "" && other === line;
     said.textContent = fits || empty ? "" : `Write a number ${range}.`;
     field.setAttribute("aria-invalid", String(!fits && !empty));
     pick(fits ? String(value) : "");
-    if (!fits) return;
-    if (other === field) field.value = decimal(value);
-    else line.set(Math.round(STEPS * (Math.log10(value) - from)));
+    return fits;
   }
-  life.listen(field, "input", () => take(typedNumber(field.value, unit), line));
+  life.listen(field, "input", () => {
+    const value = typedNumber(field.value, unit);
+    if (take(value, field.value.trim() === "")) slid.set(line.stepOf(value));
+  });
   if (picked) {
     field.value = decimal(Number(picked));
-    line.set(Math.round(STEPS * (Math.log10(Number(picked)) - from)));
+    slid.set(line.stepOf(Number(picked)));
   }
 
-  const mark = (value, kind, text) =>
-    h(
-      "span",
-      {
-        class: "lk-mark",
-        data: { kind },
-        style: { "--lk-at": `${Math.min(100, Math.max(0, at(value)))}` },
-      },
-      rich(text),
-    );
-  function draw(done) {
-    const decades = Array.from(
-      { length: Math.floor(to + 1e-9) - Math.ceil(from - 1e-9) + 1 },
-      (_, i) => Math.ceil(from - 1e-9) + i,
-    );
-    const every = Math.ceil(decades.length / 8);
-    const ticks = decades
-      .filter((k) => (k - decades[0]) % every === 0)
-      .map((k) => [Number(`1e${k}`), "tick"]);
-    const [guess, truth] = [Number(model.get("choice")), model.get("truth")];
-    const known =
-      done && truth > 0
-        ? [
-            [guess, "guess", `you: ${words(guess)}`],
-            [truth, "truth", `it: ${words(Number(truth.toPrecision(3)))}`],
-          ]
-        : [];
-    const ends = known
-      .map(([value]) => Math.min(100, Math.max(0, at(value))))
-      .sort((a, b) => a - b);
-    const between = known.length
-      ? h("span", {
-          class: "lk-between",
-          style: { "--lk-at": `${ends[0]}`, "--lk-to": `${ends[1]}` },
-        })
-      : null;
-    marks.replaceChildren(
-      ...ticks.map(([value, kind]) => mark(value, kind, short(value))),
-      ...(between ? [between] : []),
-      ...known.map((one) => mark(...one)),
-    );
-    marks.dataset.known = String(known.length > 0);
+  /**
+   * @param {number} truth
+   * @returns {Mark[]}
+   */
+  function knownMarks(truth) {
+    const guess = Number(model.get("choice"));
+    const measured = Number(truth.toPrecision(3));
+    return [
+      { value: guess, kind: "guess", text: `you: ${words(guess)}` },
+      { value: truth, kind: "truth", text: `it: ${words(measured)}` },
+    ];
   }
 
   return {
@@ -111,14 +137,48 @@ export function numberAsked({ model, life, picked, pick }) {
       "div",
       { class: "lk-number-asked" },
       h("div", { class: "lk-row" }, field, h("span", { text: unit.trim() }), said),
-      line.element,
+      slid.element,
       marks,
     ),
     show(done) {
+      const truth = model.get("truth");
+      const known = done && truth > 0;
       field.disabled = done;
-      line.enable(!done);
-      line.element.hidden = done && model.get("truth") > 0;
-      draw(done);
+      slid.enable(!done);
+      slid.element.hidden = known;
+      drawMarks(marks, line, unit, known ? knownMarks(truth) : []);
     },
   };
+}
+
+/**
+ * @param {HTMLElement} marks where they are drawn
+ * @param {ReturnType<typeof logLine>} line
+ * @param {string} unit
+ * @param {Mark[]} known
+ */
+function drawMarks(marks, line, unit, known) {
+  // A longer unit stands beside the field alone: marks stand close.
+  const shortUnit = unit.length > 1 ? "" : unit;
+  const ticks = line.ticks().map((value) => {
+    const text = `${decimal(value)}${shortUnit}`;
+    return lineMark({ value, kind: "tick", text }, line.shareOf(value));
+  });
+  const ends = known.map(({ value }) => line.shareOf(value));
+  const told = known.map((mark, i) => lineMark(mark, ends[i]));
+  const from = String(Math.min(...ends));
+  const to = String(Math.max(...ends));
+  const stretch = { class: "lk-between", style: { "--lk-at": from, "--lk-to": to } };
+  const between = known.length ? [h("span", stretch)] : [];
+  marks.replaceChildren(...ticks, ...between, ...told);
+  marks.dataset.known = String(known.length > 0);
+}
+
+/**
+ * @param {Mark} mark
+ * @param {number} share where it stands, in percent
+ */
+function lineMark({ kind, text }, share) {
+  const about = { class: "lk-mark", data: { kind }, style: { "--lk-at": String(share) } };
+  return h("span", about, rich(text));
 }

@@ -1,23 +1,53 @@
-// The reply to a choice on a page without a kernel: the twin of `reply` and `Ruler.distance` in widget.py; a test holds them
-// together.
+// The reply to a choice on a page without a kernel: the twin of `reply` and `Ruler.distance` in
+// widget.py; a test holds them together.
 
 import { decimal } from "../base/number_words.js";
 
-export function replied({ choices, answer, near, truth }, { unit }, choice) {
-  if (!near) return { answered: choices[choice], right: choice === answer };
+/** @import { KnownNumber, NoRuler, Replies, Reply, Ruler } from "./view.js" */
+
+/**
+ * @param {Replies} known
+ * @param {Ruler | NoRuler} ruler
+ * @param {string} choice
+ * @returns {Reply}
+ */
+export function replied(known, ruler, choice) {
+  if (known.near === undefined) {
+    return { answered: known.choices[choice], right: choice === known.answer };
+  }
+  return repliedToNumber(known, ruler.unit ?? "", Number(choice));
+}
+
+/**
+ * @param {KnownNumber} known
+ * @param {string} unit
+ * @param {number} guess
+ * @returns {Reply}
+ */
+function repliedToNumber({ choices, near, truth }, unit, guess) {
   if (!truth) return { answered: choices.lost, right: false };
-  const guess = Number(choice);
   const factor = Math.max(guess / truth, truth / guess);
-  const side = factor <= near ? "near" : guess < truth ? "less" : "more";
-  const compared = `you said ${decimal(guess)}${unit}, it was ${decimal(Number(truth.toPrecision(3)))}${unit}`;
+  const right = factor <= near;
+  const wrongSide = guess < truth ? "less" : "more";
+  const verdict = right ? "Yes" : "Not quite";
+  const distance = distanceText(guess, truth, factor, unit);
+  const reason = choices[right ? "near" : wrongSide];
+  return { answered: `${verdict}: ${distance} ${reason}`, right, truth };
+}
+
+/**
+ * @param {number} guess
+ * @param {number} truth
+ * @param {number} factor how many times the larger is the smaller
+ * @param {string} unit
+ */
+function distanceText(guess, truth, factor, unit) {
+  const measured = decimal(Number(truth.toPrecision(3)));
+  const compared = `you said ${decimal(guess)}${unit}, it was ${measured}${unit}`;
+  if (factor < 1.05) return `${compared}.`;
   const times =
     factor >= 10
       ? Math.round(factor).toLocaleString("en-US")
       : String(Number(factor.toPrecision(2)));
-  const distance =
-    factor < 1.05
-      ? `${compared}.`
-      : `${compared}: ${times} times ${truth > guess ? "more" : "less"}.`;
-  const right = side === "near";
-  return { answered: `${right ? "Yes" : "Not quite"}: ${distance} ${choices[side]}`, right, truth };
+  return `${compared}: ${times} times ${truth > guess ? "more" : "less"}.`;
 }

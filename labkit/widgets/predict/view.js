@@ -1,6 +1,7 @@
-// A question, its choices or a line for a number, and a button that commits, as Enter does. The reply comes from Python,
-// after the choice has gone there, and takes the focus, so that it is read out and the keyboard goes on from there. A page
-// without a kernel has `_replies`, and answers by itself.
+// A question, its choices or a line for a number, and a button that commits, as Enter does. The
+// reply comes from Python, after the choice has gone there, and takes the focus, so that it is read
+// out and the keyboard goes on from there. A page without a kernel has `_replies`, and answers by
+// itself.
 
 import { button, onEnter, radioList } from "../base/controls.js";
 import { h, rich } from "../base/elements.js";
@@ -9,63 +10,125 @@ import { view } from "../base/root.js";
 import { numberAsked } from "./number.js";
 import { replied } from "./reply.js";
 
+/** @import { Life } from "../base/lifetime.js" */
+/** @import { Model } from "../base/model.js" */
+
+/**
+ * @typedef {object} Traits
+ * @property {string} question
+ * @property {string[]} choices Empty where a number is asked for.
+ * @property {Ruler | NoRuler} ruler
+ * @property {string} choice "" until the learner commits.
+ * @property {string} answered The reply; "" until then.
+ * @property {boolean} right
+ * @property {number} truth What was measured; 0 until then.
+ */
+
+/** @typedef {{ low: number, high: number, unit: string }} Ruler The line on which a number lies. */
+/** @typedef {{ high?: undefined, unit?: undefined }} NoRuler Of a question with choices. */
+
+/** @typedef {Traits & { _replies?: Replies }} PageTraits A page without a kernel has more. */
+/** @typedef {KnownChoices | KnownNumber} Replies */
+/** @typedef {{ choices: Record<string, string>, answer: string, near?: undefined }} KnownChoices */
+
+/**
+ * @typedef {object} KnownNumber
+ * @property {Record<"less" | "near" | "more" | "lost", string>} choices
+ * @property {number} near The largest factor at which a guess is right.
+ * @property {number} truth 0 where nothing was measured.
+ */
+
+/** @typedef {Pick<Traits, "answered" | "right"> & { truth?: number }} Reply */
+
+/**
+ * What the part that asks is given.
+ *
+ * @typedef {object} Asking
+ * @property {Model<PageTraits>} model
+ * @property {Life} life
+ * @property {string} picked The choice that was committed to; "" where none was.
+ * @property {(choice: string) => void} pick
+ */
+
+/** @typedef {{ element: HTMLElement, show: (done: boolean) => void }} Asked */
+
 const WAITING = "Committed. The reply comes as soon as the kernel is free.";
 
+/**
+ * @param {Asking} asking
+ * @returns {Asked}
+ */
 function choicesAsked({ model, picked, pick }) {
   const list = radioList({ options: model.get("choices"), value: picked, onPick: pick });
-  return { element: list.element, show: (done) => done && list.fix(model.get("choice")) };
+  return {
+    element: list.element,
+    show(done) {
+      if (done) list.fix(model.get("choice"));
+    },
+  };
 }
 
-const replies = (model) => model.get("_replies");
+/**
+ * What a choice brings with it where the page has the replies.
+ *
+ * @param {Model<PageTraits>} model
+ * @param {string} choice
+ * @returns {Partial<Traits>}
+ */
+function answerOf(model, choice) {
+  const known = model.get("_replies");
+  return known ? replied(known, model.get("ruler"), choice) : {};
+}
+
+/**
+ * @param {HTMLElement} root
+ * @param {Model<PageTraits>} model
+ * @param {Life} life
+ */
+function fillPrediction(root, model, life) {
+  let picked = model.get("choice");
+  const commit = button({
+    label: "Commit",
+    title: "Your answer stays once you have committed",
+    kind: "primary",
+    onPress: () => put(model, { choice: picked, ...answerOf(model, picked) }),
+  });
+  /** @param {string} choice */
+  const pick = (choice) => {
+    picked = choice;
+    commit.enable(Boolean(picked));
+  };
+  const ruler = model.get("ruler");
+  const asking = { model, life, picked, pick };
+  const asked = ruler.high ? numberAsked(asking, ruler) : choicesAsked(asking);
+  const reply = h("p", { class: "lk-reply", role: "status", tabindex: "-1" });
+
+  function show() {
+    const done = model.get("choice") !== "";
+    const waiting = done ? WAITING : "";
+    reply.replaceChildren(rich(model.get("answered") || waiting));
+    if (done && root.contains(document.activeElement)) reply.focus();
+    commit.enable(!done && Boolean(picked));
+    commit.element.hidden = done;
+    asked.show(done);
+    root.dataset.right = done ? String(model.get("right")) : "";
+  }
+
+  const predict = h("strong", { text: "Predict. " });
+  const question = h("p", { class: "lk-question" }, predict, rich(model.get("question")));
+  root.append(question, asked.element, commit.element, reply);
+  onEnter(asked.element, commit, life);
+  watch(life, model, ["choice", "answered", "right", "truth"], show);
+  // It was answered on an earlier visit to the page.
+  if (picked && model.get("_replies")) put(model, answerOf(model, picked));
+  show();
+}
 
 export default view(
-  { label: "Prediction", kind: "predict", alone: (model) => replies(model) !== undefined },
-  (root, model, life) => {
-    let picked = model.get("choice");
-    const pick = (choice) => {
-      picked = choice;
-      commit.enable(Boolean(picked));
-    };
-    const commit = button({
-      label: "Commit",
-      title: "Your answer stays once you have committed",
-      kind: "primary",
-      onPress: () => put(model, { choice: picked, ...answerOf(picked) }),
-    });
-    const asked = (model.get("ruler").high ? numberAsked : choicesAsked)({
-      model,
-      life,
-      picked,
-      pick,
-    });
-    onEnter(asked.element, commit, life);
-    const answerOf = (choice) =>
-      replies(model) ? replied(replies(model), model.get("ruler"), choice) : {};
-    const reply = h("p", { class: "lk-reply", role: "status", tabindex: "-1" });
-
-    function show() {
-      const done = model.get("choice") !== "";
-      reply.replaceChildren(rich(model.get("answered") || (done ? WAITING : "")));
-      if (done && root.contains(document.activeElement)) reply.focus();
-      commit.enable(!done && Boolean(picked));
-      commit.element.hidden = done;
-      asked.show(done);
-      root.dataset.right = done ? String(model.get("right")) : "";
-    }
-
-    root.append(
-      h(
-        "p",
-        { class: "lk-question" },
-        h("strong", { text: "Predict. " }),
-        rich(model.get("question")),
-      ),
-      asked.element,
-      commit.element,
-      reply,
-    );
-    watch(life, model, ["choice", "answered", "right", "truth"], show);
-    if (picked && replies(model)) put(model, answerOf(picked)); // answered on an earlier visit to the page
-    show();
+  {
+    label: "Prediction",
+    kind: "predict",
+    alone: (model) => model.get("_replies") !== undefined,
   },
+  fillPrediction,
 );
