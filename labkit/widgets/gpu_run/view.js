@@ -1,32 +1,57 @@
-// One button that starts or stops, a bar of parts, a sentence, what the command prints, and the pictures it fills.
+// One button that starts or stops, a bar of parts, a sentence, what the command prints, and the
+// pictures it fills.
 
 import { button, sentence } from "../base/controls.js";
 import { h } from "../base/elements.js";
 import { watch } from "../base/model.js";
 import { view } from "../base/root.js";
 
-export default view({ label: "Measure this GPU", kind: "gpu-run" }, (root, model, life) => {
+/** @import { Life } from "../base/lifetime.js" */
+/** @import { Model } from "../base/model.js" */
+
+/**
+ * @typedef {object} Traits
+ * @property {"no gpu" | "ready" | "running" | "done" | "stopped" | "failed"} phase
+ * @property {number} part Which part runs, from 1.
+ * @property {number} parts
+ * @property {string} sentence
+ * @property {string} printed What the command said, its last lines.
+ * @property {Picture[]} pictures
+ * @property {string[]} paces
+ */
+
+/** @typedef {{ src: string, alt: string }} Picture `src` is "" where it could not be drawn. */
+
+const START = "Measure my GPU (3 minutes)";
+
+/** @param {Picture} picture */
+function pictureOf({ src, alt }) {
+  return src ? h("img", { src, alt }) : h("p", { text: alt });
+}
+
+/**
+ * @param {HTMLElement} root
+ * @param {Model<Traits>} model
+ * @param {Life} life
+ */
+function fillGpuRun(root, model, life) {
   const press = button({
-    label: "Measure my GPU (3 minutes)",
+    label: START,
     kind: "primary",
     onPress: () => model.send({ do: model.get("phase") === "running" ? "stop" : "start" }),
   });
   const bar = h("progress", { "aria-label": "Parts begun", max: 1, value: 0 });
   const words = sentence();
   const printed = h("pre");
-  const details = h(
-    "details",
-    { hidden: true },
-    h("summary", { text: "What the command prints" }),
-    printed,
-  );
+  const summary = h("summary", { text: "What the command prints" });
+  const details = h("details", { hidden: true }, summary, printed);
   const paces = h("ul");
   const pictures = h("div");
 
   function show() {
     const phase = model.get("phase");
     root.dataset.phase = phase;
-    press.setLabel(phase === "running" ? "Stop" : "Measure my GPU (3 minutes)");
+    press.setLabel(phase === "running" ? "Stop" : START);
     press.enable(phase !== "no gpu");
     bar.hidden = phase !== "running";
     bar.max = Math.max(1, model.get("parts"));
@@ -38,19 +63,15 @@ export default view({ label: "Measure this GPU", kind: "gpu-run" }, (root, model
 
   function draw() {
     paces.replaceChildren(...model.get("paces").map((text) => h("li", { text })));
-    const picture = ({ src, alt }) => (src ? h("img", { src, alt }) : h("p", { text: alt }));
-    pictures.replaceChildren(...model.get("pictures").map(picture));
+    pictures.replaceChildren(...model.get("pictures").map(pictureOf));
   }
 
-  root.append(
-    h("div", { class: "lk-row" }, press.element, bar),
-    words.element,
-    details,
-    paces,
-    pictures,
-  );
+  const row = h("div", { class: "lk-row" }, press.element, bar);
+  root.append(row, words.element, details, paces, pictures);
   watch(life, model, ["phase", "part", "parts", "sentence", "printed"], show);
   watch(life, model, ["pictures", "paces"], draw);
   show();
   draw();
-});
+}
+
+export default view({ label: "Measure this GPU", kind: "gpu-run" }, fillGpuRun);
