@@ -1,5 +1,6 @@
 // Five messages to the kernel, one after the other; the quickest is what the way there and back
-// takes. (The first often waits until the kernel has run the cells that were started after this one.)
+// takes. (The first often waits until the kernel has run the cells that were started after this
+// one.)
 
 import { h } from "../base/elements.js";
 import { listen, put } from "../base/model.js";

@@ -1,101 +1,245 @@
-// Four workers: a lane for each rank, a column for each step, and between the lanes what an all-reduce carries from one to
-// all. What has no step yet is an open place; a recorded training is faint.
+// Four workers: a lane for each rank, a column for each step, and between the lanes what an
+// all-reduce carries from one to all. What has no step yet is an open place; a recorded training is
+// faint.
 
 import { button, segmented, sentence, toggle, traitChoice } from "../base/controls.js";
 import { h, rich } from "../base/elements.js";
 import { put, watch } from "../base/model.js";
 import { view } from "../base/root.js";
 
-const DID = { stepped: "stepped", skipped: "skipped", found: "inf here" };
+/** @import { Life } from "../base/lifetime.js" */
+/** @import { Model } from "../base/model.js" */
+
+/**
+ * @typedef {object} Traits
+ * @property {boolean} agree
+ * @property {boolean} sharded
+ * @property {string} way
+ * @property {"ready" | "training" | "ending"} phase
+ * @property {string} sentence
+ * @property {string[]} _ways
+ * @property {Lanes} _lanes
+ */
+
+/**
+ * @typedef {object} Lanes
+ * @property {string} recorded When and where, of a training on record; "" of one of today.
+ * @property {number} total Steps.
+ * @property {boolean} agree Whether the ranks agree on found_inf.
+ * @property {string[]} lanes What each rank holds.
+ * @property {Column[]} steps Those that were taken.
+ */
+
+/** @typedef {{ step: number, loss: string, ranks: Rank[] }} Column */
+
+/**
+ * How one rank fared in one step.
+ *
+ * @typedef {object} Rank
+ * @property {string} scale
+ * @property {boolean} stepped
+ * @property {boolean} found Whether it met inf.
+ * @property {boolean} apart Whether its scale is not that of most ranks.
+ */
+
 const DRAWN_MS = 300; // how long inf takes from the rank that met it to the others
 
-// How one rank fared in one step; `link` is what the all-reduce carried between this lane and the next.
-function laneCell(rank, column, i, agree) {
-  const cell = h("td");
-  if (!rank) {
-    cell.append(h("span", { class: "wk-step", data: { did: "" } }));
-    return cell;
-  }
-  const did = rank.found ? "found" : rank.stepped ? "stepped" : "skipped";
-  const first = column.ranks.findIndex((one) => one.found);
-  const spread = first >= 0 && column.ranks.every((one) => !one.stepped);
-  cell.dataset.link = spread ? (i < first ? "up" : "down") : agree ? "clean" : "none";
-  const words = did === "found" && rank.stepped ? "inf, stepped" : DID[did];
-  const scale = h("b", { data: { apart: rank.apart } }, rich(rank.scale));
-  cell.append(
-    h(
-      "span",
-      { class: "wk-step", data: { did: rank.stepped ? "stepped" : "skipped", found: rank.found } },
-      scale,
-      h("small", { text: words }),
-    ),
+// --- the table of lanes --------------------------------------------------------------------------
+
+/**
+ * How one rank fared in one step; `link` is what the all-reduce carried between this lane and the
+ * next.
+ *
+ * @param {Column | undefined} column undefined: a step that is not taken yet
+ * @param {number} r the rank's number
+ * @param {boolean} agree
+ */
+function laneCell(column, r, agree) {
+  if (!column?.ranks[r]) return h("td", {}, h("span", { class: "wk-step", data: { did: "" } }));
+  const { scale, stepped, found, apart } = column.ranks[r];
+  const about = {
+    class: "wk-step",
+    data: { did: stepped ? "stepped" : "skipped", found },
+  };
+  const step = h(
+    "span",
+    about,
+    h("b", { data: { apart } }, rich(scale)),
+    h("small", { text: fateOfRank(column.ranks[r]) }),
   );
-  return cell;
+  return h("td", { data: { link: linkBelow(column.ranks, r, agree) } }, step);
+}
+
+/** @param {Rank} rank */
+function fateOfRank({ stepped, found }) {
+  if (found) return stepped ? "inf, stepped" : "inf here";
+  return stepped ? "stepped" : "skipped";
+}
+
+/**
+ * What went between a lane and the next: inf goes up and down from the first rank that met it.
+ *
+ * @param {readonly Rank[]} ranks
+ * @param {number} r
+ * @param {boolean} agree
+ */
+function linkBelow(ranks, r, agree) {
+  const first = ranks.findIndex((rank) => rank.found);
+  const spread = first >= 0 && ranks.every((rank) => !rank.stepped);
+  if (spread) return r < first ? "up" : "down";
+  return agree ? "clean" : "none";
+}
+
+/**
+ * What the ranks were told when they asked for inf.
+ *
+ * @param {Column | undefined} column
+ * @param {boolean} agree
+ */
+function foundOfAll(column, agree) {
+  if (!column) return "";
+  if (!agree) return "not asked";
+  return column.ranks.some((rank) => rank.stepped) ? "no" : "yes";
+}
+
+/**
+ * @param {string} kind
+ * @param {string} name
+ * @param {string} about
+ * @param {readonly HTMLElement[]} cells
+ */
+function laneRow(kind, name, about, cells) {
+  const quiet = about ? h("small", { class: "lk-quiet", text: about }) : null;
+  return h("tr", { class: kind }, h("th", { scope: "row" }, name, quiet), ...cells);
 }
 
 function laneTable() {
-  const [head, body] = [h("thead"), h("tbody")];
+  const head = h("thead");
+  const body = h("tbody");
   const element = h("table", { class: "lk-table wk-lanes" }, head, body);
-  let known = { steps: [] };
-  const row = (name, about, cells, kind) =>
-    h(
-      "tr",
-      { class: kind },
-      h(
-        "th",
-        { scope: "row" },
-        name,
-        about ? h("small", { class: "lk-quiet", text: about }) : null,
-      ),
-      ...cells,
+  let shownSteps = 0;
+
+  /** @param {Lanes} lanes */
+  function show({ steps, total, agree, recorded, lanes }) {
+    const count = Math.max(total, steps.length);
+    /** @type {(Column | undefined)[]} */
+    const columns = Array.from({ length: count }, (_, i) => steps[i]);
+    const isNew = steps.length === shownSteps + 1 && !recorded;
+    const newest = isNew ? steps.length - 1 : -1; // the step that came just now
+    const numbers = columns.map((_, i) => h("th", { scope: "col", text: i + 1 }));
+    const rows = lanes.map((about, r) => {
+      const cells = columns.map((column) => laneCell(column, r, agree));
+      cells[newest]?.classList.add("wk-new");
+      return laneRow("wk-lane", `rank ${r}`, about, cells);
+    });
+    const found = columns.map((column) => {
+      const said = foundOfAll(column, agree);
+      return h("td", { data: { said }, text: said });
+    });
+    const losses = columns.map((column) => h("td", { text: column?.loss ?? "" }));
+    head.replaceChildren(h("tr", {}, h("th", { scope: "col", text: "step" }), ...numbers));
+    body.replaceChildren(
+      ...rows,
+      laneRow("wk-sum", "found_inf, of all", "", found),
+      laneRow("wk-sum", "loss", "mean of the ranks", losses),
     );
+    element.toggleAttribute("data-recorded", Boolean(recorded));
+    shownSteps = steps.length;
+  }
+  return { element, show };
+}
+
+// --- controls ------------------------------------------------------------------------------------
+
+/** @param {Model<Traits>} model */
+function workerControls(model) {
+  const holds = [
+    { value: "true", label: "a part (FSDP2)" },
+    { value: "false", label: "all weights (DDP)" },
+  ];
   return {
-    element,
-    show(now) {
-      const { steps, total, agree, recorded } = now;
-      const columns = Array.from({ length: Math.max(total, steps.length) }, (_, i) => steps[i]);
-      const fresh = steps.length === known.steps.length + 1 && !recorded ? steps.length - 1 : -1; // the step that came just now
-      head.replaceChildren(
-        h(
-          "tr",
-          {},
-          h("th", { scope: "col", text: "step" }),
-          ...columns.map((_, i) => h("th", { scope: "col", text: i + 1 })),
-        ),
-      );
-      const lanes = now.lanes.map((about, r) =>
-        row(
-          `rank ${r}`,
-          about,
-          columns.map((column, i) => {
-            const cell = laneCell(column?.ranks[r], column, r, agree);
-            cell.classList.toggle("wk-new", i === fresh);
-            return cell;
-          }),
-          "wk-lane",
-        ),
-      );
-      const said = (column) =>
-        !column
-          ? ""
-          : !agree
-            ? "not asked"
-            : column.ranks.some((rank) => rank.stepped)
-              ? "no"
-              : "yes";
-      const answer = columns.map((column) =>
-        h("td", { data: { said: said(column) }, text: said(column) }),
-      );
-      const loss = columns.map((column) => h("td", { text: column?.loss ?? "" }));
-      body.replaceChildren(
-        ...lanes,
-        row("found_inf, of all", "", answer, "wk-sum"),
-        row("loss", "mean of the ranks", loss, "wk-sum"),
-      );
-      element.toggleAttribute("data-recorded", Boolean(recorded));
-      known = now;
-    },
+    train: button({
+      label: "Train",
+      kind: "primary",
+      onPress: () => model.send({ do: "train" }),
+    }),
+    stop: button({ label: "Stop", onPress: () => model.send({ do: "stop" }) }),
+    held: segmented({
+      label: "each rank holds",
+      options: holds,
+      value: String(model.get("sharded")),
+      onChange: (to) => put(model, { sharded: to === "true" }),
+    }),
+    way: traitChoice(model, "way", "gradients are added up in", model.get("_ways")),
+    agree: toggle({
+      label: "the ranks agree on found_inf",
+      value: model.get("agree"),
+      onChange: (to) => put(model, { agree: to }),
+    }),
   };
+}
+
+function laneKey() {
+  return h(
+    "p",
+    { class: "lk-quiet wk-key" },
+    h("i", { class: "wk-step", data: { did: "stepped" } }),
+    "a step",
+    h("i", { class: "wk-step", data: { did: "skipped" } }),
+    "skipped",
+    "; in each, the scale of the rank",
+  );
+}
+
+/**
+ * @param {HTMLElement} root
+ * @param {Model<Traits>} model
+ * @param {Life} life
+ */
+function fillWorkers(root, model, life) {
+  const { train, stop, held, way, agree } = workerControls(model);
+  const step = h("span", { class: "lk-quiet" });
+  const made = h("span", { class: "lk-quiet wk-made" });
+  const table = laneTable();
+  const words = sentence();
+
+  function show() {
+    const phase = model.get("phase");
+    const { recorded, steps, total } = model.get("_lanes");
+    root.dataset.phase = phase;
+    root.dataset.steps = String(recorded ? 0 : steps.length);
+    train.element.setAttribute("aria-disabled", String(phase !== "ready"));
+    stop.element.setAttribute("aria-disabled", String(phase !== "training"));
+    train.element.toggleAttribute("data-invites", phase === "ready" && Boolean(recorded));
+    held.set(String(model.get("sharded")));
+    way.set(model.get("way"));
+    agree.set(model.get("agree"));
+    step.textContent = recorded || !steps.length ? "" : `step ${steps.length} of ${total}`;
+    made.textContent = recorded;
+    words.say(model.get("sentence"));
+  }
+
+  function draw() {
+    table.show(model.get("_lanes"));
+    // A record is all that a page has: it is not faint.
+    if (model.onPage) table.element.removeAttribute("data-recorded");
+    show();
+  }
+
+  const title = h("span", { class: "lk-title", text: "Four workers" });
+  for (const one of [train, stop, held, way, agree]) one.element.hidden = Boolean(model.onPage);
+  root.style.setProperty("--wk-drawn", `${DRAWN_MS}ms`);
+  root.append(
+    h("div", { class: "lk-head" }, title, step, made),
+    h("div", { class: "lk-row" }, train.element, stop.element),
+    h("div", { class: "lk-row" }, held.element, way.element, agree.element),
+    words.element,
+    h("div", { class: "wk-room" }, table.element),
+    laneKey(),
+  );
+  watch(life, model, ["phase", "sentence", "sharded", "way", "agree"], show);
+  watch(life, model, ["_lanes"], draw);
+  draw();
 }
 
 export default view(
@@ -104,81 +248,5 @@ export default view(
     kind: "workers",
     alone: (model) => Boolean(model.onPage && model.get("_lanes").recorded),
   },
-  (root, model, life) => {
-    const [train, stop] = [["Train", "primary"], ["Stop"]].map(([label, kind]) =>
-      button({ label, kind, onPress: () => model.send({ do: label.toLowerCase() }) }),
-    );
-    const step = h("span", { class: "lk-quiet" });
-    const made = h("span", { class: "lk-quiet wk-made" });
-    const flag = (value) => ({
-      value: String(value),
-      label: value ? "a part (FSDP2)" : "all weights (DDP)",
-    });
-    const held = segmented({
-      label: "each rank holds",
-      options: [true, false].map(flag),
-      value: String(model.get("sharded")),
-      onChange: (to) => put(model, { sharded: to === "true" }),
-    });
-    const way = traitChoice(model, "way", "gradients are added up in", model.get("_ways"));
-    const agree = toggle({
-      label: "the ranks agree on found_inf",
-      value: model.get("agree"),
-      onChange: (to) => put(model, { agree: to }),
-    });
-    const table = laneTable();
-    const words = sentence();
-    const key = h(
-      "p",
-      { class: "lk-quiet wk-key" },
-      ...[
-        ["stepped", "a step"],
-        ["skipped", "skipped"],
-      ].flatMap(([did, text]) => [h("i", { class: "wk-step", data: { did } }), text]),
-      "; in each, the scale of the rank",
-    );
-
-    function show() {
-      const [phase, now] = [model.get("phase"), model.get("_lanes")];
-      root.dataset.phase = phase;
-      root.dataset.steps = String(now.recorded ? 0 : now.steps.length);
-      for (const [one, on] of [
-        [train, phase === "ready"],
-        [stop, phase === "training"],
-      ])
-        one.element.setAttribute("aria-disabled", String(!on));
-      train.element.toggleAttribute("data-invites", phase === "ready" && Boolean(now.recorded));
-      held.set(String(model.get("sharded")));
-      way.set(model.get("way"));
-      agree.set(model.get("agree"));
-      step.textContent =
-        now.recorded || !now.steps.length ? "" : `step ${now.steps.length} of ${now.total}`;
-      made.textContent = now.recorded;
-      words.say(model.get("sentence"));
-    }
-    for (const one of [train, stop, held, way, agree]) one.element.hidden = Boolean(model.onPage);
-    const draw = () => {
-      table.show(model.get("_lanes"));
-      if (model.onPage) table.element.removeAttribute("data-recorded"); // a record is all that a page has: it is not faint
-      show();
-    };
-    root.style.setProperty("--wk-drawn", `${DRAWN_MS}ms`);
-    root.append(
-      h(
-        "div",
-        { class: "lk-head" },
-        h("span", { class: "lk-title", text: "Four workers" }),
-        step,
-        made,
-      ),
-      h("div", { class: "lk-row" }, train.element, stop.element),
-      h("div", { class: "lk-row" }, held.element, way.element, agree.element),
-      words.element,
-      h("div", { class: "wk-room" }, table.element),
-      key,
-    );
-    watch(life, model, ["phase", "sentence", "sharded", "way", "agree"], show);
-    watch(life, model, ["_lanes"], draw);
-    draw();
-  },
+  fillWorkers,
 );
