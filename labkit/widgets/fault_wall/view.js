@@ -1,55 +1,162 @@
-// A wall of cards: symptom in front, cause behind. The kernel finds, turns and runs them; here they are drawn.
+// A wall of cards: symptom in front, cause behind. The kernel finds, turns and runs them; here they
+// are drawn.
 
 import { figure } from "../base/canvas.js";
 import { button, sentence, traitChoice } from "../base/controls.js";
-import { h, rich } from "../base/elements.js";
+import { h, placeOf, rich } from "../base/elements.js";
 import { put, watch } from "../base/model.js";
-import { inkCross, inkLine, inkLosses, inkNames, inkSteps } from "../base/plot.js";
+import { inkCross, inkLine, inkLosses, inkNames, inkSteps, stepPlot } from "../base/plot.js";
 import { view } from "../base/root.js";
 import { colours } from "../base/theme.js";
 
+/** @import { Figure, Pen } from "../base/canvas.js" */
+/** @import { Life } from "../base/lifetime.js" */
+/** @import { Model } from "../base/model.js" */
+/** @import { CurveEnd, Point } from "../base/plot.js" */
+/** @import { Palette } from "../base/theme.js" */
+
+/**
+ * @typedef {object} Traits
+ * @property {string} query
+ * @property {string} kind "all", or a kind of symptom.
+ * @property {string[]} shown The ids of the cards that were found, the best match first.
+ * @property {string} sentence
+ * @property {Record<string, Outcomes>} outcomes By the id of the card.
+ * @property {Front[]} _cards
+ * @property {string[]} _kinds
+ * @property {Record<string, Behind>} _behind By the id of the card; of those that were turned.
+ */
+
+/** @typedef {"broken" | "cured"} Form */
+
+/** @typedef {{ [form in Form]?: Outcome }} Outcomes What came of each form that was run. */
+
+/**
+ * @typedef {object} Outcome
+ * @property {(number | null)[]} losses null where one is inf or NaN.
+ * @property {boolean} failed
+ * @property {string} sentence
+ */
+
+/**
+ * What is seen before a card is turned.
+ *
+ * @typedef {object} Front
+ * @property {string} id
+ * @property {string} symptom
+ * @property {string[]} errors
+ * @property {string} kind
+ * @property {boolean} runs Whether it can be run.
+ */
+
+/**
+ * What a turned card shows.
+ *
+ * @typedef {object} Behind
+ * @property {string} title
+ * @property {[name: string, text: string][]} told
+ * @property {{ name: string, address: string }[]} threads Where it was reported.
+ * @property {[broken: CodeLine[], cured: CodeLine[]]} code
+ */
+
+/** @typedef {[text: string, differs: boolean]} CodeLine */
+
+/** @type {Form[]} */
+const FORM_NAMES = ["broken", "cured"];
+
+/** @type {Record<Form, { name: string, colour: "bad" | "good", width: number, label: string }>} */
 const FORMS = {
-  broken: { name: "as it fails", colour: "bad", width: 4 },
-  cured: { name: "repaired", colour: "good", width: 1.75 },
+  broken: { name: "as it fails", colour: "bad", width: 4, label: "Run it" },
+  cured: { name: "repaired", colour: "good", width: 1.75, label: "Run it repaired" },
 };
+const WAITS = "running, or waiting for the cell that runs …";
 
-// --- what came of a run -----------------------------------------------------------------------------------------------
-
-// The losses of both forms, one line each; where one is inf or NaN the line has a gap, and ends in a cross.
-function lossPicture(life, outcomes, tint) {
-  const picture = figure({ life, label: "The loss of each step", height: 170, draw });
-  function draw(pen, wide) {
-    const curves = Object.entries(outcomes()).map(([form, { losses }]) => [
-      FORMS[form],
-      losses.map((loss) => loss ?? NaN),
-    ]);
-    const total = Math.max(2, ...curves.map(([, losses]) => losses.length));
-    const [left, end, top, height] = [46, wide - 84, 26, 112];
-    const plot = { pen, tint, left, end, total, x: (step) => left + ((end - left) * step) / total };
-    const y = inkLosses(
-      plot,
-      { top, height },
-      "Loss, log scale",
-      curves.map(([, losses]) => losses),
-    );
-    inkSteps(plot, top + height);
-    const labels = [];
-    for (const [{ name, colour, width }, losses] of curves) {
-      const points = losses.map((loss, i) => [plot.x(i + 1), y(loss)]);
-      const last = points.findLast(([, at]) => Number.isFinite(at)) ?? [left, top];
-      inkLine(plot, points, tint[colour], width);
-      if (points.length && !Number.isFinite(points.at(-1)[1]))
-        inkCross(plot, ...last, 4, tint[colour]);
-      if (points.length) labels.push({ name, fill: tint[colour], x: last[0] + 8, y: last[1] });
-    }
-    inkNames(plot, labels, 16);
-  }
-  return picture;
+/**
+ * The forms that were run, in the order in which that was done.
+ *
+ * @param {Outcomes} outcomes
+ */
+function entriesOf(outcomes) {
+  return /** @type {[Form, Outcome][]} */ (Object.entries(outcomes));
 }
 
-// --- a card -----------------------------------------------------------------------------------------------------------
+// --- what came of a run --------------------------------------------------------------------------
 
-function codeOf(name, lines) {
+/**
+ * The losses of both forms, one line each; where one is inf or NaN the line has a gap, and ends in a
+ * cross.
+ *
+ * @param {Life} life
+ * @param {() => Outcomes} outcomes
+ * @param {Palette} tint
+ */
+function lossPicture(life, outcomes, tint) {
+  /**
+   * @param {Pen} pen
+   * @param {number} width
+   */
+  function draw(pen, width) {
+    const curves = entriesOf(outcomes()).map(([form, { losses }]) => ({
+      form,
+      losses: losses.map((loss) => loss ?? NaN),
+    }));
+    const total = Math.max(2, ...curves.map(({ losses }) => losses.length));
+    const panel = { top: 26, height: 112 };
+    const plot = stepPlot(pen, width, tint, { total, left: 46, right: 84 });
+    const all = curves.map(({ losses }) => losses);
+    const y = inkLosses(plot, panel, "Loss, log scale", all);
+    inkSteps(plot, panel.top + panel.height);
+    /** @type {CurveEnd[]} */
+    const names = [];
+    for (const { form, losses } of curves) {
+      if (!losses.length) continue;
+      const { name, colour, width: line } = FORMS[form];
+      const fill = tint[colour];
+      /** @type {Point[]} */
+      const points = losses.map((loss, i) => [plot.x(i + 1), y(loss)]);
+      const last = points.findLast(([, at]) => Number.isFinite(at)) ?? [plot.left, panel.top];
+      inkLine(plot, points, fill, line);
+      if (points[points.length - 1] !== last) inkCross(plot, last[0], last[1], 4, fill);
+      names.push({ name, fill, x: last[0] + 8, y: last[1] });
+    }
+    inkNames(plot, names, 16);
+  }
+  return figure({ life, label: "The loss of each step", height: 170, draw });
+}
+
+/**
+ * What is said of each form that was run or will be.
+ *
+ * @param {Outcomes} outcomes
+ * @param {Set<Form>} waiting
+ */
+function newsLines(outcomes, waiting) {
+  const lines = [];
+  for (const [form, { sentence: text, failed }] of entriesOf(outcomes)) {
+    if (!waiting.has(form)) lines.push(newsLine(form, text, failed ? "fails" : "well"));
+  }
+  for (const form of waiting) lines.push(newsLine(form, WAITS, "waits"));
+  return lines;
+}
+
+/**
+ * @param {Form} form
+ * @param {string} text
+ * @param {"fails" | "well" | "waits"} how
+ */
+function newsLine(form, text, how) {
+  const name = h("b", { text: `${FORMS[form].name}: ` });
+  return h("p", { class: "pw-said", data: { form, how } }, name, rich(text));
+}
+
+// --- a card --------------------------------------------------------------------------------------
+
+/**
+ * @param {Form} form
+ * @param {CodeLine[]} lines
+ */
+function codeOf(form, lines) {
+  const { name } = FORMS[form];
   const rows = lines.flatMap(([text, differs]) => [differs ? h("mark", { text }) : text, "\n"]);
   return h(
     "figure",
@@ -59,11 +166,16 @@ function codeOf(name, lines) {
   );
 }
 
-// Text in which `this` is code.
+/**
+ * Text in which `this` is code.
+ *
+ * @param {string} text
+ */
 function quoted(text) {
   return text.split("`").map((part, i) => (i % 2 ? h("code", { text: part }) : rich(part)));
 }
 
+/** @param {Behind} behind */
 function backOf({ title, told, threads, code }) {
   const links = threads.flatMap(({ name, address }, i) => [
     i ? ", " : "",
@@ -77,49 +189,54 @@ function backOf({ title, told, threads, code }) {
   return [
     h("p", { class: "lk-title pw-title", text: title }),
     h("dl", {}, ...terms, h("dt", { text: "Reported" }), h("dd", {}, ...links)),
-    h("div", { class: "pw-codes" }, codeOf("as it fails", broken), codeOf("repaired", cured)),
+    h("div", { class: "pw-codes" }, codeOf("broken", broken), codeOf("cured", cured)),
   ];
 }
 
-function makeCard({ id, symptom, errors, kind, runs: runnable }, { life, model, palette }) {
-  const outcomes = () => model.get("outcomes")[id] ?? {};
-  const runs = Object.fromEntries(
-    Object.keys(FORMS).map((form) => [
-      form,
-      button({ label: form === "broken" ? "Run it" : "Run it repaired", onPress: () => ask(form) }),
-    ]),
-  );
-  const news = h("div", { class: "pw-news", role: "status" });
-  const back = h("div", { class: "pw-back" });
-  const opened = h("details", {}, h("summary", { text: "What is it?" }), back);
-  const results = h("div", { class: "pw-results", hidden: true }, news);
-  const shownErrors = errors.length
-    ? h("pre", { class: "pw-errors", text: errors.join("\n") })
-    : null;
-  const front = h(
+/** @param {Front} front */
+function frontOf({ symptom, errors, kind }) {
+  const said = errors.length ? h("pre", { class: "pw-errors", text: errors.join("\n") }) : null;
+  return h(
     "div",
     { class: "pw-front" },
     h("span", { class: "lk-quiet", text: kind }),
     h("p", { class: "pw-symptom", text: symptom }),
-    shownErrors,
+    said,
   );
-  const element = h(
-    "article",
-    { class: "pw-card", "aria-label": symptom, data: { id } },
-    front,
-    h(
-      "div",
-      { class: "lk-row", hidden: !runnable || model.onPage },
-      runs.broken.element,
-      runs.cured.element,
-    ),
-    results,
-    opened,
-  );
-  const waiting = new Set();
-  runs.cured.element.hidden = true; // what it was comes first
-  let picture = null;
+}
 
+/** @typedef {ReturnType<typeof makeCard>} Card */
+
+/**
+ * @param {Front} front
+ * @param {{ model: Model<Traits>, life: Life, palette: Palette }} given
+ */
+function makeCard(front, { model, life, palette }) {
+  const { id } = front;
+  /** @returns {Outcomes} */
+  const outcomes = () => model.get("outcomes")[id] ?? {};
+  /** @type {Set<Form>} */
+  const waiting = new Set();
+  /** @type {Figure | null} */
+  let picture = null;
+  const buttons = FORM_NAMES.map((form) =>
+    button({ label: FORMS[form].label, onPress: () => ask(form) }),
+  );
+  const runCured = buttons[1].element;
+  const news = h("div", { class: "pw-news", role: "status" });
+  const back = h("div", { class: "pw-back" });
+  const opened = h("details", {}, h("summary", { text: "What is it?" }), back);
+  const results = h("div", { class: "pw-results", hidden: true }, news);
+  const runs = h(
+    "div",
+    { class: "lk-row", hidden: !front.runs || model.onPage },
+    ...buttons.map((one) => one.element),
+  );
+  const about = { class: "pw-card", "aria-label": front.symptom, data: { id } };
+  const element = h("article", about, frontOf(front), runs, results, opened);
+  runCured.hidden = true; // what it was comes first
+
+  /** @param {Form} form */
   function ask(form) {
     if (waiting.has(form)) return;
     waiting.add(form);
@@ -128,130 +245,153 @@ function makeCard({ id, symptom, errors, kind, runs: runnable }, { life, model, 
   }
   opened.addEventListener("toggle", () => {
     element.toggleAttribute("data-turned", opened.open);
-    if (opened.open) runs.cured.element.hidden = false;
-    if (opened.open) model.send({ turn: id });
+    if (!opened.open) return;
+    runCured.hidden = false;
+    model.send({ turn: id });
   });
 
   function show() {
-    const known = model.get("_behind")[id];
-    if (known && !back.childElementCount) back.append(...backOf(known));
-    const said = Object.entries(outcomes());
+    const behind = model.get("_behind")[id];
+    const said = Object.values(outcomes());
+    if (behind && !back.childElementCount) back.append(...backOf(behind));
     results.hidden = !said.length && !waiting.size;
-    const lines = [
-      ...said
-        .filter(([form]) => !waiting.has(form))
-        .map(([form, { sentence, failed }]) => [form, sentence, failed ? "fails" : "well"]),
-      ...[...waiting].map((form) => [
-        form,
-        "running, or waiting for the cell that runs …",
-        "waits",
-      ]),
-    ];
-    news.replaceChildren(
-      ...lines.map(([form, text, how]) =>
-        h(
-          "p",
-          { class: "pw-said", data: { form, how } },
-          h("b", { text: `${FORMS[form].name}: ` }),
-          rich(text),
-        ),
-      ),
-    );
-    if (said.some(([, { losses }]) => losses.length > 1)) {
-      if (!picture) results.append((picture = lossPicture(life, outcomes, palette)).element);
-      picture.redraw();
-    }
+    news.replaceChildren(...newsLines(outcomes(), waiting));
+    if (said.some(({ losses }) => losses.length > 1)) showLosses();
   }
+
+  function showLosses() {
+    if (!picture) {
+      picture = lossPicture(life, outcomes, palette);
+      results.append(picture.element);
+    }
+    picture.redraw();
+  }
+
   return {
+    id,
     element,
     show,
     redraw: () => picture?.redraw(),
+    /** The kernel has run something. */
     arrived() {
-      for (const form of Object.keys(outcomes())) waiting.delete(form);
+      for (const [form] of entriesOf(outcomes())) waiting.delete(form);
       show();
     },
   };
 }
 
-// --- the wall ---------------------------------------------------------------------------------------------------------
+// --- the wall ------------------------------------------------------------------------------------
 
-// Arrow keys go from card to card: to the same control of the next one.
-function walk(root, life) {
+/** @type {Record<string, number>} */
+const CARD_KEYS = { ArrowDown: 1, ArrowUp: -1 };
+
+/**
+ * Arrow keys go from card to card: to the same control of the next one.
+ *
+ * @param {HTMLElement} root
+ * @param {Life} life
+ */
+function walkCards(root, life) {
   life.listen(root, "keydown", (event) => {
-    const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    const card = event.target.closest(".pw-card");
-    if (!by || !card || !event.target.matches(".pw-card > .lk-row > button, summary")) return;
-    const stops = [
-      ...root.querySelectorAll(
-        `.pw-card:not([hidden]) ${event.target.matches("summary") ? "> details > summary" : "> .lk-row > button:first-child"}`,
-      ),
-    ];
+    const by = CARD_KEYS[event.key];
+    const place = placeOf(event);
+    const card = place.closest(".pw-card");
+    if (!by || !card || !place.matches(".pw-card > .lk-row > button, summary")) return;
+    const control = place.matches("summary") ? "details > summary" : ".lk-row > button:first-child";
+    /** @type {NodeListOf<HTMLElement>} */
+    const stops = root.querySelectorAll(`.pw-card:not([hidden]) > ${control}`);
+    const here = [...stops].findIndex((stop) => card.contains(stop));
     event.preventDefault();
-    const here = stops.findIndex((stop) => card.contains(stop));
     stops[here + by]?.focus();
   });
 }
 
-// On a page without a kernel: the cards of a kind that have all of these words.
+/**
+ * On a page without a kernel: the cards of a kind that have all of these words.
+ *
+ * @param {Model<Traits>} model
+ */
 function foundOnPage(model) {
   const words = model.get("query").toLowerCase().split(/\s+/).filter(Boolean);
-  const text = (card) => JSON.stringify([card, model.get("_behind")[card.id]]).toLowerCase();
-  const ofKind = model
-    .get("_cards")
-    .filter((card) => ["all", card.kind].includes(model.get("kind")));
-  const shown = ofKind
-    .filter((card) => words.every((word) => text(card).includes(word)))
-    .map(({ id }) => id);
-  const number = `${shown.length} card${shown.length === 1 ? "" : "s"}`;
-  return {
-    shown,
-    sentence: words.length
-      ? `${number} with these words.`
-      : `${number}. Paste the error message that you have, or a word.`,
-  };
+  const shown = [];
+  for (const card of model.get("_cards")) {
+    const text = JSON.stringify([card, model.get("_behind")[card.id]]).toLowerCase();
+    const ofKind = ["all", card.kind].includes(model.get("kind"));
+    if (ofKind && words.every((word) => text.includes(word))) shown.push(card.id);
+  }
+  const count = `${shown.length} card${shown.length === 1 ? "" : "s"}`;
+  const invitation = `${count}. Paste the error message that you have, or a word.`;
+  return { shown, sentence: words.length ? `${count} with these words.` : invitation };
+}
+
+/**
+ * Hide the cards that were not found, and put the best match first.
+ *
+ * @param {HTMLElement} wall
+ * @param {readonly Card[]} cards
+ * @param {readonly string[]} shown
+ */
+function arrange(wall, cards, shown) {
+  const places = new Map(shown.map((id, i) => [id, i]));
+  /** @param {Card} card */
+  const placeOfCard = ({ id }) => places.get(id) ?? shown.length;
+  const order = cards.toSorted((a, b) => placeOfCard(a) - placeOfCard(b));
+  for (const { id, element } of cards) element.hidden = !places.has(id);
+  const elements = order.map(({ element }) => element);
+  if (elements.some((element, i) => wall.children[i] !== element)) wall.append(...elements);
+}
+
+/** @param {Model<Traits>} model */
+function searchField(model) {
+  const field = h("input", {
+    type: "text",
+    "aria-label": "An error message, or words to look for",
+    placeholder: "paste an error message, or a word",
+  });
+  field.value = model.get("query");
+  field.addEventListener("input", () => put(model, { query: field.value }));
+  return field;
+}
+
+/**
+ * @param {HTMLElement} root
+ * @param {Model<Traits>} model
+ * @param {Life} life
+ */
+function fillWall(root, model, life) {
+  const palette = colours(root, life, () => {
+    for (const card of cards) card.redraw();
+  });
+  const cards = model.get("_cards").map((front) => makeCard(front, { model, life, palette }));
+  const search = searchField(model);
+  const kinds = traitChoice(model, "kind", "Seen first", model.get("_kinds"));
+  const words = sentence();
+  const wall = h("div", { class: "pw-wall" }, ...cards.map(({ element }) => element));
+  root.append(h("div", { class: "lk-row pw-head" }, kinds.element, search), words.element, wall);
+  walkCards(root, life);
+
+  function find() {
+    const query = model.get("query");
+    arrange(wall, cards, model.get("shown"));
+    words.say(model.get("sentence"));
+    kinds.set(model.get("kind"));
+    if (search.value !== query && document.activeElement !== search) search.value = query;
+  }
+  function arrive() {
+    for (const card of cards) card.arrived();
+  }
+
+  if (model.onPage) watch(life, model, ["query", "kind"], () => put(model, foundOnPage(model)));
+  watch(life, model, ["shown", "sentence", "kind", "query"], find);
+  watch(life, model, ["_behind"], () => {
+    for (const card of cards) card.show();
+  });
+  watch(life, model, ["outcomes"], arrive);
+  find();
+  arrive();
 }
 
 export default view(
   { label: "The wall of faults", kind: "fault-wall", alone: (model) => Boolean(model.onPage) },
-  (root, model, life) => {
-    const palette = colours(root, life, () => {
-      for (const { redraw } of cards) redraw();
-    });
-    const cards = model.get("_cards").map((card) => makeCard(card, { life, model, palette }));
-    const search = h("input", {
-      type: "text",
-      "aria-label": "An error message, or words to look for",
-      placeholder: "paste an error message, or a word",
-    });
-    search.value = model.get("query");
-    search.addEventListener("input", () => put(model, { query: search.value }));
-    const options = model.get("_kinds");
-    const kinds = traitChoice(model, "kind", "Seen first", options);
-    const words = sentence();
-    const wall = h("div", { class: "pw-wall" }, ...cards.map(({ element }) => element));
-    root.append(h("div", { class: "lk-row pw-head" }, kinds.element, search), words.element, wall);
-    walk(root, life);
-
-    function find() {
-      const shown = model.get("shown");
-      const place = new Map(shown.map((id, i) => [id, i]));
-      for (const { element } of cards) element.hidden = !place.has(element.dataset.id);
-      const byPlace = (a, b) =>
-        (place.get(a.element.dataset.id) ?? Infinity) -
-        (place.get(b.element.dataset.id) ?? Infinity);
-      const order = [...cards].sort(byPlace).map(({ element }) => element);
-      if (order.some((element, i) => wall.children[i] !== element)) wall.append(...order); // the best match first
-      words.say(model.get("sentence"));
-      kinds.set(model.get("kind"));
-      if (search.value !== model.get("query") && document.activeElement !== search)
-        search.value = model.get("query");
-    }
-
-    if (model.onPage) watch(life, model, ["query", "kind"], () => put(model, foundOnPage(model)));
-    watch(life, model, ["shown", "sentence", "kind", "query"], find);
-    watch(life, model, ["_behind"], () => cards.forEach(({ show }) => show()));
-    watch(life, model, ["outcomes"], () => cards.forEach(({ arrived }) => arrived()));
-    find();
-    for (const { arrived } of cards) arrived();
-  },
+  fillWall,
 );
