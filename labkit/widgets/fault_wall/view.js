@@ -83,8 +83,8 @@ function entriesOf(outcomes) {
 // --- what came of a run --------------------------------------------------------------------------
 
 /**
- * The losses of both forms, one line each; where one is inf or NaN the line has a gap, and ends in a
- * cross.
+ * The losses of both forms, one line each; where one is inf or NaN the line has a gap, and ends in
+ * a cross.
  *
  * @param {Life} life
  * @param {() => Outcomes} outcomes

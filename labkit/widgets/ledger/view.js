@@ -1,23 +1,89 @@
-// The ledger of a forward pass. Python runs it and sends one row for each operation; the list that is chosen goes back. The table
-// is built once and then follows, so the focus stays. A page without a kernel has `_states`: rows and sentence of the usual lists,
-// of all allowed or denied, and of each single move.
+// The ledger of a forward pass. Python runs it and sends one row for each operation; the list that
+// is chosen goes back. The table is built once and then follows, so the focus stays. A page without
+// a kernel has `_states`: rows and sentence of the usual lists, of all allowed or denied, and of
+// each single move.
 
 import { button, headed, segmented, sentence, traitChoice } from "../base/controls.js";
-import { h, rich } from "../base/elements.js";
+import { h, placeOf, rich } from "../base/elements.js";
 import { put, watch } from "../base/model.js";
 import { view } from "../base/root.js";
 
+/** @import { Life } from "../base/lifetime.js" */
+/** @import { Model } from "../base/model.js" */
+
+/**
+ * @typedef {object} Traits
+ * @property {Moves} overrides
+ * @property {string} format_name
+ * @property {string} sentence
+ * @property {Row[]} _rows
+ * @property {Mark} _mark
+ * @property {{ title: string, lists: string[], formats: string[] }} _about
+ */
+
+/** @typedef {Record<string, string>} Moves key of a row -> the list that it is moved to */
+/** @typedef {Pick<Traits, "_mark" | "_rows" | "sentence">} Ran What a forward pass decides. */
+/** @typedef {Traits & { _states?: Record<string, Ran> }} PageTraits A page may have more. */
+
+/**
+ * The largest error of one rounding.
+ *
+ * @typedef {object} Mark
+ * @property {number} at Where it stands on a bar, from 0 to 1.
+ * @property {string} text
+ * @property {string} format
+ */
+
+/**
+ * An operation.
+ *
+ * @typedef {object} Row
+ * @property {string} key
+ * @property {string} op Its name.
+ * @property {string} where
+ * @property {string} why
+ * @property {string} list
+ * @property {string} home Its own list.
+ * @property {boolean} moved
+ * @property {string[]} takes The formats of its inputs.
+ * @property {string} ran The format it ran in; "" where it did not run.
+ * @property {boolean} cast Whether its inputs were cast.
+ * @property {string} gives The format of its result; "" where there is none.
+ * @property {number} bar The length of its error, from 0 to 1.
+ * @property {string} error
+ * @property {string} flag What stands there in place of the error.
+ * @property {string} detail
+ * @property {string} problem
+ */
+
+const HEADS = {
+  rail: "",
+  op: "operation, and why it is there",
+  takes: "takes",
+  list: "list",
+  gives: "gives",
+  error: "error against FP32",
+};
+const POINT_AT_ONE = "Point at a row, or go there with Tab, to read more about it.";
+
+// --- the table -----------------------------------------------------------------------------------
+
+/**
+ * @param {readonly string[]} names of formats
+ * @param {string} className
+ */
 function chips(names, className) {
   return names.map((name) => h("span", { class: className, data: { format: name }, text: name }));
 }
 
-function ledgerRow(row, lists, onMove) {
-  const [into, knot, out] = ["lg-in", "lg-knot", "lg-out"].map((name) => h("i", { class: name }));
-  const why = h("span", { class: "lk-quiet lg-why" });
-  const takes = h("td", { class: "lg-takes" });
-  const gives = h("td", { class: "lg-gives" });
-  const bar = h("i");
-  const number = h("span", { class: "lg-number" });
+/** @typedef {(key: string, list: string) => void} OnMove */
+
+/**
+ * @param {Row} row
+ * @param {readonly string[]} lists
+ * @param {OnMove} onMove
+ */
+function listChoice(row, lists, onMove) {
   const offered = lists.includes(row.home) ? lists : [...lists, row.home];
   const choice = segmented({
     label: `List of ${row.key}`,
@@ -30,8 +96,29 @@ function ledgerRow(row, lists, onMove) {
     onChange: (name) => onMove(row.key, name),
     labelled: false,
   });
-  const segments = [...choice.element.querySelectorAll(".lk-segment")];
-  segments.forEach((segment, i) => (segment.dataset.home = String(offered[i] === row.home)));
+  /** @type {NodeListOf<HTMLElement>} */
+  const segments = choice.element.querySelectorAll(".lk-segment");
+  for (const [i, segment] of segments.entries()) {
+    segment.dataset.home = String(offered[i] === row.home);
+  }
+  return choice;
+}
+
+/**
+ * @param {Row} row
+ * @param {readonly string[]} lists
+ * @param {OnMove} onMove
+ */
+function ledgerRow(row, lists, onMove) {
+  const into = h("i", { class: "lg-in" });
+  const knot = h("i", { class: "lg-knot" });
+  const out = h("i", { class: "lg-out" });
+  const why = h("span", { class: "lk-quiet lg-why" });
+  const takes = h("td", { class: "lg-takes" });
+  const gives = h("td", { class: "lg-gives" });
+  const bar = h("i");
+  const number = h("span", { class: "lg-number" });
+  const choice = listChoice(row, lists, onMove);
   const name = h("span", { class: "lg-op", text: row.op });
   const where = h("span", { class: "lk-quiet lg-where", text: row.where });
   const element = h(
@@ -46,6 +133,10 @@ function ledgerRow(row, lists, onMove) {
   );
   return {
     element,
+    /**
+     * @param {Row} now
+     * @param {string | undefined} before what the operation above gives
+     */
     set(now, before) {
       element.classList.toggle("lg-moved", now.moved);
       element.classList.toggle("lg-broken", now.flag !== "" && now.gives !== "");
@@ -55,7 +146,7 @@ function ledgerRow(row, lists, onMove) {
       takes.replaceChildren(...chips(now.takes, "lk-chip"));
       gives.replaceChildren(...chips(now.gives ? [now.gives] : [], "lk-chip lk-filled"));
       choice.set(now.list);
-      into.dataset.format = now.takes.includes(before) ? before : (now.takes[0] ?? "");
+      into.dataset.format = now.takes.find((format) => format === before) ?? now.takes[0] ?? "";
       out.dataset.format = now.gives;
       knot.dataset.format = now.ran;
       knot.dataset.cast = String(now.cast);
@@ -65,30 +156,151 @@ function ledgerRow(row, lists, onMove) {
   };
 }
 
-function ledgerTable(model, onMove) {
-  const heads = {
-    rail: "",
-    op: "operation, and why it is there",
-    takes: "takes",
-    list: "list",
-    gives: "gives",
-    error: "error against FP32",
-  };
-  const columns = Object.keys(heads).map((name) => h("col", { class: `lg-c-${name}` }));
-  const { element, body } = headed("lg-table", Object.values(heads), h("colgroup", {}, ...columns));
-  let rows = new Map();
+/**
+ * @param {readonly string[]} lists
+ * @param {OnMove} onMove
+ */
+function ledgerTable(lists, onMove) {
+  const columns = Object.keys(HEADS).map((name) => h("col", { class: `lg-c-${name}` }));
+  const { element, body } = headed("lg-table", Object.values(HEADS), h("colgroup", {}, ...columns));
+  let keys = "";
+  /** @type {ReturnType<typeof ledgerRow>[]} */
+  let rows = [];
   return {
     element,
+    /** @param {readonly Row[]} now */
     set(now) {
-      if ([...rows.keys()].join() !== now.map((row) => row.key).join()) {
-        rows = new Map(
-          now.map((row) => [row.key, ledgerRow(row, model.get("_about").lists, onMove)]),
-        );
-        body.replaceChildren(...[...rows.values()].map((row) => row.element));
+      const wanted = now.map((row) => row.key).join();
+      if (keys !== wanted) {
+        keys = wanted;
+        rows = now.map((row) => ledgerRow(row, lists, onMove));
+        body.replaceChildren(...rows.map((row) => row.element));
       }
-      now.forEach((row, i) => rows.get(row.key).set(row, now[i - 1]?.gives));
+      for (const [i, row] of rows.entries()) row.set(now[i], now[i - 1]?.gives);
     },
   };
+}
+
+// --- moves ---------------------------------------------------------------------------------------
+
+/**
+ * What a page without a kernel knows of a forward pass with these moves.
+ *
+ * @param {Model<PageTraits>} model
+ * @param {Moves} overrides
+ */
+function ranBefore(model, overrides) {
+  const homes = Object.fromEntries(model.get("_rows").map(({ key, home }) => [key, home]));
+  const keys = Object.keys(overrides).filter((key) => overrides[key] !== homes[key]);
+  const moved = keys.sort().map((key) => `${key}=${overrides[key]}`);
+  const ran = model.get("_states")?.[[model.get("format_name"), ...moved].join(";")];
+  return ran && { ...ran, overrides };
+}
+
+/**
+ * What moves operations. A page without a kernel shows the latest move alone where it does not know
+ * all of them.
+ *
+ * @param {Model<PageTraits>} model
+ */
+function mover(model) {
+  /** @type {Moves} */
+  let last = {};
+
+  /** @param {Partial<Traits>} changes */
+  function send(changes) {
+    put(model, changes);
+    const all = model.get("overrides");
+    const ran = ranBefore(model, all) ?? ranBefore(model, last) ?? ranBefore(model, {});
+    if (ran) put(model, ran);
+  }
+  return {
+    send,
+    /** @type {OnMove} */
+    move(key, list) {
+      last = { [key]: list };
+      send({ overrides: { ...model.get("overrides"), ...last } });
+    },
+    /** @param {string} list */
+    moveAll(list) {
+      const moves = model.get("_rows").map(({ key }) => [key, list]);
+      send({ overrides: Object.fromEntries(moves) });
+    },
+  };
+}
+
+/** @param {ReturnType<typeof mover>} moves */
+function presetButtons(moves) {
+  const usual = button({
+    label: "As the lists say",
+    title: "every operation back on its own list",
+    onPress: () => moves.send({ overrides: {} }),
+  });
+  const low = button({
+    label: "All allowed",
+    title: "every operation in the low format",
+    onPress: () => moves.moveAll("allow"),
+  });
+  const wide = button({
+    label: "All denied",
+    title: "every operation in FP32",
+    onPress: () => moves.moveAll("deny"),
+  });
+  const about = { class: "lk-row lk-tight", role: "group", "aria-label": "All operations" };
+  return h("div", about, usual.element, low.element, wide.element);
+}
+
+/**
+ * @param {HTMLElement} root
+ * @param {Model<PageTraits>} model
+ * @param {Life} life
+ */
+function fillLedger(root, model, life) {
+  const { title, lists, formats: names } = model.get("_about");
+  const moves = mover(model);
+  const formats = traitChoice(model, "format_name", "casts to", names, {
+    onChange: (name) => moves.send({ format_name: name }),
+  });
+  const table = ledgerTable(lists, moves.move);
+  const words = sentence();
+  const detail = h("p", { class: "lg-detail" });
+  const legend = h("p", { class: "lk-quiet" });
+  let looked = ""; // the row that the pointer or the focus is on
+
+  function tell() {
+    const row = model.get("_rows").find((one) => one.key === looked);
+    detail.replaceChildren(rich(row ? row.detail : POINT_AT_ONE));
+  }
+
+  function show() {
+    const { at, text, format } = model.get("_mark");
+    const costs = `is the most that one rounding to ${format} costs.`;
+    table.element.style.setProperty("--lg-one", String(at));
+    legend.replaceChildren(
+      rich(
+        "A ring on the rail: autocast casts here. Bars run from 2^-24, where FP32 rounds, to 1; " +
+          `the mark at ${text} ${costs}`,
+      ),
+    );
+    tell();
+    formats.set(model.get("format_name"));
+    table.set(model.get("_rows"));
+    words.say(model.get("sentence"));
+  }
+
+  const heading = h("span", { class: "lk-title lg-title", text: title });
+  const head = h("div", { class: "lk-row" }, heading, formats.element, presetButtons(moves));
+  root.append(head, words.element, table.element, detail, legend);
+  for (const type of ["pointerover", "focusin"]) {
+    life.listen(table.element, type, (event) => {
+      /** @type {HTMLElement | null} */
+      const row = placeOf(event).closest("tr[data-key]");
+      looked = row?.dataset.key ?? looked;
+      tell();
+    });
+  }
+  watch(life, model, ["_rows", "sentence", "format_name"], show);
+  show();
 }
 
 export default view(
@@ -97,103 +309,5 @@ export default view(
     kind: "ledger",
     alone: (model) => model.get("_states") !== undefined,
   },
-  (root, model, life) => {
-    const about = model.get("_about");
-    const send = (changes) => {
-      put(model, changes);
-      const states = model.get("_states");
-      if (states)
-        put(
-          model,
-          found(states, model.get("overrides")) ?? found(states, last) ?? found(states, {}),
-        );
-    };
-    let last = {}; // the latest move alone
-    function found(states, overrides) {
-      const homes = Object.fromEntries(model.get("_rows").map(({ key, home }) => [key, home]));
-      const moved = Object.keys(overrides)
-        .filter((key) => overrides[key] !== homes[key])
-        .sort();
-      const state =
-        states[
-          [model.get("format_name"), ...moved.map((key) => `${key}=${overrides[key]}`)].join(";")
-        ];
-      return state && { ...state, overrides };
-    }
-    const all = (list) => Object.fromEntries(model.get("_rows").map((row) => [row.key, list]));
-    const formats = traitChoice(model, "format_name", "casts to", about.formats, {
-      onChange: (name) => send({ format_name: name }),
-    });
-    const usual = button({
-      label: "As the lists say",
-      title: "every operation back on its own list",
-      onPress: () => send({ overrides: {} }),
-    });
-    const low = button({
-      label: "All allowed",
-      title: "every operation in the low format",
-      onPress: () => send({ overrides: all("allow") }),
-    });
-    const wide = button({
-      label: "All denied",
-      title: "every operation in FP32",
-      onPress: () => send({ overrides: all("deny") }),
-    });
-    const presets = h(
-      "div",
-      { class: "lk-row lk-tight", role: "group", "aria-label": "All operations" },
-      usual.element,
-      low.element,
-      wide.element,
-    );
-    const table = ledgerTable(model, (key, list) => {
-      last = { [key]: list };
-      send({ overrides: { ...model.get("overrides"), ...last } });
-    });
-    const words = sentence();
-    const [detail, legend] = [h("p", { class: "lg-detail" }), h("p", { class: "lk-quiet" })];
-    root.append(
-      h(
-        "div",
-        { class: "lk-row" },
-        h("span", { class: "lk-title lg-title", text: about.title }),
-        formats.element,
-        presets,
-      ),
-      words.element,
-      table.element,
-      detail,
-      legend,
-    );
-
-    let looked = ""; // the row that the pointer or the focus is on
-    for (const type of ["pointerover", "focusin"]) {
-      life.listen(table.element, type, (event) => {
-        looked = event.target.closest("tr[data-key]")?.dataset.key ?? looked;
-        tell();
-      });
-    }
-    function tell() {
-      const row = model.get("_rows").find((one) => one.key === looked);
-      detail.replaceChildren(
-        rich(row ? row.detail : "Point at a row, or go there with Tab, to read more about it."),
-      );
-    }
-
-    function show() {
-      const mark = model.get("_mark");
-      table.element.style.setProperty("--lg-one", mark.at);
-      legend.replaceChildren(
-        rich(
-          `A ring on the rail: autocast casts here. Bars run from 2^-24, where FP32 rounds, to 1; the mark at ${mark.text} is the most that one rounding to ${mark.format} costs.`,
-        ),
-      );
-      tell();
-      formats.set(model.get("format_name"));
-      table.set(model.get("_rows"));
-      words.say(model.get("sentence"));
-    }
-    watch(life, model, ["_rows", "sentence", "format_name"], show);
-    show();
-  },
+  fillLedger,
 );
