@@ -1,128 +1,272 @@
-// The graph itself, beside its table: a node for each operation, in its row; a line for each tensor, from the operation that
-// returns it to those that read it; a diamond where it is cast. A tensor keeps its lane until nobody reads it any more.
+// The graph itself, beside its table: a node for each operation, in its row; a line for each
+// tensor, from the operation that returns it to those that read it; a diamond where it is cast. A
+// tensor keeps its lane until nobody reads it any more.
+
+import { h, required } from "../base/elements.js";
+
+/** @import { Cast, Row } from "./view.js" */
 
 const LANE = 26; // pixels between two lanes
 const BEND = 14; // above its reader a line leaves its lane
 const WEIGHTS = 10; // where the weights stand, left of all lanes
 
-// Lanes of the operations, by their number; inputs of the network are -1, -2, ...
-function lanesOf(rows) {
-  const last = {};
-  rows.forEach(({ takes }, i) => takes.forEach((from) => (last[from] = i)));
+// --- lanes ---------------------------------------------------------------------------------------
+
+/**
+ * The lane of each tensor, by the number of the operation that returns it; inputs of the network
+ * are -1, -2, ...
+ *
+ * @param {readonly Pick<Row, "takes">[]} rows
+ */
+export function lanesOf(rows) {
+  const lastReader = lastReaders(rows);
   const inputs = [...new Set(rows.flatMap(({ takes }) => takes))]
     .filter((from) => from < 0)
     .sort((a, b) => b - a);
-  const busy = inputs.map((from) => from); // lane -> whose result it carries
+  /** @type {(number | null)[]} */
+  const busy = [...inputs]; // lane -> whose result it carries
+  /** @type {Record<number, number>} */
   const lane = Object.fromEntries(inputs.map((from, i) => [from, i]));
-  rows.forEach(({ takes }, i) => {
-    busy.forEach((from, at) => from !== null && (last[from] ?? -1) <= i && (busy[at] = null));
+  for (const [i, { takes }] of rows.entries()) {
+    for (const [at, from] of busy.entries()) {
+      if (from !== null && (lastReader[from] ?? -1) <= i) busy[at] = null;
+    }
+    // It goes on in the lane of what it reads last, where there is one.
     const own = takes.map((from) => lane[from]).filter((at) => busy[at] === null);
     const free = own.length ? Math.min(...own) : busy.indexOf(null);
     lane[i] = free < 0 ? busy.length : free;
     busy[lane[i]] = i;
-  });
+  }
   return { lane, count: busy.length, inputs };
 }
 
-const OF_SVG = new DOMParser().parseFromString("<svg></svg>", "text/html").body.firstChild
-  .namespaceURI;
-const svg = (tag, attributes) => {
-  const element = document.createElementNS(OF_SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  return element;
-};
+/**
+ * The last operation that reads each tensor.
+ *
+ * @param {readonly Pick<Row, "takes">[]} rows
+ */
+function lastReaders(rows) {
+  /** @type {Record<number, number>} */
+  const last = {};
+  for (const [i, { takes }] of rows.entries()) {
+    for (const from of takes) last[from] = i;
+  }
+  return last;
+}
 
+// --- shapes --------------------------------------------------------------------------------------
+
+/**
+ * @typedef {object} Line
+ * @property {Element} element
+ * @property {number | null} from The tensor that it carries; null: a weight.
+ * @property {boolean} shared Whether it goes to the one cast of a weight that is used again.
+ */
+
+/** @typedef {{ node: Element, lines: Line[], casts: [Cast, Element][] }} DrawnRow */
+
+/**
+ * A graph that is being drawn.
+ *
+ * @typedef {object} Sheet
+ * @property {SVGSVGElement} element
+ * @property {readonly Row[]} rows
+ * @property {(from: number) => number} x Where the lane of a tensor is.
+ * @property {(from: number) => number} y Where a tensor begins.
+ * @property {Map<string, number>} castAt Of a weight and a format: where its first cast stands.
+ */
+
+function emptySvg() {
+  const holder = h("div");
+  holder.innerHTML = "<svg></svg>"; // its namespace is the browser's own
+  /** @type {SVGSVGElement} */
+  const svg = required(holder, "svg");
+  svg.setAttribute("class", "gr-graph");
+  svg.setAttribute("aria-hidden", "true");
+  return svg;
+}
+
+/**
+ * Add a shape to a sheet.
+ *
+ * @param {Sheet} sheet
+ * @param {string} tag
+ * @param {Record<string, string | number>} attributes
+ */
+function addShape({ element }, tag, attributes) {
+  const shape = document.createElementNS(element.namespaceURI, tag);
+  for (const [name, value] of Object.entries(attributes)) shape.setAttribute(name, String(value));
+  element.append(shape);
+  return shape;
+}
+
+/**
+ * The lines of the tensors that an operation reads: down its lane, and over to the operation.
+ *
+ * @param {Sheet} sheet
+ * @param {number} i the operation's row
+ * @returns {Line[]}
+ */
+function drawInputs(sheet, i) {
+  const { rows, x, y } = sheet;
+  const { takes, casts } = rows[i];
+  const bend = y(i) - BEND;
+  return takes.flatMap((from) => {
+    const format = from < 0 ? "FP32" : rows[from].result;
+    const to = casts.find((cast) => cast.origin === from)?.to ?? format;
+    const down = `M${x(from)} ${y(from)}V${bend}`;
+    const over = `M${x(from)} ${bend}Q${x(from)} ${y(i)} ${x(i)} ${y(i)}`;
+    return [tensorLine(sheet, from, format, down), tensorLine(sheet, from, to, over)];
+  });
+}
+
+/**
+ * @param {Sheet} sheet
+ * @param {number} from
+ * @param {string} format
+ * @param {string} d the path
+ * @returns {Line}
+ */
+function tensorLine(sheet, from, format, d) {
+  const about = { class: "gr-line", "data-from": from, "data-format": format, d };
+  return { element: addShape(sheet, "path", about), from, shared: false };
+}
+
+/**
+ * A line that carries a weight.
+ *
+ * @param {Sheet} sheet
+ * @param {string} format
+ * @param {string} d the path
+ * @param {boolean} shared
+ * @returns {Line}
+ */
+function weightLine(sheet, format, d, shared) {
+  const name = shared ? "gr-line gr-shared" : "gr-line";
+  const about = { class: name, "data-weight": "", "data-format": format, d };
+  return { element: addShape(sheet, "path", about), from: null, shared };
+}
+
+/**
+ * The casts of an operation, and the lines of its weights.
+ *
+ * @param {Sheet} sheet
+ * @param {number} i the operation's row
+ */
+function drawCasts(sheet, i) {
+  const { x, y, castAt } = sheet;
+  /** @type {Line[]} */
+  const lines = [];
+  /** @type {[Cast, Element][]} */
+  const knots = [];
+  const { casts } = sheet.rows[i];
+  if (casts.some((cast) => cast.origin === null)) {
+    lines.push(weightLine(sheet, "FP32", `M${WEIGHTS} ${y(i)}H${x(i)}`, false));
+  }
+  for (const cast of casts) {
+    if (cast.origin !== null) {
+      knots.push([cast, castKnot(sheet, x(cast.origin), y(i) - BEND, cast)]);
+      continue;
+    }
+    const key = `${cast.tensor} ${cast.to}`;
+    const first = castAt.get(key);
+    if (first === undefined) castAt.set(key, y(i));
+    else if (first !== y(i)) {
+      lines.push(weightLine(sheet, cast.to, `M${WEIGHTS} ${first}V${y(i)}`, true));
+    }
+    knots.push([cast, castKnot(sheet, WEIGHTS + 1, y(i), cast)]);
+  }
+  return { lines, knots };
+}
+
+/**
+ * A diamond.
+ *
+ * @param {Sheet} sheet
+ * @param {number} x
+ * @param {number} y
+ * @param {Cast} cast
+ */
+function castKnot(sheet, x, y, cast) {
+  const d = `M${x} ${y - 6}l6 6-6 6-6-6z`;
+  return addShape(sheet, "path", { class: "gr-knot", d, "data-format": cast.to });
+}
+
+// --- the graph -----------------------------------------------------------------------------------
+
+/** @param {readonly Row[]} rows */
 export function drawnGraph(rows) {
   const { lane, count, inputs } = lanesOf(rows);
-  const element = svg("svg", { class: "gr-graph", "aria-hidden": "true" });
+  const element = emptySvg();
   const width = WEIGHTS + LANE * (count + 1);
-  const shown = rows.map(() => ({ node: null, lines: [], casts: [] }));
-  const at = (from) => WEIGHTS + LANE * (lane[from] + 1);
+  /** @param {number} from */
+  const x = (from) => WEIGHTS + LANE * (lane[from] + 1);
+  /** @type {DrawnRow[]} */
+  let shown = []; // empty until it is drawn
   element.style.width = `${width}px`;
-
-  function draw(ys, top) {
-    const y = (from) => (from < 0 ? top : ys[from]);
-    const add = (tag, attributes) => element.appendChild(svg(tag, attributes));
-    const diamond = (x, py, cast) =>
-      add("path", { class: "gr-knot", d: `M${x} ${py - 6}l6 6-6 6-6-6z`, "data-format": cast.to });
-    const hoisted = {}; // tensor and format -> where its one cast stands
-    element.replaceChildren();
-    element.style.height = `${ys.at(-1) + LANE}px`;
-    rows.forEach(({ takes, casts }, i) => {
-      const [x, row] = [at(i), shown[i]];
-      const line = (from, format, d) =>
-        add("path", { class: "gr-line", "data-from": from, "data-format": format, d });
-      row.lines = takes.flatMap((from) => {
-        const format = from < 0 ? "FP32" : rows[from].result;
-        const to = casts.find((cast) => cast.origin === from)?.to ?? format;
-        return [
-          line(from, format, `M${at(from)} ${y(from)}V${ys[i] - BEND}`),
-          line(from, to, `M${at(from)} ${ys[i] - BEND}Q${at(from)} ${ys[i]} ${x} ${ys[i]}`),
-        ];
-      });
-      const weights = casts.filter((cast) => cast.origin === null);
-      if (weights.length)
-        row.lines.push(
-          add("path", {
-            class: "gr-line",
-            "data-weight": "",
-            "data-format": "FP32",
-            d: `M${WEIGHTS} ${ys[i]}H${x}`,
-          }),
-        );
-      row.casts = casts.map((cast) => {
-        if (cast.origin !== null) return [cast, diamond(at(cast.origin), ys[i] - BEND, cast)];
-        const key = `${cast.tensor} ${cast.to}`;
-        const first = (hoisted[key] ??= ys[i]);
-        if (first !== ys[i])
-          row.lines.push(
-            add("path", {
-              class: "gr-line gr-shared",
-              "data-weight": "",
-              "data-format": cast.to,
-              d: `M${WEIGHTS} ${first}V${ys[i]}`,
-            }),
-          );
-        return [cast, diamond(WEIGHTS + 1, ys[i], cast)];
-      });
-    });
-    for (const from of inputs)
-      add("rect", { class: "gr-input", x: at(from) - 5, y: top - 5, width: 10, height: 10 });
-    rows.forEach(
-      ({ result }, i) =>
-        (shown[i].node = add("circle", {
-          class: "gr-node",
-          cx: at(i),
-          cy: ys[i],
-          r: 6.5,
-          "data-format": result || "none",
-        })),
-    );
-  }
 
   return {
     element,
     width,
-    draw,
-    // How many passes have looked at each operation, and at which one a pass looks now.
-    set(done, now) {
-      shown.forEach(({ node, lines, casts }, i) => {
-        if (!node) return;
-        node.classList.toggle("gr-told", done[i] >= 2);
-        node.classList.toggle("gr-looked", i === now);
-        for (const line of lines) {
-          const from = Number(line.dataset.from);
-          line.classList.toggle(
-            "gr-told",
-            "weight" in line.dataset || from < 0 ? done[i] >= 2 : done[from] >= 2,
-          );
-          if (line.matches(".gr-shared")) line.classList.toggle("gr-unseen", done[i] < 5);
-        }
-        for (const [cast, knot] of casts) {
-          const gone = (done[i] > 3 && cast.fate === "cancelled") || (done[i] > 4 && !cast.times);
-          knot.classList.toggle("gr-out", done[i] < 3 || gone);
-        }
+    /**
+     * @param {readonly number[]} ys where the rows are
+     * @param {number} top where the inputs of the network are
+     */
+    draw(ys, top) {
+      /** @type {Sheet} */
+      const sheet = {
+        element,
+        rows,
+        x,
+        y: (from) => (from < 0 ? top : ys[from]),
+        castAt: new Map(),
+      };
+      element.replaceChildren();
+      element.style.height = `${ys[ys.length - 1] + LANE}px`;
+      const connected = rows.map((_, i) => {
+        const lines = drawInputs(sheet, i);
+        const weights = drawCasts(sheet, i);
+        return { lines: [...lines, ...weights.lines], casts: weights.knots };
+      });
+      for (const from of inputs) {
+        const place = { x: x(from) - 5, y: top - 5, width: 10, height: 10 };
+        addShape(sheet, "rect", { class: "gr-input", ...place });
+      }
+      // Nodes lie over all lines.
+      shown = connected.map((parts, i) => {
+        const place = { cx: x(i), cy: ys[i], r: 6.5 };
+        const format = rows[i].result || "none";
+        const about = { class: "gr-node", ...place, "data-format": format };
+        return { ...parts, node: addShape(sheet, "circle", about) };
       });
     },
+    /**
+     * @param {readonly number[]} done how many passes have looked at each operation
+     * @param {number} now at which one a pass looks; -1: none
+     */
+    set(done, now) {
+      for (const [i, row] of shown.entries()) {
+        row.node.classList.toggle("gr-told", done[i] >= 2);
+        row.node.classList.toggle("gr-looked", i === now);
+        for (const { element: line, from, shared } of row.lines) {
+          const teller = from === null || from < 0 ? i : from;
+          line.classList.toggle("gr-told", done[teller] >= 2);
+          if (shared) line.classList.toggle("gr-unseen", done[i] < 5);
+        }
+        for (const [cast, knot] of row.casts) {
+          knot.classList.toggle("gr-out", done[i] < 3 || castGone(cast, done[i]));
+        }
+      }
+    },
   };
+}
+
+/**
+ * Whether a cast has been taken out.
+ *
+ * @param {Cast} cast
+ * @param {number} done how many passes have looked at its operation
+ */
+export function castGone(cast, done) {
+  return (done > 3 && cast.fate === "cancelled") || (done > 4 && cast.times === 0);
 }

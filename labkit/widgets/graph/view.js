@@ -1,143 +1,198 @@
-// The passes over a graph. Python traced the network and sends its operations and a sentence for each position; here a
-// position becomes what the passes have found so far.
+// The passes over a graph. Python traced the network and sends its operations and a sentence for
+// each position; here a position becomes what the passes have found so far.
 
 import { headed, segmented, sentence, slider, walker } from "../base/controls.js";
-import { h } from "../base/elements.js";
+import { h, required } from "../base/elements.js";
 import { whenUnseen } from "../base/kernel.js";
 import { watch } from "../base/model.js";
 import { view } from "../base/root.js";
-import { drawnGraph } from "./drawn.js";
+import { castGone, drawnGraph } from "./drawn.js";
 
+/** @import { Life } from "../base/lifetime.js" */
+/** @import { Model } from "../base/model.js" */
+
+/**
+ * @typedef {object} Traits
+ * @property {number} position
+ * @property {Row[]} _rows
+ * @property {string[]} _said A sentence for each position.
+ * @property {[name: string, about: string][]} _passes
+ */
+
+/**
+ * An operation.
+ *
+ * @typedef {object} Row
+ * @property {string} op Its name.
+ * @property {string} list
+ * @property {string} why
+ * @property {string} result The format of what it returns; "" where it has none.
+ * @property {Cast[]} casts
+ * @property {number[]} takes The rows that return what it reads; -1, -2, ...: inputs.
+ */
+
+/**
+ * @typedef {object} Cast
+ * @property {string} text
+ * @property {string} to A format.
+ * @property {"stays" | "cancelled" | "hoisted"} fate
+ * @property {number} times How often a step makes it: 1 or 0.
+ * @property {number} tensor
+ * @property {number | null} origin The row that returned the tensor; -1, -2, ...: an input; null: a
+ *   weight.
+ */
+
+const HEADS = ["operation", "list", "gives", "casts"];
 const LOOK_MS = 420; // between two looks while playing
+const KEY =
+  "\u25a1 input   \u25cf operation, in the colour of what it returns   " +
+  "\u25c6 cast; on the left edge: of a weight";
 
-function graphRow(row) {
-  const chip = (text, format) => h("span", { class: "lk-chip lk-filled", data: { format }, text });
-  const casts = row.casts.map((cast) =>
-    h("span", {
-      class: "lk-chip gr-cast",
-      data: { format: cast.to, fate: cast.fate, times: cast.times },
-      text: cast.text,
-    }),
-  );
-  const [list, gives] = [
-    h("span", { class: "gr-list", data: { list: row.list }, text: row.list }),
-    h("td", { class: "lg-gives" }),
-  ];
-  if (row.result) gives.append(chip(row.result, row.result));
+/** @param {Row} row */
+function graphRow({ op, list, result, casts }) {
+  const chips = casts.map((cast) => {
+    const { to, fate, times, text } = cast;
+    const data = { format: to, fate, times };
+    return { cast, element: h("span", { class: "lk-chip gr-cast", data, text }) };
+  });
+  const listed = h("span", { class: "gr-list", data: { list }, text: list });
+  const gives = h("td", { class: "lg-gives" });
+  if (result) {
+    gives.append(h("span", { class: "lk-chip lk-filled", data: { format: result }, text: result }));
+  }
   const element = h(
     "tr",
     {},
-    h("th", { scope: "row" }, h("span", { class: "lg-op", text: row.op })),
-    h("td", {}, list),
+    h("th", { scope: "row" }, h("span", { class: "lg-op", text: op })),
+    h("td", {}, listed),
     gives,
-    h("td", {}, ...casts),
+    h("td", {}, ...chips.map((chip) => chip.element)),
   );
   return {
     element,
+    /**
+     * @param {number} done how many passes have looked at it
+     * @param {boolean} now whether one looks just now
+     */
     set(done, now) {
       element.classList.toggle("gr-now", now);
-      list.classList.toggle("gr-unseen", done < 1);
+      listed.classList.toggle("gr-unseen", done < 1);
       gives.classList.toggle("gr-unseen", done < 2);
-      for (const cast of casts) {
-        cast.classList.toggle("gr-unseen", done < 3);
-        cast.classList.toggle(
-          "gr-gone",
-          (done > 3 && cast.dataset.fate === "cancelled") ||
-            (done > 4 && cast.dataset.times === "0"),
-        );
-        cast.classList.toggle(
-          "lk-filled",
-          done > 4 && cast.dataset.fate === "hoisted" && cast.dataset.times === "1",
-        );
+      for (const { cast, element: chip } of chips) {
+        const once = cast.fate === "hoisted" && cast.times === 1;
+        chip.classList.toggle("gr-unseen", done < 3);
+        chip.classList.toggle("gr-gone", castGone(cast, done));
+        chip.classList.toggle("lk-filled", done > 4 && once);
       }
     },
   };
 }
 
-export default view(
-  { label: "Passes over a graph", kind: "ledger", alone: true },
-  (root, model, life) => {
-    const [rows, passes, last] = [
-      model.get("_rows").map(graphRow),
-      model.get("_passes"),
-      model.get("_said").length - 1,
-    ];
-    const count = rows.length;
-    const at = (position) =>
-      position === 0
-        ? "before"
-        : `${passes[Math.floor((position - 1) / count)][0]}, ${model.get("_rows")[(position - 1) % count].op}`;
-    const playing = { title: "look at one operation after another", pace: LOOK_MS, life };
-    const { play, move } = walker(model, "position", () => last, playing);
-    const where = slider({
-      label: "Position",
-      min: 0,
-      max: last,
-      page: count,
-      value: 0,
-      text: at,
-      onInput: move,
-    });
-    const options = passes.map(([name, about], i) => ({
-      value: String(i),
-      label: name,
-      title: about,
-    }));
-    const choice = segmented({
-      label: "Pass",
-      options,
-      value: "0",
-      labelled: false,
-      onChange: (i) => move((Number(i) + 1) * count),
-    });
-    const graph = drawnGraph(model.get("_rows"));
-    const { element: table, body } = headed("gr-table", ["operation", "list", "gives", "casts"]);
-    body.append(...rows.map((row) => row.element));
-    const words = sentence();
-    const room = h("div", { class: "gr-room" }, graph.element, table);
-    const key = h("p", {
-      class: "lk-quiet",
-      text: "\u25a1 input   \u25cf operation, in the colour of what it returns   \u25c6 cast; on the left edge: of a weight",
-    });
-    const middle = (element) => element.offsetTop + element.offsetHeight / 2;
-    const drawn = new ResizeObserver(() => {
-      graph.draw(
-        rows.map((row) => middle(row.element)),
-        middle(table.tHead),
-      );
-      show();
-    });
-    room.style.paddingLeft = `${graph.width}px`;
-    drawn.observe(table);
-    life.add(() => drawn.disconnect());
+/** @param {HTMLElement} element */
+function middleOf(element) {
+  return element.offsetTop + element.offsetHeight / 2;
+}
 
-    function show() {
-      const position = model.get("position");
-      const [pass, looked] = [Math.floor((position - 1) / count), ((position - 1) % count) + 1];
-      const done = rows.map((_, i) => (position === 0 ? 0 : pass + (i < looked ? 1 : 0)));
-      const now = position > 0 && position < last ? looked - 1 : -1;
-      rows.forEach((row, i) => row.set(done[i], i === now));
+/**
+ * The table of operations, and the graph beside it.
+ *
+ * @param {readonly Row[]} rows
+ */
+function graphRoom(rows) {
+  const lines = rows.map(graphRow);
+  const graph = drawnGraph(rows);
+  const { element: table, body } = headed("gr-table", HEADS);
+  body.append(...lines.map(({ element }) => element));
+  const element = h("div", { class: "gr-room" }, graph.element, table);
+  element.style.paddingLeft = `${graph.width}px`;
+  return {
+    element,
+    table,
+    /** Draw the graph where the table's rows are. */
+    draw() {
+      const ys = lines.map((line) => middleOf(line.element));
+      graph.draw(ys, middleOf(required(table, "thead")));
+    },
+    /**
+     * @param {readonly number[]} done how many passes have looked at each operation
+     * @param {number} now at which one a pass looks; -1: none
+     */
+    set(done, now) {
+      for (const [i, line] of lines.entries()) line.set(done[i], i === now);
       graph.set(done, now);
-      where.set(position);
-      play.element.toggleAttribute("data-invites", position === last);
-      choice.set(String(Math.max(0, pass)));
-      words.say(model.get("_said")[position], play.playing ? pass : position);
-    }
-    whenUnseen(life, play.stop);
-    root.append(
-      h(
-        "div",
-        { class: "lk-row" },
-        h("span", { class: "lk-title", text: "Casts, decided once" }),
-        choice.element,
-        play.element,
-      ),
-      where.element,
-      words.element,
-      room,
-      key,
-    );
-    watch(life, model, ["position"], show);
+    },
+  };
+}
+
+/**
+ * @param {HTMLElement} root
+ * @param {Model<Traits>} model
+ * @param {Life} life
+ */
+function fillGraph(root, model, life) {
+  const rows = model.get("_rows");
+  const passes = model.get("_passes");
+  const said = model.get("_said");
+  const count = rows.length;
+  const last = said.length - 1;
+
+  /** @param {number} position */
+  function placeText(position) {
+    if (position === 0) return "before";
+    const [pass] = passes[Math.floor((position - 1) / count)];
+    return `${pass}, ${rows[(position - 1) % count].op}`;
+  }
+  const playing = { title: "look at one operation after another", pace: LOOK_MS, life };
+  const { play, move } = walker(model, "position", () => last, playing);
+  const where = slider({
+    label: "Position",
+    min: 0,
+    max: last,
+    page: count,
+    value: 0,
+    text: placeText,
+    onInput: move,
+  });
+  const choice = segmented({
+    label: "Pass",
+    options: passes.map(([label, title], i) => ({ value: String(i), label, title })),
+    value: "0",
+    labelled: false,
+    onChange: (i) => move((Number(i) + 1) * count),
+  });
+  const room = graphRoom(rows);
+  const words = sentence();
+
+  function show() {
+    const position = model.get("position");
+    const pass = Math.floor((position - 1) / count);
+    const looked = ((position - 1) % count) + 1;
+    const done = rows.map((_, i) => (position === 0 ? 0 : pass + Number(i < looked)));
+    const now = position > 0 && position < last ? looked - 1 : -1;
+    room.set(done, now);
+    where.set(position);
+    play.element.toggleAttribute("data-invites", position === last);
+    choice.set(String(Math.max(0, pass)));
+    words.say(said[position], String(play.playing ? pass : position));
+  }
+  const drawn = new ResizeObserver(() => {
+    room.draw();
     show();
-  },
-);
+  });
+  drawn.observe(room.table);
+  life.add(() => drawn.disconnect());
+  whenUnseen(life, play.stop);
+
+  const title = h("span", { class: "lk-title", text: "Casts, decided once" });
+  root.append(
+    h("div", { class: "lk-row" }, title, choice.element, play.element),
+    where.element,
+    words.element,
+    room.element,
+    h("p", { class: "lk-quiet", text: KEY }),
+  );
+  watch(life, model, ["position"], show);
+  show();
+}
+
+export default view({ label: "Passes over a graph", kind: "ledger", alone: true }, fillGraph);
