@@ -1,6 +1,7 @@
-// One training step in eight stages. Python takes the step and sends what every tensor was like at each stage; going from
-// stage to stage needs no kernel. A tensor that two stages share slides from where it was to where it is; what changed since
-// the stage that had it last is marked, with its old range as an outline.
+// One training step in eight stages. Python takes the step and sends what every tensor was like at
+// each stage; going from stage to stage needs no kernel. A tensor that two stages share slides from
+// where it was to where it is; what changed since the stage that had it last is marked, with its
+// old range as an outline.
 
 import { button, headed, segmented, sentence, slider, traitChoice } from "../base/controls.js";
 import { h, rich } from "../base/elements.js";
@@ -9,43 +10,124 @@ import { power } from "../base/number_words.js";
 import { view } from "../base/root.js";
 import { FATES } from "../base/theme.js";
 
-// Of a stage: name -> the same tensor as the latest earlier stage had it, and the name of that stage.
-function earlierOf(stages, names, stage) {
-  const found = {};
-  for (const { name } of stages[stage]) {
-    const at = stages
-      .slice(0, stage)
-      .findLastIndex((tensors) => tensors.some((one) => one.name === name));
-    if (at >= 0)
-      found[name] = { tensor: stages[at].find((one) => one.name === name), stage: names[at] };
-  }
-  return found;
-}
+/** @import { Life } from "../base/lifetime.js" */
+/** @import { Model } from "../base/model.js" */
 
-const CHANGES = {
+/**
+ * @typedef {object} Traits
+ * @property {number} stage From 0.
+ * @property {string} recipe_name
+ * @property {number} log2_scale
+ * @property {string} sentence
+ * @property {Taken} _view
+ * @property {About} _about
+ */
+
+/**
+ * A step that was taken.
+ *
+ * @typedef {object} Taken
+ * @property {number} step
+ * @property {boolean} stepped Whether the optimizer stepped.
+ * @property {Tensor[][]} stages
+ * @property {string[]} sentences Of each stage.
+ */
+
+/**
+ * @typedef {object} About
+ * @property {string[]} stages Their names.
+ * @property {string[]} recipes
+ * @property {number} most The largest log2 of a scale.
+ * @property {string} task
+ * @property {[exponent: number, at: number][]} ticks Of the axis; a place on it goes from 0 to 1.
+ * @property {Record<string, number>} edges Where FP16 ends.
+ */
+
+/**
+ * A tensor at a stage.
+ *
+ * @typedef {object} Tensor
+ * @property {string} name
+ * @property {string} format
+ * @property {string} elements How many.
+ * @property {Ends | null} bar null: it has no finite number but 0.
+ * @property {string} smallest
+ * @property {string} largest
+ * @property {string} zeros
+ * @property {string} non_finite
+ */
+
+/** @typedef {[from: number, to: number]} Ends on the axis */
+
+/** @typedef {Record<string, { tensor: Tensor, stage: string }>} Earlier by the tensor's name */
+
+// --- what changed --------------------------------------------------------------------------------
+
+/** @typedef {"dtype" | "range" | "zeros" | "inf or NaN"} Change */
+
+/** @type {Record<Change, (keyof Tensor)[]>} */
+const FIELDS = {
   dtype: ["format"],
   range: ["smallest", "largest"],
   zeros: ["zeros"],
   "inf or NaN": ["non_finite"],
 };
-const changesOf = (now, before) =>
-  Object.keys(CHANGES).filter((what) =>
-    CHANGES[what].some((field) => now[field] !== before[field]),
-  );
+const CHANGES = /** @type {Change[]} */ (Object.keys(FIELDS));
 
-// What changed in a stage, in a line.
+/**
+ * Of a stage: the same tensors as the latest earlier stage had them, and the name of that stage.
+ *
+ * @param {readonly Tensor[][]} stages
+ * @param {readonly string[]} names
+ * @param {number} stage
+ */
+function earlierOf(stages, names, stage) {
+  /** @type {Earlier} */
+  const found = {};
+  const before = stages.slice(0, stage);
+  for (const { name } of stages[stage]) {
+    const at = before.findLastIndex((tensors) => tensors.some((one) => one.name === name));
+    const tensor = before[at]?.find((one) => one.name === name);
+    if (tensor) found[name] = { tensor, stage: names[at] };
+  }
+  return found;
+}
+
+/**
+ * @param {Tensor} now
+ * @param {Tensor} before
+ */
+function changesOf(now, before) {
+  return CHANGES.filter((what) => FIELDS[what].some((field) => now[field] !== before[field]));
+}
+
+/**
+ * What changed in a stage, in a line.
+ *
+ * @param {readonly Tensor[]} tensors
+ * @param {Earlier} earlier
+ */
 function sayChanges(tensors, earlier) {
   const known = tensors.filter(({ name }) => earlier[name]);
   if (!known.length) return "Every tensor of this stage is new.";
-  const counts = Object.keys(CHANGES).map((what) => [
-    what,
-    known.filter((now) => changesOf(now, earlier[now.name].tensor).includes(what)).length,
-  ]);
-  const words = counts.filter(([, count]) => count).map(([what, count]) => `${what} of ${count}`);
+  const changed = known.flatMap((now) => changesOf(now, earlier[now.name].tensor));
+  const words = [];
+  for (const what of CHANGES) {
+    const count = changed.filter((one) => one === what).length;
+    if (count) words.push(`${what} of ${count}`);
+  }
   const fresh = tensors.length - known.length;
-  return `Since \u201c${earlier[known[0].name].stage}\u201d: ${words.length ? `changed ${words.join(", ")}` : "nothing changed here"}${fresh ? `; ${fresh} new` : ""}.`;
+  const first = earlier[known[0].name].stage;
+  const said = words.length ? `changed ${words.join(", ")}` : "nothing changed here";
+  return `Since \u201c${first}\u201d: ${said}${fresh ? `; ${fresh} new` : ""}.`;
 }
 
+// --- the table -----------------------------------------------------------------------------------
+
+const HEADS = ["tensor", "dtype", "", "smallest \u2026 largest |x|", "zeros", "inf, NaN"];
+const COLUMNS = ["name", "dtype", "range", "span", "zeros", "broken"];
+
+/** @param {About} about */
 function stageAxis(about) {
   const ticks = about.ticks.map(([exponent, at]) =>
     h("span", { style: { left: `${100 * at}%` } }, rich(`2^${exponent}`)),
@@ -53,196 +135,227 @@ function stageAxis(about) {
   return h("div", { class: "sd-axis", "aria-hidden": "true" }, ...ticks);
 }
 
-function stageRow(tensor) {
+/**
+ * @param {HTMLElement} bar
+ * @param {Ends | null} ends
+ */
+function lieAt(bar, ends) {
+  bar.hidden = !ends;
+  if (!ends) return;
+  bar.style.left = `${100 * ends[0]}%`;
+  bar.style.width = `max(5px, ${100 * (ends[1] - ends[0])}%)`;
+}
+
+/** @param {Tensor} tensor */
+function spanText({ bar, smallest, largest }) {
+  if (!bar) return "\u2013";
+  return smallest === largest ? largest : `${smallest} \u2026 ${largest}`;
+}
+
+/** @param {string} name of the tensor */
+function stageRow(name) {
   const chip = h("span", { class: "lk-chip lk-filled" });
   const bar = h("i", { class: "sd-bar" });
   const before = h("i", { class: "sd-before" });
-  const [span, zeros, broken] = [
-    h("td", { class: "sd-span" }),
-    h("td", { class: "sd-zeros" }),
-    h("td", { class: "sd-broken" }),
-  ];
-  const name = h("span", { class: "sd-name", text: tensor.name });
+  const dtype = h("td", {}, chip);
+  const span = h("td", { class: "sd-span" });
+  const zeros = h("td", { class: "sd-zeros" });
+  const broken = h("td", { class: "sd-broken" });
+  /** @type {Record<Change, HTMLElement>} */
+  const cells = { dtype, range: span, zeros, "inf or NaN": broken };
   const track = h("div", { class: "sd-track", "aria-hidden": "true" }, before, bar);
   const element = h(
     "tr",
     {},
-    h("th", { scope: "row" }, name),
-    h("td", {}, chip),
+    h("th", { scope: "row" }, h("span", { class: "sd-name", text: name })),
+    dtype,
     h("td", { class: "sd-range" }, track),
     span,
     zeros,
     broken,
   );
-  const lieAt = (one, ends) => {
-    one.hidden = !ends;
-    if (!ends) return;
-    one.style.left = `${100 * ends[0]}%`;
-    one.style.width = `max(5px, ${100 * (ends[1] - ends[0])}%)`;
-  };
-  const lie = (ends) => lieAt(bar, ends);
   return {
     element,
-    lie,
-    set(now, earlier) {
-      const changed = earlier ? changesOf(now, earlier.tensor) : [];
-      for (const [what, cell] of [
-        ["dtype", chip.parentElement],
-        ["range", span],
-        ["zeros", zeros],
-        ["inf or NaN", broken],
-      ])
-        cell.classList.toggle("sd-changed", changed.includes(what));
-      lieAt(before, changed.includes("range") ? earlier.tensor.bar : null);
-      element.title = `${now.elements} numbers${now.bar ? `, |x| from ${now.smallest} to ${now.largest}` : ""}`;
+    /** @param {Ends | null} ends */
+    lie: (ends) => lieAt(bar, ends),
+    /**
+     * @param {Tensor} now
+     * @param {Tensor | undefined} then
+     */
+    set(now, then) {
+      const changed = then ? changesOf(now, then) : [];
+      const range = now.bar ? `, |x| from ${now.smallest} to ${now.largest}` : "";
+      for (const what of CHANGES) {
+        cells[what].classList.toggle("sd-changed", changed.includes(what));
+      }
+      lieAt(before, then && changed.includes("range") ? then.bar : null);
+      element.title = `${now.elements} numbers${range}`;
       chip.textContent = now.format;
-      for (const part of [chip, bar]) part.dataset.format = now.format;
-      lie(now.bar);
-      span.replaceChildren(
-        now.bar
-          ? now.smallest === now.largest
-            ? now.largest
-            : `${now.smallest} \u2026 ${now.largest}`
-          : "\u2013",
-      );
+      chip.dataset.format = now.format;
+      bar.dataset.format = now.format;
+      lieAt(bar, now.bar);
+      span.replaceChildren(spanText(now));
       zeros.textContent = now.zeros;
       broken.textContent = now.non_finite;
     },
   };
 }
 
+/** @param {About} about */
 function stageTable(about) {
-  const names = ["tensor", "dtype", "", "smallest \u2026 largest |x|", "zeros", "inf, NaN"];
-  const columns = ["name", "dtype", "range", "span", "zeros", "broken"].map((name) =>
-    h("col", { class: `sd-c-${name}` }),
-  );
-  const { element, body, heads } = headed("sd-table", names, h("colgroup", {}, ...columns));
+  const columns = COLUMNS.map((name) => h("col", { class: `sd-c-${name}` }));
+  const { element, body, heads } = headed("sd-table", HEADS, h("colgroup", {}, ...columns));
   heads[2].append(stageAxis(about));
-  for (const [name, at] of Object.entries(about.edges))
+  for (const [name, at] of Object.entries(about.edges)) {
     element.style.setProperty(`--sd-${name}`, `${100 * at}%`);
+  }
+  /** @type {Map<string, Ends | null>} */
   let shown = new Map(); // name -> where its bar was
   return {
     element,
+    /**
+     * @param {readonly Tensor[]} tensors
+     * @param {Earlier} earlier
+     */
     set(tensors, earlier) {
-      const rows = tensors.map((tensor) => [tensor, stageRow(tensor)]);
-      body.replaceChildren(...rows.map(([, row]) => row.element));
-      for (const [tensor, row] of rows)
-        if (tensor.bar && shown.get(tensor.name)) row.lie(shown.get(tensor.name));
+      const rows = tensors.map((tensor) => stageRow(tensor.name));
+      body.replaceChildren(...rows.map((row) => row.element));
+      for (const [i, { name, bar }] of tensors.entries()) {
+        const was = shown.get(name);
+        if (bar && was) rows[i].lie(was);
+      }
       body.getBoundingClientRect(); // laid out where it was, so that it may move
-      for (const [tensor, row] of rows) row.set(tensor, earlier[tensor.name]);
-      shown = new Map(tensors.map((tensor) => [tensor.name, tensor.bar]));
+      for (const [i, tensor] of tensors.entries()) {
+        rows[i].set(tensor, earlier[tensor.name]?.tensor);
+      }
+      shown = new Map(tensors.map(({ name, bar }) => [name, bar]));
     },
   };
 }
 
-export default view(
-  { label: "One training step, stage by stage", kind: "stages", alone: (model) => model.onPage },
-  (root, model, life) => {
-    const about = model.get("_about");
-    const go = (stage) => {
-      put(model, { stage: Math.min(about.stages.length - 1, Math.max(0, stage)) });
-      show();
-    };
+// --- the view ------------------------------------------------------------------------------------
 
-    const place = h("span", { class: "lk-quiet sd-place" });
-    const recipes = traitChoice(model, "recipe_name", "recipe", about.recipes, {
-      onChange: (name) => put(model, { recipe_name: name }),
-    });
-    const scale = slider({
+/**
+ * @param {Model<Traits>} model
+ * @param {(stage: number) => void} go
+ */
+function stageControls(model, go) {
+  const { recipes, most, stages } = model.get("_about");
+  return {
+    recipe: traitChoice(model, "recipe_name", "recipe", recipes),
+    scale: slider({
       label: "loss scale",
       min: 0,
-      max: about.most,
+      max: most,
       value: model.get("log2_scale"),
       text: power,
       onInput: (value) => put(model, { log2_scale: value }),
-    });
-    const strip = segmented({
+    }),
+    strip: segmented({
       label: "Stage",
-      options: about.stages.map((name, i) => ({ value: String(i), label: `${i + 1} ${name}` })),
+      options: stages.map((name, i) => ({ value: String(i), label: `${i + 1} ${name}` })),
       value: String(model.get("stage")),
       onChange: (i) => go(Number(i)),
       labelled: false,
-    });
-    strip.element.classList.add("sd-strip");
-    const back = button({
+    }),
+    back: button({
       label: "Previous",
       title: "one stage back",
       onPress: () => go(model.get("stage") - 1),
-    });
-    const next = button({
+    }),
+    next: button({
       label: "Next",
       title: "one stage on",
       kind: "primary",
       onPress: () => go(model.get("stage") + 1),
-    });
-    const another = button({
+    }),
+    another: button({
       label: "Another step",
       title: "take this step for good, and look at the next one",
       onPress: () => model.send({ do: "step" }),
-    });
-    const reset = button({
+    }),
+    reset: button({
       label: "Reset",
       title: "back to the first step",
       onPress: () => model.send({ do: "reset" }),
-    });
-    const table = stageTable(about);
-    const words = sentence();
-    const since = h("p", { class: "lk-quiet sd-since" });
-    const zones = h(
-      "div",
-      { class: "lk-row lk-quiet sd-zones" },
-      ...FATES.map((fate) =>
-        h("span", { class: "sd-zone", style: { "--sd-fate": `var(--lk-${fate})` }, text: fate }),
-      ),
-    );
-    zones.prepend("In FP16: ");
-    root.append(
-      h(
-        "div",
-        { class: "lk-row" },
-        h("span", { class: "lk-title", text: "One training step" }),
-        place,
-        recipes.element,
-        scale.element,
-      ),
-      strip.element,
-      h(
-        "div",
-        { class: "lk-row sd-buttons" },
-        back.element,
-        next.element,
-        another.element,
-        reset.element,
-      ),
-      words.element,
-      since,
-      table.element,
-      zones,
-    );
+    }),
+  };
+}
 
-    function show() {
-      const view = model.get("_view");
-      const stage = model.get("stage");
-      place.textContent = `${about.task}, step ${view.step}`;
-      recipes.set(model.get("recipe_name"));
-      scale.set(model.get("log2_scale"));
-      strip.set(String(stage));
-      strip.element.classList.toggle("sd-skipped", !view.stepped);
-      back.enable(stage > 0, next);
-      next.enable(stage < about.stages.length - 1, back);
-      const earlier = earlierOf(view.stages, about.stages, stage);
-      table.set(view.stages[stage], earlier);
-      since.textContent = sayChanges(view.stages[stage], earlier);
-      words.say(view.sentences[stage]);
-      root.dataset.stage = about.stages[stage];
-    }
-    if (model.onPage) {
-      for (const one of [recipes, scale, another, reset]) one.element.hidden = true;
-      zones.append(
-        " This step was taken when the page was written. In the lab you choose recipe and scale, and take more steps.",
-      );
-    }
-    watch(life, model, ["_view", "stage"], show);
+/** What a range tells of FP16. */
+function zoneKey() {
+  const zones = FATES.map((fate) =>
+    h("span", { class: "sd-zone", style: { "--sd-fate": `var(--lk-${fate})` }, text: fate }),
+  );
+  return h("div", { class: "lk-row lk-quiet sd-zones" }, "In FP16: ", ...zones);
+}
+
+/**
+ * @param {HTMLElement} root
+ * @param {Model<Traits>} model
+ * @param {Life} life
+ */
+function fillStages(root, model, life) {
+  const about = model.get("_about");
+  const controls = stageControls(model, go);
+  const { recipe, scale, strip, back, next, another, reset } = controls;
+  const place = h("span", { class: "lk-quiet sd-place" });
+  const table = stageTable(about);
+  const words = sentence();
+  const since = h("p", { class: "lk-quiet sd-since" });
+  const zones = zoneKey();
+  const title = h("span", { class: "lk-title", text: "One training step" });
+  const buttons = [back.element, next.element, another.element, reset.element];
+  strip.element.classList.add("sd-strip");
+  root.append(
+    h("div", { class: "lk-row" }, title, place, recipe.element, scale.element),
+    strip.element,
+    h("div", { class: "lk-row sd-buttons" }, ...buttons),
+    words.element,
+    since,
+    table.element,
+    zones,
+  );
+
+  /** @param {number} stage */
+  function go(stage) {
+    put(model, { stage: Math.min(about.stages.length - 1, Math.max(0, stage)) });
     show();
+  }
+
+  function show() {
+    const { stages, sentences, step, stepped } = model.get("_view");
+    const stage = model.get("stage");
+    const earlier = earlierOf(stages, about.stages, stage);
+    place.textContent = `${about.task}, step ${step}`;
+    recipe.set(model.get("recipe_name"));
+    scale.set(model.get("log2_scale"));
+    strip.set(String(stage));
+    strip.element.classList.toggle("sd-skipped", !stepped);
+    back.enable(stage > 0, next);
+    next.enable(stage < about.stages.length - 1, back);
+    table.set(stages[stage], earlier);
+    since.textContent = sayChanges(stages[stage], earlier);
+    words.say(sentences[stage]);
+    root.dataset.stage = about.stages[stage];
+  }
+
+  if (model.onPage) {
+    for (const one of [recipe, scale, another, reset]) one.element.hidden = true;
+    zones.append(
+      " This step was taken when the page was written. " +
+        "In the lab you choose recipe and scale, and take more steps.",
+    );
+  }
+  watch(life, model, ["_view", "stage"], show);
+  show();
+}
+
+export default view(
+  {
+    label: "One training step, stage by stage",
+    kind: "stages",
+    alone: (model) => Boolean(model.onPage),
   },
+  fillStages,
 );
