@@ -1,18 +1,66 @@
 // The class page: asks for its state each second, and writes what came as text.
-const element = (name, text, parent) => {
-  const made = document.createElement(name);
-  made.textContent = text;
-  parent.append(made);
-  return made;
-};
 
-function drawGuesses(guesses, place) {
+/**
+ * @typedef {object} BoardState
+ * @property {Guess[]} guesses
+ * @property {Learned[]} learned
+ * @property {Leader[]} leaders
+ */
+
+/** @typedef {{ id: string, question: string, bars: [answer: string, count: number][] }} Guess */
+/** @typedef {{ question: string, before: Share, after: Share }} Learned */
+/** @typedef {[right: number, answers: number]} Share */
+/** @typedef {[place: number, name: string, points: number, outOf: number, bytes: number]} Leader */
+
+const EVERY_MS = 1000;
+
+/**
+ * A new element in its parent.
+ *
+ * @template {keyof HTMLElementTagNameMap} Tag
+ * @param {Tag} tag
+ * @param {string | number} text
+ * @param {Node} parent
+ */
+function element(tag, text, parent) {
+  const made = document.createElement(tag);
+  made.textContent = String(text);
+  parent.appendChild(made);
+  return made;
+}
+
+/**
+ * A row of a table.
+ *
+ * @param {"th" | "td"} tag
+ * @param {readonly (string | number)[]} texts
+ * @param {HTMLTableElement} table
+ */
+function tableRow(tag, texts, table) {
+  const row = element("tr", "", table);
+  for (const text of texts) element(tag, text, row);
+}
+
+/**
+ * A part of the page.
+ *
+ * @param {string} id
+ */
+function partOfPage(id) {
+  const part = document.getElementById(id);
+  if (!part) throw new Error(`expected an element with the id ${id}, found none`);
+  return part;
+}
+
+/** @param {readonly Guess[]} guesses */
+function drawGuesses(guesses) {
+  const place = partOfPage("guesses");
   place.replaceChildren();
   for (const { id, question, bars } of guesses) {
     const section = element("section", "", place);
+    const most = Math.max(...bars.map(([, count]) => count));
     section.id = id;
     element("h2", question, section);
-    const most = Math.max(...bars.map(([, count]) => count));
     for (const [answer, count] of bars) {
       const line = element("div", `${answer}: ${count}`, section);
       line.style.borderLeft = `${(30 * count) / most}em solid var(--good)`;
@@ -22,57 +70,61 @@ function drawGuesses(guesses, place) {
   }
 }
 
-function drawLearned(learned, place) {
+/** @param {readonly Learned[]} learned */
+function drawLearned(learned) {
+  const place = partOfPage("learned");
   place.replaceChildren();
   if (!learned.length) return;
   element("h2", "Before and after the course: right answers", place);
   const table = element("table", "", place);
-  const row = (name, texts) => {
-    const line = element("tr", "", table);
-    for (const text of texts) element(name, text, line);
-  };
-  const share = ([right, answers]) => (answers ? `${right}\u00a0of\u00a0${answers}` : "no answer");
-  row("th", ["question", "before", "after"]);
-  for (const { question, before, after } of learned)
-    row("td", [question, share(before), share(after)]);
+  tableRow("th", ["question", "before", "after"], table);
+  for (const { question, before, after } of learned) {
+    tableRow("td", [question, shareText(before), shareText(after)], table);
+  }
 }
 
-function drawLeaders(leaders, place) {
+/** @param {Share} share */
+function shareText([right, answers]) {
+  return answers ? `${right}\u00a0of\u00a0${answers}` : "no answer";
+}
+
+/** @param {readonly Leader[]} leaders */
+function drawLeaders(leaders) {
+  const place = partOfPage("leaders");
   place.replaceChildren();
   if (!leaders.length) return;
   element("h2", "Lesson 12: the most points, of equals the fewest bytes", place);
   const table = element("table", "", place);
   for (const [number, name, points, outOf, bytes] of leaders) {
-    const row = element("tr", "", table);
-    for (const text of [
-      number,
-      name,
-      `${points} of ${outOf}`,
-      `${bytes.toLocaleString("en")} bytes`,
-    ])
-      element("td", text, row);
+    const size = `${bytes.toLocaleString("en")} bytes`;
+    tableRow("td", [number, name, `${points} of ${outOf}`, size], table);
   }
 }
 
 let shown = "";
-async function look() {
-  const status = document.getElementById("state");
-  try {
-    const text = await (await fetch("state", { cache: "no-store" })).text();
-    const { guesses, learned, leaders } = JSON.parse(text);
-    status.textContent =
-      guesses.length || learned.length || leaders.length
-        ? ""
-        : "Nobody has answered a question yet.";
-    if (text !== shown) {
-      shown = text;
-      drawGuesses(guesses, document.getElementById("guesses"));
-      drawLearned(learned, document.getElementById("learned"));
-      drawLeaders(leaders, document.getElementById("leaders"));
-    }
-  } catch {
-    status.textContent = "The board is not answering; what stands here is the last that came.";
-  }
-  setTimeout(look, 1000);
+
+/** @param {string} text the state, as JSON */
+function draw(text) {
+  /** @type {BoardState} */
+  const { guesses, learned, leaders } = JSON.parse(text);
+  const answered = guesses.length || learned.length || leaders.length;
+  partOfPage("state").textContent = answered ? "" : "Nobody has answered a question yet.";
+  if (text === shown) return;
+  shown = text;
+  drawGuesses(guesses);
+  drawLearned(learned);
+  drawLeaders(leaders);
 }
+
+async function look() {
+  try {
+    const answer = await fetch("state", { cache: "no-store" });
+    draw(await answer.text());
+  } catch {
+    partOfPage("state").textContent =
+      "The board is not answering; what stands here is the last that came.";
+  }
+  setTimeout(look, EVERY_MS);
+}
+
 look();

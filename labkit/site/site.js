@@ -1,91 +1,173 @@
-// What a page of the site does: its theme, its widgets, and the answers to its questions, which stay in this browser.
+// What a page of the site does: its theme, its widgets, and the answers to its questions, which
+// stay in this browser. A classic script: a page that was opened by a double click loads no modules.
 
-(() => {
-  const PREFIX = "fp16-lab/";
-  const store = (() => {
-    try {
-      localStorage.setItem(`${PREFIX}probe`, "1");
-      localStorage.removeItem(`${PREFIX}probe`);
-      return localStorage;
-    } catch {
-      return null; // switched off, or full
-    }
-  })();
-  const read = (name) => store?.getItem(PREFIX + name) ?? null;
-  const write = (name, value) => {
-    try {
-      store?.setItem(PREFIX + name, value);
-    } catch {
-      // full: the answer stays on the page
-    }
-  };
-  document.getElementById("site-no-storage").hidden = store !== null;
+/**
+ * What a question's state may hold.
+ *
+ * @typedef {object} Questions
+ * @property {string} [choice]
+ * @property {"before" | "after"} [phase]
+ * @property {Record<string, string>} [answers]
+ * @property {Record<string, string>} [earlier]
+ */
 
-  // --- theme ---
-  const theme = document.getElementById("site-theme");
-  const system = matchMedia("(prefers-color-scheme: dark)");
-  const light = () => document.body.dataset.jpThemeLight === "true";
-  function show(isLight) {
-    document.body.dataset.jpThemeLight = String(isLight);
-    theme.textContent = isLight ? "Dark theme" : "Light theme";
+const PREFIX = "fp16-lab/";
+const store = openStore();
+const system = matchMedia("(prefers-color-scheme: dark)");
+
+/** The browser's store; null where it is switched off, or full. */
+function openStore() {
+  try {
+    localStorage.setItem(`${PREFIX}probe`, "1");
+    localStorage.removeItem(`${PREFIX}probe`);
+    return localStorage;
+  } catch {
+    return null;
   }
-  theme.hidden = false;
-  theme.addEventListener("click", () => {
-    show(!light());
-    write("light", String(light()));
+}
+
+/** @param {string} name */
+function read(name) {
+  return store?.getItem(PREFIX + name) ?? null;
+}
+
+/**
+ * @param {string} name
+ * @param {string} value
+ */
+function write(name, value) {
+  try {
+    store?.setItem(PREFIX + name, value);
+  } catch {
+    // full: the answer stays on the page
+  }
+}
+
+/**
+ * An element that every page has.
+ *
+ * @param {string} id
+ */
+function partOfPage(id) {
+  const element = document.getElementById(id);
+  if (!element) throw new Error(`expected an element with the id ${id}, found none`);
+  return element;
+}
+
+// --- theme ---------------------------------------------------------------------------------------
+
+function isLight() {
+  return document.body.dataset.jpThemeLight === "true";
+}
+
+/** @param {boolean} light */
+function setTheme(light) {
+  document.body.dataset.jpThemeLight = String(light);
+  partOfPage("site-theme").textContent = light ? "Dark theme" : "Light theme";
+}
+
+function startTheme() {
+  const button = partOfPage("site-theme");
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    setTheme(!isLight());
+    write("light", String(isLight()));
   });
-  system.addEventListener("change", () => read("light") ?? show(!system.matches));
-  show(light());
+  system.addEventListener("change", () => {
+    if (read("light") === null) setTheme(!system.matches);
+  });
+  setTheme(isLight());
+}
 
-  // --- widgets ---
-  const page = location.pathname
-    .split("/")
-    .pop()
-    .replace(/\.html$/, "");
-  const said = (key) => `answer/${page}/${key}`;
-  const quizAnswers = (phase) => JSON.parse(read(`answer/quiz/${phase}`) ?? "{}");
-  for (const element of document.querySelectorAll("[data-widget]")) {
-    const widget = globalThis.labkitWidgets?.[element.dataset.widget];
-    const needsPython = () =>
-      element.append(element.querySelector("template").content.cloneNode(true));
-    try {
-      const state = JSON.parse(element.querySelector("script").textContent);
-      if (!widget?.answers(state)) {
-        needsPython();
-        continue;
-      }
-      const key = said(element.dataset.key);
-      if (state.choice === "") state.choice = read(key) ?? "";
-      if (state.phase === "after") state.earlier = quizAnswers("before");
-      if (state.phase) state.answers = quizAnswers(state.phase);
-      const { model } = widget(state, element);
-      model.on("change:choice", () => write(key, model.get("choice")));
-      model.on("change:answers", () =>
-        write(`answer/quiz/${state.phase}`, JSON.stringify(model.get("answers"))),
-      );
-    } catch (error) {
-      console.error(error); // its picture stays
-      if (!element.querySelector(".labkit")) needsPython();
-    }
+// --- widgets -------------------------------------------------------------------------------------
+
+/** @returns {HTMLElement[]} where the widgets of the page are */
+function widgetPlaces() {
+  return [...document.querySelectorAll("[data-widget]")].filter(
+    (place) => place instanceof HTMLElement,
+  );
+}
+
+/**
+ * Show a widget in its place; its picture stays where it does not answer without a kernel.
+ *
+ * @param {HTMLElement} place
+ */
+function showWidget(place) {
+  const widget = globalThis.labkitWidgets?.[place.dataset.widget ?? ""];
+  try {
+    const state = JSON.parse(place.querySelector("script")?.textContent ?? "");
+    if (widget?.answers(state)) answer(widget, state, place);
+    else sayItNeedsPython(place);
+  } catch (error) {
+    console.error(error); // its picture stays
+    if (!place.querySelector(".labkit")) sayItNeedsPython(place);
   }
+}
 
-  // --- the index: how many questions of each lesson are answered ---
+/** @param {HTMLElement} place */
+function sayItNeedsPython(place) {
+  const template = place.querySelector("template");
+  if (template) place.append(template.content.cloneNode(true));
+}
+
+/**
+ * Show a widget with the answers of this browser, and keep new ones.
+ *
+ * @param {PageWidget} widget
+ * @param {Questions} state
+ * @param {HTMLElement} place
+ */
+function answer(widget, state, place) {
+  const { phase } = state;
+  const key = `answer/${pageName()}/${place.dataset.key}`;
+  if (state.choice === "") state.choice = read(key) ?? "";
+  if (phase === "after") state.earlier = quizAnswers("before");
+  if (phase) state.answers = quizAnswers(phase);
+  const { model } = widget({ ...state }, place);
+  model.on("change:choice", () => write(key, model.get("choice")));
+  model.on("change:answers", () =>
+    write(`answer/quiz/${phase}`, JSON.stringify(model.get("answers"))),
+  );
+}
+
+function pageName() {
+  const file = location.pathname.split("/").pop() ?? "";
+  return file.replace(/\.html$/, "");
+}
+
+/**
+ * @param {string} phase
+ * @returns {Record<string, string>}
+ */
+function quizAnswers(phase) {
+  return JSON.parse(read(`answer/quiz/${phase}`) ?? "{}");
+}
+
+// --- the index: how many questions of each lesson are answered -----------------------------------
+
+function countAnswers() {
   const forget = document.getElementById("site-forget");
-  function count() {
-    let all = 0;
-    for (const place of document.querySelectorAll("[data-questions]")) {
-      const keys = place.dataset.questions.split(" ").filter(Boolean);
-      const done = keys.filter((key) => read(`answer/${key}`) !== null).length;
-      all += done;
-      place.textContent = keys.length ? `${done} of ${keys.length} questions answered` : "";
-    }
-    if (forget) forget.hidden = all === 0;
+  let all = 0;
+  for (const place of document.querySelectorAll("[data-questions]")) {
+    const keys = (place.getAttribute("data-questions") ?? "").split(" ").filter(Boolean);
+    const done = keys.filter((key) => read(`answer/${key}`) !== null).length;
+    all += done;
+    place.textContent = keys.length ? `${done} of ${keys.length} questions answered` : "";
   }
-  forget?.addEventListener("click", () => {
-    for (const name of Object.keys(store))
-      if (name.startsWith(`${PREFIX}answer/`)) store.removeItem(name);
-    count();
-    document.getElementById("lessons").scrollIntoView();
-  });
-  count();
-})();
+  if (forget) forget.hidden = all === 0;
+}
+
+function forgetAnswers() {
+  for (const name of Object.keys(store ?? {})) {
+    if (name.startsWith(`${PREFIX}answer/`)) store?.removeItem(name);
+  }
+  countAnswers();
+  partOfPage("lessons").scrollIntoView();
+}
+
+partOfPage("site-no-storage").hidden = store !== null;
+startTheme();
+for (const place of widgetPlaces()) showWidget(place);
+document.getElementById("site-forget")?.addEventListener("click", forgetAnswers);
+countAnswers();
