@@ -1,5 +1,6 @@
 // What a page of the site does: its theme, its widgets, and the answers to its questions, which
-// stay in this browser. A classic script: a page that was opened by a double click loads no modules.
+// stay in this browser. A classic script: a page that was opened by a double click loads no
+// modules.
 
 /**
  * What a question's state may hold.
