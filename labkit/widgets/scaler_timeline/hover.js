@@ -2,12 +2,26 @@
 
 import { hovering } from "../base/canvas.js";
 
-export function hoverStep(life, picture, stepAt, textOf) {
+/** @import { Figure } from "../base/canvas.js" */
+/** @import { Life } from "../base/lifetime.js" */
+
+/** @typedef {{ step: number | null }} Hover null: the pointer is on no step */
+
+/**
+ * @param {Life} life
+ * @param {Figure} picture
+ * @param {(x: number) => number | null} stepUnder
+ * @param {(step: number) => string} textOf
+ * @returns {Hover}
+ */
+export function hoverStep(life, picture, stepUnder, textOf) {
+  /** @type {Hover} */
   const hover = { step: null };
-  hovering(life, picture, (at) => {
-    hover.step = at && stepAt(at.x);
+  hovering(life, picture, (spot) => {
+    hover.step = spot && stepUnder(spot.x);
     picture.redraw();
-    return hover.step && [at.x, at.y - 6, textOf(hover.step)];
+    if (!spot || !hover.step) return null;
+    return [spot.x, spot.y - 6, textOf(hover.step)];
   });
   return hover;
 }

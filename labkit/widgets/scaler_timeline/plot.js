@@ -1,39 +1,81 @@
-// The picture of a scaler on a trace: the window between underflow and overflow, and the scale that wanders in it (replay.js).
+// The picture of a scaler on a trace: the window between underflow and overflow, and the scale that
+// wanders in it (replay.js).
 
 import { power } from "../base/number_words.js";
 import { inkCross, inkLine, stairs } from "../base/plot.js";
 import { OVERFLOWS_FROM } from "./replay.js";
 
-// From where each step overflows, and from where it keeps its gradients, as log2.
+/** @import { Ink, Panel, Point, ScaleWindow, StepPlot } from "../base/plot.js" */
+/** @import { Replay, Trace } from "./replay.js" */
+
+/**
+ * From where each step overflows, and from where it keeps its gradients, as log2.
+ *
+ * @param {Trace} trace
+ * @returns {ScaleWindow}
+ */
 export function windowOf({ largest, keeps_from }) {
   return { top: largest.map((size) => Math.log2(OVERFLOWS_FROM / size)), low: keeps_from };
 }
 
+/**
+ * The lowest and the highest scale of some replays.
+ *
+ * @param {readonly Pick<Replay, "scale">[]} replays
+ * @param {readonly [low: number, high: number]} [least] what the range holds at least
+ * @returns {[low: number, high: number]}
+ */
 export function rangeOf(replays, least = [Infinity, -Infinity]) {
   let [low, high] = least;
-  for (const { scale } of replays)
-    for (const e of scale) [low, high] = [Math.min(low, e), Math.max(high, e)];
+  for (const { scale } of replays) {
+    for (const e of scale) {
+      low = Math.min(low, e);
+      high = Math.max(high, e);
+    }
+  }
   return [low, high];
 }
 
-// A cross: skipped. A ring around it: skipped, and hysteresis kept the scale where it was.
-export function drawScale(
-  plot,
-  replay,
-  y,
-  { colour = plot.tint.fp16, width = 2.25, crosses = 4, dash = [] } = {},
-) {
+/**
+ * How a scale is drawn.
+ *
+ * @typedef {object} ScaleStyle
+ * @property {string} [colour]
+ * @property {number} [width]
+ * @property {number} [crosses] Their size; 0: none.
+ * @property {number[]} [dash]
+ */
+
+/**
+ * A cross: skipped. A ring around it: skipped, and hysteresis kept the scale where it was.
+ *
+ * @param {StepPlot} plot
+ * @param {Replay} replay
+ * @param {(value: number) => number} y
+ * @param {ScaleStyle} [style]
+ */
+export function drawScale(plot, replay, y, style = {}) {
+  const { colour = plot.tint.fp16, width = 2.25, crosses = 4, dash = [] } = style;
   inkLine(plot, stairs(plot, replay.scale, y), colour, width, { dash });
   if (!crosses) return;
-  for (let i = plot.first; i < Math.min(replay.scale.length, plot.first + plot.total); i++) {
+  const end = Math.min(replay.scale.length, plot.first + plot.total);
+  for (let i = plot.first; i < end; i++) {
     if (!replay.skipped[i]) continue;
-    const [px, py] = [plot.x(i + 1), y(replay.scale[i])];
+    const px = plot.x(i + 1);
+    const py = y(replay.scale[i]);
     if (px < plot.left || px > plot.end) continue;
     if (replay.skipped[i] > 1 && crosses > 4) drawHeld(plot, px, py);
     inkCross(plot, px, py, crosses, plot.tint.ink, 1.75);
   }
 }
 
+/**
+ * A ring: the scale was kept.
+ *
+ * @param {Ink} ink
+ * @param {number} x
+ * @param {number} y
+ */
 export function drawHeld({ pen, tint }, x, y) {
   pen.beginPath();
   pen.arc(x, y, 9, 0, 2 * Math.PI);
@@ -42,23 +84,60 @@ export function drawHeld({ pen, tint }, x, y) {
   pen.stroke();
 }
 
-export function scaleTicks([low, high]) {
-  const every = [1, 2, 4, 8, 16].find((step) => (high - low) / step <= 6);
-  const first = Math.ceil(low / every) * every;
-  return Array.from({ length: Math.floor((high - first) / every) + 1 }, (_, i) => [
-    first + i * every,
-    first + i * every,
-  ]);
+/**
+ * A line from the top of one panel to the foot of another, at the step under the pointer.
+ *
+ * @param {StepPlot} plot
+ * @param {number} step
+ * @param {Panel} upper
+ * @param {Panel} [lower]
+ */
+export function drawHovered(plot, step, upper, lower = upper) {
+  const x = plot.x(step);
+  /** @type {Point[]} */
+  const ends = [
+    [x, upper.top],
+    [x, lower.top + lower.height],
+  ];
+  inkLine(plot, ends, plot.tint.ink, 1, { alpha: 0.6 });
 }
 
-export function stepText(replay, window, step) {
+const TICK_STEPS = [1, 2, 4, 8, 16, 32];
+const MOST_TICKS = 6;
+
+/**
+ * Ticks of an axis of scales, as log2; their labels are exponents.
+ *
+ * @param {readonly [low: number, high: number]} range
+ * @returns {[value: number, exponent: number][]}
+ */
+export function scaleTicks([low, high]) {
+  const every = TICK_STEPS.find((step) => (high - low) / step <= MOST_TICKS) ?? 64;
+  const first = Math.ceil(low / every) * every;
+  const count = Math.floor((high - first) / every) + 1;
+  return Array.from({ length: count }, (_, i) => [first + i * every, first + i * every]);
+}
+
+/**
+ * What happened in a step.
+ *
+ * @param {Replay} replay
+ * @param {ScaleWindow} bounds
+ * @param {number} step
+ */
+export function stepText(replay, bounds, step) {
   const i = step - 1;
-  const held = replay.skipped[i] > 1 ? ", and hysteresis keeps the scale" : "";
-  const what = replay.skipped[i]
-    ? `inf, skipped${held}`
-    : replay.lossy[i]
-      ? "loses gradients"
-      : "clean";
-  const edges = `overflow from 2^${window.top[i].toFixed(1)}, losses below 2^${window.low[i]}`;
-  return `step ${step}: scale ${power(Number(replay.scale[i].toFixed(1)))}, ${what} (${edges})`;
+  const scale = power(Number(replay.scale[i].toFixed(1)));
+  const edges = `overflow from 2^${bounds.top[i].toFixed(1)}, losses below 2^${bounds.low[i]}`;
+  return `step ${step}: scale ${scale}, ${fateOfStep(replay, i)} (${edges})`;
+}
+
+/**
+ * @param {Replay} replay
+ * @param {number} i
+ */
+function fateOfStep({ skipped, lossy }, i) {
+  if (skipped[i] > 1) return "inf, skipped, and hysteresis keeps the scale";
+  if (skipped[i]) return "inf, skipped";
+  return lossy[i] ? "loses gradients" : "clean";
 }

@@ -1,7 +1,7 @@
 // Six presets: a row for each with its whole timeline, and a lens on the steps where they differ.
 
 import { figure } from "../base/canvas.js";
-import { newName, headed, segmented, sentence, slider } from "../base/controls.js";
+import { headed, newName, segmented, sentence, slider } from "../base/controls.js";
 import { h, rich } from "../base/elements.js";
 import { put, watch } from "../base/model.js";
 import { percent } from "../base/number_words.js";
@@ -18,14 +18,46 @@ import {
 } from "../base/plot.js";
 import { colours } from "../base/theme.js";
 import { hoverStep } from "./hover.js";
-import { drawHeld, drawScale, rangeOf, scaleTicks, stepText, windowOf } from "./plot.js";
+import {
+  drawHeld,
+  drawHovered,
+  drawScale,
+  rangeOf,
+  scaleTicks,
+  stepText,
+  windowOf,
+} from "./plot.js";
 import { knobText, presetSentence, replayOf, skipsOf, sum } from "./replay.js";
+
+/** @import { Pen } from "../base/canvas.js" */
+/** @import { Life } from "../base/lifetime.js" */
+/** @import { Model } from "../base/model.js" */
+/** @import { ScaleWindow, StepPlot } from "../base/plot.js" */
+/** @import { Palette } from "../base/theme.js" */
+/** @import { Replay } from "./replay.js" */
+/** @import { Mode, PresetTraits } from "./view.js" */
+
+/**
+ * What is drawn.
+ *
+ * @typedef {object} Board
+ * @property {Model<PresetTraits>} model
+ * @property {string[]} names Of the presets.
+ * @property {Record<Mode, Replay[]>} known In the order of the names.
+ * @property {ScaleWindow} bounds
+ * @property {Palette} palette
+ * @property {Record<Mode, number>} lensFrom How many steps lie before the lens.
+ */
 
 const LENS_STEPS = 60;
 const LENS = { top: 30, height: 170 };
 const LENS_HEIGHT = LENS.top + LENS.height + 32;
 const STRIP_HEIGHT = 36;
 const LOSSY = "A step is lossy when more than 1% of the gradients underflow at its scale.";
+const HEADS = ["scaler", "its scale over all steps", "skipped", "lossy"];
+const THIN_DASHES = { width: 1.25, dash: [3, 4] }; // of torch's scale, beside another
+
+/** @type {{ value: Mode, label: string, title: string }[]} */
 const MODES = [
   {
     value: "alike",
@@ -39,68 +71,202 @@ const MODES = [
   },
 ];
 
-function presetRows(names, mode, onSelect) {
-  const group = newName("st-preset");
-  return names.map((name) => {
-    const input = h("input", { type: "radio", name: group, value: name });
-    input.addEventListener("change", () => onSelect(name));
-    const knobs = h("span", { class: "lk-quiet" });
-    const choice = h(
-      "label",
-      { class: "st-choice" },
-      input,
-      h("span", { class: "st-name", text: name }),
-      knobs,
-    );
-    const strip = h("td", { class: "st-strip" });
-    const cells = { skips: h("td"), lossy: h("td") };
-    return {
-      name,
-      input,
-      knobs,
-      strip,
-      ...cells,
-      element: h(
-        "tr",
-        { data: { preset: name } },
-        h("th", { scope: "row" }, choice),
-        strip,
-        cells.skips,
-        cells.lossy,
-      ),
-    };
+/**
+ * @param {Pick<Board, "model">} board
+ * @returns {Mode}
+ */
+function modeOf({ model }) {
+  return model.get("alike") ? "alike" : "shipped";
+}
+
+/** @param {Board} board */
+function replaysOf(board) {
+  return board.known[modeOf(board)];
+}
+
+/**
+ * The number of the preset that is chosen.
+ *
+ * @param {Board} board
+ */
+function chosenOf({ model, names }) {
+  return names.indexOf(model.get("selected"));
+}
+
+/**
+ * What each preset does.
+ *
+ * @param {Model<PresetTraits>} model
+ * @param {Mode} mode
+ */
+function replaysIn(model, mode) {
+  const { steps, configs } = model.get("_about");
+  const trace = model.get("_trace");
+  const names = Object.keys(configs.alike);
+  return names.map((name) => replayOf(configs[mode][name], trace, steps[mode]));
+}
+
+/**
+ * A little before the first overflow that not all of them have alike.
+ *
+ * @param {readonly Replay[]} found
+ */
+function firstHeld(found) {
+  const last = found[0].scale.length - LENS_STEPS;
+  for (let i = 0; i < last; i++) {
+    if (found.some(({ skipped }) => skipped[i] > 1)) return Math.max(0, i - 12);
+  }
+  return 0;
+}
+
+// --- pictures ------------------------------------------------------------------------------------
+
+/**
+ * The whole timeline of a preset, and where the lens is.
+ *
+ * @param {Board} board
+ * @param {Pen} pen
+ * @param {number} width
+ * @param {number} i the preset's number
+ */
+function drawStrip(board, pen, width, i) {
+  const found = replaysOf(board);
+  const total = found[i].scale.length;
+  const panel = { top: 2, height: STRIP_HEIGHT - 4 };
+  const plot = stepPlot(pen, width, board.palette, { total, left: 1, right: 1 });
+  const [low, high] = rangeOf(found);
+  const y = levelIn(panel, [low - 1, high + 1]);
+  inkWindow(plot, panel, board.bounds, y);
+  drawScale(plot, found[i], y, { width: 1.75, crosses: total > 500 ? 2.5 : 3 });
+  if (i !== chosenOf(board)) return;
+  const from = board.lensFrom[modeOf(board)];
+  const left = plot.x(from);
+  const right = plot.x(from + LENS_STEPS);
+  pen.strokeStyle = board.palette.accent;
+  pen.lineWidth = 2;
+  pen.strokeRect(left, 1, Math.max(4, right - left), STRIP_HEIGHT - 2);
+}
+
+/**
+ * A few steps of the chosen preset, beside torch's.
+ *
+ * @param {Board} board
+ * @param {Pen} pen
+ * @param {number} width
+ * @param {number | null} hovered the step under the pointer
+ */
+function drawLens(board, pen, width, hovered) {
+  const [torch] = replaysOf(board);
+  const mine = replaysOf(board)[chosenOf(board)];
+  const first = board.lensFrom[modeOf(board)];
+  const end = first + LENS_STEPS;
+  const plot = stepPlot(pen, width, board.palette, { first, total: LENS_STEPS });
+  const shown = [mine, torch].map(({ scale }) => ({ scale: scale.slice(first, end) }));
+  const [low, high] = rangeOf(shown);
+  /** @type {[number, number]} */
+  const range = [Math.floor(low) - 2, Math.ceil(high) + 1.5];
+  const y = levelIn(LENS, range);
+  const span = `${(first + 1).toLocaleString("en-US")} to ${end.toLocaleString("en-US")}`;
+  const title = `${board.model.get("selected")}, step ${span}`;
+  inkWindow(plot, LENS, board.bounds, y);
+  inkFrame(plot, LENS, title, scaleTicks(range), y);
+  if (mine !== torch) {
+    drawScale(plot, torch, y, { ...THIN_DASHES, colour: plot.tint.ink2, crosses: 0 });
+  }
+  drawScale(plot, mine, y, { width: 2.5, crosses: 5 });
+  drawLegend(plot, mine === torch ? null : board.names[0]);
+  inkSteps(plot, LENS.top + LENS.height);
+  if (hovered) drawHovered(plot, hovered, LENS);
+}
+
+/**
+ * What the signs mean, above the lens from right to left.
+ *
+ * @param {StepPlot} plot
+ * @param {string | null} other the name of the preset that is shown beside the chosen one
+ */
+function drawLegend(plot, other) {
+  const { tint } = plot;
+  const base = LENS.top - 12;
+  const y = base - 4;
+  let right = plot.end;
+
+  /**
+   * @param {string} words
+   * @param {(x: number) => void} drawSign
+   */
+  function entry(words, drawSign) {
+    right -= inkText(plot, words, right, base, { align: "right" }) + 16;
+    drawSign(right);
+    right -= 26;
+  }
+  entry("skipped, scale held", (x) => {
+    drawHeld(plot, x, y);
+    inkCross(plot, x, y, 4, tint.ink, 1.75);
+  });
+  entry("skipped", (x) => inkCross(plot, x, y, 4, tint.ink, 1.75));
+  if (other === null) return;
+  entry(other, (x) => {
+    const { width, dash } = THIN_DASHES;
+    const from = /** @type {const} */ ([x - 18, y]);
+    const to = /** @type {const} */ ([x + 8, y]);
+    inkLine(plot, [from, to], tint.ink2, width, { dash });
   });
 }
 
-export function renderPresets(root, model, life) {
-  const { source, steps, configs } = model.get("_about");
-  const trace = model.get("_trace");
-  const window = windowOf(trace);
-  const names = Object.keys(configs.alike);
-  const each = (mode, make) => names.map((name) => make(configs[mode][name], name));
-  const known = Object.fromEntries(
-    ["alike", "shipped"].map((mode) => [
-      mode,
-      each(mode, (config) => replayOf(config, trace, steps[mode])),
-    ]),
-  );
-  const palette = colours(root, life, redraw);
+// --- the view ------------------------------------------------------------------------------------
 
-  const mode = () => (model.get("alike") ? "alike" : "shipped");
-  const replays = () => known[mode()];
-  const chosen = () => names.indexOf(model.get("selected"));
-  const choose = (changes) => {
+/**
+ * @param {readonly string[]} names
+ * @param {(name: string) => void} onSelect
+ */
+function presetRows(names, onSelect) {
+  const group = newName("st-preset");
+  return names.map((name) => {
+    const input = h("input", { type: "radio", name: group, value: name });
+    const knobs = h("span", { class: "lk-quiet" });
+    const title = h("span", { class: "st-name", text: name });
+    const choice = h("label", { class: "st-choice" }, input, title, knobs);
+    const strip = h("td", { class: "st-strip" });
+    const skips = h("td");
+    const lossy = h("td");
+    const head = h("th", { scope: "row" }, choice);
+    const element = h("tr", { data: { preset: name } }, head, strip, skips, lossy);
+    input.addEventListener("change", () => onSelect(name));
+    return { name, input, knobs, strip, skips, lossy, element };
+  });
+}
+
+/**
+ * @param {HTMLElement} root
+ * @param {Model<PresetTraits>} model
+ * @param {Life} life
+ */
+export function fillPresets(root, model, life) {
+  const { source, steps, configs } = model.get("_about");
+  const known = { alike: replaysIn(model, "alike"), shipped: replaysIn(model, "shipped") };
+  /** @type {Board} */
+  const board = {
+    model,
+    names: Object.keys(configs.alike),
+    known,
+    bounds: windowOf(model.get("_trace")),
+    palette: colours(root, life, redraw),
+    lensFrom: { alike: firstHeld(known.alike), shipped: 0 },
+  };
+
+  /** @param {Partial<PresetTraits>} changes */
+  function choose(changes) {
     put(model, changes);
     show();
-  };
+  }
   const choice = segmented({
     label: "Scalers",
     options: MODES,
-    value: mode(),
+    value: modeOf(board),
     labelled: false,
     onChange: (value) => choose({ alike: value === "alike" }),
   });
-  const lensFrom = { alike: firstSkip(known.alike), shipped: 0 };
   const from = slider({
     label: "Lens from step",
     min: 0,
@@ -108,7 +274,7 @@ export function renderPresets(root, model, life) {
     page: 20,
     value: 0,
     onInput(value) {
-      lensFrom[mode()] = value;
+      board.lensFrom[modeOf(board)] = value;
       redraw();
     },
   });
@@ -116,24 +282,15 @@ export function renderPresets(root, model, life) {
     life,
     label: "A few steps of the chosen scaler, beside torch's",
     height: LENS_HEIGHT,
-    draw: drawLens,
+    draw: (pen, width) => drawLens(board, pen, width, hover.step),
   });
-  const rows = presetRows(names, mode, (name) => choose({ selected: name }));
-  const { element: table, body } = headed("st-table", [
-    "scaler",
-    "its scale over all steps",
-    "skipped",
-    "lossy",
-  ]);
-  body.append(...rows.map(({ element }) => element));
+  const rows = presetRows(board.names, (name) => choose({ selected: name }));
+  const { element: table, body } = headed("st-table", HEADS);
   const words = sentence(model);
+  const title = h("span", { class: "lk-title", text: "Six scalers on one training" });
+  body.append(...rows.map(({ element }) => element));
   root.append(
-    h(
-      "div",
-      { class: "lk-head" },
-      h("span", { class: "lk-title", text: "Six scalers on one training" }),
-      choice.element,
-    ),
+    h("div", { class: "lk-head" }, title, choice.element),
     h("p", { class: "lk-quiet st-source", text: `${source} ${LOSSY}` }),
     table,
     words.element,
@@ -141,112 +298,30 @@ export function renderPresets(root, model, life) {
     lens.element,
   );
   const strips = rows.map((row, i) => {
-    const made = figure({
+    const strip = figure({
       life,
       label: `The loss scale of ${row.name}`,
       height: STRIP_HEIGHT,
-      draw: (pen, width) => drawStrip(pen, width, i),
+      draw: (pen, width) => drawStrip(board, pen, width, i),
     });
-    row.strip.append(made.element);
-    life.listen(made.canvas, "pointerdown", (event) => {
-      const at = Math.round(
-        (made.at(event).x / made.width) * replays()[i].scale.length - LENS_STEPS / 2,
-      );
-      from.set(at);
-      lensFrom[mode()] = from.value;
+    row.strip.append(strip.element);
+    life.listen(strip.canvas, "pointerdown", (event) => {
+      const share = strip.at(event).x / strip.width;
+      from.set(Math.round(share * replaysOf(board)[i].scale.length - LENS_STEPS / 2));
+      board.lensFrom[modeOf(board)] = from.value;
       choose({ selected: row.name });
     });
-    return made;
+    return strip;
   });
-  const lensAt = (x) => stepAt(lens, x, { first: lensFrom[mode()], total: LENS_STEPS });
-  const hover = hoverStep(
-    life,
-    lens,
-    (x) => (lensAt(x) <= replays()[0].scale.length ? lensAt(x) : null),
-    (step) => stepText(replays()[chosen()], window, step),
+
+  /** @param {number} x */
+  function stepUnder(x) {
+    const step = stepAt(lens, x, { first: board.lensFrom[modeOf(board)], total: LENS_STEPS });
+    return step !== null && step <= replaysOf(board)[0].scale.length ? step : null;
+  }
+  const hover = hoverStep(life, lens, stepUnder, (step) =>
+    stepText(replaysOf(board)[chosenOf(board)], board.bounds, step),
   );
-
-  // A little before the first overflow that not all of them have alike.
-  function firstSkip(found) {
-    const last = found[0].scale.length - LENS_STEPS;
-    for (let i = 0; i < last; i++)
-      if (found.some(({ skipped }) => skipped[i] > 1)) return Math.max(0, i - 12);
-    return 0;
-  }
-
-  function drawStrip(pen, width, i) {
-    const found = replays();
-    const total = found[i].scale.length;
-    const panel = { top: 2, height: STRIP_HEIGHT - 4 };
-    const plot = stepPlot(pen, width, palette, { total, left: 1, right: 1 });
-    const [low, high] = rangeOf(found);
-    const y = levelIn(panel, [low - 1, high + 1]);
-    inkWindow(plot, panel, window, y);
-    drawScale(plot, found[i], y, { width: 1.75, crosses: total > 500 ? 2.5 : 3 });
-    if (i !== chosen()) return;
-    const [left, right] = [plot.x(lensFrom[mode()]), plot.x(lensFrom[mode()] + LENS_STEPS)];
-    pen.strokeStyle = palette.accent;
-    pen.lineWidth = 2;
-    pen.strokeRect(left, 1, Math.max(4, right - left), STRIP_HEIGHT - 2);
-  }
-
-  function drawLens(pen, width) {
-    const found = replays();
-    const mine = found[chosen()];
-    const plot = stepPlot(pen, width, palette, { first: lensFrom[mode()], total: LENS_STEPS });
-    const part = ({ scale }) => ({ scale: scale.slice(plot.first, plot.first + plot.total) });
-    const [low, high] = rangeOf([part(mine), part(found[0])]);
-    const range = [Math.floor(low) - 2, Math.ceil(high) + 1.5];
-    const y = levelIn(LENS, range);
-    inkWindow(plot, LENS, window, y);
-    const name = model.get("selected");
-    const title = `${name}, step ${(plot.first + 1).toLocaleString("en-US")} to ${(plot.first + plot.total).toLocaleString("en-US")}`;
-    inkFrame(plot, LENS, title, scaleTicks(range), y);
-    if (chosen() !== 0)
-      drawScale(plot, found[0], y, { colour: palette.ink2, width: 1.25, crosses: 0, dash: [3, 4] });
-    drawScale(plot, mine, y, { width: 2.5, crosses: 5 });
-    drawLegend(plot);
-    inkSteps(plot, LENS.top + LENS.height);
-    if (hover.step)
-      inkLine(
-        plot,
-        [
-          [plot.x(hover.step), LENS.top],
-          [plot.x(hover.step), LENS.top + LENS.height],
-        ],
-        palette.ink,
-        1,
-        { alpha: 0.6 },
-      );
-  }
-
-  function drawLegend(plot) {
-    let right = plot.end;
-    const at = LENS.top - 12;
-    const entry = (words, sign) => {
-      right -= inkText(plot, words, right, at, { align: "right" }) + 16;
-      sign(right, at - 4);
-      right -= 26;
-    };
-    entry("skipped, scale held", (x, y) => {
-      drawHeld(plot, x, y);
-      inkCross(plot, x, y, 4, palette.ink, 1.75);
-    });
-    entry("skipped", (x, y) => inkCross(plot, x, y, 4, palette.ink, 1.75));
-    if (chosen() !== 0)
-      entry(names[0], (x, y) =>
-        inkLine(
-          plot,
-          [
-            [x - 18, y],
-            [x + 8, y],
-          ],
-          palette.ink2,
-          1.25,
-          { dash: [3, 4] },
-        ),
-      );
-  }
 
   function redraw() {
     for (const strip of strips) strip.drawNow();
@@ -254,19 +329,21 @@ export function renderPresets(root, model, life) {
   }
 
   function show() {
-    choice.set(mode());
-    from.limit(Math.max(0, steps[mode()] - LENS_STEPS));
-    from.set(lensFrom[mode()]);
-    rows.forEach((row, i) => {
-      row.input.checked = i === chosen();
-      row.element.classList.toggle("st-chosen", i === chosen());
-      row.knobs.replaceChildren(rich(knobText(configs[mode()][row.name])));
-      row.skips.textContent = skipsOf(replays()[i]);
-      row.lossy.textContent = percent(sum(replays()[i].lossy) / steps[mode()]);
-    });
-    words.say(
-      presetSentence(names[chosen()], configs[mode()][names[chosen()]], replays()[chosen()]),
-    );
+    const mode = modeOf(board);
+    const chosen = chosenOf(board);
+    const found = replaysOf(board);
+    const name = board.names[chosen];
+    choice.set(mode);
+    from.limit(Math.max(0, steps[mode] - LENS_STEPS));
+    from.set(board.lensFrom[mode]);
+    for (const [i, row] of rows.entries()) {
+      row.input.checked = i === chosen;
+      row.element.classList.toggle("st-chosen", i === chosen);
+      row.knobs.replaceChildren(rich(knobText(configs[mode][row.name])));
+      row.skips.textContent = String(skipsOf(found[i]));
+      row.lossy.textContent = percent(sum(found[i].lossy) / steps[mode]);
+    }
+    words.say(presetSentence(name, configs[mode][name], found[chosen]));
     redraw();
   }
 

@@ -1,0 +1,225 @@
+// A scaler on a trace: four knobs and its saw-tooth.
+
+import { figure } from "../base/canvas.js";
+import { nearest, sentence, slider } from "../base/controls.js";
+import { h } from "../base/elements.js";
+import { watch } from "../base/model.js";
+import {
+  inkDot,
+  inkFrame,
+  inkLine,
+  inkNames,
+  inkSkips,
+  inkSteps,
+  inkWindow,
+  inkZoneNames,
+  levelIn,
+  stairs,
+  stepAt,
+  stepPlot,
+} from "../base/plot.js";
+import { colours } from "../base/theme.js";
+import { counted } from "../exact/numbers.js";
+import { hoverStep } from "./hover.js";
+import { drawHovered, drawScale, rangeOf, scaleTicks, stepText, windowOf } from "./plot.js";
+import { KNOB_PLACES, placeText, replayOf, replaySentence, skipsOf } from "./replay.js";
+
+/** @import { Pen } from "../base/canvas.js" */
+/** @import { Life } from "../base/lifetime.js" */
+/** @import { Model } from "../base/model.js" */
+/** @import { ScaleWindow, StepPlot } from "../base/plot.js" */
+/** @import { Palette } from "../base/theme.js" */
+/** @import { Knob, Replay } from "./replay.js" */
+/** @import { TimelineTraits } from "./view.js" */
+
+/**
+ * What is drawn.
+ *
+ * @typedef {object} Timeline
+ * @property {Model<TimelineTraits>} model
+ * @property {ScaleWindow} bounds
+ * @property {Palette} palette
+ * @property {Replay} replay
+ * @property {Replay | null} before What was seen before the hand began to move.
+ * @property {number} changed When the hand moved last, in ms.
+ */
+
+const SCALE = { top: 30, height: 252 };
+const TRACKER = { top: SCALE.top + SCALE.height + 42, height: 54 };
+const TIMELINE_HEIGHT = TRACKER.top + TRACKER.height + 32;
+const REST_MS = 700; // a hand that rested so long begins something new
+const LABEL =
+  "The loss scale of each step before the window between underflow and overflow; " +
+  "the sentence above says how it fares";
+const KNOBS = /** @type {Knob[]} */ (Object.keys(KNOB_PLACES));
+
+/**
+ * What a scaler with these knobs does.
+ *
+ * @param {Model<TimelineTraits>} model
+ */
+function replayWithKnobs(model) {
+  const config = {
+    ...model.get("_about").config,
+    init_scale: 2 ** model.get("init_log2_scale"),
+    growth_factor: model.get("growth_factor"),
+    backoff_factor: model.get("backoff_factor"),
+    growth_interval: model.get("growth_interval"),
+  };
+  return replayOf(config, model.get("_trace"));
+}
+
+// --- the picture ---------------------------------------------------------------------------------
+
+/**
+ * @param {Timeline} timeline
+ * @param {Pen} pen
+ * @param {number} width
+ * @param {number | null} hovered the step under the pointer
+ */
+function drawTimeline(timeline, pen, width, hovered) {
+  const { model, replay, before, bounds, palette } = timeline;
+  const { steps } = model.get("_about");
+  const plot = stepPlot(pen, width, palette, { total: steps });
+  const [low, high] = rangeOf([replay], [0, 32]);
+  /** @type {[number, number]} */
+  const range = [Math.min(0, 4 * Math.floor(low / 4)), Math.max(34, high + 1)];
+  const y = levelIn(SCALE, range);
+  inkWindow(plot, SCALE, bounds, y);
+  inkFrame(plot, SCALE, "Loss scale", scaleTicks(range), y);
+  if (before) drawBefore(plot, before, y);
+  drawScale(plot, replay, y);
+  inkZoneNames(plot, SCALE);
+  if (before) nameBefore(plot, y(before.scale[steps - 1]));
+  inkSkips(plot, SCALE, counted(skipsOf(replay), "skipped step"), palette.ink);
+  drawTracker(plot, replay, model.get("growth_interval"));
+  inkSteps(plot, TRACKER.top + TRACKER.height);
+  if (!hovered) return;
+  drawHovered(plot, hovered, SCALE, TRACKER);
+  inkDot(plot, plot.x(hovered), y(replay.scale[hovered - 1]), 3.5, palette.fp16);
+}
+
+/**
+ * @param {StepPlot} plot
+ * @param {Replay} before
+ * @param {(value: number) => number} y
+ */
+function drawBefore(plot, before, y) {
+  const style = { colour: plot.tint.ink2, width: 1.25, crosses: 0, dash: [3, 4] };
+  drawScale(plot, before, y, style);
+}
+
+/**
+ * @param {StepPlot} plot
+ * @param {number} y where its line ends
+ */
+function nameBefore(plot, y) {
+  const name = { name: "before", fill: plot.tint.ink2, x: plot.end + 5, y };
+  inkNames(plot, [name], 15, SCALE.top, SCALE.top + SCALE.height);
+}
+
+/**
+ * @param {StepPlot} plot
+ * @param {Replay} replay
+ * @param {number} interval
+ */
+function drawTracker(plot, { tracker }, interval) {
+  const most = Math.max(1, interval - 1);
+  const y = levelIn(TRACKER, [0, most]);
+  const when = `at ${interval.toLocaleString("en-US")} the scale grows`;
+  /** @type {[number, string][]} */
+  const ticks = [[0, "0"]];
+  if (interval > 1) ticks.push([most, String(most)]);
+  inkFrame(plot, TRACKER, `Growth tracker: clean steps in a row; ${when}`, ticks, y);
+  inkLine(plot, stairs(plot, tracker, y), plot.tint.ink2, 1.25);
+}
+
+// --- the view ------------------------------------------------------------------------------------
+
+/**
+ * @param {Model<TimelineTraits>} model
+ * @param {Knob} name
+ */
+function knobSlider(model, name) {
+  const values = KNOB_PLACES[name];
+  const made = slider({
+    label: name.replace("log2_", ""),
+    min: 0,
+    max: values.length - 1,
+    page: 4,
+    value: nearest(values, model.get(name)),
+    text: (i) => placeText(name, values[i]),
+    onInput(i) {
+      model.set(name, values[i]);
+      model.save_changes();
+    },
+  });
+  made.element.dataset.knob = name;
+  return {
+    element: made.element,
+    show() {
+      const value = model.get(name);
+      made.set(nearest(values, value));
+      if (!values.includes(value)) made.output.replaceChildren(String(value));
+    },
+  };
+}
+
+/**
+ * @param {HTMLElement} root
+ * @param {Model<TimelineTraits>} model
+ * @param {Life} life
+ */
+export function fillTimeline(root, model, life) {
+  const { steps, source } = model.get("_about");
+  /** @type {Timeline} */
+  const timeline = {
+    model,
+    bounds: windowOf(model.get("_trace")),
+    palette: colours(root, life, () => picture.redraw()),
+    replay: replayWithKnobs(model),
+    before: null,
+    changed: performance.now(),
+  };
+  const knobs = KNOBS.map((name) => knobSlider(model, name));
+  const picture = figure({
+    life,
+    label: LABEL,
+    height: TIMELINE_HEIGHT,
+    draw: (pen, width) => drawTimeline(timeline, pen, width, hover.step),
+  });
+  const words = sentence(model);
+  const title = h("span", { class: "lk-title", text: "The loss scale, step by step" });
+  root.append(
+    h("div", { class: "lk-head" }, title, h("span", { class: "lk-quiet", text: source })),
+    h("div", { class: "st-knobs" }, ...knobs.map(({ element }) => element)),
+    words.element,
+    picture.element,
+  );
+  const hover = hoverStep(
+    life,
+    picture,
+    (x) => stepAt(picture, x, { total: steps }),
+    (step) => stepText(timeline.replay, timeline.bounds, step),
+  );
+  let drawn = 0;
+
+  function follow() {
+    const now = performance.now();
+    if (now - timeline.changed > REST_MS) timeline.before = timeline.replay;
+    timeline.changed = now;
+    timeline.replay = replayWithKnobs(model);
+    show();
+  }
+
+  function show() {
+    for (const knob of knobs) knob.show();
+    words.say(replaySentence(timeline.replay));
+    picture.drawNow(); // not with the next frame: the hand does not wait
+    drawn += 1;
+    root.dataset.drawn = String(drawn);
+  }
+
+  watch(life, model, KNOBS, follow);
+  show();
+}
