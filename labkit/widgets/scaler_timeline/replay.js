@@ -1,4 +1,5 @@
-// A loss scaler on a recorded training, as labkit.amp.decide has it, and what there is to say of it.
+// A loss scaler on a recorded training, as labkit.amp.decide has it, and what there is to say of
+// it.
 
 import { decimal, percent, power } from "../base/number_words.js";
 import { counted } from "../exact/numbers.js";
