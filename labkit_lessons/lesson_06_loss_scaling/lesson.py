@@ -343,9 +343,9 @@ for interval, replay in scalers.replays.items():
 #
 # The picture is dark: its brightness is about 2^-14. So the last layer multiplies by 2^-14, the *unit* of the brightness.
 # The error has this unit too, and by the chain rule a gradient before the last layer has it twice. For a pixel whose
-# error is $e$ units,
+# error is $e$ units, the error itself is $2^{-14} e$, and the last layer multiplies it by $2^{-14}$ once more:
 #
-# $$\frac{\partial L}{\partial z} = 2 \cdot \underbrace{2^{-14} e}_{\text{error}} \cdot \underbrace{2^{-14}}_{\text{last layer}} = 2^{-27}\, e.$$
+# $$\frac{\partial L}{\partial z} = 2 \cdot (2^{-14} e) \cdot 2^{-14} = 2^{-27}\, e.$$
 #
 # Here $z$ is what the last layer multiplies, and $L$ the sum of the squared errors.
 

@@ -10,14 +10,14 @@ from notebooks import build
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240)]
 
+ANSWERS = {"tags": ["answer-start.warm_up"]}
 CHOICE = [
     "from labkit.widgets import predict\npredict('start.warm_up')",
     nbformat.v4.new_markdown_cell("Press what you like: an instruction."),
-    "print('the answer')",
-    nbformat.v4.new_markdown_cell("The answer is an explanation."),
-    nbformat.v4.new_markdown_cell("## The next part\n\nIt stands alone."),
+    nbformat.v4.new_code_cell("print('the answer')", metadata=ANSWERS),
+    nbformat.v4.new_markdown_cell(folded("The answer is an explanation.", ["start.warm_up"])),
     "print('another part')",
-    "1 / 0",
+    nbformat.v4.new_code_cell("1 / 0", metadata=ANSWERS),
 ]
 NUMBERS = [
     "from labkit.widgets import predict",
@@ -37,39 +37,42 @@ def first_time(lab):
     (lab.folder / "labkit-answers.jsonl").unlink(missing_ok=True)
 
 
-def test_what_is_printed_and_its_explanation_wait_for_the_prediction_and_nothing_else_does(lab):
+def test_what_a_tag_names_waits_for_the_prediction(lab):
     with lab.shown(CHOICE, ".labkit-predict[data-right='']") as notebook:
+        page = notebook.page
         answer, other, error = (
-            notebook.page.locator(f".jp-OutputArea-output pre:has-text('{text}')")
+            page.locator(f".jp-OutputArea-output pre:has-text('{text}')").last
             for text in ("the answer", "another part", "ZeroDivisionError")
         )
-        instruction, explanation, part = (
-            notebook.page.locator(f".jp-RenderedMarkdown p:has-text('{text}')")
-            for text in ("an instruction", "an explanation", "It stands alone")
+        instruction, explanation = (
+            page.locator(f".jp-RenderedMarkdown p:has-text('{text}')")
+            for text in ("an instruction", "an explanation")
         )
+        answer.wait_for(state="attached")
         assert [waits.is_visible() for waits in (answer, explanation)] == [False, False]
-        assert [shown.is_visible() for shown in (instruction, part, other, error)] == [True] * 4
-        notebook.page.locator(".labkit-predict input[type=radio]").first.check()
-        notebook.page.locator(".labkit-predict button").click()
+        assert [shown.is_visible() for shown in (instruction, other, error)] == [True] * 3
+        page.locator(".labkit-predict input[type=radio]").first.check()
+        page.locator(".labkit-predict button").click()
         answer.wait_for()
         explanation.wait_for()
 
 
-def test_answers_are_marked_by_the_tag_of_their_cell(lab):
-    """JupyterLab sends the tags of a cell to its kernel, and leaves the classes of a text as they are."""
-    tagged = nbformat.v4.new_code_cell(
-        "print('the answer')", metadata={"tags": ["answer-start.warm_up"]}
-    )
-    text = nbformat.v4.new_markdown_cell(folded("It is **two**.", ["start.warm_up"]))
-    cells = [CHOICE[0], tagged, "print('no answer')", text]
-    with lab.shown(cells, ".labkit-predict[data-right='']") as notebook:
+def test_the_keyboard_opens_an_answer_before_the_prediction(lab):
+    with lab.shown(CHOICE, ".labkit-predict[data-right='']") as notebook:
         page = notebook.page
-        mark = page.locator(".jp-CodeCell:has(.labkit-waits.labkit-waits-start-warm_up)")
-        mark.locator("pre:has-text('the answer')").first.wait_for(state="attached")
-        assert mark.count() == 1
-        answer = page.locator("details.labkit-answer.labkit-answer-start-warm_up")
-        assert answer.locator("strong").inner_text() == "two"
-        assert not answer.locator("strong").is_visible()
+        explanation = page.locator(".jp-RenderedMarkdown p:has-text('an explanation')")
+        page.locator("details.labkit-answer summary").focus()
+        page.keyboard.press("Enter")
+        explanation.wait_for()
+
+
+def test_an_answered_prediction_opens_its_text_when_the_notebook_is_run_again(lab):
+    with lab.shown(CHOICE, ".labkit-predict[data-right='']") as notebook:
+        notebook.page.locator(".labkit-predict input[type=radio]").first.check()
+        notebook.page.locator(".labkit-predict button").click()
+        notebook.page.locator(".labkit-predict:not([data-right=''])").wait_for()
+    with lab.shown(CHOICE, ".labkit-predict:not([data-right=''])") as notebook:
+        notebook.page.locator(".jp-RenderedMarkdown p:has-text('an explanation')").wait_for()
 
 
 def test_a_number_is_typed_or_slid_and_compared_with_the_true_one(lab):
@@ -132,7 +135,7 @@ def test_a_link_opens_the_glossary_and_the_next_one_leads_to_its_word(lab):
     own = notebook.page.evaluate("jupyterapp.shell.currentWidget.id")
     for name in ("significand", "ulp", "subnormal"):
         notebook.page.evaluate("id => jupyterapp.shell.activateById(id)", own)
-        notebook.page.locator("a[href*='glossary']", has_text=name).first.click()
+        notebook.page.locator("a[href*='glossary']:visible", has_text=name).first.click()
         notebook.page.wait_for_function(
             "() => jupyterapp.shell.currentWidget.title.label === 'glossary.ipynb'"
         )

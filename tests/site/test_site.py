@@ -17,6 +17,7 @@ import torch
 
 from labkit.cli import main
 from labkit.course import lessons
+from labkit.course.notebook import folded
 from labkit.formats import FP16
 from labkit.instrument import snapshot
 from labkit.site import SiteError, run_notebook, write_site
@@ -31,7 +32,7 @@ NUMBER = Prediction(
     "How many?", {"less": "More.", "near": "Good.", "more": "Fewer."}, ruler=Ruler(1, 1000, "%")
 )
 WIDGETS = {
-    "choice": lambda: Predict(CHOICE),
+    "choice": lambda: with_slug(Predict(CHOICE), "choice"),
     "number": lambda: Predict(NUMBER, lambda: 40.0),
     "scale": lambda: UnderflowHistogram(snapshot(GRADIENTS, step=0, kind="weight gradients")),
     "bits": lambda: BitExplorer(FP16, 1.0),
@@ -195,25 +196,36 @@ def test_answers_and_the_theme_are_kept_over_a_reload_and_counted(
         assert page.locator("body").get_attribute("data-jp-theme-light") == "true"
 
 
+def with_slug(widget: Predict, slug: str) -> Predict:
+    """Return a prediction with the id that `predict` would give it."""
+    widget.slug = slug
+    return widget
+
+
 def test_an_explanation_waits_and_an_instruction_does_not(
     tmp_path: Path, browser: Any, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(LabWidget, "for_pages", True)
     look = nbformat.v4.new_markdown_cell("Press it.", id="look", metadata={"site": "Now look."})
-    why = nbformat.v4.new_markdown_cell("It is 2.\n\n### Exercise\n\nAdd.", id="why")
-    cells = [displayed("choice"), look, code("sum", "print(1 + 1)", tags=("answer-choice",)), why]
+    why = nbformat.v4.new_markdown_cell(folded("It is **2**.", ["choice"]), id="why")
+    exercise = nbformat.v4.new_markdown_cell("### Exercise\n\nAdd.", id="exercise")
+    printed = nbformat.v4.new_output("stream", name="stdout", text="two")
+    found = code("sum", "print('two')", printed, tags=("answer-choice",))
+    cells = [displayed("choice"), look, found, why, exercise]
     write_site(tmp_path / "site", {"06_lesson": nbformat.v4.new_notebook(cells=cells)})
     with visit(browser, (tmp_path / "site" / "06_lesson.html").as_uri()) as page:
         choice = page.get_by_label("3")
         choice.wait_for()
         assert page.locator("#look p").is_visible()
         assert page.locator("#look").inner_text() == "Now look."
-        assert page.locator("#why h3 ~ p").is_visible()
-        assert not page.locator("#why p").first.is_visible()
+        assert page.locator("#exercise p").is_visible()
+        assert not page.locator("#why strong").is_visible()
+        assert not page.locator("#sum .jp-Cell-outputWrapper pre").last.is_visible()
         assert page.locator("#sum.labkit-waits.labkit-waits-choice").count() == 1
         choice.press("Space")
         choice.press("Enter")
-        page.locator("#why p").first.wait_for(state="visible")
+        page.locator("#why strong").wait_for(state="visible")
+        page.locator("#sum .jp-Cell-outputWrapper pre").last.wait_for(state="visible")
 
 
 def test_on_a_telephone_nothing_is_too_wide_and_without_scripts_text_and_pictures_are_there(

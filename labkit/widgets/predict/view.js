@@ -7,6 +7,7 @@ import { button, onEnter, radioList } from "../base/controls.js";
 import { h, rich } from "../base/elements.js";
 import { put, watch } from "../base/model.js";
 import { view } from "../base/root.js";
+import { holdOutputs, openTexts } from "./answers.js";
 import { numberAsked } from "./number.js";
 import { replied } from "./reply.js";
 
@@ -15,6 +16,7 @@ import { replied } from "./reply.js";
 
 /**
  * @typedef {object} Traits
+ * @property {string} slug Its id as part of a class; "" for one without an id.
  * @property {string} question
  * @property {string[]} choices Empty where a number is asked for.
  * @property {Ruler | NoRuler} ruler
@@ -102,6 +104,8 @@ function fillPrediction(root, model, life) {
   const asking = { model, life, picked, pick };
   const asked = ruler.high ? numberAsked(asking, ruler) : choicesAsked(asking);
   const reply = h("p", { class: "lk-reply", role: "status", tabindex: "-1" });
+  const slug = model.get("slug");
+  let textsOpen = false;
 
   function show() {
     const done = model.get("choice") !== "";
@@ -111,6 +115,10 @@ function fillPrediction(root, model, life) {
     commit.enable(!done && Boolean(picked));
     commit.element.hidden = done;
     asked.show(done);
+    if (done && slug && !textsOpen) {
+      textsOpen = true;
+      openTexts(slug, life);
+    }
     root.dataset.right = done ? String(model.get("right")) : "";
   }
 
@@ -118,6 +126,7 @@ function fillPrediction(root, model, life) {
   const question = h("p", { class: "lk-question" }, predict, rich(model.get("question")));
   root.append(question, asked.element, commit.element, reply);
   onEnter(asked.element, commit, life);
+  if (slug) holdOutputs(root, slug, life);
   watch(life, model, ["choice", "answered", "right", "truth"], show);
   // It was answered on an earlier visit to the page.
   if (picked && model.get("_replies")) put(model, answerOf(model, picked));

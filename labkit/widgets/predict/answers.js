@@ -1,0 +1,79 @@
+// What answers a prediction waits for it: texts are folded, outputs of code are not shown.
+//
+// A lesson marks them by a tag (labkit.course). A text is `details.labkit-answer-SLUG`; it opens once
+// the learner has committed, and stays as the learner leaves it from then on. The output of a code cell
+// has an element `.labkit-waits-SLUG`, or its cell has that class. A prediction without a kernel behind
+// it holds nothing back, since nobody could answer it.
+
+/** @import { Life } from "../base/lifetime.js" */
+
+const WAITS = "Commit to your prediction first: then this cell shows what it found.";
+// Checks, errors and warnings do not wait.
+const NEVER_WAITS = '.labkit-grade, [data-mime-type$="error"], [data-mime-type$="stderr"]';
+
+/**
+ * The rules that hold outputs back, as long as the prediction is open and can be answered.
+ *
+ * @param {string} slug
+ */
+function rulesOf(slug) {
+  const prediction = `.labkit-predict[data-slug="${slug}"]`;
+  // CSS has no :has() inside another.
+  const open = `:has(${prediction}[data-right=""]):not(:has(${prediction} > [inert]))`;
+  const waiting = `:is(.labkit-waits-${slug}, :has(.labkit-waits-${slug})):not(:has(${NEVER_WAITS}))`;
+  const output = `body${open} .jp-CodeCell${waiting} .jp-Cell-outputWrapper`;
+  return `
+    ${output} > * { display: none; }
+    ${output}::before {
+      color: var(--jp-content-font-color2);
+      content: "${WAITS}";
+      font-family: var(--jp-ui-font-family);
+      font-size: var(--jp-ui-font-size1);
+      padding: 4px 12px 4px calc(var(--jp-cell-prompt-width, 64px) + 12px);
+    }`;
+}
+
+/**
+ * Hold back the outputs that answer a prediction, while the prediction is in the page and open.
+ *
+ * @param {HTMLElement} root of the prediction
+ * @param {string} slug
+ * @param {Life} life
+ */
+export function holdOutputs(root, slug, life) {
+  const sheet = document.createElement("style");
+  root.dataset.slug = slug;
+  sheet.textContent = rulesOf(slug);
+  document.head.append(sheet);
+  life.add(() => sheet.remove());
+}
+
+/**
+ * Open the texts that answer a prediction, each once; also those that come into the page later.
+ *
+ * @param {string} slug
+ * @param {Life} life
+ */
+export function openTexts(slug, life) {
+  /** @type {WeakSet<Element>} */
+  const opened = new WeakSet();
+  let frame = 0;
+
+  function openNew() {
+    frame = 0;
+    for (const text of document.querySelectorAll(`details.labkit-answer-${slug}`)) {
+      if (opened.has(text)) continue;
+      opened.add(text);
+      text.setAttribute("open", "");
+    }
+  }
+  const observer = new MutationObserver(() => {
+    frame ||= requestAnimationFrame(openNew);
+  });
+  observer.observe(document.body, { childList: true, subtree: true });
+  life.add(() => {
+    observer.disconnect();
+    cancelAnimationFrame(frame);
+  });
+  openNew();
+}
