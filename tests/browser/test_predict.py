@@ -133,6 +133,10 @@ def test_a_link_opens_the_glossary_and_the_next_one_leads_to_its_word(lab):
     lesson.cells = [cell for cell in lesson.cells if cell.cell_type == "markdown"]
     notebook = lab.open(lesson, "words")
     own = notebook.page.evaluate("jupyterapp.shell.currentWidget.id")
+    # a word may be in an answer, which is folded
+    notebook.page.locator("details").evaluate_all(
+        "all => all.forEach((one) => { one.open = true })"
+    )
     for name in ("significand", "ulp", "subnormal"):
         notebook.page.evaluate("id => jupyterapp.shell.activateById(id)", own)
         notebook.page.locator("a[href*='glossary']:visible", has_text=name).first.click()
