@@ -5,6 +5,7 @@ import { button, choice, fact, headed, newName, sentence } from "../base/control
 import { h, rich } from "../base/elements.js";
 import { put, watch } from "../base/model.js";
 import { view } from "../base/root.js";
+import { knownFormats } from "../exact/known.js";
 import { derived, hexCode, widthsOf } from "../exact/numbers.js";
 import { afterTyping, explore, exploredView, inFormat, stepped, withCode } from "./explored.js";
 import { bitRow } from "./row.js";
@@ -12,6 +13,7 @@ import { bitRow } from "./row.js";
 /** @import { Button } from "../base/controls.js" */
 /** @import { Life } from "../base/lifetime.js" */
 /** @import { Model } from "../base/model.js" */
+/** @import { KnownFormats } from "../exact/known.js" */
 /** @import { Format, FormatRow } from "../exact/numbers.js" */
 /** @import { ComparisonRow, Explored, ExploredView, Piece } from "./explored.js" */
 
@@ -27,47 +29,16 @@ import { bitRow } from "./row.js";
 
 /** @typedef {(change: (now: Explored) => Explored) => void} Become makes a new state */
 
-/**
- * The formats that Python has sent, each derived once.
- *
- * @typedef {object} KnownFormats
- * @property {() => Format[]} all
- * @property {(name: string) => Format} called
- */
-
 const HINT =
   "Click a bit, or type a number: a decimal 0.1, a code 0x3c00, a hex-float 0x1.8p-3, " +
   "a power 2^-24 or a fraction 1/3";
-
-/**
- * @param {Model<Traits>} model
- * @returns {KnownFormats}
- */
-function knownFormats(model) {
-  /** @type {Map<string, Format>} */
-  const known = new Map();
-  function all() {
-    for (const row of model.get("_formats")) {
-      if (!known.has(row.name)) known.set(row.name, derived(row));
-    }
-    return [...known.values()];
-  }
-  return {
-    all,
-    called(name) {
-      const found = all().find((format) => format.name === name);
-      if (!found) throw new Error(`expected one of ${[...known.keys()].join(", ")}, got ${name}`);
-      return found;
-    },
-  };
-}
 
 // --- the number ----------------------------------------------------------------------------------
 
 /**
  * The box, the steps to the neighbours and the choice of the format, with a hint below.
  *
- * @param {KnownFormats} formats
+ * @param {KnownFormats<Format>} formats
  * @param {Become} become
  */
 function inputRow(formats, become) {
@@ -93,7 +64,8 @@ function inputRow(formats, become) {
     set(view) {
       const { name } = view.format;
       if (box.value !== view.text) box.value = view.text;
-      format.show(formats.all().map(formatOption), name);
+      const options = formats.names().map((one) => formatOption(formats.called(one)));
+      format.show(options, name);
       showNeighbour(before, view.before, "smaller", name);
       showNeighbour(after, view.after, "larger", name);
       box.setAttribute("aria-invalid", String(view.problem !== ""));
@@ -250,7 +222,7 @@ function tableRow(row, current) {
  * @param {Life} life
  */
 function fillBits(root, model, life) {
-  const formats = knownFormats(model);
+  const formats = knownFormats(model, derived);
   let state = stateOf(model, formats);
   let putting = false;
 
@@ -305,7 +277,7 @@ function fillBits(root, model, life) {
  * The state that the traits are. Where the text is not what the code stands for, the code counts.
  *
  * @param {Model<Traits>} model
- * @param {KnownFormats} formats
+ * @param {KnownFormats<Format>} formats
  * @returns {Explored}
  */
 function stateOf(model, formats) {

@@ -1,7 +1,6 @@
 // What a number becomes in a format under each rounding, and the sentence of it.
 
 import {
-  ROUNDINGS,
   brief,
   compare,
   derived,
@@ -12,15 +11,57 @@ import {
   neighbour,
   over,
   plus,
+  ROUNDINGS,
   roundValue,
   sizeOf,
   spaced,
   times,
   ulpOf,
 } from "../exact/numbers.js";
-import { as_text } from "./scale.js";
+import { asText } from "./scale.js";
 
-const MODES = {
+/** @import { Format, FormatRow, Fraction, Rounding } from "../exact/numbers.js" */
+
+/**
+ * Where numbers begin to round to zero, and to what lies beyond the largest one.
+ *
+ * @typedef {object} RoundingEnds
+ * @property {number} zero_to
+ * @property {number | null} ends_from
+ * @property {string} beyond What becomes of those beyond the largest.
+ */
+
+/** @typedef {Format & RoundingEnds} LineFormat */
+
+/** @typedef {{ value: number, odds: Fraction }} Outcome */
+
+/**
+ * The real numbers that round to the same; an infinite end is null.
+ *
+ * @typedef {object} Interval
+ * @property {number | null} low
+ * @property {number | null} high
+ * @property {boolean} low_in Whether the end rounds so, too.
+ * @property {boolean} high_in
+ */
+
+/** @typedef {{ mode: Rounding, name: string, value: string, error: string }} ModeRow */
+
+/**
+ * Everything that is shown of a number.
+ *
+ * @typedef {object} RoundedView
+ * @property {number} x
+ * @property {Rounding} rounding
+ * @property {{ at: number | null, text: string, odds: string }[]} values What it becomes; at null:
+ *   beyond the line.
+ * @property {Interval | null} interval
+ * @property {ModeRow[]} rows
+ * @property {string} sentence
+ */
+
+/** @type {Record<Rounding, string>} */
+export const MODE_NAMES = {
   NEAREST_EVEN: "to nearest, ties to even",
   NEAREST_AWAY: "to nearest, ties away from 0",
   TOWARD_ZERO: "toward 0",
@@ -28,17 +69,36 @@ const MODES = {
   TOWARD_NEGATIVE: "toward -infinity",
   STOCHASTIC: "stochastic",
 };
-const ONE = { n: 1n, d: 1n };
+const ONE = fraction(1n);
 
-// One value, or two for stochastic rounding, the lower one first: [{value, odds}].
+/**
+ * @param {FormatRow} row
+ * @returns {LineFormat}
+ */
+export function lineFormat(row) {
+  const format = derived(row);
+  const beyond = { IEEE: "to infinity", FN: "to NaN", NONE: "to max" }[row.specials];
+  const end = row.specials === "NONE" ? null : format.max + ulpOf(format.max, format) / 2;
+  return { ...format, zero_to: row.has_zero ? format.least / 2 : 0, ends_from: end, beyond };
+}
+
+/**
+ * One value, or two for stochastic rounding, the lower one first.
+ *
+ * @param {number} x
+ * @param {Format} format
+ * @param {Rounding} mode
+ * @returns {Outcome[]}
+ */
 function outcomesOf(x, format, mode) {
   const inner = roundValue(x, format, mode);
   if (mode !== "STOCHASTIC") return [{ value: inner, odds: ONE }];
   const outer = roundValue(x, format, "AWAY");
   const { n, d } = over(sizeOf(exactly(x)), exactly(ulpOf(x, format)));
   const away = { n: n % d, d };
-  if (Object.is(inner, outer) || Number.isNaN(inner) || !away.n)
+  if (Object.is(inner, outer) || Number.isNaN(inner) || !away.n) {
     return [{ value: inner, odds: ONE }];
+  }
   const both = [
     { value: inner, odds: minus(ONE, away) },
     { value: outer, odds: away },
@@ -46,78 +106,154 @@ function outcomesOf(x, format, mode) {
   return x > 0 ? both : both.reverse();
 }
 
-// The real numbers that round as x does, an infinite end being null; for stochastic rounding the gap that x lies in.
+/**
+ * The real numbers that round as x does; for stochastic rounding the gap that x lies in. null where
+ * x becomes NaN.
+ *
+ * @param {number} x
+ * @param {Format} format
+ * @param {Rounding} mode
+ * @returns {Interval | null}
+ */
 function intervalOf(x, format, mode) {
   const values = outcomesOf(x, format, mode).map(({ value }) => value);
-  const finite = (value) => (Number.isFinite(value) ? value : null);
   if (values.some(Number.isNaN)) return null;
-  if (mode === "STOCHASTIC")
-    return { low: finite(values[0]), high: finite(values.at(-1)), low_in: true, high_in: true };
   const [value] = values;
+  if (mode === "STOCHASTIC") {
+    const last = values[values.length - 1];
+    return { low: finite(value), high: finite(last), low_in: true, high_in: true };
+  }
+  /** @param {number} point */
   const comesHere = (point) => roundValue(point, format, mode) === value;
-  // Numbers round to a value as far as infinity, its neighbour, half-way, or not beyond itself: points between show which.
-  const [low, high] = [-1, 1].map((direction) => {
-    const place = Number.isFinite(value)
-      ? value
-      : Math.sign(value) * (format.max + ulpOf(format.max, format));
-    let next = neighbour(value, format, direction);
-    if (!Number.isFinite(next) || next === null) next = place + direction * ulpOf(value, format);
-    if (comesHere(direction * Number.MAX_VALUE)) return direction * Infinity;
-    if (comesHere((place + 3 * next) / 4)) return next;
-    return comesHere((3 * place + next) / 4) ? (place + next) / 2 : value;
-  });
+  const low = endOf(value, format, comesHere, -1);
+  const high = endOf(value, format, comesHere, 1);
   return { low: finite(low), high: finite(high), low_in: comesHere(low), high_in: comesHere(high) };
 }
 
-// What can happen is never 0%, and what may fail is never 100%.
+/** @param {number} value */
+function finite(value) {
+  return Number.isFinite(value) ? value : null;
+}
+
+/**
+ * How far numbers round to a value: to infinity, its neighbour, half-way, or not beyond itself.
+ * Points between show which.
+ *
+ * @param {number} value
+ * @param {Format} format
+ * @param {(point: number) => boolean} comesHere
+ * @param {number} direction +1 or -1
+ */
+function endOf(value, format, comesHere, direction) {
+  const beyond = Math.sign(value) * (format.max + ulpOf(format.max, format));
+  const place = Number.isFinite(value) ? value : beyond;
+  let next = neighbour(value, format, direction);
+  if (next === null || !Number.isFinite(next)) next = place + direction * ulpOf(value, format);
+  if (comesHere(direction * Number.MAX_VALUE)) return direction * Infinity;
+  if (comesHere((place + 3 * next) / 4)) return next;
+  return comesHere((3 * place + next) / 4) ? (place + next) / 2 : value;
+}
+
+// --- words ---------------------------------------------------------------------------------------
+
+/**
+ * A share in percent: what can happen is never 0%, and what may fail is never 100%.
+ *
+ * @param {Fraction} share
+ */
 function oddsText(share) {
   if (!share.n) return "0%";
   if (compare(share, ONE) === 0) return "100%";
   if (compare(share, fraction(1n, 1000n)) < 0) return "<0.1%";
-  return compare(share, fraction(999n, 1000n)) > 0
-    ? ">99.9%"
-    : `${brief(times(share, fraction(100n)))}%`;
+  if (compare(share, fraction(999n, 1000n)) > 0) return ">99.9%";
+  return `${brief(times(share, fraction(100n)))}%`;
 }
 
-// One rounding in words: what x becomes, and by how much it is off.
+/**
+ * One rounding in words: what x becomes, and by how much it is off.
+ *
+ * @param {number} x
+ * @param {Format} format
+ * @param {Rounding} mode
+ * @returns {ModeRow}
+ */
 function modeRow(x, format, mode) {
   const found = outcomesOf(x, format, mode);
-  const error = Number.isFinite(found[0].value) ? minus(exactly(found[0].value), exactly(x)) : null;
-  const off = !error ? "" : !error.n ? "exact" : `${error.n > 0n ? "+" : ""}${brief(error)}`;
   return {
     mode,
-    name: MODES[mode],
+    name: MODE_NAMES[mode],
     value: found.map(({ value }) => nameOf(value)).join(" or "),
-    error: found.length > 1 ? found.map(({ odds }) => oddsText(odds)).join(" or ") : off,
+    error:
+      found.length > 1
+        ? found.map(({ odds }) => oddsText(odds)).join(" or ")
+        : offText(found[0].value, x),
   };
 }
 
-export function becomes(mode, found) {
-  if (found.length > 1)
-    return `stochastic rounding makes it ${found.map(({ value, odds }) => `${nameOf(value)} in ${oddsText(odds)}`).join(" and ")} of the draws`;
-  return `${mode === "STOCHASTIC" ? "by stochastic rounding" : MODES[mode]}, it becomes ${nameOf(found[0].value)}`;
+/**
+ * @param {number} value
+ * @param {number} x
+ */
+function offText(value, x) {
+  if (!Number.isFinite(value)) return "";
+  const error = minus(exactly(value), exactly(x));
+  if (!error.n) return "exact";
+  return `${error.n > 0n ? "+" : ""}${brief(error)}`;
 }
 
+/**
+ * What x becomes, as a part of a sentence.
+ *
+ * @param {Rounding} mode
+ * @param {readonly Outcome[]} found
+ */
+function becomesText(mode, found) {
+  if (found.length > 1) {
+    const draws = found.map(({ value, odds }) => `${nameOf(value)} in ${oddsText(odds)}`);
+    return `stochastic rounding makes it ${draws.join(" and ")} of the draws`;
+  }
+  const how = mode === "STOCHASTIC" ? "by stochastic rounding" : MODE_NAMES[mode];
+  return `${how}, it becomes ${nameOf(found[0].value)}`;
+}
+
+/**
+ * @param {number} x
+ * @param {Format} format
+ * @param {Rounding} mode
+ */
 function roundingSentence(x, format, mode) {
-  const [low, high] = ["TOWARD_NEGATIVE", "TOWARD_POSITIVE"].map((way) =>
-    roundValue(x, format, way),
-  );
-  const [name, number] = [format.name, as_text(x)];
-  if (Number.isNaN(low))
-    return `${number} becomes NaN: ${name} has ${x === 0 ? "no zero." : "no sign, so nothing below 0."}`;
+  const { name, max } = format;
+  const number = asText(x);
+  const low = roundValue(x, format, "TOWARD_NEGATIVE");
+  const high = roundValue(x, format, "TOWARD_POSITIVE");
+  if (Number.isNaN(low)) {
+    const why = x === 0 ? "no zero." : "no sign, so nothing below 0.";
+    return `${number} becomes NaN: ${name} has ${why}`;
+  }
   if (low === x && high === x) return `${number} is exact in ${name}: every rounding keeps it.`;
-  const found = becomes(mode, outcomesOf(x, format, mode));
-  if (Math.abs(x) > format.max)
-    return `${number} lies beyond the last ${name} number, ${nameOf(Math.sign(x) * format.max)}; ${found}.`;
+  const found = becomesText(mode, outcomesOf(x, format, mode));
+  if (Math.abs(x) > max) {
+    const last = `the last ${name} number, ${nameOf(Math.sign(x) * max)}`;
+    return `${number} lies beyond ${last}; ${found}.`;
+  }
   const gap = minus(exactly(high), exactly(low));
   const half = compare(times(exactly(x), fraction(2n)), plus(exactly(low), exactly(high))) === 0;
-  return `${number} lies ${half ? "half-way between" : "between"} the ${name} numbers ${nameOf(low)} and ${nameOf(high)}, ${spaced(gap)} apart; ${found}.`;
+  const between = half ? "half-way between" : "between";
+  const ends = `the ${name} numbers ${nameOf(low)} and ${nameOf(high)}`;
+  return `${number} lies ${between} ${ends}, ${spaced(gap)} apart; ${found}.`;
 }
 
-// Everything that is shown of a number: a row for each rounding, and the interval of the chosen one.
+/**
+ * Everything that is shown of a number: a row for each rounding, and the chosen one's interval.
+ *
+ * @param {number} x
+ * @param {Format} format
+ * @param {Rounding} mode
+ * @returns {RoundedView}
+ */
 export function roundedView(x, format, mode) {
   const values = outcomesOf(x, format, mode).map(({ value, odds }) => ({
-    at: Number.isFinite(value) ? value : null,
+    at: finite(value),
     text: nameOf(value),
     odds: oddsText(odds),
   }));
@@ -129,12 +265,4 @@ export function roundedView(x, format, mode) {
     rows: ROUNDINGS.map((each) => modeRow(x, format, each)),
     sentence: roundingSentence(x, format, mode),
   };
-}
-
-// Where numbers begin to round to zero and to what lies beyond the largest one.
-export function lineFormat(row) {
-  const format = derived(row);
-  const beyond = { IEEE: "to infinity", FN: "to NaN", NONE: "to max" }[row.specials];
-  const end = row.specials === "NONE" ? null : format.max + ulpOf(format.max, format) / 2;
-  return { ...format, zero_to: row.has_zero ? format.least / 2 : 0, ends_from: end, beyond };
 }

@@ -6,187 +6,326 @@ import { h } from "../base/elements.js";
 import { put, watch } from "../base/model.js";
 import { view } from "../base/root.js";
 import { colours, formatColour } from "../base/theme.js";
+import { knownFormats } from "../exact/known.js";
 import { withMinus } from "../exact/numbers.js";
 import { controlsRow, keyboard, modes, pointing, readPlace } from "./hands.js";
 import {
   CLOSEST,
-  TALL,
-  TOP,
   drawAxis,
   drawCounts,
   drawMarks,
   drawOutcome,
   drawZones,
+  TALL,
+  TOP,
 } from "./plot.js";
 import { lineFormat, roundedView } from "./rounding.js";
-import { as_text, inside, lens, nearby, plainDecimal, spacingAt, tidy, wholeOf } from "./scale.js";
+import { asText, inside, lens, nearby, plainDecimal, spacingAt, tidy, wholeOf } from "./scale.js";
+
+/** @import { Figure, Pen, Spot } from "../base/canvas.js" */
+/** @import { Life } from "../base/lifetime.js" */
+/** @import { Model } from "../base/model.js" */
+/** @import { Palette } from "../base/theme.js" */
+/** @import { KnownFormats } from "../exact/known.js" */
+/** @import { FormatRow, Rounding } from "../exact/numbers.js" */
+/** @import { Acts, Sight } from "./hands.js" */
+/** @import { LineFormat, RoundedView } from "./rounding.js" */
+/** @import { Ends, Lens } from "./scale.js" */
+
+/**
+ * @typedef {object} Traits
+ * @property {string} format Its name.
+ * @property {Rounding} rounding
+ * @property {number} x
+ * @property {"log" | "linear"} scale
+ * @property {Ends} window
+ * @property {string} sentence
+ * @property {FormatRow[]} _formats All that can be chosen.
+ */
+
+/**
+ * What is shown.
+ *
+ * @typedef {object} State
+ * @property {HTMLElement} root
+ * @property {Model<Traits>} model
+ * @property {KnownFormats<LineFormat>} formats
+ * @property {RoundedView} answer
+ * @property {Palette} tint
+ * @property {Figure} line
+ * @property {HTMLElement} handle Of x.
+ */
 
 const KEYS = "arrow keys move along, plus and minus zoom, Home shows everything";
 
-export default view(
-  { label: "Number line", kind: "number-line", alone: true },
-  (root, model, life) => {
-    const palette = colours(root, life, () => line.redraw());
-    const formats = new Map(model.get("_formats").map((row) => [row.name, lineFormat(row)]));
-    const axis = () => formats.get(model.get("format"));
-    let [x, answer] = [model.get("x"), null];
-    const isLog = () => model.get("scale") === "log";
-    const view = () => lens(...model.get("window"), isLog(), line.width);
+// --- what is seen --------------------------------------------------------------------------------
 
-    const top = controlsRow(model, formats, {
-      zoom: (factor) => zoom(factor),
-      look,
-      rescale,
-      type,
-    });
-    const line = figure({ life, label: "", height: TALL, draw });
-    line.canvas.setAttribute("role", "application");
-    line.canvas.setAttribute("aria-roledescription", "number line");
-    line.canvas.tabIndex = 0;
-    line.element.classList.add("nl-line", "lk-drag");
-    const handle = h("div", {
-      class: "nl-handle",
-      role: "slider",
-      tabindex: "0",
-      "aria-label": "The number x",
-    });
-    line.element.append(handle);
-    const table = modes((rounding) => put(model, { rounding }));
-    const words = sentence(model);
-    for (const one of [line, table, words]) one.element.classList.add("lk-answer");
-    root.append(top.element, line.element, table.element, words.element);
+/** @param {Pick<State, "model">} state */
+function isLog({ model }) {
+  return model.get("scale") === "log";
+}
 
-    function draw(pen) {
-      const now = view();
-      const format = axis();
-      pen.font = `${palette.size - 1}px ${palette.font}`;
-      drawZones(pen, now, format, palette);
-      const tightest = drawMarks(pen, now, format, isLog(), palette);
-      drawAxis(pen, now, isLog(), palette);
-      drawCounts(pen, now, format, isLog(), palette);
-      drawOutcome(pen, now, answer, x, palette, formatColour(format.name, palette));
-      placeHandle(now);
-      root.dataset.dense = String(tightest < CLOSEST);
-    }
+/** @param {Pick<State, "model" | "formats">} state */
+function formatOf({ model, formats }) {
+  return formats.called(model.get("format"));
+}
 
-    function placeHandle(now) {
-      const place = now.x(x);
-      const off = place < 0 ? "left" : place > now.width ? "right" : "";
-      const text = withMinus(as_text(x));
-      handle.textContent =
-        off === "left" ? `\u25c2 ${text}` : off === "right" ? `${text} \u25b8` : text;
-      const [wide, across] = [handle.offsetWidth, now.width * line.grown];
-      handle.style.transform = `translateX(${Math.round(Math.min(across - wide, Math.max(0, place * line.grown - wide / 2)))}px)`;
-    }
+/**
+ * @param {State} state
+ * @returns {Lens}
+ */
+function lensOf(state) {
+  const [low, high] = state.model.get("window");
+  return lens(low, high, isLog(state), state.line.width);
+}
 
-    function show() {
-      x = model.get("x");
-      answer = roundedView(x, axis(), model.get("rounding"));
-      top.set();
-      table.set(answer);
-      words.say(answer.sentence);
-      const values = answer.values.map(({ text }) => text).join(" or ");
-      handle.setAttribute("aria-valuetext", `${as_text(x)}, becomes ${values}`);
-      const limits = {
-        "aria-valuenow": x,
-        "aria-valuemin": model.get("window")[0],
-        "aria-valuemax": model.get("window")[1],
-      };
-      for (const [name, value] of Object.entries(limits))
-        handle.setAttribute(name, plainDecimal(value));
-      line.canvas.setAttribute("aria-label", `The numbers of ${model.get("format")}; ${KEYS}`);
-      root.dataset.x = String(answer.x);
-      root.dataset.window = model.get("window").join(" ");
-      line.redraw();
-    }
+/** @param {Pick<State, "model" | "formats">} state */
+function answerOf(state) {
+  const { model } = state;
+  return roundedView(model.get("x"), formatOf(state), model.get("rounding"));
+}
 
-    function type(text) {
-      const { x: next, problem = "" } = readPlace(text);
-      if (!problem) put(model, { x: next });
-      return problem;
-    }
+/**
+ * The window that shows what is to be looked at.
+ *
+ * @param {State} state
+ * @param {Sight} sight
+ * @returns {Ends}
+ */
+function windowOf(state, sight) {
+  const format = formatOf(state);
+  const log = isLog(state);
+  const x = state.model.get("x");
+  const normal = 2 ** format.emin;
+  if (sight === "everything" || (sight === "x" && log && x <= 0)) return wholeOf(format, log);
+  if (sight === "subnormals") {
+    const least = 2 ** (format.emin - format.p);
+    return log ? [least / 4, 4 * normal] : [-1.5 * normal, 1.5 * normal];
+  }
+  const gap = spacingAt(x || normal, format);
+  return [log ? Math.max(x - 6 * gap, x / 16) : x - 6 * gap, x + 6 * gap];
+}
 
-    function moveTo(value) {
-      const [low, high] = model.get("window");
-      const next = tidy(value, view(), isLog());
-      if (!Number.isFinite(next) || next === x) return;
-      put(model, { x: next });
-      if (next < low || next > high) pan(view().u(next) - (view().from + view().to) / 2);
-      show();
-    }
+/**
+ * The window on another scale.
+ *
+ * @param {State} state
+ * @param {"log" | "linear"} scale
+ * @returns {Ends}
+ */
+function rescaled(state, scale) {
+  const format = formatOf(state);
+  const [low, high] = state.model.get("window");
+  const whole = wholeOf(format, scale === "log");
+  if (high > format.max) return whole; // everything was in sight, and stays so
+  if (scale === "linear" || low > 0) return [low, high];
+  return high > 0 ? [Math.min(high / 64, whole[0] * 8), high] : whole;
+}
 
-    function step(amount) {
-      const now = view();
-      const there = now.value(now.u(x) + amount * now.perPixel);
-      moveTo(isLog() && x <= 0 ? model.get("window")[0] : there);
-    }
+// --- what hands do -------------------------------------------------------------------------------
 
-    function look(place) {
-      const format = axis();
-      const [log, gap] = [isLog(), spacingAt(x || 2 ** format.emin, format)];
-      const least = 2 ** (format.emin - format.significand_bits);
-      const windows = {
-        everything: wholeOf(format, log),
-        subnormals: log
-          ? [least / 4, 2 ** (format.emin + 2)]
-          : [-1.5 * 2 ** format.emin, 1.5 * 2 ** format.emin],
-        x:
-          log && x <= 0
-            ? wholeOf(format, log)
-            : log
-              ? [Math.max(x - 6 * gap, x / 16), x + 6 * gap]
-              : [x - 6 * gap, x + 6 * gap],
-      };
-      frame(windows[place].map(view().u));
-    }
+/**
+ * @param {State} state
+ * @param {() => void} show
+ * @returns {Acts}
+ */
+function actsOn(state, show) {
+  const { model } = state;
 
-    function frame(ends) {
-      const log = isLog();
-      const [from, to] = inside(ends, axis(), log);
-      put(model, { window: log ? [2 ** from, 2 ** to] : [from, to] });
-      show();
-    }
-
-    function zoom(factor, place) {
-      const now = view();
-      const seen = x >= now.value(now.from) && x <= now.value(now.to);
-      const centre = place ?? (seen ? now.u(x) : (now.from + now.to) / 2);
-      frame([centre - (centre - now.from) * factor, centre + (now.to - centre) * factor]);
-    }
-
-    function pan(by) {
-      const now = view();
-      frame([now.from + by, now.to + by]);
-    }
-
-    function rescale(scale) {
-      const format = axis();
-      const [low, high] = model.get("window");
-      const whole = wholeOf(format, scale === "log");
-      const all = high > format.max; // everything was in sight, and stays so
-      const positive = high > 0 ? [Math.min(high / 64, whole[0] * 8), high] : whole;
-      put(model, {
-        scale,
-        window: all ? whole : scale === "log" && low <= 0 ? positive : [low, high],
-      });
-      show();
-    }
-
-    watch(life, model, ["x", "window", "scale", "rounding", "format"], show);
-    watch(life, model, ["_formats"], () =>
-      model.get("_formats").forEach((row) => formats.set(row.name, lineFormat(row))),
-    );
-    pointing(line, handle, life, { view, moveTo, pan, zoom, frame });
-    keyboard(line, handle, life, {
-      step,
-      zoom,
-      look,
-      pan: (pixels) => pan(pixels * view().perPixel),
-    });
-    hovering(life, line, (at) => {
-      const text = at && !at.held && at.y >= TOP - 10 && nearby(view().at(at.x), axis(), isLog());
-      return text && [at.x, at.y - 20, text];
-    });
+  /** @param {Ends} ends in u */
+  function frame(ends) {
+    const log = isLog(state);
+    const [from, to] = inside(ends, formatOf(state), log);
+    put(model, { window: log ? [2 ** from, 2 ** to] : [from, to] });
     show();
-  },
-);
+  }
+
+  /** @param {number} by in u */
+  function shift(by) {
+    const { from, to } = lensOf(state);
+    frame([from + by, to + by]);
+  }
+
+  /** @param {number} value */
+  function moveTo(value) {
+    const [low, high] = model.get("window");
+    const seen = lensOf(state);
+    const next = tidy(value, seen, isLog(state));
+    if (!Number.isFinite(next) || next === model.get("x")) return;
+    put(model, { x: next });
+    if (next < low || next > high) shift(seen.u(next) - (seen.from + seen.to) / 2);
+    show();
+  }
+
+  return {
+    lens: () => lensOf(state),
+    frame,
+    moveTo,
+    pan: (pixels) => shift(pixels * lensOf(state).perPixel),
+    step(pixels) {
+      const seen = lensOf(state);
+      const x = model.get("x");
+      if (isLog(state) && x <= 0) moveTo(model.get("window")[0]);
+      else moveTo(seen.value(seen.u(x) + pixels * seen.perPixel));
+    },
+    zoom(factor, place) {
+      const { from, to, u, value } = lensOf(state);
+      const x = model.get("x");
+      const middle = x >= value(from) && x <= value(to) ? u(x) : (from + to) / 2;
+      const centre = place ?? middle;
+      frame([centre - (centre - from) * factor, centre + (to - centre) * factor]);
+    },
+    look(sight) {
+      const { u } = lensOf(state);
+      const [low, high] = windowOf(state, sight);
+      frame([u(low), u(high)]);
+    },
+    rescale(scale) {
+      put(model, { scale, window: rescaled(state, scale) });
+      show();
+    },
+    type(text) {
+      const { x, problem } = readPlace(text);
+      if (x !== null) put(model, { x });
+      return problem;
+    },
+  };
+}
+
+// --- the picture ---------------------------------------------------------------------------------
+
+/**
+ * The line, without the handle of x.
+ *
+ * @param {Life} life
+ * @param {(pen: Pen) => void} draw
+ */
+function lineFigure(life, draw) {
+  const line = figure({ life, label: "", height: TALL, draw });
+  line.canvas.setAttribute("role", "application");
+  line.canvas.setAttribute("aria-roledescription", "number line");
+  line.canvas.tabIndex = 0;
+  line.element.classList.add("nl-line", "lk-drag");
+  return line;
+}
+
+/**
+ * @param {State} state
+ * @param {Pen} pen
+ */
+function drawLine(state, pen) {
+  const { tint } = state;
+  const format = formatOf(state);
+  const scene = { pen, tint, lens: lensOf(state), format, log: isLog(state) };
+  pen.font = `${tint.size - 1}px ${tint.font}`;
+  drawZones(scene);
+  const tightest = drawMarks(scene);
+  drawAxis(scene);
+  drawCounts(scene);
+  drawOutcome(scene, state.answer, formatColour(format.name, tint));
+  placeHandle(state, scene.lens);
+  state.root.dataset.dense = String(tightest < CLOSEST);
+}
+
+/**
+ * @param {State} state
+ * @param {Lens} seen
+ */
+function placeHandle({ answer, handle, line }, seen) {
+  const place = seen.x(answer.x);
+  handle.textContent = handleText(withMinus(asText(answer.x)), place, seen.width);
+  const wide = handle.offsetWidth;
+  const across = seen.width * line.grown;
+  const left = Math.min(across - wide, Math.max(0, place * line.grown - wide / 2));
+  handle.style.transform = `translateX(${Math.round(left)}px)`;
+}
+
+/**
+ * x, with an arrow to it where it is not in sight.
+ *
+ * @param {string} text
+ * @param {number} place
+ * @param {number} width
+ */
+function handleText(text, place, width) {
+  if (place < 0) return `\u25c2 ${text}`;
+  return place > width ? `${text} \u25b8` : text;
+}
+
+/**
+ * What is told of the numbers under the pointer.
+ *
+ * @param {State} state
+ * @param {Spot | null} spot
+ * @returns {[x: number, y: number, text: string] | null}
+ */
+function hoverLabel(state, spot) {
+  if (!spot || spot.held || spot.y < TOP - 10) return null;
+  const text = nearby(lensOf(state).at(spot.x), formatOf(state), isLog(state));
+  return text === null ? null : [spot.x, spot.y - 20, text];
+}
+
+/**
+ * What screen readers are told of x and of the line.
+ *
+ * @param {State} state
+ */
+function describe({ model, answer, handle, line }) {
+  const values = answer.values.map(({ text }) => text).join(" or ");
+  const [low, high] = model.get("window");
+  handle.setAttribute("aria-valuetext", `${asText(answer.x)}, becomes ${values}`);
+  handle.setAttribute("aria-valuenow", plainDecimal(answer.x));
+  handle.setAttribute("aria-valuemin", plainDecimal(low));
+  handle.setAttribute("aria-valuemax", plainDecimal(high));
+  line.canvas.setAttribute("aria-label", `The numbers of ${model.get("format")}; ${KEYS}`);
+}
+
+// --- the widget ----------------------------------------------------------------------------------
+
+/**
+ * @param {HTMLElement} root
+ * @param {Model<Traits>} model
+ * @param {Life} life
+ */
+function fillNumberLine(root, model, life) {
+  const tint = colours(root, life, () => state.line.redraw());
+  const formats = knownFormats(model, lineFormat);
+  const about = { role: "slider", tabindex: "0", "aria-label": "The number x" };
+  /** @type {State} */
+  const state = {
+    root,
+    model,
+    formats,
+    tint,
+    answer: answerOf({ model, formats }),
+    line: lineFigure(life, (pen) => drawLine(state, pen)),
+    handle: h("div", { class: "nl-handle", ...about }),
+  };
+  const { line, handle } = state;
+  const acts = actsOn(state, show);
+  const top = controlsRow(model, formats, acts);
+  const table = modes((rounding) => put(model, { rounding }));
+  const words = sentence(model);
+  line.element.append(handle);
+  for (const one of [line, table, words]) one.element.classList.add("lk-answer");
+  root.append(top.element, line.element, table.element, words.element);
+
+  function show() {
+    state.answer = answerOf(state);
+    top.set();
+    table.set(state.answer);
+    words.say(state.answer.sentence);
+    describe(state);
+    root.dataset.x = String(state.answer.x);
+    root.dataset.window = model.get("window").join(" ");
+    line.redraw();
+  }
+
+  watch(life, model, ["x", "window", "scale", "rounding", "format"], show);
+  pointing(line, handle, life, acts);
+  keyboard(line, handle, life, acts);
+  hovering(life, line, (spot) => hoverLabel(state, spot));
+  show();
+}
+
+export default view({ label: "Number line", kind: "number-line", alone: true }, fillNumberLine);
