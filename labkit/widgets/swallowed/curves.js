@@ -1,25 +1,77 @@
+// Repeated updates of a weight under six methods, and the sentence about where they end.
+
 import { binadeOf, exactly, firstDigits, listed, numberText } from "../exact/numbers.js";
 import { CURVES } from "./plot.js";
 
+/** @typedef {{ p: number, emin: number, max: number }} Narrow what rounding needs of a format */
+
+/** @typedef {Float64Array<ArrayBuffer>} Curve the weight before the first update and after each */
+
+/** @typedef {(x: number) => number} Round */
+
+/**
+ * A row of the table.
+ *
+ * @typedef {object} CurveRow
+ * @property {string} name Of the method.
+ * @property {string} end The weight after the last update.
+ * @property {string} off How far that is from the exact sum.
+ * @property {string} moved In how many steps the weight changed.
+ */
+
+/** @type {Narrow} */
 const HALF = { p: 10, emin: -14, max: 65504 };
+/** @type {Narrow} */
 const BRAIN = { p: 7, emin: -126, max: (2 - 2 ** -7) * 2 ** 127 };
 const WHOLE = 1.5 * 2 ** 52; // adding it rounds to whole numbers, half to even
 const words64 = new Float64Array(1);
 const fields64 = new Uint32Array(words64.buffer); // little-endian, as all that browsers run on
 
+// --- rounding, fast ------------------------------------------------------------------------------
+
+/**
+ * @param {Narrow} format
+ * @param {number} x
+ */
 function spacingIn({ p, emin }, x) {
   words64[0] = x;
   return 2 ** (Math.max(((fields64[1] >>> 20) & 0x7ff) - 1023, emin) - p);
 }
 
-const limited = ({ max }, x) => (Math.abs(x) > max ? Math.sign(x) * Infinity : x);
+/**
+ * @param {Narrow} format
+ * @param {number} x
+ */
+function limited({ max }, x) {
+  return Math.abs(x) > max ? Math.sign(x) * Infinity : x;
+}
 
+/**
+ * @param {Narrow} format
+ * @param {number} x
+ */
 function nearestIn(format, x) {
   if (!Number.isFinite(x)) return x;
   const spacing = spacingIn(format, x);
   return limited(format, (x / spacing + WHOLE - WHOLE) * spacing);
 }
 
+/** @type {Round} */
+function toHalf(x) {
+  return nearestIn(HALF, x);
+}
+
+/** @type {Round} */
+function toBrain(x) {
+  return nearestIn(BRAIN, x);
+}
+
+/**
+ * Stochastic rounding to FP16.
+ *
+ * @param {number} x
+ * @param {number} random 32 random bits
+ */
 function byChance(x, random) {
   if (!Number.isFinite(x)) return x;
   const spacing = spacingIn(HALF, x);
@@ -28,8 +80,19 @@ function byChance(x, random) {
   return limited(HALF, (whole + (away ? Math.sign(x) : 0)) * spacing);
 }
 
-// The weight before the first update and after each, for one way of rounding; next(weight, update, step) takes a step.
-export function weights(weight, update, steps, round, next = (now, minus) => round(now - minus)) {
+// --- curves --------------------------------------------------------------------------------------
+
+/**
+ * The curve of a method.
+ *
+ * @param {number} weight
+ * @param {number} update
+ * @param {number} steps
+ * @param {Round} round of the format that holds the weight
+ * @param {(now: number, minus: number, step: number) => number} [next] takes a step
+ * @returns {Curve}
+ */
+function weights(weight, update, steps, round, next = (now, minus) => round(now - minus)) {
   const found = new Float64Array(steps + 1);
   const minus = round(update);
   found[0] = round(weight);
@@ -37,39 +100,76 @@ export function weights(weight, update, steps, round, next = (now, minus) => rou
   return found;
 }
 
-// All six curves, in the order of CURVES; `random` has 32 random bits for each step.
-export function curvesOf(weight, update, steps, random) {
-  const half = (x) => nearestIn(HALF, x);
+/**
+ * A compensated subtraction in FP16: what it loses is kept and tried again (W. Kahan, 1965).
+ *
+ * @returns {(total: number, minus: number) => number}
+ */
+function kahan() {
   let lost = 0;
-  const compensated = (total, minus) => {
-    const corrected = half(-minus - lost); // W. Kahan: what a subtraction loses is kept and tried again
-    const raised = half(total + corrected);
-    lost = half(half(raised - total) - corrected);
+  return (total, minus) => {
+    const corrected = toHalf(-minus - lost);
+    const raised = toHalf(total + corrected);
+    lost = toHalf(toHalf(raised - total) - corrected);
     return raised;
   };
+}
+
+/**
+ * All six curves, in the order of CURVES.
+ *
+ * @param {number} weight
+ * @param {number} update
+ * @param {number} steps
+ * @param {ArrayLike<number>} random 32 random bits for each step
+ * @returns {Curve[]}
+ */
+export function curvesOf(weight, update, steps, random) {
   const single = weights(weight, update, steps, Math.fround);
   return [
     single,
-    weights(weight, update, steps, half),
-    weights(weight, update, steps, (x) => nearestIn(BRAIN, x)),
-    weights(weight, update, steps, half, compensated),
-    weights(weight, update, steps, half, (now, minus, i) => byChance(now - minus, random[i])),
-    single.map(half),
+    weights(weight, update, steps, toHalf),
+    weights(weight, update, steps, toBrain),
+    weights(weight, update, steps, toHalf, kahan()),
+    weights(weight, update, steps, toHalf, (now, minus, i) => byChance(now - minus, random[i])),
+    single.map(toHalf),
   ];
 }
 
-const movesIn = (curve) =>
-  curve.reduce((sum, value, i) => sum + (i > 0 && value !== curve[i - 1]), 0);
+/**
+ * In how many steps a weight changed.
+ *
+ * @param {Curve} curve
+ */
+function movesIn(curve) {
+  let moves = 0;
+  for (let i = 1; i < curve.length; i++) if (curve[i] !== curve[i - 1]) moves += 1;
+  return moves;
+}
 
-// --- numbers and sentence -------------------------------------------------------------------------------------------------
+/**
+ * The weight after the last update.
+ *
+ * @param {Curve} curve
+ */
+export function endOfCurve(curve) {
+  return curve[curve.length - 1];
+}
 
+// --- numbers -------------------------------------------------------------------------------------
+
+/** @param {number} x */
 function fourDigits(x) {
   if (!x || !Number.isFinite(x)) return numberText(x);
   const [digits, power] = firstDigits(exactly(Math.abs(x)), 4);
   return numberText(Math.sign(x) * Number(`${digits}e${power - 3}`));
 }
 
-// A few quarters times a power of two as such, and in decimal.
+/**
+ * A few quarters times a power of two as such, and in decimal.
+ *
+ * @param {number} x above 0
+ */
 export function quarters(x) {
   const k = binadeOf(exactly(x));
   const times4 = (4 * x) / 2 ** k;
@@ -77,10 +177,16 @@ export function quarters(x) {
   return `${times4 === 4 ? "" : `${times4 / 4} × `}2^${k} = ${fourDigits(x)}`;
 }
 
-// The table: for each method its end value, what is missing, and in how many steps the weight moved.
+/**
+ * For each method its end value, what is missing, and in how many steps the weight moved.
+ *
+ * @param {readonly Curve[]} curves
+ * @param {number} exact
+ * @returns {CurveRow[]}
+ */
 export function curveRows(curves, exact) {
   return CURVES.map(({ name }, i) => {
-    const end = curves[i].at(-1);
+    const end = endOfCurve(curves[i]);
     return {
       name,
       end: fourDigits(end),
@@ -90,36 +196,69 @@ export function curveRows(curves, exact) {
   });
 }
 
-// What may be missing, as a share of the way, besides one ulp of FP16: 0.02 of one that arrives, 0.1 of one that comes near.
+// --- the sentence --------------------------------------------------------------------------------
+
+/** @typedef {"arrive" | "near" | "still" | "short" | "far"} Outcome where a method ends */
+
+// What may be missing besides one ulp of FP16, as a share of the way.
+const ARRIVES = 0.02;
+const COMES_NEAR = 0.1;
+
+/**
+ * @param {Curve} curve
+ * @param {number} exact
+ * @param {number} way
+ * @returns {Outcome}
+ */
 function outcomeOf(curve, exact, way) {
   if (!movesIn(curve)) return "still";
-  const end = curve.at(-1);
+  const end = endOfCurve(curve);
   const missing = Math.abs(end - exact) - spacingIn(HALF, Math.min(Math.abs(end), HALF.max));
-  if (missing <= 0.1 * way) return missing <= 0.02 * way ? "arrive" : "near";
+  if (missing <= ARRIVES * way) return "arrive";
+  if (missing <= COMES_NEAR * way) return "near";
   return end > exact ? "short" : "far";
 }
 
-// Which methods arrive where the exact sum does, which never moved, and where the others end. The rule behind it is the
-// learner's to find, so no word names it.
+/**
+ * Which methods arrive where the exact sum does, which never moved, and where the others end. The
+ * rule behind it is the learner's to find, so no word names it.
+ *
+ * @param {readonly Curve[]} curves
+ * @param {number} weight
+ * @param {number} update
+ * @param {number} steps
+ */
 export function swallowedSentence(curves, weight, update, steps) {
   const exact = weight - steps * update;
-  const found = { arrive: [], near: [], still: [], short: [], far: [] };
-  CURVES.forEach(({ name }, i) =>
-    found[outcomeOf(curves[i], exact, steps * update)].push([name, fourDigits(curves[i].at(-1))]),
-  );
-  const names = (kind) => listed(found[kind].map(([name]) => name));
-  const said = [];
-  if (found.arrive.length)
-    said.push(`${names("arrive")} ${found.arrive.length === 1 ? "arrives" : "arrive"}`);
-  said.push(...found.near.map(([name, end]) => `${name} comes near at ${end}`));
-  if (found.still.length)
-    said.push(`${names("still")} ${found.still.length === 1 ? "has" : "have"} not moved once`);
-  for (const [kind, far] of [
-    ["short", "too short a way"],
-    ["far", "too far"],
-  ])
-    said.push(...found[kind].map(([name, end]) => `${name} ends at ${end}, ${far}`));
-  const size = quarters(update).split(" = ")[0];
-  const start = `${steps.toLocaleString("en-US")} updates of ${size} should take the weight from ${fourDigits(weight)} to ${fourDigits(exact)}`;
-  return `${start}: ${said.join(", ")}.`;
+  const methods = CURVES.map(({ name }, i) => ({
+    name,
+    outcome: outcomeOf(curves[i], exact, steps * update),
+    end: fourDigits(endOfCurve(curves[i])),
+  }));
+  /** @param {Outcome} outcome */
+  const those = (outcome) => methods.filter((method) => method.outcome === outcome);
+  const said = [
+    ...togetherText(those("arrive"), "arrives", "arrive"),
+    ...those("near").map(({ name, end }) => `${name} comes near at ${end}`),
+    ...togetherText(those("still"), "has not moved once", "have not moved once"),
+    ...those("short").map(({ name, end }) => `${name} ends at ${end}, too short a way`),
+    ...those("far").map(({ name, end }) => `${name} ends at ${end}, too far`),
+  ];
+  const count = steps.toLocaleString("en-US");
+  const [size] = quarters(update).split(" = ");
+  const way = `from ${fourDigits(weight)} to ${fourDigits(exact)}`;
+  return `${count} updates of ${size} should take the weight ${way}: ${said.join(", ")}.`;
+}
+
+/**
+ * What methods do, in one part of a sentence; no part where there are none.
+ *
+ * @param {readonly { name: string }[]} methods
+ * @param {string} one
+ * @param {string} several
+ */
+function togetherText(methods, one, several) {
+  if (!methods.length) return [];
+  const names = listed(methods.map(({ name }) => name));
+  return [`${names} ${methods.length === 1 ? one : several}`];
 }

@@ -1,12 +1,44 @@
 // The picture of the swallowed updates: axes, curves, and a name at the end of each.
 
-import { inkLine, inkText, niceStep } from "../base/plot.js";
+import { inkSegment, inkText, niceStep } from "../base/plot.js";
+
+/** @import { Ink } from "../base/plot.js" */
+
+/**
+ * How the curve of a method is drawn.
+ *
+ * @typedef {object} CurveStyle
+ * @property {string} name Of the method.
+ * @property {"fp32" | "fp16" | "bf16"} colour
+ * @property {number} width
+ * @property {number[]} dash
+ * @property {number} [casing] The width of an edge in the surface's colour, on each side.
+ */
+
+/**
+ * Where the picture lies.
+ *
+ * @typedef {object} Place
+ * @property {number} low The lowest weight.
+ * @property {number} high
+ * @property {number} left In pixels.
+ * @property {number} right
+ * @property {number} top
+ * @property {number} bottom
+ * @property {boolean} roomy Whether there is room for the end values.
+ * @property {number} steps
+ * @property {(step: number) => number} x
+ * @property {(weight: number) => number} y
+ */
+
+/** @typedef {Ink & Place} CurveArea */
 
 export const AXES = { left: 62, bottom: 34, top: 16 };
 export const LABEL_GAP = 17;
 export const LEADER = 20; // from the end of a curve to its name
+/** @type {CurveStyle[]} the broad ones come first, so that others are seen on them */
 export const CURVES = [
-  { name: "FP32", colour: "fp32", width: 4, dash: [] }, // the broad ones come first, so that others are seen on them
+  { name: "FP32", colour: "fp32", width: 4, dash: [] },
   { name: "FP16", colour: "fp16", width: 2.2, dash: [], casing: 0.6 },
   { name: "BF16", colour: "bf16", width: 7, dash: [] },
   { name: "FP16 + Kahan", colour: "fp16", width: 2, dash: [9, 4] },
@@ -14,8 +46,13 @@ export const CURVES = [
   { name: "FP16 + FP32 master", colour: "fp16", width: 2, dash: [11, 3, 2, 3] },
 ];
 
-// --- axes and labels -------------------------------------------------------------------------------------------------
+// --- axes ----------------------------------------------------------------------------------------
 
+/**
+ * @param {number} low
+ * @param {number} high
+ * @param {number} most how many steps at most
+ */
 function roundTicks(low, high, most) {
   const step = niceStep((high - low) / most, [1, 2, 2.5, 5, 10]);
   const ticks = [];
@@ -23,89 +60,107 @@ function roundTicks(low, high, most) {
   return { ticks, step };
 }
 
+/**
+ * A tick in as many places as the step has.
+ *
+ * @param {number} value
+ * @param {number} step
+ */
 function tickText(value, step) {
   let places = 0;
-  while (places < 8 && Math.abs(step * 10 ** places - Math.round(step * 10 ** places)) > 1e-6)
-    places += 1;
-  return (places > 6 ? value.toExponential(1) : value.toFixed(places)).replace("-", "\u2212");
+  while (places < 8 && !isWhole(step * 10 ** places)) places += 1;
+  const text = places > 6 ? value.toExponential(1) : value.toFixed(places);
+  return text.replace("-", "\u2212");
 }
 
+/** @param {number} x */
+function isWhole(x) {
+  return Math.abs(x - Math.round(x)) <= 1e-6;
+}
+
+/** @param {CurveArea} area */
 export function drawAxes(area) {
   const { pen, tint, left, right, bottom, steps } = area;
   const { ticks, step } = roundTicks(area.low, area.high, 5);
   for (const value of ticks) {
     const y = Math.round(area.y(value)) + 0.5;
-    inkLine(
-      area,
-      [
-        [left, y],
-        [right, y],
-      ],
-      tint.line2,
-      1,
-    );
+    inkSegment(area, [left, y], [right, y], tint.line2, 1);
     inkText(area, tickText(value, step), left - 8, y + 4, { align: "right" });
   }
-  inkLine(
-    area,
-    [
-      [left, bottom + 0.5],
-      [right, bottom + 0.5],
-    ],
-    tint.line,
-    1,
-  );
-  const text = (value) => value.toLocaleString("en-US");
+  inkSegment(area, [left, bottom + 0.5], [right, bottom + 0.5], tint.line, 1);
+  /** @param {number} count */
+  const text = (count) => count.toLocaleString("en-US");
   const marks = roundTicks(0, steps, right - left < 320 ? 2 : 4).ticks;
-  for (const value of marks)
-    inkText(area, text(value), area.x(value), bottom + 18, { align: "center" });
+  for (const mark of marks) {
+    inkText(area, text(mark), area.x(mark), bottom + 18, { align: "center" });
+  }
   inkText(area, "updates", right + pen.measureText(text(steps)).width / 2 + 5, bottom + 18);
 }
 
-// Only where a curve bends: a thousand points on one line are drawn as one line.
+// --- curves --------------------------------------------------------------------------------------
+
+/**
+ * The outline of a curve, only where it bends: a thousand points on one line are drawn as one line.
+ *
+ * @param {CurveArea} area
+ * @param {ArrayLike<number>} values
+ */
 function outline(area, values) {
   const path = new Path2D();
   const last = values.length - 1;
+  /** @param {number} i */
   const x = (i) => area.x((area.steps * i) / last);
   path.moveTo(x(0), area.y(values[0]));
   for (let i = 1; i < last; i++) {
-    if (values[i + 1] - values[i] !== values[i] - values[i - 1])
-      path.lineTo(x(i), area.y(values[i]));
+    const bends = values[i + 1] - values[i] !== values[i] - values[i - 1];
+    if (bends) path.lineTo(x(i), area.y(values[i]));
   }
   path.lineTo(x(last), area.y(values[last]));
   return path;
 }
 
+/**
+ * @param {CurveArea} area
+ * @param {ArrayLike<number>} values
+ * @param {CurveStyle} style
+ * @param {boolean} faded
+ */
 export function drawCurve(area, values, style, faded) {
   const { pen, tint } = area;
   const path = outline(area, values);
-  Object.assign(pen, { globalAlpha: faded ? 0.2 : 1, lineCap: "butt" });
+  pen.globalAlpha = faded ? 0.2 : 1;
+  pen.lineCap = "butt";
   if (style.casing) {
-    Object.assign(pen, { strokeStyle: tint.surface, lineWidth: style.width + 2 * style.casing });
+    pen.strokeStyle = tint.surface;
+    pen.lineWidth = style.width + 2 * style.casing;
     pen.stroke(path);
   }
-  Object.assign(pen, { strokeStyle: tint[style.colour], lineWidth: style.width });
+  pen.strokeStyle = tint[style.colour];
+  pen.lineWidth = style.width;
   pen.setLineDash(style.dash);
   pen.stroke(path);
   pen.setLineDash([]);
   pen.globalAlpha = 1;
 }
 
+/**
+ * The name of a curve, with a line from its end.
+ *
+ * @param {CurveArea} area
+ * @param {CurveStyle} style
+ * @param {number} end the weight after the last update
+ * @param {number} y where the name goes
+ * @param {string} words the end value
+ * @param {boolean} faded
+ */
 export function drawLabel(area, style, end, y, words, faded) {
-  const { pen, tint } = area;
-  const [x, alpha] = [area.right + LEADER, faded ? 0.5 : 1];
-  inkLine(
-    area,
-    [
-      [area.right + 2, area.y(end)],
-      [x - 4, y],
-    ],
-    tint[style.colour],
-    1,
-    { alpha },
-  );
+  const { pen, tint, right } = area;
+  const x = right + LEADER;
+  const alpha = faded ? 0.5 : 1;
+  const colour = tint[style.colour];
+  inkSegment(area, [right + 2, area.y(end)], [x - 4, y], colour, 1, { alpha });
   pen.globalAlpha = alpha;
-  const wide = inkText(area, style.name, x, y + 4, { fill: tint[style.colour], bold: true });
+  const wide = inkText(area, style.name, x, y + 4, { fill: colour, bold: true });
   if (area.roomy) inkText(area, words, x + wide + 7, y + 4);
   pen.globalAlpha = 1;
 }

@@ -4,216 +4,305 @@ import { figure } from "../base/canvas.js";
 import { headed, nearest, sentence, slider } from "../base/controls.js";
 import { h, rich } from "../base/elements.js";
 import { floats, put, watch } from "../base/model.js";
-import { inkLine, spreadLabels } from "../base/plot.js";
+import { inkSegment, spreadLabels } from "../base/plot.js";
 import { view } from "../base/root.js";
 import { colours } from "../base/theme.js";
-import { curveRows, curvesOf, quarters, swallowedSentence } from "./curves.js";
-import { AXES, CURVES, LABEL_GAP, LEADER, drawAxes, drawCurve, drawLabel } from "./plot.js";
+import { curveRows, curvesOf, endOfCurve, quarters, swallowedSentence } from "./curves.js";
+import { AXES, CURVES, drawAxes, drawCurve, drawLabel, LABEL_GAP, LEADER } from "./plot.js";
 
-// --- the table ------------------------------------------------------------------------------------------------------
+/** @import { Pen } from "../base/canvas.js" */
+/** @import { Slider } from "../base/controls.js" */
+/** @import { Life } from "../base/lifetime.js" */
+/** @import { Model } from "../base/model.js" */
+/** @import { Palette } from "../base/theme.js" */
+/** @import { Curve, CurveRow } from "./curves.js" */
+/** @import { CurveArea, CurveStyle } from "./plot.js" */
 
+/**
+ * @typedef {object} Traits
+ * @property {number} weight
+ * @property {number} update
+ * @property {string} highlight The name of one curve, or "".
+ * @property {string} sentence
+ * @property {Places} _places
+ * @property {DataView} _random uint32, for stochastic rounding at each step.
+ */
+
+/** @typedef {{ weights: number[], updates: number[], steps: number }} Places of the sliders */
+
+/**
+ * What is shown: the curves of a weight and an update.
+ *
+ * @typedef {object} Shown
+ * @property {number} weight
+ * @property {number} update
+ * @property {number} steps
+ * @property {number} exact Where the exact sum ends.
+ * @property {Curve[]} curves
+ * @property {CurveRow[]} rows
+ */
+
+/**
+ * @param {Model<Traits>} model
+ * @param {Uint32Array} random
+ * @returns {Shown}
+ */
+function shownOf(model, random) {
+  const weight = model.get("weight");
+  const update = model.get("update");
+  const { steps } = model.get("_places");
+  const exact = weight - steps * update;
+  const curves = curvesOf(weight, update, steps, random);
+  return { weight, update, steps, exact, curves, rows: curveRows(curves, exact) };
+}
+
+// --- the table -----------------------------------------------------------------------------------
+
+const COLUMNS = ["weight in", "alone", "end value", "off the exact sum", "steps that moved it"];
+const MOST_POINTS = 110; // of a small curve
+
+/** @param {(name: string) => void} onHighlight */
 function curveTable(onHighlight) {
-  const { element, body } = headed("sw-table", [
-    "weight in",
-    "alone",
-    "end value",
-    "off the exact sum",
-    "steps that moved it",
-  ]);
-  const cells = new Map();
-  for (const style of CURVES) {
-    const dashes = style.dash.length ? style.dash.join(" ") : "none";
-    const line = h("span", { class: "sw-line", "aria-hidden": "true" });
-    line.innerHTML = `<svg width="36" height="12"><line x2="36" y1="6" y2="6" stroke="var(--lk-${style.colour})" stroke-width="${style.width}" stroke-dasharray="${dashes}"/></svg>`;
-    const name = h(
-      "button",
-      { type: "button", class: "sw-name", title: "show this curve alone", "aria-pressed": "false" },
-      line,
-      style.name,
-    );
-    name.addEventListener("click", () => onHighlight(style.name));
-    const row = h("tr", { data: { curve: style.name } }, h("th", { scope: "row" }, name));
-    const found = Object.fromEntries(
-      ["end", "off", "moved"].map((key) => [key, h("td", { data: { key } })]),
-    );
-    const alone = h("td", { class: "sw-alone", "aria-hidden": "true" });
-    row.append(alone, ...Object.values(found));
-    body.append(row);
-    cells.set(style.name, { ...found, name, row, alone, style });
-  }
+  const { element, body } = headed("sw-table", COLUMNS);
+  const rows = CURVES.map((style) => curveRow(style, onHighlight));
+  body.append(...rows.map((row) => row.element));
   return {
     element,
-    set(rows, highlight, curves, exact) {
-      const low = Math.min(exact, ...curves.map((values) => Math.min(...values)));
-      const high = Math.max(exact, ...curves.map((values) => Math.max(...values)));
-      const y = (value) => (22 - (20 * (value - low)) / (high - low || 1)).toFixed(1);
-      rows.forEach(({ name }, i) => {
-        const { alone, style } = cells.get(name);
-        const every = Math.ceil(curves[i].length / 110);
-        const points = Array.from(curves[i])
-          .filter((_, step) => step % every === 0)
-          .map((value, x) => `${x},${y(value)}`);
-        const ends = `x1="0" y1="${y(curves[i][0])}" x2="${points.length - 1}" y2="${y(exact)}"`;
-        alone.innerHTML = `<svg width="112" height="24"><line ${ends} stroke="var(--lk-line)" stroke-width="4"/><polyline points="${points.join(" ")}" fill="none" stroke="var(--lk-${style.colour})" stroke-width="1.8"/></svg>`;
-      });
-      for (const { name, ...values } of rows) {
-        const cell = cells.get(name);
-        for (const [key, text] of Object.entries(values)) cell[key].replaceChildren(rich(text));
-        cell.name.setAttribute("aria-pressed", String(name === highlight));
-        cell.row.classList.toggle("sw-faded", Boolean(highlight) && name !== highlight);
+    /**
+     * @param {Shown} shown
+     * @param {string} highlight
+     */
+    set(shown, highlight) {
+      const { exact, curves } = shown;
+      const low = Math.min(exact, ...curves.map((curve) => Math.min(...curve)));
+      const high = Math.max(exact, ...curves.map((curve) => Math.max(...curve)));
+      for (const [i, row] of rows.entries()) {
+        row.draw(curves[i], exact, low, high);
+        row.set(shown.rows[i], highlight);
       }
     },
   };
 }
 
-// --- the widget -----------------------------------------------------------------------------------------------------
+/**
+ * @param {CurveStyle} style
+ * @param {(name: string) => void} onHighlight
+ */
+function curveRow(style, onHighlight) {
+  const { name, colour } = style;
+  const about = { title: "show this curve alone", "aria-pressed": "false" };
+  const press = h("button", { type: "button", class: "sw-name", ...about }, sampleOf(style), name);
+  const alone = h("td", { class: "sw-alone", "aria-hidden": "true" });
+  const end = h("td", { data: { key: "end" } });
+  const off = h("td", { data: { key: "off" } });
+  const moved = h("td", { data: { key: "moved" } });
+  const head = h("th", { scope: "row" }, press);
+  const element = h("tr", { data: { curve: name } }, head, alone, end, off, moved);
+  press.addEventListener("click", () => onHighlight(name));
+  return {
+    element,
+    /**
+     * Draw the curve alone, before the exact way.
+     *
+     * @param {Curve} curve
+     * @param {number} exact
+     * @param {number} low the lowest weight of all curves
+     * @param {number} high
+     */
+    draw(curve, exact, low, high) {
+      /** @param {number} value */
+      const y = (value) => (22 - (20 * (value - low)) / (high - low || 1)).toFixed(1);
+      const every = Math.ceil(curve.length / MOST_POINTS);
+      const values = Array.from(curve).filter((_, step) => step % every === 0);
+      const points = values.map((value, x) => `${x},${y(value)}`).join(" ");
+      const ends = `x1="0" y1="${y(curve[0])}" x2="${values.length - 1}" y2="${y(exact)}"`;
+      alone.innerHTML =
+        `<svg width="112" height="24"><line ${ends} stroke="var(--lk-line)" stroke-width="4"/>` +
+        `<polyline points="${points}" fill="none" stroke="var(--lk-${colour})" ` +
+        'stroke-width="1.8"/></svg>';
+    },
+    /**
+     * @param {CurveRow} row
+     * @param {string} highlight
+     */
+    set(row, highlight) {
+      end.replaceChildren(rich(row.end));
+      off.replaceChildren(rich(row.off));
+      moved.replaceChildren(rich(row.moved));
+      press.setAttribute("aria-pressed", String(name === highlight));
+      element.classList.toggle("sw-faded", highlight !== "" && name !== highlight);
+    },
+  };
+}
 
-export default view(
-  { label: "Swallowed updates", kind: "swallowed", alone: true },
-  (root, model, life) => {
-    const { weights: weightPlaces, updates: updatePlaces, steps } = model.get("_places");
-    const random = new Uint32Array(floats(model.get("_random")).buffer);
-    const palette = colours(root, life, () => picture.redraw());
-    let shown = null; // {now, curves}
+/**
+ * A short line as the curve is drawn.
+ *
+ * @param {CurveStyle} style
+ */
+function sampleOf({ colour, width, dash }) {
+  const sample = h("span", { class: "sw-line", "aria-hidden": "true" });
+  sample.innerHTML =
+    '<svg width="36" height="12"><line x2="36" y1="6" y2="6" ' +
+    `stroke="var(--lk-${colour})" stroke-width="${width}" ` +
+    `stroke-dasharray="${dash.length ? dash.join(" ") : "none"}"/></svg>`;
+  return sample;
+}
 
-    const control = (name, label, values) =>
-      slider({
-        label,
-        min: 0,
-        max: values.length - 1,
-        page: 4, // a binade
-        value: nearest(values, model.get(name), Math.log2),
-        text: (i) => quarters(values[i]),
-        onInput: (i) => put(model, { [name]: values[i] }),
-      });
-    const weight = control("weight", "weight w", weightPlaces);
-    const update = control("update", "update lr·g", updatePlaces);
-    const sliders = h("div", { class: "sw-sliders" }, weight.element, update.element);
+// --- the picture ---------------------------------------------------------------------------------
 
-    const picture = figure({
-      life,
-      label:
-        "The weight after each update, for six methods; the table and the sentence below say where they end",
-      height: (width) => Math.round(Math.min(330, Math.max(250, width * 0.36))),
-      draw,
-    });
-    picture.element.classList.add("sw-picture");
-    const words = sentence(model);
-    const table = curveTable((name) => {
-      put(model, { highlight: model.get("highlight") === name ? "" : name });
-    });
-    const title = h("span", { class: "lk-title" });
-    const legend = h(
-      "span",
-      { class: "lk-quiet" },
-      h("span", { class: "sw-road" }),
-      "exact; press a name in the table to see its curve alone",
-    );
-    root.append(
-      h("div", { class: "lk-head" }, title, legend),
-      sliders,
-      picture.element,
-      words.element,
-      table.element,
-    );
-
-    function areaOf(pen, width, height) {
-      const { now, curves } = shown;
-      const roomy = width > 600;
-      let [low, high] = [Math.min(now.weight, now.exact), Math.max(now.weight, now.exact)];
-      for (const values of curves) {
-        for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];
-      }
-      const pad = 0.04 * (high - low);
-      [low, high] = [low - pad, high + pad];
-      pen.font = `600 ${palette.size - 1}px ${palette.font}`;
-      const names =
-        Math.max(...CURVES.map(({ name }) => pen.measureText(name).width)) + (roomy ? 64 : 2);
-      const [left, right] = [AXES.left, width - names - LEADER];
-      const [top, bottom] = [AXES.top, height - AXES.bottom];
-      return {
-        pen,
-        tint: palette,
-        low,
-        high,
-        left,
-        right,
-        top,
-        bottom,
-        roomy,
-        steps: now.steps,
-        x: (step) => left + ((right - left) * step) / now.steps,
-        y: (value) => bottom - ((bottom - top) * (value - low)) / (high - low),
-      };
+/**
+ * Where the curves lie in a picture.
+ *
+ * @param {Shown} shown
+ * @param {Pen} pen
+ * @param {Palette} tint
+ * @param {number} width
+ * @param {number} height
+ * @returns {CurveArea}
+ */
+function areaOf({ weight, exact, steps, curves }, pen, tint, width, height) {
+  const roomy = width > 600;
+  let least = Math.min(weight, exact);
+  let most = Math.max(weight, exact);
+  for (const curve of curves) {
+    for (const value of curve) {
+      least = Math.min(least, value);
+      most = Math.max(most, value);
     }
+  }
+  const pad = 0.04 * (most - least);
+  const low = least - pad;
+  const high = most + pad;
+  pen.font = `600 ${tint.size - 1}px ${tint.font}`;
+  const longest = Math.max(...CURVES.map(({ name }) => pen.measureText(name).width));
+  const { left, top } = AXES;
+  const right = width - (longest + (roomy ? 64 : 2)) - LEADER;
+  const bottom = height - AXES.bottom;
+  return {
+    pen,
+    tint,
+    low,
+    high,
+    left,
+    right,
+    top,
+    bottom,
+    roomy,
+    steps,
+    x: (step) => left + ((right - left) * step) / steps,
+    y: (value) => bottom - ((bottom - top) * (value - low)) / (high - low),
+  };
+}
 
-    function draw(pen, width, height) {
-      if (!shown) return;
-      const { now, curves } = shown;
-      const highlight = model.get("highlight");
-      const area = areaOf(pen, width, height);
-      const faded = CURVES.map(({ name }) => Boolean(highlight) && name !== highlight);
-      drawAxes(area);
-      inkLine(
-        area,
-        [
-          [area.x(0), area.y(now.weight)],
-          [area.x(now.steps), area.y(now.exact)],
-        ],
-        palette.line2,
-        9,
-      );
-      const broadestFirst = CURVES.map((_, i) => i).sort(
-        (i, j) => CURVES[j].width - CURVES[i].width,
-      );
-      for (const i of broadestFirst) drawCurve(area, curves[i], CURVES[i], faded[i]);
-      const ends = curves.map((values) => values[values.length - 1]);
-      const ys = spreadLabels(ends.map(area.y), LABEL_GAP, area.top, area.bottom - 4);
-      CURVES.forEach((style, i) =>
-        drawLabel(area, style, ends[i], ys[i], now.rows[i].end, faded[i]),
-      );
-    }
+/**
+ * @param {CurveArea} area
+ * @param {Shown} shown
+ * @param {string} highlight
+ */
+function drawCurves(area, { weight, exact, steps, curves, rows }, highlight) {
+  /** @param {number} i */
+  const faded = (i) => highlight !== "" && CURVES[i].name !== highlight;
+  const order = CURVES.map((_, i) => i).sort((i, j) => CURVES[j].width - CURVES[i].width);
+  const ends = curves.map(endOfCurve);
+  const { x, y, tint } = area;
+  const ys = spreadLabels(ends.map(y), LABEL_GAP, area.top, area.bottom - 4);
+  drawAxes(area);
+  inkSegment(area, [x(0), y(weight)], [x(steps), y(exact)], tint.line2, 9);
+  for (const i of order) drawCurve(area, curves[i], CURVES[i], faded(i));
+  for (const [i, style] of CURVES.entries()) {
+    drawLabel(area, style, ends[i], ys[i], rows[i].end, faded(i));
+  }
+}
 
-    function show() {
-      const { now } = shown;
-      title.textContent = `w \u2190 w \u2212 lr·g, ${steps.toLocaleString("en-US")} times`;
-      for (const [name, one, values] of [
-        ["weight", weight, weightPlaces],
-        ["update", update, updatePlaces],
-      ]) {
-        one.set(nearest(values, now[name], Math.log2));
-        one.output.replaceChildren(rich(quarters(now[name]))); // code may have set what the slider cannot
-      }
-      words.say(now.sentence);
-      table.set(now.rows, model.get("highlight"), shown.curves, now.exact);
-    }
+// --- the widget ----------------------------------------------------------------------------------
 
-    function follow() {
-      const [w, u] = [model.get("weight"), model.get("update")];
-      const curves = curvesOf(w, u, steps, random);
-      const exact = w - steps * u;
-      shown = {
-        curves,
-        now: {
-          weight: w,
-          update: u,
-          steps,
-          exact,
-          rows: curveRows(curves, exact),
-          sentence: swallowedSentence(curves, w, u, steps),
-        },
-      };
-      picture.drawNow(); // not with the next frame: the hand does not wait
-      show();
-    }
+/**
+ * A slider of a trait over a list of places.
+ *
+ * @param {Model<Traits>} model
+ * @param {"weight" | "update"} name
+ * @param {string} label
+ * @param {readonly number[]} places
+ */
+function placeSlider(model, name, label, places) {
+  return slider({
+    label,
+    min: 0,
+    max: places.length - 1,
+    page: 4, // a binade
+    value: nearest(places, model.get(name), Math.log2),
+    text: (i) => quarters(places[i]),
+    onInput: (i) => put(model, { [name]: places[i] }),
+  });
+}
 
-    function single() {
-      show();
-      picture.redraw();
-    }
+/**
+ * Show a value that code may have set between the places.
+ *
+ * @param {Slider} control
+ * @param {readonly number[]} places
+ * @param {number} value
+ */
+function setPlace(control, places, value) {
+  control.set(nearest(places, value, Math.log2));
+  control.output.replaceChildren(rich(quarters(value)));
+}
 
-    watch(life, model, ["weight", "update"], follow);
-    watch(life, model, ["highlight"], single);
-    follow();
-  },
-);
+/**
+ * @param {HTMLElement} root
+ * @param {Model<Traits>} model
+ * @param {Life} life
+ */
+function fillSwallowed(root, model, life) {
+  const { weights, updates, steps } = model.get("_places");
+  const random = new Uint32Array(floats(model.get("_random")).buffer);
+  const tint = colours(root, life, () => picture.redraw());
+  let shown = shownOf(model, random);
+
+  const weight = placeSlider(model, "weight", "weight w", weights);
+  const update = placeSlider(model, "update", "update lr·g", updates);
+  const sliders = h("div", { class: "sw-sliders" }, weight.element, update.element);
+  const picture = figure({
+    life,
+    label:
+      "The weight after each update, for six methods; " +
+      "the table and the sentence below say where they end",
+    height: (width) => Math.round(Math.min(330, Math.max(250, width * 0.36))),
+    draw(pen, width, height) {
+      const area = areaOf(shown, pen, tint, width, height);
+      drawCurves(area, shown, model.get("highlight"));
+    },
+  });
+  picture.element.classList.add("sw-picture");
+  const words = sentence(model);
+  const table = curveTable((name) => {
+    put(model, { highlight: model.get("highlight") === name ? "" : name });
+  });
+  const text = `w \u2190 w \u2212 lr·g, ${steps.toLocaleString("en-US")} times`;
+  const title = h("span", { class: "lk-title", text });
+  const hint = "exact; press a name in the table to see its curve alone";
+  const legend = h("span", { class: "lk-quiet" }, h("span", { class: "sw-road" }), hint);
+  const head = h("div", { class: "lk-head" }, title, legend);
+  root.append(head, sliders, picture.element, words.element, table.element);
+
+  function show() {
+    setPlace(weight, weights, shown.weight);
+    setPlace(update, updates, shown.update);
+    words.say(swallowedSentence(shown.curves, shown.weight, shown.update, steps));
+    table.set(shown, model.get("highlight"));
+  }
+
+  watch(life, model, ["weight", "update"], () => {
+    shown = shownOf(model, random);
+    picture.drawNow(); // not with the next frame: the hand does not wait
+    show();
+  });
+  watch(life, model, ["highlight"], () => {
+    table.set(shown, model.get("highlight"));
+    picture.redraw();
+  });
+  show();
+}
+
+export default view({ label: "Swallowed updates", kind: "swallowed", alone: true }, fillSwallowed);
