@@ -58,7 +58,7 @@ FOLDERS, SCRIPTS = ("exact", "addition"), Sheets
 
 
 def cells(row):
-    return [Cell(*cell) for cell in row["cells"]]
+    return [Cell(**cell) for cell in row["cells"]]
 
 
 def bits(row, kinds=("kept", "zero", "rest", "fallen")):

@@ -1,9 +1,10 @@
-// An addition on paper: bits under each other, one scene for each station (sheet.js), between which they move (paper.js).
+// An addition on paper: bits under each other, one scene for each station (scenes.js), between
+// which they move (paper.js).
 
 import {
   button,
-  newName,
   fact,
+  newName,
   segmented,
   sentence,
   traitChoice,
@@ -13,15 +14,40 @@ import { h, rich } from "../base/elements.js";
 import { put, watch } from "../base/model.js";
 import { view } from "../base/root.js";
 import { reducedMotion } from "../base/theme.js";
+import { knownFormats } from "../exact/known.js";
 import { derived, parse } from "../exact/numbers.js";
 import { makePaper } from "./paper.js";
-import { paperOf } from "./sheet.js";
+import { paperOf } from "./scenes.js";
+import { NAMES } from "./words.js";
+
+/** @import { Segmented } from "../base/controls.js" */
+/** @import { Life } from "../base/lifetime.js" */
+/** @import { Model } from "../base/model.js" */
+/** @import { Format, FormatRow } from "../exact/numbers.js" */
+/** @import { Paper } from "./scenes.js" */
+/** @import { Name, Operation } from "./sheet.js" */
+
+/**
+ * @typedef {object} Traits
+ * @property {string} a
+ * @property {string} b
+ * @property {string} format_name
+ * @property {Operation} operation
+ * @property {number} step The station.
+ * @property {string} sentence
+ * @property {FormatRow[]} _formats All that can be chosen.
+ */
 
 const PACE_MS = 1900; // between two stations while playing
 
-// --- controls -------------------------------------------------------------------------------------------------------
+// --- controls ------------------------------------------------------------------------------------
 
-function numberField(name, alert, onType) {
+/**
+ * @param {Name} name
+ * @param {string} alertId of the element that says what is wrong
+ * @param {(text: string) => void} onType
+ */
+function numberField(name, alertId, onType) {
   const id = newName(`ad-${name}`);
   const input = h("input", {
     id,
@@ -29,199 +55,271 @@ function numberField(name, alert, onType) {
     class: "ad-input",
     autocomplete: "off",
     spellcheck: "false",
+    "aria-describedby": `${id}-hint ${alertId}`,
   });
   const hint = h("span", { id: `${id}-hint`, class: "lk-quiet ad-hint" });
-  input.setAttribute("aria-describedby", `${id}-hint ${alert.id}`);
+  /** @type {string | null} */
   let shown = null; // the text of the trait that was shown last
   input.addEventListener("change", () => onType(input.value));
   return {
     element: h("div", { class: "ad-field" }, h("label", { for: id, text: name }), input, hint),
-    set(text, problem, words) {
+    /**
+     * @param {string} text
+     * @param {boolean} wrong whether what is typed is no number
+     * @param {string} words what the format makes of the text
+     */
+    set(text, wrong, words) {
       if (text !== shown) input.value = text; // what is being typed stays while the player plays
       shown = text;
-      input.setAttribute("aria-invalid", String(Boolean(problem)));
-      hint.textContent = problem ? "not understood" : words;
+      input.setAttribute("aria-invalid", String(wrong));
+      hint.textContent = wrong ? "not understood" : words;
     },
   };
 }
 
+/**
+ * The stations to choose from.
+ *
+ * @param {(step: number) => void} onChoose
+ */
 function stations(onChoose) {
   const element = h("div", { class: "ad-stations" });
   let titles = "";
+  /** @type {Segmented<string> | null} */
   let control = null;
+
+  /**
+   * @param {string[]} names
+   * @param {number} step
+   */
+  function build(names, step) {
+    const focused = element.contains(document.activeElement);
+    control = segmented({
+      label: "Station",
+      options: names.map((label, i) => ({ value: String(i), label })),
+      value: String(step),
+      onChange: (i) => onChoose(Number(i)),
+      labelled: false,
+    });
+    element.replaceChildren(control.element);
+    /** @type {HTMLElement | null} */
+    const checked = element.querySelector("input:checked");
+    if (focused) checked?.focus();
+  }
+
   return {
     element,
+    /**
+     * @param {string[]} names
+     * @param {number} step
+     */
     set(names, step) {
-      if (titles !== names.join()) {
-        titles = names.join();
-        const options = names.map((name, i) => ({ value: String(i), label: name }));
-        const focused = element.contains(document.activeElement);
-        control = segmented({
-          label: "Station",
-          options,
-          value: String(step),
-          onChange: (i) => onChoose(Number(i)),
-          labelled: false,
-        });
-        element.replaceChildren(control.element);
-        if (focused) element.querySelector("input:checked")?.focus();
-      }
-      control.set(String(step));
+      if (titles !== names.join()) build(names, step);
+      titles = names.join();
+      control?.set(String(step));
     },
   };
 }
 
+/**
+ * The buttons that walk from station to station.
+ *
+ * @param {HTMLElement} play
+ * @param {() => number} now
+ * @param {(step: number) => void} move
+ */
+function walkButtons(play, now, move) {
+  const first = button({
+    label: "First",
+    title: "back to the numbers as they are written",
+    onPress: () => move(0),
+  });
+  const back = button({ label: "Back", title: "one station back", onPress: () => move(now() - 1) });
+  const next = button({ label: "Next", title: "one station on", onPress: () => move(now() + 1) });
+  const last = button({ label: "Last", title: "to the result", onPress: () => move(Infinity) });
+  const all = [first.element, back.element, play, next.element, last.element];
+  return {
+    element: h("div", { class: "lk-row lk-tight ad-buttons" }, ...all),
+    /**
+     * @param {boolean} atStart
+     * @param {boolean} atEnd
+     */
+    set(atStart, atEnd) {
+      first.enable(!atStart, next);
+      back.enable(!atStart, next);
+      next.enable(!atEnd, back);
+      last.enable(!atEnd, back);
+    },
+  };
+}
+
+/** The facts of the result, which are hidden before the last station. */
 function factList() {
   const element = h("div", { class: "lk-row lk-facts", role: "list", "aria-label": "Facts" });
   return {
     element,
+    /**
+     * @param {Paper["facts"]} facts
+     * @param {boolean} known
+     */
     set(facts, known) {
-      element.classList.toggle("ad-unknown", !known);
-      element.replaceChildren(
-        ...facts.map(([name, text]) => fact(name, name === "bits" ? fields(text) : rich(text))),
+      const made = facts.map(([name, text]) =>
+        fact(name, name === "bits" ? fieldParts(text) : rich(text)),
       );
+      element.classList.toggle("ad-unknown", !known);
+      element.replaceChildren(...made);
     },
   };
 }
 
-function fields(bits) {
+/**
+ * Bits by field, each with its name.
+ *
+ * @param {string} bits with a space between fields
+ */
+function fieldParts(bits) {
   const fragment = document.createDocumentFragment();
-  bits.split(" ").forEach((field, i) => {
-    fragment.append(
-      h("span", {
-        class: "ad-field-bits",
-        tabindex: "0",
-        title: ["sign", "exponent", "significand"][i],
-        text: field,
-      }),
-    );
-    fragment.append(i < 2 ? " " : "");
-  });
+  const [sign, exponent, significand] = bits.split(" ");
+  fragment.append(fieldPart("sign", sign), " ");
+  fragment.append(fieldPart("exponent", exponent), " ");
+  fragment.append(fieldPart("significand", significand), "");
   return fragment;
 }
 
-// --- the widget -----------------------------------------------------------------------------------------------------
+/**
+ * @param {string} title
+ * @param {string} text
+ */
+function fieldPart(title, text) {
+  return h("span", { class: "ad-field-bits", tabindex: "0", title, text });
+}
 
-export default view(
-  { label: "An addition, step by step", kind: "addition", alone: true },
-  (root, model, life) => {
-    const formats = new Map(model.get("_formats").map((row) => [row.name, derived(row)]));
-    const problems = {}; // "a" or "b" -> what is wrong with the text in that field
-    let sheet = null;
-    const type = (name) => (text) => {
-      delete problems[name];
-      try {
-        parse(text, formats.get(model.get("format_name")));
-        put(model, { [name]: text });
-      } catch (error) {
-        problems[name] = error.message;
-      }
-      follow();
-    };
-    const alert = h("p", {
-      class: "ad-problem lk-error",
-      id: newName("ad-problem"),
-      role: "alert",
-    });
-    const typed = {
-      a: numberField("a", alert, type("a")),
-      b: numberField("b", alert, type("b")),
-    };
-    const signs = [
-      { value: "add", label: "+", title: "add" },
-      { value: "multiply", label: "×", title: "multiply" },
-    ];
-    const operation = traitChoice(model, "operation", "Operation", signs, { labelled: false });
-    const choices = traitChoice(model, "format_name", "Format", [...formats.keys()], {
-      labelled: false,
-    });
-    const title = h("span", { class: "lk-title" });
-    const place = h("span", { class: "lk-quiet" });
-    const head = h("div", { class: "lk-head" }, title, place);
-    const inputs = h(
+// --- the widget ----------------------------------------------------------------------------------
+
+const SIGNS = [
+  { value: /** @type {const} */ ("add"), label: "+", title: "add" },
+  { value: /** @type {const} */ ("multiply"), label: "×", title: "multiply" },
+];
+
+/**
+ * Why a text is no number; "" where it is one.
+ *
+ * @param {string} text
+ * @param {Format} format
+ */
+function problemIn(text, format) {
+  try {
+    parse(text, format);
+    return "";
+  } catch (error) {
+    return error instanceof Error ? error.message : String(error);
+  }
+}
+
+/**
+ * @param {HTMLElement} root
+ * @param {Model<Traits>} model
+ * @param {Life} life
+ */
+function fillAddition(root, model, life) {
+  const formats = knownFormats(model, derived);
+  const format = () => formats.called(model.get("format_name"));
+  const calculated = () =>
+    paperOf(model.get("a"), model.get("b"), format(), model.get("operation"));
+  let paper = calculated();
+  let width = 0;
+  /** @type {Map<Name, string>} */
+  const problems = new Map(); // what is wrong with the text in a field
+
+  const alertId = newName("ad-problem");
+  const alert = h("p", { class: "ad-problem lk-error", id: alertId, role: "alert" });
+  const typed = {
+    a: numberField("a", alertId, (text) => type("a", text)),
+    b: numberField("b", alertId, (text) => type("b", text)),
+  };
+  const bare = { labelled: false };
+  const operation = traitChoice(model, "operation", "Operation", SIGNS, bare);
+  const choices = traitChoice(model, "format_name", "Format", formats.names(), bare);
+  const title = h("span", { class: "lk-title" });
+  const place = h("span", { class: "lk-quiet" });
+  const playing = { title: "play the stations one after the other", pace: PACE_MS, life };
+  const { play, now, move } = walker(model, "step", () => paper.scenes.length - 1, playing);
+  const buttons = walkButtons(play.element, now, move);
+  const steps = stations(move);
+  const sheet = makePaper();
+  const words = sentence(model);
+  const facts = factList();
+  for (const one of [sheet, words, facts]) one.element.classList.add("lk-answer");
+  root.append(
+    h("div", { class: "lk-head" }, title, place),
+    h(
       "div",
       { class: "lk-row ad-inputs" },
       typed.a.element,
       operation.element,
       typed.b.element,
       choices.element,
-    );
+    ),
+    alert,
+    h("div", { class: "lk-row ad-bar" }, buttons.element, steps.element),
+    sheet.element,
+    words.element,
+    facts.element,
+  );
 
-    const playing = { title: "play the stations one after the other", pace: PACE_MS, life };
-    const { play, now, move } = walker(model, "step", () => sheet.scenes.length - 1, playing);
-    const first = button({
-      label: "First",
-      title: "back to the numbers as they are written",
-      onPress: () => move(0),
-    });
-    const back = button({
-      label: "Back",
-      title: "one station back",
-      onPress: () => move(now() - 1),
-    });
-    const next = button({ label: "Next", title: "one station on", onPress: () => move(now() + 1) });
-    const last = button({ label: "Last", title: "to the result", onPress: () => move(Infinity) });
-    const steps = stations(move);
-    const buttons = h(
-      "div",
-      { class: "lk-row lk-tight ad-buttons" },
-      ...[first, back, play, next, last].map(({ element }) => element),
-    );
-    const bar = h("div", { class: "lk-row ad-bar" }, buttons, steps.element);
+  /**
+   * @param {Name} name
+   * @param {string} text
+   */
+  function type(name, text) {
+    const problem = problemIn(text, format());
+    problems.delete(name);
+    if (problem) problems.set(name, problem);
+    else put(model, { [name]: text });
+    follow();
+  }
 
-    const paper = makePaper();
-    const words = sentence(model);
-    const facts = factList();
-    for (const one of [paper, words, facts]) one.element.classList.add("lk-answer");
-    root.append(head, inputs, alert, bar, paper.element, words.element, facts.element);
+  /** @param {boolean} [still] whether nothing moves */
+  function follow(still = false) {
+    const { scenes, hints } = paper;
+    const last = scenes.length - 1;
+    const step = Math.min(now(), last);
+    const adds = model.get("operation") === "add";
+    for (const name of NAMES) typed[name].set(model.get(name), problems.has(name), hints[name]);
+    const problem = [...problems].map(([name, said]) => `${name}: ${said}`).join(" ");
+    if (alert.textContent !== problem) alert.textContent = problem;
+    title.textContent = adds ? "An addition on paper" : "A multiplication on paper";
+    place.textContent = `station ${step + 1} of ${scenes.length}`;
+    operation.set(model.get("operation"));
+    choices.set(model.get("format_name"));
+    const titles = scenes.map((scene) => scene.title);
+    steps.set(titles, step);
+    buttons.set(step === 0, step === last);
+    if (width) sheet.draw(paper, step, width, still || reducedMotion());
+    words.say(scenes[step].sentence);
+    facts.set(paper.facts, step === last);
+  }
 
-    let width = 0;
-    function follow(still = false) {
-      const step = Math.min(now(), sheet.scenes.length - 1);
-      const atEnd = step === sheet.scenes.length - 1;
-      for (const name of ["a", "b"])
-        typed[name].set(model.get(name), problems[name], sheet.hints[name]);
-      const problem = Object.entries(problems)
-        .map(([name, said]) => `${name}: ${said}`)
-        .join(" ");
-      if (alert.textContent !== problem) alert.textContent = problem;
-      title.textContent =
-        model.get("operation") === "add" ? "An addition on paper" : "A multiplication on paper";
-      place.textContent = `station ${step + 1} of ${sheet.scenes.length}`;
-      operation.set(model.get("operation"));
-      choices.set(model.get("format_name"));
-      steps.set(
-        sheet.scenes.map((scene) => scene.title),
-        step,
-      );
-      for (const one of [first, back]) one.enable(step > 0, next);
-      for (const one of [next, last]) one.enable(!atEnd, back);
-      if (width) paper.draw(sheet, step, width, still || reducedMotion());
-      words.say(sheet.scenes[step].sentence);
-      facts.set(sheet.facts, atEnd);
-    }
+  function calculate() {
+    problems.clear();
+    paper = calculated();
+    const step = Math.min(now(), paper.scenes.length - 1);
+    if (step !== now()) put(model, { step });
+    follow();
+  }
 
-    function calculate() {
-      for (const name of ["a", "b"]) delete problems[name];
-      sheet = paperOf(
-        model.get("a"),
-        model.get("b"),
-        formats.get(model.get("format_name")),
-        model.get("operation"),
-      );
-      const step = Math.min(now(), sheet.scenes.length - 1);
-      if (step !== now()) put(model, { step });
-      follow();
-    }
+  const observer = new ResizeObserver(() => {
+    width = sheet.element.clientWidth;
+    follow(true);
+  });
+  observer.observe(sheet.element);
+  life.add(() => observer.disconnect());
+  watch(life, model, ["a", "b", "operation", "format_name"], calculate);
+  watch(life, model, ["step"], () => follow());
+  calculate();
+}
 
-    const observer = new ResizeObserver(() => {
-      width = paper.element.clientWidth;
-      follow(true);
-    });
-    observer.observe(paper.element);
-    life.add(() => observer.disconnect());
-    watch(life, model, ["a", "b", "operation", "format_name"], calculate);
-    watch(life, model, ["step"], () => follow());
-    calculate();
-  },
+export default view(
+  { label: "An addition, step by step", kind: "addition", alone: true },
+  fillAddition,
 );
