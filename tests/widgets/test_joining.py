@@ -75,6 +75,11 @@ def test_type_in_a_line_of_code_stays() -> None:
     assert parse("a.js", source).text == source
 
 
+def test_code_between_a_type_and_a_comment_stays() -> None:
+    source = "  /** @type {A} */ (a).focus();\n}\n/** Of b. */\nexport default b;\n"
+    assert parse("a.js", source).text == source.replace("/** Of b. */\n", "")
+
+
 def test_import_in_a_comment_or_string_stays() -> None:
     source = (
         '// import { a } from "./a.js"\nexport const text = `\n  import { b } from "./b.js";`;\n'

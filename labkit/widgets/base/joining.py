@@ -28,7 +28,7 @@ FOLDERS = files("labkit.widgets")
 SHARED = "base"
 
 # A comment of its own lines for readers and checkers: it would take a third of a saved notebook.
-DOCUMENTATION = re.compile(r"^[ \t]*/\*\*.*?\*/[ \t]*\n", re.MULTILINE | re.DOTALL)
+DOCUMENTATION = re.compile(r"^[ \t]*/\*\*(?:(?!\*/).)*\*/[ \t]*\n", re.MULTILINE | re.DOTALL)
 # A statement of import up to its semicolon, also over several lines.
 IMPORT = re.compile(r'^import\b([^;"\']*)["\']([^"\']+)["\'];?[ \t]*\n?', re.MULTILINE)
 NAMED = re.compile(r"\s*\{((?:\s*[\w$]+\s*,)*\s*[\w$]*\s*)\}\s*from\s*")
