@@ -1,36 +1,60 @@
-// A picture as the tensor: each row is a block, or two, so that what a bright pixel does to its block is seen.
+// A picture as the tensor: each row is a block, or two, so that what a bright pixel does to its
+// block is seen.
 
+import { penOf } from "../base/canvas.js";
 import { sentence } from "../base/controls.js";
 import { h } from "../base/elements.js";
 import { percent } from "../base/number_words.js";
 import { offBy, roundRow } from "./blocks.js";
 
-const WHITE = 5; // what is brighter looks no different
+/** @import { BlockFormat, Ways } from "./blocks.js" */
 
+/**
+ * What the switches say.
+ *
+ * @typedef {object} Switched
+ * @property {BlockFormat} format
+ * @property {Ways} ways
+ * @property {number} draw Which random numbers.
+ */
+
+const WHITE = 5; // what is brighter looks no different
+const ORIGINAL = "Hills and the moon at night, with four lamps";
+
+/**
+ * @param {HTMLCanvasElement} canvas
+ * @param {readonly number[]} values
+ * @param {number} side
+ */
 function paint(canvas, values, side) {
-  const pen = canvas.getContext("2d");
+  const pen = penOf(canvas);
   const image = pen.createImageData(side, side);
-  values.forEach((x, i) =>
-    image.data.set([...Array(3).fill(255 * Math.sqrt(Math.max(0, x) / WHITE)), 255], 4 * i),
-  );
+  for (const [i, x] of values.entries()) {
+    const grey = 255 * Math.sqrt(Math.max(0, x) / WHITE);
+    image.data.set([grey, grey, grey, 255], 4 * i);
+  }
   pen.putImageData(image, 0, 0);
 }
 
+/**
+ * @param {string} name
+ * @param {number} side
+ */
+function framed(name, side) {
+  const canvas = h("canvas", { width: side, height: side, role: "img" });
+  const caption = h("figcaption", { class: "lk-quiet", text: name });
+  return { canvas, element: h("figure", { class: "bs-picture" }, canvas, caption) };
+}
+
+/**
+ * @param {readonly number[]} values row by row
+ * @param {readonly number[][]} random
+ */
 export function makePicture(values, random) {
   const side = Math.sqrt(values.length);
   const numbers = random.flat();
-  const [before, after] = ["Before", "Rounded"].map((name) => {
-    const canvas = h("canvas", { width: side, height: side, role: "img" });
-    return {
-      canvas,
-      element: h(
-        "figure",
-        { class: "bs-picture" },
-        canvas,
-        h("figcaption", { class: "lk-quiet", text: name }),
-      ),
-    };
-  });
+  const before = framed("Before", side);
+  const after = framed("Rounded", side);
   const words = sentence();
   const element = h(
     "details",
@@ -38,27 +62,47 @@ export function makePicture(values, random) {
     h("summary", { text: "The same switches on a picture" }),
     h("div", { class: "lk-row" }, before.element, after.element, words.element),
   );
-  let last = [];
-  const draw = () => {
-    const [format, options, drawn] = last;
-    const chance = options.random
-      ? values.map((_, i) => numbers[(i + side * drawn) % numbers.length])
-      : null;
-    const row = roundRow(values, format, { ...options, random: chance });
-    const zeros = row.values.filter((x) => !x).length;
-    const text = `A night of ${side} × ${side} pixels: each row is ${format.size < side ? "two blocks" : "one block"}. ${zeros ? percent(zeros / values.length) : "None"} of the pixels became 0; the error of the picture is ${percent(offBy(values, row.values))}.`;
+  /** @type {Switched | null} */
+  let last = null;
+
+  /** @param {Switched} switched */
+  function show({ format, ways, draw }) {
+    const chance = values.map((_, i) => numbers[(i + side * draw) % numbers.length]);
+    const row = roundRow(values, format, { ...ways, random: ways.random && chance });
+    const text = pictureText(row.values, values, side, format.size);
     paint(before.canvas, values, side);
     paint(after.canvas, row.values, side);
-    before.canvas.setAttribute("aria-label", "Hills and the moon at night, with four lamps");
+    before.canvas.setAttribute("aria-label", ORIGINAL);
     after.canvas.setAttribute("aria-label", text);
     words.say(text);
-  };
-  element.addEventListener("toggle", () => element.open && draw());
+  }
+  function showIfOpen() {
+    if (element.open && last) show(last);
+  }
+  element.addEventListener("toggle", showIfOpen);
   return {
     element,
-    draw(...now) {
+    /** @param {Switched} now */
+    draw(now) {
       last = now;
-      if (element.open) draw();
+      showIfOpen();
     },
   };
+}
+
+/**
+ * @param {readonly number[]} rounded
+ * @param {readonly number[]} values
+ * @param {number} side
+ * @param {number} size of a block
+ */
+function pictureText(rounded, values, side, size) {
+  const zeros = rounded.filter((x) => !x).length;
+  const blocks = size < side ? "two blocks" : "one block";
+  const share = zeros ? percent(zeros / values.length) : "None";
+  const error = percent(offBy(values, rounded));
+  return (
+    `A night of ${side} × ${side} pixels: each row is ${blocks}. ` +
+    `${share} of the pixels became 0; the error of the picture is ${error}.`
+  );
 }
