@@ -1,4 +1,4 @@
-// One block of a Tensor Core's sum (sum.js): each bit has its kind: kept, filled in, cut off by alignment, dropped by rounding.
+// One block of a Tensor Core's sum (sum.js), for one element of a product of matrices.
 
 import { segmented, sentence, slider, traitChoice } from "../base/controls.js";
 import { h, rich } from "../base/elements.js";
@@ -6,216 +6,241 @@ import { put, watch } from "../base/model.js";
 import { power } from "../base/number_words.js";
 import { view } from "../base/root.js";
 import { derived } from "../exact/numbers.js";
+import { makeSheet } from "./sheet.js";
 import { blockSentence, blockSheet, blocksOf, exactSum, shownNumber, shownValue } from "./sum.js";
 
-const KINDS = { z: "zero", k: "kept", c: "cut", d: "cut", " ": "blank" };
+/** @import { Segmented, Slider } from "../base/controls.js" */
+/** @import { Life } from "../base/lifetime.js" */
+/** @import { Model } from "../base/model.js" */
+/** @import { FormatRow } from "../exact/numbers.js" */
+/** @import { Block, Spec, Terms } from "./sum.js" */
 
-// Runs of one kind become one element: a row of 40 bits is a handful of them. The first `fallen` bits behind the edge have just
-// come over it.
-function bitRun(row, fallen) {
-  const fragment = document.createDocumentFragment();
-  for (let from = 0; from < row.bits.length; ) {
-    let to = from + 1;
-    while (to < row.bits.length && row.kinds[to] === row.kinds[from]) to += 1;
-    const late = row.kinds[from] === "c" ? Math.min(fallen, to - from) : 0;
-    const falling = late
-      ? h("span", { class: "mm-falling", text: row.bits.slice(from, from + late) })
-      : "";
-    fragment.append(
-      h(
-        "span",
-        { class: `mm-${KINDS[row.kinds[from]]}` },
-        falling,
-        row.bits.slice(from + late, to),
-      ),
-    );
-    from = to;
-  }
-  return fragment;
-}
+/**
+ * @typedef {object} Traits
+ * @property {string} preset
+ * @property {string} gpu
+ * @property {number} knob
+ * @property {number} block From 0.
+ * @property {string} result The format of C and D.
+ * @property {string} sentence
+ * @property {SumChoices} _choices
+ */
 
-function makeSheet() {
-  const power = (at) => h("span", { class: `lk-quiet mm-power mm-${at}` });
-  const [first, last, keeps, off] = [power("first"), power("last"), power("keeps"), power("off")];
-  off.textContent = "cut off";
-  const head = h(
-    "div",
-    { class: "mm-line mm-head" },
-    h("span"),
-    h("span"),
-    h("span"),
-    h("span", { class: "mm-bits" }, first, keeps, last, off),
-  );
-  const lines = h("div", { class: "mm-lines" });
-  const body = h("div", { class: "mm-body" }, head, lines);
-  let cut = null; // how many bits of each row lay behind the edge
-  return {
-    element: h("div", { class: "mm-sheet", "aria-hidden": "true" }, body),
-    draw(view, format) {
-      lines.dataset.format = format;
-      body.style.setProperty("--mm-columns", view.columns);
-      body.style.setProperty("--mm-edge", view.edge);
-      body.style.setProperty("--mm-lead", view.lead);
-      first.replaceChildren(rich(view.first));
-      last.replaceChildren(rich(view.last));
-      keeps.textContent = view.keeps;
-      const before = cut ?? {};
-      cut = Object.fromEntries(
-        view.rows.map(({ name, kinds }) => [name, kinds.split("c").length - 1]),
-      );
-      lines.replaceChildren(
-        ...view.rows.map((row) =>
-          h(
-            "div",
-            {
-              class: `mm-line mm-row-${row.role}`,
-              data: { name: row.name, bits: row.bits, kinds: row.kinds },
-            },
-            h("span", { class: "mm-name", text: row.name }),
-            h("span", { class: "lk-quiet mm-value" }, rich(row.value.replace(/^-/, "−"))),
-            h("span", { class: "mm-sign", text: row.sign }),
-            h(
-              "span",
-              { class: "mm-bits" },
-              bitRun(row, Math.max(0, cut[row.name] - (before[row.name] ?? cut[row.name]))),
-            ),
-          ),
-        ),
-      );
-    },
-  };
-}
+/**
+ * @typedef {object} SumChoices
+ * @property {Preset[]} presets
+ * @property {Spec[]} specs
+ * @property {FormatRow[]} formats That of A and B, then those of C and D.
+ */
 
-// What each GPU ends with stands under its name.
+/**
+ * A sum with a knob.
+ *
+ * @typedef {object} Preset
+ * @property {string} name
+ * @property {string} knob What it is called.
+ * @property {number} low
+ * @property {number} high
+ * @property {number} start
+ * @property {string} result The format of C and D that suits it.
+ * @property {boolean} power Whether the knob is an exponent of 2.
+ * @property {Record<number, Terms>} terms For each position of the knob.
+ */
+
+/**
+ * What each GPU ends with stands under its name.
+ *
+ * @param {readonly string[]} names
+ * @param {(name: string) => void} onChange
+ */
 function generations(names, onChange) {
   const control = segmented({ label: "Tensor Core of", options: names, value: names[0], onChange });
-  control.element.classList.add("mm-gpus");
-  const ends = [...control.element.querySelectorAll(".lk-segment > span")].map((label) => {
+  const labels = control.element.querySelectorAll(".lk-segment > span");
+  const ends = [...labels].map((label) => {
     const end = h("span", { class: "mm-end" });
     label.append(end);
     return end;
   });
+  control.element.classList.add("mm-gpus");
   return {
     element: control.element,
+    /**
+     * @param {string} name the one that is chosen
+     * @param {Record<string, number>} found GPU -> its D
+     * @param {string} exact the exact sum
+     */
     set(name, found, exact) {
       control.set(name);
-      names.forEach((gpu, i) => {
+      for (const [i, gpu] of names.entries()) {
         const text = shownValue(found[gpu]);
         ends[i].replaceChildren(rich(text.replace(/^-/, "−")));
         ends[i].dataset.exact = String(text === exact);
-      });
+      }
     },
   };
 }
 
+/**
+ * The knob of a preset: another preset has another one.
+ *
+ * @param {Model<Traits>} model
+ */
+function presetKnob(model) {
+  const element = h("div", { class: "mm-knob" });
+  let knobOf = "";
+  /** @type {Slider | null} */
+  let knob = null;
+
+  /** @param {Preset} preset */
+  function make({ name, knob: label, low, high, power: isPower }) {
+    knobOf = name;
+    const made = slider({
+      label,
+      min: low,
+      max: high,
+      page: 4,
+      value: model.get("knob"),
+      text: (value) => (isPower ? power(value) : String(value)),
+      onInput: (value) => put(model, { knob: value }),
+    });
+    element.replaceChildren(made.element);
+    return made;
+  }
+  return {
+    element,
+    /** @param {Preset} preset */
+    show(preset) {
+      if (!knob || preset.name !== knobOf) knob = make(preset);
+      knob.set(model.get("knob"));
+    },
+  };
+}
+
+/**
+ * Which block is shown, of as many as there are.
+ *
+ * @param {Model<Traits>} model
+ */
+function blockChoice(model) {
+  const element = h("div", { class: "lk-row mm-blocks" });
+  const about = h("span", { class: "lk-quiet" });
+  let count = 0;
+  /** @type {Segmented<string> | null} */
+  let choice = null;
+
+  /** @param {number} index the one that is shown */
+  function make(index) {
+    const numbers = Array.from({ length: count }, (_, i) => i);
+    const made = segmented({
+      label: "Block",
+      options: numbers.map((i) => ({ value: String(i), label: String(i + 1) })),
+      value: String(index),
+      onChange: (i) => put(model, { block: Number(i) }),
+    });
+    element.replaceChildren(made.element, about);
+    return made;
+  }
+  return {
+    element,
+    /**
+     * @param {readonly Block[]} blocks
+     * @param {number} index
+     */
+    show(blocks, index) {
+      if (!choice || count !== blocks.length) {
+        count = blocks.length;
+        choice = make(index);
+      }
+      const more = count > 1 ? "; each takes the last one's D as its C" : "";
+      choice.set(String(index));
+      about.textContent = `${blocks[0].spec.block_length} products in a block${more}`;
+    },
+  };
+}
+
+/**
+ * @param {HTMLElement} root
+ * @param {Model<Traits>} model
+ * @param {Life} life
+ */
+function fillSum(root, model, life) {
+  const { presets, specs, formats } = model.get("_choices");
+  const [operands, ...results] = formats.map((row) => derived(row));
+  const presetOf = Object.fromEntries(presets.map((preset) => [preset.name, preset]));
+  const outOf = Object.fromEntries(results.map((format) => [format.name, format]));
+  let putting = false; // traits change one after the other, and mean something together only
+
+  /** @param {string} name */
+  function begin(name) {
+    const { start, result } = presetOf[name];
+    putting = true;
+    put(model, { preset: name, knob: start, result });
+    putting = false;
+    follow();
+  }
+  const preset = segmented({
+    label: "Add",
+    options: presets.map(({ name }) => name),
+    value: model.get("preset"),
+    onChange: begin,
+  });
+  const resultNames = results.map(({ name }) => name);
+  const gpuNames = specs.map(({ name }) => name);
+  const result = traitChoice(model, "result", "C and D in", resultNames);
+  const gpu = generations(gpuNames, (name) => put(model, { gpu: name }));
+  const knob = presetKnob(model);
+  const block = blockChoice(model);
+  const exact = h("span", { class: "lk-quiet" });
+  const paper = makeSheet();
+  const words = sentence(model);
+  root.append(
+    h("div", { class: "lk-title", text: "One element of D = A·B + C, inside a Tensor Core" }),
+    h("div", { class: "lk-row" }, preset.element, result.element),
+    h("div", { class: "lk-row" }, knob.element, exact),
+    gpu.element,
+    words.element,
+    block.element,
+    paper.element,
+  );
+
+  /** @param {Terms} terms */
+  function blocksOfEach(terms) {
+    const out = outOf[model.get("result")];
+    const each = specs.map((spec) => [spec.name, blocksOf(terms, spec, operands, out)]);
+    /** @type {Record<string, Block[]>} */
+    const all = Object.fromEntries(each);
+    return all;
+  }
+
+  function follow() {
+    if (putting) return;
+    const chosen = presetOf[model.get("preset")];
+    const terms = chosen.terms[model.get("knob")];
+    if (!terms) return; // the knob of another preset: its own is on the way
+    const all = blocksOfEach(terms);
+    const blocks = all[model.get("gpu")];
+    const index = Math.min(model.get("block"), blocks.length - 1);
+    if (index !== model.get("block")) put(model, { block: index });
+    const ends = gpuNames.map((name) => [name, all[name][all[name].length - 1].result]);
+    /** @type {Record<string, number>} */
+    const found = Object.fromEntries(ends);
+    const sum = exactSum(terms);
+    root.dataset.result = model.get("result");
+    preset.set(chosen.name);
+    result.set(model.get("result"));
+    gpu.set(model.get("gpu"), found, shownNumber(sum));
+    knob.show(chosen);
+    block.show(blocks, index);
+    exact.replaceChildren("exact sum: ", rich(shownNumber(sum)));
+    paper.draw(blockSheet(blocks[index], index * blocks[0].spec.block_length), model.get("result"));
+    words.say(blockSentence(blocks, index, sum, found));
+  }
+
+  watch(life, model, ["preset", "gpu", "knob", "result", "block"], follow);
+  follow();
+}
+
 export default view(
   { label: "One block of a Tensor Core's sum", kind: "mma", alone: true },
-  (root, model, life) => {
-    const { presets, specs, formats } = model.get("_choices");
-    const [operands, ...results] = formats.map(derived);
-    const presetOf = (name) => presets.find((one) => one.name === name);
-    let [knob, knobOf, block, blockCount, putting] = [null, "", null, 0, false];
-
-    const choose = (changes) => {
-      putting = true; // traits change one after the other, and mean something together only
-      put(model, changes);
-      putting = false;
-      follow();
-    };
-    const begin = (name) =>
-      choose({ preset: name, knob: presetOf(name).start, result: presetOf(name).result });
-    const preset = segmented({
-      label: "Add",
-      options: presets.map(({ name }) => name),
-      value: model.get("preset"),
-      onChange: begin,
-    });
-    const result = traitChoice(
-      model,
-      "result",
-      "C and D in",
-      results.map(({ name }) => name),
-    );
-    const gpu = generations(
-      specs.map(({ name }) => name),
-      (name) => put(model, { gpu: name }),
-    );
-    const knobPlace = h("div", { class: "mm-knob" });
-    const blockPlace = h("div", { class: "lk-row mm-blocks" });
-    const exact = h("span", { class: "lk-quiet" });
-    const paper = makeSheet();
-    const words = sentence(model);
-    root.append(
-      h("div", { class: "lk-title", text: "One element of D = A·B + C, inside a Tensor Core" }),
-      h("div", { class: "lk-row" }, preset.element, result.element),
-      h("div", { class: "lk-row" }, knobPlace, exact),
-      gpu.element,
-      words.element,
-      blockPlace,
-      paper.element,
-    );
-
-    function follow() {
-      if (putting) return;
-      const chosen = presetOf(model.get("preset"));
-      const terms = chosen.terms[model.get("knob")];
-      if (!terms) return; // the knob of another preset: its own is on the way
-      const out = results.find(({ name }) => name === model.get("result"));
-      const all = Object.fromEntries(
-        specs.map((spec) => [spec.name, blocksOf(terms, spec, operands, out)]),
-      );
-      const blocks = all[model.get("gpu")];
-      const index = Math.min(model.get("block"), blocks.length - 1);
-      if (index !== model.get("block")) put(model, { block: index });
-      const found = Object.fromEntries(specs.map(({ name }) => [name, all[name].at(-1).result]));
-      const sum = exactSum(terms);
-      root.dataset.result = out.name;
-      preset.set(chosen.name);
-      result.set(out.name);
-      gpu.set(model.get("gpu"), found, shownNumber(sum));
-      followKnob(chosen);
-      followBlocks(blocks, index);
-      exact.replaceChildren("exact sum: ", rich(shownNumber(sum)));
-      paper.draw(blockSheet(blocks[index], index * blocks[0].spec.block_length), out.name);
-      words.say(blockSentence(blocks, index, sum, found));
-    }
-
-    function followKnob({ name, knob: label, low, high, power: isPower }) {
-      if (name !== knobOf) {
-        knobOf = name;
-        const text = (value) => (isPower ? power(value) : String(value));
-        knob = slider({
-          label,
-          min: low,
-          max: high,
-          page: 4,
-          value: model.get("knob"),
-          text,
-          onInput: (value) => put(model, { knob: value }),
-        });
-        knobPlace.replaceChildren(knob.element);
-      }
-      knob.set(model.get("knob"));
-    }
-
-    function followBlocks(blocks, index) {
-      if (blockCount !== blocks.length) {
-        blockCount = blocks.length;
-        const options = blocks.map((_, i) => ({ value: String(i), label: String(i + 1) }));
-        block = segmented({
-          label: "Block",
-          options,
-          value: String(index),
-          onChange: (i) => put(model, { block: Number(i) }),
-        });
-        blockPlace.replaceChildren(block.element, h("span", { class: "lk-quiet" }));
-      }
-      block.set(String(index));
-      const more = blockCount > 1 ? "; each takes the last one's D as its C" : "";
-      blockPlace.lastChild.textContent = `${blocks[0].spec.block_length} products in a block${more}`;
-    }
-
-    watch(life, model, ["preset", "gpu", "knob", "result", "block"], follow);
-    follow();
-  },
+  fillSum,
 );
