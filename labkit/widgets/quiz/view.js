@@ -62,8 +62,9 @@ function goOn(state, focus) {
   state.shown = next;
   state.body.replaceChildren(...(next ? asked(state, next) : summary(state)));
   if (!focus) return;
+  /** @type {HTMLElement | null} */
   const first = state.body.querySelector("input:checked, input, [tabindex='-1']");
-  /** @type {HTMLElement | null} */ (first)?.focus();
+  first?.focus();
 }
 
 // --- a question ----------------------------------------------------------------------------------
