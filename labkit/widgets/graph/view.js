@@ -6,6 +6,7 @@ import { h, required } from "../base/elements.js";
 import { whenUnseen } from "../base/kernel.js";
 import { watch } from "../base/model.js";
 import { view } from "../base/root.js";
+import { filledChip, givesCell, operationName } from "../ledger/cells.js";
 import { castGone, drawnGraph } from "./drawn.js";
 
 /** @import { Life } from "../base/lifetime.js" */
@@ -56,14 +57,12 @@ function graphRow({ op, list, result, casts }) {
     return { cast, element: h("span", { class: "lk-chip gr-cast", data, text }) };
   });
   const listed = h("span", { class: "gr-list", data: { list }, text: list });
-  const gives = h("td", { class: "lg-gives" });
-  if (result) {
-    gives.append(h("span", { class: "lk-chip lk-filled", data: { format: result }, text: result }));
-  }
+  const gives = givesCell();
+  if (result) gives.append(filledChip(result));
   const element = h(
     "tr",
     {},
-    h("th", { scope: "row" }, h("span", { class: "lg-op", text: op })),
+    h("th", { scope: "row" }, operationName(op)),
     h("td", {}, listed),
     gives,
     h("td", {}, ...chips.map((chip) => chip.element)),

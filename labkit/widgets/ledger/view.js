@@ -7,6 +7,7 @@ import { button, headed, segmented, sentence, traitChoice } from "../base/contro
 import { h, placeOf, rich } from "../base/elements.js";
 import { put, watch } from "../base/model.js";
 import { view } from "../base/root.js";
+import { filledChip, givesCell, operationName } from "./cells.js";
 
 /** @import { Life } from "../base/lifetime.js" */
 /** @import { Model } from "../base/model.js" */
@@ -68,12 +69,9 @@ const POINT_AT_ONE = "Point at a row, or go there with Tab, to read more about i
 
 // --- the table -----------------------------------------------------------------------------------
 
-/**
- * @param {readonly string[]} names of formats
- * @param {string} className
- */
-function chips(names, className) {
-  return names.map((name) => h("span", { class: className, data: { format: name }, text: name }));
+/** @param {string} name of a format */
+function plainChip(name) {
+  return h("span", { class: "lk-chip", data: { format: name }, text: name });
 }
 
 /** @typedef {(key: string, list: string) => void} OnMove */
@@ -115,11 +113,11 @@ function ledgerRow(row, lists, onMove) {
   const out = h("i", { class: "lg-out" });
   const why = h("span", { class: "lk-quiet lg-why" });
   const takes = h("td", { class: "lg-takes" });
-  const gives = h("td", { class: "lg-gives" });
+  const gives = givesCell();
   const bar = h("i");
   const number = h("span", { class: "lg-number" });
   const choice = listChoice(row, lists, onMove);
-  const name = h("span", { class: "lg-op", text: row.op });
+  const name = operationName(row.op);
   const where = h("span", { class: "lk-quiet lg-where", text: row.where });
   const element = h(
     "tr",
@@ -143,8 +141,8 @@ function ledgerRow(row, lists, onMove) {
       element.classList.toggle("lg-refused", now.problem !== "");
       element.classList.toggle("lg-unreached", now.gives === "");
       why.textContent = now.why;
-      takes.replaceChildren(...chips(now.takes, "lk-chip"));
-      gives.replaceChildren(...chips(now.gives ? [now.gives] : [], "lk-chip lk-filled"));
+      takes.replaceChildren(...now.takes.map(plainChip));
+      gives.replaceChildren(...(now.gives ? [filledChip(now.gives)] : []));
       choice.set(now.list);
       into.dataset.format = now.takes.find((format) => format === before) ?? now.takes[0] ?? "";
       out.dataset.format = now.gives;
