@@ -201,6 +201,13 @@ WIDGETS = (
         'LiveTraining(TASKS["painted_picture"], RECIPES["FP16"], seed=0)',
     ),
     Widget(
+        "pictures_figure",
+        "06_loss_scaling",
+        "What recorded networks painted, step by step.",
+        "from labkit.train import recorded\n"
+        'pictures_figure([recorded("painted_picture", recipe, 0) for recipe in ("FP32", "FP16")])',
+    ),
+    Widget(
         "TrainingBar",
         "06_loss_scaling",
         "A whole training with a progress bar; its record can be drawn.",

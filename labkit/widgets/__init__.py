@@ -20,6 +20,7 @@ from labkit.widgets.predict.widget import Predict, Prediction, predict, predicti
 from labkit.widgets.pulse.widget import Pulse, pulse
 from labkit.widgets.quiz.widget import Quiz, quiz
 from labkit.widgets.results.gemm import recorded_gemm, roofline_figure, sweep_figure, sweep_sentence
+from labkit.widgets.results.pictures import pictures_figure, pictures_sentence
 from labkit.widgets.results.published import gains_figure
 from labkit.widgets.results.recipe_table import RecipeTable, recipe_table
 from labkit.widgets.results.trainings import (
@@ -72,6 +73,8 @@ __all__ = [
     "gains_figure",
     "measure_trace",
     "memory_bars",
+    "pictures_figure",
+    "pictures_sentence",
     "predict",
     "predictions",
     "pulse",

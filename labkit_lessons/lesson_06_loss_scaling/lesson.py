@@ -36,7 +36,7 @@ from labkit.grading import check
 from labkit.instrument import fate, merge, shift, underflow, zeros_inside
 from labkit.train import TASKS, TrainingRun, gradient_snapshot, one_thread, place, recorded, train
 from labkit.widgets import BeatTheScaler, LiveTraining, ScalerPresets, ScalerTimeline, TrainingBar, UnderflowHistogram
-from labkit.widgets import predict, race_figure, recorded_trace
+from labkit.widgets import pictures_figure, predict, race_figure, recorded_trace
 
 # %% [markdown]
 # ## 1 · Where the gradients are
@@ -343,11 +343,12 @@ for interval, replay in scalers.replays.items():
 #
 # The picture is dark: its brightness is about 2^-14. So the last layer multiplies by 2^-14, the *unit* of the brightness.
 # The error has this unit too, and by the chain rule a gradient before the last layer has it twice. For a pixel whose
-# error is $e$ units, the error itself is $2^{-14} e$, and the last layer multiplies it by $2^{-14}$ once more:
+# error is $e$ units,
 #
-# $$\frac{\partial L}{\partial z} = 2 \cdot (2^{-14} e) \cdot 2^{-14} = 2^{-27}\, e.$$
+# $$\frac{\partial L}{\partial z} = 2 \cdot (2^{-14} e) \cdot 2^{-14} = 2^{-27} e.$$
 #
-# Here $z$ is what the last layer multiplies, and $L$ the sum of the squared errors.
+# Here $z$ is what the last layer multiplies, and $L$ the sum of the squared errors. In brackets is the error; the last
+# factor is that of the layer.
 
 # %% id="predict-recover"
 predict("scaling.recover")
@@ -365,7 +366,13 @@ LiveTraining(TASKS["painted_picture"], RECIPES["FP16"], seed=0)
 # half. At a scale of 1 they are zero again. At 2^30 the largest ones overflow, and every step is skipped.
 
 # %% [markdown]
-# Was that one lucky seed? Here are five seeds of each recipe, **recorded**. *R2* is the share of the picture's variance that the
+# What did the networks paint? Here are three runs of this seed, **recorded**.
+
+# %% id="touch-pictures" tags=["answer-scaling.recover"]
+pictures_figure([recorded("painted_picture", recipe, 0) for recipe in ("FP32", "FP16", "FP16 static")])
+
+# %% [markdown]
+# Was that one lucky seed? Here are five seeds of each recipe, recorded. *R2* is the share of the picture's variance that the
 # network has learned: 1 is the whole picture, 0 is a page of one shade.
 
 # %% id="touch-five-seeds" tags=["answer-scaling.recover"]
@@ -374,6 +381,10 @@ for recipe in ("FP32", "FP16", "FP16 static", "FP16 dynamic"):
     five = [recorded("painted_picture", recipe, seed) for seed in range(5)]
     lost = max(step.underflow or 0 for each in five for step in each.steps)
     print(f"{recipe:<14}", *(f"{each.metric:6.2f}" for each in five), f"{lost:18.1%}")
+
+# %% [markdown] tags=["answer-scaling.recover"]
+# The static scale of 2^10 loses up to 42% of the gradients in a step, and it does no harm: the large ones survive. Lesson
+# 08 comes back to this.
 
 # %% [markdown]
 # And the task of section 1 in full size, three seeds of each recipe. These runs are **recorded** too: the title says where

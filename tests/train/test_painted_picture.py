@@ -115,6 +115,8 @@ def test_lesson_06_says_what_is_on_record_and_what_happens() -> None:
     assert round(statistics.mean(fp32), 2) == number(
         r"R2 is at most [\d.]+, where FP32 reaches ([\d.]+\d)"
     )
+    lost = max(step.underflow or 0 for run in runs("FP16 static") for step in run.steps)
+    assert round(100 * lost) == number(r"loses up to (\d+)% of the gradients in a step")
     dice = {
         recipe: [recorded("segmentation", recipe, seed).metric for seed in range(3)]
         for recipe in ("FP32", "FP16")

@@ -400,8 +400,10 @@ class Images(HTMLParser):
 def test_a_figure_of_a_lesson_has_a_text_alternative():
     """What IPython hands to JupyterLab is an image with words, and the words are those of its sentence."""
     races = [recorded("digits", recipe, 0) for recipe in ("FP32", "O1")]
+    painted = [recorded("painted_picture", recipe, 0) for recipe in ("FP32", "FP16")]
     for figure, sentence in (
         (race_figure(races), widgets.race_sentence(races)),
+        (widgets.pictures_figure(painted), widgets.pictures_sentence(painted)),
         (sum_errors_figure(widgets.sum_errors((64,))), "Same inputs, emulated to the bit"),
         (sweep_figure("size"), widgets.sweep_sentence(widgets.recorded_gemm("size", "cpu")[0])),
         (roofline_figure(), "a case waits for memory"),
@@ -414,6 +416,30 @@ def test_a_figure_of_a_lesson_has_a_text_alternative():
         assert "max-width: 100%" in page.found["style"], "as wide as the page"
         assert len(shown["text/html"]) < 400_000
         assert shown["image/png"]
+
+
+def test_pictures_of_runs_stand_in_a_row_beside_the_wanted_one():
+    records = [recorded("painted_picture", recipe, 0) for recipe in ("FP32", "FP16")]
+    axes = widgets.pictures_figure(records).axes
+    drawn = [place.images[0].get_array() for place in axes]
+    assert [place.get_title() for place in axes[:7]] == [
+        *(f"step {step:,}" for step in range(0, 1001, 200)),
+        "wanted",
+    ]
+    assert (drawn[6] == drawn[13]).all(), "what is wanted is the same in each row"
+    fp32, fp16 = (float(abs(drawn[row * 7 + 5] - drawn[6]).mean()) for row in (0, 1))
+    assert fp32 < 0.06 < 0.15 < fp16
+
+
+def test_runs_without_pictures_or_of_two_tasks_are_refused():
+    painted, digits = recorded("painted_picture", "FP32", 0), recorded("digits", "FP32", 0)
+    for records, says in (
+        ([], "these are of none"),
+        ([painted, digits], "draws runs of one task"),
+        ([digits], "expected records with pictures, got none in FP32 of digits"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            widgets.pictures_figure(records)
 
 
 LEAST = 4.0
@@ -481,6 +507,9 @@ def stepped(widget):
 FIGURES = {
     "race": lambda: race_figure(
         [recorded("segmentation", name, 0) for name in ("FP32", "FP16", "FP16 static")]
+    ),
+    "pictures": lambda: widgets.pictures_figure(
+        [recorded("painted_picture", name, 0) for name in ("FP32", "FP16", "FP16 static")]
     ),
     "roofline": roofline_figure,
     "alignment": lambda: sweep_figure("alignment"),
