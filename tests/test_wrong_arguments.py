@@ -141,6 +141,16 @@ VALID: dict[str, Callable[[], dict[str, Any]]] = {
     "instrument.fate": lambda: {"histogram": histogram(), "format": formats.FP16},
     "instrument.merge": lambda: {"histograms": [histogram()]},
     "instrument.probe": lambda: {"model": nn.Linear(1, 1)},
+    "instrument.scale_map": lambda: {
+        "snapshots": [instrument.snapshot({"a": torch.ones(1)}, step=1, kind="weights")],
+        "log2_scales": range(3),
+        "format": formats.FP16,
+    },
+    "instrument.scale_row": lambda: {
+        "histogram": histogram(),
+        "log2_scales": range(3),
+        "format": formats.FP16,
+    },
     "instrument.shift": lambda: {"histogram": histogram(), "log2_scale": 1},
     "instrument.snapshot": lambda: {
         "gradients": {"a": torch.ones(1)},
@@ -296,6 +306,7 @@ VALID |= {
     "train.gradient_snapshot": lambda: {"run": train.TrainingRun("digits", "FP32")},
     "train.recorded_throughput": lambda: {"records": [record()]},
     "train.throughput_sentence": lambda: {"rates": {"FP32": 1.0}},
+    "train.to_picture": lambda: {"shades": torch.ones(2, 3), "step": 1},
 }
 # an argument that a call never looks at, since Python takes the truth of anything
 TRUTH = {"found_inf", "enabled", "cache", "dynamic", "skip_on_inf", "flat", "master", "keep_norms"}

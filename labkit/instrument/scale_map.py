@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.formats import FP16, FormatLike
+from labkit.formats.arguments import require_kind
 from labkit.instrument.fate import fate
 from labkit.instrument.histogram import ExponentHistogram, merge, shift
 from labkit.instrument.probe import GradSnapshot
@@ -60,6 +61,7 @@ def scale_row(
     >>> scale_row(h, (0, 10, 20))
     ([0.5, 0.0, 0.0], [0.0, 0.0, 0.5])
     """
+    require_kind(log2_scales, Sequence, "log2_scales", "Pass whole exponents, as range(41).")
     fates = [fate(shift(histogram, log2_scale), format) for log2_scale in log2_scales]
     return [each.underflowed for each in fates], [each.overflowed for each in fates]
 
@@ -80,7 +82,10 @@ def scale_map(
     Raises:
         ValueError: there is no snapshot, or they are of several kinds.
     """
+    require_kind(snapshots, Iterable, "snapshots", "Pass those of a record: record.snapshots.")
     taken = list(snapshots)
+    for each in taken:
+        require_kind(each, GradSnapshot, "a snapshot")
     kinds = sorted({snapshot.kind for snapshot in taken})
     if len(kinds) != 1:
         raise ValueError(

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from labkit.formats.arguments import require_kind
 from labkit.train.data import DARK
 
 DARKEST = -1.0  # of the drawn face, in standard deviations of its brightness
@@ -55,10 +56,20 @@ def to_picture(shades: Tensor, step: int = 0) -> Picture:
 
     What is outside of this range is cut off, and NaN is black.
 
+    Raises:
+        ValueError: shades has not two dimensions.
+
     >>> picture = to_picture(torch.tensor([[0.0, 0.5, 1.0]]), step=7)
     >>> picture, picture.pixels
     (Picture(step=7, height=1, width=3), 'AID/')
     """
+    require_kind(shades, Tensor, "shades")
+    require_kind(step, int, "step")
+    if shades.dim() != 2:
+        raise ValueError(
+            f"shades: expected a tensor [height, width], got one of shape {list(shades.shape)}. "
+            "Take one example, or put several side by side."
+        )
     grey = torch.nan_to_num(shades.detach().float(), nan=0.0).clamp(0, 1)
     content = (grey * 255).round().to(torch.uint8).cpu().numpy().tobytes()
     height, width = shades.shape

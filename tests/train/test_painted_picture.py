@@ -176,6 +176,10 @@ def test_nan_and_shades_outside_are_black_and_white() -> None:
     picture = to_picture(torch.tensor([[float("nan"), -1.0, 0.5, 7.0, float("inf")]]), step=3)
     assert (picture.step, picture.height, picture.width) == (3, 1, 5)
     assert shades(picture).tolist() == [[0, 0, 128 / 255, 1, 1]]
+    with pytest.raises(
+        ValueError, match=r"expected a tensor \[height, width\], got one of shape \[1, 2, 2\]"
+    ):
+        to_picture(torch.zeros(1, 2, 2))
 
 
 def test_pictures_do_not_change_a_run() -> None:
