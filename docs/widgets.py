@@ -208,6 +208,15 @@ WIDGETS = (
         'pictures_figure([recorded("painted_picture", recipe, 0) for recipe in ("FP32", "FP16")])',
     ),
     Widget(
+        "scale_map_figure",
+        "06_loss_scaling",
+        "What every loss scale would lose and overflow, at every step of a training.",
+        "from labkit.train import train\n"
+        "scale_map_figure(\n"
+        '    train("painted_picture", "FP16 dynamic", steps=400, watch=["activation gradients"], watch_every=10)\n'
+        ")",
+    ),
+    Widget(
         "TrainingBar",
         "06_loss_scaling",
         "A whole training with a progress bar; its record can be drawn.",

@@ -23,6 +23,7 @@ from labkit.widgets.results.gemm import recorded_gemm, roofline_figure, sweep_fi
 from labkit.widgets.results.pictures import pictures_figure, pictures_sentence
 from labkit.widgets.results.published import gains_figure
 from labkit.widgets.results.recipe_table import RecipeTable, recipe_table
+from labkit.widgets.results.scale_map import scale_map_figure, scale_map_sentence
 from labkit.widgets.results.trainings import (
     race_figure,
     race_sentence,
@@ -85,6 +86,8 @@ __all__ = [
     "recorded_gemm",
     "recorded_trace",
     "roofline_figure",
+    "scale_map_figure",
+    "scale_map_sentence",
     "static_underflow",
     "sum_errors",
     "sum_errors_figure",

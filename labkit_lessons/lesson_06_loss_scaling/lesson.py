@@ -36,7 +36,7 @@ from labkit.grading import check
 from labkit.instrument import fate, merge, shift, underflow, zeros_inside
 from labkit.train import TASKS, TrainingRun, gradient_snapshot, one_thread, place, recorded, train
 from labkit.widgets import BeatTheScaler, LiveTraining, ScalerPresets, ScalerTimeline, TrainingBar, UnderflowHistogram
-from labkit.widgets import pictures_figure, predict, race_figure, recorded_trace
+from labkit.widgets import pictures_figure, predict, race_figure, recorded_trace, scale_map_figure
 
 # %% [markdown]
 # ## 1 · Where the gradients are
@@ -385,6 +385,18 @@ for recipe in ("FP32", "FP16", "FP16 static", "FP16 dynamic"):
 # %% [markdown] tags=["answer-scaling.recover"]
 # The static scale of 2^10 loses up to 42% of the gradients in a step, and it does no harm: the large ones survive. Lesson
 # 08 comes back to this.
+
+# %% [markdown]
+# **Which scale is safe, and when?** The exponents of the gradients, taken every ten steps, answer this for all scales at
+# once. Here a dynamic scaler trains 400 steps, in some seconds. Each column of the picture is a step, each row a scale.
+
+# %% id="touch-map" tags=["answer-scaling.recover"]
+mapped = train("painted_picture", "FP16 dynamic", steps=400, watch=["activation gradients"], watch_every=10)
+scale_map_figure(mapped)
+
+# %% [markdown] tags=["answer-scaling.recover"]
+# The white band is the window of section 4. The scaler starts inside it and climbs until a gradient overflows. There it
+# stays, with a skipped step now and then. Below the window nothing would tell it that gradients are lost.
 
 # %% [markdown]
 # And the task of section 1 in full size, three seeds of each recipe. These runs are **recorded** too: the title says where

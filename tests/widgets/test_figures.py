@@ -4,6 +4,7 @@ import io
 import math
 import sys
 from dataclasses import replace
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from labkit.bench.cases import QUICK
 from labkit.formats import BF16, FP16, FP32
 from labkit.instrument import snapshot
 from labkit.machine.device import device_report
-from labkit.train import RunRecord, StepRecord, record_path, recorded
+from labkit.train import RunRecord, StepRecord, record_path, recorded, train
 from labkit.widgets import (
     race_figure,
     recipe_table,
@@ -431,6 +432,30 @@ def test_pictures_of_runs_stand_in_a_row_beside_the_wanted_one():
     assert fp32 < 0.06 < 0.15 < fp16
 
 
+@cache
+def mapped():
+    """A short training with the exponents of its gradients."""
+    watch = ("activation gradients",)
+    return train(
+        "painted_picture", "FP16 dynamic", steps=20, measure_every=0, watch=watch, watch_every=10
+    )
+
+
+def test_the_map_of_scales_has_the_window_and_the_path_of_the_run():
+    record = mapped()
+    (axes,) = widgets.scale_map_figure(record).axes
+    (image,), (path, *_) = axes.images, axes.lines
+    shades = image.get_array()
+    assert shades.shape[:2] == (41, 2)
+    assert shades[0, 0, 3] > 0.99, "at a scale of 1 nearly all is lost"
+    assert shades[20, 0, 3] < 0.01, "inside the window nothing is drawn"
+    assert shades[40, 0, 3] == 0.7, "at 2^40 some overflow"
+    assert list(path.get_ydata()) == [np.log2(step.scale) for step in record.steps]
+    assert "Safe scales: at first from 2^1" in widgets.scale_map_sentence(record)
+    with pytest.raises(ValueError, match="expected snapshots of one kind"):
+        widgets.scale_map_figure(recorded("digits", "FP32", 0))
+
+
 def test_runs_without_pictures_or_of_two_tasks_are_refused():
     painted, digits = recorded("painted_picture", "FP32", 0), recorded("digits", "FP32", 0)
     for records, says in (
@@ -511,6 +536,7 @@ FIGURES = {
     "pictures": lambda: widgets.pictures_figure(
         [recorded("painted_picture", name, 0) for name in ("FP32", "FP16", "FP16 static")]
     ),
+    "map": lambda: widgets.scale_map_figure(mapped()),
     "roofline": roofline_figure,
     "alignment": lambda: sweep_figure("alignment"),
     "layers": lambda: sweep_figure("layers"),
