@@ -14,25 +14,28 @@ import subprocess
 import sys
 from pathlib import Path
 
-from labkit.widgets.base.joining import FOLDERS, JoinError, modules_of, shared_modules
-
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / "node_modules" / ".bin"
 REQUIRED = "LABKIT_REQUIRE_JAVASCRIPT"
 
 
 def join_all() -> list[str]:
-    """Return what is wrong with the modules of the widgets, each fault once."""
-    widgets = [folder.name for folder in FOLDERS.iterdir() if (folder / "view.js").is_file()]
-    problems: dict[str, None] = {}
+    """Return what is wrong with the modules of the widgets, each fault once.
+
+    A class of a widget joins its modules when it is made, so a fault may show when labkit.widgets is imported.
+    """
     try:
-        shared_modules()
-    except JoinError as error:
-        problems[str(error)] = None
+        from labkit.widgets.base import joining
+    except Exception as error:
+        return [f"{error}"]
+    widgets = [
+        folder.name for folder in joining.FOLDERS.iterdir() if (folder / "view.js").is_file()
+    ]
+    problems: dict[str, None] = {}
     for widget in sorted(widgets):
         try:
-            modules_of(widget)
-        except JoinError as error:
+            joining.modules_of(widget)
+        except joining.JoinError as error:
             problems[str(error)] = None
     return list(problems)
 

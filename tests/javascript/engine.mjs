@@ -1,6 +1,7 @@
 // Runs functions of the widgets' modules without a browser, for tests in Python.
 //
-// A line of standard input is JSON: {script} or {function, arguments}. A line of standard output is the result or the error.
+// A line of standard input is JSON: {script} or {function, arguments}. A line of standard output is
+// the result or the error.
 
 import { createInterface } from "node:readline";
 import { runInThisContext } from "node:vm";

@@ -1,4 +1,5 @@
-// Numbers as a person reads them. That Python writes the same is in tests/widgets/test_both_languages.py.
+// Numbers as a person reads them. That Python writes the same is in
+// tests/widgets/test_both_languages.py.
 
 import assert from "node:assert/strict";
 import test from "node:test";

@@ -60,6 +60,6 @@ test("labels stay between the ends", () => {
 test("panels stand one under another with a gap", () => {
   const place = panels({ loss: 200, scale: 80, underflow: 60 }, { width: 1 });
   assert.equal(place.scale.top - (place.loss.top + place.loss.height), 38);
-  assert.equal(place.bottom, place.underflow.top + place.underflow.height);
+  assert.equal(place.bottom, (place.underflow?.top ?? 0) + 60);
   assert.equal(place.swallowed, undefined);
 });

@@ -1,4 +1,5 @@
-// Canvas: figures that stay sharp and fill their width, a label that follows the pointer, fills that need no colour.
+// Canvas: figures that stay sharp and fill their width, a label that follows the pointer, fills
+// that need no colour.
 
 import { h, rich } from "./elements.js";
 import { TYPE } from "./theme.js";
@@ -151,8 +152,8 @@ const LOOK_KEYS = {
 };
 
 /**
- * Where somebody points in a picture: with a mouse, a finger, or the arrow keys, where the picture has
- * no keys of its own.
+ * Where somebody points in a picture: with a mouse, a finger, or the arrow keys, where the picture
+ * has no keys of its own.
  *
  * @param {Life} life
  * @param {Figure} over
@@ -191,7 +192,8 @@ export function pointed(life, over, look) {
  *
  * @param {Life} life
  * @param {Figure} over
- * @param {(spot: Spot | null) => [x: number, y: number, text: string] | null | "" | false | undefined} labelAt
+ * @param {(spot: Spot | null) => [x: number, y: number, text: string] | null | "" | false |
+ * undefined} labelAt
  *   a place and its text, or nothing
  */
 export function hovering(life, over, labelAt) {

@@ -1,4 +1,5 @@
-// Controls: native inputs, so that the keyboard and screen readers know them, with labels, large enough to hit.
+// Controls: native inputs, so that the keyboard and screen readers know them, with labels, large
+// enough to hit.
 
 import { h, placeOf, rich } from "./elements.js";
 import { put } from "./model.js";
@@ -7,7 +8,8 @@ import { put } from "./model.js";
 /** @import { Life } from "./lifetime.js" */
 /** @import { Holder, Model } from "./model.js" */
 
-// Every widget runs a copy of this file, and radio buttons of one name are one group in the whole page.
+// Every widget runs a copy of this file, and radio buttons of one name are one group in the whole
+// page.
 const copyOfThisFile = crypto.getRandomValues(new Uint32Array(1))[0].toString(36);
 let names = 0;
 
@@ -21,7 +23,7 @@ export function newName(kind) {
   return `${kind}-${copyOfThisFile}-${names}`;
 }
 
-// --- sliders --------------------------------------------------------------------------------------
+// --- sliders -------------------------------------------------------------------------------------
 
 /**
  * @typedef {object} Slider
@@ -117,7 +119,7 @@ export function nearest(places, value, measure = Number) {
   return far.indexOf(Math.min(...far));
 }
 
-// --- buttons --------------------------------------------------------------------------------------
+// --- buttons -------------------------------------------------------------------------------------
 
 /**
  * @typedef {object} Button
@@ -161,7 +163,8 @@ export function button({ label, title, kind, onPress }) {
  */
 
 /**
- * A button that plays: `advance()` is called at once and then every `pace` ms, until it returns false.
+ * A button that plays: `advance()` is called at once and then every `pace` ms, until it returns
+ * false.
  *
  * @param {object} given
  * @param {string} given.title
@@ -200,8 +203,8 @@ export function player({ title, pace, advance, life }) {
 }
 
 /**
- * A trait that is walked through from 0 to `last()`, by hand or playing; from the end, playing begins
- * again at 0.
+ * A trait that is walked through from 0 to `last()`, by hand or playing; from the end, playing
+ * begins again at 0.
  *
  * @template {string} Name
  * @param {Holder<Name, number>} model
@@ -231,7 +234,7 @@ export function walker(model, name, last, given) {
   return { play, now, move };
 }
 
-// --- choices --------------------------------------------------------------------------------------
+// --- choices -------------------------------------------------------------------------------------
 
 /**
  * @template {string | number} Value
@@ -428,7 +431,7 @@ export function toggle({ label, value, onChange }) {
   return self;
 }
 
-// --- words ----------------------------------------------------------------------------------------
+// --- words ---------------------------------------------------------------------------------------
 
 /**
  * A table with a heading above each column; what else belongs before its body is given.
@@ -459,9 +462,9 @@ export function fact(name, shown) {
 const STILL_MS = 400; // a screen reader hears where the hand stopped, not every step of the way
 
 /**
- * A sentence that is shown at once, and read out (politely) when it has been still for a moment; where
- * `news` differs from the text, only when that has changed: a training is no news at each step. Where a
- * model is given, its trait `sentence` follows, for code to read.
+ * A sentence that is shown at once, and read out (politely) when it has been still for a moment;
+ * where `news` differs from the text, only when that has changed: a training is no news at each
+ * step. Where a model is given, its trait `sentence` follows, for code to read.
  *
  * @param {Holder<"sentence", string> | null} [model]
  */
@@ -500,8 +503,8 @@ export function sentence(model = null) {
 }
 
 /**
- * A title belongs to the mouse alone. Here the keyboard's focus and a finger read it too; screen readers
- * know it anyway.
+ * A title belongs to the mouse alone. Here the keyboard's focus and a finger read it too; screen
+ * readers know it anyway.
  *
  * @param {HTMLElement} root
  * @param {Life} life

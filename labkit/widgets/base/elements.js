@@ -1,9 +1,9 @@
 // Elements of the page, and text in which 2^-24 has a raised exponent.
 
 /**
- * What an element gets beside its tag: `class`, `text`, `data` (its dataset), `style` (properties by
- * name), `on` (handlers by the type of event); anything else is an attribute. true is an attribute
- * without a value; undefined, null and false are left out.
+ * What an element gets beside its tag: `class`, `text`, `data` (its dataset), `style` (properties
+ * by name), `on` (handlers by the type of event); anything else is an attribute. true is an
+ * attribute without a value; undefined, null and false are left out.
  *
  * @typedef {{
  *   class?: string,

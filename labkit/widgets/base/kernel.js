@@ -1,7 +1,7 @@
 // A widget without its kernel can do nothing any more: it says so, and what to do.
 //
-// JupyterLab's widget manager knows its kernel, and the kernel tells of its end. A busy kernel is not a
-// lost one. Other hosts show no kernel here, and nothing is watched.
+// JupyterLab's widget manager knows its kernel, and the kernel tells of its end. A busy kernel is
+// not a lost one. Other hosts show no kernel here, and nothing is watched.
 
 import { h } from "./elements.js";
 
@@ -13,8 +13,10 @@ const LOST =
   "The kernel that this widget talked to is gone: nothing you do here is answered. " +
   `Choose ${RUN_ABOVE}, then run this cell again (Shift+Enter).`;
 const RUN_AGAIN = `choose ${RUN_ABOVE}, then run this cell (Shift+Enter).`;
-const SAVED = `Saved with the notebook, as you left it. To use it, ${RUN_AGAIN}`;
-const SAVED_ALONE = `Saved with the notebook. It answers here; to connect it with Python, ${RUN_AGAIN}`;
+const SAVED = "Saved with the notebook, as you left it: a picture that answers nothing.";
+const BRING_BACK = "How to use it again";
+const HOW = `To use it again, ${RUN_AGAIN}`;
+const ALONE = `Saved with the notebook. It answers here; to connect it with Python, ${RUN_AGAIN}`;
 const ENDS = ["restarting", "autorestarting", "terminating", "dead"];
 
 /**
@@ -64,22 +66,29 @@ export function watchKernel(root, life, model) {
 }
 
 /**
- * Say that a widget was saved with its notebook: only what answers in the page can be used.
+ * Say at the top that a widget was saved with its notebook: only what answers in the page can be used.
  *
  * @param {HTMLElement} root
  * @param {boolean} alone whether it answers in the page
  */
 export function sayItWasSaved(root, alone) {
-  if (!alone) lock(root);
-  root.append(h("p", { class: "lk-quiet lk-saved", text: alone ? SAVED_ALONE : SAVED }));
+  if (alone) {
+    root.prepend(h("p", { class: "lk-quiet lk-saved", text: ALONE }));
+    return;
+  }
+  lock(root);
+  const how = h("p", { text: HOW });
+  const summary = h("summary", { class: "lk-button", text: BRING_BACK });
+  const words = h("span", { text: SAVED });
+  root.prepend(h("div", { class: "lk-lost lk-saved" }, words, h("details", {}, summary, how)));
 }
 
 const MOVING_MS = 500;
 let shownViews = 0; // of one widget: each runs a copy of this file
 
 /**
- * When the last picture of a widget has left the page for good, nobody sees what it does: its cell was
- * run again, say. A cell that is moved takes its picture away and brings it back.
+ * When the last picture of a widget has left the page for good, nobody sees what it does: its cell
+ * was run again, say. A cell that is moved takes its picture away and brings it back.
  *
  * @param {Life} life
  * @param {() => void} act

@@ -1,8 +1,9 @@
-// Keys: what is pressed inside a widget stays there, but for the few that belong to the notebook, and Esc, the way back.
+// Keys: what is pressed inside a widget stays there, but for the few that belong to the notebook,
+// and Esc, the way back.
 //
-// JupyterLab acts on a key by where it was pressed, so those few are pressed once more on the widget's
-// cell, which has the focus first. Where no cell of JupyterLab's is around (VS Code, Colab) they go on
-// as the browser sent them.
+// JupyterLab acts on a key by where it was pressed, so those few are pressed once more on the
+// widget's cell, which has the focus first. Where no cell of JupyterLab's is around (VS Code,
+// Colab) they go on as the browser sent them.
 
 import { placeOf } from "./elements.js";
 
@@ -13,8 +14,8 @@ const HOME = ".jp-Cell, .jp-MainAreaWidget";
 const KEY_NUMBER_OF_S = 83;
 
 /**
- * Whether a key saves the notebook. The key's number and not its letter, as JupyterLab does it: S is S
- * under a Greek or Cyrillic layout too.
+ * Whether a key saves the notebook. The key's number and not its letter, as JupyterLab does it: S
+ * is S under a Greek or Cyrillic layout too.
  *
  * @param {KeyboardEvent} event
  */
@@ -84,8 +85,8 @@ function gone(element) {
 }
 
 /**
- * A control that is hidden, disabled or removed while it has the focus would drop it on the page, where
- * no key means anything; the root takes it, so that Tab and Esc go on from here.
+ * A control that is hidden, disabled or removed while it has the focus would drop it on the page,
+ * where no key means anything; the root takes it, so that Tab and Esc go on from here.
  *
  * @param {HTMLElement} root
  * @param {Life} life

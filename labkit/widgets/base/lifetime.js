@@ -2,10 +2,11 @@
 
 /**
  * @typedef {object} Life
- * @property {(step: () => void) => void} add A step to take when the view goes; the last comes first.
+ * @property {(step: () => void) => void} add A step to take when the view goes; the last comes
+ * first.
  * @property {<Type extends string>(target: EventTarget, type: Type,
- *   handler: (event: EventOf<Type>) => void, options?: boolean | AddEventListenerOptions) => void} listen
- *   Listen until the view goes.
+ *   handler: (event: EventOf<Type>) => void, options?: boolean | AddEventListenerOptions) => void}
+ *   listen Listen until the view goes.
  * @property {() => void} dispose Take everything back.
  */
 

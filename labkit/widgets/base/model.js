@@ -133,5 +133,6 @@ export function floats(view) {
     view instanceof ArrayBuffer
       ? new Uint8Array(view)
       : new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
-  return new Float32Array(bytes.slice().buffer); // a copy: in the message they may not lie on a multiple of 4
+  // A copy: in the message they may not lie on a multiple of 4.
+  return new Float32Array(bytes.slice().buffer);
 }

@@ -51,8 +51,8 @@ export function pageModel(state) {
 }
 
 /**
- * What a static page calls: show a widget from its state in an element. `answers(state)` says whether
- * the widget needs no kernel.
+ * What a static page calls: show a widget from its state in an element. `answers(state)` says
+ * whether the widget needs no kernel.
  *
  * @template {object} Traits
  * @param {LabView<Traits>} widget

@@ -34,7 +34,7 @@ import { decimal, power } from "./number_words.js";
 
 /** @typedef {{ top: number, height: number }} Panel in pixels */
 
-// --- axes -----------------------------------------------------------------------------------------
+// --- axes ----------------------------------------------------------------------------------------
 
 const LOSS_DIGITS = [1, 1.5, 2, 3, 4, 5, 6, 8, 10];
 
@@ -59,8 +59,8 @@ function logTicks(low, high) {
 }
 
 /**
- * From the smallest to the largest loss, outwards to the next round number: the axis moves seldom, and
- * then visibly.
+ * From the smallest to the largest loss, outwards to the next round number: the axis moves seldom,
+ * and then visibly.
  *
  * @param {...readonly number[]} curves
  * @returns {[low: number, high: number]}
@@ -170,7 +170,7 @@ export function stairs(axis, values, y) {
   return points;
 }
 
-// --- ink ------------------------------------------------------------------------------------------
+// --- ink -----------------------------------------------------------------------------------------
 
 /**
  * How a text looks.
@@ -270,6 +270,23 @@ export function inkSegment(ink, from, to, colour, width, style) {
 }
 
 /**
+ * A segment with a head at its end.
+ *
+ * @param {Pick<Ink, "pen">} ink
+ * @param {Point} from
+ * @param {Point} to
+ * @param {string} colour
+ * @param {number} width
+ */
+export function inkArrow(ink, from, to, colour, width) {
+  const angle = Math.atan2(to[1] - from[1], to[0] - from[0]);
+  /** @type {(turn: number) => Point} */
+  const barb = (turn) => [to[0] - 6 * Math.cos(angle + turn), to[1] - 6 * Math.sin(angle + turn)];
+  inkSegment(ink, from, to, colour, width);
+  inkLine(ink, [barb(0.5), to, barb(-0.5)], colour, width);
+}
+
+/**
  * Fill what lies between a line and its foot.
  *
  * @param {Pick<Ink, "pen">} ink
@@ -344,7 +361,7 @@ export function inkRing({ pen, tint }, x, y, colour) {
   pen.stroke();
 }
 
-// --- panels ---------------------------------------------------------------------------------------
+// --- panels --------------------------------------------------------------------------------------
 
 /**
  * The frame of a panel: its title, and a line and a label for each tick.
@@ -401,7 +418,8 @@ export function inkFrame(plot, { top, height }, title, ticks, y) {
  */
 export function spreadLabels(ys, apart, low = -Infinity, high = Infinity) {
   const order = ys.map((_, i) => i).sort((i, j) => ys[i] - ys[j]);
-  // Groups of labels that touch, as [middle, how many]: a new one joins its neighbour until it has room.
+  // Groups of labels that touch, as [middle, how many]: a new one joins its neighbour until it has
+  // room.
   /** @type {[middle: number, count: number][]} */
   const groups = [];
   for (const i of order) {

@@ -1,4 +1,5 @@
-// The root of every widget: what its view.js hands to the page, and the section that holds its picture.
+// The root of every widget: what its view.js hands to the page, and the section that holds its
+// picture.
 
 import { showTitles } from "./controls.js";
 import { h, placeOf } from "./elements.js";

@@ -2,7 +2,8 @@
 
 /** @import { Life } from "./lifetime.js" */
 
-// CSS pixels of the type that pictures are drawn for; beside larger type the whole picture is larger.
+// CSS pixels of the type that pictures are drawn for; beside larger type the whole picture is
+// larger.
 export const TYPE = 13;
 
 /**

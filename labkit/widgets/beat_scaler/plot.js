@@ -1,4 +1,5 @@
-// How a game is drawn: your scale, in a window that is shown when the game is over; and both losses.
+// How a game is drawn: your scale, in a window that is shown when the game is over; and both
+// losses.
 
 import { superscript } from "../base/number_words.js";
 import {
@@ -171,7 +172,8 @@ function drawScales(plot) {
     if (skipped) inkCross(plot, x(i + 1), y(scale), 4, cross, 1.75);
   }
   if (told) {
-    const end = Math.min(plot.end, Math.max(x(seen.length), left + ZONE_NAMES)); // where the zones are
+    // Where the zones are.
+    const end = Math.min(plot.end, Math.max(x(seen.length), left + ZONE_NAMES));
     inkZoneNames({ ...plot, end }, SCALE);
     nameSides(plot, ({ scale }) => y(scale));
   }

@@ -1,4 +1,5 @@
-// The game: a hand at the scale, which is drawn with the next frame of the page; the kernel's next step has it.
+// The game: a hand at the scale, which is drawn with the next frame of the page; the kernel's next
+// step has it.
 
 import { button, headed, slider, toggle } from "../base/controls.js";
 import { h, placeOf } from "../base/elements.js";

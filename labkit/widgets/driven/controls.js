@@ -1,4 +1,5 @@
-// What a learner can press and drag in every widget that trains, and what the kernel's state makes of it.
+// What a learner can press and drag in every widget that trains, and what the kernel's state makes
+// of it.
 
 import { choice, slider } from "../base/controls.js";
 import { h, required } from "../base/elements.js";
@@ -19,8 +20,8 @@ const ICONS = {
 const LABELS = { start: "Start", pause: "Pause", step: "Step", stop: "Stop", reset: "Reset" };
 
 /**
- * A button of a run. It is never `disabled`: that would drop the focus, and a keyboard's place with it,
- * when a run ends under the finger.
+ * A button of a run. It is never `disabled`: that would drop the focus, and a keyboard's place with
+ * it, when a run ends under the finger.
  *
  * @param {Press} name
  * @param {(name: Press) => void} press

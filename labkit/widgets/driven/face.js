@@ -1,4 +1,5 @@
-// The face of a widget that trains: it draws what a source of steps says, sends what the learner does, and decides nothing.
+// The face of a widget that trains: it draws what a source of steps says, sends what the learner
+// does, and decides nothing.
 //
 // A widget's view.js exports drivenView(face).
 
@@ -65,6 +66,8 @@ import { schedule, send, storeOf, UNANSWERED } from "./store.js";
  *   => (state: State) => void} layout
  *   Puts parts and controls into the root; returns what shows a state, called for every frame.
  * @property {Hover<State, Points>} [hover]
+ * @property {(store: Store<State, Points>, state: State, step: number) => void} [pick]
+ *   A step was clicked, or chosen by Enter.
  * @property {(state: State, points: Points) => Record<string, string | number | boolean>} expose
  *   What tests, and anyone who inspects the page, may know of what was drawn last.
  */
@@ -82,8 +85,9 @@ import { schedule, send, storeOf, UNANSWERED } from "./store.js";
  * @param {Life} life
  * @param {Face<State, Points>} face
  * @param {(pen: Pen, width: number) => void} paint
+ * @param {Palette} tint
  */
-function makeParts(store, life, face, paint) {
+function makeParts(store, life, face, paint, tint) {
   const title = h("span", { class: "lk-title", tabindex: "0" });
   const counter = h("span", { class: "lk-quiet" });
   const metric = h("span", { class: "lk-quiet run-metric" });
@@ -98,6 +102,7 @@ function makeParts(store, life, face, paint) {
     place: deviceKnob(store),
     picture,
     tip: tip(picture),
+    tint,
   };
 }
 
@@ -175,7 +180,7 @@ export function drivenView(face) {
       } else parts.tip.hide();
     }
 
-    const parts = makeParts(store, life, face, paint);
+    const parts = makeParts(store, life, face, paint, tint);
     const show = face.layout(store, parts, life, root);
     /** @type {StoreView} */
     const picture = {
@@ -208,6 +213,11 @@ export function drivenView(face) {
     }
 
     if (hover) pointed(life, parts.picture, look);
+    if (face.pick) picking(life, parts.picture.canvas, pick);
+    function pick() {
+      if (store.state && pointedAt) face.pick?.(store, store.state, pointedAt);
+    }
+
     store.views.add(picture);
     life.add(() => store.views.delete(picture));
     if (onPage) {
@@ -219,6 +229,21 @@ export function drivenView(face) {
     else greet(store, parts, life);
   }
   return view({ label, kind, alone: aloneOnRecord }, fill);
+}
+
+/**
+ * Act on a click in a picture, or on Enter while it has the focus.
+ *
+ * @param {Life} life
+ * @param {HTMLCanvasElement} canvas
+ * @param {() => void} act
+ */
+function picking(life, canvas, act) {
+  life.listen(canvas, "click", act);
+  life.listen(canvas, "keydown", (event) => {
+    const modified = event.shiftKey || event.ctrlKey || event.metaKey || event.altKey;
+    if (event.key === "Enter" && !modified) act();
+  });
 }
 
 /**

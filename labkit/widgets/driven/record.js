@@ -1,4 +1,5 @@
-// A page without a kernel plays the run on record: its steps appear one after another, faster than they were trained.
+// A page without a kernel plays the run on record: its steps appear one after another, faster than
+// they were trained.
 
 import { player, slider } from "../base/controls.js";
 import { h } from "../base/elements.js";

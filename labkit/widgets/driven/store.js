@@ -1,8 +1,9 @@
-// What the page knows of runs that train: all points so far, and what is under way between page and kernel.
+// What the page knows of runs that train: all points so far, and what is under way between page and
+// kernel.
 //
-// One store for each model keeps the whole curves; the kernel sends only new points, NaN included, as
-// float32 columns. Frames are drawn in requestAnimationFrame and answered after drawing, so a slow
-// browser slows the messages down and never the training.
+// One store for each model keeps the whole curves; the kernel sends only new points, NaN included,
+// as float32 columns. Frames are drawn in requestAnimationFrame and answered after drawing, so a
+// slow browser slows the messages down and never the training.
 
 import { floats } from "../base/model.js";
 
@@ -13,7 +14,8 @@ import { floats } from "../base/model.js";
  *
  * @typedef {object} DrivenTraits
  * @property {Offers} _offers
- * @property {Frame<DrivenState>} [_frame] On a page without a kernel: the first frame, with a run on record.
+ * @property {Frame<DrivenState>} [_frame] On a page without a kernel: the first frame, with a run
+ * on record.
  * @property {string} [run] The page's own note of the run, for the saved notebook.
  */
 
@@ -40,7 +42,8 @@ import { floats } from "../base/model.js";
  * @property {string} sentence
  * @property {string} notice What the last command met; "" mostly.
  * @property {{ key: string, says: string, rates: string }} place Where it trains.
- * @property {string} recorded Of what the run on record was made; "" where the learner's own is shown.
+ * @property {string} recorded Of what the run on record was made; "" where the learner's own is
+ * shown.
  * @property {number} number The frame's.
  * @property {number} answered The number of the page's latest command that was carried out.
  * @property {boolean} whole Whether the points begin again.
@@ -146,9 +149,10 @@ export function storeOf(model, kind) {
   return store;
 }
 
-// --- the saved notebook ---------------------------------------------------------------------------
+// --- the saved notebook --------------------------------------------------------------------------
 
-// A run is an attribute of the page's model, and so saved with the notebook. JSON has no NaN and no inf.
+// A run is an attribute of the page's model, and so saved with the notebook. JSON has no NaN and no
+// inf.
 
 /**
  * @template {DrivenState} State
@@ -191,7 +195,7 @@ function numberAgain(_, value) {
   return value;
 }
 
-// --- from the kernel ------------------------------------------------------------------------------
+// --- from the kernel -----------------------------------------------------------------------------
 
 /**
  * @template {DrivenState} State
@@ -237,7 +241,7 @@ export function rowsOf(buffer, columns) {
   return rows;
 }
 
-// --- drawing --------------------------------------------------------------------------------------
+// --- drawing -------------------------------------------------------------------------------------
 
 /**
  * Draw with the next frame of the page.
@@ -262,8 +266,8 @@ export function schedule(store) {
 }
 
 /**
- * Tell the kernel what was drawn. Not every frame: an answer costs the kernel more than a frame does.
- * The last one is always answered.
+ * Tell the kernel what was drawn. Not every frame: an answer costs the kernel more than a frame
+ * does. The last one is always answered.
  *
  * @template {DrivenState} State
  * @template {object} Points
@@ -292,11 +296,11 @@ export function wishFor(store, log2Scale) {
   schedule(store);
 }
 
-// --- to the kernel --------------------------------------------------------------------------------
+// --- to the kernel -------------------------------------------------------------------------------
 
 /**
- * While a slider moves: the latest value, as soon as few enough are on their way that the kernel is not
- * kept from training.
+ * While a slider moves: the latest value, as soon as few enough are on their way that the kernel is
+ * not kept from training.
  *
  * @template {DrivenState} State
  * @template {object} Points

@@ -1,6 +1,7 @@
 // A widget in somebody else's page, as a module in anywidget's form: MyST, Jupyter Book, marimo.
 //
-// The file has a first value for each trait. A host may give others, and hears of those that change.
+// The file has a first value for each trait. A host may give others, and hears of those that
+// change.
 
 import { pageModel } from "../base/page.js";
 

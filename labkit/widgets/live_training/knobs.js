@@ -1,4 +1,5 @@
-// What the workbench and the live training have in common beside the picture: knobs, the metric, and what a page may know.
+// What the workbench and the live training have in common beside the picture: knobs, the metric,
+// and what a page may know.
 
 import { segmented } from "../base/controls.js";
 import { heldSlider } from "../driven/controls.js";
@@ -51,13 +52,15 @@ export function scalingKnob(store) {
  *
  * @param {RunStore} store
  * @param {(log2Scale: number, off: boolean) => string} text what a scale is called here
+ * @param {boolean} [labelled] false: screen readers alone are told its label
  * @returns {ScaleKnob}
  */
-export function scaleKnob(store, text) {
+export function scaleKnob(store, text, labelled = true) {
   const [min, max] = offersOf(store).log2_scale;
   const made = /** @type {ScaleKnob} */ (
     heldSlider({
-      label: "Scale",
+      label: labelled ? "Scale" : "Loss scale",
+      labelled,
       min,
       max,
       page: 4,

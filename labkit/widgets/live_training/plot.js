@@ -1,4 +1,5 @@
-// How runs are drawn beside FP32: loss, scale, underflow and swallowed updates over one axis of steps; a fork is dashed.
+// How runs are drawn beside FP32: loss, scale, underflow and swallowed updates over one axis of
+// steps; a fork is dashed.
 //
 // Every function draws one thing and keeps nothing.
 
@@ -22,11 +23,15 @@ import {
 } from "../base/plot.js";
 import { faintly, formatColour } from "../base/theme.js";
 import { rowsOf } from "../driven/store.js";
+import { drawMap, mapRow, windowEdges } from "./map.js";
 
 /** @import { CurveEnd, Panel, Point, StepPlot } from "../base/plot.js" */
 /** @import { Hover, Scene } from "../driven/face.js" */
 /** @import { DrivenState } from "../driven/store.js" */
+/** @import { Gradients } from "./histogram.js" */
 /** @import { Scaling } from "./knobs.js" */
+/** @import { MapRow } from "./map.js" */
+/** @import { Result } from "./results.js" */
 
 /**
  * One step of a run; NaN: not measured, or no number.
@@ -49,6 +54,8 @@ import { rowsOf } from "../driven/store.js";
  * @property {number[]} recordedFp32
  * @property {RunRow[]} recorded The run on record.
  * @property {[run: RunRow[], fork: RunRow[]]} branches
+ * @property {RunRow[][]} ghosts What runs did before they went back, in the order of `RunState.ghosts`.
+ * @property {MapRow[]} map The steps that were measured.
  */
 
 /** @typedef {{ step: number, label: string }} Mark what was turned, and when */
@@ -60,6 +67,17 @@ import { rowsOf } from "../driven/store.js";
  * @property {number} origin The step that it left after; 0 for a run.
  * @property {Mark[]} marks
  * @property {string} metric "" before it is known.
+ */
+
+/**
+ * What a run did before it went back.
+ *
+ * @typedef {object} Ghost
+ * @property {number} origin The step to which it went back.
+ * @property {string} label Its settings.
+ * @property {string} format
+ * @property {string} metric
+ * @property {number} buffer The number of the buffer of its points.
  */
 
 /**
@@ -76,6 +94,11 @@ import { rowsOf } from "../driven/store.js";
  *   metric_name: string,
  *   fp32_metric: string,
  *   skipped: number,
+ *   shares: ("underflow" | "swallowed")[],
+ *   ghosts: Ghost[],
+ *   map: { buffer: number, log2_scales: number[] },
+ *   result: Result | null,
+ *   gradients: Gradients | null,
  * }} RunState
  */
 
@@ -87,7 +110,7 @@ import { rowsOf } from "../driven/store.js";
  * @typedef {object} Panels
  * @property {Panel} loss
  * @property {Panel} scale
- * @property {Panel} underflow
+ * @property {Panel} [underflow]
  * @property {Panel} [swallowed]
  * @property {Look} fp32 How FP32's curve looks.
  * @property {number} bottom In pixels.
@@ -113,16 +136,17 @@ const RIGHT = 62; // room for the names at the ends of the curves
 const DASH = [7, 5];
 const DOTTED = [1.5, 4];
 const GAP = 38; // between two panels
+const LOSS_TITLE_ROOM = 210; // pixels of the title of the losses
 const COLUMNS = 5; // loss, scale, stepped, underflow, swallowed: see `Bench.points`
 
 /**
  * Panels one under another, by their heights.
  *
- * @param {{ loss: number, scale: number, underflow: number, swallowed?: number }} heights
+ * @param {{ loss: number, scale: number, underflow?: number, swallowed?: number }} heights
  * @param {Look} fp32
  * @returns {Panels}
  */
-export function panels({ loss, scale, underflow, swallowed = 0 }, fp32) {
+export function panels({ loss, scale, underflow = 0, swallowed = 0 }, fp32) {
   let top = 26;
   /** @param {number} height */
   const next = (height) => {
@@ -130,16 +154,25 @@ export function panels({ loss, scale, underflow, swallowed = 0 }, fp32) {
     top += height + GAP;
     return panel;
   };
-  const made = { loss: next(loss), scale: next(scale), underflow: next(underflow) };
-  const last = swallowed ? { swallowed: next(swallowed) } : {};
-  return { ...made, ...last, fp32, bottom: top - GAP, height: top - 8 };
+  const made = { loss: next(loss), scale: next(scale) };
+  const zeros = underflow ? { underflow: next(underflow) } : {};
+  const still = swallowed ? { swallowed: next(swallowed) } : {};
+  return { ...made, ...zeros, ...still, fp32, bottom: top - GAP, height: top - 8 };
 }
 
-// --- points ---------------------------------------------------------------------------------------
+// --- points --------------------------------------------------------------------------------------
 
 /** @returns {RunPoints} */
 function emptyRuns() {
-  return { fp32: [], previous: [], recordedFp32: [], recorded: [], branches: [[], []] };
+  return {
+    fp32: [],
+    previous: [],
+    recordedFp32: [],
+    recorded: [],
+    branches: [[], []],
+    ghosts: [],
+    map: [],
+  };
 }
 
 /**
@@ -152,11 +185,26 @@ function takeRuns(points, state, buffers) {
   for (const [i, curve] of losses.entries()) curve.push(...floats(buffers[i]));
   const origins = [0, ...state.branches.map(({ origin }) => origin)];
   const runs = [points.recorded, ...points.branches].slice(0, origins.length);
-  for (const [i, rows] of runs.entries()) {
-    for (const [loss, scale, stepped, underflow, swallowed] of rowsOf(buffers[3 + i], COLUMNS)) {
-      const step = origins[i] + rows.length + 1;
-      rows.push({ step, loss, scale, stepped: stepped > 0, underflow, swallowed });
-    }
+  for (const [i, rows] of runs.entries()) takeRows(rows, origins[i], buffers[3 + i]);
+  for (const [i, { origin, buffer }] of state.ghosts.entries()) {
+    points.ghosts[i] ??= [];
+    takeRows(points.ghosts[i], origin, buffers[buffer]);
+  }
+  const columns = 1 + 2 * state.map.log2_scales.length;
+  for (const row of rowsOf(buffers[state.map.buffer], columns)) points.map.push(mapRow(row));
+}
+
+/**
+ * Append what a buffer holds of a run.
+ *
+ * @param {RunRow[]} rows
+ * @param {number} origin the step that the run left after
+ * @param {DataView} buffer
+ */
+export function takeRows(rows, origin, buffer) {
+  for (const [loss, scale, stepped, underflow, swallowed] of rowsOf(buffer, COLUMNS)) {
+    const step = origin + rows.length + 1;
+    rows.push({ step, loss, scale, stepped: stepped > 0, underflow, swallowed });
   }
 }
 
@@ -173,7 +221,7 @@ function onShow(state, points) {
   return { fp32: points.fp32, runs: points.branches };
 }
 
-// --- the picture ----------------------------------------------------------------------------------
+// --- the picture ---------------------------------------------------------------------------------
 
 /**
  * Draw runs into panels; `step` is under the pointer.
@@ -198,8 +246,10 @@ export function drawRuns(scene, place, step) {
   const plot = { ...axis, scene, curves, fp32, place };
   const y = drawLoss(plot);
   drawScale(plot);
-  const zeros = "Activation gradients: elements that are zero here and not in FP32";
-  drawShare(plot, place.underflow, "underflow", zeros, tint.underflowed);
+  if (place.underflow) {
+    const zeros = "Activation gradients: elements that are zero here and not in FP32";
+    drawShare(plot, place.underflow, "underflow", zeros, tint.underflowed);
+  }
   if (place.swallowed) {
     const still = "Updates swallowed: weights with a gradient that did not move";
     drawShare(plot, place.swallowed, "swallowed", still, tint.ink2);
@@ -243,8 +293,10 @@ function drawLoss(plot) {
   const line = (losses) => losses.map((loss, i) => [x(i + 1), y(loss)]);
   drawMarks(plot);
   if (points.previous.length) drawPrevious(plot, line(points.previous));
+  drawGhosts(plot, y);
   if (state.recorded && !scene.onPage) {
-    inkText(plot, state.recorded, plot.end, plot.place.loss.top - 12, { align: "right" });
+    const most = plot.end - plot.left - LOSS_TITLE_ROOM;
+    inkText(plot, state.recorded, plot.end, plot.place.loss.top - 12, { align: "right", most });
   }
   const reached = state.recorded ? fp32.length : Math.max(curves[0].rows.length, 1);
   // What lies ahead is known from the run before.
@@ -291,6 +343,30 @@ function drawPrevious(plot, points) {
     [end - wide - 8, top - 16],
   ];
   inkLine(plot, sample, colour, 1.5, { dash: DOTTED });
+}
+
+const GHOST = { dash: DOTTED, alpha: 0.6 };
+const GHOST_WORDS = 170; // pixels that the settings of a ghost may take
+
+/**
+ * What runs did before they went back: faint, with their settings at the end.
+ *
+ * @param {RunPlot} plot
+ * @param {(loss: number) => number} y
+ */
+function drawGhosts(plot, y) {
+  const { scene, tint, x } = plot;
+  for (const [i, { label, format }] of scene.state.ghosts.entries()) {
+    const rows = scene.points.ghosts[i] ?? [];
+    const colour = formatColour(format, tint);
+    /** @type {Point[]} */
+    const points = rows.map(({ step, loss }) => [x(step), y(loss)]);
+    inkLine(plot, points, colour, 1.5, GHOST);
+    const end = points.findLast(([, at]) => Number.isFinite(at));
+    if (!end) continue;
+    const align = end[0] - plot.left > GHOST_WORDS ? "right" : "left";
+    inkText(plot, raised(label), end[0], end[1] - 7, { align, halo: true, most: GHOST_WORDS });
+  }
 }
 
 /**
@@ -374,7 +450,7 @@ function drawMarks(plot) {
     const at = Math.round(x(step - 0.5)) + 0.5;
     if (upright) inkUpright(plot, at, tint.ink2, { alpha: 0.6 });
     pen.font = `${tint.size - 1}px ${tint.font}`;
-    const text = label.replace(/2\^(-?\d+)/g, (_, exponent) => `2${superscript(exponent)}`);
+    const text = raised(label);
     const wide = pen.measureText(text).width;
     const left = Math.max(plot.left + 4, Math.min(at + 5, end + RIGHT - wide - 4));
     const row = rowEnds.findIndex((taken) => taken + 12 < left);
@@ -383,6 +459,15 @@ function drawMarks(plot) {
     const y = plot.place.loss.top + 12 + 17 * row;
     inkText(plot, text, left, y, { fill: tint.ink, halo: true });
   }
+}
+
+/**
+ * A text whose powers of two have raised exponents.
+ *
+ * @param {string} text
+ */
+function raised(text) {
+  return text.replace(/2\^(-?\d+)/g, (_, exponent) => `2${superscript(exponent)}`);
 }
 
 /**
@@ -401,6 +486,8 @@ function marksOf({ curves, scene }) {
   return marks.sort((a, b) => a.step - b.step);
 }
 
+const MAP_TITLE = "Loss scale, in the window that is safe";
+
 /** @param {RunPlot} plot */
 function drawScale(plot) {
   const { scene, tint, curves, x } = plot;
@@ -408,9 +495,20 @@ function drawScale(plot) {
   const panel = plot.place.scale;
   const next = wish ?? state.scale;
   const scales = curves.map(({ rows }) => rows.map(({ scale }) => Math.log2(scale)));
+  const map = state.recorded ? [] : scene.points.map;
+  const mapped = state.map.log2_scales;
   const all = [...scales.flat(), next];
-  const { y, ticks } = scaleAxis(panel, all);
-  inkFrame(plot, panel, "Loss scale", ticks, y);
+  const { y, ticks, range } = scaleAxis(panel, map.length ? [...all, ...mapped] : all);
+  drawMap(plot, panel, map, mapped, range);
+  inkFrame(plot, panel, map.length ? MAP_TITLE : "Loss scale", ticks, y);
+  for (const edge of windowEdges(plot, map, mapped, y)) {
+    inkLine(plot, edge, tint.ink2, 1, { dash: [3, 3] });
+  }
+  for (const rows of scene.points.ghosts) {
+    const before = Array(Math.max(0, (rows[0]?.step ?? 1) - 1)).fill(NaN);
+    const path = [...before, ...rows.map(({ scale }) => Math.log2(scale))];
+    inkLine(plot, stairs(plot, path, y), tint.ink2, 1.25, GHOST);
+  }
   let skipped = 0;
   for (const [i, { rows, colour, dash, origin }] of curves.entries()) {
     const before = Array(origin).fill(NaN);
@@ -442,7 +540,9 @@ function scaleAxis(panel, exponents) {
   /** @type {[number, number][]} */
   const ticks = [];
   for (let exponent = low; exponent <= high; exponent += every) ticks.push([exponent, exponent]);
-  return { y: levelIn(panel, [low, high]), ticks };
+  /** @type {[number, number]} */
+  const range = [low, high];
+  return { y: levelIn(panel, range), ticks, range };
 }
 
 /**
@@ -489,7 +589,7 @@ function drawShare(plot, panel, what, title, colour) {
   inkNames(plot, ends, 13, top + 4, top + height - 4);
 }
 
-// --- under the pointer ----------------------------------------------------------------------------
+// --- under the pointer ---------------------------------------------------------------------------
 
 /**
  * @param {RunPlot} plot

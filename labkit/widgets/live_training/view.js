@@ -1,50 +1,64 @@
-// The live training: three knobs over curves that grow.
+// The live training as one picture: loss and scale on the left, the gradients at this scale on the right, whose handle is
+// the scale, and below them what the networks do.
 
 import { toggle } from "../base/controls.js";
 import { h } from "../base/elements.js";
 import { decimal } from "../base/number_words.js";
 import { pressButtons } from "../driven/controls.js";
 import { drivenView } from "../driven/face.js";
-import { upToDate } from "../driven/store.js";
+import { tell, upToDate } from "../driven/store.js";
+import { gradientHistogram } from "./histogram.js";
 import { exposeRuns, metricText, scaleKnob, scalingKnob, turn } from "./knobs.js";
 import { drawRuns, HOVER, panels, RUN_POINTS } from "./plot.js";
+import { resultPictures } from "./results.js";
 
-/** @import { Parts } from "../driven/face.js" */
 /** @import { Life } from "../base/lifetime.js" */
+/** @import { Parts } from "../driven/face.js" */
 /** @import { RunStore } from "./knobs.js" */
-/** @import { RunState } from "./plot.js" */
+/** @import { RunPoints, RunState } from "./plot.js" */
 
 /** @typedef {import("../driven/store.js").DrivenTraits} Traits */
 
-const PLACE = panels({ loss: 238, scale: 84, underflow: 72 }, { width: 1.5 });
+const THIN = { width: 1.5 };
+// Both have the same height: what is shown changes while it trains, and nothing moves.
+const GRADIENTS = panels({ loss: 158, scale: 132 }, THIN);
+const UPDATES = panels({ loss: 118, scale: 82, swallowed: 52 }, THIN);
 const FORGETS = "off: after each step, what FP16 cannot hold of a weight is forgotten";
 
 /**
  * @param {RunStore} store
  * @param {Parts} parts
- * @param {Life} _
+ * @param {Life} life
  * @param {HTMLElement} root
  */
-function layout(store, parts, _, root) {
+function layout(store, parts, life, root) {
   const buttons = pressButtons(store, ["start", "step", "stop", "reset"]);
   const scaling = scalingKnob(store);
-  const scale = scaleKnob(store, (log2Scale, off) =>
-    off ? "2^0 = 1, off" : `2^${log2Scale} = ${decimal(2 ** log2Scale)}`,
-  );
+  const text = (/** @type {number} */ log2Scale) => `2^${log2Scale} = ${decimal(2 ** log2Scale)}`;
+  const scale = scaleKnob(store, text, false);
   const masters = toggle({
     label: "FP32 master weights",
     value: true,
     onChange: (on) => turn(store, "masters", on),
   });
-  const rule = h("div", { class: "lk-quiet" });
+  const gradients = gradientHistogram(store, life, parts.tint, scale);
+  const results = resultPictures();
+  const rule = h("p", { class: "lk-quiet lt-rule" });
+  const curves = h("div", { class: "lt-curves" }, parts.picture.element);
+  const beside = h("div", { class: "lt-beside" }, gradients.element, results.element);
   root.append(
     parts.head,
-    h("div", { class: "lk-row" }, ...buttons.elements),
-    h("div", { class: "lk-row" }, scaling.element, scale.element, masters.element),
-    rule,
+    h(
+      "div",
+      { class: "lk-row lt-controls" },
+      ...buttons.elements,
+      scaling.element,
+      masters.element,
+    ),
     parts.notice,
     parts.words.element,
-    parts.picture.element,
+    h("div", { class: "lt-panels" }, curves, beside),
+    rule,
     parts.place.element,
   );
 
@@ -53,6 +67,8 @@ function layout(store, parts, _, root) {
     buttons.show(state);
     parts.metric.textContent = metricText(state);
     rule.textContent = state.rule;
+    gradients.show(state);
+    results.show(state);
     if (!upToDate(store)) return; // this frame is older than what the learner just did
     scaling.set(state.knobs.scaling);
     scale.show(state);
@@ -63,14 +79,42 @@ function layout(store, parts, _, root) {
   return show;
 }
 
+/** @param {RunState} state */
+function panelsFor({ shares }) {
+  return shares.includes("swallowed") ? UPDATES : GRADIENTS;
+}
+
+/**
+ * Go back to a step that was done; what came after stays as a ghost.
+ *
+ * @param {RunStore} store
+ * @param {RunState} state
+ * @param {number} step
+ */
+function goBack(store, state, step) {
+  if (store.model.onPage || step >= state.step) return;
+  tell(store, { do: "back", step });
+}
+
+/**
+ * @param {RunState} state
+ * @param {RunPoints} points
+ * @param {number} step
+ */
+function hoverWords(state, points, step) {
+  const words = HOVER.text(state, points, step);
+  return !state.recorded && step < state.step ? `${words}. Click: back to this step` : words;
+}
+
 export default drivenView({
   label: "Live training",
   kind: "live",
-  picture: "Loss, loss scale and underflow by step",
+  picture: "Loss and loss scale by step; Enter goes back to the step that the arrow keys point at",
   points: RUN_POINTS,
-  height: PLACE.height,
-  hover: HOVER,
-  paint: (scene, step) => drawRuns(scene, PLACE, step),
+  height: GRADIENTS.height,
+  hover: { ...HOVER, text: hoverWords },
+  paint: (scene, step) => drawRuns(scene, panelsFor(scene.state), step),
   layout,
+  pick: goBack,
   expose: exposeRuns,
 });

@@ -9,6 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from labkit.amp import DYNAMIC, RECIPES, Recipe, ScalerConfig
+from labkit.formats import FORMATS, FP16, FP32, Format
+from labkit.instrument import GradSnapshot
 from labkit.records import made_on
 from labkit.train import (
     CATEGORIES,
@@ -47,6 +49,7 @@ from labkit.widgets.live_training.words import (
     sentence,
     static_training,
 )
+from labkit.widgets.underflow.widget import rows, windows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -149,6 +152,7 @@ class LiveTraining(DrivenWidget, folder="live_training"):
             scaler = chosen.scaler if chosen.scaler.dynamic else DYNAMIC
             scaler = replace(scaler, growth_interval=growth_interval)  # refuses what is no interval
             chosen = replace(chosen, scaler=scaler) if chosen.scaler.dynamic else chosen
+        self._measured: tuple[GradSnapshot, Format, dict[str, Any]] | None = None
         self.forked_run = ForkedRun(
             row_of(tasks(places()), task, "task"),
             chosen,
@@ -301,7 +305,26 @@ class LiveTraining(DrivenWidget, folder="live_training"):
             # a row for each measured step: the step, the shares lost, the shares that overflow
             "map": {"buffer": self._map_buffer(), "log2_scales": list(MAP_SCALES)},
             "result": self._result(),
+            "gradients": self._gradients(),
         }
+
+    def _gradients(self) -> dict[str, Any] | None:
+        """Return how many gradients of each layer lie in each power of two; None before they were measured.
+
+        `step` is the step that was measured, `layers` has a row for each layer, that of all first (`rows` of the
+        underflow histogram), and `windows` says where those of the run's format begin. Gradients are those of FP32.
+        """
+        selected = self.forked_run.selected
+        taken = getattr(selected.run, "exponents", None)
+        if taken is None:
+            return None
+        format = FORMATS.get(operands(selected.wanted), FP16)
+        if format is FP32:
+            format = FP16  # what the gradients would meet there
+        if self._measured is None or self._measured[:2] != (taken, format):
+            shown = {"step": taken.step, "layers": rows(taken), "windows": windows(format)}
+            self._measured = (taken, format, shown)
+        return self._measured[2]
 
     def _result(self) -> dict[str, Any] | None:
         """Return what the networks do and what they should do, as pictures; None before there are some.

@@ -1,9 +1,9 @@
 // What answers a prediction waits for it: texts are folded, outputs of code are not shown.
 //
-// A lesson marks them by a tag (labkit.course). A text is `details.labkit-answer-SLUG`; it opens once
-// the learner has committed, and stays as the learner leaves it from then on. The output of a code cell
-// has an element `.labkit-waits-SLUG`, or its cell has that class. A prediction without a kernel behind
-// it holds nothing back, since nobody could answer it.
+// A lesson marks them by a tag (labkit.course). A text is `details.labkit-answer-SLUG`; it opens
+// once the learner has committed, and stays as the learner leaves it from then on. The output of a
+// code cell has an element `.labkit-waits-SLUG`, or its cell has that class. A prediction without a
+// kernel behind it holds nothing back, since nobody could answer it.
 
 /** @import { Life } from "../base/lifetime.js" */
 
@@ -20,7 +20,8 @@ function rulesOf(slug) {
   const prediction = `.labkit-predict[data-slug="${slug}"]`;
   // CSS has no :has() inside another.
   const open = `:has(${prediction}[data-right=""]):not(:has(${prediction} > [inert]))`;
-  const waiting = `:is(.labkit-waits-${slug}, :has(.labkit-waits-${slug})):not(:has(${NEVER_WAITS}))`;
+  const marked = `:is(.labkit-waits-${slug}, :has(.labkit-waits-${slug}))`;
+  const waiting = `${marked}:not(:has(${NEVER_WAITS}))`;
   const output = `body${open} .jp-CodeCell${waiting} .jp-Cell-outputWrapper`;
   return `
     ${output} > * { display: none; }

@@ -5,7 +5,7 @@
 
 import { inkRich, pattern } from "../base/canvas.js";
 import { decimal, percent, power } from "../base/number_words.js";
-import { inkLine, inkSegment, inkText, niceStep } from "../base/plot.js";
+import { inkArrow, inkLine, inkSegment, inkText, niceStep } from "../base/plot.js";
 import { FATES } from "../base/theme.js";
 
 /** @import { Figure, Pen } from "../base/canvas.js" */
@@ -221,8 +221,30 @@ function drawGhost(picture, row, { bottom, height }) {
   outline.push([area.x(clampToAxis(row.lo + row.counts.length)), bottom]);
   inkLine(picture, outline, tint.ink2, 1, { alpha: 0.55 });
   const highest = row.lo + row.counts.indexOf(row.peak);
-  if (highest - AXIS.lo <= 3) return;
-  inkText(picture, "unscaled", area.x(highest + 0.5), bottom - height - 5, { align: "center" });
+  drawShift(picture, highest, bottom - height - 6);
+}
+
+/**
+ * An arrow from the unscaled bars to the bars, with the factor between them.
+ *
+ * @param {Picture} picture
+ * @param {number} highest the exponent of the highest unscaled bar
+ * @param {number} y
+ */
+function drawShift(picture, highest, y) {
+  const { pen, tint, area, log2Scale } = picture;
+  const from = area.x(clampToAxis(highest + 0.5));
+  const to = area.x(clampToAxis(highest + log2Scale + 0.5));
+  const words = `\u00d7 ${power(log2Scale)}`;
+  pen.font = `600 ${tint.size - 1}px ${tint.font}`;
+  pen.fillStyle = tint.ink;
+  const room = Math.abs(to - from) - 12;
+  const wide = inkRich(pen, words, (from + to) / 2, y + 4, "center");
+  if (room <= wide) return; // a short way needs no arrow: ghost and bars are beside each other
+  const middle = (from + to) / 2;
+  const side = Math.sign(to - from) * (wide / 2 + 5);
+  inkSegment(picture, [from, y], [middle - side, y], tint.ink2, 1.25);
+  inkArrow(picture, [middle + side, y], [to, y], tint.ink2, 1.25);
 }
 
 /**

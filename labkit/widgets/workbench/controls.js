@@ -10,7 +10,11 @@ import { offersOf, scaleKnob, scalingKnob, turn } from "../live_training/knobs.j
 /** @import { RunOffers, RunStore } from "../live_training/knobs.js" */
 /** @import { Position, RunState } from "../live_training/plot.js" */
 
-/** @typedef {"format" | "accumulator" | "masters" | "epsilon"} Picked a knob that is one of a few */
+/**
+ * A knob that is one of a few.
+ *
+ * @typedef {"format" | "accumulator" | "masters" | "epsilon"} Picked
+ */
 /** @typedef {"autocast" | "norms_fp32"} Flipped a knob that is on or off */
 /** @typedef {Picked | Flipped | "scaling" | "log2_scale" | "log2_lr"} KnobName */
 

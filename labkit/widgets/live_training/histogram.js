@@ -1,0 +1,143 @@
+// The gradients of a layer by size, as they are at this scale: the histogram whose handle is the loss scale.
+
+import { figure } from "../base/canvas.js";
+import { choice } from "../base/controls.js";
+import { h, rich } from "../base/elements.js";
+import { decimal, percent } from "../base/number_words.js";
+import {
+  anchorOf,
+  areaBetween,
+  BOTTOM,
+  drawHistogram,
+  fractions,
+  prepared,
+} from "../underflow/plot.js";
+import { offersOf } from "./knobs.js";
+
+/** @import { Figure } from "../base/canvas.js" */
+/** @import { Life } from "../base/lifetime.js" */
+/** @import { Palette } from "../base/theme.js" */
+/** @import { PreparedRow } from "../underflow/plot.js" */
+/** @import { LayerRow, Windows } from "../underflow/view.js" */
+/** @import { RunStore, ScaleKnob } from "./knobs.js" */
+/** @import { RunState } from "./plot.js" */
+
+/**
+ * How many FP32 gradients of each layer lie in each power of two.
+ *
+ * @typedef {object} Gradients
+ * @property {number} step The step that was measured.
+ * @property {LayerRow[]} layers All layers together first.
+ * @property {Windows} windows Of the run's format.
+ */
+
+const PICTURE_HEIGHT = 236;
+const SHARES_ROOM = 62; // room for the shares beside the axis
+const INF_ROOM = 48;
+const THUMB = 20; // width of the slider's thumb, as in base.css
+const EMPTY = "The gradients appear here with the first step.";
+
+/**
+ * @param {RunStore} store
+ * @param {Life} life
+ * @param {Palette} tint
+ * @param {ScaleKnob} handle the scale's, which goes under the bars
+ */
+export function gradientHistogram(store, life, tint, handle) {
+  const [least, most] = offersOf(store).log2_scale;
+  /** @type {PreparedRow[]} */
+  let layers = [];
+  /** @type {LayerRow[] | null} */
+  let taken = null;
+  let chosen = "";
+
+  const layer = choice({
+    label: "Gradients of",
+    onChange(name) {
+      chosen = name;
+      if (store.state) show(store.state);
+    },
+  });
+  const value = h("output", { class: "lt-scale", for: handle.input.id });
+  const scaleName = h("label", { for: handle.input.id, text: "Loss scale" });
+  const head = h("div", { class: "lk-row lt-head" }, layer.element, scaleName, value);
+  const words = h("p", { class: "lk-quiet lt-fates" });
+  /** @type {Figure} */
+  const picture = figure({
+    life,
+    label: "How many gradients lie in each power of two; the line below says the same",
+    height: PICTURE_HEIGHT,
+    draw(pen, width, height) {
+      const { state } = store;
+      const gradients = state?.gradients;
+      if (!state || !gradients) return;
+      const area = areaBetween(SHARES_ROOM, width - INF_ROOM);
+      const log2Scale = scaleNow(state);
+      const row = rowNow();
+      // The handle is under the highest bar, and goes with it: its way begins where scale 1 is.
+      const start = area.x(anchorOf(row, most)) + least * area.binade;
+      const { style } = picture.element;
+      style.setProperty("--lt-at", `${start * picture.grown - THUMB / 2}px`);
+      style.setProperty("--lt-track", `${area.binade * (most - least) * picture.grown + THUMB}px`);
+      style.setProperty("--lt-axis", `${BOTTOM * picture.grown}px`);
+      drawHistogram({ pen, tint, area, limits: gradients.windows, log2Scale }, row, height);
+    },
+  });
+  picture.element.classList.add("lt-histogram");
+  handle.element.classList.add("lt-handle");
+  picture.element.append(handle.element);
+  const empty = h("p", { class: "lk-quiet lt-empty", text: EMPTY });
+  picture.element.append(empty);
+
+  function rowNow() {
+    return layers.find(({ name }) => name === chosen) ?? layers[0];
+  }
+
+  /**
+   * The scale that the hand asks for, or that of the next step, as log2.
+   *
+   * @param {RunState} state
+   */
+  function scaleNow(state) {
+    return store.wish ?? Math.round(state.scale);
+  }
+
+  /** @param {RunState} state */
+  function show(state) {
+    const { gradients } = state;
+    empty.hidden = gradients !== null;
+    handle.element.hidden = gradients === null;
+    layer.element.hidden = gradients === null;
+    words.hidden = gradients === null;
+    const log2Scale = scaleNow(state);
+    const off = state.knobs.scaling === "off" && store.wish === null;
+    const number = h("span", { class: "lk-quiet", text: ` = ${decimal(2 ** log2Scale)}` });
+    value.replaceChildren(rich(`2^${log2Scale}`), number, off ? ", off" : "");
+    if (gradients) {
+      if (taken !== gradients.layers) {
+        taken = gradients.layers;
+        layers = prepared(gradients.layers);
+      }
+      /** @type {[string, string][]} */
+      const names = layers.map(({ name }) => [name, name]);
+      layer.show(names, rowNow().name);
+      words.replaceChildren(rich(fateText(rowNow(), log2Scale, gradients)));
+    }
+    picture.drawNow();
+  }
+  return { element: h("div", { class: "lt-gradients" }, head, picture.element, words), show };
+}
+
+/**
+ * What the format makes of them, in a line that does not wrap.
+ *
+ * @param {PreparedRow} row
+ * @param {number} log2Scale
+ * @param {Gradients} gradients
+ */
+function fateText(row, log2Scale, { step, windows }) {
+  const { underflowed, subnormal, overflowed } = fractions(row, log2Scale, windows);
+  const parts = [`${percent(underflowed)} to zero`, `${percent(subnormal)} lose bits`];
+  if (overflowed) parts.push(`${percent(overflowed)} to inf: the step is skipped`);
+  return `Step ${step}, in ${windows.format}: ${parts.join(", ")}.`;
+}

@@ -1,0 +1,161 @@
+// The map behind the loss scale: what each scale would lose, and what it overflows, at each step.
+
+import { levelIn, stairs } from "../base/plot.js";
+
+/** @import { Pen } from "../base/canvas.js" */
+/** @import { Panel, ScaleWindow, StepPlot } from "../base/plot.js" */
+/** @import { Palette } from "../base/theme.js" */
+
+/**
+ * What each scale would have made of the gradients of a step.
+ *
+ * @typedef {object} MapRow
+ * @property {number} step The one that was measured.
+ * @property {number[]} lost The share that becomes zero, for each scale.
+ * @property {number[]} overflowing The share that becomes inf.
+ */
+
+// From where a scale is called lossy, as in `labkit.instrument.ScaleMap.safe`.
+const TOLERATED = 0.01;
+const FAINTEST = 0.1;
+const STRONGEST = 0.6;
+
+/**
+ * A row of the kernel's: the step, then two shares for each scale.
+ *
+ * @param {Float32Array} row
+ * @returns {MapRow}
+ */
+export function mapRow(row) {
+  const scales = (row.length - 1) / 2;
+  const [step, ...shares] = row;
+  return { step, lost: shares.slice(0, scales), overflowing: shares.slice(scales) };
+}
+
+/**
+ * The window of safe scales, as log2 for each step so far; NaN before the first measured one.
+ *
+ * @param {readonly MapRow[]} rows
+ * @param {readonly number[]} scales log2 of each
+ * @param {number} total
+ * @returns {ScaleWindow}
+ */
+export function safeWindow(rows, scales, total) {
+  /** @type {number[]} */
+  const top = [];
+  /** @type {number[]} */
+  const low = [];
+  for (const [i, row] of rows.entries()) {
+    const until = rows[i + 1]?.step ?? Math.min(total + 1, row.step + 1);
+    const keeps = row.lost.findIndex((share) => share <= TOLERATED);
+    const overflows = row.overflowing.findIndex((share) => share > 0);
+    for (let step = row.step; step < until; step++) {
+      low[step - 1] = keeps < 0 ? scales[scales.length - 1] : scales[keeps];
+      top[step - 1] = overflows < 0 ? scales[scales.length - 1] + 1 : scales[overflows];
+    }
+  }
+  return { top: Array.from(top, orNaN), low: Array.from(low, orNaN) };
+}
+
+/** @param {number | undefined} value */
+function orNaN(value) {
+  return value ?? NaN;
+}
+
+/** @typedef {{ canvas: OffscreenCanvas, rows: number, key: string }} MapImage */
+
+/** @type {WeakMap<readonly MapRow[], MapImage>} */
+const images = new WeakMap();
+
+/**
+ * The map as an image, a pixel for each step and scale. Only rows that are new are drawn into it.
+ *
+ * @param {readonly MapRow[]} rows
+ * @param {readonly number[]} scales
+ * @param {number} total
+ * @param {Palette} tint
+ */
+function imageOf(rows, scales, total, tint) {
+  const key = `${tint.underflowed} ${tint.overflowed} ${total}`;
+  let image = images.get(rows);
+  if (!image || image.key !== key) {
+    image = { canvas: new OffscreenCanvas(total, scales.length), rows: 0, key };
+    images.set(rows, image);
+  }
+  const pen = image.canvas.getContext("2d");
+  if (!pen) return image.canvas;
+  // The last row has the width of one step until the next one is there.
+  const from = Math.max(0, image.rows - 1);
+  for (let i = from; i < rows.length; i++) {
+    const { step, lost, overflowing } = rows[i];
+    const wide = (rows[i + 1]?.step ?? step + 1) - step;
+    for (let k = 0; k < scales.length; k++) {
+      const y = scales.length - 1 - k;
+      const share = Math.max(lost[k], overflowing[k]);
+      if (overflowing[k] === 0 && lost[k] <= TOLERATED) continue;
+      pen.globalAlpha = FAINTEST + (STRONGEST - FAINTEST) * share;
+      pen.fillStyle = overflowing[k] > 0 ? tint.overflowed : tint.underflowed;
+      pen.clearRect(step - 1, y, wide, 1);
+      pen.fillRect(step - 1, y, wide, 1);
+    }
+  }
+  image.rows = rows.length;
+  return image.canvas;
+}
+
+/**
+ * Draw the map into the panel of the scale.
+ *
+ * @param {StepPlot} plot
+ * @param {Panel} panel
+ * @param {readonly MapRow[]} rows
+ * @param {readonly number[]} scales log2 of each, from the foot of the panel to its top
+ * @param {readonly [low: number, high: number]} range of the panel
+ */
+export function drawMap(plot, panel, rows, scales, range) {
+  if (!rows.length) return;
+  const { pen, tint, total, x } = plot;
+  const y = levelIn(panel, range);
+  const image = imageOf(rows, scales, total, tint);
+  const left = x(0.5);
+  const top = y(scales[scales.length - 1] + 0.5);
+  const bottom = y(scales[0] - 0.5);
+  pen.save();
+  clipTo(pen, plot, panel);
+  pen.imageSmoothingEnabled = false;
+  pen.drawImage(image, left, top, x(total + 0.5) - left, bottom - top);
+  pen.restore();
+}
+
+/**
+ * @param {Pen} pen
+ * @param {StepPlot} plot
+ * @param {Panel} panel
+ */
+function clipTo(pen, { left, end }, { top, height }) {
+  pen.beginPath();
+  pen.rect(left, top, end - left, height);
+  pen.clip();
+}
+
+/**
+ * The edges of the window of safe scales, as lines.
+ *
+ * @param {StepPlot} plot
+ * @param {readonly MapRow[]} rows
+ * @param {readonly number[]} scales
+ * @param {(log2Scale: number) => number} y
+ */
+export function windowEdges(plot, rows, scales, y) {
+  const { top, low } = safeWindow(rows, scales, plot.total);
+  return [stairs(plot, top.map(half), y), stairs(plot, low.map(half), y)];
+}
+
+/**
+ * Between two scales.
+ *
+ * @param {number} log2Scale
+ */
+function half(log2Scale) {
+  return log2Scale - 0.5;
+}

@@ -1,0 +1,75 @@
+// What the networks do, side by side: the picture that each of them paints, and the one that it should paint.
+
+import { penOf } from "../base/canvas.js";
+import { h } from "../base/elements.js";
+
+/** @import { RunState } from "./plot.js" */
+
+/**
+ * A picture in shades of grey.
+ *
+ * @typedef {object} Painted
+ * @property {number} step After which it was painted.
+ * @property {number} height
+ * @property {number} width
+ * @property {string} pixels A byte for each, in base64.
+ */
+
+/**
+ * @typedef {object} Result
+ * @property {Painted} wanted What the networks should paint.
+ * @property {{ name: string, pictures: Painted[] }[]} runs
+ */
+
+/** The row of pictures; it is hidden where a task has none. */
+export function resultPictures() {
+  const element = h("div", { class: "lt-results", hidden: true });
+  let drawn = "";
+  return {
+    element,
+    /** @param {RunState} state */
+    show({ result, step, recorded, total }) {
+      element.hidden = result === null;
+      if (!result) return;
+      const until = recorded && step === 0 ? total : step;
+      const shown = result.runs.map(({ name, pictures }) => ({ name, ...latest(pictures, until) }));
+      const key = shown.map(({ name, step: at }) => `${name} ${at}`).join();
+      if (key === drawn) return;
+      drawn = key;
+      const wanted = canvasOf(result.wanted, "the picture to paint", "wanted");
+      const runs = shown.map((one) =>
+        canvasOf(one, `what ${one.name} paints after step ${one.step}`, one.name),
+      );
+      element.replaceChildren(...runs, wanted);
+    },
+  };
+}
+
+/**
+ * The latest picture that a run had painted after some steps.
+ *
+ * @param {readonly Painted[]} pictures
+ * @param {number} step
+ * @returns {Painted}
+ */
+function latest(pictures, step) {
+  return pictures.findLast((one) => one.step <= step) ?? pictures[0];
+}
+
+/**
+ * @param {Painted} picture
+ * @param {string} label
+ * @param {string} caption
+ */
+function canvasOf({ width, height, pixels }, label, caption) {
+  const canvas = h("canvas", { role: "img", "aria-label": label, width, height });
+  const pen = penOf(canvas);
+  const image = pen.createImageData(width, height);
+  const shades = atob(pixels);
+  for (let i = 0; i < width * height; i++) {
+    image.data.fill(shades.charCodeAt(i), 4 * i, 4 * i + 3);
+    image.data[4 * i + 3] = 255;
+  }
+  pen.putImageData(image, 0, 0);
+  return h("figure", {}, canvas, h("figcaption", { text: caption }));
+}
