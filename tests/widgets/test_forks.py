@@ -2,11 +2,14 @@
 
 import base64
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labkit.amp import RECIPES
-from labkit.train import TASKS, TrainingRun, recorded
+from labkit.instrument import merge
+from labkit.train import TASKS, TrainingRun, gradient_snapshot, recorded
 from labkit.widgets import LiveTraining
 from labkit.widgets.live_training.forks import TASK, origin, recorded_forks, train_forks
 
@@ -35,7 +38,7 @@ def test_a_fork_is_what_a_run_does_that_is_switched() -> None:
 
 def test_forks_of_a_short_task_are_made_to_its_end() -> None:
     short = replace(TASKS[TASK], steps=30)
-    forks = list(train_forks(short, every=10))
+    *forks, _ = train_forks(short, every=10)
     assert [(origin(fork), fork.steps[-1].step) for fork in forks] == [(10, 30), (20, 30)]
     assert [picture.step for picture in forks[1].pictures] == [20, 21, 24, 27, 30]
 
@@ -52,10 +55,41 @@ def test_a_page_has_the_forks_of_its_run() -> None:
     live.close()
 
 
+def test_the_run_and_its_forks_have_the_exponents_of_their_gradients() -> None:
+    short = replace(TASKS[TASK], steps=30)
+    fork, _, whole = train_forks(short, every=10)
+    assert [taken.step for taken in whole.snapshots] == [1, 11, 21]
+    assert [taken.step for taken in fork.snapshots] == [11, 21]
+    run = TrainingRun(short, "FP16", 0)
+    exact = merge(gradient_snapshot(run).layers.values())
+    (recorded_first,) = whole.snapshots[0].layers.values()
+    for exponent in range(-60, 20):
+        assert recorded_first.count(exponent, exponent) == exact.count(exponent, exponent)
+
+
+def test_a_page_has_the_map_of_the_run_and_of_each_fork() -> None:
+    live = LiveTraining(TASK, "FP16", seed=0, device="cpu")
+    frame = live.page_state()["_frame"]
+    content, buffers = frame["content"], frame["buffers"]
+    columns = 1 + 2 * len(content["map"]["log2_scales"])
+
+    def rows(of: dict[str, Any]) -> NDArray[np.float32]:
+        return np.frombuffer(decoded(buffers[of["map"]["buffer"]]), "<f4").reshape(-1, columns)
+
+    assert rows(content)[:, 0].tolist() == list(range(1, 1001, 10))
+    assert rows(content)[:, 1].min() > 0.99, "at a scale of 1 nearly all is lost, in every step"
+    for fork in content["forks"]:
+        assert rows(fork)[0, 0] == fork["origin"] + 1
+        assert rows(fork)[:, 1 + 16].max() < 0.1 < rows(fork)[:, 1].min(), fork["origin"]
+    live.close()
+
+
 def test_a_run_without_forks_on_record_has_none() -> None:
     for arguments in (("digits", "FP16", 0), (TASK, "FP16", 1), (TASK, "FP16 static", 0)):
         live = LiveTraining(*arguments, device="cpu")
-        assert live.page_state()["_frame"]["content"]["forks"] == []
+        frame = live.page_state()["_frame"]
+        assert frame["content"]["forks"] == []
+        assert decoded(frame["buffers"][frame["content"]["map"]["buffer"]]) == b""
         live.close()
 
 

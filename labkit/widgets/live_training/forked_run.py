@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any
 
 from labkit.amp import RECIPES, Recipe, initial
-from labkit.instrument import merge, scale_row
+from labkit.instrument import GradSnapshot, merge, scale_row
 from labkit.train import (
     Picture,
     Place,
@@ -222,8 +222,7 @@ class Branch:
         """Note what each scale would have lost in a step that was measured."""
         taken = getattr(self.run, "exponents", None)
         if taken is not None and taken.step == step:
-            lost, overflowing = scale_row(merge(taken.layers.values()), MAP_SCALES)
-            self.map_rows.append((float(step), *lost, *overflowing))
+            self.map_rows.append(map_row(taken))
 
     def _turn(self) -> None:
         """Put the knobs into the run, and mark the step."""
@@ -607,6 +606,12 @@ def on_record(task: Task, recipe: Recipe, seed: int) -> RunRecord | None:
 
 def _loss(step: StepRecord) -> tuple[float, ...]:
     return (step.loss,)
+
+
+def map_row(taken: GradSnapshot) -> MapRow:
+    """Return a step, the share that each scale of the slider would lose in it, and that which would overflow."""
+    lost, overflowing = scale_row(merge(taken.layers.values()), MAP_SCALES)
+    return (float(taken.step), *lost, *overflowing)
 
 
 def _as_it_is(row: MapRow) -> MapRow:

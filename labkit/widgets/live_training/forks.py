@@ -1,7 +1,8 @@
 """Recorded trainings whose loss scale was switched on at some step, for pages that cannot train.
 
 Idea: on a page of the site the learner cannot switch scaling on while a run trains. So the run was forked at every
-hundredth step, and each fork trained on with a static scale. A page plays the fork of the step that is chosen.
+hundredth step, and each fork trained on with a static scale. A page plays the fork of the step that is chosen. The
+exponents of the gradients are recorded too, so a page has the map of scales of the run and of each fork.
 
 Invariant: up to its origin a fork is the run without a scale, bit for bit, so a record holds the steps after it only.
 
@@ -15,9 +16,12 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+
 from labkit.amp import RECIPES
+from labkit.instrument import ExponentHistogram, GradSnapshot, merge
 from labkit.records import data_folder
-from labkit.train import RunRecord, Task, TrainingRun, as_task, load, one_thread
+from labkit.train import RunRecord, StepRecord, Task, TrainingRun, as_task, load, one_thread
 from labkit.train.run import PICTURES
 
 TASK = "painted_picture"
@@ -35,8 +39,15 @@ def recorded_forks(task: str, recipe: str, seed: int) -> tuple[RunRecord, ...]:
     """Return the forks on record of a run, in the order of their origins; () where there are none."""
     if recipe != WITHOUT or not forks_folder(task).is_dir():
         return ()
-    found = [load(path) for path in forks_folder(task).glob(f"*-seed{seed}.json")]
+    found = [load(path) for path in forks_folder(task).glob(f"static-after-*-seed{seed}.json")]
     return tuple(sorted(found, key=origin))
+
+
+@cache
+def recorded_exponents(task: str, recipe: str, seed: int) -> tuple[GradSnapshot, ...]:
+    """Return the exponents of the gradients of the run without a scale; () where they are not on record."""
+    path = forks_folder(task) / f"exponents-seed{seed}.json"
+    return load(path).snapshots if recipe == WITHOUT and path.is_file() else ()
 
 
 def origin(fork: RunRecord) -> int:
@@ -45,21 +56,28 @@ def origin(fork: RunRecord) -> int:
 
 
 def train_forks(task: Task | str = TASK, seed: int = 0, every: int = EVERY) -> Iterator[RunRecord]:
-    """Yield a fork of the run without a scale after each `every` steps, trained to the end."""
+    """Yield a fork of the run without a scale after each `every` steps, trained to the end; last, the run itself."""
     total = as_task(task).steps
+    exponents: list[GradSnapshot] = []
     with one_thread():
         run = TrainingRun(task, WITHOUT, seed)
-        while run.steps_done + every < total:
-            for _ in range(every):
-                run.step()
-            yield _trained_on(run.fork(), total)
+        run.keep_exponents = True
+        while run.steps_done < total:
+            run.step()
+            exponents += _measured(run)
+            if run.steps_done % every == 0 and run.steps_done < total:
+                yield _trained_on(run.fork(), total)
+    yield run.record((), seconds=math.nan, snapshots=tuple(exponents))
 
 
 def _trained_on(fork: TrainingRun, total: int) -> RunRecord:
     fork.change(RECIPES[SWITCHED_TO])
-    pictures, steps = fork.pictures(), []
+    pictures = fork.pictures()
+    steps: list[StepRecord] = []
+    exponents: list[GradSnapshot] = []
     while fork.steps_done < total:
         steps.append(fork.step())
+        exponents += _measured(fork)
         if fork.steps_done % (total // PICTURES) == 0:
             pictures += fork.pictures()
     return fork.record(
@@ -67,13 +85,28 @@ def _trained_on(fork: TrainingRun, total: int) -> RunRecord:
         recipe=f"{WITHOUT}, then {SWITCHED_TO}",
         seconds=math.nan,
         pictures=tuple(pictures),
+        snapshots=tuple(exponents),
     )
 
 
+def _measured(run: TrainingRun) -> list[GradSnapshot]:
+    """Return the exponents of all gradients of the latest step together; [] if it was not measured."""
+    taken = run.exponents
+    if taken is None or taken.step != run.steps_done:
+        return []
+    whole = merge(taken.layers.values())
+    used = np.flatnonzero(whole.counts)
+    first, last = (int(used[0]), int(used[-1])) if len(used) else (0, -1)
+    counts = whole.counts[first : last + 1]
+    trimmed = ExponentHistogram(counts, whole.lo + first, whole.zeros, whole.non_finite)
+    return [GradSnapshot(taken.step, taken.kind, {"all layers": trimmed})]
+
+
 def main() -> None:
-    """Record all forks."""
+    """Record all forks, and the exponents of the run that they left."""
     for fork in train_forks():
-        fork.save(forks_folder(fork.task) / f"static-after-{origin(fork)}-seed{fork.seed}.json")
+        name = f"static-after-{origin(fork)}" if fork.steps else "exponents"
+        fork.save(forks_folder(fork.task) / f"{name}-seed{fork.seed}.json")
 
 
 if __name__ == "__main__":

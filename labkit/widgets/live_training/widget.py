@@ -27,8 +27,14 @@ from labkit.train import (
 from labkit.widgets.base.figures import why_still
 from labkit.widgets.driven.controller import Command, pack
 from labkit.widgets.driven.widget import DrivenWidget, row_of
-from labkit.widgets.live_training.forked_run import MAP_SCALES, ForkedRun, MakeRun, columns
-from labkit.widgets.live_training.forks import origin, recorded_forks
+from labkit.widgets.live_training.forked_run import (
+    MAP_SCALES,
+    ForkedRun,
+    MakeRun,
+    columns,
+    map_row,
+)
+from labkit.widgets.live_training.forks import origin, recorded_exponents, recorded_forks
 from labkit.widgets.live_training.knobs import (
     DEFAULT_LOG2_SCALE,
     EPSILONS,
@@ -198,25 +204,34 @@ class LiveTraining(DrivenWidget, folder="live_training"):
         """Return the recorded forks of this run, in which a static scale was switched on, for a page to play.
 
         `forks` is a list in the order of `origin`, the steps before the switch. `buffer` is the number of the
-        buffer of its points, whose columns are those of a run. `metric` is a text, and `pictures` are as in `result`.
+        buffer of its points, whose columns are those of a run. `metric` is a text, `pictures` are as in `result`, and
+        `map` is as in a frame. The map of the frame is that of the run on record.
         """
         forked_run = self.forked_run
         recipe = recipe_of(forked_run.run.wanted).name
         forks = recorded_forks(forked_run.task.name, recipe, forked_run.seed)
+        exponents = recorded_exponents(forked_run.task.name, recipe, forked_run.seed)
         if forked_run.asked_steps is not None:
-            forks = ()
+            forks, exponents = (), ()
         first = len(forked_run.points())
-        listed = [
-            {
-                "origin": origin(fork),
-                "label": f"scaling on, 2^{DEFAULT_LOG2_SCALE}",
-                "buffer": first + at,
-                "metric": f"{fork.metric:.3f}",
-                "pictures": [vars(picture) for picture in fork.pictures],
-            }
-            for at, fork in enumerate(forks)
-        ]
-        return {"forks": listed}, [pack([columns(step) for step in fork.steps]) for fork in forks]
+        scales = list(MAP_SCALES)
+        buffers = [pack([map_row(taken) for taken in exponents])]
+        listed = []
+        for fork in forks:
+            at = first + len(buffers)
+            buffers.append(pack([columns(step) for step in fork.steps]))
+            buffers.append(pack([map_row(taken) for taken in fork.snapshots]))
+            listed.append(
+                {
+                    "origin": origin(fork),
+                    "label": f"scaling on, 2^{DEFAULT_LOG2_SCALE}",
+                    "buffer": at,
+                    "map": {"buffer": at + 1, "log2_scales": scales},
+                    "metric": f"{fork.metric:.3f}",
+                    "pictures": [vars(picture) for picture in fork.pictures],
+                }
+            )
+        return {"forks": listed, "map": {"buffer": first, "log2_scales": scales}}, buffers
 
     @property
     def sentence(self) -> str:
