@@ -6,7 +6,7 @@ exponents of the gradients are recorded too, so a page has the map of scales of 
 
 Invariant: up to its origin a fork is the run without a scale, bit for bit, so a record holds the steps after it only.
 
-The records are in data/forks/TASK/. Made by `python -m labkit.widgets.live_training.forks`.
+The records are in data/forks/TASK/. `main()` makes them.
 """
 
 from __future__ import annotations
@@ -107,7 +107,3 @@ def main() -> None:
     for fork in train_forks():
         name = f"static-after-{origin(fork)}" if fork.steps else "exponents"
         fork.save(forks_folder(fork.task) / f"{name}-seed{fork.seed}.json")
-
-
-if __name__ == "__main__":
-    main()
