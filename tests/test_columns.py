@@ -10,7 +10,9 @@ UNBROKEN = ("grid-template-columns:",)
 
 def test_lines_of_scripts_and_styles_have_at_most_100_columns() -> None:
     files = [path for ending in ("js", "mjs", "css") for path in ROOT.glob(f"labkit/**/*.{ending}")]
-    files += [path for ending in ("js", "mjs") for path in ROOT.glob(f"tests/javascript/*.{ending}")]
+    files += [
+        path for ending in ("js", "mjs") for path in ROOT.glob(f"tests/javascript/*.{ending}")
+    ]
     assert len(files) > 80
     long = [
         f"{path.relative_to(ROOT)}:{number}"

@@ -12,6 +12,7 @@ from labkit.instrument import merge
 from labkit.train import TASKS, TrainingRun, gradient_snapshot, recorded
 from labkit.widgets import LiveTraining
 from labkit.widgets.live_training.forks import TASK, origin, recorded_forks, train_forks
+from tests.widgets.pages import Page
 
 
 def test_a_fork_on_record_goes_on_where_the_run_without_a_scale_was() -> None:
@@ -98,3 +99,21 @@ def decoded(buffer: object) -> bytes:
     assert isinstance(buffer, dict)
     (text,) = buffer.values()
     return base64.b64decode(text)
+
+
+def test_a_page_switches_the_scale_on_and_plays_the_fork(page: Page) -> None:
+    live = LiveTraining(TASK, "FP16", seed=0)
+    root = page.show(live)
+    live.close()
+    root.get_by_role("slider", name="Step").focus()
+    for key in ("Home", "PageUp", "PageUp", "PageUp"):
+        page.page.keyboard.press(key)
+    scaling = root.locator(".run-record .lk-segment")
+    scaling.filter(has_text="static").click()
+    page.page.wait_for_selector(".labkit-live[data-marks='301: scaling on, 2^10']")
+    root.get_by_role("button", name="Pause").click()
+    said = root.locator(".lk-sentence").get_attribute("data-text")
+    assert said is not None
+    assert "with scaling on, 2^10 after step 300: R2 0.9" in said
+    scaling.filter(has_text="off").click()
+    page.page.wait_for_selector(".labkit-live[data-marks='']")

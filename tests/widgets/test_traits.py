@@ -39,7 +39,11 @@ def typedef(folder: str, name: str = "Traits", path: str = "view.js") -> set[str
 @pytest.mark.parametrize("name", CLASSES)
 def test_the_fields_of_a_typedef_are_the_traits_of_its_class(name: str) -> None:
     kind = CLASSES[name]
-    fields = {field for field in typedef(kind.script_folder, NAMES.get(name, "Traits")) if not field.startswith("[")}
+    fields = {
+        field
+        for field in typedef(kind.script_folder, NAMES.get(name, "Traits"))
+        if not field.startswith("[")
+    }
     traits = set(kind.class_trait_names(sync=True)) - SHARED
     assert fields == traits
 

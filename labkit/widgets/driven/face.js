@@ -18,6 +18,7 @@ import { schedule, send, storeOf, UNANSWERED } from "./store.js";
 /** @import { Life } from "../base/lifetime.js" */
 /** @import { Model } from "../base/model.js" */
 /** @import { Palette } from "../base/theme.js" */
+/** @import { Switch } from "./record.js" */
 /** @import { DrivenState, DrivenTraits, Offers, PointsKind, Store, StoreView } from "./store.js" */
 
 /**
@@ -68,6 +69,7 @@ import { schedule, send, storeOf, UNANSWERED } from "./store.js";
  * @property {Hover<State, Points>} [hover]
  * @property {(store: Store<State, Points>, state: State, step: number) => void} [pick]
  *   A step was clicked, or chosen by Enter.
+ * @property {Switch<State, Points>} [switchOn] On a page: a recorded run whose scale was switched on.
  * @property {(state: State, points: Points) => Record<string, string | number | boolean>} expose
  *   What tests, and anyone who inspects the page, may know of what was drawn last.
  */
@@ -221,7 +223,7 @@ export function drivenView(face) {
     store.views.add(picture);
     life.add(() => store.views.delete(picture));
     if (onPage) {
-      playRecord(store, root, parts, life);
+      playRecord(store, root, parts, life, face.switchOn);
       return;
     }
     parts.words.say("Waiting for the kernel.");

@@ -1,16 +1,42 @@
-// A page without a kernel plays the run on record: its steps appear one after another, faster than
-// they were trained.
+// A page without a kernel plays the run on record: its steps appear one after another, faster than they
+// were trained. Where forks were recorded, the scale can be switched on while it plays.
 
-import { player, slider } from "../base/controls.js";
+import { player, segmented, slider } from "../base/controls.js";
 import { h } from "../base/elements.js";
 import { schedule } from "./store.js";
 
+/** @import { Option } from "../base/controls.js" */
 /** @import { Life } from "../base/lifetime.js" */
 /** @import { Parts } from "./face.js" */
 /** @import { DrivenState, Frame, Store } from "./store.js" */
 
+/**
+ * A run on record in which something was switched.
+ *
+ * @template {DrivenState} State
+ * @template {object} Points
+ * @typedef {object} Variant
+ * @property {number} origin The steps before the switch.
+ * @property {Points} points
+ * @property {State} state
+ */
+
+/**
+ * Returns the run with its scale switched on near a step, or null where that was not recorded.
+ *
+ * @template {DrivenState} State
+ * @template {object} Points
+ * @typedef {(whole: Points, content: State, buffers: DataView[], step: number)
+ *   => Variant<State, Points> | null} Switch
+ */
+
 const PLAY_MS = 8000; // a whole run
 const FRAME_MS = 40;
+/** @type {Option<string>[]} */
+const SCALING = [
+  { value: "off", label: "off" },
+  { value: "static", label: "static" },
+];
 
 /**
  * Play the run of the page's frame.
@@ -21,20 +47,23 @@ const FRAME_MS = 40;
  * @param {HTMLElement} root
  * @param {Parts} parts
  * @param {Life} life
+ * @param {Switch<State, Points>} [switchOn]
  */
-export function playRecord(store, root, parts, life) {
+export function playRecord(store, root, parts, life, switchOn) {
   const frame = /** @type {Frame<State>} */ (store.model.get("_frame"));
-  const { content } = frame;
+  const { content, buffers } = frame;
   const whole = store.kind.empty();
-  store.kind.take(whole, content, frame.buffers);
+  store.kind.take(whole, content, buffers);
   const total = longest(whole);
+  let points = whole;
+  let state = content;
   let shown = total; // the whole picture first
 
   /** @param {number} count */
   function show(count) {
     shown = count;
-    store.points = firstOf(whole, count);
-    store.state = { ...content, step: count };
+    store.points = firstOf(points, count);
+    store.state = { ...state, step: count };
     where.set(count);
     schedule(store);
   }
@@ -43,6 +72,16 @@ export function playRecord(store, root, parts, life) {
     show(Math.min(total, from + Math.ceil((total * FRAME_MS) / PLAY_MS)));
     return shown < total;
   }
+  /** @param {string} scaling */
+  function turn(scaling) {
+    const variant = scaling === "off" ? null : switchOn?.(whole, content, buffers, shown);
+    points = variant?.points ?? whole;
+    state = variant?.state ?? content;
+    // From the end there is nothing to see: it goes on from the switch.
+    show(variant && shown === total ? variant.origin : shown);
+    if (variant && !play.playing) play.element.click();
+  }
+
   const play = player({ title: "play the recorded run", pace: FRAME_MS, advance, life });
   const where = slider({
     label: "Step",
@@ -55,10 +94,13 @@ export function playRecord(store, root, parts, life) {
       show(step);
     },
   });
+  const canSwitch = switchOn?.(whole, content, buffers, 0) != null;
+  const given = { label: "Loss scaling", options: SCALING, value: "off", onChange: turn };
+  const knob = canSwitch ? segmented(given).element : null;
   const source = content.recorded.replace("recorded: ", "");
   const text = `A run on record: ${source}. In the lab you train it yourself.`;
   root.classList.add("run-plays");
-  parts.head.after(h("div", { class: "lk-row run-record" }, play.element, where.element));
+  parts.head.after(h("div", { class: "lk-row run-record" }, play.element, where.element, knob));
   parts.picture.element.after(h("p", { class: "lk-quiet run-record", text }));
   show(total);
 }

@@ -486,6 +486,17 @@ function marksOf({ curves, scene }) {
   return marks.sort((a, b) => a.step - b.step);
 }
 
+/**
+ * The measured steps that are on show: a page shows those of its run on record as it plays.
+ *
+ * @param {Scene<RunState, RunPoints>} scene
+ */
+function mapOnShow({ state, points, onPage }) {
+  if (!state.recorded) return points.map;
+  return onPage ? points.map.filter(({ step }) => step <= (state.step || state.total)) : [];
+}
+
+const MAP_TITLE_ROOM = 380; // pixels of the title, and of the count of skipped steps beside it
 const MAP_TITLE = "Loss scale, in the window that is safe";
 
 /** @param {RunPlot} plot */
@@ -495,12 +506,13 @@ function drawScale(plot) {
   const panel = plot.place.scale;
   const next = wish ?? state.scale;
   const scales = curves.map(({ rows }) => rows.map(({ scale }) => Math.log2(scale)));
-  const map = state.recorded ? [] : scene.points.map;
+  const map = mapOnShow(scene);
   const mapped = state.map.log2_scales;
   const all = [...scales.flat(), next];
   const { y, ticks, range } = scaleAxis(panel, map.length ? [...all, ...mapped] : all);
   drawMap(plot, panel, map, mapped, range);
-  inkFrame(plot, panel, map.length ? MAP_TITLE : "Loss scale", ticks, y);
+  const roomy = plot.end - plot.left > MAP_TITLE_ROOM;
+  inkFrame(plot, panel, map.length && roomy ? MAP_TITLE : "Loss scale", ticks, y);
   for (const edge of windowEdges(plot, map, mapped, y)) {
     inkLine(plot, edge, tint.ink2, 1, { dash: [3, 3] });
   }
@@ -521,7 +533,7 @@ function drawScale(plot) {
   }
   const { rows, origin, colour } = curves[state.active];
   const at = state.recorded ? 0 : origin + rows.length;
-  if (at < plot.total) inkRing(plot, x(at + 1), y(next), colour);
+  if (at < plot.total && !scene.onPage) inkRing(plot, x(at + 1), y(next), colour);
   if (all.length < 2) return;
   const words = skipped === 1 ? "1 skipped step" : `${skipped} skipped steps`;
   inkSkips(plot, panel, words, tint.overflowed);

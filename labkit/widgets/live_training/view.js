@@ -10,6 +10,7 @@ import { tell, upToDate } from "../driven/store.js";
 import { gradientHistogram } from "./histogram.js";
 import { exposeRuns, metricText, scaleKnob, scalingKnob, turn } from "./knobs.js";
 import { drawRuns, HOVER, panels, RUN_POINTS } from "./plot.js";
+import { switchedOn } from "./recorded_forks.js";
 import { resultPictures } from "./results.js";
 
 /** @import { Life } from "../base/lifetime.js" */
@@ -116,5 +117,6 @@ export default drivenView({
   paint: (scene, step) => drawRuns(scene, panelsFor(scene.state), step),
   layout,
   pick: goBack,
+  switchOn: switchedOn,
   expose: exposeRuns,
 });
