@@ -354,8 +354,11 @@ for interval, replay in scalers.replays.items():
 predict("scaling.recover")
 
 # %% [markdown] site="Press *Play*: a recorded training runs again, FP16 without a scale beside FP32. In the lab you train it yourself. There you switch scaling to *static* after some hundred steps, while it trains."
-# Press *Start*, and watch both loss curves. After some hundred steps, while it trains, switch scaling to *static*, later to
-# *dynamic*. Drag the scale to both ends, and wait there for some steps. Then *Reset*, and try it without master weights.
+# Press *Start*, and watch both loss curves. On the right are the gradients, and below them the pictures that the networks
+# paint. After some hundred steps, while it trains, switch scaling to *static*, later to *dynamic*. Drag the handle under
+# the bars to both ends, and wait there for some steps. Around your scale is a map: in the colored part below, gradients
+# are lost, and in the part above, they overflow. Click on a curve to go back to that step, and try another setting. Then
+# *Reset*, and try it without master weights.
 
 # %% id="touch-live"
 LiveTraining(TASKS["painted_picture"], RECIPES["FP16"], seed=0)
