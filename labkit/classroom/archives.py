@@ -1,6 +1,7 @@
 """Unpacking of zip archives for grading: exports of Canvas and Moodle, a class's or a single learner's archive.
 
-Notebooks and journals are written with their times, also those of nested archives. Everything else stays packed.
+Notebooks and journals are written with their times, also those of nested archives. Of everything else an empty file of
+its name is written, so that a learner who handed in nothing else has a row.
 
 Invariant: nothing is written outside of the target folder. What cannot be unpacked is reported with its reason, so that
 its learner has rows like the others.
@@ -22,16 +23,20 @@ from pathlib import Path, PurePosixPath
 from labkit.course import lessons
 from labkit.grading.program import Unreadable
 from labkit.grading.submission import (
+    BLACKBOARD,
     CANVAS,
     MAX_BYTES,
     MAX_DEPTH,
     MOODLE,
+    NOTEBOOKS,
+    assignment_in,
     content_of,
     files_in,
+    is_nobodys,
     learner_in,
 )
 
-UNPACKED_SUFFIXES = (".ipynb", ".jsonl", ".zip")
+UNPACKED_SUFFIXES = (*NOTEBOOKS, ".jsonl", ".zip")
 DEEPEST = 3
 LONGEST_NAME = 255  # bytes, of a file or a folder
 MAX_ARCHIVE = 256 << 20  # bytes of a learner's archive, and
@@ -90,7 +95,8 @@ def _archives_in(path: Path, folder: Path, refused: Refused) -> list[Path]:
             _Unpacking(refused, MAX_UNPACKED, MAX_MEMBERS).unpack_bytes(content, target)
         alone = len(inside.parts) == 1 and not _is_exported(archive.name)
         of_class = _class_in(target, refused) if alone and target.is_dir() else root
-        names = {learner_in(name)[0] for name in _entries(of_class, refused) if _is_exported(name)}
+        exported = {name for name in _entries(of_class, refused) if _is_exported(name)}
+        names = {learner_in(name, assignment_in(exported))[0] for name in exported}
         beside = {learner_in(name)[0] for name in _entries(path, {})}
         if alone and names & beside:
             shutil.rmtree(target)
@@ -108,6 +114,8 @@ class _Unpacking:
         self, refused: Refused, bytes: float = math.inf, members: float = math.inf
     ) -> None:
         self.refused, self.bytes, self.members = refused, bytes, members
+        # names of files that are not unpacked: a virtual environment holds thousands
+        self.names = members
 
     def unpack_bytes(self, content: bytes, folder: Path, depth: int = DEEPEST) -> None:
         """Unpack the archive in these bytes, or record why it cannot be unpacked."""
@@ -127,9 +135,10 @@ class _Unpacking:
             parts = [part for part in path.parts if part not in ("..", "/")]
             if not parts or any(part == "__MACOSX" or part.startswith(".") for part in parts):
                 continue
-            if not info.is_dir() and path.suffix.lower() not in UNPACKED_SUFFIXES:
-                continue
             target = folder.joinpath(*parts)
+            if not info.is_dir() and not parts[-1].lower().endswith(UNPACKED_SUFFIXES):
+                self._write_name(target, parts)
+                continue
             why = (
                 "its name leads out of the archive"
                 if len(parts) < len(path.parts)
@@ -166,6 +175,14 @@ class _Unpacking:
             return f"its archive holds more than {MAX_UNPACKED >> 20} MiB or {MAX_MEMBERS} files"
         return ""
 
+    def _write_name(self, target: Path, parts: list[str]) -> None:
+        """Write an empty file for one that is not unpacked, unless its name or their number is too large."""
+        self.names -= 1
+        if self.names >= 0 and len(parts) <= MAX_DEPTH:
+            with suppress(OSError, ValueError):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.touch()
+
     def _write(self, content: bytes, target: Path, info: zipfile.ZipInfo, depth: int) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.suffix.lower() == ".zip":
@@ -198,13 +215,13 @@ def _name_of(info: zipfile.ZipInfo) -> str:
 def _class_in(folder: Path, refused: Refused) -> Path:
     """Return the folder whose entries are learners: an archive may wrap it in further folders."""
     while True:
-        entries = _entries(folder, refused)
+        entries = {name for name in _entries(folder, refused) if not is_nobodys(name)}
         only = folder / min(entries) if len(entries) == 1 else folder
         if only == folder or not only.is_dir() or MOODLE.fullmatch(only.name):
             return folder
         if any(
-            path.stem.startswith(lesson.name)
-            for path in only.glob("*.ipynb")
+            path.name.lower().startswith(lesson.name.lower())
+            for path in only.iterdir()
             for lesson in lessons()
         ):
             return folder
@@ -220,4 +237,4 @@ def _entries(folder: Path, refused: Refused) -> set[str]:
 
 
 def _is_exported(name: str) -> bool:
-    return bool(MOODLE.fullmatch(name) or CANVAS.fullmatch(name))
+    return any(system.fullmatch(name) for system in (MOODLE, CANVAS, BLACKBOARD))

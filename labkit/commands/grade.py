@@ -37,7 +37,7 @@ from labkit.grading.results import GradeRow, GradingLog, best_of, visible, write
 from labkit.grading.sandbox.namespaces import protect_memory
 from labkit.grading.sandbox.runner import NotStarted
 from labkit.grading.sandbox.worker import Limits
-from labkit.grading.submission import Submission, find, hard_linked
+from labkit.grading.submission import Submission, find, hard_linked, nobodys_files
 from labkit.records import exclusive_lock, now, write_atomic
 from labkit.train import one_thread
 
@@ -109,12 +109,15 @@ def _grade_class(args: Namespace, submissions: Sequence[Submission]) -> list[Gra
 
     The log of an earlier grading is resumed.
     """
-    if not submissions:
-        raise FileNotFoundError(f"no notebook (.ipynb) in {', '.join(map(str, args.submissions))}")
     if not args.csv.parent.is_dir():
         raise FileNotFoundError(
             f"there is no folder {args.csv.parent} to write {args.csv.name} into"
         )
+    for one in submissions:
+        if one.path is None:
+            _print(f"{one.student}: {one.refused}")
+    if names := nobodys_files(args.submissions):
+        _print(f"ignored, as they name no learner: {', '.join(names)}")
     for group in hard_linked(submissions):
         _print(
             f"several learners handed in one file (hard links): {', '.join(str(one.path) for one in group)}"

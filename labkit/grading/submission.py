@@ -10,12 +10,13 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
+from labkit.course import Lesson, lessons
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.program import CodeCell, Unreadable
 
@@ -24,13 +25,21 @@ MAX_CODE = 1 << 20  # characters of code, tags and ids in one notebook; a solved
 MAX_DEPTH = 20  # of nested folders
 CANVAS = re.compile(r"(?P<who>[^_]+)_(?:LATE_)?(?P<number>\d+)_\d+_(?P<file>.+)")
 MOODLE = re.compile(r"(?P<who>.+)_(?P<number>\d+)_assignsubmission_[a-z]+_?(?P<file>.*)")
+BLACKBOARD = re.compile(
+    r"(?P<heads>.+)_attempt_\d{4}(?:-\d\d){5}(?:_(?P<file>.+)|\.txt)?", re.IGNORECASE
+)
+NOTEBOOKS = (".ipynb", ".ipynb.txt", ".ipynb.json")  # browsers add the second suffix
+# Tables and logs, which lie beside hand-ins and are nobody's; unless the school's system named them.
+NOBODYS = (".csv", ".tsv", ".jsonl", ".log", ".ini", ".db", ".lock", ".part", ".kept")
+_SUFFIX = re.compile(r"(?:\.tar)?\.\w{1,8}$")
+NAMED_FILES = 3  # files in a sentence, before "and 5 more"
 
 
 @dataclass(frozen=True)
 class Submission:
     """One notebook of one student, which is read once, when its content is first used.
 
-    path      None if a student's folder holds no notebook, or it could not be unpacked
+    path      None if the student handed in no notebook, or it could not be unpacked
     own       the student's folder, or the notebook itself; None: the caller named the file
     refused   why it cannot be graded, if known before it is opened
     """
@@ -71,7 +80,9 @@ class Submission:
     @cached_property
     def lesson(self) -> str | None:
         """Its lesson: that of most exercises in it, else its file's name, else None."""
-        name = Path(self.notebook).stem
+        if self.notebook and not self.path and not self.notebook.lower().endswith(NOTEBOOKS):
+            return None
+        name = _stem(Path(self.notebook).name)
         if self.lessons:
             most = max(self.lessons.values())
             return name if self.lessons.get(name) == most else self.lessons.most_common(1)[0][0]
@@ -82,30 +93,84 @@ def find(paths: Iterable[Path], refused: Mapping[Path, str] | None = None) -> li
     """Return the submissions in files and folders, in order of name.
 
     Both <folder>/<student>.ipynb and <folder>/<student>/.../<lesson>.ipynb are accepted, as are single files. Names
-    from Canvas and Moodle are parsed. Checkpoints, hidden files and macOS's additions to archives (__MACOSX) are
-    ignored.
+    from Canvas, Moodle and Blackboard are parsed, and the name of a lesson behind that of a student. Checkpoints,
+    hidden files and macOS's additions to archives (__MACOSX) are ignored. A student with other files and no notebook
+    has one submission, whose reason names the files.
 
     refused   path -> why the file could not be unpacked from an archive: the reason in its student's rows
 
     Raises:
-        FileNotFoundError: a path does not exist.
+        FileNotFoundError: a path does not exist, or nobody handed in a notebook.
+        ValueError: a single file is no notebook.
     """
     found: list[Submission] = []
+    others: dict[str, list[str]] = {}
     for path in paths:
         if not path.exists():
             raise FileNotFoundError(f"there is no {path}; give a folder of notebooks, or notebooks")
-        found += _in_folder(path) if path.is_dir() else [_of_file(path)]
         inside = {
-            f.relative_to(path): why
-            for f, why in (refused or {}).items()
-            if f != path and path in f.parents
+            file.relative_to(path): why
+            for file, why in (refused or {}).items()
+            if path in file.parents
         }
+        assignment = ""
+        if path.is_dir():
+            names = [*(entry.name for entry in path.iterdir()), *(file.parts[0] for file in inside)]
+            assignment = assignment_in(names)
+            found += _in_folder(path, assignment, others)
+        elif path.name.lower().endswith(NOTEBOOKS):
+            found.append(_of_file(path, path.name))
+        else:
+            raise ValueError(
+                f"expected notebooks (.ipynb), folders of them or zip archives, got {path}"
+            )
         for file, why in inside.items():
-            student, name = learner_in(file.parts[0])
+            student, name = learner_in(file.parts[0], assignment)
             found.append(Submission(student, "/".join(file.parts[1:]) or name, None, refused=why))
-    # an empty folder beside it is ignored
-    handed_in = {one.student for one in found if one.path or one.refused}
-    return [one for one in found if one.path or one.refused or one.student not in handed_in]
+    if not found:
+        raise FileNotFoundError(_nothing(others))
+    handed_in = {one.student for one in found}
+    return found + [
+        Submission(student, _enumerated(names), None, refused=_other_files(names))
+        for student, names in others.items()
+        if student not in handed_in
+    ]
+
+
+def nobodys_files(paths: Iterable[Path]) -> list[str]:
+    """Return the names of the files beside the students' that are tables, logs or READMEs, and name no student."""
+    folders = [path for path in paths if path.is_dir()]
+    entries = [entry for folder in folders for entry in sorted(folder.iterdir())]
+    return [
+        entry.name
+        for entry in entries
+        if is_nobodys(entry.name) and not _is_hidden(entry.name) and not _is_folder(entry)
+    ]
+
+
+def _nothing(others: Mapping[str, Sequence[str]]) -> str:
+    """Return a sentence on submissions without a single notebook."""
+    if not others:
+        return "there is no notebook (.ipynb) in what was handed in, and no file of a learner"
+    student, names = next(iter(others.items()))
+    return (
+        f"no notebook (.ipynb) in what {len(others)} learners handed in: is it the right folder? "
+        f"The first one, {student}, handed in {_enumerated(names) or 'no readable file'}"
+    )
+
+
+def _other_files(names: Sequence[str]) -> str:
+    """Return why a student without a notebook has no points."""
+    if not names:
+        return "handed in a folder or an archive without any readable file: no notebook (.ipynb)"
+    archives = (".rar", ".7z", ".gz", ".tgz", ".tar", ".xz", ".bz2")
+    advice = "; a zip archive can be unpacked" if names[0].lower().endswith(archives) else ""
+    return f"handed in {_enumerated(names)}: no notebook (.ipynb){advice}"
+
+
+def _enumerated(names: Sequence[str]) -> str:
+    more = len(names) - NAMED_FILES
+    return ", ".join(names[:NAMED_FILES]) + (f" and {more} more" if more > 0 else "")
 
 
 def hard_linked(submissions: Iterable[Submission]) -> list[list[Submission]]:
@@ -118,50 +183,106 @@ def hard_linked(submissions: Iterable[Submission]) -> list[list[Submission]]:
     return [group for group in files.values() if len({one.student for one in group}) > 1]
 
 
-def learner_in(name: str) -> tuple[str, str]:
-    """Return the student and the name of the file from names that Canvas and Moodle export.
+def learner_in(name: str, assignment: str = "") -> tuple[str, str]:
+    """Return the student and the name of the file from names that Canvas, Moodle and Blackboard export.
+
+    assignment   what Blackboard writes before each student of a folder, as `assignment_in` finds it
 
     >>> learner_in("lovelaceada_LATE_12345_678901_06_loss_scaling-1.ipynb")
     ('lovelaceada_12345', '06_loss_scaling-1.ipynb')
     >>> learner_in("Ada Lovelace_1234567_assignsubmission_file_")
     ('Ada Lovelace_1234567', '')
+    >>> learner_in("Lab 6_ada_attempt_2026-11-27-10-15-30_06_loss_scaling.ipynb")
+    ('ada', '06_loss_scaling.ipynb')
+    >>> learner_in("ada_06_loss_scaling.ipynb")
+    ('ada', '06_loss_scaling.ipynb')
     >>> learner_in("ada.ipynb")
     ('ada', 'ada.ipynb')
     """
-    found = MOODLE.fullmatch(name) or CANVAS.fullmatch(name)
-    return (
-        (f"{found['who']}_{found['number']}", found["file"])
-        if found
-        else (name.removesuffix(".ipynb"), name)
+    if found := MOODLE.fullmatch(name) or CANVAS.fullmatch(name):
+        return f"{found['who']}_{found['number']}", found["file"]
+    if found := BLACKBOARD.fullmatch(name):
+        heads = found["heads"]
+        who = heads.removeprefix(assignment) if assignment else heads.rpartition("_")[2]
+        return who or heads, found["file"] or ""
+    if found := _before_a_lesson(lessons()).fullmatch(name):
+        return found["who"], found["file"]
+    return _stem(name), name
+
+
+def assignment_in(names: Iterable[str]) -> str:
+    """Return what Blackboard wrote before the students in these names of files: "Lab_6_"; "" for a single student.
+
+    >>> assignment_in(f"Lab_6_{who}_attempt_2026-11-27-10-15-30.txt" for who in ("ada_l", "bob"))
+    'Lab_6_'
+    """
+    found = (BLACKBOARD.fullmatch(name) for name in names)
+    heads = {tuple(each["heads"].split("_")) for each in found if each}
+    shared: list[str] = []
+    for parts in zip(*(head[:-1] for head in heads), strict=False):
+        if len(heads) < 2 or len(set(parts)) > 1:
+            break
+        shared.append(parts[0])
+    return "".join(f"{part}_" for part in shared)
+
+
+@lru_cache(maxsize=1)
+def _before_a_lesson(course: tuple[Lesson, ...]) -> re.Pattern[str]:
+    """Return the pattern of a learner's name before that of a lesson: ada_06_loss_scaling.ipynb."""
+    names = "|".join(re.escape(lesson.name) for lesson in course) or "(?!)"
+    return re.compile(
+        rf"(?P<who>.*[^\W_].*?)[-_ .]+(?P<file>(?:{names})(?![^\W_]).*)", re.IGNORECASE
     )
 
 
-def _of_file(path: Path, own: Path | None = None) -> Submission:
-    student, name = learner_in(path.name)
-    return Submission(student, name, path, own)
+def _stem(name: str) -> str:
+    """Return the name of a notebook without its suffix, and any other name as it is."""
+    ending = next((end for end in NOTEBOOKS if name.lower().endswith(end)), "")
+    return name.removesuffix(name[len(name) - len(ending) :])
 
 
-def _in_folder(folder: Path) -> Iterator[Submission]:
+def is_nobodys(name: str) -> bool:
+    """Return whether a file beside the learners' is a table, a log or a README, and names no learner."""
+    if MOODLE.fullmatch(name) or CANVAS.fullmatch(name) or BLACKBOARD.fullmatch(name):
+        return False
+    return name.lower().endswith(NOBODYS) or name.partition(".")[0].lower() == "readme"
+
+
+def _of_file(path: Path, name: str, own: Path | None = None, assignment: str = "") -> Submission:
+    student, file = learner_in(name, assignment)
+    return Submission(student, file, path, own)
+
+
+def _in_folder(folder: Path, assignment: str, others: dict[str, list[str]]) -> Iterator[Submission]:
+    """Yield the notebooks in a folder of students; add all other files to `others`, student -> their names.
+
+    Archives beside the students' folders are unpacked before, into folders of their own (labkit.classroom.archives).
+    """
     real = folder.resolve()
     for entry in sorted(folder.iterdir()):
         if _is_hidden(entry.name):
             continue
         own = real / entry.name
         if _is_folder(entry):
-            student, _ = learner_in(entry.name)
-            notebooks = [path.relative_to(entry) for path in files_in(entry, ".ipynb")]
-            yield from (Submission(student, p.as_posix(), entry / p, own) for p in notebooks)
-            if not notebooks:
-                yield Submission(student, "", None)
-        elif entry.suffix == ".ipynb":
-            yield _of_file(entry, own)
+            student, _ = learner_in(entry.name, assignment)
+            files = [path.relative_to(entry).as_posix() for path in files_in(entry, "")]
+            notebooks = [file for file in files if file.lower().endswith(NOTEBOOKS)]
+            yield from (Submission(student, file, entry / file, own) for file in notebooks)
+            others.setdefault(student, []).extend(files)
+        elif entry.name.lower().endswith(NOTEBOOKS):
+            yield _of_file(entry, entry.name, own, assignment)
+        elif not is_nobodys(entry.name) and not entry.name.lower().endswith(".zip"):
+            student, file = learner_in(entry.name, assignment)
+            if file == entry.name:
+                student = _SUFFIX.sub("", file)
+            others.setdefault(student, []).append(file or entry.name)
 
 
 def _is_folder(entry: Path) -> bool:
     try:
         return entry.is_dir()
     except OSError:  # a folder that can be listed, but not entered
-        return entry.suffix != ".ipynb"
+        return not entry.name.lower().endswith(NOTEBOOKS)
 
 
 def files_in(folder: Path, suffix: str) -> list[Path]:
@@ -240,9 +361,7 @@ def _read_cells(submission: Submission) -> list[CodeCell]:
         Unreadable: it is not a notebook, or has no code.
     """
     if submission.path is None or submission.refused:
-        raise Unreadable(
-            submission.refused or "no notebook in this student's folder, or none that can be read"
-        )
+        raise Unreadable(submission.refused or "no notebook was handed in")
     try:
         notebook = json.loads(content_of(submission.path, submission.own).decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:

@@ -9,17 +9,19 @@ import json
 import os
 import subprocess
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
 
+from labkit.classroom.archives import unpack_archives
 from labkit.classroom.tables import read_table, write_table
 from labkit.cli import main
 from labkit.grading import EXERCISES
 from labkit.grading.results import GradeRow, visible, write
-from labkit.grading.submission import find, hard_linked
+from labkit.grading.submission import find, hard_linked, nobodys_files
 from tests.grading.hand_ins import (
     ADVANCE,
     CLIP,
@@ -140,7 +142,7 @@ NAMES = [
 STEERING = "\x1b[2J\x00\u202e\u2066\u200f\u2028\x9b=1+1"
 STEERS = f"def my_advance(*_): raise ValueError({STEERING!r})"
 OUTSIDE = "a link to something outside of what its learner handed in"
-NO_NOTEBOOK, NOWHERE = "no notebook in this student's folder", "a link that leads nowhere"
+UNREADABLE, NOWHERE = "without any readable file: no notebook", "a link that leads nowhere"
 GOOD, UNHELPFUL, NOTES = answered(), answered(answer=WRONG), notebook(code("x = 1"))
 STARTERS = notebook(code(SETUP), *(code(starter(id), id) for id in ALL))
 CELLS = [
@@ -214,10 +216,14 @@ CLASS: dict[str, tuple[Write, Iterable[str], Says]] = {
         {},
     ),
     "not a notebook": (flat("[1, 2, 3]"), NOTHING, each("it has no list of cells")),
-    "only a pdf": (inside(b"%PDF-1.4", "homework.pdf"), NOTHING, each(NO_NOTEBOOK)),
+    "only a pdf": (
+        inside(b"%PDF-1.4", "homework.pdf"),
+        NOTHING,
+        each("handed in homework.pdf: no notebook (.ipynb)"),
+    ),
     "pipe": (lambda folder, name: os.mkfifo(folder / f"{name}.ipynb"), NOTHING, {ID: "not a file"}),
-    "folder": (lambda folder, name: (folder / f"{name}.ipynb").mkdir(), NOTHING, {ID: NO_NOTEBOOK}),
-    "deep": (deep, NOTHING, {ID: NO_NOTEBOOK}),
+    "folder": (lambda folder, name: (folder / f"{name}.ipynb").mkdir(), NOTHING, {ID: UNREADABLE}),
+    "deep": (deep, NOTHING, {ID: UNREADABLE}),
     "much": (
         flat(answered("# " + "x" * (1 << 20))),
         NOTHING,
@@ -393,6 +399,92 @@ def test_what_an_archive_holds_and_cannot_be_unpacked_is_its_learners_row(tmp_pa
     }
 
 
+# What learners hand in, and the reason where it is no notebook. A name is a learner's, whatever it ends in.
+KINDS: dict[str, tuple[str | bytes, str]] = {
+    ".IPYNB": (GOOD, ""),
+    ".ipynb": (GOOD, ""),
+    ".ipynb.txt": (GOOD, ""),
+    ".ipynb.json": (GOOD, ""),
+    ".zip": (archive({NOTEBOOK: GOOD}), ""),
+    ".ZIP": (archive({"scan.pdf": b"%PDF"}), "scan.pdf: no notebook"),
+    ".py": ("x = 1", "handed in NAME: no notebook"),
+    ".html": ("<p>", "handed in NAME: no notebook"),
+    ".pdf": (b"%PDF-1.4", "handed in NAME: no notebook"),
+    ".docx": (b"PK", "handed in NAME: no notebook"),
+    ".rar": (b"Rar!", "handed in NAME: no notebook (.ipynb); a zip archive can be unpacked"),
+    ".7z": (b"7z", "a zip archive can be unpacked"),
+    ".tar.gz": (b"\x1f\x8b", "a zip archive can be unpacked"),
+}
+SYSTEMS = {
+    "flat": "{who}{ending}",
+    "flat, with the lesson": "{who}_06_loss_scaling{ending}",
+    "folders": "{who}/work{ending}",
+    "Canvas": "{who}_12{n:03}_99_work{ending}",
+    "Moodle": "{who}_12{n:03}_assignsubmission_file_/work{ending}",
+    "Moodle, flat": "{who}_12{n:03}_assignsubmission_file_work{ending}",
+    "Blackboard": "Lab_6_{who}_attempt_2026-11-27-10-15-{n:02}_work{ending}",
+}
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["folder", "archive"])
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_whoever_is_named_has_one_submission(system: str, packed: bool, tmp_path: Path) -> None:
+    files, expected = dict[str, str | bytes](), dict[str, str]()
+    for n, (ending, (content, says)) in enumerate(KINDS.items()):
+        who = f"learner{n}"
+        name = SYSTEMS[system].format(who=who, ending=ending, n=n)
+        files[name] = content
+        student = f"{who}_12{n:03}" if system.startswith(("Canvas", "Moodle")) else who
+        shown = name.rpartition("/")[2]
+        if not system.startswith("flat"):
+            shown = f"work{ending}"
+        elif "lesson" in system:
+            shown = f"06_loss_scaling{ending}"
+        expected[student] = says.replace("NAME", shown)
+    if packed:
+        places = [put(tmp_path / "class.zip", archive(files))]
+    else:
+        for name, content in files.items():
+            put(tmp_path / "class" / name, content)
+        places = [tmp_path / "class"]
+    found = find(*unpack_archives(places, tmp_path / "unpacked"))
+    names = [one.student for one in found]
+    assert sorted(names) == sorted(expected)
+    wrong = [one for one in found if expected[one.student] not in one.problem]
+    wrong += [one for one in found if one.problem and not expected[one.student]]
+    assert not wrong
+
+
+def test_notebooks_of_one_learner_are_one_learners(tmp_path: Path) -> None:
+    for name in (
+        "anna_00_start.ipynb",
+        "anna-06_loss_scaling (1).ipynb",
+        "anna_06_loss_scaling_final.IPYNB",
+        "anna_01_numbers/work.ipynb",
+        "anna.pdf",
+        "06_loss_scaling.ipynb",
+        "roster.csv",
+        "ReadMe.txt",
+    ):
+        put(tmp_path / name, GOOD)
+    assert Counter(one.student for one in find([tmp_path])) == {"anna": 4, "06_loss_scaling": 1}
+    assert nobodys_files([tmp_path]) == ["ReadMe.txt", "roster.csv"]
+
+
+def test_a_dead_link_of_a_learner_is_named(tmp_path: Path) -> None:
+    put(tmp_path / "ada.ipynb", GOOD)
+    (tmp_path / "dora").symlink_to(tmp_path / "moved")
+    reasons = {one.student: one.refused for one in find([tmp_path])}
+    assert reasons == {"ada": "", "dora": "handed in dora: no notebook (.ipynb)"}
+
+
+def test_a_wrapped_class_with_a_readme_is_a_class(tmp_path: Path) -> None:
+    names = ["term/ada.ipynb", "term/bob.pdf", "README.txt", "__MACOSX/x"]
+    path = put(tmp_path / "class.zip", archive(dict.fromkeys(names, GOOD)))
+    found = find(*unpack_archives([path], tmp_path / "unpacked"))
+    assert [one.student for one in found] == ["ada", "bob"]
+
+
 def test_an_archive_that_unpacks_to_too_much_costs_its_learner_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -408,7 +500,9 @@ def test_nothing_to_grade_is_reported_and_no_file_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for folder, says in (
-        (tmp_path, "no notebook (.ipynb) in"),
+        (put(tmp_path / "empty/.x", "").parent, "there is no notebook (.ipynb)"),
+        (put(tmp_path / "train.py", "x = 1"), "expected notebooks (.ipynb)"),
+        (put(tmp_path / "week/ada/1.pdf", "").parents[1], "The first one, ada, handed in 1.pdf"),
         (tmp_path / "nowhere", "nowhere; give a folder of notebooks"),
     ):
         assert main(["grade", str(folder), "--csv", str(tmp_path / "grades.csv")]) == 2
