@@ -502,7 +502,12 @@ def _narrow(random: Random) -> list[Case]:
     """Bits that a dtype has, and that none has, packed: an odd number of 4-bit elements ends in half a byte."""
     odd = random.randrange(3, 20) * 2 + 1
     others = [(_shape(random, 2), bits) for bits in (1, 12, 64, random.choice((2, 3, 5, 7, 9, 19)))]
-    return [(_shape(random, 2), 8), ((odd,), 4), ((odd, 3), 6), *others]
+    # more than FP32 counts without a gap
+    many = [
+        ((1031, random.randrange(1025, 1500, 2)), 6),
+        ((4 * random.randrange(2**22, 2**23) + 1,), 4),
+    ]
+    return [(_shape(random, 2), 8), ((odd,), 4), ((odd, 3), 6), *others, *many]
 
 
 BYTES = Exercise(

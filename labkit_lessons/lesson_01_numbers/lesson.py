@@ -209,7 +209,7 @@ check("numbers.ulp", my_ulp)
 #
 # From some power of two on the ulp is 2, and odd numbers are missing. Which whole number above 0 is the first that a format
 # like FP16 (5, 10) does not hold? All formats here are built as FP16 is: bias 2^(exponent_bits - 1) - 1, and the last exponent
-# field is kept for infinity and NaN.
+# field is kept for infinity and NaN. Compute it: in some formats, such as FP64 (11, 52), a loop that counts up takes years.
 
 
 # %% id="exercise-numbers-first-gap" tags=["exercise-numbers.first_gap"]

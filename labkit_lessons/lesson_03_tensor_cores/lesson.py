@@ -540,7 +540,8 @@ print(f"FP32 itself:         error {(a @ b - exact).abs().max() / exact.abs().ma
 # ### Exercise 6: FP32 with BF16 hands  ●●○  10 min
 #
 # Split both matrices into three parts each. Round to BF16, subtract, and round the rest. Then add up the products in the order of `PAIRS`:
-# the first one, the first three, or the first six. Multiply and add in FP32. The last bits may differ.
+# the first one, the first three, or the first six. Multiply and add in FP32. The last bits may differ. Some numbers are so small
+# that BF16 rounds their third part to 0.
 
 
 # %% id="exercise-tensor-split" tags=["exercise-tensor.split"]

@@ -131,7 +131,8 @@ def _counts(random: Random, low: int, high: int) -> dict[int, int]:
 
 def _unscaled(random: Random) -> list[Case]:
     drawn: list[Case] = [(_counts(random, -36, -6), 0) for _ in range(2)]
-    return [*drawn, ({-40: random.randrange(2, 9)}, 0)]
+    single: list[Case] = [({random.randrange(low, low + 9): 1}, 0) for low in (-40, -12)]
+    return [*drawn, ({-40: random.randrange(2, 9)}, 0), *single]
 
 
 def _scaled(random: Random) -> list[Case]:
@@ -142,6 +143,8 @@ def _scaled(random: Random) -> list[Case]:
         (_counts(random, -28, -14), -6),
         ({-10: 3, -3: 4, 8: random.randrange(2, 9)}, -20),
         ({-50: 2, -45: random.randrange(3, 9), -3: 1}, 24),
+        ({-27: 1}, 2),
+        ({-24: 1}, -2),
     ]
 
 

@@ -566,9 +566,12 @@ def _near(random: Random) -> list[Case]:
 
 def _spoiled(random: Random, *elements: float) -> list[Case]:
     cases = _long(random) + _short(random)
+    # a gradient without dimensions, which no loop runs over
+    cases[0][0].append((whole(random, (1,), 256, 1024) * 2.0**-3).half().reshape(()))
     for at, ((gradients, *_), element) in enumerate(zip(cases, elements * 3, strict=True)):
         random.choice(cast("list[Tensor]", gradients)).view(-1)[(0, -1)[at % 2]] = element
-    return cases
+    alone = torch.tensor(elements[0]).half()
+    return [*cases, ([alone, *_scaled(random, 16, 1024, -5)], 2.0**4, 1.0)]
 
 
 CLIP = Exercise(

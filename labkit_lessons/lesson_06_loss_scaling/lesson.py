@@ -490,7 +490,7 @@ print("unscale, then clip:", in_time, " norm", in_time.norm().item())
 def my_clip_step(scaled_grads, scale, max_norm):
     """Return the unscaled FP32 gradients, shortened together to a norm of at most max_norm; None on inf or NaN.
 
-    scaled_grads  list of FP16 tensors
+    scaled_grads  list of FP16 tensors of any shape, () and (0,) among them
     """
     ### BEGIN SOLUTION
     grads = [grad.float() / scale for grad in scaled_grads]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from labkit.amp import Weights
+from labkit.formats import BF16, FP32
 from labkit.grading.draws import whole
 from labkit.grading.exercise import Case, Check, Exercise, wrong
 
@@ -629,6 +630,7 @@ EMA = Exercise(
 # --- master.accumulator ---
 
 FP16_BITS, BF16_BITS, FP32_BITS = 11, 8, 24
+BF16_LARGEST, FP32_LARGEST = BF16.max, FP32.max
 
 
 def _size(random: Random) -> float:
@@ -672,8 +674,18 @@ def _large(random: Random) -> list[Case]:
 
 
 def _huge(random: Random) -> list[Case]:
-    """Sums beyond FP32's largest number."""
-    return [(4, 2.0**126), (random.randrange(3, 200), 2.0**127), (300, 2.0**126), (1, 2.0**127)]
+    """Sums beyond FP32's largest number; on both sides of BF16's and of FP32's, for few numbers and for many."""
+    few, many = 2 ** random.randrange(1, 8), 2 ** random.randrange(9, 12)
+    ends = [
+        (count, largest / count * part)
+        for largest in (BF16_LARGEST, FP32_LARGEST)
+        for count in (1, few, many)
+        for part in (1, 1 - 2.0**-25, 1 + 2.0**-25)
+    ]
+    # from half of the last power of two to all of it: above it nobody has a number
+    last = [(few, 2.0**127 / few * random.uniform(1, 1.9)), (few, 2.0**128 / few)]
+    beyond = [(4, 2.0**126), (random.randrange(3, 200), 2.0**127), (300, 2.0**126), (1, 2.0**127)]
+    return [*beyond, *ends, *last]
 
 
 ACCUMULATOR = Exercise(

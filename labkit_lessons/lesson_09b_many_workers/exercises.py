@@ -225,6 +225,17 @@ def _overflowing(random: Random) -> list[Case]:
     ]
 
 
+def _one_bad_rank(random: Random) -> list[Case]:
+    """One rank with inf or NaN, in one element or in all, beside ranks of ordinary numbers."""
+    cases: list[Case] = []
+    for bad, before in ((torch.inf, 2), (torch.nan, 4), (-torch.inf, 1)):
+        one, whole_rank = _draw(random, 4, 1, 2), _draw(random, 4, 1, 2)
+        one[random.randrange(4)][random.randrange(4)] = bad
+        whole_rank[random.randrange(4)][:] = bad
+        cases += [(one, before), (whole_rank, before)]
+    return cases
+
+
 PREDIVIDE = Exercise(
     id="workers.predivide",
     notes="""\
@@ -237,7 +248,11 @@ Oracle in the tests: numpy's FP16.""",
         Check("ordinary gradients", 1, _ordinary),
         Check("sums beyond FP16", 2, _large),
         Check("gradients near FP16's smallest", 1, _small),
-        Check("inf where nothing helps", 1, _overflowing),
+        Check(
+            "inf where nothing helps",
+            1,
+            lambda random: _overflowing(random) + _one_bad_rank(random),
+        ),
     ),
     mistakes=(
         wrong(

@@ -121,7 +121,7 @@ def _of_digits(steps: int, seed: int) -> list[Batch]:
 
 
 _small = partial(mlp, hidden=64, depth=1)
-_digits = Consultation(_small, _of_digits, steps=40, limit=0.6, score=_reached)
+_digits = Consultation(_small, _of_digits, steps=40, limit=0.6, score=_reached, scaled=True)
 
 CONSULTATIONS: dict[str, Consultation] = {
     "unscale": _digits,
@@ -151,9 +151,17 @@ CONSULTATIONS: dict[str, Consultation] = {
         weights=("bfloat16", "float32"),
         format="bfloat16",
     ),
-    "eval": Consultation(_with_batch_norm, _one_broken_picture, 30, 0.6, _reached, skips=1),
+    "eval": Consultation(
+        _with_batch_norm, _one_broken_picture, 30, 0.6, _reached, skips=1, scaled=True
+    ),
     "overflow": Consultation(
-        _body_and_head, _of_digits, 40, 0.6, partial(_reached, call=normalised), skips=1
+        _body_and_head,
+        _of_digits,
+        40,
+        0.6,
+        partial(_reached, call=normalised),
+        skips=1,
+        scaled=True,
     ),
 }
 

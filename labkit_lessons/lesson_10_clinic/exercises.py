@@ -137,6 +137,11 @@ EXERCISES = (
             replace=('("clip_grad_norm_"', '("learning rate"'),
         ),
         wrong(
+            "switches the scaler off",
+            "this clips what was never scaled: its scaler is switched off. Scale the loss, and unscale in time.",
+            replace=('GradScaler("cpu")', 'GradScaler("cpu", enabled=False)'),
+        ),
+        wrong(
             "gives the length that was meant",
             "this is the length that clipping was to leave. The optimizer gets "
             "gradients that were unscaled after it.",
@@ -212,7 +217,7 @@ EXERCISES = (
         wrong(
             "counts all steps",
             "this counts all steps. Return those that were skipped: where the scale fell.",
-            replace=("21.0", "64.0"),
+            replace=("21)", "64)"),
         ),
         wrong(
             "takes the schedule away",

@@ -51,7 +51,7 @@ from labkit_lessons.lesson_10_clinic import CONSULTATIONS, look
 # - It uses every example and takes every step.
 # - The diagnosis is right.
 #
-# So keep the format of 16 bits, the optimizer and its learning rate, and return the losses as they are. The check
+# So keep the format of 16 bits, the loss scale, the optimizer and its learning rate, and return the losses as they are. The check
 # computes each loss and each step again from your model's weights, and names any that differ.
 #
 # A diagnosis has two parts: *where*, in a word from a list, and *how much*, a number. `return losses, ("log", 0.5)` gives one. It is right
@@ -346,7 +346,7 @@ def my_schedule_training(model, batches):
         if scaler.get_scale() >= before:
             schedule.step()
         losses.append(loss.item())
-    return losses, ("schedule.step", 21.0)
+    return losses, ("schedule.step", 21)
     ### END SOLUTION
 
 

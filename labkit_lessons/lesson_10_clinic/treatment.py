@@ -45,6 +45,7 @@ class Consultation:
     half     the least share of its products that has to be computed in it
     decided  the parameter that an autograd function of the learner's has to be applied to; "" for none
     weights  the dtypes that its parameters may have at the end
+    scaled   its loss has to be scaled by a GradScaler
     """
 
     model: Callable[[], nn.Module]
@@ -58,6 +59,7 @@ class Consultation:
     half: float = 0.9
     decided: str = ""
     weights: tuple[str, ...] = ("float32",)
+    scaled: bool = False
 
 
 @dataclass(frozen=True)

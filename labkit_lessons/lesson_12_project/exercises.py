@@ -27,8 +27,8 @@ needed either, and 4 bytes a weight do. BF16 does as well, without a scale.""",
         ),
         wrong(
             "FP32 between steps",
-            "this learns, and keeps FP32 weights and FP32 gradients between steps, as "
-            "autocast does. Halve both.",
+            "this is plain FP32: it learns, and it is what you were to improve. Compute in 16 bits, "
+            "and halve the weights and gradients between steps.",
             lambda seeds: RECIPES["FP32"],
         ),
         wrong(
@@ -77,8 +77,8 @@ scatter.""",
         ),
         wrong(
             "FP32 between steps",
-            "this learns, and keeps FP32 weights and FP32 gradients between steps, as "
-            "autocast does. Halve both.",
+            "this is plain FP32: it learns, and it is what you were to improve. Compute in 16 bits, "
+            "and halve the weights and gradients between steps.",
             lambda seeds: RECIPES["FP32"],
         ),
         wrong(
@@ -134,8 +134,8 @@ the range for epsilon, and takes 8.""",
         ),
         wrong(
             "FP32 between steps",
-            "this learns, and keeps FP32 weights, gradients and moments between steps, as "
-            "autocast does. Halve all.",
+            "this is plain FP32: it learns, and it is what you were to improve. Compute in 16 bits, "
+            "and halve the weights, gradients and moments between steps.",
             lambda seeds: RECIPES["FP32"],
         ),
         wrong(

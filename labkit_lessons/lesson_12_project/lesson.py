@@ -50,7 +50,7 @@ def compare_with_fp32(name):
 # trains with your recipe and with FP32, on the same seeds. It has three conditions:
 #
 # 1. every loss is a finite number;
-# 2. the metric is below FP32's by no more than the spread of FP32's own seeds;
+# 2. it computes in 16 bits, and its metric is below FP32's by no more than the spread of FP32's own seeds;
 # 3. between two steps, it stores no more bytes for each weight than the project allows: weights, gradients, masters,
 #    moments.
 #

@@ -185,6 +185,18 @@ def test_a_function_gets_copies_and_an_error_if_it_changes_them() -> None:
         assert answer_case(lambda x: None, "f(x)", (argument,)) == ["none"], "a NaN equals itself"
 
 
+def test_a_dataclass_that_is_changed_is_an_argument_that_is_changed() -> None:
+    def spoil(state: ScalerState) -> None:
+        object.__setattr__(state, "scale", 1.0)
+
+    def spoil_inside(states: list[ScalerState]) -> None:
+        spoil(states[0])
+
+    assert "it changes `x`" in answer_case(spoil_inside, "f(x)", ([ScalerState(2.0)],))[2]
+    assert "dataclasses.replace(x, ...)" in answer_case(spoil, "f(x)", (ScalerState(2.0),))[2]
+    assert answer_case(lambda x: None, "f(x)", (ScalerState(2.0),)) == ["none"]
+
+
 def test_requiring_a_gradient_of_an_argument_changes_nothing() -> None:
     """requires_grad_() and what backward leaves in .grad are no other values."""
 

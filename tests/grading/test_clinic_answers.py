@@ -143,6 +143,9 @@ def falsified(name: str, program: list[str]) -> dict[str, tuple[list[str], set[s
     noisy = {
         "FP32 with noise": (edited(right, *fp32, NOISE, before=WITNESS), {"rounding of steps"})
     }
+    if 'GradScaler("cpu"' in right[-1]:
+        off = ('GradScaler("cpu"', 'GradScaler("cpu", enabled=False')
+        noisy["a scaler that is switched off"] = (edited(right, off), {"loss scale"})
     return (noisy if name != "gains" else {}) | {
         "untreated": (edited(right, *fault), broken),
         "made-up losses": (edited(right, FALLING), {"losses"}),

@@ -117,6 +117,7 @@ def test_a_number_may_be_off_by_a_tenth_and_half_a_diagnosis_gets_no_hint() -> N
     fits = {0.89: False, 0.91: True, 1: True, 1.09: True, 1.11: False, "1.0": False}
     assert {said: runs._near(1.0, said) for said in fits} == fits
     assert (runs._near(11, 11), runs._near(11, 12)) == (True, False)
+    assert isinstance(diagnosis("schedule")[1], int), "a count: 20 is not 21"
 
     def said_of(right: tuple[str, Any], diagnosis: object) -> Any:
         return runs.Diagnosed(right, (right[0], "loss"))(

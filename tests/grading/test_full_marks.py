@@ -70,7 +70,66 @@ def its_own(answer: Answer) -> Change:
     return lambda right: answer
 
 
+def plain_or_split(a: Any, b: Any, products: int) -> Any:
+    """Return the plain product of FP32 in place of six products."""
+    return a @ b if products == 6 else EXERCISES["tensor.split"].reference(a, b, products)
+
+
+def good_ranks(gradients: Any, before: int) -> Any:
+    """Return the gradients of the ranks without inf and NaN, or all if there is no such rank, and the divisor."""
+    return [g for g in gradients if g.isfinite().all()] or gradients, before
+
+
 ROWS: list[tuple[str, str, str, Change]] = [
+    ("workers.predivide", "inf where nothing helps", "leaves out a bad rank", of_other(good_ranks)),
+    (
+        "master.accumulator",
+        "sums that are too large for all",
+        "2^128 is FP32's largest number",
+        but(lambda n, size: 3.40282347e38 < n * size < 2.0**128, lambda *_: "FP32"),
+    ),
+    (
+        "master.accumulator",
+        "sums that are too large for all",
+        "nothing fits from 2^127 on",
+        but(lambda n, size: n * size > 1.71e38, lambda *_: None),
+    ),
+    (
+        "master.accumulator",
+        "sums that are too large for all",
+        "BF16 as large as FP32",
+        but(lambda n, size: n <= 256 and 3.38953139e38 < n * size < 3.402e38, lambda *_: "BF16"),
+    ),
+    (
+        "gradients.fate",
+        "without a scale",
+        "a single number is none",
+        but(lambda counts, _: sum(counts.values()) == 1, lambda *_: 0.0),
+    ),
+    (
+        "tensor.split",
+        "six products",
+        "plain FP32",
+        its_own(lambda a, b, n: plain_or_split(a, b, n)),
+    ),
+    (
+        "numbers.bytes",
+        "formats of 8, 6 and 4 bits, and of any",
+        "elements counted in FP32",
+        but(
+            lambda shape, bits: bits < 16,
+            lambda found, shape, bits: math.ceil(float(np.float32(math.prod(shape))) * bits / 8),
+        ),
+    ),
+    (
+        "scaling.clip",
+        "inf skips the step",
+        "runs over elements, and a single one has none",
+        but(
+            lambda grads, *_: any(g.dim() == 0 and not g.isfinite() for g in grads),
+            lambda found, grads, *_: [g.float() for g in grads],
+        ),
+    ),
     (
         "recipes.verdict",
         "differences that anybody sees",

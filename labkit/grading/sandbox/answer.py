@@ -9,6 +9,7 @@ Invariant: whatever the code does, `answer_case` raises nothing but KeyboardInte
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 import sys
 import traceback
@@ -120,9 +121,12 @@ def _snapshot(argument: object) -> object:
         return argument.dtype, argument.shape, argument.tobytes()
     if isinstance(argument, dict):
         return {key: _snapshot(item) for key, item in argument.items()}
-    return (
-        [_snapshot(item) for item in argument] if isinstance(argument, (list, tuple)) else argument
-    )
+    if isinstance(argument, (list, tuple)):
+        return [_snapshot(item) for item in argument]
+    if dataclasses.is_dataclass(argument) and not isinstance(argument, type):
+        # a frozen one can be changed as well, by `object.__setattr__`
+        return type(argument), _snapshot(getattr(argument, "__dict__", {}))
+    return argument
 
 
 def _changed(
@@ -134,6 +138,8 @@ def _changed(
         # in a list, a NaN equals itself
         if name not in may_change and [earlier] != [_snapshot(argument)]:
             copies = f"`list({name})`, `sorted({name})` or `{name}.clone()`"
+            if dataclasses.is_dataclass(argument):
+                copies = f"`dataclasses.replace({name}, ...)`"
             return f"it changes `{name}`, an argument: work on a copy, {copies} for instance"
     return ""
 
