@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.classroom.tables import read_table, write_table
-from labkit.grading.sandbox.limits import create_control_group
+from labkit.grading.sandbox.limits import create_control_group, remove_empty_groups
 from labkit.records import write_atomic
 
 # Startup code of a kernel, which returns freed memory after each cell.
@@ -130,6 +130,9 @@ def set_up(classroom: Classroom) -> Path:
             raise PermissionError(
                 f"learners cannot reach {needed}: {closed} is not open to them; choose another folder"
             )
+    # an interrupted hub leaves empty groups behind
+    for name in (*classroom.learners, "probe"):
+        remove_empty_groups(f"labkit/{name}")
     for name in classroom.learners:
         _create_learner(top, name, is_root)
     classroom.passwords()
@@ -153,6 +156,7 @@ def describe_isolation(classroom: Classroom, solutions: Sequence[Path]) -> str:
         "files separated": _is_isolated(classroom),
         "memory and CPU limited": bool(groups_of(classroom, "probe")),
     }
+    remove_empty_groups("labkit/probe")
     readable = [path for path in solutions if _can_read(classroom.learners[0], path)]
     tried["solutions hidden"] = not readable
     holding = ", ".join(name for name, holds in tried.items() if holds) or "none"

@@ -9,11 +9,12 @@ Invariant: one row for each learner and exercise, with its reason; no submission
 from __future__ import annotations
 
 import json
+import stat
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from labkit.grading.exercise import Exercise
 from labkit.grading.grade import Grade, as_json
 from labkit.grading.judge import CaseSet, grading_cases, judge
 from labkit.grading.plan import plan
-from labkit.grading.program import Unreadable, bare, program_of
+from labkit.grading.program import Deleted, Unreadable, bare, program_of, which_counts
 from labkit.grading.results import GradeRow, GradingLog, key_of, visible
 from labkit.grading.sandbox import isolation
 from labkit.grading.sandbox.runner import Runner, packed, scratch
@@ -73,7 +74,7 @@ def grade(
         for one, exercises in todo
     ]
     with scratch() as folder, Runner(limits, folder) as runner, _Pool(runner, workers) as pool:
-        private = [one.path for one, _ in todo if one.path is not None]
+        private = [one.path for one, _ in todo if one.path is not None and _is_file(one.path)]
         progress(isolation.describe(isolation.isolate(runner, private, output or folder)))
         grader, pending = _Grader(runner, Trainings(runner, workers), seed), list[Judged]()
         jobs = [pool.submit(grader.run, one, exercises) for one, exercises in left if exercises]
@@ -94,6 +95,13 @@ def grade(
                 [grader.row(each.submission, *reply) for reply in each.pending],
             )
     return log.all_rows(dict.fromkeys(keys.values()))
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether this is a file, and no link: one to /dev/null is readable everywhere."""
+    with suppress(OSError):
+        return stat.S_ISREG(path.lstat().st_mode)
+    return False
 
 
 def _ignored(submissions: Sequence[Submission], todo: Plan) -> list[str]:
@@ -186,6 +194,8 @@ class _Grader:
     def row(self, one: Submission, exercise: Exercise, reply: Reply) -> GradeRow:
         """Return the row of a reply."""
         grade = self._grade(exercise, reply)
+        if grade.verdicts and (several := which_counts(one.cells, exercise)):
+            grade = replace(grade, note="; ".join(filter(None, [grade.note, several])))
         reason = visible(grade.reason)
         return GradeRow(
             one.student,
@@ -266,6 +276,12 @@ def sliced(submission: Submission, exercise: Exercise, *, whole: bool = False) -
         raise Unreadable(submission.problem)
     try:
         return program_of(submission.cells, exercise, whole=whole)
+    except Deleted:
+        if any(cell.belongs_to(exercise) for cell in submission.other_cells):
+            raise Unreadable(
+                "its cell is a cell of text: select it, press Y to make it code, and hand it in again"
+            ) from None
+        raise
     except Unreadable:
         raise
     except Exception as error:  # grading continues whatever is in the cells

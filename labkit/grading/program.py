@@ -15,6 +15,7 @@ import ast
 import builtins
 import re
 import symtable
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -66,6 +67,10 @@ MAX_TRANSFORMED = 256 << 10
 
 class Unreadable(Exception):
     """A submission or an answer that cannot be graded; the message is the reason in the teacher's list."""
+
+
+class Deleted(Unreadable):
+    """No code cell of an exercise, and no answer elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,13 @@ def _statements_of_lessons() -> frozenset[str]:
     return frozenset(
         each.source for cell in cells for each in _statements(as_python("".join(cell["source"])))
     )
+
+
+def which_counts(cells: Iterable[CodeCell], exercise: Exercise) -> str:
+    """Return which of several answers counts, as a sentence; "" where there is one."""
+    own = dict.fromkeys(as_python(cell.source) for cell in cells if cell.belongs_to(exercise))
+    answers = sum(_answers_in(source, exercise.entry) for source in own)
+    return f"{answers} cells answer this exercise: the last one counts" if answers > 1 else ""
 
 
 def defines(cells: Iterable[CodeCell], exercise: Exercise) -> bool:
@@ -228,8 +240,11 @@ def _parts(
             s.source for s in [*before, *after] if exercise.entry in s.binds and not s.is_starter
         ][-1:]
     if not answers:
-        deleted = f"its cell was deleted: no code cell has the tag {exercise.tag} or the id {exercise.cell_id}"
-        raise Unreadable(problems[0] if problems else deleted)
+        if problems:
+            raise Unreadable(problems[0])
+        raise Deleted(
+            f"its cell was deleted: no code cell has the tag {exercise.tag} or the id {exercise.cell_id}"
+        )
     return answers, before, after
 
 
@@ -310,7 +325,8 @@ def _syntax_problem(source: str) -> str:
         Exception
     ) as error:  # SyntaxError; ValueError, RecursionError, MemoryError for odd or deep sources
         line = f" in line {error.lineno}" if isinstance(error, SyntaxError) else ""
-        return f"syntax error{line}: {getattr(error, 'msg', error)}"
+        version = ".".join(map(str, sys.version_info[:2]))
+        return f"syntax error{line}: {getattr(error, 'msg', error)} (graded by Python {version})"
     return ""
 
 

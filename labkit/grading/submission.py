@@ -22,6 +22,7 @@ from labkit.grading.program import CodeCell, Unreadable
 
 MAX_BYTES = 64 << 20
 MAX_CODE = 1 << 20  # characters of code, tags and ids in one notebook; a solved lesson has 60,000
+MAX_VALUES = 2_000_000  # in the JSON of a notebook: each takes up to 100 bytes of memory
 MAX_DEPTH = 20  # of nested folders
 CANVAS = re.compile(r"(?P<who>[^_]+)_(?:LATE_)?(?P<number>\d+)_\d+_(?P<file>.+)")
 MOODLE = re.compile(r"(?P<who>.+)_(?P<number>\d+)_assignsubmission_[a-z]+_?(?P<file>.*)")
@@ -51,13 +52,14 @@ class Submission:
     refused: str = ""
 
     @cached_property
-    def _content(self) -> tuple[tuple[CodeCell, ...], str]:
+    def _content(self) -> tuple[tuple[CodeCell, ...], str, tuple[CodeCell, ...]]:
         try:
-            return tuple(_read_cells(self)), ""
+            code, others = _read_cells(self)
+            return tuple(code), "", tuple(others)
         except Unreadable as error:
-            return (), str(error)
+            return (), str(error), ()
         except Exception as error:  # grading continues whatever is in it
-            return (), f"it cannot be read: {type(error).__name__}: {str(error)[:100]}"
+            return (), f"it cannot be read: {type(error).__name__}: {str(error)[:100]}", ()
 
     @property
     def cells(self) -> tuple[CodeCell, ...]:
@@ -68,6 +70,11 @@ class Submission:
     def problem(self) -> str:
         """Why it cannot be graded, or ""."""
         return self._content[1]
+
+    @property
+    def other_cells(self) -> tuple[CodeCell, ...]:
+        """Its cells of text, with an id or tags and without their source: one of them may have been code."""
+        return self._content[2]
 
     @cached_property
     def lessons(self) -> Counter[str]:
@@ -354,8 +361,8 @@ def _is_hidden(name: str) -> bool:
     return name.startswith(".") or name == "__MACOSX"
 
 
-def _read_cells(submission: Submission) -> list[CodeCell]:
-    """Return the code cells of a notebook.
+def _read_cells(submission: Submission) -> tuple[list[CodeCell], list[CodeCell]]:
+    """Return the code cells of a notebook, and its other cells without their text.
 
     Raises:
         Unreadable: it is not a notebook, or has no code.
@@ -363,17 +370,25 @@ def _read_cells(submission: Submission) -> list[CodeCell]:
     if submission.path is None or submission.refused:
         raise Unreadable(submission.refused or "no notebook was handed in")
     try:
-        notebook = json.loads(content_of(submission.path, submission.own).decode("utf-8-sig"))
+        content = content_of(submission.path, submission.own)
+        if sum(map(content.count, (b",", b"{", b"["))) > MAX_VALUES:
+            raise Unreadable(
+                f"more than {MAX_VALUES:,} values: clear the outputs of its cells, and hand it in again"
+            )
+        notebook = json.loads(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"not a notebook: its text is not JSON ({str(error)[:100]})") from error
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if not isinstance(cells, list):
         raise Unreadable("not a notebook: it has no list of cells (expected nbformat 4)")
-    code = [
-        _cell(cell) for cell in cells if isinstance(cell, dict) and cell.get("cell_type") == "code"
-    ]
+    cells = [cell for cell in cells if isinstance(cell, dict)]
+    code = [_cell(cell) for cell in cells if cell.get("cell_type") == "code"]
+    others = [_cell(cell | {"source": ""}) for cell in cells if cell.get("cell_type") != "code"]
     if (
-        sum(100 + len(cell.source) + len(cell.id) + sum(map(len, cell.tags)) for cell in code)
+        sum(
+            100 + len(cell.source) + len(cell.id) + sum(map(len, cell.tags))
+            for cell in [*code, *others]
+        )
         > MAX_CODE
     ):
         raise Unreadable(
@@ -381,7 +396,7 @@ def _read_cells(submission: Submission) -> list[CodeCell]:
         )
     if not any(cell.source.strip() for cell in code):
         raise Unreadable("empty notebook: no cell holds any code")
-    return code
+    return code, others
 
 
 def _cell(cell: dict[str, object]) -> CodeCell:

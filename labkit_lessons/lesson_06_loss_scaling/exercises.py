@@ -567,7 +567,8 @@ def _near(random: Random) -> list[Case]:
 def _spoiled(random: Random, *elements: float) -> list[Case]:
     cases = _long(random) + _short(random)
     # a gradient without dimensions, which no loop runs over
-    cases[0][0].append((whole(random, (1,), 256, 1024) * 2.0**-3).half().reshape(()))
+    without = (whole(random, (1,), 256, 1024) * 2.0**-3).half().reshape(())
+    cast("list[Tensor]", cases[0][0]).append(without)
     for at, ((gradients, *_), element) in enumerate(zip(cases, elements * 3, strict=True)):
         random.choice(cast("list[Tensor]", gradients)).view(-1)[(0, -1)[at % 2]] = element
     alone = torch.tensor(elements[0]).half()

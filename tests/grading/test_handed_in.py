@@ -8,6 +8,7 @@ import io
 import json
 import os
 import subprocess
+import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -145,6 +146,8 @@ OUTSIDE = "a link to something outside of what its learner handed in"
 UNREADABLE, NOWHERE = "without any readable file: no notebook", "a link that leads nowhere"
 GOOD, UNHELPFUL, NOTES = answered(), answered(answer=WRONG), notebook(code("x = 1"))
 STARTERS = notebook(code(SETUP), *(code(starter(id), id) for id in ALL))
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+TEXT = {**code(ADVANCE, ID), "cell_type": "markdown"}
 CELLS = [
     code(SETUP),
     code(ADVANCE, ID),
@@ -155,7 +158,7 @@ CELLS = [
 LOST = {
     "scaling.static_step": "its cell was deleted: no code cell has the tag exercise-scaling.static_step",
     "scaling.clip": "its cell no longer defines my_clip_step(scaled_grads, scale, max_norm)",
-    "scaling.unscale": "syntax error in line 2: expected ':'",
+    "scaling.unscale": f"syntax error in line 2: expected ':' (graded by Python {PYTHON})",
 }
 
 # How it is handed in, the exercises that earn all their points (the others earn nothing), and words of reasons.
@@ -209,6 +212,21 @@ CLASS: dict[str, tuple[Write, Iterable[str], Says]] = {
     "steers": (flat(answered(answer=STEERS)), NOTHING, {ID: "ValueError"}),
     "notes": (inside(NOTES, "my notes.ipynb"), NOTHING, {}),
     "empty": (flat(notebook()), NOTHING, each("empty notebook")),
+    "a cell of text": (
+        flat(notebook(code(SETUP), TEXT, code(UNSCALE, "scaling.unscale"))),
+        ("scaling.unscale",),
+        {ID: "its cell is a cell of text: select it, press Y"},
+    ),
+    "two cells": (
+        flat(notebook(code(SETUP), code(WRONG, ID), code(ADVANCE, ID))),
+        ONE,
+        {ID: "2 cells answer this exercise: the last one counts"},
+    ),
+    "many dictionaries": (
+        flat(GOOD.replace('"metadata": {}', '"metadata": {"x": [' + "{}," * 2_000_000 + "1]}", 1)),
+        NOTHING,
+        each("more than 2,000,000 values: clear the outputs"),
+    ),
     "not json": (flat("I could not export it, sorry"), NOTHING, each("its text is not JSON")),
     "odd json": (
         flat(json.dumps({"cells": [None, 3, {"cell_type": "code", "source": {"a": 1}}]})),

@@ -7,6 +7,7 @@ program of its own: with the fork server switched off, that road is tried on Lin
 import os
 import sys
 import sysconfig
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +19,10 @@ from labkit.grading.judge import grading_cases
 from labkit.grading.sandbox import isolation
 from labkit.grading.sandbox import runner as sandbox_runner
 from labkit.grading.sandbox.isolation import NAMES, describe, isolate
+from labkit.grading.sandbox.limits import remove_groups_of_the_dead
 from labkit.grading.sandbox.runner import Runner, scratch
-from labkit.grading.sandbox.supervisor import Isolation
-from labkit.grading.sandbox.worker import Limits
+from labkit.grading.sandbox.supervisor import Isolation, Reply, Worker, supervise
+from labkit.grading.sandbox.worker import Limits, Request
 from labkit.grading.submission import find
 from tests.grading.hand_ins import RIGHT, SETUP, UNSCALE, answered, code, graded, notebook, put
 from tests.grading.hostile import CHEATS, HOSTILE, Row
@@ -128,6 +130,95 @@ def test_lessons_inside_of_what_is_visible_are_hidden_and_others_are_not_seen(
     assert not any(elsewhere.is_relative_to(folder) for folder, visible in seen if visible)
 
 
+@LINUX
+def test_a_link_to_what_all_may_read_says_nothing_of_the_sandbox(tmp_path: Path) -> None:
+    hand_in(tmp_path, "honest", RIGHT)
+    (tmp_path / "null.ipynb").symlink_to("/dev/null")
+    said: list[str] = []
+    rows = grade(find([tmp_path]), 5, Limits(), lesson="06_loss_scaling", progress=said.append)
+    assert {row.student for row in rows} == {"honest", "null"}
+    (first,) = [line for line in said if line.startswith("sandbox of learners' code")]
+    assert "submissions hidden" in first.partition("Missing here")[0]
+
+
+# --- what is said of a limit ---
+
+
+class Clock(Worker):
+    """A worker that takes so many seconds of CPU time and of the queue in each second of the wall's."""
+
+    tells_cpu = True
+
+    def __init__(self, cpu: float, queued: float) -> None:
+        self.cpu, self.queued, self.began = cpu, queued, time.monotonic()
+
+    def read(self, seconds: float) -> bytes | None:
+        time.sleep(min(seconds, 0.01))
+        return None
+
+    def end(self) -> int | None:
+        return None
+
+    def cpu_seconds(self) -> float:
+        return self.cpu * (time.monotonic() - self.began)
+
+    def queued_seconds(self) -> float:
+        return self.queued * (time.monotonic() - self.began)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "queued", "says"),
+    [
+        (0.0, 0.0, "stopped after 0.5 s: it waits for something"),
+        (1.0, 0.0, "stopped after 0.1 s of CPU time"),
+        (0.1, 0.9, "stopped after 0.1 s of CPU time"),
+        (0.15, 0.0, "stopped after 0.5 s: it computes, on a machine that is too busy"),
+    ],
+)
+def test_a_stopped_answer_is_told_what_it_did(
+    cpu: float, queued: float, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a loop on a busy machine nobody says that it waits."""
+    monkeypatch.setattr(Limits, "wall_seconds", 0.5)
+    replies: list[Reply] = []
+    request = Request("loops", [], "f", "f()", [])
+    supervise([request], Limits(seconds=0.1), lambda _: Clock(cpu, queued), replies.append)
+    assert [reply.note for reply in replies] == [says]
+
+
+def test_a_child_that_the_system_kills_for_memory_costs_the_answer() -> None:
+    """The others may go on, and answer as if nothing had happened."""
+
+    class Killed(Clock):
+        def __init__(self) -> None:
+            super().__init__(0.0, 0.0)
+            self.lines = [b"R\n", b'E"asks"\n']
+
+        def read(self, seconds: float) -> bytes | None:
+            return self.lines.pop(0) if self.lines else None
+
+        def out_of_memory(self) -> bool:
+            return not self.lines
+
+    replies: list[Reply] = []
+    request = Request("asks", [], "f", "f()", [])
+    supervise([request], Limits(), lambda _: Killed(), replies.append)
+    (reply,) = replies
+    assert "more than 1024 MiB of memory together" in reply.note
+    assert reply.broken
+
+
+def test_groups_of_a_killed_grading_are_removed_and_others_stay(tmp_path: Path) -> None:
+    names = [f"labkit/grading-{2**22 + 1}", f"labkit/grading-{os.getpid()}", "labkit/learner01"]
+    for kind in ("", "memory"):
+        for name in names:
+            (tmp_path / kind / name).mkdir(parents=True)
+    remove_groups_of_the_dead(tmp_path)
+    for kind in ("", "memory"):
+        left = {path.name for path in (tmp_path / kind / "labkit").iterdir()}
+        assert left == {f"grading-{os.getpid()}", "learner01"}
+
+
 # --- what a submission takes is what all of its processes take ---
 
 FORKS = """
@@ -218,7 +309,7 @@ def no_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
             marks=pytest.mark.slow,
         ),
         # by the clock on the wall
-        pytest.param("while True: pass", "it waits for something", marks=pytest.mark.slow),
+        pytest.param("while True: pass", "it loops without end, or waits", marks=pytest.mark.slow),
         pytest.param(FORGES, "wrote into the channel", marks=pytest.mark.slow),
     ],
 )

@@ -74,6 +74,13 @@ def cpu_seconds(process: int) -> float:
     return 0.0
 
 
+def queued_seconds(process: int) -> float:
+    """Return how long a process was ready to run while others had the processor; 0.0 where unknown. Source: proc(5)."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9
+    return 0.0
+
+
 def _children() -> list[int]:
     try:
         text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()

@@ -86,6 +86,31 @@ def create_control_group(
     return [group / "cgroup.procs" for group in limits]
 
 
+def remove_empty_groups(name: str, root: Path = Path("/sys/fs/cgroup")) -> None:
+    """Remove the control groups of this name that hold no process, in both versions; those in use stay."""
+    for group in (root / name, root / "memory" / name, root / "cpu" / name):
+        with contextlib.suppress(OSError):
+            group.rmdir()
+
+
+def remove_groups_of_the_dead(root: Path = Path("/sys/fs/cgroup")) -> None:
+    """Remove the control groups that gradings left behind which were killed: their names end in a dead process."""
+    for kind in ("labkit", "memory/labkit"):
+        for group in (root / kind).glob("grading-*"):
+            if not Path("/proc", group.name.removeprefix("grading-")).exists():
+                remove_empty_groups(f"labkit/{group.name}", root)
+
+
+def killed_for_memory(events: str) -> int:
+    r"""Return how many processes of a control group were killed for memory, from memory.events or memory.oom_control.
+
+    >>> killed_for_memory("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
+    3
+    """
+    counts = dict(line.split()[:2] for line in events.splitlines() if len(line.split()) > 1)
+    return int(counts.get("oom_kill", 0))
+
+
 def _pages(field: int) -> int:
     """Return the bytes of a field of this process's statm; 0 where the system has no such file."""
     with contextlib.suppress(OSError):

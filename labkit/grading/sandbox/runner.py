@@ -34,6 +34,7 @@ from typing import Any
 import torch
 
 from labkit.course import COURSE
+from labkit.grading.sandbox.limits import remove_groups_of_the_dead
 from labkit.grading.sandbox.supervisor import Isolation, Reply, Worker, supervise
 from labkit.grading.sandbox.worker import Limits, Request, tensor_of
 from labkit.processes import LineProcess, kill_group, start_group
@@ -66,6 +67,7 @@ class Runner:
         self._numbers = itertools.count()
         self._open, self._one_at_a_time = set[socket.socket](), threading.Lock()
         if FORKS:
+            remove_groups_of_the_dead()
             self._control, theirs = socket.socketpair()
             with theirs, (folder / "errors").open("ab") as errors:
                 self._server = start_group(

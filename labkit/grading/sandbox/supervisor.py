@@ -26,7 +26,12 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from labkit.grading.sandbox import descendants, namespaces
-from labkit.grading.sandbox.limits import address_space, create_control_group, resident_memory
+from labkit.grading.sandbox.limits import (
+    address_space,
+    create_control_group,
+    killed_for_memory,
+    resident_memory,
+)
 from labkit.grading.sandbox.worker import CHECK, END, NOTE, RAN, Limits, Request, answer_all
 from labkit.processes import die_with_parent
 
@@ -68,7 +73,12 @@ class Reply:
 
 
 class Worker(ABC):
-    """A process that answers requests."""
+    """A process that answers requests.
+
+    tells_cpu   the system tells its CPU time, so that waiting is known from computing
+    """
+
+    tells_cpu = False
 
     @abstractmethod
     def read(self, seconds: float) -> bytes | None:
@@ -82,9 +92,17 @@ class Worker(ABC):
         """Return the CPU time used so far; 0.0 where the system does not report it."""
         return 0.0
 
+    def queued_seconds(self) -> float:
+        """Return how long it was ready to run while others had the processor; 0.0 where the system does not say."""
+        return 0.0
+
     def memory_left(self) -> int:
         """Return the bytes that it and its descendants may still take; 1 where the system does not report it."""
         return 1
+
+    def out_of_memory(self) -> bool:
+        """Return whether the system killed one of its processes for memory; False where it does not report it."""
+        return False
 
 
 class _BrokenWorker(Exception):
@@ -111,7 +129,10 @@ def supervise(
                 report(_read_reply(worker, unread, limits, reply))
                 left.pop(0)
         except _BrokenWorker as broken:
-            note = str(broken) or _exit_note(worker.end())
+            note = str(broken)
+            if not note:
+                code = worker.end()
+                note = _memory_note(limits) if worker.out_of_memory() else _exit_note(code)
             report(replace(reply, note=note, broken=True, late=isinstance(broken, _LateWorker)))
             left.pop(0)
         finally:
@@ -120,12 +141,16 @@ def supervise(
 
 def _read_reply(worker: Worker, unread: bytearray, limits: Limits, reply: Reply) -> Reply:
     """Fill in a reply from the lines of a worker, up to the one that ends the request."""
-    cpu, started, size = worker.cpu_seconds(), time.monotonic(), 0
+    cpu, queued = worker.cpu_seconds(), worker.queued_seconds()
+    started, size = time.monotonic(), 0
     while True:
         if (end := unread.find(b"\n")) >= 0:
             kind, content = bytes(unread[:1]), unread[1:end].decode("ascii", "replace")
             del unread[: end + 1]
             if kind == END and content == json.dumps(reply.exercise):
+                # the system may have ended a child only, and the others go on
+                if worker.out_of_memory():
+                    raise _BrokenWorker(_memory_note(limits))
                 return reply
             if kind == CHECK:
                 reply.answers.append(content)
@@ -136,11 +161,12 @@ def _read_reply(worker: Worker, unread: bytearray, limits: Limits, reply: Reply)
         elif size > MAX_ANSWERS:
             raise _BrokenWorker(f"no answer: the output has more than {MAX_ANSWERS >> 20} MiB")
         elif worker.memory_left() <= 0:
-            raise _BrokenWorker(
-                f"stopped: its processes took more than {limits.memory >> 20} MiB of memory together"
-            )
+            raise _BrokenWorker(_memory_note(limits))
         else:
-            left = _seconds_left(limits, worker.cpu_seconds() - cpu, time.monotonic() - started)
+            # a busy machine takes nothing from what an answer may take
+            elapsed = time.monotonic() - started - (worker.queued_seconds() - queued)
+            used = worker.cpu_seconds() - cpu if worker.tells_cpu else None
+            left = _seconds_left(limits, used, elapsed)
             more = worker.read(min(left, POLL_SECONDS))
             if more == b"":
                 raise _BrokenWorker
@@ -155,14 +181,30 @@ def _note(kind: bytes, content: str) -> str:
     raise _BrokenWorker("no answer: the code wrote into the channel of the answers")
 
 
-def _seconds_left(limits: Limits, cpu: float, elapsed: float) -> float:
-    if cpu >= limits.seconds:
+def _memory_note(limits: Limits) -> str:
+    return f"stopped: its processes took more than {limits.memory >> 20} MiB of memory together"
+
+
+def _seconds_left(limits: Limits, cpu: float | None, elapsed: float) -> float:
+    """Return how long a worker may go on.
+
+    cpu       seconds of CPU time that it used; None where unknown
+    elapsed   seconds since it began, without those in which it could run and others did
+
+    Raises:
+        _LateWorker: it exceeded a limit; the message says whether it waits, where that is known.
+    """
+    used = cpu or 0.0
+    if used >= limits.seconds:
         raise _LateWorker(f"stopped after {limits.seconds:g} s of CPU time")
     if elapsed >= limits.wall_seconds:
-        raise _LateWorker(
-            f"stopped after {limits.wall_seconds:g} s, {cpu:.0f} s of them CPU time: it waits for something"
-        )
-    return min(limits.seconds - cpu, limits.wall_seconds - elapsed) + 0.01
+        why = "it waits for something"
+        if cpu is None:
+            why = "it loops without end, or waits for something"
+        elif used >= limits.seconds / 2:
+            why = "it computes, on a machine that is too busy"
+        raise _LateWorker(f"stopped after {limits.wall_seconds:g} s: {why}")
+    return min(limits.seconds - used, limits.wall_seconds - elapsed) + 0.01
 
 
 def _exit_note(code: int | None) -> str:
@@ -232,6 +274,15 @@ class _ControlGroup:
                 f"labkit/grading-{os.getpid()}", limits.memory + resident_memory()
             )
         self._entries = [os.open(file, os.O_WRONLY) for file in files]
+        self._events = -1
+        for file in files[:1]:
+            group = file.parent
+            # version 2: the system ends all of its processes together
+            with contextlib.suppress(OSError):
+                (group / "memory.oom.group").write_text("1")
+            for name in ("memory.events", "memory.oom_control"):
+                with contextlib.suppress(OSError):
+                    self._events = os.open(group / name, os.O_RDONLY)
         self._parents = [
             (os.open(file.parents[1], os.O_RDONLY), file.parent.name) for file in files
         ]
@@ -241,8 +292,16 @@ class _ControlGroup:
         for entry in self._entries:
             with contextlib.suppress(OSError):
                 os.write(entry, b"0")
-        for descriptor in [*self._entries, *(parent for parent, _ in self._parents)]:
-            os.close(descriptor)
+        opened = [*self._entries, *(parent for parent, _ in self._parents), self._events]
+        for descriptor in opened:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+    def kills(self) -> int:
+        """Return how many of its processes the system killed for memory; 0 where it does not say."""
+        with contextlib.suppress(OSError, ValueError):
+            return killed_for_memory(os.pread(self._events, 4096, 0).decode())
+        return 0
 
     def remove(self) -> None:
         """Remove the group, if it is empty."""
@@ -253,6 +312,8 @@ class _ControlGroup:
 
 class Forked(Worker):
     """A worker forked from this process."""
+
+    tells_cpu = True
 
     def __init__(
         self,
@@ -265,6 +326,7 @@ class Forked(Worker):
     ) -> None:
         self.grader, (self.channel, write) = grader, os.pipe()
         self.most = limits.memory + resident_memory()
+        self.group, self.kills = group, group.kills()
         self.pid = os.fork()
         if self.pid == 0:
             with contextlib.suppress(BaseException):
@@ -297,6 +359,12 @@ class Forked(Worker):
             if len(processes) > 1
             else self.most
         )
+
+    def queued_seconds(self) -> float:
+        return max(map(descendants.queued_seconds, {self.pid, *descendants.descendants()}))
+
+    def out_of_memory(self) -> bool:
+        return self.group.kills() > self.kills
 
     def end(self) -> int | None:
         if self.pid == 0:
