@@ -31,6 +31,7 @@ from labkit.classroom.marks import (
 )
 from labkit.commands import CommandError, use_course
 from labkit.grading import batch
+from labkit.grading.digests import exercise_digest, lab_digest
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.plan import attempts, implausible_times, late_days
 from labkit.grading.results import GradeRow, GradingLog, best_of, visible, write
@@ -127,20 +128,19 @@ def _grade_class(args: Namespace, submissions: Sequence[Submission]) -> list[Gra
         "lesson": args.lesson,
         "seconds": args.seconds,
         "memory": args.memory,
+        "lab": lab_digest(),
     }
     earlier = args.csv.with_name(f"{args.csv.name}.kept") if args.changed else None
     path = args.csv.with_name(f"{args.csv.name}.part")
     with exclusive_lock(args.csv):
-        log = GradingLog(path, settings, earlier)
+        log = GradingLog(path, settings, earlier, exercise_digest)
+        origin = "where a grading was interrupted" if path.is_file() else "with the last grading"
+        known = log.settings["seed"]
+        seed = known if isinstance(known, int) else secrets.randbits(32)
+        for line in log.begin(seed):
+            _print(line)
         if log.rows:
-            origin = (
-                "where a grading was interrupted" if path.is_file() else "with the last grading"
-            )
             _print(f"going on {origin}, after {len(log.rows)} notebooks")
-        seed = (
-            log.settings["seed"] if isinstance(log.settings["seed"], int) else secrets.randbits(32)
-        )
-        log.begin(seed)
         protect_memory()
         try:
             with one_thread(), _interruptible():

@@ -15,7 +15,8 @@ import io
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,15 @@ from labkit.grading.submission import Submission
 from labkit.records import write_atomic
 from labkit.records.journal import append_line, read_lines
 
-SCHEMA = "labkit.grades/2"
+SCHEMA = "labkit.grades/3"
+BEFORE = "labkit.grades/2"  # without digests: its seed is used, and its rows by the board
+_CHANGED = {
+    "lab": "the lab's grading, Python or torch changed",
+    "lesson": "--lesson changed",
+    "memory": "--memory changed",
+    "schema": "an earlier version of the lab graded them",
+    "seconds": "--seconds changed",
+}
 # the start of a formula, escaped any number of times
 _FORMULA = re.compile(r"'*[=+\-@＝＋－＠\t\r\n]")
 
@@ -75,45 +84,82 @@ def write(rows: Iterable[GradeRow], path: Path) -> None:
 class GradingLog:
     """The rows of a grading in progress: its settings in the first line, then one line for each notebook.
 
+    A later grading uses the rows of an earlier one that are what it would find itself: with the same seed and settings,
+    of an exercise with the same digest. The seed stays even where all else changed.
+
     path       the log's file; None: rows are in memory only
     earlier    where the log of a completed grading is saved for the next one to start from; None: nowhere
-    settings   what two gradings must share to be the same; the log's seed is used where the seed is None
+    settings   what the rows of two gradings must share; the log's seed is used where the seed is None
+    digest     (exercise, seed) -> what its rows depend on beside the answers
     """
 
     def __init__(
-        self, path: Path | None, settings: Mapping[str, object], earlier: Path | None = None
+        self,
+        path: Path | None,
+        settings: Mapping[str, object],
+        earlier: Path | None = None,
+        digest: Callable[[str, int], str] = lambda exercise, seed: "",
     ) -> None:
         self.path, self.earlier, self.settings = path, earlier, {"schema": SCHEMA, **settings}
         self.rows: dict[str, list[GradeRow]] = {}
         self._requested = set[str]()
-        lines = _log_lines(path) or _log_lines(earlier)
-        seed = (
-            lines[0]["seed"]
-            if lines and {**lines[0], "seed": settings["seed"]} == self.settings
-            else None
-        )
-        if isinstance(seed, int) and settings["seed"] in (None, seed):
-            self.settings = lines[0]
-            for line in lines[1:]:
-                self.rows.setdefault(str(line["notebook"]), []).extend(
-                    GradeRow(*row) for row in line["rows"]
-                )
+        self._digest = digest
+        self._before = _log_lines(path) or _log_lines(earlier)
+        seed = self._before[0].get("seed") if self._before else None
+        if not isinstance(seed, int) or settings["seed"] not in (None, seed):
+            self._before = []
+        elif settings["seed"] is None:
+            self.settings["seed"] = seed
 
-    def begin(self, seed: int) -> None:
-        """Write the log anew, without damaged lines."""
+    def begin(self, seed: int) -> list[str]:
+        """Read the earlier rows, and write the log anew without damaged lines.
+
+        Returns:
+            A sentence for each reason why earlier rows are graded again.
+        """
         self.settings["seed"] = seed
+        words = self._read()
         if self.path is not None:
             self._write(self.path)
+        return words
+
+    def _read(self) -> list[str]:
+        if not self._before:
+            return []
+        first, *lines = self._before
+        names = sorted((first.keys() | self.settings.keys()) - {"seed"})
+        other = [name for name in names if first.get(name) != self.settings.get(name)]
+        if other:
+            return [f"graded again, with the same seed, as {_CHANGED.get(n, n)}" for n in other]
+        changed = Counter[str]()
+        for line in lines:
+            rows = [GradeRow(*row) for row in line["rows"]]
+            digests = line.get("digests", {})
+            same = [row for row in rows if digests.get(row.exercise, "") == self._of(row.exercise)]
+            changed.update(row.exercise for row in rows if row not in same)
+            if same:
+                self.rows.setdefault(str(line["notebook"]), []).extend(same)
+        return [
+            f"graded again, as the exercise changed: {exercise} ({count} rows)"
+            for exercise, count in changed.items()
+        ]
+
+    def _of(self, exercise: str) -> str:
+        return self._digest(exercise, int(str(self.settings["seed"])))
 
     def _write(self, path: Path) -> None:
-        lines = [self.settings, *(_line(key, rows) for key, rows in self.rows.items())]
+        lines = [self.settings, *(self._line(key, rows) for key, rows in self.rows.items())]
         write_atomic(path, "".join(json.dumps(line) + "\n" for line in lines).encode())
 
     def add(self, notebook: str, rows: Sequence[GradeRow]) -> None:
         """Append the rows of a notebook."""
         self.rows.setdefault(notebook, []).extend(rows)
         if self.path is not None:
-            append_line(self.path, _line(notebook, rows))
+            append_line(self.path, self._line(notebook, rows))
+
+    def _line(self, notebook: str, rows: Sequence[GradeRow]) -> dict[str, object]:
+        digests = {row.exercise: self._of(row.exercise) for row in rows}
+        return {"notebook": notebook, "rows": [astuple(row) for row in rows], "digests": digests}
 
     def all_rows(self, notebooks: Iterable[str]) -> list[GradeRow]:
         """Return the rows of these notebooks, in order."""
@@ -155,14 +201,10 @@ def logged_rows(path: Path) -> list[GradeRow]:
     return in_order({(row.student, row.exercise): row for row in rows}.values())
 
 
-def _line(notebook: str, rows: Sequence[GradeRow]) -> dict[str, object]:
-    return {"notebook": notebook, "rows": [astuple(row) for row in rows]}
-
-
 def _log_lines(path: Path | None) -> list[dict[str, Any]]:
     """Return the lines of a grading's log; [] if there is no such file, or it is another."""
     lines = read_lines(path) if path is not None else []
-    return lines if lines and lines[0].get("schema") == SCHEMA else []
+    return lines if lines and lines[0].get("schema") in (SCHEMA, BEFORE) else []
 
 
 def visible(text: str) -> str:

@@ -1,0 +1,80 @@
+"""Gradings that start from an earlier one: which rows they use again, and what they say of the others."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from labkit.cli import main
+from labkit.commands import grade as command
+from labkit.grading import EXERCISES, digests
+from labkit.grading.digests import exercise_digest, lab_digest
+from tests.grading.hand_ins import NOTEBOOK, notebook, put, solved
+
+ID, OTHER = "scaling.advance", "scaling.clip"
+
+
+def graded(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:
+    """Grade one solved lesson again, and return the lines on the screen."""
+    put(folder / "class" / "ada" / NOTEBOOK, notebook(*solved()))
+    words = ["grade", str(folder / "class"), "--csv", str(folder / "g.csv"), "--changed", *options]
+    assert main(words) == 0
+    return capsys.readouterr().err.splitlines()
+
+
+def seed_in(lines: list[str]) -> str:
+    (line,) = [line for line in lines if " repeats it" in line]
+    return line.partition("--seed ")[2].split()[0]
+
+
+def test_a_changed_exercise_alone_is_graded_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = graded(tmp_path, capsys)
+    again = graded(tmp_path, capsys)
+    assert not [line for line in again if line.startswith(("[", "graded again"))]
+    monkeypatch.setattr(
+        command, "exercise_digest", lambda id, seed: exercise_digest(id, seed) + id[: id == OTHER]
+    )
+    changed = graded(tmp_path, capsys)
+    assert "graded again, as the exercise changed: scaling.clip (1 rows)" in changed
+    assert "[1/1] ada: 10 of 10" in changed
+    assert seed_in(first) == seed_in(again) == seed_in(changed)
+
+
+def test_other_limits_keep_the_seed_and_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = graded(tmp_path, capsys)
+    slower = graded(tmp_path, capsys, "--seconds", "30")
+    assert "graded again, with the same seed, as --seconds changed" in slower
+    assert "[1/1] ada: 50 of 50" in slower
+    monkeypatch.setattr(command, "lab_digest", lambda: "another lab")
+    other = graded(tmp_path, capsys, "--seconds", "30")
+    assert any("as the lab's grading, Python or torch changed" in line for line in other)
+    assert seed_in(first) == seed_in(slower) == seed_in(other)
+
+
+def test_a_digest_changes_with_what_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    exercise = EXERCISES[ID]
+    more = tuple(replace(check, points=check.points + 1) for check in exercise.checks)
+    fewer = tuple(
+        replace(check, cases=lambda random, draw=check.cases: draw(random)[:-1])
+        for check in exercise.checks
+    )
+    versions = [
+        exercise,
+        replace(exercise, checks=more),
+        replace(exercise, checks=fewer),
+        replace(exercise, reference=lambda state, found_inf, config: state),
+        replace(exercise, mistakes=exercise.mistakes[1:]),
+        replace(exercise, ulps=2),
+    ]
+    found = []
+    for version in versions:
+        monkeypatch.setattr(digests, "EXERCISES", {ID: version})
+        exercise_digest.cache_clear()
+        found.append(exercise_digest(ID, 3))
+    exercise_digest.cache_clear()
+    assert len(set(found)) == len(versions)
+    assert lab_digest() == lab_digest()
