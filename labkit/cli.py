@@ -708,6 +708,11 @@ COMMANDS: dict[str, Command] = {
                 help="grade only what has changed since the last grading",
             ),
             Argument(
+                "--old-forms",
+                action="store_true",
+                help="grade answers to former forms of exercises by these, which libraries answer",
+            ),
+            Argument(
                 "--take",
                 choices=("last", "best"),
                 help="which of several notebooks of a lesson to grade (default: any with answers)",

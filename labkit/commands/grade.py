@@ -129,6 +129,7 @@ def _grade_class(args: Namespace, submissions: Sequence[Submission]) -> list[Gra
         "seconds": args.seconds,
         "memory": args.memory,
         "lab": lab_digest(),
+        "old_forms": args.old_forms,
     }
     earlier = args.csv.with_name(f"{args.csv.name}.kept") if args.changed else None
     path = args.csv.with_name(f"{args.csv.name}.part")
@@ -154,6 +155,7 @@ def _grade_class(args: Namespace, submissions: Sequence[Submission]) -> list[Gra
                         progress=_print,
                         log=log,
                         output=args.csv.parent,
+                        old_forms=args.old_forms,
                     )
                     for attempt in attempts(submissions, args.take, args.due)
                 ]

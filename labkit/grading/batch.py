@@ -19,10 +19,19 @@ from functools import lru_cache
 from pathlib import Path
 
 from labkit.grading.exercise import Exercise
+from labkit.grading.exercises import EXERCISES
+from labkit.grading.former import former_of
 from labkit.grading.grade import Grade, as_json
 from labkit.grading.judge import CaseSet, grading_cases, judge
 from labkit.grading.plan import plan
-from labkit.grading.program import Deleted, Unreadable, bare, program_of, which_counts
+from labkit.grading.program import (
+    Deleted,
+    Unreadable,
+    bare,
+    parameters_of,
+    program_of,
+    which_counts,
+)
 from labkit.grading.results import GradeRow, GradingLog, key_of, visible
 from labkit.grading.sandbox import isolation
 from labkit.grading.sandbox.runner import Runner, packed, scratch
@@ -55,6 +64,7 @@ def grade(
     progress: Progress = lambda line: None,
     log: GradingLog | None = None,
     output: Path | None = None,
+    old_forms: bool = False,
 ) -> list[GradeRow]:
     """Return the rows of all submissions, by student and in the order of the course; `workers` of them run at once.
 
@@ -62,6 +72,7 @@ def grade(
     progress   is called with a line for each notebook, and with notices for the teacher
     log        stores rows as they are produced; rows that it already holds are not produced again
     output     the folder of the grades, which learners' code must not reach
+    old_forms  grade answers in the form of an earlier release by that form
     """
     todo = plan(submissions, lesson)
     for line in _ignored(submissions, todo):
@@ -76,7 +87,8 @@ def grade(
     with scratch() as folder, Runner(limits, folder) as runner, _Pool(runner, workers) as pool:
         private = [one.path for one, _ in todo if one.path is not None and _is_file(one.path)]
         progress(isolation.describe(isolation.isolate(runner, private, output or folder)))
-        grader, pending = _Grader(runner, Trainings(runner, workers), seed), list[Judged]()
+        grader = _Grader(runner, Trainings(runner, workers), seed, old_forms)
+        pending = list[Judged]()
         jobs = [pool.submit(grader.run, one, exercises) for one, exercises in left if exercises]
         for number, job in enumerate(as_completed(jobs), start=1):
             new = job.result()
@@ -140,8 +152,11 @@ class _Pool(ThreadPoolExecutor):
 class _Grader:
     """The grading of single notebooks; several threads may use it at once."""
 
-    def __init__(self, runner: Runner, trainings: Trainings, seed: int) -> None:
+    def __init__(
+        self, runner: Runner, trainings: Trainings, seed: int, old_forms: bool = False
+    ) -> None:
         self.runner, self.trainings, self.seed = runner, trainings, seed
+        self.old_forms = old_forms
         self._shared = SharedReplies(runner)
 
     def run(self, submission: Submission, exercises: Sequence[Exercise]) -> Judged:
@@ -151,6 +166,11 @@ class _Grader:
         them may have filled a table, changed a setting, or bound a name by `exec`. The better reply counts.
         """
         programs, replies = dict[str, list[str]](), dict[str, Reply]()
+        if self.old_forms:
+            exercises = [
+                former_of(exercise) if _is_former(submission, exercise) else exercise
+                for exercise in exercises
+            ]
         for exercise in exercises:
             try:
                 programs[exercise.id] = sliced(submission, exercise)
@@ -194,8 +214,12 @@ class _Grader:
     def row(self, one: Submission, exercise: Exercise, reply: Reply) -> GradeRow:
         """Return the row of a reply."""
         grade = self._grade(exercise, reply)
-        if grade.verdicts and (several := which_counts(one.cells, exercise)):
-            grade = replace(grade, note="; ".join(filter(None, [grade.note, several])))
+        remarks = [grade.note, which_counts(one.cells, exercise)]
+        if EXERCISES[exercise.id].former and _is_former(one, EXERCISES[exercise.id]):
+            how = "graded by it" if self.old_forms else "--old-forms grades it"
+            remarks.append(f"this is the form of an earlier release: {how}")
+        if grade.verdicts:
+            grade = replace(grade, note="; ".join(filter(None, remarks)))
         reason = visible(grade.reason)
         return GradeRow(
             one.student,
@@ -266,6 +290,16 @@ class SharedReplies:
         return future.result()
 
 
+def _is_former(submission: Submission, exercise: Exercise) -> bool:
+    """Return whether an answer has the form that its exercise had in an earlier release, by its text."""
+    if not exercise.former:
+        return False
+    with suppress(Unreadable):
+        count = parameters_of(sliced(submission, exercise), exercise.entry)
+        return count == len(exercise.parameters) - len(exercise.former)
+    return False
+
+
 def sliced(submission: Submission, exercise: Exercise, *, whole: bool = False) -> list[str]:
     """Return the program of an answer; see `program_of`.
 
@@ -300,7 +334,6 @@ def request_of(cases: CaseSet, program: list[str]) -> Request:
         exercise.call,
         _packed_cases(cases),
         dict(exercise.provides),
-        exercise.withheld,
         exercise.may_change,
         exercise.run_by,
     )

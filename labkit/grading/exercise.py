@@ -15,18 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
-import numpy as np
-import torch
-
 Case: TypeAlias = tuple[object, ...]
 """The arguments of one call."""
 
 Rows: TypeAlias = tuple[tuple[str, str], ...]
 """Names and texts, shown as a table of two columns."""
-
-
-CASTS_TO_FP16 = (np.float16, torch.float16, torch.Tensor.half, torch.HalfTensor)
-"""FP16 in numpy and torch: withheld in exercises on rounding to FP16 or decoding it."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +160,7 @@ class Exercise:
     codes       True: its whole numbers are codes, and shown in hexadecimal
     two_zeros   True: -0 and 0 are two answers
     provides    names that exist at grading even if the notebook's own imports are gone
-    withheld    functions and types that solve the exercise, and so must not be called
+    former      the last arguments of the calls that a former form of the exercise had: it was called without them
     may_change  names of the arguments that an answer should change; all others must be unchanged after the call
     run_by      (answer, *case) -> what is judged: it calls the answer; None: the answer is called with the case
     trained     the trainings that decide what answers are worth; None: the answers themselves do
@@ -191,7 +184,7 @@ class Exercise:
     two_zeros: bool = False
     codes: bool = False
     provides: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    withheld: tuple[object, ...] = ()
+    former: tuple[object, ...] = ()
     may_change: tuple[str, ...] = ()
     aside: Callable[..., Rows] = _no_rows
     run_by: Callable[..., object] | None = None

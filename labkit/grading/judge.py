@@ -16,7 +16,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -73,7 +73,7 @@ def check(exercise_id: str, function: object) -> Grade:
     exercise = find_exercise(exercise_id)
     case_set = visible_cases(exercise)
     with _progress(exercise):
-        answers = answers_of(case_set, function, exercise.withheld)
+        answers = answers_of(case_set, function)
     grade = judge(case_set, answers)
     log_answer(grade, function)
     return replace(grade, help=_help(grade))
@@ -137,7 +137,7 @@ def earned(exercise_id: str, function: object, seed: int) -> int:
     exercise = find_exercise(exercise_id)
     case_set = grading_cases(exercise, seed)
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), warnings.catch_warnings():
-        grade = judge(case_set, answers_of(case_set, function, exercise.withheld))
+        grade = judge(case_set, answers_of(case_set, function))
     if current_journal() is not None:
         display(HTML(as_html(grade)))  # type: ignore[no-untyped-call]
     return grade.points
@@ -171,12 +171,10 @@ def draw_cases(exercise: Exercise, check: Check, seed: int) -> list[Case]:
     return check.cases(random.Random(f"{seed} {exercise.id} {check.name}"))
 
 
-def answers_of(
-    case_set: CaseSet, function: object, withheld: Sequence[object] = ()
-) -> list[list[Json]]:
-    """Return the answers of `function` to every case of every check; it must not call what is `withheld`."""
+def answers_of(case_set: CaseSet, function: object) -> list[list[Json]]:
+    """Return the answers of `function` to every case of every check."""
     exercise = case_set.exercise
-    rules = (withheld, exercise.may_change, exercise.run_by)
+    rules = (exercise.may_change, exercise.run_by)
     return [
         [answer_case(function, exercise.call, case, *rules) for case in cases]
         for cases in case_set.cases
@@ -281,7 +279,10 @@ def _verdict(
 def _counter_example(
     exercise: Exercise, check: Check, case: Case, right: object, answer: object, mismatch: str
 ) -> CounterExample:
-    values = [] if exercise.run_by else [_text(exercise, load(dump(argument))) for argument in case]
+    arguments = [] if exercise.run_by else [load(dump(argument)) for argument in case]
+    # a code comes first; widths and counts after it are numbers
+    values = [_text(exercise, value) for value in arguments[:1]]
+    values += [show(value) for value in arguments[1:]]
     # reveals no right answer
     expected = check.name if isinstance(right, Outcome) else _text(exercise, right)
     got = _text(exercise, answer)
@@ -354,7 +355,7 @@ def problems(lesson: Lesson) -> list[str]:
 
 def _faults(exercise: Exercise) -> Iterator[str]:
     paper = visible_cases(exercise)
-    right = judge(paper, answers_of(paper, exercise.reference, exercise.withheld))
+    right = judge(paper, answers_of(paper, exercise.reference))
     if right.points < right.out_of:
         yield f"the solution earns {right.points} of {right.out_of} points"
     for known in exercise.mistakes:

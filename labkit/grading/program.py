@@ -141,6 +141,27 @@ def which_counts(cells: Iterable[CodeCell], exercise: Exercise) -> str:
     return f"{answers} cells answer this exercise: the last one counts" if answers > 1 else ""
 
 
+def parameters_of(program: Sequence[str], entry: str) -> int | None:
+    """Return how many arguments a program's function takes by position; None if that cannot be read from its text.
+
+    >>> parameters_of(["def f(a, b=1): ..."], "f"), parameters_of(["def f(*a): ..."], "f")
+    (2, None)
+    """
+    found = None
+    for source in program:
+        for node in [] if _syntax_problem(source) else ast.parse(source).body:
+            arguments = None
+            if isinstance(node, ast.FunctionDef) and node.name == entry:
+                arguments = node.args
+            elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
+                names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+                arguments = node.value.args if entry in names else None
+            if arguments is not None:
+                count = len(arguments.posonlyargs) + len(arguments.args)
+                found = None if arguments.vararg else count
+    return found
+
+
 def defines(cells: Iterable[CodeCell], exercise: Exercise) -> bool:
     """Return whether some cell, of any tag, holds an answer to the exercise that is not the starter."""
     return any(

@@ -32,6 +32,7 @@ _CHANGED = {
     "lab": "the lab's grading, Python or torch changed",
     "lesson": "--lesson changed",
     "memory": "--memory changed",
+    "old_forms": "--old-forms changed",
     "schema": "an earlier version of the lab graded them",
     "seconds": "--seconds changed",
 }

@@ -107,7 +107,7 @@ def find(paths: Iterable[Path], refused: Mapping[Path, str] | None = None) -> li
     refused   path -> why the file could not be unpacked from an archive: the reason in its student's rows
 
     Raises:
-        FileNotFoundError: a path does not exist, or nobody handed in a notebook.
+        FileNotFoundError: a path does not exist, or there is no notebook at all.
         ValueError: a single file is no notebook.
     """
     found: list[Submission] = []

@@ -2,74 +2,104 @@
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
+from typing import cast
 
-import numpy as np
-
-from labkit.formats import BF16, E5M2, FP16, FP32, decode, next_up, ulp
-from labkit.grading.difference import bits_of_code, show_number
+from labkit.formats import BF16, E5M2, FP16, FP32, decode
+from labkit.grading.difference import show_number
 from labkit.grading.draws import always
-from labkit.grading.exercise import CASTS_TO_FP16, Case, Check, Exercise, Rows, wrong
+from labkit.grading.exercise import Case, Check, Exercise, Rows, mistake, wrong
 from labkit.grading.solutions import Solutions
 
 solution = Solutions(__file__)
 
 # --- numbers.decode ---
 
+FP16_FIELDS = (5, 10, 15)
+"""Exponent bits, significand bits and bias of FP16: the last arguments of a case."""
+
 
 def _codes(random: Random, low: int, high: int, count: int) -> list[Case]:
-    """Codes of either sign whose other fifteen bits lie in low <= bits < high."""
-    return [(random.choice((0, 0x8000)) | random.randrange(low, high),) for _ in range(count)]
+    """FP16 codes of either sign whose other fifteen bits lie in low <= bits < high."""
+    codes = [random.choice((0, 0x8000)) | random.randrange(low, high) for _ in range(count)]
+    return [(code, *FP16_FIELDS) for code in codes]
+
+
+def _fields(random: Random) -> tuple[int, int, int]:
+    """Return the widths and the bias of an unusual format: its bias is not 2^(exponent_bits - 1) - 1."""
+    exponent_bits = random.randrange(3, 9)
+    usual = 2 ** (exponent_bits - 1) - 1
+    bias = usual + random.choice((-1, 1)) * random.randrange(1, 20)
+    return exponent_bits, random.randrange(3, 14), bias
+
+
+def _in_formats(
+    random: Random, count: int, field: Callable[[int], int], significands: Sequence[int] = ()
+) -> list[Case]:
+    """Return codes of formats that are drawn, of either sign.
+
+    field         largest exponent field -> the exponent field of the code
+    significands  of the codes, counted from the end where negative; (): any
+    """
+    cases: list[Case] = []
+    for number in range(count):
+        exponent_bits, significand_bits, bias = _fields(random)
+        steps = 2**significand_bits
+        exponent = field(2**exponent_bits - 1)
+        significand = random.randrange(1, steps)
+        if significands:
+            significand = significands[number % len(significands)] % steps
+        sign = random.choice((0, 1)) << exponent_bits + significand_bits
+        code = sign | exponent << significand_bits | significand
+        cases.append((code, exponent_bits, significand_bits, bias))
+    return cases
 
 
 def _normal(random: Random) -> list[Case]:
-    """1 and -2, then any: exponent field 1 to 30."""
-    return [(0x3C00,), (0xC000,), (0x3E00,), *_codes(random, 0x0401, 0x7C00, 8)]
+    """1 and -2, then any: exponent field 1 to 30; the same of other formats."""
+    first: list[Case] = [(code, *FP16_FIELDS) for code in (0x3C00, 0xC000, 0x3E00)]
+    drawn = _in_formats(random, 6, lambda last: random.randrange(1, last))
+    ends = _in_formats(random, 2, lambda last: last - 1, (-1,))
+    return [*first, *_codes(random, 0x0401, 0x7C00, 4), *drawn, *ends]
 
 
 def _subnormal(random: Random) -> list[Case]:
     """Exponent field 0: both zeros, the smallest, the largest, and some between."""
-    return [
-        (0x0000,),
-        (0x8000,),
-        (0x0001,),
-        (0x03FF,),
-        (0x83FF,),
-        *_codes(random, 0x0002, 0x03FF, 6),
-    ]
+    first: list[Case] = [(code, *FP16_FIELDS) for code in (0x0000, 0x8000, 0x0001, 0x03FF, 0x83FF)]
+    drawn = _in_formats(random, 6, lambda last: 0, (0, 1, -1))
+    return [*first, *_codes(random, 0x0002, 0x03FF, 3), *drawn]
 
 
 def _special(random: Random) -> list[Case]:
-    """Exponent field 31."""
-    return [
-        (0x7C00,),
-        (0xFC00,),
-        (0x7E00,),
-        (0x7FFF,),
-        (0xFFFF,),
-        *_codes(random, 0x7C01, 0x8000, 4),
-    ]
+    """The last exponent field."""
+    first: list[Case] = [(code, *FP16_FIELDS) for code in (0x7C00, 0xFC00, 0x7E00, 0x7FFF, 0xFFFF)]
+    drawn = _in_formats(random, 6, lambda last: last, (0, 0, 1, -1))
+    return [*first, *_codes(random, 0x7C01, 0x8000, 2), *drawn]
 
 
 def _all_kinds(random: Random) -> list[Case]:
-    return [
-        (0x0400,),
-        (0x7BFF,),
-        (0xFBFF,),
-        (0x8001,),
-        (0xFC00,),
-        (0x7C01,),
-        *_codes(random, 0x0002, 0x7C00, 60),
+    first: list[Case] = [
+        (code, *FP16_FIELDS) for code in (0x0400, 0x7BFF, 0xFBFF, 0x8001, 0xFC00, 0x7C01)
     ]
+    drawn = _in_formats(random, 30, lambda last: random.choice((0, last, random.randrange(last))))
+    return [*first, *_codes(random, 0x0002, 0x7C00, 30), *drawn]
+
+
+def _cut(code: int, exponent_bits: int, significand_bits: int, bias: int) -> Rows:
+    """Return the bits of a code, cut into its three fields."""
+    bits = f"{code:0{1 + exponent_bits + significand_bits}b}"
+    exponent, significand = bits[1 : 1 + exponent_bits], bits[1 + exponent_bits :]
+    return (("in bits", f"S {bits[0]}  E {exponent}  F {significand}"),)
 
 
 DECODE = Exercise(
     id="numbers.decode",
-    notes="""The sixteen bits of an FP16 number, read by hand.
+    notes="""The bits of a number, read by hand: of FP16, and of formats with widths and a bias of their own.
 
-    The point: one formula for normal numbers, one for exponent field 0, and a last field that is no number at all.
-    Oracle in the tests: numpy's float16, on all 65,536 codes.""",
+    The point: one formula for normal numbers, one for exponent field 0, and a last field that is no number at all. Such
+    a bias is what no library of the lab decodes, so that nothing is forbidden.
+    Oracle in the tests: numpy's float16, on all 65,536 codes; labkit.formats, times a power of two.""",
     checks=(
         Check("normal numbers", 2, _normal),
         Check("zero and the subnormal numbers", 2, _subnormal),
@@ -81,74 +111,77 @@ DECODE = Exercise(
             "forgets the hidden 1",
             "this is what forgetting the hidden 1 gives. A normal number is 1.F, and the 1 "
             "is not stored.",
-            replace=("1 + significand", "significand"),
+            replace=("(1 + significand", "(significand"),
         ),
         wrong(
             "forgets subnormals",
             "this is what reading exponent field 0 like the others gives. There the hidden 1 "
             "is gone, so that zero can be written.",
-            replace=("2.0**-14 * (significand / 1024)", "2.0**-15 * (1 + significand / 1024)"),
+            replace=("if exponent == 0", "if False"),
         ),
         wrong(
             "subnormals one binade too low",
-            "this is what 2^(0 - 15) gives for exponent field 0. It shares the "
-            "exponent of field 1, which is -14.",
-            replace=("2.0**-14", "2.0**-15"),
+            "this is what 2^(0 - bias) gives for exponent field 0. It shares the "
+            "exponent of field 1, which is 1 - bias.",
+            replace=("(1 - bias)", "(-bias)"),
         ),
         wrong(
-            "has a bias of 16",
-            "this is what a bias of 16, half of 32, gives. It is 15: one less than half.",
-            replace=("exponent - 15", "exponent - 16"),
+            "answers for FP16",
+            "this reads every code as one of FP16. The widths and the bias are arguments.",
+            lambda code, *_: solution.my_decode(code, *FP16_FIELDS),
         ),
         wrong(
-            "has the bias of FP32",
-            "this is what a bias of 127 gives, which is FP32's. With five exponent bits it is 15.",
-            replace=("exponent - 15", "exponent - 127"),
+            "has the bias of FP16",
+            "this has FP16's bias, 15, in every format. Here the bias is an argument.",
+            replace=(("(exponent - bias)", "(exponent - 15)"), ("(1 - bias)", "(-14)")),
         ),
         wrong(
-            "divides by 1023",
-            "this is what dividing the significand by 1023, its largest value, gives. Ten bits "
+            "has the usual bias",
+            "this has the usual bias, 2^(exponent_bits - 1) - 1. A format may have another one: it is "
+            "an argument.",
+            lambda code, e, s, bias: solution.my_decode(code, e, s, 2 ** (e - 1) - 1),
+        ),
+        wrong(
+            "adds the bias",
+            "this adds the bias. It is stored with the exponent: subtract it.",
+            replace=(("(exponent - bias)", "(exponent + bias)"), ("(1 - bias)", "(1 + bias)")),
+        ),
+        wrong(
+            "divides by the largest significand",
+            "this is what dividing the significand by its largest value, 1023 in FP16, gives. Ten bits "
             "make 1024 steps.",
-            replace=(
-                ("(significand / 1024)", "(significand / 1023)"),
-                ("1 + significand / 1024", "1 + significand / 1023"),
-            ),
+            replace=("steps = 2**significand_bits", "steps = 2**significand_bits - 1"),
         ),
         wrong(
             "ignores the sign",
-            "this is what leaving out the sign bit gives: it is the highest of the sixteen, code "
-            ">> 15.",
+            "this is what leaving out the sign bit gives: it is the highest of all.",
             replace=("-1.0 if sign else 1.0", "1.0"),
         ),
         wrong(
             "reads a signed integer",
             "this is what reading the code as a signed integer first gives. Integers work "
             "like that; here the sign bit changes the sign and nothing else.",
-            lambda code: (
-                -solution.my_decode(0x10000 - code) if code > 0x8000 else solution.my_decode(code)
+            lambda code, e, s, bias: (
+                -solution.my_decode((2 << e + s) - code, e, s, bias)
+                if code > 1 << e + s
+                else solution.my_decode(code, e, s, bias)
             ),
         ),
         wrong(
-            "reads BF16",
-            "this is what eight exponent bits and seven significand bits give. That is BF16; FP16 has "
-            "five and ten.",
-            lambda code: float(np.array(code << 16, np.uint32).view(np.float32)),
-        ),
-        wrong(
             "knows no infinity",
-            "this is what reading exponent field 31 like the others gives: numbers beyond "
-            "65504. It is kept for infinity and NaN.",
-            replace=("exponent == 31", "exponent == 32"),
+            "this is what reading the last exponent field like the others gives: numbers beyond "
+            "the largest. It is kept for infinity and NaN.",
+            replace=("exponent == 2**exponent_bits - 1", "exponent == 2**exponent_bits"),
         ),
         wrong(
             "knows no NaN",
-            "this is what taking all of exponent field 31 for infinity gives. With any significand "
+            "this is what taking all of the last exponent field for infinity gives. With any significand "
             "bit set it is NaN.",
             replace=("math.nan if significand else ", ""),
         ),
         wrong(
             "infinity without a sign",
-            "this is what forgetting the sign of infinity gives: 0xFC00 is -inf.",
+            "this is what forgetting the sign of infinity gives: 0xFC00 of FP16 is -inf.",
             replace=("direction * math.inf", "math.inf"),
         ),
         wrong(
@@ -163,54 +196,82 @@ DECODE = Exercise(
     ),
     two_zeros=True,
     codes=True,
-    withheld=(decode, *CASTS_TO_FP16, struct.unpack),
-    aside=lambda code: (("in bits", bits_of_code(code)),),
+    former=FP16_FIELDS,
+    aside=_cut,
 )
 
 # --- numbers.ulp ---
 
+FP16_ENDS = (10, -14)
+"""Significand bits and smallest exponent of FP16: the last arguments of a case."""
+
 
 def _values(codes: list[int]) -> list[Case]:
-    return [(float(value),) for value in decode(codes, FP16)]
+    return [(float(value), *FP16_ENDS) for value in decode(codes, FP16)]
+
+
+def _elsewhere(
+    random: Random, count: int, significands: Callable[[int], int], below: int = 0
+) -> list[Case]:
+    """Return numbers of formats that are drawn, at or above the smallest normal number.
+
+    significands  the number of significands -> one of them
+    below         the largest distance of the exponent from the smallest; 0: any
+    """
+    cases: list[Case] = []
+    for _ in range(count):
+        significand_bits, emin = random.randrange(2, 24), random.randrange(-40, 3)
+        exponent = emin + random.randrange(below or 40)
+        steps = 2**significand_bits
+        x = 2.0**exponent * (1 + significands(steps) / steps)
+        cases.append((x, significand_bits, emin))
+    return cases
 
 
 def _at_powers_of_two(random: Random) -> list[Case]:
-    return [(1.0,), (0.5,), (1024.0,), *((2.0 ** random.randrange(-13, 16),) for _ in range(4))]
+    powers = [1.0, 0.5, 1024.0, *(2.0 ** random.randrange(-13, 16) for _ in range(3))]
+    fp16: list[Case] = [(x, *FP16_ENDS) for x in powers]
+    return [*fp16, *_elsewhere(random, 4, lambda steps: 0)]
 
 
 def _between(random: Random) -> list[Case]:
     """Above and below 1, where a logarithm changes its sign."""
-    return _values(
-        [
-            random.randrange(low + 1, low + 0x0400)
-            for low in (0x3C00, 0x3800, 0x2C00, 0x5000, 0x7800)
-        ]
-    )
+    codes = [
+        random.randrange(low + 1, low + 0x0400) for low in (0x3C00, 0x3800, 0x2C00, 0x5000, 0x7800)
+    ]
+    others = _elsewhere(random, 4, lambda steps: random.randrange(1, steps))
+    return [*_values(codes), *others]
 
 
 def _below_zero(random: Random) -> list[Case]:
-    return _values([0xBC00, *(random.randrange(0x8800, 0xFC00) for _ in range(5))])
+    fp16 = _values([0xBC00, *(random.randrange(0x8800, 0xFC00) for _ in range(4))])
+    others = _elsewhere(random, 4, random.randrange)
+    return [*fp16, *((-cast(float, x), *ends) for x, *ends in others)]
 
 
 def _small(random: Random) -> list[Case]:
     """Zero, the smallest normal number and subnormal ones."""
-    return _values(
-        [0x0000, 0x8000, 0x0400, 0x0001, *(random.randrange(0x0002, 0x0400) for _ in range(4))]
-    )
+    codes = [0x0000, 0x8000, 0x0400, 0x0001, *(random.randrange(0x0002, 0x0400) for _ in range(3))]
+    others: list[Case] = []
+    for _ in range(3):
+        significand_bits, emin = random.randrange(3, 24), random.randrange(-40, 3)
+        unit = 2.0 ** (emin - significand_bits)
+        numbers = (0.0, unit, unit * random.randrange(2, 2**significand_bits), 2.0**emin)
+        others += [(x, significand_bits, emin) for x in numbers]
+    return [*_values(codes), *others]
 
 
 def _anywhere(random: Random) -> list[Case]:
-    return _values(
-        [random.choice((0, 0x8000)) | random.randrange(0x7C00) for _ in range(40)]
-        + [0x7BFF, 0x8001]
-    )
+    codes = [random.choice((0, 0x8000)) | random.randrange(0x7C00) for _ in range(20)]
+    return [*_values([*codes, 0x7BFF, 0x8001]), *_elsewhere(random, 20, random.randrange)]
 
 
 ULP = Exercise(
     id="numbers.ulp",
-    notes="""How far FP16's numbers are apart.
+    notes="""How far the numbers of a format are apart.
 
-    The point: the spacing follows from the binade alone, doubles with every power of two, and stops shrinking at 2^-14.
+    The point: the spacing follows from the binade alone, doubles with every power of two, and stops shrinking at the
+    smallest exponent. Formats are drawn whose two ends belong to none of a library's.
     Oracle in the tests: numpy's `spacing` on float16.""",
     checks=(
         Check("at powers of two", 1, _at_powers_of_two),
@@ -224,13 +285,18 @@ ULP = Exercise(
             "the same everywhere",
             "this is the spacing between 1 and 2, called epsilon. It doubles with every power "
             "of two.",
-            replace=("max(exponent, -14) - 10", "-10"),
+            replace=("max(exponent, emin) - significand_bits", "-significand_bits"),
         ),
         wrong(
             "proportional to x",
             "this is x times 2^-10. The spacing does not grow with x smoothly: it stays, then "
             "doubles at the next power of two.",
-            lambda x: abs(x) * 2.0**-10,
+            lambda x, significand_bits, emin: abs(x) * 2.0**-significand_bits,
+        ),
+        wrong(
+            "answers for FP16",
+            "this is FP16's spacing in every format. The two ends are arguments.",
+            lambda x, *_: solution.my_ulp(x, *FP16_ENDS),
         ),
         wrong(
             "one binade too high",
@@ -240,21 +306,21 @@ ULP = Exercise(
         ),
         wrong(
             "counts the hidden bit",
-            "this is half the spacing: what counting the hidden bit gives. Ten bits are "
-            "stored behind the point.",
-            replace=("- 10", "- 11"),
+            "this is half the spacing: what counting the hidden bit gives. Only the stored bits are "
+            "behind the point.",
+            replace=("- significand_bits", "- significand_bits - 1"),
         ),
         wrong(
             "forgets subnormals",
-            "this is what letting the exponent fall below -14 gives. From there down to zero "
-            "the spacing stays 2^-24.",
-            replace=("max(exponent, -14)", "exponent"),
+            "this is what letting the exponent fall below emin gives. From there down to zero "
+            "the spacing stays the same: 2^-24 in FP16.",
+            replace=("max(exponent, emin)", "exponent"),
         ),
         wrong(
             "stops one binade too low",
-            "this is what a lowest exponent of 0 - 15 gives. Exponent field 0 shares "
-            "that of field 1, which is -14.",
-            replace=("max(exponent, -14)", "max(exponent, -15)"),
+            "this is what a lowest exponent of emin - 1 gives, as of exponent field 0. That field shares "
+            "the exponent of field 1, which is emin.",
+            replace=("max(exponent, emin)", "max(exponent, emin - 1)"),
         ),
         wrong(
             "forgets the sign",
@@ -274,7 +340,7 @@ ULP = Exercise(
             replace=("math.floor", "math.ceil"),
         ),
     ),
-    withheld=(ulp, np.spacing),
+    former=FP16_ENDS,
 )
 
 # --- numbers.first_gap ---
@@ -360,113 +426,184 @@ FIRST_GAP = Exercise(
 
 # --- numbers.next_up ---
 
+ONE_STEP = (5, 10, 1)
+"""Exponent bits and significand bits of FP16, and one step: the last arguments of a case."""
+
+
+def _one_step(codes: Iterable[int]) -> list[Case]:
+    return [(code, *ONE_STEP) for code in codes]
+
+
+def _many_steps(random: Random, starts: Sequence[float], ends: Sequence[float]) -> list[Case]:
+    """Return cases of wide formats that no loop gets through: from one share of the numbers to another.
+
+    starts, ends   -1 is -inf, 0 is zero, 1 is +inf; an end beyond 1 is beyond +inf
+    """
+    cases: list[Case] = []
+    for exponent_bits, significand_bits in ((8, 23), (random.randrange(6, 11), 40)):
+        sign = 1 << exponent_bits + significand_bits
+        infinity = sign - 2**significand_bits
+        for start, end in zip(starts, ends, strict=True):
+            place = int(start * infinity) + random.randrange(-99, 99) * (abs(start) not in (0, 1))
+            code = place if place >= 0 else sign - place
+            steps = int(end * infinity) - place
+            cases.append((code, exponent_bits, significand_bits, steps))
+    return cases
+
 
 def _positive(random: Random) -> list[Case]:
-    return [(0x3C00,), *((random.randrange(0x0002, 0x7BFF),) for _ in range(6))]
+    codes = [0x3C00, *(random.randrange(0x0002, 0x7BFF) for _ in range(6))]
+    return [*_one_step(codes), *_many_steps(random, (0.2, 0.5), (0.7, 0.9))]
 
 
 def _across(random: Random) -> list[Case]:
     """The last code of a binade, the last subnormal, and zero."""
-    return [
-        (0x3BFF,),
-        (0x03FF,),
-        (0x0000,),
-        (0x0001,),
-        *((random.randrange(2, 30) << 10 | 0x3FF,) for _ in range(3)),
+    codes = [
+        0x3BFF,
+        0x03FF,
+        0x0000,
+        0x0001,
+        *(random.randrange(2, 30) << 10 | 0x3FF for _ in "123"),
     ]
+    few: list[Case] = [(0x03FE, 5, 10, 3), (0x3BF0, 5, 10, random.randrange(20, 2000))]
+    return [*_one_step(codes), *few, *_many_steps(random, (0, 0), (0.1, 0.6))]
 
 
 def _negative(random: Random) -> list[Case]:
     """From one binade into the one nearer to zero, from normal to subnormal numbers, and from -2^-24 to -0."""
-    ends = [(0xBC00,), (0xC000,), (0x8400,), (0x8002,), (0x8001,)]
-    return [*ends, *((random.randrange(0x8002, 0xFC00),) for _ in range(6))]
+    ends = [0xBC00, 0xC000, 0x8400, 0x8002, 0x8001]
+    codes = [*ends, *(random.randrange(0x8002, 0xFC00) for _ in range(4))]
+    return [*_one_step(codes), *_many_steps(random, (-0.9, -0.5, -0.3), (-0.2, 0, 0.4))]
 
 
-_EDGES: list[Case] = [(0x8000,), (0x7BFF,), (0x7BFE,), (0x7C00,), (0xFC00,), (0xFBFF,)]
+_EDGES: list[int] = [0x8000, 0x7BFF, 0x7BFE, 0x7C00, 0xFC00, 0xFBFF]
 """-0, the largest numbers of either sign, and both infinities."""
 
 
-def _in_bits(code: int) -> Rows:
-    rows = (("that is", code), ("next is", solution.my_next_up(code)))
+def _edges_of_formats(random: Random) -> list[Case]:
+    few: list[Case] = [(0x7BFE, 5, 10, 2), (0x7BFE, 5, 10, 3), (0x8002, 5, 10, 2)]
+    minus_zero: Case = (1 << 31, 8, 23, random.randrange(2**27, 2**28))
+    wide = _many_steps(random, (-1, 0.5, 1, -0.5), (1, 1, 1.5, 1.5))
+    return [*_one_step(_EDGES), *few, minus_zero, *wide]
+
+
+def _any_codes(random: Random) -> list[Case]:
+    codes = [random.choice((0, 0x8000)) | random.randrange(2, 0x7C00) for _ in range(30)]
+    shares = [random.uniform(-1, 1) for _ in range(6)]
+    return [
+        *_one_step([*_EDGES, *codes]),
+        *_many_steps(random, shares, [share + random.uniform(0.2, 1) for share in shares]),
+    ]
+
+
+def _in_bits(code: int, exponent_bits: int, significand_bits: int, steps: int) -> Rows:
+    after = solution.my_next_up(code, exponent_bits, significand_bits, steps)
+    bias = 2 ** (exponent_bits - 1) - 1
+    rows = (("that is", code), ("then comes", after))
     return tuple(
-        (name, f"{bits_of_code(c)}  {show_number(float(decode(c, FP16)))}") for name, c in rows
+        (
+            name,
+            f"{_cut(c, exponent_bits, significand_bits, bias)[0][1]}  "
+            f"{show_number(solution_of_decode(c, exponent_bits, significand_bits))}",
+        )
+        for name, c in rows
     )
+
+
+def solution_of_decode(code: int, exponent_bits: int, significand_bits: int) -> float:
+    """Return the value of a code in a format with the usual bias."""
+    bias = 2 ** (exponent_bits - 1) - 1
+    return float(solution.my_decode(code, exponent_bits, significand_bits, bias))
+
+
+@mistake
+def takes_the_zeros_for_two_numbers(code: int, e: int, s: int, steps: int) -> int:
+    """This is what a step from -0 to +0 gives. They are the same number: the next larger one is the smallest."""
+    sign = 1 << e + s
+    crosses = code >= sign and code - sign < steps
+    return int(solution.my_next_up(code, e, s, steps - 1 if crosses else steps))
 
 
 NEXT_UP = Exercise(
     id="numbers.next_up",
-    notes="""From one FP16 number to the next.
+    notes="""From one number to those above it.
 
     The point: read as integers, codes of positive numbers count upwards through binades, subnormals and into infinity;
-    negative ones count away from zero; and there are two zeros. IEEE 754-2019, 5.3.1 says the same.
+    negative ones count away from zero; and there are two zeros. IEEE 754-2019, 5.3.1 says the same of one step. Many
+    steps at once are an addition, which no library has.
     Oracle in the tests: numpy's nextafter.""",
     checks=(
         Check("positive numbers", 1, _positive),
         Check("from one binade into the next, and out of zero", 1, _across),
         Check("negative numbers", 1, _negative),
-        Check("-0, the largest number and the infinities", 2, always(*_EDGES)),
-        Check("codes anywhere", 2, lambda random: _EDGES + _codes(random, 2, 0x7C00, 30)),
+        Check("-0, the largest number and the infinities", 2, _edges_of_formats),
+        Check("codes anywhere", 2, _any_codes),
     ),
     mistakes=(
         wrong(
-            "always adds 1",
-            "this is what code + 1 gives for every code. For a negative number that is the next one "
+            "always adds",
+            "this is what code + steps gives for every code. For a negative number that is further "
             "down.",
-            lambda code: code + 1,
+            lambda code, e, s, steps: code + steps,
         ),
         wrong(
-            "always subtracts 1",
-            "this is what code - 1 gives. For a positive number that is the next one down.",
-            replace=("code - 1 if code & 0x8000 else code + 1", "code - 1 if code else 1"),
+            "always subtracts",
+            "this is what code - steps gives. For a positive number that is further down.",
+            lambda code, e, s, steps: code - steps,
         ),
         wrong(
-            "falls off minus zero",
-            "this is what 0x8000 - 1 gives: 0x7FFF, a NaN. Minus zero is zero, and the next "
-            "number is 2^-24.",
-            replace=("return 0x0001", "return 0x8000 - 1"),
+            "takes one step",
+            "this takes one step, however many there are.",
+            replace=("place + steps", "place + 1"),
         ),
         wrong(
-            "takes the zeros for two numbers",
-            "this is what stepping from -0 to +0 gives. They are the same number: "
-            "the next larger one is 2^-24.",
-            replace=("return 0x0001", "return 0x0000"),
+            "answers for FP16",
+            "this takes every code for one of FP16. The widths are arguments.",
+            lambda code, e, s, steps: solution.my_next_up(code, 5, 10, steps),
+        ),
+        takes_the_zeros_for_two_numbers,
+        wrong(
+            "ends below zero at plus zero",
+            "this is +0 where the steps from below end at zero. Below zero -0 comes last.",
+            replace=(" or (place == 0 and code > sign)", ""),
         ),
         wrong(
             "stops at the largest number",
-            "this is what stopping at 65504 gives. After it comes infinity.",
-            replace=("code == 0x7C00", "code in (0x7BFF, 0x7C00)"),
+            "this is what stopping at the largest number gives. After it comes infinity.",
+            replace=("place + steps, infinity", "place + steps, infinity - 1"),
         ),
         wrong(
             "goes beyond infinity",
-            "this is what 0x7C00 + 1 gives: 0x7C01, a NaN. Nothing is larger than infinity, "
+            "this is what goes on after infinity: NaN. Nothing is larger than infinity, "
             "so it stays.",
-            replace=("return code\n", "return code + 1\n"),
+            replace=("min(place + steps, infinity)", "place + steps"),
         ),
         wrong(
             "stays at minus infinity",
-            "this is what leaving both infinities alone gives. Above -inf comes -65504.",
-            replace=("code == 0x7C00", "code in (0x7C00, 0xFC00)"),
+            "this is what leaving both infinities alone gives. Above -inf comes the largest negative "
+            "number.",
+            lambda code, e, s, steps: (
+                code if code == (2 << e + s) - 2**s else solution.my_next_up(code, e, s, steps)
+            ),
         ),
         wrong(
             "loses the carry",
-            "this is what adding 1 to the significand field alone gives. Let it carry into the "
+            "this is what adding to the significand field alone gives. Let it carry into the "
             "exponent: the next binade begins there.",
-            replace=("else code + 1", "else code & 0xFC00 | (code + 1) & 0x03FF"),
-        ),
-        wrong(
-            "skips the subnormals",
-            "this is what stepping from zero to the smallest normal number gives. 1,023 "
-            "subnormal ones lie between.",
-            lambda code: 0x0400 if (code & 0x7FFF) < 0x0400 else solution.my_next_up(code),
+            lambda code, e, s, steps: (
+                code >> s << s | (code + (-steps if code >> e + s else steps)) % 2**s
+            ),
         ),
         wrong(
             "returns the value",
-            "this is the value of the next number. Return its code.",
-            lambda code: float(decode(solution.my_next_up(code), FP16)),
+            "this is the value of that number. Return its code.",
+            lambda code, e, s, steps: solution_of_decode(
+                solution.my_next_up(code, e, s, steps), e, s
+            ),
         ),
     ),
     codes=True,
-    withheld=(next_up, np.nextafter),
+    former=ONE_STEP,
     aside=_in_bits,
 )
 

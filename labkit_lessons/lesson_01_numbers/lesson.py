@@ -16,7 +16,7 @@
 # **You will be able to** read the sixteen bits of an FP16 number. You can say where FP16 ends, and how far its numbers
 # are apart. You know which of the usual sentences about it are true.
 #
-# About 50 minutes. Builds on: binary numbers, and a little Python. Five exercises, 26 points.
+# About 60 minutes. Builds on: binary numbers, and a little Python. Five exercises, 26 points.
 
 # %% id="setup"
 import math
@@ -40,9 +40,7 @@ predict("numbers.exponent_bits")
 
 # %% id="touch-fields" tags=["claim-C01", "answer-numbers.exponent_bits"]
 for row in (FP32, FP16, BF16):
-    print(
-        f"{row.name:<5} 1 + {row.exponent_bits} + {row.significand_bits:<3}  1.5 is {field_bits(encode(1.5, row), row)}"
-    )
+    print(f"{row.name:<5} 1 + {row.exponent_bits} + {row.significand_bits:<3}  1.5 is {field_bits(encode(1.5, row), row)}")
 
 # %% [markdown]
 # Now try it yourself. **Click bits**, or type a number. Which bit turns 1 into 1.5? Which one turns 1 into 0.5? Which
@@ -75,24 +73,30 @@ BitExplorer(FP16, value=1.0)
 # *No idea how to begin? `from labkit.grading import hint`, then `hint("numbers.decode")`: you get three hints, one by
 # one, at no cost.*
 #
-# ### Exercise 1: sixteen bits, read by hand  ●●○  8 min
+# ### Exercise 1: the bits of a number, read by hand  ●●○  12 min
 #
-# `code` is an integer of 16 bits, 0x3C00 for example. Cut it into its three fields: `>>` shifts right, and `&` keeps the bits
+# `code` is an integer, 0x3C00 for example. Cut it into its three fields: `>>` shifts right, and `&` keeps the bits
 # that both numbers have. Then follow the three lines above; $1.F$ is `1 + F / 1024`. Infinity is `math.inf`, NaN is `math.nan`.
-# Short cuts are not allowed here: the FP16 of numpy and torch, as in `.view(np.float16)`, `struct`, and the lab's own `decode`.
+#
+# FP16 has 5 exponent bits, 10 significand bits and a bias of 15. Write your function for any of these three. In all these formats the
+# smallest exponent is `1 - bias`, and the last exponent field is kept for infinity and NaN. (Formats with a bias of their own exist:
+# Tesla's Dojo computes in one.)
 
 
 # %% id="exercise-numbers-decode" tags=["exercise-numbers.decode"]
-def my_decode(code):
-    """Return the value of an FP16 code as a Python float: my_decode(0x3C00) is 1.0."""
+def my_decode(code, exponent_bits, significand_bits, bias):
+    """Return the value of a code as a Python float: my_decode(0x3C00, 5, 10, 15) is 1.0."""
     ### BEGIN SOLUTION
-    sign, exponent, significand = code >> 15, code >> 10 & 31, code & 1023
+    sign = code >> (exponent_bits + significand_bits)
+    exponent = (code >> significand_bits) & (2**exponent_bits - 1)
+    significand = code & (2**significand_bits - 1)
+    steps = 2**significand_bits
     direction = -1.0 if sign else 1.0
-    if exponent == 31:
+    if exponent == 2**exponent_bits - 1:
         return math.nan if significand else direction * math.inf
     if exponent == 0:
-        return direction * 2.0**-14 * (significand / 1024)
-    return direction * 2.0 ** (exponent - 15) * (1 + significand / 1024)
+        return direction * 2.0 ** (1 - bias) * (significand / steps)
+    return direction * 2.0 ** (exponent - bias) * (1 + significand / steps)
     ### END SOLUTION
 
 
@@ -187,18 +191,21 @@ for format in (FP32, FP16):
 # | 3e-5 (subnormal) | 2^-16 | 2^-24, not 2^-26 |
 
 # %% [markdown]
-# ### Exercise 2: how far apart?  ●○○  5 min
+# ### Exercise 2: how far apart?  ●○○  6 min
 #
-# `x` is a number of FP16, as a Python float. Take care below 2^-14: the first line of the count above is from there.
-# Not allowed: the lab's own `ulp`, and `np.spacing`.
+# `x` is a number of a format, as a Python float. FP16 has 10 significand bits, and its smallest exponent `emin` is -14; other
+# formats have others. Take care below 2^emin: the first line of the count above is from there.
 
 
 # %% id="exercise-numbers-ulp" tags=["exercise-numbers.ulp"]
-def my_ulp(x):
-    """Return the distance between FP16's numbers at x: 2^-10 from 1 up to 2. At 0 it is that of the smallest ones."""
+def my_ulp(x, significand_bits, emin):
+    """Return the distance between a format's numbers at x; at 0 it is that of the smallest ones.
+
+    my_ulp(1.5, 10, -14) is 2**-10.
+    """
     ### BEGIN SOLUTION
-    exponent = math.floor(math.log2(abs(x))) if x else -14
-    return 2.0 ** (max(exponent, -14) - 10)
+    exponent = math.floor(math.log2(abs(x))) if x else emin
+    return 2.0 ** (max(exponent, emin) - significand_bits)
     ### END SOLUTION
 
 
@@ -245,21 +252,27 @@ for code in (0x0000, 0x03FF, 0x3BFF, 0x7BFF, 0x7C00, 0x8000, 0xBC00):
 # equal.
 
 # %% [markdown]
-# ### Exercise 4: the next number  ●●○  6 min
+# ### Exercise 4: the numbers above  ●●○  10 min
 #
-# Your function takes an integer and returns an integer, as hardware does. Be careful around zero and at both
-# infinities. Not allowed: the lab's own `next_up`, and `np.nextafter`.
+# Your function takes a code and returns a code, as hardware does. It goes up by `steps` numbers, one or more. There may be
+# billions of steps, so add instead of counting. Be careful around zero and at both infinities: +0 and -0 are one number. FP16 has 5
+# exponent bits and 10 significand bits; write it for any format that is built like it.
 
 
 # %% id="exercise-numbers-next-up" tags=["exercise-numbers.next_up"]
-def my_next_up(code):
-    """Return the code of the next larger FP16 number; +inf stays +inf, and below zero -0, 0x8000, comes last. No NaN."""
+def my_next_up(code, exponent_bits, significand_bits, steps):
+    """Return the code of the number that is `steps` numbers above: my_next_up(0x3C00, 5, 10, 1) is 0x3C01.
+
+    +inf stays +inf. From below zero is reached as -0, 0x8000 in FP16. No code is NaN.
+    """
     ### BEGIN SOLUTION
-    if code == 0x7C00:
-        return code
-    if code == 0x8000:
-        return 0x0001
-    return code - 1 if code & 0x8000 else code + 1
+    sign = 1 << (exponent_bits + significand_bits)
+    infinity = sign - 2**significand_bits
+    place = sign - code if code >= sign else code
+    place = min(place + steps, infinity)
+    if place < 0 or (place == 0 and code > sign):
+        return sign - place
+    return place
     ### END SOLUTION
 
 

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import math
-import struct
+from collections.abc import Iterable, Sequence
 from random import Random
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labkit.formats import FP16, Rounding, decode, encode, round_to, sum_compensated, ulp
+from labkit.formats import FP16, decode, ulp
 from labkit.grading.difference import bits, show_number
 from labkit.grading.draws import always, whole
-from labkit.grading.exercise import CASTS_TO_FP16, Case, Check, Exercise, Rows, wrong
+from labkit.grading.exercise import Case, Check, Exercise, Rows, wrong
 from labkit.grading.solutions import Solutions
 
 solution = Solutions(__file__)
 
 # --- rounding.nearest_even ---
+
+FP16_ENDS = (10, -14, 65504.0)
+"""Significand bits, smallest exponent and largest number of FP16: the last arguments of a case."""
 
 
 def _code(random: Random) -> int:
@@ -27,23 +31,54 @@ def _code(random: Random) -> int:
 
 
 def _beside(code: int, part: float, sign: int = 1) -> Case:
-    """The number that lies `part` of a spacing above the number of this code; both signs."""
+    """The number that lies `part` of a spacing above the FP16 number of this code; both signs."""
     value = float(decode(code, FP16))
-    return (sign * (value + part * float(ulp(value, FP16))),)
+    return (sign * (value + part * float(ulp(value, FP16))), *FP16_ENDS)
+
+
+def _ends(random: Random) -> tuple[int, int, float]:
+    """Return significand bits, the smallest exponent and the largest number of an unusual format.
+
+    The largest number may end in any significand, as E4M3's does, 448 = 1.75 * 2^8.
+    """
+    significand_bits, emin = random.randrange(2, 20), random.randrange(-30, -3)
+    emax = emin + random.randrange(12, 40)
+    steps = 2**significand_bits
+    return significand_bits, emin, 2.0**emax * (1 + random.randrange(steps) / steps)
+
+
+def _elsewhere(random: Random, parts: Sequence[float], *, small: bool = False) -> list[Case]:
+    """Return numbers between two neighbours of formats that are drawn, of either sign.
+
+    parts   of a spacing, above an even neighbour and above an odd one in turn
+    small   True: subnormal numbers
+    """
+    cases: list[Case] = []
+    for number, part in enumerate(parts):
+        significand_bits, emin, largest = _ends(random)
+        steps = 2**significand_bits
+        exponent = emin if small else emin + random.randrange(1, 10)
+        significand = 2 * random.randrange(steps // 2) + number % 2
+        units = significand if small else steps + significand
+        x = random.choice((-1, 1)) * (units + part) * 2.0 ** (exponent - significand_bits)
+        cases.append((x, significand_bits, emin, largest))
+    return cases
 
 
 def _nearer(random: Random) -> list[Case]:
     """Between two numbers, and clearly nearer to one of them."""
     parts = (0.2, 0.8, 0.4, 0.7, 0.3, 0.9)
-    return [(0.1,), *(_beside(_code(random), part, random.choice((-1, 1))) for part in parts)]
+    drawn = [_beside(_code(random), part, random.choice((-1, 1))) for part in parts]
+    return [(0.1, *FP16_ENDS), *drawn, *_elsewhere(random, parts)]
 
 
 def _half_way(random: Random) -> list[Case]:
     """Half-way above an even and above an odd significand, of either sign."""
     codes = [_code(random) & ~1 | odd for odd in (0, 1, 0, 1)]
     return [
-        (1 + 2.0**-11,),
+        (1 + 2.0**-11, *FP16_ENDS),
         *(_beside(code, 0.5, sign) for code, sign in zip(codes, (1, 1, -1, -1), strict=True)),
+        *_elsewhere(random, [0.5] * 6),
     ]
 
 
@@ -67,11 +102,13 @@ def _small(random: Random) -> list[Case]:
         2.0**-14 - half,
         2.0**-14 - half / 2,
     ]
-    return [*((x,) for x in ends), *(_beside(code, 0.5) for code in codes), *between]
+    others = _elsewhere(random, (0.5, 0.5, 0.3, 0.8, 0.5, 0.5), small=True)
+    fp16: list[Case] = [(x, *FP16_ENDS) for x in ends]
+    return [*fp16, *(_beside(code, 0.5) for code in codes), *between, *others]
 
 
 def _large(random: Random) -> list[Case]:
-    """Up to 65520 belongs to 65504; from there on it is infinity, and so is infinity itself."""
+    """Up to half a spacing above the largest number belongs to it, if it is even; then comes infinity."""
     ends = [
         65504.0,
         65519.9,
@@ -84,29 +121,44 @@ def _large(random: Random) -> list[Case]:
         math.inf,
         -math.inf,
     ]
-    return [(x,) for x in ends]
+    cases: list[Case] = [(x, *FP16_ENDS) for x in ends]
+    # E4M3 ends at 448, whose last bit is 0, so that the number half-way to 480 is rounded down
+    cases += [(x, 3, -6, 448.0) for x in (448.0, -463.9, 464.0, 464.1, -480.0)]
+    for odd in (0, 1):
+        significand_bits, emin, largest = _ends(random)
+        unit = 2.0 ** (math.frexp(largest)[1] - 1 - significand_bits)
+        top = (largest // unit // 2 * 2 + odd) * unit
+        parts = (0.0, 0.49, 0.5, 0.51, 1.0)
+        cases += [(top + part * unit, significand_bits, emin, top) for part in parts]
+        cases.append((-math.inf, significand_bits, emin, top))
+    return cases
 
 
 def _just_beside_half_way(random: Random) -> list[Case]:
     """2^-30 of a spacing off half-way: a rounding to FP32 on the way hides that."""
     kinds = [(odd, side, sign) for odd in (0, 1) for side in (-1, 1) for sign in (-1, 1)]
-    return [
+    fp16 = [
         _beside(_code(random) & ~1 | odd, 0.5 + side * 2.0**-30, sign) for odd, side, sign in kinds
     ]
+    return [*fp16, *_elsewhere(random, [0.5 + side * 2.0**-30 for side in (-1, -1, 1, 1)])]
 
 
-def _neighbours(x: float) -> Rows:
-    modes = (("below it", Rounding.TOWARD_NEGATIVE), ("above it", Rounding.TOWARD_POSITIVE))
-    ends = ((name, float(round_to(x, FP16, mode))) for name, mode in modes)
-    return tuple((name, f"{bits(value)}  {show_number(value, 9)}") for name, value in ends)
+def _neighbours(x: float, significand_bits: int, emin: int, largest: float) -> Rows:
+    if math.isinf(x):
+        return ()
+    exponent = max(math.frexp(x)[1] - 1, emin) if x else emin
+    spacing = 2.0 ** (exponent - significand_bits)
+    ends = (("below it", math.floor(x / spacing)), ("above it", math.ceil(x / spacing)))
+    return tuple((name, show_number(units * spacing, 9)) for name, units in ends)
 
 
 NEAREST_EVEN = Exercise(
     id="rounding.nearest_even",
-    notes="""A real number is rounded to FP16.
+    notes="""A real number is rounded to a format, given by its significand bits and its two ends.
 
-    The point: find the spacing, round to a whole number of spacings, half-way to the even one; then mind both ends.
-    Oracle in the tests: numpy's float16, which rounds a float64 once.""",
+    The point: find the spacing, round to a whole number of spacings, half-way to the even one; then mind both ends. The
+    largest number of a format may be any, so that no library rounds to all of them.
+    Oracle in the tests: numpy's float16, which rounds a float64 once, and ml_dtypes' float8_e4m3fn.""",
     checks=(
         Check("to the nearer of two neighbours", 2, _nearer),
         Check("half-way to the even one", 2, _half_way),
@@ -119,13 +171,13 @@ NEAREST_EVEN = Exercise(
             "truncates",
             "this is what cutting off gives (int does that). The result should be the *nearer* "
             "neighbour.",
-            replace=("round", "math.trunc"),
+            replace=("round(x / spacing)", "math.trunc(x / spacing)"),
         ),
         wrong(
             "rounds down",
             "this is what rounding down gives: always to the lower neighbour, even where the upper "
             "one is nearer.",
-            replace=("round", "math.floor"),
+            replace=("round(x / spacing)", "math.floor(x / spacing)"),
         ),
         wrong(
             "half way away from zero",
@@ -156,51 +208,59 @@ NEAREST_EVEN = Exercise(
         ),
         wrong(
             "forgets subnormals",
-            "this is what a spacing that shrinks without end gives. Below 2^-14 it stays 2^-24.",
-            replace=("max(exponent, -14)", "max(exponent, -40)"),
+            "this is what a spacing that shrinks without end gives. Below 2^emin it stays the same.",
+            replace=("max(exponent, emin)", "max(exponent, emin - 30)"),
         ),
         wrong(
             "flushes subnormals",
-            "this is what putting 0 for everything below 2^-14 gives. Some hardware does; FP16 "
-            "goes on to 2^-24.",
-            replace=(" * spacing", " * spacing if exponent >= -14 else 0.0"),
+            "this is what putting 0 for everything below 2^emin gives. Some hardware does; these "
+            "formats go on.",
+            replace=(
+                "x / spacing) * spacing",
+                "x / spacing) * spacing if exponent >= emin else 0.0",
+            ),
         ),
         wrong(
-            "keeps ten bits",
-            "this is what a spacing twice too wide gives: ten significant bits. FP16 has eleven, "
+            "forgets the hidden bit",
+            "this is what a spacing twice too wide gives: ten significant bits in FP16. It has eleven, "
             "one of them hidden.",
-            replace=("- 10", "- 9"),
+            replace=("- significand_bits", "- (significand_bits - 1)"),
         ),
         wrong(
             "never overflows",
-            "this is what rounding without an upper end gives. FP16 ends at 65504; from 65520 on "
-            "it is infinity.",
-            replace=("65520", "math.inf"),
+            "this is what rounding without an upper end gives. Beyond the largest number is infinity.",
+            replace=("<= largest", "<= math.inf"),
         ),
         wrong(
             "saturates",
-            "this is what stopping at 65504 gives. Some conversions of FP8 do; FP16 goes to infinity.",
-            replace=("math.inf", "65504.0"),
+            "this is what stopping at the largest number gives. Some conversions of FP8 do; here "
+            "infinity comes next.",
+            replace=("math.copysign(math.inf, x)", "math.copysign(largest, x)"),
         ),
         wrong(
-            "overflows at 65504",
-            "this is what infinity for everything above 65504 gives. Up to 65520, half a "
-            "spacing further, 65504 is the nearest.",
-            replace=(">= 65520", "> 65504"),
+            "overflows at the largest number",
+            "this is what infinity for everything above the largest number gives. Up to half a "
+            "spacing further it is the nearest: 65519 becomes 65504 in FP16.",
+            replace=("abs(rounded) <= largest", "abs(x) <= largest"),
         ),
         wrong(
             "loses the sign of infinity",
-            "this is what +inf on both sides gives. Below -65520 it is -inf.",
+            "this is what +inf on both sides gives. Far below zero it is -inf.",
             replace=("math.copysign(math.inf, x)", "math.inf"),
+        ),
+        wrong(
+            "answers for FP16",
+            "this rounds to FP16, whatever the format is. Its two ends and its bits are arguments.",
+            lambda x, *_: solution.my_round(x, *FP16_ENDS),
         ),
         wrong(
             "rounds twice",
             "this is what rounding to FP32 first gives: it moves numbers onto the half-way point, "
             "and the second rounding takes them the wrong way. Round once.",
-            lambda x: solution.my_round(torch.tensor(x, dtype=torch.float32).item()),
+            lambda x, *ends: solution.my_round(torch.tensor(x, dtype=torch.float32).item(), *ends),
         ),
     ),
-    withheld=(round_to, encode, *CASTS_TO_FP16, struct.pack),
+    former=FP16_ENDS,
     aside=_neighbours,
 )
 
@@ -455,51 +515,84 @@ STOCHASTIC = Exercise(
 Halves = NDArray[np.float16]
 
 
-def _once(values: Halves) -> np.float16:
+FROM_ZERO = (np.float16(0), np.float16(0))
+"""The total and what was lost, before the first number: the last arguments of a case."""
+
+
+def _once(values: Halves, total: np.float16 = FROM_ZERO[0], *_: np.float16) -> np.float16:
     """Return the sum, rounded only at the end."""
-    return np.float16(values.astype(np.float64).sum())
+    return np.float16(float(total) + values.astype(np.float64).sum())
+
+
+def _continued(random: Random, arrays: Iterable[Halves]) -> list[Case]:
+    """Return each sum from 0 on; and going on from a total that lost something of its last number."""
+    cases: list[Case] = []
+    for values in arrays:
+        cases.append((values, *FROM_ZERO))
+        total = np.float16(random.randrange(1024, 2047) * 2.0 ** random.randrange(-8, -4))
+        spacing = float(np.spacing(total))
+        lost = np.float16(random.choice((-1, 1)) * random.randrange(20, 31) / 64 * spacing)
+        cases.append((values, total, lost))
+    return cases
 
 
 def _small_ones(random: Random) -> list[Case]:
     """A large number, then many that are a quarter of its spacing: one after another, each is swallowed."""
     exponents = [random.randrange(6, 10) for _ in range(2)]
-    return [
-        (np.array([2.0**e] + [2.0 ** (e - 12)] * random.randrange(40, 80), np.float16),)
+    arrays = [
+        np.array([2.0**e] + [2.0 ** (e - 12)] * random.randrange(40, 80), np.float16)
         for e in exponents
     ]
+    return _continued(random, arrays)
 
 
 def _positive(random: Random) -> list[Case]:
-    return [
-        (np.array([random.randrange(1, 2048) / 512 for _ in range(60)], np.float16),),
-        (np.array([random.uniform(0, 1) ** 3 for _ in range(60)], np.float16),),
+    arrays = [
+        np.array([random.randrange(1, 2048) / 512 for _ in range(60)], np.float16),
+        np.array([random.uniform(0, 1) ** 3 for _ in range(60)], np.float16),
     ]
+    return _continued(random, arrays)
 
 
 def _signed(random: Random) -> list[Case]:
     tiny = [random.choice((-1, 1)) * random.randrange(1, 1024) * 2.0**-24 for _ in range(9)]
     drawn = [[random.uniform(-1, 3) for _ in range(60)] for _ in range(2)]
-    return [(np.array(values, np.float16),) for values in (*drawn, tiny, [3.5, -3.5], [-1.0, -2.5])]
+    all_values = (*drawn, tiny, [3.5, -3.5], [-1.0, -2.5])
+    return _continued(random, [np.array(values, np.float16) for values in all_values])
 
 
 def _short(random: Random) -> list[Case]:
-    return [(np.array([], np.float16),), (np.array([random.randrange(1, 99) / 16], np.float16),)]
+    numbers: tuple[list[float], ...] = (
+        [],
+        [random.randrange(1, 99) / 16],
+        [random.randrange(1, 99) / 4096],
+    )
+    return _continued(random, [np.array(values, np.float16) for values in numbers])
 
 
 def _not_once(random: Random) -> list[Case]:
     """Sums for which Kahan in FP16 is a spacing off the sum rounded once, and off his sum in two other orders."""
     cases: list[Case] = []
-    while len(cases) < 2:
+    while len(cases) < 4:
         values = np.array([random.uniform(-1, 3) for _ in range(60)], np.float16)
-        others = (values[::-1], values[np.argsort(abs(values), kind="stable")])
-        if solution.my_kahan(values) not in (_once(values), *map(solution.my_kahan, others)):
-            cases.append((values,))
+        start = FROM_ZERO
+        if len(cases) % 2:
+            _, *later = _continued(random, [values])[1]
+            start = cast("tuple[np.float16, np.float16]", tuple(later))
+        arrays = (values[::-1], values[np.argsort(abs(values), kind="stable")])
+        others = [solution.my_kahan(array, *start) for array in arrays]
+        if solution.my_kahan(values, *start) not in (_once(values, *start), *others):
+            cases.append((values, *start))
     return cases
 
 
-def _in_pairs(values: Halves) -> np.float16:
+def _in_pairs(values: Halves, total: np.float16, lost: np.float16) -> np.float16:
+    return total + _pairs(values)
+
+
+def _pairs(values: Halves) -> np.float16:
     middle = len(values) // 2
-    return _in_pairs(values[:middle]) + _in_pairs(values[middle:]) if middle else _once(values)
+    return _pairs(values[:middle]) + _pairs(values[middle:]) if middle else _once(values)
 
 
 KAHAN = Exercise(
@@ -549,7 +642,19 @@ KAHAN = Exercise(
             "counts the first number twice",
             "this is what starting with values[0] and then running over all values "
             "gives: the first counts twice.",
-            lambda values: solution.my_kahan(np.concatenate([values[:1], values])),
+            lambda values, total, lost: solution.my_kahan(
+                np.concatenate([values[:1], values]), total, lost
+            ),
+        ),
+        wrong(
+            "begins at zero",
+            "this begins at zero, with nothing lost. Go on from `total` and `lost`.",
+            lambda values, total, lost: solution.my_kahan(values, *FROM_ZERO),
+        ),
+        wrong(
+            "forgets what was lost before",
+            "this goes on from the total, and forgets what its last addition lost.",
+            lambda values, total, lost: solution.my_kahan(values, total, FROM_ZERO[1]),
         ),
         wrong(
             "sorts first",
@@ -575,7 +680,7 @@ KAHAN = Exercise(
         ),
     ),
     provides={"np": np},
-    withheld=(sum_compensated,),
+    former=FROM_ZERO,
 )
 
 # --- rounding.epsilon ---

@@ -70,22 +70,26 @@ for mode in modes:
 # *No idea how to begin? `from labkit.grading import hint`, then `hint("rounding.nearest_even")`: you get three hints,
 # one by one, at no cost.*
 #
-# ### Exercise 1: round to FP16  ●●○  8 min
+# ### Exercise 1: round to a format  ●●○  10 min
 #
 # Divide by the ulp, round to a whole number, multiply back; Python's `round` takes ties to the even one already. Then take care of
-# both ends: below 2^-14 the ulp stays 2^-24, and from 65520 on there is infinity. Casts are not allowed here: the
-# FP16 of numpy and torch, `struct`, and the lab's own `round_to` and `encode`.
+# both ends. Below 2^emin the ulp stays the same. At the upper end, round as if there were none: a result beyond `largest` is
+# infinity. FP16 has 10 significand bits, `emin` is -14 and `largest` is 65504. E4M3 of FP8 has 3, -6 and 448.
 
 
 # %% id="exercise-rounding-nearest-even" tags=["exercise-rounding.nearest_even"]
-def my_round(x):
-    """Return the FP16 number nearest to the Python float x, ties to even; +-inf where FP16 overflows."""
+def my_round(x, significand_bits, emin, largest):
+    """Return the number of the format nearest to the Python float x, ties to even; +-inf where it overflows.
+
+    my_round(65519.0, 10, -14, 65504.0) is 65504.0.
+    """
     ### BEGIN SOLUTION
-    if abs(x) >= 65520:
-        return math.copysign(math.inf, x)
-    exponent = math.floor(math.log2(abs(x))) if x else -14
-    spacing = 2.0 ** (max(exponent, -14) - 10)
-    return round(x / spacing) * spacing
+    if math.isinf(x):
+        return x
+    exponent = math.floor(math.log2(abs(x))) if x else emin
+    spacing = 2.0 ** (max(exponent, emin) - significand_bits)
+    rounded = round(x / spacing) * spacing
+    return rounded if abs(rounded) <= largest else math.copysign(math.inf, x)
     ### END SOLUTION
 
 
@@ -279,15 +283,17 @@ print("Kahan:            ", sum_compensated(values, FP16).value)
 # %% [markdown]
 # ### Exercise 4: Kahan's sum  ●●○  6 min
 #
-# Two variables, `total` and `lost`, both `np.float16(0)` at the start; four lines in the loop. Every operation on two
-# `np.float16` rounds to FP16, so you need no extra rounding. Not allowed: the lab's own `sum_compensated`.
+# Two variables, `total` and `lost`; four lines in the loop. Your sum goes on where an earlier one ended, as an optimizer
+# does at each step: it gets both. Every operation on two `np.float16` rounds to FP16, so you need no extra rounding.
 
 
 # %% id="exercise-rounding-kahan" tags=["exercise-rounding.kahan"]
-def my_kahan(values):
-    """Return the sum of an array of np.float16, from the first to the last, as Kahan does it; 0 if it is empty."""
+def my_kahan(values, total, lost):
+    """Return the total after adding an array of np.float16, from the first to the last, as Kahan does it.
+
+    total, lost  np.float16: the total so far, and arrived minus meant of its last addition; both 0 at the start
+    """
     ### BEGIN SOLUTION
-    total, lost = np.float16(0), np.float16(0)
     for x in values:
         y = x - lost
         t = total + y

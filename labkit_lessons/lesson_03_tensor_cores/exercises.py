@@ -10,9 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labkit.bench import intensity
 from labkit.formats import FP16, round_to
-from labkit.gemm import accumulate, emulate, explain
 from labkit.grading.draws import always, whole
 from labkit.grading.exercise import Case, Check, Exercise, wrong
 from labkit.grading.solutions import Solutions
@@ -76,7 +74,8 @@ _TINY: list[Case] = [
 
 STANDSTILL = Exercise(
     id="tensor.standstill",
-    notes="""Where an FP16 accumulator stops counting.
+    notes="""Where an FP16 accumulator stops counting. The count is what no call gives: the lab's `accumulate` adds, and
+    does not say which addition was the last that changed something.
 
     The point: a running sum grows until one more product is no more than half its spacing; from there on every further
     product is swallowed, and more data change nothing.
@@ -135,7 +134,6 @@ STANDSTILL = Exercise(
         ),
     ),
     provides={"np": np},
-    withheld=(accumulate,),
 )
 
 # --- tensor.block ---
@@ -214,41 +212,59 @@ def _any_block(random: Random) -> list[Case]:
     ]
 
 
+FP32_BITS = 24
+
+
+def _results(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Case]]:
+    """Return a drawer of the same blocks with results in FP32, and in two widths that no GPU has."""
+
+    def drawn(random: Random) -> list[Case]:
+        widths = random.sample((7, 9, 10, 12, 13), 2)
+        return [(*block, bits) for bits in (FP32_BITS, *widths) for block in draw(random)]
+
+    return drawn
+
+
 BLOCK = Exercise(
     id="tensor.block",
     notes="""One block is added up as a Tensor Core does it, to the bit.
 
     The point: products are exact and not normalised, every term is cut at the same place, the sum is exact, and only
-    then is it cut to FP32.
+    then is it cut, to FP32 or to another width. The lab emulates blocks that end in FP32 or FP16.
     Oracles in the tests: Python's decimal numbers for the sum, gfloat for the last rounding.""",
     checks=(
         Check(
             "sums of which nothing is cut, and terms of 0",
             1,
-            lambda random: _exact(random) + _zeros(random),
+            _results(lambda random: _exact(random) + _zeros(random)),
         ),
-        Check("small terms beside a large one", 2, _small_beside_large),
+        Check("small terms beside a large one", 2, _results(_small_beside_large)),
         Check(
             "negative terms are cut toward zero",
             1,
-            lambda random: [_beside_c(random, -1, bits) for bits in (23, 24)],
+            _results(lambda random: [_beside_c(random, -1, bits) for bits in (23, 24)]),
         ),
-        Check("products are not normalised", 2, _not_normalised),
-        Check("the sum is cut to FP32, not rounded", 1, _long_sums),
-        Check("any block, to the bit", 2, _any_block),
+        Check("products are not normalised", 2, _results(_not_normalised)),
+        Check("the sum is cut, not rounded", 1, _results(_long_sums)),
+        Check("any block, to the bit", 2, _results(_any_block)),
     ),
     mistakes=(
         wrong(
             "adds in FP32 one by one",
             "this is a loop in FP32, one rounding for each addition. A Tensor Core cuts "
             "all terms first, then adds exactly.",
-            lambda a, b, c, fraction_bits: float(
+            lambda a, b, c, fraction_bits, result_bits: float(
                 np.cumsum([c, *np.multiply(a, b)], dtype=np.float32)[-1]
             ),
         ),
         wrong(
+            "always FP32",
+            "this keeps 24 bits of every sum. The result has `result_bits`.",
+            replace=("total.bit_length() - result_bits", "total.bit_length() - 24"),
+        ),
+        wrong(
             "cuts nothing",
-            "this is the exact sum, cut to FP32 at its end. Each term loses what lies behind "
+            "this is the exact sum, cut at its end. Each term loses what lies behind "
             "`fraction_bits` first.",
             replace=("largest - fraction_bits", "largest - 48"),
         ),
@@ -289,17 +305,17 @@ BLOCK = Exercise(
         ),
         wrong(
             "rounds the result",
-            "this is what rounding the sum to the nearest FP32 number gives. It is cut, too.",
+            "this is what rounding the sum to the nearest number gives. It is cut, too.",
             replace=("math.trunc(total", "round(total"),
         ),
         wrong(
             "leaves the sum too long",
-            "this is the sum before it becomes FP32: it has more than 24 significant bits.",
+            "this is the sum before it is cut: it has more than `result_bits` significant bits.",
             replace=("math.trunc(total / 2**spare) * 2**spare", "total"),
         ),
     ),
     provides={"math": math, "np": np},
-    withheld=(explain, emulate, accumulate),
+    former=(FP32_BITS,),
 )
 
 # --- tensor.padding ---
@@ -446,7 +462,8 @@ def _beside_the_ridge(random: Random) -> list[Case]:
 
 INTENSITY = Exercise(
     id="tensor.intensity",
-    notes="""What limits a linear layer, before anything is timed.
+    notes="""What limits a linear layer, before anything is timed. The lab's `intensity` gives the quotient; the FLOPs
+    and the bytes of the answer are what is counted here.
 
     The point: FLOPs grow with the product of three sizes, bytes with the products of two, so a large layer waits for
     the multipliers and a small batch for the memory. Oracle in the tests: torch's FLOP counter, and its tensors'
@@ -497,7 +514,6 @@ INTENSITY = Exercise(
             replace=("flops / moved", "flops"),
         ),
     ),
-    withheld=(intensity,),
 )
 
 # --- tensor.backward ---

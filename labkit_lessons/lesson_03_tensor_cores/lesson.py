@@ -147,7 +147,7 @@ for name, adder in adders.items():
 #
 # Add the product `a * b` to `total` again and again. The product is exact (a Python float holds it). The sum is rounded
 # to `np.float16` once, after each addition. Count the additions that changed something. (If the sum overflows, it stays
-# at inf.) Not allowed: the lab's own `accumulate`.
+# at inf.)
 
 
 # %% id="exercise-tensor-standstill" tags=["exercise-tensor.standstill"]
@@ -236,14 +236,13 @@ sum_errors_figure()
 # - The exponent of a number is `math.frexp(x)[1] - 1`. That of a product is the *sum* of its operands' exponents.
 # - A term of 0 has no exponent: leave it out when you look for the largest. If all terms are 0, so is the sum.
 # - One unit is 2^(largest exponent - fraction_bits). `math.trunc` cuts to whole units.
-# - Last, cut the sum to FP32: `n.bit_length()` says how many bits a whole number has, and FP32 keeps 24.
-#
-# Not allowed: the lab's own `explain`, `emulate` and `accumulate`.
+# - Last, cut the sum: `n.bit_length()` says how many bits a whole number has, and the result keeps `result_bits`, 24 in FP32. Other
+#   accumulators keep fewer or more.
 
 
 # %% id="exercise-tensor-block" tags=["exercise-tensor.block"]
-def my_block(a, b, c, fraction_bits):
-    """Return c + a[0]*b[0] + a[1]*b[1] + ... as a Tensor Core adds one block, FP32; a and b are lists of floats."""
+def my_block(a, b, c, fraction_bits, result_bits):
+    """Return c + a[0]*b[0] + a[1]*b[1] + ... as a Tensor Core adds one block; a and b are lists of floats."""
 
     ### BEGIN SOLUTION
     def exponent(x):
@@ -253,7 +252,7 @@ def my_block(a, b, c, fraction_bits):
     largest = max((e for value, e in terms if value), default=0)
     unit = 2.0 ** (largest - fraction_bits)
     total = sum(math.trunc(value / unit) for value, _ in terms)
-    spare = max(0, total.bit_length() - 24)
+    spare = max(0, total.bit_length() - result_bits)
     return math.trunc(total / 2**spare) * 2**spare * unit
     ### END SOLUTION
 
@@ -353,7 +352,7 @@ sweep_figure("bandwidth", measure("bandwidth", rounds=3, seconds=8), card=card)
 # %% [markdown]
 # ### Exercise 4: what limits a layer  ●○○  6 min
 #
-# `ridge` is in FLOP for each byte. At the ridge itself, say "compute". Not allowed: the lab's own `intensity`.
+# `ridge` is in FLOP for each byte. At the ridge itself, say "compute".
 
 
 # %% id="exercise-tensor-intensity" tags=["exercise-tensor.intensity"]

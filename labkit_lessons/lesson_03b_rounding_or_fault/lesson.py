@@ -115,7 +115,8 @@ for n, errors in enumerate(found, 1):
 # ### Exercise 1: what rounding allows  ●●○  15 min
 #
 # The products of two FP16 numbers are exact in Python, and so is their sum by `math.fsum`. Round the ends with
-# `np.float16`; they may be subnormal, or inf after an overflow. An empty sum is 0. Not allowed: the lab's own `compare`.
+# `np.float16`; they may be subnormal, or inf after an overflow. An empty sum is 0. `precision` may be any number
+# of bits, also one that no accumulator has.
 
 
 # %% id="exercise-kernels-allowed" tags=["exercise-kernels.allowed"]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from random import Random
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from labkit.grading.draws import always, whole
+from labkit.grading.draws import whole
 from labkit.grading.exercise import Case, Check, Exercise, wrong
 from labkit.grading.solutions import Solutions
-from labkit.instrument import exponent_histogram, fate, underflow, zeros_inside
 
 solution = Solutions(__file__)
 
@@ -59,40 +60,62 @@ def _without(random: Random) -> list[Case]:
     ]
 
 
+def _in_widths(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Case]]:
+    """Return a drawer of the same numbers in bins of one binade, and in two other widths."""
+
+    def drawn(random: Random) -> list[Case]:
+        cases, widths = draw(random), (1, *random.sample(range(2, 9), 2))
+        return [(*case, width) for width in widths for case in cases]
+
+    return drawn
+
+
 BINADES = Exercise(
     id="gradients.binades",
-    notes="""The histogram that every picture of this lesson is made of: the exponent of |x|, and what has none.
+    notes="""The histogram that every picture of this lesson is made of: the exponent of |x|, and what has none; in bins
+    of a width that the lab's histogram does not have.
 
     The numbers are FP32 numbers, so the logarithm that a learner may take is far from a whole number or exact.
     Oracle in the tests: numpy.frexp.""",
     checks=(
-        Check("numbers between two powers of two", 2, _inside),
-        Check("a power of two opens its binade", 1, _powers),
-        Check("a magnitude has no sign", 1, _signs),
-        Check("zeros, infinities and NaN are in no binade", 1, _without),
+        Check("numbers between two powers of two", 2, _in_widths(_inside)),
+        Check("a power of two opens its binade", 1, _in_widths(_powers)),
+        Check("a magnitude has no sign", 1, _in_widths(_signs)),
+        Check("zeros, infinities and NaN are in no binade", 1, _in_widths(_without)),
     ),
     mistakes=(
         wrong(
             "takes frexp s exponent",
             "this is frexp's exponent as it is: frexp gives a fraction from 0.5 to 1. Subtract 1.",
-            replace=(" - 1", ""),
+            replace=("(math.frexp(x)[1] - 1)", "math.frexp(x)[1]"),
+        ),
+        wrong(
+            "one binade for each bin",
+            "this makes a bin of each binade. `width` of them share one.",
+            replace=(" // width", ""),
+        ),
+        wrong(
+            "bins that meet at zero",
+            "this cuts the quotient towards zero: bin 0 then holds binades on both sides of 1. Round "
+            "down.",
+            replace=("(math.frexp(x)[1] - 1) // width", "int((math.frexp(x)[1] - 1) / width)"),
         ),
         wrong(
             "cuts the logarithm",
             "this is what int() makes of the logarithm: it cuts towards zero, so numbers below "
             "1 land one too high. Take floor.",
-            replace=("math.frexp(x)[1] - 1", "int(math.log2(abs(x)))"),
+            replace=("(math.frexp(x)[1] - 1)", "int(math.log2(abs(x)))"),
         ),
         wrong(
             "rounds the logarithm",
             "this is the power of two that is nearest. A binade goes from one power up to "
             "the next: round down.",
-            replace=("math.frexp(x)[1] - 1", "round(math.log2(abs(x)))"),
+            replace=("(math.frexp(x)[1] - 1)", "round(math.log2(abs(x)))"),
         ),
         wrong(
             "closes binades above",
             "this puts a power of two into the binade that ends there. It opens one: 2^e <= |x|.",
-            replace=("math.frexp(x)[1]", "math.ceil(math.log2(abs(x)))"),
+            replace=("math.frexp(x)[1] - 1", "math.ceil(math.log2(abs(x))) - 1"),
         ),
         wrong(
             "leaves negative numbers out",
@@ -114,11 +137,11 @@ BINADES = Exercise(
             "counts each binade once",
             "this says which binades are used. How many numbers are in each? Add 1 for "
             "every number.",
-            replace=("counts.get(exponent, 0) + 1", "1"),
+            replace=("counts.get(number, 0) + 1", "1"),
         ),
     ),
     provides={"math": math},
-    withheld=(exponent_histogram,),
+    former=(1,),
 )
 
 # --- gradients.fate ---
@@ -157,17 +180,46 @@ def _edges(random: Random) -> list[Case]:
     ]
 
 
+def _in_formats(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Case]]:
+    """Return a drawer of counts for FP16, and the same for two formats with other smallest numbers."""
+
+    def drawn(random: Random) -> list[Case]:
+        cases: list[Case] = []
+        for smallest in (FP16_SMALLEST, *random.sample((-37, -33, -29, -19, -15, -11), 2)):
+            moved = smallest - FP16_SMALLEST
+            for counts, log2_scale in cast("list[tuple[dict[int, int], int]]", draw(random)):
+                own = {exponent + moved: n for exponent, n in counts.items()}
+                cases.append((own, log2_scale, smallest))
+        return cases
+
+    return drawn
+
+
+FP16_SMALLEST = -24
+
 FATE = Exercise(
     id="gradients.fate",
     notes="""The counterfactual: scaling by 2^k adds k to every exponent, so no tensor is looked at again; and FP16
-    loses what lies below 2^-25, half of its smallest number, not what is merely subnormal.
+    loses what lies below 2^-25, half of its smallest number, not what is merely subnormal. Formats are drawn that the
+    lab does not have.
 
     Oracle in the tests: numpy's float16, number by number.""",
     checks=(
-        Check("without a scale", 1, _unscaled),
-        Check("at other scales", 2, _scaled),
-        Check("both sides of 2^-25, 2^-24 and 2^-14", 2, _edges),
-        Check("of nothing, nothing is lost", 1, always(({}, 0), ({}, 8), ({-3: 0, -30: 0}, 0))),
+        Check("without a scale", 1, _in_formats(_unscaled)),
+        Check("at other scales", 2, _in_formats(_scaled)),
+        Check("both sides of half the smallest number", 2, _in_formats(_edges)),
+        Check(
+            "of nothing, nothing is lost",
+            1,
+            _in_formats(
+                lambda random: [
+                    ({}, 0),
+                    ({}, 8),
+                    ({-3: 0, -30: 0}, 0),
+                    ({-26: random.randrange(1, 9), -3: 0}, 0),
+                ]
+            ),
+        ),
     ),
     mistakes=(
         wrong(
@@ -189,19 +241,24 @@ FATE = Exercise(
         wrong(
             "loses subnormal numbers too",
             "this counts subnormal numbers as lost. They keep fewer bits, but they "
-            "are not zero: what is lost lies below 2^-25.",
-            replace=("-25", "-14"),
+            "are not zero: what is lost lies below half of the smallest number.",
+            replace=("smallest - 1", "smallest + 10"),
         ),
         wrong(
             "ends at the smallest number",
-            "this loses all below 2^-24, the smallest number. From half of it on, "
-            "2^-25, numbers are rounded up to it.",
-            replace=("-25", "-24"),
+            "this loses all below the smallest number. From half of it on, "
+            "numbers are rounded up to it.",
+            replace=("smallest - 1", "smallest"),
         ),
         wrong(
             "ends a binade too low",
-            "this keeps the binade below 2^-25. All its numbers are nearer to zero than to 2^-24.",
-            replace=("-25", "-26"),
+            "this keeps the binade below half of the smallest number. All its numbers are nearer to zero.",
+            replace=("smallest - 1", "smallest - 2"),
+        ),
+        wrong(
+            "answers for FP16",
+            "this is what FP16 loses. The smallest number is an argument.",
+            replace=("smallest - 1", "-25"),
         ),
         wrong(
             "counts binades",
@@ -224,7 +281,7 @@ FATE = Exercise(
         ),
     ),
     ulps=2**30,  # a share may be had in FP32, or as 1 minus the rest
-    withheld=(fate,),
+    former=(-24,),
 )
 
 # --- gradients.lost ---
@@ -283,6 +340,23 @@ def _other_zeros(random: Random) -> list[Case]:
     ]
 
 
+def _above_noise(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Case]]:
+    """Return a drawer of the same gradients without noise, and with some that is at their size, above or below it."""
+
+    def drawn(random: Random) -> list[Case]:
+        cases: list[Case] = []
+        for in_fp32, in_fp16 in cast("list[tuple[list[Tensor], list[Tensor]]]", draw(random)):
+            cases.append((in_fp32, in_fp16, 0.0))
+            # a tensor of its own: below the noise, at it, above it and zero above it
+            noise = 2.0**-9 * random.randrange(1, 9)
+            exact = torch.tensor([noise / 2, -noise, noise * 1.5, -noise * 2, noise * 4, 0.0])
+            half = torch.tensor([0.0, 0.0, 0.0, 1.0, random.choice((0.0, 1.0)), 0.0]).half()
+            cases.append(([*in_fp32, exact], [*in_fp16, half], noise))
+        return cases
+
+    return drawn
+
+
 def _nothing(_: Random) -> list[Case]:
     zeros = torch.zeros(3)
     return [
@@ -294,52 +368,68 @@ def _nothing(_: Random) -> list[Case]:
 
 LOST = Exercise(
     id="gradients.lost",
-    notes="""A zero inside an FP16 pass may have been a zero in FP32 (a ReLU made it). Lost is what is non-zero in FP32
-    and zero in FP16, as a share of what is non-zero in FP32, over all tensors together.
+    notes="""A zero inside an FP16 pass may have been a zero in FP32 (a ReLU made it). Lost is what is above the noise
+    in FP32 and zero in FP16, as a share of what is above it in FP32, over all tensors together. The lab's `underflow`
+    knows no noise.
 
     Oracle in the tests: numpy, on one long array.""",
     checks=(
         Check(
             "the share of one tensor",
             1,
-            lambda random: [_case(_pair(random, 8, 0, lost)) for lost in (2, 0, 8)],
+            _above_noise(lambda random: [_case(_pair(random, 8, 0, lost)) for lost in (2, 0, 8)]),
         ),
         Check(
             "what is zero in FP32 cannot be lost",
             2,
-            lambda random: [_case(_pair(random, 8, zeros, 3)) for zeros in (2, 5, 24)],
+            _above_noise(
+                lambda random: [_case(_pair(random, 8, zeros, 3)) for zeros in (2, 5, 24)]
+            ),
         ),
-        Check("all tensors together", 1, _several),
-        Check("element by element, by what arrived", 1, _other_zeros),
-        Check("where nothing is non-zero, nothing is lost", 1, _nothing),
+        Check("all tensors together", 1, _above_noise(_several)),
+        Check("element by element, by what arrived", 1, _above_noise(_other_zeros)),
+        Check("where nothing is non-zero, nothing is lost", 1, _above_noise(_nothing)),
     ),
     mistakes=(
         wrong(
             "counts zeros inside",
             "this is the share of zeros inside the FP16 pass: it counts what was zero in FP32 too.",
-            replace=(("int((exact != 0).sum())", "half.numel()"), ("(exact != 0) & ", "")),
+            replace=(
+                ("int(above.sum())", "half.numel()"),
+                ("(above & (half == 0))", "(half == 0)"),
+            ),
         ),
         wrong(
             "divides by all",
             "this divides by all elements. Only what is non-zero in FP32 can be lost.",
-            replace=("int((exact != 0).sum())", "exact.numel()"),
+            replace=("int(above.sum())", "exact.numel()"),
+        ),
+        wrong(
+            "counts the noise",
+            "this counts gradients up to the noise, too. They count as zero.",
+            replace=("exact.abs() > noise", "exact != 0"),
+        ),
+        wrong(
+            "leaves out what is at the noise",
+            "this counts a gradient that is just as large as the noise. Up to it all count as zero.",
+            replace=("> noise", ">= noise"),
         ),
         wrong(
             "subtracts the counts",
             "this subtracts two numbers of zeros. A gradient that appeared in FP16 then "
             "hides one that was lost: compare element by element.",
             replace=(
-                "((exact != 0) & (half == 0)).sum()",
-                "(half == 0).sum() - (exact == 0).sum()",
+                "(above & (half == 0)).sum()",
+                "(half == 0).sum() - (~above).sum()",
             ),
         ),
         wrong(
             "averages the tensors",
             "this is the mean of the tensors' shares: a small tensor then counts as much as "
             "a large one. Add up the counts first.",
-            lambda in_fp32, in_fp16: (
+            lambda in_fp32, in_fp16, noise: (
                 sum(
-                    solution.my_lost([exact], [half])
+                    solution.my_lost([exact], [half], noise)
                     for exact, half in zip(in_fp32, in_fp16, strict=True)
                 )
                 / max(1, len(in_fp32))
@@ -364,7 +454,7 @@ LOST = Exercise(
     ),
     provides={"torch": torch},
     ulps=2**30,  # a share may be had in FP32
-    withheld=(underflow, zeros_inside),
+    former=(0.0,),
 )
 
 # --- gradients.window ---

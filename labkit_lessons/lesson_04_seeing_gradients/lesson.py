@@ -91,24 +91,25 @@ GradientZoom(film)
 # *No idea how to begin? `from labkit.grading import hint`, then `hint("gradients.binades")`: you get three hints, one
 # by one, at no cost.*
 #
-# ### Exercise 1: count by powers of two  ●○○  8 min
+# ### Exercise 1: count by powers of two  ●○○  9 min
 #
-# Count numbers into binades. The binade with exponent $e$ holds all $x$ with $2^e \le |x| < 2^{e+1}$. `math.frexp(x)` may help. Not
-# allowed: the lab's own `exponent_histogram`.
+# Count numbers into bins of `width` binades. The binade with exponent $e$ holds all $x$ with $2^e \le |x| < 2^{e+1}$. Bin $n$ holds the
+# binades from $n \cdot$ `width` up to the next bin; $n$ may be negative. With a width of 1 each binade is a bin. `math.frexp(x)` may help.
 
 
 # %% id="exercise-gradients-binades" tags=["exercise-gradients.binades"]
-def my_binades(values):
-    """Return a dict: exponent e -> how many of the values lie in its binade. Binades with none are not in it.
+def my_binades(values, width):
+    """Return a dict: number of a bin -> how many of the values lie in its binades. Bins with none are not in it.
 
     values  list of FP32 numbers, as floats; zeros, infinities and NaN are in no binade
+    width   how many binades make a bin, 1 or more
     """
     ### BEGIN SOLUTION
     counts = {}
     for x in values:
         if x != 0 and math.isfinite(x):
-            exponent = math.frexp(x)[1] - 1
-            counts[exponent] = counts.get(exponent, 0) + 1
+            number = (math.frexp(x)[1] - 1) // width
+            counts[number] = counts.get(number, 0) + 1
     return counts
     ### END SOLUTION
 
@@ -166,21 +167,22 @@ for step in (0, 40):
 #
 # ### Exercise 2: what would another scale lose?  ●●○  8 min
 #
-# You get counts, as your `my_binades` returns them. A binade is lost if it lies below 2^-25 after the scale: all its
-# numbers are then below half of FP16's smallest number. The binade that begins at 2^-25 is not lost. Not allowed: the
-# lab's own `fate`.
+# You get counts, as your `my_binades` returns them for a width of 1. FP16's smallest number is 2^-24. A binade is lost if it lies
+# below 2^-25 after the scale: all its numbers are then below half of that. The binade that begins at 2^-25 is not lost. Write it
+# for any format, whose smallest number is 2^smallest.
 
 
 # %% id="exercise-gradients-fate" tags=["exercise-gradients.fate"]
-def my_lost_share(counts, log2_scale):
+def my_lost_share(counts, log2_scale, smallest):
     """Return which share of the numbers (0 to 1) is lost if all are multiplied by 2^log2_scale; 0.0 if there is none.
 
     counts      dict: exponent of a binade -> how many numbers lie in it
     log2_scale  whole number, may be negative
+    smallest    exponent of the format's smallest number, -24 in FP16
     """
     ### BEGIN SOLUTION
     total = sum(counts.values())
-    lost = sum(n for exponent, n in counts.items() if exponent + log2_scale < -25)
+    lost = sum(n for exponent, n in counts.items() if exponent + log2_scale < smallest - 1)
     return lost / total if total else 0.0
     ### END SOLUTION
 
@@ -236,20 +238,23 @@ for task in ("segmentation", "digits"):
 #
 # ### Exercise 4: lost, or zero all along?  ●●○  8 min
 #
-# Count over all tensors together, element by element. Not allowed: the lab's own `underflow` and `zeros_inside`.
+# Count over all tensors together, element by element. Gradients of FP32 up to `noise` in magnitude count as zero, for they are
+# rounding errors of FP32. A `noise` of 0 leaves all in.
 
 
 # %% id="exercise-gradients-lost" tags=["exercise-gradients.lost"]
-def my_lost(in_fp32, in_fp16):
-    """Return the share (float, 0 to 1) of gradients non-zero in FP32 that is zero in FP16; 0.0 if none is non-zero.
+def my_lost(in_fp32, in_fp16, noise):
+    """Return the share (float, 0 to 1) of gradients above the noise in FP32 that is zero in FP16; 0.0 if none is above.
 
     in_fp32, in_fp16  lists of tensors of any shape, of the same layers in the same order
+    noise             magnitude in FP32, 0.0 or more, up to which a gradient counts as zero
     """
     ### BEGIN SOLUTION
     alive = lost = 0
     for exact, half in zip(in_fp32, in_fp16, strict=True):
-        alive += int((exact != 0).sum())
-        lost += int(((exact != 0) & (half == 0)).sum())
+        above = exact.abs() > noise
+        alive += int(above.sum())
+        lost += int((above & (half == 0)).sum())
     return lost / alive if alive else 0.0
     ### END SOLUTION
 

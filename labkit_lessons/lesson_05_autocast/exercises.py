@@ -9,7 +9,6 @@ from random import Random
 import torch
 from torch import Tensor
 
-from labkit.amp import rule_for
 from labkit.grading.draws import always, whole
 from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 from labkit.grading.solutions import Solutions
@@ -33,7 +32,10 @@ def _drawn(each: str, all_but_one_of: str = "") -> Callable[[Random], list[Case]
 
 LISTS = Exercise(
     id="autocast.lists",
-    notes="""Matrix products run in FP16, what sums many terms or leaves FP16's range runs in FP32, several operands are
+    notes="""Which list an operation is on is a fact, which one knows, derives or looks up; the lab's own table has it,
+    so the points are for the lookup at least. The text asks to derive it first.
+
+    Matrix products run in FP16, what sums many terms or leaves FP16's range runs in FP32, several operands are
     brought to one dtype, and the rest is left alone, batch norm included.
 
     Checks ask for all operations but one. At grading they leave out another one, so a table of the notebook's answers
@@ -139,7 +141,6 @@ LISTS = Exercise(
             replace=('"relu", ', ""),
         ),
     ),
-    withheld=(rule_for,),
 )
 
 # --- autocast.dtypes ---
@@ -440,17 +441,6 @@ LINEAR = Exercise(
 
 # --- autocast.softmax ---
 
-TORCHS_OWN = (
-    torch.softmax,
-    torch.special.softmax,
-    torch.Tensor.softmax,
-    torch.nn.functional.softmax,
-    torch.log_softmax,
-    torch.special.log_softmax,
-    torch.Tensor.log_softmax,
-    torch.nn.functional.log_softmax,
-)
-
 
 def _settled(logits: Tensor) -> bool:
     """Return whether every probability rounds to the same FP16 number when it is a few FP32 ulps off."""
@@ -505,7 +495,10 @@ def _masked(random: Random) -> list[Case]:
 
 SOFTMAX = Exercise(
     id="autocast.softmax",
-    notes="""exp(x) is inf in FP16 from 11.1 on and in FP32 from 88.8 on, so subtract the largest logit of the *row*
+    notes="""torch's own softmax of FP32 logits is right, too. It gives the answer without its reason, so
+    the text asks to write it; nothing enforces that.
+
+    exp(x) is inf in FP16 from 11.1 on and in FP32 from 88.8 on, so subtract the largest logit of the *row*
     first; and sum in FP32. Oracle in the tests: torch's softmax in FP64, rounded.
 
     A correct answer may write its FP32 arithmetic in any order. No probability here lies so near the
@@ -617,7 +610,6 @@ SOFTMAX = Exercise(
         ),
     ),
     provides={"torch": torch},
-    withheld=TORCHS_OWN,
 )
 
 # --- autocast.cache ---

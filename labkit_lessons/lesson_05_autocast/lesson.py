@@ -171,7 +171,8 @@ for spread in (1, 4, 16, 64):
 #
 # Ask for each operation: is it a product of matrices? Does it leave FP16's range, or add up many terms? Must several
 # operands agree? If the answer is always no, it is on no list: "keep". (torch has a fourth list, *set dtype*, for
-# softmax and sum: they get FP32. It counts as "deny" here.) Not allowed: the lab's own `rule_for`.
+# softmax and sum: they get FP32. It counts as "deny" here.) Decide first; the lab's `rule_for`
+# knows them all, and tells you afterwards which ones surprised you.
 
 
 # %% id="exercise-autocast-lists" tags=["exercise-autocast.lists"]
@@ -406,8 +407,8 @@ print("its weight", norm.weight.dtype, "  its running mean", norm.running_mean.d
 #
 # ### Exercise 4: a softmax that survives FP16  ●●○  8 min
 #
-# Your logits arrive in FP16, one example per row. Return FP16 probabilities. Write it with `exp`, `max` and `sum`, without
-# torch's own softmax. It should work for logits of 6,000 and of -500. Compute in FP32, and round once, at the end.
+# Your logits arrive in FP16, one example per row. Return FP16 probabilities. torch has this in one line; write it with `exp`,
+# `max` and `sum`, to see where it could fail. It should work for logits of 6,000 and of -500. Compute in FP32, and round once, at the end.
 
 
 # %% id="exercise-autocast-softmax" tags=["exercise-autocast.softmax"]

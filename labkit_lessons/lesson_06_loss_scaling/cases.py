@@ -14,6 +14,15 @@ SHAPE = (4,)
 LEARNING_RATE = 0.25
 
 
+@dataclass(frozen=True)
+class Knobs:
+    """Factors and interval of a scaler's rule, of any size; `labkit.amp.ScalerConfig` refuses a factor of 1."""
+
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+    growth_interval: int = 2000
+
+
 @dataclass
 class Loop:
     """A training loop between two steps; the loss of a batch is (batch . model_weight), so its gradient is the batch.

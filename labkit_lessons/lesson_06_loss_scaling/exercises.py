@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import cast
 
 import torch
 from torch import Tensor
 
-from labkit.amp import ScalerConfig, ScalerState, advance, unscale
+from labkit.amp import ScalerConfig, ScalerState
 from labkit.grading.draws import whole
 from labkit.grading.exercise import Case, Check, Exercise, wrong
+from labkit.grading.solutions import Solutions
 
-from .cases import Loop, ScaledBackward
+from .cases import Knobs, Loop, ScaledBackward
+
+solution = Solutions(__file__)
 
 # --- scaling.static_step ---
 
@@ -206,6 +211,24 @@ def _ordinary_gradients(random: Random) -> list[Case]:
     return [*cases, ([single], 2.0**5), ([single[:0], single.reshape(())], 2.0**-3), ([], 2.0**5)]
 
 
+def _limited(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Case]]:
+    """Return a drawer of the same cases without a limit; and of clean gradients below a limit, at it and above it.
+
+    Above it is one element, of either sign; and in units of the scaled gradients all of them are.
+    """
+
+    def drawn(random: Random) -> list[Case]:
+        cases: list[Case] = [(*case, math.inf) for case in draw(random)]
+        for part in (1.0, 0.75, 1.5):
+            gradients, scale = _gradients(random, 1, 1000), 2.0 ** random.randrange(3, 8)
+            flat = random.choice(gradients).view(-1)
+            flat[random.randrange(len(flat))] = random.choice((-1, 1)) * 1024
+            cases.append((gradients, scale, 1024 / scale * part))
+        return cases
+
+    return drawn
+
+
 def _spoiled_gradients(random: Random, element: float, first: float | None = None) -> list[Case]:
     """One bad element, once in each tensor; and perhaps another one at the beginning of every tensor."""
     cases: list[Case] = []
@@ -223,42 +246,48 @@ def _spoiled_gradients(random: Random, element: float, first: float | None = Non
 UNSCALE = Exercise(
     id="scaling.unscale",
     notes="""The gradients are cast to FP32 before they are divided, and every element of every tensor is looked at, for
-    inf *and* NaN. A sum is no substitute: it overflows although all its terms are finite.
+    inf *and* NaN. A sum is no substitute: it overflows although all its terms are finite. The limit is what no
+    framework's unscaling has.
 
     Scales are powers of two and gradients are FP16 numbers, so every quotient is exact and answers are compared bit for
     bit. Oracle in the tests: torch.amp.GradScaler.unscale_.""",
     checks=(
-        Check("the gradients of the loss, in FP32", 1, _ordinary_gradients),
+        Check("the gradients of the loss, in FP32", 1, _limited(_ordinary_gradients)),
         # quotients below 2^-26, which FP16 has no numbers for
         Check(
             "gradients too small for FP16 arrive",
             1,
-            lambda random: [
-                ([g * 2.0**-8 for g in _gradients(random, 1, 256)], 2.0**k) for k in (26, 28, 30)
-            ],
+            _limited(
+                lambda random: [
+                    ([g * 2.0**-8 for g in _gradients(random, 1, 256)], 2.0**k)
+                    for k in (26, 28, 30)
+                ]
+            ),
         ),
         Check(
             "inf is found, in whichever tensor",
             1,
-            lambda random: _spoiled_gradients(random, random.choice((-1, 1)) * torch.inf),
+            _limited(lambda random: _spoiled_gradients(random, random.choice((-1, 1)) * torch.inf)),
         ),
         Check(
             "NaN is found, in whichever tensor",
             1,
-            lambda random: _spoiled_gradients(random, torch.nan),
+            _limited(lambda random: _spoiled_gradients(random, torch.nan)),
         ),
         # finite elements of one sign, three of which add up to more than 65504
         Check(
             "large but finite gradients are no reason to skip",
             1,
-            lambda random: [
-                ([g.abs() * 32 for g in _gradients(random, 900, 1024)], 2.0**k) for k in (8, 12)
-            ],
+            _limited(
+                lambda random: [
+                    ([g.abs() * 32 for g in _gradients(random, 900, 1024)], 2.0**k) for k in (8, 12)
+                ]
+            ),
         ),
         Check(
             "inf and -inf do not cancel",
             1,
-            lambda random: _spoiled_gradients(random, torch.inf, -torch.inf),
+            _limited(lambda random: _spoiled_gradients(random, torch.inf, -torch.inf)),
         ),
     ),
     mistakes=(
@@ -297,33 +326,57 @@ UNSCALE = Exercise(
             "this is what looking for inf alone gives, or comparing magnitudes with 65504: "
             "every comparison with NaN is False, and inf - inf or 0 x inf inside the backward pass makes NaN.",
             replace=(
-                "not all(bool(torch.isfinite(grad).all())",
-                "any(bool(torch.isinf(grad).any())",
+                "all(bool(torch.isfinite(grad).all())",
+                "not any(bool(torch.isinf(grad).any())",
             ),
         ),
         wrong(
             "looks for NaN alone",
             "this is what looking for NaN alone gives: a gradient beyond 65504 arrives as inf.",
             replace=(
-                "not all(bool(torch.isfinite(grad).all())",
-                "any(bool(torch.isnan(grad).any())",
+                "all(bool(torch.isfinite(grad).all())",
+                "not any(bool(torch.isnan(grad).any())",
             ),
         ),
         wrong(
             "looks at the first tensor",
             "this is what looking at the first tensor alone gives. One bad tensor spoils the step.",
-            replace=("for grad in grads)", "for grad in grads[:1])"),
+            replace=(
+                (".all()) for grad in grads)", ".all()) for grad in grads[:1])"),
+                (".any()) for grad in grads)", ".any()) for grad in grads[:1])"),
+            ),
         ),
         wrong(
             "looks at the last tensor",
             "this is what overwriting found_inf in the loop gives: only the last tensor "
             "counts. Use `or`.",
-            replace=("for grad in grads)", "for grad in grads[-1:])"),
+            replace=(
+                (".all()) for grad in grads)", ".all()) for grad in grads[-1:])"),
+                (".any()) for grad in grads)", ".any()) for grad in grads[-1:])"),
+            ),
         ),
         wrong(
             "says the opposite",
             "this is whether all are finite. found_inf is True where some element is not.",
-            replace=("not all(", "all("),
+            replace=("return grads, found_inf", "return grads, not found_inf"),
+        ),
+        wrong(
+            "knows no limit",
+            "this looks for inf and NaN, and lets gradients beyond the limit pass.",
+            replace=(" or any(bool((grad.abs() > limit).any()) for grad in grads)", ""),
+        ),
+        wrong(
+            "limits scaled gradients",
+            "this compares the scaled gradients with the limit. Unscale first.",
+            replace=(
+                "(grad.abs() > limit).any()) for grad in grads",
+                "(grad.abs() > limit).any()) for grad in scaled_grads",
+            ),
+        ),
+        wrong(
+            "refuses the limit itself",
+            "this refuses a gradient as large as the limit. Only what is larger is bad.",
+            replace=("> limit", ">= limit"),
         ),
         wrong(
             "repairs the gradients",
@@ -336,18 +389,30 @@ UNSCALE = Exercise(
         ),
     ),
     provides={"torch": torch},
-    withheld=(unscale,),
+    former=(math.inf,),
 )
 
 # --- scaling.advance ---
 
 
-def _config(random: Random, low: int, high: int) -> ScalerConfig:
-    """Return a configuration whose growth factor and backoff factor do not undo each other."""
+def _config(random: Random, low: int, high: int) -> Knobs:
+    """Return knobs whose growth factor and backoff factor do not undo each other."""
     growth, backoff = random.choice(((2.0, 0.25), (4.0, 0.5), (3.0, 0.25), (1.5, 0.125)))
-    return ScalerConfig(
-        growth_factor=growth, backoff_factor=backoff, growth_interval=random.randrange(low, high)
-    )
+    return Knobs(growth, backoff, random.randrange(low, high))
+
+
+def _with_factors_of_1(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Case]]:
+    """Return a drawer of the same steps, and of two of them with factors of 1, which no framework's scaler takes."""
+
+    def drawn(random: Random) -> list[Case]:
+        cases = draw(random)
+        state, found_inf, config = random.choice(cases)
+        cases.append((state, found_inf, replace(cast(Knobs, config), growth_factor=1.0)))
+        state, found_inf, config = random.choice(cases)
+        cases.append((state, found_inf, replace(cast(Knobs, config), backoff_factor=1.0)))
+        return cases
+
+    return drawn
 
 
 def _state(random: Random, tracker: int = 0) -> ScalerState:
@@ -358,9 +423,9 @@ def _counting(random: Random) -> list[Case]:
     """Clean steps well before the interval is complete: the very first one, and one beyond the usual 2000."""
     cases: list[Case] = []
     for tracker in (0, 1, 11, 2500):
-        config = ScalerConfig(growth_interval=tracker + random.randrange(4, 500))
+        config = Knobs(growth_interval=tracker + random.randrange(4, 500))
         cases.append((_state(random, tracker), False, config))
-    return [*cases, (ScalerState(1.5, 2), False, ScalerConfig(growth_interval=9))]
+    return [*cases, (ScalerState(1.5, 2), False, Knobs(growth_interval=9))]
 
 
 def _growing(random: Random) -> list[Case]:
@@ -371,10 +436,7 @@ def _growing(random: Random) -> list[Case]:
         cases.append((_state(random, config.growth_interval - before), False, config))
     return [
         *cases,
-        *(
-            (ScalerState(2.0**k, 6), False, ScalerConfig(growth_interval=7))
-            for k in (24, 32, 40, 60)
-        ),
+        *((ScalerState(2.0**k, 6), False, Knobs(growth_interval=7)) for k in (24, 32, 40, 60)),
     ]
 
 
@@ -387,24 +449,21 @@ def _backing_off(random: Random) -> list[Case]:
         cases.append((ScalerState(scale, random.randrange(1, 9)), True, config))
     return [
         *cases,
-        *(
-            (ScalerState(scale, 3), True, ScalerConfig(growth_interval=9))
-            for scale in (1.0, 2.0**-6)
-        ),
+        *((ScalerState(scale, 3), True, Knobs(growth_interval=9)) for scale in (1.0, 2.0**-6)),
     ]
 
 
 def _in_a_row(random: Random) -> list[Case]:
     """Sixty steps, each from where the rule stood: growth, overflow and counting as training mixes them.
 
-    At most 12 of them grow, so that a factor of 3 never needs more than FP32's 24 bits, to which `advance` rounds.
+    At most 12 of them grow, so that a factor of 3 never needs more than FP32's 24 bits, to which torch rounds.
     """
     config, cases = _config(random, 5, 8), list[Case]()
     state = _state(random)
     for _ in range(60):
         found_inf = state.scale > 2.0**30 or (state.scale > 2.0**-10 and random.random() < 0.2)
         cases.append((state, found_inf, config))
-        state = advance(state, found_inf, config)
+        state = solution.my_advance(state, found_inf, config)
     return cases
 
 
@@ -418,20 +477,30 @@ ADVANCE = Exercise(
     (torch's way) and a remainder are one and the same. What the last two cost when an interval is lowered:
     scaling.repair.
 
+    Factors of 1 are a limit of the rule that every framework refuses, so that no call of one answers.
+
     Scales stay far from the ends of FP32, where torch and labkit differ (see labkit.amp.advance). On these inputs both
     agree to the bit.""",
     checks=(
-        Check("a clean step is counted, and the scale stays", 1, _counting),
-        Check("the clean step that completes the interval grows the scale", 2, _growing),
-        Check("inf or NaN backs off and starts the count again", 2, _backing_off),
-        Check("sixty steps in a row", 2, _in_a_row),
+        Check("a clean step is counted, and the scale stays", 1, _with_factors_of_1(_counting)),
+        Check(
+            "the clean step that completes the interval grows the scale",
+            2,
+            _with_factors_of_1(_growing),
+        ),
+        Check(
+            "inf or NaN backs off and starts the count again", 2, _with_factors_of_1(_backing_off)
+        ),
+        Check("sixty steps in a row", 2, _with_factors_of_1(_in_a_row)),
         Check(
             "an interval of one step",
             1,
-            lambda random: [
-                (_state(random), found_inf, _config(random, 1, 2))
-                for found_inf in (False, True, False)
-            ],
+            _with_factors_of_1(
+                lambda random: [
+                    (_state(random), found_inf, _config(random, 1, 2))
+                    for found_inf in (False, True, False)
+                ]
+            ),
         ),
     ),
     mistakes=(
@@ -519,7 +588,6 @@ ADVANCE = Exercise(
         ),
     ),
     provides={"torch": torch, "ScalerState": ScalerState, "ScalerConfig": ScalerConfig},
-    withheld=(advance,),
 )
 
 # --- scaling.clip ---
@@ -921,7 +989,10 @@ SINKS = ("max(scale * 0.5, 1.0)", "scale * 0.5")
 
 REPAIR = Exercise(
     id="scaling.repair",
-    notes="""The scaler of the lesson is short, plausible and wrong in three places: it asks the FP16 sum of the
+    notes="""A repair may call the lab's own scaler. Its author has to find all three faults nevertheless: the sum of
+    the gradients, the comparison and the floor.
+
+    The scaler of the lesson is short, plausible and wrong in three places: it asks the FP16 sum of the
     gradients whether they are finite, it compares the count with `==`, so an interval that was lowered in the meantime
     is never met, and nothing keeps the scale from becoming 0. One repaired, two left, is a known mistake; so is each
     repair that breaks something else.
@@ -1031,7 +1102,6 @@ REPAIR = Exercise(
         ),
     ),
     provides={"torch": torch},
-    withheld=(advance,),
 )
 
 EXERCISES = (STATIC_STEP, UNSCALE, ADVANCE, CLIP, ORDER, REPAIR)

@@ -224,7 +224,7 @@ for step in range(1, 21):
 #
 # `state` has `scale` and `growth_tracker` (clean steps in a row so far); `config` has `growth_factor`, `backoff_factor` and
 # `growth_interval`. Inf or NaN backs off; the clean step that completes the interval grows. Either way the count starts
-# again. Write it yourself, without calling `advance`.
+# again. A factor may be 1, which the lab's own scaler refuses: then the scale stays, and the count starts again.
 
 
 # %% id="exercise-scaling-advance" tags=["exercise-scaling.advance"]
@@ -613,20 +613,22 @@ for name, test in bad.items():
 # ### Exercise 5: unscale, and find inf  ●○○  8 min
 #
 # Between the backward pass and the optimizer's step two things happen: the gradients are divided by the scale, and they are
-# checked. Do both for a list of FP16 gradients. The step is bad if *any* element of *any* tensor is inf or NaN. Not
-# allowed: the lab's own `unscale`.
+# checked. Do both for a list of FP16 gradients. The step is bad if *any* element of *any* tensor is inf or NaN. Here it is bad too
+# if an unscaled gradient is larger than `limit` in magnitude: some large trainings skip such steps.
 
 
 # %% id="exercise-scaling-unscale" tags=["exercise-scaling.unscale"]
-def my_unscale(scaled_grads, scale):
+def my_unscale(scaled_grads, scale, limit):
     """Return (the unscaled gradients in FP32, found_inf).
 
     scaled_grads  list of FP16 tensors
-    found_inf     True if any element is inf or NaN
+    limit         the largest magnitude of a good gradient, after unscaling; inf for none
+    found_inf     True if any element is inf or NaN, or larger than the limit
     """
     ### BEGIN SOLUTION
     grads = [grad.float() / scale for grad in scaled_grads]
-    found_inf = not all(bool(torch.isfinite(grad).all()) for grad in grads)
+    finite = all(bool(torch.isfinite(grad).all()) for grad in grads)
+    found_inf = not finite or any(bool((grad.abs() > limit).any()) for grad in grads)
     return grads, found_inf
     ### END SOLUTION
 
@@ -637,8 +639,7 @@ check("scaling.unscale", my_unscale)
 # ### Exercise 6: repair a scaler  ●●●  12 min
 #
 # This scaler is short, looks right, and has **three faults**. All three have been in real frameworks; two of them are in torch
-# to this day. Run it, break it, then write the repaired one below. The lowest scale allowed is 1; there is no highest. Not
-# allowed: the lab's own `advance`.
+# to this day. Run it, break it, then write the repaired one below. The lowest scale allowed is 1; there is no highest.
 
 
 # %% id="touch-faulty"

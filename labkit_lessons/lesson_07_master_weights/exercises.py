@@ -8,7 +8,6 @@ from random import Random
 import torch
 from torch import Tensor
 
-from labkit.amp import Weights
 from labkit.formats import BF16, FP32
 from labkit.grading.draws import whole
 from labkit.grading.exercise import Case, Check, Exercise, wrong
@@ -154,7 +153,6 @@ STEP = Exercise(
         ),
     ),
     provides={"torch": torch},
-    withheld=(Weights,),
 )
 
 # --- master.memory ---
@@ -482,7 +480,6 @@ FLAT = Exercise(
         ),
     ),
     provides={"torch": torch},
-    withheld=(torch.nn.utils.parameters_to_vector, torch.nn.utils.vector_to_parameters),
 )
 
 # --- master.ema ---

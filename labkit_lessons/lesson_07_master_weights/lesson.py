@@ -121,7 +121,7 @@ for step in range(1, 11):
 # ### Exercise 1: the master step  ●●○  10 min
 #
 # Train for as many steps as there are gradients, with SGD. Each gradient comes from a backward pass in FP16 and carries the
-# scale. If one holds inf or NaN, its step is left out. Not allowed: the lab's own `Weights`.
+# scale. If one holds inf or NaN, its step is left out.
 
 
 # %% id="exercise-master-step" tags=["exercise-master.step"]
@@ -313,8 +313,7 @@ for size in ((400, 1_000), (40, 10_000), (4, 100_000)):
 # ### Exercise 4: one flat master  ●●○  10 min
 #
 # `flat` holds the master weights of all layers, one after another, row by row. Take one step of SGD on it and cut the model's
-# FP16 weights out of the result. Each weight has its gradient's shape. Not allowed: torch's `parameters_to_vector` and
-# `vector_to_parameters`.
+# FP16 weights out of the result. Each weight has its gradient's shape.
 
 
 # %% id="exercise-master-flat" tags=["exercise-master.flat"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
 import torch
 
-from labkit.amp import PRESETS, ScalerConfig, advance, decide, must_skip
+from labkit.amp import PRESETS, ScalerConfig
 from labkit.grading.draws import whole
 from labkit.grading.exercise import Case, Check, Exercise, wrong
 
@@ -322,6 +323,20 @@ def _ends(random: Random, floor: bool) -> list[Case]:
     return cases
 
 
+def _paused(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Case]]:
+    """Return a drawer of the same steps without a pause and with one, and of a run in which a pause shows."""
+
+    def drawn(random: Random) -> list[Case]:
+        cases = draw(random)
+        paused = [(*case, random.randint(1, 3)) for case in cases]
+        # 8 overflows, is halved to 4, and doubles again after the pause
+        shows = [16000.0] * random.randint(14, 20)
+        rule = ScalerConfig(init_scale=8.0, growth_interval=2)
+        return [*((*case, 0) for case in cases), *paused, (shows, rule, random.randint(1, 3))]
+
+    return drawn
+
+
 SKIPS = Exercise(
     id="frameworks.skips",
     notes="""\
@@ -331,12 +346,12 @@ comes sooner; a floor and a cap stop the scale; and one framework looks for noth
 Invariant: all scales are powers of two or the ends given, so every product is exact.
 Oracle in the tests: each framework's own rule, written from its source, without `advance`.""",
     checks=(
-        Check("torch's rule", 1, _plain),
-        Check("65520, what is just below, and inf", 1, _limit),
-        Check("hysteresis of 2 and of 3", 2, _hysteresis),
-        Check("a start at 2^32", 1, _high),
-        Check("at the floor, skipped or stepped", 1, _floor),
-        Check("at the cap, and without one", 1, _cap),
+        Check("torch's rule", 1, _paused(_plain)),
+        Check("65520, what is just below, and inf", 1, _paused(_limit)),
+        Check("hysteresis of 2 and of 3", 2, _paused(_hysteresis)),
+        Check("a start at 2^32", 1, _paused(_high)),
+        Check("at the floor, skipped or stepped", 1, _paused(_floor)),
+        Check("at the cap, and without one", 1, _paused(_cap)),
     ),
     mistakes=(
         wrong(
@@ -394,6 +409,19 @@ Oracle in the tests: each framework's own rule, written from its source, without
             ),
         ),
         wrong(
+            "knows no pause",
+            "this counts every clean step. After a halving, `pause` of them do not count.",
+            replace=("max(scale / 2, config.floor), -pause", "max(scale / 2, config.floor), 0"),
+        ),
+        wrong(
+            "pauses after every overflow",
+            "this pauses after every overflow. Where hysteresis keeps the scale, the count starts at 0.",
+            replace=(
+                "clean, overflows = 0, overflows + 1",
+                "clean, overflows = -pause, overflows + 1",
+            ),
+        ),
+        wrong(
             "goes on counting",
             "this goes on counting clean steps after an overflow. The count starts again.",
             replace=("clean, overflows = 0, overflows + 1", "overflows = overflows + 1"),
@@ -409,7 +437,7 @@ Oracle in the tests: each framework's own rule, written from its source, without
             replace=("start=1", "start=0"),
         ),
     ),
-    withheld=(advance, decide, must_skip),
+    former=(0,),
 )
 
 

@@ -404,16 +404,16 @@ ScalerPresets()
 #   the cap.
 # - If `steps_at_floor` is True, the scaler does not look for inf while the scale is at `floor`: such a step counts as
 #   clean.
-#
-# Not allowed: the lab's own `advance`, `decide` and `must_skip`.
+# - After the scale was halved, or held at `floor` instead, the next `pause` clean steps do not count. No framework has this knob.
 
 
 # %% id="exercise-frameworks-skips" tags=["exercise-frameworks.skips"]
-def my_skipped_steps(largest, config):
+def my_skipped_steps(largest, config, pause):
     """Return the numbers of the skipped steps, counted from 1.
 
     largest  the largest magnitude among the gradients of each step, a list of floats; inf is possible
     config   has init_scale, growth_interval, hysteresis, floor, cap and steps_at_floor
+    pause    whole number, 0 or more
     """
     ### BEGIN SOLUTION
     scale, clean, overflows, skipped = config.init_scale, 0, 0, []
@@ -423,7 +423,7 @@ def my_skipped_steps(largest, config):
             skipped.append(step)
             clean, overflows = 0, overflows + 1
             if overflows >= config.hysteresis:
-                scale = max(scale / 2, config.floor)
+                scale, clean = max(scale / 2, config.floor), -pause
         else:
             clean += 1
             if clean == config.growth_interval:

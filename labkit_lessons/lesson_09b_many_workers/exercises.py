@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import torch
 from torch import Tensor
 
-from labkit.amp import unscale
 from labkit.grading.draws import whole
 from labkit.grading.exercise import Case, Check, Exercise, wrong
 from labkit.grading.solutions import Solutions
@@ -164,7 +164,6 @@ Oracle in the tests: one process that holds all parts in one tensor, and torch's
             replace=("gradient.float() / scale", "gradient.float()"),
         ),
     ),
-    withheld=(unscale,),
 )
 
 
@@ -334,19 +333,30 @@ def _empty(random: Random) -> list[Case]:
     ]
 
 
+def _in_blocks(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Case]]:
+    """Return a drawer of the same rows one by one, and in blocks of two sizes."""
+
+    def drawn(random: Random) -> list[Case]:
+        cases, blocks = draw(random), (1, *random.sample((2, 3, 4, 5, 8, 16), 2))
+        return [(*case, block) for block in blocks for case in cases]
+
+    return drawn
+
+
 PART = "(min(rank * each, rows), min(rank * each + each, rows))"
 PARTS = Exercise(
     id="workers.parts",
     notes="""\
-The point: the parts are as long as the first one, until the rows are used up. So the last ranks may hold less, or
+The point: the parts are as long as the first one, until the rows are used up; blocks of rows are what torch.chunk does
+not know. So the last ranks may hold less, or
 nothing, and who looks for inf there finds none.
 
 Oracle in the tests: torch.chunk, and the DTensor of FSDP2.
 Source: torch.distributed.tensor.Shard (as torch.chunk).""",
     checks=(
-        Check("rows that can be shared evenly", 1, _even),
-        Check("a last part that is shorter", 2, _uneven),
-        Check("ranks that hold nothing", 2, _empty),
+        Check("rows that can be shared evenly", 1, _in_blocks(_even)),
+        Check("a last part that is shorter", 2, _in_blocks(_uneven)),
+        Check("ranks that hold nothing", 2, _in_blocks(_empty)),
     ),
     mistakes=(
         wrong(
@@ -354,7 +364,7 @@ Source: torch.distributed.tensor.Shard (as torch.chunk).""",
             "this rounds the quotient down and gives the last rank the rest, so the last one holds "
             "the most.",
             replace=(
-                ("-(-rows // world)", "rows // world"),
+                ("-(-rows // (world * block)) * block", "rows // (world * block) * block"),
                 (PART, "(rank * each, rows if rank == world - 1 else rank * each + each)"),
             ),
         ),
@@ -362,7 +372,7 @@ Source: torch.distributed.tensor.Shard (as torch.chunk).""",
             "loses the rest",
             "this rounds the quotient down, and the rows that are left belong to no rank.",
             replace=(
-                ("-(-rows // world)", "rows // world"),
+                ("-(-rows // (world * block)) * block", "rows // (world * block) * block"),
                 (PART, "(rank * each, rank * each + each)"),
             ),
         ),
@@ -370,7 +380,7 @@ Source: torch.distributed.tensor.Shard (as torch.chunk).""",
             "shares fairly",
             "this gives the first ranks one row more, as numpy.array_split does. torch fills up "
             "rank by rank.",
-            lambda rows, world: [
+            lambda rows, world, block: [
                 (
                     r * (rows // world) + min(r, rows % world),
                     (r + 1) * (rows // world) + min(r + 1, rows % world),
@@ -393,9 +403,24 @@ Source: torch.distributed.tensor.Shard (as torch.chunk).""",
             "leaves out who holds nothing",
             "this leaves out the ranks that hold nothing. They are there, and wait "
             "in every all-reduce.",
-            lambda rows, world: [
-                (first, last) for first, last in solution.my_rows(rows, world) if first < last
+            lambda rows, world, block: [
+                (first, last)
+                for first, last in solution.my_rows(rows, world, block)
+                if first < last
             ],
+        ),
+        wrong(
+            "knows no blocks",
+            "this is torch's rule, row by row. A part is a multiple of the block.",
+            lambda rows, world, block: solution.my_rows(rows, world, 1),
+        ),
+        wrong(
+            "rounds down to blocks",
+            "this rounds the rows of a rank down to whole blocks. Round up.",
+            replace=(
+                "-(-rows // (world * block)) * block",
+                "max(1, -(-rows // world) // block) * block",
+            ),
         ),
         wrong(
             "names the last row",
@@ -403,7 +428,7 @@ Source: torch.distributed.tensor.Shard (as torch.chunk).""",
             replace=("min(rank * each + each, rows)", "min(rank * each + each, rows) - 1"),
         ),
     ),
-    withheld=(torch.chunk, torch.Tensor.chunk, torch.tensor_split),
+    former=(1,),
 )
 
 EXERCISES = (AGREE, PREDIVIDE, PARTS)

@@ -105,7 +105,6 @@ print("how long each rank's step is:", (scales.mean() / scales).tolist())
 #
 # Your function does the work of all ranks. Each rank holds a part of the weights and the scaled FP16 gradients of that
 # part. Take one step of SGD (`part - lr * gradient`, in FP32), all ranks or none. After inf or NaN the scale is halved.
-# Not allowed: the lab's own `unscale`.
 
 
 # %% id="exercise-workers-agree" tags=["exercise-workers.agree"]
@@ -239,18 +238,20 @@ memory_bars(workers)
 #
 # ### Exercise 3: which rank holds which master?  ●●○  6 min
 #
-# Name each rank's rows. The first rank holds `rows / world`, rounded up. Not allowed: `torch.chunk` and `torch.tensor_split`.
+# Name each rank's rows. The first rank holds `rows / world`, rounded up to a multiple of `block`. With a block of 1 this is torch's
+# rule; kernels that work on blocks of rows want larger ones.
 
 
 # %% id="exercise-workers-parts" tags=["exercise-workers.parts"]
-def my_rows(rows, world):
+def my_rows(rows, world, block):
     """Return [(first row, row after the last), ...], one for each rank; both are `rows` where it holds none.
 
     rows   how many rows the weight has
     world  how many ranks there are
+    block  how many rows belong together; the last part may be shorter
     """
     ### BEGIN SOLUTION
-    each = -(-rows // world)
+    each = -(-rows // (world * block)) * block
     return [(min(rank * each, rows), min(rank * each + each, rows)) for rank in range(world)]
     ### END SOLUTION
 

@@ -255,8 +255,8 @@ def test_a_stored_exercise_says_what_the_whole_one_says(id: str) -> None:
     nothing = [lambda *_: None, lambda *_: 0.0, lambda: 1, 5]
     for answer in [exercise.reference, *(known.answer for known in exercise.mistakes), *nothing]:
         paper, own = visible_cases(exercise), visible_cases(stored)
-        whole = judge(paper, answers_of(paper, answer, exercise.withheld))
-        assert str(judge(own, answers_of(own, answer, exercise.withheld))) == str(whole)
+        whole = judge(paper, answers_of(paper, answer))
+        assert str(judge(own, answers_of(own, answer))) == str(whole)
 
 
 def test_a_stored_diagnosis_takes_what_the_whole_one_takes_and_does_not_say_which(
@@ -487,7 +487,9 @@ def test_nbgrader_gives_the_same_points_partial_credit_included(tmp_path: Path) 
     partial = {
         "exercise-scaling.advance": ADVANCE.replace("+ 1 ==", "+ 1 >"),
         "exercise-scaling.clip": CLIP.replace("my_clip_step(scaled", "another_name(scaled"),
-        "exercise-scaling.unscale": "def my_unscale(scaled_grads, scale):\n    return lightning.unscale(scaled_grads)",
+        "exercise-scaling.unscale": (
+            "def my_unscale(scaled_grads, scale, limit):\n    return lightning.unscale(scaled_grads)"
+        ),
     }
     hand_in(course, "ada", {**whole, **partial})
     hand_in(course, "zoe", {})

@@ -41,9 +41,9 @@ def my_clip_step(scaled_grads, scale, max_norm):
 check("scaling.clip", my_clip_step)
 """
 UNSCALE = """
-def my_unscale(scaled_grads, scale):
+def my_unscale(scaled_grads, scale, limit):
     grads = [grad.float() / scale for grad in scaled_grads]
-    return grads, not all(bool(torch.isfinite(grad).all()) for grad in grads)
+    return grads, any(not (grad.isfinite() & (grad.abs() <= limit)).all() for grad in grads)
 
 check("scaling.unscale", my_unscale)
 """

@@ -310,9 +310,9 @@ CHEATS: dict[str, Row] = {
         + WRONG,
         GETS_NOTHING,
     ),
-    "calls what is withheld": Row(
+    "calls the lab's own": Row(
         "import labkit.amp\n" + body("return labkit.amp.advance(state, found_inf, config)"),
-        "which is what this exercise asks for",
+        "expected a ScalerConfig",
     ),
     "the visible cases by heart": Row(
         "seen = {}\ndef check(*a): pass\n" + body("return seen[state, found_inf, config]"),

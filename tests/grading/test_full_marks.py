@@ -29,7 +29,7 @@ Change = Callable[[Answer], Answer]
 
 
 def graded(paper: CaseSet, answer: Answer) -> Grade:
-    """Return the grade; a reference may be called here, so nothing is withheld."""
+    """Return the grade; a reference may be called here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return judge(paper, answers_of(paper, answer))
@@ -104,7 +104,7 @@ ROWS: list[tuple[str, str, str, Change]] = [
         "gradients.fate",
         "without a scale",
         "a single number is none",
-        but(lambda counts, _: sum(counts.values()) == 1, lambda *_: 0.0),
+        but(lambda counts, *_: sum(counts.values()) == 1, lambda *_: 0.0),
     ),
     (
         "tensor.split",
@@ -163,7 +163,7 @@ ROWS: list[tuple[str, str, str, Change]] = [
         "gradients.fate",
         "at other scales",
         "scales up to 2^16",
-        of_other(lambda counts, k: (counts, min(k, 16))),
+        of_other(lambda counts, k, smallest: (counts, min(k, 16), smallest)),
     ),
     (
         "beyond.frozen",
@@ -273,20 +273,23 @@ ROWS: list[tuple[str, str, str, Change]] = [
         "rounding.nearest_even",
         "at the upper end",
         "inf without its sign",
-        but(math.isinf, lambda *_: math.inf),
+        but(lambda x, *_: math.isinf(x), lambda *_: math.inf),
     ),
     (
         "rounding.nearest_even",
         "among the subnormal numbers",
         "the last subnormal number stays one",
-        but(lambda x: 2.0**-14 - 2.0**-24 < x < 2.0**-14, lambda *_: 2.0**-14 - 2.0**-24),
+        but(
+            lambda x, bits, *_: bits == 10 and 2.0**-14 - 2.0**-24 < x < 2.0**-14,
+            lambda *_: 2.0**-14 - 2.0**-24,
+        ),
     ),
     (
         "tensor.block",
         "sums of which nothing is cut, and terms of 0",
         "all zeros are nan",
         but(
-            lambda a, b, c, _: not c and not any(x * y for x, y in zip(a, b, strict=True)),
+            lambda a, b, c, *_: not c and not any(x * y for x, y in zip(a, b, strict=True)),
             lambda *_: math.nan,
         ),
     ),
@@ -326,19 +329,19 @@ ROWS: list[tuple[str, str, str, Change]] = [
         "gradients.binades",
         "numbers between two powers of two",
         "counts equal values once",
-        of_other(lambda values: (list(dict.fromkeys(values)),)),
+        of_other(lambda values, width: (list(dict.fromkeys(values)), width)),
     ),
     (
         "gradients.lost",
         "element by element, by what arrived",
         "asks the product",
-        of_other(lambda a, b: (a, [x * y.float() for x, y in zip(a, b, strict=True)])),
+        of_other(lambda a, b, n: (a, [x * y.float() for x, y in zip(a, b, strict=True)], n)),
     ),
     (
         "gradients.lost",
         "element by element, by what arrived",
         "takes inf and nan for lost",
-        of_other(lambda a, b: (a, [half.nan_to_num(0, 0, 0) for half in b])),
+        of_other(lambda a, b, n: (a, [half.nan_to_num(0, 0, 0) for half in b], n)),
     ),
     (
         "autocast.dtypes",
@@ -370,7 +373,7 @@ ROWS: list[tuple[str, str, str, Change]] = [
         "scaling.unscale",
         "the gradients of the loss, in FP32",
         "scales of 1 at least",
-        of_other(lambda grads, scale: (grads, max(1.0, scale))),
+        of_other(lambda grads, scale, limit: (grads, max(1.0, scale), limit)),
     ),
     (
         "scaling.repair",
@@ -506,7 +509,7 @@ ROWS: list[tuple[str, str, str, Change]] = [
         "rounding.kahan",
         "numbers of either sign",
         "flushes subnormal numbers",
-        of_other(lambda v: (np.where(np.abs(v) < 2.0**-14, 0, v).astype(np.float16),)),
+        of_other(lambda v, *rest: (np.where(np.abs(v) < 2.0**-14, 0, v).astype(np.float16), *rest)),
     ),
     (
         "tensor.padding",
@@ -524,7 +527,7 @@ ROWS: list[tuple[str, str, str, Change]] = [
         "gradients.fate",
         "at other scales",
         "no scale below 2^-8",
-        of_other(lambda c, k: (c, max(k, -8))),
+        of_other(lambda c, k, smallest: (c, max(k, -8), smallest)),
     ),
     (
         "gradients.window",
@@ -638,7 +641,7 @@ ROWS: list[tuple[str, str, str, Change]] = [
         "rounding.kahan",
         "sums that FP16 alone cannot get quite right",
         "from the last to the first",
-        of_other(lambda v: (v[::-1],)),
+        of_other(lambda v, *rest: (v[::-1], *rest)),
     ),
     (
         "tensor.intensity",
@@ -651,8 +654,12 @@ ROWS: list[tuple[str, str, str, Change]] = [
         "a power of two opens its binade",
         "a quotient of logarithms",
         its_own(
-            lambda values: dict(
-                Counter(math.floor(math.log(abs(x), 2)) for x in values if x and math.isfinite(x))
+            lambda values, width: dict(
+                Counter(
+                    math.floor(math.log(abs(x), 2)) // width
+                    for x in values
+                    if x and math.isfinite(x)
+                )
             )
         ),
     ),
@@ -661,9 +668,9 @@ ROWS: list[tuple[str, str, str, Change]] = [
         "all tensors together",
         "a mean of each tensor",
         its_own(
-            lambda a, b: (
+            lambda a, b, noise: (
                 sum(
-                    float(((h == 0) & (t != 0)).float().mean()) * t.numel()
+                    float(((h == 0) & (t.abs() > noise)).float().mean()) * t.numel()
                     for t, h in zip(a, b, strict=True)
                 )
                 / max(1, sum(int(t.count_nonzero()) for t in a))
@@ -796,9 +803,9 @@ ROWS: list[tuple[str, str, str, Change]] = [
         "ranks that hold nothing",
         "rounds up from 0.01 on",
         its_own(
-            lambda rows, world: [
+            lambda rows, world, block: [
                 (min(i * each, rows), min((i + 1) * each, rows))
-                for each in [round(rows / world + 0.49)]
+                for each in [round(rows / (world * block) + 0.49) * block]
                 for i in range(world)
             ]
         ),
@@ -874,17 +881,22 @@ CLAIMS: list[tuple[str, str, str, Callable[..., Any]]] = [
     ),
     (
         "numbers.decode",
-        "code` is an integer of 16 bits",
+        "Write your function for any of these three",
         "codes of every kind",
-        lambda c: c == 0xFBFF,
+        lambda c, *fields: fields != (5, 10, 15),
     ),
     (
         "numbers.decode",
         "Infinity is `math.inf`, NaN is `math.nan`",
         "infinities and NaN",
-        lambda c: c == 0xFC00,
+        lambda c, *_: c == 0xFC00,
     ),
-    ("numbers.decode", "my_decode(0x3C00) is 1.0", "normal numbers", lambda c: c == 0x3C00),
+    (
+        "numbers.decode",
+        "my_decode(0x3C00, 5, 10, 15) is 1.0",
+        "normal numbers",
+        lambda *case: case == (0x3C00, 5, 10, 15),
+    ),
     (
         "numbers.first_gap",
         "odd numbers are missing",
@@ -895,13 +907,13 @@ CLAIMS: list[tuple[str, str, str, Callable[..., Any]]] = [
         "numbers.next_up",
         "+inf stays +inf",
         "-0, the largest number and the infinities",
-        lambda c: c == 0x7C00,
+        lambda c, *_: c == 0x7C00,
     ),
     (
         "numbers.next_up",
         "Be careful around zero and at both infinities",
         "-0, the largest number and the infinities",
-        lambda c: c == 0x8000,
+        lambda c, *_: c == 0x8000,
     ),
     (
         "numbers.bytes",
@@ -913,13 +925,13 @@ CLAIMS: list[tuple[str, str, str, Callable[..., Any]]] = [
         "rounding.nearest_even",
         "ties to even",
         "half-way to the even one",
-        lambda x: x == 1 + 2.0**-11,
+        lambda x, *_: x == 1 + 2.0**-11,
     ),
     (
         "rounding.nearest_even",
-        "from 65520 on there is infinity",
+        "a result beyond `largest` is",
         "at the upper end",
-        lambda x: x == 65520,
+        lambda x, *_: x == 65520,
     ),
     (
         "rounding.smallest_update",
@@ -927,7 +939,12 @@ CLAIMS: list[tuple[str, str, str, Callable[..., Any]]] = [
         "powers of two",
         lambda w: w == 1,
     ),
-    ("rounding.kahan", "0 if it is empty", "one number, and none", lambda values: len(values) == 0),
+    (
+        "rounding.kahan",
+        "Your sum goes on where an earlier one ended",
+        "one number, and none",
+        lambda values, total, lost: len(values) == 0 and total != 0 and lost != 0,
+    ),
     (
         "rounding.epsilon",
         "Keep the formula and the 1e-8",
@@ -944,7 +961,7 @@ CLAIMS: list[tuple[str, str, str, Callable[..., Any]]] = [
         "tensor.block",
         "A term of 0 has no exponent",
         "sums of which nothing is cut, and terms of 0",
-        lambda a, b, c, n: 0 in a and 1024 in b,
+        lambda a, b, *_: 0 in a and 1024 in b,
     ),
     (
         "tensor.intensity",
@@ -974,7 +991,7 @@ CLAIMS: list[tuple[str, str, str, Callable[..., Any]]] = [
         "gradients.binades",
         "zeros, infinities and NaN are in no binade",
         "zeros, infinities and NaN are in no binade",
-        lambda v: any(x != x for x in v),
+        lambda v, _: any(x != x for x in v),
     ),
     (
         "gradients.window",
@@ -1006,7 +1023,7 @@ CLAIMS: list[tuple[str, str, str, Callable[..., Any]]] = [
         "scaling.unscale",
         "*any* element of *any* tensor is inf or NaN",
         "NaN is found, in whichever tensor",
-        lambda g, _: has(g[1:], torch.isnan),
+        lambda g, *_: has(g[1:], torch.isnan),
     ),
     (
         "master.step",
@@ -1140,22 +1157,6 @@ def test_every_demand_of_a_text_is_checked_in_the_notebook_and_at_grading() -> N
             assert any(is_it(*case) for case in cases), (id, words, seed)
 
 
-def test_what_an_answer_may_not_call_is_in_its_text() -> None:
-    """A whole family may be named as one: the FP16 of numpy and torch; torch's own softmax; `struct`."""
-    families = {
-        "FP16 of numpy and torch": ("float16", "half", "HalfTensor"),
-        "torch's own softmax": ("softmax", "log_softmax", "special_softmax", "special_log_softmax"),
-        "`struct`": ("pack", "unpack"),
-    }
-    for exercise in EXERCISES.values():
-        text = text_of(exercise.id) if exercise.withheld else ""
-        named = {name for words, names in families.items() if words in text for name in names}
-        for name in (
-            str(getattr(thing, "__name__", thing)).split(".")[-1] for thing in exercise.withheld
-        ):
-            assert name in named or re.search(rf"\b{name}`", text), (exercise.id, name)
-
-
 # --- right answers in another dress ---
 
 RIGHT: list[tuple[str, Answer]] = []
@@ -1166,12 +1167,12 @@ def earns(exercise_id: str) -> Callable[[Answer], Answer]:
 
 
 @earns("gradients.lost")
-def a_mean_in_fp32(in_fp32: Any, in_fp16: Any) -> object:
+def a_mean_in_fp32(in_fp32: Any, in_fp16: Any, noise: float) -> object:
     exact, half = (
         torch.cat([torch.zeros(1), *(t.float().flatten() for t in some)])
         for some in (in_fp32, in_fp16)
     )
-    lost = half[exact != 0] == 0
+    lost = half[exact.abs() > noise] == 0
     return lost.float().mean().item() if len(lost) else 0
 
 
@@ -1188,9 +1189,10 @@ Pair = namedtuple("Pair", ["grads", "found_inf"])
 
 
 @earns("scaling.unscale")
-def unscale_in_torch(scaled_grads: Any, scale: float) -> Any:
+def unscale_in_torch(scaled_grads: Any, scale: float, limit: float) -> Any:
     grads = [grad.float() / scale for grad in scaled_grads]
-    return Pair(grads, ~torch.tensor([bool(torch.isfinite(grad).all()) for grad in grads]).all())
+    good = [bool((torch.isfinite(grad) & (grad.abs() <= limit)).all()) for grad in grads]
+    return Pair(grads, ~torch.tensor(good).all())
 
 
 @earns("scaling.advance")
@@ -1223,26 +1225,129 @@ def intensity_in_fractions(
 
 
 @earns("numbers.decode")
-def decode_in_fractions(code: int) -> Any:
-    sign, exponent, significand = -1 if code >> 15 else 1, code >> 10 & 31, code & 1023
-    if exponent == 31:
+def decode_in_fractions(code: int, exponent_bits: int, significand_bits: int, bias: int) -> Any:
+    code, significand = divmod(code, 1 << significand_bits)
+    negative, exponent = divmod(code, 1 << exponent_bits)
+    sign, unit = -1 if negative else 1, Fraction(2) ** (1 - bias - significand_bits)
+    if exponent == (1 << exponent_bits) - 1:
         return math.nan if significand else sign * math.inf
     if exponent == 0:
-        return sign * Fraction(significand, 1 << 24)
-    return sign * Fraction(1024 + significand, 1024) * Fraction(2) ** (exponent - 15)
+        return sign * significand * unit
+    return sign * ((1 << significand_bits) + significand) * unit * 2 ** (exponent - 1)
+
+
+@earns("numbers.decode")
+def decode_from_letters(code: int, exponent_bits: int, significand_bits: int, bias: int) -> Any:
+    bits = format(code, f"0{1 + exponent_bits + significand_bits}b")
+    exponent, rest = int(bits[1 : 1 + exponent_bits], 2), int(bits[1 + exponent_bits :] or "0", 2)
+    sign = (-1.0) ** int(bits[0])
+    if "0" not in bits[1 : 1 + exponent_bits]:
+        return sign * float("nan" if rest else "inf")
+    hidden = 1 if exponent else 0
+    value = hidden + rest / (1 << significand_bits)
+    return math.copysign(math.ldexp(value, max(exponent, 1) - bias), sign)
+
+
+@earns("numbers.ulp")
+def ulp_by_frexp(x: float, significand_bits: int, emin: int) -> float:
+    exponent = math.frexp(x)[1] - 1 if x else emin
+    return math.ldexp(1.0, max(exponent, emin) - significand_bits)
+
+
+@earns("numbers.next_up")
+def next_up_by_cases(code: int, exponent_bits: int, significand_bits: int, steps: int) -> int:
+    top = 1 << (exponent_bits + significand_bits)
+    infinity = ((1 << exponent_bits) - 1) << significand_bits
+    below = code - top if code & top else 0
+    if below and steps <= below:
+        return code - steps
+    start = 0 if code & top else code
+    return min(start + steps - below, infinity)
+
+
+@earns("rounding.nearest_even")
+def round_in_fractions(x: float, significand_bits: int, emin: int, largest: float) -> float:
+    if math.isinf(x):
+        return x
+    exponent = max(math.frexp(x)[1] - 1 if x else emin, emin)
+    found = round(Fraction(x) / Fraction(2) ** (exponent - significand_bits))
+    value = float(found * Fraction(2) ** (exponent - significand_bits))
+    return value if -largest <= value <= largest else math.copysign(math.inf, x)
+
+
+@earns("rounding.kahan")
+def kahan_backwards(values: Any, total: Any, lost: Any) -> Any:
+    missing = -lost
+    for value in values:
+        meant = value + missing
+        before, total = total, total + meant
+        missing = meant - (total - before)
+    return total
+
+
+@earns("tensor.block")
+def block_in_fractions(a: Any, b: Any, c: float, fraction_bits: int, result_bits: int) -> float:
+    terms = [(x * y, math.frexp(x)[1] + math.frexp(y)[1] - 2) for x, y in zip(a, b, strict=True)]
+    terms = [(v, e) for v, e in [*terms, (c, math.frexp(c)[1] - 1)] if v]
+    if not terms:
+        return 0.0
+    unit = Fraction(2) ** (max(e for _, e in terms) - fraction_bits)
+    total = sum(int(Fraction(v) / unit) for v, _ in terms)
+    cut = 1 << max(0, abs(total).bit_length() - result_bits)
+    return float(int(Fraction(total, cut)) * cut * unit)
+
+
+@earns("scaling.unscale")
+def unscale_all_at_once(scaled_grads: Any, scale: float, limit: float) -> Any:
+    grads = [grad.to(torch.float32).div(scale) for grad in scaled_grads]
+    flat = torch.cat([torch.zeros(1), *(grad.flatten() for grad in grads)])
+    return grads, not bool(flat.isfinite().all()) or bool(flat.abs().max() > limit)
+
+
+@earns("frameworks.skips")
+def skips_with_an_end_of_the_pause(largest: Any, config: Any, pause: int) -> list[int]:
+    scale, clean, overflows, rest, found = config.init_scale, 0, 0, 0, []
+    for number, gradient in enumerate(largest):
+        blind = config.steps_at_floor and scale <= config.floor
+        if gradient * scale >= 65520 and not blind:
+            found.append(number + 1)
+            clean, overflows = 0, overflows + 1
+            rest = 0
+            if overflows >= config.hysteresis:
+                scale, rest = max(scale / 2, config.floor), pause
+        elif rest:
+            rest -= 1
+        else:
+            clean += 1
+            if clean >= config.growth_interval:
+                scale, clean, overflows = min(2 * scale, config.cap), 0, 0
+    return found
+
+
+@earns("workers.parts")
+def parts_by_walking(rows: int, world: int, block: int) -> list[tuple[int, int]]:
+    blocks = math.ceil(rows / block)
+    each, found, begin = math.ceil(blocks / world) * block, [], 0
+    for _ in range(world):
+        end = min(begin + each, rows)
+        found.append((begin, end))
+        begin = end
+    return found
 
 
 RIGHT += [
     (
         "gradients.binades",
-        lambda values: Counter(math.frexp(x)[1] - 1 for x in values if x and math.isfinite(x)),
+        lambda values, width: Counter(
+            math.floor((math.frexp(x)[1] - 1) / width) for x in values if x and math.isfinite(x)
+        ),
     ),
     (
         "gradients.fate",
-        lambda counts, k: (
+        lambda counts, k, smallest: (
             1
             - (
-                sum(n / sum(counts.values()) for e, n in counts.items() if e + k >= -25)
+                sum(n / sum(counts.values()) for e, n in counts.items() if e + k >= smallest - 1)
                 if sum(counts.values())
                 else 1.0
             )
@@ -1276,5 +1381,5 @@ def test_a_right_answer_earns_everything_whatever_its_style() -> None:
         assert "Solved" in str(check(id, answer)), (id, answer.__name__, str(check(id, answer)))
         for seed in (1, 2):
             paper = grading_cases(EXERCISES[id], seed)
-            grade = judge(paper, answers_of(paper, answer, EXERCISES[id].withheld))
+            grade = judge(paper, answers_of(paper, answer))
             assert grade.points == EXERCISES[id].points, (answer.__name__, str(grade))

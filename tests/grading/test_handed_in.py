@@ -446,7 +446,9 @@ SYSTEMS = {
 
 @pytest.mark.parametrize("packed", [False, True], ids=["folder", "archive"])
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_whoever_is_named_has_one_submission(system: str, packed: bool, tmp_path: Path) -> None:
+def test_each_learner_whom_a_name_shows_has_one_submission(
+    system: str, packed: bool, tmp_path: Path
+) -> None:
     files, expected = dict[str, str | bytes](), dict[str, str]()
     for n, (ending, (content, says)) in enumerate(KINDS.items()):
         who = f"learner{n}"

@@ -44,7 +44,7 @@ ANYWHERE = (
     "a forged verdict",
     "equals everything",
     "replaces the comparison",
-    "calls what is withheld",
+    "calls the lab's own",
     "imports the list",
 )
 SECONDS = 2.0
@@ -175,7 +175,7 @@ class Clock(Worker):
         (0.15, 0.0, "stopped after 0.5 s: it computes, on a machine that is too busy"),
     ],
 )
-def test_a_stopped_answer_is_told_what_it_did(
+def test_the_reason_of_a_stopped_answer_names_what_stopped_it(
     cpu: float, queued: float, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a loop on a busy machine nobody says that it waits."""

@@ -89,7 +89,10 @@ UNSCALED, BY_BYTES, EARLIER = (
     cell(BYTES, "bytes"),
     cell(SMALLEST, "smallest"),
 )
-BY_LAMBDA = "my_unscale = lambda g, s: ([x.float() / s for x in g], any(bool((~x.isfinite()).any()) for x in g))"
+BY_LAMBDA = (
+    "my_unscale = lambda g, s, limit: ([x.float() / s for x in g], "
+    "any(bool((~(x.isfinite() & (x.float().abs() / s <= limit))).any()) for x in g))"
+)
 
 ODD: dict[str, Odd] = {
     **{f"ONE: {name}": helper(source) for name, source in CONSTANTS.items()},

@@ -11,12 +11,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
-from types import CellType, CodeType, FrameType, FunctionType, ModuleType
+from collections.abc import Callable, Sequence
+from types import FunctionType
 
 import numpy as np
 import torch
@@ -28,7 +25,6 @@ def answer_case(
     function: object,
     call: str,
     arguments: tuple[object, ...],
-    withheld: Sequence[object] = (),
     may_change: Sequence[str] = (),
     run_by: Callable[..., object] | None = None,
     *,
@@ -37,7 +33,6 @@ def answer_case(
     """Return the answer of `function` to one case, as JSON.
 
     call        how it is called, for messages: "my_advance(state, found_inf, config)"
-    withheld    functions and types that it must not be, name or call
     may_change  names of the arguments that the call may change
     run_by      is called with the function and the arguments, instead of the function
     owned       the arguments are used by this call alone, and need no copy
@@ -50,17 +45,13 @@ def answer_case(
     'it changes `x`, an argument: work on a copy, `list(x)`, `sorted(x)` or `x.clone()` for instance'
     """
     expected = arguments if run_by is None else (None,) * (call.count(",") + 1)
-    problem = _call_problem(function, call, expected) or _withheld_problem(
-        _reachable(function), withheld
-    )
-    if problem:
+    if problem := _call_problem(function, call, expected):
         return dump(Failure("call", problem))
     own = arguments if owned else copy.deepcopy(arguments)
     before = [_snapshot(argument) for argument in own]
     try:
-        with _calls_to(withheld) as caught:
-            answer = run_by(function, *own) if run_by else function(*own)  # type: ignore[operator]
-        problem = _withheld_problem(caught, withheld) or _changed(call, before, own, may_change)
+        answer = run_by(function, *own) if run_by else function(*own)  # type: ignore[operator]
+        problem = _changed(call, before, own, may_change)
         return dump(Failure("call", problem) if problem else answer)
     except KeyboardInterrupt:
         raise
@@ -142,107 +133,3 @@ def _changed(
                 copies = f"`dataclasses.replace({name}, ...)`"
             return f"it changes `{name}`, an argument: work on a copy, {copies} for instance"
     return ""
-
-
-def _withheld_problem(reached: Iterable[object], withheld: Sequence[object]) -> str:
-    """Return a message if a reachable object is withheld."""
-    if not withheld:
-        return ""
-    names = {id(answer): _full_name(answer) for answer in withheld}
-    found = next((names[id(obj)] for obj in reached if id(obj) in names), "")
-    return (
-        f"it calls {found}, which is what this exercise asks for: write it yourself"
-        if found
-        else ""
-    )
-
-
-def _full_name(obj: object) -> str:
-    """Return "labkit.amp.advance"; objects of torch, such as dtypes, may have no module or no name."""
-    name = getattr(obj, "__name__", None)
-    return f"{getattr(obj, '__module__', None) or 'torch'}.{name}" if name else str(obj)
-
-
-def _reachable(function: object) -> Iterator[object]:
-    """Yield the function and the objects that it, its inner functions and the learner's other functions name.
-
-    Names are resolved as a call would: in globals, defaults, closures, modules and their attributes. A string counts as
-    a name, since `getattr` takes it, and next to numpy as a dtype: "f2" is float16.
-    """
-    waiting, seen = [function], set[int]()
-    while waiting:
-        obj = waiting.pop()
-        if id(obj) in seen:
-            continue
-        seen.add(id(obj))
-        yield obj
-        if isinstance(obj, partial):
-            waiting += [obj.func, *obj.args, *obj.keywords.values()]
-        inner = getattr(obj, "__func__", obj) if callable(obj) else None
-        inner = inner if isinstance(inner, FunctionType) else vars(type(obj)).get("__call__")
-        if isinstance(inner, FunctionType) and (
-            obj is function or inner.__globals__.get("__name__") == "__main__"
-        ):
-            waiting += _named_in(inner)
-
-
-def _named_in(function: FunctionType) -> list[object]:
-    cells = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
-    found = [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    names = set(_words(function.__code__))
-    found += [function.__globals__[name] for name in names if name in function.__globals__]
-    found += [sys.modules[name] for name in names if name in sys.modules]
-    for _ in range(2):  # labkit.amp.advance: from a module to what is in it, twice
-        modules = [obj for obj in found if isinstance(obj, ModuleType)]
-        found += [
-            vars(module)[name] for module in modules for name in names if name in vars(module)
-        ]
-    texts = [obj for obj in (*function.__code__.co_consts, *found) if isinstance(obj, str)]
-    return found + (
-        [t for text in texts if (t := _numpy_type(text))] if any(obj is np for obj in found) else []
-    )
-
-
-def _numpy_type(text: str) -> object:
-    """Return numpy's type with this name, if any."""
-    with suppress(Exception):  # numpy parses the string, and raises many kinds of errors
-        return np.dtype(text).type if len(text) <= len("float16") else None
-    return None
-
-
-def _words(code: CodeType) -> Iterator[str]:
-    """Yield the names and the strings in a code object, inner functions and comprehensions included."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, str):
-            yield constant
-        elif isinstance(constant, CodeType):
-            yield from _words(constant)
-
-
-@contextmanager
-def _calls_to(withheld: Sequence[object]) -> Iterator[list[object]]:
-    """Collect the withheld functions that this thread calls meanwhile, directly or not."""
-    codes = {
-        code: answer
-        for answer in withheld
-        if (code := getattr(answer, "__code__", None)) is not None
-    }
-    caught: list[object] = []
-
-    def profile(frame: FrameType, event: str, called: object) -> None:
-        if event == "call" and frame.f_code in codes:
-            caught.append(codes[frame.f_code])
-        elif event == "c_call":
-            owner, name = getattr(called, "__self__", None), getattr(called, "__name__", "")
-            method = None if isinstance(owner, ModuleType) else getattr(type(owner), name, None)
-            caught.extend(answer for answer in withheld if answer is called or answer is method)
-
-    before = sys.getprofile()
-    if withheld:
-        sys.setprofile(profile)
-    try:
-        yield caught
-    finally:
-        if withheld:
-            sys.setprofile(before)

@@ -54,7 +54,6 @@ class Request:
     call         how the function is called: "my_advance(state, found_inf, config)"
     cases        cases[check][case]: the arguments of each call, pickled separately, so that calls share no object
     provides     names that exist although no cell defines them
-    withheld     functions and types that the answer must not be, name or call
     may_change   names of the arguments that the answer may change
     run_by       what calls the function, where the cases do not
     """
@@ -65,7 +64,6 @@ class Request:
     call: str
     cases: Sequence[Sequence[bytes]]
     provides: Mapping[str, object] = field(default_factory=dict)
-    withheld: Sequence[object] = ()
     may_change: Sequence[str] = ()
     run_by: Callable[..., object] | None = None
 
@@ -109,7 +107,7 @@ def _answer(request: Request, channel: BinaryIO) -> None:
     if function is None:
         _write(channel, NOTE, problem or f"its cell no longer defines {request.call}")
         return
-    rules = (request.withheld, request.may_change, request.run_by)
+    rules = (request.may_change, request.run_by)
     for cases in request.cases:
         answers = [
             answer_case(function, request.call, pickle.loads(case), *rules, owned=True)

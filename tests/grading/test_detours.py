@@ -1,0 +1,255 @@
+"""Detours: answers that call a library instead of computing. None of them earns full marks, and none is accused.
+
+An exercise asks for what no library has, or says why it lets one answer. A former form, which asked for FP16 alone, is
+answered by many; `labkit grade` grades it by request only.
+"""
+
+import functools
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import labkit.amp
+import labkit.formats
+import labkit.gemm
+import labkit.instrument
+from labkit.formats import FP16, Format, Specials
+from labkit.grading import EXERCISES, judge
+from labkit.grading.former import former_of
+from labkit.grading.judge import answers_of, grading_cases
+from tests.grading.hand_ins import code, graded, notebook, put
+
+Answer = Callable[..., Any]
+TABLE = np.arange(65536, dtype=np.uint16).view(np.float16).astype(float).tolist()
+
+
+def halves(x: Any) -> Any:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(x, np.float32).astype(np.float16)
+
+
+def steps_by_steps(c: int, e: int, s: int, steps: int) -> int:
+    """Take single steps, a hundred at most: in the sandbox a limit of time ends more."""
+    for _ in range(min(steps, 100)):
+        c = int(labkit.formats.next_up(c, Format("drawn", e, s)))
+    return c
+
+
+def histogram(values: Any) -> dict[int, int]:
+    found = labkit.instrument.exponent_histogram(torch.tensor(values, dtype=torch.float32))
+    return {k: found.count(k, k) for k in range(-149, 128) if found.count(k, k)}
+
+
+def on_a_gpu(gpu: str, a: Any, b: Any, c: float, fraction_bits: int, result_bits: int) -> float:
+    rows, columns = torch.tensor([a]).half(), torch.tensor([b]).half().T
+    total = labkit.gemm.accumulate(rows, columns, torch.tensor([[c]]), accumulator=gpu)
+    return float(total)
+
+
+class Skipping:
+    """The lab's scaler, run step by step."""
+
+    def __call__(self, largest: Any, config: Any, pause: int) -> list[int]:
+        state, skipped = labkit.amp.initial(config), []
+        for number, gradient in enumerate(largest, start=1):
+            found = state.scale * gradient >= 65520
+            if labkit.amp.must_skip(state, found, config):
+                skipped.append(number)
+            state = labkit.amp.advance(state, found, config)
+        return skipped
+
+
+DETOURS: dict[str, list[Answer]] = {
+    "numbers.decode": [
+        lambda c, e, s, b: float(np.uint16(c & 0xFFFF).view(np.float16)),
+        lambda c, e, s, b: float(np.array(c & 0xFFFF, np.uint16).view("float16")),
+        lambda c, e, s, b: struct.unpack("<e", struct.pack("<H", c & 0xFFFF))[0],
+        lambda c, e, s, b: struct.Struct("<e").unpack((c & 0xFFFF).to_bytes(2, "little"))[0],
+        lambda c, e, s, b: torch.tensor([c & 0xFFFF]).to(torch.uint16).view(torch.half).item(),
+        lambda c, e, s, b: {"type": np.half}["type"](TABLE[c & 0xFFFF]),
+        lambda c, e, s, b: TABLE[c & 0xFFFF],
+        lambda c, e, s, b: float(labkit.formats.decode(c, Format("drawn", e, s))),
+        lambda c, e, s, b: float(labkit.formats.decode(c & 0xFFFF, FP16)),
+        lambda c, e, s, b: float(
+            labkit.formats.decode(c, Format("drawn", e, s, specials=Specials.NONE))
+        ),
+        lambda c, e, s, b: float(np.uint16(c & 0xFFFF).view(ml_dtypes.bfloat16)),
+        lambda c, e, s, b: eval(
+            "labkit.formats.decode(c, F)", {"labkit": labkit, "c": c, "F": FP16}
+        ),
+    ],
+    "numbers.ulp": [
+        lambda x, s, emin: float(np.spacing(np.float16(abs(x)))),
+        lambda x, s, emin: float(np.spacing(np.float32(abs(x)))),
+        lambda x, s, emin: float(np.spacing(abs(x))),
+        lambda x, s, emin: float(np.nextafter(abs(x), np.inf) - abs(x)),
+        lambda x, s, emin: float(labkit.formats.ulp(float(np.float16(x)), FP16)),
+        lambda x, s, emin: float(np.finfo(np.float16).eps) * abs(x),
+        lambda x, s, emin: float(torch.finfo(torch.float16).eps),
+        lambda x, s, emin: float(np.spacing(np.float32(abs(x)))) * 2.0 ** (23 - s),
+    ],
+    "numbers.next_up": [
+        lambda c, e, s, steps: int(
+            np.nextafter(halves(TABLE[c & 0xFFFF]), np.float16(np.inf)).view(np.uint16)
+        ),
+        lambda c, e, s, steps: int(labkit.formats.next_up(c, Format("drawn", e, s))),
+        lambda c, e, s, steps: int(labkit.formats.next_up(c & 0xFFFF, FP16)),
+        steps_by_steps,
+        lambda c, e, s, steps: int(np.uint32(c % 2**32) + np.uint32(steps % 2**32)),
+        functools.partial(steps_by_steps),
+        lambda c, e, s, steps: c + steps,
+    ],
+    "rounding.nearest_even": [
+        lambda x, s, emin, top: float(halves(x)),
+        lambda x, s, emin, top: float(np.float64(x).astype("e")),
+        lambda x, s, emin, top: torch.tensor(x, dtype=torch.float16).item(),
+        lambda x, s, emin, top: struct.unpack("<e", struct.pack("<e", max(-6e4, min(x, 6e4))))[0],
+        lambda x, s, emin, top: float(labkit.formats.round_to(x, FP16)),
+        lambda x, s, emin, top: float(labkit.formats.round_to(x, Format("drawn", 8, s))),
+        lambda x, s, emin, top: float(labkit.formats.round_to(x, Format("drawn", 11, s))),
+        lambda x, s, emin, top: float(np.float64(x).astype(ml_dtypes.float8_e4m3fn)),
+        lambda x, s, emin, top: float(
+            labkit.formats.round_to(x, Format("drawn", max(2, (2 - emin).bit_length()), s))
+        ),
+    ],
+    "rounding.kahan": [
+        lambda v, total, lost: np.float16(labkit.formats.sum_compensated(v, FP16).value),
+        lambda v, total, lost: total + np.float16(labkit.formats.sum_compensated(v, FP16).value),
+        lambda v, total, lost: v.sum() + total,
+        lambda v, total, lost: np.float16(sum(map(float, v)) + float(total)),
+        lambda v, total, lost: np.float16(labkit.formats.sum_sequential([total, *v], FP16).value),
+        lambda v, total, lost: np.float16(labkit.formats.sum_compensated([total, *v], FP16).value),
+    ],
+    "tensor.block": [
+        functools.partial(on_a_gpu, "V100"),
+        functools.partial(on_a_gpu, "A100"),
+        functools.partial(on_a_gpu, "H100"),
+        lambda a, b, c, f, r: float(np.float32(np.dot(a, b) + c)),
+        lambda a, b, c, f, r: c + sum(x * y for x, y in zip(a, b, strict=True)),
+    ],
+    "gradients.binades": [
+        lambda values, width: histogram(values),
+        lambda values, width: {k * width: n for k, n in histogram(values).items()},
+        lambda values, width: {int(k / width): n for k, n in histogram(values).items()},
+    ],
+    "gradients.fate": [
+        lambda counts, k, smallest: (
+            labkit.instrument.fate(
+                labkit.instrument.exponent_histogram(
+                    torch.tensor(
+                        [2.0 ** (e + k) for e, n in counts.items() for _ in range(n)] or [0.0]
+                    )
+                ),
+                FP16,
+            ).underflowed
+        ),
+        lambda counts, k, smallest: float(
+            (
+                halves([1.5 * 2.0 ** (e + k) for e, n in counts.items() for _ in range(n)] or [1])
+                == 0
+            ).mean()
+        ),
+    ],
+    "gradients.lost": [
+        lambda a, b, noise: labkit.instrument.underflow(
+            dict(enumerate(a)),
+            dict(enumerate(b)),  # type: ignore[arg-type]
+        ),
+        lambda a, b, noise: labkit.instrument.zeros_inside(dict(enumerate(b))),  # type: ignore[arg-type]
+        lambda a, b, noise: (
+            float(np.mean([float((x == 0).float().mean()) for x in b])) if b else 0.0
+        ),
+    ],
+    "scaling.unscale": [
+        lambda grads, scale, limit: labkit.amp.unscale(grads, scale),
+        lambda grads, scale, limit: labkit.amp.unscale(grads, scale)[:2],
+    ],
+    "scaling.advance": [
+        labkit.amp.advance,
+        functools.partial(labkit.amp.advance),
+        lambda state, found, config: getattr(labkit.amp, "adv" + "ance")(state, found, config),
+        lambda state, found, config: labkit.amp.decide(state, found, config).after,
+        lambda state, found, config: labkit.amp.advance(
+            state,
+            found,
+            labkit.amp.ScalerConfig(
+                growth_factor=config.growth_factor,
+                backoff_factor=config.backoff_factor,
+                growth_interval=config.growth_interval,
+            ),
+        ),
+    ],
+    "frameworks.skips": [Skipping(), lambda largest, config, pause: Skipping()(largest, config, 0)],
+    "workers.parts": [
+        lambda rows, world, block: [
+            (int(part[0]), int(part[-1]) + 1) if len(part) else (rows, rows)
+            for part in [*torch.arange(rows).chunk(world), *[[]] * world][:world]
+        ],
+        lambda rows, world, block: [
+            (int(part[0]), int(part[-1]) + 1) if len(part) else (rows, rows)
+            for part in np.array_split(np.arange(rows), world)
+        ],
+        lambda rows, world, block: [
+            (int(part[0]), int(part[-1]) + 1) if len(part) else (rows, rows)
+            for part in torch.arange(rows).tensor_split(world)
+        ],
+    ],
+}
+
+
+@pytest.mark.parametrize("id", DETOURS)
+def test_no_call_of_a_library_earns_full_marks(id: str) -> None:
+    """A detour keeps the checks that its library happens to know."""
+    exercise = EXERCISES[id]
+    paper = grading_cases(exercise, 11)
+    with np.errstate(all="ignore"):
+        for number, answer in enumerate(DETOURS[id]):
+            grade = judge(paper, answers_of(paper, answer))
+            assert grade.points < exercise.points, (number, str(grade)[:800])
+            assert "write it yourself" not in str(grade)
+
+
+def test_every_exercise_with_a_former_form_has_detours() -> None:
+    assert {id for id, exercise in EXERCISES.items() if exercise.former} <= DETOURS.keys()
+
+
+@pytest.mark.parametrize("id", [id for id, e in EXERCISES.items() if e.former])
+def test_a_former_form_is_the_new_one_with_its_last_arguments(id: str) -> None:
+    exercise, former = EXERCISES[id], former_of(EXERCISES[id])
+    paper = grading_cases(former, 5)
+    assert min(map(len, paper.cases)) >= 2, "every check has cases in the notebook and at grading"
+    assert (former.points, former.title) == (exercise.points, exercise.title)
+    grade = judge(paper, answers_of(paper, former.reference))
+    assert grade.points == exercise.points, str(grade)
+    assert len(former.parameters) == len(exercise.parameters) - len(exercise.former)
+
+
+OLD = """import numpy as np
+def my_decode(code):
+    return float(np.uint16(code).view(np.float16))
+"""
+
+
+@pytest.mark.parametrize("by_request", [False, True], ids=["as it is", "--old-forms"])
+def test_a_librarys_answer_to_a_former_form_counts_by_request_alone(
+    by_request: bool, tmp_path: Path
+) -> None:
+    put(tmp_path / "class" / "ada.ipynb", notebook(code(OLD, "numbers.decode")))
+    options = ["--lesson", "01_numbers"] + ["--old-forms"] * by_request
+    row = graded(tmp_path / "class", tmp_path, *options)["ada", "numbers.decode"]
+    if by_request:
+        assert row["points"] == "7"
+        assert "this is the form of an earlier release: graded by it" in row["reason"]
+    else:
+        assert row["points"] == "0"
+        assert (
+            "it is called as my_decode(code, exponent_bits, significand_bits, bias)"
+            in row["reason"]
+        )
+        assert "--old-forms grades it" in row["reason"]
