@@ -54,12 +54,14 @@ def marks_of(
     late: Mapping[tuple[str, str], int],
     percent: float,
     comments: Comments,
+    cap: float = 100.0,
 ) -> list[Mark]:
     """Return the mark of each row.
 
     late      (learner, notebook) -> days after work was due
     percent   of the points earned, taken off for each of these days
     comments  the teacher's, with names as the teacher wrote them
+    cap       percent that lateness takes off at most
     """
     words = by_row(comments, [row.student for row in rows])
     marks = []
@@ -68,7 +70,7 @@ def marks_of(
             late.get((row.student, row.notebook), 0),
             words.get((row.student, row.exercise)),
         )
-        earned = round(row.points * (1 - min(100.0, days * percent) / 100), 2)
+        earned = round(row.points * (1 - min(100.0, cap, days * percent) / 100), 2)
         points = word.points if word is not None and word.points is not None else earned
         marks.append(Mark(row, points, days, word))
     return marks
@@ -148,6 +150,7 @@ def unused(comments: Comments, rows: Sequence[GradeRow]) -> list[str]:
 
 
 POSSIBLE = "points possible"  # Canvas's second line
+EXTENSIONS = ("due", "late_days")  # columns that a teacher adds to the roster
 
 
 @dataclass(frozen=True)
@@ -173,7 +176,12 @@ class Roster:
         """
         lines = self.learners()
         column = {"canvas": "ID", "moodle": "Identifier"}.get(self.kind, "")
-        names = Names((cell, at) for at, line in enumerate(lines) for cell in line.values())
+        names = Names(
+            (cell, at)
+            for at, line in enumerate(lines)
+            for column_name, cell in line.items()
+            if column_name.strip().lower() not in EXTENSIONS
+        )
         ids = [re.findall(r"\d+", _cell(line, column)) for line in lines]
         numbers = Names((number, at) for at, found in enumerate(ids) for number in found)
         found = {}
@@ -202,6 +210,12 @@ def _cell(line: Line, column: str) -> str:
         if column
         else ""
     )
+
+
+def _column_of(lesson: str, line: Line) -> str:
+    """Return Canvas's column of a lesson: that of an earlier import, "01_numbers (4712)", or a new one."""
+    known = (name for name in line if re.fullmatch(rf"{re.escape(lesson)} \(\d+\)", name.strip()))
+    return next(known, lesson)
 
 
 def _column(line: Line, column: str) -> str:
@@ -257,17 +271,29 @@ def notices(roster: Roster, students: Sequence[str]) -> list[str]:
     return notes
 
 
-def write_gradebook(path: Path, marks: Sequence[Mark], roster: Roster | None) -> None:
+def write_gradebook(
+    path: Path, marks: Sequence[Mark], roster: Roster | None, column: str = ""
+) -> None:
     """Write the marks as one wide table, a learner to a line: the roster's own table where there is one.
 
-    Canvas gets a column of points for each lesson; Moodle its Grade, scaled to its Maximum Grade, and a comment. Any
-    other table gets a column for each lesson, for each exercise, and the sum. Other cells of the roster are unchanged;
-    in a table of ours formulas are escaped.
+    Canvas gets a column of points for each lesson, that which an earlier import made if there is one: 01_numbers
+    (4712). Moodle gets its Grade, scaled to its Maximum Grade, and a comment. Any other table gets a column for each
+    lesson, for each exercise, and the sum. Other cells of the roster are unchanged, but for its extensions, which no
+    school's system knows; in a table of ours formulas are escaped.
+
+    column   the roster's own column for the sum, in place of all others; scaled to Canvas's points possible
 
     Raises:
         OSError: it cannot be written.
+        ValueError: the roster has no such column.
     """
     own, graded = by_student(marks), _graded_exercises(marks)
+    if column:
+        names = [name.strip() for name in roster.lines[0]] if roster else []
+        if column.strip() not in names:
+            raise ValueError(
+                f"the roster has no column {column!r} for --column; it has {', '.join(names) or 'none'}"
+            )
     if roster is None:
         rows = [
             {"learner": student, **_columns("plain", {}, theirs, graded)}
@@ -277,22 +303,43 @@ def write_gradebook(path: Path, marks: Sequence[Mark], roster: Roster | None) ->
         found = {
             id(lines[0]): own[s] for s, lines in roster.assigned(own).items() if len(lines) == 1
         }
-        rows = [
-            line
-            | {
-                _column(line, name): value
-                for name, value in _columns(
-                    roster.kind, line, found.get(id(line), []), graded
-                ).items()
-            }
-            for line in roster.lines
-        ]
+        possible = next((line for line in roster.lines if _is_possible(line)), {})
+        rows = []
+        for line in roster.lines:
+            theirs = found.get(id(line), [])
+            if column:
+                new = _sum_for(column, theirs, _cell(possible, column))
+            else:
+                new = _columns(roster.kind, line, theirs, graded)
+            known = {_column(line, name): value for name, value in new.items()}
+            rows.append(line | known)
+        if roster.kind != "plain":
+            rows = [
+                {n: cell for n, cell in row.items() if n.strip().lower() not in EXTENSIONS}
+                for row in rows
+            ]
     write_table(
         path,
         list(dict.fromkeys(name for row in rows for name in row)),
         rows,
         guarded=roster is None,
     )
+
+
+def _is_possible(line: Line) -> bool:
+    return POSSIBLE in _cell(line, "Student").lower()
+
+
+def _sum_for(column: str, own: Sequence[Mark], possible: str) -> dict[str, str]:
+    """Return a learner's sum for a column of the teacher's, scaled to the points that Canvas has for it."""
+    points, out_of = total(own)
+    if not own:
+        return {}
+    try:
+        limit = float(possible.replace(",", ".")) if possible else float(out_of)
+    except ValueError:
+        limit = float(out_of)
+    return {column: f"{round(points * limit / out_of, 2) if out_of else points:g}"}
 
 
 def _limit(line: Line) -> float | None:
@@ -312,9 +359,10 @@ def _graded_exercises(marks: Sequence[Mark]) -> dict[str, list[Exercise]]:
 def _columns(
     kind: str, line: Line, own: Sequence[Mark], graded: Mapping[str, Sequence[Exercise]]
 ) -> dict[str, str]:
-    if kind == "canvas" and POSSIBLE in _cell(line, "Student").lower():
+    names = {lesson: _column_of(lesson, line) if kind == "canvas" else lesson for lesson in graded}
+    if kind == "canvas" and _is_possible(line):
         return {
-            lesson: str(sum(exercise.points for exercise in exercises))
+            names[lesson]: str(sum(exercise.points for exercise in exercises))
             for lesson, exercises in graded.items()
         }
     if kind == "moodle":
@@ -330,7 +378,7 @@ def _columns(
         lesson: [mark for mark in own if mark.row.exercise in {e.id for e in es}]
         for lesson, es in graded.items()
     }
-    whole = {lesson: f"{total(marks)[0]:g}" if marks else "" for lesson, marks in of.items()}
+    whole = {names[lesson]: f"{total(marks)[0]:g}" if marks else "" for lesson, marks in of.items()}
     if kind == "canvas":
         return whole
     points_of = {mark.row.exercise: f"{mark.points:g}" for mark in own}

@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 
 from labkit.classroom.archives import unpack_archives
 from labkit.classroom.class_pages import journals_beside, report, write_feedback
+from labkit.classroom.lateness import MINUTE, Rules, extensions_in, lateness, words
 from labkit.classroom.marks import (
     marks_of,
     notices,
@@ -33,7 +34,7 @@ from labkit.commands import CommandError, use_course
 from labkit.grading import batch
 from labkit.grading.digests import exercise_digest, lab_digest
 from labkit.grading.exercises import EXERCISES
-from labkit.grading.plan import attempts, implausible_times, late_days
+from labkit.grading.plan import attempts, implausible_times
 from labkit.grading.results import GradeRow, GradingLog, best_of, visible, write
 from labkit.grading.sandbox.namespaces import protect_memory
 from labkit.grading.sandbox.runner import NotStarted
@@ -60,21 +61,26 @@ def grade(arguments: Namespace) -> int:
         raise CommandError(
             "expected --csv FILE, where to write the grades: labkit grade ... --csv grades.csv"
         )
-    if not 0 <= arguments.late <= 100 or (arguments.late and arguments.due is None):
-        raise CommandError("--late takes 0 to 100 percent a day, and needs --due")
+    _check_options(arguments)
     try:
         roster = read_roster(arguments.roster) if arguments.roster else None
         comments = read_comments(arguments.manual) if arguments.manual else {}
         with TemporaryDirectory(prefix="labkit-hand-in-") as scratch:
             arguments.submissions, refused = unpack_archives(arguments.submissions, Path(scratch))
             submissions = find(arguments.submissions, refused)
-            rows = _grade_class(arguments, submissions)
+            students = [*dict.fromkeys(one.student for one in submissions)]
+            rules = Rules(
+                arguments.due,
+                arguments.late,
+                arguments.late_cap,
+                arguments.grace * MINUTE,
+                extensions_in(roster, students) if roster else {},
+            )
+            rows = _grade_class(arguments, submissions, rules)
             if rows is None:
                 return INTERRUPTED
-            late = {
-                (one.student, one.notebook): late_days(one, arguments.due) for one in submissions
-            }
-            marks = marks_of(rows, late, arguments.late, comments)
+            late = lateness(submissions, rules)
+            marks = marks_of(rows, late, rules.percent, comments, rules.cap)
             notes = unused(comments, rows)
             notes += (
                 notices(roster, [*dict.fromkeys(row.student for row in rows)]) if roster else []
@@ -84,6 +90,7 @@ def grade(arguments: Namespace) -> int:
                 if arguments.due
                 else []
             )
+            notes += words(submissions, marks, rules)
             for line in notes:
                 _print(line)
             if arguments.feedback:
@@ -98,14 +105,26 @@ def grade(arguments: Namespace) -> int:
                     )
                 )
             if arguments.gradebook:
-                write_gradebook(arguments.gradebook, marks, roster)
+                write_gradebook(arguments.gradebook, marks, roster, arguments.column)
                 _print(str(arguments.gradebook))
     except (OSError, ValueError, NotStarted) as error:
         raise CommandError(visible(str(error))) from error
     return 0
 
 
-def _grade_class(args: Namespace, submissions: Sequence[Submission]) -> list[GradeRow] | None:
+def _check_options(arguments: Namespace) -> None:
+    """Refuse options that contradict each other, before anything runs."""
+    if not 0 <= arguments.late <= 100 or (arguments.late and arguments.due is None):
+        raise CommandError("--late takes 0 to 100 percent a day, and needs --due")
+    if not 0 <= arguments.late_cap <= 100 or arguments.grace < 0:
+        raise CommandError("--late-cap takes 0 to 100 percent, and --grace minutes from 0 on")
+    if arguments.column and not (arguments.roster and arguments.gradebook):
+        raise CommandError("--column names a column of the roster: give --roster and --gradebook")
+
+
+def _grade_class(
+    args: Namespace, submissions: Sequence[Submission], rules: Rules
+) -> list[GradeRow] | None:
     """Grade and write the file; return the rows, or None after an interrupt, when those made so far are written.
 
     The log of an earlier grading is resumed.
@@ -133,6 +152,7 @@ def _grade_class(args: Namespace, submissions: Sequence[Submission]) -> list[Gra
     }
     earlier = args.csv.with_name(f"{args.csv.name}.kept") if args.changed else None
     path = args.csv.with_name(f"{args.csv.name}.part")
+    late = None if rules.due is None and not rules.extensions else lateness(submissions, rules)
     with exclusive_lock(args.csv):
         log = GradingLog(path, settings, earlier, exercise_digest)
         origin = "where a grading was interrupted" if path.is_file() else "with the last grading"
@@ -157,17 +177,17 @@ def _grade_class(args: Namespace, submissions: Sequence[Submission]) -> list[Gra
                         output=args.csv.parent,
                         old_forms=args.old_forms,
                     )
-                    for attempt in attempts(submissions, args.take, args.due)
+                    for attempt in attempts(submissions, args.take, args.due, rules.days)
                 ]
                 rows = best_of(rounds)
         except KeyboardInterrupt:
             rows = log.all_rows(log.rows)
-            write(rows, args.csv)
+            write(rows, args.csv, late)
             _print(
                 f"interrupted: {args.csv} has the {len(rows)} rows made so far. The same command goes on from here."
             )
             return None
-        write(rows, args.csv)
+        write(rows, args.csv, late)
         log.end()
     _print(
         f"{args.csv}: {len({row.student for row in rows})} students, {len(rows)} rows. --seed {seed} repeats it."

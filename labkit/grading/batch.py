@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import stat
 import threading
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
@@ -89,17 +90,20 @@ def grade(
         progress(isolation.describe(isolation.isolate(runner, private, output or folder)))
         grader = _Grader(runner, Trainings(runner, workers), seed, old_forms)
         pending = list[Judged]()
-        jobs = [pool.submit(grader.run, one, exercises) for one, exercises in left if exercises]
-        for number, job in enumerate(as_completed(jobs), start=1):
+        work = [(one, exercises) for one, exercises in left if exercises]
+        jobs = [pool.submit(grader.run, one, exercises) for one, exercises in work]
+        running = Counter(one.student for one, _ in work)
+        learners, done = len(running), defaultdict[str, list[Judged]](list)
+        for job in as_completed(jobs):
             new = job.result()
             log.add(keys[new.submission], new.rows)
-            points, out_of = (
-                sum(row.points for row in new.rows),
-                sum(row.out_of for row in new.rows),
-            )
-            more = f", and {len(new.pending)} to be trained" if new.pending else ""
-            progress(f"[{number}/{len(jobs)}] {new.submission.student}: {points} of {out_of}{more}")
             pending += [new] if new.pending else []
+            student = new.submission.student
+            done[student].append(new)
+            running[student] -= 1
+            if not running[student]:
+                number = sum(not count for count in running.values())
+                progress(f"[{number}/{learners}] {student}: {_summary(done.pop(student))}")
         grader.trainings.run(pool, progress)
         for each in pending:
             log.add(
@@ -107,6 +111,17 @@ def grade(
                 [grader.row(each.submission, *reply) for reply in each.pending],
             )
     return log.all_rows(dict.fromkeys(keys.values()))
+
+
+def _summary(judged: Sequence[Judged]) -> str:
+    """Return the points of a learner's notebooks together, and their lessons."""
+    rows = [row for each in judged for row in each.rows]
+    pending = [exercise for each in judged for exercise, _ in each.pending]
+    ids = {row.exercise for row in rows} | {exercise.id for exercise in pending}
+    lessons = dict.fromkeys(e.lesson for e in EXERCISES.values() if e.id in ids)
+    points = f"{sum(row.points for row in rows)} of {sum(row.out_of for row in rows)}"
+    more = f", and {len(pending)} to be trained" if pending else ""
+    return f"{points} in {', '.join(lessons)}{more}"
 
 
 def _is_file(path: Path) -> bool:

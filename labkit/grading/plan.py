@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, time
 
 from labkit.grading.exercise import Exercise
@@ -115,12 +115,16 @@ def _date(seconds: float) -> str:
 
 
 def attempts(
-    submissions: Sequence[Submission], take: str | None, due: float | None = None
+    submissions: Sequence[Submission],
+    take: str | None,
+    due: float | None = None,
+    days: Callable[[Submission], int] | None = None,
 ) -> list[list[Submission]]:
     """Return the submissions to grade, round by round.
 
     take   "last": each learner's last notebook of a lesson, in time if one is; "best": each in a round of its own,
            only those in time if one is; None: all in one round
+    days   how many days late a notebook is; None: after `due`
     """
     if take is None:
         return [list(submissions)]
@@ -128,6 +132,7 @@ def attempts(
     for one in submissions:
         groups.setdefault((one.student, one.lesson or one.notebook), []).append(one)
     ordered = [sorted(group, key=modified, reverse=True) for group in groups.values()]
-    ordered = [[one for one in group if not late_days(one, due)] or group for group in ordered]
+    late = days or (lambda one: late_days(one, due))
+    ordered = [[one for one in group if not late(one)] or group for group in ordered]
     most = max((len(group) for group in ordered), default=0) if take == "best" else 1
     return [[group[number] for group in ordered if number < len(group)] for number in range(most)]

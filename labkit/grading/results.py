@@ -72,13 +72,20 @@ def best_of(rounds: Iterable[Iterable[GradeRow]]) -> list[GradeRow]:
     return in_order(best.values())
 
 
-def write(rows: Iterable[GradeRow], path: Path) -> None:
-    """Write the rows as CSV, atomically."""
+def write(
+    rows: Iterable[GradeRow], path: Path, late: Mapping[tuple[str, str], int] | None = None
+) -> None:
+    """Write the rows as CSV, atomically.
+
+    late   (learner, notebook) -> days late; None: there is no deadline, and the column is empty
+    """
     text = io.StringIO(newline="")
     columns = [column.name for column in fields(GradeRow) if column.name != "details"]
     table = csv.writer(text)
-    table.writerow(columns)
-    table.writerows([guard(getattr(row, name)) for name in columns] for row in in_order(rows))
+    table.writerow([*columns, "late_days"])
+    for row in in_order(rows):
+        days = "" if late is None else late.get((row.student, row.notebook), 0)
+        table.writerow([*(guard(getattr(row, name)) for name in columns), days])
     write_atomic(path, text.getvalue().encode("utf-8", errors="backslashreplace"))
 
 

@@ -40,7 +40,9 @@ predict("numbers.exponent_bits")
 
 # %% id="touch-fields" tags=["claim-C01", "answer-numbers.exponent_bits"]
 for row in (FP32, FP16, BF16):
-    print(f"{row.name:<5} 1 + {row.exponent_bits} + {row.significand_bits:<3}  1.5 is {field_bits(encode(1.5, row), row)}")
+    print(
+        f"{row.name:<5} 1 + {row.exponent_bits} + {row.significand_bits:<3}  1.5 is {field_bits(encode(1.5, row), row)}"
+    )
 
 # %% [markdown]
 # Now try it yourself. **Click bits**, or type a number. Which bit turns 1 into 1.5? Which one turns 1 into 0.5? Which

@@ -38,7 +38,7 @@ def test_a_changed_exercise_alone_is_graded_again(
     )
     changed = graded(tmp_path, capsys)
     assert "graded again, as the exercise changed: scaling.clip (1 rows)" in changed
-    assert "[1/1] ada: 10 of 10" in changed
+    assert "[1/1] ada: 10 of 10 in 06_loss_scaling" in changed
     assert seed_in(first) == seed_in(again) == seed_in(changed)
 
 
@@ -48,7 +48,7 @@ def test_other_limits_keep_the_seed_and_are_named(
     first = graded(tmp_path, capsys)
     slower = graded(tmp_path, capsys, "--seconds", "30")
     assert "graded again, with the same seed, as --seconds changed" in slower
-    assert "[1/1] ada: 50 of 50" in slower
+    assert "[1/1] ada: 50 of 50 in 06_loss_scaling" in slower
     monkeypatch.setattr(command, "lab_digest", lambda: "another lab")
     other = graded(tmp_path, capsys, "--seconds", "30")
     assert any("as the lab's grading, Python or torch changed" in line for line in other)

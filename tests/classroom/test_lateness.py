@@ -1,0 +1,143 @@
+"""Deadlines: for a class and for one learner, what lateness costs, and what the teacher is told of it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from labkit.classroom.lateness import Extension, Rules, extensions_in, lateness, words
+from labkit.classroom.marks import TeacherComment, marks_of, read_roster, write_gradebook
+from labkit.classroom.tables import read_table
+from labkit.cli import main
+from labkit.grading.plan import due_time
+from labkit.grading.results import GradeRow
+from labkit.grading.submission import Submission
+from tests.grading.hand_ins import NOTEBOOK, notebook, put, solved
+
+DUE, DAY = due_time("2026-11-30T18:00"), 24 * 3600
+ID = "scaling.advance"
+
+
+def at(folder: Path, student: str, days: float, name: str = NOTEBOOK) -> Submission:
+    """Return a notebook that is so many days late."""
+    path = put(folder / student / name, "{}")
+    os.utime(path, (DUE + days * DAY, DUE + days * DAY))
+    return Submission(student, name, path)
+
+
+def row(student: str, points: int = 8) -> GradeRow:
+    return GradeRow(student, NOTEBOOK, ID, points, 8, "")
+
+
+def test_grace_forgives_minutes_and_not_more(tmp_path: Path) -> None:
+    rules = Rules(DUE, 10, grace=900)
+    minutes = {"in time": -5, "ten late": 10, "twenty late": 20}
+    ones = [at(tmp_path, name, late / 1440) for name, late in minutes.items()]
+    assert [rules.days(one) for one in ones] == [0, 0, 1]
+
+
+def test_a_cap_limits_what_lateness_takes() -> None:
+    late = {("ada", NOTEBOOK): 9}
+    assert [m.points for m in marks_of([row("ada")], late, 10, {}, 50)] == [4.0]
+    assert [m.points for m in marks_of([row("ada")], late, 10, {})] == [0.8]
+
+
+def test_an_extension_and_free_days_are_one_learners(tmp_path: Path) -> None:
+    table = "name,due,late_days\nada,2026-12-02T18:00,\nbob,,3\ncarl,,\n"
+    roster = read_roster(put(tmp_path / "r.csv", table))
+    extensions = extensions_in(roster, ["ada", "bob", "carl"])
+    assert extensions == {"ada": Extension(DUE + 2 * DAY), "bob": Extension(None, 3)}
+    ones = [
+        at(tmp_path, "ada", 2.5),
+        at(tmp_path, "bob", 1.5),
+        at(tmp_path, "bob", 1.6, "01_numbers.ipynb"),
+        at(tmp_path, "carl", 2.5),
+    ]
+    assert lateness(ones, Rules(DUE, 10, extensions=extensions)) == {
+        ("ada", NOTEBOOK): 1,
+        ("bob", NOTEBOOK): 0,
+        ("bob", "01_numbers.ipynb"): 1,
+        ("carl", NOTEBOOK): 3,
+    }
+
+
+@pytest.mark.parametrize("cell", ["tomorrow,", ",many"])
+def test_an_extension_that_is_no_date_names_its_learner(cell: str, tmp_path: Path) -> None:
+    roster = read_roster(put(tmp_path / "r.csv", f"name,due,late_days\nada,{cell}\n"))
+    with pytest.raises(ValueError, match="the roster's line of ada: expected a date"):
+        extensions_in(roster, ["ada"])
+
+
+def test_a_teacher_is_told_what_lateness_takes_from_the_class(tmp_path: Path) -> None:
+    names = {"ada": 56, "bob": 1, "carl": -1}
+    ones = [at(tmp_path, name, days - 0.5) for name, days in names.items()]
+    rules = Rules(DUE, 10)
+    rows = [row(name) for name in names]
+    kept = {("bob", ID): TeacherComment(8.0, "")}
+    marks = marks_of(rows, lateness(ones, rules), 10, kept)
+    said = words(ones, marks, rules)
+    assert said == ["late: 2 of 3 learners by up to 56 days, which takes 8 of 8 points"]
+    assert words(ones, marks, Rules()) == []
+
+
+def test_a_class_that_is_late_as_a_whole_is_doubted(tmp_path: Path) -> None:
+    ones = [at(tmp_path, name, 3) for name in ("ada", "bob")]
+    rules = Rules(DUE, 10)
+    marks = marks_of([row("ada"), row("bob")], lateness(ones, rules), 10, {})
+    said = " ".join(words(ones, marks, rules))
+    assert "all learners are late: is --due right?" in said
+    assert "all notebooks have the time 2026-12-03 18:00:00, as after a copy" in said
+
+
+CANVAS = (
+    "Student,ID,SIS Login ID,Section,01_numbers (4712),FP16 lab (4711),due\n"
+    "Points Possible,,,,26,16,\n"
+    '"Müller, Zoë",77,zoe,1,,,\n"Carl, C",78,carl,1,,,\n'
+)
+
+
+def test_canvas_gets_points_in_the_columns_that_it_has(tmp_path: Path) -> None:
+    roster = read_roster(put(tmp_path / "r.csv", CANVAS))
+    rows = [
+        GradeRow("müllerzoë_77", "01_numbers.ipynb", "numbers.bytes", 3, 3, ""),
+        row("müllerzoë_77", 5),
+    ]
+    for _ in range(2):  # what was imported and exported once more is matched again
+        write_gradebook(tmp_path / "out.csv", marks_of(rows, {}, 0, {}), roster)
+        _, zoe, carl = read_table(tmp_path / "out.csv")
+        assert (zoe["01_numbers (4712)"], zoe["06_loss_scaling"]) == ("3", "5")
+        assert not {"01_numbers", "due"} & zoe.keys()
+        assert carl["01_numbers (4712)"] == ""
+        roster = read_roster(tmp_path / "out.csv")
+
+
+def test_a_column_of_the_teachers_gets_the_sum_alone(tmp_path: Path) -> None:
+    roster = read_roster(put(tmp_path / "r.csv", CANVAS))
+    marks = marks_of([row("müllerzoë_77", 5)], {}, 0, {})
+    write_gradebook(tmp_path / "out.csv", marks, roster, "FP16 lab (4711)")
+    possible, zoe, carl = read_table(tmp_path / "out.csv")
+    assert (zoe["FP16 lab (4711)"], zoe["01_numbers (4712)"]) == ("10", ""), "5 of 8, of 16 points"
+    assert (possible["FP16 lab (4711)"], carl["FP16 lab (4711)"]) == ("16", "")
+    assert "06_loss_scaling" not in zoe
+    with pytest.raises(ValueError, match="the roster has no column 'FP16 lab' for --column"):
+        write_gradebook(tmp_path / "out.csv", marks, roster, "FP16 lab")
+
+
+def test_the_command_counts_late_days_in_its_table_and_on_the_screen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, days in (("ada", 1.5), ("bob", -1)):
+        path = put(tmp_path / "class" / name / NOTEBOOK, notebook(*solved()))
+        os.utime(path, (DUE + days * DAY, DUE + days * DAY))
+    words = ["grade", str(tmp_path / "class"), "--csv", str(tmp_path / "g.csv")]
+    words += ["--due", "2026-11-30T18:00", "--late", "30", "--late-cap", "50"]
+    assert main(words) == 0
+    said = capsys.readouterr().err
+    assert "[1/2]" in said
+    assert "ada: 50 of 50 in 06_loss_scaling" in said
+    assert "late: 1 of 2 learners by up to 2 days, which takes 25 of 50 points" in said
+    days = {line["student"]: line["late_days"] for line in read_table(tmp_path / "g.csv")}
+    assert days == {"ada": "2", "bob": "0"}
+    for more, says in ((["--late-cap", "101"], "--late-cap"), (["--column", "x"], "--roster")):
+        assert main([*words, *more]) == 2
+        assert says in capsys.readouterr().err
