@@ -13,12 +13,14 @@ import hashlib
 import os
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
+from urllib.parse import quote
 
+from labkit.classroom.failures import equal_answers, failures
 from labkit.classroom.marks import Comments, Mark, TeacherComment, by_row, by_student, total
 from labkit.classroom.tables import same_name
 from labkit.course import lessons, quiz_questions
@@ -131,6 +133,8 @@ def points_line(mark: Mark) -> str:
 
 def _section(mark: Mark) -> str:
     body = checks_html(mark.row.details) or f"<p>{escape(mark.row.reason)}</p>"
+    if code := str(mark.row.details.get("code", "")):
+        body += f"<details><summary>The code that was graded</summary><pre>{escape(code)}</pre></details>"
     title = escape(heading(EXERCISES[mark.row.exercise]))
     return f"<section><h2>{title}</h2><p>{escape(points_line(mark))}</p>{_comment(mark.comment)}{body}</section>"
 
@@ -143,11 +147,17 @@ def _comment(comment: TeacherComment | None) -> str:
     )
 
 
-def report(marks: Sequence[Mark], journals: Sequence[Path], notices: Sequence[str] = ()) -> bytes:
+def report(
+    marks: Sequence[Mark],
+    journals: Sequence[Path],
+    notices: Sequence[str] = (),
+    pages: Mapping[str, str] | None = None,
+) -> bytes:
     """Return the class page.
 
     journals   those of the learners, as `journals_beside` finds them
     notices    first lines: missing learners, unused comments
+    pages      learner -> the address of the feedback page, relative to this page
     """
     students = by_student(marks)
     reached = [total(own)[0] for own in students.values()]
@@ -170,6 +180,9 @@ def report(marks: Sequence[Mark], journals: Sequence[Path], notices: Sequence[st
         or "<p>No known mistake was made.</p>"
     )
     body += f"<h2>What to say in the next lecture</h2>{shown}"
+    columns = ("learners", "what failed", "most in", "what to say about it")
+    shown = table(columns, failures(marks)) or "<p>Nothing.</p>"
+    body += f"<h2>What failed most</h2>{shown}"
     nothing = [mark.row for mark in marks if not mark.row.points]
     undefined = [row for row in nothing if "NameError" in f"{row.reason} {row.details}"]
     names = [(row.student, row.exercise, row.reason) for row in undefined]
@@ -183,8 +196,36 @@ def report(marks: Sequence[Mark], journals: Sequence[Path], notices: Sequence[st
             for r in rows
         ]
         body += f"<h2>Before and after the course</h2>{table(head, texts)}"
-    points = [(name, f"{total(own)[0]:g} of {total(own)[1]}") for name, own in students.items()]
-    return page("The class", body + "<h2>Points</h2>" + table(("learner", "points"), points))
+    if equal := equal_answers(mark.row for mark in marks):
+        body += f"<h2>Equal answers</h2><p>{EQUAL}</p>"
+        body += table(("learners", "exercises", "letters"), equal)
+    return page("The class", body + "<h2>Points</h2>" + _points(students, pages or {}))
+
+
+EQUAL = (
+    "Equal but for blanks, comments and docstrings. This is a hint and no verdict: learners may work in pairs, "
+    "and a short answer may be the obvious one."
+)
+
+
+def _points(students: Mapping[str, Sequence[Mark]], pages: Mapping[str, str]) -> str:
+    """Return the table of points; a name is a link where the learner has a page."""
+    rows = ""
+    for name, own in students.items():
+        shown = escape(name)
+        if name in pages:
+            shown = f'<a href="{escape(pages[name])}">{shown}</a>'
+        rows += f"<tr><td>{shown}</td><td>{total(own)[0]:g} of {total(own)[1]}</td></tr>"
+    return f"<table><tr><th>learner</th><th>points</th></tr>{rows}</table>" if rows else ""
+
+
+def addresses(marks: Sequence[Mark], pages: Sequence[Path], page: Path) -> dict[str, str]:
+    """Return learner -> the address of a feedback page from the class page; pages as `write_feedback` returns them."""
+    found = {}
+    for student, path in zip(by_student(marks), pages, strict=True):
+        relative = os.path.relpath(path.resolve(), page.resolve().parent)
+        found[student] = quote(Path(relative).as_posix())
+    return found
 
 
 def journals_beside(submissions: Iterable[Submission]) -> list[Path]:

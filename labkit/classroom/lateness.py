@@ -1,8 +1,8 @@
 """Lateness: when work is due for each learner, how many days late it is, and what that costs.
 
-A deadline is one for the class, with exceptions in the roster: a column `due` has a learner's own deadline, a column
-`late_days` the days that are free for this learner, which the first late notebooks use up. A notebook's time is that of
-its file, which a copy may change; so the teacher is told what lateness takes from the class.
+A deadline is one for the class, with exceptions in the roster. A column `due` has a learner's own deadline. A column
+`late_days` has the days that are free for this learner; the first late notebooks use them up. A notebook's time is that
+of its file, which a copy may change. So the screen says what lateness takes from the class.
 
 Invariant: no learner loses points for lateness without a line on the screen that counts them.
 """

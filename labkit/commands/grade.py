@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from labkit.classroom.archives import unpack_archives
-from labkit.classroom.class_pages import journals_beside, report, write_feedback
+from labkit.classroom.class_pages import addresses, journals_beside, report, write_feedback
 from labkit.classroom.lateness import MINUTE, Rules, extensions_in, lateness, words
 from labkit.classroom.marks import (
     marks_of,
@@ -93,17 +93,15 @@ def grade(arguments: Namespace) -> int:
             notes += words(submissions, marks, rules)
             for line in notes:
                 _print(line)
+            addressed: dict[str, str] = {}
             if arguments.feedback:
                 pages = write_feedback(arguments.feedback, marks, comments)
                 _print(f"{arguments.feedback}: {len(pages)} pages")
+                if arguments.report:
+                    addressed = addresses(marks, pages, arguments.report)
             if arguments.report:
-                _print(
-                    str(
-                        write_atomic(
-                            arguments.report, report(marks, journals_beside(submissions), notes)
-                        )
-                    )
-                )
+                text = report(marks, journals_beside(submissions), notes, addressed)
+                _print(str(write_atomic(arguments.report, text)))
             if arguments.gradebook:
                 write_gradebook(arguments.gradebook, marks, roster, arguments.column)
                 _print(str(arguments.gradebook))

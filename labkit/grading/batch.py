@@ -28,6 +28,7 @@ from labkit.grading.plan import plan
 from labkit.grading.program import (
     Deleted,
     Unreadable,
+    answers_to,
     bare,
     parameters_of,
     program_of,
@@ -44,6 +45,7 @@ from labkit.grading.trainings import Trainings
 
 Plan = list[tuple[Submission, list[Exercise]]]  # the exercises to grade from each notebook
 Progress = Callable[[str], None]
+MOST_CODE = 20_000  # characters of an answer on a feedback page
 
 
 @dataclass(frozen=True)
@@ -244,7 +246,7 @@ class _Grader:
             grade.out_of,
             reason,
             self.seed,
-            as_json(grade),
+            as_json(grade) | {"code": answers_to(one.cells, exercise)[:MOST_CODE]},
         )
 
     def _replies(self, programs: Sequence[tuple[Exercise, list[str]]]) -> dict[str, Reply]:

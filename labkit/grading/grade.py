@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from labkit.grading.exercise import Check, Exercise, Mistake, Outcome, Rows
+from labkit.grading.exercise import Check, Exercise, Mistake, Outcome, Rows, _unknown
 
 _STYLE = (
     "font-family:var(--jp-ui-font-family,sans-serif);font-size:clamp(var(--jp-ui-font-size1,13px),0.85vw,17px);"
@@ -23,6 +23,7 @@ _STYLE = (
 _MARK = (
     "font-weight:600;white-space:nowrap;padding-right:1em;vertical-align:top;text-align:left;color:"
 )
+LONGEST_VALUE = 60  # letters of an argument in a reason
 _PASS, _FAIL = "var(--jp-success-color0,#1b7a36)", "var(--jp-error-color0,#b3261e)"
 _CODE = (
     "font-family:var(--jp-code-font-family,monospace);font-size:clamp(var(--jp-code-font-size,13px),0.85vw,17px);white-space:pre-wrap;"
@@ -109,8 +110,10 @@ class Grade:
             parts.append("failed: " + ", ".join(verdict.check.name for verdict in failed))
         if self.mistake:
             parts.append(f"known mistake: {self.mistake.name}")
-        elif failed and failed[0].counter_example:
-            parts.append("first: " + " ".join(failed[0].counter_example.difference.split()))
+        if failed and failed[0].counter_example:
+            example = failed[0].counter_example
+            call = _call(self.exercise, example)
+            parts.append(f"first: {call}{' '.join(example.difference.split())}")
         return "; ".join(parts + ([self.note] if self.note else []))
 
     def __str__(self) -> str:
@@ -120,6 +123,20 @@ class Grade:
 
     def _repr_html_(self) -> str:
         return as_html(self)
+
+
+def _call(exercise: Exercise, example: CounterExample) -> str:
+    """Return the first call that failed, on a line: "my_ulp(x=1.5, emin=-14): "; "" without arguments."""
+    own = exercise.parameters if exercise.reference is not _unknown else ()
+    shown = [(name, " ".join(value.split())) for name, value in example.inputs if name in own]
+    if not shown:
+        return ""
+    arguments = ", ".join(f"{name}={_shortened(value, LONGEST_VALUE)}" for name, value in shown)
+    return f"{exercise.entry}({arguments}): "
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def heading(exercise: Exercise) -> str:

@@ -134,6 +134,15 @@ def _statements_of_lessons() -> frozenset[str]:
     )
 
 
+def answers_to(cells: Sequence[CodeCell], exercise: Exercise) -> str:
+    """Return the code of the answer as it is in the notebook, without other cells; "" if there is none."""
+    try:
+        answers, _, _ = _parts(cells, exercise)
+    except Unreadable:
+        return ""
+    return "\n\n".join(answers)
+
+
 def which_counts(cells: Iterable[CodeCell], exercise: Exercise) -> str:
     """Return which of several answers counts, as a sentence; "" where there is one."""
     own = dict.fromkeys(as_python(cell.source) for cell in cells if cell.belongs_to(exercise))

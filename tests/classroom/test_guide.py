@@ -37,7 +37,7 @@ def test_every_command_option_and_exercise_of_the_text_exists() -> None:
         for action in parser._actions
         for option in action.option_strings
     }
-    assert set(re.findall(r"(?<![\w-])--[a-z]+", GUIDE)) - {"--help"} <= known
+    assert set(re.findall(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*", GUIDE)) - {"--help"} <= known
     lessons = "|".join({id.split(".")[0] for id in EXERCISES})
     named = set(re.findall(rf"`((?:{lessons})\.\w+)`", GUIDE))
     assert named

@@ -1,4 +1,4 @@
-"""Deadlines: for a class and for one learner, what lateness costs, and what the teacher is told of it."""
+"""Deadlines: for a class and for one learner, what lateness costs, and what the screen says of it."""
 
 import os
 from pathlib import Path

@@ -1,0 +1,155 @@
+"""What failed most in a class, and answers of several learners that are equal.
+
+Both are read off the rows of a grading. A failure has a kind, by its reason, and each kind a sentence for the next
+lecture. Equal answers are a hint, without a verdict: short ones are often equal by themselves.
+
+Invariant: every row without full points has exactly one kind.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from labkit.classroom.marks import Mark
+from labkit.grading.program import bare
+from labkit.grading.results import GradeRow
+
+SHORT = (
+    120  # characters of an answer without blanks and comments, which many learners may write alike
+)
+NAMED = 3  # exercises of a kind of failure
+
+
+@dataclass(frozen=True)
+class FailureKind:
+    """A kind of failure: its name, the pattern of its reason, and what to say about it."""
+
+    name: str
+    pattern: str
+    sentence: str
+
+
+KINDS = (
+    FailureKind(
+        "handed in no notebook",
+        r"no notebook|cannot be unpacked|not a notebook|cannot be opened|empty notebook",
+        "Show how to download a notebook (File, Download), and which file to hand in.",
+    ),
+    FailureKind(
+        "left the starter",
+        r"^unsolved",
+        "Ask what was in the way: the text, the time, or how to begin. Three hints cost no points.",
+    ),
+    FailureKind(
+        "syntax error",
+        r"syntax error",
+        "Run the cell once before handing in: Python names the line.",
+    ),
+    FailureKind(
+        "endless loop",
+        r"stopped after .* of CPU time|loops without end",
+        "Ask of each loop what ends it. A number that stops changing is a frequent cause.",
+    ),
+    FailureKind(
+        "waited",
+        r"it waits for something",
+        "A graded cell has no keyboard: input() and sleep() belong elsewhere.",
+    ),
+    FailureKind(
+        "took too much memory", r"MiB of memory|out of memory", "Ask how large each tensor is."
+    ),
+    FailureKind(
+        "cell deleted or renamed",
+        r"its cell was deleted|its cell is a cell of text|no longer defines",
+        "Keep the cell and the name of its function; `labkit restore` brings a deleted answer back.",
+    ),
+    FailureKind(
+        "other arguments",
+        r"it is called as|form of an earlier release",
+        "Keep the first line of the function as it was given.",
+    ),
+    FailureKind(
+        "undefined name",
+        r"NameError",
+        "Restart the kernel and run all cells above: a name from a deleted cell is still there.",
+    ),
+    FailureKind(
+        "changed an argument",
+        r"it changes `",
+        "A function works on a copy; its caller still needs the original.",
+    ),
+    FailureKind(
+        "returned None",
+        r"got None",
+        "A function without `return` returns None, also where it prints the right value.",
+    ),
+    FailureKind(
+        "stopped with an error",
+        r"stopped with|ended its process",
+        "Read the last line of the message first, then the line that it names.",
+    ),
+    FailureKind(
+        "known mistake", r"known mistake", "The table of mistakes has a sentence for each."
+    ),
+)
+OTHER = FailureKind(
+    "another answer", "", "Show the first counter-example: the arguments, what is right, what came."
+)
+
+
+def kind_of(row: GradeRow) -> FailureKind | None:
+    """Return the kind of a row's failure; None if it has full points."""
+    if row.points == row.out_of:
+        return None
+    return next((kind for kind in KINDS if re.search(kind.pattern, row.reason)), OTHER)
+
+
+def failures(marks: Sequence[Mark]) -> list[tuple[str, str, str, str]]:
+    """Return (learners, what failed, in which exercises most, what to say) for each kind, the most frequent first."""
+    learners: dict[FailureKind, set[str]] = defaultdict(set)
+    exercises: dict[FailureKind, Counter[str]] = defaultdict(Counter)
+    for row in (mark.row for mark in marks):
+        if (kind := kind_of(row)) is not None:
+            learners[kind].add(row.student)
+            exercises[kind][row.exercise] += 1
+    kinds = sorted(learners, key=lambda kind: (-exercises[kind].total(), kind.name))
+    return [
+        (
+            str(len(learners[kind])),
+            f"{kind.name} ({exercises[kind].total()} answers)",
+            ", ".join(id for id, _ in exercises[kind].most_common(NAMED)),
+            kind.sentence,
+        )
+        for kind in kinds
+    ]
+
+
+def equal_answers(rows: Iterable[GradeRow]) -> list[tuple[str, str, str]]:
+    """Return (learners, exercises, number of letters) of equal answers.
+
+    Blanks, comments and docstrings make no difference. An answer that more than a third of a class has is left out: it
+    is the obvious one.
+    """
+    owners: dict[tuple[str, str], set[str]] = defaultdict(set)
+    students: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        code = bare(str(row.details.get("code", "")))
+        students[row.exercise].add(row.student)
+        if len(code) >= SHORT and not row.reason.startswith("unsolved"):
+            owners[row.exercise, code].add(row.student)
+    found: dict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
+    for (exercise, code), own in owners.items():
+        if 2 <= len(own) <= max(2, len(students[exercise]) // 3):
+            found[tuple(sorted(own))].append((exercise, len(code)))
+    ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
+    return [
+        (
+            ", ".join(learners),
+            ", ".join(exercise for exercise, _ in same),
+            str(sum(size for _, size in same)),
+        )
+        for learners, same in ordered
+    ]

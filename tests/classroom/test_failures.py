@@ -1,0 +1,112 @@
+"""The class page and the feedback pages on what failed: kinds, first cases, graded code, links and equal answers."""
+
+from pathlib import Path
+
+import pytest
+
+from labkit.classroom.class_pages import addresses, feedback, report, write_feedback
+from labkit.classroom.failures import KINDS, equal_answers, failures, kind_of
+from labkit.classroom.marks import marks_of
+from labkit.grading.results import GradeRow
+from tests.grading.hand_ins import ADVANCE, CLIP, SETUP, UNSCALE, code, graded, notebook, put
+
+ID = "scaling.advance"
+REASONS = {
+    "handed in work.rar: no notebook (.ipynb)": "handed in no notebook",
+    "unsolved: the starter is still in place": "left the starter",
+    "syntax error in line 2: expected ':' (graded by Python 3.11)": "syntax error",
+    "0 of 5 checks pass; stopped after 20 s of CPU time": "endless loop",
+    "stopped after 65 s: it waits for something": "waited",
+    "stopped: its processes took more than 1024 MiB of memory together": "took too much memory",
+    "its cell was deleted: no code cell has the tag x": "cell deleted or renamed",
+    "first: it is called as f(x), but yours takes (y)": "other arguments",
+    "first: it stopped with NameError: name 'a' is not defined": "undefined name",
+    "first: it changes `x`, an argument": "changed an argument",
+    "first: f(x=1): expected 2, got None": "returned None",
+    "first: it stopped with KeyError: 'scale'": "stopped with an error",
+    "3 of 5 checks pass; known mistake: grows one step late": "known mistake",
+    "first: expected 2, got 3": "another answer",
+}
+
+
+def row(student: str, reason: str, points: int = 0, exercise: str = ID, text: str = "") -> GradeRow:
+    return GradeRow(student, "06.ipynb", exercise, points, 8, reason, 1, {"code": text})
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_a_reason_has_one_kind(reason: str) -> None:
+    kind = kind_of(row("ada", reason))
+    assert kind is not None
+    assert kind.name == REASONS[reason]
+
+
+def test_a_row_with_full_points_has_no_kind() -> None:
+    assert kind_of(row("ada", "5 of 5 checks pass", 8)) is None
+
+
+def test_the_most_frequent_failure_comes_first_with_a_sentence() -> None:
+    rows = [
+        row("ada", "got None"),
+        row("ada", "got None", exercise="scaling.clip"),
+        row("bob", "got None"),
+        row("bob", "unsolved: the starter", exercise="scaling.clip"),
+    ]
+    first, second = failures(marks_of(rows, {}, 0, {}))
+    assert first[:3] == ("2", "returned None (3 answers)", "scaling.advance, scaling.clip")
+    assert "without `return` returns None" in first[3]
+    assert second[1] == "left the starter (1 answers)"
+    assert len({kind.sentence for kind in KINDS}) == len(KINDS)
+
+
+LONG = "def f(x):\n    total = 0\n" + "".join(f"    total = total * {n} + x\n" for n in range(9))
+
+
+def test_equal_answers_are_listed_with_their_learners_and_short_ones_are_not() -> None:
+    rows = [
+        row("ada", "", 8, text=LONG),
+        row("bob", "", 8, text=LONG.replace("total = 0", "total = 0  # of mine\n")),
+        row("carl", "", 8, text=LONG.replace("total", "result")),
+        *(row(name, "", 8, "scaling.clip", "def g(x):\n    return x") for name in ("ada", "bob")),
+    ]
+    assert [found[:2] for found in equal_answers(rows)] == [("ada, bob", ID)]
+
+
+def test_what_a_third_of_the_class_writes_is_no_hint() -> None:
+    rows = [row(f"learner{n}", "", 8, text=LONG) for n in range(4)]
+    others = [row(f"other{n}", "", 8, text=LONG.replace("total", f"t{n}")) for n in range(6)]
+    assert equal_answers([*rows, *others]) == []
+    assert len(equal_answers([*rows[:3], *others])) == 1
+
+
+def test_feedback_shows_the_graded_code_and_the_class_page_links_to_it(tmp_path: Path) -> None:
+    rows = [row("Zoë & co", "got None", text="def f():\n    <b>"), row("ada", "", 8)]
+    marks = marks_of(rows, {}, 0, {})
+    assert b"The code that was graded</summary><pre>def f():\n    &lt;b&gt;</pre>" in feedback(
+        "Zoë & co", marks[:1]
+    )
+    pages = write_feedback(tmp_path / "back", marks, {})
+    links = addresses(marks, pages, tmp_path / "class.html")
+    assert links["Zoë & co"] == "back/Zo%C3%AB%20%26%20co.html"
+    text = report(marks, [], (), links).decode()
+    assert '<a href="back/ada.html">ada</a>' in text
+    assert "<h2>What failed most</h2>" in text
+
+
+def test_a_reason_and_a_page_have_the_first_case_that_failed(tmp_path: Path) -> None:
+    wrong = ADVANCE.replace(
+        "return ScalerState(state.scale, state.growth_tracker + 1)", "return None"
+    )
+    cells = [
+        code(SETUP),
+        code(wrong, ID),
+        code(UNSCALE, "scaling.unscale"),
+        code(CLIP, "scaling.clip"),
+    ]
+    put(tmp_path / "class" / "ada.ipynb", notebook(*cells))
+    reason = graded(tmp_path / "class", tmp_path, "--feedback", str(tmp_path / "back"))["ada", ID][
+        "reason"
+    ]
+    assert "first: my_advance(state=ScalerState(scale=" in reason
+    assert "found_inf=False" in reason
+    page = (tmp_path / "back" / "ada.html").read_text(encoding="utf-8")
+    assert "return None" in page.split("The code that was graded")[2]
