@@ -708,6 +708,12 @@ COMMANDS: dict[str, Command] = {
                 help="grade only what has changed since the last grading",
             ),
             Argument(
+                "--student",
+                default="",
+                metavar="NAME",
+                help="grade this one again, and keep the rows of all others",
+            ),
+            Argument(
                 "--old-forms",
                 action="store_true",
                 help="grade answers to former forms of exercises by these, which libraries answer",
@@ -737,6 +743,13 @@ COMMANDS: dict[str, Command] = {
                 metavar="FILE",
                 group=GIVING_BACK,
                 help="write a page on the class: mistakes, time, predictions",
+            ),
+            Argument(
+                "--anonymous",
+                type=Path,
+                metavar="FOLDER",
+                group=GIVING_BACK,
+                help="write table, pages and notebooks without names, and FOLDER-key.csv",
             ),
             Argument(
                 "--gradebook",

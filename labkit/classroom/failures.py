@@ -69,7 +69,7 @@ KINDS = (
     FailureKind(
         "other arguments",
         r"it is called as|form of an earlier release",
-        "Keep the first line of the function as it was given.",
+        "Keep the first line of the function unchanged.",
     ),
     FailureKind(
         "undefined name",

@@ -9,6 +9,7 @@ whether the grading ends, is interrupted or is killed.
 
 from __future__ import annotations
 
+import difflib
 import secrets
 import signal
 import sys
@@ -19,6 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from labkit.classroom.anonymous import key_of_folder, write_anonymous
 from labkit.classroom.archives import unpack_archives
 from labkit.classroom.class_pages import addresses, journals_beside, report, write_feedback
 from labkit.classroom.lateness import MINUTE, Rules, extensions_in, lateness, words
@@ -105,9 +107,32 @@ def grade(arguments: Namespace) -> int:
             if arguments.gradebook:
                 write_gradebook(arguments.gradebook, marks, roster, arguments.column)
                 _print(str(arguments.gradebook))
+            if arguments.anonymous:
+                names = write_anonymous(arguments.anonymous, marks, submissions)
+                key = key_of_folder(arguments.anonymous)
+                _print(
+                    f"{arguments.anonymous}: {len(names)} learners without names; {key} has them"
+                )
     except (OSError, ValueError, NotStarted) as error:
         raise CommandError(visible(str(error))) from error
     return 0
+
+
+def _others(log: GradingLog, submissions: Sequence[Submission], student: str) -> list[GradeRow]:
+    """Return the rows of all learners but one, from the earlier grading.
+
+    Raises:
+        ValueError: there is no such learner, or no earlier grading.
+    """
+    students = [*dict.fromkeys(one.student for one in submissions)]
+    if student not in students:
+        near = difflib.get_close_matches(student, students, 1) or students[:1]
+        raise ValueError(f"there is no learner {student!r}; the nearest name is {near[0]!r}")
+    if not log.rows:
+        raise ValueError(
+            "--student goes on from a grading of the class: grade it with --changed first, into the same file"
+        )
+    return log.keep_others(student)
 
 
 def _check_options(arguments: Namespace) -> None:
@@ -148,7 +173,8 @@ def _grade_class(
         "lab": lab_digest(),
         "old_forms": args.old_forms,
     }
-    earlier = args.csv.with_name(f"{args.csv.name}.kept") if args.changed else None
+    uses_earlier = args.changed or args.student
+    earlier = args.csv.with_name(f"{args.csv.name}.kept") if uses_earlier else None
     path = args.csv.with_name(f"{args.csv.name}.part")
     late = None if rules.due is None and not rules.extensions else lateness(submissions, rules)
     with exclusive_lock(args.csv):
@@ -158,6 +184,7 @@ def _grade_class(
         seed = known if isinstance(known, int) else secrets.randbits(32)
         for line in log.begin(seed):
             _print(line)
+        others = _others(log, submissions, args.student) if args.student else []
         if log.rows:
             _print(f"going on {origin}, after {len(log.rows)} notebooks")
         protect_memory()
@@ -174,10 +201,11 @@ def _grade_class(
                         log=log,
                         output=args.csv.parent,
                         old_forms=args.old_forms,
+                        student=args.student,
                     )
                     for attempt in attempts(submissions, args.take, args.due, rules.days)
                 ]
-                rows = best_of(rounds)
+                rows = best_of([*rounds, others])
         except KeyboardInterrupt:
             rows = log.all_rows(log.rows)
             write(rows, args.csv, late)

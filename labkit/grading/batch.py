@@ -68,6 +68,7 @@ def grade(
     log: GradingLog | None = None,
     output: Path | None = None,
     old_forms: bool = False,
+    student: str = "",
 ) -> list[GradeRow]:
     """Return the rows of all submissions, by student and in the order of the course; `workers` of them run at once.
 
@@ -76,8 +77,12 @@ def grade(
     log        stores rows as they are produced; rows that it already holds are not produced again
     output     the folder of the grades, which learners' code must not reach
     old_forms  grade answers in the form of an earlier release by that form
+    student    grade this one only, in the lessons of the class; "": all
     """
     todo = plan(submissions, lesson)
+    if student:
+        submissions = [one for one in submissions if one.student == student]
+        todo = [(one, exercises) for one, exercises in todo if one.student == student]
     for line in _ignored(submissions, todo):
         progress(line)
     log = log or GradingLog(None, {"seed": seed})

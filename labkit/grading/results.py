@@ -175,6 +175,16 @@ class GradingLog:
         self._requested.update(notebooks)
         return in_order(row for notebook in notebooks for row in self.rows.get(notebook, []))
 
+    def keep_others(self, student: str) -> list[GradeRow]:
+        """Return the rows of all other learners, which stay in the log, and drop those of this one."""
+        self.rows = {
+            notebook: others
+            for notebook, rows in self.rows.items()
+            if (others := [row for row in rows if row.student != student])
+        }
+        self._requested.update(self.rows)
+        return [row for rows in self.rows.values() for row in rows]
+
     def end(self) -> None:
         """Delete the log, or save it as the earlier one, without notebooks that were not handed in again."""
         if self.earlier is not None:

@@ -1,0 +1,93 @@
+"""One learner graded again, and an export of the class without names."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from labkit.classroom.anonymous import _scrubbed_code, _scrubber
+from labkit.classroom.tables import read_table
+from labkit.cli import main
+from tests.grading.hand_ins import ADVANCE, NOTEBOOK, SETUP, WRONG, code, notebook, put
+
+ID = "scaling.advance"
+NAMES = {"Max Maier": "learner001", "Zoë Ort": "learner002"}
+
+
+def grade(folder: Path, *options: str) -> dict[tuple[str, str], str]:
+    words = ["grade", str(folder / "class"), "--csv", str(folder / "g.csv"), *options]
+    assert main(words) == 0
+    with (folder / "g.csv").open(encoding="utf-8") as file:
+        return {
+            (line["student"], line["exercise"]): line["points"] for line in csv.DictReader(file)
+        }
+
+
+def hand_in(folder: Path, name: str, answer: str) -> None:
+    text = {"cell_type": "markdown", "metadata": {}, "source": [f"By {name}, max@school.org"]}
+    put(folder / "class" / name / NOTEBOOK, notebook(text, code(SETUP), code(answer, ID)))
+
+
+def test_one_learner_is_graded_again_into_the_tables_of_the_class(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in NAMES:
+        hand_in(tmp_path, name, WRONG)
+    before = grade(tmp_path, "--changed", "--gradebook", str(tmp_path / "book.csv"))
+    for name in NAMES:
+        hand_in(tmp_path, name, ADVANCE)
+    capsys.readouterr()
+    after = grade(tmp_path, "--student", "Zoë Ort", "--gradebook", str(tmp_path / "book.csv"))
+    assert "[1/1] Zoë Ort: 8 of 50" in capsys.readouterr().err
+    assert before["Zoë Ort", ID] != after["Zoë Ort", ID] == "8"
+    assert after["Max Maier", ID] == before["Max Maier", ID], "what changed meanwhile waits"
+    totals = {line["learner"]: line["total"] for line in read_table(tmp_path / "book.csv")}
+    assert totals["Zoë Ort"] == "8"
+    assert grade(tmp_path, "--changed")["Max Maier", ID] == "8"
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("Zoe", "the nearest name is"), ("Zoë Ort", "grade it with --changed first")]
+)
+def test_a_learner_who_is_not_there_is_refused(
+    name: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for student in NAMES:
+        hand_in(tmp_path, student, WRONG)
+    words = ["grade", str(tmp_path / "class"), "--csv", str(tmp_path / "g.csv")]
+    assert main([*words, "--student", name]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_an_anonymous_folder_has_no_name_and_the_key_beside_it_all(tmp_path: Path) -> None:
+    own = "# by Max Maier, in /home/max/fp16\n" + ADVANCE + "x = max(1, 2)  # Zoë Ort helped\n"
+    hand_in(tmp_path, "Max Maier", own + 'print("C:\\\\Users\\\\max\\\\x")\n')
+    hand_in(tmp_path, "Zoë Ort", WRONG)
+    grade(tmp_path, "--anonymous", str(tmp_path / "out"))
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert len(files) == 5, "a table, two pages, two notebooks"
+    for path in files:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".ipynb":
+            text = "".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
+        for word in ("Maier", "Zoë", "Ort", "/home", "Users", "school.org"):
+            assert word not in text, (path, word)
+        assert "Max" not in f"{path}{text}".replace(str(tmp_path), "")
+    key = {line["student"]: line["learner"] for line in read_table(tmp_path / "out-key.csv")}
+    assert key.keys() == NAMES.keys()
+    shown = (tmp_path / "out" / "notebooks" / key["Max Maier"] / NOTEBOOK).read_text("utf-8")
+    assert "x = max(1, 2)" in shown
+    grade(tmp_path, "--anonymous", str(tmp_path / "out"))
+    again = {line["student"]: line["learner"] for line in read_table(tmp_path / "out-key.csv")}
+    assert again == key
+    assert len([path for path in (tmp_path / "out").rglob("*") if path.is_file()]) == len(files)
+
+
+def test_code_keeps_its_names_and_loses_those_of_people() -> None:
+    scrub = _scrubber("Max Maier", NAMES)
+    source = 'y = max(x)  # Max\nz = """\nMAIER\n""" + f"{max}"\n'
+    assert _scrubbed_code(source, scrub) == (
+        'y = max(x)  # learner001\nz = """\nlearner001\n""" + f"{max}"\n'
+    )
+    assert _scrubbed_code("def (: Maier", scrub) == "def (: learner001"
