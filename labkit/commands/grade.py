@@ -69,7 +69,13 @@ def grade(arguments: Namespace) -> int:
         comments = read_comments(arguments.manual) if arguments.manual else {}
         with TemporaryDirectory(prefix="labkit-hand-in-") as scratch:
             arguments.submissions, refused = unpack_archives(arguments.submissions, Path(scratch))
-            submissions = find(arguments.submissions, refused)
+            results = [
+                arguments.feedback,
+                arguments.report,
+                arguments.anonymous,
+                arguments.gradebook,
+            ]
+            submissions = find(arguments.submissions, refused, [path for path in results if path])
             students = [*dict.fromkeys(one.student for one in submissions)]
             rules = Rules(
                 arguments.due,

@@ -10,7 +10,7 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -96,7 +96,11 @@ class Submission:
         return name if any(exercise.lesson == name for exercise in EXERCISES.values()) else None
 
 
-def find(paths: Iterable[Path], refused: Mapping[Path, str] | None = None) -> list[Submission]:
+def find(
+    paths: Iterable[Path],
+    refused: Mapping[Path, str] | None = None,
+    results: Collection[Path] = (),
+) -> list[Submission]:
     """Return the submissions in files and folders, in order of name.
 
     Both <folder>/<student>.ipynb and <folder>/<student>/.../<lesson>.ipynb are accepted, as are single files. Names
@@ -105,6 +109,7 @@ def find(paths: Iterable[Path], refused: Mapping[Path, str] | None = None) -> li
     has one submission, whose reason names the files.
 
     refused   path -> why the file could not be unpacked from an archive: the reason in its student's rows
+    results   files and folders of the grading itself, which may lie beside the students'
 
     Raises:
         FileNotFoundError: a path does not exist, or there is no notebook at all.
@@ -124,7 +129,7 @@ def find(paths: Iterable[Path], refused: Mapping[Path, str] | None = None) -> li
         if path.is_dir():
             names = [*(entry.name for entry in path.iterdir()), *(file.parts[0] for file in inside)]
             assignment = assignment_in(names)
-            found += _in_folder(path, assignment, others)
+            found += _in_folder(path, assignment, others, results)
         elif path.name.lower().endswith(NOTEBOOKS):
             found.append(_of_file(path, path.name))
         else:
@@ -260,14 +265,17 @@ def _of_file(path: Path, name: str, own: Path | None = None, assignment: str = "
     return Submission(student, file, path, own)
 
 
-def _in_folder(folder: Path, assignment: str, others: dict[str, list[str]]) -> Iterator[Submission]:
+def _in_folder(
+    folder: Path, assignment: str, others: dict[str, list[str]], results: Collection[Path]
+) -> Iterator[Submission]:
     """Yield the notebooks in a folder of students; add all other files to `others`, student -> their names.
 
     Archives beside the students' folders are unpacked before, into folders of their own (labkit.classroom.archives).
     """
     real = folder.resolve()
+    own_results = {path.resolve() for path in results}
     for entry in sorted(folder.iterdir()):
-        if _is_hidden(entry.name):
+        if _is_hidden(entry.name) or real / entry.name in own_results:
             continue
         own = real / entry.name
         if _is_folder(entry):

@@ -498,6 +498,15 @@ def test_a_dead_link_of_a_learner_is_named(tmp_path: Path) -> None:
     assert reasons == {"ada": "", "dora": "handed in dora: no notebook (.ipynb)"}
 
 
+def test_results_beside_the_learners_are_nobodys(tmp_path: Path) -> None:
+    put(tmp_path / "class" / "ada.ipynb", GOOD)
+    where = tmp_path / "class"
+    options = ["--feedback", f"{where / 'back'}", "--report", f"{where / 'class.html'}"]
+    for _ in range(2):
+        marks = graded(where, where, *options, "--anonymous", f"{where / 'shown'}")
+        assert {student for student, _ in marks} == {"ada"}
+
+
 def test_a_wrapped_class_with_a_readme_is_a_class(tmp_path: Path) -> None:
     names = ["term/ada.ipynb", "term/bob.pdf", "README.txt", "__MACOSX/x"]
     path = put(tmp_path / "class.zip", archive(dict.fromkeys(names, GOOD)))
