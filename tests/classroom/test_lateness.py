@@ -68,7 +68,7 @@ def test_an_extension_that_is_no_date_names_its_learner(cell: str, tmp_path: Pat
         extensions_in(roster, ["ada"])
 
 
-def test_a_teacher_is_told_what_lateness_takes_from_the_class(tmp_path: Path) -> None:
+def test_the_screen_says_what_lateness_takes_from_the_class(tmp_path: Path) -> None:
     names = {"ada": 56, "bob": 1, "carl": -1}
     ones = [at(tmp_path, name, days - 0.5) for name, days in names.items()]
     rules = Rules(DUE, 10)
