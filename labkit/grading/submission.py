@@ -283,7 +283,8 @@ def _in_folder(
             files = [path.relative_to(entry).as_posix() for path in files_in(entry, "")]
             notebooks = [file for file in files if file.lower().endswith(NOTEBOOKS)]
             yield from (Submission(student, file, entry / file, own) for file in notebooks)
-            others.setdefault(student, []).extend(files)
+            if not notebooks:
+                others.setdefault(student, []).extend(files)
         elif entry.name.lower().endswith(NOTEBOOKS):
             yield _of_file(entry, entry.name, own, assignment)
         elif not is_nobodys(entry.name) and not entry.name.lower().endswith(".zip"):
