@@ -26,7 +26,7 @@ from labkit.classroom.tables import same_name
 from labkit.course import lessons, quiz_questions
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.grade import checks_html, heading
-from labkit.grading.submission import Submission, is_own
+from labkit.grading.submission import GENERATOR, Submission, is_own
 from labkit.records import write_atomic
 from labkit.records.journal import NAME, entries, last_answers
 
@@ -53,7 +53,8 @@ section { border-top: 2px solid var(--line); margin-top: 1.5em; }
 def page(title: str, body: str) -> bytes:
     """Return a whole page; `body` is HTML."""
     name = escape(title)
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{name}</title>'
+    view = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    head = f"{view}{GENERATOR.decode()}<title>{name}</title>"
     text = f"""<!doctype html>
 <html lang="en"><head>{head}<style>{_STYLE}</style></head>
 <body><h1>{name}</h1>

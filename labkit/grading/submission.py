@@ -33,6 +33,9 @@ NOTEBOOKS = (".ipynb", ".ipynb.txt", ".ipynb.json")  # browsers add the second s
 # Tables and logs, which lie beside hand-ins and are nobody's; unless the school's system named them.
 NOBODYS = (".csv", ".tsv", ".jsonl", ".log", ".ini", ".db", ".lock", ".part", ".kept")
 _SUFFIX = re.compile(r"(?:\.tar)?\.\w{1,8}$")
+GENERATOR = (
+    b'<meta name="generator" content="labkit">'  # in the head of each page that labkit writes
+)
 NAMED_FILES = 3  # files in a sentence, before "and 5 more"
 
 
@@ -260,6 +263,27 @@ def is_nobodys(name: str) -> bool:
     return name.lower().endswith(NOBODYS) or name.partition(".")[0].lower() == "readme"
 
 
+def is_result(entry: Path) -> bool:
+    """Return whether an earlier grading wrote this file or folder: a page, a folder of pages, an anonymised class."""
+    if not _is_folder(entry):
+        return _is_page(entry)
+    if (entry.parent / f"{entry.name}-key.csv").is_file():
+        return True
+    files = files_in(entry, "")
+    # a learner's own folder may hold the feedback of the last time, and nothing else
+    return bool(files) and all(_is_page(f) and f.name != "feedback.html" for f in files)
+
+
+def _is_page(path: Path) -> bool:
+    """Return whether a file is a page that `labkit grade` wrote, by its head."""
+    if path.suffix != ".html":
+        return False
+    try:
+        return GENERATOR in content_of(path, None)[:400]
+    except Unreadable:
+        return False
+
+
 def _of_file(path: Path, name: str, own: Path | None = None, assignment: str = "") -> Submission:
     student, file = learner_in(name, assignment)
     return Submission(student, file, path, own)
@@ -275,7 +299,7 @@ def _in_folder(
     real = folder.resolve()
     own_results = {path.resolve() for path in results}
     for entry in sorted(folder.iterdir()):
-        if _is_hidden(entry.name) or real / entry.name in own_results:
+        if _is_hidden(entry.name) or real / entry.name in own_results or is_result(entry):
             continue
         own = real / entry.name
         if _is_folder(entry):
@@ -284,7 +308,8 @@ def _in_folder(
             notebooks = [file for file in files if file.lower().endswith(NOTEBOOKS)]
             yield from (Submission(student, file, entry / file, own) for file in notebooks)
             if not notebooks:
-                others.setdefault(student, []).extend(files)
+                work = [file for file in files if not _is_page(entry / file)]
+                others.setdefault(student, []).extend(work)
         elif entry.name.lower().endswith(NOTEBOOKS):
             yield _of_file(entry, entry.name, own, assignment)
         elif not is_nobodys(entry.name) and not entry.name.lower().endswith(".zip"):

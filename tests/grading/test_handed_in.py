@@ -505,6 +505,11 @@ def test_results_beside_the_learners_are_nobodys(tmp_path: Path) -> None:
     for _ in range(2):
         marks = graded(where, where, *options, "--anonymous", f"{where / 'shown'}")
         assert {student for student, _ in marks} == {"ada"}
+    # nor where the next command does not name them; what a learner saved as a page is one
+    put(where / "bob.html", "<p>my work")
+    (where / "cyd").mkdir()
+    put(where / "cyd" / "feedback.html", (where / "class.html").read_bytes())
+    assert {student for student, _ in graded(where, where)} == {"ada", "bob", "cyd"}
 
 
 def test_a_wrapped_class_with_a_readme_is_a_class(tmp_path: Path) -> None:
