@@ -12,7 +12,7 @@ interface PageWidget {
 }
 
 /** The model of a question: one choice, or those of the quiz. */
-type PageAnswers = import("./base/model.js").Model<{
+type PageAnswers = import("../../labkit/widgets/base/model.js").Model<{
   choice: string;
   answers: Record<string, string>;
 }>;
