@@ -29,6 +29,7 @@ SHARED = "base"
 
 # A comment of its own lines for readers and checkers: it would take a third of a saved notebook.
 DOCUMENTATION = re.compile(r"^[ \t]*/\*\*(?:(?!\*/).)*\*/[ \t]*\n", re.MULTILINE | re.DOTALL)
+COMMENT = re.compile(r"^[ \t]*//.*\n|^[ \t]*\n", re.MULTILINE)
 # A statement of import up to its semicolon, also over several lines.
 IMPORT = re.compile(r'^import\b([^;"\']*)["\']([^"\']+)["\'];?[ \t]*\n?', re.MULTILINE)
 NAMED = re.compile(r"\s*\{((?:\s*[\w$]+\s*,)*\s*[\w$]*\s*)\}\s*from\s*")
@@ -97,7 +98,7 @@ def parse(path: str, source: str) -> Module:
             "export a name where it is declared"
         )
     declarations = list(DECLARATION.finditer(source))
-    text = DOCUMENTATION.sub("", IMPORT.sub("", source))
+    text = COMMENT.sub("", DOCUMENTATION.sub("", IMPORT.sub("", source)))
     text = re.sub(r"^export\s+(?!default\b)", "", text, flags=re.MULTILINE)
     return Module(
         path,
