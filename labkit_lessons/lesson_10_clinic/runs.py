@@ -224,7 +224,7 @@ def _of_returned(name: str, seen: Treatment) -> dict[str, str]:
         and f"its weights are {' and '.join(seen.weights)} in the end"
         + (", and each is a number of FP16" if narrow else ""),
         "loss scale": asked.scaled
-        and sum(scale > 1 for scale in seen.scales) < asked.steps - asked.skips
+        and sum(scale > 1 for scale in seen.scales) < len(seen.losses) - asked.skips
         and "its loss is not scaled: the scaler is switched off, or its scale is 1",
         "autograd function": bool(asked.decided)
         and seen.decided < asked.steps
