@@ -286,3 +286,19 @@ def test_each_widget_says_why_and_the_cure(browser, tmp_path):
         # the doctor's line
         assert "switched off in the server" in page.locator(".jp-OutputArea").first.inner_text()
         assert page.locator("text=Error displaying widget").count() == 0
+
+
+def test_a_knob_of_the_workbench_is_beside_the_curves(bench):
+    """At 1280 x 720 JupyterLab leaves 620 pixels for a cell."""
+    loss, top = (bench.root.locator(part).first.bounding_box() for part in ("canvas", ".lk-head"))
+    knobs = bench.root.locator(".wb-groups [data-knob]")
+    boxes = [knobs.nth(i).bounding_box() for i in range(knobs.count())]
+    assert len(boxes) == 9
+    assert all(box["x"] > loss["x"] + loss["width"] for box in boxes)
+    assert max(box["y"] + box["height"] for box in boxes) - top["y"] < 560
+
+
+def test_the_first_tab_stop_of_a_training_is_a_control(live):
+    live.root.focus()
+    live.page.keyboard.press("Tab")
+    assert live.page.evaluate("document.activeElement.dataset.button") == "start"

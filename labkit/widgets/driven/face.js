@@ -90,7 +90,7 @@ import { schedule, send, storeOf, UNANSWERED } from "./store.js";
  * @param {Palette} tint
  */
 function makeParts(store, life, face, paint, tint) {
-  const title = h("span", { class: "lk-title", tabindex: "0" });
+  const title = h("span", { class: "lk-title" });
   const counter = h("span", { class: "lk-quiet" });
   const metric = h("span", { class: "lk-quiet run-metric" });
   const picture = figure({ life, label: face.picture, height: face.height, draw: paint });

@@ -1,4 +1,5 @@
-// The workbench: every knob of a recipe, a fork, and what can be taken along.
+// The workbench: the curves, beside them every knob of a recipe and a fork, and what can be taken
+// along.
 
 import { button, choice } from "../base/controls.js";
 import { h } from "../base/elements.js";
@@ -35,7 +36,7 @@ import { memoryBars } from "./memory.js";
 
 // FP32 is broad here: it is seen under curves that cover it.
 const PLACE = panels(
-  { loss: 216, scale: 62, underflow: 50, swallowed: 50 },
+  { loss: 150, scale: 62, underflow: 44, swallowed: 44 },
   { width: 5, alpha: 0.45 },
 );
 
@@ -61,16 +62,15 @@ function layout(store, parts, _, root) {
   const fork = forkControls(store);
   const memory = memoryBars(workbenchOffers(store).categories);
   const take = takeAlong(store);
+  // Beside the picture, so that a knob is turned and the curve watched at the same time.
+  const turned = h("div", {}, knobGroups(knobs), fork.element, parts.notice);
   const lines = h("pre", { class: "wb-lines", tabindex: "0" });
   const title = h("summary", { text: "The same in plain torch" });
   root.append(
     parts.head,
     h("div", { class: "lk-row wb-choices" }, task.element, recipe.element, ...buttons.elements),
-    knobGroups(knobs),
-    fork.element,
-    parts.notice,
     parts.words.element,
-    parts.picture.element,
+    h("div", { class: "wb-panels" }, parts.picture.element, turned),
     parts.place.element,
     memory.element,
     take.element,
