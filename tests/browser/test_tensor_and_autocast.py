@@ -175,7 +175,10 @@ def test_eight_stages_with_the_arrow_keys(notebook, page):
         assert scaled[name] - end == pytest.approx(16 / 68, abs=0.02), name
     assert page.locator(".sd-before:visible").count() == len(plain), "where it was is still seen"
     changed = page.locator(".sd-since").inner_text()
-    assert changed.startswith(f"Since “scaled backward”: changed dtype of 4, range of {len(plain)}")
+    assert changed.startswith(
+        "Compared with the stage “scaled backward”: 4 tensors have another dtype."
+        f" {len(plain)} tensors have another range."
+    )
     notebook.widget("stages").get_by_role("slider", name="loss scale").focus()
     notebook.press("End")
     page.wait_for_selector(".sd-strip.sd-skipped")

@@ -93,6 +93,14 @@ function earlierOf(stages, names, stage) {
   return found;
 }
 
+/** @type {Record<Change, string>} */
+const NEWS = {
+  dtype: "another dtype",
+  range: "another range",
+  zeros: "another number of zeros",
+  "inf or NaN": "another number of inf or NaN",
+};
+
 /**
  * @param {Tensor} now
  * @param {Tensor} before
@@ -111,15 +119,17 @@ function sayChanges(tensors, earlier) {
   const known = tensors.filter(({ name }) => earlier[name]);
   if (!known.length) return "Every tensor of this stage is new.";
   const changed = known.flatMap((now) => changesOf(now, earlier[now.name].tensor));
-  const words = [];
+  const sentences = [];
   for (const what of CHANGES) {
     const count = changed.filter((one) => one === what).length;
-    if (count) words.push(`${what} of ${count}`);
+    const who = count === 1 ? "tensor has" : "tensors have";
+    if (count) sentences.push(`${count} ${who} ${NEWS[what]}.`);
   }
   const fresh = tensors.length - known.length;
+  if (!sentences.length) sentences.push("No tensor has changed.");
+  if (fresh) sentences.push(`${fresh} ${fresh === 1 ? "is" : "are"} new here.`);
   const first = earlier[known[0].name].stage;
-  const said = words.length ? `changed ${words.join(", ")}` : "nothing changed here";
-  return `Since \u201c${first}\u201d: ${said}${fresh ? `; ${fresh} new` : ""}.`;
+  return `Compared with the stage \u201c${first}\u201d: ${sentences.join(" ")}`;
 }
 
 // --- the table -----------------------------------------------------------------------------------
