@@ -320,7 +320,33 @@ def test_by_keyboard_all_questions_are_answered_or_skipped_and_then_compared(pag
         in root.inner_text()
     )
     cells = root.locator("tbody tr").first.locator("th, td").all_inner_texts()
-    assert cells == [QUESTIONS["odd"].question, "✓ 2048", "✓ 2048", "02 rounding"]
+    assert cells == [QUESTIONS["odd"].question, "✓ 2048", "✓ 2048", "2048", "02 rounding"]
+    assert root.get_by_role("link", name="02 rounding").get_attribute("href") == "02_rounding.html"
     assert root.locator("td[data-right='true']").count() == now + before
-    press("Tab", "Enter")  # the skipped one
+    root.get_by_role("button", name="Answer the skipped questions").focus()
+    press("Enter")
     assert "Question 1 of 10" in root.inner_text()
+
+
+@pytest.mark.browser
+def test_a_wrong_guess_sees_which_choice_is_right(page: Page) -> None:
+    root = page.show(predict("scaling.order"))
+    row = predictions()["scaling.order"]
+    wrong = next(choice for choice in row.choices if choice != row.answer)
+    assert root.locator(".lk-right").count() == 0
+    root.locator(f"input[value={json.dumps(wrong)}]").check()
+    root.get_by_role("button", name="Commit").click()
+    marked = root.locator(".lk-choice:has(.lk-right)")
+    assert marked.locator("input").get_attribute("value") == row.answer
+    assert page.trait("answer") == row.answer
+
+
+@pytest.mark.browser
+def test_an_answered_prediction_has_a_tab_stop(page: Page) -> None:
+    root = page.show(predict("scaling.order"))
+    page.page.evaluate("document.body.prepend(document.createElement('button'))")
+    root.locator("input").first.check()
+    root.get_by_role("button", name="Commit").click()
+    page.page.locator("body > button").focus()
+    page.page.keyboard.press("Tab")
+    assert page.page.evaluate("document.activeElement.className") == "lk-reply"

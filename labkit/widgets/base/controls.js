@@ -317,7 +317,8 @@ export function traitChoice(model, name, label, options, more = {}) {
 }
 
 /**
- * One of a few texts, one below the other; `fix(value)` shows the choice that stays.
+ * One of a few texts, one below the other. `fix` shows the choice that stays, and which one is
+ * right.
  *
  * @param {object} given
  * @param {readonly string[]} given.options
@@ -338,11 +339,17 @@ export function radioList({ options, value, onPick, label = "Choices" }) {
   );
   return {
     element: h("div", { class: "lk-choices", role: "radiogroup", "aria-label": label }, ...labels),
-    /** @param {string} choice */
-    fix(choice) {
+    /**
+     * @param {string} choice
+     * @param {string} right "" while nobody has said it
+     */
+    fix(choice, right) {
       for (const [i, input] of inputs.entries()) {
         input.disabled = true;
         labels[i].dataset.picked = String(input.value === choice);
+        if (input.value !== right || labels[i].dataset.right) continue;
+        labels[i].dataset.right = "true";
+        labels[i].append(h("span", { class: "lk-right", text: "\u2713 right" }));
       }
     },
   };

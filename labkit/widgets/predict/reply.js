@@ -13,7 +13,8 @@ import { decimal } from "../base/number_words.js";
  */
 export function replied(known, ruler, choice) {
   if (known.near === undefined) {
-    return { answered: known.choices[choice], right: choice === known.answer };
+    const right = choice === known.answer;
+    return { answered: known.choices[choice], answer: known.answer, right };
   }
   return repliedToNumber(known, ruler.unit ?? "", Number(choice));
 }

@@ -22,6 +22,7 @@ import { replied } from "./reply.js";
  * @property {Ruler | NoRuler} ruler
  * @property {string} choice "" until the learner commits.
  * @property {string} answered The reply; "" until then.
+ * @property {string} answer The right choice; "" until then, and where a number is asked for.
  * @property {boolean} right
  * @property {number} truth What was measured; 0 until then.
  */
@@ -40,7 +41,7 @@ import { replied } from "./reply.js";
  * @property {number} truth 0 where nothing was measured.
  */
 
-/** @typedef {Pick<Traits, "answered" | "right"> & { truth?: number }} Reply */
+/** @typedef {Pick<Traits, "answered" | "right"> & Partial<Pick<Traits, "answer" | "truth">>} Reply */
 
 /**
  * What the part that asks is given.
@@ -65,7 +66,7 @@ function choicesAsked({ model, picked, pick }) {
   return {
     element: list.element,
     show(done) {
-      if (done) list.fix(model.get("choice"));
+      if (done) list.fix(model.get("choice"), model.get("answer"));
     },
   };
 }
@@ -112,6 +113,8 @@ function fillPrediction(root, model, life) {
     const waiting = done ? WAITING : "";
     reply.replaceChildren(rich(model.get("answered") || waiting));
     if (done && root.contains(document.activeElement)) reply.focus();
+    // The way back to an answered question.
+    reply.tabIndex = done ? 0 : -1;
     commit.enable(!done && Boolean(picked));
     commit.element.hidden = done;
     asked.show(done);
@@ -127,7 +130,7 @@ function fillPrediction(root, model, life) {
   root.append(question, asked.element, commit.element, reply);
   onEnter(asked.element, commit, life);
   if (slug) holdOutputs(root, slug, life);
-  watch(life, model, ["choice", "answered", "right", "truth"], show);
+  watch(life, model, ["choice", "answered", "answer", "right", "truth"], show);
   // It was answered on an earlier visit to the page.
   if (picked && model.get("_replies")) put(model, answerOf(model, picked));
   show();

@@ -174,6 +174,7 @@ class Predict(LabWidget, folder="predict"):
     ruler = traitlets.Dict().tag(sync=True)
     choice = traitlets.Unicode("").tag(sync=True)  # "" until the learner commits
     answered = traitlets.Unicode("").tag(sync=True)  # the reply, "" until then
+    answer = traitlets.Unicode("").tag(sync=True)  # the right choice, "" until then
     right = traitlets.Bool(False).tag(sync=True)
     truth = traitlets.Float(0.0).tag(sync=True)  # what was measured, 0 until then
 
@@ -204,6 +205,7 @@ class Predict(LabWidget, folder="predict"):
     def _commit(self, change: Mapping[str, Any]) -> None:
         choice, ruler = change["new"], self._prediction.ruler
         if ruler is None or self._measure is None:
+            self.answer = self._prediction.answer
             self.right, self.answered = (
                 choice == self._prediction.answer,
                 reply(self._prediction, choice),

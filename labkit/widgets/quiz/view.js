@@ -213,7 +213,7 @@ function compared(model) {
   const answers = model.get("answers");
   const earlier = model.get("earlier");
   const results = model.get("results");
-  const { element, body } = headed("", ["question", "before", "after", "lesson"]);
+  const { element, body } = headed("", ["question", "before", "after", "right", "lesson"]);
   for (const { id, question } of model.get("questions")) {
     if (!results[id] || !answers[id]) continue;
     const { answer, lesson } = results[id];
@@ -223,11 +223,23 @@ function compared(model) {
       h("th", { scope: "row" }, rich(question)),
       answerCell(earlier[id], answer),
       answerCell(answers[id], answer),
-      h("td", { text: lesson.replaceAll("_", " ") }),
+      h("td", {}, rich(answer)),
+      h("td", {}, lessonLink(lesson, model)),
     );
     body.append(row);
   }
   return element;
+}
+
+/**
+ * The lesson is beside the one with the quiz, as a notebook or as a page.
+ *
+ * @param {string} lesson
+ * @param {Model<PageTraits>} model
+ */
+function lessonLink(lesson, model) {
+  const href = `${lesson}.${model.onPage ? "html" : "ipynb"}`;
+  return h("a", { href, target: "_blank", rel: "noopener", text: lesson.replaceAll("_", " ") });
 }
 
 /**
