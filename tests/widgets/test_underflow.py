@@ -19,7 +19,7 @@ from labkit.instrument import (
 )
 from labkit.widgets import ALL_LAYERS, GradientZoom, UnderflowHistogram
 from labkit.widgets.underflow.widget import LOG2_SCALES, rows, windows, zeros_counted
-from tests.widgets.pages import Scripts
+from tests.widgets.pages import Page, Scripts
 
 FOLDERS = ("exact", "bits", "underflow", "zoom")
 KIND = "activation gradients"
@@ -63,6 +63,22 @@ def test_the_page_says_it_in_a_sentence_that_code_can_read(page):
     for _ in range(3):
         root.get_by_role("button", name="Next").click()
     assert page.trait("log2_scale") == 10
+
+
+APART = """(parts) => parts.map((part) => part.getBoundingClientRect()).every(
+  (box, i, all) => i === 0 || all[i - 1].right <= box.left
+)"""
+
+
+@pytest.mark.browser
+def test_on_a_telephone_rows_have_room_for_their_words(browser):
+    narrow = Page(browser, 390)
+    layer = torch.tensor([2.0**-30, 2.0**-28, 2.0**-20, 2.0**-10])
+    root = narrow.show(UnderflowHistogram(snapshot({"features.conv1": layer}, step=0, kind=KIND)))
+    for row in (".uf-layers-head span:not(:empty)", ".uf-layer:has(:checked) span:not(:empty)"):
+        assert root.locator(row).evaluate_all(APART)
+    names = root.locator(".uf-name")
+    assert names.evaluate_all("(all) => all.every((one) => one.scrollWidth <= one.clientWidth)")
 
 
 def test_fractions_agree_with_rounding_every_element(gradients):
