@@ -116,6 +116,8 @@ export function exposeRuns(state, points) {
     skipped: state.skipped,
     marks: marks.join("; "),
     previous: points.previous.length,
+    ghosts: points.ghosts.filter((rows) => rows.length > 0).length,
+    measured: points.map.length,
     fork: fork.length,
     forkLoss: fork[fork.length - 1]?.loss ?? "",
     origin: state.branches[1]?.origin ?? "",

@@ -1,0 +1,115 @@
+"""The one picture of a live training in JupyterLab: size, handle, time travel, map, what networks paint."""
+
+import pytest
+
+from tests.browser.conftest import NEXT_FRAME
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240)]
+
+CELL = """
+from labkit.amp import RECIPES
+from labkit.train import TASKS
+from labkit.widgets import LiveTraining
+
+live = LiveTraining(TASKS["painted_picture"], RECIPES["FP16"], seed=0)
+live
+"""
+TALLEST = 520  # CSS pixels from its title to what the networks paint, at 1280 x 720
+# The widget's dark bars and its own ink, as one number that changes when anything is drawn elsewhere.
+DRAWN = """() => {
+  const canvas = document.querySelector(".lt-histogram canvas");
+  return canvas.toDataURL();
+}"""
+
+
+@pytest.fixture(scope="module")
+def trained(lab):
+    with lab.shown([CELL], ".labkit-live", name="picture", width=1280, height=720) as notebook:
+        root = notebook.page.locator(".labkit-live")
+        root.get_by_role("button", name="Start", exact=True).click()
+        notebook.until_data("live", "Number(d.step) > 120")
+        root.locator(".lk-segment", has_text="static").click()
+        notebook.until_data("live", "Number(d.step) > 220")
+        root.get_by_role("button", name="Pause", exact=True).click()
+        notebook.until_data("live", "d.phase === 'paused'")
+        yield notebook
+
+
+def test_the_picture_fits_a_small_screen(trained):
+    root = trained.page.locator(".labkit-live")
+    top = root.locator(".lk-head").bounding_box()["y"]
+    panels = root.locator(".lt-panels").bounding_box()
+    assert panels["y"] + panels["height"] - top <= TALLEST
+    assert root.evaluate("root => root.scrollWidth <= root.clientWidth")
+
+
+def test_nothing_moves_when_the_sentence_grows(trained):
+    panels = trained.page.locator(".lt-panels")
+    before = panels.bounding_box()["y"]
+    trained.page.evaluate(
+        "() => { const shown = document.querySelector('.labkit-live > .lk-sentence span');"
+        " shown.textContent = 'A sentence of two lines. '.repeat(6); }"
+    )
+    assert panels.bounding_box()["y"] == before
+
+
+def test_the_handle_shifts_the_bars_while_the_kernel_is_busy(lab, trained):
+    go = lab.folder / "go-picture"
+    trained.kernel.execute(
+        f"import pathlib, time\nwhile not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)"
+    )
+    page = trained.page
+    before = page.evaluate(DRAWN)
+    page.get_by_role("slider", name="Loss scale").focus()
+    page.keyboard.press("ArrowRight")
+    page.evaluate(NEXT_FRAME)
+    assert page.evaluate(DRAWN) != before
+    go.touch()
+    trained.until("live.forked_run.selected.wanted.log2_scale == 11")
+
+
+def test_the_map_has_a_row_for_each_measured_step(trained):
+    rows = trained.python("len(live.forked_run.run.map_rows)")
+    assert rows >= 20
+    trained.until_data("live", f"Number(d.measured) === {rows}")
+
+
+def test_the_networks_paint_side_by_side(trained):
+    figures = trained.page.locator(".lt-results figure")
+    assert figures.locator("figcaption").all_inner_texts() == ["FP32", "FP16", "wanted"]
+    for canvas in figures.locator("canvas").all():
+        shades = canvas.evaluate(
+            "(canvas) => new Set(canvas.getContext('2d').getImageData(0, 0, 32, 32).data).size"
+        )
+        assert shades > 5
+
+
+def test_a_click_goes_back_and_leaves_a_ghost(trained):
+    page = trained.page
+    box = page.locator(".lt-curves canvas").bounding_box()
+    before = trained.python("len(live.history)")
+    page.mouse.click(box["x"] + 52 + 40, box["y"] + 90)
+    trained.until(f"len(live.history) < {before} and live.phase.value == 'paused'")
+    trained.until_data("live", "d.ghosts === '1'")
+    assert "stays as a faint curve" in page.locator(".labkit-live .run-notice").inner_text()
+
+
+def test_enter_goes_back_to_where_the_arrow_keys_point(trained):
+    page = trained.page
+    before = trained.python("len(live.history)")
+    page.locator(".lt-curves canvas").focus()
+    for key in ("Home", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    trained.until(f"0 < len(live.history) < {before}")
+
+
+def test_another_layer_is_chosen_by_keyboard(trained):
+    page = trained.page
+    choice = page.get_by_label("Gradients of")
+    layers = choice.locator("option").all_inner_texts()
+    assert layers[0] == "all layers together"
+    before = page.evaluate(DRAWN)
+    choice.focus()
+    page.keyboard.press("ArrowDown")
+    page.evaluate(NEXT_FRAME)
+    assert page.evaluate(DRAWN) != before
