@@ -302,3 +302,24 @@ def test_the_first_tab_stop_of_a_training_is_a_control(live):
     live.root.focus()
     live.page.keyboard.press("Tab")
     assert live.page.evaluate("document.activeElement.dataset.button") == "start"
+
+
+SKIPS = "from labkit.widgets import LiveTraining\nlive = LiveTraining('digits', 'FP16 static', steps=30)\nlive"
+
+
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_a_skip_is_seen_where_motion_is_wanted(lab, motion):
+    with lab.shown([SKIPS], ".labkit-live") as notebook:
+        notebook.page.emulate_media(reduced_motion=motion)
+        training = Driven(notebook, "live")
+        drop = training.root.locator(".lt-drop")
+        drop.evaluate(
+            "note => { const move = note.animate.bind(note); window.moves = 0;"
+            " note.animate = (...all) => { window.moves += 1; return move(...all); }; }"
+        )
+        training.press("Step")
+        training.until("d.step === '1'")
+        notebook.python("live.change(log2_scale=30)")
+        training.press("Step")
+        training.until("d.step === '2' && d.skipped === '1'")
+        assert notebook.page.evaluate("window.moves") == (1 if motion == "no-preference" else 0)

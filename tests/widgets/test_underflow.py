@@ -65,6 +65,48 @@ def test_the_page_says_it_in_a_sentence_that_code_can_read(page):
     assert page.trait("log2_scale") == 10
 
 
+MOTION = """(row, limits, reduced) => {
+  globalThis.matchMedia = () => ({ matches: reduced });
+  const [layer] = prepared([row]);
+  const motion = scaleMotion();
+  motion.at(layer, limits, 10, false, 0);
+  const moments = [0, 100, 200, 400, 600].map((now) => motion.at(layer, limits, 0, false, now));
+  const held = motion.at(layer, limits, 4, true, 700);
+  return [...moments, held].map(({ log2Scale, falls, moving }) => (
+    { log2Scale, falls: falls.map((fall) => fall.exponents), moving }));
+}"""
+ON_THE_EDGE = torch.tensor([2.0**-40, 2.0**-30, 2.0**-26, 2.0**-20])
+
+
+def moments(js: Scripts, reduced: bool) -> Any:
+    """The bars at 0 to 600 ms after the scale went from 2^10 to 1, and once a hand moved it to 2^4."""
+    row = rows(snapshot({"conv": ON_THE_EDGE}, step=0, kind=KIND))[0]
+    return js.run(MOTION, row, windows(FP16), reduced)
+
+
+def test_bars_glide_to_a_scale_and_follow_a_hand_at_once(js):
+    on_the_way = [moment["log2Scale"] for moment in moments(js, False)]
+    assert on_the_way == [10, 2.5, 0, 0, 0, 4]
+    assert [moment["moving"] for moment in moments(js, False)][:5] == [
+        True,
+        True,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_what_leaves_the_format_falls_and_no_other_bar(js):
+    first = moments(js, False)[0]
+    assert first["falls"] == [[-30, -26]]
+
+
+def test_nothing_moves_with_reduced_motion(js):
+    still = moments(js, True)
+    assert [moment["log2Scale"] for moment in still] == [0, 0, 0, 0, 0, 4]
+    assert not any(moment["moving"] or moment["falls"] for moment in still)
+
+
 APART = """(parts) => parts.map((part) => part.getBoundingClientRect()).every(
   (box, i, all) => i === 0 || all[i - 1].right <= box.left
 )"""

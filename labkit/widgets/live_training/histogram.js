@@ -4,6 +4,8 @@ import { figure } from "../base/canvas.js";
 import { choice } from "../base/controls.js";
 import { h, rich } from "../base/elements.js";
 import { decimal, percent } from "../base/number_words.js";
+import { reducedMotion } from "../base/theme.js";
+import { scaleMotion } from "../underflow/motion.js";
 import {
   anchorOf,
   areaBetween,
@@ -50,6 +52,8 @@ export function gradientHistogram(store, life, tint, handle) {
   /** @type {LayerRow[] | null} */
   let taken = null;
   let chosen = "";
+  const motion = scaleMotion();
+  const drop = skipNotice();
 
   const layer = choice({
     label: "Gradients of",
@@ -60,7 +64,7 @@ export function gradientHistogram(store, life, tint, handle) {
   });
   const value = h("output", { class: "lt-scale", for: handle.input.id });
   const scaleName = h("label", { for: handle.input.id, text: "Loss scale" });
-  const head = h("div", { class: "lk-row lt-head" }, layer.element, scaleName, value);
+  const head = h("div", { class: "lk-row lt-head" }, layer.element, drop.element, scaleName, value);
   const words = h("p", { class: "lk-quiet lt-fates" });
   /** @type {Figure} */
   const picture = figure({
@@ -72,15 +76,19 @@ export function gradientHistogram(store, life, tint, handle) {
       const gradients = state?.gradients;
       if (!state || !gradients) return;
       const area = areaBetween(SHARES_ROOM, width - INF_ROOM);
-      const log2Scale = scaleNow(state);
       const row = rowNow();
+      const held = picture.element.matches(":active");
+      const now = performance.now();
+      const limits = gradients.windows;
+      const { log2Scale, falls, moving } = motion.at(row, limits, scaleNow(state), held, now);
       // The handle is under the highest bar, and goes with it: its way begins where scale 1 is.
       const start = area.x(anchorOf(row, most)) + least * area.binade;
       const { style } = picture.element;
       style.setProperty("--lt-at", `${start * picture.grown - THUMB / 2}px`);
       style.setProperty("--lt-track", `${area.binade * (most - least) * picture.grown + THUMB}px`);
       style.setProperty("--lt-axis", `${BOTTOM * picture.grown}px`);
-      drawHistogram({ pen, tint, area, limits: gradients.windows, log2Scale }, row, height);
+      drawHistogram({ pen, tint, area, limits, log2Scale }, row, height, falls);
+      if (moving) picture.redraw();
     },
   });
   picture.element.classList.add("lt-histogram");
@@ -123,9 +131,31 @@ export function gradientHistogram(store, life, tint, handle) {
       layer.show(names, rowNow().name);
       words.replaceChildren(rich(fateText(rowNow(), log2Scale, gradients)));
     }
+    drop.show(state.skipped);
     picture.drawNow();
   }
   return { element: h("div", { class: "lt-gradients" }, head, picture.element, words), show };
+}
+
+const DROP_MS = 900;
+
+/** A note that falls beside the scale when a step was skipped. */
+function skipNotice() {
+  const text = "inf: skipped";
+  const element = h("span", { class: "lt-drop", "aria-hidden": "true", text });
+  let known = Infinity;
+  return {
+    element,
+    /** @param {number} skipped steps so far */
+    show(skipped) {
+      const dropped = skipped > known && !reducedMotion();
+      known = skipped;
+      if (!dropped) return;
+      const from = { opacity: 1, transform: "translateY(-12px)" };
+      const to = { opacity: 0, transform: "translateY(14px)" };
+      element.animate([from, to], { duration: DROP_MS, easing: "ease-in" });
+    },
+  };
 }
 
 /**

@@ -35,7 +35,15 @@ import { FATES } from "../base/theme.js";
  * @property {Palette} tint
  * @property {Area} area
  * @property {Windows} limits
- * @property {number} log2Scale
+ * @property {number} log2Scale Between two whole numbers while the bars move.
+ */
+
+/**
+ * Bars that fall out of the format.
+ *
+ * @typedef {object} Fall
+ * @property {number[]} exponents At scale 1.
+ * @property {number} done How far they are, from 0 to 1.
  */
 
 /** @typedef {Record<Fate, string | CanvasPattern>} Fills */
@@ -80,7 +88,7 @@ export function fateOf(exponent, limits) {
 export function fractions(row, log2Scale, limits) {
   const shares = { underflowed: 0, subnormal: 0, normal: 0, overflowed: 0 };
   for (const [i, count] of row.counts.entries()) {
-    shares[fateOf(row.lo + i + log2Scale, limits)] += count;
+    shares[fateOf(row.lo + i + Math.round(log2Scale), limits)] += count;
   }
   if (row.total > 0) for (const fate of FATES) shares[fate] /= row.total;
   return shares;
@@ -191,7 +199,7 @@ export function drawBars({ pen, tint, area, limits, log2Scale }, row, fills, gro
     if (!row.counts[i] || !onAxis(exponent)) continue;
     const tall = Math.max(1, (height * row.counts[i]) / row.peak);
     const x = area.x(exponent) + gap / 2;
-    pen.fillStyle = fills[fateOf(exponent, limits)];
+    pen.fillStyle = fills[fateOf(Math.round(exponent), limits)];
     pen.fillRect(x, bottom - tall, area.binade - gap, tall);
     pen.strokeStyle = tint.ink;
     pen.lineWidth = 1;
@@ -199,6 +207,31 @@ export function drawBars({ pen, tint, area, limits, log2Scale }, row, fills, gro
     pen.strokeRect(x + 0.5, bottom - tall + 0.5, area.binade - gap - 1, tall);
     pen.globalAlpha = 1;
   }
+}
+
+const FALLS_BY = 80; // pixels
+
+/**
+ * What leaves the format falls off its edge.
+ *
+ * @param {Picture} picture
+ * @param {PreparedRow} row
+ * @param {readonly Fall[]} falls
+ * @param {Ground} ground
+ */
+function drawFalls({ pen, tint, area, limits, log2Scale }, row, falls, { bottom, height }) {
+  for (const { exponents, done } of falls) {
+    pen.globalAlpha = 1 - done;
+    for (const exponent of exponents) {
+      const count = row.counts[exponent - row.lo];
+      if (!count) continue; // another layer, or a later step
+      const at = exponent + log2Scale;
+      const tall = Math.max(1, (height * count) / row.peak);
+      pen.fillStyle = at < limits.emin ? tint.underflowed : tint.overflowed;
+      pen.fillRect(area.x(at) + 1, bottom - tall + FALLS_BY * done ** 2, area.binade - 2, tall);
+    }
+  }
+  pen.globalAlpha = 1;
 }
 
 /**
@@ -235,7 +268,7 @@ function drawShift(picture, highest, y) {
   const { pen, tint, area, log2Scale } = picture;
   const from = area.x(clampToAxis(highest + 0.5));
   const to = area.x(clampToAxis(highest + log2Scale + 0.5));
-  const words = `\u00d7 ${power(log2Scale)}`;
+  const words = `\u00d7 ${power(Math.round(log2Scale))}`;
   pen.font = `600 ${tint.size - 1}px ${tint.font}`;
   pen.fillStyle = tint.ink;
   const room = Math.abs(to - from) - 12;
@@ -291,9 +324,15 @@ function drawAxis(picture, bottom) {
   }
 }
 
-/** @param {Picture} picture */
-function drawZoneNames({ pen, tint, area, limits }) {
+/**
+ * The names of the windows, and how much of the row each loses.
+ *
+ * @param {Picture} picture
+ * @param {PreparedRow} row
+ */
+function drawZoneNames({ pen, tint, area, limits, log2Scale }, row) {
   const zones = zonesOnAxis(limits);
+  const shares = fractions(row, log2Scale, limits);
   pen.fillStyle = tint.ink2;
   for (const { fate, from } of zones.slice(1)) {
     const edge = fate === "overflowed" ? decimal(limits.overflows_from) : power(from);
@@ -311,7 +350,10 @@ function drawZoneNames({ pen, tint, area, limits }) {
     pen.fillText(fits(name) ? name : brief, middle, EDGE + 17);
     pen.font = `${tint.size - 1}px ${tint.font}`;
     pen.fillStyle = tint.ink2;
-    if (fits(meaning)) pen.fillText(meaning, middle, EDGE + 33);
+    const much = percent(shares[fate]);
+    const lost = (fate === "underflowed" || fate === "overflowed") && shares[fate] > 0;
+    const candidates = lost ? [`${much} ${meaning}`, much] : [meaning];
+    pen.fillText(candidates.find(fits) ?? "", middle, EDGE + 33);
   }
 }
 
@@ -333,7 +375,8 @@ function drawOutside(picture, row, bottom) {
   }
   if (below) {
     const words = `${percent(below / row.total)}${area.left < ROOMY ? "" : " below"} \u25c2`;
-    inkText(picture, words, area.left - 22, bottom + 28, { fill: tint.ink, align: "right" });
+    const end = area.left - (area.binade < 8 ? 4 : 22); // beside a label of the axis
+    inkText(picture, words, end, bottom + 28, { fill: tint.ink, align: "right" });
   }
   if (above) {
     const words = `\u25b8 ${percent(above / row.total)}`;
@@ -347,8 +390,9 @@ function drawOutside(picture, row, bottom) {
  * @param {Picture} picture
  * @param {PreparedRow} row
  * @param {number} height
+ * @param {readonly Fall[]} [falls]
  */
-export function drawHistogram(picture, row, height) {
+export function drawHistogram(picture, row, height, falls = []) {
   const { pen, tint } = picture;
   const bottom = height - BOTTOM;
   const ground = { bottom, height: bottom - TOP - 14 };
@@ -357,9 +401,10 @@ export function drawHistogram(picture, row, height) {
   drawShares(picture, row, ground);
   if (picture.log2Scale) drawGhost(picture, row, ground);
   drawBars(picture, row, fatePatterns(pen, tint), { ...ground, gap: 2 });
+  drawFalls(picture, row, falls, ground);
   drawAxis(picture, bottom);
   drawOutside(picture, row, bottom);
-  drawZoneNames(picture);
+  drawZoneNames(picture, row);
 }
 
 /**

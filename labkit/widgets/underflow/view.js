@@ -9,6 +9,7 @@ import { decimal, percent } from "../base/number_words.js";
 import { view } from "../base/root.js";
 import { colours, FATES } from "../base/theme.js";
 import { layerList, noteOf, sayFate } from "./layers.js";
+import { scaleMotion } from "./motion.js";
 import {
   AXIS,
   anchorOf,
@@ -85,6 +86,7 @@ import {
  * @property {Windows} limits
  * @property {About} about
  * @property {Palette} tint
+ * @property {ReturnType<typeof scaleMotion>} motion
  * @property {(Area & { width: number }) | null} area Of the last width that was drawn.
  */
 
@@ -246,6 +248,17 @@ function areaOf(state, main, width) {
 }
 
 /**
+ * Where the bars are on their way to the scale; they follow a hand at once.
+ *
+ * @param {State} state
+ * @param {Figure} main
+ */
+function momentOf({ motion, row, limits, log2Scale }, main) {
+  const held = main.element.matches(":active");
+  return motion.at(row, limits, log2Scale, held, performance.now());
+}
+
+/**
  * @param {State} state
  * @param {Figure} main
  * @param {Pen} pen
@@ -253,7 +266,8 @@ function areaOf(state, main, width) {
  * @returns {Picture}
  */
 function pictureOf(state, main, pen, width) {
-  const { tint, limits, log2Scale } = state;
+  const { tint, limits } = state;
+  const { log2Scale } = momentOf(state, main);
   return { pen, tint, limits, log2Scale, area: areaOf(state, main, width) };
 }
 
@@ -277,7 +291,9 @@ function mainFigure(state, life) {
       const anchor = picture.area.x(anchorOf(state.row, about.max_log2_scale));
       root.style.setProperty("--uf-at", `${anchor * main.grown - THUMB / 2}px`);
       root.style.setProperty("--uf-axis", `${BOTTOM * main.grown}px`);
-      drawHistogram(picture, state.row, height);
+      const { falls, moving } = momentOf(state, main);
+      drawHistogram(picture, state.row, height, falls);
+      if (moving) main.redraw();
     },
   });
   main.element.classList.add("uf-main", "lk-drag");
@@ -298,6 +314,7 @@ function stripsFigure(state, main, life) {
     height: ROW * state.layers.length,
     draw(pen, width, height) {
       drawLayers(pictureOf(state, main, pen, width), state.layers, height);
+      if (momentOf(state, main).moving) strips.redraw();
     },
   });
   strips.canvas.setAttribute("aria-hidden", "true");
@@ -360,6 +377,7 @@ function fillUnderflow(root, model, life) {
     limits: model.get("_windows"),
     about: model.get("_about"),
     tint: colours(root, life, () => show()),
+    motion: scaleMotion(),
     area: null,
   };
   readTraits();
