@@ -323,3 +323,20 @@ def test_a_skip_is_seen_where_motion_is_wanted(lab, motion):
         training.press("Step")
         training.until("d.step === '2' && d.skipped === '1'")
         assert notebook.page.evaluate("window.moves") == (1 if motion == "no-preference" else 0)
+
+
+EIGHT = "from labkit.widgets import Workbench\nbench = Workbench('digits', 'FP8 delayed', steps=4)\nbench"
+
+
+def test_a_recipe_of_8_bits_does_not_show_fp32_as_its_format(lab):
+    with lab.shown([EIGHT], ".labkit-workbench") as notebook:
+        training = Driven(notebook, "workbench")
+        training.until("d.phase === 'idle'")
+        format = training.root.locator("[data-knob=format] .lk-segment")
+        lit = format.filter(has=training.page.locator(":checked"))
+        assert lit.inner_text() == "E4M3"
+        format.filter(has_text="FP32").click()
+        notebook.until("bench.state()['recipe'] == 'O0'")
+        format.filter(has_text="E4M3").wait_for(state="hidden")
+        assert format.filter(visible=True).all_inner_texts() == ["FP32", "FP16", "BF16"]
+        assert lit.inner_text() == "FP32"

@@ -1,7 +1,7 @@
 // The knobs of a run. Each sends its name and its position, and shows the kernel's.
 
 import { button, segmented, slider, toggle } from "../base/controls.js";
-import { h } from "../base/elements.js";
+import { h, required } from "../base/elements.js";
 import { heldSlider } from "../driven/controls.js";
 import { schedule, tell, tellLatest, upToDate } from "../driven/store.js";
 import { offersOf, scaleKnob, scalingKnob, turn } from "../live_training/knobs.js";
@@ -69,7 +69,7 @@ export function makeKnobs(store) {
   const scale = scaleKnob(store, (log2Scale, off) => (off ? "off" : `2^${log2Scale}`));
   /** @type {Knobs} */
   const knobs = {
-    format: picked(store, "format", "Format"),
+    format: formatKnob(store),
     autocast: flipped(store, "autocast", "Autocast"),
     norms_fp32: flipped(store, "norms_fp32", "Norms in FP32"),
     accumulator: picked(store, "accumulator", "Sums"),
@@ -105,6 +105,39 @@ function picked(store, name, label) {
     onChange: (to) => turn(store, name, to),
   });
   return { ...made, show: ({ knobs }) => made.set(String(knobs[name])) };
+}
+
+const OPERANDS = "operands"; // what stands for a format that no position is
+
+/**
+ * The format; where layers multiply another one than FP32 under an FP32 recipe (FP8, TF32), that
+ * one is shown.
+ *
+ * @param {RunStore} store
+ * @returns {Knob}
+ */
+function formatKnob(store) {
+  const positions = workbenchOffers(store).format;
+  const made = segmented({
+    label: "Format",
+    options: [...positions, OPERANDS],
+    value: "",
+    onChange(to) {
+      const leaves = to === "FP32" && store.state?.knobs.format === "FP32";
+      if (leaves) tell(store, { do: "choose", recipe: "FP32" });
+      else if (to !== OPERANDS) turn(store, "format", to);
+    },
+  });
+  const other = required(made.element, ".lk-segment:last-child");
+  return {
+    ...made,
+    show({ branches, active }) {
+      const operands = branches[active].format;
+      other.hidden = positions.includes(operands);
+      required(other, "span").textContent = operands;
+      made.set(other.hidden ? operands : OPERANDS);
+    },
+  };
 }
 
 /**
