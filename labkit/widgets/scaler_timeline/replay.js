@@ -70,7 +70,7 @@ export const KNOB_PLACES = {
  * @param {Config} config
  * @returns {Scaler}
  */
-function advance(scaler, skip, config) {
+export function advance(scaler, skip, config) {
   if (!config.dynamic) return scaler;
   return skip ? afterSkip(scaler, config) : afterStep(scaler, config);
 }

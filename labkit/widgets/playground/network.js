@@ -1,0 +1,243 @@
+// A network of dense layers: its forward pass, its loss, and its backward pass.
+//
+// Arithmetic: operands are rounded to their format. Products of matrices add as tensors.js says.
+// Everything else is computed in float64 and rounded once to the format of its result, the loss
+// and its parts to FP32. So the page has the same bits on every machine whose exp, log and tanh are
+// right to a float64's last digits.
+
+import { formatNamed, fusedFp32, PLAYGROUND_FORMATS, roundAll, toNearest } from "./rounding.js";
+import { columnSums, matrix, product, transposed } from "./tensors.js";
+
+/** @import { Recipe } from "./recipe.js" */
+/** @import { RoundingFormat } from "./rounding.js" */
+
+/** @typedef {"tanh" | "relu"} Activation */
+/**
+ * @typedef {"mean" | "sum" | "classes"} LossKind mean: of the squared errors; sum: their sum;
+ *   classes: cross-entropy
+ */
+
+/**
+ * @typedef {object} Shape
+ * @property {number[]} sizes From the inputs to the outputs.
+ * @property {Activation} activation Of each layer but the last.
+ * @property {LossKind} loss
+ * @property {number} unit What the last layer's results are multiplied by.
+ */
+
+/**
+ * Numbers that are trained: weights [inputs, outputs] row by row, or a bias [outputs].
+ *
+ * @typedef {object} Parameter
+ * @property {string} name
+ * @property {number} layer
+ * @property {Float32Array} values What is kept between steps: masters, or the model's weights.
+ */
+
+/** @typedef {{ weight: Float32Array, bias: Float32Array }} Operands of a layer */
+
+/**
+ * A forward pass.
+ *
+ * @typedef {object} Pass
+ * @property {number} count Of samples.
+ * @property {Operands[]} operands
+ * @property {Float32Array[]} states What goes into each layer; the last: what comes out.
+ */
+
+/** @typedef {{ activations: RoundingFormat, gradients: RoundingFormat, narrow: boolean }} Widths */
+
+/**
+ * @param {string} name of a format that is known
+ */
+export function knownFormat(name) {
+  return formatNamed(name) ?? PLAYGROUND_FORMATS.FP32;
+}
+
+/**
+ * @param {Recipe} recipe
+ * @returns {Widths}
+ */
+function widthsIn({ activations, gradients, accumulator }) {
+  return {
+    activations: knownFormat(activations),
+    gradients: knownFormat(gradients),
+    narrow: accumulator === "format",
+  };
+}
+
+/**
+ * The parameters that a layer uses: rounded to the model's format, then to that of operands.
+ *
+ * @param {Float32Array} values
+ * @param {Recipe} recipe
+ */
+function operandOf(values, recipe) {
+  const model = roundAll(values.slice(), knownFormat(recipe.weights));
+  return roundAll(model, knownFormat(recipe.activations));
+}
+
+/**
+ * Send samples through a network.
+ *
+ * @param {Shape} shape
+ * @param {Parameter[]} parameters
+ * @param {Float32Array} inputs one sample after another
+ * @param {Recipe} recipe
+ * @returns {Pass}
+ */
+export function forward(shape, parameters, inputs, recipe) {
+  const { activations, narrow } = widthsIn(recipe);
+  const count = inputs.length / shape.sizes[0];
+  const last = shape.sizes.length - 2;
+  const operands = [];
+  const states = [roundAll(inputs.slice(), activations)];
+  for (let layer = 0; layer <= last; layer++) {
+    const rows = shape.sizes[layer];
+    const columns = shape.sizes[layer + 1];
+    const weight = operandOf(parameters[2 * layer].values, recipe);
+    const bias = operandOf(parameters[2 * layer + 1].values, recipe);
+    const a = matrix(states[layer], count, rows, activations);
+    const b = matrix(weight, rows, columns, activations);
+    const out = product(a, b, bias, { result: activations, narrow });
+    if (layer < last) activate(out, shape.activation, activations);
+    else multiplyAll(out, shape.unit, activations);
+    operands.push({ weight, bias });
+    states.push(out);
+  }
+  return { count, operands, states };
+}
+
+/**
+ * @param {Float32Array} values changed in place
+ * @param {number} by
+ * @param {RoundingFormat} format
+ */
+function multiplyAll(values, by, format) {
+  if (by === 1) return;
+  for (let i = 0; i < values.length; i++) values[i] = toNearest(values[i] * by, format);
+}
+
+/**
+ * @param {Float32Array} values changed in place
+ * @param {Activation} activation
+ * @param {RoundingFormat} format
+ */
+function activate(values, activation, format) {
+  for (let i = 0; i < values.length; i++) {
+    if (activation === "tanh") values[i] = toNearest(Math.tanh(values[i]), format);
+    else if (values[i] < 0) values[i] = 0;
+  }
+}
+
+/**
+ * The loss of a pass in FP32, and its derivative by each output, times a scale.
+ *
+ * @param {LossKind} kind
+ * @param {Pass} pass
+ * @param {Float32Array} targets values, or for each sample its class
+ * @param {number} scale
+ * @param {Recipe} recipe
+ */
+export function lossOf(kind, { states, count }, targets, scale, recipe) {
+  const { gradients } = widthsIn(recipe);
+  const out = states[states.length - 1];
+  const found = kind === "classes" ? classLoss(out, targets, count) : squaredLoss(out, targets);
+  const terms = { mean: out.length, sum: 1, classes: count }[kind];
+  // A square has twice its root as its derivative.
+  const share = Math.fround((scale * (kind === "classes" ? 1 : 2)) / terms);
+  multiplyAll(found.slopes, share, gradients);
+  return { loss: Math.fround(found.total / terms), slopes: found.slopes };
+}
+
+/**
+ * @param {Float32Array} out
+ * @param {Float32Array} targets
+ */
+function squaredLoss(out, targets) {
+  const slopes = new Float32Array(out.length);
+  let total = 0;
+  for (let i = 0; i < out.length; i++) {
+    slopes[i] = out[i] - targets[i];
+    total = fusedFp32(slopes[i], slopes[i], total);
+  }
+  return { total, slopes };
+}
+
+/**
+ * Cross-entropy: log of the sum of exp, less the output of the right class; the largest output is
+ * subtracted first.
+ *
+ * @param {Float32Array} out
+ * @param {Float32Array} targets
+ * @param {number} count
+ */
+function classLoss(out, targets, count) {
+  const classes = out.length / count;
+  const slopes = new Float32Array(out.length);
+  let total = 0;
+  for (let i = 0; i < count; i++) {
+    const row = out.subarray(i * classes, (i + 1) * classes);
+    const largest = row.reduce((a, b) => Math.max(a, b));
+    let sum = 0;
+    for (let j = 0; j < classes; j++) {
+      slopes[i * classes + j] = Math.exp(Math.fround(row[j] - largest));
+      sum = Math.fround(sum + slopes[i * classes + j]);
+    }
+    const right = i * classes + targets[i];
+    const below = Math.fround(row[targets[i]] - largest);
+    total = Math.fround(total + Math.fround(Math.fround(Math.log(sum)) - below));
+    for (let j = 0; j < classes; j++) slopes[i * classes + j] /= sum;
+    slopes[right] -= 1;
+  }
+  return { total, slopes };
+}
+
+/**
+ * The gradients of all parameters, in their order.
+ *
+ * @param {Shape} shape
+ * @param {Pass} pass
+ * @param {Float32Array} slopes of the outputs; changed in place
+ * @param {Recipe} recipe
+ * @param {(layer: number, sums: Float32Array) => void} [look]
+ *   sees the gradients of a layer's weights before they are rounded to their format
+ */
+export function backward(shape, { count, operands, states }, slopes, recipe, look) {
+  const { activations, gradients, narrow } = widthsIn(recipe);
+  const sum = { result: gradients, narrow };
+  /** @type {Float32Array[]} */
+  const found = [];
+  multiplyAll(slopes, shape.unit, gradients);
+  let above = slopes;
+  for (let layer = operands.length - 1; layer >= 0; layer--) {
+    const rows = shape.sizes[layer];
+    const columns = shape.sizes[layer + 1];
+    const slope = matrix(above, count, columns, gradients);
+    const state = matrix(states[layer], count, rows, activations);
+    const seen = { ...sum, look: (/** @type {Float32Array} */ sums) => look?.(layer, sums) };
+    found[2 * layer] = product(transposed(state), slope, null, seen);
+    found[2 * layer + 1] = columnSums(slope, sum);
+    if (layer === 0) break;
+    const weight = matrix(operands[layer].weight, rows, columns, activations);
+    above = product(slope, transposed(weight), null, sum);
+    deactivate(above, states[layer], shape.activation, gradients);
+  }
+  return found;
+}
+
+/**
+ * Multiply slopes by the derivative of the activation.
+ *
+ * @param {Float32Array} slopes changed in place
+ * @param {Float32Array} state what the activation gave
+ * @param {Activation} activation
+ * @param {RoundingFormat} format
+ */
+function deactivate(slopes, state, activation, format) {
+  for (let i = 0; i < slopes.length; i++) {
+    if (activation === "tanh") {
+      slopes[i] = toNearest(slopes[i] * (1 - state[i] * state[i]), format);
+    } else if (!(state[i] > 0)) slopes[i] = 0;
+  }
+}

@@ -1,0 +1,173 @@
+// Problems to train on: their data, their network, and the optimizer that they begin with.
+
+import { randomBitsAt, streamKey } from "./rounding.js";
+
+/** @import { Shape } from "./network.js" */
+/** @import { Method } from "./recipe.js" */
+
+/**
+ * @typedef {object} Problem
+ * @property {string} name
+ * @property {Shape} shape
+ * @property {number} count Of samples.
+ * @property {number} batch Samples in a step; `count`: all, in their order.
+ * @property {Float32Array} inputs One sample after another.
+ * @property {Float32Array} targets Values, or for each sample its class.
+ * @property {number} lastUnit What the last layer's first weights are multiplied by.
+ * @property {Method} method
+ */
+
+const POINTS = 256;
+const TURNS = 1.25;
+const SIDE = 32; // pixels of the picture
+const WAVES = 4;
+const DARK = 2 ** -14; // standard deviation of the brightness, and the unit of the network's output
+const SMALL = 5e-6; // standard deviation of small targets
+const SAMPLES = 1000;
+const FEATURES = 8;
+
+/** @type {Method} */
+const ADAM = { kind: "Adam", rate: 0.01, momentum: 0.9, epsilon: 1e-8 };
+/** @type {Method} */
+const SGD = { kind: "SGD", rate: 0.3, momentum: 0.9, epsilon: 1e-8 };
+
+/**
+ * The problems by name; each is made where it is asked for.
+ *
+ * @type {Record<string, () => Problem>}
+ */
+export const PROBLEMS = { spirals, picture, targets };
+
+/**
+ * A uniform random number, 0 to 1, the same on every machine.
+ *
+ * @param {number} key
+ * @param {number} i
+ */
+function uniform(key, i) {
+  return randomBitsAt(key, i) / 2 ** 32;
+}
+
+/**
+ * Points of two spirals, which a network tells apart.
+ *
+ * @returns {Problem}
+ */
+function spirals() {
+  const key = streamKey(1);
+  const inputs = new Float32Array(2 * POINTS);
+  const targets = new Float32Array(POINTS);
+  for (let i = 0; i < POINTS; i++) {
+    const share = Math.floor(i / 2) / (POINTS / 2);
+    const radius = 0.1 + 0.85 * share;
+    const angle = 2 * Math.PI * TURNS * share + Math.PI * (i % 2);
+    inputs[2 * i] = radius * Math.cos(angle) + 0.06 * (uniform(key, 2 * i) - 0.5);
+    inputs[2 * i + 1] = radius * Math.sin(angle) + 0.06 * (uniform(key, 2 * i + 1) - 0.5);
+    targets[i] = i % 2;
+  }
+  return {
+    name: "spirals",
+    shape: { sizes: [2, 32, 32, 2], activation: "tanh", loss: "classes", unit: 1 },
+    count: POINTS,
+    batch: POINTS,
+    inputs,
+    targets,
+    lastUnit: 1,
+    method: ADAM,
+  };
+}
+
+/**
+ * Brightness of a drawn face (labkit.train.data, `_face`).
+ *
+ * @param {number} x from -1 to 1
+ * @param {number} y the same, downwards
+ */
+function faceAt(x, y) {
+  const radius = Math.hypot(x, y);
+  if (radius > 0.45 && radius < 0.62 && y > 0.1) return 1;
+  for (const eye of [-0.35, 0.35]) if (Math.hypot(x - eye, y + 0.3) < 0.16) return 1;
+  return radius < 0.85 ? 0.4 : 0;
+}
+
+/**
+ * Sines and cosines of a coordinate, at some frequencies.
+ *
+ * @param {number} along from -1 to 1
+ */
+function wavesOf(along) {
+  const angles = Array.from({ length: WAVES }, (_, k) => ((along * Math.PI) / 2) * 2 ** k);
+  return [...angles.map(Math.sin), ...angles.map(Math.cos)];
+}
+
+/**
+ * The inputs of a pixel of a picture that may have more pixels than the one that is painted.
+ *
+ * @param {number} x from -1 to 1
+ * @param {number} y
+ */
+export function pixelInputs(x, y) {
+  return [...wavesOf(x), ...wavesOf(y)];
+}
+
+/**
+ * Numbers with a mean of 0 and a standard deviation.
+ *
+ * @param {readonly number[]} raw
+ * @param {number} deviation
+ */
+function standardised(raw, deviation) {
+  const mean = raw.reduce((a, b) => a + b, 0) / raw.length;
+  const square = raw.reduce((sum, one) => sum + (one - mean) ** 2, 0) / raw.length;
+  return Float32Array.from(raw, (one) => ((one - mean) / Math.sqrt(square)) * deviation);
+}
+
+/**
+ * A dark picture: the network paints the brightness of each pixel, about 61 millionths. Its output
+ * is in this unit, so that by the chain rule all gradients before it are multiplied by it.
+ *
+ * @returns {Problem}
+ */
+function picture() {
+  const places = Array.from({ length: SIDE }, (_, i) => (2 * i) / (SIDE - 1) - 1);
+  const inputs = places.flatMap((y) => places.flatMap((x) => pixelInputs(x, y)));
+  const brightness = places.flatMap((y) => places.map((x) => faceAt(x, y)));
+  return {
+    name: "picture",
+    shape: { sizes: [4 * WAVES, 48, 48, 1], activation: "tanh", loss: "sum", unit: DARK },
+    count: SIDE * SIDE,
+    batch: 256,
+    inputs: Float32Array.from(inputs),
+    targets: standardised(brightness, DARK),
+    lastUnit: 1,
+    method: { ...ADAM, rate: 0.004 },
+  };
+}
+
+/**
+ * Targets of five millionths, a smooth function of eight numbers.
+ *
+ * @returns {Problem}
+ */
+function targets() {
+  const key = streamKey(2);
+  const inputs = new Float32Array(SAMPLES * FEATURES);
+  // The sum of twelve uniform numbers, less 6, is nearly normal.
+  for (let i = 0; i < inputs.length; i++) {
+    for (let k = 0; k < 12; k++) inputs[i] += uniform(key, 12 * i + k) - 0.5;
+  }
+  const raw = Array.from({ length: SAMPLES }, (_, i) => {
+    const [a, b, c, ...others] = inputs.subarray(FEATURES * i, FEATURES * (i + 1));
+    return Math.sin(a) + (b * c) / 2 + Math.tanh(others.reduce((p, q) => p + q));
+  });
+  return {
+    name: "targets",
+    shape: { sizes: [FEATURES, 16, 16, 1], activation: "tanh", loss: "mean", unit: 1 },
+    count: SAMPLES,
+    batch: SAMPLES,
+    inputs,
+    targets: standardised(raw, SMALL),
+    lastUnit: SMALL,
+    method: SGD,
+  };
+}

@@ -1,0 +1,164 @@
+// Recipes as values: which format each part of a training has, how the loss is scaled, and who
+// steps.
+
+import { formatNamed } from "./rounding.js";
+
+/** @import { Config } from "../scaler_timeline/replay.js" */
+
+/**
+ * Which format each part of a training has. Every part may change between two steps.
+ *
+ * @typedef {object} Recipe
+ * @property {string} weights A format's name: that of the model's weights.
+ * @property {string} activations That of a layer's operands and results.
+ * @property {string} gradients That of gradients in the backward pass.
+ * @property {string} optimizer That of gradients and state inside the optimizer's step.
+ * @property {boolean} master Whether FP32 weights survive between steps.
+ * @property {"nearest" | "stochastic"} rounding Of a step's result to weights without masters.
+ * @property {"FP32" | "format"} accumulator Of matrix products.
+ * @property {"none" | "static" | "dynamic"} scaling
+ * @property {number} log2_scale That of a static scale, and the first one of a dynamic one.
+ * @property {number} growth_interval Clean steps after which a dynamic scale doubles.
+ */
+
+/** @typedef {{ kind: "SGD" | "Adam", rate: number, momentum: number, epsilon: number }} Method */
+
+/** @type {Recipe} */
+const FP32_RECIPE = {
+  weights: "FP32",
+  activations: "FP32",
+  gradients: "FP32",
+  optimizer: "FP32",
+  master: true,
+  rounding: "nearest",
+  accumulator: "FP32",
+  scaling: "none",
+  log2_scale: 16,
+  growth_interval: 2000,
+};
+
+/** @type {Recipe} */
+const O2_RECIPE = {
+  ...FP32_RECIPE,
+  weights: "FP16",
+  activations: "FP16",
+  gradients: "FP16",
+  scaling: "dynamic",
+};
+
+/**
+ * The recipes of labkit.amp.RECIPES that the playground has, by their names there.
+ *
+ * @type {Record<string, Recipe>}
+ */
+export const RECIPE_PRESETS = {
+  FP32: FP32_RECIPE,
+  FP16: { ...O2_RECIPE, scaling: "none" },
+  "FP16 static": { ...O2_RECIPE, scaling: "static", log2_scale: 10 },
+  "FP16 static too high": { ...O2_RECIPE, scaling: "static", log2_scale: 26 },
+  "FP16 dynamic": { ...O2_RECIPE, growth_interval: 50 },
+  "FP16 no master": { ...O2_RECIPE, scaling: "static", log2_scale: 10, master: false },
+  "FP16 stochastic": {
+    ...O2_RECIPE,
+    scaling: "static",
+    log2_scale: 10,
+    master: false,
+    rounding: "stochastic",
+  },
+  O1: { ...O2_RECIPE, weights: "FP32" },
+  O2: O2_RECIPE,
+  O3: { ...O2_RECIPE, scaling: "none", optimizer: "FP16", master: false },
+  BF16: {
+    ...FP32_RECIPE,
+    weights: "BF16",
+    activations: "BF16",
+    gradients: "BF16",
+  },
+  FP8: { ...O2_RECIPE, weights: "FP32", activations: "E4M3", gradients: "E5M2" },
+};
+
+/** @type {(keyof Recipe)[]} */
+const FORMAT_FIELDS = ["weights", "activations", "gradients", "optimizer"];
+
+/** @type {Partial<Record<keyof Recipe, readonly unknown[]>>} */
+const CHOICES = {
+  master: [true, false],
+  rounding: ["nearest", "stochastic"],
+  accumulator: ["FP32", "format"],
+  scaling: ["none", "static", "dynamic"],
+};
+
+/** @type {Partial<Record<keyof Recipe, readonly [least: number, most: number]>>} */
+const WHOLE_RANGES = { log2_scale: [-10, 30], growth_interval: [1, 100000] };
+
+/**
+ * Why a value is none of a recipe's field; "" where it is one.
+ *
+ * @param {string} field
+ * @param {unknown} value
+ */
+export function faultIn(field, value) {
+  const name = /** @type {keyof Recipe} */ (field);
+  const written = JSON.stringify(value);
+  if (FORMAT_FIELDS.includes(name)) {
+    if (typeof value === "string" && formatNamed(value)) return "";
+    return `${field}: expected FP32, FP16, BF16, E4M3, E5M2 or one such as e5m10, got ${written}`;
+  }
+  const choices = CHOICES[name];
+  if (choices) {
+    if (choices.includes(value)) return "";
+    return `${field}: expected ${choices.join(" or ")}, got ${written}`;
+  }
+  const range = WHOLE_RANGES[name];
+  if (!range) return `${field}: there is no such part of a recipe`;
+  const [least, most] = range;
+  const whole = typeof value === "number" && Number.isInteger(value);
+  if (whole && value >= least && value <= most) return "";
+  return `${field}: expected a whole number from ${least} to ${most}, got ${written}`;
+}
+
+/**
+ * A recipe from data that anybody may have written: what is wrong is left out, and told.
+ *
+ * @param {unknown} given
+ * @param {Recipe} otherwise what stands for a field that is missing or wrong
+ * @returns {{ recipe: Recipe, ignored: string[] }}
+ */
+export function readRecipe(given, otherwise) {
+  if (typeof given !== "object" || given === null || Array.isArray(given)) {
+    return { recipe: otherwise, ignored: [`expected a recipe, got ${JSON.stringify(given)}`] };
+  }
+  /** @type {Record<string, unknown>} */
+  const sound = {};
+  const ignored = [];
+  for (const [field, value] of Object.entries(given)) {
+    const fault = faultIn(field, value);
+    if (fault) ignored.push(fault);
+    else sound[field] = value;
+  }
+  return { recipe: { ...otherwise, ...sound }, ignored };
+}
+
+/**
+ * The loss scaler of a recipe, as labkit.amp.ScalerConfig has it.
+ *
+ * @param {Recipe} recipe
+ * @returns {Config}
+ */
+export function scalerConfig({ scaling, log2_scale, growth_interval }) {
+  return {
+    init_scale: scaling === "none" ? 1 : 2 ** log2_scale,
+    growth_factor: 2,
+    backoff_factor: 0.5,
+    growth_interval,
+    dynamic: scaling === "dynamic",
+    // Without a scale there is nobody who looks for inf, but for labkit's engine, which does.
+    skip_on_inf: true,
+    hysteresis: 1,
+    consecutive_hysteresis: false,
+    floor: 2 ** -126,
+    cap: null,
+    steps_at_floor: false,
+    restart_on_inf: true,
+  };
+}
