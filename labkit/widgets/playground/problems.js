@@ -19,7 +19,7 @@ import { randomBitsAt, streamKey } from "./rounding.js";
 
 const POINTS = 256;
 const TURNS = 1.25;
-const SIDE = 32; // pixels of the picture
+const PIXELS = 32; // pixels of the picture
 const WAVES = 4;
 const DARK = 2 ** -14; // standard deviation of the brightness, and the unit of the network's output
 const SMALL = 5e-6; // standard deviation of small targets
@@ -129,13 +129,13 @@ function standardised(raw, deviation) {
  * @returns {Problem}
  */
 function picture() {
-  const places = Array.from({ length: SIDE }, (_, i) => (2 * i) / (SIDE - 1) - 1);
+  const places = Array.from({ length: PIXELS }, (_, i) => (2 * i) / (PIXELS - 1) - 1);
   const inputs = places.flatMap((y) => places.flatMap((x) => pixelInputs(x, y)));
   const brightness = places.flatMap((y) => places.map((x) => faceAt(x, y)));
   return {
     name: "picture",
     shape: { sizes: [4 * WAVES, 48, 48, 1], activation: "tanh", loss: "sum", unit: DARK },
-    count: SIDE * SIDE,
+    count: PIXELS * PIXELS,
     batch: 256,
     inputs: Float32Array.from(inputs),
     targets: standardised(brightness, DARK),

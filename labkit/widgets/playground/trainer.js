@@ -49,9 +49,9 @@ import { randomBitsAt, roundAll, streamKey, toNearest } from "./rounding.js";
  * @property {number} steps That are done.
  */
 
-const STARTS = 1; // streams of random bits
-const BATCHES = 2;
-const ROUNDINGS = 3;
+const START_STREAM = 1; // streams of random bits
+const BATCH_STREAM = 2;
+const ROUNDING_STREAM = 3;
 export const LOWEST = -60; // exponents that are counted; others count as the nearest of them
 export const HIGHEST = 40;
 
@@ -110,7 +110,7 @@ function firstParameters({ shape, lastUnit }, seed) {
       ["weight", rows * columns],
       ["bias", columns],
     ])) {
-      const key = streamKey(STARTS, seed, found.length);
+      const key = streamKey(START_STREAM, seed, found.length);
       const values = Float32Array.from({ length: size }, (_, i) => {
         return (randomBitsAt(key, i) / 2 ** 31 - 1) * bound;
       });
@@ -155,7 +155,7 @@ export function takeMethod(training, method) {
 function batchOf({ problem, seed, steps }) {
   const { inputs, targets, count, batch, shape } = problem;
   if (batch === count) return { inputs, targets };
-  const key = streamKey(BATCHES, seed, steps);
+  const key = streamKey(BATCH_STREAM, seed, steps);
   const wide = shape.sizes[0];
   const chosenInputs = new Float32Array(batch * wide);
   const chosenTargets = new Float32Array(batch);
@@ -190,7 +190,7 @@ export function trainStep(training) {
   const skipped = culprit !== "" && config.skip_on_inf;
   if (!skipped) {
     unscale(gradients, scaler.scale, recipe);
-    const key = streamKey(ROUNDINGS, training.seed, training.steps);
+    const key = streamKey(ROUNDING_STREAM, training.seed, training.steps);
     stepAll(parameters, gradients, training.memory, training.method, recipe, key);
   }
   training.scaler = advance(scaler, skipped, config);
