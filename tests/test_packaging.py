@@ -203,12 +203,13 @@ def test_a_step_that_fails_ends_set_up_and_is_repeated(checkout, monkeypatch):
 
 
 def test_every_check_runs_even_where_one_fails_and_pytest_is_last(checkout, monkeypatch):
-    ran, statuses = [], iter([0, 1, 0, 0, 0])
+    ran, statuses = [], iter([0, 1, 0, 0, 0, 0])
     monkeypatch.setattr(
         subprocess, "call", lambda command, cwd, env: (ran.append(command), next(statuses))[1]
     )
     assert check_all(checkout, everything=False, pytest_arguments=["-k", "two words"]) == 1
-    assert [command[2] for command in ran] == ["ruff", "ruff", "codespell_lib", "mypy", "pytest"]
+    names = ["ruff", "ruff", "codespell_lib", "mypy", "tests.javascript", "pytest"]
+    assert [command[2] for command in ran] == names
     assert ran[-1][-4:] == ["-m", "not slow", "-k", "two words"]
 
 

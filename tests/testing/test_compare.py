@@ -86,6 +86,7 @@ def test_other_numbers_have_the_same_verdicts(draw: int, monkeypatch: pytest.Mon
         case.cache_clear()
 
 
+ALIKE = ", or operands that were rounded to FP16 first (the same numbers here)"
 SUSPECTS = {
     "drops the last term": "the last term of each sum is missing",
     "drops K behind the last full tile": "the last 52, behind the last full tile of 64, terms of each sum are missing",
@@ -93,8 +94,8 @@ SUSPECTS = {
     "BF16 partial sums": "partial sums of 64 terms that are added up in BF16",
     "cuts the result to BF16": "rounding toward zero at the end",
     "rounds FP32 sums toward zero": "additions that round toward zero in FP32: the errors have this size",
-    "TF32 where FP32 was promised": "operands that were rounded to TF32 first, or operands that were "
-    "rounded to FP16 first (the same numbers here)",
+    # FP16 is the second suspect, unless a drawn operand is subnormal there, which depends on the CPU.
+    "TF32 where FP32 was promised": "operands that were rounded to TF32 first",
     "split-K: an empty slice adds its old accumulator": "an offset: 0.25 was added to the exact result",
     "TF32 operands cut, not rounded": "operands that were cut to TF32 first",
     "bias is not added": "the bias is missing",
@@ -108,7 +109,12 @@ def test_the_verdict_names_what_would_explain_it() -> None:
     found = {
         kernel.name: verdict_on(kernel).suspects[0] for kernel in WRONG if kernel.name in SUSPECTS
     }
-    assert found == SUSPECTS
+    unlike = {
+        name: (found[name], words)
+        for name, words in SUSPECTS.items()
+        if found[name].removesuffix(ALIKE) != words
+    }
+    assert unlike == {}
 
 
 def test_a_worked_example_of_each_verdict() -> None:

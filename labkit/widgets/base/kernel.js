@@ -66,7 +66,8 @@ export function watchKernel(root, life, model) {
 }
 
 /**
- * Say at the top that a widget was saved with its notebook: only what answers in the page can be used.
+ * Say at the top that a widget was saved with its notebook: only what answers in the page can be
+ * used.
  *
  * @param {HTMLElement} root
  * @param {boolean} alone whether it answers in the page

@@ -69,7 +69,8 @@ import { schedule, send, storeOf, UNANSWERED } from "./store.js";
  * @property {Hover<State, Points>} [hover]
  * @property {(store: Store<State, Points>, state: State, step: number) => void} [pick]
  *   A step was clicked, or chosen by Enter.
- * @property {Switch<State, Points>} [switchOn] On a page: a recorded run whose scale was switched on.
+ * @property {Switch<State, Points>} [switchOn] On a page: a recorded run whose scale was switched
+ * on.
  * @property {(state: State, points: Points) => Record<string, string | number | boolean>} expose
  *   What tests, and anyone who inspects the page, may know of what was drawn last.
  */

@@ -1,4 +1,5 @@
-// The gradients of a layer by size, as they are at this scale: the histogram whose handle is the loss scale.
+// The gradients of a layer by size, as they are at this scale: the histogram whose handle is the
+// loss scale.
 
 import { figure } from "../base/canvas.js";
 import { choice } from "../base/controls.js";

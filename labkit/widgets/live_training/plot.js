@@ -54,7 +54,8 @@ import { drawMap, mapRow, windowEdges } from "./map.js";
  * @property {number[]} recordedFp32
  * @property {RunRow[]} recorded The run on record.
  * @property {[run: RunRow[], fork: RunRow[]]} branches
- * @property {RunRow[][]} ghosts What runs did before they went back, in the order of `RunState.ghosts`.
+ * @property {RunRow[][]} ghosts What runs did before they went back, in the order of
+ * `RunState.ghosts`.
  * @property {MapRow[]} map The steps that were measured.
  */
 

@@ -1,5 +1,5 @@
-// A run on record whose loss scale was switched on at some step: on a page that cannot train, the fork of
-// that step was recorded too, and plays from there.
+// A run on record whose loss scale was switched on at some step: on a page that cannot train, the
+// fork of that step was recorded too, and plays from there.
 
 import { rowsOf } from "../driven/store.js";
 import { mapRow } from "./map.js";
@@ -24,7 +24,8 @@ import { takeRows } from "./plot.js";
 /** @typedef {RunState & { forks?: RecordedFork[] }} RecordedState */
 
 /**
- * The run with its scale switched on at the last recorded fork before a step, or at the first of all.
+ * The run with its scale switched on at the last recorded fork before a step, or at the first of
+ * all.
  *
  * @param {RunPoints} whole the run without a scale
  * @param {RunState} content

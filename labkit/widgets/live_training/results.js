@@ -1,4 +1,5 @@
-// What the networks do, side by side: the picture that each of them paints, and the one that it should paint.
+// What the networks do, side by side: the picture that each of them paints, and the one that it
+// should paint.
 
 import { penOf } from "../base/canvas.js";
 import { h } from "../base/elements.js";

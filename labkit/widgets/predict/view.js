@@ -41,7 +41,9 @@ import { replied } from "./reply.js";
  * @property {number} truth 0 where nothing was measured.
  */
 
-/** @typedef {Pick<Traits, "answered" | "right"> & Partial<Pick<Traits, "answer" | "truth">>} Reply */
+/**
+ * @typedef {Pick<Traits, "answered" | "right"> & Partial<Pick<Traits, "answer" | "truth">>} Reply
+ */
 
 /**
  * What the part that asks is given.
