@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,7 @@ from labkit.amp import (
 )
 from labkit.formats.arguments import require_kind
 from labkit.instrument import GradSnapshot, probe, snapshot, swallowed, underflow
+from labkit.instrument.histogram import FP32_HIGHEST_EXPONENT, FP32_LOWEST_EXPONENT
 from labkit.records import arithmetic_settings, now, versions
 from labkit.train.determinism import (
     arithmetic,
@@ -46,6 +47,37 @@ from labkit.train.devices import Place, place
 from labkit.train.drawing import Picture, to_picture
 from labkit.train.record import RunRecord, StepRecord, bytes_held
 from labkit.train.tasks import Task, as_task
+
+BINADES = FP32_HIGHEST_EXPONENT - FP32_LOWEST_EXPONENT + 1
+
+
+class Example(NamedTuple):
+    """One element of a tensor: its place in the flattened tensor, and its value."""
+
+    place: int
+    value: float
+
+
+def one_of_each(tensor: Tensor) -> dict[int, Example]:
+    """Return exponent -> the first element with it, for each exponent that an FP32 tensor has.
+
+    Zeros, infinities and NaN have none. The work is done where the tensor is.
+
+    >>> one_of_each(torch.tensor([0.0, 3.0, -2.0, 0.25]))
+    {-2: Example(place=3, value=0.25), 1: Example(place=1, value=3.0)}
+    """
+    flat = tensor.detach().flatten()
+    finite = (flat != 0) & flat.isfinite()
+    # frexp has a significand from 0.5 to 1: its exponent is one larger.
+    exponents = torch.frexp(flat).exponent.long() - 1
+    bins = torch.where(finite, exponents - FP32_LOWEST_EXPONENT, BINADES)
+    places = torch.arange(len(flat), device=flat.device)
+    nobody = torch.full((BINADES + 1,), len(flat), device=flat.device)
+    first = nobody.scatter_reduce(0, bins, places, "amin")[:BINADES]
+    occupied = torch.nonzero(first < len(flat)).flatten()
+    indices = first[occupied]
+    found = zip(occupied.tolist(), indices.tolist(), flat[indices].tolist(), strict=True)
+    return {at + FP32_LOWEST_EXPONENT: Example(index, value) for at, index, value in found}
 
 
 class SwallowedObserver:
@@ -88,6 +120,7 @@ class TrainingRun:
     Attributes:
         keep_exponents: whether a measurement keeps the histograms of its FP32 gradients.
         exponents: those of the latest measurement, None before the first and where none are kept.
+        examples: layer -> one real gradient for each power of two that is occupied in `exponents`.
     """
 
     def __init__(
@@ -114,6 +147,7 @@ class TrainingRun:
         self.steps_done = 0
         self.keep_exponents = False
         self.exponents: GradSnapshot | None = None
+        self.examples: dict[str, dict[int, Example]] = {}
 
     @property
     def recipe(self) -> Recipe:
@@ -169,6 +203,7 @@ class TrainingRun:
                 exact = self.fp32_twin().next_gradients(kind)
                 if self.keep_exponents:
                     self.exponents = snapshot(exact, step=self.steps_done + 1, kind=kind)
+                    self.examples = {name: one_of_each(found) for name, found in exact.items()}
                 underflowed = underflow(exact, self.next_gradients(kind, scale=self.scaler.scale))
             updates = SwallowedObserver(self.weights)
             with self.engine.listen(updates) if measure else nullcontext():

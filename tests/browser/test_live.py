@@ -340,3 +340,30 @@ def test_a_recipe_of_8_bits_does_not_show_fp32_as_its_format(lab):
         format.filter(has_text="E4M3").wait_for(state="hidden")
         assert format.filter(visible=True).all_inner_texts() == ["FP32", "FP16", "BF16"]
         assert lit.inner_text() == "FP32"
+
+
+def test_enter_on_a_bar_follows_one_gradient_through_the_scales(live):
+    live.press("Step")
+    live.until("d.step === '1'")
+    live.choose("static")
+    followed = live.root.locator(".lt-followed")
+    live.root.locator(".lt-histogram canvas").focus()
+    for _ in range(60):
+        live.notebook.press("ArrowLeft", "Enter")
+        if followed.is_visible():
+            break
+    assert "One gradient of" in followed.inner_text()
+    handle = live.root.locator(".lt-handle input")
+    handle.focus()
+    bits = followed.locator(".be-bit")
+    assert bits.count() == 16
+    lit = []
+    for key in ("End", "Home"):
+        live.notebook.press(key)
+        live.page.evaluate(
+            "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )
+        lit.append(bits.locator("xpath=self::*[@aria-pressed='true']").count())
+    assert lit[0] > lit[1], "bits go dark as the scale falls"
+    followed.get_by_role("button", name="\u00d7").click()
+    followed.wait_for(state="hidden")

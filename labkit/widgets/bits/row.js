@@ -30,7 +30,7 @@ export function bitRow(onFlip) {
     if (!cell) return;
     goTo(Number(cell.dataset.bit));
     cell.focus({ preventScroll: true });
-    turn(cell, cell.getAttribute("aria-pressed") !== "true");
+    turnCell(cell, cell.getAttribute("aria-pressed") !== "true");
     onFlip(current);
   });
   element.addEventListener("keydown", (event) => {
@@ -89,7 +89,7 @@ function placeAfter(key, current, count) {
 function showField(within, field, cells) {
   for (const { bit, on } of field.bits) {
     const cell = cells.get(bit);
-    if (cell) turn(cell, on);
+    if (cell) turnCell(cell, on);
   }
   const says = required(within, `[data-field="${field.letter}"] .be-says`);
   says.replaceChildren(rich(field.says));
@@ -99,7 +99,7 @@ function showField(within, field, cells) {
  * @param {HTMLElement} cell
  * @param {boolean} on
  */
-function turn(cell, on) {
+function turnCell(cell, on) {
   cell.setAttribute("aria-pressed", String(on));
   required(cell, "b").textContent = on ? "1" : "0";
   // It begins with what is seen, for those who speak to it.

@@ -241,7 +241,7 @@ export function drivenView(face) {
  * @param {HTMLCanvasElement} canvas
  * @param {() => void} act
  */
-function picking(life, canvas, act) {
+export function picking(life, canvas, act) {
   life.listen(canvas, "click", act);
   life.listen(canvas, "keydown", (event) => {
     const modified = event.shiftKey || event.ctrlKey || event.metaKey || event.altKey;

@@ -1,13 +1,16 @@
 // The gradients of a layer by size, as they are at this scale: the histogram whose handle is the
 // loss scale.
 
-import { figure } from "../base/canvas.js";
+import { figure, pointed } from "../base/canvas.js";
 import { choice } from "../base/controls.js";
 import { h, rich } from "../base/elements.js";
 import { decimal, percent } from "../base/number_words.js";
 import { reducedMotion } from "../base/theme.js";
+import { picking } from "../driven/face.js";
+import { derived } from "../exact/numbers.js";
 import { scaleMotion } from "../underflow/motion.js";
 import {
+  AXIS,
   anchorOf,
   areaBetween,
   BOTTOM,
@@ -15,14 +18,17 @@ import {
   fractions,
   prepared,
 } from "../underflow/plot.js";
+import { exampleOf, followedGradient } from "./follow.js";
 import { offersOf } from "./knobs.js";
 
 /** @import { Figure } from "../base/canvas.js" */
 /** @import { Life } from "../base/lifetime.js" */
 /** @import { Palette } from "../base/theme.js" */
-/** @import { PreparedRow } from "../underflow/plot.js" */
+/** @import { FormatRow } from "../exact/numbers.js" */
+/** @import { Picture, PreparedRow } from "../underflow/plot.js" */
 /** @import { LayerRow, Windows } from "../underflow/view.js" */
 /** @import { RunStore, ScaleKnob } from "./knobs.js" */
+/** @import { Followed } from "./follow.js" */
 /** @import { RunState } from "./plot.js" */
 
 /**
@@ -32,13 +38,18 @@ import { offersOf } from "./knobs.js";
  * @property {number} step The step that was measured.
  * @property {LayerRow[]} layers All layers together first.
  * @property {Windows} windows Of the run's format.
+ * @property {Record<string, ([index: number, value: number] | null)[]>} examples
+ *   For each layer one gradient of each power of two.
+ * @property {[FormatRow, FormatRow]} formats FP32, and the run's.
  */
 
 const PICTURE_HEIGHT = 236;
 const SHARES_ROOM = 62; // room for the shares beside the axis
 const INF_ROOM = 48;
 const THUMB = 20; // width of the slider's thumb, as in base.css
-const EMPTY = "The gradients appear here with the first step.";
+const MARKED = 0.25; // how much of it is seen
+const MARK_TOP = 60; // below the names of the windows
+const NOT_MEASURED = "The gradients appear here with the first step.";
 
 /**
  * @param {RunStore} store
@@ -55,6 +66,10 @@ export function gradientHistogram(store, life, tint, handle) {
   let chosen = "";
   const motion = scaleMotion();
   const drop = skipNotice();
+  /** @type {Followed | null} */
+  let followed = null;
+  /** @type {number | null} */
+  let pointedAt = null; // the exponent, at the scale that is shown
 
   const layer = choice({
     label: "Gradients of",
@@ -70,7 +85,9 @@ export function gradientHistogram(store, life, tint, handle) {
   /** @type {Figure} */
   const picture = figure({
     life,
-    label: "How many gradients lie in each power of two; the line below says the same",
+    label:
+      "How many gradients lie in each power of two; the line below says the same. " +
+      "Enter follows one gradient of the bar that the arrow keys point at",
     height: PICTURE_HEIGHT,
     draw(pen, width, height) {
       const { state } = store;
@@ -89,13 +106,37 @@ export function gradientHistogram(store, life, tint, handle) {
       style.setProperty("--lt-track", `${area.binade * (most - least) * picture.grown + THUMB}px`);
       style.setProperty("--lt-axis", `${BOTTOM * picture.grown}px`);
       drawHistogram({ pen, tint, area, limits, log2Scale }, row, height, falls);
+      const bars = [pointedAt, followed && followed.exponent + log2Scale];
+      for (const bar of bars) markBar({ pen, tint, area }, bar, height - BOTTOM);
       if (moving) picture.redraw();
     },
+  });
+  const panel = followedGradient(() => follow(null));
+
+  /** @param {Followed | null} one */
+  function follow(one) {
+    followed = one;
+    panel.element.hidden = one === null;
+    if (store.state) show(store.state);
+    if (!one) picture.canvas.focus();
+  }
+  pointed(life, picture, (spot) => {
+    const area = areaBetween(SHARES_ROOM, picture.width - INF_ROOM);
+    const inside = spot && spot.x >= area.left && spot.x < area.right;
+    pointedAt = inside ? Math.floor((spot.x - area.left) / area.binade) + AXIS.lo : null;
+    picture.redraw();
+  });
+  picking(life, picture.canvas, () => {
+    const { state } = store;
+    if (!state?.gradients || pointedAt === null) return;
+    const exponent = pointedAt - scaleNow(state);
+    const one = exampleOf(state.gradients, rowNow().name, exponent);
+    if (one) follow(one);
   });
   picture.element.classList.add("lt-histogram");
   handle.element.classList.add("lt-handle");
   picture.element.append(handle.element);
-  const empty = h("p", { class: "lk-quiet lt-empty", text: EMPTY });
+  const empty = h("p", { class: "lk-quiet lt-empty", text: NOT_MEASURED });
   picture.element.append(empty);
 
   function rowNow() {
@@ -131,11 +172,29 @@ export function gradientHistogram(store, life, tint, handle) {
       const names = layers.map(({ name }) => [name, name]);
       layer.show(names, rowNow().name);
       words.replaceChildren(rich(fateText(rowNow(), log2Scale, gradients)));
+      const [single, format] = gradients.formats;
+      if (followed) panel.show(followed, log2Scale, [derived(single), derived(format)]);
     }
     drop.show(state.skipped);
     picture.drawNow();
   }
-  return { element: h("div", { class: "lt-gradients" }, head, picture.element, words), show };
+  const parts = [head, picture.element, words, panel.element];
+  return { element: h("div", { class: "lt-gradients" }, ...parts), show };
+}
+
+/**
+ * Mark a bar from top to bottom.
+ *
+ * @param {Pick<Picture, "pen" | "tint" | "area">} picture
+ * @param {number | null} exponent null for none
+ * @param {number} bottom
+ */
+function markBar({ pen, tint, area }, exponent, bottom) {
+  if (exponent === null) return;
+  pen.globalAlpha = MARKED;
+  pen.fillStyle = tint.accent;
+  pen.fillRect(area.x(exponent), MARK_TOP, area.binade, bottom - MARK_TOP);
+  pen.globalAlpha = 1;
 }
 
 const DROP_MS = 900;

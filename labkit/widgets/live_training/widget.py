@@ -24,9 +24,11 @@ from labkit.train import (
     bytes_held,
     places,
 )
+from labkit.train.run import Example
 from labkit.widgets.base.figures import why_still
 from labkit.widgets.driven.controller import Command, pack
 from labkit.widgets.driven.widget import DrivenWidget, row_of
+from labkit.widgets.exact.rows import format_row
 from labkit.widgets.live_training.forked_run import (
     MAP_SCALES,
     ForkedRun,
@@ -106,6 +108,12 @@ def position(knob: str, to: Any) -> Any:
     if knob == "epsilon":
         return next((e for e in EPSILONS if epsilon_text(e) == to), to)
     return to
+
+
+def _examples(run: Any, row: Mapping[str, Any]) -> list[Example | None]:
+    """Return one gradient of a layer for each of its counts; a run of one's own may have kept none."""
+    kept = getattr(run, "examples", {}).get(row["name"], {})
+    return [kept.get(row["lo"] + place) for place in range(len(row["counts"]))]
 
 
 class LiveTraining(DrivenWidget, folder="live_training"):
@@ -328,6 +336,8 @@ class LiveTraining(DrivenWidget, folder="live_training"):
 
         `step` is the step that was measured, `layers` has a row for each layer, that of all first (`rows` of the
         underflow histogram), and `windows` says where those of the run's format begin. Gradients are those of FP32.
+        `examples` has for each layer a list as long as its counts: [index, value] of one gradient, or None. `formats`
+        are the rows of FP32 and the run's format.
         """
         selected = self.forked_run.selected
         taken = getattr(selected.run, "exponents", None)
@@ -337,7 +347,14 @@ class LiveTraining(DrivenWidget, folder="live_training"):
         if format is FP32:
             format = FP16  # what the gradients would meet there
         if self._measured is None or self._measured[:2] != (taken, format):
-            shown = {"step": taken.step, "layers": rows(taken), "windows": windows(format)}
+            layers = rows(taken)
+            shown = {
+                "step": taken.step,
+                "layers": layers,
+                "windows": windows(format),
+                "examples": {row["name"]: _examples(selected.run, row) for row in layers[1:]},
+                "formats": [format_row(FP32), format_row(format)],
+            }
             self._measured = (taken, format, shown)
         return self._measured[2]
 

@@ -1,0 +1,115 @@
+// One gradient of a bar: what it is in FP32, and what the cast makes of it at this scale, bit by
+// bit.
+
+import { button } from "../base/controls.js";
+import { h, rich } from "../base/elements.js";
+import { decimal, percent } from "../base/number_words.js";
+import { fieldsOf } from "../bits/explored.js";
+import { bitRow } from "../bits/row.js";
+import { classOf, decode, encode, fieldBits, roundValue } from "../exact/numbers.js";
+
+/** @import { Format } from "../exact/numbers.js" */
+/** @import { PreparedRow } from "../underflow/plot.js" */
+/** @import { Gradients } from "./histogram.js" */
+
+/**
+ * A gradient of a bar.
+ *
+ * @typedef {object} Followed
+ * @property {string} layer It comes from.
+ * @property {number} step
+ * @property {number} index In the flattened tensor.
+ * @property {number} value In FP32, at scale 1.
+ * @property {number} exponent
+ */
+
+/**
+ * One gradient with an exponent; of the layer that has most of them, where all are together.
+ *
+ * @param {Pick<Gradients, "step" | "layers" | "examples">} gradients
+ * @param {string} name of the layer, or of all together
+ * @param {number} exponent at scale 1
+ * @returns {Followed | null}
+ */
+export function exampleOf({ step, layers, examples }, name, exponent) {
+  /** @type {Followed | null} */
+  let found = null;
+  let most = 0;
+  for (const { name: layer, lo, counts } of layers.slice(1)) {
+    if (name !== layer && name !== layers[0].name) continue;
+    const example = examples[layer]?.[exponent - lo];
+    const count = counts[exponent - lo] ?? 0;
+    if (!example || count <= most) continue;
+    most = count;
+    found = { layer, step, index: example[0], value: example[1], exponent };
+  }
+  return found;
+}
+
+/**
+ * What the cast to a format makes of a gradient at a scale.
+ *
+ * @param {number} value
+ * @param {number} log2Scale
+ * @param {Format} format
+ */
+export function castOf(value, log2Scale, format) {
+  const scaled = value * 2 ** log2Scale;
+  const code = encode(roundValue(scaled, format), format);
+  return { scaled, code, becomes: decode(code, format), kind: classOf(code, format) };
+}
+
+/**
+ * @param {ReturnType<typeof castOf>} cast
+ * @param {string} format its name
+ */
+export function castWords({ scaled, becomes, kind }, format) {
+  if (kind === "zero") return `${format} makes it 0: all bits of its size are dark.`;
+  if (kind === "infinity") return `${format} makes it inf.`;
+  if (becomes === scaled) return `${format} holds it exactly.`;
+  const off = percent(Math.abs(becomes / scaled - 1));
+  const held = kind === "subnormal" ? "as a subnormal number" : "in full precision";
+  return `${format} holds ${decimal(becomes)}, ${held}, ${off} off.`;
+}
+
+/**
+ * The panel of the gradient that is followed; it is hidden while there is none.
+ *
+ * @param {() => void} onClose
+ */
+export function followedGradient(onClose) {
+  const title = h("span", {});
+  const close = button({
+    label: "\u00d7",
+    title: "Follow this gradient no longer",
+    onPress: onClose,
+  });
+  const before = h("p", { class: "lt-before" });
+  const bits = bitRow(() => redraw()); // they are looked at, not turned
+  const after = h("p", { role: "status" });
+  let redraw = () => {};
+  const head = h("div", { class: "lk-row lt-followed-head" }, title, close.element);
+  return {
+    element: h("div", { class: "lt-followed", hidden: true }, head, before, bits.element, after),
+    /**
+     * @param {Followed} one
+     * @param {number} log2Scale
+     * @param {[single: Format, format: Format]} formats FP32, and what it is cast to
+     */
+    show(one, log2Scale, [single, format]) {
+      redraw = () => {
+        const cast = castOf(one.value, log2Scale, format);
+        const held = Math.fround(cast.scaled);
+        const fields = fieldBits(encode(held, single), single);
+        const place = `element ${one.index.toLocaleString("en-US")}`;
+        title.textContent = `One gradient of ${one.layer}, step ${one.step}: ${place}`;
+        const scaled = `${decimal(one.value)} \u00d7 2^${log2Scale} = ${decimal(held)}`;
+        const before32 = h("code", { text: fields.join(" ") });
+        before.replaceChildren(rich(`${scaled}; in FP32 `), before32);
+        bits.set(format.name, fieldsOf(cast.code, format));
+        after.textContent = castWords(cast, format.name);
+      };
+      redraw();
+    },
+  };
+}
