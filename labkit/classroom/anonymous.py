@@ -4,7 +4,10 @@ Each learner gets a number in random order, which a later export into the same f
 name, the full names of all others, e-mail addresses and paths of home folders are replaced. In code that is done in
 comments and strings only, so that a learner called Max keeps `max`. Outputs and metadata are left out.
 
-Invariant: the folder has no name that is in the key, and the key is not in the folder.
+A name that is a word of the lessons too, as that of Ann Small is, stays where it is written as there: in the
+lab's own sentences a pseudonym in its place would tell whose name it is.
+
+Invariant: the folder has no other name that is in the key, and the key is not in the folder.
 """
 
 from __future__ import annotations
@@ -16,12 +19,15 @@ import re
 import tokenize
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from labkit.classroom.class_pages import feedback
 from labkit.classroom.marks import Mark, TeacherComment, by_student
 from labkit.classroom.tables import read_table, write_table
+from labkit.course import Lesson, lessons
+from labkit.grading.exercises import EXERCISES
 from labkit.grading.program import Unreadable
 from labkit.grading.submission import Submission, content_of
 from labkit.records import write_atomic
@@ -60,7 +66,8 @@ def write_anonymous(
         page = feedback(names[student], anonymous)
         write_atomic(folder / "pages" / f"{names[student]}.html", page)
         rows += [_line(mark) for mark in anonymous]
-        place, taken = folder / "notebooks" / names[student], set[str]()
+        place = folder / "notebooks" / names[student]
+        taken: set[str] = set()
         for one in (one for one in submissions if one.student == student):
             _write_notebook(place, one, taken, scrub)
     rows.sort(key=lambda row: str(row["learner"]))
@@ -97,13 +104,29 @@ def _scrubber(student: str, names: Mapping[str, str]) -> Scrub:
         r"(?<!\w)(?:" + "|".join(re.escape(word) for word in ordered) + r")(?!\w)", re.IGNORECASE
     )
     lower = {word.lower(): name for word, name in words.items()}
+    common = _words_of(lessons())
+
+    def replaced(match: re.Match[str]) -> str:
+        return match[0] if match[0] in common else lower.get(match[0].lower(), names[student])
 
     def scrub(text: str) -> str:
         for pattern, word in PRIVATE:
             text = pattern.sub(word, text)
-        return found.sub(lambda match: lower.get(match[0].lower(), names[student]), text)
+        return found.sub(replaced, text)
 
     return scrub
+
+
+@lru_cache(maxsize=1)
+def _words_of(course: tuple[Lesson, ...]) -> frozenset[str]:
+    """Return the words of lessons and checks as they are written there, without names.
+
+    A word that is nowhere written small is taken for a name: Zhang, but not Small.
+    """
+    texts = [lesson.text.read_text("utf-8") for lesson in course if lesson.text.is_file()]
+    titles = [check.name for exercise in EXERCISES.values() for check in exercise.checks]
+    written = set(re.findall(r"[^\W\d_]+", "\n".join([*texts, *titles])))
+    return frozenset(word for word in written if word.lower() in written)
 
 
 def _without_names(mark: Mark, name: str, scrub: Scrub) -> Mark:

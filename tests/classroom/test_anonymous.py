@@ -85,6 +85,14 @@ def test_an_anonymous_folder_has_no_name_and_the_key_beside_it_all(tmp_path: Pat
     assert len([path for path in (tmp_path / "out").rglob("*") if path.is_file()]) == len(files)
 
 
+def test_a_name_that_is_a_word_of_the_lab_marks_no_sentence() -> None:
+    names = {"Ann Small": "learner001", "will": "learner002", "Zhang": "learner003"}
+    scrub = _scrubber("Ann Small", names)
+    for sentence in ("a clean step is counted", "small numbers underflow", "what will it be?"):
+        assert scrub(sentence) == sentence, "a pseudonym here says whose name it is"
+    assert scrub("Ann Small, SMALL and Zhang") == "learner001, learner001 and learner003"
+
+
 def test_code_keeps_its_names_and_loses_those_of_people() -> None:
     scrub = _scrubber("Max Maier", NAMES)
     source = 'y = max(x)  # Max\nz = """\nMAIER\n""" + f"{max}"\n'
