@@ -150,6 +150,19 @@ def unused(comments: Comments, rows: Sequence[GradeRow]) -> list[str]:
 
 
 POSSIBLE = "points possible"  # Canvas's second line
+# columns by which a school's system or the lab knows a learner: no points go there
+IDENTITY = (
+    "student",
+    "id",
+    "sis user id",
+    "sis login id",
+    "section",
+    "identifier",
+    "full name",
+    "email address",
+    "name",
+    "learner",
+)
 EXTENSIONS = ("due", "late_days")  # columns that a teacher adds to the roster
 
 
@@ -265,9 +278,8 @@ def notices(roster: Roster, students: Sequence[str]) -> list[str]:
     ]
     for student, lines in found.items():
         if len(lines) != 1:
-            notes.append(
-                f"{student} is on {len(lines) or 'no'} line{'s' * (len(lines) > 1)} of the roster"
-            )
+            found_on = f"{len(lines)} lines" if lines else "no line"
+            notes.append(f"{student} is on {found_on} of the roster")
     return notes
 
 
@@ -285,15 +297,11 @@ def write_gradebook(
 
     Raises:
         OSError: it cannot be written.
-        ValueError: the roster has no such column.
+        ValueError: the roster has no such column for points.
     """
     own, graded = by_student(marks), _graded_exercises(marks)
     if column:
-        names = [name.strip() for name in roster.lines[0]] if roster else []
-        if column.strip() not in names:
-            raise ValueError(
-                f"the roster has no column {column!r} for --column; it has {', '.join(names) or 'none'}"
-            )
+        check_column(roster, column)
     if roster is None:
         rows = [
             {"learner": student, **_columns("plain", {}, theirs, graded)}
@@ -324,6 +332,23 @@ def write_gradebook(
         rows,
         guarded=roster is None,
     )
+
+
+def check_column(roster: Roster | None, column: str) -> None:
+    """Refuse a column for the sum that the roster lacks, or that says who a learner is.
+
+    Raises:
+        ValueError: see above.
+    """
+    names = [name.strip() for name in roster.lines[0]] if roster else []
+    if column.strip() not in names:
+        raise ValueError(
+            f"the roster has no column {column!r} for --column; it has {', '.join(names) or 'none'}"
+        )
+    if column.strip().lower() in (*IDENTITY, *EXTENSIONS):
+        raise ValueError(
+            f"--column {column!r} says who a learner is, or when work is due: name one for points"
+        )
 
 
 def _is_possible(line: Line) -> bool:

@@ -25,6 +25,7 @@ from labkit.classroom.archives import unpack_archives
 from labkit.classroom.class_pages import addresses, journals_beside, report, write_feedback
 from labkit.classroom.lateness import MINUTE, Rules, extensions_in, lateness, words
 from labkit.classroom.marks import (
+    check_column,
     marks_of,
     notices,
     read_comments,
@@ -66,6 +67,8 @@ def grade(arguments: Namespace) -> int:
     _check_options(arguments)
     try:
         roster = read_roster(arguments.roster) if arguments.roster else None
+        if arguments.column:
+            check_column(roster, arguments.column)
         comments = read_comments(arguments.manual) if arguments.manual else {}
         with TemporaryDirectory(prefix="labkit-hand-in-") as scratch:
             arguments.submissions, refused = unpack_archives(arguments.submissions, Path(scratch))

@@ -123,6 +123,18 @@ def test_a_column_of_the_teachers_gets_the_sum_alone(tmp_path: Path) -> None:
         write_gradebook(tmp_path / "out.csv", marks, roster, "FP16 lab")
 
 
+@pytest.mark.parametrize("column", ["ID", "Student", "FP16 lab"])
+def test_a_column_is_refused_before_anything_runs(
+    column: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(tmp_path / "class" / "zoe" / NOTEBOOK, notebook(*solved()))
+    files = ["--csv", str(tmp_path / "g.csv"), "--gradebook", str(tmp_path / "out.csv")]
+    roster = ["--roster", str(put(tmp_path / "r.csv", CANVAS)), "--column", column]
+    assert main(["grade", str(tmp_path / "class"), *files, *roster]) == 2
+    assert "--column" in capsys.readouterr().err
+    assert not (tmp_path / "g.csv").exists()
+
+
 def test_the_command_counts_late_days_in_its_table_and_on_the_screen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
