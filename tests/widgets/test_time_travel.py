@@ -77,10 +77,17 @@ def test_what_cannot_be_gone_back_to_is_refused_and_changes_nothing() -> None:
     run.handle(partial(run.go_back, 0))
     assert run.notice == "Not done: there is no step to go back to. Press Start first."
     ticked(run, 5)
-    for step in (5, 6, -1):
-        run.handle(partial(run.go_back, step))
-        assert run.notice == f"Not done: expected a step from 0 to 4 to go back to, got {step}"
+    for step in (5, 6, -1, 1.5, "3", None):
+        run.handle(partial(run.go_back, step))  # type: ignore[arg-type]
+        says = f"Not done: expected a whole step from 0 to 4 to go back to, got {step!r}"
+        assert run.notice == says
     assert (run.run.done, run.ghosts) == (5, [])
+
+
+@pytest.mark.parametrize("steps", [0, 1.5, "3"])
+def test_a_number_of_steps_that_is_none_is_refused(steps: Any) -> None:
+    with pytest.raises(ValueError, match="steps: expected a whole number from 1 on"):
+        live(steps)
 
 
 def test_a_run_of_ones_own_without_copies_trains_and_says_why_it_stays() -> None:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from numbers import Integral
 from statistics import median
 from typing import Any
 
@@ -241,7 +242,8 @@ class Branch:
         if self.steps and mark.label:  # else not a change of this run but its beginning
             if self.marks and step - self.marks[-1].step <= MERGE_STEPS:
                 mark = Mark(step, self.marks.pop().before, self.wanted, self.rescaled)
-            self.marks += [mark] * bool(mark.label)
+            if mark.label:
+                self.marks.append(mark)
         self.rescaled = False
 
     def _set_optimizer(self) -> None:
@@ -333,8 +335,8 @@ class ForkedRun(Controller):
         growth_interval: int = GROWTH_INTERVAL,
         make_run: MakeRun = TrainingRun,
     ) -> None:
-        if steps is not None and steps < 1:
-            raise ValueError(f"steps: expected 1 or more, got {steps}")
+        if steps is not None and (not isinstance(steps, Integral) or steps < 1):
+            raise ValueError(f"steps: expected a whole number from 1 on, or None, got {steps!r}")
         super().__init__()
         self.seed, self.asked_steps, self.place = seed, steps, place(device)
         self.offered, self.forkable, self.make_run = offered, forkable, make_run
@@ -466,8 +468,11 @@ class ForkedRun(Controller):
             raise ValueError("there is no step to go back to. Press Start first.")
         if not run.is_copied:
             raise ValueError("a run of your own needs a method fork() to go back.")
-        if not 0 <= step < run.done:
-            raise ValueError(f"expected a step from 0 to {run.done - 1} to go back to, got {step}")
+        if not isinstance(step, Integral) or not 0 <= step < run.done:
+            raise ValueError(
+                f"expected a whole step from 0 to {run.done - 1} to go back to, got {step!r}"
+            )
+        step = int(step)
         back = run.back_at(step)
         gone = [run.ghost_of(step)]
         kept = []

@@ -138,7 +138,7 @@ const DASH = [7, 5];
 const DOTTED = [1.5, 4];
 const GAP = 38; // between two panels
 const LOSS_TITLE_ROOM = 210; // pixels of the title of the losses
-const COLUMNS = 5; // loss, scale, stepped, underflow, swallowed: see `Bench.points`
+const COLUMNS = 5; // loss, scale, stepped, underflow, swallowed: see `columns` in forked_run.py
 
 /**
  * Panels one under another, by their heights.
