@@ -353,10 +353,10 @@ for interval, replay in scalers.replays.items():
 # %% id="predict-recover"
 predict("scaling.recover")
 
-# %% [markdown] site="Press *Play*: a recorded training runs again, FP16 without a scale beside FP32. In the lab you train it yourself. There you switch scaling to *static* after some hundred steps, while it trains."
+# %% [markdown] site="Press *Play*: a recorded training runs again, FP16 without a scale beside FP32. In the lab you train it yourself. There you switch scaling to *static* after a few hundred steps, while it trains."
 # Press *Start*, and watch both loss curves. On the right are the gradients, and below them the pictures that the networks
-# paint. After some hundred steps, while it trains, switch scaling to *static*, later to *dynamic*. Drag the handle under
-# the bars to both ends, and wait there for some steps. Around your scale is a map: in the colored part below, gradients
+# paint. After a few hundred steps, while it trains, switch scaling to *static*, later to *dynamic*. Drag the handle under
+# the bars to both ends, and wait there for some steps. Around your scale is a map: in the coloured part below, gradients
 # are lost, and in the part above, they overflow. Click on a curve to go back to that step, and try another setting. Then
 # *Reset*, and try it without master weights.
 
@@ -391,7 +391,7 @@ for recipe in ("FP32", "FP16", "FP16 static", "FP16 dynamic"):
 
 # %% [markdown]
 # **Which scale is safe, and when?** The exponents of the gradients, taken every ten steps, answer this for all scales at
-# once. Here a dynamic scaler trains 400 steps, in some seconds. Each column of the picture is a step, each row a scale.
+# once. Here a dynamic scaler trains 400 steps, in a few seconds. Each column of the picture is a step, each row a scale.
 
 # %% id="touch-map" tags=["answer-scaling.recover"]
 mapped = train("painted_picture", "FP16 dynamic", steps=400, watch=["activation gradients"], watch_every=10)
@@ -402,7 +402,7 @@ scale_map_figure(mapped)
 # stays, with a skipped step now and then. Below the window nothing would tell it that gradients are lost.
 
 # %% [markdown]
-# And the task of section 1 in full size, three seeds of each recipe. These runs are **recorded** too: the title says where
+# Next is the task of section 1 in full size, with three seeds of each recipe. These runs are **recorded** too: the title says where
 # and when. You can make your own with `labkit compare segmentation` in a terminal, or on a GPU with
 # `labkit compare segmentation_gpu`. *Dice* measures how well the pixels that were found overlap with the true ones: 1
 # is perfect, 0 is no overlap. `FP16 static too high` has a scale of 2^26.
@@ -425,7 +425,7 @@ bar = TrainingBar(TASKS["segmentation"], RECIPES["FP16 dynamic"], seed=7)
 bar
 
 # %% [markdown] tags=["answer-scaling.recover"]
-# Many texts say: *training diverges without scaling*. These two do not: they **stall**. There is no error and no NaN, but
+# Many texts say: *training diverges without scaling*. These two tasks do not: they **stall**. There is no error and no NaN, but
 # the network learns nothing. The picture's R2 is at most 0.05, where FP32 reaches 0.96. In all three recorded runs of
 # the segmentation Dice is 0.000, where FP32 reaches 0.67. This is worse than a crash, because there is no message.
 
@@ -471,7 +471,8 @@ gradient = torch.tensor([0.3, 0.4])  # its norm is 0.5: with max_norm = 1 there 
 scale, max_norm = 1024.0, 1.0
 scaled = (gradient * scale).half()
 too_early = scaled.float() * min(1.0, max_norm / float(scaled.float().norm())) / scale
-in_time = (unscaled := scaled.float() / scale) * min(1.0, max_norm / float(unscaled.norm()))
+unscaled = scaled.float() / scale
+in_time = unscaled * min(1.0, max_norm / float(unscaled.norm()))
 print("clip, then unscale:", too_early, " norm", too_early.norm().item())
 print("unscale, then clip:", in_time, " norm", in_time.norm().item())
 
