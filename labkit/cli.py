@@ -574,6 +574,7 @@ COMMANDS: dict[str, Command] = {
             "labkit site pages --lessons 01 06",
             "labkit site pages my_lessons/06_loss_scaling.ipynb",
             "labkit site --widgets my_book/widgets",
+            "labkit site --playground playground.html",
         ),
         (
             Argument(
@@ -595,6 +596,12 @@ COMMANDS: dict[str, Command] = {
                 type=Path,
                 metavar="FOLDER",
                 help="write the widgets that need no Python as ES modules, for pages of your own",
+            ),
+            Argument(
+                "--playground",
+                type=Path,
+                metavar="FILE",
+                help="write the playground as one HTML file, which needs no network",
             ),
             LESSONS,
             COURSE,

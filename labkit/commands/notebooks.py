@@ -194,20 +194,29 @@ def shell_flags(environment: Mapping[str, str], is_a_terminal: bool) -> list[str
 
 
 def site(arguments: Namespace) -> int:
-    from labkit.site import SiteError, require_site_folder, write_modules, write_site
+    from labkit.site import (
+        SiteError,
+        require_site_folder,
+        write_modules,
+        write_playground,
+        write_site,
+    )
 
     use_course(arguments)
-    if arguments.folder is None and arguments.widgets is None:
-        raise CommandError("expected a folder for the pages, or --widgets FOLDER, got neither")
-    if arguments.widgets is not None:
-        try:
+    parts = (arguments.folder, arguments.widgets, arguments.playground)
+    if parts == (None, None, None):
+        raise CommandError(
+            "expected a folder for the pages, --widgets FOLDER or --playground FILE, got none of them"
+        )
+    try:
+        if arguments.widgets is not None:
             modules = write_modules(arguments.widgets)
-        except SiteError as error:
-            raise CommandError(str(error)) from error
-        print(f"{len(modules)} modules, {_megabytes(modules):.1f} MB, in {arguments.widgets}.")
+            print(f"{len(modules)} modules, {_megabytes(modules):.1f} MB, in {arguments.widgets}.")
+        if arguments.playground is not None:
+            file = write_playground(arguments.playground)
+            print(f"{file.stat().st_size / 1000:.0f} kB. Open {file} in a browser.")
         if arguments.folder is None:
             return 0
-    try:
         require_site_folder(arguments.folder)
         notebooks = _read(arguments.notebooks) if arguments.notebooks else _run(arguments.lessons)
         files = write_site(arguments.folder, notebooks)

@@ -16,6 +16,7 @@ from labkit.widgets.live_training.widget import LiveTraining
 from labkit.widgets.mma_block.errors import SumErrors, sum_errors, sum_errors_figure
 from labkit.widgets.mma_block.widget import MmaBlock
 from labkit.widgets.number_line.widget import NumberLine
+from labkit.widgets.playground.widget import Playground
 from labkit.widgets.predict.widget import Predict, Prediction, predict, predictions
 from labkit.widgets.pulse.widget import Pulse, pulse
 from labkit.widgets.quiz.widget import Quiz, quiz
@@ -56,6 +57,7 @@ __all__ = [
     "LiveTraining",
     "MmaBlock",
     "NumberLine",
+    "Playground",
     "Predict",
     "Prediction",
     "Pulse",

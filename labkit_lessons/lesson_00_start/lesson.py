@@ -23,7 +23,7 @@
 # %% id="touch-warm-up"
 from labkit.amp import RECIPES
 from labkit.train import TASKS, TrainingRun, gradient_snapshot
-from labkit.widgets import UnderflowHistogram, predict, quiz
+from labkit.widgets import Playground, UnderflowHistogram, predict, quiz
 
 gradients = gradient_snapshot(TrainingRun(TASKS["segmentation_small"], RECIPES["FP16"]))
 UnderflowHistogram(gradients, log2_scale=0)
@@ -33,6 +33,14 @@ UnderflowHistogram(gradients, log2_scale=0)
 # power of two and the next. Those in the zone on the left become zero in FP16. A scale of 1,024 = 2^10 moves every bar
 # ten places to the right, and changes only the exponent of each gradient.
 #
+# Next is a whole training, which runs in this page. The network is to paint a dark face. In FP16 it paints nothing: all
+# gradients become zero. Run the cell and press **Start**. Then set the loss scale to *static* and move it. Beside it you
+# see its twin in FP32, which starts from the same weights and sees the same pixels.
+
+# %% id="touch-playground"
+Playground()
+
+# %% [markdown]
 # In this lab you will
 #
 # - touch the bits of a number,

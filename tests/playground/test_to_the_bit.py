@@ -44,6 +44,7 @@ PRESETS = (
     "O2",
     "O3",
     "BF16",
+    "BF16 no master",
     "FP8",
 )
 FEW = {("spirals", "O3"), ("targets", "FP16 dynamic")}

@@ -157,13 +157,16 @@ def test_ink_is_read_on_the_hosts_background(shown: Any, dark: bool) -> None:
 
 def test_command_writes_the_modules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["site", "--widgets", str(tmp_path / "widgets")]) == 0
-    assert "8 modules" in capsys.readouterr().out
+    assert "9 modules" in capsys.readouterr().out
     assert (tmp_path / "widgets" / "NumberLine.mjs").is_file()
 
 
 def test_command_without_a_folder_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["site"]) == 2
-    assert "expected a folder for the pages, or --widgets FOLDER" in capsys.readouterr().err
+    assert (
+        "expected a folder for the pages, --widgets FOLDER or --playground"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ WIDGETS: dict[str, Callable[[], Any]] = {
     "mma_block": widgets.MmaBlock,
     "number_line": lambda: widgets.NumberLine(FP16, 2049.0),
     "fault_wall": widgets.FaultWall,
+    "playground": widgets.Playground,
     "predict": lambda: widgets.predict("scaling.order"),
     "quiz": lambda: widgets.quiz("before"),
     "scaler_presets": lambda: widgets.ScalerPresets(SHORT),
@@ -75,6 +76,15 @@ REFUSED: dict[str, list[tuple[str, object, str | None]]] = {
     ],
     "graph": [("position", 36, "position: expected 0 to 35, got 36")],
     "ledger": [("format_name", "FP8", "format: expected one of 'FP16', 'BF16', got 'FP8'")],
+    "playground": [
+        ("scene", "plane", "scene: expected one of 'picture', 'targets', 'spirals'"),
+        ("preset", "FP17", "preset: expected one of 'FP32', 'FP16'"),
+        ("seed", 10_000, "seed: expected 0 to 9999, got 10000"),
+        ("changes", {"weights": "FP12"}, "weights: expected FP32, FP16, BF16, E4M3, E5M2"),
+        ("changes", {"colour": "red"}, "there is no part 'colour' of a recipe"),
+        ("changes", {"log2_scale": 31}, "log2_scale: expected -10 to 30, got 31"),
+        ("method", {"rate": 0}, "rate: expected a number above 0, at most 100, got 0"),
+    ],
     "mma_block": [
         ("gpu", "P100", "gpu: expected one of 'V100', 'T4'"),
         ("preset", "zeros", "preset: expected one of '1 and small terms'"),

@@ -21,7 +21,7 @@ const POINTS = 256;
 const TURNS = 1.25;
 const PIXELS = 32; // pixels of the picture
 const WAVES = 4;
-const DARK = 2 ** -14; // standard deviation of the brightness, and the unit of the network's output
+const DIM = 2 ** -14; // standard deviation of the brightness, and the unit of the network's output
 const SMALL = 5e-6; // standard deviation of small targets
 const SAMPLES = 1000;
 const FEATURES = 8;
@@ -134,11 +134,11 @@ function picture() {
   const brightness = places.flatMap((y) => places.map((x) => faceAt(x, y)));
   return {
     name: "picture",
-    shape: { sizes: [4 * WAVES, 48, 48, 1], activation: "tanh", loss: "sum", unit: DARK },
+    shape: { sizes: [4 * WAVES, 48, 48, 1], activation: "tanh", loss: "sum", unit: DIM },
     count: PIXELS * PIXELS,
-    batch: 256,
+    batch: 128,
     inputs: Float32Array.from(inputs),
-    targets: standardised(brightness, DARK),
+    targets: standardised(brightness, DIM),
     lastUnit: 1,
     method: { ...ADAM, rate: 0.004 },
   };

@@ -46,6 +46,14 @@ const O2_RECIPE = {
   scaling: "dynamic",
 };
 
+/** @type {Recipe} */
+const BF16_RECIPE = {
+  ...FP32_RECIPE,
+  weights: "BF16",
+  activations: "BF16",
+  gradients: "BF16",
+};
+
 /**
  * The recipes of labkit.amp.RECIPES that the playground has, by their names there.
  *
@@ -56,7 +64,7 @@ export const RECIPE_PRESETS = {
   FP16: { ...O2_RECIPE, scaling: "none" },
   "FP16 static": { ...O2_RECIPE, scaling: "static", log2_scale: 10 },
   "FP16 static too high": { ...O2_RECIPE, scaling: "static", log2_scale: 26 },
-  "FP16 dynamic": { ...O2_RECIPE, growth_interval: 50 },
+  "FP16 dynamic": { ...O2_RECIPE, growth_interval: 25 },
   "FP16 no master": { ...O2_RECIPE, scaling: "static", log2_scale: 10, master: false },
   "FP16 stochastic": {
     ...O2_RECIPE,
@@ -68,12 +76,8 @@ export const RECIPE_PRESETS = {
   O1: { ...O2_RECIPE, weights: "FP32" },
   O2: O2_RECIPE,
   O3: { ...O2_RECIPE, scaling: "none", optimizer: "FP16", master: false },
-  BF16: {
-    ...FP32_RECIPE,
-    weights: "BF16",
-    activations: "BF16",
-    gradients: "BF16",
-  },
+  BF16: BF16_RECIPE,
+  "BF16 no master": { ...BF16_RECIPE, master: false },
   FP8: { ...O2_RECIPE, weights: "FP32", activations: "E4M3", gradients: "E5M2" },
 };
 

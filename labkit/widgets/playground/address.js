@@ -1,0 +1,134 @@
+// The playground's setting as text in a page's address, and back: what is nonsense is left out and
+// told.
+
+import { faultIn, RECIPE_PRESETS } from "./recipe.js";
+import { SCENES } from "./scenes.js";
+
+/**
+ * What is chosen. Changes are of the preset, those of the method of the problem's optimizer.
+ *
+ * @typedef {object} Setting
+ * @property {string} scene
+ * @property {string} preset
+ * @property {Record<string, unknown>} changes
+ * @property {Record<string, unknown>} method
+ * @property {number} seed
+ */
+
+const LARGEST_SEED = 9999;
+
+/** @type {Record<string, (value: unknown) => string>} Why a value is none; "" where it is one. */
+const METHOD_FAULTS = {
+  kind: (value) => (value === "SGD" || value === "Adam" ? "" : "SGD or Adam"),
+  rate: (value) => positiveFault(value, 100),
+  momentum: (value) => {
+    const sound = typeof value === "number" && value >= 0 && value < 1;
+    return sound ? "" : "a number from 0 to below 1";
+  },
+  epsilon: (value) => positiveFault(value, 1),
+};
+
+/**
+ * @param {unknown} value
+ * @param {number} most
+ */
+function positiveFault(value, most) {
+  const sound = typeof value === "number" && value > 0 && value <= most;
+  return sound ? "" : `a number above 0, at most ${most}`;
+}
+
+/**
+ * The setting that a scene begins with.
+ *
+ * @param {string} scene a key of SCENES
+ * @param {number} [seed]
+ * @returns {Setting}
+ */
+export function settingOf(scene, seed = 0) {
+  const { preset, changes = {}, method = {} } = SCENES[scene];
+  return { scene, preset, changes: { ...changes }, method: { ...method }, seed };
+}
+
+/**
+ * A setting as an address has it, behind its #.
+ *
+ * @param {Setting} setting
+ */
+export function addressOf({ scene, preset, changes, method, seed }) {
+  const parts = new URLSearchParams({ scene, recipe: preset, seed: String(seed) });
+  for (const [field, value] of Object.entries(changes)) parts.set(field, String(value));
+  for (const [field, value] of Object.entries(method))
+    parts.set(`optimizer.${field}`, String(value));
+  return parts.toString();
+}
+
+/**
+ * A text as the value that it writes.
+ *
+ * @param {string} text
+ */
+function writtenValue(text) {
+  if (text === "true") return true;
+  if (text === "false") return false;
+  return /^-?\d+(\.\d+)?(e-?\d+)?$/.test(text) ? Number(text) : text;
+}
+
+/**
+ * The setting in an address; parts that are missing are those of the scene.
+ *
+ * @param {string} address behind its #
+ * @returns {{ setting: Setting, ignored: string[] }}
+ */
+export function readAddress(address) {
+  const parts = new URLSearchParams(address);
+  /** @type {string[]} */
+  const ignored = [];
+  /** @type {(name: string, choices: object, otherwise: string) => string} */
+  const oneOf = (name, choices, otherwise) => {
+    const value = parts.get(name);
+    parts.delete(name);
+    if (value === null || Object.hasOwn(choices, value)) return value ?? otherwise;
+    ignored.push(`${name}: expected one of ${Object.keys(choices).join(", ")}, got ${value}`);
+    return otherwise;
+  };
+  const setting = settingOf(oneOf("scene", SCENES, "picture"));
+  const preset = oneOf("recipe", RECIPE_PRESETS, setting.preset);
+  if (preset !== setting.preset) setting.changes = {};
+  setting.preset = preset;
+  for (const [name, text] of parts) {
+    const fault = readPart(setting, name, writtenValue(text));
+    if (fault) ignored.push(fault);
+  }
+  return { setting, ignored };
+}
+
+/**
+ * Take one part of an address.
+ *
+ * @param {Setting} setting changed in place
+ * @param {string} name
+ * @param {unknown} value
+ * @returns {string} why it is none; "" where it is taken
+ */
+function readPart(setting, name, value) {
+  const written = JSON.stringify(value);
+  if (name === "seed") {
+    const whole = typeof value === "number" && Number.isInteger(value);
+    if (!whole || value < 0 || value > LARGEST_SEED) {
+      return `seed: expected a whole number from 0 to ${LARGEST_SEED}, got ${written}`;
+    }
+    setting.seed = value;
+    return "";
+  }
+  const field = name.replace(/^optimizer\./, "");
+  if (field !== name) {
+    if (!Object.hasOwn(METHOD_FAULTS, field)) return `${name}: there is no such setting`;
+    const expected = METHOD_FAULTS[field](value);
+    if (expected) return `${name}: expected ${expected}, got ${written}`;
+    setting.method[field] = value;
+    return "";
+  }
+  const fault = faultIn(name, value);
+  if (!fault) setting.changes[name] = value;
+  return fault;
+}

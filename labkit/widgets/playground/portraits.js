@@ -1,0 +1,131 @@
+// Pictures of what a network does: the plane that it divides, the picture that it paints, or its
+// predictions beside the targets.
+
+import { inkDot, inkSegment, inkText } from "../base/plot.js";
+import { pixelInputs } from "./problems.js";
+
+/** @import { Pen } from "../base/canvas.js" */
+/** @import { Palette } from "../base/theme.js" */
+/** @import { Problem } from "./problems.js" */
+
+const GRID = 32; // places to a side
+const EDGE_OF_PLANE = 1.1;
+const DOTS = 200; // predictions that are drawn
+
+/**
+ * @typedef {object} Frame
+ * @property {Pen} pen
+ * @property {Palette} tint
+ * @property {number} left
+ * @property {number} top
+ * @property {number} size
+ */
+
+/**
+ * The samples whose outputs are drawn.
+ *
+ * @param {Problem} problem
+ */
+export function portraitInputs({ name, inputs, shape }) {
+  if (name === "targets") return inputs.slice(0, DOTS * shape.sizes[0]);
+  const edge = name === "picture" ? 1 : EDGE_OF_PLANE;
+  const places = Array.from({ length: GRID }, (_, i) => edge * ((2 * i) / (GRID - 1) - 1));
+  const found = places.flatMap((y) => {
+    return places.flatMap((x) => (name === "picture" ? pixelInputs(x, y) : [x, y]));
+  });
+  return Float32Array.from(found);
+}
+
+/**
+ * Draw what a network makes of these samples.
+ *
+ * @param {Frame} frame
+ * @param {Problem} problem
+ * @param {Float32Array} outputs
+ */
+export function drawPortrait(frame, problem, outputs) {
+  const { pen, tint, left, top, size } = frame;
+  if (problem.name === "targets") drawPredictions(frame, problem, outputs);
+  else if (problem.name === "picture") drawPixels(frame, problem, outputs);
+  else drawPlane(frame, problem, outputs);
+  pen.strokeStyle = tint.line;
+  pen.lineWidth = 1;
+  pen.strokeRect(left + 0.5, top + 0.5, size - 1, size - 1);
+}
+
+/**
+ * @param {Frame} frame
+ * @param {(place: number) => string} colourAt
+ */
+function drawGrid({ pen, left, top, size }, colourAt) {
+  const cell = size / GRID;
+  for (let i = 0; i < GRID * GRID; i++) {
+    const x = Math.floor(left + (i % GRID) * cell);
+    const y = Math.floor(top + Math.floor(i / GRID) * cell);
+    pen.fillStyle = colourAt(i);
+    pen.fillRect(x, y, Math.ceil(cell) + 1, Math.ceil(cell) + 1);
+  }
+}
+
+/**
+ * @param {Frame} frame
+ * @param {Problem} problem
+ * @param {Float32Array} outputs
+ */
+function drawPixels(frame, { targets }, outputs) {
+  const darkest = Math.min(...targets);
+  const range = Math.max(...targets) - darkest;
+  drawGrid(frame, (i) => {
+    const share = (outputs[i] - darkest) / range;
+    if (Number.isNaN(share)) return frame.tint.overflowed;
+    const grey = Math.round(255 * Math.min(1, Math.max(0, share)));
+    return `rgb(${grey} ${grey} ${grey})`;
+  });
+}
+
+/**
+ * @param {Frame} frame
+ * @param {Problem} problem
+ * @param {Float32Array} outputs two for each place, of which the larger one is the class
+ */
+function drawPlane(frame, { inputs, targets }, outputs) {
+  const { tint, left, top, size } = frame;
+  const classes = [tint.fp16, tint.fp8];
+  drawGrid(frame, (i) => {
+    const chance = 1 / (1 + Math.exp(outputs[2 * i] - outputs[2 * i + 1]));
+    if (Number.isNaN(chance)) return tint.overflowed;
+    const share = Math.round(100 * Math.abs(chance - 0.5));
+    return `color-mix(in srgb, ${classes[Number(chance > 0.5)]} ${share}%, ${tint.surface})`;
+  });
+  /** @param {number} x */
+  const place = (x) => (size * (x / EDGE_OF_PLANE + 1)) / 2;
+  for (const [i, target] of targets.entries()) {
+    const x = left + place(inputs[2 * i]);
+    const y = top + place(inputs[2 * i + 1]);
+    inkDot(frame, x, y, 2.2, tint.surface);
+    inkDot(frame, x, y, 1.6, classes[target]);
+  }
+}
+
+/**
+ * @param {Frame} frame
+ * @param {Problem} problem
+ * @param {Float32Array} outputs
+ */
+function drawPredictions(frame, { targets }, outputs) {
+  const { pen, tint, left, top, size } = frame;
+  const most = 3 * 5e-6;
+  /** @param {number} x */
+  const place = (x) => (size * (x / most + 1)) / 2;
+  inkSegment(frame, [left, top + size], [left + size, top], tint.line, 1, { dash: [3, 3] });
+  pen.save();
+  pen.beginPath();
+  pen.rect(left, top, size, size);
+  pen.clip();
+  for (const [i, output] of outputs.entries()) {
+    inkDot(frame, left + place(targets[i]), top + size - place(output), 2, tint.fp16);
+  }
+  pen.restore();
+  inkText(frame, "target", left + size - 6, top + size - 6, { align: "right" });
+  inkText(frame, "prediction", left + 6, top + 15);
+}

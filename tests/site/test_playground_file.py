@@ -1,0 +1,105 @@
+"""The playground as one file: small, opened by a double click, without a network, its setting in the address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.cli import main
+from labkit.site import SiteError, write_playground
+
+LARGEST = 400_000  # bytes
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_playground(tmp_path_factory.mktemp("playground") / "playground.html")
+
+
+@pytest.fixture
+def opened(file: Path, browser: Any) -> Iterator[Callable[..., Any]]:
+    """Return a function that opens the file at an address; no error is thrown and nothing asked of a network."""
+    errors: list[str] = []
+    requests: list[str] = []
+
+    def open_it(address: str = "", **options: Any) -> Any:
+        page = browser.new_page(viewport={"width": 1280, "height": 720}, **options)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(f"file://{file}{address}")
+        return page
+
+    yield open_it
+    assert errors == []
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
+
+
+def test_it_is_one_small_file(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert len(text.encode()) < LARGEST
+    assert "src=" not in text.replace("img-src ", "").replace("-src ", "")
+
+
+def test_it_trains_without_a_network(opened: Callable[..., Any]) -> None:
+    page = opened()
+    page.get_by_role("button", name="One step").click()
+    assert page.locator(".pg-count").inner_text() == "step 1"
+    assert "zero in FP16" in page.locator(".lk-sentence").get_attribute("data-text")
+
+
+def test_it_fits_one_screen(opened: Callable[..., Any]) -> None:
+    page = opened()
+    size = page.evaluate(
+        "() => [document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
+    )
+    assert size[0] <= 1280
+    assert size[1] <= 720
+
+
+def test_a_knob_writes_itself_into_the_address(opened: Callable[..., Any]) -> None:
+    page = opened("#scene=spirals&seed=4")
+    page.get_by_label("recipe").select_option("O1")
+    page.get_by_role("radio", name="static").click()
+    assert page.evaluate("() => location.hash") == "#scene=spirals&recipe=O1&seed=4&scaling=static"
+
+
+def test_a_link_opens_its_setting(opened: Callable[..., Any]) -> None:
+    page = opened("#scene=spirals&recipe=O1&scaling=static&log2_scale=3&seed=5")
+    assert page.get_by_label("problem").input_value() == "spirals"
+    assert page.get_by_role("radio", name="static").is_checked()
+    assert page.get_by_label("seed").last.input_value() == "5"
+    assert page.locator(".pg-notice").is_hidden()
+
+
+def test_a_bad_link_says_what_was_ignored(opened: Callable[..., Any]) -> None:
+    page = opened("#scene=moon&log2_scale=99&weights=%3Cimg%20src%3Dx%3E")
+    notice = page.locator(".pg-notice").inner_text()
+    assert "scene: expected one of picture" in notice
+    assert "log2_scale: expected a whole number from -10 to 30, got 99" in notice
+    assert 'got "<img src=x>"' in notice
+    assert page.locator(".pg-notice img").count() == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_follows_the_colours_of_the_system(opened: Callable[..., Any], scheme: str) -> None:
+    page = opened(color_scheme=scheme)
+    ink = page.evaluate("() => getComputedStyle(document.querySelector('.lk-title')).color")
+    assert ink == {"light": "rgb(31, 31, 31)", "dark": "rgb(238, 238, 238)"}[scheme]
+
+
+def test_places_that_are_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SiteError, match="expected a file, got the folder"):
+        write_playground(tmp_path)
+    with pytest.raises(SiteError, match="there is no folder"):
+        write_playground(tmp_path / "absent" / "file.html")
+
+
+def test_the_command_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.html"
+    assert main(["site", "--playground", str(file)]) == 0
+    assert file.is_file()
+    assert "kB. Open" in capsys.readouterr().out
