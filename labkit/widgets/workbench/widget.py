@@ -163,7 +163,8 @@ class Workbench(LiveTraining, folder="workbench"):
             )
         first = knobs_of(knobs.given)
         differing = [name for name in POSITIONS if getattr(knobs, name) != getattr(first, name)]
-        steps = [] if forked_run.asked_steps is None else [f"steps={forked_run.asked_steps}"]
+        asked = forked_run.asked_steps
+        steps: list[str] = [] if asked is None else [f"steps={asked}"]
         parts = [forked_run.task.name, knobs.given.name, f"seed={forked_run.seed}", *steps]
         return "; ".join([*parts, *(f"{name}={getattr(knobs, name)}" for name in differing)])
 
