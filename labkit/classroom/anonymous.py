@@ -4,8 +4,8 @@ Each learner gets a number in random order, which a later export into the same f
 name, the full names of all others, e-mail addresses and paths of home folders are replaced. In code that is done in
 comments and strings only, so that a learner called Max keeps `max`. Outputs and metadata are left out.
 
-A name that is a word of the lessons too, as that of Ann Small is, stays where it is written as there: in the
-lab's own sentences a pseudonym in its place would tell whose name it is.
+A name may be a word of the lessons too, as that of Ann Small is. It stays where it is written as there: in the
+lab's own sentences a pseudonym would tell whose name it is.
 
 Invariant: the folder has no other name that is in the key, and the key is not in the folder.
 """
