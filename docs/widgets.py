@@ -221,7 +221,9 @@ WIDGETS = (
         "What every loss scale would lose and overflow, at every step of a training.",
         "from labkit.train import train\n"
         "scale_map_figure(\n"
-        '    train("painted_picture", "FP16 dynamic", steps=400, watch=["activation gradients"], watch_every=10)\n'
+        "    train(\n"
+        '        "painted_picture", "FP16 dynamic", steps=400, watch=["activation gradients"], watch_every=10\n'
+        "    )\n"
         ")",
     ),
     Widget(
