@@ -82,10 +82,10 @@ ORDER = {  # what is met on the way down, first to last
     "live": [
         "button Start",
         "radiogroup Loss scaling",
-        "slider Scale",
         "switch",
         "status",
-        "image Loss,",
+        "image Loss and loss scale",
+        "image How many gradients",
     ],
     "beat-scaler": ["button Start", "slider Your scale", "status", "image Your loss scale"],
     "training-bar": ["button Start", "progressbar Steps done", "status"],

@@ -64,6 +64,15 @@ def test_the_words_follow_the_scale(js):
     assert words[43] == "FP16 makes it inf."
 
 
+def test_a_format_without_infinity_makes_nan_of_what_is_too_large(js):
+    cast = """(k) => {
+      const cast = castOf(1.5, k, F.E4M3);
+      return [castWords(cast, "E4M3"), fieldBits(cast.code, F.E4M3).join("")];
+    }"""
+    assert js.run(cast, 20) == ["E4M3 makes it NaN.", "01111111"]
+    assert js.run(cast, 0) == ["E4M3 holds it exactly.", "00111100"]
+
+
 def test_all_layers_together_take_the_layer_that_has_most(js, gradients):
     most = js.run("(g) => exampleOf(g, g.layers[0].name, g.layers[1].lo + 12)", gradients)
     exponent = gradients["layers"][1]["lo"] + 12

@@ -65,7 +65,7 @@ export function castOf(value, log2Scale, format) {
  */
 export function castWords({ scaled, becomes, kind }, format) {
   if (kind === "zero") return `${format} makes it 0: all bits of its size are dark.`;
-  if (kind === "infinity") return `${format} makes it inf.`;
+  if (!Number.isFinite(becomes)) return `${format} makes it ${decimal(becomes)}.`;
   if (becomes === scaled) return `${format} holds it exactly.`;
   const off = percent(Math.abs(becomes / scaled - 1));
   const held = kind === "subnormal" ? "as a subnormal number" : "in full precision";

@@ -116,7 +116,6 @@ export function gradientHistogram(store, life, tint, handle) {
   /** @param {Followed | null} one */
   function follow(one) {
     followed = one;
-    panel.element.hidden = one === null;
     if (store.state) show(store.state);
     if (!one) picture.canvas.focus();
   }
@@ -159,6 +158,8 @@ export function gradientHistogram(store, life, tint, handle) {
     handle.element.hidden = gradients === null;
     layer.element.hidden = gradients === null;
     words.hidden = gradients === null;
+    if (!gradients) followed = null; // of a run that is no more
+    panel.element.hidden = followed === null;
     const log2Scale = scaleNow(state);
     const off = state.knobs.scaling === "off" && store.wish === null;
     const number = h("span", { class: "lk-quiet", text: ` = ${decimal(2 ** log2Scale)}` });
