@@ -38,6 +38,7 @@ import { LOWEST } from "./trainer.js";
 
 const AXIS_ROOM = 42; // below the last layer
 const NAME_ROOM = 22; // above each layer's bars
+const CROSS = 3; // half the size of the cross of a skipped step
 const LEAST_STEPS = 100; // that the axis of steps has
 
 /**
@@ -94,7 +95,10 @@ export function drawSpreads({ pen, tint }, width, height, session) {
     const ground = { bottom, height: bottom - top - 18 };
     drawBars(picture, rowOf(spread), fills, { ...ground, gap: 1 });
     drawTwin(picture, session, layer, ground);
-    const words = `zeros: ${percent(spread.zeros / spread.elements)}${twinZeros(session, layer)}`;
+    const lost = spread.nonFinite
+      ? `inf or NaN: ${percent(spread.nonFinite / spread.elements)}`
+      : `zeros: ${percent(spread.zeros / spread.elements)}`;
+    const words = lost + twinZeros(session, layer);
     inkText(picture, words, area.right, top - 7, { fill: tint.ink, align: "right" });
   }
   drawExponents({ pen, tint }, area, height - AXIS_ROOM);
@@ -153,7 +157,7 @@ function drawTwin(picture, { last, lastTwin }, layer, { bottom, height }) {
  */
 function twinZeros({ lastTwin }, layer) {
   const spread = lastTwin?.spreads[layer];
-  return spread ? `, in FP32 ${percent(spread.zeros / spread.elements)}` : "";
+  return spread ? `; zeros in FP32: ${percent(spread.zeros / spread.elements)}` : "";
 }
 
 /**
@@ -219,8 +223,12 @@ function drawScale(plot, panel, { scales, skipped }) {
   const words = `Loss scale; skipped steps: ${count}`;
   inkFrame(plot, panel, words, [[now, Math.round(now)]], y);
   inkLine(plot, stairs(plot, scales, y), plot.tint.ink, 1.75);
-  for (const step of skipped.slice(-200)) {
-    inkCross(plot, plot.x(step), y(scales[step - 1]), 3, plot.tint.bad, 1.5);
+  let end = -Infinity;
+  for (const step of skipped) {
+    const x = plot.x(step);
+    if (x < end + CROSS) continue; // crosses that lie on each other are one
+    inkCross(plot, x, y(scales[step - 1]), CROSS, plot.tint.bad, 1.5);
+    end = x;
   }
 }
 

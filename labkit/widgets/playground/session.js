@@ -5,7 +5,7 @@ import { outputsOf, trainStep, twinOf } from "./trainer.js";
 /** @import { Report, Training } from "./trainer.js" */
 
 const SLICE_MS = 8;
-const CHUNK = 128; // samples of a portrait in one go
+const CHUNK = 64; // samples of a portrait in one go
 export const MOST_STEPS = 5000;
 
 /**
@@ -29,6 +29,8 @@ export const MOST_STEPS = 5000;
  * @property {number[]} scales As their log2.
  * @property {number[]} skipped The steps that were skipped.
  * @property {number} skips In a row, up to now.
+ * @property {{ step: number, name: string } | null} broken The first parameter that held inf or
+ *   NaN, and after which step.
  * @property {Portrait} portrait
  */
 
@@ -52,6 +54,7 @@ export function newSession(training, inputs) {
     scales: [],
     skipped: [],
     skips: 0,
+    broken: null,
     portrait: { inputs, count, outputs, next: 0 },
   };
 }
@@ -83,6 +86,7 @@ function halfStep(session) {
   session.scales.push(Math.log2(report.scale));
   session.skips = report.skipped ? session.skips + 1 : 0;
   if (report.skipped) session.skipped.push(session.losses.length);
+  if (report.broken) session.broken ??= { step: session.losses.length, name: report.broken };
 }
 
 /**

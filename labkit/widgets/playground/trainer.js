@@ -22,7 +22,7 @@ import { randomBitsAt, roundAll, streamKey, toNearest } from "./rounding.js";
  * @typedef {object} Spread
  * @property {number[]} counts Of each exponent from `LOWEST` on, before they are rounded.
  * @property {number} zeros What is 0 once they are rounded.
- * @property {number} nonFinite
+ * @property {number} nonFinite What is inf or NaN once they are rounded.
  * @property {number} elements
  */
 
@@ -33,7 +33,8 @@ import { randomBitsAt, roundAll, streamKey, toNearest } from "./rounding.js";
  * @property {number} loss
  * @property {number} scale
  * @property {boolean} skipped
- * @property {string} culprit The first tensor that held inf or NaN; "" for none.
+ * @property {string} culprit The first gradient that held inf or NaN; "" for none.
+ * @property {string} broken The first parameter that holds inf or NaN after it; "" for none.
  * @property {Spread[]} spreads One for each layer.
  */
 
@@ -184,7 +185,11 @@ export function trainStep(training) {
   const gradients = backward(shape, pass, slopes, recipe, (layer, sums) => {
     spreads[layer] = spreadOf(sums);
   });
-  for (const [layer, spread] of spreads.entries()) spread.zeros = zerosIn(gradients[2 * layer]);
+  for (const [layer, spread] of spreads.entries()) {
+    const gradient = gradients[2 * layer];
+    spread.zeros = gradient.filter((value) => value === 0).length;
+    spread.nonFinite = gradient.filter((value) => !Number.isFinite(value)).length;
+  }
   const culprit = firstNonFinite(parameters, gradients);
   const config = scalerConfig(recipe);
   const skipped = culprit !== "" && config.skip_on_inf;
@@ -195,7 +200,9 @@ export function trainStep(training) {
   }
   training.scaler = advance(scaler, skipped, config);
   training.steps += 1;
-  return { loss, scale: scaler.scale, skipped, culprit, spreads };
+  const kept = parameters.map(({ values }) => values);
+  const broken = firstNonFinite(parameters, kept);
+  return { loss, scale: scaler.scale, skipped, culprit, broken, spreads };
 }
 
 /**
@@ -219,25 +226,18 @@ function unscale(gradients, scale, recipe) {
  * The tensor in which inf or NaN appeared first: the backward pass begins with the last layer.
  *
  * @param {Parameter[]} parameters
- * @param {Float32Array[]} gradients
+ * @param {Float32Array[]} tensors one for each
  */
-function firstNonFinite(parameters, gradients) {
-  for (let i = gradients.length - 1; i >= 0; i--) {
-    if (!gradients[i].every(Number.isFinite)) return parameters[i].name;
+function firstNonFinite(parameters, tensors) {
+  for (let i = tensors.length - 1; i >= 0; i--) {
+    if (!tensors[i].every(Number.isFinite)) return parameters[i].name;
   }
   return "";
 }
 
-/** @param {Float32Array} values */
-function zerosIn(values) {
-  let zeros = 0;
-  for (let i = 0; i < values.length; i++) if (values[i] === 0) zeros += 1;
-  return zeros;
-}
-
 /**
  * @param {Float32Array} sums
- * @returns {Spread} zeros of the sums themselves
+ * @returns {Spread} with the zeros of the sums themselves
  */
 function spreadOf(sums) {
   const counts = Array(HIGHEST - LOWEST + 1).fill(0);

@@ -54,6 +54,7 @@ import { happening } from "./words.js";
 /** @type {Record<string, number>} */
 const SPEEDS = { fast: 1000, medium: 1, slow: 0.1 };
 const SLOW_FRAMES = 10;
+const FRAME_MS = 16;
 
 /**
  * The recipe of a setting.
@@ -141,19 +142,27 @@ function fillPlayground(root, model, life) {
 
   function redraw() {
     if (!pictures) return;
+    pictures.portraits.redraw();
+    redrawCourse();
+  }
+
+  function redrawCourse() {
     pictures.spreads.redraw();
     pictures.course.redraw();
-    pictures.portraits.redraw();
   }
 
   function show() {
+    tellNews();
+    redraw();
+  }
+
+  function tellNews() {
     const { session } = state;
     const { question } = SCENES[state.setting.scene];
-    const { training, last, lastTwin, skips } = session;
-    const text = happening({ training, last, twin: lastTwin, skips }, question);
+    const { training, last, lastTwin, skips, broken } = session;
+    const text = happening({ training, last, twin: lastTwin, skips, broken }, question);
     words.say(text, text.replace(/[\d.,e-]+/g, ""));
     transport.show(session.twinLosses.length, state.running);
-    redraw();
   }
 
   /** Let model and address follow the setting. */
@@ -214,17 +223,30 @@ function fillPlayground(root, model, life) {
     show();
   }
 
+  // A frame of the page trains for one slice, and for more of them until the next frame is due:
+  // between two slices the page answers what is pressed. A tab in the background has no frames.
+  const between = new MessageChannel();
   let frame = 0;
-  let waited = 0;
+  let frames = 0;
+  let due = 0;
+  function slice() {
+    if (!state.running) return;
+    trainSlice(state.session, Math.max(1, state.speed));
+    if (state.speed > 1 && performance.now() < due) between.port2.postMessage(null);
+  }
+  between.port1.onmessage = slice;
   function tick() {
-    waited += 1;
-    if (state.speed >= 1 || waited % SLOW_FRAMES === 0) {
-      trainSlice(state.session, Math.max(1, state.speed));
-      portraySome(state.session);
+    frames += 1;
+    due = performance.now() + FRAME_MS;
+    if (state.session.twinLosses.length >= MOST_STEPS) {
+      pause();
+      return;
     }
-    if (state.session.twinLosses.length >= MOST_STEPS) pause();
-    else frame = requestAnimationFrame(tick);
-    show();
+    frame = requestAnimationFrame(tick);
+    if (state.speed >= 1 || frames % SLOW_FRAMES === 0) slice();
+    if (portraySome(state.session)) pictures.portraits.redraw();
+    tellNews();
+    redrawCourse();
   }
   function run() {
     if (state.running) return;
@@ -237,7 +259,10 @@ function fillPlayground(root, model, life) {
     transport.show(state.session.twinLosses.length, false);
   }
 
-  life.add(() => cancelAnimationFrame(frame));
+  life.add(() => {
+    pause();
+    between.port1.close();
+  });
   watch(life, model, ["scene", "preset", "changes", "method", "seed"], () => {
     const asked = settingIn(model);
     if (JSON.stringify(asked) === JSON.stringify(state.setting)) return;

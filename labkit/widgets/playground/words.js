@@ -15,18 +15,19 @@ const ALIKE = 1.05; // a loss is as good as another up to this factor
  * @property {Report | null} last The step that was the last; null before the first.
  * @property {Report | null} twin That of the twin.
  * @property {number} skips In a row.
+ * @property {{ step: number, name: string } | null} broken
  */
 
 /**
  * @param {Both} both
  * @param {string} question of the scene
  */
-export function happening({ training, last, twin, skips }, question) {
+export function happening({ training, last, twin, skips, broken }, question) {
   if (!last || !twin) return `${question} Press Start.`;
   const { recipe } = training;
-  if (Number.isNaN(last.loss)) {
-    return `The loss is NaN, and so are the weights: no step can repair them. Reset, and change a \
-setting before the first step.`;
+  if (broken) {
+    return `Step ${broken.step} put inf or NaN into ${broken.name}. No later step can repair it: \
+reset, and change a setting before the first step.`;
   }
   if (last.skipped) return skippedWords(last, recipe.scaling, skips);
   const lost = lostLayer(last, twin);
