@@ -84,6 +84,13 @@ def test_a_bad_link_says_what_was_ignored(opened: Callable[..., Any]) -> None:
     assert page.locator(".pg-notice img").count() == 0
 
 
+def test_a_button_copies_the_link(opened: Callable[..., Any]) -> None:
+    page = opened("#scene=spirals&seed=4", permissions=["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy link").click()
+    page.get_by_role("button", name="Copied").wait_for()
+    assert page.evaluate("() => navigator.clipboard.readText()") == page.url
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_follows_the_colours_of_the_system(opened: Callable[..., Any], scheme: str) -> None:
     page = opened(color_scheme=scheme)

@@ -55,6 +55,7 @@ import { happening } from "./words.js";
 const SPEEDS = { fast: 1000, medium: 1, slow: 0.1 };
 const SLOW_FRAMES = 10;
 const FRAME_MS = 16;
+const COPIED_MS = 2000;
 
 /**
  * The recipe of a setting.
@@ -123,6 +124,7 @@ function fillPlayground(root, model, life) {
   const words = sentence(model);
   const pictures = picturesOf(state, life);
   const transport = transportOf(state, { run, pause, step, reset });
+  if (model.get("in_address")) transport.element.append(linkButton().element);
   const panel = knobs(setting, { change, begin });
   const guide = h("ol", { class: "pg-guide" });
   const notice = h("p", { class: "pg-notice", role: "status", hidden: !ignored.length });
@@ -307,6 +309,21 @@ function picturesOf(state, life) {
     },
   });
   return { spreads, course, portraits };
+}
+
+/** A button that copies the page's address, which holds the setting. */
+function linkButton() {
+  const control = button({ label: "Copy link", onPress: copy });
+  async function copy() {
+    try {
+      await navigator.clipboard.writeText(location.href);
+      control.setLabel("Copied");
+    } catch {
+      control.setLabel("The address above is the link");
+    }
+    setTimeout(() => control.setLabel("Copy link"), COPIED_MS);
+  }
+  return control;
 }
 
 /**
