@@ -93,9 +93,11 @@ def grade(arguments: Namespace) -> int:
             late = lateness(submissions, rules)
             marks = marks_of(rows, late, rules.percent, comments, rules.cap)
             notes = unused(comments, rows)
-            notes += (
-                notices(roster, [*dict.fromkeys(row.student for row in rows)]) if roster else []
-            )
+            if roster:
+                # with --student a notebook of another learner may wait for its grading
+                waiting = students if arguments.student else []
+                with_rows = [row.student for row in rows]
+                notes += notices(roster, [*dict.fromkeys([*with_rows, *waiting])])
             notes += (
                 implausible_times(submissions, datetime.fromisoformat(now()).timestamp())
                 if arguments.due
@@ -194,6 +196,11 @@ def _grade_class(
         for line in log.begin(seed):
             _print(line)
         others = _others(log, submissions, args.student) if args.student else []
+        if args.student:
+            graded = {args.student, *(row.student for row in others)}
+            students = dict.fromkeys(one.student for one in submissions)
+            if new := [student for student in students if student not in graded]:
+                _print(f"without a row until --changed grades them: {', '.join(new)}")
         if log.rows:
             _print(f"going on {origin}, after {len(log.rows)} notebooks")
         protect_memory()

@@ -47,6 +47,19 @@ def test_one_learner_is_graded_again_into_the_tables_of_the_class(
     assert grade(tmp_path, "--changed")["Max Maier", ID] == "8"
 
 
+def test_who_handed_in_since_the_last_grading_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hand_in(tmp_path, "Max Maier", WRONG)
+    grade(tmp_path, "--changed")
+    hand_in(tmp_path, "Zoë Ort", ADVANCE)
+    roster = put(tmp_path / "r.csv", "name\nMax Maier\nZoë Ort\n")
+    grade(tmp_path, "--student", "Max Maier", "--roster", str(roster))
+    said = capsys.readouterr().err
+    assert "without a row until --changed grades them: Zoë Ort" in said
+    assert "handed nothing in" not in said
+
+
 @pytest.mark.parametrize(
     ("name", "says"), [("Zoe", "the nearest name is"), ("Zoë Ort", "grade it with --changed first")]
 )
