@@ -66,10 +66,8 @@ def marks_of(
     words = by_row(comments, [row.student for row in rows])
     marks = []
     for row in rows:
-        days, word = (
-            late.get((row.student, row.notebook), 0),
-            words.get((row.student, row.exercise)),
-        )
+        days = late.get((row.student, row.notebook), 0)
+        word = words.get((row.student, row.exercise))
         earned = round(row.points * (1 - min(100.0, cap, days * percent) / 100), 2)
         points = word.points if word is not None and word.points is not None else earned
         marks.append(Mark(row, points, days, word))
@@ -245,13 +243,11 @@ def read_roster(path: Path) -> Roster:
     """
     lines = tuple(read_table(path))
     columns = {name.strip() for name in lines[0]} if lines else set()
-    kind = (
-        "canvas"
-        if {"Student", "ID"} <= columns
-        else "moodle"
-        if {"Identifier", "Grade"} <= columns
-        else "plain"
-    )
+    kind = "plain"
+    if {"Student", "ID"} <= columns:
+        kind = "canvas"
+    elif {"Identifier", "Grade"} <= columns:
+        kind = "moodle"
     roster = Roster(lines, kind)
     if not roster.learners():
         raise ValueError(

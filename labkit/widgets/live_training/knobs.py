@@ -144,27 +144,52 @@ def describe(knobs: Knobs) -> str:
     >>> describe(Knobs(autocast=True, scaling=Scaling.DYNAMIC, log2_lr=2))
     'FP16 by autocast with dynamic scaling and 4 times the learning rate'
     """
-    emulated, converted = knobs.format != "FP32", knobs.format != "FP32" and not knobs.autocast
-    static_scale = f"a static scale of 2^{knobs.log2_scale}"
-    has = {Scaling.OFF: [], Scaling.STATIC: [static_scale], Scaling.DYNAMIC: ["dynamic scaling"]}[
-        knobs.scaling
-    ]
-    an = "an" if knobs.format == "FP16" else "a"
-    has += [f"{an} {knobs.format} optimizer"] * (converted and knobs.masters == "none")
-    has += [f"norms in {knobs.format}"] * (converted and not knobs.norms_fp32)
-    forgets = converted and knobs.masters == "forgotten"
-    has += [f"{knobs.given.rounding.value} rounding"] * (
-        forgets and knobs.given.rounding is not WeightRounding.NEAREST
-    )
-    has += [f"{_multiplied(knobs)} operands"] if _multiplied(knobs) and not emulated else []
-    has += [f"sums of {_sums(knobs.accumulator)}"] * (emulated and knobs.accumulator != "FP32")
-    has += [f"{_times(knobs.log2_lr)} the learning rate"] * (knobs.log2_lr != 0)
-    has += [] if knobs.epsilon is None else [f"epsilon {epsilon_text(knobs.epsilon)}"]
-    lacks = ["scaling"] * (knobs.scaling is Scaling.OFF and knobs.format not in ("FP32", "BF16"))
-    lacks += ["master weights"] * (converted and knobs.masters == "forgotten")
-    said = knobs.format + " by autocast" * (knobs.autocast and emulated)
-    said += f" with {_joined(has, 'and')}" * bool(has)
-    return said + ("," * bool(has) + f" without {_joined(lacks, 'or')}") * bool(lacks)
+    emulated = knobs.format != "FP32"
+    said = f"{knobs.format} by autocast" if knobs.autocast and emulated else knobs.format
+    if has := _features(knobs):
+        said += f" with {_joined(has, 'and')}"
+    if lacks := _missing(knobs):
+        said += f"{',' if has else ''} without {_joined(lacks, 'or')}"
+    return said
+
+
+def _features(knobs: Knobs) -> list[str]:
+    """Return in words what a run has that plain FP32 has not."""
+    emulated = knobs.format != "FP32"
+    converted = emulated and not knobs.autocast
+    has = []
+    if knobs.scaling is Scaling.STATIC:
+        has.append(f"a static scale of 2^{knobs.log2_scale}")
+    if knobs.scaling is Scaling.DYNAMIC:
+        has.append("dynamic scaling")
+    if converted and knobs.masters == "none":
+        an = "an" if knobs.format == "FP16" else "a"
+        has.append(f"{an} {knobs.format} optimizer")
+    if converted and not knobs.norms_fp32:
+        has.append(f"norms in {knobs.format}")
+    rounding = knobs.given.rounding
+    if converted and knobs.masters == "forgotten" and rounding is not WeightRounding.NEAREST:
+        has.append(f"{rounding.value} rounding")
+    if not emulated and _multiplied(knobs):
+        has.append(f"{_multiplied(knobs)} operands")
+    if emulated and knobs.accumulator != "FP32":
+        has.append(f"sums of {_sums(knobs.accumulator)}")
+    if knobs.log2_lr:
+        has.append(f"{_times(knobs.log2_lr)} the learning rate")
+    if knobs.epsilon is not None:
+        has.append(f"epsilon {epsilon_text(knobs.epsilon)}")
+    return has
+
+
+def _missing(knobs: Knobs) -> list[str]:
+    """Return in words what a run lacks that its format needs."""
+    lacks = []
+    if knobs.scaling is Scaling.OFF and knobs.format not in ("FP32", "BF16"):
+        lacks.append("scaling")
+    converted = knobs.format != "FP32" and not knobs.autocast
+    if converted and knobs.masters == "forgotten":
+        lacks.append("master weights")
+    return lacks
 
 
 def _multiplied(knobs: Knobs) -> str:

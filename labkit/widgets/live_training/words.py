@@ -272,7 +272,7 @@ def static_training(forked_run: ForkedRun, *, why: str = "") -> Figure:
     panels = [
         Panel("Loss of each batch, log scale", "loss", [fp32, *curves(lambda step: step.loss)]),
         Panel(
-            "Loss scale" + f"; {skipped} skipped ×" * bool(skipped),
+            f"Loss scale; {skipped} skipped ×" if skipped else "Loss scale",
             "scale",
             curves(lambda step: math.log2(step.scale)),
         ),
