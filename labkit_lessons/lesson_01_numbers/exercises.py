@@ -444,7 +444,9 @@ def _many_steps(random: Random, starts: Sequence[float], ends: Sequence[float]) 
         sign = 1 << exponent_bits + significand_bits
         infinity = sign - 2**significand_bits
         for start, end in zip(starts, ends, strict=True):
-            place = int(start * infinity) + random.randrange(-99, 99) * (abs(start) not in (0, 1))
+            beside = random.randrange(-99, 99)
+            exactly = abs(start) in (0, 1)
+            place = int(start * infinity) + (0 if exactly else beside)
             code = place if place >= 0 else sign - place
             steps = int(end * infinity) - place
             cases.append((code, exponent_bits, significand_bits, steps))
