@@ -84,6 +84,15 @@ def test_a_bad_link_says_what_was_ignored(opened: Callable[..., Any]) -> None:
     assert page.locator(".pg-notice img").count() == 0
 
 
+def test_a_link_in_the_open_page_takes_its_setting(opened: Callable[..., Any]) -> None:
+    page = opened("#scene=moon")
+    page.evaluate("() => { location.hash = '#scene=spirals&recipe=O1&seed=8'; }")
+    page.locator(".pg-notice").wait_for(state="hidden")
+    assert page.get_by_label("problem").input_value() == "spirals"
+    assert page.get_by_label("recipe").input_value() == "O1"
+    assert page.get_by_label("seed").last.input_value() == "8"
+
+
 def test_a_button_copies_the_link(opened: Callable[..., Any]) -> None:
     page = opened("#scene=spirals&seed=4", permissions=["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy link").click()

@@ -127,8 +127,8 @@ function fillPlayground(root, model, life) {
   if (model.get("in_address")) transport.element.append(linkButton().element);
   const panel = knobs(setting, { change, begin });
   const guide = h("ol", { class: "pg-guide" });
-  const notice = h("p", { class: "pg-notice", role: "status", hidden: !ignored.length });
-  notice.textContent = `Ignored in this page's address: ${ignored.join("; ")}.`;
+  const notice = h("p", { class: "pg-notice", role: "status" });
+  tellIgnored(ignored);
   root.append(
     h("div", { class: "lk-head pg-head" }, transport.element),
     notice,
@@ -141,6 +141,12 @@ function fillPlayground(root, model, life) {
       h("div", { class: "pg-course" }, pictures.course.element, pictures.portraits.element),
     ),
   );
+
+  /** @param {readonly string[]} parts of the address */
+  function tellIgnored(parts) {
+    notice.hidden = !parts.length;
+    notice.textContent = `Ignored in this page's address: ${parts.join("; ")}.`;
+  }
 
   function redraw() {
     if (!pictures) return;
@@ -265,15 +271,31 @@ function fillPlayground(root, model, life) {
     pause();
     between.port1.close();
   });
-  watch(life, model, ["scene", "preset", "changes", "method", "seed"], () => {
-    const asked = settingIn(model);
+  /**
+   * Take a setting from outside: a new scene or seed begins again, anything else goes on.
+   *
+   * @param {Setting} asked
+   */
+  function take(asked) {
     if (JSON.stringify(asked) === JSON.stringify(state.setting)) return;
     const elsewhere = asked.scene !== state.setting.scene || asked.seed !== state.setting.seed;
-    if (!elsewhere) return change(asked);
+    if (!elsewhere) {
+      change(asked);
+      return;
+    }
     state.setting = asked;
     transport.setSeed(asked.seed);
     panel.show(asked);
     reset();
+  }
+  watch(life, model, ["scene", "preset", "changes", "method", "seed"], () => {
+    take(settingIn(model));
+  });
+  life.listen(window, "hashchange", () => {
+    if (!model.get("in_address")) return;
+    const found = readAddress(location.hash.slice(1));
+    tellIgnored(found.ignored);
+    take(found.setting);
   });
   showGuide();
   show();
