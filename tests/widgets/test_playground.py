@@ -53,6 +53,9 @@ def test_zones_are_those_of_the_underflow_histogram(js: Scripts) -> None:
         ("optimizer.rate=fast", "optimizer.rate: expected a number above 0"),
         ("optimizer.colour=red", "optimizer.colour: there is no such setting"),
         ("colour=red", "colour: there is no such part of a recipe"),
+        ("constructor=1", "constructor: there is no such part of a recipe"),
+        ("recipe=__proto__", "recipe: expected one of FP32"),
+        ("%%%=%", "%%%: there is no such part of a recipe"),
     ],
 )
 def test_a_bad_address_says_what_was_ignored(js: Scripts, address: str, told: str) -> None:

@@ -104,6 +104,8 @@ const WHOLE_RANGES = { log2_scale: [-10, 30], growth_interval: [1, 100000] };
 export function faultIn(field, value) {
   const name = /** @type {keyof Recipe} */ (field);
   const written = JSON.stringify(value);
+  // An object has more properties than its own: constructor, for one.
+  if (!Object.hasOwn(FP32_RECIPE, field)) return `${field}: there is no such part of a recipe`;
   if (FORMAT_FIELDS.includes(name)) {
     if (typeof value === "string" && formatNamed(value)) return "";
     return `${field}: expected FP32, FP16, BF16, E4M3, E5M2 or one such as e5m10, got ${written}`;

@@ -403,7 +403,8 @@ function transportOf(state, does) {
      */
     show(steps, running) {
       start.setLabel(running ? "Pause" : "Start");
-      count.textContent = `step ${steps.toLocaleString("en-US")}`;
+      const end = steps < MOST_STEPS ? "" : ", the last: Reset begins again";
+      count.textContent = `step ${steps.toLocaleString("en-US")}${end}`;
     },
   };
 }
