@@ -81,7 +81,7 @@ def test_the_networks_paint_side_by_side(trained):
         shades = canvas.evaluate(
             "(canvas) => new Set(canvas.getContext('2d').getImageData(0, 0, 32, 32).data).size"
         )
-        assert shades > 5
+        assert shades >= 3
 
 
 def test_a_click_goes_back_and_leaves_a_ghost(trained):
@@ -98,7 +98,7 @@ def test_enter_goes_back_to_where_the_arrow_keys_point(trained):
     page = trained.page
     before = trained.python("len(live.history)")
     page.locator(".lt-curves canvas").focus()
-    for key in ("Home", "ArrowRight", "Enter"):
+    for key in ("Home", *["ArrowRight"] * 8, "Enter"):
         page.keyboard.press(key)
     trained.until(f"0 < len(live.history) < {before}")
 
