@@ -159,6 +159,7 @@ export function button({ label, title, kind, onPress }) {
  * @typedef {object} Player
  * @property {HTMLButtonElement} element
  * @property {boolean} playing
+ * @property {() => void} start
  * @property {() => void} stop
  */
 
@@ -198,6 +199,7 @@ export function player({ title, pace, advance, life }) {
     get playing() {
       return timer > 0;
     },
+    start,
     stop,
   };
 }

@@ -79,7 +79,7 @@ export function playRecord(store, root, parts, life, switchOn) {
     state = variant?.state ?? content;
     // From the end there is nothing to see: it goes on from the switch.
     show(variant && shown === total ? variant.origin : shown);
-    if (variant && !play.playing) play.element.click();
+    if (variant && !play.playing) play.start();
   }
 
   const play = player({ title: "play the recorded run", pace: FRAME_MS, advance, life });

@@ -2,7 +2,6 @@
 
 import { levelIn, stairs } from "../base/plot.js";
 
-/** @import { Pen } from "../base/canvas.js" */
 /** @import { Panel, ScaleWindow, StepPlot } from "../base/plot.js" */
 /** @import { Palette } from "../base/theme.js" */
 
@@ -111,8 +110,9 @@ function imageOf(rows, scales, total, tint) {
  * @param {readonly MapRow[]} rows
  * @param {readonly number[]} scales log2 of each, from the foot of the panel to its top
  * @param {readonly [low: number, high: number]} range of the panel
+ * @param {number} until the last step that is on show
  */
-export function drawMap(plot, panel, rows, scales, range) {
+export function drawMap(plot, panel, rows, scales, range, until) {
   if (!rows.length) return;
   const { pen, tint, total, x } = plot;
   const y = levelIn(panel, range);
@@ -121,21 +121,12 @@ export function drawMap(plot, panel, rows, scales, range) {
   const top = y(scales[scales.length - 1] + 0.5);
   const bottom = y(scales[0] - 0.5);
   pen.save();
-  clipTo(pen, plot, panel);
+  pen.beginPath();
+  pen.rect(plot.left, panel.top, x(until + 0.5) - plot.left, panel.height);
+  pen.clip();
   pen.imageSmoothingEnabled = false;
   pen.drawImage(image, left, top, x(total + 0.5) - left, bottom - top);
   pen.restore();
-}
-
-/**
- * @param {Pen} pen
- * @param {StepPlot} plot
- * @param {Panel} panel
- */
-function clipTo(pen, { left, end }, { top, height }) {
-  pen.beginPath();
-  pen.rect(left, top, end - left, height);
-  pen.clip();
 }
 
 /**

@@ -488,13 +488,13 @@ function marksOf({ curves, scene }) {
 }
 
 /**
- * The measured steps that are on show: a page shows those of its run on record as it plays.
+ * The last step whose map is on show: a page shows that of its run on record as it plays.
  *
  * @param {Scene<RunState, RunPoints>} scene
  */
-function mapOnShow({ state, points, onPage }) {
-  if (!state.recorded) return points.map;
-  return onPage ? points.map.filter(({ step }) => step <= (state.step || state.total)) : [];
+function mapUntil({ state, onPage }) {
+  if (!state.recorded) return state.total;
+  return onPage ? state.step || state.total : 0;
 }
 
 const MAP_TITLE_ROOM = 380; // pixels of the title, and of the count of skipped steps beside it
@@ -507,14 +507,16 @@ function drawScale(plot) {
   const panel = plot.place.scale;
   const next = wish ?? state.scale;
   const scales = curves.map(({ rows }) => rows.map(({ scale }) => Math.log2(scale)));
-  const map = mapOnShow(scene);
+  const until = mapUntil(scene);
+  const map = until ? scene.points.map : [];
   const mapped = state.map.log2_scales;
   const all = [...scales.flat(), next];
   const { y, ticks, range } = scaleAxis(panel, map.length ? [...all, ...mapped] : all);
-  drawMap(plot, panel, map, mapped, range);
+  drawMap(plot, panel, map, mapped, range, until);
   const roomy = plot.end - plot.left > MAP_TITLE_ROOM;
   inkFrame(plot, panel, map.length && roomy ? MAP_TITLE : "Loss scale", ticks, y);
-  for (const edge of windowEdges(plot, map, mapped, y)) {
+  const measured = map.filter(({ step }) => step <= until);
+  for (const edge of windowEdges(plot, measured, mapped, y)) {
     inkLine(plot, edge, tint.ink2, 1, { dash: [3, 3] });
   }
   for (const rows of scene.points.ghosts) {
