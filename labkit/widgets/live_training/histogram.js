@@ -180,7 +180,7 @@ export function gradientHistogram(store, life, tint, handle) {
     picture.drawNow();
   }
   const parts = [head, picture.element, words, panel.element];
-  return { element: h("div", { class: "lt-gradients" }, ...parts), show };
+  return { element: h("div", { class: "lt-gradients run-trains" }, ...parts), show };
 }
 
 /**

@@ -58,7 +58,7 @@ function layout(store, parts, life, root) {
     ),
     parts.notice,
     parts.words.element,
-    h("div", { class: "lt-panels" }, curves, beside),
+    h("div", { class: "lt-panels run-panels" }, curves, beside),
     rule,
     parts.place.element,
   );

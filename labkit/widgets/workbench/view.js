@@ -63,14 +63,14 @@ function layout(store, parts, _, root) {
   const memory = memoryBars(workbenchOffers(store).categories);
   const take = takeAlong(store);
   // Beside the picture, so that a knob is turned and the curve watched at the same time.
-  const turned = h("div", {}, knobGroups(knobs), fork.element, parts.notice);
+  const turned = h("div", { class: "run-trains" }, knobGroups(knobs), fork.element, parts.notice);
   const lines = h("pre", { class: "wb-lines", tabindex: "0" });
   const title = h("summary", { text: "The same in plain torch" });
   root.append(
     parts.head,
     h("div", { class: "lk-row wb-choices" }, task.element, recipe.element, ...buttons.elements),
     parts.words.element,
-    h("div", { class: "wb-panels" }, parts.picture.element, turned),
+    h("div", { class: "wb-panels run-panels" }, parts.picture.element, turned),
     parts.place.element,
     memory.element,
     take.element,
