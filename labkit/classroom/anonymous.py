@@ -1,11 +1,12 @@
-"""Anonymised export of a graded class: a table, pages and notebooks without names and paths, and the key beside them.
+"""Anonymised export of a graded class: a table, pages and notebooks without names, and the key beside them.
 
-Each learner gets a number in random order, which a later export into the same folder keeps. In texts the learner's own
-name, the full names of all others, e-mail addresses and paths of home folders are replaced. In code that is done in
-comments and strings only, so that a learner called Max keeps `max`. Outputs and metadata are left out.
+Each learner gets a number in random order, which a later export into the same folder keeps. In texts
+the learner's own name, the full names of all others, e-mail addresses and paths of home folders are
+replaced. In code that is done in comments and strings only, so that a learner called Max keeps `max`.
+Outputs and metadata are left out.
 
-A name may be a word of the lessons too, as that of Ann Small is. It stays where it is written as there: in the
-lab's own sentences a pseudonym would tell whose name it is.
+A name may be a word of the lessons too, as that of Ann Small is. It stays where it is written as there:
+in the lab's own sentences a pseudonym would tell whose name it is.
 
 Invariant: the folder has no other name that is in the key, and the key is not in the folder.
 """

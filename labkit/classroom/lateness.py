@@ -57,7 +57,7 @@ def extensions_in(roster: Roster, students: Sequence[str]) -> dict[str, Extensio
     """Return the extensions of these learners, from the columns `due` and `late_days` of the roster.
 
     Raises:
-        ValueError: a cell is no date, or no whole number of days; the message names the learner.
+        ValueError: A cell is neither a date nor a whole number of days; the message names the learner.
     """
     found: dict[str, Extension] = {}
     for student, lines in roster.assigned(students).items():

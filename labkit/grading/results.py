@@ -120,7 +120,7 @@ class GradingLog:
             self.settings["seed"] = seed
 
     def begin(self, seed: int) -> list[str]:
-        """Read the earlier rows, and write the log anew without damaged lines.
+        """Read the earlier rows, and rewrite the log without damaged lines.
 
         Returns:
             A sentence for each reason why earlier rows are graded again.

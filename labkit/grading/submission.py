@@ -30,7 +30,8 @@ BLACKBOARD = re.compile(
     r"(?P<heads>.+)_attempt_\d{4}(?:-\d\d){5}(?:_(?P<file>.+)|\.txt)?", re.IGNORECASE
 )
 NOTEBOOKS = (".ipynb", ".ipynb.txt", ".ipynb.json")  # browsers add the second suffix
-# Tables and logs, which lie beside hand-ins and are nobody's; unless the school's system named them.
+# Tables and logs that are beside hand-ins. They belong to no learner, unless the school's system
+# named them after one.
 NOBODYS = (".csv", ".tsv", ".jsonl", ".log", ".ini", ".db", ".lock", ".part", ".kept")
 _SUFFIX = re.compile(r"(?:\.tar)?\.\w{1,8}$")
 GENERATOR = (
