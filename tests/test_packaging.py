@@ -5,6 +5,7 @@ And no file may know on whose machine, or from which registry, it was written.
 """
 
 import fnmatch
+import json
 import os
 import re
 import shutil
@@ -290,3 +291,8 @@ def test_no_text_says_to_install_another_project_of_the_import_s_name():
     assert PROJECT["name"] == DISTRIBUTION == "fp16-lab"
     found = {name for name, text in texts().items() if OTHER_PROJECT.search(text)}
     assert found - {"tests/test_packaging.py"} == set()
+
+
+def test_package_json_leaves_the_scripts_of_the_environment_alone() -> None:
+    """Node takes a "type" for all scripts below it: JupyterLab's own in .venv, which are no modules, would fail."""
+    assert "type" not in json.loads((ROOT / "package.json").read_text(encoding="utf-8"))
