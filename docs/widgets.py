@@ -158,6 +158,12 @@ WIDGETS = (
         'gains_figure("A100")',
     ),
     Widget(
+        "generations_figure",
+        "03_tensor_cores",
+        "How much faster four trainings became in 16 bits, on a card of each generation.",
+        "generations_figure()",
+    ),
+    Widget(
         "UnderflowHistogram",
         "06_loss_scaling",
         "The gradients of a real step, and what FP16 loses at each scale.",

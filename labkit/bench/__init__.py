@@ -11,12 +11,12 @@ from labkit.bench.cases import (
     linear_gemms,
     sweeps,
 )
-from labkit.bench.published import Published, cards, data_sheet, gains, published
 from labkit.bench.record import GemmRecord, from_json, measure
 from labkit.bench.ring import ring_table
-from labkit.bench.roofline import Roofline, roofline
+from labkit.bench.roofline import Roofline, data_sheet, roofline
 from labkit.bench.timing import GemmRun, run_case, run_cases
 from labkit.machine.device import GENERATIONS, DeviceReport, device_report
+from labkit.machine.published import Published, cards, gains, published
 
 __all__ = [
     "GENERATIONS",

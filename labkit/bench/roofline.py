@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 from labkit.bench.cases import Case, ElementwiseCase, GemmCase, intensity
 from labkit.bench.timing import GemmRun
-from labkit.formats import Format
+from labkit.formats import FORMATS, Format
+from labkit.machine.published import published
 
 
 @dataclass(frozen=True)
@@ -93,3 +94,18 @@ def roofline(runs: Iterable[GemmRun]) -> Roofline:
         speed = run.case.flops / run.seconds
         peaks[run.case.format] = max(speed, peaks.get(run.case.format, 0.0))
     return Roofline(max(run.case.bytes / run.seconds for run in copies), peaks)
+
+
+def data_sheet(card: str) -> Roofline | None:
+    """Return a card's ceilings by its data sheet, or None without a bandwidth or an FP16 peak.
+
+    >>> roof = data_sheet("V100")
+    >>> roof.peak(FORMATS["FP16"]) / roof.peak(FORMATS["FP32"]) > 7.9
+    True
+    """
+    rows = published("data sheet", card)
+    bandwidth = [row.value * 1e9 for row in rows if row.format == "memory"]
+    peaks = {FORMATS[row.format]: row.value * 1e12 for row in rows if row.format in FORMATS}
+    if not bandwidth or FORMATS["FP16"] not in peaks:
+        return None
+    return Roofline(bandwidth[0], peaks)

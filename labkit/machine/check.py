@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from labkit.findings import CheckReport, Finding, Status
 from labkit.machine import resources
 from labkit.machine.front_end import extension_folders, front_end, host, server_prefix
+from labkit.machine.published import card_named, published
 from labkit.records import data_folder
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def check_machine(folder: Path | str = ".") -> CheckReport:
         ),
         ("device", lambda: [device()]),
         ("good for", lambda: [good_for(*device_facts())]),
+        ("formats", lambda: published_speeds(device_facts()[0])),
         ("threads", lambda: [threads()]),
         ("memory", lambda: [memory(resources.available_memory(), resources.container_memory())]),
         (
@@ -277,6 +279,46 @@ def good_for(report: DeviceReport, mps: bool = False) -> Finding:
     elif report.tensor_cores:
         what = f"every lesson, live, with {', '.join(report.tensor_cores)} on Tensor Cores"
     return Finding("good for", Status.OK, what)
+
+
+def published_speeds(report: DeviceReport) -> list[Finding]:
+    """Say which 16-bit formats others measured to be fast, no faster, or slower than FP32 on this very card.
+
+    Returns:
+        One finding, or [] for a card of which no product was published.
+
+    >>> from labkit.machine.device import DeviceReport
+    >>> card = DeviceReport("cuda", "NVIDIA GeForce RTX 2080 Ti", 11 * 2**30, 68, (7, 5))
+    >>> print(published_speeds(card)[0].what.split("; ")[0])
+    large products on a card of this name, as others published: FP16 4.5 times as fast as FP32
+    """
+    card = card_named(report.name)
+    if card is None:
+        return []
+    speeds = []
+    sources = []
+    for row in published("product", card):
+        if row.format in ("FP16", "BF16") and row.reference == "FP32" and row.ratio is not None:
+            speeds.append(_speed(row.format, row.ratio, report))
+            sources.append(row.source)
+    if not speeds:
+        return []
+    what = "large products on a card of this name, as others published: "
+    what += "; ".join(dict.fromkeys(speeds))
+    what += f". Source: {sources[0]}"
+    return [Finding("formats", Status.OK, what)]
+
+
+def _speed(format: str, ratio: float, report: DeviceReport) -> str:
+    """Return a published ratio in words; BF16 is emulated on NVIDIA's cards before compute capability 8.0."""
+    if ratio >= 1.2:
+        return f"{format} {ratio:.2g} times as fast as FP32"
+    if ratio > 0.9:
+        return f"{format} no faster than FP32"
+    slower = f"{format} slower than FP32, which takes {ratio:.2g} of its time"
+    if format == "BF16" and report.capability is not None and report.capability < (8, 0):
+        return f"{slower}: this card emulates BF16"
+    return slower
 
 
 def threads() -> Finding:

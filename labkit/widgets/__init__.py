@@ -22,7 +22,7 @@ from labkit.widgets.pulse.widget import Pulse, pulse
 from labkit.widgets.quiz.widget import Quiz, quiz
 from labkit.widgets.results.gemm import recorded_gemm, roofline_figure, sweep_figure, sweep_sentence
 from labkit.widgets.results.pictures import pictures_figure, pictures_sentence
-from labkit.widgets.results.published import gains_figure
+from labkit.widgets.results.published import gains_figure, generations_figure
 from labkit.widgets.results.recipe_table import RecipeTable, recipe_table
 from labkit.widgets.results.scale_map import scale_map_figure, scale_map_sentence
 from labkit.widgets.results.trainings import (
@@ -74,6 +74,7 @@ __all__ = [
     "Workbench",
     "Workers",
     "gains_figure",
+    "generations_figure",
     "measure_trace",
     "memory_bars",
     "pictures_figure",

@@ -2,6 +2,7 @@
 
 import csv
 import re
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -12,14 +13,15 @@ from labkit.bench import (
     GemmCase,
     GemmRun,
     Roofline,
+    cards,
     data_sheet,
     gains,
     published,
     roofline,
 )
 from labkit.bench.cases import intensity
-from labkit.bench.published import KINDS, cards
 from labkit.formats import FP16, FP32, FP64
+from labkit.machine.published import KINDS
 
 
 def timed(case, seconds):
@@ -106,13 +108,23 @@ def test_no_product_beats_its_card_s_data_sheet():
             ), row
 
 
+@pytest.mark.parametrize(
+    ("format", "intensity"),
+    [("FP32", 2 / 12), ("FP16", 2 / 6), ("FP8", 2 / 4), ("NVFP4", 2 / 3.125)],
+)
+def test_intensity_counts_the_bytes_of_the_format(format, intensity):
+    """In a product of one number by one number, both operands and the result move; 8 and 4 bits give 16."""
+    row = replace(published("product")[0], format=format, m=1, n=1, k=1)
+    assert row.intensity == pytest.approx(intensity)
+
+
 def test_gains_name_what_was_compared_and_what_is_not_there_is_answered_with_what_is(
     tmp_path, monkeypatch
 ):
     assert set(gains("training", "V100")) == {"FP32"}, "a V100 has no TF32"
-    assert set(gains("training", "A100")) == {"FP32", "TF32"}
+    assert set(gains("training", "A100")) == {"FP32", "TF32", "FP32 or TF32"}
     assert gains("training", "T4") == {}
-    with pytest.raises(ValueError, match=r"expected a card of P100, GTX 1080 Ti, T4.*got 'V1000'"):
+    with pytest.raises(ValueError, match=r"expected a card of GTX 1660 Ti, .*P100.*got 'V1000'"):
         published(card="V1000")
     with pytest.raises(ValueError, match=r"expected a kind of .*got 'products'"):
         published("products")

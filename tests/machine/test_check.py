@@ -186,6 +186,44 @@ PASCAL = DeviceReport("cuda", "GTX 1080", 8 * GIB, 20, (6, 1))
 CPU = DeviceReport("cpu", "Some CPU", 0, 2)
 
 
+def published_speeds(name, capability):
+    """Return what the check says of a card's published speeds; "" if it says nothing."""
+    findings = check.published_speeds(DeviceReport("cuda", name, 8 * GIB, 20, capability))
+    return " ".join(finding.what for finding in findings)
+
+
+def test_published_speeds_of_a_fast_card_have_a_source():
+    says = published_speeds("NVIDIA H200", (9, 0))
+    assert "FP16 15 times as fast as FP32" in says
+    assert "zzc0721/torch-performance-test-data/database.md" in says
+
+
+def test_published_speeds_say_where_fp16_is_slower():
+    assert "FP16 slower than FP32" in published_speeds("NVIDIA GeForce GTX 1660 Ti", (7, 5))
+
+
+def test_published_speeds_say_where_bf16_is_emulated():
+    says = published_speeds("NVIDIA GeForce RTX 2080 Ti", (7, 5))
+    assert "FP16 4.5 times as fast" in says
+    assert "this card emulates BF16" in says
+
+
+@pytest.mark.parametrize(
+    "name", ["NVIDIA GeForce RTX 3080 Ti", "NVIDIA GeForce RTX 4060 Laptop GPU", "Imaginary 9000"]
+)
+def test_published_speeds_of_another_card_are_not_given(name):
+    assert published_speeds(name, (8, 6)) == ""
+
+
+def test_a_card_without_its_name_in_the_source_is_not_found():
+    assert published_speeds("NVIDIA RTX PRO 4000 Blackwell", (12, 0)) == ""
+
+
+def test_published_speeds_of_a_cpu_are_those_of_its_model():
+    report = DeviceReport("cpu", "Intel(R) Xeon(R) Gold 6459C", 0, 32)
+    assert "BF16 5.8 times as fast" in check.published_speeds(report)[0].what
+
+
 def test_what_a_machine_is_good_for():
     for report, mps, says in (
         (T4, False, "only fast 16-bit format"),

@@ -225,6 +225,21 @@ def test_without_a_gpu_on_record_a_panel_shows_what_is_published_of_the_chosen_c
         widgets.gains_figure("A1000")
 
 
+def test_generations_figure_names_the_first_and_last_gain():
+    words = " ".join(widgets.generations_figure().get_supxlabel().split())
+    assert "ResNet-50 2.26 to 1.04" in words
+    assert "BERT-large 4.75 to 1.86" in words
+
+
+def test_generations_figure_warns_that_the_reference_may_be_tf32():
+    assert "may be TF32" in widgets.generations_figure().get_supxlabel()
+
+
+def test_gains_figure_says_that_fp16_was_not_compared():
+    figure = widgets.gains_figure("GB200")
+    assert "no speed of FP16" in figure.axes[0].texts[0].get_text()
+
+
 RECIPES = ("FP32", "FP16", "FP16 static too high")
 RECORDS = [recorded("segmentation", recipe, seed) for recipe in RECIPES for seed in (0, 1)]
 
@@ -541,6 +556,7 @@ FIGURES = {
     "alignment": lambda: sweep_figure("alignment"),
     "layers": lambda: sweep_figure("layers"),
     "published": widgets.gains_figure,
+    "generations": widgets.generations_figure,
     "sums": sum_errors_figure,
     "underflow": every_fate,
     "presets": lambda: (

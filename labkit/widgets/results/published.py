@@ -31,9 +31,32 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CARD = "A100"
-COLOURS = {**FORMAT_COLOURS, "FP64": QUIET, "TF32": "#767676"}
+EIGHT_BITS = FORMAT_COLOURS["E4M3"]
+COLOURS = {
+    **FORMAT_COLOURS,
+    "FP64": QUIET,
+    "TF32": "#767676",
+    "FP8": EIGHT_BITS,
+    "MXFP8": EIGHT_BITS,
+    "NVFP4": EIGHT_BITS,
+}
 MARK: dict[str, Any] = {"marker": "H", "mfc": "none", "ls": "none", "ms": 6, "mew": 1.2}
 PROMISED: dict[str, Any] = {"ls": ":", "lw": 1.3}
+# One benchmark ran the same four trainings on a card of each generation, from Volta (2017) to Blackwell (2024).
+GENERATIONS = {
+    "V100": "Volta",
+    "Quadro RTX 8000": "Turing",
+    "A100": "Ampere",
+    "RTX 6000 Ada": "Ada",
+    "GH200": "Hopper",
+    "B200": "Blackwell",
+}
+TRAININGS = {
+    "resnet50": ("ResNet-50", "o"),
+    "bert_base_squad": ("BERT-base", "s"),
+    "bert_large_squad": ("BERT-large", "D"),
+    "gnmt": ("GNMT", "^"),
+}
 SWEPT = (1024, 10240)  # the sides of which a row that gives none took the best
 
 
@@ -70,6 +93,11 @@ def gains_figure(card: str = CARD) -> Figure:
     ]
     shown = new_figure(9, 1.6 + 0.55 * len(told), layout="constrained")
     axes = shown.subplots()
+    if not told:
+        words = f"Of the {card} no speed of FP16 beside another format was published."
+        axes.set_axis_off()
+        axes.text(0.5, 0.5, words, ha="center", color=QUIET)
+        return described(shown, words)
     axes.spines[["top", "right"]].set_visible(False)
     for row, (_, _, ratios) in enumerate(told):
         spread = np.linspace(-0.25, 0.25, 7)[np.arange(len(ratios)) % 7]
@@ -101,6 +129,57 @@ def gains_figure(card: str = CARD) -> Figure:
     words = gains_sentence(card)
     shown.supxlabel(wrapped(words, 115), fontsize=9.5)
     return described(shown, words)
+
+
+@on_any_page
+def generations_figure() -> Figure:
+    """Draw how many times as fast four trainings were in FP16, on a card of each generation since Volta.
+
+    The reference is FP32 on the first two. Later cards have TF32, and the source does not say whether their FP32 runs
+    used it; these marks are hollow.
+    """
+    shown = new_figure(9, 4.2, layout="constrained")
+    axes = shown.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    places = {card: place for place, card in enumerate(GENERATIONS)}
+    ends: dict[str, tuple[float, float]] = {}
+    for workload, (name, mark) in TRAININGS.items():
+        rows = generation_rows(workload)
+        ratios = [row.ratio for row in rows if row.ratio is not None]
+        ends[name] = (ratios[0], ratios[-1])
+        xs = [places[row.card] for row in rows]
+        axes.plot(xs, ratios, color=COLOURS["FP16"], lw=0.8, ls=":")
+        for x, row, ratio in zip(xs, rows, ratios, strict=True):
+            face = COLOURS["FP16"] if row.reference == "FP32" else "none"
+            axes.plot([x], [ratio], color=COLOURS["FP16"], marker=mark, mfc=face, ls="none", ms=7)
+        axes.text(places["V100"] - 0.12, ratios[0], name, ha="right", va="center", fontsize=9)
+    axes.axhline(1, color=QUIET, lw=0.8)
+    axes.set_xlim(-1, len(places) - 0.6)
+    axes.set_ylim(0.8, None)
+    axes.set_xticks(range(len(places)), [f"{card}\n{name}" for card, name in GENERATIONS.items()])
+    axes.set(ylabel="times as fast in FP16")
+    axes.set_title(
+        "Published by others: training in FP16. Filled: over FP32; hollow: over FP32 or TF32",
+        fontsize=9,
+        loc="left",
+    )
+    parts = [f"{name} {first:.2f} to {last:.2f}" for name, (first, last) in ends.items()]
+    words = (
+        f"How many times as fast training is in FP16, from the V100 to the B200: {', '.join(parts)}. "
+        "The reference of the hollow marks may be TF32, which is itself faster than FP32."
+    )
+    shown.supxlabel(wrapped(words, 115), fontsize=9.5)
+    return described(shown, words)
+
+
+def generation_rows(workload: str) -> list[Published]:
+    """Return the published trainings of a workload on the cards of `GENERATIONS`, in their order."""
+    rows = {
+        row.card: row
+        for row in published("training")
+        if row.workload == workload and row.card in GENERATIONS and "NGC" in row.software
+    }
+    return [rows[card] for card in GENERATIONS if card in rows]
 
 
 def gains_sentence(card: str) -> str:
@@ -178,6 +257,10 @@ def _speeds(axes: Axes, xlabel: str) -> None:
 def _size(axes: Axes, card: str) -> str:
     """Draw products by their side; one without a side, the best of several, over all of them."""
     rows = published("product", card)
+    if not rows:
+        axes.set_axis_off()
+        axes.text(0.5, 0.5, f"No product of the {card} was published", ha="center", color=QUIET)
+        return f"Of the {card} no product was published; choose another card."
     for name, own in _by_format(rows).items():
         sided = [row for row in own if row.side]
         mark = _mark(name)
@@ -190,11 +273,18 @@ def _size(axes: Axes, card: str) -> str:
     for format, peak in roof.peaks.items() if roof else ():
         axes.axhline(peak / 1e12, color=COLOURS[format.name], **PROMISED)
     _speeds(axes, "side of the product, (m n k)^(1/3); a line: the best of these sides")
-    best, over = max(row.value for row in rows if row.format == "FP16"), gains("product", card)
-    parts = "; ".join(
-        f"{_range(ratios)} as fast as {wide} in the same source" for wide, ratios in over.items()
+    narrow = "FP16" if any(row.format == "FP16" for row in rows) else "BF16"
+    best = max(row.value for row in rows if row.format == narrow)
+    speed = f"{best:,.0f}" if best >= 100 else f"{best:.3g}"
+    parts = [
+        f", {_range(ratios)} as fast as {wide} in the same source"
+        for wide, ratios in gains("product", card, narrow).items()
+        if wide != "data sheet"
+    ]
+    return (
+        f"Of the {card} products in {narrow} were published with up to {speed} TFLOP/s"
+        f"{';'.join(parts)}."
     )
-    return f"Of the {card} products in FP16 were published with up to {best:.3g} TFLOP/s, {parts}."
 
 
 def _roofline(axes: Axes, card: str) -> str:

@@ -1,7 +1,7 @@
 """Published measurements of GPUs: the rows of data/published.csv, with source and date.
 
 Idea: a third kind of evidence, beside measurements on this machine and the lab's records. A row names the card, the
-workload, the format and its reference, and the source. Data sheets give a card's ceilings.
+workload, the format and its reference, and the source.
 
 Invariant: a published number never enters a record, and is drawn with its own mark. A ratio above 1 means that the
 narrower format is better, in any unit; for memory it is narrow / wide, so that less is better.
@@ -12,16 +12,28 @@ Source: the column `source` of each row; data/README.md explains their selection
 from __future__ import annotations
 
 import csv
+import re
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from labkit.bench.roofline import Roofline
-from labkit.formats import FORMATS
 from labkit.records import data_folder
 
 KINDS = ("data sheet", "product", "alignment", "training", "inference", "memory")
+# Bytes of an element, with its share of a block's scale: one byte for 32 elements in MXFP8, for 16 in NVFP4.
+BYTES = {
+    "FP64": 8.0,
+    "FP32": 4.0,
+    "TF32": 4.0,
+    "FP16": 2.0,
+    "BF16": 2.0,
+    "FP8": 1.0,
+    "MXFP8": 1 + 1 / 32,
+    "NVFP4": 0.5 + 1 / 16,
+}
+# The next word of a device's name that makes it another card: an RTX 3080 Ti is not an RTX 3080.
+VARIANTS = {"ti", "super", "laptop", "mobile", "max", "d", "ada"}
 
 
 @dataclass(frozen=True)
@@ -31,7 +43,7 @@ class Published:
     kind       one of KINDS
     card       short name of the GPU, as in `cards()`; `gpu` is the variant in the source
     format     format of the number; "memory" for a data sheet's bandwidth
-    reference  base of the ratio: FP32, TF32, "FP32 or TF32" where the source is ambiguous, "not aligned"
+    reference  base of the ratio: a format, "FP32 or TF32" where the source is ambiguous, "not aligned", or "data sheet"
     m, n, k    sides of the product; 0 where unknown
     value      in `unit`
     ratio      factor relative to the reference; None without a reference
@@ -61,15 +73,14 @@ class Published:
 
     @property
     def intensity(self) -> float:
-        """FLOP of the product for each byte, with each matrix read or written once."""
-        size = 2 if self.format in ("FP16", "BF16") else 8 if self.format == "FP64" else 4
-        return (
-            2
-            * self.m
-            * self.n
-            * self.k
-            / (size * (self.m * self.k + self.k * self.n + self.m * self.n))
-        )
+        """FLOP of the product for each byte, with each matrix read or written once.
+
+        A product of 8- or 4-bit operands is written in 16 bits; the scales of their blocks count as bytes.
+        """
+        operand = BYTES.get(self.format, 4.0)
+        result = max(operand, 2.0)
+        bytes_moved = operand * (self.m + self.n) * self.k + result * self.m * self.n
+        return 2 * self.m * self.n * self.k / bytes_moved
 
 
 def published(kind: str | None = None, card: str | None = None) -> list[Published]:
@@ -90,36 +101,57 @@ def published(kind: str | None = None, card: str | None = None) -> list[Publishe
 
 
 def cards() -> list[str]:
-    """Return the cards with published products, the slowest in FP16 first.
+    """Return the cards with published products or trainings, the slowest in 16-bit products first.
 
-    >>> cards()[0], cards()[-1]
-    ('P100', 'H100')
+    Those without such a product come last, in the order of the alphabet.
+
+    >>> cards()[0], "V100" in cards()
+    ('GTX 1660 Ti', True)
     """
     best: dict[str, float] = {}
     for row in _rows(data_folder() / "published.csv"):
-        if row.kind == "product" and row.format == "FP16":
+        if row.kind == "product" and row.format in ("FP16", "BF16"):
             best[row.card] = max(row.value, best.get(row.card, 0.0))
-    return sorted(best, key=lambda name: best[name])
+        elif row.kind in ("product", "training"):
+            best.setdefault(row.card, 0.0)
+    return sorted(best, key=lambda card: (best[card] == 0.0, best[card], card))
 
 
-def data_sheet(card: str) -> Roofline | None:
-    """Return a card's ceilings by its data sheet, or None without a bandwidth or an FP16 peak.
+def card_named(device: str) -> str | None:
+    """Return the card of the published rows that a device's name names, or None.
 
-    >>> roof = data_sheet("V100")
-    >>> roof.peak(FORMATS["FP16"]) / roof.peak(FORMATS["FP32"]) > 7.9
-    True
+    All words of the card have to follow each other in the name, with others between them; a variant is another card.
+
+    >>> card_named("NVIDIA A100-SXM4-80GB"), card_named("NVIDIA GeForce RTX 3080 Ti")
+    ('A100', None)
     """
-    rows = published("data sheet", card)
-    bandwidth = [row.value * 1e9 for row in rows if row.format == "memory"]
-    peaks = {FORMATS[row.format]: row.value * 1e12 for row in rows if row.format in FORMATS}
-    return Roofline(bandwidth[0], peaks) if bandwidth and FORMATS["FP16"] in peaks else None
+    words = re.findall(r"[a-z0-9]+", device.lower())
+    unnamed = {row.card for row in published() if row.gpu.startswith("not named")}
+    fitting = [
+        card
+        for card in cards()
+        if card not in unnamed and _names(re.findall(r"[a-z0-9]+", card.lower()), words)
+    ]
+    return max(fitting, key=len, default=None)
 
 
-def gains(kind: str, card: str) -> dict[str, list[float]]:
-    """Return reference -> the published ratios of FP16 on a card, sorted."""
+def _names(card: list[str], device: list[str]) -> bool:
+    """Whether the words of a card occur in this order in a device's name, and no word after them makes another card."""
+    rest = iter(device)
+    if not all(word in rest for word in card):
+        return False
+    return next(rest, "") not in VARIANTS
+
+
+def gains(kind: str, card: str, format: str = "FP16") -> dict[str, list[float]]:
+    """Return reference -> the published ratios of a format on a card, sorted.
+
+    >>> gains("product", "RTX 2080 Ti", "BF16")
+    {'FP32': [0.558282]}
+    """
     found: dict[str, list[float]] = {}
     for row in published(kind, card):
-        if row.format == "FP16" and row.ratio is not None:
+        if row.format == format and row.ratio is not None:
             found.setdefault(row.reference, []).append(row.ratio)
     return {reference: sorted(ratios) for reference, ratios in found.items()}
 
