@@ -31,6 +31,7 @@ from labkit.widgets.results.trainings import (
     treatment_figure,
     treatment_sentence,
 )
+from labkit.widgets.router.widget import RouterScores
 from labkit.widgets.scaler_timeline.trace import Trace, measure_trace, recorded_trace
 from labkit.widgets.scaler_timeline.widget import ScalerPresets, ScalerTimeline
 from labkit.widgets.step_debugger.widget import StepDebugger
@@ -63,6 +64,7 @@ __all__ = [
     "Pulse",
     "Quiz",
     "RecipeTable",
+    "RouterScores",
     "ScalerPresets",
     "ScalerTimeline",
     "StepDebugger",

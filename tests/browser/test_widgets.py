@@ -100,6 +100,7 @@ WIDGETS = {
         ".lk-reply:focus",
         "w.answered",
     ),
+    "router": Widget("RouterScores()", "input[value=BF16]", "ArrowLeft", "w.format == 'FP16'"),
     "scaler_presets": Widget(
         "ScalerPresets()", "tr input:checked", "ArrowDown", "w.selected == 'apex'"
     ),

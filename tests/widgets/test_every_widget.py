@@ -37,6 +37,7 @@ WIDGETS: dict[str, Callable[[], Any]] = {
     "playground": widgets.Playground,
     "predict": lambda: widgets.predict("scaling.order"),
     "quiz": lambda: widgets.quiz("before"),
+    "router": widgets.RouterScores,
     "scaler_presets": lambda: widgets.ScalerPresets(SHORT),
     "scaler_timeline": lambda: widgets.ScalerTimeline(SHORT),
     "step_debugger": lambda: widgets.StepDebugger(TASKS["digits"]),
@@ -102,6 +103,14 @@ REFUSED: dict[str, list[tuple[str, object, str | None]]] = {
         ("x", math.nan, "finite"),
     ],
     "fault_wall": [("kind", "bad luck", None)],
+    "router": [
+        ("format", "FP17", "format: expected one of 'FP32', 'FP16', 'BF16', 'E4M3', 'E5M2', got"),
+        ("experts", 7, "experts: expected one of 8, 64, 256, got 7"),
+        ("chosen", 3, "chosen: expected one of 1, 2, 4, 8, got 3"),
+        ("spread", 0.3, "spread: expected one of 0.05, 0.1"),
+        ("rounded", "gates", "rounded: expected one of 'scores', 'logits', got 'gates'"),
+        ("token", 900, "token: expected 0 to 899, got 900"),
+    ],
     "scaler_presets": [("selected", "keras", "expected one of torch, apex")],
     "scaler_timeline": [
         ("init_log2_scale", 33, "expected 0 to 32, got 33"),

@@ -1,0 +1,1 @@
+"""A router of a mixture of experts whose scores are rounded."""

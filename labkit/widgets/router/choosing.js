@@ -1,0 +1,163 @@
+// What a router chooses: scores of experts, rounded to a format, and the largest of them.
+//
+// The logits are drawn: a stream of random bits for each token, turned into normal numbers by a
+// table of quantiles. labkit.widgets.router.widget computes the same numbers in Python.
+
+import { PLAYGROUND_FORMATS, randomBitsAt, streamKey, toNearest } from "../playground/rounding.js";
+
+/**
+ * How the router works.
+ *
+ * @typedef {object} RouterSettings
+ * @property {number} experts
+ * @property {number} chosen How many experts a token gets.
+ * @property {number} spread The standard deviation of the logits.
+ * @property {string} format To which the scores, or the logits, are rounded.
+ * @property {string} rounded "scores" or "logits".
+ */
+
+/**
+ * One token's choice: of each expert its exact score and its rounded one.
+ *
+ * @typedef {object} TokenChoice
+ * @property {Float64Array} exact
+ * @property {Float64Array} rounded
+ * @property {number[]} before The experts chosen by exact scores, the best first.
+ * @property {number[]} after Those chosen by rounded scores.
+ * @property {number[]} leaving Chosen before, and not after.
+ * @property {number[]} coming Chosen after, and not before.
+ * @property {number[]} tied The experts with the same rounded score as the last one chosen after.
+ */
+
+const WORD = 2 ** 32;
+
+/**
+ * The logits of a token, in FP32.
+ *
+ * @param {number} token
+ * @param {RouterSettings} settings
+ * @param {readonly number[]} quantiles of the normal distribution, from the lowest
+ */
+export function tokenLogits(token, { experts, spread }, quantiles) {
+  const key = streamKey(token);
+  const logits = new Float64Array(experts);
+  for (let i = 0; i < experts; i += 1) {
+    const place = (randomBitsAt(key, i) / WORD) * (quantiles.length - 1);
+    const below = Math.floor(place);
+    const step = quantiles[below + 1] - quantiles[below];
+    const normal = quantiles[below] + (place - below) * step;
+    logits[i] = Math.fround(spread * normal);
+  }
+  return logits;
+}
+
+/**
+ * The largest values: their places, the largest first; of equal ones the lower place.
+ *
+ * @param {ArrayLike<number>} values
+ * @param {number} count
+ */
+export function largest(values, count) {
+  /** @type {number[]} */
+  const places = [];
+  for (let i = 0; i < values.length; i += 1) {
+    const full = places.length === count;
+    if (full && values[i] <= values[places[count - 1]]) continue;
+    let at = full ? count - 1 : places.length;
+    // An equal value that came earlier stays before this one.
+    while (at > 0 && values[places[at - 1]] < values[i]) {
+      places[at] = places[at - 1];
+      at -= 1;
+    }
+    places[at] = i;
+  }
+  return places;
+}
+
+/** @param {number} logit */
+function scoreOf(logit) {
+  return Math.fround(1 / (1 + Math.exp(-logit)));
+}
+
+/**
+ * @param {number} token
+ * @param {RouterSettings} settings
+ * @param {readonly number[]} quantiles
+ * @returns {TokenChoice}
+ */
+export function tokenChoice(token, settings, quantiles) {
+  const format = PLAYGROUND_FORMATS[settings.format];
+  const logits = tokenLogits(token, settings, quantiles);
+  const exact = settings.rounded === "logits" ? logits : logits.map(scoreOf);
+  const rounded = exact.map((value) => toNearest(value, format));
+  const before = largest(exact, settings.chosen);
+  const after = largest(rounded, settings.chosen);
+  const last = rounded[after[after.length - 1]];
+  return {
+    exact,
+    rounded,
+    before,
+    after,
+    leaving: before.filter((expert) => !after.includes(expert)),
+    coming: after.filter((expert) => !before.includes(expert)),
+    tied: Array.from(rounded.keys()).filter((expert) => rounded[expert] === last),
+  };
+}
+
+/**
+ * Which of the first tokens get another set of experts.
+ *
+ * @param {number} tokens
+ * @param {RouterSettings} settings
+ * @param {readonly number[]} quantiles
+ */
+export function changedTokens(tokens, settings, quantiles) {
+  return Array.from({ length: tokens }, (_, token) => {
+    return tokenChoice(token, settings, quantiles).leaving.length > 0;
+  });
+}
+
+/**
+ * @param {boolean[]} changed
+ * @param {number} token
+ */
+export function nextChanged(changed, token) {
+  for (let step = 1; step <= changed.length; step += 1) {
+    const next = (token + step) % changed.length;
+    if (changed[next]) return next;
+  }
+  return token;
+}
+
+/**
+ * @param {TokenChoice} choice
+ * @param {number} token
+ * @param {boolean[]} changed of all tokens
+ * @param {RouterSettings} settings
+ */
+export function routerSentence(choice, token, changed, settings) {
+  const count = changed.filter(Boolean).length;
+  const share = ((100 * count) / changed.length).toFixed(1);
+  const what = `the ${settings.rounded} rounded to ${settings.format}`;
+  const experts = settings.chosen === 1 ? "another expert" : "another set of experts";
+  const all =
+    `With ${what}, ${count} of ${changed.length} tokens (${share}%) get ${experts}. ` +
+    `Token ${token}`;
+  return `${all} ${tokenWords(choice)}`;
+}
+
+/** @param {TokenChoice} choice */
+function tokenWords({ leaving, coming, tied }) {
+  const tie =
+    tied.length > 1
+      ? ` ${tied.length} experts have the score of the last place; the lower number wins.`
+      : "";
+  if (leaving.length === 0) return `keeps its experts.${tie}`;
+  return `loses ${named(leaving)} and gets ${named(coming)}.${tie}`;
+}
+
+/** @param {number[]} experts */
+function named(experts) {
+  const numbers = [...experts].sort((a, b) => a - b).join(", ");
+  return experts.length === 1 ? `expert ${numbers}` : `experts ${numbers}`;
+}

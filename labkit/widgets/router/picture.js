@@ -1,0 +1,206 @@
+// The picture of one token's choice: exact scores above, rounded scores below; and the map of all
+// tokens.
+
+import { inkCross, inkDot, inkRing, inkSegment, inkText } from "../base/plot.js";
+import { formatColour } from "../base/theme.js";
+import { PLAYGROUND_FORMATS, toNearest } from "../playground/rounding.js";
+import { largest } from "./choosing.js";
+
+/** @import { Ink } from "../base/plot.js" */
+/** @import { RouterSettings, TokenChoice } from "./choosing.js" */
+
+export const CHOICE_HEIGHT = 222;
+export const COLUMNS = 45; // of the map
+
+const BESIDE = 6; // experts shown that are not chosen
+const MARGIN = { left: 16, right: 16 };
+const ABOVE = 66;
+const BELOW = 134;
+const MOST_TICKS = 100; // more of them would be a grey band
+const STACK = 12; // from one of equal scores to the next
+const RADIUS = 4.5;
+
+/**
+ * @param {Ink} ink
+ * @param {number} width
+ * @param {TokenChoice} choice
+ * @param {RouterSettings} settings
+ */
+export function drawChoice(ink, width, choice, settings) {
+  const { tint } = ink;
+  const shown = shownExperts(choice, settings.chosen);
+  const scores = shown.map((expert) => choice.exact[expert]);
+  const roundedScores = shown.map((expert) => choice.rounded[expert]);
+  const format = PLAYGROUND_FORMATS[settings.format];
+  const low = toNearest(Math.min(...scores, ...roundedScores), format);
+  const high = Math.max(...scores, ...roundedScores);
+  const room = width - MARGIN.left - MARGIN.right;
+  /** @param {number} score */
+  const x = (score) => MARGIN.left + (room * (score - low)) / (high - low || 1);
+
+  inkText(ink, `exact ${settings.rounded} (FP32)`, MARGIN.left, 14);
+  inkText(ink, `rounded to ${settings.format}`, MARGIN.left, CHOICE_HEIGHT - 4);
+  inkSegment(ink, [MARGIN.left, ABOVE], [width - MARGIN.right, ABOVE], tint.line, 1);
+  inkSegment(ink, [MARGIN.left, BELOW], [width - MARGIN.right, BELOW], tint.line, 1);
+  drawCut(ink, choice, settings.chosen, x);
+  drawTicks(ink, formatNumbers(low, high, settings.format), x);
+
+  const colour = formatColour(settings.format, tint);
+  /** @type {Map<number, number>} how many marks are already at a place of the lower line */
+  const stacked = new Map();
+  for (const expert of shown) {
+    const above = /** @type {[number, number]} */ ([x(choice.exact[expert]), ABOVE]);
+    const score = choice.rounded[expert];
+    const height = stacked.get(score) ?? 0;
+    stacked.set(score, height + 1);
+    const below = /** @type {[number, number]} */ ([x(score), BELOW + STACK * height]);
+    inkSegment(ink, above, below, tint.line, 1);
+    drawExpert(ink, above, choice.before.includes(expert), expert, choice, colour);
+    drawExpert(ink, below, choice.after.includes(expert), expert, choice, colour);
+  }
+  drawNames(ink, width, choice, x);
+}
+
+/**
+ * The chosen experts, and the best of the others, by exact and by rounded scores.
+ *
+ * @param {TokenChoice} choice
+ * @param {number} chosen
+ */
+function shownExperts(choice, chosen) {
+  const best = largest(choice.exact, Math.min(chosen + BESIDE, choice.exact.length));
+  const changed = [...choice.leaving, ...choice.coming];
+  const others = new Set([...best, ...choice.after].filter((expert) => !changed.includes(expert)));
+  // Those that change hands are drawn last, so that no other mark hides them.
+  return [...others, ...changed];
+}
+
+/**
+ * The numbers of a format between two values; none where they are too many to be told apart.
+ *
+ * @param {number} low
+ * @param {number} high
+ * @param {string} name
+ */
+function formatNumbers(low, high, name) {
+  const { emin, significandBits } = PLAYGROUND_FORMATS[name];
+  const numbers = [];
+  let number = low;
+  while (number <= high && numbers.length <= MOST_TICKS) {
+    numbers.push(number);
+    const exponent = number === 0 ? emin : Math.floor(Math.log2(Math.abs(number)));
+    number += 2 ** (Math.max(exponent, emin) - significandBits);
+  }
+  return numbers.length > MOST_TICKS ? [] : numbers;
+}
+
+/**
+ * @param {Ink} ink
+ * @param {readonly number[]} numbers
+ * @param {(score: number) => number} x
+ */
+function drawTicks(ink, numbers, x) {
+  for (const number of numbers) {
+    inkSegment(ink, [x(number), BELOW - 5], [x(number), BELOW], ink.tint.ink2, 1);
+  }
+}
+
+/**
+ * The line between the last expert that exact scores choose and the first that they do not.
+ *
+ * @param {Ink} ink
+ * @param {TokenChoice} choice
+ * @param {number} chosen
+ * @param {(score: number) => number} x
+ */
+function drawCut(ink, choice, chosen, x) {
+  const order = largest(choice.exact, Math.min(chosen + 1, choice.exact.length));
+  if (order.length <= chosen) return;
+  const at = (x(choice.exact[order[chosen - 1]]) + x(choice.exact[order[chosen]])) / 2;
+  inkSegment(ink, [at, ABOVE - 22], [at, ABOVE + 16], ink.tint.ink2, 1.2, { dash: [4, 3] });
+  inkText(ink, "chosen \u2192", at + 4, ABOVE - 26);
+}
+
+/**
+ * A filled mark for a chosen expert, a ring for another; a cross for one that loses its place.
+ *
+ * @param {Ink} ink
+ * @param {readonly [number, number]} at
+ * @param {boolean} chosen
+ * @param {number} expert
+ * @param {TokenChoice} choice
+ * @param {string} colour
+ */
+function drawExpert(ink, [x, y], chosen, expert, choice, colour) {
+  const { tint } = ink;
+  if (choice.leaving.includes(expert)) {
+    if (chosen) inkDot(ink, x, y, RADIUS, tint.underflowed);
+    else inkCross(ink, x, y, RADIUS, tint.underflowed, 2.4);
+    return;
+  }
+  if (choice.coming.includes(expert)) {
+    if (chosen) inkDot(ink, x, y, RADIUS, tint.overflowed);
+    else inkRing(ink, x, y, tint.overflowed);
+    return;
+  }
+  if (chosen) inkDot(ink, x, y, RADIUS, colour);
+  else inkRing(ink, x, y, tint.ink2);
+}
+
+/**
+ * The numbers of the experts that change hands, above their exact scores.
+ *
+ * @param {Ink} ink
+ * @param {number} width
+ * @param {TokenChoice} choice
+ * @param {(score: number) => number} x
+ */
+function drawNames(ink, width, { exact, leaving, coming }, x) {
+  const { tint } = ink;
+  /**
+   * @param {string} words
+   * @param {number} expert
+   * @param {number} y
+   * @param {string} fill
+   */
+  const name = (words, expert, y, fill) => {
+    const at = x(exact[expert]);
+    const align = at > width / 2 ? "right" : "left";
+    inkText(ink, words, at, y, { align, fill, bold: true, halo: true });
+  };
+  for (const expert of leaving) name(`${expert} leaves`, expert, ABOVE + 30, tint.underflowed);
+  for (const expert of coming) name(`${expert} comes in`, expert, ABOVE + 48, tint.overflowed);
+}
+
+/**
+ * A cell for each token, marked where its set of experts changes.
+ *
+ * @param {Ink} ink
+ * @param {number} width
+ * @param {boolean[]} changed
+ * @param {number} selected
+ */
+export function drawTokens(ink, width, changed, selected) {
+  const { pen, tint } = ink;
+  const cell = cellOf(width);
+  for (const [token, isChanged] of changed.entries()) {
+    const left = (token % COLUMNS) * cell;
+    const top = Math.floor(token / COLUMNS) * cell;
+    pen.fillStyle = isChanged ? tint.underflowed : tint.surface2;
+    pen.fillRect(left + 1, top + 1, cell - 2, cell - 2);
+  }
+  const left = (selected % COLUMNS) * cell;
+  const top = Math.floor(selected / COLUMNS) * cell;
+  pen.strokeStyle = tint.ink;
+  pen.lineWidth = 2;
+  pen.strokeRect(left + 1, top + 1, cell - 2, cell - 2);
+}
+
+/**
+ * The side of a cell of the map.
+ *
+ * @param {number} width
+ */
+export function cellOf(width) {
+  return width / COLUMNS;
+}
