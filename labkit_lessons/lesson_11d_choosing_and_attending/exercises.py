@@ -198,7 +198,14 @@ def _masked(random: Random) -> list[Case]:
     seen = [random.gauss(0, 8) for _ in range(12)]
     hidden = [-math.inf] * 9
     mixed = random.sample(seen + hidden, 21)
-    return [(seen + hidden, *E4M3), (mixed, *E4M3), ([-math.inf, 3.0], *HALF), ([0.0], *E4M3)]
+    far = [700.0 + score for score in mixed]
+    return [
+        (seen + hidden, *E4M3),
+        (mixed, *E4M3),
+        (far, *E4M3),
+        ([-math.inf, 3.0], *HALF),
+        ([0.0], *E4M3),
+    ]
 
 
 def _large(random: Random) -> list[Case]:
