@@ -12,6 +12,14 @@ from labkit.train.run import TrainingRun, gradient_snapshot, train
 from labkit.train.stages import STAGES, StagedStep, StepStage, TensorSummary, watch_step
 from labkit.train.tasks import GPU_TASKS, MARGIN, TASKS, Task, accuracy, as_task, dice
 from labkit.train.throughput import recorded_throughput, steps_per_second, throughput_sentence
+from labkit.train.transformers import (
+    TRANSFORMERS,
+    MemoryBill,
+    Transformer,
+    largest_batch,
+    largest_network,
+    memory_bill,
+)
 
 __all__ = [
     "CATEGORIES",
@@ -20,11 +28,13 @@ __all__ = [
     "STAGES",
     "STEPS",
     "TASKS",
+    "TRANSFORMERS",
     "VERDICTS",
     "Comparison",
     "Data",
     "Difference",
     "Drawing",
+    "MemoryBill",
     "Picture",
     "Place",
     "RunRecord",
@@ -34,6 +44,7 @@ __all__ = [
     "Task",
     "TensorSummary",
     "TrainingRun",
+    "Transformer",
     "WorkerPlan",
     "accuracy",
     "as_task",
@@ -43,8 +54,11 @@ __all__ = [
     "device_folder",
     "dice",
     "gradient_snapshot",
+    "largest_batch",
+    "largest_network",
     "load",
     "load_for_device",
+    "memory_bill",
     "mnist",
     "one_thread",
     "place",

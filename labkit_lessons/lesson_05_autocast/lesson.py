@@ -16,7 +16,7 @@
 # **You will be able to** say in which dtype each operation of a network runs, and why. You see what it would cost if it
 # ran in another dtype. You follow one training step, tensor by tensor, from its weights back to its weights.
 #
-# About 105 minutes. Builds on: FP16 ends at 65504 and rounds to 11 bits (lessons 01 and 02). Five
+# About 110 minutes. Builds on: FP16 ends at 65504 and rounds to 11 bits (lessons 01 and 02). Five
 # exercises, 34 points.
 
 # %% id="setup"
@@ -499,6 +499,42 @@ print("a weight of 1 in model.half(), after 1000 updates of -2^-12:", model.weig
 # | the operand of an operation on the deny list | autocast casts it back to FP32; the rounding to FP16 remains |
 # | the operand of an operation on no list | it stays FP16, and may overflow: 300 * 300 is inf |
 # | the whole model, `model.half()` | the optimizer has no FP32 weights, and small updates are swallowed |
+
+# %% [markdown]
+# **An adapter promotes.** *LoRA* leaves a 16-bit layer as it is, and adds the product of two small FP32 matrices, A and B. Only
+# these two learn. An FP16 tensor plus an FP32 tensor is FP32: torch *promotes*. So the result of one adapted layer makes all
+# that follows FP32, without a word:
+
+
+# %% id="touch-lora"
+class Adapted(nn.Module):
+    """A layer in FP16 with an FP32 adapter, then a second layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.base = nn.Linear(64, 64).half()
+        self.a, self.b = nn.Linear(64, 4, bias=False), nn.Linear(4, 64, bias=False)
+        self.last = nn.Linear(64, 10)
+
+    def forward(self, x, labels):
+        adapted = self.base(x.half()) + self.b(self.a(x))
+        self.dtype = adapted.dtype
+        return F.cross_entropy(self.last(adapted.relu()), labels)
+
+
+torch.manual_seed(0)
+model, images = Adapted(), digits.train_inputs[:64].flatten(1)
+model(images, digits.train_targets[:64])
+print("without autocast, the sum of FP16 and FP32 is", model.dtype)
+with autocast(FP16):
+    model(images, digits.train_targets[:64])
+print("under autocast it is", model.dtype)
+CastLedger(model, images, digits.train_targets[:64], title="A layer with an adapter")
+
+# %% [markdown]
+# Under autocast A and B are on the allow list. So both terms are FP16, and nothing is promoted. Without autocast, write the cast
+# yourself, where you want it: `self.b(self.a(x)).to(x.dtype)`. (`peft` does so. Its adapters are in FP32 by default,
+# `autocast_adapter_dtype=True`.)
 
 # %% [markdown]
 # One more thing is hidden. A weight that is used twice is cast once: autocast keeps the FP16 copy until the block ends.

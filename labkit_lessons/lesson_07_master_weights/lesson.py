@@ -16,7 +16,7 @@
 # **You will be able to** say when FP16 weights stop learning. You write the step that every framework takes with master
 # weights, and compute their cost.
 #
-# About 80 minutes. Builds on: lesson 02 (half an ulp), lesson 06 (scale, unscale, skip). Six exercises, 33 points.
+# About 85 minutes. Builds on: lesson 02 (half an ulp), lesson 06 (scale, unscale, skip). Six exercises, 33 points.
 
 # %% id="setup"
 import time
@@ -401,6 +401,34 @@ race_figure([recorded("fine_tuning", recipe, seed) for recipe in recipes for see
 # Rounding by chance swallows nearly as many updates as before. But an update that comes through is a whole ulp, so on average the sum
 # is right. Kahan's sum keeps the part that was cut off in a second FP16 number. That takes four bytes for each weight, two fewer than an FP16
 # copy and its FP32 master.
+
+# %% [markdown]
+# **And a model that comes in 16 bits?** Large models are stored in BF16. `from_pretrained(..., dtype=torch.bfloat16)` loads one in a
+# line. Then you fine-tune it under autocast. Who has the FP32 masters?
+
+# %% id="touch-loaded"
+def share_moved(loaded_in, trained_in):
+    """Return which share of the weights has changed after 20 steps of Adam under autocast."""
+    torch.manual_seed(0)
+    model = nn.Linear(64, 64).to(loaded_in).to(trained_in)
+    start = model.weight.detach().clone()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-5)
+    for _ in range(20):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(torch.randn(32, 64)).float().square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return (model.weight != start).float().mean().item()
+
+
+print(f"loaded in BF16, and trained so:     {share_moved(torch.bfloat16, torch.bfloat16):4.0%} of the weights moved")
+print(f"loaded in BF16, then model.float(): {share_moved(torch.bfloat16, torch.float32):4.0%}")
+
+# %% [markdown]
+# **There are none.** Autocast casts weights for a product; it does not keep a second copy. The optimizer steps what the model has. So
+# cast the model to FP32 before the optimizer is made, or let the framework make masters: DeepSpeed and Megatron do, and FSDP2 does
+# if the model was loaded in FP32. There is no error otherwise. The loss falls for a while, because the smallest weights move.
 
 # %% [markdown]
 # ## 7 · Adding up many small things

@@ -16,7 +16,7 @@
 # **You will be able to** explain what each of several processes does when one of them overflows. You make them agree,
 # and choose the format in which they add their gradients.
 #
-# About 45 minutes. Three exercises, 16 points. Builds on: loss scaling (lesson 06) and master weights (lesson 07). You
+# About 50 minutes. Three exercises, 16 points. Builds on: loss scaling (lesson 06) and master weights (lesson 07). You
 # need two facts from these lessons:
 #
 # - A step whose gradients hold inf or NaN is *skipped*, and the scale is halved.
@@ -24,6 +24,7 @@
 
 # %% id="setup"
 import torch
+from ipywidgets import IntSlider, interact
 
 from labkit.bench import ring_table
 from labkit.grading import check
@@ -161,6 +162,40 @@ workers
 # Buffers, such as the averages of batch norm, are not cast. The optimizer steps the sharded weights in their own dtype: they are the
 # master weights. With `param_dtype=torch.bfloat16`, set `reduce_dtype=torch.float32`: lesson 07 shows what a long sum in BF16 loses.
 # *Source:* the documentation of `MixedPrecisionPolicy` in torch 2.13.
+#
+# **More ranks, more roundings.** A ring adds in turn, and rounds at each rank. How wrong is the sum?
+
+
+# %% id="touch-reduce-ranks"
+def sum_of_ranks(ranks, dtype):
+    """Return the relative error of a sum over ranks that is rounded to a dtype at each of them."""
+    numbers = torch.Generator().manual_seed(0)
+    common = 0.3 * torch.randn(2000, generator=numbers)  # what all ranks agree on; the rest is noise
+    gradients = [1e-3 * (common + torch.randn(2000, generator=numbers)) for _ in range(ranks)]
+    total = torch.zeros(2000, dtype=dtype)
+    for gradient in gradients:
+        total = total + gradient.to(dtype)
+    exact = torch.stack(gradients).double().sum(0)
+    return ((total - exact).norm() / exact.norm()).item()
+
+
+def errors(log2_ranks):
+    found = [sum_of_ranks(2**log2_ranks, dtype) for dtype in (torch.float32, torch.float16, torch.bfloat16)]
+    print(f"{2**log2_ranks:>5} ranks: error {found[0]:.5%} in FP32, {found[1]:6.2%} in FP16, {found[2]:6.2%} in BF16")
+
+
+for log2_ranks in (3, 6, 8, 10):
+    errors(log2_ranks)
+
+# %% [markdown] site="In the lab a slider sets the number of ranks."
+# Set the number of ranks:
+
+# %% id="touch-ranks" tags=["lab-only"]
+interact(errors, log2_ranks=IntSlider(5, 1, 11, description="ranks, log2"));
+
+# %% [markdown]
+# **FP16 is better than BF16 by a factor of eight, until it overflows.** It has three bits more. With 1,024 ranks BF16 loses 8% of the
+# sum: its terms are swallowed, as in lesson 07.
 #
 # ### Exercise 2: divide before and after  ●●○  6 min
 #

@@ -16,8 +16,8 @@
 # **You will be able to** choose the scale of a tensor and of a block, and say what one very large number does to its
 # neighbours. You round a block by chance.
 #
-# About 60 minutes in four parts. A teacher can choose among them: parts 3 and 4 do not need each other. Four exercises,
-# 19 points. Builds on: the loss scale (lesson 06). You need two facts from earlier lessons:
+# About 70 minutes in five parts. A teacher can choose among them: parts 3, 4 and 5 do not need each other, so that part 5 can
+# replace part 4. Four exercises, 19 points. Builds on: the loss scale (lesson 06). You need two facts from earlier lessons:
 #
 # - A *scale* is a factor that moves numbers into the range of a format. They are multiplied before they are rounded, and
 #   divided afterwards.
@@ -249,6 +249,26 @@ for name, tensor in (("as it is", x), ("rotated", rotate(x, -1))):
 # - the rotation;
 # - the last layer in FP32. (NVIDIA's recipe keeps about 16% of the linear layers in BF16, most of them at the end.)
 #
+# And it has the scale of the whole tensor. That one is not a detail. The scales of the blocks are in E4M3, which has no number
+# below $2^{-9}$. What happens to small gradients without it?
+
+# %% id="touch-tensor-scale"
+for size in (1e-2, 1e-3, 1e-4, 1e-6):
+    gradients = size * torch.randn(256, 256, generator=torch.Generator().manual_seed(0))
+    scale = 2688 / gradients.abs().max()
+    for name, rounded in (
+        ("without", round_to_blocks(gradients, NVFP4)),
+        ("with", round_to_blocks(scale * gradients, NVFP4) / scale),
+    ):
+        lost = (rounded.reshape(-1, 16) == 0).all(dim=1).float().mean()
+        error = (rounded - gradients).norm() / gradients.norm()
+        print(f"gradients of {size:.0e}, {name:<8} a tensor scale: {lost:4.0%} of the blocks lost, error {error:.2f}")
+
+# %% [markdown]
+# **Without the tensor scale, gradients of 1e-4 are gone, every block of them.** With it, NVFP4 has the same error at any size.
+# So NVFP4 is not a format alone, but a *schedule*: a format, a scale for the tensor, some layers in BF16, and in NVIDIA's
+# training also the last part of all steps in BF16.
+#
 # **Recorded:**
 #
 # | task | switch | result |
@@ -396,6 +416,83 @@ def my_unit_exponents(fan_in, width, size):
 
 
 check("beyond.unit", my_unit_exponents)
+
+# %% [markdown]
+# ## 5 · Weights that learn to be rounded
+#
+# A finished network often gets fewer bits for its weights, so that it needs less memory. Here each weight becomes one of three
+# numbers: $-s$, 0 or $s$, where $s$ is the mean magnitude of the layer. Two ways:
+#
+# - **Round afterwards**: train in FP32, then round.
+# - **Quantization-aware training**: round in each forward pass, and train on. But the gradient of rounding is 0 almost
+#   everywhere. So one pretends that it is 1: the *straight-through estimator*.
+
+
+# %% id="touch-straight"
+class Straight(torch.autograd.Function):
+    """Three values in the forward pass; the gradient passes as if nothing was rounded."""
+
+    @staticmethod
+    def forward(ctx, weight):
+        size = weight.abs().mean()
+        return (weight / size).round().clamp(-1, 1) * size
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+def outputs_of(weights, x, three_values):
+    for weight in weights[:-1]:
+        x = F.linear(x, Straight.apply(weight) if three_values else weight).relu()
+    return F.linear(x, Straight.apply(weights[-1]) if three_values else weights[-1])
+
+
+def train_on(weights, three_values, steps=300):
+    """Train in place, and return the accuracy with FP32 weights and with three values."""
+    optimizer = torch.optim.Adam(weights, lr=2e-3)
+    for _ in range(steps):
+        batch = torch.randint(len(data.train_inputs), (64,))
+        outputs = outputs_of(weights, data.train_inputs[batch].flatten(1), three_values)
+        optimizer.zero_grad()
+        F.cross_entropy(outputs, data.train_targets[batch]).backward()
+        optimizer.step()
+    tests = [outputs_of(weights, data.test_inputs.flatten(1), three) for three in (False, True)]
+    return [(outputs.argmax(1) == data.test_targets).float().mean().item() for outputs in tests], optimizer
+
+
+data = single_digits()
+for seed in range(3):
+    torch.manual_seed(seed)
+    sizes = ((32, 64), (32, 32), (10, 32))
+    weights = [(torch.randn(size) * (2 / size[1]) ** 0.5).requires_grad_() for size in sizes]
+    (exact, afterwards), adam = train_on(weights, three_values=False)
+    (_, aware), _ = train_on(weights, three_values=True)
+    print(f"seed {seed}: FP32 {exact:.3f}, rounded afterwards {afterwards:.3f}, trained with the rounding {aware:.3f}")
+
+# %% [markdown]
+# **The weights move to where rounding does no harm.** Rounded afterwards, the network loses a tenth to a third of its accuracy.
+# Trained with the rounding, it gets nearly all of it back. But there is a price: the training needs the FP32 weights. An update is
+# far smaller than the distance of the three values, so only an FP32 *master* can add it up (lesson 07).
+#
+# **And the optimizer's state in 8 bits?** Adam keeps the mean square $v$ of each gradient. The squares of small gradients are very
+# small. 256 evenly spaced codes, from 0 to the largest number of a block:
+
+# %% id="touch-states"
+v = torch.cat([state["exp_avg_sq"].flatten() for state in adam.state.values()])
+for name, values in (("v", v), ("square root of v", v.sqrt())):
+    for block in (len(v), 256):
+        blocks = F.pad(values, (0, -len(values) % block)).reshape(-1, block)
+        codes = (blocks / blocks.amax(dim=1, keepdim=True) * 255).round()
+        zeros = ((codes == 0) & (blocks > 0)).sum() / (values > 0).sum()
+        print(f"{name:<17} one scale for {block:>4} numbers: {zeros:4.0%} become 0")
+
+# %% [markdown]
+# A $v$ of 0 is the worst error of all: Adam divides by its root. Blocks help a little. The root helps more, since it halves the
+# number of binades. 8-bit optimizers do both, or space their codes like a floating-point format (lesson 11c).
+#
+# *Sources:* arXiv:1308.3432 (straight-through estimator), arXiv:2402.17764 (three values for each weight), arXiv:2110.02861 (Adam in
+# 8 bits). *Not reproduced here:* large models with three values.
 
 # %% [markdown]
 # ## On record: four tasks, seven recipes

@@ -16,7 +16,7 @@
 # **You will be able to** say why the same question gets other bits in a larger batch, and which values must stay in
 # FP32.
 #
-# About 45 minutes in two parts and five short cards. A teacher can choose among them: none needs another. Two
+# About 50 minutes in two parts and five short cards. A teacher can choose among them: none needs another. Two
 # exercises, 10 points. Builds on: sums in FP16 (lesson 02), autocast (lesson 05). You need two facts from these lessons:
 #
 # - FP16 has 11 significant bits, and its largest number is 65504. **BF16** has the range of FP32, but only 8
@@ -272,6 +272,27 @@ for size in (1e-3, 1e-5):
     for dtype, norm_in in ((torch.bfloat16, torch.bfloat16), (torch.float16, torch.float32), (torch.float16, torch.float16)):
         values = singular_values(size * gradient, dtype, norm_in)
         print(f"gradients of {size:.0e}   {dtype!s:<15}  norm in {norm_in!s:<15}  singular values {values}")
+
+# %% [markdown]
+# **And its epsilon has a size.** Muon's result should not depend on the size of the gradient: it divides by the norm. But most
+# implementations divide by `norm + 1e-7`, so that they never divide by 0. For gradients whose norm is far below $10^{-7}$
+# that is a division by nearly the same number each time. A loss scale does not help here either: gradients are divided
+# by it first.
+
+# %% id="touch-muon-epsilon"
+def length_of_step(gradient, epsilon):
+    """Return the norm of Muon's step, in FP32."""
+    x = gradient / (gradient.norm() + epsilon)
+    for _ in range(5):
+        square = x @ x.T
+        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+    return x.norm().item()
+
+
+unit = gradient / gradient.norm()
+for norm in (1.0, 1e-6, 1e-8, 1e-10, 1e-12):
+    steps = [length_of_step(norm * unit, epsilon) for epsilon in (1e-7, 1e-30)]
+    print(f"gradients with a norm of {norm:.0e}: step {steps[0]:5.2f} with 1e-7, {steps[1]:5.2f} with 1e-30")
 
 # %% id="touch-cards"
 print("TF32:   1024.5 becomes", round_tensor(torch.tensor([1024.5]), TF32).item())

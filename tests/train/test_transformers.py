@@ -1,0 +1,90 @@
+"""Memory of a training: the bill against measurements that others published, and against the engine's own bytes."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from labkit.amp import RECIPES, Engine
+from labkit.machine.published import published
+from labkit.train import TRANSFORMERS, Transformer, bytes_held, largest_batch, memory_bill
+from labkit.train.transformers import BYTES, CONTEXT, GB, largest_network
+
+BERT_LARGE = Transformer("BERT-large", 24, 1024, 16, vocabulary=30_522, predicts_tokens=False)
+MIB = 2**20
+
+
+def measured(batch: str) -> tuple[float, float]:
+    """Return the published MiB of BERT-large with 512 tokens on a V100, in FP16 and in FP32."""
+    (row,) = [
+        row
+        for row in published("memory", "V100")
+        if row.workload.startswith("BERT-large") and row.batch == batch
+    ]
+    assert row.ratio is not None
+    return row.value, row.value / row.ratio
+
+
+@pytest.mark.parametrize(
+    ("recipe", "batch", "recompute", "wanted"),
+    [
+        ("FP32", 4, False, measured("4")[1]),
+        ("O1", 4, False, measured("4")[0]),
+        ("O1", 1, True, measured("1 x 4")[0]),
+    ],
+)
+def test_published_measurements_are_above_the_bill(recipe, batch, recompute, wanted):
+    """By at most a third: what the allocator and temporary results take is not in the bill."""
+    bill = memory_bill(BERT_LARGE, recipe, batch, 512, recompute=recompute)
+    assert 1.0 < wanted / (bill.total / MIB) < 1.34
+
+
+@pytest.mark.parametrize("recipe", ["FP32", "O2", "O3"])
+def test_bytes_of_a_parameter_are_those_of_the_engine(recipe):
+    """The engine holds, after a step, what the table says."""
+    layer = torch.nn.Linear(100, 100, bias=False)
+    engine = Engine(layer, partial(torch.optim.Adam, eps=1e-4), RECIPES[recipe])
+    with engine.forward():
+        loss = engine(torch.ones(4, 100)).square().mean()
+    engine.backward(loss)
+    engine.step()
+    held = bytes_held(engine)
+    parameters = 10_000
+    weight, gradient, master, moments = BYTES[recipe]
+    assert held["weights"] == weight * parameters
+    assert held["gradients"] == gradient * parameters
+    assert held.get("master weights", 0) == master * parameters
+    assert held["optimizer state"] == pytest.approx(moments * parameters, abs=64), (
+        "and its step count"
+    )
+
+
+def test_parameters_of_gpt2_are_those_of_its_paper():
+    millions = [round(network.parameters / 1e6) for network in TRANSFORMERS[:4]]
+    assert millions == [124, 353, 772, 1555]
+
+
+def test_the_largest_batch_fits_and_one_more_does_not():
+    network, memory = TRANSFORMERS[1], 16 * GB
+    batch = largest_batch(network, "O2", memory, 1024)
+    assert memory_bill(network, "O2", batch, 1024).total <= memory
+    assert memory_bill(network, "O2", batch + 1, 1024).total > memory
+
+
+def test_a_network_that_is_too_large_has_no_batch():
+    assert largest_batch(TRANSFORMERS[-1], "FP32", 8 * GB, 1024) == 0
+
+
+def test_no_network_fits_into_the_context_alone():
+    assert largest_network("O3", CONTEXT, 1024) is None
+
+
+def test_recomputation_saves_most_of_the_activations():
+    plain = memory_bill(TRANSFORMERS[3], "O2", 4, 1024).activations
+    assert memory_bill(TRANSFORMERS[3], "O2", 4, 1024, recompute=True).activations < plain / 10
+
+
+@pytest.mark.parametrize(("recipe", "batch"), [("O4", 1), ("O2", 0)])
+def test_an_unknown_recipe_or_no_batch_is_refused(recipe, batch):
+    with pytest.raises(ValueError, match="expected"):
+        memory_bill(TRANSFORMERS[0], recipe, batch, 128)
