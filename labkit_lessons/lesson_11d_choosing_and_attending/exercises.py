@@ -172,7 +172,11 @@ E4M3, E5M2, E2M1, HALF = (448.0, 2.0**-9), (57344.0, 2.0**-16), (6.0, 0.5), (655
 
 def _rows(random: Random) -> list[Case]:
     rows = [[random.gauss(0, spread) for _ in range(100)] for spread in (2, 6, 20)]
-    return [(row, *E4M3) for row in rows] + [(rows[2], *E5M2), (rows[1], *E2M1)]
+    return [
+        *((row, *E4M3) for row in rows),
+        (rows[2], *E5M2),
+        (rows[1], *E2M1),
+    ]
 
 
 def _edges(random: Random) -> list[Case]:
@@ -211,9 +215,8 @@ def _masked(random: Random) -> list[Case]:
 def _large(random: Random) -> list[Case]:
     """Scores far from 0: only their distance from the largest counts."""
     row = [random.gauss(0, 6) for _ in range(40)]
-    return [([shift + x for x in row], *E4M3) for shift in (-500.0, 700.0, 5000.0)] + [
-        ([0.0, -3000.0, -2.0], *E4M3)
-    ]
+    shifted = [[shift + x for x in row] for shift in (-500.0, 700.0, 5000.0)]
+    return [(scores, *E4M3) for scores in (*shifted, [0.0, -3000.0, -2.0])]
 
 
 SCALE = Exercise(

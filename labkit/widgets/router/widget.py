@@ -56,7 +56,7 @@ def _mixed(key: NDArray[np.uint32]) -> NDArray[np.uint32]:
     x = x * np.uint32(0x85EBCA6B)
     x = x ^ (x >> np.uint32(13))
     x = x * np.uint32(0xC2B2AE35)
-    return x ^ (x >> np.uint32(16))
+    return np.asarray(x ^ (x >> np.uint32(16)))
 
 
 def router_logits(experts: int, spread: float, tokens: int = TOKENS) -> NDArray[np.float32]:
@@ -74,7 +74,7 @@ def router_logits(experts: int, spread: float, tokens: int = TOKENS) -> NDArray[
     below = place.astype(np.int64)
     table = np.asarray(quantiles())
     normal = table[below] + (place - below) * (table[below + 1] - table[below])
-    return (spread * normal).astype(np.float32)
+    return np.asarray(spread * normal, np.float32)
 
 
 def chosen_experts(scores: NDArray[np.floating[Any]], chosen: int) -> NDArray[np.bool_]:
@@ -148,7 +148,7 @@ class RouterScores(LabWidget, folder="router"):
             exact = (1 / (1 + np.exp(-exact.astype(np.float64)))).astype(np.float32)
         after = np.asarray(round_to(exact, FORMATS[self.format]))
         different = chosen_experts(exact, self.chosen) != chosen_experts(after, self.chosen)
-        return different.any(axis=1)
+        return np.asarray(different.any(axis=1))
 
     @limited("format", "experts", "chosen", "spread", "rounded", "token")
     def _names(self) -> Mapping[str, Collection[Any]]:
