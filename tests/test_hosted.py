@@ -198,7 +198,7 @@ print(labkit.__file__, torch.__version__ == version)
         for name, value in os.environ.items()
         if name not in ("PYTHONPATH", "LABKIT_DATA")
     }
-    # setuptools is here; nothing else is asked for
+    # hatchling is here; nothing else is asked for
     offline = {"PIP_NO_BUILD_ISOLATION": "false", "PIP_NO_INDEX": "1"}
     done = subprocess.run(
         [str(python), "-c", program],

@@ -23,6 +23,8 @@ import labkit
 from labkit.course import PACKAGE, Lesson, learners_notebook, text_of
 
 LEFT_OUT = ("__pycache__", "labkit-answers.jsonl", ".labkit-notebooks.json", ".ipynb_checkpoints")
+# Of the files in both packages. A build takes every file that git does not ignore.
+SUFFIXES = (".py", ".js", ".css", ".html", ".json", ".toml", ".jinja")
 VERSION_FILE = "labkit/__init__.py"
 
 
@@ -51,12 +53,11 @@ def files_of(top: Path, course: Sequence[Lesson] = ()) -> dict[str, bytes]:
 
 
 def _packages(top: Path) -> Iterator[Path]:
-    """Yield the modules of both packages, and the other files that pyproject.toml names."""
+    """Yield the files of both packages: modules, and what they read."""
     for package in ("labkit", PACKAGE):
-        yield from (top / package).rglob("*.py")
-    for package, patterns in _pyproject(top)["tool"]["setuptools"]["package-data"].items():
-        for pattern in patterns:
-            yield from top.joinpath(*package.split(".")).glob(pattern)
+        for path in (top / package).rglob("*"):
+            if path.suffix in SUFFIXES or path.name == "py.typed":
+                yield path
 
 
 def _pyproject(top: Path) -> dict[str, Any]:
@@ -101,22 +102,28 @@ def wheel_of(top: Path, files: Mapping[str, bytes], version: str) -> tuple[str, 
 def _information(top: Path, version: str) -> dict[str, bytes]:
     """Return the files of a wheel beside the package; STEM in their names stands for its name and version."""
     pyproject = _pyproject(top)
-    project, extra_files = pyproject["project"], pyproject["tool"]["setuptools"]["data-files"]
-    scripts = "".join(f"{name} = {place}\n" for name, place in project["scripts"].items())
+    project = pyproject["project"]
+    shared = pyproject["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]
     tags = "Wheel-Version: 1.0\nGenerator: labkit\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    found = {
-        f"STEM.data/data/{place}/{Path(file).name}": (top / file).read_bytes()
-        for place, listed in extra_files.items()
-        for file in listed
-    }
+    found = {f"STEM.data/data/{place}": (top / file).read_bytes() for file, place in shared.items()}
     for file in project["license-files"]:
         found[f"STEM.dist-info/licenses/{file}"] = (top / file).read_bytes()
     return {
         **found,
         "STEM.dist-info/METADATA": _metadata(project, version).encode(),
         "STEM.dist-info/WHEEL": tags.encode(),
-        "STEM.dist-info/entry_points.txt": f"[console_scripts]\n{scripts}".encode(),
+        "STEM.dist-info/entry_points.txt": _entry_points(project).encode(),
     }
+
+
+def _entry_points(project: Mapping[str, Any]) -> str:
+    """Return the text of entry_points.txt: console scripts, and the groups that pyproject.toml names."""
+    groups = {"console_scripts": project["scripts"], **project.get("entry-points", {})}
+    sections = []
+    for group, entries in groups.items():
+        lines = [f"{name} = {place}" for name, place in entries.items()]
+        sections.append("\n".join([f"[{group}]", *lines, ""]))
+    return "\n".join(sections)
 
 
 def _stamped(module: bytes, version: str) -> bytes:

@@ -1,16 +1,39 @@
-"""Tests of numerical kernels that tell rounding from faults, by bounds that are derived."""
+"""Tests of numerical kernels that tell rounding from faults, by bounds that are derived.
 
-from labkit.testing.bound import Arithmetic, arithmetic, sum_error, unit_roundoff
-from labkit.testing.compare import (
-    Element,
-    Unexplained,
-    Verdict,
-    VerdictKind,
-    assert_explained,
-    compare,
-)
-from labkit.testing.norms import layer_norm, rms_norm, softmax
-from labkit.testing.operations import Operation, amax, convolution, dot, matmul, mean, sum_over
+Invariant: importing the package imports no torch, since pytest loads its plugin with every test
+run. A name is imported from its module when it is first asked for (PEP 562).
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from labkit.testing.bound import Arithmetic, arithmetic, sum_error, unit_roundoff
+    from labkit.testing.comparison import (
+        Element,
+        Unexplained,
+        Verdict,
+        VerdictKind,
+        assert_explained,
+        compare,
+    )
+    from labkit.testing.norms import layer_norm, rms_norm, softmax
+    from labkit.testing.operations import Operation, amax, convolution, dot, matmul, mean, sum_over
+
+_MODULES = {
+    "bound": ("Arithmetic", "arithmetic", "sum_error", "unit_roundoff"),
+    "comparison": (
+        "Element",
+        "Unexplained",
+        "Verdict",
+        "VerdictKind",
+        "assert_explained",
+        "compare",
+    ),
+    "norms": ("layer_norm", "rms_norm", "softmax"),
+    "operations": ("Operation", "amax", "convolution", "dot", "matmul", "mean", "sum_over"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "Arithmetic",
@@ -34,3 +57,15 @@ __all__ = [
     "sum_over",
     "unit_roundoff",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
