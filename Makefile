@@ -57,10 +57,11 @@ mutants: $(VENV)/.test-ready  ## plant deliberate faults into the engine and int
 notebooks: $(VENV)/.test-ready  ## write the learners' notebooks from labkit_lessons
 	@$(VENV_PYTHON) notebooks/build.py
 
-docs: $(VENV)/.lab-ready  ## write docs/api.md, docs/errors.md and docs/widgets.md, from docstrings, known faults and a table
-	@$(VENV_PYTHON) docs/build.py
+docs: $(VENV)/.test-ready  ## write docs/errors.md and docs/widgets.md, and the documentation site into build/docs
 	@$(VENV_PYTHON) docs/errors.py
 	@$(VENV_PYTHON) docs/widgets.py
+	@NO_MKDOCS_2_WARNING=1 $(VENV_PYTHON) -m mkdocs build --quiet
+	@echo "The documentation is in build/docs: open build/docs/index.html."
 
 hosts: $(VENV)/.test-ready  ## test the lab on classroom hosts, all or HOSTS="NAME ...", into data/hosts.md
 	@$(VENV_PYTHON) tests/hosts/run.py $(HOSTS)

@@ -199,7 +199,15 @@ def test_the_source_archive_builds_the_same_wheel(installed: Installed, tmp_path
         opened.extractall(tmp_path, filter="data")
     (source,) = tmp_path.glob("fp16_lab-*/")
     top = {path.name for path in source.iterdir()}
-    wanted = {"labkit", "labkit_lessons", "notebooks", "data", "docs", "hatch_build.py", "README.md"}
+    wanted = {
+        "labkit",
+        "labkit_lessons",
+        "notebooks",
+        "data",
+        "docs",
+        "hatch_build.py",
+        "README.md",
+    }
     assert wanted <= top
     assert not top & {"tests", ".ci", "docker"}
     program = f"from hatchling.build import build_wheel; build_wheel({str(tmp_path)!r})"

@@ -49,8 +49,8 @@ class Mixture(nn.Module):
         best = torch.sort(scores, dim=1, descending=True, stable=True).indices[:, :CHOSEN]
         gates = scores.gather(1, best)
         gates = gates / gates.sum(dim=1, keepdim=True)
-        hidden = F.relu(torch.einsum("nd,nkdh->nkh", x, self.wide[best]))
-        each = torch.einsum("nkh,nkhd->nkd", hidden, self.narrow[best])
+        hidden = F.relu(torch.einsum("nf,nkfh->nkh", x, self.wide[best]))
+        each = torch.einsum("nkh,nkhf->nkf", hidden, self.narrow[best])
         mixed = x + (gates[:, :, None] * each).sum(dim=1)
         return Routed(self.last(mixed), best.sort(dim=1).values)
 

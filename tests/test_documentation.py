@@ -1,0 +1,91 @@
+"""The documentation site: built without a warning, from pages that exist once, and asking no other host."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from docs import griffe_doctests
+from labkit.site.modules import page_widgets
+from tests.slowness import slowness
+
+ROOT = Path(__file__).parents[1]
+# What a page loads by itself; links, which the reader follows, may lead anywhere.
+LOADED = re.compile(r'<(?:script|img|iframe|source)[^>]*\ssrc="([^"]+)"|<link[^>]*\shref="([^"]+)"')
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site, built as `make docs` builds it: a warning is an error."""
+    folder = tmp_path_factory.mktemp("documentation")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300 * slowness(),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+pytestmark = pytest.mark.timeout(400 * slowness())
+
+
+def test_every_guide_is_a_page(site):
+    guides = {path.stem for path in (ROOT / "docs").glob("*.md")}
+    assert guides <= {path.stem for path in site.glob("*.html")}
+
+
+def test_no_page_loads_anything_from_another_host(site):
+    for page in site.rglob("*.html"):
+        for found in LOADED.finditer(page.read_text(encoding="utf-8")):
+            address = found[1] or found[2]
+            assert not re.match(r"(https?:)?//", address), (page.name, address)
+
+
+def test_no_style_sheet_loads_anything_from_another_host(site):
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"url\([\"']?(https?:)?//", sheet.read_text(encoding="utf-8")), sheet
+
+
+def test_every_link_and_picture_inside_the_site_exists(site):
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        for address in re.findall(r'(?:href|src)="([^"#?]+)[^"]*"', text):
+            if re.match(r"[a-z]+:|//", address) or page.name == "404.html":
+                continue
+            assert (page.parent / address).exists(), (page.name, address)
+
+
+def test_the_api_has_the_engine_with_its_example(site):
+    text = (site / "api" / "amp.html").read_text(encoding="utf-8")
+    assert 'id="labkit.amp.Engine"' in text
+    assert "&gt;&gt;&gt;" in text
+
+
+def test_each_widget_without_python_can_be_tried(site):
+    page = (site / "widgets.html").read_text(encoding="utf-8")
+    for widget in page_widgets():
+        name = type(widget).__name__
+        assert f'id="live-{name}"' in page
+        assert (site / "live" / f"{name}.mjs").is_file()
+        widget.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("Add.", "Add."),
+        (">>> 1\n1\n\nMore.", "```pycon\n>>> 1\n1\n```\n\nMore."),
+        ("A.\n\n>>> 1\n1", "A.\n\n```pycon\n>>> 1\n1\n```"),
+    ],
+)
+def test_an_example_becomes_a_block_of_code(text, wanted):
+    assert griffe_doctests.fenced(text) == wanted
