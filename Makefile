@@ -12,6 +12,9 @@ GPU_ARGS ?=
 MUTANTS_ARGS ?=
 HOSTS ?=
 SITE ?=
+# pip's options for another build of torch, such as the one for CPUs; https://pytorch.org/get-started shows them.
+TORCH_OPTIONS ?=
+export TORCH_OPTIONS
 
 .DEFAULT_GOAL := help
 .PHONY: help lab setup check doctor gpu test test-all lint bench mutants notebooks docs pictures site hosts clean

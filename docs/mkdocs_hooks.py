@@ -7,6 +7,7 @@ otherwise.
 
 from __future__ import annotations
 
+import importlib
 import re
 import tomllib
 from pathlib import Path
@@ -79,10 +80,23 @@ def on_files(files: Files, config: Any) -> Files:
     ]
     for package in API:
         lines.append(f"- [labkit.{package}]({package}.md)")
-        text = f"::: labkit.{package}\n"
+        text = f"::: labkit.{package}\n" + "".join(_hidden_by_modules(package))
         files.append(File.generated(config, f"api/{package}.md", content=text))
     files.append(File.generated(config, "api/index.md", content="\n".join([*lines, ""])))
     return files
+
+
+def _hidden_by_modules(package: str) -> list[str]:
+    """Return the entries of functions that have the name of their module: griffe finds the module instead."""
+    entries = []
+    module = importlib.import_module(f"labkit.{package}")
+    for name in getattr(module, "__all__", ()):
+        path = f"labkit/{package}/{name}"
+        if (ROOT / f"{path}.py").is_file() or (ROOT / path).is_dir():
+            home = getattr(module, name).__module__
+            options = "heading_level: 2\n      show_root_full_path: false"
+            entries.append(f"\n::: {home}.{name}\n    options:\n      {options}\n")
+    return entries
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:

@@ -10,6 +10,7 @@ replace torch.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -70,7 +71,8 @@ def set_up(folder: Path, test: bool = False, python: str = sys.executable) -> in
         print(step.message, flush=True)
         for command in () if step is STEPS[0] and venv_python(folder).exists() else step.commands:
             interpreter = python if step is STEPS[0] else str(venv_python(folder))
-            status = subprocess.call([interpreter, *command], cwd=folder)
+            options = torch_options() if command[-1] == "torch" else []
+            status = subprocess.call([interpreter, *command, *options], cwd=folder)
             if status:
                 return status
         if step.stamp == ".lab-ready":
@@ -79,6 +81,11 @@ def set_up(folder: Path, test: bool = False, python: str = sys.executable) -> in
         stamp.parent.mkdir(exist_ok=True)
         stamp.touch()
     return 0
+
+
+def torch_options() -> list[str]:
+    """Return the options of pip that choose a build of torch, from the environment's TORCH_OPTIONS."""
+    return shlex.split(os.environ.get("TORCH_OPTIONS", ""))
 
 
 def check_all(folder: Path, everything: bool, pytest_arguments: Sequence[str]) -> int:

@@ -1,5 +1,6 @@
 """The documentation site: built without a warning, from pages that exist once, and asking no other host."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from docs import griffe_doctests
+from docs import griffe_doctests, mkdocs_hooks
 from labkit.site.modules import page_widgets
 from tests.slowness import slowness
 
@@ -68,6 +69,20 @@ def test_the_api_has_the_engine_with_its_example(site):
     text = (site / "api" / "amp.html").read_text(encoding="utf-8")
     assert 'id="labkit.amp.Engine"' in text
     assert "&gt;&gt;&gt;" in text
+
+
+@pytest.mark.parametrize("package", mkdocs_hooks.API)
+def test_every_export_is_in_the_api(site, package):
+    module = importlib.import_module(f"labkit.{package}")
+    text = (site / "api" / f"{package}.html").read_text(encoding="utf-8")
+    exported = getattr(module, "__all__", ("round_tensor",))
+    # A function with the name of its module has its module in its path.
+    missing = [
+        name
+        for name in exported
+        if not re.search(rf'id="labkit\.{package}\.([\w.]+\.)?{name}"', text)
+    ]
+    assert missing == []
 
 
 def test_each_widget_without_python_can_be_tried(site):

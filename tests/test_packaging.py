@@ -94,7 +94,9 @@ def test_the_python_range_is_the_same_everywhere_and_containers_install_by_the_p
             == 1
         ), file
         assert installs, file
-        assert all("-c constraints.txt" in install for install in installs), file
+        assert all(re.search(r"-c (/parts/)?constraints.txt", install) for install in installs), (
+            file
+        )
 
 
 def test_a_release_takes_every_kind_of_file_of_the_packages():
@@ -191,6 +193,21 @@ def test_a_step_that_fails_ends_set_up_and_is_repeated(checkout, monkeypatch):
     assert [step.stamp for step in missing_steps(checkout, test=False)] == [".lab-ready"]
     assert set_up(checkout, python="some-python") == 0
     assert not (checkout / "labkit.egg-info").exists(), "metadata under the old name"
+
+
+def test_options_of_torch_reach_its_installation_alone(checkout, monkeypatch):
+    ran = []
+    monkeypatch.setenv("TORCH_OPTIONS", "--pre 'two words'")
+    monkeypatch.setattr(subprocess, "call", lambda command, cwd: ran.append(command) or 0)
+    assert set_up(checkout) == 0
+    with_options = [command for command in ran if command[-2:] == ["--pre", "two words"]]
+    assert [command[-3] for command in with_options] == ["torch"]
+
+
+@needs_make
+def test_make_passes_the_options_of_torch_on(checkout):
+    (checkout / "Makefile").open("a").write("\nshow:\n\t@echo $$TORCH_OPTIONS\n")
+    assert "--pre" in make(checkout, "show", "TORCH_OPTIONS=--pre").stdout
 
 
 def test_every_check_runs_even_where_one_fails_and_pytest_is_last(checkout, monkeypatch):

@@ -1,7 +1,7 @@
 """Tests of numerical kernels that tell rounding from faults, by bounds that are derived.
 
 Invariant: importing the package imports no torch, since pytest loads its plugin with every test
-run. A name is imported from its module when it is first asked for (PEP 562).
+run. The first use of a name imports its module (PEP 562).
 """
 
 from importlib import import_module
