@@ -818,6 +818,7 @@ COMMANDS: dict[str, Command] = {
         (
             "labkit release course_2026",
             "labkit release course_2026 --lessons 01 06 --nbgrader",
+            "labkit release course_2026 --lessons 06 --questions questions.gift --gradescope autograder.zip",
         ),
         (
             Argument("folder", type=Path, help="where learners/ and teacher/ are written"),
@@ -826,6 +827,18 @@ COMMANDS: dict[str, Command] = {
                 "--nbgrader",
                 action="store_true",
                 help="also write teacher/nbgrader, a course folder for nbgrader",
+            ),
+            Argument(
+                "--questions",
+                type=Path,
+                metavar="FILE",
+                help="also write predictions and quiz as questions for an LMS, in GIFT",
+            ),
+            Argument(
+                "--gradescope",
+                type=Path,
+                metavar="FILE",
+                help="also write an autograder for Gradescope, a zip archive",
             ),
             Argument(
                 "--seed",

@@ -19,7 +19,9 @@ from labkit.records.handout import handout_of
 
 
 def release(arguments: Namespace) -> int:
+    from labkit.classroom.gradescope import autograder
     from labkit.classroom.nbgrader import write_course
+    from labkit.classroom.question_bank import as_gift, bank_questions
     from labkit.classroom.release import release as write_release
     from labkit.grading.exercises import exercises_of
 
@@ -35,6 +37,14 @@ def release(arguments: Namespace) -> int:
         if arguments.nbgrader:
             listed = [exercise for lesson in chosen for exercise in exercises_of(lesson)]
             write_course(teacher / "nbgrader", chosen, listed, arguments.seed)
+        if arguments.questions:
+            write_atomic(arguments.questions, as_gift(bank_questions(chosen)).encode())
+        if arguments.gradescope:
+            whole = next(teacher.glob("*.whl"))
+            constraints = (top / "constraints.txt").read_bytes()
+            names = [lesson.name for lesson in chosen] if arguments.lessons else []
+            archive = autograder(whole.name, whole.read_bytes(), constraints, names)
+            write_atomic(arguments.gradescope, archive)
     except ValueError as error:
         raise CommandError(str(error)) from error
     wheel = next(learners.glob("*.whl"))

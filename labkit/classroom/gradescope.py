@@ -1,0 +1,127 @@
+"""Autograder for Gradescope: a zip archive with the teacher's lab, and the results in its form.
+
+Gradescope builds an image with setup.sh, and calls run_autograder for each submission. That grades the
+notebooks of the submission as `labkit grade` does, in its sandbox, and writes results.json.
+
+Source: Gradescope autograder documentation, "Autograder specifications" (files, results.json).
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from labkit.records import write_atomic
+
+PYTHON = "3.12"
+LEARNER = "learner"  # Gradescope knows who it is; the lab's sandbox need not
+
+SETUP = """\
+#!/usr/bin/env bash
+# Gradescope runs this once, to build the image. uv brings the Python that the lab needs.
+set -euo pipefail
+python3 -m pip install --quiet uv
+uv venv --python {python} /autograder/lab
+cd /autograder/source
+uv pip install --python /autograder/lab --constraint constraints.txt --torch-backend cpu torch
+uv pip install --python /autograder/lab --constraint constraints.txt {wheel}
+"""
+
+RUN = """\
+#!/usr/bin/env bash
+# Gradescope runs this for each submission.
+set -euo pipefail
+exec /autograder/lab/bin/python -m labkit.classroom.gradescope \\
+    /autograder/submission /autograder/results/results.json {lessons}
+"""
+
+
+def autograder(wheel: str, content: bytes, constraints: bytes, lessons: Sequence[str]) -> bytes:
+    """Return the zip archive that a teacher uploads.
+
+    Args:
+        wheel: File name of the whole lab's wheel, with its solutions.
+        content: Of the wheel.
+        constraints: Content of constraints.txt.
+        lessons: Names of the lessons of the assignment; () grades all that were handed in.
+    """
+    scripts = {
+        "setup.sh": SETUP.format(python=PYTHON, wheel=wheel),
+        "run_autograder": RUN.format(lessons=" ".join(lessons)),
+    }
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in scripts.items():
+            entry = zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0))
+            entry.external_attr = 0o755 << 16
+            archive.writestr(entry, text)
+        archive.writestr(zipfile.ZipInfo(wheel, (2020, 1, 1, 0, 0, 0)), content)
+        archive.writestr(zipfile.ZipInfo("constraints.txt", (2020, 1, 1, 0, 0, 0)), constraints)
+    return packed.getvalue()
+
+
+def results_of(rows: Iterable[Mapping[str, str]]) -> dict[str, Any]:
+    """Return the grades of one submission in the form of results.json.
+
+    Args:
+        rows: Of the table that `labkit grade --csv` writes, as `csv.DictReader` reads them.
+
+    >>> row = {"exercise": "scaling.clip", "points": "3", "out_of": "5", "reason": "2 checks fail"}
+    >>> results_of([row])["tests"][0]["score"]
+    3.0
+    """
+    tests = [
+        {
+            "name": row["exercise"],
+            "score": float(row["points"]),
+            "max_score": float(row["out_of"]),
+            "output": row["reason"] or "All checks pass.",
+            "visibility": "visible",
+        }
+        for row in rows
+    ]
+    results: dict[str, Any] = {"tests": tests, "stdout_visibility": "hidden"}
+    if not tests:
+        results |= {
+            "score": 0.0,
+            "output": "No notebook of the lab was found. Hand in the .ipynb files themselves.",
+        }
+    return results
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Grade a folder of notebooks and write results.json: SUBMISSION RESULTS [LESSON ...]."""
+    import csv
+    import json
+    import shutil
+    import subprocess
+    import sys
+    from tempfile import TemporaryDirectory
+
+    submission, results, *lessons = arguments
+    with TemporaryDirectory() as scratch:
+        folder = Path(scratch, "submissions", LEARNER)
+        folder.mkdir(parents=True)
+        for notebook in sorted(Path(submission).rglob("*.ipynb")):
+            if not lessons or notebook.stem in lessons:
+                shutil.copy(notebook, folder)
+        table = Path(scratch, "grades.csv")
+        rows: list[dict[str, str]] = []
+        if any(folder.iterdir()):
+            command = [sys.executable, "-m", "labkit", "grade", str(folder.parent)]
+            done = subprocess.run([*command, "--csv", str(table)], check=False)
+            if not table.is_file():
+                return done.returncode or 1
+            with table.open(newline="", encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+    write_atomic(Path(results), json.dumps(results_of(rows), indent=2).encode())
+    return 0
+
+
+if __name__ == "__main__":
+    import sys
+
+    raise SystemExit(main(sys.argv[1:]))
