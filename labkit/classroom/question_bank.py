@@ -26,7 +26,7 @@ class BankQuestion:
         id: Its name in the bank, as "scaling.order".
         lesson: The lesson that asks or teaches it.
         text: The question, in one paragraph.
-        choices: Choice -> what whoever chooses it reads.
+        choices: Choice -> the reply to it.
         answer: The choice that is right.
     """
 
