@@ -29,25 +29,26 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, told apart by people who see colours differently; each colour as light or dark as it must be
-# for a contrast of 4:1 on white as on the black of a dark theme, #111.
+# Okabe and Ito's palette, told apart by people who see colours differently; each colour so dark that
+# its contrast on white is 4.5. A figure is drawn in these. Its PNG has a white background; its SVG
+# gets the colours of the page's theme (THEMED).
 FATE_COLOURS = {
-    "underflowed": "#C65800",
-    "subnormal": "#847B0A",
-    "normal": "#1880BA",
-    "overflowed": "#BE538E",
+    "underflowed": "#C05400",
+    "subnormal": "#7A7200",
+    "normal": "#1878B0",
+    "overflowed": "#B8458A",
 }
 FATE_HATCHES = {"underflowed": "////", "subnormal": "....", "normal": "", "overflowed": "xxxx"}
 FORMAT_COLOURS = {
-    "FP32": "#797979",
-    "TF32": "#797979",
-    "FP16": "#007FC6",
-    "BF16": "#008A64",
-    "E4M3": "#A17000",
-    "E5M2": "#A17000",
+    "FP32": "#1A1A1A",
+    "TF32": "#1A1A1A",
+    "FP16": "#0072B2",
+    "BF16": "#00805C",
+    "E4M3": "#8F5F00",
+    "E5M2": "#8F5F00",
 }
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-INK, QUIET = "#767676", "#7A7A7A"
+INK, QUIET = "#1F1F1F", "#595959"
 STYLE: dict[Any, Any] = {
     **dict.fromkeys(
         (
@@ -62,14 +63,14 @@ STYLE: dict[Any, Any] = {
     ),
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
 }
-THEMED = {  # colour of a PNG -> colours of SVG, in a light theme and in a dark one
+THEMED = {  # colour of a figure -> colours of its SVG, in a light theme and in a dark one
     INK: ("#1f1f1f", "#e6e6e6"),
     QUIET: ("#595959", "#b0b0b0"),
     FORMAT_COLOURS["FP32"]: ("#1a1a1a", "#f2f2f2"),
     FORMAT_COLOURS["FP16"]: ("#0072b2", "#4fa8dc"),
     FORMAT_COLOURS["BF16"]: ("#00805c", "#2fc299"),
     FORMAT_COLOURS["E4M3"]: ("#8f5f00", "#e69f00"),
-    FATE_COLOURS["underflowed"]: ("#c65800", "#ff7a33"),
+    FATE_COLOURS["underflowed"]: ("#c05400", "#ff7a33"),
     FATE_COLOURS["subnormal"]: ("#7a7200", "#f0e442"),
     FATE_COLOURS["normal"]: ("#1878b0", "#56b4e9"),
     FATE_COLOURS["overflowed"]: ("#b8458a", "#d98bb5"),
@@ -139,7 +140,8 @@ def png(figure: Figure, dpi: int = 96) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     file = io.BytesIO()
-    FigureCanvasAgg(figure).print_figure(file, format="png", dpi=dpi)
+    # No colour is read on white and on black, so a PNG brings its own page.
+    FigureCanvasAgg(figure).print_figure(file, format="png", dpi=dpi, facecolor="white")
     return file.getvalue()
 
 

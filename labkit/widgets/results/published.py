@@ -18,6 +18,7 @@ from labkit.bench import Published, data_sheet, gains, published
 from labkit.formats import FP16, FP32
 from labkit.widgets.base.figures import (
     FORMAT_COLOURS,
+    INK,
     QUIET,
     described,
     new_figure,
@@ -35,7 +36,7 @@ EIGHT_BITS = FORMAT_COLOURS["E4M3"]
 COLOURS = {
     **FORMAT_COLOURS,
     "FP64": QUIET,
-    "TF32": "#767676",
+    "TF32": INK,
     "FP8": EIGHT_BITS,
     "MXFP8": EIGHT_BITS,
     "NVFP4": EIGHT_BITS,

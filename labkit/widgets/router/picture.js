@@ -161,15 +161,14 @@ function drawNames(ink, width, { exact, leaving, coming }, x) {
    * @param {string} words
    * @param {number} expert
    * @param {number} y
-   * @param {string} fill
    */
-  const name = (words, expert, y, fill) => {
+  const name = (words, expert, y) => {
     const at = x(exact[expert]);
     const align = at > width / 2 ? "right" : "left";
-    inkText(ink, words, at, y, { align, fill, bold: true, halo: true });
+    inkText(ink, words, at, y, { align, fill: tint.ink, bold: true, halo: true });
   };
-  for (const expert of leaving) name(`${expert} leaves`, expert, ABOVE + 30, tint.underflowed);
-  for (const expert of coming) name(`${expert} comes in`, expert, ABOVE + 48, tint.overflowed);
+  for (const expert of leaving) name(`${expert} leaves`, expert, ABOVE + 30);
+  for (const expert of coming) name(`${expert} comes in`, expert, ABOVE + 48);
 }
 
 /**
