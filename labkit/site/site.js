@@ -10,6 +10,7 @@
  * @property {"before" | "after"} [phase]
  * @property {Record<string, string>} [answers]
  * @property {Record<string, string>} [earlier]
+ * @property {(readonly [number, number])[]} [sketched] Of a training, where its loss is predicted.
  */
 
 const PREFIX = "fp16-lab/";
@@ -125,11 +126,13 @@ function answer(widget, state, place) {
   if (state.choice === "") state.choice = read(key) ?? "";
   if (phase === "after") state.earlier = quizAnswers("before");
   if (phase) state.answers = quizAnswers(phase);
+  if (state.sketched) state.sketched = JSON.parse(read(key) ?? "[]");
   const { model } = widget({ ...state }, place);
   model.on("change:choice", () => write(key, model.get("choice")));
   model.on("change:answers", () =>
     write(`answer/quiz/${phase}`, JSON.stringify(model.get("answers"))),
   );
+  model.on("change:sketched", () => write(key, JSON.stringify(model.get("sketched"))));
 }
 
 function pageName() {

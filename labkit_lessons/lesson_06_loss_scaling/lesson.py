@@ -353,15 +353,22 @@ for interval, replay in scalers.replays.items():
 # %% id="predict-recover"
 predict("scaling.recover")
 
-# %% [markdown] site="Press *Play*: a recorded training runs again, FP16 without a scale beside FP32. In the lab you train it yourself. There you switch scaling to *static* after a few hundred steps, while it trains."
-# Press *Start*, and watch both loss curves. On the right are the gradients, and below them the pictures that the networks
-# paint. After a few hundred steps, while it trains, switch scaling to *static*, later to *dynamic*. Drag the handle under
-# the bars to both ends, and wait there for some steps. Around your scale is a map: in the coloured part below, gradients
-# are lost, and in the part above, they overflow. Click on a curve to go back to that step, and try another setting. Then
-# *Reset*, and try it without master weights.
+# %% [markdown] site="First draw what you expect. Press *Draw what you expect*, and drag a line across the losses: after some hundred steps, the scale is switched on. Where does the loss of FP16 go then? Now press *Play*: a recorded training runs again, FP16 without a scale beside FP32. While it plays, switch *Loss scaling* to *static*, and compare the curve with your line. In the lab you train it yourself."
+# First **draw what you expect**. Press *Draw what you expect*, and drag a line across the losses (the words below the picture
+# name the keys). After about 200 steps you will switch the scale on. Where does the loss of FP16 go then?
+#
+# Now press *Start*. The training draws over your line. On the right are the gradients, and below them the pictures that
+# the networks paint. Then try this:
+#
+# 1. After about 200 steps, while it trains, switch scaling to *static*. Some hundred steps later, switch it to *dynamic*.
+# 2. Drag the handle under the bars to the left end, and wait there for some steps. Then drag it to the right end.
+# 3. Look at the colours around your scale, in the lower panel. They are a map. In the lower coloured part, gradients are lost.
+#    In the upper one, they overflow.
+# 4. Click on a curve to go back to that step, and try another setting.
+# 5. Press *Reset*, and try it without master weights.
 
 # %% id="touch-live"
-LiveTraining(TASKS["painted_picture"], RECIPES["FP16"], seed=0)
+LiveTraining(TASKS["painted_picture"], RECIPES["FP16"], seed=0, sketch=True)
 
 # %% [markdown] tags=["answer-scaling.recover"]
 # **Without a scale nothing is painted.** An error of less than 4 units gives a gradient below 2^-25, which FP16 rounds to

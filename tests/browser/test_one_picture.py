@@ -11,7 +11,7 @@ from labkit.amp import RECIPES
 from labkit.train import TASKS
 from labkit.widgets import LiveTraining
 
-live = LiveTraining(TASKS["painted_picture"], RECIPES["FP16"], seed=0)
+live = LiveTraining(TASKS["painted_picture"], RECIPES["FP16"], seed=0, sketch=True)
 live
 """
 TALLEST = 520  # CSS pixels from its title to what the networks paint, at 1280 x 720
@@ -22,10 +22,24 @@ DRAWN = """() => {
 }"""
 
 
+def sketch_by_drag(notebook, root):
+    """Sketch a loss that stays and then falls, from one end of the axis to the other."""
+    mouse = notebook.page.mouse
+    root.get_by_role("button", name="Draw what you expect").click()
+    box = root.locator(".lt-pad").bounding_box()
+    mouse.move(box["x"] + 2, box["y"] + 20)
+    mouse.down()
+    mouse.move(box["x"] + box["width"] / 2, box["y"] + 20)
+    mouse.move(box["x"] + box["width"] - 1, box["y"] + box["height"] - 10)
+    mouse.up()
+    root.get_by_role("button", name="Done").click()
+
+
 @pytest.fixture(scope="module")
 def trained(lab):
     with lab.shown([CELL], ".labkit-live", name="picture", width=1280, height=720) as notebook:
         root = notebook.page.locator(".labkit-live")
+        sketch_by_drag(notebook, root)
         root.get_by_role("button", name="Start", exact=True).click()
         notebook.until_data("live", "Number(d.step) > 120")
         root.locator(".lk-segment", has_text="static").click()
@@ -66,6 +80,16 @@ def test_the_handle_shifts_the_bars_while_the_kernel_is_busy(lab, trained):
     assert page.evaluate(DRAWN) != before
     go.touch()
     trained.until("live.forked_run.selected.wanted.log2_scale == 11")
+
+
+def test_the_sketch_stays_and_is_compared(trained):
+    sketch = trained.python("live.sketched")
+    assert [step for step, _ in sketch] == [1, 494, 1000]
+    assert sketch[0][1] == sketch[1][1] > 2 * sketch[2][1]
+    words = trained.page.locator(".lt-sketch-words").inner_text()
+    assert words.startswith("You drew ")
+    assert f"at step {trained.python('len(live.history)')}; it is " in words
+    assert not trained.page.get_by_role("button", name="Draw what you expect").is_enabled()
 
 
 def test_the_map_has_a_row_for_each_measured_step(trained):

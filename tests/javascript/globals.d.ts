@@ -11,8 +11,9 @@ interface PageWidget {
   answers(state: Record<string, unknown>): boolean;
 }
 
-/** The model of a question: one choice, or those of the quiz. */
+/** The model of a question: one choice, those of the quiz, or a loss that was sketched. */
 type PageAnswers = import("../../labkit/widgets/base/model.js").Model<{
   choice: string;
   answers: Record<string, string>;
+  sketched: (readonly [number, number])[];
 }>;

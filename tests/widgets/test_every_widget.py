@@ -86,6 +86,19 @@ REFUSED: dict[str, list[tuple[str, object, str | None]]] = {
         ("changes", {"log2_scale": 31}, "log2_scale: expected -10 to 30, got 31"),
         ("method", {"rate": 0}, "rate: expected a number above 0, at most 100, got 0"),
     ],
+    "live": [
+        *(
+            ("sketched", wrong, "sketched: expected pairs of a step and a loss above 0")
+            for wrong in (
+                [[1, 0.0]],
+                [[4, 1.0]],
+                [[2, 1.0], [1, 1.0]],
+                [[1, math.inf]],
+                [3],
+                ["ab"],
+            )
+        ),
+    ],
     "mma_block": [
         ("gpu", "P100", "gpu: expected one of 'V100', 'T4'"),
         ("preset", "zeros", "preset: expected one of '1 and small terms'"),

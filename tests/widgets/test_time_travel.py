@@ -109,6 +109,74 @@ def test_a_run_of_ones_own_without_copies_trains_and_says_why_it_stays() -> None
     assert run.notice == "Not done: a run of your own needs a method fork() to go back."
 
 
+class Fragile:
+    """A run that fails once, in the middle of a step: the weights have moved, and the step is not counted."""
+
+    failed = False
+
+    def __init__(self, task: Any, recipe: Any, *arguments: Any, **named: Any) -> None:
+        self.__dict__["run"] = TrainingRun(task, recipe, *arguments, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["run"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.__dict__["run"], name, value)
+
+    def fork(self) -> Any:
+        return self.__dict__["run"].fork()
+
+    def step(self) -> Any:
+        done = self.__dict__["run"].step()
+        if self.recipe.name == "FP32" and done.step == 8 and not Fragile.failed:
+            Fragile.failed = True
+            raise RuntimeError("out of memory")
+        return done
+
+
+def test_a_twin_that_failed_in_a_step_is_trained_again() -> None:
+    Fragile.failed = False
+    run = ticked(live(make_run=Fragile), 10)
+    assert (run.phase, run.run.done) == (Phase.FAILED, 7)
+    assert run.error == "RuntimeError: out of memory."
+    run.handle(partial(run.go_back, 5))
+    ticked(run, 5)
+    assert (run.run.done, len(run.fp32.steps)) == (10, 10)
+    plain = TrainingRun(TASK, "FP32", 0, measure_every=0)
+    assert losses(run.fp32.steps) == [plain.step().loss for _ in range(10)]
+
+
+def test_at_step_0_after_going_back_the_sentence_says_so() -> None:
+    widget = LiveTraining(TASK, "FP16", steps=40, device="cpu")
+    run = ticked(widget.forked_run, 12)
+    run.handle(partial(run.go_back, 0))
+    assert widget.sentence.startswith("At step 0, before the first step: FP16 without scaling")
+    assert "The faint curves are the runs that came after." in widget.sentence
+    run.handle(Button.RESET)
+    assert widget.sentence.startswith("Nothing has run yet.")
+    widget.close()
+
+
+def test_one_step_is_said_in_the_singular() -> None:
+    widget = LiveTraining(TASK, "FP16", steps=1, device="cpu")
+    assert "for 1 step." in widget.sentence
+    widget.close()
+
+
+def test_what_a_live_training_does_not_know_is_named_with_its_choices() -> None:
+    for task in (None, 3):
+        with pytest.raises(ValueError, match=rf"task: expected one of .*, or a Task, got {task}"):
+            LiveTraining(task)  # type: ignore[arg-type]
+    widget = LiveTraining(TASK, "FP16", steps=5, device="cpu")
+    with pytest.raises(ValueError, match=r"press: expected one of 'start', .*, got 'go'"):
+        widget.press("go")
+    with pytest.raises(
+        ValueError, match=r"scaling: expected one of 'off', 'static', 'dynamic', got 'nope'"
+    ):
+        widget.change(scaling="nope")
+    widget.close()
+
+
 def test_ghosts_stay_over_a_reset_and_the_oldest_goes_first() -> None:
     run = ticked(live(), 3)
     for _ in range(GHOSTS + 2):

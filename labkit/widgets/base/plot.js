@@ -65,7 +65,7 @@ function logTicks(low, high) {
  * @param {...readonly number[]} curves
  * @returns {[low: number, high: number]}
  */
-function lossRange(...curves) {
+export function lossRange(...curves) {
   let low = Infinity;
   let high = 0;
   for (const curve of curves) {
@@ -111,7 +111,7 @@ function stepTicks(total) {
  * @property {number} [right]
  */
 
-const SIDE = 52; // room beside an axis of steps for its numbers, in pixels
+export const SIDE = 52; // room beside an axis of steps for its numbers, in pixels
 
 /**
  * An axis of steps in a picture of a width.

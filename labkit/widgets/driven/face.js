@@ -35,6 +35,7 @@ import { schedule, send, storeOf, UNANSWERED } from "./store.js";
  * @property {Offers} offers
  * @property {number | null} wish log2 of the scale that the hand asks for, until a step has it.
  * @property {boolean} onPage Whether a run on record is all there is.
+ * @property {Model<DrivenTraits>} model For traits of the widget's own.
  */
 
 /** @typedef {{ x: (step: number) => number, top: number }} Drawn where a label of a step goes */
@@ -176,7 +177,7 @@ export function drivenView(face) {
     function paint(pen, width) {
       const { state, points, wish } = store;
       if (!state) return;
-      const scene = { pen, width, tint, state, points, offers, wish, onPage };
+      const scene = { pen, width, tint, state, points, offers, wish, onPage, model };
       const { x, top } = face.paint(scene, pointedAt);
       if (pointedAt && hover) {
         parts.tip.show(x(pointedAt), top, hover.text(state, points, pointedAt));

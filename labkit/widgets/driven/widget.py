@@ -19,6 +19,7 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.1  # between two looks whether the cell has ended
 Row = TypeVar("Row")
+Member = TypeVar("Member", bound=StrEnum)
 UNSEEN = "its picture had left the page. Nothing is lost: press Continue."
 
 
@@ -149,7 +151,7 @@ class DrivenWidget(LabWidget):
         """
         match content:
             case {"do": "press", "button": button}:
-                return Button(button)
+                return member_of(Button, button, "press")
             case {"do": "choose", "place": key}:
                 return partial(
                     self.controller.train_on, self.place if key == self.place.key else place(key)
@@ -175,8 +177,12 @@ class DrivenWidget(LabWidget):
         return self.controller.phase
 
     def press(self, button: str) -> None:
-        """Press "start", "pause", "step", "stop" or "reset"; returns at once."""
-        self.controller.ask(Button(button))
+        """Press "start", "pause", "step", "stop" or "reset"; returns at once.
+
+        Raises:
+            ValueError: there is no such button.
+        """
+        self.controller.ask(member_of(Button, button, "press"))
 
     def close(self) -> None:
         """End the training's thread and take the widget down."""
@@ -211,10 +217,28 @@ def row_of(table: Mapping[str, Row], wanted: Row | str, what: str) -> Row:
     """Return a row of a table by its name; a row is returned as it is.
 
     Raises:
-        ValueError: the table has no such row.
+        ValueError: the table has no such row, or it is of another kind.
     """
-    if not isinstance(wanted, str):
+    kind = type(next(iter(table.values())))
+    if isinstance(wanted, kind):
         return wanted
-    if wanted not in table:
-        raise ValueError(f"{what}: expected one of {', '.join(map(repr, table))}, got {wanted!r}")
+    if not isinstance(wanted, str) or wanted not in table:
+        names = ", ".join(map(repr, table))
+        raise ValueError(f"{what}: expected one of {names}, or a {kind.__name__}, got {wanted!r}")
     return table[wanted]
+
+
+def member_of(kind: type[Member], wanted: str, what: str) -> Member:
+    """Return a member of an enumeration by its value.
+
+    Raises:
+        ValueError: there is none of that value.
+
+    >>> member_of(Button, "start", "press")
+    <Button.START: 'start'>
+    """
+    try:
+        return kind(wanted)
+    except ValueError:
+        values = ", ".join(repr(member.value) for member in kind)
+        raise ValueError(f"{what}: expected one of {values}, got {wanted!r}") from None

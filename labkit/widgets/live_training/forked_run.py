@@ -124,6 +124,7 @@ class Branch:
     wanted    where its knobs stand; `knobs` is what the last step was done under
     began     what the first step was done under
     rescaled  a scale was chosen since the last step, perhaps the same one
+    torn      an error ended a step of it, so it stands between two steps
     """
 
     begin: Callable[[Recipe], Any]
@@ -136,6 +137,7 @@ class Branch:
     knobs: Knobs | None = None
     began: Knobs | None = None
     rescaled: bool = False
+    torn: bool = False
     steps: list[StepRecord] = field(default_factory=list)
     metrics: dict[int, float] = field(default_factory=dict)
     marks: list[Mark] = field(default_factory=list)
@@ -190,6 +192,11 @@ class Branch:
 
     def step(self, total: int) -> None:
         """Do a step under the wanted knobs, after a copy of the run where one is due."""
+        self.torn = True
+        self._step(total)
+        self.torn = False
+
+    def _step(self, total: int) -> None:
         self.build()
         changed_now = self.rescaled or self.wanted != self.knobs
         if changed_now:
@@ -476,12 +483,15 @@ class ForkedRun(Controller):
         back = run.back_at(step)
         gone = [run.ghost_of(step)]
         kept = []
-        if self.fork is not None and self.fork.origin <= step:
+        if self.fork is not None and self.fork.origin <= step and not self.fork.torn:
             kept = [self.fork]
         elif self.fork is not None and self.fork.steps:
             gone.append(self.fork.ghost_of(self.fork.origin))
         self.ghosts = [*self.ghosts, *gone][-GHOSTS:]
         self.branches = [back, *kept]
+        if self.fp32.torn:
+            # it is trained again, up to the run
+            self.fp32 = self.fp32.anew(self.fp32.wanted)
         self.active = 0
         self.fp32.seconds = []  # of another moment
         self.error = ""
@@ -535,10 +545,12 @@ class ForkedRun(Controller):
     # --- steps --------------------------------------------------------------------------------------------------
 
     def lead(self) -> bool:
-        """Bring the FP32 run to the step that is due."""
-        if len(self.fp32.steps) > self.run.done or len(self.fp32.steps) >= self.total:
+        """Bring the FP32 run to the step that is due: one further, or all where it begins again."""
+        due = min(self.run.done + 1, self.total)
+        if len(self.fp32.steps) >= due:
             return False
-        self.fp32.step(self.total)
+        while len(self.fp32.steps) < due:
+            self.fp32.step(self.total)
         return True
 
     def follow(self) -> None:

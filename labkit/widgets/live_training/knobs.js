@@ -7,16 +7,32 @@ import { tell, tellLatest, wishFor } from "../driven/store.js";
 
 /** @import { Option } from "../base/controls.js" */
 /** @import { HeldSlider } from "../driven/controls.js" */
-/** @import { Offers, Store } from "../driven/store.js" */
+/** @import { Frame, Offers, Store } from "../driven/store.js" */
 /** @import { RunPoints, RunState } from "./plot.js" */
 
 /** @typedef {Store<RunState, RunPoints>} RunStore */
 /** @typedef {"off" | "static" | "dynamic"} Scaling */
 
 /**
- * What a run's knobs may be turned to.
+ * What a run's knobs may be turned to, and whether the loss is sketched first.
  *
- * @typedef {Offers & { scaling: Scaling[], log2_scale: [number, number] }} RunOffers
+ * @typedef {Offers & {
+ *   scaling: Scaling[],
+ *   log2_scale: [number, number],
+ *   sketch: boolean,
+ * }} RunOffers
+ */
+
+/** @typedef {(readonly [step: number, loss: number])[]} Sketch by step */
+
+/**
+ * The traits of a run that is driven (`LiveTraining`).
+ *
+ * @typedef {object} RunTraits
+ * @property {RunOffers} _offers
+ * @property {Sketch} sketched Where the learner expects the loss to go; empty without a sketch.
+ * @property {Frame<RunState>} [_frame] On a page without a kernel: the first frame.
+ * @property {string} [run] The page's own note of the run, for the saved notebook.
  */
 
 /** @param {RunStore} store */

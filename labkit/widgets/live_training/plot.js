@@ -29,7 +29,8 @@ import { drawMap, mapRow, windowEdges } from "./map.js";
 /** @import { Hover, Scene } from "../driven/face.js" */
 /** @import { DrivenState } from "../driven/store.js" */
 /** @import { Gradients } from "./histogram.js" */
-/** @import { Scaling } from "./knobs.js" */
+/** @import { RunTraits, Scaling, Sketch } from "./knobs.js" */
+/** @import { Model } from "../base/model.js" */
 /** @import { MapRow } from "./map.js" */
 /** @import { Result } from "./results.js" */
 
@@ -133,9 +134,10 @@ import { drawMap, mapRow, windowEdges } from "./map.js";
  * }} RunPlot
  */
 
-const RIGHT = 62; // room for the names at the ends of the curves
+export const RIGHT = 62; // room for the names at the ends of the curves
 const DASH = [7, 5];
 const DOTTED = [1.5, 4];
+const SKETCHED = { dash: [9, 6], alpha: 0.65 };
 const GAP = 38; // between two panels
 const LOSS_TITLE_ROOM = 210; // pixels of the title of the losses
 const COLUMNS = 5; // loss, scale, stepped, underflow, swallowed: see `columns` in forked_run.py
@@ -285,7 +287,8 @@ function inkUpright(plot, x, colour, style) {
 function drawLoss(plot) {
   const { scene, tint, curves, fp32, x } = plot;
   const { state, points } = scene;
-  const all = [...curves.map(({ rows }) => rows.map(({ loss }) => loss)), fp32, points.previous];
+  const sketch = sketchIn(scene);
+  const all = [...lossesOnShow(state, points), sketch.map(([, loss]) => loss)];
   const y = inkLosses(plot, plot.place.loss, "Loss of each batch, log scale", all);
   /**
    * @param {readonly number[]} losses
@@ -293,6 +296,9 @@ function drawLoss(plot) {
    */
   const line = (losses) => losses.map((loss, i) => [x(i + 1), y(loss)]);
   drawMarks(plot);
+  /** @type {Point[]} */
+  const drawn = sketch.map(([step, loss]) => [x(step), y(loss)]);
+  inkLine(plot, drawn, tint.ink2, 2, SKETCHED);
   if (points.previous.length) drawPrevious(plot, line(points.previous));
   drawGhosts(plot, y);
   if (state.recorded && !scene.onPage) {
@@ -312,10 +318,35 @@ function drawLoss(plot) {
     inkLine(plot, own, colour, 2.25, { dash });
     ends.push({ name, colour, points: own });
   }
+  if (drawn.length) ends.push({ name: "sketch", colour: tint.ink2, points: drawn });
   if (curves[1]) drawForkPoint(plot, y);
   nameEnds(plot, ends);
   drawNonFinite(plot);
   return y;
+}
+
+/**
+ * All losses that are on show, a list for each curve.
+ *
+ * @param {RunState} state
+ * @param {RunPoints} points
+ * @returns {number[][]}
+ */
+export function lossesOnShow(state, points) {
+  const { fp32, runs } = onShow(state, points);
+  const shown = runs.slice(0, state.branches.length);
+  return [...shown.map((rows) => rows.map(({ loss }) => loss)), fp32, points.previous];
+}
+
+/**
+ * What the learner has sketched.
+ *
+ * @param {Scene<RunState, RunPoints>} scene
+ * @returns {Sketch}
+ */
+function sketchIn({ model }) {
+  const own = /** @type {Model<RunTraits>} */ (/** @type {unknown} */ (model));
+  return own.get("sketched") ?? [];
 }
 
 /**

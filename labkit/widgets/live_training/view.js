@@ -9,16 +9,17 @@ import { drivenView } from "../driven/face.js";
 import { tell, upToDate } from "../driven/store.js";
 import { gradientHistogram } from "./histogram.js";
 import { exposeRuns, metricText, scaleKnob, scalingKnob, turn } from "./knobs.js";
-import { drawRuns, HOVER, panels, RUN_POINTS } from "./plot.js";
+import { drawRuns, HOVER, lossesOnShow, panels, RIGHT, RUN_POINTS } from "./plot.js";
 import { switchedOn } from "./recorded_forks.js";
 import { resultPictures } from "./results.js";
+import { sketchPad } from "./sketch.js";
 
 /** @import { Life } from "../base/lifetime.js" */
 /** @import { Parts } from "../driven/face.js" */
 /** @import { RunStore } from "./knobs.js" */
 /** @import { RunPoints, RunState } from "./plot.js" */
 
-/** @typedef {import("../driven/store.js").DrivenTraits} Traits */
+/** @typedef {import("../live_training/knobs.js").RunTraits} Traits */
 
 const THIN = { width: 1.5 };
 // Both have the same height: what is shown changes while it trains, and nothing moves.
@@ -47,18 +48,24 @@ function layout(store, parts, life, root) {
   const rule = h("p", { class: "lk-quiet lt-rule" });
   const curves = h("div", { class: "lt-curves" }, parts.picture.element);
   const beside = h("div", { class: "lt-beside" }, gradients.element, results.element);
+  const sketch = sketchPad(store, life, {
+    picture: parts.picture,
+    panel: () => (store.state ? panelsFor(store.state) : GRADIENTS).loss,
+    right: RIGHT,
+    losses: lossesOnShow,
+  });
+  const controls = h("div", { class: "lk-row lt-controls" }, ...buttons.elements);
+  controls.append(scaling.element, masters.element);
+  root.append(parts.head, controls);
+  // A page without a kernel shows no controls of a training, but one can predict there.
+  if (sketch && store.model.onPage) {
+    root.append(h("div", { class: "lk-row run-record" }, ...sketch.controls));
+  } else if (sketch) controls.append(...sketch.controls);
   root.append(
-    parts.head,
-    h(
-      "div",
-      { class: "lk-row lt-controls" },
-      ...buttons.elements,
-      scaling.element,
-      masters.element,
-    ),
     parts.notice,
     parts.words.element,
     h("div", { class: "lt-panels run-panels" }, curves, beside),
+    ...(sketch ? [sketch.words] : []),
     rule,
     parts.place.element,
   );
@@ -70,6 +77,7 @@ function layout(store, parts, life, root) {
     rule.textContent = state.rule;
     gradients.show(state);
     results.show(state);
+    sketch?.show(state);
     if (!upToDate(store)) return; // this frame is older than what the learner just did
     scaling.set(state.knobs.scaling);
     scale.show(state);

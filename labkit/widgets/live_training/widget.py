@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import traitlets
+
 from labkit.amp import DYNAMIC, RECIPES, Recipe, ScalerConfig
 from labkit.formats import FORMATS, FP16, FP32, Format
 from labkit.instrument import GradSnapshot
@@ -26,8 +28,9 @@ from labkit.train import (
 )
 from labkit.train.run import Example
 from labkit.widgets.base.figures import why_still
+from labkit.widgets.base.number_words import counted
 from labkit.widgets.driven.controller import Command, pack
-from labkit.widgets.driven.widget import DrivenWidget, row_of
+from labkit.widgets.driven.widget import DrivenWidget, member_of, row_of
 from labkit.widgets.exact.rows import format_row
 from labkit.widgets.live_training.forked_run import (
     MAP_SCALES,
@@ -73,7 +76,9 @@ def rule(scaler: ScalerConfig) -> str:
         bad = (
             "inf or NaN" if scaler.hysteresis == 1 else f"{scaler.hysteresis} steps with inf or NaN"
         )
-        grows = f"{_times(scaler.growth_factor)} after {scaler.growth_interval:,} clean steps"
+        grows = (
+            f"{_times(scaler.growth_factor)} after {counted(scaler.growth_interval, 'clean step')}"
+        )
         return f"the scale {_times(scaler.backoff_factor)} after {bad}, and {grows}"
     skips = "steps whose gradients overflow are " + (
         "skipped" if scaler.skip_on_inf else "applied, since inf is not looked for"
@@ -102,7 +107,7 @@ def _made_on(record: RunRecord) -> str:
 def position(knob: str, to: Any) -> Any:
     """Return a knob's position from what a page or a caller calls it."""
     if knob == "scaling":
-        return Scaling(to)
+        return member_of(Scaling, to, "scaling")
     if knob == "masters" and isinstance(to, bool):
         return MASTERS[0] if to else MASTERS[1]
     if knob == "epsilon":
@@ -128,6 +133,8 @@ class LiveTraining(DrivenWidget, folder="live_training"):
         growth_interval: clean steps before a dynamic scale doubles. None: the recipe's own, or 25 where dynamic
             scaling is switched on here. (torch's 2,000 never happen in a short run.)
         make_run: (task, recipe, seed, device=) -> run, for those who bring their own.
+        sketch: offer to sketch the loss before the first step; the training draws over it. `sketched` then holds
+            what was drawn, as [step, loss] pairs.
 
     Everything the learner can press is here for code too: `press("start")`, `change(scaling="dynamic", log2_scale=12)`,
     `back(60)`.
@@ -146,6 +153,8 @@ class LiveTraining(DrivenWidget, folder="live_training"):
     title: ClassVar[str] = "Live training"
     offered: ClassVar[tuple[str, ...]] = ("scaling", "log2_scale", "masters")  # its knobs
     forkable: ClassVar[bool] = False
+    # [step, loss] pairs, by step
+    sketched: traitlets.List[list[float]] = traitlets.List().tag(sync=True)
     why_static = why_still(
         'for its buttons, or go on in code: live.press("start"), live.change(scaling="off"), live.figure()'
     )
@@ -160,6 +169,7 @@ class LiveTraining(DrivenWidget, folder="live_training"):
         device: Any = None,
         growth_interval: int | None = None,
         make_run: MakeRun = TrainingRun,
+        sketch: bool = False,
     ) -> None:
         chosen = row_of(RECIPES, recipe, "recipe")
         if growth_interval is not None:
@@ -189,8 +199,30 @@ class LiveTraining(DrivenWidget, folder="live_training"):
         }
         epsilons = [epsilon_text(epsilon) for epsilon in EPSILONS]
         super().__init__(
-            self.forked_run, **named, **ends, epsilon=epsilons, categories=list(CATEGORIES)
+            self.forked_run,
+            **named,
+            **ends,
+            epsilon=epsilons,
+            categories=list(CATEGORIES),
+            sketch=sketch,
         )
+
+    @traitlets.validate("sketched")
+    def _valid_sketch(self, proposal: dict[str, Any]) -> list[list[float]]:
+        try:
+            pairs = [[int(step), float(loss)] for step, loss in proposal["value"]]
+        except (TypeError, ValueError):
+            pairs = [[0, math.nan]]
+        steps = [step for step, _ in pairs]
+        losses = [loss for _, loss in pairs]
+        total = self.forked_run.total
+        in_order = steps == sorted(set(steps)) and all(1 <= step <= total for step in steps)
+        if not in_order or not all(0 < loss < math.inf for loss in losses):
+            raise traitlets.TraitError(
+                "sketched: expected pairs of a step and a loss above 0, in the order of their steps "
+                f"from 1 to {total}, got {proposal['value']!r}"
+            )
+        return pairs
 
     def change(
         self,

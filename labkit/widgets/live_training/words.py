@@ -23,7 +23,7 @@ from labkit.widgets.base.figures import (
     on_any_page,
     steps_figure,
 )
-from labkit.widgets.base.number_words import percent, power, short
+from labkit.widgets.base.number_words import counted, percent, power, short
 from labkit.widgets.driven.controller import Phase
 from labkit.widgets.driven.widget import on
 from labkit.widgets.live_training.forked_run import ForkedRun
@@ -111,11 +111,16 @@ def sentence(forked_run: ForkedRun) -> str:
         return f"Training ended {after} by an error: {forked_run.error} Press Reset to begin again."
     if forked_run.building:
         return "Getting ready: the data, and networks with the same first weights."
+    if not steps and run.run is not None and forked_run.ghosts:
+        return (
+            f"At step 0, before the first step: {who(in_force)}, beside FP32 "
+            f"on {on(forked_run.place)}. The faint curves are the runs that came after. Press Continue."
+        )
     if not steps:
         return (
             f"Nothing has run yet. Press Start: {who(in_force)} trains beside FP32 "
             f"on {on(forked_run.place)}, with the same first weights and the same batches, "
-            f"for {forked_run.total} steps.{_on_record(forked_run)}"
+            f"for {counted(forked_run.total, 'step')}.{_on_record(forked_run)}"
         )
     last, finished = steps[-1], forked_run.phase is Phase.FINISHED
     name = who(in_force, last.scale)
@@ -185,8 +190,10 @@ def _reached(forked_run: ForkedRun) -> str:
     if total < len(fp32.steps):
         losses = short(fp32.steps[total - 1].loss)
         ours = "" if run is None else f", this recipe's {short(run.steps[total - 1].loss)}"
-        return f"after {total} of {len(fp32.steps)} steps FP32's loss was {losses}{ours}."
-    reached = f"{fp32.metric_name} {fp32.metric:.3f} in {len(fp32.steps)} steps"
+        return (
+            f"after {total} of {counted(len(fp32.steps), 'step')} FP32's loss was {losses}{ours}."
+        )
+    reached = f"{fp32.metric_name} {fp32.metric:.3f} in {counted(len(fp32.steps), 'step')}"
     ours = "" if run is None else f", this recipe {run.metric:.3f}"
     return f"FP32 reached {reached}{ours}."
 

@@ -18,7 +18,7 @@ import { memoryBars } from "./memory.js";
 /** @import { Knobs } from "./controls.js" */
 /** @import { MemoryRow } from "./memory.js" */
 
-/** @typedef {import("../driven/store.js").DrivenTraits} Traits */
+/** @typedef {import("../live_training/knobs.js").RunTraits} Traits */
 
 /**
  * What the kernel says of the workbench (`Workbench.state`).
