@@ -453,7 +453,7 @@ bar
 # A step is *useful* if it was taken and lost at most 1% of its gradients. You see your overflows, as in every training.
 # You see the underflows at the end, with the window.
 
-# %% [markdown] site="In the lab you play against the scaler, with the keys ↑ and ↓. Here a recorded scaler plays alone."
+# %% [markdown] site="**Press Start, then ↑ and ↓.** (With *show the window* it is easy.) Here both of you meet gradients that were recorded. Nothing is trained, so there are no losses to compare."
 # **Press Start, then ↑ and ↓.** (With *show the window* it is easy.)
 
 # %% id="touch-game"

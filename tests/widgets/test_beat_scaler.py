@@ -24,6 +24,7 @@ from labkit.widgets.beat_scaler.game import (
 )
 from labkit.widgets.beat_scaler.widget import BeatTheScaler, static_duel
 from labkit.widgets.driven.controller import Button, Phase
+from labkit.widgets.scaler_timeline.trace import recorded_trace, replay
 
 KEEPS, OVERFLOWS = 8.0, 20.0  # the window of a fake run, before the loss's weight moves it
 
@@ -262,6 +263,90 @@ def test_the_widget_plays_a_game_in_its_thread():
     finally:
         game.close()
     assert not game.controller.alive
+
+
+FOLDERS = ("beat_scaler",)
+PLAY = """(records, start, total, moves, sight) => {
+  const game = newGame(records, start, total);
+  press(game, "start");
+  game.inSight = game.peeked = sight;
+  while (game.phase === "running") {
+    game.hand = moves[game.yours.length] ?? game.hand;
+    playStep(game);
+  }
+  return { score: game.scores[0], scales: game.scalers.map(({ scale }) => scale),
+    words: gameSentence(game, game.scores[0]), steps: game.yours.length };
+}"""
+
+
+@pytest.fixture(scope="module")
+def on_page():
+    """What a page plays with."""
+    widget = BeatTheScaler(seed=0, device="cpu")
+    yield widget.page_records()[0]["game"]
+    widget.close()
+
+
+def weighted(seed=0, steps=480):
+    return rules.weighted_trace(recorded_trace(), course(steps, seed))
+
+
+def test_on_a_page_the_scaler_does_what_the_labs_scaler_does(js, on_page):
+    played = js.run(PLAY, on_page, 16, 480, {}, False)
+    expected = replay(rules.SCALERS.scaler, weighted())
+    assert played["scales"] == np.log2(expected.scale).tolist()
+    score = played["score"]
+    assert score["skipped"][1] == expected.skips
+    assert score["lossy"][1] == int(expected.lossy.sum())
+    assert played["steps"] == score["steps"] == 480
+
+
+def test_on_a_page_who_follows_the_window_beats_the_scaler(js, on_page):
+    trace = weighted()
+    edges = zip(trace.keeps_from, np.log2(65520 / np.array(trace.largest)), strict=True)
+    moves = {str(at): math.ceil((low + high) / 2) for at, (low, high) in enumerate(edges)}
+    played = js.run(PLAY, on_page, 16, 480, moves, False)
+    mine, theirs = played["score"]["useful"]
+    assert mine > theirs + 0.05
+    assert played["words"].startswith(f"You win: {100 * mine:.0f}% of your 480 steps were useful")
+
+
+def test_a_page_and_the_lab_say_the_same_of_a_game(js, on_page):
+    """But for the losses, which a page does not have."""
+    mine, theirs = Tally(100, 4, 20, 0.1), Tally(100, 6, 3, 0.2)
+    score = {
+        "steps": 100,
+        "useful": [mine.useful, theirs.useful],
+        "skipped": [4, 6],
+        "lossy": [20, 3],
+        "peeked": False,
+    }
+    for phase in (Phase.RUNNING, Phase.PAUSED, Phase.FINISHED):
+        for in_sight in (False, True):
+            game = duel(480)
+            game.build()
+            game.handle(partial(game.show, in_sight))
+            game.phase, game.tallies = phase, lambda: (mine, theirs)
+            state = {"phase": str(phase), "total": 480, "inSight": in_sight}
+            said = js.run("gameSentence", state, {**score, "peeked": in_sight})
+            assert game.sentence().split(" Loss at the end")[0] == said
+
+
+def test_a_page_plays_the_game_by_keys(page, on_page):
+    widget = BeatTheScaler(seed=0, device="cpu", steps=6, pace=1000)
+    root = page.show(widget)
+    widget.close()
+    assert root.locator(".lk-sentence").inner_text().startswith("Press Start and keep the scale")
+    root.get_by_role("button", name="Start").focus()
+    for key in ("ArrowUp", "ArrowUp", "Enter"):
+        page.page.keyboard.press(key)
+    page.page.wait_for_selector(".labkit-beat-scaler[data-phase=finished]")
+    page.page.wait_for_function(
+        "/(win|wins|draw).*: .*6 steps/.test(document.querySelector('.lk-sentence').innerText)"
+    )
+    assert root.locator(".bs-scores tbody tr").count() == 1
+    assert root.get_attribute("data-scale") == "18"
+    assert "on recorded gradients" in root.locator(".run-place").inner_text()
 
 
 SMALL = replace(rules.TASK, batch_size=2)

@@ -37,7 +37,7 @@ def test_between_two_places_the_sketch_is_straight_in_log(js: Scripts) -> None:
         assert math.isnan(js.run("drawnAt", SKETCH, outside))
 
 
-def test_the_sketch_is_said_in_words(js: Scripts) -> None:
+def test_a_sketch_has_a_sentence(js: Scripts) -> None:
     says = "You drew a loss of 1 at step 10, and 0.01 at step 40."
     assert js.run("sketchWords", SKETCH) == says
     assert js.run("sketchWords", SKETCH[:1]) == "You drew a loss of 1 at step 10."

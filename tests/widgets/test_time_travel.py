@@ -157,7 +157,7 @@ def test_at_step_0_after_going_back_the_sentence_says_so() -> None:
     widget.close()
 
 
-def test_one_step_is_said_in_the_singular() -> None:
+def test_a_run_of_one_step_has_the_singular() -> None:
     widget = LiveTraining(TASK, "FP16", steps=1, device="cpu")
     assert "for 1 step." in widget.sentence
     widget.close()

@@ -28,7 +28,13 @@ from labkit.records import made_on
 from labkit.train import TASKS, Place, Task, TrainingRun, place, recorded
 from labkit.widgets.base.number_words import short
 from labkit.widgets.driven.controller import Button, Controller, Phase, Points
-from labkit.widgets.scaler_timeline.trace import OVERFLOWS_FROM, keeps_from, recorded_trace, replay
+from labkit.widgets.scaler_timeline.trace import (
+    OVERFLOWS_FROM,
+    Trace,
+    keeps_from,
+    recorded_trace,
+    replay,
+)
 
 START_LOG2 = 16  # where both scales begin
 # log2; the window goes from about 2^13 ... 2^31 down to 2^-13 ... 2^3
@@ -431,16 +437,7 @@ def demonstration(steps: int, seed: int) -> Demonstration:
     The course is not that of the game with this seed, so it gives nothing away.
     """
     trace, run = recorded_trace(), recorded(TASKS["segmentation_small"].name, "FP16 static", 0)
-    weights = course(min(steps, len(trace), len(run.steps)), seed + 1)
-    weighted = replace(
-        trace,
-        largest=tuple(
-            largest * 2.0**weight for largest, weight in zip(trace.largest, weights, strict=False)
-        ),
-        keeps_from=tuple(
-            edge - weight for edge, weight in zip(trace.keeps_from, weights, strict=False)
-        ),
-    )
+    weighted = weighted_trace(trace, course(min(steps, len(trace), len(run.steps)), seed + 1))
     played = replay(SCALERS.scaler, weighted)
     rows = zip(
         run.steps, played.scale, played.skipped, weighted.keeps_from, weighted.largest, strict=False
@@ -458,6 +455,20 @@ def demonstration(steps: int, seed: int) -> Demonstration:
     )
     where = made_on(trace.device, trace.versions, trace.date)
     return Demonstration(shown, f"recorded gradients of {trace.task}, {where}; replayed")
+
+
+def weighted_trace(trace: Trace, log2_weights: Sequence[int]) -> Trace:
+    """Return the first steps of a trace as they are where the loss is multiplied by these powers of two."""
+    return replace(
+        trace,
+        largest=tuple(
+            largest * 2.0**weight
+            for largest, weight in zip(trace.largest, log2_weights, strict=False)
+        ),
+        keeps_from=tuple(
+            edge - weight for edge, weight in zip(trace.keeps_from, log2_weights, strict=False)
+        ),
+    )
 
 
 def _columns(step: GameStep) -> tuple[float, ...]:

@@ -21,10 +21,11 @@ import {
 import { faintly } from "../base/theme.js";
 import { rowsOf } from "../driven/store.js";
 
-/** @import { Point, StepPlot } from "../base/plot.js" */
+/** @import { Panel, Point, StepPlot } from "../base/plot.js" */
 /** @import { Palette } from "../base/theme.js" */
 /** @import { Scene } from "../driven/face.js" */
 /** @import { DrivenState, Offers } from "../driven/store.js" */
+/** @import { RecordedGame } from "./page_game.js" */
 
 /**
  * One step of a side.
@@ -60,6 +61,7 @@ import { rowsOf } from "../driven/store.js";
  *   skipped: [number, number],
  *   useful: [number, number] | null,
  *   scores: Score[],
+ *   game?: RecordedGame,
  * }} GameState
  */
 
@@ -72,6 +74,7 @@ import { rowsOf } from "../driven/store.js";
  *   told: boolean,
  *   theme: Palette,
  *   range: readonly [number, number],
+ *   place: Panel,
  * }} GamePlot
  */
 
@@ -79,6 +82,8 @@ const RIGHT = 60;
 const SCALE = { top: 30, height: 250 };
 const LOSS = { top: SCALE.top + SCALE.height + 42, height: 130 };
 const BOTTOM = LOSS.top + LOSS.height;
+// The scale where there are no losses: a game on gradients on record.
+const TALL_SCALE = { top: SCALE.top, height: BOTTOM - SCALE.top };
 export const HEIGHT = BOTTOM + 32;
 const COLUMNS = 5; // loss, scale, skipped, keeps_from, overflows_at: see `Duel.points`
 const ZONE_NAMES = 420; // pixels that the names of the zones need
@@ -126,10 +131,10 @@ export function drawGame(scene) {
   const yours = { rows: points.yours, name: "you", colour: tint.fp16, width: 2.5 };
   const sides = recorded ? [scaler] : [yours, scaler];
   const axis = stepPlot(pen, width, tint, { total, right: RIGHT });
-  /** @type {GamePlot} */
-  const plot = { ...axis, scene, sides, told: recorded || revealed, theme, range };
+  const place = state.game ? TALL_SCALE : SCALE;
+  const plot = { ...axis, scene, sides, told: recorded || revealed, theme, range, place };
   drawScales(plot);
-  drawLosses(plot);
+  if (!state.game) drawLosses(plot);
   inkSteps(plot, BOTTOM);
   return { x: plot.x, top: SCALE.top };
 }
@@ -150,18 +155,18 @@ function lastOf(rows) {
  * @param {GamePlot} plot
  */
 function drawScales(plot) {
-  const { scene, tint, x, sides, told, left } = plot;
+  const { scene, tint, x, sides, told, left, place } = plot;
   const { state } = scene;
-  const y = levelIn(SCALE, plot.range);
+  const y = levelIn(place, plot.range);
   const seen = sides[0].rows;
   if (told) {
     const top = seen.map(({ overflowsAt }) => overflowsAt);
     const low = seen.map(({ keepsFrom }) => keepsFrom);
-    inkWindow(plot, SCALE, { top, low }, y);
+    inkWindow(plot, place, { top, low }, y);
   }
   /** @type {[number, number][]} */
   const ticks = [0, 8, 16, 24].map((exponent) => [exponent, exponent]);
-  inkFrame(plot, SCALE, "Loss scale", ticks, y);
+  inkFrame(plot, place, "Loss scale", ticks, y);
   const drawn = told ? sides.toReversed() : sides.slice(0, 1);
   for (const { rows, colour, width } of drawn) {
     const scales = rows.map(({ scale }) => scale);
@@ -174,15 +179,15 @@ function drawScales(plot) {
   if (told) {
     // Where the zones are.
     const end = Math.min(plot.end, Math.max(x(seen.length), left + ZONE_NAMES));
-    inkZoneNames({ ...plot, end }, SCALE);
+    inkZoneNames({ ...plot, end }, place);
     nameSides(plot, ({ scale }) => y(scale));
   }
   if (state.phase !== "finished") drawHand(plot, y);
   if (!state.recorded) {
     const [mine, theirs] = state.skipped;
-    inkSkips(plot, SCALE, `you skipped ${mine}, the scaler ${theirs}`, tint.ink);
+    inkSkips(plot, place, `you skipped ${mine}, the scaler ${theirs}`, tint.ink);
   } else if (!scene.onPage) {
-    inkText(plot, state.recorded, plot.end, SCALE.top - 12, { align: "right" });
+    inkText(plot, state.recorded, plot.end, place.top - 12, { align: "right" });
   }
 }
 

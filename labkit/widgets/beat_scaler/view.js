@@ -7,6 +7,7 @@ import { decimal, percent } from "../base/number_words.js";
 import { pressButtons } from "../driven/controls.js";
 import { drivenView } from "../driven/face.js";
 import { tell, upToDate, wishFor } from "../driven/store.js";
+import { playInPage } from "./page_game.js";
 import { drawGame, GAME_POINTS, HEIGHT } from "./plot.js";
 
 /** @import { Life } from "../base/lifetime.js" */
@@ -180,6 +181,7 @@ export default drivenView({
   points: GAME_POINTS,
   height: HEIGHT,
   paint: drawGame,
+  playInPage,
   layout,
   expose: (state, { yours }) => ({
     step: yours.length,

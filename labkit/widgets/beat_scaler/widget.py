@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from labkit.records import made_on
 from labkit.train import TASKS, Task
 from labkit.widgets.base.figures import (
     FORMAT_COLOURS,
@@ -21,9 +22,19 @@ from labkit.widgets.base.figures import (
     steps_figure,
     why_still,
 )
-from labkit.widgets.beat_scaler.game import LOG2_RANGE, TASK, Duel, MakeRun, make_run, on_slider
+from labkit.widgets.beat_scaler.game import (
+    LOG2_RANGE,
+    SCALERS,
+    TASK,
+    Duel,
+    MakeRun,
+    make_run,
+    on_slider,
+    weighted_trace,
+)
 from labkit.widgets.driven.controller import Command
 from labkit.widgets.driven.widget import DrivenWidget, on, row_of
+from labkit.widgets.scaler_timeline.trace import config_state, recorded_trace, trace_state
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -111,6 +122,21 @@ class BeatTheScaler(DrivenWidget, folder="beat_scaler"):
     @property
     def record_sentence(self) -> str:
         return self.duel.record_sentence()
+
+    def page_records(self) -> tuple[dict[str, Any], list[bytes]]:
+        """Return what a page plays the game with: the recorded gradients, under the weights of this game."""
+        duel = self.duel
+        if duel.recorded is None:
+            return {}, []
+        trace = recorded_trace()
+        where = made_on(trace.device, trace.versions, trace.date)
+        game = {
+            "trace": trace_state(weighted_trace(trace, duel.course)),
+            "scaler": config_state(SCALERS.scaler),
+            "pace": duel.pace,
+            "source": f"on recorded gradients of {trace.task.replace('_', ' ')}, {where}",
+        }
+        return {"game": game}, []
 
     def move(self, log2_scale: int) -> None:
         """Put your scale to 2^log2_scale from the next step on; returns at once."""

@@ -70,6 +70,8 @@ import { schedule, send, storeOf, UNANSWERED } from "./store.js";
  * @property {Hover<State, Points>} [hover]
  * @property {(store: Store<State, Points>, state: State, step: number) => void} [pick]
  *   A step was clicked, or chosen by Enter.
+ * @property {(store: Store<State, Points>, life: Life) => boolean} [playInPage] On a page: take the
+ * kernel's place; false where the page has nothing to play with.
  * @property {Switch<State, Points>} [switchOn] On a page: a recorded run whose scale was switched
  * on.
  * @property {(state: State, points: Points) => Record<string, string | number | boolean>} expose
@@ -164,7 +166,7 @@ export function drivenView(face) {
   function fill(root, model, life, live) {
     const store = storeOf(model, face.points);
     const said = { phase: "", at: 0 };
-    const onPage = Boolean(model.onPage);
+    let onPage = Boolean(model.onPage);
     const offers = model.get("_offers");
     const tint = colours(root, life, () => schedule(store));
     /** @type {number | null} */
@@ -224,6 +226,10 @@ export function drivenView(face) {
 
     store.views.add(picture);
     life.add(() => store.views.delete(picture));
+    if (onPage && face.playInPage?.(store, life)) {
+      onPage = false; // what is on record is not all there is
+      return;
+    }
     if (onPage) {
       playRecord(store, root, parts, life, face.switchOn);
       return;

@@ -74,10 +74,11 @@ export function playRecord(store, root, parts, life, switchOn) {
   }
   /** @param {string} scaling */
   function turn(scaling) {
-    const variant = scaling === "off" ? null : switchOn?.(whole, content, buffers, shown);
+    // From the end there is nothing to see: it is the first switch then, and goes on from there.
+    const at = shown === total ? 0 : shown;
+    const variant = scaling === "off" ? null : switchOn?.(whole, content, buffers, at);
     points = variant?.points ?? whole;
     state = variant?.state ?? content;
-    // From the end there is nothing to see: it goes on from the switch.
     show(variant && shown === total ? variant.origin : shown);
     if (variant && !play.playing) play.start();
   }

@@ -87,6 +87,8 @@ import { floats } from "../base/model.js";
  * @property {Timer | undefined} lateAnswer
  * @property {boolean} pending Whether a frame of the page is asked for.
  * @property {boolean} fresh Whether the kernel's latest is not drawn yet.
+ * @property {(content: Content) => void} deliver Takes what the page tells: to the kernel, or to a
+ * source in the page.
  */
 
 /** @typedef {Store<DrivenState, object>} AnyStore */
@@ -135,6 +137,7 @@ export function storeOf(model, kind) {
     lateAnswer: undefined,
     pending: false,
     fresh: false,
+    deliver: (content) => model.send(content),
   };
   stores.set(model, /** @type {AnyStore} */ (/** @type {unknown} */ (store)));
   restoreRun(store);
@@ -216,6 +219,24 @@ function takeFrame(store, content, buffers) {
   }
   if (store.afterwards && mayTell(store)) tell(store, store.afterwards);
   if (upToDate(store)) store.wish = null;
+  schedule(store);
+}
+
+/**
+ * Show what a source in the page has, which has carried out every command.
+ *
+ * @template {DrivenState} State
+ * @template {object} Points
+ * @param {Store<State, Points>} store
+ * @param {State} state
+ * @param {Points} points
+ */
+export function showLocally(store, state, points) {
+  store.state = { ...state, answered: store.sent };
+  store.points = points;
+  store.wish = null;
+  if (store.silence !== null) clearTimeout(store.silence);
+  store.silence = null;
   schedule(store);
 }
 
@@ -347,7 +368,7 @@ export function tell(store, what) {
  */
 export function send(store, content) {
   try {
-    store.model.send(content);
+    store.deliver(content);
   } catch {
     store.silent = true;
     schedule(store);
