@@ -15,6 +15,7 @@ live = LiveTraining(TASKS["painted_picture"], RECIPES["FP16"], seed=0, sketch=Tr
 live
 """
 TALLEST = 520  # CSS pixels from its title to what the networks paint, at 1280 x 720
+TALLEST_WITH_BITS = 600  # JupyterLab leaves 608 of 720
 # The widget's dark bars and its own ink, as one number that changes when anything is drawn elsewhere.
 DRAWN = """() => {
   const canvas = document.querySelector(".lt-histogram canvas");
@@ -106,6 +107,23 @@ def test_the_networks_paint_side_by_side(trained):
             "(canvas) => new Set(canvas.getContext('2d').getImageData(0, 0, 32, 32).data).size"
         )
         assert shades >= 3
+
+
+def test_a_followed_gradient_moves_nothing_of_the_picture(trained):
+    page = trained.page
+    root = page.locator(".labkit-live")
+    before = root.locator(".lt-panels").bounding_box()
+    histogram = root.locator(".lt-histogram canvas")
+    box = histogram.bounding_box()
+    for x in range(80, 220, 4):
+        page.mouse.click(box["x"] + x, box["y"] + 150)
+        if root.locator(".lt-followed").is_visible():
+            break
+    followed = root.locator(".lt-followed").bounding_box()
+    assert root.locator(".lt-panels").bounding_box() == before
+    top = root.locator(".lk-head").bounding_box()["y"]
+    assert followed["y"] + followed["height"] - top <= TALLEST_WITH_BITS
+    page.get_by_role("button", name="×").click()
 
 
 def test_a_click_goes_back_and_leaves_a_ghost(trained):

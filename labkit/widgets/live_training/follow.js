@@ -78,7 +78,7 @@ export function castWords({ scaled, becomes, kind }, format) {
  * @param {() => void} onClose
  */
 export function followedGradient(onClose) {
-  const title = h("span", {});
+  const title = h("p", { class: "lt-followed-title" });
   const close = button({
     label: "\u00d7",
     title: "Follow this gradient no longer",
@@ -88,9 +88,10 @@ export function followedGradient(onClose) {
   const bits = bitRow(() => redraw()); // they are looked at, not turned
   const after = h("p", { role: "status" });
   let redraw = () => {};
-  const head = h("div", { class: "lk-row lt-followed-head" }, title, close.element);
+  const cast = h("div", {}, bits.element, after);
+  const which = h("div", {}, title, before);
   return {
-    element: h("div", { class: "lt-followed", hidden: true }, head, before, bits.element, after),
+    element: h("div", { class: "lt-followed", hidden: true }, which, cast, close.element),
     /**
      * @param {Followed} one
      * @param {number} log2Scale
@@ -98,16 +99,16 @@ export function followedGradient(onClose) {
      */
     show(one, log2Scale, [single, format]) {
       redraw = () => {
-        const cast = castOf(one.value, log2Scale, format);
-        const held = Math.fround(cast.scaled);
+        const made = castOf(one.value, log2Scale, format);
+        const held = Math.fround(made.scaled);
         const fields = fieldBits(encode(held, single), single);
         const place = `element ${one.index.toLocaleString("en-US")}`;
         title.textContent = `One gradient of ${one.layer}, step ${one.step}: ${place}`;
         const scaled = `${decimal(one.value)} \u00d7 2^${log2Scale} = ${decimal(held)}`;
         const before32 = h("code", { text: fields.join(" ") });
         before.replaceChildren(rich(`${scaled}; in FP32 `), before32);
-        bits.set(format.name, fieldsOf(cast.code, format));
-        after.textContent = castWords(cast, format.name);
+        bits.set(format.name, fieldsOf(made.code, format));
+        after.textContent = castWords(made, format.name);
       };
       redraw();
     },

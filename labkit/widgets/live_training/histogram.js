@@ -179,8 +179,9 @@ export function gradientHistogram(store, life, tint, handle) {
     drop.show(state.skipped);
     picture.drawNow();
   }
-  const parts = [head, picture.element, words, panel.element];
-  return { element: h("div", { class: "lt-gradients run-trains" }, ...parts), show };
+  const parts = [head, picture.element, words];
+  const element = h("div", { class: "lt-gradients run-trains" }, ...parts);
+  return { element, followed: panel.element, show };
 }
 
 /**

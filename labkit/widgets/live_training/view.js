@@ -65,6 +65,7 @@ function layout(store, parts, life, root) {
     parts.notice,
     parts.words.element,
     h("div", { class: "lt-panels run-panels" }, curves, beside),
+    gradients.followed,
     ...(sketch ? [sketch.words] : []),
     rule,
     parts.place.element,
