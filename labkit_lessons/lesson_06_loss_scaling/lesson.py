@@ -43,6 +43,9 @@ from labkit.widgets import pictures_figure, predict, race_figure, recorded_trace
 #
 # A small network looks at pictures with scattered digits. For every pixel and each of the ten classes it says whether that
 # digit covers the pixel. The loss is a mean over 24 pictures x 10 classes x 48 x 48 pixels.
+#
+# The backward pass computes two kinds of gradients. *Activation gradients* belong to what the layers compute, and travel from
+# the loss back to the first layer. *Weight gradients* belong to the weights, and are what the optimizer uses.
 
 # %% id="predict-lost"
 predict("scaling.lost")
@@ -63,7 +66,7 @@ UnderflowHistogram(gradient_snapshot(run, "activation gradients"), log2_scale=10
 # $$\frac{\partial L}{\partial z} = \frac{\sigma(z) - y}{N}, \qquad N = 24 \cdot 10 \cdot 48 \cdot 48 = 552{,}960.$$
 #
 # Here $z$ is the network's output for one pixel, $\sigma(z)$ the probability that it means, and $y$ the truth, 0 or 1.
-# For an easy pixel $\sigma(z) - y$ is about 0.01. Divided by $N$ that is 1.8e-8, less than half of FP16's smallest
+# For an easy pixel, which the network has almost right, $\sigma(z) - y$ is about 0.01. Divided by $N$ that is 1.8e-8, less than half of FP16's smallest
 # number, so it rounds to zero. The chain rule passes these zeros on to every layer before.
 #
 # Now multiply the loss by $S$, the **loss scale**. By the chain rule *every* gradient is multiplied by $S$. The whole histogram
@@ -185,8 +188,8 @@ for log2_scale in (0, 3, 7, 10, 16, 22, 28, 34, 40):
 # %% [markdown] tags=["answer-scaling.too_high"]
 # There is a **window** of scales that work. Below it gradients underflow, above it they overflow. *Where* it lies depends on the
 # network, the loss and the step. The popular scales 128 to 1024 do well here, though 128 is at the lower edge: it loses 1.5%.
-# Another task has another window. (The last 0.012% are no underflow. FP16 rounded an activation to the other side of a ReLU: one
-# gradient became zero, and another one appeared.)
+# Another task has another window. (The last 0.012% are no underflow. FP16 rounded some inputs of a ReLU from just above zero
+# to zero, or the other way round: one gradient became zero, and another one appeared.)
 #
 # The two ends differ in one important way. **Underflow is silent.** Overflow can be seen: there is an inf or a NaN.
 # Without a check, one step with inf ruins the weights:
@@ -202,9 +205,10 @@ for skip in (True, False):
     print(f"{'checked and skipped' if skip else 'nobody checks':<20} weights are {'finite' if healthy else 'ruined'}")
 
 # %% [markdown]
-# This is what the rule of all frameworks uses. Start high. An overflow says that the scale is too high: skip the step, and
-# multiply the scale by `backoff_factor` (0.5 in most of them). Nothing says that the scale is too low. So after
-# `growth_interval` clean steps in a row, try a higher one: multiply by `growth_factor` (2 in most of them).
+# All frameworks have a rule that uses this. The part that applies it is called the *scaler*. It starts with a high scale. An
+# overflow says that the scale is too high: the scaler skips the step, and multiplies the scale by `backoff_factor` (0.5 in
+# most of them). Nothing says that the scale is too low. So after `growth_interval` clean steps in a row (steps without inf
+# or NaN), it tries a higher one, and multiplies by `growth_factor` (2 in most of them).
 #
 # $$S \leftarrow \begin{cases} S \cdot \text{backoff} & \text{inf or NaN} \\ S \cdot \text{growth} & \text{after enough clean steps in a row} \\ S & \text{otherwise} \end{cases}$$
 
@@ -249,7 +253,7 @@ check("scaling.advance", my_advance)
 # $S \cdot \max|g| \geq 65520$.
 #
 # So 2,000 steps of a real training were **recorded** once, and every scaler can be tried on them in a millisecond. (One thing a
-# recording cannot show: a skipped step would have left slightly other weights behind.)
+# recording cannot show: after a skipped step the weights would be slightly different.)
 #
 # First, how wide is the window? Enter a number: type it, or slide on the line.
 
@@ -293,8 +297,8 @@ ScalerTimeline(growth_interval=20)
 predict("scaling.shipped")
 
 # %% [markdown]
-# First all six have the same start and the same interval, so that only the rules differ. Choose DeepSpeed, and look through the
-# lens at the steps that it skips and torch does not. Then choose *as shipped*.
+# First all six have the same start and the same interval, so that only the rules differ. Choose DeepSpeed. The
+# lower picture enlarges 60 steps: look for those that it skips and torch does not. Then choose *as shipped*.
 
 # %% id="touch-presets"
 ScalerPresets()
@@ -405,7 +409,7 @@ mapped = train("painted_picture", "FP16 dynamic", steps=400, watch=["activation 
 scale_map_figure(mapped)
 
 # %% [markdown] tags=["answer-scaling.recover"]
-# The white band is the window of section 4. The scaler starts inside it and climbs until a gradient overflows. There it
+# The band without colour is the window of section 4. The scaler starts inside it and climbs until a gradient overflows. There it
 # stays, with a skipped step now and then. Below the window nothing would tell it that gradients are lost.
 
 # %% [markdown]
@@ -432,7 +436,8 @@ bar = TrainingBar(TASKS["segmentation"], RECIPES["FP16 dynamic"], seed=7)
 bar
 
 # %% [markdown] tags=["answer-scaling.recover"]
-# Many texts say: *training diverges without scaling*. These two tasks do not: they **stall**. There is no error and no NaN, but
+# Many texts say: *training diverges without scaling*, so the loss becomes larger and larger. It does not here: both
+# trainings **stall**. There is no error and no NaN, but
 # the network learns nothing. The picture's R2 is at most 0.05, where FP32 reaches 0.96. In all three recorded runs of
 # the segmentation Dice is 0.000, where FP32 reaches 0.67. This is worse than a crash, because there is no message.
 
@@ -446,9 +451,9 @@ bar
 # Now you are the scaler. Two networks with the same first weights see the same batches for a minute. You choose the scale of
 # one. A dynamic scaler chooses the scale of the other (it starts at 2^16 and grows after 25 clean steps).
 #
-# To make it interesting, the window moves. The loss is multiplied by a weight that wanders over 28 powers of two. This
-# happens in real trainings too, when a term of the loss is slowly switched on. The gradients are clipped to one norm,
-# so the optimizer sees no change. FP16 does.
+# To make it interesting, the window moves. The loss is multiplied by a factor, which changes from step to step within 28
+# powers of two. This happens in real trainings too, when a term of the loss is slowly switched on. Before the
+# optimizer's step all gradients are shortened to the same length, so the optimizer sees no change. FP16 does.
 #
 # A step is *useful* if it was taken and lost at most 1% of its gradients. You see your overflows, as in every training.
 # You see the underflows at the end, with the window.
@@ -462,8 +467,8 @@ BeatTheScaler(seed=0)
 # %% [markdown]
 # The scaler is quick on the way down: one power of two for each skipped step. It is slow on the way up: one power of
 # two for 25 clean steps. When the window jumps up, the scaler loses gradients for a hundred steps, and it cannot see
-# that. There you can win. Where the window moves only a little you cannot win, because the scaler tries again without
-# end.
+# that. There you can win. Where the window rests, there is little to win: only now and then the scaler tries a
+# higher scale, and skips a step.
 #
 # Compare the two losses, too. A few dozen steps that lose gradients hardly change the loss. So people do not notice.
 

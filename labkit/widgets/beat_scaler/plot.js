@@ -227,7 +227,7 @@ function nameSides(plot, y) {
 
 /** @param {GamePlot} plot */
 function drawLosses(plot) {
-  const title = "Loss of each batch, without its weight, log scale";
+  const title = "Loss of each batch, without the factor, log scale";
   const curves = plot.sides.map(({ rows }) => rows.map(({ loss }) => loss));
   const y = inkLosses(plot, LOSS, title, curves);
   for (const { rows, colour, width } of plot.sides.toReversed()) {
