@@ -8,9 +8,9 @@ from nbformat.sign import NotebookNotary
 NOTEBOOKS = Path(__file__).with_name("notebooks")
 
 
-def saved_at_0_2():
+def saved_at_0_2(name="saved_0_2.ipynb"):
     """Return a notebook that shows its widgets as those do that were saved on this computer."""
-    document = nbformat.read(NOTEBOOKS / "saved_0_2.ipynb", as_version=4)
+    document = nbformat.read(NOTEBOOKS / name, as_version=4)
     NotebookNotary().sign(document)
     return document
 

@@ -62,11 +62,9 @@ export function guide(root, life, model) {
   };
   life.listen(root, "keydown", leave, true);
   watch(life, model, ["tour_step"], show);
-  // In a microtask, so that the bar stands before what the widget's own view has put there.
-  queueMicrotask(() => {
-    root.prepend(bar.element);
-    show();
-  });
+  root.prepend(bar.element);
+  // In a microtask: what a step is about is put there by the widget's own view.
+  queueMicrotask(show);
 }
 
 /**
