@@ -298,7 +298,7 @@ predict("scaling.shipped")
 
 # %% [markdown]
 # First all six have the same start and the same interval, so that only the rules differ. Choose DeepSpeed. The
-# lower picture enlarges 60 steps: look for those that it skips and torch does not. Then choose *as shipped*.
+# lower picture is a lens: it enlarges 60 steps. Look for those that DeepSpeed skips and torch does not. Then choose *as shipped*.
 
 # %% id="touch-presets"
 ScalerPresets()

@@ -215,7 +215,9 @@ function skipNotice() {
       if (!dropped) return;
       const from = { opacity: 1, transform: "translateY(-12px)" };
       const to = { opacity: 0, transform: "translateY(14px)" };
-      element.animate([from, to], { duration: DROP_MS, easing: "ease-in" });
+      // It covers what it falls over, until it is down.
+      const down = { ...from, transform: "translateY(8px)", offset: 0.8 };
+      element.animate([from, down, to], { duration: DROP_MS, easing: "ease-in" });
     },
   };
 }

@@ -300,7 +300,7 @@ function drawLoss(plot) {
   const drawn = sketch.map(([step, loss]) => [x(step), y(loss)]);
   inkLine(plot, drawn, tint.ink2, 2, SKETCHED);
   if (points.previous.length) drawPrevious(plot, line(points.previous));
-  drawGhosts(plot, y);
+  const ghosts = drawGhosts(plot, y);
   if (state.recorded && !scene.onPage) {
     const most = plot.end - plot.left - LOSS_TITLE_ROOM;
     inkText(plot, state.recorded, plot.end, plot.place.loss.top - 12, { align: "right", most });
@@ -320,6 +320,7 @@ function drawLoss(plot) {
   }
   if (drawn.length) ends.push({ name: "sketch", colour: tint.ink2, points: drawn });
   if (curves[1]) drawForkPoint(plot, y);
+  nameGhosts(plot, ghosts);
   nameEnds(plot, ends);
   drawNonFinite(plot);
   return y;
@@ -381,13 +382,15 @@ const GHOST = { dash: DOTTED, alpha: 0.6 };
 const GHOST_WORDS = 170; // pixels that the settings of a ghost may take
 
 /**
- * What runs did before they went back: faint, with their settings at the end.
+ * What runs did before they went back: faint. Returns their settings, and where each ends.
  *
  * @param {RunPlot} plot
  * @param {(loss: number) => number} y
  */
 function drawGhosts(plot, y) {
   const { scene, tint, x } = plot;
+  /** @type {{ label: string, end: Point }[]} */
+  const ends = [];
   for (const [i, { label, format }] of scene.state.ghosts.entries()) {
     const rows = scene.points.ghosts[i] ?? [];
     const colour = formatColour(format, tint);
@@ -395,9 +398,24 @@ function drawGhosts(plot, y) {
     const points = rows.map(({ step, loss }) => [x(step), y(loss)]);
     inkLine(plot, points, colour, 1.5, GHOST);
     const end = points.findLast(([, at]) => Number.isFinite(at));
-    if (!end) continue;
-    const align = end[0] - plot.left > GHOST_WORDS ? "right" : "left";
-    inkText(plot, raised(label), end[0], end[1] - 7, { align, halo: true, most: GHOST_WORDS });
+    if (end) ends.push({ label, end });
+  }
+  return ends;
+}
+
+/**
+ * Name ghosts by their settings, over the curves.
+ *
+ * @param {RunPlot} plot
+ * @param {ReturnType<typeof drawGhosts>} ghosts
+ */
+function nameGhosts(plot, ghosts) {
+  for (const { label, end } of ghosts) {
+    // Losses fall, so there is room on the right above the end, if there is any.
+    const right = plot.end - end[0] > GHOST_WORDS;
+    const align = right ? "left" : "right";
+    const x = right ? end[0] + 5 : end[0];
+    inkText(plot, raised(label), x, end[1] - 7, { align, halo: true, most: GHOST_WORDS });
   }
 }
 
