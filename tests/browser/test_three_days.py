@@ -89,7 +89,7 @@ def of_the_training(notebook: Notebook) -> dict[str, str]:
     return {**seen, "sketch": root.locator(".lt-sketch-words").inner_text()}
 
 
-def test_lesson_06_stands_for_three_days(tmp_path: Path, browser: object) -> None:
+def test_lesson_06_keeps_its_widgets_for_three_days(tmp_path: Path, browser: object) -> None:
     with serving(tmp_path) as server:
         lab = Lab(server, browser)
         shutil.copy(ROOT / "notebooks" / f"{LESSON}.ipynb", server.folder)
@@ -127,7 +127,7 @@ def test_lesson_06_stands_for_three_days(tmp_path: Path, browser: object) -> Non
         lab.close(notebook)
 
 
-def test_a_notebook_of_0_2_stands_for_three_days(tmp_path: Path, browser: object) -> None:
+def test_a_notebook_of_0_2_keeps_them_for_three_days(tmp_path: Path, browser: object) -> None:
     """Its training had run 40 steps. Its widgets have no words of ours at the top: their scripts are those of then."""
     name = "saved_live_0_2"
     document = saved_at_0_2(f"{name}.ipynb")

@@ -38,7 +38,8 @@ function verdict({ steps, useful, skipped, lossy, peeked }, mine, theirs, total)
   if (useful[0] > useful[1]) end = "You win";
   if (useful[0] < useful[1]) end = "The scaler wins";
   const sight = peeked ? " with the window in sight" : "";
-  const shares = `${mine} of your ${counted(steps, "step")} were useful, ${theirs} of the scaler's.`;
+  const yours = `${mine} of your ${counted(steps, "step")} were useful`;
+  const shares = `${yours}, ${theirs} of the scaler's.`;
   const early = steps < total ? ` You stopped at step ${steps} of ${total}.` : "";
   const lost = `You skipped ${skipped[0]} and ran ${lossy[0]} at a scale that loses gradients`;
   const other = `the scaler ${skipped[1]} and ${lossy[1]}`;
