@@ -38,7 +38,7 @@ WIDGETS = {
     "bits": lambda: BitExplorer(FP16, 1.0),
     "line": lambda: NumberLine(FP16, 2049.0),
     "wall": FaultWall,
-    "live": lambda: LiveTraining("digits", "FP16 dynamic", device="cpu"),
+    "live": lambda: LiveTraining("digits", "FP16 dynamic", device="cpu", sketch=True),
 }
 
 
@@ -155,7 +155,7 @@ def test_widgets_answer_from_a_file_by_keyboard_and_a_run_on_record_is_played(
         page.go_back()
         live = page.locator("[data-key=live]")
         assert "A recorded training: " in live.locator(".lk-sentence").inner_text()
-        assert "torch 2" in live.locator("p.run-record").inner_text()
+        assert "torch 2" in live.locator("p.run-record").first.inner_text()
         assert live.locator(".run-button:visible").count() == 0
         live.get_by_role("slider", name="Step").press("Home")
         live.get_by_text(re.compile(r"^step 0 of")).wait_for()
@@ -167,6 +167,22 @@ def test_widgets_answer_from_a_file_by_keyboard_and_a_run_on_record_is_played(
         wall.locator(".pw-card:visible summary").first.press("Enter")
         assert wall.locator(".pw-back:visible .pw-code").count() == 2
         assert not wall.get_by_role("button", name="Run it").first.is_visible()
+
+
+def test_a_sketch_is_kept_over_a_reload(served: str, browser: Any) -> None:
+    with visit(browser, f"{served}/06_lesson.html") as page:
+        live = page.locator("[data-key=live]")
+        live.get_by_role("button", name="Draw what you expect").press("Enter")
+        for key in ("Space", "ArrowRight", "ArrowDown", "Enter"):
+            page.keyboard.press(key)
+        words = live.locator(".lt-sketch-words")
+        page.wait_for_function(
+            "document.querySelector('.lt-sketch-words').innerText.startsWith('You drew')"
+        )
+        drawn = words.inner_text()
+        page.reload()
+        page.wait_for_function("document.querySelector('.lt-sketch-words').innerText !== ''")
+        assert words.inner_text() == drawn
 
 
 def test_answers_and_the_theme_are_kept_over_a_reload_and_counted(
