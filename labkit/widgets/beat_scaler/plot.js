@@ -86,6 +86,7 @@ const BOTTOM = LOSS.top + LOSS.height;
 const TALL_SCALE = { top: SCALE.top, height: BOTTOM - SCALE.top };
 export const HEIGHT = BOTTOM + 32;
 const COLUMNS = 5; // loss, scale, skipped, keeps_from, overflows_at: see `Duel.points`
+const SKIPS_ROOM = 300; // pixels of the title, and of the skipped steps in full words
 const ZONE_NAMES = 420; // pixels that the names of the zones need
 
 /** @returns {GamePoints} */
@@ -185,7 +186,9 @@ function drawScales(plot) {
   if (state.phase !== "finished") drawHand(plot, y);
   if (!state.recorded) {
     const [mine, theirs] = state.skipped;
-    inkSkips(plot, place, `you skipped ${mine}, the scaler ${theirs}`, tint.ink);
+    const roomy = plot.end - left > SKIPS_ROOM;
+    const words = roomy ? `you skipped ${mine}, the scaler ${theirs}` : `${mine}, scaler ${theirs}`;
+    inkSkips(plot, place, words, tint.ink);
   } else if (!scene.onPage) {
     inkText(plot, state.recorded, plot.end, place.top - 12, { align: "right" });
   }

@@ -56,9 +56,8 @@ const KEYS_SAID =
 export function withStroke(sketch, from, to) {
   const [first, last] = from.step <= to.step ? [from, to] : [to, from];
   /** @type {Sketch} */
-  const stroke = [[first.step, first.loss]];
-  if (last.step > first.step) stroke.push([last.step, last.loss]);
-  else stroke[0] = [to.step, to.loss];
+  const stroke = [[last.step, last.loss]];
+  if (last.step > first.step) stroke.unshift([first.step, first.loss]);
   const before = sketch.filter(([step]) => step < first.step);
   const after = sketch.filter(([step]) => step > last.step);
   return [...before, ...stroke, ...after];
