@@ -119,7 +119,7 @@ def _output(output: Any, key: str, parts: Parts) -> str:
         return f'<pre class="site-warning" tabindex="0">{escape(f"{output.ename}: {output.evalue}")}</pre>\n'
     data = output.data
     if PAGE_TYPE in data:
-        return _widget(data, key, parts)
+        return widget_html(data, key, parts)
     if "text/html" in data:
         html = DATA_URL.sub(lambda found: _source(found[2], found[1], parts), data["text/html"])
         return f'<div class="site-html">{html}</div>\n'
@@ -148,7 +148,14 @@ def _still(data: Any, parts: Parts) -> str:
     return f'<img alt="{escape(words, quote=True)}" {source}>\n'
 
 
-def _widget(data: Any, key: str, parts: Parts) -> str:
+def widget_html(data: Any, key: str, parts: Parts) -> str:
+    """Return a widget's place in a page; what it needs is added to `parts`.
+
+    Args:
+        data: MIME type -> content, as an output has it: the state of the widget and its still picture.
+        key: The name of the place, unique in its page.
+        parts: What the page needs.
+    """
     page = data[PAGE_TYPE]
     name = page["folder"]
     parts.widgets.add(name)

@@ -20,9 +20,10 @@ from string import Template
 from typing import Any
 
 from labkit.records import write_atomic
-from labkit.site.cells import Parts, cell_html
+from labkit.site.cells import Parts, cell_html, widget_html
 from labkit.site.running import PROBLEM
-from labkit.widgets.base.widget import page_script, page_style, style
+from labkit.widgets.base.widget import PAGE_TYPE, page_script, page_style, style
+from labkit.widgets.playground.widget import Playground
 
 MARKER = "labkit-site.json"
 INDEX, GLOSSARY = "index.html", "glossary.html"
@@ -99,11 +100,13 @@ def write_site(folder: Path, notebooks: Mapping[str, Any]) -> list[Path]:
         raise SiteError("expected one notebook at least, got none")
     pages = [page_of(name, notebook) for name, notebook in notebooks.items()]
     glossary = GLOSSARY in {f"{page.name}.html" for page in pages}
-    contents: dict[str, bytes] = {INDEX: _index(pages, _map(notebooks), glossary).encode()}
+    playground, first_parts = _playground()
+    index = _index(pages, playground, _map(notebooks), glossary)
+    contents: dict[str, bytes] = {INDEX: index.encode(), **first_parts.pictures}
     for page in pages:
         contents[f"{page.name}.html"] = _lesson(page, glossary).encode()
         contents |= page.parts.pictures
-    widgets = sorted(set().union(*(page.parts.widgets for page in pages)))
+    widgets = sorted(first_parts.widgets.union(*(page.parts.widgets for page in pages)))
     for widget in widgets:
         contents[f"scripts/{widget}.js"] = page_script(widget).encode()
     own = files("labkit.site")
@@ -186,7 +189,23 @@ def _lesson(page: Page, glossary: bool) -> str:
     )
 
 
-def _index(pages: Sequence[Page], course: Mapping[str, tuple[str, str]], glossary: bool) -> str:
+def _playground() -> tuple[str, Parts]:
+    """Return the playground's place in the index, and what it needs."""
+    parts = Parts()
+    widget = Playground()
+    widget.in_address = True
+    page = {"folder": widget.script_folder, "state": widget.page_state()}
+    html = widget_html({**widget.still(), PAGE_TYPE: page}, "playground", parts)
+    widget.close()
+    return html, parts
+
+
+def _index(
+    pages: Sequence[Page],
+    playground: str,
+    course: Mapping[str, tuple[str, str]],
+    glossary: bool,
+) -> str:
     first = [
         shown for page in pages for shown in page.parts.shown if 'data-widget="underflow"' in shown
     ][:1]
@@ -203,11 +222,12 @@ def _index(pages: Sequence[Page], course: Mapping[str, tuple[str, str]], glossar
             f"<span>{escape(seen)}</span>"
             f'<span class="site-progress" data-questions="{keys}"></span></li>'
         )
-    body = _template("index.html").substitute(hero=hero, rows="\n".join(rows))
+    template = _template("index.html")
+    body = template.substitute(playground=playground, hero=hero, rows="\n".join(rows))
     return _page(
         "FP16 lab: mixed-precision training",
         body,
-        ["underflow"] if first else [],
+        ["playground", *(["underflow"] if first else [])],
         INDEX,
         glossary,
     )

@@ -218,6 +218,21 @@ def with_slug(widget: Predict, slug: str) -> Predict:
     return widget
 
 
+def test_the_index_begins_with_the_playground(site: Path, browser: Any) -> None:
+    with visit(browser, (site / "index.html").as_uri()) as page:
+        first = page.locator(".labkit").first
+        assert first.get_attribute("aria-label") == "Playground"
+        first.get_by_role("button", name="One step").press("Enter")
+        assert first.locator(".pg-count").inner_text() == "step 1"
+        first.get_by_label("recipe").select_option("O1")
+        assert "recipe=O1" in page.url
+
+
+def test_a_place_of_the_index_is_no_setting(site: Path, browser: Any) -> None:
+    with visit(browser, f"{(site / 'index.html').as_uri()}#lessons") as page:
+        assert page.locator(".pg-notice").is_hidden()
+
+
 def test_an_explanation_waits_and_an_instruction_does_not(
     tmp_path: Path, browser: Any, monkeypatch: Any
 ) -> None:

@@ -93,13 +93,19 @@ function settingIn(model) {
   };
 }
 
+/** The setting in the page's address; "" where there is none, or the name of a place of the page. */
+function writtenSetting() {
+  const written = location.hash.slice(1);
+  return document.getElementById(written) ? "" : written;
+}
+
 /**
  * The setting that the view begins with, and what of the page's address was ignored.
  *
  * @param {Model<Traits>} model
  */
 function firstSetting(model) {
-  const address = location.hash.slice(1);
+  const address = writtenSetting();
   if (!model.get("in_address") || !address) return { setting: settingIn(model), ignored: [] };
   return readAddress(address);
 }
@@ -292,8 +298,9 @@ function fillPlayground(root, model, life) {
     take(settingIn(model));
   });
   life.listen(window, "hashchange", () => {
-    if (!model.get("in_address")) return;
-    const found = readAddress(location.hash.slice(1));
+    const address = writtenSetting();
+    if (!model.get("in_address") || !address) return;
+    const found = readAddress(address);
     tellIgnored(found.ignored);
     take(found.setting);
   });
