@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from labkit.formats import Rounding, round_to
 from labkit.widgets.base.joining import in_order, joined
 from tests.javascript.node import NodeEngine, node
-from tests.playground.reference import Floats, Training, format_named, random_bits
+from tests.playground.reference import Training, format_named, random_bits
 
 pytestmark = pytest.mark.skipif(node() is None, reason="node runs the page's modules")
 
@@ -31,7 +32,7 @@ STEP = """() => {
   const bits = [Float32Array.of(loss), ...training.parameters.map(({ values }) => values)];
   return { scale, skipped, bits: bits.map((one) => Array.from(new Int32Array(one.buffer))) };
 }"""
-PROBLEMS = ("spirals", "picture", "targets")
+PROBLEMS = ("spirals", "picture", "targets", "digits", "fine_tuning")
 PRESETS = (
     "FP32",
     "FP16",
@@ -47,7 +48,7 @@ PRESETS = (
     "BF16 no master",
     "FP8",
 )
-FEW = {("spirals", "O3"), ("targets", "FP16 dynamic")}
+FEW = {("spirals", "O3"), ("targets", "FP16 dynamic"), ("digits", "FP8")}
 OWN: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("own formats", {"weights": "e6m9", "activations": "e5m6", "gradients": "e4m8"}, {}),
     ("sums in FP16", {"accumulator": "format"}, {}),
@@ -63,7 +64,7 @@ def engine() -> Iterator[NodeEngine]:
         yield engine
 
 
-def bits_of(values: Floats) -> Any:
+def bits_of(values: NDArray[Any]) -> Any:
     """Return FP32's codes, one for all NaN."""
     narrow = np.asarray(values, np.float32).ravel()
     return np.where(np.isnan(narrow), 0x7FC00000, narrow.view(np.int32))

@@ -2,6 +2,8 @@
 // predictions beside the targets.
 
 import { inkDot, inkSegment, inkText } from "../base/plot.js";
+import { DIGIT_SIDE, testDigits } from "./digits.js";
+import { lowerTestDigits } from "./fine_tuning.js";
 import { pixelInputs } from "./problems.js";
 
 /** @import { Pen } from "../base/canvas.js" */
@@ -11,6 +13,14 @@ import { pixelInputs } from "./problems.js";
 const GRID = 32; // places to a side
 const EDGE_OF_PLANE = 1.1;
 const DOTS = 200; // predictions that are drawn
+const SHOWN = 6; // digits to a side
+
+/**
+ * Digits that are drawn, by problem; the networks are not trained on them.
+ *
+ * @type {Record<string, () => { inputs: Float32Array, targets: Float32Array }>}
+ */
+const DRAWN_DIGITS = { digits: testDigits, fine_tuning: lowerTestDigits };
 
 /**
  * @typedef {object} Frame
@@ -28,6 +38,9 @@ const DOTS = 200; // predictions that are drawn
  */
 export function portraitInputs({ name, inputs, shape }) {
   if (name === "targets") return inputs.slice(0, DOTS * shape.sizes[0]);
+  if (name in DRAWN_DIGITS) {
+    return DRAWN_DIGITS[name]().inputs.slice(0, SHOWN * SHOWN * shape.sizes[0]);
+  }
   const edge = name === "picture" ? 1 : EDGE_OF_PLANE;
   const places = Array.from({ length: GRID }, (_, i) => edge * ((2 * i) / (GRID - 1) - 1));
   const found = places.flatMap((y) => {
@@ -47,6 +60,7 @@ export function drawPortrait(frame, problem, outputs) {
   const { pen, tint, left, top, size } = frame;
   if (problem.name === "targets") drawPredictions(frame, problem, outputs);
   else if (problem.name === "picture") drawPixels(frame, problem, outputs);
+  else if (problem.name in DRAWN_DIGITS) drawDigits(frame, problem, outputs);
   else drawPlane(frame, problem, outputs);
   pen.strokeStyle = tint.line;
   pen.lineWidth = 1;
@@ -128,4 +142,63 @@ function drawPredictions(frame, { targets }, outputs) {
   pen.restore();
   inkText(frame, "target", left + size - 6, top + size - 6, { align: "right" });
   inkText(frame, "prediction", left + 6, top + 15);
+}
+
+/**
+ * The class that a network names for each sample; -1 where its outputs are no numbers.
+ *
+ * @param {Float32Array} outputs
+ * @param {number} classes
+ */
+function namedClasses(outputs, classes) {
+  return Array.from({ length: outputs.length / classes }, (_, i) => {
+    const row = outputs.subarray(i * classes, (i + 1) * classes);
+    return row.indexOf(row.reduce((a, b) => Math.max(a, b)));
+  });
+}
+
+/**
+ * How many of the digits that are drawn a network names right, in words; "" for other problems.
+ *
+ * @param {Problem} problem
+ * @param {Float32Array} outputs
+ */
+export function portraitScore({ name, shape }, outputs) {
+  if (!(name in DRAWN_DIGITS)) return "";
+  const { targets } = DRAWN_DIGITS[name]();
+  const named = namedClasses(outputs, shape.sizes[shape.sizes.length - 1]);
+  const right = named.filter((digit, i) => digit === targets[i]).length;
+  return `: ${right} of ${named.length} right`;
+}
+
+/**
+ * @param {Frame} frame
+ * @param {Problem} problem
+ * @param {Float32Array} outputs
+ */
+function drawDigits(frame, { name, shape }, outputs) {
+  const { pen, tint, left, top, size } = frame;
+  const { inputs, targets } = DRAWN_DIGITS[name]();
+  const named = namedClasses(outputs, shape.sizes[shape.sizes.length - 1]);
+  const cell = size / SHOWN;
+  const pixel = (cell * 0.72) / DIGIT_SIDE;
+  for (const [i, digit] of named.entries()) {
+    const x = left + (i % SHOWN) * cell;
+    const y = top + Math.floor(i / SHOWN) * cell;
+    const right = digit === targets[i];
+    pen.fillStyle = tint.ink;
+    for (let k = 0; k < DIGIT_SIDE * DIGIT_SIDE; k++) {
+      pen.globalAlpha = inputs[i * DIGIT_SIDE * DIGIT_SIDE + k];
+      const across = x + 2 + (k % DIGIT_SIDE) * pixel;
+      pen.fillRect(across, y + 2 + Math.floor(k / DIGIT_SIDE) * pixel, pixel + 0.3, pixel + 0.3);
+    }
+    pen.globalAlpha = 1;
+    const words = digit === -1 ? "NaN" : String(digit);
+    const fill = right ? tint.ink2 : tint.bad;
+    inkText(frame, words, x + cell - 3, y + cell - 4, { fill, bold: !right, align: "right" });
+    if (right) continue;
+    pen.strokeStyle = tint.bad;
+    pen.lineWidth = 1.5;
+    pen.strokeRect(x + 1.5, y + 1.5, cell - 3, cell - 3);
+  }
 }

@@ -1,5 +1,7 @@
 // Problems to train on: their data, their network, and the optimizer that they begin with.
 
+import { digits } from "./digits.js";
+import { fine_tuning } from "./fine_tuning.js";
 import { randomBitsAt, streamKey } from "./rounding.js";
 
 /** @import { Shape } from "./network.js" */
@@ -14,6 +16,8 @@ import { randomBitsAt, streamKey } from "./rounding.js";
  * @property {Float32Array} inputs One sample after another.
  * @property {Float32Array} targets Values, or for each sample its class.
  * @property {number} lastUnit What the last layer's first weights are multiplied by.
+ * @property {(seed: number) => Float32Array[]} [first] Weights and biases of a network that was
+ *   trained before.
  * @property {Method} method
  */
 
@@ -36,7 +40,7 @@ const SGD = { kind: "SGD", rate: 0.3, momentum: 0.9, epsilon: 1e-8 };
  *
  * @type {Record<string, () => Problem>}
  */
-export const PROBLEMS = { spirals, picture, targets };
+export const PROBLEMS = { spirals, picture, targets, digits, fine_tuning };
 
 /**
  * A uniform random number, 0 to 1, the same on every machine.

@@ -92,8 +92,14 @@ const CHOICES = {
   scaling: ["none", "static", "dynamic"],
 };
 
+export const LEAST_LOG2_SCALE = -10;
+export const MOST_LOG2_SCALE = 30;
+
 /** @type {Partial<Record<keyof Recipe, readonly [least: number, most: number]>>} */
-const WHOLE_RANGES = { log2_scale: [-10, 30], growth_interval: [1, 100000] };
+const WHOLE_RANGES = {
+  log2_scale: [LEAST_LOG2_SCALE, MOST_LOG2_SCALE],
+  growth_interval: [1, 100000],
+};
 
 /**
  * Why a value is none of a recipe's field; "" where it is one.

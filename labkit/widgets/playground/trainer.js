@@ -93,14 +93,17 @@ function firstScaler(recipe) {
 }
 
 /**
- * Weights and biases, uniform up to 1 / sqrt(inputs), as torch's Linear begins.
+ * Weights and biases: those that a problem begins with, or uniform up to 1 / sqrt(inputs), as
+ * torch's Linear begins.
  *
  * @param {Problem} problem
  * @param {number} seed
  * @returns {Parameter[]}
  */
-function firstParameters({ shape, lastUnit }, seed) {
+function firstParameters({ shape, lastUnit, first }, seed) {
+  /** @type {Parameter[]} */
   const found = [];
+  const known = first?.(seed);
   const last = shape.sizes.length - 2;
   for (let layer = 0; layer <= last; layer++) {
     const rows = shape.sizes[layer];
@@ -112,9 +115,11 @@ function firstParameters({ shape, lastUnit }, seed) {
       ["bias", columns],
     ])) {
       const key = streamKey(START_STREAM, seed, found.length);
-      const values = Float32Array.from({ length: size }, (_, i) => {
+      const drawn = Float32Array.from({ length: size }, (_, i) => {
         return (randomBitsAt(key, i) / 2 ** 31 - 1) * bound;
       });
+      /** @type {Float32Array} */
+      const values = known ? known[found.length].slice() : drawn;
       found.push({ name: `layer ${layer + 1} ${kind}`, layer, values });
     }
   }
@@ -131,10 +136,19 @@ export function takeRecipe(training, recipe) {
   const before = training.recipe;
   training.recipe = recipe;
   if (before.scaling !== recipe.scaling || before.log2_scale !== recipe.log2_scale) {
-    training.scaler = firstScaler(recipe);
+    restartScale(training);
   }
   if (recipe.master) return;
   for (const { values } of training.parameters) roundAll(values, knownFormat(recipe.weights));
+}
+
+/**
+ * Let the loss scale begin again at that of the recipe.
+ *
+ * @param {Training} training changed in place
+ */
+export function restartScale(training) {
+  training.scaler = firstScaler(training.recipe);
 }
 
 /**

@@ -1,0 +1,50 @@
+// Digits as a problem to train on: which of ten digits a picture of 8 x 8 pixels shows.
+
+import { DIGITS, TRAINED_DIGITS } from "./digits_data.js";
+
+/** @import { Problem } from "./problems.js" */
+
+export const DIGIT_SIDE = 8; // pixels
+const DIGIT_CLASSES = 10;
+const DIGIT_BATCH = 64;
+const LEVELS = 16; // of brightness above 0
+
+/**
+ * Digits as samples.
+ *
+ * @param {readonly string[]} written
+ */
+function samplesOf(written) {
+  const digits = written.flatMap((text) => {
+    return Array.from(text.slice(1), (level) => Number.parseInt(level, LEVELS + 1) / LEVELS);
+  });
+  const classes = written.map((text) => Number(text[0]));
+  return { inputs: Float32Array.from(digits), targets: Float32Array.from(classes) };
+}
+
+/** Digits that no network is trained on. */
+export function testDigits() {
+  return samplesOf(DIGITS.slice(TRAINED_DIGITS));
+}
+
+/**
+ * Handwritten digits, one picture after another.
+ *
+ * @returns {Problem}
+ */
+export function digits() {
+  return {
+    name: "digits",
+    shape: {
+      sizes: [DIGIT_SIDE * DIGIT_SIDE, 32, 32, DIGIT_CLASSES],
+      activation: "relu",
+      loss: "classes",
+      unit: 1,
+    },
+    count: TRAINED_DIGITS,
+    batch: DIGIT_BATCH,
+    ...samplesOf(DIGITS.slice(0, TRAINED_DIGITS)),
+    lastUnit: 1,
+    method: { kind: "SGD", rate: 0.1, momentum: 0.9, epsilon: 1e-8 },
+  };
+}

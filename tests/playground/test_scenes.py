@@ -1,0 +1,46 @@
+"""What the playground's questions are answered with, against runs of their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from labkit.widgets.base.joining import in_order, joined
+from labkit.widgets.playground.widget import SCENES
+from tests.javascript.node import NodeEngine, node
+from tests.playground.digits import FILE, digits_script
+
+pytestmark = pytest.mark.skipif(node() is None, reason="node runs the page's modules")
+
+RUN = """(scene, seed) => {
+  const { problem, preset, changes, method, answers, right, seen } = SCENES[scene];
+  const recipe = { ...RECIPE_PRESETS[preset], ...changes };
+  const training = newTraining(PROBLEMS[problem](), recipe, seed);
+  takeMethod(training, { ...training.method, ...method });
+  const session = newSession(training, portraitInputs(training.problem));
+  for (let step = 0; step < seen; step++) stepBoth(session);
+  const outcome = outcomeOf(session);
+  return [outcome, answers[right].outcomes, answers.flatMap(({ outcomes }) => outcomes)];
+}"""
+MODULES = ("session", "problems", "scenes", "outcome", "portraits")
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[NodeEngine]:
+    with NodeEngine() as engine:
+        engine.load(joined(in_order([f"playground/{name}.js" for name in MODULES])))
+        yield engine
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))])
+@pytest.mark.parametrize("scene", SCENES)
+def test_the_answer_is_what_a_run_shows(engine: NodeEngine, scene: str, seed: int) -> None:
+    outcome, right, answered = engine.call(RUN, [scene, seed])
+    assert outcome in right
+    assert len(answered) == len(set(answered)), "an outcome has one answer"
+
+
+def test_the_digits_are_those_of_the_lab() -> None:
+    again = "python -m tests.playground.digits writes it"
+    assert FILE.read_text(encoding="utf-8") == digits_script(), again
