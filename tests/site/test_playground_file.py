@@ -67,6 +67,53 @@ def test_a_knob_writes_itself_into_the_address(opened: Callable[..., Any]) -> No
     assert page.evaluate("() => location.hash") == "#scene=spirals&recipe=O1&seed=4&scaling=static"
 
 
+def test_a_link_trains_to_its_step(opened: Callable[..., Any]) -> None:
+    page = opened("#scene=spirals&recipe=O1&seed=5&step=7")
+    page.get_by_text("step 7", exact=True).wait_for()
+    page.get_by_role("button", name="Start").wait_for()
+    assert page.evaluate("() => location.hash") == "#scene=spirals&recipe=O1&seed=5&step=7"
+    linked = page.locator(".lk-sentence").get_attribute("data-text")
+    again = opened("#scene=spirals&recipe=O1&seed=5")
+    for _ in range(7):
+        again.get_by_role("button", name="One step").click()
+    assert again.locator(".lk-sentence").get_attribute("data-text") == linked
+    assert again.evaluate("() => location.hash").endswith("&step=7")
+
+
+def test_a_copied_link_says_what_it_does_not_hold(opened: Callable[..., Any]) -> None:
+    page = opened("#scene=spirals", permissions=["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="One step").click()
+    page.get_by_role("radio", name="static").click()
+    page.get_by_role("button", name="Copy link").click()
+    page.get_by_role("button", name="Copied").wait_for()
+    assert "not what earlier steps were taken with" in page.locator(".pg-notice").inner_text()
+
+
+def test_the_best_settings_stay_in_the_browser(opened: Callable[..., Any]) -> None:
+    page = opened("#scene=targets&recipe=FP16+no+master&log2_scale=16&step=200")
+    page.get_by_text("step 200", exact=True).wait_for()
+    page.get_by_text("Exercise: few bytes").click()
+    row = "6 bytes, loss "
+    assert page.locator(".pg-best li").inner_text().startswith(row)
+    page.goto("about:blank")
+    page.go_back()
+    page.get_by_text("Exercise: few bytes").click()
+    assert page.locator(".pg-best li").inner_text().startswith(row)
+    page.get_by_role("button", name="Take FP16 no master").click()
+    assert page.locator(".pg-count").inner_text() == "step 0"
+
+
+def test_a_turned_knob_is_no_entry_of_the_best_list(opened: Callable[..., Any]) -> None:
+    page = opened("#scene=targets&recipe=FP16+no+master&log2_scale=16&step=100")
+    page.get_by_text("step 100", exact=True).wait_for()
+    page.get_by_label("optimizer state").select_option("FP16")
+    page.get_by_role("button", name="Start").click()
+    page.wait_for_function(
+        "() => parseInt(document.querySelector('.pg-count').textContent.slice(5)) >= 210"
+    )
+    assert page.locator(".pg-best li").count() == 0
+
+
 def test_a_link_opens_its_setting(opened: Callable[..., Any]) -> None:
     page = opened("#scene=spirals&recipe=O1&scaling=static&log2_scale=3&seed=5")
     assert page.get_by_label("problem").input_value() == "spirals"

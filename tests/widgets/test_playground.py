@@ -8,6 +8,7 @@ import pytest
 
 from labkit.amp import RECIPES
 from labkit.formats import FP16
+from labkit.train import single_digits
 from labkit.widgets import Playground
 from labkit.widgets.playground.widget import PRESETS, SCENES
 from labkit.widgets.underflow.widget import windows
@@ -49,6 +50,8 @@ def test_zones_are_those_of_the_underflow_histogram(js: Scripts) -> None:
     [
         ("scene=moon", "scene: expected one of picture"),
         ("seed=-1", "seed: expected a whole number from 0 to 9999, got -1"),
+        ("step=5001", "step: expected a whole number from 0 to 5000, got 5001"),
+        ("step=soon", 'step: expected a whole number from 0 to 5000, got "soon"'),
         ("weights=FP12", "weights: expected FP32"),
         ("optimizer.rate=fast", "optimizer.rate: expected a number above 0"),
         ("optimizer.colour=red", "optimizer.colour: there is no such setting"),
@@ -61,6 +64,7 @@ def test_zones_are_those_of_the_underflow_histogram(js: Scripts) -> None:
 def test_a_bad_address_says_what_was_ignored(js: Scripts, address: str, told: str) -> None:
     found = js.run("readAddress", address)
     assert found["setting"] == js.run("settingOf", "picture")
+    assert found["step"] == 0
     assert len(found["ignored"]) == 1
     assert told in found["ignored"][0]
 
@@ -73,8 +77,61 @@ def test_an_address_brings_its_setting_back(js: Scripts) -> None:
         "method": {"kind": "SGD", "rate": 2.0**-12},
         "seed": 7,
     }
-    found = js.run("(setting) => readAddress(addressOf(setting))", setting)
-    assert found == {"setting": setting, "ignored": []}
+    found = js.run("(setting) => readAddress(addressOf(setting, 120))", setting)
+    assert found == {"setting": setting, "step": 120, "ignored": []}
+
+
+def test_digits_of_the_page_are_those_of_the_lab(js: Scripts) -> None:
+    data = single_digits()
+    page, tests = js.run(
+        "() => [digits(), testDigits()].map((p) => [[...p.inputs], [...p.targets]])"
+    )
+    for got, inputs, targets in (
+        (page, data.train_inputs, data.train_targets),
+        (tests, data.test_inputs, data.test_targets),
+    ):
+        count = len(got[1])
+        assert got[1] == targets[:count].tolist()
+        assert got[0] == inputs[:count].flatten().tolist()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "method", "total"),
+    [
+        ({"weights": "FP16", "master": True, "optimizer": "FP32"}, {"kind": "Adam"}, 14),
+        ({"weights": "FP32", "master": True, "optimizer": "FP32"}, {"kind": "Adam"}, 12),
+        ({"weights": "BF16", "master": False, "optimizer": "E5M2"}, {"kind": "SGD"}, 3),
+        ({"weights": "e4m3", "master": False}, {"kind": "SGD", "momentum": 0}, 1),
+    ],
+)
+def test_bytes_for_each_weight(
+    js: Scripts, recipe: dict[str, Any], method: dict[str, Any], total: int
+) -> None:
+    method = {"momentum": 0.9, **method}
+    recipe = {"optimizer": "FP32", **recipe}
+    assert js.run("bytesPerWeight", recipe, method)["total"] == total
+
+
+def test_the_best_list_begins_with_the_fewest_bytes(js: Scripts) -> None:
+    add = """(rows) => {
+      let entries = [];
+      for (const [preset, loss] of rows) {
+        const setting = { ...settingOf("targets", 1), preset };
+        entries = withEntry(entries, entryOf(setting, loss));
+      }
+      return readEntries(writtenEntries(entries)).map((one) => [one.setting.preset, one.bytes, one.loss]);
+    }"""
+    rows = [["FP32", 1], ["FP16 no master", 3], ["O2", 2], ["FP16 no master", 1], ["O3", 4]]
+    wanted = [["O3", 4, 4], ["FP16 no master", 6, 1], ["FP32", 8, 1], ["O2", 10, 2]]
+    assert js.run(add, rows) == wanted
+
+
+@pytest.mark.parametrize(
+    "stored",
+    ["nonsense", "{}", "[1, null]", '[{"address": "scene=moon", "loss": 1}]', '[{"loss": 1}]'],
+)
+def test_a_spoilt_best_list_is_empty(js: Scripts, stored: str) -> None:
+    assert js.run("readEntries", stored) == []
 
 
 def steps_of(root: Any) -> int:
@@ -88,7 +145,7 @@ def said(root: Any) -> str:
 
 def test_one_step_tells_which_gradients_are_lost(page: Page) -> None:
     root = page.show(Playground())
-    assert "Press Start" in said(root)
+    assert said(root).endswith("press Start.")
     root.get_by_role("button", name="One step").click()
     assert steps_of(root) == 1
     assert said(root).startswith("100% of the gradients of layer 1 are zero in FP16, and 0%")
@@ -103,6 +160,108 @@ def test_a_loss_scale_holds_from_the_next_step_on(page: Page) -> None:
     assert steps_of(root) == 2
     assert "zero" not in said(root)
     assert page.trait("changes") == {"scaling": "dynamic"}
+
+
+def steps_are(page: Page, root: Any, count: int) -> None:
+    for _ in range(count):
+        root.get_by_role("button", name="One step").click()
+    assert steps_of(root) == count
+
+
+def test_the_handle_scales_from_the_next_step_on(page: Page) -> None:
+    root = page.show(Playground())
+    steps_are(page, root, 1)
+    handle = root.get_by_role("slider", name="Loss scale")
+    assert handle.get_attribute("aria-valuetext") == "2^0"
+    for _ in range(4):
+        handle.press("PageUp")
+    assert page.trait("changes") == {"scaling": "static", "log2_scale": 20}
+    assert root.get_by_role("radio", name="static").is_checked()
+    root.get_by_role("button", name="One step").click()
+    assert "zero" not in said(root)
+
+
+def test_the_handle_is_dragged_along_the_axis(page: Page) -> None:
+    root = page.show(Playground("too_high"))
+    handle = root.get_by_role("slider", name="Loss scale")
+    box = handle.bounding_box()
+    step = (box["width"] - 20) / 40
+    middle = box["y"] + box["height"] / 2
+    mouse = page.page.mouse
+    mouse.move(box["x"] + 10 + 36 * step, middle)
+    mouse.down()
+    mouse.move(box["x"] + 10 + 22 * step, middle, steps=5)
+    mouse.up()
+    assert page.trait("changes") == {"scaling": "static", "log2_scale": 12}
+    steps_are(page, root, 1)
+    assert "skipped" not in said(root)
+
+
+def test_the_handle_sets_a_dynamic_scale_back(page: Page) -> None:
+    root = page.show(Playground("spirals", "FP16 dynamic"))
+    handle = root.get_by_role("slider", name="Loss scale")
+    handle.press("End")
+    assert handle.get_attribute("aria-valuetext") == "2^30"
+    steps_are(page, root, 2)
+    assert handle.get_attribute("aria-valuetext") == "2^28"
+    handle.press("ArrowLeft")
+    assert handle.get_attribute("aria-valuetext") == "2^27"
+    assert page.trait("changes") == {"scaling": "dynamic", "log2_scale": 27}
+
+
+def test_the_handle_stands_on_the_axis(page: Page) -> None:
+    root = page.show(Playground())
+    picture = root.locator(".pg-layers canvas").bounding_box()
+    handle = root.get_by_role("slider", name="Loss scale").bounding_box()
+    grown = picture["height"] / 336
+    binade = (picture["width"] - 8 * grown) / 62
+    assert handle["x"] + 10 == pytest.approx(picture["x"] + 4 * grown + 6 * binade, abs=1)
+    assert handle["width"] - 20 == pytest.approx(40 * binade, abs=1)
+    middle = handle["y"] + handle["height"] / 2
+    assert middle == pytest.approx(picture["y"] + picture["height"] - 47.5 * grown, abs=1)
+
+
+def test_a_guess_is_settled_by_the_first_step(page: Page) -> None:
+    root = page.show(Playground("epsilon"))
+    root.get_by_role("radio", name="It learns less").press("Space")
+    steps_are(page, root, 1)
+    assert root.get_by_role("radio", name="It learns less").count() == 0
+    reply = root.locator(".pg-reply")
+    assert reply.inner_text().startswith("Your guess: It learns less. The answer comes at step 5")
+    for _ in range(4):
+        root.get_by_role("button", name="One step").click()
+    text = "You guessed: It learns less. This run shows: The weights become NaN. 1e-8 is zero"
+    assert reply.inner_text().startswith(text)
+
+
+def test_a_right_guess_is_confirmed(page: Page) -> None:
+    root = page.show(Playground("epsilon"))
+    root.get_by_role("radio", name="The weights become NaN").press("Space")
+    steps_are(page, root, 5)
+    text = "You guessed right: The weights become NaN. "
+    assert root.locator(".pg-reply").inner_text().startswith(text)
+
+
+def test_a_turned_knob_ends_the_question(page: Page) -> None:
+    root = page.show(Playground())
+    steps_are(page, root, 1)
+    root.get_by_role("radio", name="dynamic").click()
+    text = "Without a knob turned: No, nothing appears. "
+    assert root.locator(".pg-reply").inner_text().startswith(text)
+
+
+def test_reset_asks_again(page: Page) -> None:
+    root = page.show(Playground("epsilon"))
+    steps_are(page, root, 1)
+    root.get_by_role("button", name="Reset").click()
+    assert root.get_by_role("radio", name="It learns less").is_visible()
+
+
+def test_optimizer_state_has_a_format(page: Page) -> None:
+    root = page.show(Playground("targets", "FP16 dynamic"))
+    root.get_by_label("optimizer state").select_option("E5M2")
+    assert page.trait("changes") == {"optimizer": "E5M2"}
+    assert "state 1)" in root.locator(".pg-bytes").inner_text()
 
 
 def test_start_trains_and_pause_rests(page: Page) -> None:

@@ -3,6 +3,7 @@
 
 import { faultIn, RECIPE_PRESETS } from "./recipe.js";
 import { SCENES } from "./scenes.js";
+import { MOST_STEPS } from "./session.js";
 
 /**
  * What is chosen. Changes are of the preset, those of the method of the problem's optimizer.
@@ -53,12 +54,15 @@ export function settingOf(scene, seed = 0) {
  * A setting as an address has it, behind its #.
  *
  * @param {Setting} setting
+ * @param {number} [step] to which the setting is trained
  */
-export function addressOf({ scene, preset, changes, method, seed }) {
+export function addressOf({ scene, preset, changes, method, seed }, step = 0) {
   const parts = new URLSearchParams({ scene, recipe: preset, seed: String(seed) });
   for (const [field, value] of Object.entries(changes)) parts.set(field, String(value));
-  for (const [field, value] of Object.entries(method))
+  for (const [field, value] of Object.entries(method)) {
     parts.set(`optimizer.${field}`, String(value));
+  }
+  if (step > 0) parts.set("step", String(step));
   return parts.toString();
 }
 
@@ -74,10 +78,19 @@ function writtenValue(text) {
 }
 
 /**
+ * What an address asks for.
+ *
+ * @typedef {object} Asked
+ * @property {Setting} setting
+ * @property {number} step To which it is trained.
+ * @property {string[]} ignored What of the address is nonsense.
+ */
+
+/**
  * The setting in an address; parts that are missing are those of the scene.
  *
  * @param {string} address behind its #
- * @returns {{ setting: Setting, ignored: string[] }}
+ * @returns {Asked}
  */
 export function readAddress(address) {
   const parts = new URLSearchParams(address);
@@ -95,11 +108,28 @@ export function readAddress(address) {
   const preset = oneOf("recipe", RECIPE_PRESETS, setting.preset);
   if (preset !== setting.preset) setting.changes = {};
   setting.preset = preset;
+  let step = 0;
   for (const [name, text] of parts) {
-    const fault = readPart(setting, name, writtenValue(text));
+    const value = writtenValue(text);
+    const fault =
+      name === "step" ? wholeFault(name, value, MOST_STEPS) : readPart(setting, name, value);
     if (fault) ignored.push(fault);
+    else if (name === "step") step = Number(value);
   }
-  return { setting, ignored };
+  return { setting, step, ignored };
+}
+
+/**
+ * Why a value is no whole number from 0 on; "" where it is one.
+ *
+ * @param {string} name
+ * @param {unknown} value
+ * @param {number} most
+ */
+function wholeFault(name, value, most) {
+  const whole = typeof value === "number" && Number.isInteger(value) && value >= 0;
+  if (whole && value <= most) return "";
+  return `${name}: expected a whole number from 0 to ${most}, got ${JSON.stringify(value)}`;
 }
 
 /**
@@ -113,12 +143,9 @@ export function readAddress(address) {
 function readPart(setting, name, value) {
   const written = JSON.stringify(value);
   if (name === "seed") {
-    const whole = typeof value === "number" && Number.isInteger(value);
-    if (!whole || value < 0 || value > LARGEST_SEED) {
-      return `seed: expected a whole number from 0 to ${LARGEST_SEED}, got ${written}`;
-    }
-    setting.seed = value;
-    return "";
+    const fault = wholeFault(name, value, LARGEST_SEED);
+    if (!fault) setting.seed = Number(value);
+    return fault;
   }
   const field = name.replace(/^optimizer\./, "");
   if (field !== name) {

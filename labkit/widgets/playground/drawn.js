@@ -25,7 +25,8 @@ import {
   MEANING,
 } from "../underflow/plot.js";
 import { knownFormat } from "./network.js";
-import { drawPortrait } from "./portraits.js";
+import { drawPortrait, portraitScore } from "./portraits.js";
+import { LEAST_LOG2_SCALE, MOST_LOG2_SCALE } from "./recipe.js";
 import { LOWEST } from "./trainer.js";
 
 /** @import { Pen } from "../base/canvas.js" */
@@ -36,10 +37,13 @@ import { LOWEST } from "./trainer.js";
 /** @import { Session } from "./session.js" */
 /** @import { Spread } from "./trainer.js" */
 
-const AXIS_ROOM = 42; // below the last layer
+const AXIS_ROOM = 44; // below the last layer: the handle of the scale, and the axis
 const NAME_ROOM = 22; // above each layer's bars
 const CROSS = 3; // half the size of the cross of a skipped step
 const LEAST_STEPS = 100; // that the axis of steps has
+// The exponent at which the handle stands where the scale is 1: FP16's smallest number. A step of
+// the handle is as wide as a power of two, so that it goes where that number goes.
+const HANDLE_AT_ONE = -24;
 
 /**
  * Where a format's zones begin (labkit.widgets.underflow.widget, `windows`).
@@ -102,8 +106,18 @@ export function drawSpreads({ pen, tint }, width, height, session) {
     inkText(picture, words, area.right, top - 7, { fill: tint.ink, align: "right" });
   }
   drawExponents({ pen, tint }, area, height - AXIS_ROOM);
-  const outline = "Outline: the twin in FP32, times the scale";
-  inkText({ pen, tint }, outline, area.left, height, { base: "bottom" });
+}
+
+/**
+ * Where the handle of the scale is, in a picture of the layers: its way, and the axis.
+ *
+ * @param {number} width
+ */
+export function handleWay(width) {
+  const area = areaBetween(4, width - 4);
+  const from = area.x(HANDLE_AT_ONE + LEAST_LOG2_SCALE);
+  const to = area.x(HANDLE_AT_ONE + MOST_LOG2_SCALE);
+  return { left: from, length: to - from, above: AXIS_ROOM + 4 };
 }
 
 /**
@@ -171,7 +185,7 @@ function drawExponents(ink, area, bottom) {
   pen.font = `${tint.size - 1}px ${tint.font}`;
   pen.fillStyle = tint.ink2;
   for (let e = AXIS.lo + 8; e < AXIS.hi; e += 8) {
-    inkRich(pen, power(e), area.x(e), bottom + 14, "center");
+    inkRich(pen, power(e), area.x(e), bottom + 26, "center");
   }
 }
 
@@ -243,8 +257,9 @@ function drawScale(plot, panel, { scales, skipped }) {
 export function drawPortraits({ pen, tint }, width, height, { training, portrait }) {
   const size = Math.min(height - 20, (width - 12) / 2);
   const lefts = [0, size + 12];
-  for (const [i, name] of ["here", "the twin in FP32"].entries()) {
-    inkText({ pen, tint }, name, lefts[i], 12, { fill: tint.ink, bold: true });
+  for (const [i, name] of ["here", size < 150 ? "twin" : "FP32 twin"].entries()) {
+    const title = name + portraitScore(training.problem, portrait.outputs[i]);
+    inkText({ pen, tint }, title, lefts[i], 12, { fill: tint.ink, bold: true });
     const frame = { pen, tint, left: lefts[i], top: 18, size };
     drawPortrait(frame, training.problem, portrait.outputs[i]);
   }

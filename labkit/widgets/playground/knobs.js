@@ -3,6 +3,7 @@
 import { choice, segmented, slider, toggle } from "../base/controls.js";
 import { h } from "../base/elements.js";
 import { power } from "../base/number_words.js";
+import { bytesPerWeight } from "./memory.js";
 import { PROBLEMS } from "./problems.js";
 import { RECIPE_PRESETS } from "./recipe.js";
 import { formatNamed, PLAYGROUND_FORMATS } from "./rounding.js";
@@ -27,7 +28,7 @@ const PARTS = [
   ["weights", "weights"],
   ["activations", "activations"],
   ["gradients", "gradients"],
-  ["optimizer", "optimizer"],
+  ["optimizer", "optimizer state"],
 ];
 
 /**
@@ -155,7 +156,7 @@ function switches(turn) {
   });
   /** @type {ReturnType<typeof segmented<Recipe["rounding"]>>} */
   const rounding = segmented({
-    label: "rounding of weights",
+    label: "rounding",
     options: ["nearest", "stochastic"],
     value: "nearest",
     onChange: (value) => turn({ rounding: value }),
@@ -192,14 +193,6 @@ function scaleKnobs(turn) {
     value: "none",
     onChange: (value) => turn({ scaling: value }),
   });
-  const scale = slider({
-    label: "scale",
-    min: -10,
-    max: 30,
-    value: 16,
-    text: power,
-    onInput: (value) => turn({ log2_scale: value }),
-  });
   const growth = slider({
     label: "growth after",
     min: 0,
@@ -209,13 +202,11 @@ function scaleKnobs(turn) {
     onInput: (i) => turn({ growth_interval: growthAt(i) }),
   });
   return {
-    element: h("div", { class: "pg-group" }, scaling.element, scale.element, growth.element),
+    element: h("div", { class: "pg-group" }, scaling.element, growth.element),
     show(recipe) {
       scaling.set(recipe.scaling);
-      scale.set(recipe.log2_scale);
       growth.set(Math.round(Math.log2(recipe.growth_interval)));
       growth.output.textContent = String(recipe.growth_interval);
-      scale.element.hidden = recipe.scaling === "none";
       growth.element.hidden = recipe.scaling !== "dynamic";
     },
   };
@@ -227,7 +218,7 @@ function growthAt(i) {
 }
 
 /**
- * The optimizer, its rate, and Adam's epsilon.
+ * The optimizer, its rate, momentum and epsilon, and what is kept of each weight.
  *
  * @param {(changed: Partial<Method>) => void} steer
  * @returns {Knob}
@@ -256,12 +247,25 @@ function optimizerKnobs(steer) {
     text: power,
     onInput: (value) => steer({ epsilon: 2 ** value }),
   });
+  const momentum = toggle({
+    label: "momentum 0.9",
+    value: true,
+    onChange: (on) => steer({ momentum: on ? 0.9 : 0 }),
+  });
+  const bytes = h("p", { class: "lk-quiet pg-bytes" });
+  const parts = [kind, rate, momentum, epsilon].map(({ element }) => element);
   return {
-    element: h("div", { class: "pg-group" }, kind.element, rate.element, epsilon.element),
-    show(_recipe, method) {
+    element: h("div", { class: "pg-group" }, ...parts, bytes),
+    show(recipe, method) {
+      momentum.set(method.momentum > 0);
+      momentum.element.hidden = method.kind !== "SGD";
+      const { model, master, state, total } = bytesPerWeight(recipe, method);
+      bytes.textContent =
+        `Bytes for each weight: ${total} ` + `(model ${model}, master ${master}, state ${state})`;
       kind.set(method.kind);
       rate.set(Math.round(Math.log2(method.rate)));
-      rate.output.textContent = String(Number(method.rate.toPrecision(3)));
+      const round = Number(method.rate.toPrecision(3));
+      rate.output.textContent = round < 1e-3 ? method.rate.toExponential(1) : String(round);
       epsilon.set(Math.round(Math.log2(method.epsilon)));
       epsilon.output.textContent = method.epsilon.toExponential(0);
       epsilon.element.hidden = method.kind !== "Adam";

@@ -94,10 +94,11 @@ function halfStep(session) {
  *
  * @param {Session} session changed in place
  * @param {number} most steps
+ * @param {number} [goal] the last step
  */
-export function trainSlice(session, most) {
+export function trainSlice(session, most, goal = MOST_STEPS) {
   const end = performance.now() + SLICE_MS;
-  const last = Math.min(MOST_STEPS, session.twinLosses.length + most);
+  const last = Math.min(goal, session.twinLosses.length + most);
   while (session.twinLosses.length < last && performance.now() < end) halfStep(session);
 }
 

@@ -2,26 +2,31 @@
 // twin in FP32.
 
 import { figure } from "../base/canvas.js";
-import { button, choice, sentence } from "../base/controls.js";
+import { sentence } from "../base/controls.js";
 import { h, rich } from "../base/elements.js";
 import { put, watch } from "../base/model.js";
 import { view } from "../base/root.js";
 import { colours } from "../base/theme.js";
 import { addressOf, readAddress, settingOf } from "./address.js";
+import { bestList, EXERCISE_SCENE, EXERCISE_STEPS, reachesGoal } from "./best.js";
 import { drawCourse, drawPortraits, drawSpreads } from "./drawn.js";
+import { scaleHandle } from "./handle.js";
 import { knobs } from "./knobs.js";
+import { latestLoss, outcomeOf } from "./outcome.js";
 import { portraitInputs } from "./portraits.js";
 import { PROBLEMS } from "./problems.js";
+import { questionPanel } from "./question.js";
 import { RECIPE_PRESETS } from "./recipe.js";
 import { SCENES } from "./scenes.js";
 import { MOST_STEPS, newSession, portraySome, stepBoth, trainSlice } from "./session.js";
-import { newTraining, takeMethod, takeRecipe } from "./trainer.js";
+import { newTraining, restartScale, takeMethod, takeRecipe } from "./trainer.js";
+import { linkButton, transportBar } from "./transport.js";
 import { happening } from "./words.js";
 
 /** @import { Life } from "../base/lifetime.js" */
 /** @import { Model } from "../base/model.js" */
 /** @import { Palette } from "../base/theme.js" */
-/** @import { Setting } from "./address.js" */
+/** @import { Asked, Setting } from "./address.js" */
 /** @import { Recipe } from "./recipe.js" */
 /** @import { Session } from "./session.js" */
 
@@ -49,13 +54,15 @@ import { happening } from "./words.js";
  * @property {Palette} tint
  * @property {boolean} running
  * @property {number} speed Steps in a slice of time.
+ * @property {number} goal The step to which a link trains; 0 for none.
+ * @property {boolean} turned Whether a knob was turned since the first step.
+ * @property {boolean} entered Whether the exercise was judged for this run.
  */
 
 /** @type {Record<string, number>} */
 const SPEEDS = { fast: 1000, medium: 1, slow: 0.1 };
 const SLOW_FRAMES = 10;
 const FRAME_MS = 16;
-const COPIED_MS = 2000;
 
 /**
  * The recipe of a setting.
@@ -93,6 +100,14 @@ function settingIn(model) {
   };
 }
 
+/**
+ * @param {Setting} one
+ * @param {Setting} other
+ */
+function sameSetting(one, other) {
+  return addressOf(one) === addressOf(other);
+}
+
 /** The setting in the page's address; "" where there is none, or the name of a place of the page. */
 function writtenSetting() {
   const written = location.hash.slice(1);
@@ -103,11 +118,12 @@ function writtenSetting() {
  * The setting that the view begins with, and what of the page's address was ignored.
  *
  * @param {Model<Traits>} model
+ * @returns {Asked}
  */
 function firstSetting(model) {
   const address = writtenSetting();
-  if (!model.get("in_address") || !address) return { setting: settingIn(model), ignored: [] };
-  return readAddress(address);
+  if (model.get("in_address") && address) return readAddress(address);
+  return { setting: settingIn(model), step: 0, ignored: [] };
 }
 
 /**
@@ -116,7 +132,7 @@ function firstSetting(model) {
  * @param {Life} life
  */
 function fillPlayground(root, model, life) {
-  const { setting, ignored } = firstSetting(model);
+  const { setting, step: firstGoal, ignored } = firstSetting(model);
   /** @type {State} */
   const state = {
     root,
@@ -126,24 +142,49 @@ function fillPlayground(root, model, life) {
     tint: colours(root, life, () => redraw()),
     running: false,
     speed: SPEEDS.fast,
+    goal: 0,
+    turned: false,
+    entered: false,
   };
+  // The model is told one trait after another: in between it holds half a setting.
+  let telling = false;
   const words = sentence(model);
   const pictures = picturesOf(state, life);
-  const transport = transportOf(state, { run, pause, step, reset });
-  if (model.get("in_address")) transport.element.append(linkButton().element);
+  const transport = transportBar(setting.seed, {
+    toggle: () => (state.running ? pause() : run()),
+    step,
+    reset,
+    setSpeed(speed) {
+      state.speed = SPEEDS[speed];
+    },
+  });
+  if (model.get("in_address")) transport.element.append(linkButton(tellLink).element);
   const panel = knobs(setting, { change, begin });
+  const handle = scaleHandle(pictures.spreads, moveScale);
+  const question = questionPanel();
+  const best = bestList(beginWith);
   const guide = h("ol", { class: "pg-guide" });
+  const source = h("p", { class: "lk-quiet pg-source" });
   const notice = h("p", { class: "pg-notice", role: "status" });
   tellIgnored(ignored);
   root.append(
     h("div", { class: "lk-head pg-head" }, transport.element),
     notice,
     words.element,
+    question.element,
     h(
       "div",
       { class: "pg-columns" },
       h("div", { class: "pg-knobs" }, panel.element),
-      h("div", { class: "pg-layers" }, pictures.spreads.element, guide),
+      h(
+        "div",
+        { class: "pg-layers" },
+        pictures.spreads.element,
+        handle.element,
+        guide,
+        source,
+        best.element,
+      ),
       h("div", { class: "pg-course" }, pictures.course.element, pictures.portraits.element),
     ),
   );
@@ -161,6 +202,7 @@ function fillPlayground(root, model, life) {
   }
 
   function redrawCourse() {
+    handle.show(state.session.training);
     pictures.spreads.redraw();
     pictures.course.redraw();
   }
@@ -172,18 +214,53 @@ function fillPlayground(root, model, life) {
 
   function tellNews() {
     const { session } = state;
-    const { question } = SCENES[state.setting.scene];
+    const { question: asked } = SCENES[state.setting.scene];
     const { training, last, lastTwin, skips, broken } = session;
-    const text = happening({ training, last, twin: lastTwin, skips, broken }, question);
+    const text = happening({ training, last, twin: lastTwin, skips, broken }, asked);
     words.say(text, text.replace(/[\d.,e-]+/g, ""));
     transport.show(session.twinLosses.length, state.running);
+    answer();
   }
 
-  /** Let model and address follow the setting. */
+  /** Answer the scene's question where this run has shown it; enter it for the exercise. */
+  function answer() {
+    const { session } = state;
+    const { seen } = SCENES[state.setting.scene];
+    const steps = session.twinLosses.length;
+    if (steps > 0) question.settle();
+    if (question.open && steps > 0 && (state.turned || steps >= seen)) {
+      const asked = !state.turned && sameSetting(state.setting, asAsked());
+      question.tell(asked ? outcomeOf(session) : null);
+    }
+    const exercise = state.setting.scene === EXERCISE_SCENE && !state.turned && !state.entered;
+    if (!exercise || steps < EXERCISE_STEPS) return;
+    state.entered = true;
+    const losses = session.losses.slice(0, EXERCISE_STEPS);
+    if (reachesGoal(losses)) best.add(state.setting, latestLoss(losses));
+  }
+
+  /** The setting that the scene's question is about. */
+  function asAsked() {
+    return settingOf(state.setting.scene, state.setting.seed);
+  }
+
+  /** Let model and address follow the setting and the step. */
   function tell() {
+    telling = true;
     put(model, { ...state.setting });
+    telling = false;
     if (!model.get("in_address")) return;
-    history.replaceState(null, "", `#${addressOf(state.setting)}`);
+    const steps = state.session.twinLosses.length;
+    history.replaceState(null, "", `#${addressOf(state.setting, steps)}`);
+  }
+
+  /** Bring the address up to date for a link; say what it does not hold. */
+  function tellLink() {
+    tell();
+    if (!state.turned) return;
+    notice.hidden = false;
+    notice.textContent =
+      "The link holds these settings and the step, not what earlier steps were taken with.";
   }
 
   /**
@@ -198,9 +275,24 @@ function fillPlayground(root, model, life) {
     const method = { ...training.problem.method, ...state.setting.method };
     takeMethod(training, method);
     takeMethod(twin, method);
+    state.turned = state.session.twinLosses.length > 0;
     panel.show(state.setting);
     tell();
     show();
+  }
+
+  /**
+   * Let the loss scale go on from here; without one, switch a static one on.
+   *
+   * @param {number} log2_scale
+   */
+  function moveScale(log2_scale) {
+    const { scaling } = state.session.training.recipe;
+    const kept = scaling === "none" ? "static" : scaling;
+    const { changes } = state.setting;
+    change({ changes: { ...changes, scaling: kept, log2_scale } });
+    restartScale(state.session.training);
+    redrawCourse();
   }
 
   /**
@@ -209,21 +301,38 @@ function fillPlayground(root, model, life) {
    * @param {string} scene
    */
   function begin(scene) {
-    state.setting = settingOf(scene, state.setting.seed);
-    panel.show(state.setting);
-    tell();
+    beginWith(settingOf(scene, state.setting.seed));
+  }
+
+  /**
+   * Begin another training.
+   *
+   * @param {Setting} asked
+   */
+  function beginWith(asked) {
+    state.setting = asked;
+    transport.setSeed(asked.seed);
+    panel.show(asked);
     reset();
   }
 
   function showGuide() {
-    const { guide: steps } = SCENES[state.setting.scene];
-    guide.replaceChildren(...steps.map((text) => h("li", {}, rich(text))));
+    const scene = SCENES[state.setting.scene];
+    guide.replaceChildren(...scene.guide.map((text) => h("li", {}, rich(text))));
+    source.textContent = scene.source ?? "";
+    source.hidden = !scene.source;
+    best.element.hidden = state.setting.scene !== EXERCISE_SCENE;
+    question.ask(scene);
   }
 
   function reset() {
     pause();
     state.setting = { ...state.setting, seed: transport.seed() };
     state.session = beginning(state.setting);
+    state.goal = 0;
+    state.turned = false;
+    state.entered = false;
+    tellIgnored([]);
     tell();
     showGuide();
     show();
@@ -234,7 +343,18 @@ function fillPlayground(root, model, life) {
     stepBoth(state.session);
     let whole = false;
     while (!whole) whole = portraySome(state.session);
+    tell();
     show();
+  }
+
+  /**
+   * Train to a step.
+   *
+   * @param {number} goal 0: nowhere
+   */
+  function trainTo(goal) {
+    state.goal = goal;
+    if (goal > 0) run();
   }
 
   // A frame of the page trains for one slice, and for more of them until the next frame is due:
@@ -243,21 +363,24 @@ function fillPlayground(root, model, life) {
   let frame = 0;
   let frames = 0;
   let due = 0;
+  const goal = () => state.goal || MOST_STEPS;
+  const speed = () => (state.goal > 0 ? SPEEDS.fast : state.speed);
   function slice() {
     if (!state.running) return;
-    trainSlice(state.session, Math.max(1, state.speed));
-    if (state.speed > 1 && performance.now() < due) between.port2.postMessage(null);
+    trainSlice(state.session, Math.max(1, speed()), goal());
+    if (speed() > 1 && performance.now() < due) between.port2.postMessage(null);
   }
   between.port1.onmessage = slice;
   function tick() {
     frames += 1;
     due = performance.now() + FRAME_MS;
-    if (state.session.twinLosses.length >= MOST_STEPS) {
+    if (state.session.twinLosses.length >= goal()) {
       pause();
+      show();
       return;
     }
     frame = requestAnimationFrame(tick);
-    if (state.speed >= 1 || frames % SLOW_FRAMES === 0) slice();
+    if (speed() >= 1 || frames % SLOW_FRAMES === 0) slice();
     if (portraySome(state.session)) pictures.portraits.redraw();
     tellNews();
     redrawCourse();
@@ -269,8 +392,11 @@ function fillPlayground(root, model, life) {
   }
   function pause() {
     cancelAnimationFrame(frame);
+    if (!state.running) return;
     state.running = false;
+    state.goal = 0;
     transport.show(state.session.twinLosses.length, false);
+    tell();
   }
 
   life.add(() => {
@@ -283,29 +409,32 @@ function fillPlayground(root, model, life) {
    * @param {Setting} asked
    */
   function take(asked) {
-    if (JSON.stringify(asked) === JSON.stringify(state.setting)) return;
+    if (sameSetting(asked, state.setting)) return;
     const elsewhere = asked.scene !== state.setting.scene || asked.seed !== state.setting.seed;
     if (!elsewhere) {
       change(asked);
       return;
     }
-    state.setting = asked;
-    transport.setSeed(asked.seed);
-    panel.show(asked);
-    reset();
+    beginWith(asked);
   }
   watch(life, model, ["scene", "preset", "changes", "method", "seed"], () => {
-    take(settingIn(model));
+    if (!telling) take(settingIn(model));
   });
   life.listen(window, "hashchange", () => {
     const address = writtenSetting();
     if (!model.get("in_address") || !address) return;
     const found = readAddress(address);
+    if (found.step > 0) beginWith(found.setting);
+    else take(found.setting);
     tellIgnored(found.ignored);
-    take(found.setting);
+    trainTo(found.step);
   });
+  const sizes = new ResizeObserver(handle.place);
+  sizes.observe(pictures.spreads.element);
+  life.add(() => sizes.disconnect());
   showGuide();
   show();
+  trainTo(firstGoal);
 }
 
 /**
@@ -316,7 +445,7 @@ function picturesOf(state, life) {
   const spreads = figure({
     life,
     label: "The gradients of each layer by their size; the sentence above says what is lost",
-    height: 380,
+    height: 336,
     draw(pen, width, height) {
       drawSpreads({ pen, tint: state.tint }, width, height, state.session);
     },
@@ -324,7 +453,7 @@ function picturesOf(state, life) {
   const course = figure({
     life,
     label: "The loss of each step here and in FP32; the sentence above compares them",
-    height: 300,
+    height: 280,
     draw(pen, width, height) {
       drawCourse({ pen, tint: state.tint }, width, height, state.session);
     },
@@ -338,82 +467,6 @@ function picturesOf(state, life) {
     },
   });
   return { spreads, course, portraits };
-}
-
-/** A button that copies the page's address, which holds the setting. */
-function linkButton() {
-  const control = button({ label: "Copy link", onPress: copy });
-  async function copy() {
-    try {
-      await navigator.clipboard.writeText(location.href);
-      control.setLabel("Copied");
-    } catch {
-      control.setLabel("The address above is the link");
-    }
-    setTimeout(() => control.setLabel("Copy link"), COPIED_MS);
-  }
-  return control;
-}
-
-/**
- * Start, pause, one step, reset, speed and seed.
- *
- * @param {State} state
- * @param {{ run: () => void, pause: () => void, step: () => void, reset: () => void }} does
- */
-function transportOf(state, does) {
-  const start = button({
-    label: "Start",
-    kind: "primary",
-    onPress: () => (state.running ? does.pause() : does.run()),
-  });
-  const one = button({ label: "One step", onPress: does.step });
-  const again = button({ label: "Reset", onPress: does.reset });
-  const speed = choice({
-    label: "speed",
-    onChange: (value) => {
-      state.speed = SPEEDS[value];
-    },
-  });
-  speed.show(
-    Object.keys(SPEEDS).map((name) => [name, name]),
-    "fast",
-  );
-  const seed = h("input", {
-    type: "number",
-    min: 0,
-    max: 9999,
-    value: state.setting.seed,
-    "aria-label": "seed",
-    class: "pg-seed",
-  });
-  seed.addEventListener("change", does.reset);
-  const count = h("span", { class: "lk-quiet pg-count" });
-  const title = h("span", { class: "lk-title", text: "Playground" });
-  const seedLabel = h("label", { class: "lk-row lk-tight" }, "seed", seed);
-  const parts = [start.element, one.element, again.element, speed.element, seedLabel, count];
-  return {
-    element: h("div", { class: "lk-row" }, title, ...parts),
-    seed() {
-      const asked = Math.round(Number(seed.value)) || 0;
-      const next = Math.min(9999, Math.max(0, asked));
-      seed.value = String(next);
-      return next;
-    },
-    /** @param {number} next */
-    setSeed(next) {
-      seed.value = String(next);
-    },
-    /**
-     * @param {number} steps
-     * @param {boolean} running
-     */
-    show(steps, running) {
-      start.setLabel(running ? "Pause" : "Start");
-      const end = steps < MOST_STEPS ? "" : ", the last: Reset begins again";
-      count.textContent = `step ${steps.toLocaleString("en-US")}${end}`;
-    },
-  };
 }
 
 export default view({ label: "Playground", kind: "playground", alone: true }, fillPlayground);

@@ -22,6 +22,8 @@ SCENES: dict[str, tuple[str, dict[str, Any]]] = {
     "picture": ("FP16", {}),
     "targets": ("FP16", {}),
     "spirals": ("FP16", {}),
+    "digits": ("FP8", {}),
+    "fine_tuning": ("FP16 no master", {}),
     "too_high": ("FP16 static too high", {}),
     "epsilon": ("O3", {}),
     "swallowed": ("BF16 no master", {"rate": 2.0**-11}),
@@ -64,8 +66,8 @@ class Playground(LabWidget, folder="playground"):
     """A network that trains in the page, in formats of your choice, beside its twin in FP32.
 
     Args:
-        scene: the problem and what can be found there: "picture", "targets", "spirals", "too_high",
-            "epsilon" or "swallowed".
+        scene: the problem and what can be found there: "picture", "targets", "spirals", "digits",
+            "fine_tuning", "too_high", "epsilon" or "swallowed".
         preset: the name of a recipe; None for the one that the scene begins with.
         seed: of the first weights and of the batches, 0 to 9999.
 

@@ -23,7 +23,7 @@ const ALIKE = 1.05; // a loss is as good as another up to this factor
  * @param {string} question of the scene
  */
 export function happening({ training, last, twin, skips, broken }, question) {
-  if (!last || !twin) return `${question} Press Start.`;
+  if (!last || !twin) return `${question} Guess, and press Start.`;
   const { recipe } = training;
   if (broken) {
     return `Step ${broken.step} put inf or NaN into ${broken.name}. No later step can repair it: \

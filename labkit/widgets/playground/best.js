@@ -1,0 +1,165 @@
+// The playground's exercise: settings that train the targets with few bytes for each weight. The
+// best ones stay in this browser, as addresses.
+
+import { button } from "../base/controls.js";
+import { h } from "../base/elements.js";
+import { decimal } from "../base/number_words.js";
+import { addressOf, readAddress } from "./address.js";
+import { bytesPerWeight } from "./memory.js";
+import { latestLoss } from "./outcome.js";
+import { PROBLEMS } from "./problems.js";
+import { RECIPE_PRESETS } from "./recipe.js";
+
+/** @import { Setting } from "./address.js" */
+/** @import { Method, Recipe } from "./recipe.js" */
+
+/** @typedef {{ setting: Setting, bytes: number, loss: number }} Entry */
+
+export const EXERCISE_SCENE = "targets";
+export const EXERCISE_STEPS = 200;
+const GOAL = 0.5; // of the first loss
+const MOST_ENTRIES = 5;
+const BEST_KEY = "fp16-lab/playground-best";
+
+/**
+ * Whether a training has reached the exercise's goal.
+ *
+ * @param {readonly number[]} losses
+ */
+export function reachesGoal(losses) {
+  return losses.length >= EXERCISE_STEPS && latestLoss(losses) <= GOAL * losses[0];
+}
+
+/**
+ * @param {Setting} setting of the exercise's scene
+ * @param {number} loss
+ * @returns {Entry}
+ */
+export function entryOf(setting, loss) {
+  const recipe = /** @type {Recipe} */ ({ ...RECIPE_PRESETS[setting.preset], ...setting.changes });
+  const method = /** @type {Method} */ ({
+    ...PROBLEMS[EXERCISE_SCENE]().method,
+    ...setting.method,
+  });
+  return { setting, bytes: bytesPerWeight(recipe, method).total, loss };
+}
+
+/**
+ * A list with one more entry: the fewest bytes first, the same settings once.
+ *
+ * @param {readonly Entry[]} entries
+ * @param {Entry} added
+ */
+export function withEntry(entries, added) {
+  /** @param {Entry} entry */
+  const address = ({ setting }) => addressOf({ ...setting, seed: 0 });
+  const others = entries.filter((entry) => address(entry) !== address(added));
+  const all = [...others, added].sort((a, b) => a.bytes - b.bytes || a.loss - b.loss);
+  return all.slice(0, MOST_ENTRIES);
+}
+
+/**
+ * Entries that were stored as JSON; what is none is left out.
+ *
+ * @param {string | null} stored
+ * @returns {Entry[]}
+ */
+export function readEntries(stored) {
+  /** @type {unknown} */
+  let rows = [];
+  try {
+    rows = JSON.parse(stored ?? "[]");
+  } catch {
+    return [];
+  }
+  if (!Array.isArray(rows)) return [];
+  return rows.flatMap((row) => {
+    const { address, loss } = Object(row);
+    if (typeof address !== "string" || typeof loss !== "number") return [];
+    const { setting, ignored } = readAddress(address);
+    if (ignored.length || setting.scene !== EXERCISE_SCENE) return [];
+    return [entryOf(setting, loss)];
+  });
+}
+
+/** @param {readonly Entry[]} entries */
+function writtenEntries(entries) {
+  return JSON.stringify(
+    entries.map(({ setting, loss }) => ({ address: addressOf(setting), loss })),
+  );
+}
+
+/**
+ * What a setting changes, in words.
+ *
+ * @param {Setting} setting
+ */
+function wordsOf({ preset, changes, method }) {
+  const changed = Object.entries({ ...changes, ...method }).map(([name, value]) => {
+    return `${name.replace("_", " ")} ${value}`;
+  });
+  return [preset, ...changed].join(", ");
+}
+
+/** @returns {Storage | null} null where the browser stores nothing */
+function browserStore() {
+  try {
+    return localStorage;
+  } catch {
+    return null;
+  }
+}
+
+/**
+ * The exercise, and the best settings that were found in this browser.
+ *
+ * @param {(setting: Setting) => void} take shows a setting
+ */
+export function bestList(take) {
+  const store = browserStore();
+  let entries = readEntries(store?.getItem(BEST_KEY) ?? null);
+  const list = h("ol", { class: "pg-best" });
+  const none = h("p", { class: "lk-quiet", text: "None yet." });
+  const element = h(
+    "details",
+    { class: "pg-exercise" },
+    h("summary", { text: "Exercise: few bytes for each weight" }),
+    h("p", {
+      text:
+        "Find settings that train this network with the fewest bytes for each weight. A run counts " +
+        `if no knob is turned after its start, and its loss at step ${EXERCISE_STEPS} is at most ` +
+        "half of its first one. Your best settings stay in this browser:",
+    }),
+    none,
+    list,
+  );
+
+  function show() {
+    none.hidden = entries.length > 0;
+    list.replaceChildren(
+      ...entries.map(({ setting, bytes, loss }) => {
+        const words = `${bytes} bytes, loss ${decimal(loss)}: ${wordsOf(setting)} `;
+        const again = button({ label: "Take", onPress: () => take(setting) });
+        again.element.setAttribute("aria-label", `Take ${wordsOf(setting)}`);
+        return h("li", {}, words, again.element);
+      }),
+    );
+  }
+  show();
+  return {
+    element,
+    /**
+     * @param {Setting} setting
+     * @param {number} loss
+     */
+    add(setting, loss) {
+      entries = withEntry(entries, entryOf(setting, loss));
+      try {
+        store?.setItem(BEST_KEY, writtenEntries(entries));
+      } catch {
+        // full: the list stays on the page
+      }
+      show();
+    },
+  };
+}
