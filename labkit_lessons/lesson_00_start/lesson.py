@@ -33,9 +33,9 @@ UnderflowHistogram(gradients, log2_scale=0)
 # power of two and the next. Those in the zone on the left become zero in FP16. A scale of 1,024 = 2^10 moves every bar
 # ten places to the right, and changes only the exponent of each gradient.
 #
-# Next is a whole training, which runs in this page. The network is to paint a dark face. In FP16 it paints nothing: all
-# gradients become zero. Run the cell and press **Start**. Then set the loss scale to *static* and move it. Beside it you
-# see its twin in FP32, which starts from the same weights and sees the same pixels.
+# Next is a whole training, which runs in this page: a network is to paint a dark face, in FP16. Does the face appear? Run
+# the cell, make a guess and press **Start**. Beside it you see its twin in FP32, which starts from the same weights and
+# sees the same pixels. Then drag the handle under the layers to the right, and go on.
 
 # %% id="touch-playground"
 Playground()

@@ -35,8 +35,8 @@ from labkit.formats import FP16
 from labkit.grading import check
 from labkit.instrument import fate, merge, shift, underflow, zeros_inside
 from labkit.train import TASKS, TrainingRun, gradient_snapshot, one_thread, place, recorded, train
-from labkit.widgets import BeatTheScaler, LiveTraining, ScalerPresets, ScalerTimeline, TrainingBar, UnderflowHistogram
-from labkit.widgets import pictures_figure, predict, race_figure, recorded_trace, scale_map_figure
+from labkit.widgets import BeatTheScaler, LiveTraining, Playground, ScalerPresets, ScalerTimeline, TrainingBar
+from labkit.widgets import UnderflowHistogram, pictures_figure, predict, race_figure, recorded_trace, scale_map_figure
 
 # %% [markdown]
 # ## 1 · Where the gradients are
@@ -444,6 +444,13 @@ bar
 # %% [markdown]
 # On many tasks nothing happens at all. `digits`, above, is as good in FP16 without a scale as in FP32. Whether you need a scale
 # depends on your gradients.
+
+# %% [markdown]
+# Now try freely. Every step of this skips: the scale is too high. Drag the handle under the layers until steps happen, and
+# find both edges of the window. Then choose other problems. All of it is computed in this page.
+
+# %% id="touch-freely"
+Playground("too_high")
 
 # %% [markdown]
 # ## 8 · Beat the scaler

@@ -29,7 +29,7 @@ from labkit.amp import RECIPES
 from labkit.bench import GENERATIONS
 from labkit.grading import check
 from labkit.train import TASKS, Comparison, TrainingRun, largest_network, place, recorded, train
-from labkit.widgets import Workbench, predict, race_figure, recipe_table
+from labkit.widgets import Playground, Workbench, predict, race_figure, recipe_table
 
 # %% [markdown]
 # ## 1 · Four settings of the same knobs
@@ -497,6 +497,13 @@ for gigabytes in (8, 16, 24, 80):
 # FP16 with a batch of 1 and recomputation. The count above has 13,052, 10,616 and 7,125: it is too low by 2% to 31%, because the
 # library keeps buffers, and autocast keeps some results in FP32. (`labkit.train.memory_bill` counts; the rows are in
 # `data/published.csv`.)
+
+# %% [markdown]
+# Go on freely: below is a small network whose targets are five millionths. Which settings train it with the fewest bytes for
+# each weight? Open the exercise under the layers; it keeps the best settings that you find.
+
+# %% id="touch-freely"
+Playground("targets")
 
 # %% [markdown]
 # ## 8 · Which format for which card?
