@@ -225,7 +225,7 @@ def test_the_index_begins_with_the_playground(site: Path, browser: Any) -> None:
         first.get_by_role("button", name="One step").press("Enter")
         assert first.locator(".pg-count").inner_text() == "step 1"
         first.get_by_label("recipe").select_option("O1")
-        assert "recipe=O1" in page.url
+        page.wait_for_function("() => location.hash.includes('recipe=O1')")
 
 
 def test_a_place_of_the_index_is_no_setting(site: Path, browser: Any) -> None:

@@ -7,7 +7,7 @@ import { decimal } from "../base/number_words.js";
 import { addressOf, readAddress } from "./address.js";
 import { bytesPerWeight } from "./memory.js";
 import { latestLoss } from "./outcome.js";
-import { PROBLEMS } from "./problems.js";
+import { problemNamed } from "./problems.js";
 import { RECIPE_PRESETS } from "./recipe.js";
 
 /** @import { Setting } from "./address.js" */
@@ -38,7 +38,7 @@ export function reachesGoal(losses) {
 export function entryOf(setting, loss) {
   const recipe = /** @type {Recipe} */ ({ ...RECIPE_PRESETS[setting.preset], ...setting.changes });
   const method = /** @type {Method} */ ({
-    ...PROBLEMS[EXERCISE_SCENE]().method,
+    ...problemNamed(EXERCISE_SCENE).method,
     ...setting.method,
   });
   return { setting, bytes: bytesPerWeight(recipe, method).total, loss };

@@ -22,9 +22,13 @@ function samplesOf(written) {
   return { inputs: Float32Array.from(digits), targets: Float32Array.from(classes) };
 }
 
+/** @type {ReturnType<typeof samplesOf> | null} */
+let testSamples = null;
+
 /** Digits that no network is trained on. */
 export function testDigits() {
-  return samplesOf(DIGITS.slice(TRAINED_DIGITS));
+  testSamples ??= samplesOf(DIGITS.slice(TRAINED_DIGITS));
+  return testSamples;
 }
 
 /**

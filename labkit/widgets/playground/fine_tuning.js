@@ -19,10 +19,14 @@ function movedDown(inputs) {
   return inputs.map((_, i) => (i % pixels < LOWER ? 0 : inputs[i - LOWER]));
 }
 
+/** @type {ReturnType<typeof testDigits> | null} */
+let lowerSamples = null;
+
 /** Digits that stand lower, and that no network is trained on. */
 export function lowerTestDigits() {
   const { inputs, targets } = testDigits();
-  return { inputs: movedDown(inputs), targets };
+  lowerSamples ??= { inputs: movedDown(inputs), targets };
+  return lowerSamples;
 }
 
 /** @type {Map<number, Float32Array[]>} */

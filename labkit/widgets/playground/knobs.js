@@ -4,7 +4,7 @@ import { choice, segmented, slider, toggle } from "../base/controls.js";
 import { h } from "../base/elements.js";
 import { power } from "../base/number_words.js";
 import { bytesPerWeight } from "./memory.js";
-import { PROBLEMS } from "./problems.js";
+import { problemNamed } from "./problems.js";
 import { RECIPE_PRESETS } from "./recipe.js";
 import { formatNamed, PLAYGROUND_FORMATS } from "./rounding.js";
 import { SCENES } from "./scenes.js";
@@ -63,7 +63,7 @@ export function knobs(first, { change, begin }) {
       setting = next;
       const { changes, method } = next;
       const recipe = /** @type {Recipe} */ ({ ...RECIPE_PRESETS[next.preset], ...changes });
-      const begun = PROBLEMS[SCENES[next.scene].problem]().method;
+      const begun = problemNamed(SCENES[next.scene].problem).method;
       scene.show(
         Object.entries(SCENES).map(([name, { title }]) => [name, title]),
         next.scene,

@@ -1,6 +1,8 @@
 // Pictures of what a network does: the plane that it divides, the picture that it paints, or its
 // predictions beside the targets.
 
+import { penOf } from "../base/canvas.js";
+import { h } from "../base/elements.js";
 import { inkDot, inkSegment, inkText } from "../base/plot.js";
 import { DIGIT_SIDE, testDigits } from "./digits.js";
 import { lowerTestDigits } from "./fine_tuning.js";
@@ -171,6 +173,36 @@ export function portraitScore({ name, shape }, outputs) {
   return `: ${right} of ${named.length} right`;
 }
 
+/** @type {Map<string, HTMLCanvasElement>} */
+const digitSheets = new Map();
+
+/**
+ * The digits that are drawn, side by side, a pixel of theirs for one of the picture.
+ *
+ * @param {string} name of the problem
+ * @param {Palette} tint
+ */
+function digitSheet(name, tint) {
+  const key = `${name} ${tint.ink}`;
+  const known = digitSheets.get(key);
+  if (known) return known;
+  const { inputs } = DRAWN_DIGITS[name]();
+  const wide = SHOWN * DIGIT_SIDE;
+  const sheet = h("canvas", { width: wide, height: wide });
+  const pen = penOf(sheet);
+  pen.fillStyle = tint.ink;
+  for (let i = 0; i < wide * wide; i++) {
+    const digit = Math.floor(i / DIGIT_SIDE ** 2);
+    const pixel = i % DIGIT_SIDE ** 2;
+    const x = (digit % SHOWN) * DIGIT_SIDE + (pixel % DIGIT_SIDE);
+    const y = Math.floor(digit / SHOWN) * DIGIT_SIDE + Math.floor(pixel / DIGIT_SIDE);
+    pen.globalAlpha = inputs[i];
+    pen.fillRect(x, y, 1, 1);
+  }
+  digitSheets.set(key, sheet);
+  return sheet;
+}
+
 /**
  * @param {Frame} frame
  * @param {Problem} problem
@@ -178,21 +210,18 @@ export function portraitScore({ name, shape }, outputs) {
  */
 function drawDigits(frame, { name, shape }, outputs) {
   const { pen, tint, left, top, size } = frame;
-  const { inputs, targets } = DRAWN_DIGITS[name]();
+  const { targets } = DRAWN_DIGITS[name]();
   const named = namedClasses(outputs, shape.sizes[shape.sizes.length - 1]);
   const cell = size / SHOWN;
-  const pixel = (cell * 0.72) / DIGIT_SIDE;
+  const side = cell * 0.72;
+  const sheet = digitSheet(name, tint);
+  pen.imageSmoothingEnabled = false;
   for (const [i, digit] of named.entries()) {
     const x = left + (i % SHOWN) * cell;
     const y = top + Math.floor(i / SHOWN) * cell;
     const right = digit === targets[i];
-    pen.fillStyle = tint.ink;
-    for (let k = 0; k < DIGIT_SIDE * DIGIT_SIDE; k++) {
-      pen.globalAlpha = inputs[i * DIGIT_SIDE * DIGIT_SIDE + k];
-      const across = x + 2 + (k % DIGIT_SIDE) * pixel;
-      pen.fillRect(across, y + 2 + Math.floor(k / DIGIT_SIDE) * pixel, pixel + 0.3, pixel + 0.3);
-    }
-    pen.globalAlpha = 1;
+    const [column, row] = [i % SHOWN, Math.floor(i / SHOWN)].map((at) => at * DIGIT_SIDE);
+    pen.drawImage(sheet, column, row, DIGIT_SIDE, DIGIT_SIDE, x + 2, y + 2, side, side);
     const words = digit === -1 ? "NaN" : String(digit);
     const fill = right ? tint.ink2 : tint.bad;
     inkText(frame, words, x + cell - 3, y + cell - 4, { fill, bold: !right, align: "right" });

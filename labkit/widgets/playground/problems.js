@@ -42,6 +42,22 @@ const SGD = { kind: "SGD", rate: 0.3, momentum: 0.9, epsilon: 1e-8 };
  */
 export const PROBLEMS = { spirals, picture, targets, digits, fine_tuning };
 
+/** @type {Map<string, Problem>} */
+const madeProblems = new Map();
+
+/**
+ * A problem by its name, which is made once.
+ *
+ * @param {string} name
+ */
+export function problemNamed(name) {
+  const known = madeProblems.get(name);
+  if (known) return known;
+  const made = PROBLEMS[name]();
+  madeProblems.set(name, made);
+  return made;
+}
+
 /**
  * A uniform random number, 0 to 1, the same on every machine.
  *

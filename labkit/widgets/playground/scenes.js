@@ -187,7 +187,7 @@ the larger weights stand still.",
     ],
     right: 1,
     why: "Most updates are below half the distance of two BF16 numbers: they are rounded away.",
-    seen: 800,
+    seen: 1000,
     guide: [
       "Most updates are below half the distance of two BF16 numbers near the weight.",
       "Press Start: the loss stays near 0.66 long after the twin's has left it.",

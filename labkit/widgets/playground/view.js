@@ -14,7 +14,7 @@ import { scaleHandle } from "./handle.js";
 import { knobs } from "./knobs.js";
 import { latestLoss, outcomeOf } from "./outcome.js";
 import { portraitInputs } from "./portraits.js";
-import { PROBLEMS } from "./problems.js";
+import { problemNamed } from "./problems.js";
 import { questionPanel } from "./question.js";
 import { RECIPE_PRESETS } from "./recipe.js";
 import { SCENES } from "./scenes.js";
@@ -63,6 +63,7 @@ import { happening } from "./words.js";
 const SPEEDS = { fast: 1000, medium: 1, slow: 0.1 };
 const SLOW_FRAMES = 10;
 const FRAME_MS = 16;
+const ADDRESS_MS = 150;
 
 /**
  * The recipe of a setting.
@@ -80,7 +81,7 @@ function recipeOf({ preset, changes }) {
  * @param {Setting} setting
  */
 function beginning(setting) {
-  const problem = PROBLEMS[SCENES[setting.scene].problem]();
+  const problem = problemNamed(SCENES[setting.scene].problem);
   const training = newTraining(problem, recipeOf(setting), setting.seed);
   takeMethod(training, { ...training.method, ...setting.method });
   return newSession(training, portraitInputs(problem));
@@ -249,14 +250,29 @@ function fillPlayground(root, model, life) {
     telling = true;
     put(model, { ...state.setting });
     telling = false;
-    if (!model.get("in_address")) return;
+    if (model.get("in_address")) writeSoon();
+  }
+
+  // Browsers refuse an address that changes too often, as under a handle that is dragged.
+  let writtenAt = -Infinity;
+  let later = 0;
+  function writeSoon() {
+    clearTimeout(later);
+    const wait = ADDRESS_MS - (performance.now() - writtenAt);
+    if (wait > 0) later = window.setTimeout(write, wait);
+    else write();
+  }
+  function write() {
+    clearTimeout(later);
+    writtenAt = performance.now();
     const steps = state.session.twinLosses.length;
     history.replaceState(null, "", `#${addressOf(state.setting, steps)}`);
   }
+  life.add(() => clearTimeout(later));
 
   /** Bring the address up to date for a link; say what it does not hold. */
   function tellLink() {
-    tell();
+    write();
     if (!state.turned) return;
     notice.hidden = false;
     notice.textContent =

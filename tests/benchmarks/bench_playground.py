@@ -1,0 +1,179 @@
+"""Speed of the playground in Chromium: steps, answers to a key, and the first frame of its file.
+
+Run by hand: .venv/bin/python tests/benchmarks/bench_playground.py [--seconds 3]
+
+For each problem, steps a second of both twins together: in the page, which trains in slices of time between its frames
+and draws; in the page without drawing; and in a worker of the same page, which is what a worker could give at most.
+Beside them the same pair of steps by `Engine` on the CPU, one thread. Then the time from a key on the handle of the
+loss scale to the end of the next frame, while it trains, and from the file's opening to its first frame. Aims: 60 steps
+a second on spirals and digits, 20 on the picture; the next frame; one second.
+"""
+
+import itertools
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from measuring import options
+from torch import nn
+from torch.nn import functional as F
+
+from labkit.amp import Engine
+from labkit.site import write_playground
+from labkit.widgets.base.joining import in_order, joined
+from tests.browser import chromium
+
+SCENES = ("spirals", "digits", "picture", "targets")
+LOOP = """(name, seconds) => {
+  const recipe = RECIPE_PRESETS["FP16 static"];
+  const training = newTraining(PROBLEMS[name](), recipe, 0);
+  const twin = twinOf(training);
+  const end = performance.now() + 1000 * seconds;
+  let steps = 0;
+  for (let i = 0; i < 20; i++) { trainStep(training); trainStep(twin); }
+  const begun = performance.now();
+  while (performance.now() < end) { trainStep(training); trainStep(twin); steps += 1; }
+  return (1000 * steps) / (performance.now() - begun);
+}"""
+IN_WORKER = """([script, name, seconds]) => new Promise((done) => {
+  const source = `${script}\\npostMessage((LOOP)("${name}", ${seconds}))`;
+  const worker = new Worker(URL.createObjectURL(new Blob([source])));
+  worker.onmessage = ({ data }) => { worker.terminate(); done(data); };
+})"""
+IN_PAGE = (
+    "([script, name, seconds]) => (0, eval)(`(() => {${script}\\nreturn (LOOP)})()`)(name, seconds)"
+)
+COUNT = "() => Number(document.querySelector('.pg-count').textContent.replace(/\\D/g, ''))"
+KEYS = """async (times) => {
+  const handle = document.querySelector(".pg-handle input");
+  handle.focus();
+  const found = [];
+  for (let i = 0; i < times; i++) {
+    await new Promise((done) => setTimeout(done, 37 + (i % 5)));
+    const begun = performance.now();
+    handle.value = String(10 + (i % 2));
+    handle.dispatchEvent(new Event("input", { bubbles: true }));
+    await new Promise((done) => requestAnimationFrame(() => {
+      const channel = new MessageChannel();
+      channel.port1.onmessage = done;
+      channel.port2.postMessage(null);
+    }));
+    found.push(performance.now() - begun);
+  }
+  return found;
+}"""
+FIRST = """() => new Promise((done) => {
+  new PerformanceObserver((list) => {
+    for (const entry of list.getEntries()) {
+      if (entry.name === "first-contentful-paint") done(entry.startTime);
+    }
+  }).observe({ type: "paint", buffered: true });
+})"""
+# widths, activation, samples in a step, and the loss of each problem, for torch
+NETWORKS: dict[str, tuple[list[int], Callable[[], nn.Module], int]] = {
+    "spirals": ([2, 32, 32, 2], nn.Tanh, 256),
+    "digits": ([64, 32, 32, 10], nn.ReLU, 64),
+    "picture": ([16, 48, 48, 1], nn.Tanh, 128),
+    "targets": ([8, 16, 16, 1], nn.Tanh, 1000),
+}
+
+
+def engine_steps(name: str, seconds: float) -> float:
+    """Return how many pairs of steps a second `Engine` takes, in FP16 with a static scale and in FP32."""
+    sizes, activation, samples = NETWORKS[name]
+    inputs = torch.randn(samples, sizes[0])
+    targets = torch.randint(sizes[-1], (samples,))
+
+    def stepper(recipe: str) -> Callable[[], None]:
+        layers: list[nn.Module] = []
+        for before, after in itertools.pairwise(sizes):
+            layers += [nn.Linear(before, after), activation()]
+        engine = Engine(nn.Sequential(*layers[:-1]), lambda w: torch.optim.Adam(w, 0.001), recipe)
+
+        def step() -> None:
+            engine.zero_grad()
+            with engine.forward():
+                out = engine(inputs)
+                if sizes[-1] == 1:
+                    loss = out.float().square().mean()
+                else:
+                    loss = F.cross_entropy(out.float(), targets)
+            engine.backward(loss)
+            engine.step()
+
+        return step
+
+    both = [stepper("FP16 static"), stepper("FP32")]
+    for step in both * 5:
+        step()
+    count, begun = 0, time.perf_counter()
+    while time.perf_counter() - begun < seconds:
+        for step in both:
+            step()
+        count += 1
+    return count / (time.perf_counter() - begun)
+
+
+def page_steps(page: Any, seconds: float) -> float:
+    """Return how many steps a second the page takes while it draws."""
+    page.get_by_role("button", name="Start").click()
+    page.wait_for_timeout(500)
+    first, begun = page.evaluate(COUNT), time.perf_counter()
+    page.wait_for_timeout(1000 * seconds)
+    last, end = page.evaluate(COUNT), time.perf_counter()
+    page.get_by_role("button", name="Pause").click()
+    return float((last - first) / (end - begun))
+
+
+def main() -> None:
+    chosen = options(__doc__ or "", seconds=3.0)
+    script = joined(in_order(["playground/trainer.js", "playground/problems.js"]))
+    with chromium.running() as running, tempfile.TemporaryDirectory() as folder:
+        browser: Any = running
+        file = write_playground(Path(folder) / "playground.html")
+        print(f"{file.stat().st_size / 1000:.0f} kB, Chromium {browser.version}")
+        for problem in SCENES:
+            blank = browser.new_page()
+            asked = [script, problem, chosen.seconds]
+            still = blank.evaluate(IN_PAGE.replace("LOOP", LOOP), asked)
+            worker = blank.evaluate(IN_WORKER.replace("LOOP", LOOP.replace("`", "")), asked)
+            blank.close()
+            page = browser.new_page(viewport={"width": 1280, "height": 720})
+            page.goto(f"file://{file}#scene={problem}&recipe=FP16+static")
+            drawn = page_steps(page, chosen.seconds)
+            page.close()
+            engine = engine_steps(problem, chosen.seconds)
+            print(
+                f"{problem:10} page {drawn:5.0f} steps/s   without drawing {still:5.0f}   "
+                f"worker {worker:5.0f} ({worker / drawn:.2f} times the page)   "
+                f"Engine {engine:5.0f} (page: {drawn / engine:.2f} times)",
+                flush=True,
+            )
+        page = browser.new_page(viewport={"width": 1280, "height": 720})
+        page.goto(f"file://{file}#scene=digits")
+        page.get_by_role("button", name="Start").click()
+        waits = page.evaluate(KEYS, 40)
+        print(
+            f"key to the end of the next frame: median {statistics.median(waits):.0f} ms, "
+            f"largest {max(waits):.0f} ms"
+        )
+        page.close()
+        firsts = []
+        for _ in range(5):
+            page = browser.new_page(viewport={"width": 1280, "height": 720})
+            page.goto(f"file://{file}")
+            firsts.append(page.evaluate(FIRST))
+            page.close()
+        print(
+            f"file opened to first frame: median {statistics.median(firsts):.0f} ms, "
+            f"largest {max(firsts):.0f} ms: {json.dumps([round(one) for one in firsts])}"
+        )
+
+
+if __name__ == "__main__":
+    main()
