@@ -28,6 +28,7 @@ PAGE = """\
 </style>
 <style>
 body {{ background: #fff; color: #1f1f1f; margin: 0; padding: 4px 12px; }}
+.labkit {{ margin-inline: auto; }}
 @media (prefers-color-scheme: dark) {{
   body {{
     --jp-border-color1: #616161;

@@ -10,6 +10,7 @@ import pytest
 
 from labkit.cli import main
 from labkit.site import SiteError, write_playground
+from labkit.widgets.playground.widget import SCENES
 
 LARGEST = 400_000  # bytes
 
@@ -51,8 +52,9 @@ def test_it_trains_without_a_network(opened: Callable[..., Any]) -> None:
     assert "zero in FP16" in page.locator(".lk-sentence").get_attribute("data-text")
 
 
-def test_it_fits_one_screen(opened: Callable[..., Any]) -> None:
-    page = opened()
+@pytest.mark.parametrize("scene", SCENES)
+def test_it_fits_one_screen(opened: Callable[..., Any], scene: str) -> None:
+    page = opened(f"#scene={scene}")
     size = page.evaluate(
         "() => [document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
     )

@@ -134,6 +134,27 @@ def test_a_spoilt_best_list_is_empty(js: Scripts, stored: str) -> None:
     assert js.run("readEntries", stored) == []
 
 
+SAID = """(name, preset, steps) => {
+  const training = newTraining(problemNamed(name), RECIPE_PRESETS[preset], 0);
+  const session = newSession(training, portraitInputs(training.problem));
+  for (let i = 0; i < steps; i++) stepBoth(session);
+  const { last, lastTwin: twin } = session;
+  return happening({ training, last, twin, skips: 0, broken: null }, "");
+}"""
+
+
+def test_swallowed_updates_are_told(js: Scripts) -> None:
+    told = js.run(SAID, "fine_tuning", "FP16 no master", 150)
+    assert "of the updates leave their weight as it was" in told
+    assert "updates" not in js.run(SAID, "fine_tuning", "FP16 stochastic", 150)
+
+
+def test_lost_gradients_that_cost_nothing_are_told(js: Scripts) -> None:
+    told = js.run(SAID, "targets", "O2", 100)
+    assert told.startswith("100% of the gradients of layer 1 are zero in FP16")
+    assert told.endswith("Yet the loss is as good as the twin's.")
+
+
 def steps_of(root: Any) -> int:
     """Return how many steps are done, as the page says."""
     return int(root.locator(".pg-count").inner_text().removeprefix("step ").replace(",", ""))
@@ -213,7 +234,7 @@ def test_the_handle_stands_on_the_axis(page: Page) -> None:
     root = page.show(Playground())
     picture = root.locator(".pg-layers canvas").bounding_box()
     handle = root.get_by_role("slider", name="Loss scale").bounding_box()
-    grown = picture["height"] / 336
+    grown = picture["height"] / 332
     binade = (picture["width"] - 8 * grown) / 62
     assert handle["x"] + 10 == pytest.approx(picture["x"] + 4 * grown + 6 * binade, abs=1)
     assert handle["width"] - 20 == pytest.approx(40 * binade, abs=1)
@@ -246,7 +267,7 @@ def test_a_turned_knob_ends_the_question(page: Page) -> None:
     root = page.show(Playground())
     steps_are(page, root, 1)
     root.get_by_role("radio", name="dynamic").click()
-    text = "Without a knob turned: No, nothing appears. "
+    text = "With the first settings: No, nothing appears. "
     assert root.locator(".pg-reply").inner_text().startswith(text)
 
 

@@ -23,13 +23,20 @@ import { SCENES } from "./scenes.js";
 /** @typedef {{ element: HTMLElement, show: (recipe: Recipe, method: Method) => void }} Knob */
 
 const OWN_FORMAT = "e5m10";
-/** @type {["weights" | "activations" | "gradients" | "optimizer", string][]} */
+/** @type {["weights" | "activations" | "gradients" | "optimizer", string, string][]} */
 const PARTS = [
-  ["weights", "weights"],
-  ["activations", "activations"],
-  ["gradients", "gradients"],
-  ["optimizer", "optimizer state"],
+  ["weights", "weights", "The format of the weights that the network computes with"],
+  ["activations", "activations", "The format of what goes into a layer, and of what comes out"],
+  ["gradients", "gradients", "The format of the derivatives that the backward pass computes"],
+  ["optimizer", "optimizer state", "The format of the means that the optimizer keeps"],
 ];
+const MASTER_TITLE = "A copy of the weights in FP32, which the optimizer changes";
+const ROUNDING_TITLE = "To the nearest number, or at random to one of the two neighbours";
+const SUMS_TITLE = "The format in which products are added up";
+const SCALING_TITLE =
+  "The loss is multiplied by it, so all gradients are; they are divided by it before the step";
+const GROWTH_TITLE = "After so many steps without infinity the dynamic scale doubles";
+const EPSILON_TITLE = "Adam adds it to what it divides by";
 
 /**
  * All knobs; `show` lets them follow a setting.
@@ -48,8 +55,9 @@ export function knobs(first, { change, begin }) {
     label: "recipe",
     onChange: (name) => change({ preset: name, changes: {} }),
   });
+  for (const { element } of [scene, preset]) element.classList.add("pg-wide");
   const parts = [
-    ...PARTS.map(([part, label]) => formatKnob(part, label, turn)),
+    ...PARTS.map(([part, label, title]) => formatKnob(part, label, title, turn)),
     ownBits(turn),
     switches(turn),
     scaleKnobs(turn),
@@ -87,12 +95,14 @@ export function knobs(first, { change, begin }) {
  *
  * @param {typeof PARTS[number][0]} part
  * @param {string} label
+ * @param {string} title
  * @param {(changed: Partial<Recipe>) => void} turn
  * @returns {Knob}
  */
-function formatKnob(part, label, turn) {
+function formatKnob(part, label, title, turn) {
   const control = choice({ label, onChange: (name) => turn({ [part]: name }) });
   control.element.classList.add("pg-format");
+  control.element.title = title;
   return {
     element: control.element,
     show(recipe) {
@@ -168,6 +178,9 @@ function switches(turn) {
     value: "FP32",
     onChange: (value) => turn({ accumulator: value }),
   });
+  master.element.title = MASTER_TITLE;
+  rounding.element.title = ROUNDING_TITLE;
+  accumulator.element.title = SUMS_TITLE;
   return {
     element: h("div", { class: "pg-group" }, master.element, rounding.element, accumulator.element),
     show(recipe) {
@@ -201,6 +214,8 @@ function scaleKnobs(turn) {
     text: (i) => String(growthAt(i)),
     onInput: (i) => turn({ growth_interval: growthAt(i) }),
   });
+  scaling.element.title = SCALING_TITLE;
+  growth.element.title = GROWTH_TITLE;
   return {
     element: h("div", { class: "pg-group" }, scaling.element, growth.element),
     show(recipe) {
@@ -252,6 +267,7 @@ function optimizerKnobs(steer) {
     value: true,
     onChange: (on) => steer({ momentum: on ? 0.9 : 0 }),
   });
+  epsilon.element.title = EPSILON_TITLE;
   const bytes = h("p", { class: "lk-quiet pg-bytes" });
   const parts = [kind, rate, momentum, epsilon].map(({ element }) => element);
   return {

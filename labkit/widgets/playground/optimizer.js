@@ -48,10 +48,13 @@ export function newMemory(kind) {
  * @param {Method} method
  * @param {Recipe} recipe
  * @param {number} key of the random bits of this step
+ * @returns {number} which share of the updates left its weight as it was
  */
 export function stepAll(parameters, gradients, memory, method, recipe, key) {
   const format = knownFormat(recipe.optimizer);
   const weights = knownFormat(recipe.weights);
+  let updates = 0;
+  let swallowed = 0;
   memory.steps += 1;
   for (const [i, parameter] of parameters.entries()) {
     const move =
@@ -59,12 +62,20 @@ export function stepAll(parameters, gradients, memory, method, recipe, key) {
         ? momentumMove(gradients[i], memory, i, method, format)
         : adamMove(gradients[i], memory, i, method, format);
     const { values } = parameter;
+    const before = values.slice();
     const rate = method.kind === "SGD" ? -Math.fround(method.rate) : -1;
     for (let j = 0; j < values.length; j++) values[j] = fusedFp32(rate, move[j], values[j]);
-    if (recipe.master) continue;
-    if (recipe.rounding === "nearest") roundAll(values, weights);
-    else roundRandomly(values, weights, streamKey(key, i));
+    if (!recipe.master && recipe.rounding === "nearest") roundAll(values, weights);
+    if (!recipe.master && recipe.rounding !== "nearest") {
+      roundRandomly(values, weights, streamKey(key, i));
+    }
+    for (let j = 0; j < values.length; j++) {
+      if (move[j] === 0) continue;
+      updates += 1;
+      if (values[j] === before[j]) swallowed += 1;
+    }
   }
+  return updates ? swallowed / updates : 0;
 }
 
 /**

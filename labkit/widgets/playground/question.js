@@ -69,7 +69,7 @@ export function questionPanel() {
       const index = shown === -1 ? right : shown;
       const answer = h("strong", { text: answers[index].text });
       const reason = index === right ? why : "With most seeds it is otherwise.";
-      let opening = outcome === null ? "Without a knob turned: " : "This run shows: ";
+      let opening = outcome === null ? "With the first settings: " : "This run shows: ";
       if (chosen === answers[index].text) opening = "You guessed right: ";
       else if (chosen) opening = `You guessed: ${chosen}. ${opening}`;
       say(opening, answer, `. ${reason}`);

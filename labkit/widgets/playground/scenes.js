@@ -52,7 +52,7 @@ export const SCENES = {
     ],
   },
   targets: {
-    title: "Targets of five millionths",
+    title: "Tiny targets",
     problem: "targets",
     preset: "FP16",
     question: "The targets are small, the inputs are not. What does FP16 learn of them?",
@@ -68,7 +68,7 @@ export const SCENES = {
       "The loss is a mean over 1,000 samples, so each gradient begins with a factor of 1/500.",
       "Press Start: the first two layers get no gradient, and the last one hardly any.",
       "Set the loss scale to dynamic. It begins at 2^16, and the loss falls as in FP32.",
-      "Then solve the exercise below: the same result, with few bytes for each weight.",
+      "Then solve the exercise below, with few bytes for each weight.",
     ],
   },
   spirals: {
@@ -91,7 +91,7 @@ export const SCENES = {
     ],
   },
   digits: {
-    title: "Handwritten digits",
+    title: "Digits",
     problem: "digits",
     preset: "FP8",
     question:
@@ -106,7 +106,7 @@ export const SCENES = {
     seen: 400,
     guide: [
       "Press Start, and look at the digits: a frame marks a mistake. None was trained on.",
-      "Digits train in almost everything. Take FP16, BF16, or O3: the curves lie on each other.",
+      "Take FP16, BF16 or O3: digits train in almost everything.",
       "Now give weights, activations and gradients the format E5M2: 2 bits of significand do.",
       "Give all three your own format e4m2. Its exponents end at 2^7, and the training fails.",
     ],
@@ -129,7 +129,7 @@ Weights are FP16 alone. Does it learn them?",
 the larger weights stand still.",
     seen: 400,
     guide: [
-      "The network knows digits in their usual place. These stand one row lower.",
+      "The network knows digits. These stand one row lower.",
       "Press Start: gradients are fine, none is lost. Yet the loss hardly falls.",
       "Switch FP32 master weights on: from here on small updates add up, and the loss falls.",
       "Without masters, set the rounding of weights to stochastic: that is enough, too.",
@@ -137,7 +137,7 @@ the larger weights stand still.",
     source: DIGITS_SOURCE,
   },
   too_high: {
-    title: "A scale that is too high",
+    title: "A scale too high",
     problem: "spirals",
     preset: "FP16 static too high",
     question: "A loss scale of 2^26 makes every gradient 67 million times larger. What happens?",

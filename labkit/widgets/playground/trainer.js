@@ -35,6 +35,7 @@ import { randomBitsAt, roundAll, streamKey, toNearest } from "./rounding.js";
  * @property {boolean} skipped
  * @property {string} culprit The first gradient that held inf or NaN; "" for none.
  * @property {string} broken The first parameter that holds inf or NaN after it; "" for none.
+ * @property {number} swallowed The share of updates that left their weight as it was.
  * @property {Spread[]} spreads One for each layer.
  */
 
@@ -207,16 +208,17 @@ export function trainStep(training) {
   const culprit = firstNonFinite(parameters, gradients);
   const config = scalerConfig(recipe);
   const skipped = culprit !== "" && config.skip_on_inf;
+  let swallowed = 0;
   if (!skipped) {
     unscale(gradients, scaler.scale, recipe);
     const key = streamKey(ROUNDING_STREAM, training.seed, training.steps);
-    stepAll(parameters, gradients, training.memory, training.method, recipe, key);
+    swallowed = stepAll(parameters, gradients, training.memory, training.method, recipe, key);
   }
   training.scaler = advance(scaler, skipped, config);
   training.steps += 1;
   const kept = parameters.map(({ values }) => values);
   const broken = firstNonFinite(parameters, kept);
-  return { loss, scale: scaler.scale, skipped, culprit, broken, spreads };
+  return { loss, scale: scaler.scale, skipped, culprit, broken, swallowed, spreads };
 }
 
 /**

@@ -63,6 +63,9 @@ import { happening } from "./words.js";
 const SPEEDS = { fast: 1000, medium: 1, slow: 0.1 };
 const SLOW_FRAMES = 10;
 const FRAME_MS = 16;
+const INTRODUCTION =
+  "One network trains twice: here, in number formats that you choose, and as its twin in FP32, 32 \
+bits a number. FP16 has 16 bits, and makes numbers below 2^-25 zero.";
 const ADDRESS_MS = 150;
 
 /**
@@ -170,6 +173,7 @@ function fillPlayground(root, model, life) {
   tellIgnored(ignored);
   root.append(
     h("div", { class: "lk-head pg-head" }, transport.element),
+    h("p", { class: "lk-quiet pg-intro" }, rich(INTRODUCTION)),
     notice,
     words.element,
     question.element,
@@ -357,9 +361,15 @@ function fillPlayground(root, model, life) {
   function step() {
     pause();
     stepBoth(state.session);
+    tell();
+    showAll();
+  }
+
+  /** Show everything as it is now, the portraits too. */
+  function showAll() {
+    state.session.portrait.next = 0;
     let whole = false;
     while (!whole) whole = portraySome(state.session);
-    tell();
     show();
   }
 
@@ -392,7 +402,6 @@ function fillPlayground(root, model, life) {
     due = performance.now() + FRAME_MS;
     if (state.session.twinLosses.length >= goal()) {
       pause();
-      show();
       return;
     }
     frame = requestAnimationFrame(tick);
@@ -411,8 +420,8 @@ function fillPlayground(root, model, life) {
     if (!state.running) return;
     state.running = false;
     state.goal = 0;
-    transport.show(state.session.twinLosses.length, false);
     tell();
+    showAll();
   }
 
   life.add(() => {
@@ -461,7 +470,7 @@ function picturesOf(state, life) {
   const spreads = figure({
     life,
     label: "The gradients of each layer by their size; the sentence above says what is lost",
-    height: 336,
+    height: 332,
     draw(pen, width, height) {
       drawSpreads({ pen, tint: state.tint }, width, height, state.session);
     },

@@ -5,6 +5,7 @@ import { decimal, percent, power } from "../base/number_words.js";
 /** @import { Report, Training } from "./trainer.js" */
 
 const MANY_ZEROS = 0.2; // of a layer's gradients
+const MANY_SWALLOWED = 0.5; // of the updates
 const ALIKE = 1.05; // a loss is as good as another up to this factor
 
 /**
@@ -32,7 +33,12 @@ reset, and change a setting before the first step.`;
   if (last.skipped) return skippedWords(last, recipe.scaling, skips);
   const lost = lostLayer(last, twin);
   if (lost !== null) return lostWords(lost, last, twin, recipe);
-  if (last.loss <= twin.loss * ALIKE) {
+  const alike = last.loss <= twin.loss * ALIKE;
+  if (!alike && last.swallowed > MANY_SWALLOWED && recipe.rounding === "nearest") {
+    return `${percent(last.swallowed)} of the updates leave their weight as it was: each is below \
+half the distance to the next ${recipe.weights} number. Switch FP32 master weights on.`;
+  }
+  if (alike) {
     return `The loss, ${decimal(last.loss)}, is as good as that of the twin in FP32.`;
   }
   return `The loss is ${decimal(last.loss)}; that of the twin in FP32 is ${decimal(twin.loss)}.`;
@@ -80,7 +86,8 @@ function lostLayer({ spreads }, twin) {
 function lostWords(layer, last, twin, { gradients, scaling }) {
   const here = percent(shareOfZeros(last.spreads[layer]));
   const there = percent(shareOfZeros(twin.spreads[layer]));
-  const remedy = scaling === "none" ? "Switch a loss scale on." : "Raise the loss scale.";
+  let remedy = scaling === "none" ? "Switch a loss scale on." : "Raise the loss scale.";
+  if (last.loss <= twin.loss * ALIKE) remedy = "Yet the loss is as good as the twin's.";
   return `${here} of the gradients of layer ${layer + 1} are zero in ${gradients}, and ${there} in \
 the twin in FP32. ${remedy}`;
 }
