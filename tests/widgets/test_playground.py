@@ -143,13 +143,13 @@ SAID = """(name, preset, steps) => {
 }"""
 
 
-def test_swallowed_updates_are_told(js: Scripts) -> None:
+def test_the_sentence_names_swallowed_updates(js: Scripts) -> None:
     told = js.run(SAID, "fine_tuning", "FP16 no master", 150)
     assert "of the updates leave their weight as it was" in told
     assert "updates" not in js.run(SAID, "fine_tuning", "FP16 stochastic", 150)
 
 
-def test_lost_gradients_that_cost_nothing_are_told(js: Scripts) -> None:
+def test_the_sentence_says_where_lost_gradients_do_no_harm(js: Scripts) -> None:
     told = js.run(SAID, "targets", "O2", 100)
     assert told.startswith("100% of the gradients of layer 1 are zero in FP16")
     assert told.endswith("Yet the loss is as good as the twin's.")
@@ -230,7 +230,7 @@ def test_the_handle_sets_a_dynamic_scale_back(page: Page) -> None:
     assert page.trait("changes") == {"scaling": "dynamic", "log2_scale": 27}
 
 
-def test_the_handle_stands_on_the_axis(page: Page) -> None:
+def test_the_handle_is_on_the_axis_of_exponents(page: Page) -> None:
     root = page.show(Playground())
     picture = root.locator(".pg-layers canvas").bounding_box()
     handle = root.get_by_role("slider", name="Loss scale").bounding_box()

@@ -126,9 +126,10 @@ export function bestList(take) {
     h("summary", { text: "Exercise: few bytes for each weight" }),
     h("p", {
       text:
-        "Find settings that train this network with the fewest bytes for each weight. A run counts " +
-        `if no knob is turned after its start, and its loss at step ${EXERCISE_STEPS} is at most ` +
-        "half of its first one. Your best settings stay in this browser:",
+        "Find settings that train this network with the fewest bytes for each weight. " +
+        "A run counts if no knob is turned after its start, and its loss at step " +
+        `${EXERCISE_STEPS} is at most half of its first one. Your best settings stay in this ` +
+        "browser:",
     }),
     none,
     list,

@@ -62,7 +62,7 @@ export const SCENES = {
       { text: "The weights become NaN", outcomes: ["broken"] },
     ],
     right: 1,
-    why: "The first two layers get no gradient at all: each is below 2^-25, half of FP16's smallest.",
+    why: "The first two layers get no gradient: each is below 2^-25, half of FP16's smallest.",
     seen: 100,
     guide: [
       "The loss is a mean over 1,000 samples, so each gradient begins with a factor of 1/500.",
@@ -82,7 +82,7 @@ export const SCENES = {
       { text: "The weights become NaN", outcomes: ["broken"] },
     ],
     right: 0,
-    why: "Most gradients are in FP16's normal zone. Where nothing is lost, no loss scale is needed.",
+    why: "Most gradients are in FP16's normal zone: nothing is lost, and no loss scale is needed.",
     seen: 150,
     guide: [
       "Press Start: FP16 learns what FP32 learns. Most of the bars are in the normal zone.",

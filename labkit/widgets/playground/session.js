@@ -1,9 +1,9 @@
 // A training and its twin that run in slices of time, so that no knob waits for them.
 //
-// A worker would take 1.2 to 1.6 times the steps a second (tests/benchmarks/bench_playground.py, two
-// cores, Chromium). It needs the text of all these modules a second time, since a page from file://
-// has no address to load them from, and a copy of the session in the page. The slices reach what
-// is asked of them, and work in every page, so there is no worker.
+// A worker would take 1.2 to 1.6 times the steps a second (tests/benchmarks/bench_playground.py,
+// two cores, Chromium). It needs the text of all these modules a second time, since a page from
+// file:// has no address to load them from, and a copy of the session in the page. The slices reach
+// what is asked of them, and work in every page, so there is no worker.
 
 import { outputsOf, trainStep, twinOf } from "./trainer.js";
 

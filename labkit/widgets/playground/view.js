@@ -112,7 +112,7 @@ function sameSetting(one, other) {
   return addressOf(one) === addressOf(other);
 }
 
-/** The setting in the page's address; "" where there is none, or the name of a place of the page. */
+/** The setting in the page's address; "" where there is none, or a place of the page. */
 function writtenSetting() {
   const written = location.hash.slice(1);
   return document.getElementById(written) ? "" : written;
