@@ -95,7 +95,11 @@ export function drawSpreads({ pen, tint }, width, height, session) {
     inkText(picture, name, area.left, top - 7, { fill: tint.ink, bold: true });
     if (layer === 0) writeZones(picture, top + 14);
     const spread = session.last?.spreads[layer];
-    if (!spread) continue;
+    if (!spread) {
+      const words = "Gradients come here, small ones on the left";
+      inkText(picture, words, (area.left + area.right) / 2, bottom - 14, { align: "center" });
+      continue;
+    }
     const ground = { bottom, height: bottom - top - 18 };
     drawBars(picture, rowOf(spread), fills, { ...ground, gap: 1 });
     drawTwin(picture, session, layer, ground);
