@@ -1,8 +1,8 @@
 """Arguments that name a format or a choice: members of an enumeration, names, dtypes.
 
-Idea: `FP16`, `"FP16"`, `torch.float16` and `numpy.float16` mean one thing, and `Rounding.TOWARD_ZERO`
-is also `"TOWARD_ZERO"`. One function for each kind reads all of these, so that every function of
-the lab takes the same ones and refuses the rest in the same words.
+Idea: `FP16`, `"FP16"`, `torch.float16` and `numpy.float16` mean one thing, and
+`Rounding.TOWARD_ZERO` is also `"TOWARD_ZERO"`. One function for each kind reads all of these, so
+that every function of the lab takes the same ones and refuses the rest in the same words.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def as_format(format: FormatLike, argument: str = "format") -> Format:
     >>> as_format("FP17")
     Traceback (most recent call last):
     ...
-    ValueError: format: expected one of FP64, FP32, TF32, FP16, BF16, E5M2, E4M3, E3M2, ..., got 'FP17'
+    ValueError: format: expected one of FP64, FP32, TF32, FP16, ..., got 'FP17'
     """
     if isinstance(format, Format):
         return format

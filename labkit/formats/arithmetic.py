@@ -1,7 +1,8 @@
 """Arithmetic in a format: `+`, `*` and sums, step by step.
 
-Idea: each number is an integer significand times a power of two, so its arithmetic is that of integers. Each step is a
-function that returns a frozen record for display. Operations are sequences of steps:
+Idea: each number is an integer significand times a power of two, so its arithmetic is that of
+integers. Each step is a function that returns a frozen record for display. Operations are sequences
+of steps:
 
 - add: align (bits that are cut off set a sticky bit), add, normalise to the precision, round.
 - multiply: multiply, normalise, round.
@@ -9,11 +10,12 @@ function that returns a frozen record for display. Operations are sequences of s
 
 A sum is a sequence of adds.
 
-Invariant: no step before the last cuts off bits that could change how the exact result rounds; an operation's value is
-the exact result rounded once.
+Invariant: no step before the last cuts off bits that could change how the exact result rounds; an
+operation's value is the exact result rounded once.
 
-Source: IEEE 754-2019, 4.3, 5.4.1, 6.1, 6.3, 9.4; Muller et al., Handbook of Floating-Point Arithmetic, 2nd ed., 7.3 to
-7.5; W. Kahan, Further remarks on reducing truncation errors, CACM 8(1), 1965.
+Source: IEEE 754-2019, 4.3, 5.4.1, 6.1, 6.3, 9.4; Muller et al., Handbook of Floating-Point
+Arithmetic, 2nd ed., 7.3 to 7.5; W. Kahan, Further remarks on reducing truncation errors, CACM 8(1),
+1965.
 """
 
 from __future__ import annotations
@@ -39,14 +41,18 @@ from labkit.formats.rounding import (
     widen,
 )
 
-Wholes: TypeAlias = NDArray[Any]  # int64, or Python's own integers (dtype object) above 62 bits
+# int64, or Python's own integers (dtype object) above 62 bits
+Wholes: TypeAlias = NDArray[Any]
 Flags: TypeAlias = NDArray[np.bool_]
 ZERO_TOP = -(1 << 20)  # the top of zero, below that of every number
 
 
 @dataclass(frozen=True)
 class Term:
-    """Exact numbers, (-1)^negative * significand * 2^exponent; the fields are arrays of one shape."""
+    """Exact numbers, (-1)^negative * significand * 2^exponent.
+
+    The fields are arrays of one shape.
+    """
 
     negative: Flags
     significand: Wholes
@@ -64,14 +70,18 @@ class Multiply:
 
 @dataclass(frozen=True)
 class Align:
-    """Step that writes both terms with one exponent; bits cut off the lower one set its last bit."""
+    """Step that writes both terms with one exponent.
+
+    Bits cut off the lower one set its last bit.
+    """
 
     a: Term
     b: Term
     shift: NDArray[np.int64]  # difference of their exponents, in places
     aligned_a: Term
     aligned_b: Term
-    cut: Flags  # ones were cut off, so the last bit of the lower term, the sticky bit, is set
+    # ones were cut off, so the last bit of the lower term, the sticky bit, is set
+    cut: Flags
 
 
 @dataclass(frozen=True)
@@ -84,7 +94,7 @@ class Add:
 
 @dataclass(frozen=True)
 class Normalise:
-    """Step that cuts the significand to the format's precision, or to fewer bits for subnormal results."""
+    """Step that cuts the significand to the precision of the format, or to a subnormal's bits."""
 
     kept: Term
     dropped: NDArray[np.int64]  # number of places cut off; negative for appended zeros
@@ -129,7 +139,9 @@ def multiply_terms(a: Term, b: Term, precision: int) -> Multiply:
 
 
 def align_terms(a: Term, b: Term, window: int) -> Align:
-    """Write two terms with one exponent, `window` places below the higher one's first bit or just where they end.
+    """Write two terms with one exponent.
+
+    It is `window` places below the first bit of the higher term, or where both terms end.
 
     Args:
         a: a term of the sum.
@@ -148,7 +160,10 @@ def align_terms(a: Term, b: Term, window: int) -> Align:
 
 
 def add_terms(align: Align, rounding: Rounding) -> Add:
-    """Add two aligned terms; an exact zero is +0, or -0 when rounding downward or when both terms are negative."""
+    """Add two aligned terms.
+
+    An exact zero is +0, or -0 when rounding downward or when both terms are negative.
+    """
     a, b = align.aligned_a, align.aligned_b
     signed = [np.where(term.negative, -term.significand, term.significand) for term in (a, b)]
     total = np.asarray(signed[0] + signed[1], a.significand.dtype)
@@ -174,10 +189,11 @@ def normalise(term: Term, format: Format) -> Normalise:
 def round_term(
     cut: Normalise, format: Format, rounding: Rounding, random_bits: ArrayLike | None = None
 ) -> Round:
-    """Raise the significand by one, or not, by its guard, round and sticky bits and the rounding mode.
+    """Raise the significand by one, or not, as its lowest bits and the rounding mode decide.
 
     Raises:
-        ValueError: random_bits missing or of another shape (stochastic), or passed for another mode.
+        ValueError: random_bits missing or of another shape (stochastic), or passed for another
+            mode.
     """
     negative, significand = cut.kept.negative, cut.kept.significand
     below_half = cut.round | cut.sticky  # anything after the guard bit
@@ -243,7 +259,8 @@ GUARD_BITS = 3  # guard, round and sticky
 class Calculation:
     """Result of an operation, and its steps.
 
-    With an infinite or NaN operand the value follows IEEE 754's table, and the steps show zero in its place.
+    With an infinite or NaN operand the value follows IEEE 754's table, and the steps show zero in
+    its place.
     """
 
     value: NDArray[np.float64]
@@ -271,7 +288,8 @@ def add(
     """Add two numbers of a format, element by element; `add(a, -b, ...)` subtracts.
 
     Raises:
-        ValueError: an operand is not a value of the format (see `encode`); random_bits as for `round_to`.
+        ValueError: an operand is not a value of the format (see `encode`); random_bits as for
+            `round_to`.
 
     >>> from labkit.formats import FP16, round_to
     >>> sum = add(1.0, round_to(0.0001, FP16), FP16)
@@ -326,7 +344,8 @@ def fused_multiply_add(
 
     >>> from labkit.formats import FP16
     >>> x = 1 + 2.0**-10
-    >>> float(fused_multiply_add(x, x, -(1 + 2.0**-9), FP16).value) == 2.0**-20  # rounding the product first gives 0
+    >>> # rounding the product first would give 0
+    >>> float(fused_multiply_add(x, x, -(1 + 2.0**-9), FP16).value) == 2.0**-20
     True
     """
     format = as_format(format)
@@ -339,16 +358,21 @@ def fused_multiply_add(
 def sum_sequential(
     values: ArrayLike, format: FormatLike, rounding: Rounding | str = Rounding.NEAREST_EVEN
 ) -> Sum:
-    """Add along the last axis from the first to the last, rounding after every addition. An empty sum is 0.
+    """Add along the last axis from the first to the last, rounding after every addition.
+
+    An empty sum is 0.
 
     >>> from labkit.formats import FP16
-    >>> float(sum_sequential([2048.0, 1.0, 1.0], FP16).value)  # 2048 + 1 is half-way between 2048 and 2050
+    >>> # 2048 + 1 is half-way between 2048 and 2050
+    >>> float(sum_sequential([2048.0, 1.0, 1.0], FP16).value)
     2048.0
     """
     format = as_format(format)
     rounding = as_member(Rounding, rounding, "rounding")
     terms = _terms(format, values)
-    total, additions, totals = _first(terms), [], []
+    total = _first(terms)
+    additions = []
+    totals = []
     for i in range(1, terms.shape[-1]):
         additions.append(_calculate(None, total, terms[..., i], format, rounding))
         total = additions[-1].value
@@ -359,7 +383,9 @@ def sum_sequential(
 def sum_pairwise(
     values: ArrayLike, format: FormatLike, rounding: Rounding | str = Rounding.NEAREST_EVEN
 ) -> Sum:
-    """Add neighbours along the last axis, then the neighbouring sums, until one is left; an odd last one is kept.
+    """Add neighbours along the last axis, then the neighbouring sums, until one is left.
+
+    An odd last one is kept.
 
     >>> from labkit.formats import FP16
     >>> float(sum_pairwise(np.ones(2100), FP16).value)
@@ -382,9 +408,12 @@ def sum_pairwise(
 def sum_compensated(
     values: ArrayLike, format: FormatLike, rounding: Rounding | str = Rounding.NEAREST_EVEN
 ) -> Sum:
-    """Add along the last axis by Kahan's algorithm: the error of each addition is added to the next number.
+    """Add along the last axis by Kahan's algorithm.
 
-    Four additions a number: y = x - lost; t = total + y; lost = (t - total) - y, all rounded to the format.
+    The error of each addition is added to the next number.
+
+    Four additions a number: y = x - lost; t = total + y; lost = (t - total) - y, all rounded to the
+    format.
 
     >>> from labkit.formats import FP16
     >>> float(sum_compensated([2048.0, 1.0, 1.0], FP16).value)
@@ -393,7 +422,9 @@ def sum_compensated(
     format = as_format(format)
     rounding = as_member(Rounding, rounding, "rounding")
     terms = _terms(format, values)
-    total, additions, totals = _first(terms), [], []
+    total = _first(terms)
+    additions = []
+    totals = []
     plus = partial(_calculate, None, format=format, rounding=rounding)
     lost = np.zeros_like(total)
     for i in range(1, terms.shape[-1]):
@@ -424,7 +455,10 @@ def _terms(format: Format, values: ArrayLike) -> NDArray[np.float64]:
 
 
 def _window(widest: int, rounding: Rounding) -> int:
-    """Return the places that alignment keeps; stochastic rounding needs more, by the width of its random bits."""
+    """Return the places that alignment keeps.
+
+    Stochastic rounding needs more, by the width of its random bits.
+    """
     return widest + GUARD_BITS + (RANDOM_BITS if rounding is Rounding.STOCHASTIC else 0)
 
 
@@ -442,16 +476,23 @@ def _calculate(
     overflow: Overflow = Overflow.TO_INFINITY,
     random_bits: ArrayLike | None = None,
 ) -> Calculation:
-    """Return a * b + c, or b + c without a, or a * b without c; infinite and NaN operands follow IEEE 754's table."""
+    """Return a * b + c, or b + c without a, or a * b without c.
+
+    Infinite and NaN operands follow IEEE 754's table.
+    """
     steps: list[CalculationStep] = []
-    exact, widest = to_term(b, format), format.precision
+    exact = to_term(b, format)
+    widest = format.precision
     if a is not None:
         product = multiply_terms(to_term(a, format), exact, format.precision)
-        steps, exact, widest = [product], product.product, 2 * format.precision
+        steps = [product]
+        exact = product.product
+        widest = 2 * format.precision
     if c is not None:
         aligned = align_terms(exact, to_term(c, format), _window(widest, rounding))
         summed = add_terms(aligned, rounding)
-        steps, exact = [*steps, aligned, summed], summed.total
+        steps = [*steps, aligned, summed]
+        exact = summed.total
     cut = normalise(exact, format)
     final = round_term(cut, format, rounding, random_bits)
     value = value_of(final.rounded, format, rounding, overflow)
@@ -459,7 +500,8 @@ def _calculate(
     ordinary = np.isfinite(factor) & np.isfinite(b) & np.isfinite(term)
     if not ordinary.all():
         with np.errstate(over="ignore", invalid="ignore"):
-            # float64 follows the table; a finite product counts as 0, since it might overflow in float64
+            # float64 follows the table; a finite product counts as 0, since it might overflow in
+            # float64
             special = np.where(np.isfinite(factor) & np.isfinite(b), 0.0, factor * b) + term
         value = np.where(
             ordinary, value, round_to(np.where(ordinary, 1.0, special), format, rounding, overflow)

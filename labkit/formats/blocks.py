@@ -1,11 +1,12 @@
 """Block formats: blocks of low-precision numbers that share one scale.
 
-Idea: neighbouring numbers often have similar magnitudes. So a block shares one scale, and each element has a few bits:
-value = scale * element. A block format is a row that combines two formats.
+Idea: neighbouring numbers often have similar magnitudes. So a block shares one scale, and each
+element has a few bits: value = scale * element. A block format is a row that combines two formats.
 
 Invariant: `round_blocks` returns codes; `decode_blocks` returns their exact values.
 
-Source: OCP Microscaling Formats (MX) 1.0, table 1 and 6.3; NVIDIA, Introducing NVFP4 (2025) for the NVFP4 scale rule.
+Source: OCP Microscaling Formats (MX) 1.0, table 1 and 6.3; NVIDIA, Introducing NVFP4 (2025) for the
+    NVFP4 scale rule.
 """
 
 from __future__ import annotations
@@ -39,14 +40,18 @@ class BlockFormat:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Values in a block format, as codes: scales [..., n / size] and elements [..., n / size, size]."""
+    """Values in a block format, as codes.
+
+    Shapes: scales [..., n / size], elements [..., n / size, size].
+    """
 
     format: BlockFormat
     scales: CodeArray
     elements: CodeArray
 
 
-MXFP8 = BlockFormat("MXFP8", E4M3, E8M0, 32)  # the more common of its two element formats
+# the more common of its two element formats
+MXFP8 = BlockFormat("MXFP8", E4M3, E8M0, 32)
 MXFP8_E5M2 = BlockFormat("MXFP8_E5M2", E5M2, E8M0, 32)
 MXFP6 = BlockFormat("MXFP6", E2M3, E8M0, 32)
 MXFP6_E3M2 = BlockFormat("MXFP6_E3M2", E3M2, E8M0, 32)
@@ -78,17 +83,21 @@ def as_block_format(format: BlockFormat | str, argument: str = "format") -> Bloc
 def round_blocks(
     values: ArrayLike, format: BlockFormat | str, rounding: Rounding | str = Rounding.NEAREST_EVEN
 ) -> Blocks:
-    """Split the last axis into blocks, choose each block's scale, and round the scaled values with saturation.
+    """Split the last axis into blocks, choose a scale for each, and round the scaled values.
 
-    A power-of-two scale (MX) is 2^(floor(log2 largest magnitude) - emax of the elements), so the largest value is
-    scaled to the elements' last binade, and may saturate. Any other (NVFP4) is the largest magnitude / max of the
-    elements, rounded to nearest, so that the largest value is scaled to max or next to it. A scale never rounds to zero
-    or beyond its own max.
+    Elements beyond the largest value saturate.
 
-    Values of float32 precision are divided and rounded as if once; float64 may round twice under a scale like NVFP4's.
+    A power-of-two scale (MX) is 2^(floor(log2 largest magnitude) - emax of the elements), so the
+    largest value is scaled to the elements' last binade, and may saturate. Any other (NVFP4) is the
+    largest magnitude / max of the elements, rounded to nearest, so that the largest value is scaled
+    to max or next to it. A scale never rounds to zero or beyond its own max.
+
+    Values of float32 precision are divided and rounded as if once; float64 may round twice under a
+    scale like NVFP4's.
 
     Raises:
-        ValueError: the last axis is no multiple of the block size; infinity or NaN among the values; stochastic mode.
+        ValueError: the last axis is no multiple of the block size; infinity or NaN among the
+            values; stochastic mode.
 
     >>> blocks = round_blocks(np.arange(32.0), MXFP4)
     >>> float(decode(blocks.scales, E8M0)[0]), decode_blocks(blocks)[:10].tolist()
@@ -99,12 +108,13 @@ def round_blocks(
     exact = widen(values)
     if exact.ndim == 0 or exact.shape[-1] % format.size:
         raise ValueError(
-            f"expected a last axis that is a multiple of {format.size}, the block size of {format.name}, got shape "
-            f"{exact.shape}. Pad it with zeros."
+            f"expected a last axis that is a multiple of {format.size}, the block size of "
+            f"{format.name}, got shape {exact.shape}. Pad it with zeros."
         )
     if not np.isfinite(exact).all():
         raise ValueError(
-            f"expected finite values for {format.name} blocks, got an infinity or NaN. Replace it first."
+            f"expected finite values for {format.name} blocks, got an infinity or NaN. Replace it "
+            "first."
         )
     cut = exact.reshape(*exact.shape[:-1], exact.shape[-1] // format.size, format.size)
     powers = format.scale.significand_bits == 0
@@ -115,7 +125,8 @@ def round_blocks(
     )
     ratio = np.maximum(np.abs(cut).max(axis=-1, initial=0.0) / top, format.scale.smallest_subnormal)
     scale = np.asarray(round_to(ratio, format.scale, toward, Overflow.SATURATE), np.float64)
-    with np.errstate(over="ignore"):  # a quotient beyond float64 saturates like any other
+    # a quotient beyond float64 saturates like any other
+    with np.errstate(over="ignore"):
         elements = round_to(
             cut / scale[..., np.newaxis], format.element, rounding, Overflow.SATURATE
         )

@@ -1,12 +1,13 @@
 """Codes of values: encoding, decoding, fields, classes, neighbours and rounding intervals.
 
-A code is an integer with three fields; `split` and `join` convert between them. A value is significand * 2^exponent
-with an integer significand; `decode` and `encode` convert between codes and values. The codes of non-negative values,
-read as integers, are in the order of the values, so the next value is the next code. The interval of numbers that round
-to a value is found by rounding a few points between neighbours.
+A code is an integer with three fields; `split` and `join` convert between them. A value is
+significand * 2^exponent with an integer significand; `decode` and `encode` convert between codes
+and values. The codes of non-negative values, read as integers, are in the order of the values, so
+the next value is the next code. The interval of numbers that round to a value is found by rounding
+a few points between neighbours.
 
-Invariant: `encode(decode(code)) == code` for every code except NaNs, which all return the default one. No value of the
-format is between a value and its `next_up`.
+Invariant: `encode(decode(code)) == code` for every code except NaNs, which all return the default
+one. No value of the format is between a value and its `next_up`.
 
 Source: IEEE 754-2019, 3.4, 5.3.1 (nextUp, nextDown), 5.7.2 (class); OCP OFP8 1.0, table 2.
 """
@@ -78,7 +79,9 @@ def join(
 
 
 def decode(codes: ArrayLike, format: FormatLike = FP16) -> NDArray[np.float64]:
-    """Return the values that codes stand for, exactly. Every NaN code gives the one NaN: payloads are not kept.
+    """Return the values that codes stand for, exactly.
+
+    Every NaN code gives the one NaN: payloads are not kept.
 
     Raises:
         TypeError: codes are not whole numbers.
@@ -105,16 +108,19 @@ def decode(codes: ArrayLike, format: FormatLike = FP16) -> NDArray[np.float64]:
 
 
 def encode(values: ArrayLike, format: FormatLike = FP16) -> CodeArray:
-    """Return the codes of values that the format holds exactly; NaN gives the default NaN, without sign or payload.
+    """Return the codes of values that the format holds exactly.
+
+    NaN gives the default NaN, without sign or payload.
 
     Raises:
-        ValueError: a value is not one of the format's; the message names it and what it would round to.
+        ValueError: a value is not one of the format's; the message names it and what it would round
+            to.
 
     >>> [hex(code) for code in encode([1.0, -2.0, 65504.0, np.inf, np.nan], FP16)]
     ['0x3c00', '0xc000', '0x7bff', '0x7c00', '0x7e00']
     >>> encode(0.1, FP16)
     Traceback (most recent call last):
-    ValueError: 0.1 is no FP16 value; the nearest is 0.0999755859375. Round first: encode(round_to(values, FP16), FP16).
+    ValueError: 0.1 is not a value of FP16; the nearest is 0.0999755859375. Round first: ...
     """
     format = as_format(format)
     exact = widen(values)
@@ -123,7 +129,8 @@ def encode(values: ArrayLike, format: FormatLike = FP16) -> CodeArray:
     exponent = binade(magnitude, format)
     # hidden bit included
     significand = np.ldexp(magnitude, format.significand_bits - exponent).astype(np.int64)
-    # Codes count up through a binade into the next, so the hidden bit of a normal number is the step out of the first.
+    # Codes count up through a binade into the next, so the hidden bit of a normal number is the
+    # step out of the first.
     first = 0 if format.has_zero else 1 << format.significand_bits
     codes = ((exponent - format.emin) << format.significand_bits) + significand - first
     codes = np.where(np.isinf(exact), format.infinity_code or 0, codes).astype(np.uint64)
@@ -159,13 +166,16 @@ def _integers(codes: ArrayLike, limit: int, what: str) -> NDArray[np.uint64]:
 
 
 def check_exact(values: NDArray[np.float64], format: Format) -> None:
-    """Raise ValueError, with the first example, unless every value is one of the format's (or NaN, if it has that)."""
+    """Raise ValueError with the first value that the format does not represent.
+
+    NaN passes if the format has one.
+    """
     rounded = round_to(values, format)
     missed = (rounded != values) & ~np.isnan(values)
     if missed.any():
         value, nearest = values[missed].flat[0], rounded[missed].flat[0]
         raise ValueError(
-            f"{value!s} is no {format.name} value; the nearest is {nearest!s}. "
+            f"{value!s} is not a value of {format.name}; the nearest is {nearest!s}. "
             f"Round first: encode(round_to(values, {format.name}), {format.name})."
         )
 
@@ -221,7 +231,8 @@ def classify(codes: ArrayLike, format: FormatLike = FP16) -> NDArray[np.str_]:
 def next_up(values: ArrayLike, format: FormatLike = FP16) -> NDArray[np.float64]:
     """Return the next larger value of the format; NaN for NaN, and both zeros are one.
 
-    Above the largest value comes infinity; NaN where there is none (E4M3); that value again where there is neither.
+    Above the largest value comes infinity; NaN where there is none (E4M3); that value again where
+    there is neither.
 
     Raises:
         ValueError: a value is not one of the format's.
@@ -249,13 +260,14 @@ def rounding_interval(
     rounding: Rounding | str = Rounding.NEAREST_EVEN,
     overflow: Overflow | str = Overflow.TO_INFINITY,
 ) -> Interval:
-    """Return the real numbers that `round_to` makes each code's value; for stochastic rounding, those that it may.
+    """Return the real numbers that `round_to` makes each code's value.
 
-    The real number 0 counts to +0, not to -0. An interval without any number in it has equal ends, both left out.
+    For stochastic rounding, those that it may. The real number 0 counts to +0, not to -0. An
+    interval without any number in it has equal ends, both left out.
 
     Raises:
-        ValueError: a NaN code; or a format so wide that points between two values are not float64 values (50 or more
-            stored bits, or 11 exponent bits).
+        ValueError: a NaN code; or a format so wide that points between two values are not float64
+            values (50 or more stored bits, or 11 exponent bits).
 
     >>> interval = rounding_interval([0x7BFF, 0x7C00], FP16)  # the largest value, and infinity
     >>> interval.low, interval.high, interval.high_included
@@ -266,7 +278,8 @@ def rounding_interval(
     overflow = as_member(Overflow, overflow, "overflow")
     if format.significand_bits >= 50 or format.exponent_bits > 10:
         raise ValueError(
-            f"points between two {format.name} values are not all float64 values; take a narrower format."
+            f"points between two {format.name} values are not all float64 values; take a narrower "
+            "format."
         )
     value = decode(codes, format)
     if np.isnan(value).any():
@@ -286,14 +299,15 @@ def rounding_interval(
 
     ends = []
     for direction, neighbour in ((-1, next_down(value, format)), (+1, next_up(value, format))):
-        # Numbers still round to a value as far as infinity, its neighbour, half-way, or not beyond itself. Points
-        # between these places are rounded, and the rounding itself says it.
+        # Numbers still round to a value as far as infinity, its neighbour, half-way, or not beyond
+        # itself. Points between these places are rounded, and the rounding itself says it.
         place = np.where(
             np.isinf(value), np.copysign(format.max + ulp(format.max, format), value), value
         )
         beyond = place + direction * ulp(value, format)  # the last one
         neighbour = np.where(np.isfinite(neighbour) & (neighbour != value), neighbour, beyond)
-        near, far = (3 * place + neighbour) / 4, (place + 3 * neighbour) / 4
+        near = (3 * place + neighbour) / 4
+        far = (place + 3 * neighbour) / 4
         very_far = np.full(value.shape, direction * np.finfo(np.float64).max)
         reached = [comes_here(points) for points in (very_far, far, near)]
         ends.append(

@@ -1,11 +1,13 @@
 """Binary floating-point formats as rows of data.
 
-Idea: a format has a sign bit, exponent bits, significand bits, and a meaning of its last codes. Everything else (bias,
-largest value, smallest value, spacing) is derived.
+Idea: a format has a sign bit, exponent bits, significand bits, and a meaning of its last codes.
+Everything else (bias, largest value, smallest value, spacing) is derived.
 
-Invariant: every value of every `Format` is exactly a float64, so float64 arrays represent the values of all formats.
+Invariant: every value of every `Format` is exactly a float64, so float64 arrays represent the
+values of all formats.
 
-Source: IEEE 754-2019, 3.3 to 3.6; OCP 8-bit Floating Point (OFP8) 1.0, table 1; OCP Microscaling (MX) 1.0, 5.3 and 5.4.
+Source: IEEE 754-2019, 3.3 to 3.6; OCP 8-bit Floating Point (OFP8) 1.0, table 1; OCP Microscaling
+    (MX) 1.0, 5.3 and 5.4.
 """
 
 from __future__ import annotations
@@ -29,17 +31,19 @@ class Specials(Enum):
 
 @dataclass(frozen=True)
 class Format:
-    """A binary floating-point format: sign, exponent field, significand field, from the high bit to the low.
+    """A binary floating-point format: sign, exponent and significand, from the high bit to the low.
 
-    A normal code represents (-1)^sign * 2^(exponent - bias) * 1.significand, a subnormal one (exponent field 0) for
-    (-1)^sign * 2^emin * 0.significand.
+    A normal code represents (-1)^sign * 2^(exponent - bias) * 1.significand, a subnormal one
+    (exponent field 0) for (-1)^sign * 2^emin * 0.significand.
 
-    name              for display
-    exponent_bits     width of the exponent field (2 to 11)
-    significand_bits  stored bits of the significand, without the hidden one (0 to 52)
-    specials          which codes are infinities and NaNs
-    signed            False: no sign bit, nothing below zero
-    has_zero          False: exponent field 0 is a normal number, there is no zero and no subnormal (E8M0)
+    Attributes:
+        name: for display.
+        exponent_bits: width of the exponent field (2 to 11).
+        significand_bits: stored bits of the significand, without the hidden one (0 to 52).
+        specials: which codes are infinities and NaNs.
+        signed: False: no sign bit, nothing below zero.
+        has_zero: False: exponent field 0 is a normal number, there is no zero and no subnormal
+            (E8M0).
 
     Raises:
         ValueError: the widths are invalid, or float64 does not represent all values.
@@ -61,18 +65,18 @@ class Format:
         self._check_width("significand_bits", self.significand_bits, 0, 52)
         if self.specials is Specials.IEEE and self.significand_bits == 0:
             raise ValueError(
-                f"format {self.name!r}: infinity and NaN differ in the significand, which needs 1 bit or more, got 0. "
-                "Give significand_bits=1 or more, or specials=Specials.FN."
+                f"format {self.name!r}: infinity and NaN differ in the significand, which needs 1 "
+                "bit or more, got 0. Give significand_bits=1 or more, or specials=Specials.FN."
             )
         if not (self.signed and self.has_zero) and self.specials is not Specials.FN:
             raise ValueError(
-                f"format {self.name!r}: without a sign or a zero it needs a NaN for what it cannot hold, and has no "
-                "infinities. Give specials=Specials.FN."
+                f"format {self.name!r}: without a sign or a zero it needs a NaN for what it cannot "
+                "hold, and has no infinities. Give specials=Specials.FN."
             )
         if self.emax > 1023:
             raise ValueError(
-                f"format {self.name!r}: values up to 2^{self.emax} do not fit in float64, which carries them here. "
-                "With 11 exponent bits only specials=Specials.IEEE fits."
+                f"format {self.name!r}: values up to 2^{self.emax} do not fit in float64, which "
+                "carries them here. With 11 exponent bits only specials=Specials.IEEE fits."
             )
 
     def _check_width(self, field: str, width: int, low: int, high: int) -> None:
@@ -82,8 +86,9 @@ class Format:
             or not low <= width <= high
         ):
             raise ValueError(
-                f"format {self.name!r}: expected {field} to be an integer from {low} to {high}, got {width!r} "
-                "(FP64, 11 and 52, is the widest). FP16, for instance, is Format('FP16', 5, 10)."
+                f"format {self.name!r}: expected {field} to be an integer from {low} to {high}, "
+                f"got {width!r} (FP64, 11 and 52, is the widest). FP16, for instance, is "
+                "Format('FP16', 5, 10)."
             )
 
     @property
@@ -108,7 +113,10 @@ class Format:
 
     @property
     def bias(self) -> int:
-        """Number that is subtracted from the exponent field: half its range, so that 1.0 is in the middle."""
+        """Number that is subtracted from the exponent field.
+
+        It is half the field's range, so that 1.0 is in the middle.
+        """
         return (1 << (self.exponent_bits - 1)) - 1
 
     @property
@@ -190,7 +198,8 @@ class Format:
 
 FP64 = Format("FP64", 11, 52)
 FP32 = Format("FP32", 8, 23)
-TF32 = Format("TF32", 8, 10)  # an FP32 operand as Tensor Cores use it: 19 bits, stored in 32
+# an FP32 operand as Tensor Cores use it: 19 bits, stored in 32
+TF32 = Format("TF32", 8, 10)
 FP16 = Format("FP16", 5, 10)
 BF16 = Format("BF16", 8, 7)
 E5M2 = Format("E5M2", 5, 2)

@@ -1,9 +1,11 @@
 """Rounding of float64 arrays to any binary format.
 
-Idea: in each binade, a format's values are the multiples of one spacing, the ulp. So divide by the ulp, round to an
-integer, multiply back. Division and multiplication by a power of two are exact; the integer is the only rounding.
+Idea: in each binade, a format's values are the multiples of one spacing, the ulp. So divide by the
+ulp, round to an integer, multiply back. Division and multiplication by a power of two are exact;
+the integer is the only rounding.
 
-Invariant: one rounding, from the exact argument to the result, in every rounding mode; rounding is idempotent.
+Invariant: one rounding, from the exact argument to the result, in every rounding mode; rounding is
+idempotent.
 
 Source: IEEE 754-2019, 4.3 (rounding) and 7.4 (overflow); OCP OFP8 1.0, 5.2 (saturating conversion).
 """
@@ -64,11 +66,13 @@ def round_to(
     overflow: Overflow | str = Overflow.TO_INFINITY,
     random_bits: ArrayLike | None = None,
 ) -> FloatArray:
-    """Round values to a format, once; the array keeps its shape and its float type (float64 for anything else).
+    """Round values to a format, once.
 
-    The sign of zero survives. A NaN becomes the default NaN: it has no value to round, and its payload is not kept.
+    The array keeps its shape and its float type (float64 for anything else). The sign of zero
+    survives. A NaN becomes the default NaN: it has no value to round, and its payload is not kept.
     A directed rounding that points away from infinity stops at the largest value, as IEEE 754 asks.
-    A format without zero (E8M0) makes zero and what is negative NaN, and everything below its smallest value that one.
+    A format without zero (E8M0) makes zero and what is negative NaN, and everything below its
+    smallest value that one.
 
     Args:
         values: real numbers of any shape; whole numbers must fit float64 exactly.
@@ -82,8 +86,8 @@ def round_to(
 
     Raises:
         TypeError: text, complex, or a float type other than float16, float32 and float64.
-        ValueError: the float type of `values` holds neither all of `format` nor only values of it; NaN for a format
-            that has none; random_bits missing, superfluous, or of another shape.
+        ValueError: the float type of `values` holds neither all of `format` nor only values of it;
+            NaN for a format that has none; random_bits missing, superfluous, or of another shape.
 
     Source: IEEE 754-2019, 4.3.
 
@@ -114,8 +118,8 @@ def round_to(
 def ulp(values: ArrayLike, format: FormatLike) -> NDArray[np.float64]:
     """Return the spacing of a format's values in the binade of each value (unit in the last place).
 
-    Below `smallest_normal` it stays that of the first binade; beyond `max` and for infinity, that of the last one.
-    NaN has none: NaN.
+    Below `smallest_normal` it stays that of the first binade; beyond `max` and for infinity, that
+    of the last one. NaN has none: NaN.
 
     Source: IEEE 754-2019, 3.3 (2^(e - p + 1)).
 
@@ -131,12 +135,13 @@ def ulp(values: ArrayLike, format: FormatLike) -> NDArray[np.float64]:
 
 
 def binade(values: NDArray[np.float64], format: Format) -> NDArray[np.int64]:
-    """Return the exponent e of 2^e <= |value| < 2^(e + 1), no lower than `emin` and no higher than `emax`.
+    """Return the exponent e of 2^e <= |value| < 2^(e + 1), limited to `emin` .. `emax`.
 
     >>> binade(np.array([1.5, 0.0, np.inf]), FP16)
     array([  0, -14,  15])
     """
-    _, above = np.frexp(values)  # 2^(above - 1) <= |value| < 2^above, but 0 for 0, infinity and NaN
+    # 2^(above - 1) <= |value| < 2^above, but 0 for 0, infinity and NaN
+    _, above = np.frexp(values)
     exponent = np.where(
         values == 0, format.emin, np.where(np.isinf(values), format.emax, above - 1)
     )
@@ -188,7 +193,7 @@ def overflow_values(
 
 
 def common_format(carrier: Format, format: Format) -> Format:
-    """Return the format to round to for numbers whose storage format, before and after, is `carrier`.
+    """Return the format to round to for numbers stored in the format `carrier`.
 
     That is `format`, or `carrier` if `format` contains it.
 
@@ -203,8 +208,9 @@ def common_format(carrier: Format, format: Format) -> Format:
     if format.contains(carrier):
         return carrier
     raise ValueError(
-        f"{format.name} has values that {carrier.name} cannot hold (max {format.max:g} and {carrier.max:g}, precision "
-        f"{format.precision} and {carrier.precision}). Cast the numbers to a wider float type first, then round."
+        f"{format.name} has values that {carrier.name} cannot hold (max {format.max:g} and "
+        f"{carrier.max:g}, precision {format.precision} and {carrier.precision}). Cast the numbers "
+        "to a wider float type first, then round."
     )
 
 
@@ -244,10 +250,13 @@ def widen(values: ArrayLike) -> NDArray[np.float64]:
 def check_random_bits(
     random_bits: ArrayLike | None, rounding: Rounding, shape: tuple[int, ...]
 ) -> NDArray[np.integer]:
-    """Return the random whole numbers of stochastic rounding, one for each value; 0 for the other modes.
+    """Return the random whole numbers of stochastic rounding, one for each value.
+
+    0 for the other modes.
 
     Raises:
-        ValueError: they are missing, of another shape, not integers, or outside 0 to 2^32 - 1; or the mode uses none.
+        ValueError: they are missing, of another shape, not integers, or outside 0 to 2^32 - 1; or
+            the mode uses none.
     """
     if rounding is not Rounding.STOCHASTIC:
         if random_bits is not None:
@@ -262,7 +271,8 @@ def check_random_bits(
         or ((bits < 0) | (bits >= 2**RANDOM_BITS)).any()
     ):
         raise ValueError(
-            f"stochastic rounding takes a random whole number below 2^{RANDOM_BITS} for each value, shape {shape}: "
+            f"stochastic rounding takes a random whole number below 2^{RANDOM_BITS} for each "
+            f"value, shape {shape}: "
             f"random_bits=np.random.default_rng(0).integers(2**{RANDOM_BITS}, size={shape})"
         )
     return bits
@@ -271,5 +281,6 @@ def check_random_bits(
 def no_nan(format: Format) -> ValueError:
     """Return the error for a NaN in a format without NaN."""
     return ValueError(
-        f"{format.name} has no NaN, and the values have one. Replace it first, by nan_to_num perhaps."
+        f"{format.name} has no NaN, and the values have one. Replace it first, by nan_to_num "
+        "perhaps."
     )

@@ -1,8 +1,10 @@
-"""Parsing and formatting of numbers in text: decimals, hex-floats, powers of two, fractions and codes.
+"""Parsing and formatting of numbers: decimals, hex-floats, powers of two, fractions, codes.
 
-Idea: text is an exact number or a code. It is parsed exactly and rounded to the format once; output is exact too.
+Idea: text is an exact number or a code. It is parsed exactly and rounded to the format once; output
+is exact too.
 
-Invariant: `parse(exact_decimal(value), format)` and `parse(hex_float(value), format)` return the value.
+Invariant: `parse(exact_decimal(value), format)` and `parse(hex_float(value), format)` return the
+value.
 
 Source: IEEE 754-2019, 5.12 (text); ISO C 6.4.4.2 (hex-floats).
 """
@@ -30,7 +32,10 @@ _PATTERNS = {
     kind: re.compile(pattern, re.ASCII)
     for kind, pattern in {
         "code": r"0x[0-9a-f]+|0b[01]+",
-        "hex-float": r"0x(?=\.?[0-9a-f])(?P<whole>[0-9a-f]*)\.?(?P<part>[0-9a-f]*)p(?P<power>[+-]?\d+)",
+        "hex-float": (
+            r"0x(?=\.?[0-9a-f])(?P<whole>[0-9a-f]*)\.?(?P<part>[0-9a-f]*)"
+            r"p(?P<power>[+-]?\d+)"
+        ),
         "decimal": _NUMBER + r"(e(?P<exponent>[+-]?\d+))?",
         "power of two": rf"({_NUMBER}\s*[*x·]\s*)?2(\^|\*\*)\(?(?P<power>[+-]?\d+)\)?",
         "fraction": r"(?P<numerator>\d+)\s*/\s*(?P<denominator>\d+)",
@@ -44,7 +49,8 @@ class Reading:
     """A parsed number, and its value in a format."""
 
     kind: str  # "code", "decimal", "hex-float", "power of two", "fraction" or "special"
-    exact: Fraction | None  # the number as typed; None for infinities, NaN and the codes of those
+    # the number as typed; None for infinities, NaN and the codes of those
+    exact: Fraction | None
     value: float  # rounded to the format
     code: int  # its code
 
@@ -57,10 +63,12 @@ def parse(
 ) -> Reading:
     """Parse a number from text, and round it to a format once.
 
-    Codes are written 0x3C00 or 0b0_01111_0000000000; numbers 0.1, -1e-7, 0x1.8p-3, 2^-24, 1.5*2^-14, 1/3, inf or nan.
+    Codes are written 0x3C00 or 0b0_01111_0000000000; numbers 0.1, -1e-7, 0x1.8p-3, 2^-24,
+    1.5*2^-14, 1/3, inf or nan.
 
     Raises:
-        ValueError: the text is not a number, a code is too long, or the format has no such special value.
+        ValueError: the text is not a number, a code is too long, or the format has no such special
+            value.
 
     >>> parse("0x3c01", FP16).value
     1.0009765625
@@ -75,14 +83,19 @@ def parse(
     rounding = as_member(Rounding, rounding, "rounding")
     overflow = as_member(Overflow, overflow, "overflow")
     cleaned = text.strip().lower().replace("−", "-").replace("×", "x")
-    sign, body = re.fullmatch(r"([+-]?)\s*(.*)", cleaned, re.DOTALL).groups()  # type: ignore[union-attr]  # always matches
+    # matches any text
+    split = re.fullmatch(r"([+-]?)\s*(.*)", cleaned, re.DOTALL)
+    assert split is not None
+    sign, body = split.groups()
     compact = re.sub(r"[\s_]", "", body) if body[:2] in ("0b", "0x") else body
     for kind, pattern in _PATTERNS.items():
         found = pattern.fullmatch(compact) if len(text) <= LONGEST else None
         if found:
             if kind == "code":
                 return _read_code(sign + compact, format)
-            negative, parts, exact = sign == "-", found.groupdict(), None
+            negative = sign == "-"
+            parts = found.groupdict()
+            exact = None
             if kind == "special":  # NaN where the format has none: the error says so
                 typed = np.nan if parts["name"] == "nan" else (-np.inf if negative else np.inf)
                 value = float(round_to(typed, format, overflow=overflow))
@@ -109,7 +122,9 @@ def exact_decimal(value: float | np.floating | np.ndarray) -> str:
 
 
 def hex_float(value: float | np.floating | np.ndarray) -> str:
-    """Format a value as a hex-float without trailing zeros: hexadecimal significand, p, decimal exponent of two.
+    """Format a value as a hex-float without trailing zeros.
+
+    That is a hexadecimal significand, p, and the decimal exponent of two.
 
     >>> hex_float(-1.5), hex_float(2.0**-24), hex_float(65504.0)
     ('-0x1.8p+0', '0x1p-24', '0x1.ffcp+15')
@@ -158,7 +173,8 @@ def _exact(kind: str, parts: dict[str, str | None]) -> Fraction:
     power, exponent = int(parts.get("power") or 0), int(parts.get("exponent") or 0)
     if max(abs(power), abs(exponent)) > LARGEST_EXPONENT:
         raise ValueError(
-            f"the exponent is beyond {LARGEST_EXPONENT}; no format comes near that. Give a smaller one."
+            f"the exponent is beyond {LARGEST_EXPONENT}; no format comes near that. Give a smaller "
+            "one."
         )
     if kind == "hex-float":
         whole, part = parts["whole"] or "", parts["part"] or ""
@@ -174,7 +190,8 @@ def _exact(kind: str, parts: dict[str, str | None]) -> Fraction:
 def _read_code(text: str, format: Format) -> Reading:
     if text[0] in "+-":
         raise ValueError(
-            f"{text!r}: a code has no sign in front, its first bit is the sign. -1.0 in FP16 is 0xbc00."
+            f"{text!r}: a code has no sign in front, its first bit is the sign. -1.0 in FP16 is "
+            "0xbc00."
         )
     code = int(text, 0)
     if code >= format.codes:
@@ -186,7 +203,10 @@ def _read_code(text: str, format: Format) -> Reading:
 
 
 def _no_number(text: str, body: str) -> str:
-    known = "Known forms: 0.1, 1e-7, 0x1.8p-3, 2^-24, 1.5*2^-14, 1/3, inf, nan; a code as 0x3c00 or 0b0011110000000000."
+    known = (
+        "Known forms: 0.1, 1e-7, 0x1.8p-3, 2^-24, 1.5*2^-14, 1/3, inf, nan; a code as 0x3c00 or "
+        "0b0011110000000000."
+    )
     hint = ""
     if len(text) > LONGEST:
         return (

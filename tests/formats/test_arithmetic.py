@@ -215,7 +215,7 @@ def test_results_overflow_as_rounding_does():
 
 
 def test_operands_are_values_of_the_format_are_broadcast_and_may_be_empty():
-    with pytest.raises(ValueError, match=r"0\.0001 is no FP16 value"):
+    with pytest.raises(ValueError, match=r"0\.0001 is not a value of FP16"):
         add(1.0, 0.0001, FP16)
     with pytest.raises(ValueError, match="random_bits"):
         add(1.0, 1.0, FP16, Rounding.STOCHASTIC)

@@ -270,12 +270,12 @@ def test_encode_refuses_what_the_format_does_not_hold():
         (
             0.1,
             FP16,
-            r"0\.1 is no FP16 value; the nearest is 0\.0999755859375\. Round first: encode\(round_to",
+            r"0\.1 is not a value of FP16; the nearest is 0\.0999755859375\. Round first: encode\(round_to",
         ),
-        (65520.0, FP16, "65520.0 is no FP16 value; the nearest is inf"),
-        (np.inf, E4M3, "inf is no E4M3 value"),
-        (0.0, E8M0, "0.0 is no E8M0 value"),
-        (-1.0, E8M0, "-1.0 is no E8M0 value"),
+        (65520.0, FP16, "65520.0 is not a value of FP16; the nearest is inf"),
+        (np.inf, E4M3, "inf is not a value of E4M3"),
+        (0.0, E8M0, "0.0 is not a value of E8M0"),
+        (-1.0, E8M0, "-1.0 is not a value of E8M0"),
         (np.nan, E2M1, "E2M1 has no NaN"),
         (2**53 + 1, FP64, "whole numbers beyond 2\\^53"),
     ):
@@ -314,7 +314,7 @@ def test_around_one_and_at_the_ends():
     assert np.isnan(next_up([448.0, np.nan], E4M3)).all()
     assert next_up([6.0, -6.0], E2M1).tolist() == [6, -4]
     assert np.isnan(next_down(2.0**-127, E8M0))
-    with pytest.raises(ValueError, match="is no FP16 value"):
+    with pytest.raises(ValueError, match="is not a value of FP16"):
         next_up(0.1, FP16)
 
 
