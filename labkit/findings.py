@@ -1,8 +1,9 @@
 """Findings and reports of a check: subject, status, observation and remedy.
 
-Idea: a check returns a CheckReport, a value. It prints in a terminal, shows as a table in a notebook and decides an
-exit status. This module is on the ground floor, and not in labkit.instrument, since `labkit check` reports a torch that
-is missing or broken: labkit.machine imports it, and that package is imported without torch.
+Idea: a check returns a CheckReport, a value. It prints in a terminal, shows as a table in a
+notebook and decides an exit status. This module is on the ground floor, and not in
+labkit.instrument, since `labkit check` reports a torch that is missing or broken: labkit.machine
+imports it, and that package is imported without torch.
 
 Invariant: a finding that is not ok has a remedy.
 """
@@ -17,14 +18,18 @@ from html import escape
 
 
 class Status(StrEnum):
-    """Status of a finding; its value is the word on display, so that no meaning depends on colour alone."""
+    """Status of a finding.
+
+    Its value is the word on display, so that no meaning depends on colour alone.
+    """
 
     OK = "ok"
     WARN = "warn"
     BAD = "bad"
 
 
-# JupyterLab's theme variables, each with a fallback for hosts that have none. (Docs: JupyterLab, CSS patterns.)
+# JupyterLab's theme variables, each with a fallback for hosts that have none. (Docs: JupyterLab,
+# CSS patterns.)
 COLOURS = {
     Status.OK: "var(--jp-success-color1, #388e3c)",
     Status.WARN: "var(--jp-warn-color1, #f57c00)",
@@ -37,14 +42,16 @@ SIGNS = {Status.OK: "✓", Status.WARN: "!", Status.BAD: "✗"}
 class Finding:
     """The result of checking one subject.
 
-    name    the subject, in a word or two
-    status  ok, warn (the lab works, but not as well as it could) or bad (something will not work)
-    what    the observation, with numbers and versions
-    remedy  what to do; empty only for a finding that is ok
-    line    file and line of the user's code, if known
-    layer   a layer or parameter of the model; "" for all
-    step    of a training, the first that shows it
-    faults  names of faults that `labkit explain` shows with the same symptom
+    Attributes:
+        name: the subject, in a word or two.
+        status: ok, warn (the lab works, but not as well as it could) or bad (something will not
+            work).
+        what: the observation, with numbers and versions.
+        remedy: what to do; empty only for a finding that is ok.
+        line: file and line of the user's code, if known.
+        layer: a layer or parameter of the model; "" for all.
+        step: of a training, the first that shows it.
+        faults: names of faults that `labkit explain` shows with the same symptom.
 
     Raises:
         ValueError: the status is not ok and there is no remedy.
@@ -98,7 +105,8 @@ class Finding:
     def __post_init__(self) -> None:
         if self.status is not Status.OK and not self.remedy:
             raise ValueError(
-                f"the finding {self.name!r} is {self.status} and has no remedy; say what the reader should do"
+                f"the finding {self.name!r} is {self.status} and has no remedy; say what the "
+                "reader should do"
             )
 
 
@@ -140,7 +148,8 @@ class CheckReport:
         lines = []
         for finding in self.findings:
             lines.append(
-                f"{SIGNS[finding.status]} {finding.status:<4}  {finding.name:<{width}}  {finding.located}"
+                f"{SIGNS[finding.status]} {finding.status:<4}  {finding.name:<{width}}  "
+                f"{finding.located}"
             )
             if finding.remedy:
                 lines.append(f"{'':8}{'':{width}}  -> {finding.to_do}")
@@ -164,9 +173,12 @@ class CheckReport:
                 f'<th scope="row" style="{cell} white-space: nowrap">{escape(finding.name)}</th>'
                 f'<td style="{cell}">{escape(finding.located)}{remedy}</td></tr>'
             )
-        ink = "color: var(--jp-ui-font-color1, inherit); font-family: var(--jp-ui-font-family, sans-serif)"
+        ink = (
+            "color: var(--jp-ui-font-color1, inherit); font-family: var(--jp-ui-font-family, "
+            "sans-serif)"
+        )
         return (
-            f'<table style="{ink}">'
-            f'<caption style="caption-side: bottom; text-align: left; color: inherit">{escape(self.summary)}</caption>'
+            f'<table style="{ink}"><caption style="caption-side: bottom; text-align: left; color: '
+            f'inherit">{escape(self.summary)}</caption>'
             f"<tbody>{''.join(rows)}</tbody></table>"
         )

@@ -1,9 +1,11 @@
 """Conversion between formats and torch dtypes, and rounding of tensors to any format.
 
-Idea: a torch dtype is a format with a storage type. Rounding a tensor follows `formats.round_to` in torch: divide by
-the ulp, round to an integer, multiply back; the ulp is read from the exponent bits.
+Idea: a torch dtype is a format with a storage type. Rounding a tensor follows `formats.round_to` in
+torch: divide by the ulp, round to an integer, multiply back; the ulp is read from the exponent
+bits.
 
-Invariant: `round_tensor` equals `round_to` bit for bit, on any device, and never exceeds the tensor's precision.
+Invariant: `round_tensor` equals `round_to` bit for bit, on any device, and never exceeds the
+tensor's precision.
 """
 
 import math
@@ -26,14 +28,16 @@ _DTYPES = {
     E8M0: torch.float8_e8m0fnu,
 }
 _E4M3_ENDS = (
-    464.0  # half-way between 448 and the next number; a tie rounds to 448, whose last bit is 0
+    # half-way between 448 and the next number; a tie rounds to 448, whose last bit is 0
+    464.0
 )
 _FORMATS = {dtype: format for format, dtype in _DTYPES.items()}
 # dtypes for rounding, and integers of their size
 _CARRIERS = {torch.float64: torch.int64, torch.float32: torch.int32}
 # above this, MKL, which torch uses to round, starts threads of its own (observed at 2^12)
 MKL_PARALLEL_FROM = 2**11
-PARALLEL_FROM = 2**15  # operations on more elements use torch's threads (at::internal::GRAIN_SIZE)
+# operations on more elements use torch's threads (at::internal::GRAIN_SIZE)
+PARALLEL_FROM = 2**15
 _WHOLE: dict[Rounding, Callable[[torch.Tensor], torch.Tensor]] = {
     Rounding.NEAREST_EVEN: torch.Tensor.round_,
     Rounding.TOWARD_ZERO: torch.Tensor.trunc_,
@@ -54,8 +58,9 @@ def dtype_of(format: FormatLike) -> torch.dtype:
     format = as_format(format)
     if format not in _DTYPES:
         raise ValueError(
-            f"torch has no dtype for {format.name}; it has {', '.join(row.name for row in _DTYPES)}. "
-            f"round_tensor(tensor, {format.name}) keeps its values in a wider dtype."
+            f"torch has no dtype for {format.name}; it has "
+            f"{', '.join(row.name for row in _DTYPES)}. round_tensor(tensor, {format.name}) keeps "
+            "its values in a wider dtype."
         )
     return _DTYPES[format]
 
@@ -87,7 +92,8 @@ def as_device(device: torch.device | str) -> torch.device:
         return device
     if not isinstance(device, str):
         raise TypeError(
-            f'device: expected a torch.device or a name, got {describe_value(device)}. For example: "cuda".'
+            f"device: expected a torch.device or a name, got {describe_value(device)}. For "
+            'example: "cuda".'
         )
     if device == "gpu":
         accelerator = torch.accelerator.current_accelerator(check_available=True)
@@ -112,11 +118,14 @@ def round_tensor(
     overflow: Overflow | str = Overflow.TO_INFINITY,
     random_bits: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return a tensor rounded to a format, of the same shape, dtype and device. See `formats.round_to`.
+    """Return a tensor rounded to a format, of the same shape, dtype and device.
+
+    See `formats.round_to`.
 
     Raises:
         TypeError: the tensor is not float16, bfloat16, float32 or float64.
-        ValueError: as `formats.round_to`; or the tensor requires a gradient, which a step function does not have.
+        ValueError: as `formats.round_to`; or the tensor requires a gradient, which a step function
+            does not have.
 
     >>> round_tensor(torch.tensor([0.1, 65520.0]), FP16)
     tensor([0.1000,    inf])
@@ -129,8 +138,9 @@ def round_tensor(
         raise TypeError(f"expected float16, bfloat16, float32 or float64, got {tensor.dtype}")
     if tensor.requires_grad and torch.is_grad_enabled():
         raise ValueError(
-            "expected a tensor without requires_grad, since rounding has no gradient. Round tensor.detach(), or under "
-            "torch.no_grad(), or in a torch.autograd.Function that defines a gradient."
+            "expected a tensor without requires_grad, since rounding has no gradient. Round "
+            "tensor.detach(), or under torch.no_grad(), or in a torch.autograd.Function that "
+            "defines a gradient."
         )
     target = common_format(format_of(tensor.dtype), format)
     # exact: FP32 holds both
@@ -148,7 +158,9 @@ def round_tensor(
 
 
 def round_keeping_infinity(values: torch.Tensor, format: FormatLike) -> torch.Tensor:
-    """Round to nearest as `round_tensor`, but keep infinities in formats without them, since masks contain infinity.
+    """Round to nearest as `round_tensor`, but keep infinities in formats without them.
+
+    Masks contain infinities.
 
     For FP32 values without autograd history; casts to 8 bits are torch's.
 
@@ -159,7 +171,8 @@ def round_keeping_infinity(values: torch.Tensor, format: FormatLike) -> torch.Te
     if format is E5M2 and casts_to_8_bits(values):
         return values.to(torch.float8_e5m2).to(torch.float32)
     if format is E4M3 and casts_to_8_bits(values):
-        size, rounded = values.abs(), values.to(torch.float8_e4m3fn).to(torch.float32)
+        size = values.abs()
+        rounded = values.to(torch.float8_e4m3fn).to(torch.float32)
         # beyond, casts differ between devices and versions of torch
         rounded.masked_fill_(size > _E4M3_ENDS, math.nan)
         return torch.where(size == math.inf, values, rounded)
@@ -172,7 +185,10 @@ def round_keeping_infinity(values: torch.Tensor, format: FormatLike) -> torch.Te
 
 
 def casts_to_8_bits(values: torch.Tensor) -> bool:
-    """Return whether torch can cast to E4M3 and E5M2 in one rounding: for FP32, and not on Apple's GPUs."""
+    """Return whether torch casts to E4M3 and E5M2 in one rounding.
+
+    It does so from FP32, except on Apple's GPUs.
+    """
     return values.dtype == torch.float32 and values.device.type != "mps"
 
 
@@ -202,11 +218,13 @@ def _in_pieces(
     overflow: Overflow,
     random_bits: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Round piece by piece on a CPU, so that intermediate results stay in its cache; on other devices at once.
+    """Round piece by piece on a CPU, so that intermediate results stay in its cache.
 
-    A piece uses no threads: a dozen operations would wait for all of them, which is slow on a busy machine.
+    On other devices at once. A piece uses no threads: a dozen operations would wait for all of
+    them, which is slow on a busy machine.
     """
-    flat, bits = values.reshape(-1), None if random_bits is None else random_bits.reshape(-1)
+    flat = values.reshape(-1)
+    bits = None if random_bits is None else random_bits.reshape(-1)
     size = PARALLEL_FROM if values.is_cpu else max(1, flat.numel())
     rounded = torch.empty_like(flat)
     for first in range(0, flat.numel(), size):
@@ -260,7 +278,10 @@ def _limit(
     rounding: Rounding,
     overflow: Overflow,
 ) -> torch.Tensor:
-    """Replace, in place, values that the format does not represent: beyond its max, or negative without a sign."""
+    """Replace, in place, the values that the format does not represent.
+
+    These are values beyond its max, and negative ones if it has no sign.
+    """
     above, below, infinity = overflow_values(format, rounding, overflow)
     # the first value beyond the format
     end = format.max + ldexp(1.0, format.emax - format.significand_bits)
@@ -288,7 +309,10 @@ def _one_nan(rounded: torch.Tensor) -> torch.Tensor:
 
 
 def _are_valid_bits(bits: torch.Tensor) -> bool:
-    """Return whether these are integers from 0 to below 2^32; negative ones would round up too often."""
+    """Return whether these are integers from 0 to below 2^32.
+
+    Negative ones would round up too often.
+    """
     if bits.dtype.is_floating_point or bits.dtype.is_complex or bits.dtype == torch.bool:
         return False
     whole = bits.long()
@@ -305,6 +329,7 @@ def _check_random_bits(
             )
     elif random_bits is None or random_bits.shape != shape or not _are_valid_bits(random_bits):
         raise ValueError(
-            f"stochastic rounding takes a random whole number below 2^{RANDOM_BITS} for each value, shape "
-            f"{tuple(shape)}: random_bits=torch.randint(2**{RANDOM_BITS}, tensor.shape, device=tensor.device)"
+            f"stochastic rounding takes a random whole number below 2^{RANDOM_BITS} for each "
+            f"value, shape {tuple(shape)}: random_bits=torch.randint(2**{RANDOM_BITS}, "
+            "tensor.shape, device=tensor.device)"
         )

@@ -1,7 +1,7 @@
 """Processes that this one starts, what they answer, and their end.
 
-Idea: a background program leads its own process group, so that all of its processes can be killed. `LineProcess` reads
-what one prints, line by line, while this process does something else.
+Idea: a background program leads its own process group, so that all of its processes can be killed.
+`LineProcess` reads what one prints, line by line, while this process does something else.
 
 Source: setsid(2), killpg(3), prctl(2); Windows: taskkill.
 """
@@ -26,7 +26,9 @@ PARENT_DEATH_SIGNAL = 1  # an option of prctl
 
 
 def start_group(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """Start a command as the leader of a new process group; `options` are those of subprocess.Popen.
+    """Start a command as the leader of a new process group.
+
+    `options` are those of subprocess.Popen.
 
     Raises:
         OSError: the command cannot be started.
@@ -46,10 +48,13 @@ def kill_group(leader: subprocess.Popen[Any]) -> None:
 
 
 class LineProcess:
-    """A program that answers lines: the leader of a process group, whose output a thread reads while it runs.
+    """A program that answers in lines.
 
-    A line is bytes, as it was printed, with its newline. Only the last one may have none: it was cut off. The program
-    is killed when this process exits; where this process is killed, the program's standard input ends.
+    It leads a process group, and a thread reads its output while it runs.
+
+    A line is bytes, as it was printed, with its newline. Only the last one may have none: it was
+    cut off. The program is killed when this process exits; where this process is killed, the
+    program's standard input ends.
 
     Args:
         command: its words.
@@ -130,12 +135,18 @@ class LineProcess:
         self._thread.join(seconds)
 
     def kill(self) -> None:
-        """Kill it and what it started, and do not wait for the end; one that has ended is left alone."""
+        """Kill it and what it started, and do not wait for the end.
+
+        One that has ended is left alone.
+        """
         if self.running:
             kill_group(self._process)
 
     def end(self, seconds: float = 0.0) -> int | None:
-        """Kill it and what it started; return its exit status, or None if it still ran after these seconds."""
+        """Kill it and what it started.
+
+        Return its exit status, or None if it still ran after these seconds.
+        """
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
         status = self._process.poll()
@@ -162,7 +173,10 @@ def die_with_parent() -> None:
 
 
 def prctl(option: int, value: int) -> int:
-    """Set an option of this process that takes one number; return 0, or -1 where Linux refuses it."""
+    """Set an option of this process that takes one number.
+
+    Return 0, or -1 where Linux refuses it.
+    """
     return int(_library().prctl(option, ctypes.c_ulong(value), 0, 0, 0))
 
 
