@@ -1,12 +1,13 @@
 """Atomic writes, file locks, and the folders of the lab's data and notebooks.
 
-Idea: a new file is written beside the old one under a hidden name, synced to the disk and renamed, which is atomic. Its
-writer holds a lock on it; a hidden file without a lock was left by a killed process, and the next writer deletes it.
-Data and notebooks exist once: in the package where a wheel was installed (hatch_build.py), beside it in a checkout.
-Lessons are a package beside it in both (labkit.course).
+Idea: a new file is written beside the old one under a hidden name, synced to the disk and renamed,
+which is atomic. Its writer holds a lock on it; a hidden file without a lock was left by a killed
+process, and the next writer deletes it. Data and notebooks exist once: in the package where a wheel
+was installed (setup.py), beside it in a checkout. Lessons are a package beside it in both
+(labkit.course).
 
-Invariant: at any moment a path holds the old content or the new one, never a part. Lessons do not write to the data
-that is shipped with the lab, and nothing writes into an installed package.
+Invariant: at any moment a path holds the old content or the new one, never a part. Lessons do not
+write to the data that is shipped with the lab, and nothing writes into an installed package.
 
 Source: rename(2), fsync(2) and flock(2).
 """
@@ -31,10 +32,12 @@ T = TypeVar("T")
 
 
 def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> Path:
-    """Replace a file's content atomically and return the path: readers see the old content or the new one.
+    """Replace a file's content atomically and return the path.
 
-    A process that is killed meanwhile leaves a hidden `.NAME.*.part` file. The next call for this path deletes it, but
-    on a file system without locks it remains.
+    Readers see the old content or the new one.
+
+    A process that is killed meanwhile leaves a hidden `.NAME.*.part` file. The next call for this
+    path deletes it, but on a file system without locks it remains.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _delete_abandoned(path)
@@ -61,7 +64,10 @@ def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> 
 
 
 def _open_temporary(path: Path) -> tuple[Path, IO[bytes]]:
-    """Create a hidden file beside `path`, locked until it is closed; its permissions follow the umask."""
+    """Create a hidden file beside `path`, locked until it is closed.
+
+    Its permissions follow the umask.
+    """
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         file = temporary.open("xb")
@@ -69,7 +75,8 @@ def _open_temporary(path: Path) -> tuple[Path, IO[bytes]]:
             return temporary, file
         with suppress(OSError):  # a file system without locks
             fcntl.flock(file.fileno(), fcntl.LOCK_EX)
-        if os.fstat(file.fileno()).st_nlink:  # else another process deleted it before it was locked
+        # else another process deleted it before it was locked
+        if os.fstat(file.fileno()).st_nlink:
             return temporary, file
         file.close()
 
@@ -104,7 +111,9 @@ def write_line(file: IO[str], line: str) -> None:
 def parse_record(
     content: str | bytes, schema: str, make: Callable[[dict[str, Any]], T], problem: str
 ) -> T:
-    """Return what `make` makes of a measurement saved as JSON: an object whose "schema" is this one.
+    """Parse a measurement saved as JSON by `make`.
+
+    The file holds an object whose "schema" is the expected one.
 
     Raises:
         ValueError: it is none, or `make` raises; the message begins with `problem`.
@@ -157,7 +166,7 @@ USER_FOLDER = "fp16-lab"  # in the home folder: records of a lab without a check
 
 
 def checkout() -> Path | None:
-    """Return the root of the checkout that labkit runs from, or None where it was installed without one."""
+    """Return the root of the checkout that labkit runs from, or None for an installed package."""
     root = PACKAGE.parent
     return root if (root / "pyproject.toml").is_file() and (root / "notebooks").is_dir() else None
 
@@ -168,7 +177,9 @@ def notebooks_folder() -> Path:
 
 
 def data_folder() -> Path:
-    """Return the lab's `data/` folder: $LABKIT_DATA, else the checkout's, else the installed package's.
+    """Return the lab's `data/` folder.
+
+    It is $LABKIT_DATA, else the checkout's, else the installed package's.
 
     Raises:
         FileNotFoundError: it does not exist.
@@ -176,20 +187,25 @@ def data_folder() -> Path:
     folder = Path(os.environ.get("LABKIT_DATA") or (checkout() or PACKAGE) / "data")
     if not folder.is_dir():
         raise FileNotFoundError(
-            f"expected the lab's data folder at {folder}, which does not exist. Install the lab again, or set "
-            "LABKIT_DATA to the folder that holds digits.npz."
+            f"expected the lab's data folder at {folder}, which does not exist. Install the lab "
+            "again, or set LABKIT_DATA to the folder that holds digits.npz."
         )
     return folder
 
 
 def results_folder() -> Path:
-    """Return the folder for new records: `data_folder()`, or one in the home folder if that is in the package."""
+    """Return the folder for new records.
+
+    It is `data_folder()`, or a folder in the user's home if that one is inside the package.
+    """
     folder = data_folder()
     return Path.home() / USER_FOLDER / "data" if folder == PACKAGE / "data" else folder
 
 
 def refuse_simulated(device: str, path: Path) -> None:
-    """Refuse to save records of a simulated device in the checkout's `data/`, which holds measurements only.
+    """Refuse to save records of a simulated device in the checkout's `data/`.
+
+    That folder holds measurements only.
 
     Raises:
         ValueError: the device's name contains "simulated", and the path is in that folder.
@@ -200,13 +216,15 @@ def refuse_simulated(device: str, path: Path) -> None:
     measured = ((checkout() or PACKAGE) / "data").resolve()
     if "simulated" in device and path.resolve().is_relative_to(measured):
         raise ValueError(
-            f"expected a real device for records in {measured}, got {device!r}; write them to another folder, e.g. "
-            "labkit compare or labkit gpu with --folder simulated"
+            f"expected a real device for records in {measured}, got {device!r}; write them to "
+            "another folder, e.g. labkit compare or labkit gpu with --folder simulated"
         )
 
 
 def recorded_files(pattern: str) -> dict[str, Path]:
-    """Return relative path -> file, for a glob pattern: files shipped with the lab, then the user's own.
+    """Return relative path -> file for a glob pattern.
+
+    Files shipped with the lab come first, then the user's own.
 
     >>> recorded_files("runs/digits/fp32-seed[01].json").keys()
     dict_keys(['runs/digits/fp32-seed0.json', 'runs/digits/fp32-seed1.json'])

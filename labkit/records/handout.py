@@ -1,9 +1,9 @@
-"""Versions of handouts: which content a lab that was released to a class has, and which of two came later.
+"""Versions of handouts: the content of a lab released to a class, and the order of releases.
 
-Idea: behind the lab's own version stands a local one (PEP 440), as in 0.2.0+class.20261126.1530.g8c3df78b. It says for
-whom the lab was released, on which day, at which minute (UTC), and a digest of the content. pip compares the parts from
-left to right, digits as numbers. So the handout of a later minute replaces the earlier one. Equal content keeps its
-version.
+Idea: behind the lab's own version stands a local one (PEP 440), as in
+0.2.0+class.20261126.1530.g8c3df78b. It says for whom the lab was released, on which day, at which
+minute (UTC), and a digest of the content. pip compares the parts from left to right, digits as
+numbers. So the handout of a later minute replaces the earlier one. Equal content keeps its version.
 
 Invariant: a lab without such a part, a checkout's for instance, is no handout.
 
@@ -27,9 +27,10 @@ PATTERN = re.compile(
 class Handout:
     """What a version says of a handout.
 
-    kind     "class" or "teacher"
-    time     when it was made: naive, in UTC, to the minute
-    digest   the first eight hexadecimal digits of its content's
+    Attributes:
+        kind: "class" or "teacher".
+        time: when it was made: naive, in UTC, to the minute.
+        digest: the first eight hexadecimal digits of its content's.
     """
 
     kind: str
@@ -38,7 +39,10 @@ class Handout:
 
     @property
     def local_version(self) -> str:
-        """The part of a version behind the plus sign; a number of minutes has no leading zero, as pip writes it."""
+        """The part of a version behind the plus sign.
+
+        A number of minutes has no leading zero, as pip writes it.
+        """
         minute = 100 * self.time.hour + self.time.minute
         # a letter before the digits: PEP 440 reads a part of digits as a number
         return f"{self.kind}.{self.time:%Y%m%d}.{minute}.g{self.digest}"
@@ -83,7 +87,8 @@ def next_handout(
         earlier: those before. A new one is later than all of them, even if the clock was set back.
         now: naive, in UTC.
     """
-    digest, time = _digest(content), now.replace(second=0, microsecond=0)
+    digest = _digest(content)
+    time = now.replace(second=0, microsecond=0)
     if present is None:
         before = [each.time for each in earlier]
     elif present.digest == digest:
@@ -96,7 +101,7 @@ def next_handout(
 
 
 def is_older(version: str, other: str) -> bool:
-    """Say whether a version is that of an earlier handout than another one, which has other content."""
+    """Return whether one version was handed out before another one with different content."""
     a, b = handout_of(version), handout_of(other)
     return a is not None and b is not None and a.digest != b.digest and a.time < b.time
 

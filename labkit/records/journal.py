@@ -1,13 +1,15 @@
 """Journal of the learner's answers: a file of JSON lines beside the notebook.
 
-Idea: answers outlive the kernel. A line holds the kind of question (prediction, exercise, hint; before or after for the
-quiz), its id, the answer and the time. Lines are only appended, and the last one about a question counts. Where the
-folder cannot be written, the line goes to a journal in the home folder and names the folder it belongs to.
+Idea: answers outlive the kernel. A line holds the kind of question (prediction, exercise, hint;
+before or after for the quiz), its id, the answer and the time. Lines are only appended, and the
+last one about a question counts. Where the folder cannot be written, the line goes to a journal in
+the home folder and names the folder it belongs to.
 
-Invariant: written lines stay. A kill costs at most the line being written; a damaged line costs no other line. Nothing
-leaves the machine, and nothing is saved where LABKIT_ANSWERS is "off".
+Invariant: written lines stay. A kill costs at most the line being written; a damaged line costs no
+other line. Nothing leaves the machine, and nothing is saved where LABKIT_ANSWERS is "off".
 
-Source: open(2), O_APPEND: each write goes to the end, so two kernels in one folder do not overwrite each other's lines.
+Source: open(2), O_APPEND: each write goes to the end, so two kernels in one folder do not overwrite
+    each other's lines.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ def home_journal() -> Path:
 
 
 def current_journal() -> Path | None:
-    """Return the journal beside the running notebook; None outside of a notebook, or where LABKIT_ANSWERS is "off"."""
+    """Return the journal beside the running notebook.
+
+    None outside of a notebook, or where LABKIT_ANSWERS is "off".
+    """
     from IPython.core.getipython import get_ipython
 
     enabled = os.environ.get(OFF, "").lower() != "off"
@@ -50,7 +55,9 @@ def append_answer(journal: Path, kind: str, id: str, answer: str, **more: str | 
 
 
 def append_line(path: Path, line: Mapping[str, object]) -> None:
-    """Append a line of JSON to a file, created with its folder if missing; on return the line is on the disk.
+    """Append a line of JSON to a file, created with its folder if missing.
+
+    On return the line is on the disk.
 
     Raises:
         OSError: it cannot be written.
@@ -59,7 +66,8 @@ def append_line(path: Path, line: Mapping[str, object]) -> None:
     with path.open("ab+") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
-        is_cut = file.read(1) not in (b"", b"\n")  # a kill left the last line without an end
+        # a kill left the last line without an end
+        is_cut = file.read(1) not in (b"", b"\n")
         file.write(
             b"\n" * is_cut
             + json.dumps(line, ensure_ascii=False).encode(errors="backslashreplace")
@@ -70,7 +78,10 @@ def append_line(path: Path, line: Mapping[str, object]) -> None:
 
 
 def save_answer(journal: Path, kind: str, id: str, answer: str, **more: str | int) -> None:
-    """Append an answer to a journal, else to the one in the home folder; warn where neither can be written."""
+    """Append an answer to a journal, else to the one in the home folder.
+
+    Warn where neither can be written.
+    """
     try:
         append_answer(journal, kind, id, answer, **more)
     except OSError as error:
@@ -83,9 +94,12 @@ def save_answer(journal: Path, kind: str, id: str, answer: str, **more: str | in
 
 
 def entries(journal: Path, kind: str) -> list[dict[str, Any]]:
-    """Return the lines of a kind that belong to a journal's folder, those in the home folder included.
+    """Return the lines of a kind that belong to a journal's folder.
 
-    Lines of one file keep their order, since a clock may be set back; the two files are merged by time.
+    Those in the home folder are included.
+
+    Lines of one file keep their order, since a clock may be set back; the two files are merged by
+    time.
     """
     elsewhere = [
         line for line in _lines(home_journal()) if line.get("folder") == str(journal.parent)
@@ -100,7 +114,10 @@ def last_answers(journal: Path, kind: str) -> dict[str, str]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the objects in a file of JSON lines, without damaged lines; [] if it cannot be read."""
+    """Return the objects in a file of JSON lines, without damaged lines.
+
+    [] if it cannot be read.
+    """
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:

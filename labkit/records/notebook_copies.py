@@ -1,10 +1,12 @@
 """Copies of the notebooks in a learner's folder, and their updates.
 
-Idea: a list beside the copies holds the digest of each notebook as it was copied. A copy that still has this digest is
-replaced by a newer notebook. Any other holds work: the newer one is put beside it, with the version in its name. The
-list also names the version of the handout that the copies are from.
+Idea: a list beside the copies holds the digest of each notebook as it was copied. A copy that still
+has this digest is replaced by a newer notebook. Any other holds work: the newer one is put beside
+it, with the version in its name. The list also names the version of the handout that the copies are
+from.
 
-Invariant: a copy that was changed is never modified, and no copy is replaced by one of an earlier handout.
+Invariant: a copy that was changed is never modified, and no copy is replaced by one of an earlier
+handout.
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ VERSION = "labkit version"
 class CopiedNotebook:
     """The result of copying one notebook.
 
-    status  "new", "the same", "replaced" (the copy was unchanged) or "kept" (the copy holds work, or is from a
-            later handout)
-    newer   the notebook that was put beside a kept copy; None where it is not newer
+    Attributes:
+        status: "new", "the same", "replaced" (the copy was unchanged) or "kept" (the copy holds
+            work, or is from a later handout).
+        newer: the notebook that was put beside a kept copy; None where it is not newer.
     """
 
     name: str
@@ -75,19 +78,20 @@ def copy_notebooks(source: Path, folder: Path, version: str) -> list[CopiedNoteb
 
 
 def listing(notebooks: Mapping[str, bytes], others: Mapping[str, str]) -> bytes:
-    """Return the content of the list beside copies: digests of these notebooks, and other entries."""
+    """Return the list kept beside the copies: digests of these notebooks, and other entries."""
     digests = {name: _digest(content) for name, content in notebooks.items()}
     return json.dumps({**others, **digests}, indent=1, sort_keys=True).encode() + b"\n"
 
 
 def version_of_copies(folder: Path) -> str:
-    """Return the version of the handout that the copies in a folder are from; "" where they are from none."""
+    """Return the version of the handout that a folder's copies come from, or ""."""
     version = _load_digests(folder / DIGESTS).get(VERSION, "")
     return version if isinstance(version, str) else ""
 
 
 def _copy(notebook: Path, folder: Path, last_digest: str | None, version: str) -> CopiedNotebook:
-    target, content = folder / notebook.name, notebook.read_bytes()
+    target = folder / notebook.name
+    content = notebook.read_bytes()
     if not target.exists():
         write_atomic(target, content)
         return CopiedNotebook(target.name, "new")

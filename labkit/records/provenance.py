@@ -1,8 +1,10 @@
 """Provenance of records: device, versions, settings and time.
 
-Idea: no curve can pass for one made elsewhere, since its record names the device, the versions and the time.
+Idea: no curve can pass for one made elsewhere, since its record names the device, the versions and
+the time.
 
-Invariant: values are read from torch, Python, the driver and the clock at the time of the call, as plain text.
+Invariant: values are read from torch, Python, the driver and the clock at the time of the call, as
+plain text.
 """
 
 from __future__ import annotations
@@ -36,9 +38,10 @@ def device_name(device: torch.device) -> str:
 
 
 def versions(device: torch.device | None = None) -> dict[str, str]:
-    """Return the versions that can change a run's numbers; for a CUDA device, also CUDA, cuDNN and the driver.
+    """Return the versions that can change a run's numbers.
 
-    An unknown version is omitted, such as cuDNN's where torch has none.
+    For a CUDA device, also CUDA, cuDNN and the driver. An unknown version is omitted, such as
+    cuDNN's where torch has none.
 
     >>> sorted(versions())
     ['python', 'torch']
@@ -59,7 +62,10 @@ def versions(device: torch.device | None = None) -> dict[str, str]:
 
 
 def gpu_driver() -> str | None:
-    """Return the version of NVIDIA's driver from nvidia-smi or the kernel module; None where unknown."""
+    """Return the version of NVIDIA's driver from nvidia-smi or the kernel module.
+
+    None where unknown.
+    """
     try:
         command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
