@@ -2,21 +2,22 @@
 
 A lesson is a folder `lesson_NN_name`; its notebook is `NN_name.ipynb`. In the folder are
 
-    lesson.py         the text with solutions, in jupytext's py:percent form       not for learners
-    exercises.py      EXERCISES: the checks and known mistakes of each exercise    not for learners
-    judge.pkl.gz      replaces these two in a learner's lab
-    predictions.toml  questions that are answered before the lesson shows the answer
-    hints.toml        three hints for each exercise
-    questions.toml    questions of the quiz, asked before and after the course
-    cases.py          what exercises pass to learners' code, or train; the sandbox imports it before that code runs.
-    __init__.py       what the notebook imports from labkit_lessons.<folder>, if anything
+- lesson.py: the text with solutions, in jupytext's py:percent form; not for learners
+- exercises.py: EXERCISES, the checks and known mistakes of each exercise; not for learners
+- judge.pkl.gz: replaces these two in a learner's lab
+- predictions.toml: questions that are answered before the lesson shows the answer
+- hints.toml: three hints for each exercise
+- questions.toml: questions of the quiz, asked before and after the course
+- cases.py: what exercises pass to learners' code, or train; the sandbox imports it before that
+  code runs
+- __init__.py: what the notebook imports from labkit_lessons.<folder>, if anything
 
-and any other modules that these import. The lab's own lessons are the package labkit_lessons, beside labkit in a
-checkout and in a wheel; `add_folders` and the environment variable LABKIT_COURSE name further ones. Nothing in labkit
-names a lesson's folder.
+and any other modules that these import. The lab's own lessons are the package labkit_lessons,
+beside labkit in a checkout and in a wheel; `add_folders` and the environment variable LABKIT_COURSE
+name further ones. Nothing in labkit names a lesson's folder.
 
-Invariant: modules of a lesson are imported as labkit_lessons.<folder>.<module>, wherever the folder is, so that objects
-pickled in one lab can be unpickled in another.
+Invariant: modules of a lesson are imported as labkit_lessons.<folder>.<module>, wherever the folder
+is, so that objects pickled in one lab can be unpickled in another.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from typing import Any
 
 from labkit.records.files import PACKAGE as LABKIT
 
-COURSE = "LABKIT_COURSE"  # environment variable: folders of further lessons, separated as in PATH
+# environment variable: folders of further lessons, separated as in PATH
+COURSE = "LABKIT_COURSE"
 PACKAGE = "labkit_lessons"
 NOT_FOR_LEARNERS = ("lesson", "exercises")  # how the names of such files begin
 JUDGE = "judge.pkl.gz"
@@ -45,7 +47,10 @@ _hidden = False
 
 
 class CourseError(ValueError):
-    """A lesson folder is not as it should be; the message names the file and, where there is one, the exercise."""
+    """A lesson folder is not as it should be.
+
+    The message names the file and, where there is one, the exercise.
+    """
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,9 @@ class Lesson:
             ) from error
 
     def register(self) -> None:
-        """Let the package of lessons find this one; in a new process it finds those that LABKIT_COURSE names by itself.
+        """Let the package of lessons find this one.
+
+        In a new process it finds those that LABKIT_COURSE names by itself.
 
         Raises:
             CourseError: there is no package of lessons, or it is not the one beside labkit.
@@ -111,14 +118,17 @@ class Lesson:
             ) from error
         if Path(package.__file__ or "").parent.resolve() != OWN.resolve():
             raise CourseError(
-                f"expected the package {PACKAGE} in {OWN}, got the one in {package.__file__}; {remedy}"
+                f"expected the package {PACKAGE} in {OWN}, got the one in {package.__file__}; "
+                f"{remedy}"
             )
         if str(self.folder.parent) not in package.__path__:
             package.__path__.append(str(self.folder.parent))
             importlib.invalidate_caches()
 
     def table(self, stem: str) -> dict[str, Any]:
-        """Return the content of a TOML file of the lesson, not to be changed; {} where the folder has no such file.
+        """Return the content of a TOML file of the lesson, not to be changed.
+
+        {} where the folder has no such file.
 
         Raises:
             CourseError: it is not valid TOML.
@@ -141,13 +151,14 @@ def lessons_folder() -> Path:
 
 
 def lessons() -> tuple[Lesson, ...]:
-    """Return all lessons in their order: the lab's own, and those in the folders that LABKIT_COURSE names.
+    """Return all lessons in order: the lab's own, and those in the folders of LABKIT_COURSE.
 
     >>> [lesson.name for lesson in lessons()][:2]
     ['00_start', '01_numbers']
 
     Raises:
-        CourseError: a folder holds no lesson, a lesson has no text, or two lessons have the same name.
+        CourseError: a folder holds no lesson, a lesson has no text, or two lessons have the same
+            name.
     """
     if _hidden:
         return ()
@@ -161,7 +172,8 @@ def lessons() -> tuple[Lesson, ...]:
         for lesson in own:
             if lesson.name in found:
                 raise CourseError(
-                    f"{lesson.folder} and {found[lesson.name].folder} have the same name; rename one"
+                    f"{lesson.folder} and {found[lesson.name].folder} have the same name; rename "
+                    "one"
                 )
             if not lesson.text.is_file() and not lesson.judge.is_file():
                 raise CourseError(
@@ -190,7 +202,9 @@ def add_folders(folders: Iterable[Path]) -> None:
 
 
 def lessons_named(names: Sequence[str]) -> list[Lesson]:
-    """Return the lessons that these names begin, in the order of the course; all, where no name is given.
+    """Return the lessons that these names begin, in the order of the course.
+
+    all, where no name is given.
 
     >>> [lesson.name for lesson in lessons_named(["01", "00_start"])]
     ['00_start', '01_numbers']
@@ -221,12 +235,15 @@ def moved_to_lessons(module: str) -> dict[str, str]:
 
 
 def hide() -> None:
-    """Make this process see no lesson from now on: the sandbox calls it before it runs code of learners.
+    """Hide all lessons from this process.
+
+    The sandbox calls this before it runs learners' code.
 
     What has been imported of lessons stays importable.
 
     Raises:
-        CourseError: a module that is not for learners has been imported, by a lesson's cases.py for instance.
+        CourseError: a module that is not for learners has been imported, by a lesson's cases.py for
+            instance.
     """
     global _hidden
     _hidden = True
@@ -235,8 +252,8 @@ def hide() -> None:
             continue
         if name.count(".") > 1 and name.split(".")[2].startswith(NOT_FOR_LEARNERS):
             raise CourseError(
-                f"expected no module with solutions or known mistakes, got {name}; import it neither in the lesson's "
-                "__init__.py nor in its cases.py"
+                f"expected no module with solutions or known mistakes, got {name}; import it "
+                "neither in the lesson's __init__.py nor in its cases.py"
             )
         if hasattr(module, "__path__"):
             module.__path__ = []
@@ -248,7 +265,7 @@ def lessons_hidden() -> bool:
 
 
 def added_parents() -> list[str]:
-    """Return the folders that hold the lessons which LABKIT_COURSE names: parts of the package's search path."""
+    """Return the folders that LABKIT_COURSE names, as parts of the package's search path."""
     found = (lesson.folder.parent for folder in _added() for lesson in lessons_in(folder))
     return list(dict.fromkeys(map(str, found)))
 
@@ -258,7 +275,10 @@ def _added() -> list[Path]:
 
 
 def lessons_in(folder: Path) -> list[Lesson]:
-    """Return the lessons in a folder, in their order; where the folder is a lesson itself, that one."""
+    """Return the lessons in a folder, in their order.
+
+    Where the folder is a lesson itself, that one.
+    """
     if _FOLDER.fullmatch(folder.name):
         return [Lesson(folder)] if folder.is_dir() else []
     return [

@@ -1,11 +1,11 @@
 """Conversion of lesson texts to notebooks.
 
-Idea: a text that answers a prediction becomes a closed `details` element, which every host of notebooks can open, by
-keyboard too. The prediction opens it once it has been answered. A text that says what to press may have another text
-in its metadata, `site`, for pages without a kernel.
+Idea: a text that answers a prediction becomes a closed `details` element, which every host of
+notebooks can open, by keyboard too. The prediction opens it once it has been answered. A text that
+says what to press may have another text in its metadata, `site`, for pages without a kernel.
 
-Invariant: the same text gives the same bytes. Cell ids are derived from their content, outputs are empty, and metadata
-is fixed.
+Invariant: the same text gives the same bytes. Cell ids are derived from their content, outputs are
+empty, and metadata is fixed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def notebook_of(
     Without `code`, it is the learner's: a starter stands where a solution was.
 
     Raises:
-        CourseError: a solution is opened and not closed, or the other way round, or two cells have the same id.
+        CourseError: a solution is opened and not closed, or the other way round, or two cells have
+            the same id.
     """
     cells = [
         cell for cell in cells_of(lesson.text.read_text(encoding="utf-8")) if cell.source.strip()
@@ -70,7 +71,7 @@ def notebook_of(
 
 
 def _metadata(cell: Cell) -> dict[str, object]:
-    """Return what a notebook keeps of a cell's head: its tags, and the text that a page of the site has instead."""
+    """Return a cell's metadata: its tags, and the text that a page of the site shows instead."""
     tags: dict[str, object] = {"tags": list(cell.tags)} if cell.tags else {}
     return tags | ({SITE: cell.metadata[SITE]} if SITE in cell.metadata else {})
 
@@ -103,7 +104,10 @@ def slug(prediction: str) -> str:
 
 
 def learners_notebook(lesson: Lesson) -> Notebook:
-    """Return a lesson's notebook for learners: the one beside the lab's own lessons, or one made from its text."""
+    """Return a lesson's notebook for learners.
+
+    It is the file beside the lab's own lessons, else made from the lesson's text.
+    """
     written = notebooks_folder() / f"{lesson.name}.ipynb"
     if lesson.folder.parent == lessons_folder() and written.is_file():
         notebook: Notebook = json.loads(written.read_text(encoding="utf-8"))
@@ -112,7 +116,7 @@ def learners_notebook(lesson: Lesson) -> Notebook:
 
 
 def text_of(notebook: Notebook) -> str:
-    """Return a notebook as the text of its file: sorted keys, one space of indentation, a newline at the end."""
+    """Return a notebook as file text: sorted keys, one space of indentation, a final newline."""
     return json.dumps(notebook, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
@@ -122,7 +126,10 @@ def lines(source: str) -> list[str]:
 
 
 def _ids(lesson: Lesson, cells: Sequence[Cell]) -> list[str]:
-    """Return the cells' ids: their own, or one made from their content, so that it moves with them."""
+    """Return the cells' ids.
+
+    A cell without an id gets one made from its content, so that the id moves with the cell.
+    """
     seen: Counter[str] = Counter()
     names: list[str] = []
     for cell in cells:

@@ -1,4 +1,4 @@
-"""The quiz of the course: questions that come before and after it, from the questions.toml of lessons."""
+"""Quiz of the course: questions before and after it, from the questions.toml of the lessons."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ UNKNOWN = "I do not know"
 class QuizQuestion:
     """A question of the quiz.
 
-    choices  in the order shown, without "I do not know", which is added
-    answer   the choice that is right
-    why      one or two sentences, shown after the second time
-    lesson   the notebook that teaches it
+    Attributes:
+        choices: in the order shown, without "I do not know", which is added.
+        answer: the choice that is right.
+        why: one or two sentences, shown after the second time.
+        lesson: the notebook that teaches it.
     """
 
     question: str

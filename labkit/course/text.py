@@ -1,9 +1,11 @@
 """The text of a lesson: cells in jupytext's py:percent form, and the exercises in them.
 
-An exercise has two cells. A text cell has the heading "### Exercise 3: clip at the right place  ●●○  12 min". The code
-cell below it has the tag exercise-scaling.clip, with the solution between two marks. Title, difficulty, minutes and
-solution are read from these cells only. A cell whose head has `starter="faulty"` begins, for a learner, with the body
-of the lesson's function `faulty`, to be repaired. A cell with the tag answer-scaling.order answers that prediction.
+An exercise has two cells. A text cell has the heading
+"### Exercise 3: clip at the right place  ●●○  12 min". The code cell below it has the tag
+exercise-scaling.clip, with the solution between two marks. Title, difficulty, minutes and solution
+are read from these cells only. A cell whose head has `starter="faulty"` begins, for a learner, with
+the body of the lesson's function `faulty`, to be repaired. A cell with the tag answer-scaling.order
+answers that prediction.
 
 Invariant: the cells are those that jupytext reads (tests/course).
 """
@@ -22,13 +24,17 @@ from labkit.course.lesson import CourseError
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 STARTER = 'raise NotImplementedError("your code goes here; then run this cell again")'
-REPAIR = 'raise NotImplementedError("repair the lines below; then delete this line, and run this cell again")'
+REPAIR = (
+    'raise NotImplementedError("repair the lines below; '
+    'then delete this line, and run this cell again")'
+)
 TAG = "exercise-"
 ANSWER = "answer-"
 _ASSIGNMENT = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\[[^\]]*\])')
 _MARK = re.compile(r"^# %%(?P<head>.*)$", re.MULTILINE)
 _HEADING = re.compile(
-    r"^### (?:\d+ · )?(?:Exercise|Project)[^:]*: (?P<title>.+?)\s+(?P<dots>[●○]{3})\s+(?P<minutes>\d+) min$",
+    r"^### (?:\d+ · )?(?:Exercise|Project)[^:]*: (?P<title>.+?)"
+    r"\s+(?P<dots>[●○]{3})\s+(?P<minutes>\d+) min$",
     re.MULTILINE,
 )
 
@@ -66,10 +72,11 @@ def answered(tags: Iterable[str]) -> tuple[str, ...]:
 class Question:
     """What the text says of an exercise.
 
-    id        "scaling.clip"
-    title     of its heading, with a capital letter
-    entry     name of the function that the learner writes: the last one that the cell defines
-    place     number of its cell among the cells of the lesson
+    Attributes:
+        id: "scaling.clip".
+        title: of its heading, with a capital letter.
+        entry: name of the function that the learner writes: the last one that the cell defines.
+        place: number of its cell among the cells of the lesson.
     """
 
     id: str
@@ -101,7 +108,9 @@ def questions(path: Path) -> dict[str, Question]:
     Raises:
         CourseError: an exercise has no heading above its cell, no function, or stands twice.
     """
-    cells, found, heading = cells_of(path.read_text(encoding="utf-8")), dict[str, Question](), None
+    cells = cells_of(path.read_text(encoding="utf-8"))
+    found = dict[str, Question]()
+    heading = None
     for place, cell in enumerate(cells):
         if cell.cell_type == "markdown":
             heading = next(reversed(list(_HEADING.finditer(cell.source))), heading)
@@ -110,7 +119,8 @@ def questions(path: Path) -> dict[str, Question]:
                 raise CourseError(f"{path}: two cells have the tag {TAG}{id}")
             if heading is None:
                 raise CourseError(
-                    f'{path}: exercise {id}: expected a heading such as "### Exercise 1: its title  ●●○  8 min" above'
+                    f'{path}: exercise {id}: expected a heading such as "### Exercise 1: its '
+                    'title  ●●○  8 min" above'
                 )
             require_marks(cell.source, f"{path}: exercise {id}")
             title, dots = heading["title"], heading["dots"]
@@ -127,9 +137,10 @@ def questions(path: Path) -> dict[str, Question]:
 
 
 def starter_of(source: str, to_repair: str = "") -> str:
-    r"""Return a cell's source with each solution replaced by a line that raises, and by the lines `to_repair`.
+    r"""Replace each solution in a cell's source by a line that raises and the lines `to_repair`.
 
-    >>> print(starter_of("def f(x):\n    ### BEGIN SOLUTION\n    return x\n    ### END SOLUTION\n\nf(1)"))
+    >>> cell = "def f(x):\n    ### BEGIN SOLUTION\n    return x\n    ### END SOLUTION\n\nf(1)"
+    >>> print(starter_of(cell))
     def f(x):
         raise NotImplementedError("your code goes here; then run this cell again")
     <BLANKLINE>
@@ -142,7 +153,7 @@ def starter_of(source: str, to_repair: str = "") -> str:
 
 
 def lines_to_repair(cell: Cell, cells: Sequence[Cell]) -> str:
-    """Return the body of the function that a cell's `starter` names, or "" for a cell that begins empty.
+    """Return the body of the function that a cell's `starter` names, or "" without a starter.
 
     Raises:
         CourseError: no cell of the lesson defines it.
