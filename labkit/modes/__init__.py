@@ -1,4 +1,4 @@
-"""Torch function modes of the lab, and the operations that Python functions of torch are composed of."""
+"""Torch function modes of the lab, and the operations inside torch's Python functions."""
 
 from labkit.modes.arguments import (
     are_plain,

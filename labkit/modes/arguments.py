@@ -1,6 +1,7 @@
 """Tensors in the arguments of a call: collecting them, and mapping a function over them.
 
-Invariant: values that are not tensors are returned unchanged; a container is returned as a new one of the same type.
+Invariant: values that are not tensors are returned unchanged; a container is returned as a new one
+of the same type.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ def tensors_in(values: Iterable[Any]) -> list[Tensor]:
 def are_plain(types: Iterable[type]) -> bool:
     """Return whether no class in `types` has a `__torch_function__` of its own.
 
-    torch passes Tensor itself in `types` for functions written in Python, but not for those written in C.
+    torch passes Tensor itself in `types` for functions written in Python, but not for those written
+    in C.
     """
     return not types or all(known in (Tensor, nn.Parameter) for known in types)
 
 
 def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    """Return arguments with `change` applied to every tensor, including those in lists, tuples and dicts.
+    """Apply `change` to every tensor in the arguments, including those in lists, tuples and dicts.
 
     >>> import torch
     >>> mapped(([torch.ones(2)], 3), lambda t: t.dtype)
@@ -57,7 +59,7 @@ def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
 
 
 def require_one_device(what: str, values: Iterable[Any], error: RuntimeError) -> None:
-    """Explain a device error of an operation or a model: name the devices of the tensors among its values.
+    """Explain a device error of an operation or a model by the devices of its tensors.
 
     Raises:
         RuntimeError: torch's `error` is about devices, and the tensors are on several.
@@ -70,10 +72,12 @@ def require_one_device(what: str, values: Iterable[Any], error: RuntimeError) ->
         f"expected all tensors on one device, got some on {first} and others on {', '.join(others)}"
     )
     numbers = (
-        " Tensors on meta have shapes but no data: call model.to_empty(device=...), then load a state dict."
+        " Tensors on meta have shapes but no data: call model.to_empty(device=...), then load a "
+        "state dict."
         if "meta" in devices
         else ""
     )
     raise RuntimeError(
-        f"{what}: {where}. Move the batch to where the weights are: batch.to(next(model.parameters()).device).{numbers}"
+        f"{what}: {where}. Move the batch to where the weights are: "
+        f"batch.to(next(model.parameters()).device).{numbers}"
     ) from error

@@ -1,11 +1,13 @@
-"""Composite functions: functions of torch written in Python, run so that a mode sees the operations inside.
+"""Composite functions: torch functions in Python, run so that a mode sees the operations inside.
 
-Idea: torch.nn.functional is partly Python. The first line of `F.multi_head_attention_forward` checks for a mode to
-handle the call. If the mode calls the function itself, torch disables the mode for the whole body, matrix products
-included. `body_of` returns the same function without that check, so a mode can stay active while the body runs. A
-backward pass is composite too: it may run hooks and custom Functions written in Python.
+Idea: torch.nn.functional is partly Python. The first line of `F.multi_head_attention_forward`
+checks for a mode to handle the call. If the mode calls the function itself, torch disables the mode
+for the whole body, matrix products included. `body_of` returns the same function without that
+check, so a mode can stay active while the body runs. A backward pass is composite too: it may run
+hooks and custom Functions written in Python.
 
-Invariant: body_of(f)(...) computes what f(...) computes; only the modes that see its operations differ.
+Invariant: body_of(f)(...) computes what f(...) computes; only the modes that see its operations
+differ.
 """
 
 from __future__ import annotations
@@ -42,8 +44,9 @@ def is_composite(func: Callable[..., Any]) -> bool:
     >>> is_composite(torch.nn.functional.multi_head_attention_forward), is_composite(torch.matmul)
     (True, False)
     """
-    # Look at the module of the code, not at __module__: max_pool2d is a dispatcher in torch._jit_internal.
-    # The function itself must check: meshgrid leaves that to a function it calls, which would recurse endlessly.
+    # Look at the module of the code, not at __module__: max_pool2d is a dispatcher in
+    # torch._jit_internal. The function itself must check: meshgrid leaves that to a function it
+    # calls, which would recurse endlessly.
     checks = isinstance(func, FunctionType) and func.__globals__.get("__name__") in MODULES
     return (
         checks and any(name in MODE_CHECKS for name in func.__code__.co_names)
@@ -55,7 +58,8 @@ def calls_any(func: Callable[..., Any], names: frozenset[str]) -> bool:
     """Return whether the code of a composite function may call a function with one of these names.
 
     >>> from torch.nn import functional as F
-    >>> calls_any(F.relu, frozenset(["linear"])), calls_any(F.multi_head_attention_forward, frozenset(["linear"]))
+    >>> linear = frozenset(["linear"])
+    >>> calls_any(F.relu, linear), calls_any(F.multi_head_attention_forward, linear)
     (False, True)
     """
     if (
@@ -63,7 +67,8 @@ def calls_any(func: Callable[..., Any], names: frozenset[str]) -> bool:
         or func.__globals__.get("__name__") not in FORWARD_MODULES
     ):
         return True  # a backward pass calls hooks, which may call anything
-    pending, visited = [func], set[FunctionType]()
+    pending = [func]
+    visited = set[FunctionType]()
     while pending:
         visited.add(func := pending.pop())
         mentioned = _names_in(func.__code__)
@@ -102,7 +107,10 @@ def body_of(func: FunctionType) -> FunctionType:
 
 
 class _Bodies:
-    """What torch.compile inlines in place of a function, as an attribute: it can guard on one, but not on a result."""
+    """Constant that torch.compile inlines in place of a function call.
+
+    It is an attribute, because the compiler can guard on an attribute but not on a result.
+    """
 
 
 _bodies = _Bodies()
@@ -130,8 +138,8 @@ def name_in_graphs(func: Callable[..., Any]) -> str:
 def call_in_graph(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call an operation while torch.compile traces, for the mode below or for the graph.
 
-    Methods of Tensor that are written in Python are called as methods, which the graph has whole: `unflatten` calls
-    super(), which torch.compile does not trace.
+    Methods of Tensor that are written in Python are called as methods, which the graph has whole:
+    `unflatten` calls super(), which torch.compile does not trace.
     """
     if _is_python_method(func):
         return getattr(args[0], name_in_graphs(func))(*args[1:], **kwargs)

@@ -26,7 +26,7 @@ Change = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Copied:
-    """A dataclass or namespace that was copied: the original, its copy, and what the copy held at first."""
+    """A copied dataclass or namespace: the original, its copy, and the copy's first content."""
 
     original: Any
     copy: Any
@@ -62,7 +62,10 @@ def mapped_anywhere(change: Change, values: Any, copies: list[Copied] | None = N
 
 
 def _mapped(change: Change, value: Any, copies: list[Copied], path: tuple[int, ...]) -> Any:
-    """Return a value with its tensors changed; `path`: the ids of the containers that it is inside of."""
+    """Return a value with its tensors changed.
+
+    `path`: the ids of the containers that it is inside of.
+    """
     if isinstance(value, Tensor):
         return change(value)
     inside = _inside(value)
@@ -97,7 +100,10 @@ def _inside(value: Any) -> dict[Any, Any] | None:
 
 
 def _copies_itself(value: Any) -> bool:
-    """Return whether a mapping knows how to copy itself; a plain copy of another shares its storage."""
+    """Return whether a mapping knows how to copy itself.
+
+    A plain copy of another shares its storage.
+    """
     return isinstance(value, MutableMapping) and hasattr(type(value), "__copy__")
 
 
@@ -111,7 +117,8 @@ def _with(value: Any, new: dict[Any, Any], changed: dict[Any, Any]) -> Any:
         return node.unflatten_fn(list(new.values()), context)
     copied = _copy(value)
     if isinstance(copied, MutableMapping | list):
-        if getattr(value, "__dict__", None) is value:  # a dict whose items are its attributes
+        # a dict whose items are its attributes
+        if getattr(value, "__dict__", None) is value:
             copied.__dict__ = copied  # type: ignore[assignment]
         for key, item in changed.items():
             _set_item(copied, key, item)
@@ -169,7 +176,7 @@ def _is_dataclass(value: Any) -> bool:
 
 
 def closed_values(values: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (place, value) of each value that `mapped_anywhere` leaves as it is though it may hold tensors.
+    """Yield (place, value) of each value that may hold tensors but that `mapped_anywhere` skips.
 
     These are generators and other iterators, and objects with a tensor among their attributes.
 

@@ -1,16 +1,18 @@
-"""Base class of the lab's torch function modes, which activation checkpointing restores when it recomputes a block.
+"""Base class of the lab's torch function modes, with support for activation checkpointing.
 
-Activation checkpointing drops a block's activations and calls the block again in backward, after the `with` statement
-of the first call has ended. torch restores only its own autocast. So checkpointing receives the block wrapped with the
-modes that were active around it.
+Activation checkpointing drops a block's activations and calls the block again in backward, after
+the `with` statement of the first call has ended. torch restores only its own autocast. So
+checkpointing receives the block wrapped with the modes that were active around it.
 
-Invariant: a block runs under the same modes both times, so a checkpointed step is bit-equal to a plain one. While none
-of the lab's modes is active, torch's checkpoint is unchanged. `nested_contexts` closes every mode it has opened, even
-if opening another one, the block or closing raises.
+Invariant: a block runs under the same modes both times, so a checkpointed step is bit-equal to a
+plain one. While none of the lab's modes is active, torch's checkpoint is unchanged.
+`nested_contexts` closes every mode it has opened, even if opening another one, the block or closing
+raises.
 
-Source: torch.utils.checkpoint (both variants), which has no hook for this: two of its functions are replaced while a
-mode is open in any thread. A region inside a compiled function is opened and closed by the compiled code, which calls
-nothing of ours then: from its compilation on they stay replaced.
+Source: torch.utils.checkpoint (both variants), which has no hook for this: two of its functions are
+replaced while a mode is open in any thread. A region inside a compiled function is opened and
+closed by the compiled code, which calls nothing of ours then: from its compilation on they stay
+replaced.
 """
 
 from __future__ import annotations
@@ -31,18 +33,21 @@ from labkit.modes.arguments import require_one_device
 from labkit.modes.composites import body_of, constant_in_graphs
 from labkit.modes.replacing import Replacement, Replacements
 
-ATTRIBUTE = MethodWrapperType  # the type of `func` when a mode handles x.shape: nothing to cast
-AOT_RUNTIME = "_aot_autograd"  # in the path of what runs the graphs of torch.compile's backends
+# the type of `func` when a mode handles x.shape: nothing to cast
+ATTRIBUTE = MethodWrapperType
+# in the path of what runs the graphs of torch.compile's backends
+AOT_RUNTIME = "_aot_autograd"
 MOST_FRAMES = 12  # between that and the graph's code
 _BETWEEN = (
     "__torch_function__",
     "__call__",
 )  # a graph's code and a mode: another mode, an OpOverload
 WHY_NO_GRAPH = (
-    "a mode of labkit (autocast, half_storage) runs this operation in Python: for an emulated format or accumulator, a "
-    "listener, a recurrent layer, a custom Function, a checkpoint, a mask that it reads, or an error. So the graph "
-    "breaks here, and fullgraph=True is not possible. Compile without it: the result is the same. To have whole "
-    "graphs, take a format that torch stores, or compile a converted model (labkit.amp.to_model_format)."
+    "a mode of labkit (autocast, half_storage) runs this operation in Python: for an emulated "
+    "format or accumulator, a listener, a recurrent layer, a custom Function, a checkpoint, a mask "
+    "that it reads, or an error. So the graph breaks here, and fullgraph=True is not possible. "
+    "Compile without it: the result is the same. To have whole graphs, take a format that torch "
+    "stores, or compile a converted model (labkit.amp.to_model_format)."
 )
 
 
@@ -72,7 +77,8 @@ class LabMode(TorchFunctionMode):
     ) -> Any:
         """Pass an operation that this mode has handled to the mode below.
 
-        If the next mode is the lab's, it is called directly, in a third of the time that torch's dispatch takes.
+        If the next mode is the lab's, it is called directly, in a third of the time that torch's
+        dispatch takes.
         """
         depth = torch._C._len_torch_function_stack()
         try:
@@ -92,7 +98,7 @@ class LabMode(TorchFunctionMode):
     def inside(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Call a composite function (`is_composite`) with this mode active for the operations inside."""
+        """Call a composite function (`is_composite`) with this mode active for its operations."""
         return self.call_inside(body_of(func), args, kwargs)
 
     def call_inside(
@@ -113,9 +119,10 @@ def break_graph() -> None:
 
 
 def runs_graph() -> bool:
-    """Return whether the mode's caller is what a compiler generated from a graph, which has its casts already.
+    """Return whether the caller is code that a compiler generated from a graph, casts included.
 
-    torch suspends its own autocast while such code runs, but no mode. A graph that no compiler took is not meant.
+    torch suspends its own autocast while such code runs, but no mode. A graph that no compiler took
+    is not meant.
     """
     frame = sys._getframe(1).f_back
     while frame is not None and frame.f_code.co_name in _BETWEEN:
@@ -145,10 +152,10 @@ def call_unseen(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 
 
 def require_traceable(func: Callable[..., Any]) -> None:
-    """Break the graph where torch.compile traces without the modes that are active when torch runs the same.
+    """Break the graph if torch.compile traces without the modes that will be active at run time.
 
-    That is in a custom Function, whose backward pass has the modes of its forward pass, and in an operation that takes
-    functions, such as a checkpoint, which a mode sees as one.
+    That is in a custom Function, whose backward pass has the modes of its forward pass, and in an
+    operation that takes functions, such as a checkpoint, which a mode sees as one.
     """
     if _traces_without_modes(func):
         break_graph()
@@ -166,7 +173,10 @@ def _traces_without_modes(func: Callable[..., Any]) -> bool:
 
 @cache
 def _replace_for_compiled_code() -> None:
-    """Replace torch's functions for good: torch.compile opens the regions that it traces by itself."""
+    """Replace torch's functions permanently.
+
+    torch.compile opens the regions that it traces by itself.
+    """
     LabMode.replaced_while_open.open()
 
 
@@ -244,8 +254,8 @@ LabMode.replaced_while_open.add(
 class nested_contexts:
     """Enter the context managers that a function yields, outermost first, for a `with` block.
 
-    Equivalent to an ExitStack in a generator, in a third of the time, which is measurable in a small network's step.
-    None of the managers may suppress an exception.
+    Equivalent to an ExitStack in a generator, in a third of the time, which is measurable in a
+    small network's step. None of the managers may suppress an exception.
 
     >>> from labkit.modes import LabMode, open_modes
     >>> with nested_contexts(lambda: [LabMode(), LabMode()]):
@@ -254,7 +264,8 @@ class nested_contexts:
     """
 
     def __init__(self, modes: Callable[[], Iterable[AbstractContextManager[Any]]]) -> None:
-        self._modes, self._open = modes, list[AbstractContextManager[Any]]()
+        self._modes = modes
+        self._open = list[AbstractContextManager[Any]]()
 
     def __enter__(self) -> None:
         try:

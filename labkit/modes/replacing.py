@@ -1,11 +1,13 @@
-"""Functions of other libraries that are replaced while the lab needs them, and are put back afterwards.
+"""Temporary replacement of functions of other libraries.
 
-Some libraries have no hook where the lab needs one: torch's activation checkpointing does not restore a mode, and
-torch's `Function.apply` does not know our regions. There a function is replaced, but only while a region is open.
+Some libraries have no hook where the lab needs one: torch's activation checkpointing does not
+restore a mode, and torch's `Function.apply` does not know our regions. There a function is
+replaced, but only while a region is open.
 
-Invariant: importing replaces nothing. The first region of any thread puts a replacement in place, and the last one
-takes it back. Then the owner holds the same object as before, or none where it had none of its own. A replacement that
-another library has replaced meanwhile stays, since theirs may call ours, which then only passes the call on.
+Invariant: importing replaces nothing. The first region of any thread puts a replacement in place,
+and the last one takes it back. Then the owner holds the same object as before, or none where it had
+none of its own. A replacement that another library has replaced meanwhile stays, since theirs may
+call ours, which then only passes the call on.
 """
 
 from __future__ import annotations
@@ -20,12 +22,13 @@ _MISSING = object()
 
 
 class Replacement:
-    """An attribute of a class or a module that is replaced from the first `open` to the last `close`.
+    """Replacement of an attribute of a class or module, from the first `open` to the last `close`.
 
     Args:
         owner: the class or module.
         name: its attribute.
-        make: the attribute's value as a caller sees it -> the replacement. Called at the first `open`.
+        make: the attribute's value as a caller sees it -> the replacement. Called at the first
+            `open`.
 
     >>> import math
     >>> shifted = Replacement(math, "floor", lambda floor: lambda x: floor(x) + 100)
@@ -38,7 +41,9 @@ class Replacement:
     """
 
     def __init__(self, owner: type | ModuleType, name: str, make: Callable[[Any], Any]) -> None:
-        self.owner, self.name, self.make = owner, name, make
+        self.owner = owner
+        self.name = name
+        self.make = make
         self._open_regions = 0
         self._found: Any = _MISSING
         self._put: Any = None
@@ -56,7 +61,7 @@ class Replacement:
             self._open_regions += 1
 
     def close(self) -> None:
-        """Put back what was found, if no other region is open and no other library has replaced it."""
+        """Restore the original if no other region is open and no other library has replaced it."""
         with _lock:
             if not self._open_regions:
                 return
@@ -81,7 +86,10 @@ class Replacement:
 
 
 class Replacements:
-    """Several replacements that are opened and closed together; only the first user and the last one touch them."""
+    """Several replacements that are opened and closed together.
+
+    Only the first user and the last one touch them.
+    """
 
     def __init__(self, *replacements: Replacement) -> None:
         self.all = replacements
