@@ -1,4 +1,4 @@
-"""This machine: `check_machine` reports whether it is ready for the lab, and what to do where it is not.
+"""This machine: `check_machine` reports whether it is ready for the lab, and what to repair.
 
 Invariant: the package is imported without torch, so that it can say that torch is missing.
 """

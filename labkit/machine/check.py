@@ -1,9 +1,10 @@
 """Check of the machine: Python, packages, device, memory, widgets, data and disk.
 
-Idea: a check is a function from measurements to a Finding, so that a test can reach every answer, the rare ones too;
-`check_machine` measures, and lists the findings.
+Idea: a check is a function from measurements to a Finding, so that a test can reach every answer,
+the rare ones too; `check_machine` measures, and lists the findings.
 
-Invariant: `check_machine` always returns a report. A check that fails is a finding, never a traceback.
+Invariant: `check_machine` always returns a report. A check that fails is a finding, never a
+traceback.
 """
 
 from __future__ import annotations
@@ -33,13 +34,17 @@ if TYPE_CHECKING:
 GIB = 2**30
 MEMORY_NEEDED = 1 * GIB  # JupyterLab and one kernel with torch hold about 0.7 GiB
 MEMORY_COMFORT = 2 * GIB  # and a second kernel, or a browser on the same machine
-DISTRIBUTION = "fp16-lab"  # what pip installs; `labkit` on the package index is another project
-DISK_COMFORT = GIB // 4  # notebooks, records and figures of the whole course are some tens of MiB
+# what pip installs; `labkit` on the package index is another project
+DISTRIBUTION = "fp16-lab"
+# notebooks, records and figures of the whole course are some tens of MiB
+DISK_COMFORT = GIB // 4
 MOST_PASSES = 1000  # of a tiny training step
 
 
 def check_machine(folder: Path | str = ".") -> CheckReport:
-    """Look at this Python, its packages, each of which is imported, and this machine; takes a few seconds.
+    """Look at this Python, its packages, each of which is imported, and this machine.
+
+    Takes a few seconds.
 
     folder: where notebooks will be saved.
 
@@ -111,15 +116,20 @@ def packages(
 ) -> Iterable[Finding]:
     """Judge labkit and each package it needs.
 
-    needed     package -> lowest version that would do; None where labkit itself is not installed
-    installed  tells a package's version, or None where it is not there
-    problems   tells what stopped the import of which packages
+    Args:
+        needed: package -> lowest version that would do; None where labkit itself is not installed.
+        installed: tells a package's version, or None where it is not there.
+        problems: tells what stopped the import of which packages.
 
-    >>> [str(f.status) for f in packages({"numpy": "2"}, {"fp16-lab": "0.1", "numpy": "1.26.4"}.get)]
+    >>> installed = {"fp16-lab": "0.1", "numpy": "1.26.4"}
+    >>> [str(f.status) for f in packages({"numpy": "2"}, installed.get)]
     ['ok', 'bad']
     """
     if needed is None:
-        remedy = "in the checkout: `make setup`, or `pip install -e .` in an environment that has torch already"
+        remedy = (
+            "in the checkout: `make setup`, or `pip install -e .` in an environment that has torch "
+            "already"
+        )
         yield Finding("labkit", Status.BAD, "is not installed in this Python", remedy)
         return
     yield Finding("labkit", Status.OK, installed(DISTRIBUTION) or "")
@@ -138,10 +148,8 @@ def packages(
                 name, Status.BAD, f"{version} is too old", f"`pip install -U '{name}>={lowest}'`"
             )
         elif broken.get(name):
-            what, remedy = (
-                f"{version} cannot be imported: {broken[name]}",
-                f"`pip install --force-reinstall {name}`",
-            )
+            what = f"{version} cannot be imported: {broken[name]}"
+            remedy = f"`pip install --force-reinstall {name}`"
             yield Finding(name, Status.BAD, what, remedy)
         else:
             yield Finding(name, Status.OK, version)
@@ -150,13 +158,17 @@ def packages(
 def other_labkit(owners: Iterable[str]) -> Iterable[Finding]:
     """Warn of every distribution but this lab's own that brings a package `labkit` along.
 
-    owners  the distributions that hold a package of this name
+    Args:
+        owners: the distributions that hold a package of this name.
 
     >>> [finding.what for finding in other_labkit(["fp16-lab", "labkit"])]
     ['the distribution labkit brings another package of this name, and Python may import either']
     """
     for owner in sorted(set(owners) - {DISTRIBUTION}):
-        what = f"the distribution {owner} brings another package of this name, and Python may import either"
+        what = (
+            f"the distribution {owner} brings another package of this name, and Python may import "
+            "either"
+        )
         remedy = (
             f"`pip uninstall {owner}`, then install the lab again, with --force-reinstall --no-deps"
         )
@@ -164,7 +176,9 @@ def other_labkit(owners: Iterable[str]) -> Iterable[Finding]:
 
 
 def import_problems(names: Sequence[str]) -> dict[str, str]:
-    """Import each package that is not imported yet, in a process of its own; return what stopped which.
+    """Import each package that is not imported yet, in a process of its own.
+
+    Return what stopped which.
 
     >>> import_problems(["numpy", "no-such-package"])
     {'no-such-package': "ModuleNotFoundError: No module named 'no_such_package'"}
@@ -218,14 +232,17 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def device() -> Finding:
-    """Say what training runs on, what that means, and whether a GPU is there that torch cannot use."""
+    """Report the device that training uses, and any GPU that torch cannot use."""
     import torch
 
     from labkit.machine.device import device_report, usable_gpus
 
     report = device_report()
     if report.kind == "cuda" and not usable_gpus():
-        what = f"{report.name} is here, but torch {torch.__version__} has no programs for it; the lab trains on the CPU"
+        what = (
+            f"{report.name} is here, but torch {torch.__version__} has no programs for it; the lab "
+            "trains on the CPU"
+        )
         return Finding(
             "device",
             Status.WARN,
@@ -238,7 +255,10 @@ def device() -> Finding:
             if torch.version.cuda is None
             else "torch cannot reach the driver"
         )
-        remedy = "to use the GPU, repair its driver or install a CUDA build of torch into this environment"
+        remedy = (
+            "to use the GPU, repair its driver or install a CUDA build of torch into this "
+            "environment"
+        )
         return Finding("device", Status.WARN, f"CPU; an NVIDIA driver is here, but {why}", remedy)
     return Finding("device", Status.OK, f"{report.facts}. {report.meaning}")
 
@@ -253,9 +273,12 @@ def device_facts() -> tuple[DeviceReport, bool]:
 
 
 def good_for(report: DeviceReport, mps: bool = False) -> Finding:
-    """Return what the lessons can show on this machine, from its hardware for 16-bit products; nothing is timed.
+    """Return what the lessons can show on this machine, from its hardware for 16-bit products.
 
-    Source: torch.cuda.is_bf16_supported(including_emulation=False), which asks for compute capability 8.0.
+    Nothing is timed.
+
+    Source: torch.cuda.is_bf16_supported(including_emulation=False), which asks for compute
+        capability 8.0.
 
     >>> from labkit.machine.device import DeviceReport
     >>> good_for(DeviceReport("cpu", "Some CPU", 0, 2)).what
@@ -264,8 +287,9 @@ def good_for(report: DeviceReport, mps: bool = False) -> Finding:
     what = "every lesson; FP16 saves memory here, and gains little speed"
     if report.kind == "cpu" and mps:
         what = (
-            "every lesson, on the CPU. On the Apple GPU beside it torch has autocast and a GradScaler, but no FP64, "
-            "and its fused optimizers ignored found_inf until mid-2026: the lab does not train there"
+            "every lesson, on the CPU. On the Apple GPU beside it torch has autocast and a "
+            "GradScaler, but no FP64, and its fused optimizers ignored found_inf until mid-2026: "
+            "the lab does not train there"
         )
     elif report.kind == "cpu":
         what = (
@@ -273,8 +297,9 @@ def good_for(report: DeviceReport, mps: bool = False) -> Finding:
         )
     elif report.tensor_cores and "BF16" not in report.tensor_cores:
         what = (
-            "every lesson, live; FP16 is this card's only fast 16-bit format, which makes loss scaling a must. It "
-            "emulates BF16: is_bf16_supported() says True, is_bf16_supported(including_emulation=False) says False"
+            "every lesson, live; FP16 is this card's only fast 16-bit format, which makes loss "
+            "scaling a must. It emulates BF16: is_bf16_supported() says True, "
+            "is_bf16_supported(including_emulation=False) says False"
         )
     elif report.tensor_cores:
         what = f"every lesson, live, with {', '.join(report.tensor_cores)} on Tensor Cores"
@@ -282,7 +307,7 @@ def good_for(report: DeviceReport, mps: bool = False) -> Finding:
 
 
 def published_speeds(report: DeviceReport) -> list[Finding]:
-    """Say which 16-bit formats others measured to be fast, no faster, or slower than FP32 on this very card.
+    """Report how published measurements rank the 16-bit formats against FP32 on this card.
 
     Returns:
         One finding, or [] for a card of which no product was published.
@@ -310,7 +335,10 @@ def published_speeds(report: DeviceReport) -> list[Finding]:
 
 
 def _speed(format: str, ratio: float, report: DeviceReport) -> str:
-    """Return a published ratio in words; BF16 is emulated on NVIDIA's cards before compute capability 8.0."""
+    """Return a published ratio in words.
+
+    BF16 is emulated on NVIDIA's cards before compute capability 8.0.
+    """
     if ratio >= 1.2:
         return f"{format} {ratio:.2g} times as fast as FP32"
     if ratio > 0.9:
@@ -331,10 +359,12 @@ def threads() -> Finding:
 
 
 def seconds_per_tiny_step(threads: int, budget: float = 0.15) -> float:
-    """Time one forward and backward pass of a two-layer convolution on 8 images of 48 x 48, in seconds.
+    """Time one forward and backward pass of a two-layer convolution, in seconds.
 
-    Runs for about `budget` seconds, and at least once. Returns the fastest pass: what else the machine does only adds.
-    torch's thread count is put back.
+    The input is 8 images of 48 x 48.
+
+    Runs for about `budget` seconds, and at least once. Returns the fastest pass: what else the
+    machine does only adds. torch's thread count is put back.
     """
     import torch
 
@@ -360,13 +390,16 @@ def judge_threads(cores: int, seconds: dict[int, float]) -> Finding:
     """Judge torch's thread count from the seconds one tiny step took on 1 and on that many threads.
 
     >>> judge_threads(2, {1: 0.010, 2: 0.180}).what
-    '2 cores; a tiny step takes 10.0 ms on 1 thread, 180.0 ms on 2 (18 times as long). Tiny training runs on one thread'
+    '2 cores; a tiny step takes 10.0 ms on 1 thread, 180.0 ms on 2 (18 times as long)...'
     """
     several = max(seconds)
     what = f"{cores} cores; " if cores > 1 else "1 core; "
     what += f"a tiny step takes {seconds[1] * 1e3:.1f} ms on 1 thread"
     if several > 1:
-        what += f", {seconds[several] * 1e3:.1f} ms on {several} ({seconds[several] / seconds[1]:.2g} times as long)"
+        what += (
+            f", {seconds[several] * 1e3:.1f} ms on {several} ({seconds[several] / seconds[1]:.2g} "
+            "times as long)"
+        )
     what += ". Tiny training runs on one thread"
     if several > cores:
         remedy = (
@@ -384,7 +417,9 @@ def judge_threads(cores: int, seconds: dict[int, float]) -> Finding:
 
 
 def memory(available: int | None, container: int | None = None) -> Finding:
-    """Judge the bytes of memory that a new program could have; `container` is its container's limit, if any.
+    """Judge the bytes of memory that a new program could have.
+
+    `container` is its container's limit, if any.
 
     >>> memory(3 * 2**30).what
     '3.0 GiB available'
@@ -397,7 +432,10 @@ def memory(available: int | None, container: int | None = None) -> Finding:
     if container is not None:
         what += f", in a container that may use {container / GIB:.1f} GiB"
         if container < MEMORY_COMFORT:
-            remedy = "give the container 2 GiB or more (docker run --memory 4g, or the hub's memory limit)"
+            remedy = (
+                "give the container 2 GiB or more (docker run --memory 4g, or the hub's memory "
+                "limit)"
+            )
             return Finding(
                 "memory", Status.WARN if available >= MEMORY_NEEDED else Status.BAD, what, remedy
             )

@@ -1,12 +1,12 @@
 """Facts of a device for low precision, and what they mean for the lab.
 
-Idea: a GPU says its compute capability, and a table says which operands the Tensor Cores of that generation take. A CPU
-says its instruction sets. From these facts follow two sentences.
+Idea: a GPU says its compute capability, and a table says which operands the Tensor Cores of that
+generation take. A CPU says its instruction sets. From these facts follow two sentences.
 
 Invariant: a report contains only what the machine reports of itself; nothing is timed or guessed.
 
-Source: CUDA C++ Programming Guide, "Compute Capabilities" (Tensor Core data types of each); Intel SDM, CPUID leaf 7;
-Arm ARM, HWCAP_ASIMDHP and HWCAP2_BF16.
+Source: CUDA C++ Programming Guide, "Compute Capabilities" (Tensor Core data types of each); Intel
+SDM, CPUID leaf 7; Arm ARM, HWCAP_ASIMDHP and HWCAP2_BF16.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CPU_INSTRUCTIONS = {  # what a flag of `cpuinfo`, or a word of torch, stands for
 
 @dataclass(frozen=True)
 class Generation:
-    """A generation of Tensor Cores: capabilities of its GPUs, operands it takes, the row of SPECS that models it."""
+    """A generation of Tensor Cores: its GPUs, its operands, and the row of SPECS that models it."""
 
     name: str
     capabilities: tuple[tuple[int, int], ...]
@@ -62,14 +62,15 @@ WITHOUT_CORES = re.compile(r"GTX 16|\bMX[45]50\b|\bT(400|500|550|600|1000|1200|2
 class DeviceReport:
     """What a device has.
 
-    kind          "cuda" or "cpu"
-    name          as the maker calls it
-    memory        bytes on a GPU, 0 on a CPU (whose memory is not a matter of speed)
-    cores         a CPU's cores that this process may use, a GPU's multiprocessors
-    capability    compute capability of a GPU, None elsewhere
-    generation    of its Tensor Cores, None where there are none, or none that the table knows
-    instructions  of a CPU for low precision; empty on a GPU
-    driver        of the GPU; None elsewhere, or if the driver does not report it
+    Attributes:
+        kind: "cuda" or "cpu".
+        name: as the maker calls it.
+        memory: bytes on a GPU, 0 on a CPU (whose memory is not a matter of speed).
+        cores: a CPU's cores that this process may use, a GPU's multiprocessors.
+        capability: compute capability of a GPU, None elsewhere.
+        generation: of its Tensor Cores, None where there are none, or none that the table knows.
+        instructions: of a CPU for low precision; empty on a GPU.
+        driver: of the GPU; None elsewhere, or if the driver does not report it.
 
     >>> print(DeviceReport("cpu", "Some CPU", 0, 2, instructions=("AVX512-BF16",)).facts)
     Some CPU: 2 cores, no GPU that torch can use; for low precision it has AVX512-BF16
@@ -120,18 +121,18 @@ class DeviceReport:
         """The second sentence: the consequences for the lab."""
         if self.tensor_cores:
             return (
-                "Every timing of the lab can be measured here, and `make gpu` records them all; training in FP16 can "
-                "be faster than in FP32, in layers that are large enough"
+                "Every timing of the lab can be measured here, and `make gpu` records them all; "
+                "training in FP16 can be faster than in FP32, in layers that are large enough"
             )
         if self._unknown:
             return (
-                "Every timing of the lab can be measured here, but what its matrix units do to the last bit is not "
-                "among what the lab emulates"
+                "Every timing of the lab can be measured here, but what its matrix units do to the "
+                "last bit is not among what the lab emulates"
             )
         if self.kind == "cuda":
             return (
-                "Every lesson works, and FP16 halves the bytes here, but a matrix product gains little or nothing from "
-                "it: what Tensor Cores do is shown from records"
+                "Every lesson works, and FP16 halves the bytes here, but a matrix product gains "
+                "little or nothing from it: what Tensor Cores do is shown from records"
             )
         bf16 = any("BF16" in name for name in self.instructions)
         fp16 = any("FP16" in name for name in self.instructions)
@@ -139,7 +140,10 @@ class DeviceReport:
         if not faster:
             gain = "but no format is faster than FP32: speed is shown from records"
         else:
-            gain = f"and {faster} can multiply large matrices faster than FP32, which can be measured here"
+            gain = (
+                f"and {faster} can multiply large matrices faster than FP32, which can be measured "
+                "here"
+            )
         gain += "" if fp16 or not faster else "; for FP16's own speed there are records"
         return f"Every lesson works, with FP16 rounded exactly as a GPU rounds, {gain}"
 
@@ -195,7 +199,8 @@ def device_report(device: torch.device | str | None = None) -> DeviceReport:
         )
     if wanted.type != "cuda":
         raise ValueError(
-            f'device_report: expected "cpu" or "cuda", got {str(wanted)!r}; leave it out for the default.'
+            f'device_report: expected "cpu" or "cuda", got {str(wanted)!r}; leave it out for the '
+            "default."
         )
     if not torch.cuda.is_available():
         raise ValueError('device_report: got "cuda", but torch reaches no GPU; use "cpu".')
@@ -213,7 +218,9 @@ def device_report(device: torch.device | str | None = None) -> DeviceReport:
 
 
 def generation_of(name: str, capability: tuple[int, int] | None) -> Generation | None:
-    """Return the generation of a GPU's Tensor Cores; None where it has none, or where the table does not know it.
+    """Return the generation of a GPU's Tensor Cores.
+
+    None where it has none, or where the table does not know it.
 
     >>> generation_of("Tesla T4", (7, 5)).name, generation_of("NVIDIA GeForce GTX 1660", (7, 5))
     ('Turing', None)
@@ -235,10 +242,12 @@ def usable_gpus() -> list[tuple[int, str]]:
 
 
 def has_programs(capability: tuple[int, int], built: Sequence[str]) -> bool:
-    """Say whether a torch that was built for `built` ("sm_75", "compute_90") runs on a GPU of this compute capability.
+    """Return whether a torch built for `built` runs on a GPU of this compute capability.
 
-    A program "sm_XY" runs on every GPU of generation X that is not older; "compute_XY" is translated for all that come
-    later. An empty list says nothing, and nothing is held against it.
+    `built` is a target such as "sm_75" or "compute_90".
+
+    A program "sm_XY" runs on every GPU of generation X that is not older; "compute_XY" is
+    translated for all that come later. An empty list says nothing, and nothing is held against it.
 
     Source: CUDA C++ Programming Guide, "Binary Compatibility" and "PTX Compatibility".
 
@@ -260,7 +269,8 @@ def _cpu_instructions() -> tuple[str, ...]:
     """Return which of CPU_INSTRUCTIONS there are, by `cpuinfo` (Linux) and by torch."""
     entries = resources.cpuinfo()
     flags = set(f"{entries.get('flags', '')} {entries.get('Features', '')}".split())
-    ask_torch = getattr(torch.cpu, "get_capabilities", None)  # newer than the oldest torch we take
+    # newer than the oldest torch we take
+    ask_torch = getattr(torch.cpu, "get_capabilities", None)
     if ask_torch is not None:
         flags |= {name for name, there in ask_torch().items() if there is True}
     return tuple(dict.fromkeys(says for flag, says in CPU_INSTRUCTIONS.items() if flag in flags))

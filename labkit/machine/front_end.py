@@ -1,9 +1,11 @@
 """Check of the widgets' front ends: whether the page's server finds what runs in the browser.
 
-Idea: the kernel and the server that shows the page may be two environments. The kernel's extensions are found by
-Jupyter's own paths, the server's by the command that started it; some hosts bring a widget manager of their own.
+Idea: the kernel and the server that shows the page may be two environments. The kernel's extensions
+are found by Jupyter's own paths, the server's by the command that started it; some hosts bring a
+widget manager of their own.
 
-Invariant: what is missing is named with the command that brings it, into the environment that lacks it.
+Invariant: what is missing is named with the command that brings it, into the environment that lacks
+it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from labkit.findings import Finding, Status
 # folder of the extension -> the package that brings it
 EXTENSIONS = {"@jupyter-widgets/jupyterlab-manager": "jupyterlab_widgets", "anywidget": "anywidget"}
 PLACE = Path("share", "jupyter", "labextensions")
-# A variable that a host sets -> its name; these show widgets by a manager of their own, loaded from the network.
+# A variable that a host sets -> its name; these show widgets by a manager of their own, loaded from
+# the network.
 HOSTS = {"COLAB_RELEASE_TAG": "Colab", "KAGGLE_KERNEL_RUN_TYPE": "Kaggle", "VSCODE_PID": "VS Code"}
 
 
@@ -47,21 +50,26 @@ def front_end(
 ) -> Finding:
     """Judge whether the parts of the widgets that run in the browser are installed.
 
-    folders  where this environment's JupyterLab looks
-    server   the environment of the server that shows the page, where it is known
-    hosted   the host whose own manager shows widgets
-
     Does not say whether they answer: the pulse cell of lesson 00 does.
+
+    Args:
+        folders: where this environment's JupyterLab looks.
+        server: the environment of the server that shows the page, where it is known.
+        hosted: the host whose own manager shows widgets.
     """
     if hosted is not None:
         return Finding("widgets", Status.OK, f"{hosted} shows widgets by a manager of its own")
-    prefix, places = Path(sys.prefix), list(folders)
+    prefix = Path(sys.prefix)
+    places = list(folders)
     if server is not None and _differ(server, prefix):
         # the user's and the system's: shared
         own = [folder for folder in folders if not folder.is_relative_to(prefix)]
         prefix, places = server, [server / PLACE, *own]
     if off := switched_off(prefix):
-        what = f"the front end of {' and '.join(off)} is switched off in the server that shows this page"
+        what = (
+            f"the front end of {' and '.join(off)} is switched off in the server that shows this "
+            "page"
+        )
         remedy = f"`jupyter labextension enable {' '.join(off)}`, then restart JupyterLab"
         return Finding("widgets", Status.BAD, what, remedy)
     versions, missing = [], []
@@ -100,9 +108,14 @@ def silent(seconds: float, hosted: str | None = None) -> Finding:
     again = "reload the page and run this cell again"
     remedy = {
         None: f"{again}; if it stays silent, stop JupyterLab and start it with `labkit lab`",
-        "VS Code": "trust this notebook, and set jupyter.widgetScriptSources to jsdelivr.com and unpkg.com",
+        "VS Code": (
+            "trust this notebook, and set jupyter.widgetScriptSources to jsdelivr.com and unpkg.com"
+        ),
     }.get(hosted, f"{again}; {hosted} loads what draws widgets from the network")
-    what = f"the page has not answered for {seconds:g} s: nothing draws widgets there, or no message gets through"
+    what = (
+        f"the page has not answered for {seconds:g} s: nothing draws widgets there, or no message "
+        "gets through"
+    )
     return Finding(
         "widgets", Status.BAD, what, f"{remedy}. Until then the lessons show still pictures"
     )
@@ -130,9 +143,10 @@ def switched_off(prefix: Path) -> list[str]:
 
 
 def server_prefix(proc: Path = Path("/proc")) -> Path | None:
-    """Return the environment prefix of the Jupyter server that started this kernel; None where unknown.
+    """Return the environment prefix of the Jupyter server that started this kernel.
 
-    JPY_PARENT_PID is the server's process id, and its command line begins with its Python.
+    None where unknown. JPY_PARENT_PID is the server's process id, and its command line begins with
+    its Python.
     """
     try:
         words = (proc / os.environ["JPY_PARENT_PID"] / "cmdline").read_bytes().split(b"\0")
@@ -143,9 +157,10 @@ def server_prefix(proc: Path = Path("/proc")) -> Path | None:
 
 
 def why_not_shown() -> Finding | None:
-    """Return why the page in front of this kernel cannot show widgets; None if it can, or if it is unknown.
+    """Return why the page in front of this kernel cannot show widgets.
 
-    It is known only if a Jupyter server started this kernel; the check reads a few files.
+    None if it can, or if it is unknown. It is known only if a Jupyter server started this kernel;
+    the check reads a few files.
     """
     server = server_prefix()
     if server is None:

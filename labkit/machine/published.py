@@ -1,10 +1,11 @@
 """Published measurements of GPUs: the rows of data/published.csv, with source and date.
 
-Idea: a third kind of evidence, beside measurements on this machine and the lab's records. A row names the card, the
-workload, the format and its reference, and the source.
+Idea: a third kind of evidence, beside measurements on this machine and the lab's records. A row
+names the card, the workload, the format and its reference, and the source.
 
-Invariant: a published number never enters a record, and is drawn with its own mark. A ratio above 1 means that the
-narrower format is better, in any unit; for memory it is narrow / wide, so that less is better.
+Invariant: a published number never enters a record, and is drawn with its own mark. A ratio above 1
+means that the narrower format is better, in any unit; for memory it is narrow / wide, so that less
+is better.
 
 Source: the column `source` of each row; data/README.md explains their selection.
 """
@@ -21,7 +22,8 @@ from typing import Any
 from labkit.records import data_folder
 
 KINDS = ("data sheet", "product", "alignment", "training", "inference", "memory")
-# Bytes of an element, with its share of a block's scale: one byte for 32 elements in MXFP8, for 16 in NVFP4.
+# Bytes of an element, with its share of a block's scale: one byte for 32 elements in MXFP8, for 16
+# in NVFP4.
 BYTES = {
     "FP64": 8.0,
     "FP32": 4.0,
@@ -40,13 +42,15 @@ VARIANTS = {"ti", "super", "laptop", "mobile", "max", "d", "ada"}
 class Published:
     """One published number.
 
-    kind       one of KINDS
-    card       short name of the GPU, as in `cards()`; `gpu` is the variant in the source
-    format     format of the number; "memory" for a data sheet's bandwidth
-    reference  base of the ratio: a format, "FP32 or TF32" where the source is ambiguous, "not aligned", or "data sheet"
-    m, n, k    sides of the product; 0 where unknown
-    value      in `unit`
-    ratio      factor relative to the reference; None without a reference
+    Attributes:
+        kind: one of KINDS.
+        card: short name of the GPU, as in `cards()`; `gpu` is the variant in the source.
+        format: format of the number; "memory" for a data sheet's bandwidth.
+        reference: base of the ratio: a format, "FP32 or TF32" where the source is ambiguous, "not
+            aligned", or "data sheet".
+        m, n, k: sides of the product; 0 where unknown.
+        value: in `unit`.
+        ratio: factor relative to the reference; None without a reference.
     """
 
     kind: str
@@ -75,7 +79,8 @@ class Published:
     def intensity(self) -> float:
         """FLOP of the product for each byte, with each matrix read or written once.
 
-        A product of 8- or 4-bit operands is written in 16 bits; the scales of their blocks count as bytes.
+        A product of 8- or 4-bit operands is written in 16 bits; the scales of their blocks count as
+        bytes.
         """
         operand = BYTES.get(self.format, 4.0)
         result = max(operand, 2.0)
@@ -120,7 +125,8 @@ def cards() -> list[str]:
 def card_named(device: str) -> str | None:
     """Return the card of the published rows that a device's name names, or None.
 
-    All words of the card have to follow each other in the name, with others between them; a variant is another card.
+    All words of the card have to follow each other in the name, with others between them; a variant
+    is another card.
 
     >>> card_named("NVIDIA A100-SXM4-80GB"), card_named("NVIDIA GeForce RTX 3080 Ti")
     ('A100', None)
@@ -136,7 +142,7 @@ def card_named(device: str) -> str | None:
 
 
 def _names(card: list[str], device: list[str]) -> bool:
-    """Whether the words of a card occur in this order in a device's name, and no word after them makes another card."""
+    """Return whether a device's name is that of a card: its words in order, and no variant's."""
     rest = iter(device)
     if not all(word in rest for word in card):
         return False

@@ -1,6 +1,7 @@
 """The cores, the memory and the processor of this machine, as far as this process may use them.
 
-Idea: on shared machines a process may use less than the hardware has, so a container's quotas are read too.
+Idea: on shared machines a process may use less than the hardware has, so a container's quotas are
+read too.
 
 Invariant: queries have no side effects, and an unknown value is None or empty.
 
@@ -24,7 +25,7 @@ MEMORY_QUOTAS = [  # limit and use, in bytes: version 2, then version 1
 
 
 def usable_cores(cgroup: Path = CGROUP) -> int:
-    """Return the number of cores that this process may use: its affinity, or its container's quota if that is less."""
+    """Return the number of cores for this process, by its affinity and its container's quota."""
     affinity = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
@@ -40,7 +41,10 @@ def usable_cores(cgroup: Path = CGROUP) -> int:
 
 
 def bytes_written(io: Path = Path("/proc/self/io")) -> int | None:
-    """Return the bytes that this process has written to files and connections; None where unknown."""
+    """Return the bytes that this process has written to files and connections.
+
+    None where unknown.
+    """
     try:
         return int(io.read_text(encoding="ascii").split("wchar: ")[1].split()[0])
     except (OSError, IndexError):
@@ -50,7 +54,8 @@ def bytes_written(io: Path = Path("/proc/self/io")) -> int | None:
 def available_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROUP) -> int | None:
     """Return the bytes of memory that a new program could use, or None where unknown.
 
-    On Linux, available memory or what a container's quota leaves; on macOS, installed memory; on Windows, free memory.
+    On Linux, available memory or what a container's quota leaves; on macOS, installed memory; on
+    Windows, free memory.
     """
     if sys.platform == "win32":
         return _windows_memory()

@@ -1,10 +1,11 @@
-"""Settings of JupyterLab and its server for the lab, as a folder of configuration, and the extension that it enables.
+"""Configuration of JupyterLab and its server for the lab, and the extension that it enables.
 
-Widgets are saved with the notebook. No call goes to the network. A cell has no buttons in its corner, where Tab would
-stop before the widget and Enter would duplicate the cell.
+Widgets are saved with the notebook. No call goes to the network. A cell has no buttons in its
+corner, where Tab would stop before the widget and Enter would duplicate the cell.
 
-Idea: the settings are those of the lab's own JupyterLab and of a classroom. Every other JupyterLab of the environment
-saves widgets, too: pip puts that setting and the extension, which keeps them, where all of them look (pyproject.toml).
+Idea: the settings are those of the lab's own JupyterLab and of a classroom. Every other JupyterLab
+of the environment saves widgets, too: pip puts that setting and the extension, which keeps them,
+where all of them look (pyproject.toml).
 
 Invariant: a user's own settings take precedence.
 """
@@ -26,7 +27,8 @@ CONFIG = Path(__file__).parent / "config"
 def with_lab_settings(environment: Mapping[str, str], config: Path = CONFIG) -> dict[str, str]:
     """Return an environment in which Jupyter's server uses the lab's settings.
 
-    >>> with_lab_settings({"JUPYTER_CONFIG_PATH": "/etc/mine"}, Path("lab"))["JUPYTER_CONFIG_PATH"].split(os.pathsep)
+    >>> settings = with_lab_settings({"JUPYTER_CONFIG_PATH": "/etc/mine"}, Path("lab"))
+    >>> settings["JUPYTER_CONFIG_PATH"].split(os.pathsep)
     ['/etc/mine', 'lab']
     """
     paths = [*filter(None, [environment.get("JUPYTER_CONFIG_PATH")]), str(config)]

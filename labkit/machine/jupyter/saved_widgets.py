@@ -1,12 +1,13 @@
 """Widgets of saved notebooks: the states of those that outputs show, and of no others.
 
-Idea: JupyterLab saves the states of the widgets that its kernel holds. A notebook that is opened again has a new
-kernel, and shows the states of its file; the next save would erase them. So the states that a save lacks are taken from
-the file that it replaces. Where they were lost before, JupyterLab shows an error without a way out; so the outputs are
-sent to the page with a sentence in the place of the widget.
+Idea: JupyterLab saves the states of the widgets that its kernel holds. A notebook that is opened
+again has a new kernel, and shows the states of its file; the next save would erase them. So the
+states that a save lacks are taken from the file that it replaces. Where they were lost before,
+JupyterLab shows an error without a way out; so the outputs are sent to the page with a sentence in
+the place of the widget.
 
-Invariant: a save never fails here, and the states of the page take precedence. A widget that no output shows, such as
-one of an earlier run, is not kept.
+Invariant: a save never fails here, and the states of the page take precedence. A widget that no
+output shows, such as one of an earlier run, is not kept.
 
 Source: Jupyter, "Widget state" of the notebook's metadata, schema 2.0.
 """
@@ -26,13 +27,14 @@ from typing import Any
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 STATES = "application/vnd.jupyter.widget-state+json"
-# A state refers to another widget by a reference, or as the Output widget does, by an output that shows it.
+# A state refers to another widget by a reference, or as the Output widget does, by an output that
+# shows it.
 REFERENCE = re.compile(r'IPY_MODEL_([\w-]+)|"model_id": "([\w-]+)"')
 VERSION = {"version_major": 2, "version_minor": 0}
 
 LOST = (
-    "This widget was not saved with the notebook. To show it, choose Run > Run All Above Selected Cell, then run this "
-    "cell (Shift+Enter)."
+    "This widget was not saved with the notebook. To show it, choose Run > Run All Above Selected "
+    "Cell, then run this cell (Shift+Enter)."
 )
 # of a line that says why a picture does not move: elsewhere, but not where JupyterLab shows it
 ELSEWHERE = "widgets do not run here"
@@ -61,7 +63,7 @@ def keep_shown_widgets(
 
 
 def with_lost_widgets_named(model: dict[str, Any]) -> dict[str, Any]:
-    """Return what a contents manager has read, with a sentence in the place of each widget that was not saved.
+    """Return the notebook that a contents manager read, with a sentence for each unsaved widget.
 
     A notebook that was saved without any widgets stays as it is: its kernel may hold them.
     """
@@ -80,7 +82,7 @@ def with_lost_widgets_named(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def _outputs_for_page(output: dict[str, Any], states: States) -> list[dict[str, Any]]:
-    """Return an output; in the place of a lost widget the sentence and its words, then its picture if it has one."""
+    """Return an output with a sentence, its words and its picture in place of a lost widget."""
     data = output.get("data", {})
     if VIEW not in data or data[VIEW].get("model_id", "") in ("", *states):
         return [output]
@@ -95,7 +97,10 @@ def _outputs_for_page(output: dict[str, Any], states: States) -> list[dict[str, 
 
 
 def extend(contents_manager: Any) -> None:
-    """Keep and name widgets wherever this contents manager saves and reads; a user's own hook runs before ours."""
+    """Keep and name widgets wherever this contents manager saves and reads.
+
+    A user's own hook runs before ours.
+    """
     contents_manager.register_pre_save_hook(keep_shown_widgets)
     get = contents_manager.get
 
@@ -118,7 +123,8 @@ def _readable(model: Any, contents_manager: Any) -> Any:
 
 def _complete(notebook: dict[str, Any], path: str, contents_manager: Any) -> None:
     """Keep the states that the outputs need, those of the page first."""
-    views, saved = list(_views(notebook)), _saved(notebook)
+    views = list(_views(notebook))
+    saved = _saved(notebook)
     states: States = saved["state"] if saved is not None else {}
     kept, missing = _reached(views, states)
     if missing and contents_manager is not None:
@@ -149,8 +155,10 @@ def _saved(notebook: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _reached(views: Iterable[str], states: States) -> tuple[States, set[str]]:
-    """Return the states of these widgets and of all that they refer to, and the ids that have none."""
-    pending, reached, missing = list(views), set[str](), set[str]()
+    """Return the states of these widgets and of all that they refer to, and the ids without one."""
+    pending = list(views)
+    reached = set[str]()
+    missing = set[str]()
     while pending:
         id = pending.pop()
         if id not in states:
@@ -162,9 +170,10 @@ def _reached(views: Iterable[str], states: States) -> tuple[States, set[str]]:
 
 
 def _states_before(contents_manager: Any, path: str, missing: set[str]) -> States:
-    """Return the states in the file that is about to be replaced, if one of these ids may be among them.
+    """Return the widget states in the file to be replaced, if one of these ids may be in it.
 
-    A notebook that is saved under a new name replaces no file; its states are in another one of the folder.
+    A notebook that is saved under a new name replaces no file; its states are in another one of the
+    folder.
     """
     if hasattr(contents_manager, "_get_os_path"):
         file = Path(contents_manager._get_os_path(path))
@@ -179,7 +188,8 @@ def _states_before(contents_manager: Any, path: str, missing: set[str]) -> State
     if inspect.iscoroutinefunction(contents_manager.get):
         # a hook cannot wait for it
         _log(contents_manager).warning(
-            "Widgets of %s that its kernel does not hold are not saved: %s cannot be read during a save",
+            "Widgets of %s that its kernel does not hold are not saved: %s cannot be read during a "
+            "save",
             path,
             type(contents_manager).__name__,
         )
