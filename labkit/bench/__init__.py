@@ -1,4 +1,4 @@
-"""Benchmarks of this machine: cases with their arithmetic, timing, records of sweeps, and rooflines."""
+"""Benchmarks of this machine: cases and their arithmetic, timing, saved sweeps, rooflines."""
 
 from labkit.bench.cases import (
     ConvCase,

@@ -1,14 +1,15 @@
 """Benchmark cases and sweeps: matrix products, convolutions and element-wise operations.
 
-Idea: shapes and format of a case determine its FLOPs, the least bytes it must move, and their ratio, its arithmetic
-intensity. The intensity predicts which ceiling limits the case. A sweep is a name, a question, and cases that vary one
-property; their sizes follow from the device, so that a sweep takes minutes on each.
+Idea: shapes and format of a case determine its FLOPs, the least bytes it must move, and their
+ratio, its arithmetic intensity. The intensity predicts which ceiling limits the case. A sweep is a
+name, a question, and cases that vary one property; their sizes follow from the device, so that a
+sweep takes minutes on each.
 
-Invariant: a case is a description without measurements; derived quantities are properties. `sweeps` returns the same
-cases in the same order for the same device and extent.
+Invariant: a case is a description without measurements; derived quantities are properties. `sweeps`
+returns the same cases in the same order for the same device and extent.
 
-Source: S. Williams, A. Waterman, D. Patterson, "Roofline", CACM 52(4), 2009, section 3: intensity counts the traffic
-between memory and cache. This module counts each operand once, the lower bound.
+Source: S. Williams, A. Waterman, D. Patterson, "Roofline", CACM 52(4), 2009, section 3: intensity
+counts the traffic between memory and cache. This module counts each operand once, the lower bound.
 """
 
 from __future__ import annotations
@@ -55,14 +56,18 @@ def intensity(case: Case) -> float:
 class GemmCase:
     """D[m,n] = A[m,k] @ B[k,n].
 
-    layout   of A and B: N, rows contiguous as the formula writes them; T, stored transposed
-    reduced  allow torch's accumulation in less than FP32 (FP16: FP16 accumulators; BF16: BF16 between parts of a
-             split k; FP8: fast accumulation); no effect on other formats, or on a CPU
-    about    description of the product's use, or ""
-    kernel   "" for torch (cuBLAS on a GPU), else the name of a tile of the lab's Triton kernel (see TILES)
+    Attributes:
+        layout: of A and B: N, rows contiguous as the formula writes them; T, stored transposed.
+        reduced: allow torch's accumulation in less than FP32 (FP16: FP16 accumulators; BF16: BF16
+            between parts of a split k; FP8: fast accumulation); no effect on other formats, or on a
+            CPU.
+        about: description of the product's use, or "".
+        kernel: "" for torch (cuBLAS on a GPU), else the name of a tile of the lab's Triton kernel
+            (see TILES).
 
     Raises:
-        ValueError: a size is below 1, the layout is unknown, or torch does not multiply FP8 in these shapes.
+        ValueError: a size is below 1, the layout is unknown, or torch does not multiply FP8 in
+            these shapes.
 
     >>> GemmCase(64, 32, 16).flops, GemmCase(64, 32, 16).bytes
     (65536, 7168)
@@ -84,8 +89,8 @@ class GemmCase:
             raise ValueError(f"expected a layout of {', '.join(LAYOUTS)}, got {self.layout!r}")
         if self.format in (E4M3, E5M2) and (self.layout != "NT" or self.n % 16 or self.k % 16):
             raise ValueError(
-                f"expected layout NT, with n and k multiples of 16, for {self.format.name} operands, got "
-                f"{self.layout} with n={self.n}, k={self.k}. Use layout='NT' and pad."
+                f"expected layout NT, with n and k multiples of 16, for {self.format.name} "
+                f"operands, got {self.layout} with n={self.n}, k={self.k}. Use layout='NT' and pad."
             )
 
     @property
@@ -118,7 +123,9 @@ class GemmCase:
 
 @dataclass(frozen=True)
 class ConvCase:
-    """A convolution with stride 1 that keeps height and width: [images, channels, height, width] -> filters.
+    """A convolution with stride 1 that keeps height and width.
+
+    Its input is [images, channels, height, width].
 
     As a matrix product it has m = images * height * width, n = filters, k = channels * kernel^2.
 
@@ -151,7 +158,10 @@ class ConvCase:
 
     @property
     def bytes(self) -> int:
-        """Images and filters read once, the result written once; the product's matrix is not stored."""
+        """Images and filters read once, the result written once.
+
+        The product's matrix is not stored.
+        """
         pixels = self.images * self.height * self.width
         weights = self.filters * self.channels * self.kernel**2
         return stored_bytes(self.format) * (pixels * (self.channels + self.filters) + weights)
@@ -160,8 +170,8 @@ class ConvCase:
     def label(self) -> str:
         """For example "FP16 conv 3x3, 64 to 64 channels, 32 images of 56x56"."""
         return (
-            f"{self.format.name} conv {self.kernel}x{self.kernel}, {self.channels} to {self.filters} channels, "
-            f"{self.images} images of {self.height}x{self.width}"
+            f"{self.format.name} conv {self.kernel}x{self.kernel}, {self.channels} to "
+            f"{self.filters} channels, {self.images} images of {self.height}x{self.width}"
         )
 
 
@@ -169,15 +179,19 @@ class ConvCase:
 PASSES: dict[str, tuple[tuple[int, ...], int]] = {
     "copy": ((2,), 0),
     "hardswish": ((2,), 4),  # one kernel
-    "hardswish by hand": ((2, 2, 3, 2), 4),  # x + 3, clamp to 0..6, times x, over 6: four kernels
+    # x + 3, clamp to 0..6, times x, over 6: four kernels
+    "hardswish by hand": ((2, 2, 3, 2), 4),
 }
 
 
 @dataclass(frozen=True)
 class ElementwiseCase:
-    """An op on each element: "copy", or the activation x * clamp(x + 3, 0, 6) / 6, fused or as four kernels.
+    """An element-wise operation: "copy", or an activation, fused or as four kernels.
 
-    >>> fused, by_hand = ElementwiseCase("hardswish", 1000), ElementwiseCase("hardswish by hand", 1000)
+    The activation is x * clamp(x + 3, 0, 6) / 6.
+
+    >>> fused = ElementwiseCase("hardswish", 1000)
+    >>> by_hand = ElementwiseCase("hardswish by hand", 1000)
     >>> by_hand.bytes / fused.bytes
     4.5
     """
@@ -206,13 +220,14 @@ class ElementwiseCase:
         return f"{self.format.name} {self.op}, {self.elements:,} elements"
 
 
-Case: TypeAlias = GemmCase | ConvCase | ElementwiseCase  # each with format, flops, bytes and label
+# each with format, flops, bytes and label
+Case: TypeAlias = GemmCase | ConvCase | ElementwiseCase
 
 
 def linear_gemms(
     batch: int, inputs: int, outputs: int, format: Format = FP16
 ) -> tuple[GemmCase, GemmCase, GemmCase]:
-    """Return the three products of a linear layer: Y = X W^T, and backward dX = dY W and dW = dY^T X.
+    """Return the three products of a linear layer: Y = X W^T, dX = dY W and dW = dY^T X.
 
     The weight W[outputs, inputs] is stored as torch stores it.
 
@@ -239,12 +254,13 @@ class Sweep:
 class Extent:
     """Sizes of the cases.
 
-    sizes       of square products
-    base        size of the product with one variable side, and of the product that sets the ceiling
-    batches     rows of the activations, in the batch sweep
-    layers      (batch, inputs, outputs) of linear layers
-    images      of each convolution
-    elements    of element-wise operations, more than fit in any cache
+    Attributes:
+        sizes: of square products.
+        base: size of the product with one variable side, and of the product that sets the ceiling.
+        batches: rows of the activations, in the batch sweep.
+        layers: (batch, inputs, outputs) of linear layers.
+        images: of each convolution.
+        elements: of element-wise operations, more than fit in any cache.
     """
 
     sizes: tuple[int, ...]
@@ -255,7 +271,8 @@ class Extent:
     elements: int
 
 
-# Around a multiple of 128, the rows of a tile, one row more is one row of tiles more; that is why 1025 is there.
+# Around a multiple of 128, the rows of a tile, one row more is one row of tiles more; that is why
+# 1025 is there.
 GPU = Extent(
     sizes=(128, 256, 512, 1024, 2048, 4096, 8192, 16384),
     base=4096,
@@ -306,7 +323,8 @@ def sweeps(report: DeviceReport, extent: Extent | None = None) -> dict[str, Swee
     ['ceilings', 'size', 'layers', 'bandwidth', 'alignment', 'batch', 'convolution']
     """
     size = extent or (CPU if report.kind == "cpu" else GPU)
-    base, formats = size.base, formats_on(report)
+    base = size.base
+    formats = formats_on(report)
     plain = [f for f in formats if f in (FP32, BF16, FP16)]
     narrow = [f for f in formats if f in (FP32, TF32, BF16, FP16)]
     ops = ("copy", "hardswish", "hardswish by hand")
@@ -362,7 +380,8 @@ def sweeps(report: DeviceReport, extent: Extent | None = None) -> dict[str, Swee
             [replace(case, kernel=kernel) for case in large for kernel in kernels],
         ),
     }
-    on_gpus = ("accumulation", "kernel")  # torch has another accumulator, and Triton compiles
+    # torch has another accumulator, and Triton compiles
+    on_gpus = ("accumulation", "kernel")
     return {
         name: Sweep(name, question, tuple(cases))
         for name, (question, cases) in rows.items()

@@ -1,6 +1,7 @@
 """Records of sweeps: cases, timings, device, method, versions and date.
 
-Idea: new and saved measurements have the same type, so one figure can show both, each with its provenance.
+Idea: new and saved measurements have the same type, so one figure can show both, each with its
+provenance.
 
 Invariant: from_json(record.to_json()) == record.
 """
@@ -33,12 +34,13 @@ KINDS: dict[str, type[GemmCase] | type[ConvCase] | type[ElementwiseCase]] = {
 class GemmRecord:
     """Timed sweep on one device.
 
-    device    name by its manufacturer
-    kind      "cuda" or "cpu"
-    how       description of clock, threads and rounds
-    versions  of python and torch; on a GPU also of cuda and the driver
-    date      UTC, ISO 8601
-    left_out  cases that could not be timed, with the reason
+    Attributes:
+        device: name by its manufacturer.
+        kind: "cuda" or "cpu".
+        how: description of clock, threads and rounds.
+        versions: of python and torch; on a GPU also of cuda and the driver.
+        date: UTC, ISO 8601.
+        left_out: cases that could not be timed, with the reason.
     """
 
     sweep: str
@@ -83,7 +85,9 @@ def measure(
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[GemmRecord], None] = lambda record: None,
 ) -> GemmRecord:
-    """Time a sweep on this machine and return its record; on 2 CPU cores, this takes up to half a minute.
+    """Time a sweep on this machine and return its record.
+
+    On 2 CPU cores, this takes up to half a minute.
 
     Args:
         sweep: a name in `sweeps`.
@@ -114,10 +118,14 @@ def measure(
         if report.kind == "cuda"
         else f"host timer, {threads} thread{'s' * (threads > 1)}"
     )
-    how = f"{clock}; median of up to {rounds} rounds in which all cases take turns; random operands, never in the cache"
+    how = (
+        f"{clock}; median of up to {rounds} rounds in which all cases take turns; random operands, "
+        "never in the cache"
+    )
 
     def record(runs: list[GemmRun]) -> GemmRecord:
-        asked, origin = known[sweep], (report.name, report.kind, how, bench_versions(report), now())
+        asked = known[sweep]
+        origin = (report.name, report.kind, how, bench_versions(report), now())
         return GemmRecord(asked.name, asked.question, tuple(runs), *origin, tuple(missing))
 
     runs = run_cases(

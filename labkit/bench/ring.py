@@ -1,13 +1,14 @@
 """Cost model of a ring all-reduce of gradients in FP32 and FP16, with published links.
 
-Idea: in a ring of n ranks, each sends 2(n-1) messages, of 1/n of the gradients each: 2(n-1) latencies, and 2(n-1)/n of
-the bytes through its link. FP16 halves the bytes, but not the latency.
+Idea: in a ring of n ranks, each sends 2(n-1) messages, of 1/n of the gradients each: 2(n-1)
+latencies, and 2(n-1)/n of the bytes through its link. FP16 halves the bytes, but not the latency.
 
 Not modelled: overlap with the backward pass, which hides some or all of the time.
 
-Source: Thakur, Rabenseifner and Gropp, Optimization of Collective Communication Operations in MPICH (2005), section 4.
-NCCL, src/graph/tuning.cc at commit b647562 (hwLat: microseconds of a ring, protocol Simple: NVLink 3.4, PCI 5.7,
-network 14.0; an all-reduce has 2(nRanks-1) steps), read on 2026-11-22.
+Source: Thakur, Rabenseifner and Gropp, Optimization of Collective Communication Operations in MPICH
+(2005), section 4. NCCL, src/graph/tuning.cc at commit b647562 (hwLat: microseconds of a ring,
+protocol Simple: NVLink 3.4, PCI 5.7, network 14.0; an all-reduce has 2(nRanks-1) steps), read on
+2026-11-22.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ class Link:
     source: str
 
 
-MLPERF = "NVIDIA's entry in mlcommons/inference_results_v4.1 (H200 SXM): 18 links, 900 GB/s, which is both directions"
+MLPERF = (
+    "NVIDIA's entry in mlcommons/inference_results_v4.1 (H200 SXM): 18 links, 900 GB/s, which is "
+    "both directions"
+)
 LINKS = (
     Link(
         "NVLink 4 (H100)",

@@ -1,8 +1,8 @@
-"""Roofline model: the ceilings of bandwidth and compute of a device, and which of them limits a case.
+"""Roofline model: a device's ceilings of bandwidth and compute, and the one that limits a case.
 
-Idea: both ceilings are measured, by the fastest copy and the fastest large product of each format. They meet at the
-ridge intensity. Below it, bandwidth is the limit, and half the bytes give twice the speed; above it, compute is the
-limit, and only Tensor Cores help.
+Idea: both ceilings are measured, by the fastest copy and the fastest large product of each format.
+They meet at the ridge intensity. Below it, bandwidth is the limit, and half the bytes give twice
+the speed; above it, compute is the limit, and only Tensor Cores help.
 
 Invariant: ceilings are measurements of one device; another device has its own roofline.
 
@@ -24,8 +24,9 @@ from labkit.machine.published import published
 class Roofline:
     """Measured ceilings of one device.
 
-    bandwidth  bytes a second, read and written, of the fastest copy
-    peaks      format -> FLOP/s of its fastest product
+    Attributes:
+        bandwidth: bytes a second, read and written, of the fastest copy.
+        peaks: format -> FLOP/s of its fastest product.
 
     >>> from labkit.formats import FP16
     >>> roof = Roofline(bandwidth=1e12, peaks={FP16: 100e12})
@@ -45,7 +46,8 @@ class Roofline:
         if format not in self.peaks:
             raise ValueError(
                 f"no product of {format.name} was measured for this roofline; it has "
-                f"{', '.join(row.name for row in self.peaks)}. Time a large GemmCase in {format.name} and add it."
+                f"{', '.join(row.name for row in self.peaks)}. Time a large GemmCase in "
+                f"{format.name} and add it."
             )
         return self.peaks[format]
 
@@ -58,13 +60,18 @@ class Roofline:
         return min(self.peak(format), self.bandwidth * intensity)
 
     def bound(self, case: Case) -> str:
-        """Return the ceiling that limits a case, "bandwidth" or "compute"; the former for element-wise operations."""
+        """Return the ceiling that limits a case, "bandwidth" or "compute".
+
+        The former for element-wise operations.
+        """
         if isinstance(case, ElementwiseCase):
             return "bandwidth"
         return "bandwidth" if intensity(case) < self.ridge(case.format) else "compute"
 
     def of_ceiling(self, run: GemmRun) -> float:
-        """Return a run's share of the ceiling at its intensity, or of the bandwidth for element-wise operations.
+        """Return a run's share of the ceiling at its intensity.
+
+        For element-wise operations it is the share of the bandwidth.
 
         It exceeds 1 where a cache serves bytes that count as memory traffic.
         """

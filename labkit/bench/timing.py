@@ -1,12 +1,13 @@
 """Timing of benchmark cases, and their numerical error.
 
-Idea: a case is timed under the conditions of training. Operands are random, since products of zeros draw less power and
-a GPU clocks higher. They are cut from a pool for each dtype that exceeds the cache, so that each call uses new ones.
-CUDA events time a GPU, the host's clock a CPU. Timings of the cases are interleaved, so that a slowdown of the machine
-affects all, and the median of the rounds counts. The timed functions are checked against FP64 on a few rows.
+Idea: a case is timed under the conditions of training. Operands are random, since products of zeros
+draw less power and a GPU clocks higher. They are cut from a pool for each dtype that exceeds the
+cache, so that each call uses new ones. CUDA events time a GPU, the host's clock a CPU. Timings of
+the cases are interleaved, so that a slowdown of the machine affects all, and the median of the
+rounds counts. The timed functions are checked against FP64 on a few rows.
 
-Invariant: operands are normally distributed, never zeros. torch's thread count and precision settings are restored.
-Cases that could not be timed are reported with the reason.
+Invariant: operands are normally distributed, never zeros. torch's thread count and precision
+settings are restored. Cases that could not be timed are reported with the reason.
 
 The launch overhead is part of the time: a product of microseconds is timed as torch runs it.
 """
@@ -34,7 +35,8 @@ from labkit.gemm import fp32_precision
 from labkit.interop import dtype_of
 
 CPU_CACHE = 32 * 2**20  # bytes; the last-level cache of most CPUs, for one core
-ALIGNED = 64  # elements: operands begin at multiples of 64 bytes or more, as torch's own tensors do
+# elements: operands begin at multiples of 64 bytes or more, as torch's own tensors do
+ALIGNED = 64
 MOST_SETS = 500
 REDUCTIONS = (  # of torch.backends.cuda.matmul
     "allow_fp16_accumulation",
@@ -111,7 +113,7 @@ def _as_used(case: Case, stored: list[Tensor]) -> tuple[Tensor, ...]:
 
 
 def computation(case: Case) -> Callable[..., Tensor]:
-    """Return the computation of a case: a function of its operands and of the tensor for the result.
+    """Return the computation of a case: a function of its operands and of the result's tensor.
 
     >>> x = torch.tensor([-4.0, 0.0, 3.0])
     >>> computation(ElementwiseCase("hardswish by hand", 3))(x, out=torch.empty(3))
@@ -149,7 +151,8 @@ def _one(device: torch.device) -> Tensor:
 
 def caller(case: Case, sets: list[tuple[Tensor, ...]]) -> Callable[[int], Tensor]:
     """Return the function that computes a case on its i-th operands, counted in a ring."""
-    compute, first = computation(case), sets[0][0]
+    compute = computation(case)
+    first = sets[0][0]
     # a convolution makes its own result
     shape = (case.m, case.n) if isinstance(case, GemmCase) else first.shape
     out = torch.empty(shape, dtype=_dtype(output_format(case.format)), device=first.device)
@@ -158,7 +161,10 @@ def caller(case: Case, sets: list[tuple[Tensor, ...]]) -> Callable[[int], Tensor
 
 @contextmanager
 def settings(case: Case) -> Iterator[None]:
-    """Set torch's precision as a case asks: TF32 only where the format says so, reduced accumulation likewise."""
+    """Set torch's precision as a case asks.
+
+    TF32 and reduced accumulation are on only if the format says so.
+    """
     matmul = torch.backends.cuda.matmul
     before = {name: getattr(matmul, name) for name in REDUCTIONS if hasattr(matmul, name)}
     try:
@@ -174,8 +180,8 @@ def settings(case: Case) -> Iterator[None]:
 def error_in_ulps(case: Case, operands: tuple[Tensor, ...], result: Tensor) -> float:
     """Return the median distance of a result from FP64, in ulps of the result's format.
 
-    Compares the first rows of a product, the first image of a convolution, the first elements of the rest. The median
-    counts, since the error of a sum near zero is thousands of the ulps there.
+    Compares the first rows of a product, the first image of a convolution, the first elements of
+    the rest. The median counts, since the error of a sum near zero is thousands of the ulps there.
     """
     exact = _in_fp64(case, operands)
     actual = result[: len(exact)].to(torch.float64)
@@ -195,7 +201,8 @@ def _in_fp64(case: Case, operands: tuple[Tensor, ...]) -> Tensor:
 
 
 ROUNDS = 9
-GROUP_SECONDS = {"cuda": 5e-3, "cpu": 20e-3}  # calls are timed in groups of about this long
+# calls are timed in groups of about this long
+GROUP_SECONDS = {"cuda": 5e-3, "cpu": 20e-3}
 MOST_CALLS = 500  # in a group
 CASE_SECONDS = 1.0  # time limit of a case, after FEWEST rounds
 FEWEST = 3
@@ -206,11 +213,12 @@ LONGEST_CALL = 2.0  # seconds; cases with longer expected calls are left out
 class GemmRun:
     """Timed case.
 
-    seconds  of one call: the median over the rounds
-    low      first quartile of the same
-    high     third quartile
-    calls    number of timed calls
-    error    median distance of the first rows from FP64, in ulps of the result's format
+    Attributes:
+        seconds: of one call: the median over the rounds.
+        low: first quartile of the same.
+        high: third quartile.
+        calls: number of timed calls.
+        error: median distance of the first rows from FP64, in ulps of the result's format.
 
     >>> from labkit.bench.cases import GemmCase
     >>> GemmRun(GemmCase(1000, 1000, 1000), 0.001, 0.001, 0.001, 10, 0.25).tflops
@@ -287,9 +295,11 @@ def run_cases(
     if rounds < 1 or threads < 1:
         raise ValueError(f"expected rounds and threads of 1 or more, got {rounds} and {threads}")
     where = torch.device(device)
-    clock, pool = _clock(where, threads), Pool(where)
+    clock = _clock(where, threads)
+    pool = Pool(where)
     timed: dict[_PreparedCase, list[float]] = {}
-    rates: dict[Format, float] = {}  # seconds for each FLOP, by the last case of a format
+    # seconds for each FLOP, by the last case of a format
+    rates: dict[Format, float] = {}
     runs: list[GemmRun] = []
     with _threads(threads), torch.no_grad():
         for case in cases:
@@ -328,11 +338,17 @@ _Clock = Callable[[Callable[[int], Tensor], int], float]
 
 
 class _PreparedCase:
-    """Case that is checked and warmed up, with calls in groups of about GROUP_SECONDS; `last` is the latest timing."""
+    """Case that is checked and warmed up, with calls in groups of about GROUP_SECONDS.
+
+    `last` is the latest timing.
+    """
 
     def __init__(self, case: Case, pool: Pool, clock: _Clock) -> None:
         sets = pool.sets(case)
-        self.case, self.clock, self.call, self.group = case, clock, caller(case, sets), 1
+        self.case = case
+        self.clock = clock
+        self.call = caller(case, sets)
+        self.group = 1
         with settings(case):
             self.error = error_in_ulps(case, sets[0], self.call(0))
         self.last = self.seconds()
@@ -360,7 +376,8 @@ def _clock(device: torch.device, threads: int) -> _Clock:
     """Return a clock: the mean seconds of a group of calls, each with other operands."""
     if device.type == "cuda":
         return _cuda_clock
-    fine = time.get_clock_info("thread_time").resolution < 1e-6  # Windows counts in 1/64 s
+    # Windows counts in 1/64 s
+    fine = time.get_clock_info("thread_time").resolution < 1e-6
     now = (
         time.thread_time if threads == 1 and fine and sys.platform != "win32" else time.perf_counter
     )

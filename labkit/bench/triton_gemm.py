@@ -1,14 +1,17 @@
 """Readable Tensor Core GEMM in Triton.
 
-Idea: D is cut into tiles, and each program computes one tile. It iterates over k and loads a panel of A and a panel of
-B into the GPU's fast memory. Tensor Cores multiply them (`tl.dot`), and the sum stays in registers in FP32. Each loaded
-element is used as many times as a tile is wide, which makes a GEMM fast. Neighbouring programs compute tiles that share
-panels, so the cache serves most of the loads.
+Idea: D is cut into tiles, and each program computes one tile. It iterates over k and loads a panel
+of A and a panel of B into the GPU's fast memory. Tensor Cores multiply them (`tl.dot`), and the sum
+stays in registers in FP32. Each loaded element is used as many times as a tile is wide, which makes
+a GEMM fast. Neighbouring programs compute tiles that share panels, so the cache serves most of the
+loads.
 
-Invariant: sums are in FP32 and rounded once, when D is stored; any m, n, k and strides are supported.
+Invariant: sums are in FP32 and rounded once, when D is stored; any m, n, k and strides are
+supported.
 
-Requires Triton, which comes with the CUDA builds of torch for Linux; no other part of the lab does. Without a GPU the
-kernel runs in Triton's interpreter (TRITON_INTERPRET=1 before Python starts), slowly: for small shapes.
+Requires Triton, which comes with the CUDA builds of torch for Linux; no other part of the lab does.
+Without a GPU the kernel runs in Triton's interpreter (TRITON_INTERPRET=1 before Python starts),
+slowly: for small shapes.
 """
 
 from __future__ import annotations
@@ -48,14 +51,16 @@ class Tile:
         return f"{self.m}x{self.n}x{self.k}, {self.ahead} ahead"
 
 
-TILES = (  # large tiles reuse more, small ones leave fewer multiprocessors idle; which is best is measured
+# large tiles reuse more, small ones leave fewer multiprocessors idle; which is best is measured
+TILES = (
     Tile(128, 256, 64, 8, 3),
     Tile(128, 256, 64, 8, 4),
     Tile(128, 128, 64, 4, 4),
     Tile(128, 128, 32, 4, 4),
     Tile(64, 128, 32, 4, 4),
 )
-TOGETHER = 8  # rows of tiles that are worked on together: their panels of B are used 8 times while in the cache
+# rows of tiles that are worked on together: their panels of B are used 8 times while in the cache
+TOGETHER = 8
 
 
 def tile_of_d(
@@ -66,7 +71,8 @@ def tile_of_d(
     n: tl.tensor,
     k: tl.tensor,
     a_row: tl.tensor,
-    a_column: tl.tensor,  # strides: from one element to the next row's, and to the next column's
+    # strides: from one element to the next row's, and to the next column's
+    a_column: tl.tensor,
     b_row: tl.tensor,
     b_column: tl.tensor,
     d_row: tl.tensor,
@@ -90,7 +96,8 @@ def tile_of_d(
     rows = tile_row * TILE_M + tl.arange(0, TILE_M)
     columns = tile_column * TILE_N + tl.arange(0, TILE_N)
     depth = tl.arange(0, TILE_K)
-    # Rows beyond the edge are read from the beginning again, so no load needs a mask; they are not stored.
+    # Rows beyond the edge are read from the beginning again, so no load needs a mask; they are not
+    # stored.
     at_a = a + (rows % m)[:, None] * a_row + depth[None, :] * a_column
     at_b = b + depth[:, None] * b_row + (columns % n)[None, :] * b_column
 
@@ -117,10 +124,16 @@ def _kernel() -> Any:
 def why_unavailable(device: torch.device | str) -> str:
     """Return why the kernel cannot run on a device; empty where it can."""
     if triton is None:
-        return "Triton is not installed; it comes with the CUDA builds of torch for Linux (or: pip install triton)"
+        return (
+            "Triton is not installed; it comes with the CUDA builds of torch for Linux (or: pip "
+            "install triton)"
+        )
     if torch.device(device).type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1":
         return ""
-    return "the lab's Triton kernel needs a GPU; to run it slowly on a CPU, start Python with TRITON_INTERPRET=1"
+    return (
+        "the lab's Triton kernel needs a GPU; to run it slowly on a CPU, start Python with "
+        "TRITON_INTERPRET=1"
+    )
 
 
 def matmul(a: Tensor, b: Tensor, tile: Tile = TILES[0], out: Tensor | None = None) -> Tensor:
@@ -139,7 +152,8 @@ def matmul(a: Tensor, b: Tensor, tile: Tile = TILES[0], out: Tensor | None = Non
     reason = why_unavailable(a.device)
     if reason:
         raise RuntimeError(reason)
-    (m, k), n = a.shape, b.shape[1]
+    (m, k) = a.shape
+    n = b.shape[1]
     d = torch.empty(m, n, dtype=a.dtype, device=a.device) if out is None else out
     programs = triton.cdiv(m, tile.m) * triton.cdiv(n, tile.n)
     try:
