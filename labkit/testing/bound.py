@@ -1,41 +1,47 @@
 """Rigorous error bounds of sums, for any order of the additions.
 
-A kernel computes s = x[1] y[1] + ... + x[K] y[K] from operands that are exact as they are stored. With
-S = |x[1] y[1]| + ... + |x[K] y[K]|, `sum_error` returns an e with |computed - s| <= e before the result is stored.
+A kernel computes s = x[1] y[1] + ... + x[K] y[K] from operands that are exact as they are stored.
+With S = |x[1] y[1]| + ... + |x[K] y[K]|, `sum_error` returns an e with |computed - s| <= e before
+the result is stored.
 
-**IEEE additions.** An addition returns (a + b)(1 + d), |d| <= u, with u = 2^-p to nearest and 2^(1-p) toward zero for p
-bits of precision. In any order a term passes through at most K - 1 additions, and through one rounding more where the
-format does not represent the product of two operands. With h such roundings
+**IEEE additions.** An addition returns (a + b)(1 + d), |d| <= u, with u = 2^-p to nearest and
+2^(1-p) toward zero for p bits of precision. In any order a term passes through at most K - 1
+additions, and through one rounding more where the format does not represent the product of two
+operands. With h such roundings
 
     e = ((1 + u)^h - 1) S.
 
-Sums of multiples of the smallest subnormal never underflow inexactly. Where products are finer, each rounding adds one
-smallest subnormal. If S exceeds the largest number, one order may overflow and another not: then e is infinite, and the
-element cannot be judged.
+Sums of multiples of the smallest subnormal never underflow inexactly. Where products are finer,
+each rounding adds one smallest subnormal. If S exceeds the largest number, one order may overflow
+and another not: then e is infinite, and the element cannot be judged.
 
-**Tensor Cores** (`labkit.gemm.mma`). A block aligns its L products and C to the largest exponent E among them, cuts
-each term to F bits behind the point, adds exactly, and cuts the sum to r bits. The largest term loses nothing, so n
-products lose less than n 2^(E-F). Cut terms are no larger than the terms, so no partial sum exceeds S, and 2^E <= S'.
-Here S' is S with subnormal operands raised to the smallest normal number, as which they are aligned. However K is
-divided, all blocks together lose less than K 2^-F (S' + 2^-126) by cutting terms. A slice of K (split-K) has at least
-one full block, so there are B <= 2 ceil(K / L) blocks. Each loses at most 2^-r S by cutting its sum, and as many FP32
-additions of partial sums may follow:
+**Tensor Cores** (`labkit.gemm.mma`). A block aligns its L products and C to the largest exponent E
+among them, cuts each term to F bits behind the point, adds exactly, and cuts the sum to r bits. The
+largest term loses nothing, so n products lose less than n 2^(E-F). Cut terms are no larger than the
+terms, so no partial sum exceeds S, and 2^E <= S'. Here S' is S with subnormal operands raised to
+the smallest normal number, as which they are aligned. However K is divided, all blocks together
+lose less than K 2^-F (S' + 2^-126) by cutting terms. A slice of K (split-K) has at least one full
+block, so there are B <= 2 ceil(K / L) blocks. Each loses at most 2^-r S by cutting its sum, and as
+many FP32 additions of partial sums may follow:
 
     e = (K 2^-F (S' + 2^-126) + B (2^-r + 2^-24) S) (1 + 2^-24)^B.
 
 If C and D are FP16, the sum of a block is rounded to nearest, 2^-11.
 
-**Operands** that a kernel rounds first (FP32 to TF32 or BF16) have a relative error of w = 2^(1-p) at most, since
-hardware may cut them. That adds (2 w + w^2) S', and S grows by as much.
+**Operands** that a kernel rounds first (FP32 to TF32 or BF16) have a relative error of w = 2^(1-p)
+at most, since hardware may cut them. That adds (2 w + w^2) S', and S grows by as much.
 
-**The error of this module.** The exact result and S are FP64 sums; their error, K 2^-53 S in any order, is part of e.
+**The error of this module.** The exact result and S are FP64 sums; their error, K 2^-53 S in any
+order, is part of e.
 
-**The rounding at the end** is monotonic. So |computed - s| <= e implies that the stored result lies between the rounded
-s - e and the rounded s + e, also where these are subnormal or infinite (`compare`).
+**The rounding at the end** is monotonic. So |computed - s| <= e implies that the stored result lies
+between the rounded s - e and the rounded s + e, also where these are subnormal or infinite
+(`compare`).
 
 Invariant: no kernel that adds as described exceeds e; tests/testing compares with exact arithmetic.
 
-Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., 3.1, 4.2; arXiv:2511.10909 (Tensor Cores).
+Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., 3.1, 4.2; arXiv:2511.10909
+    (Tensor Cores).
 """
 
 from __future__ import annotations
@@ -73,11 +79,13 @@ AnyArithmetic: TypeAlias = "str | Format | Accumulator | MmaSpec | Arithmetic"
 class Arithmetic:
     """How a kernel adds.
 
-    name      for display
-    format    format of partial sums
-    rounding  of every addition: to nearest, or toward zero
-    spec      instruction of a Tensor Core, whose blocks take the place of single additions
-    operands  format that operands are rounded to before they are multiplied; None if they are used as they are stored
+    Attributes:
+        name: for display.
+        format: format of partial sums.
+        rounding: of every addition: to nearest, or toward zero.
+        spec: instruction of a Tensor Core, whose blocks take the place of single additions.
+        operands: format that operands are rounded to before they are multiplied; None if they are
+            used as they are stored.
     """
 
     name: str
@@ -114,7 +122,9 @@ def arithmetic(
     operands: tuple[Format, ...] = (),
     multiplied_as: Format | None = None,
 ) -> Arithmetic:
-    """Return the arithmetic of an accumulator: a format or its name, a row of SPECS or a GPU's name, or an Arithmetic.
+    """Return the arithmetic of an accumulator.
+
+    It is given as a format, a row of SPECS, the name of a format or GPU, or an Arithmetic.
 
     Args:
         accumulator: a format or its name, a row of SPECS or a GPU's name, or an Arithmetic.
@@ -163,7 +173,7 @@ def sum_error(
     grid: float = 0.0,
     gain: float = 1.0,
 ) -> Floats:
-    """Return the bound e of the module's text for sums of `terms` terms: a S + b, with numbers a and b.
+    """Return the error bound a S + b for sums of `terms` terms, as the pair of numbers a and b.
 
     Args:
         how: the arithmetic of the additions.
@@ -181,15 +191,15 @@ def sum_error(
     require_kind(how, Arithmetic, "how", "For example: arithmetic(FP32)")
     require_kind(terms, int, "terms")
     require_kind(size, (float, np.ndarray), "size", "Pass the sum of magnitudes, in FP64")
-    grown, tiny = 1 + how.operand_error, how.format.smallest_subnormal
+    grown = 1 + how.operand_error
+    tiny = how.format.smallest_subnormal
     if how.spec is None:
         growth = growth_of(max(terms - 1, 0) + extra, how.unit)
-        slope, least = (
-            growth,
-            (terms + extra) * tiny * (1 + growth) * gain if terms and grid < tiny else 0.0,
-        )
+        slope = growth
+        least = (terms + extra) * tiny * (1 + growth) * gain if terms and grid < tiny else 0.0
     else:
-        blocks, half = 2 * math.ceil(terms / how.spec.block_length), how.spec.result == FP16
+        blocks = 2 * math.ceil(terms / how.spec.block_length)
+        half = how.spec.result == FP16
         loss = 2.0**-11 if half else 2.0**-how.spec.result_significand_bits
         growth = (1 + growth_of(blocks, loss if half else 0.0)) * (
             1 + growth_of(blocks + extra, 2.0**-24)

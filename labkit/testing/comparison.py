@@ -1,23 +1,25 @@
 """Verdict on a result: equal, rounding, or a fault.
 
-Idea: what a kernel stores is the rounded sum, so a result between the rounded exact - e and the rounded exact + e is
-possible, and any other is not. Of what is possible, most is never reached: the operation is replayed in several orders
-on at most 4,096 elements, one half drawn at random, the other half those nearest to the bound. The *need* of an element
-is the least error before the final rounding that explains it; a share is a need divided by the bound.
+Idea: what a kernel stores is the rounded sum, so a result between the rounded exact - e and the
+rounded exact + e is possible, and any other is not. Of what is possible, most is never reached: the
+operation is replayed in several orders on at most 4,096 elements, one half drawn at random, the
+other half those nearest to the bound. The *need* of an element is the least error before the final
+rounding that explains it; a share is a need divided by the bound.
 
 - equal: every element is the exact result, rounded once;
 - rounding of another order: within the bound, and as large as orders that were tried reach;
-- larger than any order reaches: within the bound, but one share is 4 times the largest of all replays, or the shares of
-  the random half have twice the root mean square of every replay;
-- a known fault fits better: within the bound, but the operation with a known fault is far nearer than rounding lets it
-  be (`suspects`, "rival");
-- cannot be rounding: an element is outside of its interval, or NaN or infinite where the operation is not;
+- larger than any order reaches: within the bound, but one share is 4 times the largest of all
+  replays, or the shares of the random half have twice the root mean square of every replay;
+- a known fault fits better: within the bound, but the operation with a known fault is far nearer
+  than rounding lets it be (`suspects`, "rival");
+- cannot be rounding: an element is outside of its interval, or NaN or infinite where the operation
+  is not;
 - cannot be judged: the bound of every element is infinite.
 
 The sign of zero is counted, and not judged: most contracts of kernels leave it open.
 
-Invariant: "cannot be rounding" is a proof for the arithmetic that was named; "larger than any order reaches" is strong
-evidence, and depends on the orders of `orders`.
+Invariant: "cannot be rounding" is a proof for the arithmetic that was named; "larger than any order
+reaches" is strong evidence, and depends on the orders of `orders`.
 """
 
 from __future__ import annotations
@@ -70,11 +72,13 @@ class VerdictKind(StrEnum):
 class Element:
     """The element that decides.
 
-    index         its place
-    got, exact    the value that was found, and the exact result in FP64
-    nearest       the exact result, rounded to the format of the output
-    low, high     ends of what rounding allows
-    need, bound   the least error before the final rounding that explains it, and the largest possible one
+    Attributes:
+        index: its place.
+        got, exact: the value that was found, and the exact result in FP64.
+        nearest: the exact result, rounded to the format of the output.
+        low, high: ends of what rounding allows.
+        need, bound: the least error before the final rounding that explains it, and the largest
+            possible one.
     """
 
     index: tuple[int, ...]
@@ -91,16 +95,19 @@ class Element:
 class Verdict:
     """Answer of `compare`; true if the difference is rounding.
 
-    kind       the answer
-    operation  the operation and the arithmetic, in words
-    elements   number of elements, and how many differ from the exact result rounded once
-    worst      the element that decides, or None if nothing differs
-    reached    the largest share of the bound that a replay reached, of the needs of the result (`share`) the largest
-    suspects   what would explain it, the most likely first
-    unjudged   what could not be judged, and why
-    rival      the known fault that fits better, if the kind is SUSPECTED
-    zeros      number of zeros whose sign is not that of the exact result rounded once; it is not judged. Where a sum
-               of two terms or more is exactly 0, its sign depends on the order, and is not counted
+    Attributes:
+        kind: the answer.
+        operation: the operation and the arithmetic, in words.
+        elements: number of elements, and how many differ from the exact result rounded once.
+        worst: the element that decides, or None if nothing differs.
+        reached: the largest share of the bound that a replay reached, of the needs of the result
+            (`share`) the largest.
+        suspects: what would explain it, the most likely first.
+        unjudged: what could not be judged, and why.
+        rival: the known fault that fits better, if the kind is SUSPECTED.
+        zeros: number of zeros whose sign is not that of the exact result rounded once; it is not
+            judged. Where a sum of two terms or more is exactly 0, its sign depends on the order,
+            and is not counted.
     """
 
     kind: VerdictKind
@@ -128,13 +135,15 @@ class Verdict:
     def __str__(self) -> str:
         lines = [f"{self.kind}: {self.operation}, out={self.out.name}"]
         lines.append(
-            f"  {self.differing:,} of {self.elements:,} elements differ from the exact result rounded once"
+            f"  {self.differing:,} of {self.elements:,} elements differ from the exact result "
+            "rounded once"
         )
         if self.worst is not None:
             lines += _describe(self.worst, self.out)
         if self.reached is not None:
             lines.append(
-                f"  largest share of the bound: {self.share:.3g}; of replays in other orders: {self.reached:.3g}"
+                f"  largest share of the bound: {self.share:.3g}; of replays in other orders: "
+                f"{self.reached:.3g}"
             )
         if self.typical is not None and not self.explained:
             lines.append(
@@ -171,7 +180,8 @@ def _describe(element: Element, out: Format) -> list[str]:
     if np.isfinite(element.need) and 0 < element.bound < np.inf:
         times = element.need / element.bound
         lines.append(
-            f"    {'error needed':<20} {element.need:.4g}, {times:.3g} times the bound of {element.bound:.4g}"
+            f"    {'error needed':<20} {element.need:.4g}, {times:.3g} times the bound of "
+            f"{element.bound:.4g}"
         )
     elif np.isfinite(element.need) and element.need and element.bound == 0:
         lines.append(f"    {'error needed':<20} {element.need:.4g}; the bound is 0")
@@ -265,7 +275,8 @@ def assert_explained(
     if isinstance(a, Operation):
         if b is not None or of_product:
             raise TypeError(
-                "expected an operation alone, or two operands; bias, scale and operands belong to `matmul`"
+                "expected an operation alone, or two operands; bias, scale and operands belong to "
+                "`matmul`"
             )
         operation = a
     elif b is None:
@@ -307,13 +318,14 @@ class _Judge:
         bound = np.where(special, 0.0, self.operation.error(self.how).reshape(-1))
         nearest = self.stored(self.exact)
         same = (self.got == nearest) | (np.isnan(self.got) & np.isnan(nearest))
-        differing, unbounded = int((~same).sum()), np.isinf(bound)
+        differing = int((~same).sum())
+        unbounded = np.isinf(bound)
         zeros = self.other_zeros(nearest)
         unjudged = []
         if unbounded.any():
             unjudged.append(
-                f"{int(unbounded.sum()):,} elements whose bound is infinite: the accumulator may overflow, "
-                "or the sum is too long for it"
+                f"{int(unbounded.sum()):,} elements whose bound is infinite: the accumulator may "
+                "overflow, or the sum is too long for it"
             )
         if not differing:
             return Verdict(
@@ -405,7 +417,10 @@ class _Judge:
             return np.asarray(round_to(values, self.out, self.rounding, self.overflow), np.float64)
 
     def need(self, got: Floats, exact: Floats) -> Floats:
-        """Return the least errors that explain results, up to the change of spacing at a power of two; inf if none."""
+        """Return the least errors that explain the results, or inf if none do.
+
+        They allow for the change of spacing at a power of two.
+        """
         half = 0.5 if self.rounding is Rounding.NEAREST_EVEN else 1.0
         with np.errstate(invalid="ignore"):
             away = np.abs(got - exact)
@@ -420,8 +435,11 @@ class _Judge:
         """Return which of some elements lie outside of what rounding allows."""
         with np.errstate(invalid="ignore"):
             places = places[~(np.abs(self.got[places] - self.exact[places]) <= bound[places])]
-        got, exact, e = self.got[places], self.exact[places], bound[places]
-        low, high = self.stored(exact - e), self.stored(exact + e)
+        got = self.got[places]
+        exact = self.exact[places]
+        e = bound[places]
+        low = self.stored(exact - e)
+        high = self.stored(exact + e)
         within = (low <= got) & (got <= high) | np.isnan(got) & (np.isnan(low) | np.isnan(high))
         # a format without infinities overflows
         within |= np.isnan(high) & (low <= got) | np.isnan(low) & (got <= high)
@@ -434,8 +452,8 @@ class _Judge:
         """Replay the operation at some elements.
 
         Returns:
-            The largest share of all replays, the typical one of the worst replay, that of the result,
-            and the known fault that fits the result better.
+            The largest share of all replays, the typical one of the worst replay, that of the
+            result, and the known fault that fits the result better.
         """
         usable = np.flatnonzero(~skipped)
         many = min(ELEMENTS, max(8, WORK // max(1, self.operation.terms)), usable.size)
@@ -451,7 +469,8 @@ class _Judge:
             shares = np.nan_to_num(np.abs(replayed - self.exact[places]) / e, nan=0.0, posinf=0.0)
             kept = self.stored(replayed)
             needs = self.need(kept, self.exact[places]) / e
-        at, once = places[: drawn.size], self.stored(self.exact[drawn])
+        at = places[: drawn.size]
+        once = self.stored(self.exact[drawn])
         right = np.concatenate([kept[:, : drawn.size], once[None]])
         other = rival(self.got[at], self.exact[at], right, at, self.operation, self.out)
         largest = max(float(shares.max(initial=0.0)), least)

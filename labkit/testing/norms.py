@@ -1,19 +1,23 @@
 """Softmax, layer norm and RMS norm: exact values and error bounds.
 
-Each is a sum, some functions and a few products; u is the unit roundoff of the arithmetic. Functions (exp, reciprocal
-square root, division) have a relative error of 4 u, as CUDA's fast ones document. The exponential of d has another
-4 u |d|, for the subtraction, the change of base and `__expf`.
+Each is a sum, some functions and a few products; u is the unit roundoff of the arithmetic.
+Functions (exp, reciprocal square root, division) have a relative error of 4 u, as CUDA's fast ones
+document. The exponential of d has another 4 u |d|, for the subtraction, the change of base and
+`__expf`.
 
-- softmax, exp(x - m) / sum exp(x - m): in any order, also online, where each block of 16 terms or more may scale the
-  sum again (6 u).
-- layer norm, (x - mean) / sqrt(var + eps) * w + b, also as x * (rstd w) + (b - mean rstd w). The variance is that of
-  deviations, or Welford's, whose relative error is K u rms(x) / sigma (here times 4, for merged blocks). The mean of
-  squares minus the square of the mean has another error, which a large mean shows.
+- softmax, exp(x - m) / sum exp(x - m): in any order, also online, where each block of 16 terms or
+  more may scale the sum again (6 u).
+- layer norm, (x - mean) / sqrt(var + eps) * w + b, also as x * (rstd w) + (b - mean rstd w). The
+  variance is that of deviations, or Welford's, whose relative error is K u rms(x) / sigma (here
+  times 4, for merged blocks). The mean of squares minus the square of the mean has another error,
+  which a large mean shows.
 - RMS norm, x / sqrt(mean(x^2) + eps) * w.
 
-Where the error of the variance may reach var + eps, the bound is infinite: such an element cannot be judged.
+Where the error of the variance may reach var + eps, the bound is infinite: such an element cannot
+be judged.
 
-Source: CUDA C++ Programming Guide, mathematical functions; Chan, Golub and LeVeque 1983 (variances).
+Source: CUDA C++ Programming Guide, mathematical functions; Chan, Golub and LeVeque 1983
+    (variances).
 """
 
 from __future__ import annotations
@@ -50,7 +54,8 @@ def softmax(x: Array, dim: int = -1) -> Operation:
     shape = values.shape
     values = np.atleast_1d(values)
     rows = np.moveaxis(values, dim, -1)
-    terms, moved = rows.shape[-1], rows.shape
+    terms = rows.shape[-1]
+    moved = rows.shape
     with np.errstate(invalid="ignore", over="ignore"):
         largest = rows.max(-1, keepdims=True, initial=-np.inf)
         below = np.where(rows == -np.inf, -np.inf, rows - largest)
@@ -61,7 +66,8 @@ def softmax(x: Array, dim: int = -1) -> Operation:
     far = np.where(np.isfinite(below), np.abs(below), 0.0)
 
     def error(how: Arithmetic) -> Floats:
-        u, least = how.unit, _least(how)
+        u = how.unit
+        least = _least(how)
         with np.errstate(over="ignore", invalid="ignore"):
             own = np.expm1(np.minimum(u * FUNCTION * (1.01 + far), 50.0))
             wrong = (parts * own).sum(-1, keepdims=True) / total + terms * least / total
@@ -86,9 +92,12 @@ def softmax(x: Array, dim: int = -1) -> Operation:
 
     def others(places: Places) -> dict[str, Floats]:
         at = _rows_of(places, values.shape, moved, dim)
-        row, column = at // terms, at % terms
-        of_rows, own = parts.reshape(-1, terms)[row], below.reshape(-1, terms)[row, column]
-        exponentials, sums = of_rows[np.arange(len(at)), column], of_rows.sum(1)
+        row = at // terms
+        column = at % terms
+        of_rows = parts.reshape(-1, terms)[row]
+        own = below.reshape(-1, terms)[row, column]
+        exponentials = of_rows[np.arange(len(at)), column]
+        sums = of_rows.sum(1)
         with np.errstate(all="ignore"):
             twos = np.exp2(below.reshape(-1, terms)[row]).sum(1)
             return {
@@ -97,7 +106,8 @@ def softmax(x: Array, dim: int = -1) -> Operation:
                 "the last term of the sum is missing": exponentials / (sums - of_rows[:, -1]),
             }
 
-    name, value = f"softmax {list(shape)}", np.moveaxis(value, -1, dim)
+    name = f"softmax {list(shape)}"
+    value = np.moveaxis(value, -1, dim)
     return Operation(
         name,
         np.ascontiguousarray(value).reshape(shape),
@@ -128,7 +138,8 @@ def layer_norm(
         value = off * rstd * w + b
 
     def error(how: Arithmetic) -> Floats:
-        u, growth = how.unit, growth_of(terms + 4, how.unit)
+        u = how.unit
+        growth = growth_of(terms + 4, how.unit)
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             size = np.abs(values).sum(-1, keepdims=True)
             of_mean = sum_error(how, terms, size, extra=2, gain=float(terms)) / terms
@@ -150,8 +161,10 @@ def layer_norm(
             return np.where(np.isnan(bound), np.inf, bound + 4 * _least(how) * (1 + scaled))
 
     def replay(how: Arithmetic, places: Places) -> Floats:
-        row, column = places // terms, places % terms
-        rows, r = values.reshape(-1, terms)[row].T, orders.rounding_of(how)
+        row = places // terms
+        column = places % terms
+        rows = values.reshape(-1, terms)[row].T
+        r = orders.rounding_of(how)
         own = rows[column, np.arange(len(places))]
         found: list[Floats] = []
         for name, total in zip(orders.ORDERS, orders.sums(rows, None, how), strict=False):
@@ -159,7 +172,8 @@ def layer_norm(
             of_square = next(orders.sums(away, away, how, only=name)) / terms
             of_row = np.asarray(r(1 / np.sqrt(of_square + eps)), np.float64)
             if len(found) % 2:  # x * scale + shift
-                scale, mean = r(of_row * w[column]), r(total / terms)
+                scale = r(of_row * w[column])
+                mean = r(total / terms)
                 shift = r(b[column] - np.asarray(r(mean * scale), np.float64))
                 found.append(np.asarray(r(own * scale) + shift, np.float64))
             else:
@@ -168,16 +182,20 @@ def layer_norm(
         return _other_functions(np.stack(found), how)
 
     def others(places: Places) -> dict[str, Floats]:
-        row, column = places // terms, places % terms
+        row = places // terms
+        column = places % terms
         own, of_row = off.reshape(-1)[places], variance.reshape(-1)[row]
         with np.errstate(all="ignore"):
             roots = {"the variance is divided by n - 1": of_row * terms / (terms - 1) + eps}
             return _other_roots(own, of_row, eps, w[column], b[column], roots)
 
     def noisy(how: Arithmetic, places: Places) -> dict[str, Floats]:
-        row, column = places // terms, places % terms
-        rows, r = values.reshape(-1, terms)[row].T, orders.rounding_of(how)
-        own, found = off.reshape(-1)[places], []
+        row = places // terms
+        column = places % terms
+        rows = values.reshape(-1, terms)[row].T
+        r = orders.rounding_of(how)
+        own = off.reshape(-1)[places]
+        found = []
         with np.errstate(all="ignore"):
             sums = zip(orders.sums(rows, None, how), orders.sums(rows, rows, how), strict=False)
             for total, squares in sums:
@@ -207,7 +225,8 @@ def rms_norm(x: Array, weight: Array | None = None, eps: float = 1e-6) -> Operat
     [[1.0, 1.0]]
     """
     values, format = _normed(x, eps)
-    w, terms = _affine(weight, "weight", values, 1.0), values.shape[-1]
+    w = _affine(weight, "weight", values, 1.0)
+    terms = values.shape[-1]
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         squares = (values * values).mean(-1, keepdims=True)
         value = values / np.sqrt(squares + eps) * w
@@ -223,16 +242,20 @@ def rms_norm(x: Array, weight: Array | None = None, eps: float = 1e-6) -> Operat
             return np.where(np.isnan(bound), np.inf, bound)
 
     def replay(how: Arithmetic, places: Places) -> Floats:
-        row, column = places // terms, places % terms
-        rows, r = values.reshape(-1, terms)[row].T, orders.rounding_of(how)
-        own, found = rows[column, np.arange(len(places))], []
+        row = places // terms
+        column = places % terms
+        rows = values.reshape(-1, terms)[row].T
+        r = orders.rounding_of(how)
+        own = rows[column, np.arange(len(places))]
+        found = []
         for total in orders.sums(rows, rows, how):
             scaled = r(own * np.asarray(r(1 / np.sqrt(total / terms + eps)), np.float64))
             found.append(np.asarray(scaled, np.float64) * w[column])
         return _other_functions(np.stack(found), how)
 
     def others(places: Places) -> dict[str, Floats]:
-        row, column = places // terms, places % terms
+        row = places // terms
+        column = places % terms
         own, of_row = values.reshape(-1)[places], squares.reshape(-1)[row]
         with np.errstate(all="ignore"):
             centred = of_row - values.mean(-1).reshape(-1)[row] ** 2 + eps
@@ -260,7 +283,9 @@ def _normed(x: Array, eps: float) -> tuple[Floats, Format]:
 def _other_roots(
     x: Floats, squares: Floats, eps: float, w: Floats, b: Floats, more: dict[str, Floats]
 ) -> dict[str, Floats]:
-    """Return x / sqrt(squares + eps) * w + b with another root, without w or b, or rounded on the way.
+    """Return variants of x / sqrt(squares + eps) * w + b.
+
+    They have another root, lack w or b, or round on the way.
 
     Args:
         x: numerators.

@@ -1,7 +1,8 @@
-"""Operations whose results are judged: exact value, error bound, and the same operation in several orders.
+"""Operations that can be judged: exact value, error bound, and the sum in several orders.
 
-Idea: an operation holds what an answer needs, from the operands alone. That is its value in FP64, the bound of the
-error before the final rounding for an arithmetic, and its replay in the orders of `orders`.
+Idea: an operation holds what an answer needs, from the operands alone. That is its value in FP64,
+the bound of the error before the final rounding for an arithmetic, and its replay in the orders of
+`orders`.
 
 Invariant: operands are used as they are stored; a float32 tensor is exact.
 """
@@ -37,16 +38,17 @@ _NUMPY = {np.dtype(np.float16): FP16, np.dtype(np.float32): FP32, np.dtype(np.fl
 class Operation:
     """An operation with its operands.
 
-    name      for display, with shapes
-    value     the exact result, in FP64 (its own error is part of the bound)
-    terms     K, the number of terms of each sum
-    formats   formats of the operands
-    error     arithmetic -> bound of the error before the final rounding, shaped like `value`
-    replay    (arithmetic, places) -> results [orders, places] before the final rounding
-    pairs     places -> operands [K, places] of the sums; None where the result is not one sum
-    rounded   format that the kernel rounds operands to, if they are not values of it
-    others    places -> the results of known faults there before the final rounding, by name
-    noisy     (arithmetic, places) -> replays of faults whose errors depend on the order, by name
+    Attributes:
+        name: for display, with shapes.
+        value: the exact result, in FP64 (its own error is part of the bound).
+        terms: K, the number of terms of each sum.
+        formats: formats of the operands.
+        error: arithmetic -> bound of the error before the final rounding, shaped like `value`.
+        replay: (arithmetic, places) -> results [orders, places] before the final rounding.
+        pairs: places -> operands [K, places] of the sums; None where the result is not one sum.
+        rounded: format that the kernel rounds operands to, if they are not values of it.
+        others: places -> the results of known faults there before the final rounding, by name.
+        noisy: (arithmetic, places) -> replays of faults whose errors depend on the order, by name.
     """
 
     name: str
@@ -70,9 +72,11 @@ def values_of(array: Array, name: str) -> tuple[Floats, Format]:
     if isinstance(array, Tensor):
         if not array.is_floating_point():
             raise TypeError(
-                f"expected floats in {name}, got {array.dtype}. Cast to the dtype that the kernel reads."
+                f"expected floats in {name}, got {array.dtype}. Cast to the dtype that the kernel "
+                "reads."
             )
-        array, format = array.detach().cpu(), format_of(array.dtype)
+        format = format_of(array.dtype)
+        array = array.detach().cpu()
         wide = array if format in (FP32, FP64) else array.float()
         return wide.double().numpy(), format
     if isinstance(array, np.ndarray | np.floating):
@@ -92,14 +96,16 @@ def operand(array: Array, name: str, operands: Format | None = None) -> tuple[Fl
     values, format = values_of(array, name)
     if format == FP64:
         raise TypeError(
-            f"expected FP32 or narrower in {name}, got FP64, whose products FP64 cannot hold. Cast it."
+            f"expected FP32 or narrower in {name}, got FP64, whose products FP64 cannot hold. Cast "
+            "it."
         )
     if operands is not None and operands != format:
         rounded = round_to(values, operands)
         if not ((rounded == values) | np.isnan(values)).all():
             if operands not in (TF32, BF16):
                 raise ValueError(
-                    f"expected {operands.name} values in {name}, got others. Round it as the kernel does."
+                    f"expected {operands.name} values in {name}, got others. Round it as the "
+                    "kernel does."
                 )
             return values, format
         format = operands
@@ -136,10 +142,8 @@ def matmul(
     x, y = operand(a, "a", operands), operand(b, "b", operands)
     if not x[0].ndim or not y[0].ndim:
         raise ValueError("expected a and b with one dimension or more, got a single number")
-    left, right = (
-        (x[0][None] if x[0].ndim == 1 else x[0]),
-        (y[0][:, None] if y[0].ndim == 1 else y[0]),
-    )
+    left = x[0][None] if x[0].ndim == 1 else x[0]
+    right = y[0][:, None] if y[0].ndim == 1 else y[0]
     try:
         batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
         if left.shape[-1] != right.shape[-2]:
@@ -190,7 +194,7 @@ def convolution(
     groups: int = 1,
     operands: FormatLike | None = None,
 ) -> Operation:
-    """Return the convolution of x [batch, channels, ...] with weight, as torch's conv1d, conv2d and conv3d.
+    """Return the convolution of x [batch, channels, ...] with weight, as torch.conv1d to conv3d.
 
     Winograd's and Fourier's methods add other terms; this bound is not theirs.
 
@@ -199,8 +203,8 @@ def convolution(
         weight: the filters, [out, channels / groups, ...].
         bias: one number for each filter.
         stride: a number, or one for each dimension.
-        padding: as stride, or "valid" (none) or "same" (the result has the shape of the image; needs
-            stride 1).
+        padding: as stride, or "valid" (none) or "same" (the result has the shape of the image;
+            needs stride 1).
         dilation: as stride.
         groups: number of groups of channels.
         operands: as in `matmul`.
@@ -219,12 +223,14 @@ def convolution(
     n = filters.ndim - 2
     if n not in (1, 2, 3) or image.ndim != n + 2 or image.shape[1] != filters.shape[1] * groups:
         raise ValueError(
-            "expected x[batch, channels, ...] and weight[out, channels / groups, ...] with 1 to 3 dimensions more, got "
-            f"{list(image.shape)} and {list(filters.shape)} with groups={groups}"
+            "expected x[batch, channels, ...] and weight[out, channels / groups, ...] with 1 to 3 "
+            f"dimensions more, got {list(image.shape)} and {list(filters.shape)} with "
+            f"groups={groups}"
         )
     if len(filters) % groups:
         raise ValueError(
-            f"expected a number of filters that groups divides, got {len(filters)} and groups={groups}"
+            f"expected a number of filters that groups divides, got {len(filters)} and "
+            f"groups={groups}"
         )
     steps = _numbers(stride, "stride", n, 1)
     holes = _numbers(dilation, "dilation", n, 1)
@@ -236,17 +242,19 @@ def convolution(
         wide > size for wide, size in zip(reach, padded.shape[2:], strict=True)
     ):
         raise ValueError(
-            f"expected a window that fits the padded image, got {reach} for {list(padded.shape[2:])}. "
-            "Pass more padding, or less dilation."
+            f"expected a window that fits the padded image, got {reach} for "
+            f"{list(padded.shape[2:])}. Pass more padding, or less dilation."
         )
     # widths of torch.nn.functional.pad begin with the last dimension
     widths = [width for pair in reversed(around) for width in pair]
 
     def multiply(left: Floats, right: Floats) -> Floats:
-        image, filters = F.pad(torch.from_numpy(left), widths), torch.from_numpy(right)
+        image = F.pad(torch.from_numpy(left), widths)
+        filters = torch.from_numpy(right)
         return np.asarray(conv(image, filters, None, steps, 0, holes, groups).numpy(), np.float64)
 
-    shape, axes = multiply(image, filters).shape, tuple(range(2, n + 2))
+    shape = multiply(image, filters).shape
+    axes = tuple(range(2, n + 2))
     # the windows have the shape [batch, channels, *places, *reach]
     windows = np.lib.stride_tricks.sliding_window_view(padded, reach, axes)
     windows = windows[:, :, *(slice(None, None, each) for each in (*steps, *holes))]
@@ -348,7 +356,8 @@ def _products(
     added = np.zeros(()) if bias is None else _epilogue(bias, "bias", shape)
     (a, of_a), (b, of_b) = both
     rounded = operands if operands not in (None, of_a, of_b) else None
-    bare, plain = multiply(a, b).reshape(shape), scale is None and bias is None
+    bare = multiply(a, b).reshape(shape)
+    plain = scale is None and bias is None
     with np.errstate(invalid="ignore", over="ignore"):
         value = bare if plain else bare * factor + added
 
@@ -365,10 +374,8 @@ def _products(
         bound = sum_error(how, terms, size, extra=extra, grid=grid)
         if plain:
             return bound
-        extra, gain = (
-            extra + 3 * (scale is not None),
-            max(1.0, float(np.abs(factor).max(initial=0.0))),
-        )
+        extra = extra + 3 * (scale is not None)
+        gain = max(1.0, float(np.abs(factor).max(initial=0.0)))
         whole = size * np.abs(factor) + np.abs(added)
         scaled = sum_error(how, terms + (bias is not None), whole, extra=extra, gain=gain)
         return np.where(np.isinf(bound), np.inf, scaled)
@@ -416,7 +423,7 @@ def _products(
 
 
 def _other_dimension(values: Floats, shape: tuple[int, ...]) -> Floats | None:
-    """Return a scale or a bias with its last two dimensions swapped, if it then fits a result and differs."""
+    """Swap the last two dimensions of a scale or bias, if the result differs and still fits."""
     if not values.ndim or len(shape) < 2:
         return None
     swapped = np.atleast_2d(values).swapaxes(-1, -2)
@@ -452,12 +459,18 @@ def sum_over(x: Array, dim: int | Sequence[int] | None = None) -> Operation:
 
 
 def mean(x: Array, dim: int | Sequence[int] | None = None) -> Operation:
-    """Return the mean of x over some dimensions, by default over all: the sum, divided, or times 1 / K."""
+    """Return the mean of x over some dimensions, by default all.
+
+    It is the sum divided by K, or times 1 / K.
+    """
     return _reduction("mean", x, dim, None)
 
 
 def amax(x: Array, dim: int | Sequence[int] | None = None) -> Operation:
-    """Return the largest number of x over some dimensions, by default over all; nothing is rounded before the end."""
+    """Return the largest number of x over some dimensions, by default over all.
+
+    Nothing is rounded before the end.
+    """
     rows, format = _rows(x, dim)
     if not rows.shape[-1]:
         raise ValueError("expected a number or more to take the largest of, got an empty dimension")
@@ -527,7 +540,9 @@ def _reduction(
 
 
 def dimension_of(dim: int, dimensions: int, asked: object) -> int:
-    """Return a dimension that is counted from the front; a number counts as one dimension, as in torch.
+    """Return a dimension that is counted from the front.
+
+    A number counts as one dimension, as in torch.
 
     Raises:
         TypeError: it is no whole number.

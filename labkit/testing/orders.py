@@ -1,11 +1,12 @@
 """Sums in the orders that real kernels use, for the error that is achievable.
 
-Idea: a rigorous bound is seldom reached, since roundings cancel: relative to the sum of magnitudes, errors grow like
-the square root of K at most, and the bound like K. What a right kernel does reach is found by trying: the
-same terms are added one by one, backwards, in lanes as threads do, in slices as split-K does, and along a tree.
+Idea: a rigorous bound is seldom reached, since roundings cancel: relative to the sum of magnitudes,
+errors grow like the square root of K at most, and the bound like K. What a right kernel does reach
+is found by trying: the same terms are added one by one, backwards, in lanes as threads do, in
+slices as split-K does, and along a tree.
 
-Invariant: each order rounds where its kernel would and nowhere else; Tensor Cores are `labkit.gemm.emulate`, bit for
-bit. (For BF16 the rounding of a sum is torch's, from FP32.)
+Invariant: each order rounds where its kernel would and nowhere else; Tensor Cores are
+`labkit.gemm.emulate`, bit for bit. (For BF16 the rounding of a sum is torch's, from FP32.)
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from labkit.testing.bound import Arithmetic, Floats
 
 LONGEST = 2**17  # additions one after the other that are emulated
 
-# (lanes, neighbouring terms share a lane, backwards); None: as many lanes as terms, added along a tree
+# (lanes, neighbouring terms share a lane, backwards); None: as many lanes as terms, added along a
+# tree
 ORDERS: dict[str, tuple[int | None, bool, bool]] = {
     "one by one": (1, False, False),
     "one by one, backwards": (1, False, True),
@@ -35,7 +37,9 @@ ORDERS: dict[str, tuple[int | None, bool, bool]] = {
 
 
 def sums(x: Floats, y: Floats | None, how: Arithmetic, only: str = "") -> Iterator[Floats]:
-    """Yield the sum of x * y over the first dimension, in each order; before the final rounding, in FP64.
+    """Yield the sum of x * y over the first dimension, in each order.
+
+    Before the final rounding, in FP64.
 
     Args:
         x: operand [K, n].
@@ -70,7 +74,10 @@ def sums(x: Floats, y: Floats | None, how: Arithmetic, only: str = "") -> Iterat
 
 
 def rounding_of(how: Arithmetic) -> Callable[[Floats], Floats]:
-    """Return the function that rounds a sum to the accumulator's format; FP32 sums stay in float32, which is faster."""
+    """Return the function that rounds a sum to the accumulator's format.
+
+    FP32 sums stay in float32, which is faster.
+    """
     if how.rounding is not Rounding.NEAREST_EVEN:
         return lambda values: np.asarray(round_to(values, how.format, how.rounding), np.float64)
     if how.format == FP16:
@@ -105,9 +112,13 @@ def _in_lanes(
 
 
 def _blocks(x: Floats, y: Floats, how: Arithmetic) -> Iterator[Floats]:
-    """Yield sums of a Tensor Core: K as it is, backwards, interleaved, and in 4 slices that FP32 adds up."""
+    """Yield Tensor Core sums in four orders.
+
+    They are K as it is, backwards, interleaved, and in 4 slices that FP32 adds up.
+    """
     assert how.spec is not None
-    a, b = x.T[:, None, :].astype(np.float32), y.T[:, :, None].astype(np.float32)
+    a = x.T[:, None, :].astype(np.float32)
+    b = y.T[:, :, None].astype(np.float32)
     places = np.arange(len(x))
     for order in (places, places[::-1], np.argsort(places % 4, kind="stable")):
         yield emulate(a[:, :, order], b[:, order], None, how.spec)[:, 0, 0].astype(np.float64)

@@ -1,16 +1,19 @@
 """Explanations of a difference that rounding does not explain.
 
-Idea: each known fault is a hypothesis that is tried on the elements: another result, computed from the same operands.
-One that fits the result much better than the operation itself is a suspect. It is a hint, not a proof.
+Idea: each known fault is a hypothesis that is tried on the elements: another result, computed from
+the same operands. One that fits the result much better than the operation itself is a suspect. It
+is a hint, not a proof.
 
-`rival` looks for one where the result is within the bound. Let t be the exact result, h that of a fault, and s the
-size of a right kernel's error at an element, of its orders and its final rounding. The part c of the fault in a
-result is the least squares fit of got - t by h - t, each divided by s. It is near 0 for a right kernel and near 1 for
-the fault.
-With I = sum ((h - t) / s)^2, errors that are independent change c by 1 / sqrt(I). A fault is named if
+`rival` looks for one where the result is within the bound. Let t be the exact result, h that of a
+fault, and s the size of a right kernel's error at an element, of its orders and its final rounding.
+The part c of the fault in a result is the least squares fit of got - t by h - t, each divided by s.
+It is near 0 for a right kernel and near 1 for the fault. With I = sum ((h - t) / s)^2, errors that
+are independent change c by 1 / sqrt(I). A fault is named if
 
-- sqrt(I) >= 16, and 3/4 <= c <= 5/4: a right kernel of independent errors is 12 standard deviations away from that;
-- |c| <= 1/4 for each replay in another order, for errors that are not independent: c is three times what they reach;
+- sqrt(I) >= 16, and 3/4 <= c <= 5/4: a right kernel of independent errors is 12 standard deviations
+  away from that;
+- |c| <= 1/4 for each replay in another order, for errors that are not independent: c is three times
+  what they reach;
 - the rest, got - h, is at most twice as large as the error of the worst replay.
 
 Elements with the same exact result may have the same error, so they count once.
@@ -38,7 +41,8 @@ TILES = (1, 2, 4, 8, 16, 32, 64, 128)
 SLICES = (2, 3, 4, 5, 6, 8, 16)  # of split-K
 MOST = 3  # faults with the same numbers that are named
 FEWEST = 32  # elements at random places whose range says something
-WORK = 2**17  # terms of the sums of faults that are tried where a result is within the bound
+# terms of the sums of faults that are tried where a result is within the bound
+WORK = 2**17
 SIGMAS, PART = 16.0, 0.25  # of the module's text
 BETTER = 4.0  # times nearer than the exact result is a fault that is named
 Stored = Callable[[Floats], Floats]
@@ -70,7 +74,10 @@ def suspects(
             return ("infinity or NaN where the operation has another value",)
         if not np.isfinite(got[wrong]).any():
             return (
-                "infinity or NaN where the operation is finite: an overflow on the way, or a masked row",
+                (
+                    "infinity or NaN where the operation is finite: an overflow on the way, or a "
+                    "masked row"
+                ),
             )
         some = wrong[np.linspace(0, wrong.size - 1, min(wrong.size, TRIED)).astype(int)]
         candidates: list[tuple[str, Floats]] = []
@@ -113,7 +120,7 @@ def _of_values(
     out: Format,
     shape: tuple[int, ...],
 ) -> Candidates:
-    """Yield explanations that follow from the values alone, and what they predict at some places."""
+    """Yield explanations from the values alone, with what they predict at some places."""
     found, true = got[wrong], exact[wrong]
     if (np.abs(found) == out.max).all():
         name = "a result that saturates: if the kernel is meant to, pass overflow=Overflow.SATURATE"
@@ -196,7 +203,8 @@ def _of_sums(
         if _fits(got, values, bound, stored) > 0.9:
             found = True
             yield name, values
-    exact, count = terms.sum(0), len(terms)
+    exact = terms.sum(0)
+    count = len(terms)
     slack = bound + np.abs(got) * out.epsilon
     away = np.abs(got - exact + terms)
     if (
@@ -209,7 +217,7 @@ def _of_sums(
 
 
 def other_sums(x: Floats, y: Floats | None, formats: tuple[Format, ...]) -> Candidates:
-    """Yield sums of known faults: terms that are missing or counted twice, operands that are rounded.
+    """Yield sums of known faults: terms missing or counted twice, operands rounded.
 
     Args:
         x: operand [K, n].
@@ -217,7 +225,8 @@ def other_sums(x: Floats, y: Floats | None, formats: tuple[Format, ...]) -> Cand
         formats: of the operands.
     """
     terms = x if y is None else x * y
-    exact, count = terms.sum(0), len(terms)
+    exact = terms.sum(0)
+    count = len(terms)
     for tile in (size for size in TILES if size < count):
         places = {"first": slice(0, tile), "last": slice(count - tile, count)}
         if count % tile and count % tile not in TILES:
@@ -287,7 +296,8 @@ def _of_noise(
         found = {name: np.stack(list(orders.sums(x, y, other))) for name, other in others.items()}
     if operation.noisy is not None:
         found |= operation.noisy(how, places)
-    own, differing = _rms(got - exact), float((got != stored(exact)).mean())
+    own = _rms(got - exact)
+    differing = float((got != stored(exact)).mean())
     ratios: dict[str, float] = {}
     for name, replays in found.items():
         for replay in map(stored, replays):
@@ -302,15 +312,17 @@ def _of_noise(
 
 
 def _part(wrong: Places, shape: tuple[int, ...]) -> tuple[int, int, int] | None:
-    """Return the dimension and the range of its indices that all wrong elements lie in, if it is a part of it.
+    """Return the part of a dimension that contains all wrong elements, or None for all of it.
 
     `FEWEST` elements or more at random places are all within three quarters of a dimension with a
-    probability below 1e-3. Each index of the range has one: a row whose variance is wrong is no part.
+    probability below 1e-3. Each index of the range has one: a row whose variance is wrong is no
+    part.
     """
     if wrong.size < FEWEST:
         return None
     for axis, index in enumerate(np.unravel_index(wrong, shape)):
-        first, end = int(index.min()), int(index.max()) + 1
+        first = int(index.min())
+        end = int(index.max()) + 1
         filled = len(np.unique(index)) == end - first
         if filled and 2 <= end - first <= 0.75 * shape[axis]:
             return axis, first, end
@@ -351,10 +363,11 @@ def _rms(values: Floats) -> float:
 class Rival:
     """A known fault that fits a result better than the exact result does.
 
-    name     the fault
-    part     of the fault in the result: 0 in a right one, 1 if it is the fault
-    reached  the largest part in a replay of the operation in other orders
-    times    how many times nearer than the exact result it is, in root mean square
+    Attributes:
+        name: the fault.
+        part: of the fault in the result: 0 in a right one, 1 if it is the fault.
+        reached: the largest part in a replay of the operation in other orders.
+        times: how many times nearer than the exact result it is, in root mean square.
     """
 
     name: str
@@ -364,8 +377,8 @@ class Rival:
 
     def __str__(self) -> str:
         return (
-            f"{self.name}; it fits {self.times:.3g} times better than the exact result: its part in the "
-            f"difference is {self.part:.3g}, and at most {self.reached:.1g} in other orders"
+            f"{self.name}; it fits {self.times:.3g} times better than the exact result: its part "
+            f"in the difference is {self.part:.3g}, and at most {self.reached:.1g} in other orders"
         )
 
 
@@ -393,14 +406,18 @@ def rival(
         first = first[known & np.isfinite(replays[:, first]).all(0)]
         if first.size < FEWEST:
             return None
-        got, exact, replays, places = got[first], exact[first], replays[:, first], places[first]
+        got = got[first]
+        exact = exact[first]
+        replays = replays[:, first]
+        places = places[first]
         errors = replays - exact
         of_store = ulp(exact, out) ** 2 / 12 if out != FP64 else (exact * 2.0**-52) ** 2
         size = np.sqrt((errors**2).mean(0) + of_store)
         size = np.where(size > 0, size, np.inf)
         found = []
         for name, at, values in _rival_results(operation, places):
-            away, off = (values - exact[at]) / size[at], (got[at] - exact[at]) / size[at]
+            away = (values - exact[at]) / size[at]
+            off = (got[at] - exact[at]) / size[at]
             information = float((away * away).sum())
             if not np.isfinite(information) or information < SIGMAS**2:
                 continue

@@ -1,7 +1,9 @@
-"""Tolerances of tests, from a line of text: `labkit tolerance "matmul K=4096 bf16 out=bf16 accumulate=fp32"`.
+"""Tolerances of tests, from a line of text.
 
-Idea: a bound needs operands. Where there are none yet, those of a standard normal distribution stand for them; 64
-elements are computed, in several orders.
+For example: `labkit tolerance "matmul K=4096 bf16 out=bf16 accumulate=fp32"`.
+
+Idea: a bound needs operands. Where there are none yet, those of a standard normal distribution
+stand for them; 64 elements are computed, in several orders.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ def tolerance(text: str) -> str:
         stored = np.asarray(round_to(replays, out), np.float64)
         typical = float(np.sqrt(np.mean((stored - exact) ** 2)))
     size = float(np.abs(exact).max())
-    atol, last = bound * (1 + half), float(ulp(size, out)) / 2
+    atol = bound * (1 + half)
+    last = float(ulp(size, out)) / 2
     rows = [
         ("bound of the error before the result is stored", f"{bound:.3g}"),
         ("largest error of other orders, before it is stored", f"{reached:.3g}"),
@@ -77,7 +80,11 @@ def tolerance(text: str) -> str:
 
 def _parse(text: str) -> tuple[str, int, Format, Format, str]:
     formats = {name.upper(): format for name, format in FORMATS.items()}
-    name, terms, format, out, accumulator = "matmul", 0, FP32, None, "FP32"
+    name = "matmul"
+    terms = 0
+    format = FP32
+    out = None
+    accumulator = "FP32"
     for word in text.split():
         key, _, value = word.partition("=")
         if word in OPERATIONS:
@@ -92,12 +99,14 @@ def _parse(text: str) -> tuple[str, int, Format, Format, str]:
             terms = int(re.sub("[_,]", "", value))
         else:
             raise ValueError(
-                f"expected an operation ({', '.join(OPERATIONS)}), K=..., a format ({', '.join(FORMATS)}), out=FORMAT "
-                f'or accumulate=FORMAT or GPU, got {word!r}. An example: "{EXAMPLE}"'
+                f"expected an operation ({', '.join(OPERATIONS)}), K=..., a format "
+                f"({', '.join(FORMATS)}), out=FORMAT or accumulate=FORMAT or GPU, got {word!r}. An "
+                f'example: "{EXAMPLE}"'
             )
     if not 1 <= terms <= LARGEST:
         raise ValueError(
-            f"expected K, the number of terms, from 1 to {LARGEST:,}, got {terms:,}. An example: {EXAMPLE!r}"
+            f"expected K, the number of terms, from 1 to {LARGEST:,}, got {terms:,}. An example: "
+            f"{EXAMPLE!r}"
         )
     return name, terms, format, out or format, accumulator
 

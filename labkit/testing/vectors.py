@@ -1,20 +1,23 @@
-"""Conformance vectors: inputs that tell a right rounding, block format or Tensor Core from known mistakes.
+"""Conformance vectors: inputs that tell correct kernels from those with known mistakes.
 
-Idea: a file has inputs, the right answers, and the rule that each row tests. Someone who writes a kernel stores answers
-of their own under the same names; `check` names the rules that are broken, and the known mistake that gives exactly
-these answers, if there is one.
+They cover rounding, block formats and Tensor Cores.
 
-Rows of a format hold x and codes. Those of a block format hold x, scales and elements, and for decoding given_scales,
-given_elements and values. Those of a GPU hold a, b, c and d, of its FP16 instruction with FP32 results. Any NaN counts
-as NaN.
+Idea: a file has inputs, the right answers, and the rule that each row tests. Someone who writes a
+kernel stores answers of their own under the same names; `check` names the rules that are broken,
+and the known mistake that gives exactly these answers, if there is one.
 
-Where standards leave a choice, every choice is right: `conventions` names the one that answers made,
-and its source. The scale of a block of zeros is such a choice.
+Rows of a format hold x and codes. Those of a block format hold x, scales and elements, and for
+decoding given_scales, given_elements and values. Those of a GPU hold a, b, c and d, of its FP16
+instruction with FP32 results. Any NaN counts as NaN.
 
-Invariant: answers are those of `labkit.formats` and `labkit.gemm`; each known mistake breaks a rule of its own.
+Where standards leave a choice, every choice is right: `conventions` names the one that answers
+made, and its source. The scale of a block of zeros is such a choice.
 
-Source: IEEE 754-2019 4.3; OCP OFP8 1.0 5.2; OCP Microscaling (MX) 1.0 5.3, 6.3; NVIDIA, Introducing NVFP4;
-arXiv:2511.10909.
+Invariant: answers are those of `labkit.formats` and `labkit.gemm`; each known mistake breaks a rule
+of its own.
+
+Source: IEEE 754-2019 4.3; OCP OFP8 1.0 5.2; OCP Microscaling (MX) 1.0 5.3, 6.3; NVIDIA, Introducing
+NVFP4; arXiv:2511.10909.
 """
 
 from __future__ import annotations
@@ -86,7 +89,8 @@ def vectors(name: str) -> Table:
 
 def save(name: str, path: Path) -> int:
     """Write the vectors of a name as an .npz file, and return the number of rows."""
-    table, buffer = vectors(name), io.BytesIO()
+    table = vectors(name)
+    buffer = io.BytesIO()
     np.savez(buffer, **table)  # type: ignore[arg-type]  # a name of an array is no option
     write_atomic(path, buffer.getvalue())
     return len(table["rule"])
@@ -115,7 +119,7 @@ def check_file(path: Path) -> list[str]:
 
 
 def check(answers: Mapping[str, NDArray[Any]]) -> list[str]:
-    """Return the rules that answers break, each with a counter-example, and the mistake that they are known to be.
+    """Return the rules that answers break, with a counter-example and the known mistake for each.
 
     Raises:
         ValueError: there is no name; an answer is missing or has another shape.
@@ -159,7 +163,7 @@ def check(answers: Mapping[str, NDArray[Any]]) -> list[str]:
 
 
 def conventions(answers: Mapping[str, NDArray[Any]]) -> list[str]:
-    """Return the choices that answers of a block format made where standards leave one, with sources.
+    """Return the choices of a block format's answers that standards leave open, with sources.
 
     Answers as `check` takes them. It is no fault to make another choice than the vectors do.
     """
@@ -174,11 +178,12 @@ def conventions(answers: Mapping[str, NDArray[Any]]) -> list[str]:
 def _choices(
     table: Table, answers: Mapping[str, NDArray[Any]]
 ) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Yield conventions of block formats, and the rows in which answers follow one and not the vectors."""
+    """Yield conventions of block formats that some answers follow and the vectors do not."""
     name = str(table["name"])
     if name not in BLOCK_FORMATS:
         return
-    block, x = BLOCK_FORMATS[name], table["x"].astype(np.float64)
+    block = BLOCK_FORMATS[name]
+    x = table["x"].astype(np.float64)
     top = np.abs(x).max(1)
     scale_codes, elements = (answers[key].astype(np.int64) for key in ("scales", "elements"))
     scales = decode(scale_codes & (block.scale.codes - 1), block.scale)
@@ -267,7 +272,9 @@ def _codes(
 
 
 def _of_blocks(format: BlockFormat) -> Table:
-    element, size, powers = format.element, format.size, format.scale.significand_bits == 0
+    element = format.element
+    size = format.size
+    powers = format.scale.significand_bits == 0
     random = np.random.default_rng(0)
     rows: list[tuple[str, NDArray[Any]]] = []
 
@@ -319,7 +326,8 @@ def _of_blocks(format: BlockFormat) -> Table:
     count = len(rows)
     given = random.integers(0, element.codes, (count, size)).astype(blocks.elements.dtype)
     scales = random.integers(1, format.scale.max_code + 1, count).astype(blocks.scales.dtype)
-    scales[:4] = (0, 1, format.scale.max_code, format.scale.nan_code or 0)  # NaN of E8M0 or E4M3
+    # NaN of E8M0 or E4M3
+    scales[:4] = (0, 1, format.scale.max_code, format.scale.nan_code or 0)
     of_values = [
         f"scale of code 0 ({format.scale.name})",
         "scale of code 1",
@@ -432,11 +440,9 @@ def _same(got: NDArray[Any], wanted: NDArray[Any], format: Format | None) -> NDA
 
 def _example(table: Table, answers: Mapping[str, NDArray[Any]], key: str, row: int) -> str:
     """Return the first wrong answer of a row, in words."""
-    format, got, wanted = (
-        _format(table, key),
-        np.atleast_1d(answers[key][row]),
-        np.atleast_1d(table[key][row]),
-    )
+    format = _format(table, key)
+    got = np.atleast_1d(answers[key][row])
+    wanted = np.atleast_1d(table[key][row])
     place = int(np.flatnonzero(~_same(got, wanted, format))[0])
     given = "given_elements" if key == "values" else "x"
     at = f"row {row}" + (f", element {place}" if len(wanted) > 1 else "")
@@ -451,16 +457,15 @@ def _example(table: Table, answers: Mapping[str, NDArray[Any]], key: str, row: i
 
 def _mistakes(table: Table) -> dict[str, Table]:
     """Return the answers of known mistakes, as far as they differ from the right ones."""
-    name, found = str(table["name"]), {}
+    name = str(table["name"])
+    found = {}
     if name in SPECS:
         a, b, c = (table[key] for key in "abc")
         found = {
             f"the sums of a {other}": {"d": _sums(a, b, c, spec)} for other, spec in SPECS.items()
         }
-        x, y = (
-            np.column_stack([c, a]).T.astype(np.float64),
-            np.column_stack([np.ones_like(c), b]).T.astype(np.float64),
-        )
+        x = np.column_stack([c, a]).T.astype(np.float64)
+        y = np.column_stack([np.ones_like(c), b]).T.astype(np.float64)
         ways = {
             "FP32 additions one by one": (Arithmetic("FP32"), "one by one"),
             "an exact sum, rounded once": (Arithmetic("FP64", FP64), "pairwise"),
@@ -470,7 +475,8 @@ def _mistakes(table: Table) -> dict[str, Table]:
             for way, (how, order) in ways.items()
         }
     elif name in BLOCK_FORMATS:
-        x, block = table["x"].astype(np.float64), BLOCK_FORMATS[name]
+        x = table["x"].astype(np.float64)
+        block = BLOCK_FORMATS[name]
         top = np.abs(x).max(1)
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             share = top / block.element.max
@@ -511,7 +517,8 @@ def _mistakes(table: Table) -> dict[str, Table]:
             "values": np.where(isnan, read, table["values"])
         }
     else:
-        x, format = table["x"], ROUNDED[name.removesuffix(SATURATING)]
+        x = table["x"]
+        format = ROUNDED[name.removesuffix(SATURATING)]
         found = {
             "toward zero": {"codes": _codes(x, name, Rounding.TOWARD_ZERO)},
             "ties away from zero": {"codes": _codes(x, name, Rounding.NEAREST_AWAY)},
@@ -535,7 +542,7 @@ def _mistakes(table: Table) -> dict[str, Table]:
 def _scales_of_other_tops(
     x: NDArray[np.float64], top: NDArray[np.float64], block: BlockFormat
 ) -> dict[str, Table]:
-    """Return the answers if the largest magnitude of a block is rounded before the scale is taken."""
+    """Return the answers if a block's largest magnitude is rounded before the scale is taken."""
     found: dict[str, Table] = {}
     powers = block.scale.significand_bits == 0
     for format in (BF16, FP16):
