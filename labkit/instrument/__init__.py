@@ -1,4 +1,4 @@
-"""Instruments: exponent histograms, what a format does to them, probes of a backward pass, and `watch`."""
+"""Instruments: exponent histograms, rounding effects, probes of a backward pass, and `watch`."""
 
 from labkit.findings import Finding
 from labkit.instrument.fate import Fate, fate

@@ -1,10 +1,11 @@
 """Findings that follow from others: one cause is one fault.
 
-Idea: an inf in the forward pass spoils the backward pass and the step, and the scale falls. The first of these is the
-cause, and the others are named in its sentence. A table says which kinds explain which.
+Idea: an inf in the forward pass spoils the backward pass and the step, and the scale falls. The
+first of these is the cause, and the others are named in its sentence. A table says which kinds
+explain which.
 
-Invariant: a finding is left out only if a finding of a kind that explains it stays, from the same step or an earlier
-one. Faults of the order of calls explain whatever follows from wrong gradients.
+Invariant: a finding is left out only if a finding of a kind that explains it stays, from the same
+step or an earlier one. Faults of the order of calls explain whatever follows from wrong gradients.
 """
 
 from __future__ import annotations

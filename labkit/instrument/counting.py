@@ -1,8 +1,9 @@
 """Counts of exponents at the speed of memory.
 
-Idea: only the exponent field of a number is looked at, shifted out of the middle of its bits, piece by piece, so that
-all stays in the cache. Of many numbers, two fields at a time make one index: half as many are counted, into a table of
-pairs. A CPU counts with numpy, whose calls cost little and wake no thread; any other device counts where the tensor is.
+Idea: only the exponent field of a number is looked at, shifted out of the middle of its bits, piece
+by piece, so that all stays in the cache. Of many numbers, two fields at a time make one index: half
+as many are counted, into a table of pairs. A CPU counts with numpy, whose calls cost little and
+wake no thread; any other device counts where the tensor is.
 
 Invariant: both ways count alike, and make no copy of the tensor.
 """
@@ -20,14 +21,15 @@ from labkit.formats import Format
 
 Counts: TypeAlias = NDArray[np.int64]
 
-GPU_PIECE = 1 << 24  # elements: enough to keep a GPU busy, and what is made of them is small
+# elements: enough to keep a GPU busy, and what is made of them is small
+GPU_PIECE = 1 << 24
 PIECE = 1 << 15  # elements: a few of these fit into a core's cache
 PAIRS_FROM = 1 << 16  # elements from which on a table of pairs pays
 LARGE = 1 << 18  # elements that are put into one
 
 
 def count_on_cpu(bits: Tensor, format: Format) -> tuple[int, Counts, Counts]:
-    """Return how many zeros there are, and how many in each binade of the subnormals and in each exponent field.
+    """Count zeros, subnormals by binade, and the other values by exponent field.
 
     Args:
         bits: [n] the numbers as int16 or int32.
@@ -53,11 +55,13 @@ def count_on_cpu(bits: Tensor, format: Format) -> tuple[int, Counts, Counts]:
 
 def _fields(values: NDArray[np.unsignedinteger], format: Format) -> Counts:
     """Count the exponent fields of a piece: in pairs where there are many."""
-    bins, shift = 1 << format.exponent_bits, 1 + format.significand_bits
+    bins = 1 << format.exponent_bits
+    shift = 1 + format.significand_bits
     if len(values) < PAIRS_FROM or len(values) % 2:
         counts: Counts = np.bincount((values << 1) >> shift, minlength=bins)
         return counts
-    fields, room = np.empty(len(values), dtype=np.uint8), np.empty(PIECE, dtype=values.dtype)
+    fields = np.empty(len(values), dtype=np.uint8)
+    room = np.empty(PIECE, dtype=values.dtype)
     for start in range(0, len(values), PIECE):
         piece = values[start : start + PIECE]
         shifted = np.left_shift(piece, 1, out=room[: len(piece)])
@@ -77,7 +81,8 @@ def count_on_device(bits: Tensor, format: Format) -> tuple[int, Counts, Counts]:
         piece = piece & torch.iinfo(bits.dtype).max
         fields += torch.bincount(piece >> point, minlength=len(fields))
         zeros += (piece == 0).sum()
-        # As a number in FP32, a significand has its own exponent; 2^point stands for all that is no subnormal.
+        # As a number in FP32, a significand has its own exponent; 2^point stands for all that is no
+        # subnormal.
         exponents = piece.clamp_(max=1 << point).float().view(torch.int32) >> 23
         subnormals += torch.bincount(exponents, minlength=256)[127 : 127 + point]
     return int(zeros), subnormals.cpu().numpy(), fields.cpu().numpy()

@@ -1,8 +1,8 @@
 """Events of a training, each a type: what happened, and the objects that it happened to.
 
-Idea: torch's hooks, scalers and engines report to one stream (`labkit.instrument.stream`), each moment as a small
-object. A listener observes types of events. An instrument that relies on an event which no longer exists does not pass
-the type checker.
+Idea: torch's hooks, scalers and engines report to one stream (`labkit.instrument.stream`), each
+moment as a small object. A listener observes types of events. An instrument that relies on an event
+which no longer exists does not pass the type checker.
 
 Invariant: an event holds references, and is not kept beyond the call of a listener.
 """
@@ -51,7 +51,10 @@ class ParameterRegistered(Event):
 
 @dataclass(frozen=True, slots=True)
 class BackwardBegins(Event):
-    """`torch.autograd.backward` begins, which a tensor's own `backward` calls; `roots` is its first argument."""
+    """`torch.autograd.backward` begins, which a tensor's own `backward` calls.
+
+    `roots` is its first argument.
+    """
 
     roots: Any
 
@@ -128,7 +131,10 @@ class UnscaleBegins(Event):
 
 @dataclass(frozen=True, slots=True)
 class ScalerStepBegins(Event):
-    """A scaler decides on a step; if it skips the step, the optimizer is not called before `ScalerStepEnded`."""
+    """A scaler decides on a step.
+
+    If it skips the step, the optimizer is not called before `ScalerStepEnded`.
+    """
 
     optimizer: Any
     scale: Callable[[], float]
@@ -144,7 +150,10 @@ class ScalerStepEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class StandInStepped(Event):
-    """A scaler has stepped this object in an optimizer's place; the optimizer itself steps afterwards."""
+    """A scaler has stepped this object in an optimizer's place.
+
+    The optimizer itself steps afterwards.
+    """
 
     stand_in: Any
 
@@ -195,7 +204,10 @@ class Moment(Enum):
     SCALED = (
         "backward has left gradients in the model, multiplied by the scale, in the model's format"
     )
-    UNSCALED = "the gradients of all losses are one unscaled FP32 sum, which the step is about to use or skip"
+    UNSCALED = (
+        "the gradients of all losses are one unscaled FP32 sum, which the step is about to use or "
+        "skip"
+    )
     STEPPED = "the weights have been updated, or the step was skipped"
 
 
@@ -221,12 +233,14 @@ class EngineStepEnded(Event):
 class StepEvent(Event, Generic[OutcomeT]):
     """A moment of an engine's step.
 
-    moment     the moment
-    loss       the unscaled loss of the last backward pass: a scalar in FP32
-    scale      the loss scale
-    gradients  parameter name -> gradient; at SCALED as they are in the model, from UNSCALED on in FP32, before empty
-    report     the result of the step; None before STEPPED
-    engine     the engine
+    Attributes:
+        moment: the moment.
+        loss: the unscaled loss of the last backward pass: a scalar in FP32.
+        scale: the loss scale.
+        gradients: parameter name -> gradient; at SCALED as they are in the model, from UNSCALED on
+            in FP32, before empty.
+        report: the result of the step; None before STEPPED.
+        engine: the engine.
     """
 
     moment: Moment

@@ -1,13 +1,16 @@
-"""What rounding to a format does to numbers, in four fates: underflowed, subnormal, normal, overflowed.
+"""Four effects of rounding to a format: underflowed, subnormal, normal, overflowed.
 
 Idea: the exponent of a binade decides its fate, except in three small intervals. For FP16:
 - 2^-25 itself ties to even and becomes 0. The rest of its binade rounds up to 2^-24.
-- The last half ulp under 2^-14 rounds up to the smallest normal number. Its binade is counted as subnormal.
+- The last half ulp under 2^-14 rounds up to the smallest normal number. Its binade is counted as
+  subnormal.
 - 65520 to 65536 rounds to infinity. Its binade is counted as normal.
 
-The tests measure how small they are. Formats whose top binade is cut short (E4M3 ends at 448) have a wider third one.
+The tests measure how small they are. Formats whose top binade is cut short (E4M3 ends at 448) have
+a wider third one.
 
-Invariant: the four fractions are of the non-zero finite elements and add up to 1, or are all 0 when there are none.
+Invariant: the four fractions are of the non-zero finite elements and add up to 1, or are all 0 when
+there are none.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from labkit.instrument.histogram import ExponentHistogram
 
 @dataclass(frozen=True)
 class Fate:
-    """Fractions (0 to 1) of the non-zero finite elements, by what rounding to a format makes of them."""
+    """Fractions (0 to 1) of the finite non-zero elements, by the effect of rounding to a format."""
 
     underflowed: float  # rounded to zero
     subnormal: float  # kept, with fewer significant bits than the format promises
@@ -33,8 +36,8 @@ def fate(histogram: ExponentHistogram, format: FormatLike) -> Fate:
     """Return the effect of rounding the numbers of a histogram to `format`.
 
     Raises:
-        ValueError: the format has no sign or no zero (E8M0); nothing can underflow there, and half of all numbers has
-            no place.
+        ValueError: the format has no sign or no zero (E8M0); nothing can underflow there, and half
+            of all numbers has no place.
 
     >>> import torch
     >>> from labkit.formats import FP16
@@ -54,8 +57,8 @@ def fate(histogram: ExponentHistogram, format: FormatLike) -> Fate:
             ["no sign"] * (not format.signed) + ["no zero"] * (not format.has_zero)
         )
         raise ValueError(
-            f"fate tells which numbers of either sign underflow to zero; {format.name} has {missing}. "
-            "Take a format that has both, as FP16 or E4M3."
+            f"fate tells which numbers of either sign underflow to zero; {format.name} has "
+            f"{missing}. Take a format that has both, as FP16 or E4M3."
         )
     total = histogram.finite_non_zero
     if total == 0:

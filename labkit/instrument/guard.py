@@ -1,8 +1,11 @@
-"""The boundary between an instrument and the run that it observes: failures of an instrument are reported.
+"""Boundary between an instrument and the run that it observes.
 
-Each function that torch or a tapped method calls is entered through `guarded`, `guarded_around` or `guarded_context`.
-An exception of the instrument goes to a `Failed` callback, which adds it to the report. An exception of the run itself
-passes unchanged, and so does one that is not an `Exception` (KeyboardInterrupt, SystemExit).
+Failures of an instrument are reported, and do not end the run.
+
+Each function that torch or a tapped method calls is entered through `guarded`, `guarded_around` or
+`guarded_context`. An exception of the instrument goes to a `Failed` callback, which adds it to the
+report. An exception of the run itself passes unchanged, and so does one that is not an `Exception`
+(KeyboardInterrupt, SystemExit).
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from typing import Any
 
 MOST_CHARACTERS = 160  # of a message in a report: torch writes paragraphs
 
-Failed = Callable[[str, Exception], None]  # where in the instrument, and what was raised there
+# where in the instrument, and what was raised there
+Failed = Callable[[str, Exception], None]
 
 
 class Unseen(Exception):
@@ -58,12 +62,16 @@ def name_of(function: Any) -> str:
 
 
 class reporting:
-    """Context that reports an exception of its block, and continues after it; `where` may be a function with a name."""
+    """Context that reports an exception of its block, and continues after it.
+
+    `where` may be a function with a name.
+    """
 
     __slots__ = ("failed", "where")
 
     def __init__(self, failed: Failed, where: str | Callable[..., Any]) -> None:
-        self.failed, self.where = failed, where
+        self.failed = failed
+        self.where = where
 
     def __enter__(self) -> None:
         pass
@@ -93,7 +101,8 @@ class _Original:
     """A method of the run, with the result of its call: the tap around it may fail afterwards."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
-        self.call, self.called = call, False
+        self.call = call
+        self.called = False
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -110,7 +119,7 @@ class _Original:
 def guarded_around(
     around: Callable[..., Any], failed: Failed, call: Any, /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Call `around(call, *args)`, and return what `call` returns or raise what it raises, even if `around` fails.
+    """Call `around(call, *args)` with the outcome of `call`, even if `around` itself fails.
 
     >>> def clumsy(call, x): return call(x) / 0
     >>> guarded_around(clumsy, lambda where, error: print(where, "failed"), abs, -3)
@@ -132,14 +141,17 @@ def guarded_around(
 
 
 class guarded_context:
-    """Context that opens another one around a block, which runs even if that one fails to open or close."""
+    """Context around a block that lets the block run even if the context fails to open or close."""
 
     __slots__ = ("context", "failed", "open", "where")
 
     def __init__(
         self, context: AbstractContextManager[Any], failed: Failed, where: str | Callable[..., Any]
     ) -> None:
-        self.context, self.failed, self.where, self.open = context, failed, where, False
+        self.context = context
+        self.failed = failed
+        self.where = where
+        self.open = False
 
     def __enter__(self) -> None:
         with reporting(self.failed, self.where):

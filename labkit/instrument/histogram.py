@@ -1,8 +1,8 @@
 """Histograms of magnitudes with one bin per binade.
 
-Idea: a binade is the set of numbers that share an exponent, 2^e <= |x| < 2^(e+1). Counting them needs only the
-exponent field, and multiplying every number by 2^k moves the whole histogram by k bins: the tensor is never touched
-again. So a loss-scale slider answers at once.
+Idea: a binade is the set of numbers that share an exponent, 2^e <= |x| < 2^(e+1). Counting them
+needs only the exponent field, and multiplying every number by 2^k moves the whole histogram by k
+bins: the tensor is never touched again. So a loss-scale slider answers at once.
 
 Invariant: counts + zeros + non_finite add up to the number of elements.
 """
@@ -28,10 +28,11 @@ FP32_HIGHEST_EXPONENT = 127
 class ExponentHistogram:
     """How many magnitudes lie in each binade.
 
-    counts      int64 [n]; counts[i] numbers with 2^(lo+i) <= |x| < 2^(lo+i+1)
-    lo          exponent of the first bin
-    zeros       numbers that are exactly zero (of either sign)
-    non_finite  infinities and NaNs
+    Attributes:
+        counts: int64 [n]; counts[i] numbers with 2^(lo+i) <= |x| < 2^(lo+i+1).
+        lo: exponent of the first bin.
+        zeros: numbers that are exactly zero (of either sign).
+        non_finite: infinities and NaNs.
     """
 
     counts: Counts
@@ -64,7 +65,10 @@ class ExponentHistogram:
         return self.finite_non_zero + self.zeros + self.non_finite
 
     def count(self, first: int | None = None, last: int | None = None) -> int:
-        """How many numbers have an exponent from `first` to `last`, both included; None means no bound."""
+        """How many numbers have an exponent from `first` to `last`, both included.
+
+        None means no bound.
+        """
         start = 0 if first is None else max(first - self.lo, 0)
         stop = len(self.counts) if last is None else max(last - self.lo + 1, 0)
         return int(self.counts[start:stop].sum())
@@ -73,11 +77,12 @@ class ExponentHistogram:
 def exponent_histogram(tensor: Tensor) -> ExponentHistogram:
     """Count a tensor's magnitudes per binade, from 2^-149 to 2^127.
 
-    Takes FP16, BF16 and FP32 tensors of any shape, on any device; the counting happens there, piece by piece, and makes
-    no copy of the tensor (of one with gaps between its elements, one copy).
+    Takes FP16, BF16 and FP32 tensors of any shape, on any device; the counting happens there, piece
+    by piece, and makes no copy of the tensor (of one with gaps between its elements, one copy).
 
     Raises:
-        TypeError: it is not a dense tensor of one of these three dtypes (FP64 would have to be rounded first).
+        TypeError: it is not a dense tensor of one of these three dtypes (FP64 would have to be
+            rounded first).
 
     >>> h = exponent_histogram(torch.tensor([1.0, 1.5, -0.25, 0.0, float("inf")]))
     >>> h.count(0, 0), h.count(-2, -2), h.zeros, h.non_finite
@@ -105,8 +110,9 @@ def _check(tensor: Tensor) -> None:
             "tensor.coalesce().values()" if tensor.layout == torch.sparse_coo else "tensor.values()"
         )
         raise TypeError(
-            f"exponent_histogram counts dense tensors; this one is laid out as {tensor.layout}. Take {stored} for "
-            "the numbers that it stores, or tensor.to_dense() to count the zeros between them too."
+            f"exponent_histogram counts dense tensors; this one is laid out as {tensor.layout}. "
+            f"Take {stored} for the numbers that it stores, or tensor.to_dense() to count the "
+            "zeros between them too."
         )
     if tensor.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise TypeError(
@@ -116,7 +122,10 @@ def _check(tensor: Tensor) -> None:
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    """Return the bit patterns, [n] whole numbers, in the order in which they lie in memory: no order matters here."""
+    """Return the bit patterns as [n] integers in the order of memory.
+
+    Their order does not matter here.
+    """
     tensor = tensor.detach()
     if not tensor.is_contiguous():
         tensor = tensor.permute(sorted(range(tensor.dim()), key=tensor.stride, reverse=True))
@@ -139,7 +148,8 @@ def shift(histogram: ExponentHistogram, log2_scale: int) -> ExponentHistogram:
     require_kind(log2_scale, float, "log2_scale", "Pass a whole number")
     if log2_scale % 1 != 0:  # NaN and infinity too
         raise TypeError(
-            f"a histogram shifts by whole binades; log2_scale is {log2_scale!r}, take a whole number"
+            f"a histogram shifts by whole binades; log2_scale is {log2_scale!r}, take a whole "
+            "number"
         )
     return ExponentHistogram(
         histogram.counts, histogram.lo + int(log2_scale), histogram.zeros, histogram.non_finite

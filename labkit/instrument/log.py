@@ -1,10 +1,10 @@
 """Log of a watch: its records step by step, and the findings that follow from them.
 
-Idea: a finding follows from counts that exist anyway: an update that changed nothing, an optimizer state that its decay
-does not change, an epsilon that is zero in its format.
+Idea: a finding follows from counts that exist anyway: an update that changed nothing, an optimizer
+state that its decay does not change, an epsilon that is zero in its format.
 
-Invariants: a log holds numbers, names and sentences, never the model or a tensor. A finding names a layer or parameter,
-and the first step that shows it.
+Invariants: a log holds numbers, names and sentences, never the model or a tensor. A finding names a
+layer or parameter, and the first step that shows it.
 """
 
 from __future__ import annotations
@@ -55,15 +55,18 @@ DECAYS = {  # optimizer state -> its decay factor, from its parameter group
     "square_avg": lambda group: group["alpha"],
     "momentum_buffer": lambda group: group["momentum"],
 }
-FIRST_SCALE = 2.0**16  # of a GradScaler: a scale above it may still be falling to its place
-MANY_SKIPS = 8  # in a row, at the end: fewer may be a scaler that still searches for its scale
+# of a GradScaler: a scale above it may still be falling to its place
+FIRST_SCALE = 2.0**16
+# in a row, at the end: fewer may be a scaler that still searches for its scale
+MANY_SKIPS = 8
 
 
 class Log:
     """The records of one watched model; `step` is the current step."""
 
     def __init__(self, name: str, formats: tuple[Format, ...]) -> None:
-        self.name, self.formats = name, formats
+        self.name = name
+        self.formats = formats
         self.step = 0
         self.watched: list[WatchedStep] = []
         self.skips: list[Skip] = []
@@ -77,10 +80,14 @@ class Log:
         self._meant: set[str] = set()  # parameters with a gradient other than zero
         # of each sampled step: eps and the root that it is added to, where eps is far above it
         self.dominated: list[tuple[float, float] | None] = []
-        self.narrow: set[str] = set()  # parameters in 16 bits, or whose masters keep only 16
+        # parameters in 16 bits, or whose masters keep only 16
+        self.narrow: set[str] = set()
 
     def report(self, steps: int, running: WatchedStep | None, watch: StepObserver) -> Report:
-        """Return a report of the steps so far, with the sampled step that is running, and the failures of the watch."""
+        """Return a report of the steps so far.
+
+        It includes the sampled step in progress, and the failures of the watch.
+        """
         report = Report(
             model=self.name,
             steps=steps,
@@ -117,7 +124,10 @@ class Log:
         self._unseen.setdefault(what, self.step)
 
     def record_checksums(self, weights: dict[str, Tensor]) -> None:
-        """Record a checksum of each weight: one that is the same in all sampled steps never moved."""
+        """Record a checksum of each weight.
+
+        A weight with the same checksum in all sampled steps never moved.
+        """
         for name, weight in weights.items():
             total = checksum(weight)
             first, moved = self._checksums.get(name, (total, False))
@@ -155,7 +165,7 @@ class Log:
 def state_faults(
     optimizer: Any, weights: Mapping[str, Tensor], step: int, line: str
 ) -> Iterator[Finding]:
-    """Yield the faults of an optimizer's state after a step: decay without effect, and a zero epsilon."""
+    """Yield faults of an optimizer's state after a step: ineffective decay, an epsilon of zero."""
     names = {id(weight): name for name, weight in weights.items()}
     for group in optimizer.param_groups:
         for weight in group["params"]:
@@ -172,12 +182,18 @@ def state_faults(
             kept = next((s for s in state.values() if isinstance(s, Tensor) and s.dim()), weight)
             eps = group.get("eps")
             if isinstance(eps, float) and eps and not torch.tensor(eps, dtype=kept.dtype):
-                says = f"{eps:g} is zero in {dtype_name(kept)}, and does not prevent a division by zero"
+                says = (
+                    f"{eps:g} is zero in {dtype_name(kept)}, and does not prevent a division by "
+                    "zero"
+                )
                 yield finding(Kind.EPSILON_IS_ZERO, name, step, says, line)
 
 
 def _is_decoupled(optimizer: Any, group: Any) -> bool:
-    """Return whether weight decay multiplies the weight, as in AdamW; else it is added to the gradient."""
+    """Return whether weight decay multiplies the weight, as in AdamW.
+
+    Else it is added to the gradient.
+    """
     name = type(optimizer).__name__
     by_name = name.endswith("W") or name in ("Lion", "Muon")
     return bool(group.get("decoupled_weight_decay", by_name))
@@ -191,7 +207,10 @@ def _decay_of_weight(
         return
     rate = float(group.get("lr") or 0) * float(group.get("weight_decay") or 0)
     if rate and (share := _unmoved(weight, 1 - rate)) > MOST:
-        says = f"{rate:.2g} of a weight is less than half an ulp of {dtype_name(weight)} for {share:.0%} of them"
+        says = (
+            f"{rate:.2g} of a weight is less than half an ulp of {dtype_name(weight)} for "
+            f"{share:.0%} of them"
+        )
         yield finding(Kind.WEIGHT_DECAY_LOST, name, step, says, line)
 
 
@@ -199,7 +218,10 @@ def _decay_of_state(
     decay: Any, key: str, state: Tensor, name: str, step: int, line: str
 ) -> Iterator[Finding]:
     if 0 < float(decay) < 1 and (share := _unmoved(state, float(decay))) > MOST:
-        says = f"{key} in {dtype_name(state)} times {float(decay):g} is the same number for {share:.0%} of it"
+        says = (
+            f"{key} in {dtype_name(state)} times {float(decay):g} is the same number for "
+            f"{share:.0%} of it"
+        )
         yield finding(Kind.OPTIMIZER_STATE_CANNOT_DECAY, name, step, says, line)
 
 
@@ -233,7 +255,10 @@ def faults(report: Report, never_moved: Iterable[str]) -> Iterator[Finding]:
         driven = with_gradient(watched.histograms)
         for name, (meant, still) in watched.moves.items():
             if meant and still / meant > MOST and name in driven:
-                says = f"{still / meant:.0%} of its weights have a gradient and are the same number after the step"
+                says = (
+                    f"{still / meant:.0%} of its weights have a gradient and are the same number "
+                    "after the step"
+                )
                 swallowed = finding(
                     Kind.UPDATES_SWALLOWED, name, watched.step, says, watched.lines.get("step", "")
                 )
@@ -254,21 +279,24 @@ def faults(report: Report, never_moved: Iterable[str]) -> Iterator[Finding]:
     ) is not None:
         yield in_a_row
     lost = list(_underflow(report))
-    yield from lost or _scale_too_low(report)  # one fault: the underflow by name is more specific
+    # one fault: the underflow by name is more specific
+    yield from lost or _scale_too_low(report)
 
 
-ROOTS = ("exp_avg_sq", "square_avg", "max_exp_avg_sq")  # states whose root eps is added to
+# states whose root eps is added to
+ROOTS = ("exp_avg_sq", "square_avg", "max_exp_avg_sq")
 FAR_ABOVE = 10.0  # times the root
 NEARLY_ALL = 0.9
 
 
 @torch.no_grad()
 def dominating_epsilon(optimizer: Any) -> tuple[float, float] | None:
-    """Return an optimizer's eps and the typical root that it is added to, if eps is far above nearly all of them.
+    """Return an optimizer's eps and the typical root, if eps is far above nearly all roots.
 
     A mean of squares that has just begun is divided by 1 - beta^steps, as Adam does.
     """
-    counts: list[Tensor] = []  # of each state: roots far below eps, roots, and the typical one
+    # of each state: roots far below eps, roots, and the typical one
+    counts: list[Tensor] = []
     eps = 0.0
     for group in optimizer.param_groups:
         given = group.get("eps")
@@ -284,7 +312,8 @@ def dominating_epsilon(optimizer: Any) -> tuple[float, float] | None:
             if "betas" in group and done:
                 mean = mean / (1 - float(group["betas"][1]) ** done)
             root = torch.where(mean > 0, mean.sqrt(), torch.nan)
-            small, known = (root * FAR_ABOVE < eps).sum(), (~root.isnan()).sum()
+            small = (root * FAR_ABOVE < eps).sum()
+            known = (~root.isnan()).sum()
             counts.append(torch.stack([small.float(), known.float(), root.nanmedian()]))
     if not counts:
         return None
@@ -302,8 +331,8 @@ def _epsilon_dominates(report: Report, seen: tuple[float, float] | None) -> Find
     eps, root = seen
     first = report.watched[0]
     says = (
-        f"eps of {eps:g} is added to a root of {root:.2g}: the optimizer divides by eps, and its steps "
-        f"are {eps / root:.0f} times too small"
+        f"eps of {eps:g} is added to a root of {root:.2g}: the optimizer divides by eps, and its "
+        f"steps are {eps / root:.0f} times too small"
     )
     return finding(Kind.EPSILON_DOMINATES, "", first.step, says, first.lines.get("step", ""))
 
@@ -315,14 +344,15 @@ def _nothing_moved(report: Report, count: int) -> Finding:
 
 
 def skips_in_a_row(scales: Sequence[float], step: int, *, never_taken: bool) -> Finding | None:
-    """Return the finding for the steps that were skipped one after another at the end of a training.
+    """Return the finding for consecutive skipped steps at the end of a training.
 
     A few are usual: a dynamic scaler finds its scale by them.
 
     Args:
         scales: of the skipped steps.
         step: the current one.
-        never_taken: no step was taken before them, so a scale that is still large may be on its way.
+        never_taken: no step was taken before them, so a scale that is still large may be on its
+            way.
     """
     if len(scales) < MANY_SKIPS:
         return None
@@ -337,10 +367,14 @@ def skips_in_a_row(scales: Sequence[float], step: int, *, never_taken: bool) -> 
 
 
 def _scale_too_low(report: Report) -> Iterator[Finding]:
-    """Yield the first step whose scale is below the window of its FP16 gradients, or leaves most of them subnormal."""
+    """Yield the first step whose scale is too low for its FP16 gradients.
+
+    It is below their window, or leaves most of them subnormal.
+    """
     gradients = report.gradients()
     for watched in (w for w in report.watched if w.half and w.scale > 0):
-        driven, used = with_gradient(watched.histograms), math.floor(math.log2(watched.scale))
+        driven = with_gradient(watched.histograms)
+        used = math.floor(math.log2(watched.scale))
         for kind, names in (
             ("activation gradients", watched.half),
             (
@@ -351,10 +385,8 @@ def _scale_too_low(report: Report) -> Iterator[Finding]:
             mine = [h for name in names if (h := gradients.get(f"{kind} of {name}")) is not None]
             if not mine:
                 continue
-            low, high = (
-                max(window(h, FP16).low for h in mine),
-                min(w.high for w in report.safe_scales().values()),
-            )
+            low = max(window(h, FP16).low for h in mine)
+            high = min(w.high for w in report.safe_scales().values())
             fates = fate(shift(merge(mine), used), FP16)
             lost = fates.underflowed + fates.subnormal
             if lost > MOST:
@@ -371,7 +403,8 @@ def _scale_too_low(report: Report) -> Iterator[Finding]:
                 line = watched.lines.get("backward", "")
                 found = finding(Kind.SCALE_TOO_LOW, "", watched.step, says, line)
                 if fates.underflowed <= MOST and lost < NEARLY_ALL and watched.scale != 1:
-                    # subnormal numbers have fewer digits, and are not lost; the loss is scaled already
+                    # subnormal numbers have fewer digits, and are not lost; the loss is scaled
+                    # already
                     found = finding(Kind.SMALL_GRADIENTS, "", watched.step, says, line)
                 elif watched.scale != 1:
                     found = replace(found, remedy=RAISE_THE_SCALE)
@@ -404,7 +437,8 @@ def _outside_its_window(
 
 
 def _underflow(report: Report) -> Iterator[Finding]:
-    seen, lines = set[str](), {w.step: w.lines.get("backward", "") for w in report.watched}
+    seen = set[str]()
+    lines = {w.step: w.lines.get("backward", "") for w in report.watched}
     for beside in report.against_fp32:
         line = lines.get(beside.step, "")
         if not beside.arrived[0] and beside.arrived[1] and "" not in seen:

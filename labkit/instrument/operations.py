@@ -1,4 +1,4 @@
-"""Operations below autocast, as a dispatch mode sees them, and the modules in whose forward passes they run."""
+"""Operations below autocast, as a dispatch mode sees them, with the modules that run them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ class Modules:
         self.running: list[str] = []
 
     def add_names(self, model: nn.Module, unnamed: str | None = None, prefix: str = "") -> None:
-        """Add the names of a model's modules; the model itself is called `unnamed`, or by its class.
+        """Add the names of a model's modules.
 
-        `prefix` stands before the names of a model that is a part of another one.
+        The model itself is called `unnamed`, or by its class. `prefix` stands before the names of a
+        model that is a part of another one.
         """
         own = type(model).__name__ if unnamed is None else unnamed
         self.names |= {
@@ -56,13 +57,15 @@ Look = Callable[[Any, Any, Any], Callable[[Any], None] | None]
 class Operations(TorchDispatchMode):
     """A mode that reports each operation below autocast, in the dtype that it is computed in.
 
-    look    (operation, args, kwargs), called before it runs -> a function of its result, or None
-    failed  receives an exception of these functions; None: it is raised
+    Args:
+        look: (operation, args, kwargs), called before it runs -> a function of its result, or None.
+        failed: receives an exception of these functions; None: it is raised.
     """
 
     def __init__(self, look: Look, failed: Failed | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._look, self._failed = look, failed
+        self._look = look
+        self._failed = failed
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation unchanged, between the calls of the observer."""
@@ -86,7 +89,7 @@ class Operations(TorchDispatchMode):
 
 
 def outside_modes() -> AbstractContextManager[Any]:
-    """Return a context without dispatch modes, in which an observer's own operations are not observed."""
+    """Return a context without dispatch modes, which hides an observer's own operations."""
     return _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext()
 
 

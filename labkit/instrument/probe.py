@@ -1,9 +1,9 @@
 """Probe of a backward pass, layer by layer, and the shares of its numbers that a format loses.
 
-Idea: a probe keeps the gradient at the output of every layer. Only the FP32 gradients of the same weights and batch
-show what FP16 lost. A zero inside the FP16 pass may be a zero in FP32 too (ReLU), and a gradient that never arrived
-leaves nothing to count. An update is swallowed if a weight with a gradient is the same number after the step: the
-update was below half an ulp of the weight's format.
+Idea: a probe keeps the gradient at the output of every layer. Only the FP32 gradients of the same
+weights and batch show what FP16 lost. A zero inside the FP16 pass may be a zero in FP32 too (ReLU),
+and a gradient that never arrived leaves nothing to count. An update is swallowed if a weight with a
+gradient is the same number after the step: the update was below half an ulp of the weight's format.
 
 Invariant: a probe changes no value; after its `with` block, no hook remains on the model.
 """
@@ -25,9 +25,10 @@ from labkit.instrument.histogram import ExponentHistogram, exponent_histogram
 class GradSnapshot:
     """Histograms of one step's gradients.
 
-    step    number of the training step
-    kind    "weight gradients" or "activation gradients"
-    layers  layer name -> histogram, in the order of the forward pass
+    Attributes:
+        step: number of the training step.
+        kind: "weight gradients" or "activation gradients".
+        layers: layer name -> histogram, in the order of the forward pass.
     """
 
     step: int
@@ -37,14 +38,14 @@ class GradSnapshot:
 
 @dataclass
 class Probe:
-    """The result of a probe: layer name -> gradient of the layer's output, in the dtype in which it arrived."""
+    """Result of a probe: layer name -> gradient of its output, in the dtype in which it arrived."""
 
     gradients: dict[str, Tensor] = field(default_factory=dict)
 
 
 @contextmanager
 def layer_outputs(model: nn.Module, listen: Callable[[str, Tensor], object]) -> Iterator[None]:
-    """Call `listen(layer name, output)` whenever a leaf layer returns a tensor, until the `with` block ends.
+    """Call `listen(layer name, output)` for each tensor that a leaf layer returns in the block.
 
     >>> model = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
     >>> with layer_outputs(model, lambda name, output: print(name, tuple(output.shape))):
@@ -67,13 +68,13 @@ def layer_outputs(model: nn.Module, listen: Callable[[str, Tensor], object]) -> 
 
 
 def leaf_layers(model: nn.Module) -> list[str]:
-    """Return the names of the layers that hold no other layer, in the order in which the model has them."""
+    """Return the names of the layers that hold no other layer, in the model's order."""
     return [name for name, module in model.named_modules() if not list(module.children())]
 
 
 @contextmanager
 def probe(model: nn.Module) -> Iterator[Probe]:
-    """Keep the gradient of every leaf layer's output while the `with` block runs a forward and a backward pass.
+    """Keep the gradient of every leaf layer's output during one forward and backward pass.
 
     A layer that is called twice leaves the gradient that arrived last in the backward pass.
 
@@ -107,9 +108,10 @@ def snapshot(gradients: Mapping[str, Tensor], *, step: int, kind: str) -> GradSn
 
 
 def underflow(reference: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -> float:
-    """Return the share of elements that are non-zero in the FP32 `reference` and zero in `observed`, 0 to 1.
+    """Return the share (0 to 1) of non-zero elements of the FP32 `reference` that `observed` lost.
 
-    Both must come from the same weights and batch; a loss scale in `observed` does no harm, since it moves no zero.
+    Both must come from the same weights and batch; a loss scale in `observed` does no harm, since
+    it moves no zero.
 
     Raises:
         ValueError: the two do not hold the same layers, or a layer's shapes differ.
@@ -122,13 +124,15 @@ def underflow(reference: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -
     require_kind(observed, Mapping, "observed", remedy)
     if list(reference) != list(observed):
         raise ValueError(
-            f"underflow compares the same layers: reference {list(reference)}, observed {list(observed)}"
+            f"underflow compares the same layers: reference {list(reference)}, observed "
+            f"{list(observed)}"
         )
     lost = alive = 0
     for name, exact in reference.items():
         if exact.shape != observed[name].shape:
             raise ValueError(
-                f"layer {name!r}: reference {tuple(exact.shape)}, observed {tuple(observed[name].shape)}"
+                f"layer {name!r}: reference {tuple(exact.shape)}, observed "
+                f"{tuple(observed[name].shape)}"
             )
         non_zero = exact != 0
         alive += int(non_zero.sum())
@@ -137,9 +141,12 @@ def underflow(reference: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -
 
 
 def zeros_inside(observed: Mapping[str, Tensor]) -> float:
-    """Return the plain share of zeros among all elements: the tempting measure, which says little about underflow.
+    """Return the share of zeros among all elements.
 
-    It counts the zeros that ReLU made in any precision, and misses every element whose path was cut further up.
+    It is the tempting measure, but says little about underflow.
+
+    It counts the zeros that ReLU made in any precision, and misses every element whose path was cut
+    further up.
     """
     require_kind(observed, Mapping, "observed", "Pass gradients by layer: probed.gradients.")
     elements = sum(g.numel() for g in observed.values())
@@ -149,10 +156,13 @@ def zeros_inside(observed: Mapping[str, Tensor]) -> float:
 def swallowed(
     before: Iterable[Tensor], after: Iterable[Tensor], gradients: Iterable[Tensor | None]
 ) -> float:
-    """Return the share of the weights with a non-zero gradient that did not change, 0 to 1; 0 if none has one.
+    """Return the share of the weights with a non-zero gradient that did not change, 0 to 1.
+
+    0 if none has one.
 
     >>> weight, update = torch.ones(3).half(), torch.tensor([0.0, 2.0**-12, 2.0**-9]).half()
-    >>> swallowed([weight], [weight - update], [update])  # 2^-12 is below half the spacing of FP16 under 1
+    >>> # 2^-12 is below half the spacing of FP16 under 1
+    >>> swallowed([weight], [weight - update], [update])
     0.5
 
     Raises:
@@ -171,7 +181,7 @@ def swallowed(
 
 @torch.no_grad()
 def swallowed_counts(before: Tensor, after: Tensor, gradient: Tensor) -> tuple[int, int]:
-    """Return how many elements of a weight have a gradient other than zero, and how many of those did not change.
+    """Count a weight's elements with a non-zero gradient, and those of them that are unchanged.
 
     Raises:
         ValueError: the three differ in shape.

@@ -1,10 +1,12 @@
 """The report of all ranks that train one model together, merged from one report for each.
 
-Idea: a rank writes its report to the group's store when its watch ends, and does not wait. `Ranks.merged` then reads
-the reports of all. Data of one rank only is added: activations, and parts of sharded parameters. Data that all ranks
-share, such as DDP's weights and averaged gradients, is counted once.
+Idea: a rank writes its report to the group's store when its watch ends, and does not wait.
+`Ranks.merged` then reads the reports of all. Data of one rank only is added: activations, and parts
+of sharded parameters. Data that all ranks share, such as DDP's weights and averaged gradients, is
+counted once.
 
-Invariant: a watch calls no collective operation, so it disturbs none; a rank that watches alone does not wait.
+Invariant: a watch calls no collective operation, so it disturbs none; a rank that watches alone
+does not wait.
 
 Source: torch.distributed.Store (set, get, add; wait ends with an error after its timeout).
 """
@@ -36,7 +38,10 @@ OWN_BATCH = ("activations", "activation gradients")
 
 
 def group_of(watched: Any, model: nn.Module) -> tuple[nn.Module, Any]:
-    """Return the module inside DDP, and the group that trains it together, by DDP, FSDP2 or an engine; or None."""
+    """Return the module inside DDP and the group that trains it, or None.
+
+    The group is that of DDP, FSDP2 or an engine.
+    """
     known = getattr(watched, "group", None)
     group = known if dist.is_available() and isinstance(known, dist.ProcessGroup) else None
     if isinstance(model, DistributedDataParallel):
@@ -53,11 +58,14 @@ def single_rank_warning() -> str:
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return ""
     mine = f"this is rank {dist.get_rank()} of {dist.get_world_size()}"
-    return f"other ranks: {mine}; watch(model, group=torch.distributed.group.WORLD) merges their reports"
+    return (
+        f"other ranks: {mine}; watch(model, group=torch.distributed.group.WORLD) merges their "
+        "reports"
+    )
 
 
 def after_backward(outputs: list[Tensor], then: Callable[[], None], failed: Failed) -> None:
-    """Call a function at the end of a backward pass through these tensors, after the callbacks of DDP and FSDP2."""
+    """Call a function at the end of a backward pass, after the callbacks of DDP and FSDP2."""
     queue: Callable[..., None] = torch.autograd.Variable._execution_engine.queue_callback
     safe = guarded(then, failed)
     for output in outputs:
@@ -70,7 +78,8 @@ class Ranks:
     """The reports of a group's ranks on one model, in the store of the process group."""
 
     def __init__(self, name: str, parameters: dict[str, Any], group: dist.ProcessGroup) -> None:
-        self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
+        self.rank = dist.get_rank(group)
+        self.world = dist.get_world_size(group)
         self.sharded = frozenset(
             n
             for n, p in parameters.items()
@@ -90,7 +99,7 @@ class Ranks:
             self._store.set(self._keys[self.rank], json.dumps(to_plain(report)))
 
     def merged(self, own: Report) -> Report:
-        """Return the merged report of all ranks, with a note on the ranks whose report did not arrive in time."""
+        """Return the merged report of all ranks, with a note on those that did not answer."""
         if not self._published:
             return _with_unseen(
                 own, f"other ranks than {self.rank} of {self.world}, until the watch ends"
@@ -123,8 +132,8 @@ def _with_unseen(report: Report, unseen: str) -> Report:
 def merge_reports(reports: Sequence[Report], sharded: frozenset[str] = frozenset()) -> Report:
     """Merge the reports of several ranks, the lowest rank first.
 
-    Histograms and casts that each rank has of its own are added. Bytes of memory are those of the rank that holds most.
-    Each rank replays its own batch, and the report has the findings of all.
+    Histograms and casts that each rank has of its own are added. Bytes of memory are those of the
+    rank that holds most. Each rank replays its own batch, and the report has the findings of all.
 
     Args:
         reports: one of each rank, in the order of the ranks.
@@ -193,7 +202,8 @@ def _skip(reports: Sequence[Report], step: int) -> Skip:
 
 def _disagreement(reports: Sequence[Report], watched: Sequence[list[WatchedStep]]) -> list[Finding]:
     """Return the first step that some ranks took and others skipped, or took at another scale."""
-    everywhere, odd = min(report.steps for report in reports), {}
+    everywhere = min(report.steps for report in reports)
+    odd = {}
     skipped = Counter(
         skip.step for report in reports for skip in report.skips if skip.step < everywhere
     )

@@ -1,7 +1,7 @@
 """Records of a watch: sampled steps, skips, sources of inf and NaN, and comparisons with FP32.
 
-Idea: the effect of another format or scale, and the safe scales, follow from counts per binade. So a report holds
-counts, and no tensor.
+Idea: the effect of another format or scale, and the safe scales, follow from counts per binade. So
+a report holds counts, and no tensor.
 
 Invariant: the same counts give the same answers.
 """
@@ -37,16 +37,19 @@ def trimmed(histogram: ExponentHistogram) -> ExponentHistogram:
 class WatchedStep:
     """One sampled step.
 
-    step        its number, from 0, skipped ones included
-    scale       of its loss
-    histograms  kind -> name -> histogram; all gradients unscaled. Layers are named for activations, parameters for
-                the rest
-    moves       parameter -> weights with a gradient, and those of them that are the same number after the step
-    memory      bytes: weights, master weights, gradients, optimizer state, activations (kept for backward)
-    casts       "float32 to float16" -> casts inside the model, and the bytes that they wrote
-    clipped     norm of the gradients of the step / norm after backward; 1 without clipping
-    half        the layers whose gradients arrived in FP16
-    lines       "backward", "clip" and "step" -> file and line of the user's code that called them
+    Attributes:
+        step: its number, from 0, skipped ones included.
+        scale: of its loss.
+        histograms: kind -> name -> histogram; all gradients unscaled. Layers are named for
+            activations, parameters for the rest.
+        moves: parameter -> weights with a gradient, and those of them that are the same number
+            after the step.
+        memory: bytes: weights, master weights, gradients, optimizer state, activations (kept for
+            backward).
+        casts: "float32 to float16" -> casts inside the model, and the bytes that they wrote.
+        clipped: norm of the gradients of the step / norm after backward; 1 without clipping.
+        half: the layers whose gradients arrived in FP16.
+        lines: "backward", "clip" and "step" -> file and line of the user's code that called them.
     """
 
     step: int
@@ -61,7 +64,10 @@ class WatchedStep:
 
 
 def with_gradient(histograms: Histograms) -> set[str]:
-    """Return the parameters whose gradient is more than rounding errors, as that of a bias before a batch norm is."""
+    """Return the parameters whose gradient is more than rounding errors.
+
+    A bias before a batch norm has only rounding errors, for instance.
+    """
     tops = {name: h.top for name, h in histograms.get("weight gradients", {}).items()}
     return {name for name, top in tops.items() if top > max(tops.values()) - NOISE}
 
@@ -80,13 +86,14 @@ class Skip:
 class NonFinite:
     """Where inf or NaN came from in a step, found by replaying it.
 
-    layer      "" outside of any; of an input or a weight, its name
-    op         the operation
-    direction  "forward", "backward", "input", "weight" or "after the model"
-    value      "inf" or "NaN"
-    largest    the largest finite |value| among the operation's inputs
-    by_scale   with the gradients divided by the scale, nothing is inf or NaN
-    line       file and line of the user's code in the forward pass, if known
+    Attributes:
+        layer: "" outside of any; of an input or a weight, its name.
+        op: the operation.
+        direction: "forward", "backward", "input", "weight" or "after the model".
+        value: "inf" or "NaN".
+        largest: the largest finite |value| among the operation's inputs.
+        by_scale: with the gradients divided by the scale, nothing is inf or NaN.
+        line: file and line of the user's code in the forward pass, if known.
     """
 
     step: int
@@ -113,10 +120,14 @@ class NonFinite:
 class AgainstFP32:
     """A step's gradients beside those of the same step in FP32.
 
-    lost        kind -> name -> elements that are zero here and not in FP32, elements that are not zero in FP32
-    histograms  kind -> name -> the FP32 ones, unscaled
-    arrived     how many elements of the gradient at the model's outputs are not zero here, and how many there are
-    begins_at   "the model's outputs" (losses between the loss and them are not included) or "the loss"
+    Attributes:
+        lost: kind -> name -> elements that are zero here and not in FP32, elements that are not
+            zero in FP32.
+        histograms: kind -> name -> the FP32 ones, unscaled.
+        arrived: how many elements of the gradient at the model's outputs are not zero here, and how
+            many there are.
+        begins_at: "the model's outputs" (losses between the loss and them are not included) or "the
+            loss".
     """
 
     step: int
@@ -130,8 +141,9 @@ class AgainstFP32:
 class Window:
     """The scales, as powers of two, that keep a layer's gradients inside a format.
 
-    low   the least at which at most one in a thousand underflows
-    high  the largest at which none overflows
+    Attributes:
+        low: the least at which at most one in a thousand underflows.
+        high: the largest at which none overflows.
     """
 
     low: int
@@ -143,13 +155,15 @@ class Window:
         return self.low <= self.high
 
 
-NOISE = 24  # binades below a tensor's largest number, where FP32 has no digit of a sum left
+# binades below a tensor's largest number, where FP32 has no digit of a sum left
+NOISE = 24
 
 
 def without_noise(histogram: ExponentHistogram) -> ExponentHistogram:
     """Return a histogram without the numbers that are below 2^-24 of its largest.
 
-    A gradient is a sum, and FP32 rounds it to 24 bits: where the exact sum is 0, noise of that size is left.
+    A gradient is a sum, and FP32 rounds it to 24 bits: where the exact sum is 0, noise of that size
+    is left.
 
     >>> import torch
     >>> from labkit.instrument import exponent_histogram
@@ -165,7 +179,9 @@ def without_noise(histogram: ExponentHistogram) -> ExponentHistogram:
 
 
 def window(histogram: ExponentHistogram, format: Format, tolerance: float = 1e-3) -> Window:
-    """Return the safe scales for a histogram of unscaled gradients that are not all zero; noise counts for none.
+    """Return the safe scales for a histogram of unscaled gradients that are not all zero.
+
+    Noise counts for none.
 
     >>> import torch
     >>> from labkit.formats import FP16

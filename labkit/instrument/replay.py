@@ -1,8 +1,8 @@
 """Replay of a step: in FP32, or unchanged with an observer of every operation.
 
-Idea: a watch keeps the model's inputs, the state of the random generators and the gradients at its outputs until the
-step is over. With them, a copy of the model repeats the step. `against_fp32` compares its gradients with those of FP32;
-`culprit` finds the source of its inf or NaN.
+Idea: a watch keeps the model's inputs, the state of the random generators and the gradients at its
+outputs until the step is over. With them, a copy of the model repeats the step. `against_fp32`
+compares its gradients with those of FP32; `culprit` finds the source of its inf or NaN.
 
 Invariant: a replay leaves the model, its buffers and the random state unchanged.
 """
@@ -40,7 +40,7 @@ PLAIN = (bool, int, float, str)
 
 @dataclass
 class Call:
-    """A call of the model: its arguments, the state before it, and the gradients that arrived at its outputs."""
+    """A call of the model: its arguments, the state before it, and the gradients of its outputs."""
 
     args: Any
     kwargs: Any
@@ -106,7 +106,10 @@ def replayable(calls: list[Call]) -> list[Call]:
 
 
 def copied_model(model: nn.Module, wide: bool) -> tuple[nn.Module, dict[int, Any]]:
-    """Return a copy of a model, with no gradients and only torch's own hooks, in FP32 if `wide`; and its memo."""
+    """Return a copy of a model, with no gradients and only torch's own hooks, in FP32 if `wide`.
+
+    And its memo.
+    """
     memo: dict[int, Any] = {}
     if any(hasattr(parameter, "to_local") for parameter in model.parameters()):
         raise Unseen("this rank holds parts of the weights")
@@ -124,7 +127,8 @@ def copied_model(model: nn.Module, wide: bool) -> tuple[nn.Module, dict[int, Any
             ]
             memo[id(hooks)] = OrderedDict(kept)
         for value in vars(module).values():
-            if isinstance(value, Tensor) and not value.is_leaf:  # a result of the last forward pass
+            # a result of the last forward pass
+            if isinstance(value, Tensor) and not value.is_leaf:
                 memo[id(value)] = value.detach()
     try:
         copied = copy.deepcopy(model, memo)
@@ -148,7 +152,9 @@ def restored_state(call: Call, memo: dict[int, Any], wide: bool) -> Iterator[Non
         vars(memo[id(module)]).update(
             {name: value for name, value in attributes.items() if type(value) in PLAIN}
         )
-    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002  # models may draw from it
+    # models may draw from either
+    python = random.getstate()
+    legacy = np.random.get_state()  # noqa: NPY002
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices), ExitStack() as stack:
         torch.set_rng_state(call.random[0])
@@ -202,7 +208,7 @@ class _Compared:
     def hook(
         self, model: nn.Module, own_name: str, observed: dict[tuple[str, int], Tensor]
     ) -> None:
-        """Compare the gradients at the outputs of all leaf layers with the observed ones, in the order of calls."""
+        """Compare gradients at leaf layers' outputs with the observed ones, call by call."""
         numbers: dict[str, int] = defaultdict(int)
 
         def after_forward(name: str, _: nn.Module, __: Any, output: Any) -> None:
@@ -229,12 +235,13 @@ def against_fp32(
     gradients: dict[str, Tensor | None],
     loss: Callable[[Any], Tensor] | None,
 ) -> AgainstFP32:
-    """Replay the calls of a step in FP32, and compare the gradients of layers' outputs and of parameters.
+    """Replay the calls of a step in FP32 and compare gradients of layer outputs and parameters.
 
     Raises:
         Unseen: they cannot be replayed.
     """
-    (copied, memo), compared = copied_model(model, wide=True), _Compared()
+    (copied, memo) = copied_model(model, wide=True)
+    compared = _Compared()
     compared.hook(copied, type(model).__name__, observed)
     for call in replayable(calls):
         with restored_state(call, memo, wide=True), torch.enable_grad():
@@ -256,7 +263,9 @@ def against_fp32(
 
 
 def culprit(model: nn.Module, calls: list[Call], scale: float, step: int) -> NonFinite | None:
-    """Replay the calls of a step unchanged, and return the source of inf or NaN; None if they do not reappear.
+    """Replay the calls of a step unchanged, and return the source of inf or NaN.
+
+    None if they do not reappear.
 
     Raises:
         Unseen: they cannot be replayed.
@@ -267,7 +276,8 @@ def culprit(model: nn.Module, calls: list[Call], scale: float, step: int) -> Non
     for call in replayable(calls):
         for tensor in floats((call.args, call.kwargs)):
             bad = non_finite(tensor)
-            if bad == "NaN" or bool((dense(tensor) == math.inf).any()):  # one of -inf is a mask
+            # one of -inf is a mask
+            if bad == "NaN" or bool((dense(tensor) == math.inf).any()):
                 return NonFinite(step, "", "a batch", "input", bad, largest([tensor]))
     first = _first_non_finite(model, calls, step, 1.0, scale)
     if first is not None and first.direction == "backward" and scale != 1:
@@ -278,7 +288,10 @@ def culprit(model: nn.Module, calls: list[Call], scale: float, step: int) -> Non
 def _first_non_finite(
     model: nn.Module, calls: list[Call], step: int, scale: float, scale_of_run: float
 ) -> NonFinite | None:
-    """Replay calls with output gradients divided by `scale`; return the first operation with inf or NaN."""
+    """Replay calls with output gradients divided by `scale`.
+
+    Return the first operation with inf or NaN.
+    """
     copied, memo = copied_model(model, wide=False)
     layers = _Layers(copied, step)
     for call in calls:
@@ -287,7 +300,8 @@ def _first_non_finite(
         layers.label(output, "")
         if any(non_finite(t) for t in output) and layers.first:
             return layers.first
-        forward, layers.first = layers.first, None
+        forward = layers.first
+        layers.first = None
         seeds = [call.seeds[n] for n in call.seeds]
         bad = next((what for seed in seeds if (what := non_finite(seed))), "")
         if bad:
@@ -312,10 +326,11 @@ def _first_non_finite(
 
 
 class _Layers:
-    """Which layer each operation and each node of the graph belongs to, and the first that gave inf or NaN."""
+    """The layer of each operation and graph node, and the first one that gave inf or NaN."""
 
     def __init__(self, model: nn.Module, step: int) -> None:
-        self.modules, self.step = Modules(), step
+        self.modules = Modules()
+        self.step = step
         self.first: NonFinite | None = None
         self._known: dict[Any, str] = {}
         self.modules.add_names(model, unnamed="")
@@ -331,7 +346,7 @@ class _Layers:
         self.label(floats(output), self.modules.leave())
 
     def label(self, tensors: Iterable[Tensor], layer: str) -> None:
-        """Note the layer of all nodes that lead to these tensors and have none, and listen to each."""
+        """Assign the layer to all unassigned nodes that lead to these tensors, and observe each."""
         ahead = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
         while ahead:
             node = ahead.pop()
@@ -346,7 +361,8 @@ class _Layers:
 
     def look(self, func: Any, args: Any, kwargs: Any) -> Callable[[Any], None] | None:
         """Look at what an operation of a forward pass is given and returns."""
-        given, op = floats((args, kwargs)), func.overloadpacket.__name__
+        given = floats((args, kwargs))
+        op = func.overloadpacket.__name__
         written_inf = any(isinstance(a, float) and not math.isfinite(a) for a in args)
         if not given or written_inf or "empty" in op or self.first is not None:
             return None
@@ -366,7 +382,7 @@ class _Layers:
         results: list[Tensor],
         caller: Any = None,
     ) -> None:
-        """Record the first operation that gives inf or NaN from finite numbers, or NaN without one as input."""
+        """Record the first operation that makes inf or NaN from finite numbers, or NaN from inf."""
         if self.first is None and (bad := next(filter(None, map(non_finite, results)), "")):
             before = {non_finite(t) for t in given}
             if (bad == "NaN" and "NaN" not in before) or before <= {""}:

@@ -1,4 +1,4 @@
-"""The report of a training: results that print, show in a notebook, and are saved, loaded and exported.
+"""Report of a training: results that print, show in a notebook, and can be saved and exported.
 
 Idea: `watch` and `diagnose` return the same report; labkit.instrument.report_page draws it.
 
@@ -44,13 +44,15 @@ NAMES = {
 class Report(TrainingResults):
     """The results of a watch or a diagnosis, which print, show in a notebook, save and load.
 
-    steps       number of steps, skipped ones included
-    watched     the sampled ones
-    unseen      what could not be observed, and why
+    `steps` is the number of steps, skipped ones included; `watched` are the sampled ones, and
+    `unseen` says what could not be observed, and why.
     """
 
     def save(self, folder: str | Path = "watch-report") -> Path:
-        """Write report.html, report.json and report.txt into a folder, created if missing; return it."""
+        """Write report.html, report.json and report.txt into a folder, and return the folder.
+
+        It is created if missing.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "report.json").write_text(
@@ -61,7 +63,9 @@ class Report(TrainingResults):
         return folder
 
     def to_tensorboard(self, writer: Any) -> None:
-        """Write all histograms to a torch.utils.tensorboard.SummaryWriter: unscaled, of magnitudes, each at its step.
+        """Write all histograms to a torch.utils.tensorboard.SummaryWriter.
+
+        They are of unscaled magnitudes, each at its step.
 
         Source: SummaryWriter.add_histogram_raw.
         """
@@ -81,7 +85,9 @@ class Report(TrainingResults):
             )
 
     def to_wandb(self, run: Any) -> None:
-        """Log all histograms to a run of W&B under the names of wandb.watch: unscaled, of magnitudes, each at its step.
+        """Log all histograms to a run of W&B under the names that wandb.watch uses.
+
+        They are of unscaled magnitudes, each at its step.
 
         Raises:
             ModuleNotFoundError: wandb is not installed.
@@ -112,9 +118,15 @@ class Report(TrainingResults):
         return from_plain(plain)
 
     def __str__(self) -> str:
-        """Return plain text, as for an issue: the verdict, the findings with their repairs, and the numbers."""
+        """Return the report as plain text, as for an issue.
+
+        It holds the verdict, the findings with their repairs, and the numbers.
+        """
         lines = [
-            f"{run_in_words(self)} (labkit {labkit.__version__}, torch {torch.__version__}, {platform.system()})"
+            (
+                f"{run_in_words(self)} (labkit {labkit.__version__}, torch {torch.__version__}, "
+                f"{platform.system()})"
+            )
         ]
         for status in reversed(Status):
             for group in grouped(self, status):

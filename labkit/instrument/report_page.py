@@ -1,10 +1,12 @@
-"""The report of a training as a page: verdict, findings, scales over time, a map of what is lost, and histograms.
+"""Report of a training as a page: verdict, findings, scales, lost gradients and histograms.
 
-Idea: one language of colours, the zones of a number format: underflowed, subnormal, normal, overflowed. Curves, bars
-and cells are SVG that stretches to the width of the page; names and axes are text of a fixed size beside them.
+Idea: one language of colours, the zones of a number format: underflowed, subnormal, normal,
+overflowed. Curves, bars and cells are SVG that stretches to the width of the page; names and axes
+are text of a fixed size beside them.
 
-Invariants: a page loads nothing from a network and runs no script. Each picture has a description in words. Its
-colours follow the theme of JupyterLab or VS Code, else the reader's light or dark preference.
+Invariants: a page loads nothing from a network and runs no script. Each picture has a description
+in words. Its colours follow the theme of JupyterLab or VS Code, else the reader's light or dark
+preference.
 """
 
 from __future__ import annotations
@@ -48,9 +50,18 @@ STYLE = Path(__file__).with_suffix(".css")
 
 def page(report: TrainingResults) -> str:
     """Return a self-contained page."""
-    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(_title(report))}</title>'
-    fit = '<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">'
-    return f"{head}{fit}<style>body {{ margin: 0; }}</style></head><body>{body(report)}</body></html>\n"
+    head = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f"<title>{escape(_title(report))}</title>"
+    )
+    fit = (
+        '<meta name="viewport" content="width=device-width">'
+        '<meta name="color-scheme" content="light dark">'
+    )
+    return (
+        f"{head}{fit}<style>body {{ margin: 0; "
+        f"}}</style></head><body>{body(report)}</body></html>\n"
+    )
 
 
 def body(report: TrainingResults) -> str:
@@ -83,7 +94,10 @@ def _verdict(report: TrainingResults) -> str:
     )
     headline = _powers(report.summary.removesuffix(".")) + escape(named)
     where = escape(run_in_words(report))
-    return f'<div class="verdict {status}"><h1>{SIGNS[status]} {headline}</h1><p class="quiet">{where}</p></div>'
+    return (
+        f'<div class="verdict {status}"><h1>{SIGNS[status]} {headline}</h1>'
+        f'<p class="quiet">{where}</p></div>'
+    )
 
 
 def _findings(report: TrainingResults) -> str:
@@ -93,7 +107,8 @@ def _findings(report: TrainingResults) -> str:
 
 
 def _card(group: list[Finding]) -> str:
-    first, layers = group[0], list(dict.fromkeys(each.layer for each in group if each.layer))
+    first = group[0]
+    layers = list(dict.fromkeys(each.layer for each in group if each.layer))
     names = ", ".join(f"<code>{escape(name)}</code>" for name in layers[:MOST_NAMES])
     names = (
         f"in {names}" + f" and {len(layers) - MOST_NAMES} more" * (len(layers) > MOST_NAMES)
@@ -135,10 +150,13 @@ def _scales(report: TrainingResults) -> str:
     values = [v for each in known.values() for v in (each.low, each.high)] + [
         round(level) for level in used.values()
     ]
-    low, high, last = min(values) - 3, max(values) + 3, max(report.steps, 1)
+    low = min(values) - 3
+    high = max(values) + 3
+    last = max(report.steps, 1)
     bands = []
     for step, end in zip(known, [*list(known)[1:], last], strict=True):
-        each, width = known[step], max(end - step, last / 200)
+        each = known[step]
+        width = max(end - step, last / 200)
         bands.append(_rect("overflowed zone", step, 0, width, high - each.high))
         bands.append(_rect("underflowed zone", step, high - each.low, width, each.low - low))
         bands.append(
@@ -148,7 +166,8 @@ def _scales(report: TrainingResults) -> str:
         f"{'H' if n else 'M'}{step}{'V' if n else ','}{high - used[step]:g}"
         for n, step in enumerate(sorted(used))
     )
-    cross, tall = last / 160, (high - low) / 40
+    cross = last / 160
+    tall = (high - low) / 40
     marks = "".join(
         f"M{skip.step - cross:g},{high - used[skip.step] - tall:g}l{2 * cross:g},{2 * tall:g}"
         f"m0,{-2 * tall:g}l{-2 * cross:g},{2 * tall:g}"
@@ -159,8 +178,9 @@ def _scales(report: TrainingResults) -> str:
     grid = "".join(f"M0,{high - tick}H{last}" for tick in ticks)
     says = f"The scale was inside its window in {sum(inside)} of {len(inside)} sampled steps."
     drawing = (
-        f'<svg role="img" viewBox="0 0 {last} {high - low}" preserveAspectRatio="none"><title>{says}</title>'
-        f"{''.join(bands)}{_path('grid', grid)}{_path('scale', f'{line}H{last}')}{_path('skip', marks)}</svg>"
+        f'<svg role="img" viewBox="0 0 {last} {high - low}" preserveAspectRatio="none">'
+        f"<title>{says}</title>{''.join(bands)}{_path('grid', grid)}"
+        f"{_path('scale', f'{line}H{last}')}{_path('skip', marks)}</svg>"
     )
     places = [(t, 100 * (t - low) / (high - low)) for t in ticks]
     left = "".join(
@@ -176,7 +196,8 @@ def _scales(report: TrainingResults) -> str:
     return (
         f"<h2>The loss scale, and its window</h2><p>{says}</p>{_legend(zones, more)}"
         f'<div class="plot"><div class="ticks y">{left}</div>{drawing}<div></div>'
-        f'{_ticks({t: t / last for t in _round_numbers(0, last)})}<div class="unit">step</div></div>'
+        f"{_ticks({t: t / last for t in _round_numbers(0, last)})}"
+        '<div class="unit">step</div></div>'
     )
 
 
@@ -189,12 +210,16 @@ def _window(gradients: Mapping[str, ExponentHistogram], format: Format) -> Windo
 
 
 def _map(report: TrainingResults) -> str:
-    """Return, for each layer and sampled step, which share of its gradients a format loses at the scale in use."""
+    """Return the share of gradients that a format loses, by layer and sampled step, as a map.
+
+    The scale is the one in use.
+    """
     format = FORMATS[report.formats[0]]
     tables = [(kind, rows) for kind in GRADIENTS if (rows := list(_losses(report, kind, format)))]
     if not tables:
         return ""
-    steps, compared = [w.step for w in report.watched], {a.step for a in report.against_fp32}
+    steps = [w.step for w in report.watched]
+    compared = {a.step for a in report.against_fp32}
     share, step, name = max(
         (share, step, name) for _, rows in tables for name, _, (share, step) in rows
     )
@@ -204,7 +229,10 @@ def _map(report: TrainingResults) -> str:
         if share >= LEAST
         else f"{format.name} loses less than one gradient in a thousand in every layer."
     )
-    note = f"{len(compared.intersection(steps))} of {len(steps)} sampled steps were compared with FP32; "
+    note = (
+        f"{len(compared.intersection(steps))} of {len(steps)} sampled steps were compared with "
+        "FP32; "
+    )
     note += "in the others, gradients that had underflowed before are not seen."
     columns = (
         [round(i * (len(steps) - 1) / 6) for i in range(7)] if len(steps) > 7 else range(len(steps))
@@ -213,19 +241,26 @@ def _map(report: TrainingResults) -> str:
     parts = []
     for kind, rows in tables:
         lines = "".join(
-            f'<span title="{escape(name)}">{escape(name)}</span>{_strip(name, shares)}<span>{_worst(*most)}</span>'
+            f'<span title="{escape(name)}">{escape(name)}</span>{_strip(name, shares)}'
+            f"<span>{_worst(*most)}</span>"
             for name, shares, most in rows
         )
         table = f"<div class=rows>{lines}<span></span>{axis}<span class=quiet>step</span></div>"
         parts.append(_fold(kind, len(rows), table, kind == tables[0][0]))
     sentence = f'<p>{escape(says)} <span class="quiet">{note}</span></p>'
-    return f"<h2>What {format.name} loses, layer by layer</h2>{sentence}{_legend(_zones())}{''.join(parts)}"
+    return (
+        f"<h2>What {format.name} loses, layer by "
+        f"layer</h2>{sentence}{_legend(_zones())}{''.join(parts)}"
+    )
 
 
 def _fold(kind: str, rows: int, table: str, opened: bool) -> str:
     title = TITLES.get(kind, kind.capitalize())
     scroll = " class=scroll" * (rows > MANY_ROWS)
-    return f"<details{' open' * opened}><summary>{title}: {rows}</summary><div{scroll}>{table}</div></details>"
+    return (
+        f"<details{' open' * opened}><summary>{title}: "
+        f"{rows}</summary><div{scroll}>{table}</div></details>"
+    )
 
 
 def _losses(
@@ -250,7 +285,10 @@ def _losses(
 
 
 def _in_order(report: TrainingResults, kind: str) -> dict[str, ExponentHistogram]:
-    """Return the histograms of a kind, in the order in which the model runs; gradients arrive in the reverse order."""
+    """Return the histograms of a kind, in the order in which the model runs.
+
+    Gradients arrive in the reverse order.
+    """
     found = report.histograms(kind)
     forward = [*report.histograms("activations"), *report.histograms("weights")]
     return {
@@ -270,8 +308,8 @@ def _strip(name: str, shares: list[Fate | None]) -> str:
     drawn = "".join(_path(zone, path) for zone, path in paths.items() if path)
     gaps = "".join(f"M{column},0h1v1h-1z" for column, share in enumerate(shares) if share is None)
     return (
-        f'<svg role="img" viewBox="0 0 {len(shares)} 1" preserveAspectRatio="none"><title>{escape(name)}</title>{drawn}'
-        f'<path d="{gaps}" fill="var(--paper)"/></svg>'
+        f'<svg role="img" viewBox="0 0 {len(shares)} 1" preserveAspectRatio="none">'
+        f'<title>{escape(name)}</title>{drawn}<path d="{gaps}" fill="var(--paper)"/></svg>'
     )
 
 
@@ -283,7 +321,7 @@ def _worst(share: float, step: int) -> str:
 
 
 def _histograms(report: TrainingResults) -> str:
-    """Return the histograms of all kinds of numbers: a row for each layer, a column for each format."""
+    """Return the histograms of all kinds: a row for each layer, a column for each format."""
     parts = []
     for kind in (*GRADIENTS, *(k for k in KINDS if k not in GRADIENTS)):
         if rows := {name: h for name, h in _in_order(report, kind).items() if h.total}:
@@ -315,10 +353,8 @@ def _table(
     exact: Mapping[str, ExponentHistogram],
     scaled: bool,
 ) -> str:
-    formats, scale = (
-        [FORMATS[name] for name in report.formats],
-        report.watched[-1].scale if scaled else 1.0,
-    )
+    formats = [FORMATS[name] for name in report.formats]
+    scale = report.watched[-1].scale if scaled else 1.0
     by = round(math.log2(scale)) if scale > 0 else 0
     here = {name: shift(h, by) for name, h in rows.items()}
     there = {name: shift(h, by) for name, h in exact.items()}
@@ -338,7 +374,10 @@ def _table(
         + "".join(_picture(h, there.get(name), f, first, end) for f in formats)
         for name, h in here.items()
     )
-    return f'<div class=hists style="--columns: {len(formats)}"><div class="head first"></div>{heads}{cells}</div>'
+    return (
+        f'<div class=hists style="--columns: {len(formats)}">'
+        f'<div class="head first"></div>{heads}{cells}</div>'
+    )
 
 
 def _picture(
@@ -348,7 +387,7 @@ def _picture(
     first: int,
     end: int,
 ) -> str:
-    """Return a histogram as SVG over the zones of a format, each bar in the colour of its zone, with the shares."""
+    """Draw a histogram as SVG over a format's zones, each bar in the colour of its zone."""
     edges = (first, format.emin - format.significand_bits - 1, format.emin, format.emax + 1, end)
     starts = [min(max(edge, first), end) for edge in edges]
     zones = "".join(
@@ -373,8 +412,9 @@ def _picture(
     parts += [f"{histogram.non_finite:,} inf or NaN"] * bool(histogram.non_finite)
     says = ", ".join(parts)
     return (
-        f'<div><svg role="img" viewBox="0 0 {end - first} 1" preserveAspectRatio="none"><title>{says}</title>'
-        f"{zones}{drawn}{_path('outline', outline)}</svg><small>{format.name}: {says}</small></div>"
+        f'<div><svg role="img" viewBox="0 0 {end - first} 1" preserveAspectRatio="none">'
+        f"<title>{says}</title>{zones}{drawn}{_path('outline', outline)}</svg>"
+        f"<small>{format.name}: {says}</small></div>"
     )
 
 

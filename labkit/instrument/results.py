@@ -32,11 +32,12 @@ LOST_TO_MENTION = 0.01  # share of a layer's gradients
 class TrainingResults(CheckReport):
     """The records of a watch or a diagnosis, and its findings.
 
-    steps       number of steps, skipped ones included
-    watched     the sampled ones
-    unseen      what could not be observed, and why
-    partial     why a main check could not look; "" if all did
-    half        False: no operation of a diagnosis ran in 16 bits
+    Attributes:
+        steps: number of steps, skipped ones included.
+        watched: the sampled ones.
+        unseen: what could not be observed, and why.
+        partial: why a main check could not look; "" if all did.
+        half: False: no operation of a diagnosis ran in 16 bits.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -53,7 +54,10 @@ class TrainingResults(CheckReport):
 
     @property
     def exit_status(self) -> int:
-        """The status of a command: 1 for a fault, 3 if there is none and a main check could not look, else 0."""
+        """The exit status of a command.
+
+        It is 1 for a fault, 3 if there is none but a main check could not look, else 0.
+        """
         if not self.healthy:
             return 1
         return 3 if self.partial else 0
@@ -81,7 +85,8 @@ class TrainingResults(CheckReport):
         if step is not None and not chosen:
             seen = ", ".join(str(w.step) for w in self.watched) or "none"
             raise ValueError(
-                f"step {step} was not watched; watched: {seen}. watch(model, every=1) watches each step."
+                f"step {step} was not watched; watched: {seen}. watch(model, every=1) watches each "
+                "step."
             )
         names = dict.fromkeys(name for w in chosen for name in w.histograms.get(kind, {}))
         each = [w.histograms.get(kind, {}) for w in chosen]
@@ -90,14 +95,14 @@ class TrainingResults(CheckReport):
     def fates(
         self, kind: str, format: Format = FP16, log2_scale: int = 0, step: int | None = None
     ) -> dict[str, Fate]:
-        """Return name -> the effect of a format on one kind of numbers, multiplied by 2^log2_scale."""
+        """Return name -> effect of a format on one kind of numbers, multiplied by 2^log2_scale."""
         return {
             name: fate(shift(h, log2_scale), format)
             for name, h in self.histograms(kind, step).items()
         }
 
     def gradients(self, step: int | None = None) -> dict[str, ExponentHistogram]:
-        """Return all unscaled gradients by name, with those of FP32 for steps that were replayed in it."""
+        """Return all unscaled gradients by name, and the FP32 gradients of replayed steps."""
         parts: dict[str, list[ExponentHistogram]] = {}
         sampled_steps: tuple[WatchedStep | AgainstFP32, ...] = (*self.watched, *self.against_fp32)
         for sampled in sampled_steps:
@@ -114,7 +119,9 @@ class TrainingResults(CheckReport):
         return {name: window(h, format, tolerance) for name, h in self.gradients().items()}
 
     def one_scale(self, format: Format = FP16) -> tuple[int, float, float]:
-        """Return the largest scale (log2) that is safe for all, its losses, and those of a scale for each layer.
+        """Return the largest scale (log2) that is safe for all layers, and its losses.
+
+        The losses with a scale for each layer are returned as well.
 
         Raises:
             ValueError: no gradient was observed.
@@ -123,10 +130,8 @@ class TrainingResults(CheckReport):
         if not gradients:
             raise ValueError("no non-zero gradient was observed, so nothing limits the scale")
         windows = {name: window(h, format) for name, h in gradients.items()}
-        one, total = (
-            min(w.high for w in windows.values()),
-            sum(h.finite_non_zero for h in gradients.values()),
-        )
+        one = min(w.high for w in windows.values())
+        total = sum(h.finite_non_zero for h in gradients.values())
         together = sum(
             fate(shift(h, one), format).underflowed * h.finite_non_zero for h in gradients.values()
         )
@@ -148,7 +153,10 @@ def run_in_words(report: TrainingResults) -> str:
 
 
 def grouped(report: TrainingResults, status: Status) -> Iterator[list[Finding]]:
-    """Yield the findings of a status, those of one kind and line together; without layer and step, each by itself."""
+    """Yield the findings of a status, those of one kind and line together.
+
+    Without layer and step, each by itself.
+    """
     groups: dict[tuple[str, str, str], list[Finding]] = {}
     for each in report.of(status):
         repeats = bool(each.layer) or each.step is not None
@@ -159,7 +167,8 @@ def grouped(report: TrainingResults, status: Status) -> Iterator[list[Finding]]:
 def step_of(group: list[Finding]) -> str:
     """Return the step of a group of findings, or how many there are."""
     steps = sorted({each.step for each in group if each.step is not None})
-    if not steps or "step " in group[0].what:  # a diagnosis counts its steps in the sentence
+    # a diagnosis counts its steps in the sentence
+    if not steps or "step " in group[0].what:
         return ""
     return f"step {steps[0]}" + f" and {len(steps) - 1} more" * (len(steps) > 1)
 
@@ -174,7 +183,10 @@ def in_words(group: list[Finding]) -> str:
 
 
 def _all_clear(report: TrainingResults) -> str:
-    """Return the headline of a report without findings, with what FP16 would lose of a run in a wider format."""
+    """Return the headline of a report without findings.
+
+    For a run in a wider format it says what FP16 would lose.
+    """
     if not report.steps:
         return "No optimizer of this model stepped, so there is nothing to report."
     gradients = report.gradients()
@@ -190,13 +202,17 @@ def _all_clear(report: TrainingResults) -> str:
     if share < LOST_TO_MENTION:
         return "Nothing wrong was found."
     where = name.replace("activation gradients of", "activation gradients of layer")
-    low, high = max(w.low for w in report.safe_scales().values()), report.one_scale()[0]
+    low = max(w.low for w in report.safe_scales().values())
+    high = report.one_scale()[0]
     advice = (
         f"use a scale from 2^{low} to 2^{high}"
         if low <= high
         else "no single scale keeps all gradients"
     )
-    return f"Nothing wrong was found in this format. In FP16, {share:.0%} of the {where} would be lost; {advice}."
+    return (
+        f"Nothing wrong was found in this format. In FP16, {share:.0%} of the {where} would be "
+        f"lost; {advice}."
+    )
 
 
 def numbers(report: TrainingResults) -> Iterator[str]:
@@ -211,7 +227,10 @@ def numbers(report: TrainingResults) -> Iterator[str]:
             else f"none: one layer needs 2^{low}, another bears 2^{one}"
         )
         yield f"scales at which FP16 keeps all gradients but one in a thousand: {safe}"
-        yield f"at 2^{one} FP16 loses {together:.2%} of them; with the largest safe scale for each layer {apart:.2%}"
+        yield (
+            f"at 2^{one} FP16 loses {together:.2%} of them; with the largest safe scale for each "
+            f"layer {apart:.2%}"
+        )
     if report.watched:
         memory = {name: size for name, size in report.watched[-1].memory.items() if size}
         yield "memory: " + ", ".join(

@@ -1,10 +1,10 @@
 """The counts of one sampled step, tensor by tensor.
 
-Idea: tensors are counted as they are, and the scale is taken out of the histogram afterwards: a power of two shifts its
-bins. So a sample holds counts only, and adds no computation to the step.
+Idea: tensors are counted as they are, and the scale is taken out of the histogram afterwards: a
+power of two shifts its bins. So a sample holds counts only, and adds no computation to the step.
 
-Invariant: no tensor of the step is changed, and each number is counted once: forward passes that checkpointing repeats
-in the backward pass are not counted.
+Invariant: no tensor of the step is changed, and each number is counted once: forward passes that
+checkpointing repeats in the backward pass are not counted.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ def compiled(model: nn.Module) -> str:
             type(module).__name__ == "OptimizedModule"
             or getattr(module, "_compiled_call_impl", None) is not None
         ):
-            return f"{name.removesuffix('_orig_mod') or type(module).__name__} is compiled, and hooks would change it"
+            return (
+                f"{name.removesuffix('_orig_mod') or type(module).__name__} is compiled, and hooks "
+                "would change it"
+            )
     return ""
 
 
@@ -69,7 +72,10 @@ def dtype_name(tensor: Tensor) -> str:
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """Return this process's part of a sharded tensor (a DTensor), in the same memory; other tensors unchanged."""
+    """Return this process's part of a sharded tensor (a DTensor), in the same memory.
+
+    Other tensors unchanged.
+    """
     tensor = tensor.detach()
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
@@ -161,7 +167,10 @@ def non_fatal(method: Callable[..., None]) -> Callable[..., None]:
 def _without_hooks(
     pack: Any, unpack: Any, disable: Any, *args: Any, **kwargs: Any
 ) -> Iterator[None]:
-    """Remove our hooks while torch.func runs, which refuses any; hooks of others are refused as before."""
+    """Remove our hooks while torch.func runs, which refuses any.
+
+    Hooks of others are refused as before.
+    """
     top = torch._C._autograd._top_saved_tensors_default_hooks(True)
     ours = top is not None and top[0] is pack
     with ExitStack() as stack:
@@ -173,7 +182,7 @@ def _without_hooks(
 
 
 class CountedCasts:
-    """Counter of casts between floating-point dtypes, by torch's autocast, the model or a source."""
+    """Counter of floating-point casts by torch's autocast, the model or a source."""
 
     def __init__(self, casts: dict[str, tuple[int, int]], by_sources: bool) -> None:
         self._casts = casts
@@ -205,10 +214,11 @@ class CountedCasts:
 
 
 class Sample:
-    """The counts of one step; it observes forward passes of modules while it is subscribed to the stream.
+    """Counts of one step, from the forward passes observed while it is subscribed to the stream.
 
-    counts    kind -> name of a layer or parameter -> histogram
-    norms     parameter -> norm of its gradient after backward, unscaled
+    Attributes:
+        counts: kind -> name of a layer or parameter -> histogram.
+        norms: parameter -> norm of its gradient after backward, unscaled.
     """
 
     def __init__(
@@ -219,7 +229,10 @@ class Sample:
         failed: Failed,
         keep: bool,
     ) -> None:
-        self.step, self._names, self._scale, self.failed = step, names, scale, failed
+        self.step = step
+        self._names = names
+        self._scale = scale
+        self.failed = failed
         self.kept: dict[tuple[str, int], Tensor] | None = {} if keep else None
         self._numbers: dict[str, int] = defaultdict(int)
         self.counts: dict[str, dict[str, ExponentHistogram]] = defaultdict(dict)
@@ -270,7 +283,10 @@ class Sample:
 
     @non_fatal
     def gradient(self, name: str, gradient: Tensor, scale: float) -> None:
-        """Count a parameter's gradient after backward; the last backward of a step has the sum of all."""
+        """Count a parameter's gradient after backward.
+
+        The last backward of a step has the sum of all.
+        """
         self.counts["weight gradients"][name] = trimmed(count(gradient, scale))
         self.norms[name] = length([gradient]) / scale
 
@@ -335,7 +351,8 @@ class Sample:
                 name: trimmed(count(parameter)) for name, parameter in parameters.items()
             }
         self.before = {name: local_part(weight).clone() for name, weight in weights.items()}
-        left, taken = math.hypot(*(self.norms[name] for name in arrived)), length(arrived.values())
+        left = math.hypot(*(self.norms[name] for name in arrived))
+        taken = length(arrived.values())
         if math.isfinite(left) and taken < 0.999 * left:
             self.clipped = min(self.clipped, taken / left)
 
@@ -346,7 +363,8 @@ class Sample:
     ) -> None:
         """Count the updates and the swallowed ones; then release the copy."""
         for name, weight in weights.items():
-            before, weight = self.before.pop(name), local_part(weight)
+            before = self.before.pop(name)
+            weight = local_part(weight)
             gradient = gradients.get(name)
             wide = weight.itemsize >= 4
             self.add(
@@ -367,7 +385,9 @@ class Sample:
         self, parameters: Iterable[Tensor], weights: Iterable[Tensor], optimizer: Any
     ) -> None:
         """Measure the memory between two steps, in bytes; each storage once."""
-        parameters, weights, seen = list(parameters), list(weights), set[int]()
+        parameters = list(parameters)
+        weights = list(weights)
+        seen = set[int]()
         states = [
             t for w in weights for t in optimizer.state.get(w, {}).values() if isinstance(t, Tensor)
         ]
@@ -381,7 +401,8 @@ class Sample:
 
     def done(self) -> WatchedStep:
         """Return what was counted, as a record."""
-        counts, half = dict(self.counts), tuple(sorted(self.half))
+        counts = dict(self.counts)
+        half = tuple(sorted(self.half))
         return WatchedStep(
             self.step,
             self._scale(),

@@ -1,11 +1,12 @@
 """What every loss scale would lose and overflow at every step of a training.
 
-Idea: a scale of 2^k moves the exponents of all gradients by k. So one histogram of FP32 gradients for each step says
-what any scale would do there, without another training. Between the scales that lose and those that overflow lies the
-window of safe ones, which moves while a network learns.
+Idea: a scale of 2^k moves the exponents of all gradients by k. So one histogram of FP32 gradients
+for each step says what any scale would do there, without another training. Between the scales that
+lose and those that overflow lies the window of safe ones, which moves while a network learns.
 
-Invariant: lost and overflowing are shares of the finite gradients other than zero. The map is about the weights of the
-run that was watched: under another scale a training would have come to other weights.
+Invariant: lost and overflowing are shares of the finite gradients other than zero. The map is about
+the weights of the run that was watched: under another scale a training would have come to other
+weights.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ LOG2_SCALES = range(
 class ScaleMap:
     """Shares of gradients by step and loss scale, 0 to 1.
 
-    steps        numbers of the steps [n]
-    log2_scales  exponents of the scales [k]
-    lost         share that is rounded to zero [n, k]
-    overflowing  share that is rounded to infinity [n, k]; one such gradient makes a scaler skip the step
+    Attributes:
+        steps: numbers of the steps [n].
+        log2_scales: exponents of the scales [k].
+        lost: share that is rounded to zero [n, k].
+        overflowing: share that is rounded to infinity [n, k]; one such gradient makes a scaler skip
+            the step.
     """
 
     steps: NDArray[np.int64]

@@ -1,7 +1,8 @@
-"""Runs of an unchanged training script, and the watch on one: `labkit watch train.py --its --arguments`.
+"""Runs of an unchanged training script under a watch: `labkit watch train.py --its --arguments`.
 
-Idea: the script runs as Python would run it. At the first step of each optimizer, taken or skipped, the outermost
-living module that holds its parameters is found, and watched from then on. `labkit diagnose` runs a script alike.
+Idea: the script runs as Python would run it. At the first step of each optimizer, taken or skipped,
+the outermost living module that holds its parameters is found, and watched from then on. `labkit
+diagnose` runs a script alike.
 
 Invariant: the script's output, files and exit status are its own.
 """
@@ -57,17 +58,23 @@ def run_script(script: Path, arguments: list[str]) -> int:
 
 
 def run_as_main(script: Path, arguments: list[str]) -> None:
-    """Run a script with the sys.argv and sys.path of `python script arguments`; its exceptions are raised."""
-    before, path = sys.argv, list(sys.path)
-    sys.argv, sys.path[0] = [str(script), *arguments], str(script.resolve().parent)
+    """Run a script with the sys.argv and sys.path of `python script arguments`.
+
+    Its exceptions are raised.
+    """
+    before = sys.argv
+    path = list(sys.path)
+    sys.argv = [str(script), *arguments]
+    sys.path[0] = str(script.resolve().parent)
     try:
         runpy.run_path(str(script), run_name="__main__")
     finally:
-        sys.argv, sys.path[:] = before, path
+        sys.argv = before
+        sys.path[:] = path
 
 
 class ScriptWatch(StepObserver):
-    """A watch for each model, opened when an optimizer of it steps, or is skipped, for the first time."""
+    """A watch for each model, opened at the first taken or skipped step of its optimizer."""
 
     def __init__(self, every: int) -> None:
         super().__init__()
@@ -78,13 +85,19 @@ class ScriptWatch(StepObserver):
         self.on(ScalerStepBegins, self.scaler_begins)
 
     def before_optimizer(self, event: OptimizerBegins) -> None:
-        """Look for the model of an optimizer that is new; a watch that opens observes this step, too."""
+        """Look for the model of an optimizer that is new.
+
+        A watch that opens observes this step, too.
+        """
         opened = self._open_for(event.optimizer)
         if opened is not None:
             guarded(opened.before_optimizer, opened.failed)(event)
 
     def scaler_begins(self, event: ScalerStepBegins) -> None:
-        """Look for the model here as well: if a scaler skips every step, the optimizer is never called."""
+        """Find the model here as well.
+
+        If a scaler skips every step, the optimizer is never called.
+        """
         if id(event.optimizer) in self._known:
             return
         self.scaled_by(event.scale)
@@ -93,7 +106,10 @@ class ScriptWatch(StepObserver):
             guarded(opened.scaler_begins, opened.failed)(event)
 
     def _open_for(self, optimizer: Any) -> Watch | None:
-        """Open a watch on the model of an optimizer, and return it; None if the model is watched or not found."""
+        """Open a watch on the model of an optimizer, and return it.
+
+        None if the model is watched or not found.
+        """
         if id(optimizer) in self._known:
             return None
         self._known.add(id(optimizer))
@@ -127,7 +143,10 @@ class ScriptWatch(StepObserver):
 
 
 def model_of(parameters: list[Tensor]) -> nn.Module | None:
-    """Return the outermost living module that holds these parameters, or None; of several, the one that holds most."""
+    """Return the outermost living module that holds these parameters, or None.
+
+    Of several, the one that holds most.
+    """
     wanted = {id(parameter) for parameter in parameters}
     alive = [value for value in gc.get_objects() if issubclass(type(value), nn.Module)]
     holding = [module for module in alive if any(id(p) in wanted for p in module.parameters())]
@@ -147,7 +166,9 @@ def leaves(root: Tensor) -> list[Tensor]:
     >>> [leaf is a for leaf in leaves((3 * a + b).sum())]
     [True]
     """
-    todo, known, found = [root.grad_fn], set(), []
+    todo = [root.grad_fn]
+    known = set()
+    found = []
     while todo:
         node: Any = todo.pop()
         if node is None or node in known:

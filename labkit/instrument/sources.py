@@ -1,10 +1,10 @@
-"""Sources of the stream's events: torch's hooks where it has them, and taps on its methods where it has none.
+"""Sources of the stream's events: torch's hooks, and taps on methods that have no hook.
 
-A source is open while a listener observes one of its events. Engines, scalers and casts of the lab need no source: they
-send their events themselves.
+A source is open while a listener observes one of its events. Engines, scalers and casts of the lab
+need no source: they send their events themselves.
 
-Torch's hooks report modules, parameters and optimizer steps, but not a step that a scaler skips: the optimizer is not
-called then. So the public methods of scalers are tapped.
+Torch's hooks report modules, parameters and optimizer steps, but not a step that a scaler skips:
+the optimizer is not called then. So the public methods of scalers are tapped.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ class Emitter(Sender, Protocol):
 class Source:
     """A source of events.
 
-    emits  the types of its events
-    open   what a context is entered with while the source is open
+    Attributes:
+        emits: the types of its events.
+        open: what a context is entered with while the source is open.
     """
 
     emits: tuple[type[Event], ...]
@@ -76,7 +77,10 @@ class Source:
 
 
 class _NoWarningAboutHooks:
-    """Keep torch from warning of global hooks at the call of a compiled module: they are ours, and read only."""
+    """Suppress torch's warning about global hooks at the call of a compiled module.
+
+    The hooks are ours, and read only.
+    """
 
     def __init__(self) -> None:
         self._open = 0
@@ -209,11 +213,14 @@ def _autocast_ends(stream: Emitter) -> AbstractContextManager[None]:
 class reported_step:
     """Context that sends the two events around a scaler's decision on a step.
 
-    A class, since a generator would put a frame of contextlib between a listener and the user's line.
+    A class, since a generator would put a frame of contextlib between a listener and the user's
+    line.
     """
 
     def __init__(self, stream: Sender, optimizer: Any, scale: Callable[[], float]) -> None:
-        self.stream, self.optimizer, self.scale = stream, optimizer, scale
+        self.stream = stream
+        self.optimizer = optimizer
+        self.scale = scale
 
     def __enter__(self) -> None:
         self.stream.emit(ScalerStepBegins(self.optimizer, self.scale))

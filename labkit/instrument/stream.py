@@ -1,12 +1,12 @@
-"""The stream of events of a training: forward and backward passes, operations, scales, and steps, taken or skipped.
+"""Stream of a training's events: forward and backward passes, operations, scales and steps.
 
-Idea: `STREAM` is the one place that torch's hooks, scalers and engines report to. A listener subscribes with a function
-for each type of event that it observes (`labkit.instrument.events`); a source of events is open while a listener
-observes one of them (`labkit.instrument.sources`). A watch of one model, the diagnosis of a script and the listener of
-an engine are all listeners.
+Idea: `STREAM` is the one place that torch's hooks, scalers and engines report to. A listener
+subscribes with a function for each type of event that it observes (`labkit.instrument.events`); a
+source of events is open while a listener observes one of them (`labkit.instrument.sources`). A
+watch of one model, the diagnosis of a script and the listener of an engine are all listeners.
 
-Invariants: a listener's failure is reported to that listener, and the training goes on. Once the last listener has
-left, each tapped class holds its original functions.
+Invariants: a listener's failure is reported to that listener, and the training goes on. Once the
+last listener has left, each tapped class holds its original functions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from labkit.instrument.taps import tap
 
 __all__ = ["STREAM", "Gradients", "Listener", "StepObserver", "Stream", "register_source", "tap"]
 
-Gradients = dict[str, Tensor | None]  # parameter -> its unscaled gradient, None where none arrived
+# parameter -> its unscaled gradient, None where none arrived
+Gradients = dict[str, Tensor | None]
 Handler = Callable[[Any], None]  # of an event
 EventT = TypeVar("EventT", bound=Event)
 
@@ -41,7 +42,8 @@ class Listener:
     """Receiver of events: a function for each type that it observes.
 
     Args:
-        failed: gets the place and the exception of a function that fails; None: a subclass overrides `failed`.
+        failed: gets the place and the exception of a function that fails; None: a subclass
+            overrides `failed`.
 
     >>> from labkit.instrument.events import ClipBegins
     >>> listener = Listener(lambda where, error: print(where, "failed"))
@@ -55,7 +57,10 @@ class Listener:
         self._report = failed
 
     def on(self, event: type[EventT], handle: Callable[[EventT], None]) -> Self:
-        """Call a function for each event of a type, from the next subscription on; return the listener."""
+        """Call a function for each event of a type, from the next subscription on.
+
+        Return the listener.
+        """
         self.handlers[event] = handle
         return self
 
@@ -69,14 +74,16 @@ class Listener:
 class StepObserver(Listener):
     """Listener that counts the steps of a training.
 
-    A new step begins with the first forward pass after an optimizer has stepped or was skipped, and when such an
-    optimizer steps again. Forward passes inside an optimizer's step or in a backward pass begin none.
+    A new step begins with the first forward pass after an optimizer has stepped or was skipped, and
+    when such an optimizer steps again. Forward passes inside an optimizer's step or in a backward
+    pass begin none.
 
-    step      number of the current step, from 0
-    stepped   ids of the optimizers that have stepped in this step, or were skipped
-    stepping  an optimizer is stepping
-    scaled    a scaler or an engine has scaled a loss
-    failures  of the listener and of sources: (place, type of error) -> message
+    Attributes:
+        step: number of the current step, from 0.
+        stepped: ids of the optimizers that have stepped in this step, or were skipped.
+        stepping: an optimizer is stepping.
+        scaled: a scaler or an engine has scaled a loss.
+        failures: of the listener and of sources: (place, type of error) -> message.
     """
 
     def __init__(self) -> None:
@@ -90,7 +97,10 @@ class StepObserver(Listener):
         self.on(LossScaled, self.loss_scaled)
 
     def failed(self, where: str, error: Exception) -> None:
-        """Record a failure of the listener or of a source, once for each place; the training goes on."""
+        """Record a failure of the listener or of a source, once for each place.
+
+        The training goes on.
+        """
         what = f"{described(where, error)} (first in step {self.step})"
         self.failures.setdefault((where, type(error).__name__), what)
 
@@ -99,7 +109,7 @@ class StepObserver(Listener):
         return True
 
     def observes_optimizer(self, optimizer: Any) -> bool:
-        """Return whether the steps of an optimizer are observed: whether it has parameters of the model."""
+        """Return whether an optimizer's steps are observed: it has parameters of the model."""
         return True
 
     def next_step(self) -> None:
@@ -120,12 +130,16 @@ class StepObserver(Listener):
         self.scaled_by(event.scale)
 
     def scaled_by(self, scale: Callable[[], float]) -> None:
-        """Record the scale of the next backward pass, as a function that is called only when needed."""
-        self._scale, self.scaled = scale, True
+        """Record a function for the scale of the next backward pass, called only if needed."""
+        self._scale = scale
+        self.scaled = True
 
 
 class Stream:
-    """The events of the trainings of this process; its sources are open while a listener needs them."""
+    """The events of the trainings of this process.
+
+    Its sources are open while a listener needs them.
+    """
 
     def __init__(self, sources: tuple[Source, ...]) -> None:
         self.sources = sources
@@ -140,7 +154,10 @@ class Stream:
         return event in self._observed
 
     def emit(self, event: Event) -> None:
-        """Call the function of each listener that observes the event; its exception is reported to that listener."""
+        """Call the function of each listener that observes the event.
+
+        Its exception is reported to that listener.
+        """
         kind, raised = type(event), None
         for listener in self.listeners:
             handle = listener.handlers.get(kind)
@@ -156,7 +173,10 @@ class Stream:
 
     @contextmanager
     def subscribed(self, listener: Listener, *sources: Source) -> Iterator[None]:
-        """Send a listener the events until the block ends; with `sources` also those of further sources."""
+        """Send a listener the events until the block ends.
+
+        With `sources` also those of further sources.
+        """
         subscription = (listener, sources)
         try:
             with self._lock:
@@ -172,7 +192,7 @@ class Stream:
                 self.listeners = tuple(each for each, _ in self._subscriptions)
 
     def _open_needed_sources(self) -> None:
-        """Open the sources that the subscribed listeners need and that are closed, and close the others."""
+        """Open the sources that the subscribed listeners need, and close the others."""
         listeners = [listener for listener, _ in self._subscriptions]
         self._observed = frozenset(event for each in listeners for event in each.handlers)
         known = dict.fromkeys(self.sources)
@@ -188,10 +208,14 @@ class Stream:
 
 
 class _Emitter:
-    """What a source sends its events to: its failures go to the listeners that observe one of its events."""
+    """Receiver of a source's events.
+
+    A failure of the source goes to the listeners that observe one of its events.
+    """
 
     def __init__(self, stream: Stream, source: Source) -> None:
-        self._stream, self._source = stream, source
+        self._stream = stream
+        self._source = source
         self.emit = stream.emit
 
     def failed(self, where: str, error: Exception) -> None:

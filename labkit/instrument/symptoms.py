@@ -1,7 +1,8 @@
-"""Symptoms of a training: the kinds of findings, each with its severity, its remedy and the faults that show it.
+"""Symptoms of a training: kinds of findings, with severity, remedy, and the faults behind them.
 
-Idea: an event of a step, a check of the model and a count of `watch` each name a symptom. One table says what it means,
-so `watch` and `diagnose` give the same advice. Faults are names of labkit.faults, which `labkit explain` shows.
+Idea: an event of a step, a check of the model and a count of `watch` each name a symptom. One table
+says what it means, so `watch` and `diagnose` give the same advice. Faults are names of
+labkit.faults, which `labkit explain` shows.
 """
 
 from __future__ import annotations
@@ -75,8 +76,9 @@ class Kind(StrEnum):
 class Symptom:
     """A kind of finding.
 
-    faults  the faults of labkit.faults that show it
-    least   in how many steps of a diagnosis it has to occur
+    Attributes:
+        faults: the faults of labkit.faults that show it.
+        least: in how many steps of a diagnosis it has to occur.
     """
 
     status: Status
@@ -87,7 +89,10 @@ class Symptom:
 
 BAD, WARN = Status.BAD, Status.WARN
 MASTERS = "FP32 master weights, or stochastic rounding."
-FP32_FIRST = "Compute this place in FP32: `x = x.float()` before it; autocast(enabled=False) alone casts nothing."
+FP32_FIRST = (
+    "Compute this place in FP32: `x = x.float()` before it; autocast(enabled=False) alone casts "
+    "nothing."
+)
 EPSILONS = (
     "log_of_epsilon",
     "switched_off_but_half",
@@ -119,7 +124,8 @@ SYMPTOMS: dict[Kind, Symptom] = {
     ),
     Kind.NOT_FINITE_DERIVATIVE: Symptom(
         BAD,
-        "No loss scale repairs this, since it is FP32: keep the input away from where the derivative is infinite.",
+        "No loss scale repairs this, since it is FP32: keep the input away from where the "
+        "derivative is infinite.",
         (),
     ),
     Kind.NOT_FINITE_IN_OPTIMIZER: Symptom(
@@ -137,8 +143,8 @@ SYMPTOMS: dict[Kind, Symptom] = {
     ),
     Kind.ROUNDED_DIFFERENCE: Symptom(
         BAD,
-        "Compute both in FP32, from before the logarithm on: `.float()` on the logits, then log_softmax, sum and "
-        "difference; autocast(enabled=False) around them.",
+        "Compute both in FP32, from before the logarithm on: `.float()` on the logits, then "
+        "log_softmax, sum and difference; autocast(enabled=False) around them.",
         (),
     ),
     Kind.SUM_STAGNATES: Symptom(
@@ -154,23 +160,26 @@ SYMPTOMS: dict[Kind, Symptom] = {
     ),
     Kind.WRONG_DIVISOR: Symptom(
         BAD,
-        "Divide the gradients by the number that the loss of this step was multiplied by: change the scale "
-        "only after optimizer.step(), or use torch.amp.GradScaler.",
+        "Divide the gradients by the number that the loss of this step was multiplied by: change "
+        "the scale only after optimizer.step(), or use torch.amp.GradScaler.",
         (),
     ),
     Kind.GRADIENTS_OUTLIVE_A_STEP: Symptom(
         BAD,
-        "Call optimizer.zero_grad() in each step, before its first backward pass, also after a step that was skipped.",
+        "Call optimizer.zero_grad() in each step, before its first backward pass, also after a "
+        "step that was skipped.",
         (),
     ),
     Kind.SCALED_AFTER_UNSCALE: Symptom(
         BAD,
-        "Call scaler.unscale_(optimizer) once in a step, after its last backward pass and before clipping.",
+        "Call scaler.unscale_(optimizer) once in a step, after its last backward pass and before "
+        "clipping.",
         ("unscaled_twice",),
     ),
     Kind.SECOND_PASS_NOT_UNSCALED: Symptom(
         BAD,
-        "Between the two passes of a step, call scaler.update(); then scaler.step(optimizer) unscales the second one.",
+        "Between the two passes of a step, call scaler.update(); then scaler.step(optimizer) "
+        "unscales the second one.",
         ("unscaled_twice",),
     ),
     Kind.LOSS_NOT_SCALED: Symptom(
@@ -226,7 +235,8 @@ SYMPTOMS: dict[Kind, Symptom] = {
     ),
     Kind.SCALE_DOES_NOT_FALL: Symptom(
         BAD,
-        "Call scaler.update() after each step, without a number: it lowers the scale. Make a fixed scale smaller.",
+        "Call scaler.update() after each step, without a number: it lowers the scale. Make a fixed "
+        "scale smaller.",
         (),
     ),
     Kind.OPTIMIZER_HOLDS_OTHER_PARAMETERS: Symptom(
@@ -236,19 +246,20 @@ SYMPTOMS: dict[Kind, Symptom] = {
     ),
     Kind.IN_NO_OPTIMIZER: Symptom(
         WARN,
-        "Give them to the optimizer, which was maybe made before this layer. If they are frozen, say "
-        "requires_grad_(False).",
+        "Give them to the optimizer, which was maybe made before this layer. If they are frozen, "
+        "say requires_grad_(False).",
         ("optimizer_made_before",),
     ),
     Kind.NO_STEP_TAKEN: Symptom(
         BAD,
-        "If the script leaves out such steps by itself, its loss scale is too high, and nothing lowers it: use "
-        "torch.amp.GradScaler, or divide the scale by 2 after each such step.",
+        "If the script leaves out such steps by itself, its loss scale is too high, and nothing "
+        "lowers it: use torch.amp.GradScaler, or divide the scale by 2 after each such step.",
         (),
     ),
     Kind.NEVER_A_GRADIENT: Symptom(
         BAD,
-        "Call checkpoint(..., use_reentrant=False): a reentrant one records nothing if no input requires a gradient.",
+        "Call checkpoint(..., use_reentrant=False): a reentrant one records nothing if no input "
+        "requires a gradient.",
         (),
     ),
     Kind.TRAINABLE_WEIGHTS_IN_HALF: Symptom(
@@ -283,13 +294,14 @@ SYMPTOMS: dict[Kind, Symptom] = {
     Kind.NEVER_MOVED: Symptom(BAD, MASTERS, ("gains_in_bf16",)),
     Kind.NOTHING_MOVED: Symptom(
         BAD,
-        "Give the optimizer the model's own parameters, and a learning rate above 0; in 16 bits, FP32 master weights.",
+        "Give the optimizer the model's own parameters, and a learning rate above 0; in 16 bits, "
+        "FP32 master weights.",
         (),
     ),
     Kind.ALL_GRADIENTS_ARE_ZERO: Symptom(
         BAD,
-        "Scale the loss with a GradScaler, or compute in FP32 what follows the model: the gradients "
-        "underflowed on their way.",
+        "Scale the loss with a GradScaler, or compute in FP32 what follows the model: the "
+        "gradients underflowed on their way.",
         ("mse_underflows", "backward_inside"),
         least=3,
     ),

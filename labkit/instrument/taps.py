@@ -1,10 +1,10 @@
-"""Taps on the methods of a class: functions that are called around each call, for as long as a block is open.
+"""Taps on the methods of a class: functions called around each call while a block is open.
 
 Idea: where a library has no hook, the method that it calls is replaced while somebody listens
 (`labkit.modes.replacing`).
 
-Invariant: a tap changes neither the result of a call nor its exception. Once the last one has closed, the class holds
-its original function.
+Invariant: a tap changes neither the result of a call nor its exception. Once the last one has
+closed, the class holds its original function.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class _Tap:
     """A method that calls functions around the original one, and how often it is tapped."""
 
     def __init__(self, owner: type | ModuleType, method: str) -> None:
-        self.arounds: tuple[Around, ...] = ()  # another thread may tap while a call runs
+        # another thread may tap while a call runs
+        self.arounds: tuple[Around, ...] = ()
         self.replacement = Replacement(owner, method, self._around_all)
 
     def _around_all(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,10 +49,11 @@ _lock = Lock()
 def tap(
     cls: type | ModuleType, method: str, around: Around, failed: Failed | None = None
 ) -> Iterator[None]:
-    """Call `around(method, object, *arguments)` for each call of a class's method, until the block ends.
+    """Call `around(method, object, *arguments)` for each call of a method, until the block ends.
 
-    A function of a module can be tapped too: `around(function, *arguments)`. The last tap is outermost.
-    With `failed`, an exception of `around` itself is reported there, and the method is still called.
+    A function of a module can be tapped too: `around(function, *arguments)`. The last tap is
+    outermost. With `failed`, an exception of `around` itself is reported there, and the method is
+    still called.
 
     >>> class Safe:
     ...     def open(self, key): return key

@@ -41,7 +41,10 @@ def is_library(file: str) -> bool:
 
 
 def line_of_user(frame: Any) -> str | None:
-    """Return file:line of the innermost frame of the user's code; None if the lab itself runs the operation."""
+    """Return file:line of the innermost frame of the user's code.
+
+    None if the lab itself runs the operation.
+    """
     for summary, line in traceback.walk_stack(frame):
         file = summary.f_code.co_filename
         if file.startswith(INTERNAL_FILES):
@@ -54,7 +57,8 @@ def line_of_user(frame: Any) -> str | None:
 def _place_of_library(frame: Any, file: str, line: int | None) -> str:
     """Return a place; one in an installed package with the user's line that led there.
 
-    The package's own path tells which file it is; a line of a library alone is no place that a user can change.
+    The package's own path tells which file it is; a line of a library alone is no place that a user
+    can change.
     """
     if PACKAGES not in file:
         return _place(file, line)

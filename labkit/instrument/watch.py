@@ -1,12 +1,13 @@
 """Observer of a model in any training loop.
 
-Idea: a few steps out of many are sampled. A watch subscribes to the stream of events, filtered by model: forward
-passes of modules, optimizer steps, scales and skipped steps. Gradients are hooked in a sampled step. Weights are
-compared before and after a step. A step with inf or NaN is replayed to find their source. The hooks of modules are
-torch's global ones: the model itself carries none, and can be copied and pickled.
+Idea: a few steps out of many are sampled. A watch subscribes to the stream of events, filtered by
+model: forward passes of modules, optimizer steps, scales and skipped steps. Gradients are hooked in
+a sampled step. Weights are compared before and after a step. A step with inf or NaN is replayed to
+find their source. The hooks of modules are torch's global ones: the model itself carries none, and
+can be copied and pickled.
 
-Invariant: the run is the same as without the watch, bit for bit and random draw for random draw. When the block ends,
-also by an exception, no hook and no reference remains.
+Invariant: the run is the same as without the watch, bit for bit and random draw for random draw.
+When the block ends, also by an exception, no hook and no reference remains.
 """
 
 from __future__ import annotations
@@ -70,9 +71,11 @@ from labkit.instrument.symptoms import Kind, finding
 from labkit.instrument.taps import tap
 from labkit.instrument.user_code import line_of_user
 
-MAX_CALLS = 8  # calls of the model in one step whose inputs are kept until the step is over
+# calls of the model in one step whose inputs are kept until the step is over
+MAX_CALLS = 8
 MOST_REPLAYED = (
-    20  # steps with inf or NaN: a scaler that starts too high skips many, for the same reason
+    # steps with inf or NaN: a scaler that starts too high skips many, for the same reason
+    20
 )
 EPSILON_SAMPLES = (
     5  # sampled steps in which an optimizer's eps is compared with what it is added to
@@ -95,21 +98,25 @@ def watch(
 
     Args:
         model: a module, or an object with one as `.model`: an engine, a run.
-        every: sample steps 0, every, 2 every ... In a step, an optimizer of the model steps or is skipped; with several
-            optimizers, a new step begins with the next forward pass.
+        every: sample steps 0, every, 2 every ... In a step, an optimizer of the model steps or is
+            skipped; with several optimizers, a new step begins with the next forward pass.
         optimizer: watch this one's steps only.
-        scaler: one with the methods of torch.amp.GradScaler that is not derived from it. torch's own is found.
+        scaler: one with the methods of torch.amp.GradScaler that is not derived from it. torch's
+            own is found.
         formats: formats whose losses the report shows.
-        loss: the model's output -> the loss, unscaled. Without it, the replay in FP32 begins with the gradient that
-            arrived at the model's outputs, and misses what was lost between the loss and them.
-        against_fp32_every: which steps are replayed in FP32 as well, a multiple of `every`; 0 for none, None for the
-            smallest such multiple from 500 on.
-        group: the ranks that train the model together. Those of DDP, of FSDP2 and of a distributed engine are found.
-            Each rank opens a watch; after its end, `report` on any rank covers all of them.
+        loss: the model's output -> the loss, unscaled. Without it, the replay in FP32 begins with
+            the gradient that arrived at the model's outputs, and misses what was lost between the
+            loss and them.
+        against_fp32_every: which steps are replayed in FP32 as well, a multiple of `every`; 0 for
+            none, None for the smallest such multiple from 500 on.
+        group: the ranks that train the model together. Those of DDP, of FSDP2 and of a distributed
+            engine are found. Each rank opens a watch; after its end, `report` on any rank covers
+            all of them.
 
     Raises:
         TypeError: there is no module to watch.
-        ValueError: it has no parameter; every is not positive; against_fp32_every is no multiple of it.
+        ValueError: it has no parameter; every is not positive; against_fp32_every is no multiple of
+            it.
 
     >>> model = nn.Linear(3, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -124,7 +131,8 @@ def watch(
     module = model if isinstance(model, nn.Module) else getattr(model, "model", None)
     if not isinstance(module, nn.Module):
         raise TypeError(
-            f"model: expected a torch.nn.Module, or an object with one as .model; got {type(model).__name__}"
+            "model: expected a torch.nn.Module, or an object with one as .model; got "
+            f"{type(model).__name__}"
         )
     if next(module.parameters(), None) is None:
         raise ValueError(f"{type(module).__name__} has no parameter, so there is nothing to watch")
@@ -134,7 +142,8 @@ def watch(
         against_fp32_every = -(-500 // every) * every
     elif against_fp32_every % every:
         raise ValueError(
-            f"against_fp32_every: expected 0 or a multiple of every={every}, got {against_fp32_every}"
+            f"against_fp32_every: expected 0 or a multiple of every={every}, got "
+            f"{against_fp32_every}"
         )
     module, found = group_of(model, module)
     shown_in = tuple([as_format(format, "formats") for format in formats])
@@ -158,9 +167,14 @@ class Watch(StepObserver):
         group: dist.ProcessGroup | None = None,
     ) -> None:
         super().__init__()
-        self.model, self.every, self._group = model, every, group
+        self.model = model
+        self.every = every
+        self._group = group
         self._ranks: Ranks | None = None
-        self._only, self._scaler, self._loss, self._fp32_every = optimizer, scaler, loss, fp32_every
+        self._only = optimizer
+        self._scaler = scaler
+        self._loss = loss
+        self._fp32_every = fp32_every
         self.first = 0
         self._stack: ExitStack | None = None
         self._log = Log(type(model).__name__, tuple(formats))
@@ -178,7 +192,7 @@ class Watch(StepObserver):
         self.on(StepEvent, self.engine_steps)
 
     def open_during_step(self) -> Watch:
-        """Open it when the model has already been called in this step, and sample the next step too."""
+        """Open the watch after the model was called in this step, and sample the next step too."""
         self.first = 1
         self.__enter__()
         if self._sample is not None:
@@ -234,9 +248,13 @@ class Watch(StepObserver):
             self._stack.close()
             self.model = self._only = self._scaler = self._loss = None  # type: ignore[assignment]
             self._parameters = {}
-            self._weight_names, self._names = {}, {}
+            self._weight_names = {}
+            self._names = {}
             self._scale = no_scale
-            self._sample, self._calls, self._modules, self._held = None, [], [], {}
+            self._sample = None
+            self._calls = []
+            self._modules = []
+            self._held = {}
             if self._ranks is not None:
                 with reporting(self.failed, "publishing the report for other ranks"):
                     self._ranks.publish(self._own_report())
@@ -249,7 +267,10 @@ class Watch(StepObserver):
             super().failed(where, error)
 
     def report(self) -> Report:
-        """Return the report so far, also while the watch is open; after its end, that of all ranks of a group."""
+        """Return the report so far, also while the watch is open.
+
+        After its end, that of all ranks of a group.
+        """
         own = self.every_finding()
         own = replace(own, findings=tuple(causes_first(own.findings)))
         return own if self._ranks is None else self._ranks.merged(own)
@@ -266,7 +287,9 @@ class Watch(StepObserver):
 
     def _begin(self) -> None:
         step = self._log.step = self.step
-        self.stepped, self._calls, self._sample = set(), [], None
+        self.stepped = set()
+        self._calls = []
+        self._sample = None
         self._known_scale = None
         self._losses_are_zero = True
         self._sample_stack.close()
@@ -307,7 +330,7 @@ class Watch(StepObserver):
     # Forward and backward
 
     def _layer_begins(self, event: ModuleBegins) -> None:
-        """Begin a step with the forward pass of a layer, if the model is never called as a whole."""
+        """Begin a step with a layer's forward pass, if the model is never called as a whole."""
         if id(event.module) in self._names:
             self.forward_begins()
 
@@ -322,7 +345,8 @@ class Watch(StepObserver):
                     "calls of the model in a second thread, while it ran in a first"
                 )
             return call(module, *args, **kwargs)
-        self._called, self._running = True, get_ident()
+        self._called = True
+        self._running = get_ident()
         noted: Call | None = None
         try:
             with reporting(self.failed, "recording a call"):
@@ -347,7 +371,7 @@ class Watch(StepObserver):
         return output
 
     def before_grad(self, event: GradBegins) -> None:
-        """Mark gradients that are not part of the step's backward pass, as those of a gradient penalty."""
+        """Mark gradients of other backward passes, such as that of a gradient penalty."""
         self._grads += 1
         if self._sample is not None:
             self._sample.inner = True
@@ -400,7 +424,7 @@ class Watch(StepObserver):
         return (self._only is None or optimizer is self._only) and bool(self._held_by(optimizer))
 
     def _held_by(self, optimizer: Any) -> dict[str, Tensor]:
-        """Return the model's parameters that an optimizer steps, from a cache while their number is the same."""
+        """Return the parameters that an optimizer steps, cached while their number is unchanged."""
         total = sum(len(group["params"]) for group in optimizer.param_groups)
         _, known, held = self._held.get(id(optimizer), (None, 0, {}))
         if known != total:
@@ -466,7 +490,10 @@ class Watch(StepObserver):
             self.after_step(event.stand_in, {}, {})
 
     def engine_begins(self, event: EngineStepBegins) -> None:
-        """Begin a step of the model's engine, which reports it itself; torch's hooks are ignored."""
+        """Begin a step of the model's engine, which reports it itself.
+
+        torch's hooks are ignored.
+        """
         self._by_engine = self._by_engine or self.observes_model(event.engine.model)
 
     def engine_ended(self, event: EngineStepEnded) -> None:
@@ -494,15 +521,20 @@ class Watch(StepObserver):
             return
         if self._sample is None or id(optimizer) in self.stepped:
             return
-        norms, scale = self._sample.norms, self._scale_now()
+        norms = self._sample.norms
+        scale = self._scale_now()
         held = {
             n: p.grad
             for n, p in self._held_by(optimizer).items()
             if p.grad is not None and n in norms
         }
-        left, now = math.hypot(*(norms[n] for n in held)) * scale, length(held.values())
+        left = math.hypot(*(norms[n] for n in held)) * scale
+        now = length(held.values())
         if scale != 1 and math.isfinite(left) and now < 0.999 * left:
-            says = f"while {scale:g} times too large, they were shortened from {left:.3g} to {now:.3g}; unscale_ first"
+            says = (
+                f"while {scale:g} times too large, they were shortened from {left:.3g} to "
+                f"{now:.3g}; unscale_ first"
+            )
             self._note_line("step")
             line = self._sample.lines.get("clip", self._sample.lines.get("step", ""))
             self._log.add_finding(finding(Kind.CLIPPED_WHILE_SCALED, "", self.step, says, line))
@@ -513,7 +545,8 @@ class Watch(StepObserver):
             self._note_line("step")
             if self._by_engine:
                 self._sample.forget_gradients()
-            observed, self._sample.kept = self._sample.kept, None
+            observed = self._sample.kept
+            self._sample.kept = None
             if observed is not None:
                 with self._log.replaying("comparison with FP32"):
                     at = self._scale_now(), self.step
