@@ -1,15 +1,16 @@
 """Paired comparison of recipes with a reference, usually FP32.
 
-Idea: a seed determines initial weights and batches, so two runs with one seed form a pair, and differences of pairs are
-tested. The verdict is
+Idea: a seed determines initial weights and batches, so two runs with one seed form a pair, and
+differences of pairs are tested. The verdict is
 
-- *as good* if the 90% interval of the mean difference (Student's t) lies inside the margin, the largest difference that
-  does not matter. This is TOST, two one-sided tests at 5%.
-- *worse* or *better* if the mean difference exceeds the range of the reference's metrics over its seeds, and its 95%
-  interval excludes zero.
+- *as good* if the 90% interval of the mean difference (Student's t) lies inside the margin, the
+  largest difference that does not matter. This is TOST, two one-sided tests at 5%.
+- *worse* or *better* if the mean difference exceeds the range of the reference's metrics over its
+  seeds, and its 95% interval excludes zero.
 - *cannot tell* otherwise.
 
-Invariant: a verdict follows from records and margin alone, and needs runs of the reference with the same seeds.
+Invariant: a verdict follows from records and margin alone, and needs runs of the reference with the
+same seeds.
 
 Source: D. Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987) 657, for TOST and its 90% interval.
 """
@@ -31,8 +32,9 @@ from labkit.train.grid import train_grid
 from labkit.train.record import RunRecord
 from labkit.train.tasks import MARGIN, Task, as_task
 
-# Two-sided points of Student's t for 1, 2, ... degrees of freedom, and then those of the normal distribution, which are
-# a little too narrow from 11 degrees of freedom on. Source: NIST/SEMATECH e-Handbook, 1.3.6.7.2.
+# Two-sided points of Student's t for 1, 2, ... degrees of freedom, and then those of the normal
+# distribution, which are a little too narrow from 11 degrees of freedom on. Source: NIST/SEMATECH
+# e-Handbook, 1.3.6.7.2.
 T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 1.960)
 T_90 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.645)
 VERDICTS = ("as good", "better", "worse", "cannot tell", "one seed")
@@ -42,13 +44,14 @@ VERDICTS = ("as good", "better", "worse", "cannot tell", "one seed")
 class Difference:
     """Difference of a recipe's metric from the reference's, over pairs of equal seeds.
 
-    seeds        number of pairs
-    mean         mean of (recipe - reference); negative if the recipe is worse
-    interval     half width of the 95% interval of the mean; infinite for a single pair
-    interval_90  half width of its 90% interval
-    spread       largest minus smallest metric of the reference
-    broken       number of runs that ended with a loss of inf or NaN
-    margin       the largest difference that does not matter
+    Attributes:
+        seeds: number of pairs.
+        mean: mean of (recipe - reference); negative if the recipe is worse.
+        interval: half width of the 95% interval of the mean; infinite for a single pair.
+        interval_90: half width of its 90% interval.
+        spread: largest minus smallest metric of the reference.
+        broken: number of runs that ended with a loss of inf or NaN.
+        margin: the largest difference that does not matter.
     """
 
     recipe: str
@@ -81,8 +84,10 @@ class Difference:
         reason = {
             "one seed": "one seed says nothing about a difference",
             "as good": f"inside the margin of {self.margin:g}",
-            "cannot tell": f"not inside the margin of {self.margin:g}, and no clear difference: {self.reference}'s "
-            f"seeds scatter by {self.spread:.3f}; more seeds may tell",
+            "cannot tell": (
+                f"not inside the margin of {self.margin:g}, and no clear difference: "
+                f"{self.reference}'s seeds scatter by {self.spread:.3f}; more seeds may tell"
+            ),
         }.get(self.verdict, beyond)
         broken = f"; {self.broken} of {self.seeds} runs ended in inf or NaN" if self.broken else ""
         return f"{self.recipe}: {self.verdict}, {signed(self.mean, 3)}{interval}, {reason}{broken}"
@@ -102,7 +107,8 @@ def signed(value: float, places: int) -> str:
 class Comparison:
     """Runs of one task under several recipes, one of them the reference.
 
-    margin  the largest difference of the metric that does not matter
+    Attributes:
+        margin: the largest difference of the metric that does not matter.
     """
 
     task: str
@@ -129,7 +135,8 @@ class Comparison:
         runs = [record for record in self.of(recipe) if record.seed in reference]
         if not runs:
             raise ValueError(
-                f"on {self.task}, {recipe} has no seed in common with {self.reference}: run both on the same seeds"
+                f"on {self.task}, {recipe} has no seed in common with {self.reference}: run both "
+                "on the same seeds"
             )
         base = [_nan_to_zero(reference[record.seed]) for record in runs]
         pairs = [
@@ -168,12 +175,13 @@ class Comparison:
         return "\n".join([f"{self.task} against {self.reference}:", *lines])
 
     def differing_provenance(self) -> dict[str, dict[str, tuple[str, ...]]]:
-        """Return the devices, versions and torch settings that differ between the runs: name -> value -> runs.
+        """Return devices, versions and settings that differ between runs: name -> value -> runs.
 
         The recipe TF32 computes in TF32 on purpose, so its settings of TF32 are not compared.
 
         >>> from labkit.train import recorded
-        >>> Comparison("digits", (recorded("digits", "FP32", 0), recorded("digits", "FP32", 1))).differing_provenance()
+        >>> runs = (recorded("digits", "FP32", 0), recorded("digits", "FP32", 1))
+        >>> Comparison("digits", runs).differing_provenance()
         {}
         """
         found: dict[str, dict[str, tuple[str, ...]]] = {}
@@ -203,7 +211,9 @@ def compare(
     progress: Callable[[RunRecord], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Comparison:
-    """Train a task under every recipe and seed, or load saved records, and compare each recipe with the first.
+    """Train a task under every recipe and seed, and compare each recipe with the first.
+
+    Saved records are loaded instead of trained.
 
     The arguments are those of `labkit.train.train_grid`.
 
@@ -213,7 +223,8 @@ def compare(
     >>> from labkit.train import TASKS
     >>> short = replace(TASKS["digits"], steps=2)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     found = compare(short, [RECIPES["FP32"], RECIPES["O1"]], seeds=(0, 1), folder=folder, workers=1)
+    ...     recipes = [RECIPES["FP32"], RECIPES["O1"]]
+    ...     found = compare(short, recipes, seeds=(0, 1), folder=folder, workers=1)
     >>> found.difference("O1").verdict
     'as good'
     """

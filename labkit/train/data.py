@@ -1,19 +1,22 @@
 """Data sets of the tasks: shipped with the lab, generated, or loaded from a local folder.
 
-- Digits: 1,797 handwritten digits (8 x 8, ten classes), shipped with the lab, also with noise or rotated.
-- Scattered digits: a few digits on a larger canvas, to be classified for each pixel. Few pixels are covered and the
-  loss is a mean over all, which makes its gradients small.
+- Digits: 1,797 handwritten digits (8 x 8, ten classes), shipped with the lab, also with noise or
+  rotated.
+- Scattered digits: a few digits on a larger canvas, to be classified for each pixel. Few pixels are
+  covered and the loss is a mean over all, which makes its gradients small.
 - Text: Python's own `help("topics")`, cut into windows.
 - Shapes: discs and squares in noise.
 - Small targets: a smooth function of eight numbers, with a standard deviation of five millionths.
 - Dark picture: a drawn face of 32 x 32 pixels, whose brightness is about 2^-14.
-- MNIST and CIFAR-10: loaded from a folder; presence, header and length of each file are validated first.
+- MNIST and CIFAR-10: loaded from a folder; presence, header and length of each file are validated
+  first.
 
-Invariant: the first 1,400 digits are for training, the others for testing, in composites too. A seed generates the same
-data everywhere; the text depends on the version of Python, which a record names. MNIST and CIFAR-10 keep their split
-and order. Pixels are FP32 between 0 and 1.
+Invariant: the first 1,400 digits are for training, the others for testing, in composites too. A
+seed generates the same data everywhere; the text depends on the version of Python, which a record
+names. MNIST and CIFAR-10 keep their split and order. Pixels are FP32 between 0 and 1.
 
-Source: data/README.md; yann.lecun.com/exdb/mnist (IDX format), cs.toronto.edu/~kriz/cifar.html (binary version).
+Source: data/README.md; yann.lecun.com/exdb/mnist (IDX format), cs.toronto.edu/~kriz/cifar.html
+    (binary version).
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ DIGIT_SIZE = 8
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Training and test data of a task: FP32 inputs and targets with examples along the first dimension."""
+    """Training and test data of a task: FP32 inputs and targets, examples first."""
 
     train_inputs: Tensor
     train_targets: Tensor
@@ -76,10 +79,13 @@ def single_digits() -> Data:
 def scattered_digits(
     size: int = 48, digits: int = 6, train: int = 600, test: int = 100, seed: int = 0
 ) -> Data:
-    """Return composites: inputs [n, 1, size, size], targets [n, 10, size, size] of 0 and 1, one map for each class.
+    """Return composites of digits.
 
-    Each canvas is noise between 0 and 0.1 with `digits` digits at random positions; a pixel belongs to a class where a
-    digit's value is above 0.4.
+    Shapes: inputs [n, 1, size, size], targets [n, 10, size, size] of 0 and 1, one map for each
+    class.
+
+    Each canvas is noise between 0 and 0.1 with `digits` digits at random positions; a pixel belongs
+    to a class where a digit's value is above 0.4.
 
     >>> data = scattered_digits(train=4, test=2)
     >>> data.train_inputs.shape, data.test_targets.shape
@@ -119,10 +125,11 @@ _INDEX = {character: i for i, character in enumerate(CHARACTERS)}
 
 @cache
 def text_windows(length: int = 32, train: int = 4000, test: int = 400) -> Data:
-    """Return windows of text: inputs [n, length] as character indices, targets shifted by one character.
+    """Return windows of text: inputs [n, length] as character indices, targets one character later.
 
     >>> data = text_windows(length=8, train=2, test=1)
-    >>> data.train_inputs.shape, bool((data.train_inputs[:, 1:] == data.train_targets[:, :-1]).all())
+    >>> inputs, targets = data.train_inputs, data.train_targets
+    >>> inputs.shape, bool((inputs[:, 1:] == targets[:, :-1]).all())
     (torch.Size([2, 8]), True)
     """
     text = " ".join(topics[name] for name in sorted(topics)).lower()
@@ -141,7 +148,9 @@ def _windows(indices: Tensor, length: int, count: int) -> tuple[Tensor, Tensor]:
 
 @cache
 def shapes(size: int = 32, train: int = 400, test: int = 80, seed: int = 0) -> Data:
-    """Return discs (1) and squares (2) in noise (0): inputs [n, 1, size, size], targets [n, size, size].
+    """Return discs (1) and squares (2) in noise (0).
+
+    Shapes: inputs [n, 1, size, size], targets [n, size, size].
 
     >>> sorted(shapes(train=4, test=1).train_targets.unique().tolist())
     [0, 1, 2]
@@ -155,9 +164,11 @@ def shapes(size: int = 32, train: int = 400, test: int = 80, seed: int = 0) -> D
 
 def _picture(rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray]:
     rows, columns = np.mgrid[:size, :size]
-    picture, labels = rng.normal(0, 0.3, (size, size)), np.zeros((size, size), dtype=np.int64)
+    picture = rng.normal(0, 0.3, (size, size))
+    labels = np.zeros((size, size), dtype=np.int64)
     for kind in rng.integers(1, 3, size=4):
-        (row, column), radius = rng.integers(4, size - 4, 2), rng.integers(3, size // 6 + 1)
+        (row, column) = rng.integers(4, size - 4, 2)
+        radius = rng.integers(3, size // 6 + 1)
         down, across = np.abs(rows - row), np.abs(columns - column)
         inside = (
             down**2 + across**2 <= radius**2 if kind == 1 else np.maximum(down, across) <= radius
@@ -168,7 +179,9 @@ def _picture(rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarra
 
 @cache
 def small_targets(size: float = 5e-6, train: int = 1000, test: int = 200, seed: int = 0) -> Data:
-    """Return inputs [n, 8] from N(0, 1) and targets [n, 1], a smooth function of them with standard deviation `size`.
+    """Return inputs [n, 8] from N(0, 1) and targets [n, 1].
+
+    The targets are a smooth function of the inputs with standard deviation `size`.
 
     >>> data = small_targets()
     >>> 4e-6 < float(data.train_targets.std()) < 6e-6
@@ -228,8 +241,12 @@ def _face(x: Tensor, y: Tensor) -> Tensor:
 
 @cache
 def noisy_digits(noise: float = 0.3, seed: int = 0) -> Data:
-    """Return digits with noise of a standard deviation: inputs [n, 1, 8, 8], clean targets [n, 64]."""
-    clean, generator = single_digits(), torch.Generator().manual_seed(seed)
+    """Return digits with noise of a standard deviation.
+
+    Shapes: inputs [n, 1, 8, 8], clean targets [n, 64].
+    """
+    clean = single_digits()
+    generator = torch.Generator().manual_seed(seed)
 
     def pair(images: Tensor) -> tuple[Tensor, Tensor]:
         return images + noise * torch.randn(images.shape, generator=generator), images.flatten(1)
@@ -287,7 +304,8 @@ def _read(folder: Path, name: str) -> bytes:
     if (packed := folder / f"{name}.gz").is_file():
         try:
             return gzip.decompress(packed.read_bytes())
-        except (EOFError, OSError, zlib.error) as error:  # truncated, not gzip, or damaged
+        except (EOFError, OSError, zlib.error) as error:
+            # truncated, not gzip, or damaged
             raise ValueError(
                 f"{packed} cannot be unpacked: {error}. Copy or download it again."
             ) from error
@@ -302,18 +320,20 @@ def _read(folder: Path, name: str) -> bytes:
 
 
 def _load_idx(folder: Path, name: str) -> Tensor:
-    """Load an IDX file: two zeros, 8 for bytes, the number of dimensions, their lengths, the bytes."""
+    """Load an IDX file: two zeros, 8 for bytes, number of dimensions, their lengths, bytes."""
     content = _read(folder, name)
     dimensions = 3 if "idx3" in name else 1
     if content[:4] != bytes((0, 0, 8, dimensions)) or len(content) < 4 + 4 * dimensions:
         raise ValueError(
-            f"expected an IDX file of {dimensions} dimensions in {folder / name}, which begins with {content[:4].hex()}"
+            f"expected an IDX file of {dimensions} dimensions in {folder / name}, which begins "
+            f"with {content[:4].hex()}"
         )
     shape = np.frombuffer(content, ">u4", dimensions, offset=4).astype(int)
     values = np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions)
     if len(values) != shape.prod():
         raise ValueError(
-            f"expected {shape.prod():,} bytes for shape {shape.tolist()} in {folder / name}, got {len(values):,}"
+            f"expected {shape.prod():,} bytes for shape {shape.tolist()} in {folder / name}, got "
+            f"{len(values):,}"
         )
     return torch.from_numpy(values.reshape(shape).copy())
 
@@ -322,8 +342,9 @@ def _load_cifar(folder: Path, name: str) -> Tensor:
     content = np.frombuffer(_read(folder, name), np.uint8)
     if len(content) == 0 or len(content) % CIFAR_ROW:
         raise ValueError(
-            f"expected a whole number of images of {CIFAR_ROW:,} bytes in {folder / name}, got {len(content):,} bytes. "
-            "The lab reads CIFAR-10's binary version (cifar-10-binary.tar.gz)."
+            f"expected a whole number of images of {CIFAR_ROW:,} bytes in {folder / name}, got "
+            f"{len(content):,} bytes. The lab reads CIFAR-10's binary version "
+            "(cifar-10-binary.tar.gz)."
         )
     rows = torch.from_numpy(content.reshape(-1, CIFAR_ROW).copy())
     if int(rows[:, 0].max()) > 9:

@@ -1,4 +1,4 @@
-"""Bitwise reproducibility of runs: threads, random number generators, buffers and the arithmetic of products."""
+"""Bitwise reproducibility of runs: threads, random generators, buffers, precision of products."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from labkit.amp import Recipe
 from labkit.gemm import fp32_precision, has_tf32, is_ieee_on_cpu
 
 DROPOUT_OFFSET = (
-    1_000_000_007  # added to a step's seed for dropout, so that it differs from the batch's seed
+    # added to a step's seed for dropout, so that it differs from the batch's seed
+    1_000_000_007
 )
 _lock = threading.Lock()
 _thread_counts: list[
@@ -28,10 +29,13 @@ _cudnn_flags: list[
 
 @contextmanager
 def arithmetic(recipe: Recipe, device: torch.device) -> Iterator[None]:
-    """Compute products as the recipe specifies, TF32 only in the recipe TF32, with deterministic cuDNN algorithms.
+    """Compute products as the recipe specifies, with deterministic cuDNN algorithms.
 
-    Not covered: operations without a deterministic CUDA kernel (see `torch.use_deterministic_algorithms`), and cuDNN's
-    recurrent layers, which need CUBLAS_WORKSPACE_CONFIG=:4096:8 in the environment.
+    TF32 is used in the recipe TF32 only.
+
+    Not covered: operations without a deterministic CUDA kernel (see
+    `torch.use_deterministic_algorithms`), and cuDNN's recurrent layers, which need
+    CUBLAS_WORKSPACE_CONFIG=:4096:8 in the environment.
     """
     if device.type == "cpu" and is_ieee_on_cpu():
         yield
@@ -45,7 +49,10 @@ def arithmetic(recipe: Recipe, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def deterministic_cudnn() -> Iterator[None]:
-    """Restrict cuDNN to deterministic algorithms, without benchmarking; the last open block restores its flags."""
+    """Restrict cuDNN to deterministic algorithms, without benchmarking.
+
+    The last open block restores its flags.
+    """
     with _lock:
         current = (torch._C._get_cudnn_deterministic(), torch._C._get_cudnn_benchmark())
         _cudnn_flags.append(_cudnn_flags[0] if _cudnn_flags else current)
@@ -67,7 +74,7 @@ def _set_cudnn(*, deterministic: bool, benchmark: bool) -> None:
 
 @contextmanager
 def preserve_rng(device: torch.device) -> Iterator[None]:
-    """Restore the states of torch's global generators of the CPU and of one device after the block."""
+    """Restore the states of torch's global generators of the CPU and one device after the block."""
     mps = torch.mps.get_rng_state() if device.type == "mps" else None
     try:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -91,8 +98,8 @@ def seed_generators(device: torch.device, seed: int) -> None:
 def seeded_rng(device: torch.device, seed: int) -> Iterator[None]:
     """Seed torch's global generators inside the block, and restore their states.
 
-    On a CPU, a dropout mask is the same in any dtype. On CUDA it may depend on the dtype, whose width determines how
-    many elements a thread processes at once. No task of the lab has dropout.
+    On a CPU, a dropout mask is the same in any dtype. On CUDA it may depend on the dtype, whose
+    width determines how many elements a thread processes at once. No task of the lab has dropout.
     """
     with preserve_rng(device):
         seed_generators(device, seed + DROPOUT_OFFSET)
@@ -101,7 +108,7 @@ def seeded_rng(device: torch.device, seed: int) -> Iterator[None]:
 
 @contextmanager
 def restore_after(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Restore the values of tensors after the block, such as batch norm's statistics after a measurement."""
+    """Restore tensor values after the block, such as batch norm's statistics."""
     before = [(tensor, tensor.clone()) for tensor in tensors]
     try:
         yield
@@ -114,8 +121,9 @@ def restore_after(tensors: Iterable[Tensor]) -> Iterator[None]:
 def one_thread() -> Iterator[None]:
     """Use one CPU thread inside the block: for the lab's small tensors, more threads are slower.
 
-    The environment variable LABKIT_THREADS sets another number. The outermost block of a Python thread sets the count
-    and restores that which the first of several threads found, since a new one inherits the last count that was set.
+    The environment variable LABKIT_THREADS sets another number. The outermost block of a Python
+    thread sets the count and restores that which the first of several threads found, since a new
+    one inherits the last count that was set.
 
     Raises:
         ValueError: LABKIT_THREADS is not a positive integer.
@@ -127,7 +135,8 @@ def one_thread() -> Iterator[None]:
         count = os.environ.get("LABKIT_THREADS", "1")
         if not count.isdecimal() or int(count) < 1:
             raise ValueError(
-                f"expected a positive integer in LABKIT_THREADS, got {count!r}; unset it for one thread"
+                f"expected a positive integer in LABKIT_THREADS, got {count!r}; unset it for one "
+                "thread"
             )
         _thread_counts.append(_thread_counts[0] if _thread_counts else torch.get_num_threads())
         torch.set_num_threads(int(count))

@@ -17,19 +17,23 @@ from labkit.machine.device import usable_gpus
 from labkit.records import device_name
 
 EMULATED = (
-    "FP16 products are emulated on this CPU: every number is rounded as a GPU rounds it. A step takes as long as in "
-    "FP32 or longer, so FP16 gains no speed."
+    "FP16 products are emulated on this CPU: every number is rounded as a GPU rounds it. A step "
+    "takes as long as in FP32 or longer, so FP16 gains no speed."
 )
-NATIVE = "FP16 products run on this device's hardware: their gain in steps a second is measured, not assumed."
+NATIVE = (
+    "FP16 products run on this device's hardware: their gain in steps a second is measured, not "
+    "assumed."
+)
 
 
 @dataclass(frozen=True)
 class Place:
     """A device to train on.
 
-    device  torch's device
-    name    name in records: "Tesla T4", "CPU (x86_64)"
-    key     short name for widgets and commands: "cpu", "gpu"; further GPUs are "gpu:1", "gpu:2"
+    Attributes:
+        device: torch's device.
+        name: name in records: "Tesla T4", "CPU (x86_64)".
+        key: short name for widgets and commands: "cpu", "gpu"; further GPUs are "gpu:1", "gpu:2".
 
     >>> place("cpu").label, place("cpu").key, place("cpu").device
     ('CPU, emulated', 'cpu', device(type='cpu'))
@@ -82,11 +86,13 @@ def places() -> tuple[Place, ...]:
 
 
 def place(device: str | torch.device | Place | None = None) -> Place:
-    """Return the place for a device; None returns the first of `places`, which is a GPU if there is one.
+    """Return the place for a device.
+
+    None returns the first of `places`, which is a GPU if there is one.
 
     Args:
-        device: a key ("gpu", "cpu"), a torch device or its name ("cuda", "cuda:1"), or a place. Other devices that
-            torch can use ("meta") are accepted but not listed.
+        device: a key ("gpu", "cpu"), a torch device or its name ("cuda", "cuda:1"), or a place.
+            Other devices that torch can use ("meta") are accepted but not listed.
 
     Raises:
         ValueError: this machine has no such device.
@@ -119,8 +125,8 @@ def place(device: str | torch.device | Place | None = None) -> Place:
         if torch.cuda.is_available():
             name = torch.cuda.get_device_name(0)
             hint = (
-                f" torch {torch.__version__} has no kernels for this machine's GPU ({name}): install a torch that has "
-                "them, see https://pytorch.org/get-started"
+                f" torch {torch.__version__} has no kernels for this machine's GPU ({name}): "
+                "install a torch that has them, see https://pytorch.org/get-started"
             )
     listing = ", ".join(f'"{each.key}" ({each.name})' for each in available)
     raise ValueError(f'expected a device of this machine, {listing}, got "{device}".{hint}')
@@ -129,7 +135,8 @@ def place(device: str | torch.device | Place | None = None) -> Place:
 def _is_usable(device: torch.device) -> bool:
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError):  # torch raises any of these
+    except (RuntimeError, AssertionError, NotImplementedError):
+        # torch raises any of these
         return False
     return True
 

@@ -1,10 +1,10 @@
 """Grey pictures of what a network does, beside what it should do.
 
-Idea: a loss is a number, and a face, a mask or a digit is something to look at. A task that has such results says how
-they are drawn; the others have no picture.
+Idea: a loss is a number, and a face, a mask or a digit is something to look at. A task that has
+such results says how they are drawn; the others have no picture.
 
-Invariant: a picture does not change the training that it is taken of, and outputs that are right give the picture of
-the targets.
+Invariant: a picture does not change the training that it is taken of, and outputs that are right
+give the picture of the targets.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ BRIGHTEST = 2.5
 class Drawing:
     """How results of a task are drawn.
 
-    examples  number of test examples that are drawn, from the first on; 0 for all
-    outputs   (FP32 outputs for these examples) -> shades [height, width] from 0 (black) to 1 (white)
-    targets   (targets of these examples) -> shades [height, width]
+    Attributes:
+        examples: number of test examples that are drawn, from the first on; 0 for all.
+        outputs: (FP32 outputs for these examples) -> shades [height, width] from 0 (black) to 1
+            (white).
+        targets: (targets of these examples) -> shades [height, width].
     """
 
     examples: int
@@ -41,8 +43,9 @@ class Drawing:
 class Picture:
     """Grey picture after a step of a training, as a text that JSON and pages can hold.
 
-    step    number of steps that were done; 0 before the first
-    pixels  a byte for each pixel, row by row, 0 black and 255 white, in base64
+    Attributes:
+        step: number of steps that were done; 0 before the first.
+        pixels: a byte for each pixel, row by row, 0 black and 255 white, in base64.
     """
 
     step: int
@@ -83,7 +86,7 @@ def pixels(brightness: Tensor) -> Tensor:
 
 
 def found_pixels(logits: Tensor) -> Tensor:
-    """Return where any class was found: the largest probability over the classes of [1, classes, height, width]."""
+    """Return each pixel's largest probability over the classes of [1, classes, height, width]."""
     return logits[0].sigmoid().amax(dim=0)
 
 
@@ -93,7 +96,7 @@ def true_pixels(masks: Tensor) -> Tensor:
 
 
 def chosen_classes(logits: Tensor) -> Tensor:
-    """Return the class of the largest logit [1, classes, height, width] for each pixel, as a shade."""
+    """Return each pixel's class as a shade: the largest logit of [1, classes, height, width]."""
     return _shades(logits.argmax(dim=1), classes=logits.shape[1])
 
 

@@ -1,12 +1,15 @@
-"""Grids of training runs, one for each recipe and seed; saved runs are loaded instead of trained again.
+"""Grids of training runs, one for each recipe and seed.
 
-Idea: device, task, recipe and seed determine the path of a record, and its fingerprint identifies task and recipe. Runs
-without a record are trained in as many processes as there are cores (in one on a GPU). Each process saves its own
-record, so a grid that was killed resumes. Under torchrun, on one host or several, the ranks gather which records they
-have, share the missing runs, and exchange records at the end, so that each host's folder is complete.
+Saved runs are loaded instead of trained again.
 
-Invariant: every returned record is saved in the folder and belongs to this task, recipe and device. Every rank returns
-the same records.
+Idea: device, task, recipe and seed determine the path of a record, and its fingerprint identifies
+task and recipe. Runs without a record are trained in as many processes as there are cores (in one
+on a GPU). Each process saves its own record, so a grid that was killed resumes. Under torchrun, on
+one host or several, the ranks gather which records they have, share the missing runs, and exchange
+records at the end, so that each host's folder is complete.
+
+Invariant: every returned record is saved in the folder and belongs to this task, recipe and device.
+Every rank returns the same records.
 
 Source: torch.distributed.run (RANK, WORLD_SIZE; its rendezvous joins the hosts).
 """
@@ -59,7 +62,9 @@ def train_on_ranks(
     train: Callable[[Run], RunRecord],
     path: Callable[[str, int], Path],
 ) -> Iterator[RunRecord]:
-    """Yield the records of runs that this rank has not loaded, trained by any rank and saved at their `path`.
+    """Yield the records of runs that this rank has not loaded.
+
+    Any rank trained them and saved them at their `path`.
 
     Args:
         runs: the grid, in the same order on each rank.
@@ -122,8 +127,8 @@ def load_for_device(path: Path, device: torch.device | str | Place | None = "cpu
     record = load(path)
     if record.device != where.name and not (where.emulated and record.device.startswith("CPU")):
         raise ValueError(
-            f"expected a record of {where.name}, got one of {record.device} in {path}: runs of different devices are "
-            "not mixed. Use another folder or another device."
+            f"expected a record of {where.name}, got one of {record.device} in {path}: runs of "
+            "different devices are not mixed. Use another folder or another device."
         )
     return record
 
@@ -140,7 +145,9 @@ def train_grid(
     progress: Callable[[RunRecord], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> list[RunRecord]:
-    """Return one record for every seed and recipe, in that order, training runs without a record in `folder`.
+    """Return one record for every seed and recipe, in that order.
+
+    Runs without a record in `folder` are trained.
 
     Args:
         task: what is trained.
@@ -158,8 +165,9 @@ def train_grid(
         stop: called before each run; True ends the grid, and the available records are returned.
 
     Raises:
-        ValueError: a record in `folder` has another fingerprint or device; two different recipes have one name; workers
-            is less than 1; this machine has no such device; task or recipe has no `fingerprint`.
+        ValueError: a record in `folder` has another fingerprint or device; two different recipes
+            have one name; workers is less than 1; this machine has no such device; task or recipe
+            has no `fingerprint`.
     """
     require_kind(seeds, Iterable, "seeds", "Pass a list of seeds")
     if workers is not None and (workers < 1 or under_torchrun()):
@@ -179,7 +187,8 @@ def train_grid(
     names = [recipe.name for recipe in unique]
     if ambiguous := {name for name in names if names.count(name) > 1}:
         raise ValueError(
-            f"expected different names for different recipes, got {', '.join(sorted(ambiguous))} twice"
+            f"expected different names for different recipes, got {', '.join(sorted(ambiguous))} "
+            "twice"
         )
     runs = [(recipe, seed) for seed in dict.fromkeys(seeds) for recipe in unique]
     saved = {run: _load_saved(task, *run, folder, where) for run in runs}
@@ -202,14 +211,16 @@ def train_grid(
 def _load_saved(
     task: Task, recipe: Recipe, seed: int, folder: Path, where: Place
 ) -> RunRecord | None:
-    path, expected = record_path(folder, task.name, recipe.name, seed), fingerprint(task, recipe)
+    path = record_path(folder, task.name, recipe.name, seed)
+    expected = fingerprint(task, recipe)
     if not path.exists():
         return None
     record = load_for_device(path, where)
     if record.fingerprint != expected:
         raise ValueError(
-            f"{path} is a record of another task {task.name!r} or another recipe {recipe.name!r}: their values have "
-            "changed since. Give the new one another name, use another folder, or delete the record."
+            f"{path} is a record of another task {task.name!r} or another recipe {recipe.name!r}: "
+            "their values have changed since. Give the new one another name, use another folder, "
+            "or delete the record."
         )
     return record
 
@@ -256,12 +267,16 @@ def _train_all(
 
 @contextmanager
 def _terminated_on_interrupt(pool: ProcessPoolExecutor) -> Iterator[ProcessPoolExecutor]:
-    """Terminate the pool's processes on an interrupt; saved records are complete, other runs are trained again."""
+    """Terminate the pool's processes on an interrupt.
+
+    Saved records are complete, other runs are trained again.
+    """
     others = {child.pid for child in multiprocessing.active_children()}
     with pool:
         try:
             yield pool
-        except (KeyboardInterrupt, GeneratorExit):  # the latter for an interrupt in the consumer
+        except (KeyboardInterrupt, GeneratorExit):
+            # a GeneratorExit means an interrupt in the consumer
             for child in multiprocessing.active_children():
                 if child.pid not in others:
                     child.terminate()
@@ -269,11 +284,12 @@ def _terminated_on_interrupt(pool: ProcessPoolExecutor) -> Iterator[ProcessPoolE
 
 
 def process_context() -> multiprocessing.context.BaseContext:
-    """Return a multiprocessing context without forks of this process: its threads may hold locks."""
+    """Return a multiprocessing context without forks, since threads here may hold locks."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["labkit.train"])  # torch is imported once, not by every worker
+    # torch is imported once, not by every worker
+    context.set_forkserver_preload(["labkit.train"])
     return context
 
 
@@ -288,7 +304,7 @@ def _train_one(
 
 
 def _can_be_sent(task: Task) -> bool:
-    """Return whether a task can be pickled for another process, which has to import its functions."""
+    """Return whether a task can be pickled for a process that imports its functions."""
     try:
         return b"__main__" not in pickle.dumps(task)
     except (pickle.PicklingError, AttributeError, TypeError):
@@ -296,7 +312,7 @@ def _can_be_sent(task: Task) -> bool:
 
 
 def recorded(task: str, recipe: str, seed: int) -> RunRecord:
-    """Return the CPU record of a run that is shipped with the lab, or that `labkit compare` recorded.
+    """Return the CPU record of a run, shipped with the lab or recorded by `labkit compare`.
 
     Raises:
         FileNotFoundError: there is no such record.

@@ -1,7 +1,7 @@
 """Small networks of families that are trained in mixed precision.
 
-Idea: every network is a plain torch module in FP32, independent of precision. Layers have readable names for
-histograms: conv1, norm1, relu1, conv2, ...
+Idea: every network is a plain torch module in FP32, independent of precision. Layers have readable
+names for histograms: conv1, norm1, relu1, conv2, ...
 
 Invariant: initial weights are drawn from torch's global generator, which the run seeds.
 """
@@ -93,7 +93,8 @@ def gauss_conv(depth: int = 6, channels: int = 32, deviation: float = 0.01) -> n
     net = chain(*layers, nn.Flatten(), nn.Linear(channels * 4 * 4, 10))
     for name, parameter in net.named_parameters():
         if name.endswith("weight"):
-            nn.init.normal_(parameter, std=deviation)  # as in AlexNet, regardless of depth
+            # as in AlexNet, regardless of depth
+            nn.init.normal_(parameter, std=deviation)
         else:
             nn.init.zeros_(parameter)
     return net
@@ -123,7 +124,7 @@ def _block(inputs: int, outputs: int, conv: nn.Conv2d | None = None) -> tuple[nn
 
 
 def _pixel_head(channels: int, upscale: int) -> tuple[nn.Module, ...]:
-    """Return layers that compute ten logits for every pixel, with a bias of the log odds of RARE."""
+    """Return layers for ten logits of every pixel, with a bias of the log odds of RARE."""
     head = nn.Conv2d(channels, 10 * upscale**2, 1)
     assert head.bias is not None
     nn.init.constant_(head.bias, math.log(RARE / (1 - RARE)))
@@ -186,13 +187,15 @@ class _Attention(nn.Module):
 
 
 class _Transformer(nn.Module):
-    """Pre-norm transformer block: attention and a two-layer network, each with a residual connection."""
+    """Pre-norm transformer block: attention and a two-layer network, each with a residual."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.norm1, self.attention = nn.LayerNorm(width), _Attention(width, heads)
+        self.norm1 = nn.LayerNorm(width)
+        self.attention = _Attention(width, heads)
         self.norm2 = nn.LayerNorm(width)
-        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.wide = nn.Linear(width, 4 * width)
+        self.narrow = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x))
@@ -200,15 +203,17 @@ class _Transformer(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Transformer that predicts the next character: characters [n, t] -> logits [n, t, vocabulary]."""
+    """Transformer for the next character: characters [n, t] -> logits [n, t, vocabulary]."""
 
     def __init__(
         self, vocabulary: int, length: int, width: int = 64, heads: int = 4, depth: int = 2
     ) -> None:
         super().__init__()
-        self.embedding, self.position = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.position = nn.Embedding(length, width)
         self.blocks = nn.Sequential(*(_Transformer(width, heads) for _ in range(depth)))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary)
 
     def forward(self, characters: Tensor) -> Tensor:
         places = torch.arange(characters.shape[1], device=characters.device)
@@ -217,7 +222,10 @@ class Gpt(nn.Module):
 
 
 class Unet(nn.Module):
-    """U-Net that classifies each pixel: images [n, 1, h, w] -> logits [n, classes, h, w]; h and w even."""
+    """U-Net that classifies each pixel: images [n, 1, h, w] -> logits [n, classes, h, w].
+
+    H and w even.
+    """
 
     def __init__(self, classes: int = 3, channels: int = 16) -> None:
         super().__init__()
@@ -230,4 +238,5 @@ class Unet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         fine = self.down(images)
-        return self.merge(torch.cat([fine, self.up(self.bottom(fine))], dim=1))  # type: ignore[no-any-return]
+        coarse = self.up(self.bottom(fine))
+        return self.merge(torch.cat([fine, coarse], dim=1))  # type: ignore[no-any-return]

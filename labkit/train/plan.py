@@ -18,10 +18,11 @@ SCHEMA = "labkit.workers/1"
 class WorkerPlan:
     """Options of one training.
 
-    agree      the ranks agree on found_inf; False: each checks its own gradients only
-    sharded    each rank holds a part of the weights (FSDP2); False: each holds all (DDP)
-    reduce     format in which gradients are summed over the ranks
-    predivide  in FP16: divide before the sum too; False: only after it
+    Attributes:
+        agree: the ranks agree on found_inf; False: each checks its own gradients only.
+        sharded: each rank holds a part of the weights (FSDP2); False: each holds all (DDP).
+        reduce: format in which gradients are summed over the ranks.
+        predivide: in FP16: divide before the sum too; False: only after it.
     """
 
     agree: bool = True
@@ -34,8 +35,9 @@ class WorkerPlan:
 class WorkerRecord:
     """One training by the processes, with its provenance.
 
-    steps  reports of `labkit.train.workers.training`, in order
-    date   UTC, ISO 8601
+    Attributes:
+        steps: reports of `labkit.train.workers.training`, in order.
+        date: UTC, ISO 8601.
     """
 
     plan: WorkerPlan
@@ -68,7 +70,9 @@ def load_workers(path: str | Path) -> WorkerRecord:
 
 
 def recorded_workers(*, sharded: bool = True) -> WorkerRecord:
-    """Return the training that is shipped with the lab, in which each rank holds a part of the weights, or all.
+    """Return the training that is shipped with the lab.
+
+    Each rank holds a part of the weights, or all.
 
     Raises:
         FileNotFoundError: the data folder lacks it.

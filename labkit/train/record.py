@@ -1,11 +1,11 @@
 """Records of training runs: steps, metric, memory, provenance; saving, loading and fingerprints.
 
-Idea: every run returns a record, and plots, tests and exercises read records. A record names its device and versions,
-so that no curve can pass for one made elsewhere. A fingerprint, a hash of all values of task and recipe, identifies
-what was trained.
+Idea: every run returns a record, and plots, tests and exercises read records. A record names its
+device and versions, so that no curve can pass for one made elsewhere. A fingerprint, a hash of all
+values of task and recipe, identifies what was trained.
 
-Invariant: load(save(record)) == record, infinities and NaNs included; a file is complete or does not exist. The
-categories of memory do not overlap: every tensor is counted once, by its storage.
+Invariant: load(save(record)) == record, infinities and NaNs included; a file is complete or does
+not exist. The categories of memory do not overlap: every tensor is counted once, by its storage.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ SCHEMA = "labkit.run/1"
 class StepRecord:
     """One training step.
 
-    step       number of the step, from 1
-    loss       unscaled, FP32
-    scale      loss scale of this step
-    found_inf  some gradient contains inf or NaN
-    stepped    the optimizer stepped
-    underflow  share of the activation gradients' elements that are non-zero in FP32 and zero in the run (same weights,
-               same batch), 0 to 1; None where not measured
-    swallowed  share of the weights with a gradient that the step left unchanged, 0 to 1: of the master weights if the
-               recipe has them; None where not measured or skipped
+    Attributes:
+        step: number of the step, from 1.
+        loss: unscaled, FP32.
+        scale: loss scale of this step.
+        found_inf: some gradient contains inf or NaN.
+        stepped: the optimizer stepped.
+        underflow: share of the activation gradients' elements that are non-zero in FP32 and zero in
+            the run (same weights, same batch), 0 to 1; None where not measured.
+        swallowed: share of the weights with a gradient that the step left unchanged, 0 to 1: of the
+            master weights if the recipe has them; None where not measured or skipped.
     """
 
     step: int
@@ -63,16 +64,20 @@ class StepRecord:
 class RunRecord:
     """A training run.
 
-    seconds       wall time of the training, without data preparation
-    date          UTC, ISO 8601
-    stopped       the run was stopped before its last step
-    snapshots     histograms of FP32 gradients, in the order they were taken
-    pictures      what the network did, in the order they were taken; empty where the task's results are no pictures
-    fingerprint   of task and recipe (`fingerprint`); "" outside of `train_grid`
-    memory        bytes by category after the first step that was not skipped (`bytes_held`); empty where not measured
-    arithmetic    torch setting -> value (`labkit.records.arithmetic_settings`); empty where not recorded
-    step_seconds  median seconds of a step without measurements, alone on its device; None where not timed. Not part
-                  of a comparison of two records
+    Attributes:
+        seconds: wall time of the training, without data preparation.
+        date: UTC, ISO 8601.
+        stopped: the run was stopped before its last step.
+        snapshots: histograms of FP32 gradients, in the order they were taken.
+        pictures: what the network did, in the order they were taken; empty where the task's results
+            are no pictures.
+        fingerprint: of task and recipe (`fingerprint`); "" outside of `train_grid`.
+        memory: bytes by category after the first step that was not skipped (`bytes_held`); empty
+            where not measured.
+        arithmetic: torch setting -> value (`labkit.records.arithmetic_settings`); empty where not
+            recorded.
+        step_seconds: median seconds of a step without measurements, alone on its device; None where
+            not timed. Not part of a comparison of two records.
     """
 
     task: str
@@ -146,9 +151,11 @@ def load(path: str | Path) -> RunRecord:
 
 
 def _unpack_record(content: dict[str, Any]) -> RunRecord:
-    columns, snapshots = content.pop("steps"), content.pop("snapshots", [])
+    columns = content.pop("steps")
+    snapshots = content.pop("snapshots", [])
     pictures = tuple(Picture(**picture) for picture in content.pop("pictures", []))
-    columns.setdefault("swallowed", [None] * len(columns["step"]))  # missing in old records
+    # missing in old records
+    columns.setdefault("swallowed", [None] * len(columns["step"]))
     rows = zip(*(columns[f.name] for f in fields(StepRecord)), strict=True)
     steps = tuple(StepRecord(*(_unpack(value) for value in row)) for row in rows)
     head = {k: v if k in _TEXT else _unpack(v) for k, v in content.items()}
@@ -191,19 +198,20 @@ _OLD_NAMES = {"gradient_format": "gradients"}
 
 
 def fingerprint(task: Task, recipe: Recipe) -> str:
-    """Return a hash of twelve letters of all values of a task and a recipe, the same in every process.
+    """Return a hash of 12 letters of a task and a recipe, the same in every process.
 
-    Functions are identified by name: code inside a function is not part of the hash, so a changed network needs a new
-    name for its task.
+    Functions are identified by name: code inside a function is not part of the hash, so a changed
+    network needs a new name for its task.
 
     Raises:
-        ValueError: a value has no distinctive text: a lambda, a function or class defined inside a function, an object
-            whose repr is its address.
+        ValueError: a value has no distinctive text: a lambda, a function or class defined inside a
+            function, an object whose repr is its address.
 
     >>> from dataclasses import replace
     >>> from labkit.amp import RECIPES
     >>> from labkit.train import TASKS
-    >>> fingerprint(TASKS["digits"], RECIPES["O1"]) == fingerprint(replace(TASKS["digits"], steps=3), RECIPES["O1"])
+    >>> task = TASKS["digits"]
+    >>> fingerprint(task, RECIPES["O1"]) == fingerprint(replace(task, steps=3), RECIPES["O1"])
     False
     """
     descriptive = ("about", "margin", "drawing")  # do not influence a run
@@ -223,7 +231,10 @@ def fingerprint(task: Task, recipe: Recipe) -> str:
 
 
 def _spell(value: Any, field: str) -> str:
-    """Return a complete repr of a field's value without addresses; functions are written by name."""
+    """Return a complete repr of a field's value without addresses.
+
+    Functions are written by name.
+    """
     if isinstance(value, partial):
         arguments = [_spell(argument, field) for argument in value.args]
         return (
@@ -240,10 +251,12 @@ def _spell(value: Any, field: str) -> str:
     if isinstance(value, list | tuple):
         items = ", ".join(_spell(each, field) for each in value)
         return f"[{items}]" if isinstance(value, list) else f"({items}{',' * (len(value) == 1)})"
-    if isinstance(value, torch.Tensor | np.ndarray):  # a repr is rounded and abbreviated
+    # a repr is rounded and abbreviated
+    if isinstance(value, torch.Tensor | np.ndarray):
         return f"{value.dtype}{value.tolist()}"
     if isinstance(value, torch.nn.Module):
-        state = {  # not in its repr: attributes such as the gamma of a custom loss, weights, buffers
+        # not in its repr: attributes such as the gamma of a custom loss, weights, buffers
+        state = {
             f"{path}.{name}": each
             for path, module in value.named_modules()
             for name, each in vars(module).items()
@@ -260,7 +273,8 @@ def _spell(value: Any, field: str) -> str:
 
 def _qualified_name(function: Any, field: str) -> str:
     """Return the name of a function or class, with its module unless it is the lab's or torch's."""
-    name, owner = str(function.__qualname__), getattr(function, "__self__", None)
+    name = str(function.__qualname__)
+    owner = getattr(function, "__self__", None)
     if "<lambda>" in name or "<locals>" in name:
         raise _ambiguous(
             field, name, "Write it as a function (def) at the top level of a module or a notebook."
@@ -273,8 +287,8 @@ def _qualified_name(function: Any, field: str) -> str:
 
 def _ambiguous(field: str, text: str, advice: str) -> ValueError:
     return ValueError(
-        f"expected a value of {field} that its text identifies, got {text}: a saved run of another value with the same "
-        f"text would be loaded instead. {advice}"
+        f"expected a value of {field} that its text identifies, got {text}: a saved run of another "
+        f"value with the same text would be loaded instead. {advice}"
     )
 
 
@@ -284,12 +298,14 @@ CATEGORIES = ("weights", "master weights", "gradients", "optimizer state")
 def bytes_held(engine: Engine) -> dict[str, int]:
     """Return the bytes of an engine by category after a step.
 
-    Kahan's compensation, one number for each weight, counts as master weights. Gradients are counted in the format in
-    which the backward pass leaves them, that of the model, one for each trainable weight.
+    Kahan's compensation, one number for each weight, counts as master weights. Gradients are
+    counted in the format in which the backward pass leaves them, that of the model, one for each
+    trainable weight.
 
     >>> import torch
     >>> from labkit.amp import RECIPES
-    >>> engine = Engine(torch.nn.Linear(4, 1), torch.optim.SGD, RECIPES["O2"])  # 4 weights and a bias
+    >>> # 4 weights and a bias
+    >>> engine = Engine(torch.nn.Linear(4, 1), torch.optim.SGD, RECIPES["O2"])
     >>> bytes_held(engine)
     {'weights': 10, 'master weights': 20, 'gradients': 10, 'optimizer state': 0}
     """

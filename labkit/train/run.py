@@ -1,9 +1,11 @@
 """Training runs in any precision, as a whole (`train`) or step by step (`TrainingRun`).
 
-Idea: a step is the same for every recipe: forward, scaled backward, unscale, step or skip, advance the scaler. The
-recipe's values determine the rest. A live widget drives a run step by step, and may change its recipe between steps.
+Idea: a step is the same for every recipe: forward, scaled backward, unscale, step or skip, advance
+the scaler. The recipe's values determine the rest. A live widget drives a run step by step, and may
+change its recipe between steps.
 
-Invariant: the same task, recipe, seed and device give the same losses, bit for bit, dropout included.
+Invariant: the same task, recipe, seed and device give the same losses, bit for bit, dropout
+included.
 """
 
 from __future__ import annotations
@@ -81,7 +83,10 @@ def one_of_each(tensor: Tensor) -> dict[int, Example]:
 
 
 class SwallowedObserver:
-    """Observer of a step that measures the share of unchanged weights: of the master weights if the recipe has them."""
+    """Observer of a step that measures the share of unchanged weights.
+
+    These are the master weights if the recipe has them.
+    """
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
@@ -104,7 +109,8 @@ class SwallowedObserver:
 
 WARM_UP = 2  # first steps, which are not timed
 PICTURES = 10  # in a record, after the one of the first weights
-MEASURE_EVERY = 10  # steps between two measurements of underflow, each of which costs an FP32 step
+# steps between two measurements of underflow, each of which costs an FP32 step
+MEASURE_EVERY = 10
 
 
 class TrainingRun:
@@ -115,7 +121,8 @@ class TrainingRun:
         recipe: precision.
         seed: determines initial weights, batches and random numbers of a step.
         device: an argument of `labkit.train.place`.
-        measure_every: steps between two measurements of underflow and swallowed updates; 0 for none.
+        measure_every: steps between two measurements of underflow and swallowed updates; 0 for
+            none.
 
     Attributes:
         keep_exponents: whether a measurement keeps the histograms of its FP32 gradients.
@@ -134,7 +141,9 @@ class TrainingRun:
     ) -> None:
         require_kind(seed, int, "seed")
         task, recipe = as_task(task), as_recipe(recipe)
-        self.task, self.seed, self.measure_every = task, seed, measure_every
+        self.task = task
+        self.seed = seed
+        self.measure_every = measure_every
         self.place = place(device)
         self.device = self.place.device
         # once: copying each batch would synchronize each step
@@ -194,7 +203,7 @@ class TrainingRun:
             return self.task.loss(self.engine(inputs), targets)
 
     def step(self) -> StepRecord:
-        """Do one training step, with measurements every `measure_every` steps, and return its record."""
+        """Do one training step, measured every `measure_every` steps, and return its record."""
         with one_thread():
             measure = self.measure_every > 0 and self.steps_done % self.measure_every == 0
             underflowed = None
@@ -226,15 +235,17 @@ class TrainingRun:
     def fork(self, recipe: Recipe | None = None) -> TrainingRun:
         """Return an independent copy of this run, optionally under another recipe.
 
-        Weights, moments, batches and random numbers are the same, so under the same recipe both runs stay equal bit for
-        bit. Under another recipe, weights and moments are cast to its formats, and a different scaler starts anew.
+        Weights, moments, batches and random numbers are the same, so under the same recipe both
+        runs stay equal bit for bit. Under another recipe, weights and moments are cast to its
+        formats, and a different scaler starts anew.
         """
         # small tensors: on a busy machine, threads that wait for each other cost ten times as much
         with one_thread():
             return self._forked(self.recipe if recipe is None else recipe)
 
     def _forked(self, chosen: Recipe) -> TrainingRun:
-        other, state = copy.copy(self), copy.deepcopy(self.engine.state_dict())
+        other = copy.copy(self)
+        state = copy.deepcopy(self.engine.state_dict())
         model = to_fp32(copy.deepcopy(self.model))
         other.engine = Engine(model, self.task.make_optimizer, chosen, device=self.device)
         if chosen == self.recipe:
@@ -260,8 +271,9 @@ class TrainingRun:
         differ = [f for f in fixed if getattr(recipe, f) != getattr(current, f)]
         if differ:
             raise ValueError(
-                f"expected a recipe that differs from {current.name!r} in scaler and master weights only, got "
-                f"{recipe.name!r}, which differs in {', '.join(differ)}. Start a new TrainingRun for it."
+                f"expected a recipe that differs from {current.name!r} in scaler and master "
+                f"weights only, got {recipe.name!r}, which differs in {', '.join(differ)}. Start a "
+                "new TrainingRun for it."
             )
         if recipe.scaler != current.scaler:
             self.scaler = initial(recipe.scaler)
@@ -272,7 +284,9 @@ class TrainingRun:
     def next_gradients(
         self, kind: str = "activation gradients", *, scale: float = 1.0
     ) -> dict[str, Tensor]:
-        """Return layer -> gradient of the *scaled* loss at the next step's weights and batch, without taking the step.
+        """Return layer -> gradient of the *scaled* loss at the next step's weights and batch.
+
+        The step is not taken.
 
         Args:
             kind: "activation gradients" or "weight gradients".
@@ -331,9 +345,9 @@ class TrainingRun:
             self.model.train(training)
 
     def pictures(self) -> list[Picture]:
-        """Return the picture of what the network does now with a few test examples; [] where its task has none.
+        """Return the picture of what the network does now with a few test examples.
 
-        `Task.wanted_picture` is what it should be.
+        [] where its task has none. `Task.wanted_picture` is what it should be.
         """
         drawing = self.task.drawing
         if drawing is None:
@@ -342,7 +356,7 @@ class TrainingRun:
         return [to_picture(drawing.outputs(self.outputs(shown)), self.steps_done)]
 
     def record(self, steps: Sequence[StepRecord], **measured: Any) -> RunRecord:
-        """Return the record of these steps with the current metric and provenance, and the fields `measured`."""
+        """Return the record of these steps with the metric, provenance and fields `measured`."""
         with arithmetic(self.recipe, self.device):
             settings = arithmetic_settings(self.device, tf32=self.recipe.tf32)
         values = {
@@ -361,7 +375,7 @@ class TrainingRun:
 
 
 def gradient_snapshot(run: TrainingRun, kind: str = "activation gradients") -> GradSnapshot:
-    """Return histograms of the FP32 gradients at a run's next step, the values that FP16 would have to represent."""
+    """Return histograms of the FP32 gradients at a run's next step."""
     require_kind(run, TrainingRun, "run", "Make one: TrainingRun(task, recipe)")
     return snapshot(run.fp32_twin().next_gradients(kind), step=run.steps_done + 1, kind=kind)
 
@@ -396,7 +410,8 @@ def train(
         stop: called before every step; True ends the run early, which the record states.
 
     Raises:
-        ValueError: steps is negative, watch_every is less than 1, or this machine has no such device.
+        ValueError: steps is negative, watch_every is less than 1, or this machine has no such
+            device.
     """
     require_kind(steps, (int, type(None)), "steps")
     task, recipe = as_task(task), as_recipe(recipe)
@@ -405,7 +420,8 @@ def train(
         raise ValueError(f"expected steps of 0 or more, got {planned}")
     if watch_every < 1:
         raise ValueError(
-            f"expected watch_every of 1 or more, got {watch_every}; to record no histograms, omit watch"
+            f"expected watch_every of 1 or more, got {watch_every}; to record no histograms, omit "
+            "watch"
         )
     run = TrainingRun(task, recipe, seed, device=device, measure_every=measure_every)
     done: list[StepRecord] = []

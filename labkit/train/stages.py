@@ -35,12 +35,14 @@ STAGES = (
 class TensorSummary:
     """Statistics of a tensor, or of all tensors of a layer, at one stage.
 
-    name        for example "conv1 output", "conv1 weights", "∇ conv1 weights" (gradient), "Δ conv1 weights" (update)
-    elements    number of elements
-    smallest    smallest non-zero |x|, or 0
-    largest     largest finite |x|
-    zeros       number of zeros
-    non_finite  number of infinities and NaNs
+    Attributes:
+        name: for example "conv1 output", "conv1 weights", "∇ conv1 weights" (gradient), "Δ conv1
+            weights" (update).
+        elements: number of elements.
+        smallest: smallest non-zero |x|, or 0.
+        largest: largest finite |x|.
+        zeros: number of zeros.
+        non_finite: number of infinities and NaNs.
     """
 
     name: str
@@ -64,17 +66,19 @@ class StepStage:
 class StagedStep:
     """One training step with statistics at every stage.
 
-    recipe       name
-    step         number of the step
-    stages       the eight stages, in order
-    scale        loss scale
-    loss         unscaled
-    found_inf    some gradient contains inf or NaN
-    stepped      the optimizer stepped
-    scale_after  loss scale of the next step
-    weights      number of weights
-    moved        number of changed weights among those that the optimizer steps (master weights under O2)
-    model_moved  number of changed weights among those that the model computes with
+    Attributes:
+        recipe: name.
+        step: number of the step.
+        stages: the eight stages, in order.
+        scale: loss scale.
+        loss: unscaled.
+        found_inf: some gradient contains inf or NaN.
+        stepped: the optimizer stepped.
+        scale_after: loss scale of the next step.
+        weights: number of weights.
+        moved: number of changed weights among those that the optimizer steps (master weights under
+            O2).
+        model_moved: number of changed weights among those that the model computes with.
     """
 
     recipe: str
@@ -102,11 +106,9 @@ def watch_step(run: TrainingRun) -> StagedStep:
     (torch.float16, torch.float32, True)
     """
     require_kind(run, TrainingRun, "run", "Make one: TrainingRun(task, recipe)")
-    weights, outputs, gradients = (
-        run.weights,
-        dict[str, Tensor](),
-        dict[Moment, dict[str, Tensor]](),
-    )
+    weights = run.weights
+    outputs = dict[str, Tensor]()
+    gradients = dict[Moment, dict[str, Tensor]]()
 
     def keep_output(name: str, output: Tensor) -> None:
         outputs[name] = output.detach()
@@ -177,7 +179,8 @@ def summarize(name: str, tensor: Tensor) -> TensorSummary:
     """Return statistics of a tensor.
 
     >>> summarize("x", torch.tensor([0.0, -2.0, 0.5, float("inf")]).half())
-    TensorSummary(name='x', dtype=torch.float16, elements=4, smallest=0.5, largest=2.0, zeros=1, non_finite=1)
+    TensorSummary(name='x', dtype=torch.float16, elements=4, smallest=0.5, largest=2.0, zeros=1,
+                  non_finite=1)
     """
     size = tensor.detach().float().abs()  # float: torch has few 16-bit kernels on a CPU
     nonzero = size[size.isfinite() & (size > 0)]

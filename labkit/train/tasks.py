@@ -2,15 +2,18 @@
 
 Idea: a task is independent of precision. Some tasks fail in plain FP16:
 
-- `segmentation`, `gauss_conv` (deep) and `small_targets` lose gradients without loss scaling; `segmentation_small` is
-  the first, cheap enough for live widgets.
-- `painted_picture` loses all gradients of its hidden layers: nothing is learned until a loss scale is switched on.
+- `segmentation`, `gauss_conv` (deep) and `small_targets` lose gradients without loss scaling;
+  `segmentation_small` is the first, cheap enough for live widgets.
+- `painted_picture` loses all gradients of its hidden layers: nothing is learned until a loss scale
+  is switched on.
 - `fine_tuning` loses updates without master weights.
 
-The others are common networks, most of which train well in any recipe. Tasks in `GPU_TASKS` have a larger network and
-batch, and the same loss, metric and optimizer; on a CPU, a step of theirs takes seconds.
+The others are common networks, most of which train well in any recipe. Tasks in `GPU_TASKS` have a
+larger network and batch, and the same loss, metric and optimizer; on a CPU, a step of theirs takes
+seconds.
 
-Invariant: task, recipe, seed and device determine a run. A GPU task differs from its small one in size only.
+Invariant: task, recipe, seed and device determine a run. A GPU task differs from its small one in
+size only.
 """
 
 from __future__ import annotations
@@ -60,13 +63,17 @@ MARGIN = 0.02  # of a metric between 0 and 1: two of a hundred digits
 class Task:
     """Training task.
 
-    make_model      () -> network in FP32, initialised from torch's global generator, which the run seeds
-    make_data       () -> Data
-    loss            (FP32 outputs, targets) -> scalar FP32 tensor
-    metric          (FP32 outputs, targets) -> number, 0 to 1, higher is better
-    make_optimizer  parameters -> torch optimizer
-    margin          the largest difference of the metric that does not matter; does not influence the training
-    drawing         how its results are drawn (`TrainingRun.pictures`); None where they are no pictures
+    Attributes:
+        make_model: () -> network in FP32, initialised from torch's global generator, which the run
+            seeds.
+        make_data: () -> Data.
+        loss: (FP32 outputs, targets) -> scalar FP32 tensor.
+        metric: (FP32 outputs, targets) -> number, 0 to 1, higher is better.
+        make_optimizer: parameters -> torch optimizer.
+        margin: the largest difference of the metric that does not matter; does not influence the
+            training.
+        drawing: how its results are drawn (`TrainingRun.pictures`); None where they are no
+            pictures.
     """
 
     name: str
@@ -83,7 +90,10 @@ class Task:
     drawing: Drawing | None = None
 
     def wanted_picture(self) -> Picture | None:
-        """Return the picture of the targets, which `TrainingRun.pictures` approaches; None where there are none."""
+        """Return the picture of the targets, which `TrainingRun.pictures` approaches.
+
+        None where there are none.
+        """
         if self.drawing is None:
             return None
         targets = self.make_data().test_targets[: self.drawing.examples or None]
@@ -91,7 +101,10 @@ class Task:
 
 
 def dice(outputs: Tensor, targets: Tensor) -> float:
-    """Return the overlap 2|P and T| / (|P| + |T|) of predicted pixels P (logit above 0) and true ones T, 0 to 1."""
+    """Return the overlap of predicted and true pixels, 0 to 1.
+
+    It is 2|P and T| / (|P| + |T|), with P where the logit is above 0 and T where the target is.
+    """
     require_kind(outputs, Tensor, "outputs")
     require_kind(targets, Tensor, "targets")
     predicted = (outputs > 0).float()
@@ -107,7 +120,10 @@ def accuracy(outputs: Tensor, targets: Tensor) -> float:
 
 
 def r2(outputs: Tensor, targets: Tensor) -> float:
-    """Return the share of the targets' variance that the outputs explain, 0 to 1; 0 if it is negative or NaN."""
+    """Return the share of the targets' variance that the outputs explain, 0 to 1.
+
+    0 if it is negative or NaN.
+    """
     share = 1 - float(((outputs - targets) ** 2).mean() / targets.var(correction=0))
     return share if share > 0 else 0.0
 
@@ -118,7 +134,7 @@ def next_character(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def character_accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """Return the share of characters [n, t] that have the largest logit [n, t, characters], 0 to 1."""
+    """Return the share of characters [n, t] with the largest of logits [n, t, characters]."""
     return accuracy(outputs.flatten(0, 1), targets.flatten())
 
 
@@ -190,7 +206,9 @@ _ROWS = (
     replace(
         _SEGMENTATION,
         name="segmentation_small",
-        about="the same with a coarser network, a third of the cost of a step: the one to watch live",
+        about=(
+            "the same with a coarser network, a third of the cost of a step: the one to watch live"
+        ),
         make_model=networks.patch_segmenter,
     ),
     replace(
@@ -254,7 +272,10 @@ _ROWS = (
     ),
     Task(
         name="small_targets",
-        about="a regression whose targets are five millionths large; the loss is a mean over 1,000 of them",
+        about=(
+            "a regression whose targets are five millionths large; the loss is a mean over 1,000 "
+            "of them"
+        ),
         make_model=networks.tanh_mlp,
         make_data=small_targets,
         loss=F.mse_loss,
@@ -266,7 +287,10 @@ _ROWS = (
     ),
     Task(
         name="painted_picture",
-        about="paint a dark picture of 32 x 32 pixels; the loss is the sum of the squared errors of its pixels",
+        about=(
+            "paint a dark picture of 32 x 32 pixels; the loss is the sum of the squared errors of "
+            "its pixels"
+        ),
         make_model=partial(networks.painter, 4 * WAVES, unit=DARK),
         make_data=dark_picture,
         loss=partial(F.mse_loss, reduction="sum"),

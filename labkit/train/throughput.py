@@ -1,7 +1,8 @@
 """Training steps a second of each recipe on a device.
 
-Idea: timings of the recipes are interleaved, so that a slowdown of the device affects all of them. The first round is a
-warm-up, and the median of the others counts. A step ends with its loss on the host, which waits for a GPU's work.
+Idea: timings of the recipes are interleaved, so that a slowdown of the device affects all of them.
+The first round is a warm-up, and the median of the others counts. A step ends with its loss on the
+host, which waits for a GPU's work.
 
 Invariant: rates that are compared were measured in one call, on one device.
 """
@@ -33,7 +34,9 @@ def steps_per_second(
     stop: Callable[[], bool] | None = None,
     failed: Callable[[str, Exception], object] | None = None,
 ) -> dict[str, float]:
-    """Return recipe -> training steps a second, without recipes that failed or were not timed before `stop`.
+    """Return recipe -> training steps a second.
+
+    Recipes that failed or were not timed before `stop` are left out.
 
     Args:
         task: what is trained.
@@ -50,7 +53,8 @@ def steps_per_second(
 
     >>> from labkit.amp import RECIPES
     >>> from labkit.train import TASKS
-    >>> rates = steps_per_second(TASKS["digits"], [RECIPES["FP32"], RECIPES["O1"]], steps=1, rounds=1)
+    >>> recipes = [RECIPES["FP32"], RECIPES["O1"]]
+    >>> rates = steps_per_second(TASKS["digits"], recipes, steps=1, rounds=1)
     >>> list(rates), min(rates.values()) > 0
     (['FP32', 'O1'], True)
     """
@@ -84,7 +88,10 @@ def steps_per_second(
 
 
 def recorded_throughput(records: Iterable[RunRecord]) -> dict[str, float]:
-    """Return recipe -> median steps a second of its timed runs; empty if these are of more than one device."""
+    """Return recipe -> median steps a second of its timed runs.
+
+    Empty if these are of more than one device.
+    """
     require_kind(records, Iterable, "records", "Pass a list of records")
     found: dict[str, list[float]] = {}
     timed = [record for record in records if record.steps_per_second is not None]

@@ -1,10 +1,12 @@
 """Memory of a training of a transformer: which size fits a card.
 
-Idea: a training keeps weights, gradients, masters and moments, as many bytes for each parameter as its recipe says, and
-activations, which grow with the batch. A transformer's are counted layer by layer.
+Idea: a training keeps weights, gradients, masters and moments, as many bytes for each parameter as
+its recipe says, and activations, which grow with the batch. A transformer's are counted layer by
+layer.
 
 Not modelled: buffers of the allocator, and temporary results. Three published measurements are 2%,
-15% and 31% above the bill (`tests/train/test_transformers.py`), so leave a quarter of the card free.
+15% and 31% above the bill (`tests/train/test_transformers.py`), so leave a quarter of the card
+free.
 
 Source: arXiv:2205.05198 (activations of a transformer layer, section 4.1; recomputation, 5);
 arXiv:1910.02054 (bytes for each parameter, section 3.1).
@@ -54,7 +56,10 @@ class Transformer:
 
     @property
     def parameters(self) -> int:
-        """Weights of attention (4 width²) and of two linear layers (8 width²) in each layer, and the embedding."""
+        """Number of weights: 12 width² in each layer, and the embedding.
+
+        Attention has 4 width², the two linear layers 8 width².
+        """
         return 12 * self.layers * self.width**2 + self.vocabulary * self.width
 
 
@@ -110,7 +115,8 @@ def memory_bill(
         recipe: "FP32", "O1", "O2" or "O3".
         batch: Sequences in a step.
         length: Tokens in a sequence.
-        recompute: Keep only what enters each layer, and compute the layer again in the backward pass.
+        recompute: Keep only what enters each layer, and compute the layer again in the backward
+            pass.
         fused_attention: The attention keeps no matrix of length x length (FlashAttention).
 
     Raises:
@@ -148,8 +154,8 @@ def activation_bytes(
     """Return the bytes of the activations that the backward pass needs.
 
     In 16 bits a layer keeps 34 bytes for each number between the layers: 32 in numbers of 16 bits,
-    and 2 in dropout masks of one byte. Its attention keeps 5 bytes for each pair of tokens and head:
-    two numbers and a mask.
+    and 2 in dropout masks of one byte. Its attention keeps 5 bytes for each pair of tokens and
+    head: two numbers and a mask.
     """
     size = 2 if in_fp32 else 1
     numbers = length * batch * network.width
@@ -189,7 +195,9 @@ def largest_batch(
 def largest_network(
     recipe: str, memory: float, length: int, **options: bool
 ) -> tuple[Transformer, int] | None:
-    """Return the largest of `TRANSFORMERS` that can be trained, and its largest batch; None if none fits.
+    """Return the largest of `TRANSFORMERS` that can be trained, and its largest batch.
+
+    None if none fits.
 
     >>> found = largest_network("O2", 24 * GB, 1024, fused_attention=True)
     >>> found[0].name, found[1]

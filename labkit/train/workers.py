@@ -1,7 +1,8 @@
-"""Distributed training of one layer by four processes, with an overflow in one part of its gradient.
+"""Distributed training of one layer by four processes, with an overflow in one gradient part.
 
-Idea: `torchrun --nproc-per-node 4 -m labkit.train.workers` starts the processes once. Rank 0 reads a line of JSON for
-each training (`WorkerPlan`), broadcasts it, and prints a line for each step with the state of every rank.
+Idea: `torchrun --nproc-per-node 4 -m labkit.train.workers` starts the processes once. Rank 0 reads
+a line of JSON for each training (`WorkerPlan`), broadcasts it, and prints a line for each step with
+the state of every rank.
 
 Invariant: the processes exit at the end of the standard input, so none of them outlives its parent.
 """
@@ -49,15 +50,20 @@ def training(
 ) -> Iterator[dict[str, Any]]:
     """Train on every rank of the group, and yield the same report on each rank after every step.
 
-    step, loss   the loss is the mean over the ranks, before the step
-    ranks        for each: scale, whether it stepped, whether its gradients contained inf or NaN, its loss
-    sent         bytes that a rank sent in this step; None where unknown
-    held         bytes of one rank: model weights, gradients, master weights, momentum
+    A report has these keys:
+
+    - step: its number
+    - loss: the mean over the ranks, before the step
+    - ranks: for each, its scale, whether it stepped, whether its gradients contained inf or NaN,
+      and its loss
+    - sent: bytes that a rank sent in this step, or None if unknown
+    - held: bytes of one rank: model weights, gradients, master weights, momentum
     """
     kind = DistributedEngine if plan.agree else AloneEngine
     recipe = replace(RECIPES["O2"], scaler=ScalerConfig(init_scale=2.0**14, growth_interval=100))
     torch.manual_seed(0)
-    layer, teacher = nn.Linear(INPUTS, OUTPUTS, bias=False), torch.randn(INPUTS, OUTPUTS)
+    layer = nn.Linear(INPUTS, OUTPUTS, bias=False)
+    teacher = torch.randn(INPUTS, OUTPUTS)
     nn.init.zeros_(layer.weight)
     format_ = FORMATS[plan.reduce]
     options: dict[str, Any] = {
@@ -74,7 +80,8 @@ def training(
             loss = 0.1 * (engine(inputs) - targets).square().sum(1).mean()
         engine.backward(loss)
         found = not all(bool(g.isfinite().all()) for g in engine.gradients().values())
-        scale, report = engine.scaler.scale, engine.step()
+        scale = engine.scaler.scale
+        report = engine.step()
         sent = None if sent is None else (bytes_written() or 0) - sent
         held = _bytes_by_category(engine)
         ranks: list[Any] = [None] * dist.get_world_size()
@@ -95,7 +102,8 @@ def _sgd(weights: Any) -> torch.optim.Optimizer:
 
 def _batch(teacher: Tensor, step: int) -> tuple[Tensor, Tensor]:
     """Return this rank's inputs and targets; in OVERFLOW_STEPS the last rank has one overflow."""
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    rank = dist.get_rank()
+    last = dist.get_world_size() - 1
     inputs = torch.randn(ROWS, INPUTS, generator=torch.Generator().manual_seed(1000 * step + rank))
     targets = inputs @ teacher
     if step in OVERFLOW_STEPS and rank == last:
@@ -124,7 +132,8 @@ def main() -> None:
     die_with_parent()
     if os.getppid() == 1:
         return  # torchrun has ended already
-    device = start_group("cpu", timeout_s=DAY_S)  # four processes on any machine, without GPUs
+    # four processes on any machine, without GPUs
+    device = start_group("cpu", timeout_s=DAY_S)
     first = dist.get_rank() == 0
     largest([0.0], device)
     if first:
