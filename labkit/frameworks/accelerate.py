@@ -1,7 +1,8 @@
 """Accelerate in FP16 on any device: `from labkit.frameworks.accelerate import Accelerator`.
 
-Idea: a subclass of Accelerate's class with the lab's scaler and autocast. On a CPU, the original accepts
-mixed_precision="fp16" and trains in FP32 without a warning. Its schedules do not advance when a step is skipped.
+Idea: a subclass of Accelerate's class with the lab's scaler and autocast. On a CPU, the original
+accepts mixed_precision="fp16" and trains in FP32 without a warning. Its schedules do not advance
+when a step is skipped.
 
 Source: accelerate.accelerator, optimizer and scheduler (1.15.0).
 """
@@ -20,7 +21,9 @@ from labkit.frameworks.torch_amp import GradScaler, autocast
 
 
 class Accelerator(accelerate.Accelerator):
-    """accelerate.Accelerator in FP16, on any device; GradScalerKwargs in `kwargs_handlers` are its scaler's knobs.
+    """accelerate.Accelerator in FP16, on any device.
+
+    GradScalerKwargs in `kwargs_handlers` are its scaler's knobs.
 
     Raises:
         ValueError: mixed_precision is not "fp16".
@@ -29,7 +32,8 @@ class Accelerator(accelerate.Accelerator):
     def __init__(self, *args: Any, mixed_precision: Any = "fp16", **kwargs: Any) -> None:
         if str(mixed_precision) != "fp16":
             raise ValueError(
-                f"expected mixed_precision='fp16', got mixed_precision={mixed_precision!r}; use accelerate.Accelerator"
+                f"expected mixed_precision='fp16', got mixed_precision={mixed_precision!r}; use "
+                "accelerate.Accelerator"
             )
         super().__init__(*args, mixed_precision=mixed_precision, **kwargs)
         knobs = self.scaler_handler.to_kwargs() if self.scaler_handler is not None else {}
@@ -42,7 +46,8 @@ class Accelerator(accelerate.Accelerator):
             return super().prepare_model(model, *args, **kwargs)
         forward = model.forward
         model._original_forward = forward  # to which unwrap_model goes back
-        wrapped = convert_outputs_to_fp32(self.autocast()(forward.__func__))  # type: ignore[operator]
+        under_autocast = self.autocast()(forward.__func__)  # type: ignore[operator]
+        wrapped = convert_outputs_to_fp32(under_autocast)
         model.forward = MethodType(wrapped, model)
         self.native_amp = False  # else torch's region would lie inside
         try:
@@ -51,6 +56,9 @@ class Accelerator(accelerate.Accelerator):
             self.native_amp = True
 
     def autocast(self, autocast_handler: Any = None) -> AbstractContextManager[Any]:
-        """Return the region in which a forward pass runs; a handler may switch it off, or its cache."""
+        """Return the region in which a forward pass runs.
+
+        A handler may switch it off, or its cache.
+        """
         knobs = autocast_handler.to_kwargs() if autocast_handler is not None else {}
         return autocast(self.device.type, torch.float16, **knobs)

@@ -1,21 +1,25 @@
 """Functions that torch composes in C++ from operations on autocast's lists, written in Python.
 
-CUDA's autocast casts at each of the operations inside; a Python mode sees only the whole call. For most functions the
-result is the same. Of those that differ:
+CUDA's autocast casts at each of the operations inside; a Python mode sees only the whole call. For
+most functions the result is the same. Of those that differ:
 
-- `cross_entropy` calls `log_softmax` with the dtype of the logits. Autocast respects a dtype that is named, so FP16
-  logits get an FP16 `log_softmax`, although torch's documentation lists `cross_entropy` among the operations that run
-  in FP32. The loss is FP32, made of log-probabilities that were rounded to FP16. `labkit.amp.autocast` keeps FP32.
-- `pairwise_distance` subtracts in the dtype of its inputs, and takes the norm of the difference in FP32.
-- `cov`, `corrcoef`, `matrix_power`, `pinv` and `affine_grid` end in a matrix product, which is half.
+- `cross_entropy` calls `log_softmax` with the dtype of the logits. Autocast respects a dtype that
+  is named, so FP16 logits get an FP16 `log_softmax`, although torch's documentation lists
+  `cross_entropy` among the operations that run in FP32. The loss is FP32, made of log-probabilities
+  that were rounded to FP16. `labkit.amp.autocast` keeps FP32.
+- `pairwise_distance` subtracts in the dtype of its inputs, and takes the norm of the difference in
+  FP32.
+- `cov`, `corrcoef`, `matrix_power`, `pinv` and `affine_grid` end in a matrix product, which is
+  half.
 - `inner` ends in `tensordot`, which promotes operands of two dtypes.
 - `trapezoid` ends in `sum` and `cumulative_trapezoid` in `cumsum`, which run in FP32.
 
-Invariant: each function returns the dtypes and, on a GPU, the bits of torch's autocast("cuda"), but for
-`pinv`. The gradient of a higher `matrix_power` may differ in FP16's last bit: torch adds its terms in another order.
+Invariant: each function returns the dtypes and, on a GPU, the bits of torch's autocast("cuda"), but
+for `pinv`. The gradient of a higher `matrix_power` may differ in FP16's last bit: torch adds its
+terms in another order.
 
-Source: ATen/native, torch 2.13: LossNLL.cpp, Distance.cpp, BinaryOps.cpp, UnaryOps.cpp, Correlation.cpp,
-LinearAlgebra.cpp, AffineGridGenerator.cpp, Integration.cpp.
+Source: ATen/native, torch 2.13: LossNLL.cpp, Distance.cpp, BinaryOps.cpp, UnaryOps.cpp,
+Correlation.cpp, LinearAlgebra.cpp, AffineGridGenerator.cpp, Integration.cpp.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ def cross_entropy_loss(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> Any:
-    """Return the cross entropy of logits and classes, or of logits and probabilities where the shapes are equal."""
+    """Return the cross entropy of logits and classes, or probabilities if the shapes are equal."""
     dim = 0 if input.dim() == 1 else 1
     soft = input.shape == target.shape
     if label_smoothing > 1 or (soft and (not target.is_floating_point() or ignore_index >= 0)):
@@ -112,7 +116,8 @@ def cov(
     aweights: Tensor | None = None,
 ) -> Tensor:
     """Return the covariance matrix of variables, which are the rows of `input`."""
-    with torch._C.DisableTorchFunction():  # torch refuses wrong arguments, in its own words
+    # torch refuses wrong arguments, in its own words
+    with torch._C.DisableTorchFunction():
         own = torch.cov(input, correction=correction, fweights=fweights, aweights=aweights)
     if not input.is_floating_point() or input.dim() > 2:
         return own
@@ -243,7 +248,10 @@ def _heights(y: Tensor, dim: int) -> Tensor:
 
 
 def _widths(y: Tensor, x: Tensor, dim: int) -> Tensor:
-    """Return the distances between neighbours of x, which is one row for all of y, or of its shape."""
+    """Return the distances between neighbours of x and y.
+
+    x is one row for all of y, or has its shape.
+    """
     if x.dim() == 1:
         shape = [1] * y.dim()
         shape[dim] = x.size(0)

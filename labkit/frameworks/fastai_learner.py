@@ -1,9 +1,12 @@
-"""Callbacks for the real fastai that train by a recipe, on a CPU too: `learn.add_cb(ByRecipe("O2"))`.
+"""Callbacks for the real fastai that train by a recipe, on a CPU too.
 
-Idea: the lab's engine does the casts, the masters and the scale. The learner keeps its loop and its optimizer, which
-steps the engine's masters during a training. fastai's own callback requires a GPU.
+For example: `learn.add_cb(ByRecipe("O2"))`.
 
-Invariant: after a training the model is in FP32, with the full precision of its masters and of its frozen weights.
+Idea: the lab's engine does the casts, the masters and the scale. The learner keeps its loop and its
+optimizer, which steps the engine's masters during a training. fastai's own callback requires a GPU.
+
+Invariant: after a training the model is in FP32, with the full precision of its masters and of its
+frozen weights.
 
 Source: fastai.learner, fastai.optimizer, fastai.callback.fp16 (2.8.12).
 """
@@ -27,11 +30,14 @@ from labkit.interop import dtype_of
 
 
 class ByRecipe(Callback):
-    """Train a Learner by one of the lab's recipes; `reports` has a `StepReport` for each step of the last training.
+    """Train a Learner by one of the lab's recipes.
+
+    `reports` has a `StepReport` for each step of the last training.
 
     Args:
         recipe: "O1", "O2" ..., or a `Recipe` of one's own.
-        clip: the greatest length of all gradients; None: any. fastai's GradientClip would come too late.
+        clip: the greatest length of all gradients; None: any. fastai's GradientClip would come too
+            late.
     """
 
     order = 10
@@ -39,7 +45,8 @@ class ByRecipe(Callback):
     def __init__(self, recipe: Recipe | str = "O1", clip: float | None = None) -> None:
         super().__init__()
         self.recipe = RECIPES[recipe] if isinstance(recipe, str) else recipe
-        self.clip, self.region = clip, ExitStack()
+        self.clip = clip
+        self.region = ExitStack()
         self.engine: Engine | None = None
         self.frozen: dict[str, Tensor] = {}
         self.reports: list[StepReport] = []
@@ -52,7 +59,8 @@ class ByRecipe(Callback):
         """
         if any(type(callback).__name__ == "GradientClip" for callback in self.learn.cbs):
             raise ValueError(
-                "GradientClip would see no unscaled gradients: remove it, and say ByRecipe(clip=1.0)"
+                "GradientClip would see no unscaled gradients: remove it, and say "
+                "ByRecipe(clip=1.0)"
             )
         self.after_fit()  # what an error left
         optimizer = self.learn.opt
@@ -62,7 +70,8 @@ class ByRecipe(Callback):
         self.engine = Engine(
             self.learn.model, lambda stepped: _Steps(stepped, optimizer), self.recipe, groups=groups
         )
-        weights, self.reports = self.engine.weights, []
+        weights = self.engine.weights
+        self.reports = []
         _hand_over(
             optimizer, dict(zip(weights.model_weights, weights.optimizer_weights, strict=True))
         )
@@ -103,7 +112,8 @@ class ByRecipe(Callback):
         self.region.close()
         if self.engine is None:
             return
-        weights, digits = self.engine.weights, self.frozen | self.engine.weights.named_masters()
+        weights = self.engine.weights
+        digits = self.frozen | self.engine.weights.named_masters()
         _hand_over(
             self.learn.opt, dict(zip(weights.optimizer_weights, weights.model_weights, strict=True))
         )
@@ -140,7 +150,10 @@ def _to(dtype: torch.dtype, values: Any) -> Any:
 
 
 class Watch(Watching, Callback):
-    """`labkit.instrument.watch` as a callback: `Learner(..., cbs=Watch(every=10))`; `close()` it after an error."""
+    """`labkit.instrument.watch` as a callback: `Learner(..., cbs=Watch(every=10))`.
+
+    `close()` it after an error.
+    """
 
     order = 5  # before the model is converted
     sources = (optimizer_source(Optimizer, stand_in=MixedPrecision),)

@@ -1,7 +1,10 @@
-"""Lightning in FP16 on any device, and its observer: `Trainer(plugins=FP16Mixed(), callbacks=Watch())`.
+"""Lightning in FP16 on any device, and its observer.
 
-Idea: a subclass of Lightning's plugin for mixed precision, with the lab's scaler and autocast. The original turns
-"16-mixed" into BF16 on a CPU, and advances schedules when a step is skipped; here those that count steps do not.
+Use them as `Trainer(plugins=FP16Mixed(), callbacks=Watch())`.
+
+Idea: a subclass of Lightning's plugin for mixed precision, with the lab's scaler and autocast. The
+original turns "16-mixed" into BF16 on a CPU, and advances schedules when a step is skipped; here
+those that count steps do not.
 
 Source: lightning.pytorch.plugins.precision (2.6.6).
 """
@@ -20,7 +23,9 @@ from labkit.frameworks.watching import Watching
 
 
 class FP16Mixed(MixedPrecision):
-    """Autocast by CUDA's lists and a loss scale, on any device; its knobs are those of `GradScaler`.
+    """Autocast by CUDA's lists and a loss scale, on any device.
+
+    Its knobs are those of `GradScaler`.
 
     >>> FP16Mixed(init_scale=1024.0).scaler.get_scale()
     1024.0
@@ -56,10 +61,14 @@ class FP16Mixed(MixedPrecision):
 
 
 class AfterSteps:
-    """A schedule that goes on only after its optimizer has stepped; in all else it is the schedule that it was."""
+    """A schedule that goes on only after its optimizer has stepped.
+
+    In all else it is the schedule that it was.
+    """
 
     def __init__(self, schedule: Any, stepped: set[int]) -> None:
-        self.schedule, self.stepped = schedule, stepped
+        self.schedule = schedule
+        self.stepped = stepped
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["schedule"], name)
@@ -71,7 +80,10 @@ class AfterSteps:
 
 
 class Watch(Watching, Callback):
-    """`labkit.instrument.watch` as a callback: `Trainer(callbacks=[Watch(every=10)])`, and `report()` after it."""
+    """`labkit.instrument.watch` as a callback: `Trainer(callbacks=[Watch(every=10)])`.
+
+    Call `report()` after the training.
+    """
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self.open(pl_module)

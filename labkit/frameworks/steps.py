@@ -1,12 +1,13 @@
 """Loss scales, and the accumulation of an optimizer's unscaled gradients over several losses.
 
-Idea: before a backward pass the unscaled gradients are stashed; after it, the new ones are unscaled and added to them.
-The adapters of apex, fastai and OneFlow call these methods. A scale follows `labkit.amp.decide`; masters and the sum of
-gradients are those of the engine (`amp.masters.masters`, `amp.step.add_unscaled`). torch's API has no sums of several
-losses, so `torch_scaler` keeps torch's own records.
+Idea: before a backward pass the unscaled gradients are stashed; after it, the new ones are unscaled
+and added to them. The adapters of apex, fastai and OneFlow call these methods. A scale follows
+`labkit.amp.decide`; masters and the sum of gradients are those of the engine
+(`amp.masters.masters`, `amp.step.add_unscaled`). torch's API has no sums of several losses, so
+`torch_scaler` keeps torch's own records.
 
-Invariant: between two losses `stepped.grad` is the unscaled sum of all losses since the last step, in FP32 where a
-master is stepped.
+Invariant: between two losses `stepped.grad` is the unscaled sum of all losses since the last step,
+in FP32 where a master is stepped.
 
 Source: apex.amp._process_optimizer (stash); fastai.fp16_utils, 2.8.12 (masters of each group).
 """
@@ -35,7 +36,8 @@ class LossScale:
     """
 
     def __init__(self, rule: ScalerConfig) -> None:
-        self.rule, self.state = rule, initial(rule)
+        self.rule = rule
+        self.state = initial(rule)
 
     def must_skip(self, found_inf: bool) -> bool:
         """Update the scale after a backward pass; return whether the step must be skipped."""
@@ -45,11 +47,12 @@ class LossScale:
 
 
 class Steps:
-    """The gradients and masters of an optimizer or a wrapper of one: anything with `param_groups` and `state`.
+    """Gradients and masters of an optimizer, or of a wrapper with `param_groups` and `state`.
 
     Args:
         names: of its parameters, for messages.
-        masters: replace each trainable half weight in its groups by an FP32 master, and convert its state to FP32.
+        masters: replace each trainable half weight in its groups by an FP32 master, and convert its
+            state to FP32.
         flat: one master for each group; frozen weights are removed from it.
 
     >>> weight = nn.Parameter(torch.ones(1))
@@ -70,7 +73,8 @@ class Steps:
         masters: bool = False,
         flat: bool = False,
     ) -> None:
-        self.optimizer, self.names = optimizer, names or {}
+        self.optimizer = optimizer
+        self.names = names or {}
         self._before = [list(group["params"]) for group in optimizer.param_groups]
         # from before a backward pass until its gradients are unscaled: the sum of the earlier ones
         self._waiting: Sum | None = None
@@ -82,7 +86,10 @@ class Steps:
         recast_state(optimizer)
 
     def _stepped_for(self, params: list[nn.Parameter]) -> list[Tensor]:
-        """Create masters for the trainable weights of a group; return what the optimizer steps for it."""
+        """Create masters for the trainable weights of a group.
+
+        Return what the optimizer steps for it.
+        """
         if self._masters is None:
             return list(params)
         trained = [p for p in params if p.requires_grad]
@@ -107,14 +114,17 @@ class Steps:
         return [p.grad for p in self.stepped]
 
     def before_backward(self) -> None:
-        """Stash the unscaled gradients of earlier losses; scaled ones stay, and the next loss adds to them."""
+        """Stash the unscaled gradients of earlier losses.
+
+        Scaled ones stay, and the next loss adds to them.
+        """
         if self._waiting is None:
             self.adopt_edits()
             self._waiting = [p.grad for p in self.stepped]
             self._forget_arrived()
 
     def unscale(self, scale: float) -> bool:
-        """Unscale the new gradients, add them to the stash, and return whether any of them holds inf or NaN."""
+        """Unscale new gradients, add them to the stash, and return whether any is inf or NaN."""
         assert self._waiting is not None
         total, flags = add_unscaled(self._waiting, self._arrived(), scale)
         for stepped, gradient in zip(self.stepped, total, strict=True):
@@ -146,7 +156,10 @@ class Steps:
             self._masters.copy_back()
 
     def forget(self, *, model: bool = False) -> None:
-        """Clear the gradients of masters, which `model.zero_grad()` does not reach, and optionally the model's."""
+        """Clear the gradients of masters, and optionally those of the model.
+
+        `model.zero_grad()` does not reach the masters.
+        """
         if self._masters is None:
             return
         # FP32 ones have no other master
@@ -164,7 +177,7 @@ class Steps:
             replace_params(self.optimizer, group, before)
 
     def add_group(self, group: dict[str, Any], add: Callable[[dict[str, Any]], None]) -> None:
-        """Call `add` with a group, whose parameters are replaced by masters if this steps masters."""
+        """Call `add` with a group, its parameters replaced by masters if these are stepped."""
         if self._masters is not None:
             params = group["params"]
             listed = [params] if isinstance(params, nn.Parameter) else list(params)
@@ -183,7 +196,7 @@ def replace_params(optimizer: Any, group: dict[str, Any], instead: list[Tensor])
 
 @torch.no_grad()
 def recast_state(optimizer: Any) -> None:
-    """Cast an optimizer's state of each parameter, for instance its momentum, to the parameter's dtype."""
+    """Cast each parameter's optimizer state, such as momentum, to the parameter's dtype."""
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
             if (

@@ -3,15 +3,17 @@
     from torch.amp import autocast, GradScaler
     from labkit.frameworks.torch_amp import autocast, GradScaler
 
-Idea: torch's signature, checks and messages on top of `labkit.amp.autocast`, which uses the CUDA lists on any device.
-On a CPU, `half_storage` emulates the FP16 products of a Tensor Core. So the casts on a laptop are those on a GPU,
-including softmax and norms in FP32, which torch.autocast("cpu") computes in FP16. `GradScaler` is in `torch_scaler`.
+Idea: torch's signature, checks and messages on top of `labkit.amp.autocast`, which uses the CUDA
+lists on any device. On a CPU, `half_storage` emulates the FP16 products of a Tensor Core. So the
+casts on a laptop are those on a GPU, including softmax and norms in FP32, which
+torch.autocast("cpu") computes in FP16. `GradScaler` is in `torch_scaler`.
 
-Functions that torch composes in C++ from listed operations are in `composites`, written in Python: CUDA's autocast
-casts at each of those operations, and a Python mode sees only the whole.
+Functions that torch composes in C++ from listed operations are in `composites`, written in Python:
+CUDA's autocast casts at each of those operations, and a Python mode sees only the whole.
 
-Invariant: outputs have the dtypes of torch.autocast("cuda"), and on a GPU its values; operations without a tensor on
-`device_type` are not cast. torch's own is_autocast_enabled() reports torch's regions only.
+Invariant: outputs have the dtypes of torch.autocast("cuda"), and on a GPU its values; operations
+without a tensor on `device_type` are not cast. torch's own is_autocast_enabled() reports torch's
+regions only.
 
 Source: torch.amp.autocast_mode, 2.13 (signature, checks, messages).
 """
@@ -70,17 +72,20 @@ _thread = threading.local()
 
 
 class autocast(ContextDecorator):
-    """Run the operations of a block, or of a function, in the dtypes that torch.autocast("cuda") gives them.
+    """Run a block or function in the dtypes that torch.autocast("cuda") gives its operations.
 
     Args:
         device_type: "cpu", "cuda", ...; operations on tensors of other devices are left alone.
-        dtype: torch.float16 or torch.bfloat16; None for torch's default on that device, BF16 on a CPU.
+        dtype: torch.float16 or torch.bfloat16; None for torch's default on that device, BF16 on a
+            CPU.
         enabled: False suspends an outer region inside the block.
-        cache_enabled: keep the casts of weights until the outermost region closes; None for torch's setting.
+        cache_enabled: keep the casts of weights until the outermost region closes; None for torch's
+            setting.
 
     Raises:
         ValueError: device_type is no string.
-        RuntimeError: torch has no autocast for that device, or a banned operation is called in the block.
+        RuntimeError: torch has no autocast for that device, or a banned operation is called in the
+            block.
         TypeError: what it decorates cannot be called.
 
     >>> with autocast("cpu", dtype=torch.float16):
@@ -100,7 +105,8 @@ class autocast(ContextDecorator):
         self.fast_dtype = torch.get_autocast_dtype(device_type) if dtype is None else dtype
         if not torch.amp.is_autocast_available(device_type):
             raise RuntimeError(
-                f"User specified an unsupported autocast device_type '{device_type}'. Try 'cpu' or 'cuda'."
+                f"User specified an unsupported autocast device_type '{device_type}'. Try 'cpu' or "
+                "'cuda'."
             )
         self.device = device_type
         self._enabled = enabled and _can_run(device_type, self.fast_dtype)
@@ -131,14 +137,15 @@ class autocast(ContextDecorator):
             )
         if not callable(func):
             raise TypeError(
-                f"autocast()(func) requires a callable, but got {type(func).__name__}. Did you mean to use autocast as "
-                "a context manager? For example:\n    with autocast(device_type=...):\n        output = model(input)"
+                f"autocast()(func) requires a callable, but got {type(func).__name__}. Did you "
+                "mean to use autocast as a context manager? For example:\n    with "
+                "autocast(device_type=...):\n        output = model(input)"
             )
         return super().__call__(func)
 
 
 def is_autocast_enabled(device_type: str) -> bool:
-    """Return whether operations on a device are cast here: the innermost region for that device decides.
+    """Return whether operations on a device are cast here, as its innermost region decides.
 
     >>> with autocast("cpu"):
     ...     is_autocast_enabled("cpu"), is_autocast_enabled("cuda")
@@ -151,7 +158,9 @@ def is_autocast_enabled(device_type: str) -> bool:
 
 
 def custom_fwd(fwd: Any = None, *, device_type: str, cast_inputs: torch.dtype | None = None) -> Any:
-    """Decorate the `forward` of a `torch.autograd.Function`: labkit.amp.custom_fwd, with torch's arguments.
+    """Decorate the `forward` of a `torch.autograd.Function`.
+
+    It is `labkit.amp.custom_fwd` with torch's arguments.
 
     Raises:
         ValueError: device_type is no string.
@@ -168,7 +177,8 @@ def custom_fwd(fwd: Any = None, *, device_type: str, cast_inputs: torch.dtype | 
     _require_device(device_type)
     if fwd is None:
         return functools.partial(custom_fwd, device_type=device_type, cast_inputs=cast_inputs)
-    casting, plain = amp.custom_fwd(fwd, cast_inputs=cast_inputs), amp.custom_fwd(fwd)
+    casting = amp.custom_fwd(fwd, cast_inputs=cast_inputs)
+    plain = amp.custom_fwd(fwd)
 
     @functools.wraps(fwd)
     def decorated(*args: Any, **kwargs: Any) -> Any:
@@ -178,7 +188,9 @@ def custom_fwd(fwd: Any = None, *, device_type: str, cast_inputs: torch.dtype | 
 
 
 def custom_bwd(bwd: Any = None, *, device_type: str) -> Any:
-    """Decorate the `backward` that belongs to a `custom_fwd`: it runs under the regions that forward ran under.
+    """Decorate the `backward` of a `custom_fwd`.
+
+    It runs under the regions that forward ran under.
 
     Raises:
         ValueError: device_type is no string.
@@ -247,7 +259,8 @@ class _OnDevice(amp.autocast):
     def _composite(self, func: Callable[..., Any]) -> Callable[..., Any] | None:
         """Return an operation written out in Python, unless somebody registered a rule for it."""
         name = getattr(func, "__name__", "").partition(".")[0]
-        entry, listed = self.entry_for(func, name), POLICY.get(name)
+        entry = self.entry_for(func, name)
+        listed = POLICY.get(name)
         if listed is None:
             registered = entry.rule is not Rule.KEEP
         else:
@@ -287,7 +300,8 @@ def _short_name(func: Callable[..., Any]) -> str:
 def _require_device(device_type: object) -> None:
     if not isinstance(device_type, str):
         raise ValueError(
-            f"Expected `device_type` of type `str`, got: `{type(device_type)}`. Of a tensor, take tensor.device.type."
+            f"Expected `device_type` of type `str`, got: `{type(device_type)}`. Of a tensor, take "
+            "tensor.device.type."
         )
 
 
@@ -309,7 +323,8 @@ def _can_run(device_type: str, dtype: torch.dtype) -> bool:
     """Return whether autocast can be enabled; warn where torch warns and disables it."""
     if device_type == "cuda" and torch.cuda.amp.common.amp_definitely_not_available():
         warnings.warn(
-            "CUDA is not available or torch_xla is imported. Disabling autocast. On a CPU, say autocast('cpu').",
+            "CUDA is not available or torch_xla is imported. Disabling autocast. On a CPU, say "
+            "autocast('cpu').",
             stacklevel=3,
         )
         return False
@@ -317,7 +332,8 @@ def _can_run(device_type: str, dtype: torch.dtype) -> bool:
         name = device_type.upper()
         warnings.warn(
             f"In {name} autocast, but the target dtype is not supported. Disabling autocast.\n"
-            f"{name} Autocast only supports dtypes of {', '.join(map(str, _LOW))} currently. Got {dtype}.",
+            f"{name} Autocast only supports dtypes of {', '.join(map(str, _LOW))} currently. Got "
+            f"{dtype}.",
             stacklevel=3,
         )
         return False

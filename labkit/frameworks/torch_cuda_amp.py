@@ -1,9 +1,12 @@
-"""torch.cuda.amp, torch's earlier spelling of torch.amp: `from labkit.frameworks.torch_cuda_amp import ...`.
+"""torch.cuda.amp, torch's earlier spelling of torch.amp.
 
-Its names take no device. Here they stand for a GPU if there is one, and for the CPU otherwise, where torch's own warn
-and do nothing. All else is `torch_amp`'s.
+Import from it: `from labkit.frameworks.torch_cuda_amp import ...`.
 
-Source: torch.cuda.amp, 2.13 (signatures); torch calls these names deprecated, and scripts have them.
+Its names take no device. Here they stand for a GPU if there is one, and for the CPU otherwise,
+where torch's own warn and do nothing. All else is `torch_amp`'s.
+
+Source: torch.cuda.amp, 2.13 (signatures); torch calls these names deprecated, and scripts have
+    them.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ def _device() -> str:
 
 
 class autocast(torch_amp.autocast):
-    """Run the operations of a block, or of a function, in the dtypes that torch.cuda.amp.autocast gives them.
+    """Run a block or function in the dtypes that torch.cuda.amp.autocast gives its operations.
 
     >>> with autocast():
     ...     (torch.ones(2, 3, device=_device()) @ torch.ones(3, 2, device=_device())).dtype
@@ -41,7 +44,10 @@ class autocast(torch_amp.autocast):
 
 
 class GradScaler(torch_amp.GradScaler):
-    """Scale losses, unscale gradients and skip steps with inf or NaN: torch.cuda.amp.GradScaler, call for call."""
+    """Scale losses, unscale gradients and skip steps with inf or NaN.
+
+    It is torch.cuda.amp.GradScaler, call for call.
+    """
 
     def __init__(
         self,
@@ -59,12 +65,18 @@ class GradScaler(torch_amp.GradScaler):
 def custom_fwd(
     fwd: Callable[..., Any] | None = None, *, cast_inputs: torch.dtype | None = None
 ) -> Any:
-    """Decorate the `forward` of a `torch.autograd.Function`; `cast_inputs` is the dtype of its inputs in a region."""
+    """Decorate the `forward` of a `torch.autograd.Function`.
+
+    `cast_inputs` is the dtype of its inputs in a region.
+    """
     if fwd is None:
         return functools.partial(custom_fwd, cast_inputs=cast_inputs)
     return torch_amp.custom_fwd(fwd, device_type=_device(), cast_inputs=cast_inputs)
 
 
 def custom_bwd(bwd: Callable[..., Any]) -> Any:
-    """Decorate the `backward` that belongs to a `custom_fwd`: it runs under the regions that forward ran under."""
+    """Decorate the `backward` of a `custom_fwd`.
+
+    It runs under the regions that forward ran under.
+    """
     return torch_amp.custom_bwd(bwd, device_type=_device())

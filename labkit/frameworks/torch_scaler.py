@@ -1,21 +1,24 @@
 """torch.amp.GradScaler with the lab's rule of the scale.
 
-Idea: the whole policy is `labkit.amp.advance`, a function of numbers. The rest is the behaviour that libraries of
-torch rely on. The order of calls is scale, unscale_, step, update. Tensors stay on their device, and there
-is one record for each optimizer. torch's single state dict is converted from and to our configuration and state.
-Private names that libraries use exist, too (`_scale`, `_per_optimizer_states`, `_unscale_grads_` ...).
+Idea: the whole policy is `labkit.amp.advance`, a function of numbers. The rest is the behaviour
+that libraries of torch rely on. The order of calls is scale, unscale_, step, update. Tensors stay
+on their device, and there is one record for each optimizer. torch's single state dict is converted
+from and to our configuration and state. Private names that libraries use exist, too (`_scale`,
+`_per_optimizer_states`, `_unscale_grads_` ...).
 
-Invariant: in every correct use, scale, tracker and parameters are equal to torch.amp.GradScaler's, bit for bit. Silent
-faults of torch's are fixed:
+Invariant: in every correct use, scale, tracker and parameters are equal to torch.amp.GradScaler's,
+bit for bit. Silent faults of torch's are fixed:
 
-- The scale never falls to 0, and a growth_interval below the tracker does not stop growth (`advance`).
+- The scale never falls to 0, and a growth_interval below the tracker does not stop growth
+  (`advance`).
 - A closure raises an error however it is passed, as do scales and factors out of range.
 - An optimizer without gradients steps.
-- A scale below 1 that turns a finite gradient into inf skips the step. Only then may a fused optimizer's last bit
-  differ: its gradients are multiplied by the reciprocal, not divided.
+- A scale below 1 that turns a finite gradient into inf skips the step. Only then may a fused
+  optimizer's last bit differ: its gradients are multiplied by the reciprocal, not divided.
 
 Source: torch.amp.GradScaler, 2.13 (signatures, order, keys, names, messages);
-torch.distributed.fsdp.sharded_grad_scaler, 2.13 (arguments and their order, FP16 gradients and losses).
+torch.distributed.fsdp.sharded_grad_scaler, 2.13 (arguments and their order, FP16 gradients and
+losses).
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.amp.grad_scaler import OptState  # torch's own, since libraries compare stages with `is`
+
+# torch's own, since libraries compare stages with `is`
+from torch.amp.grad_scaler import OptState
 
 from labkit.amp import ScalerConfig, ScalerState, advance
 from labkit.amp.distributed.group import raising_rank_lost
@@ -53,18 +58,22 @@ def state_dict(state: ScalerState, config: ScalerConfig) -> dict[str, Any]:
     """
     if not config.dynamic:
         raise ValueError(
-            f"torch.amp.GradScaler is always dynamic; this scaler is static at {config.init_scale:g}"
+            "torch.amp.GradScaler is always dynamic; this scaler is static at "
+            f"{config.init_scale:g}"
         )
     knobs = {knob: getattr(config, knob) for knob in _KNOBS}
     return {"scale": state.scale, **knobs, "_growth_tracker": state.growth_tracker}
 
 
 def from_state_dict(stored: Mapping[str, Any]) -> tuple[ScalerState, ScalerConfig]:
-    """Return state and configuration from a `torch.amp.GradScaler.state_dict()`; the current scale becomes init_scale.
+    """Return state and configuration from a `torch.amp.GradScaler.state_dict()`.
+
+    The current scale becomes init_scale.
 
     Raises:
-        ValueError: keys are missing, as in the empty dict of a disabled GradScaler; or a value is out of the range of
-            `ScalerConfig`, as the scale of 0 that torch's reaches after 166 overflows in a row.
+        ValueError: keys are missing, as in the empty dict of a disabled GradScaler; or a value is
+            out of the range of `ScalerConfig`, as the scale of 0 that torch's reaches after 166
+            overflows in a row.
     """
     missing = [key for key in _KEYS if key not in stored]
     if missing:
@@ -97,8 +106,9 @@ def gradients_of(optimizer: torch.optim.Optimizer, allow_fp16: bool) -> Iterator
             continue
         if gradient.dtype == torch.float16 and not allow_fp16:
             raise ValueError(
-                "Attempting to unscale FP16 gradients. Divided by the scale, small ones would underflow in FP16: keep "
-                "the weights in FP32 and let autocast cast them, or step FP32 master weights (labkit.amp.Weights)."
+                "Attempting to unscale FP16 gradients. Divided by the scale, small ones would "
+                "underflow in FP16: keep the weights in FP32 and let autocast cast them, or step "
+                "FP32 master weights (labkit.amp.Weights)."
             )
         if gradient.is_sparse and gradient.dtype == torch.float16:
             # adds up duplicates, which may overflow: check after that
@@ -116,20 +126,25 @@ def _available(device: str) -> bool:
     if device != "cuda" or not torch.cuda.amp.common.amp_definitely_not_available():
         return True
     warnings.warn(
-        'torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling. On a CPU, say GradScaler("cpu").',
+        "torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling. On a CPU, "
+        'say GradScaler("cpu").',
         stacklevel=3,
     )
     return False
 
 
 class GradScaler(torch.amp.GradScaler):
-    """Scale losses, unscale gradients, skip steps with inf or NaN: torch.amp.GradScaler, call for call.
+    """Scale losses, unscale gradients and skip steps with inf or NaN.
 
-    Args: those of torch.amp.GradScaler. enabled=False makes every method a no-op, but for `step`, which steps.
+    It is torch.amp.GradScaler, call for call.
+
+    Args: those of torch.amp.GradScaler. enabled=False makes every method a no-op, but for `step`,
+    which steps.
 
     Raises:
         AssertionError: growth_factor is not above 1, or backoff_factor not below 1.
-        ValueError: another value is out of its range; the message names the range. torch takes -1, 0 and NaN.
+        ValueError: another value is out of its range; the message names the range. torch takes -1,
+            0 and NaN.
 
     >>> weight = torch.nn.Parameter(torch.ones(1))
     >>> optimizer, scaler = torch.optim.SGD([weight], lr=0.5), GradScaler("cpu", init_scale=1024.0)
@@ -161,8 +176,10 @@ class GradScaler(torch.amp.GradScaler):
             raise AssertionError(
                 f"The backoff factor must be < 1.0. Got {backoff_factor}; 0.5 is usual."
             )
-        self._init_scale, self._init_growth_tracker = init_scale, 0
-        self._growth_factor, self._backoff_factor = growth_factor, backoff_factor
+        self._init_scale = init_scale
+        self._init_growth_tracker = 0
+        self._growth_factor = growth_factor
+        self._backoff_factor = backoff_factor
         self._growth_interval = growth_interval
         self._scale: Tensor | None = (
             None  # made by the first call of scale(), on the device of its argument
@@ -204,12 +221,16 @@ class GradScaler(torch.amp.GradScaler):
     def set_growth_interval(self, new_interval: int) -> None:
         """Set the number of clean steps in a row after which the scale grows; 1 or more.
 
-        If the tracker is above it already, the next clean step grows the scale; torch's would never grow again.
+        If the tracker is above it already, the next clean step grows the scale; torch's would never
+        grow again.
         """
         self._set(growth_interval=new_interval)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return scale, factors, interval and tracker under torch's keys; an empty dict if scaling is disabled."""
+        """Return scale, factors, interval and tracker under torch's keys.
+
+        An empty dict if scaling is disabled.
+        """
         if not self._enabled:
             return {}
         return state_dict(ScalerState(self.get_scale(), self._get_growth_tracker()), self._config())
@@ -225,11 +246,13 @@ class GradScaler(torch.amp.GradScaler):
             return
         if len(state_dict) == 0:
             raise RuntimeError(
-                "The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler. "
-                "Load one that was saved with scaling enabled, or begin with a new GradScaler."
+                "The source state dict is empty, possibly because it was saved from a disabled "
+                "instance of GradScaler. Load one that was saved with scaling enabled, or begin "
+                "with a new GradScaler."
             )
         state, config = from_state_dict(state_dict)
-        self._init_scale, self._init_growth_tracker = state.scale, state.growth_tracker
+        self._init_scale = state.scale
+        self._init_growth_tracker = state.growth_tracker
         self._set(**{knob: getattr(config, knob) for knob in _KNOBS})
         if self._scale is not None:
             self._scale.fill_(state.scale)
@@ -239,8 +262,8 @@ class GradScaler(torch.amp.GradScaler):
     def __getstate__(self) -> dict[str, Any]:
         if self._enabled and self._per_optimizer_states:
             raise AssertionError(
-                "A GradScaler instance may only be pickled at the beginning of an iteration, or at the end after "
-                "scaler.update()."
+                "A GradScaler instance may only be pickled at the beginning of an iteration, or at "
+                "the end after scaler.update()."
             )
         numbers = {
             "_init_scale": self.get_scale(),
@@ -278,7 +301,10 @@ class GradScaler(torch.amp.GradScaler):
         found_inf: Tensor,
         allow_fp16: bool,
     ) -> dict[torch.device, Tensor]:
-        """Multiply an optimizer's gradients in place; return, per device, 1 if any was inf or NaN before, else 0."""
+        """Multiply an optimizer's gradients in place.
+
+        return, per device, 1 if any was inf or NaN before, else 0.
+        """
         groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
         found: dict[torch.device, Tensor] = {}
         with torch.no_grad():
@@ -294,7 +320,7 @@ class GradScaler(torch.amp.GradScaler):
         return found or {found_inf.device: found_inf.clone()}
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divide an optimizer's gradients by the scale, in place, before clipping or inspecting them.
+        """Divide an optimizer's gradients by the scale, in place, before clipping them.
 
         Raises:
             RuntimeError: they are unscaled already, or the optimizer has stepped.
@@ -307,14 +333,16 @@ class GradScaler(torch.amp.GradScaler):
         record = self._per_optimizer_states[id(optimizer)]
         if record["stage"] is OptState.UNSCALED:
             raise RuntimeError(
-                "unscale_() has already been called on this optimizer since the last update(). "
-                "A second call would divide by the scale twice: call it once, then step() and update()."
+                "unscale_() has already been called on this optimizer since the last update(). A "
+                "second call would divide by the scale twice: call it once, then step() and "
+                "update()."
             )
         if record["stage"] is OptState.STEPPED:
             raise RuntimeError(
                 "unscale_() is being called after step(). Call it before step(), or update() first."
             )
-        inverse = torch.full_like(scale, 1.0 / self.get_scale())  # an FP64 reciprocal, rounded once
+        # an FP64 reciprocal, rounded once
+        inverse = torch.full_like(scale, 1.0 / self.get_scale())
         found = self._unscale_grads_(optimizer, inverse, torch.zeros_like(scale), False)
         # the kernel checks before it multiplies, which may overflow with a factor above 1
         if self.get_scale() < 1:
@@ -327,13 +355,13 @@ class GradScaler(torch.amp.GradScaler):
         record["stage"] = OptState.UNSCALED
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
-        """Unscale an optimizer's gradients, unless that is done, and step it if all of them are finite.
+        """Unscale an optimizer's gradients, unless done, and step it if all of them are finite.
 
         Returns the result of optimizer.step(*args, **kwargs), or None if the step was skipped.
 
         Raises:
-            RuntimeError: a closure is passed, by keyword or not; the optimizer stepped since the last
-                update(); gradients were computed after unscale_() had found none.
+            RuntimeError: a closure is passed, by keyword or not; the optimizer stepped since the
+                last update(); gradients were computed after unscale_() had found none.
         """
         if not self._enabled:
             return cast("float | None", optimizer.step(*args, **kwargs))
@@ -343,20 +371,22 @@ class GradScaler(torch.amp.GradScaler):
     def _step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | None:
         if "closure" in kwargs or any(map(callable, args)):
             raise RuntimeError(
-                "Closure use is not currently supported if GradScaler is enabled. A closure computes new gradients "
-                "inside the step, too late to unscale them: run it before, then call step(optimizer)."
+                "Closure use is not currently supported if GradScaler is enabled. A closure "
+                "computes new gradients inside the step, too late to unscale them: run it before, "
+                "then call step(optimizer)."
             )
         self._check_scale_growth_tracker("step")
         record = self._per_optimizer_states[id(optimizer)]
         if record["stage"] is OptState.STEPPED:
             raise RuntimeError(
-                "step() has already been called since the last update(). Call update() once at the end of each "
-                "iteration, after every optimizer has stepped."
+                "step() has already been called since the last update(). Call update() once at the "
+                "end of each iteration, after every optimizer has stepped."
             )
         if record.get("without_gradients") and _has_gradients(optimizer):
             raise RuntimeError(
-                "expected gradients before unscale_(), got them after it: they are still multiplied "
-                "by the scale. Call scaler.scale(loss).backward(), then unscale_(), then step()."
+                "expected gradients before unscale_(), got them after it: they are still "
+                "multiplied by the scale. Call scaler.scale(loss).backward(), then unscale_(), "
+                "then step()."
             )
         result: float | None
         if getattr(optimizer, "_step_supports_amp_scaling", False):
@@ -384,9 +414,10 @@ class GradScaler(torch.amp.GradScaler):
         """Step an optimizer that unscales and skips in its own kernel, as torch's fused ones do."""
         if "grad_scaler" in inspect.signature(optimizer.step).parameters:
             warnings.warn(
-                "GradScaler is going to stop passing itself as a keyword argument to the passed optimizer. In the near "
-                "future GradScaler registers `grad_scale: Tensor` and `found_inf: Tensor` to the passed optimizer and "
-                "let the optimizer use them directly.",
+                "GradScaler is going to stop passing itself as a keyword argument to the passed "
+                "optimizer. In the near future GradScaler registers `grad_scale: Tensor` and "
+                "`found_inf: Tensor` to the passed optimizer and let the optimizer use them "
+                "directly.",
                 FutureWarning,
                 stacklevel=3,
             )
@@ -404,7 +435,8 @@ class GradScaler(torch.amp.GradScaler):
         preset = getattr(optimizer, "grad_scale", None)  # a factor of the user's own
         if record["stage"] is OptState.READY:
             preset = scale if preset is None else scale * preset
-        optimizer.grad_scale, optimizer.found_inf = preset, torch.stack(found).amax(0)
+        optimizer.grad_scale = preset
+        optimizer.found_inf = torch.stack(found).amax(0)
         try:
             return cast("float | None", optimizer.step(*args, **kwargs))
         finally:  # after an error, they would scale the next step once more
@@ -414,8 +446,8 @@ class GradScaler(torch.amp.GradScaler):
         """Update the scale after an iteration from found_inf of its steps, or set it to new_scale.
 
         Raises:
-            AssertionError: nothing was scaled or no optimizer was unscaled or stepped before; or new_scale is a tensor
-                on another device, of several elements or with requires_grad.
+            AssertionError: nothing was scaled or no optimizer was unscaled or stepped before; or
+                new_scale is a tensor on another device, of several elements or with requires_grad.
             ValueError: new_scale is out of FP32's normal range.
         """
         if not self._enabled:
@@ -450,25 +482,30 @@ class GradScaler(torch.amp.GradScaler):
                 or new_scale.numel() != 1
                 or new_scale.requires_grad
             ):
-                got = f"{new_scale.numel()} elements on {new_scale.device}, requires_grad={new_scale.requires_grad}"
+                got = (
+                    f"{new_scale.numel()} elements on {new_scale.device}, "
+                    f"requires_grad={new_scale.requires_grad}"
+                )
                 got += f"; this scaler is for {self._device}"
         elif not isinstance(new_scale, int | float):
             got = f"a {type(new_scale).__name__}"
         if got:
             raise AssertionError(
-                "new_scale should be a float or a 1-element torch.cuda.FloatTensor or torch.FloatTensor with "
-                f"requires_grad=False. Got {got}."
+                "new_scale should be a float or a 1-element torch.cuda.FloatTensor or "
+                f"torch.FloatTensor with requires_grad=False. Got {got}."
             )
         return ScalerState(float(new_scale)).scale
 
 
 class ShardedGradScaler(GradScaler):
-    """A GradScaler whose processes agree on found_inf; construct it after torch.distributed.init_process_group.
+    """A GradScaler whose processes agree on found_inf.
 
-    After each check for inf and NaN, the ranks take the maximum of found_inf. From there on all do the same, and scale
-    and tracker stay equal without being sent. A fused optimizer, which skips by itself, gets the maximum, too.
+    Construct it after torch.distributed.init_process_group. After each check for inf and NaN, the
+    ranks take the maximum of found_inf. From there on all do the same, and scale and tracker stay
+    equal without being sent. A fused optimizer, which skips by itself, gets the maximum, too.
 
-    Args: those of torch's ShardedGradScaler, in its order: backoff_factor comes before growth_factor.
+    Args: those of torch's ShardedGradScaler, in its order: backoff_factor comes before
+    growth_factor.
     """
 
     def __init__(
@@ -487,7 +524,7 @@ class ShardedGradScaler(GradScaler):
         self.process_group = process_group
 
     def scale(self, outputs: Any) -> Any:
-        """Multiply as `GradScaler.scale` does, and keep each tensor's dtype: FSDP's loss may be FP16."""
+        """Multiply as `GradScaler.scale`, but keep each dtype, as FSDP's loss may be FP16."""
         scaled = super().scale(outputs)
         return scaled.to(outputs.dtype) if isinstance(outputs, Tensor) else scaled
 

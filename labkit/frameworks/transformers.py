@@ -1,4 +1,6 @@
-"""Observer of the Hugging Face Trainer: `Trainer(..., callbacks=[Watch(every=10)])`, then `report()`.
+"""Observer of the Hugging Face Trainer: `Trainer(..., callbacks=[Watch(every=10)])`.
+
+Call `report()` after the training.
 
 Source: transformers.trainer_callback (5).
 """
@@ -13,7 +15,10 @@ from labkit.frameworks.watching import Watching
 
 
 class Watch(Watching, TrainerCallback):
-    """`labkit.instrument.watch` as a callback of the Trainer; `close()` it where the training ended by an error."""
+    """`labkit.instrument.watch` as a callback of the Trainer.
+
+    `close()` it where the training ended by an error.
+    """
 
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any

@@ -1,6 +1,7 @@
 """Base class of callbacks that watch a training from its beginning to its end.
 
-The callbacks of Lightning, fastai and the Hugging Face Trainer derive from `Watching`, each in its own file.
+The callbacks of Lightning, fastai and the Hugging Face Trainer derive from `Watching`, each in its
+own file.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ from labkit.instrument.taps import tap
 class Watching:
     """A `labkit.instrument.watch` on the model of a training, with the options of the constructor.
 
-    If a training ends by an error that its framework reports to no callback, `close()` removes the hooks, as does the
-    start of the next training.
+    If a training ends by an error that its framework reports to no callback, `close()` removes the
+    hooks, as does the start of the next training.
 
-    sources  of events that only the framework has
+    Attributes:
+        sources: of events that only the framework has.
     """
 
     sources: ClassVar[tuple[Source, ...]] = ()
 
     def __init__(self, every: int = 50, **options: Any) -> None:
         super().__init__()
-        self.every, self.options = every, options
+        self.every = every
+        self.options = options
         self.seen: Watch | None = None
         self.is_open = False
         self._opened = ExitStack()
@@ -65,7 +68,8 @@ def optimizer_source(optimizer: type, stand_in: type) -> Source:
 
     Args:
         optimizer: a class with `param_groups`, `state` and `step`.
-        stand_in: a class whose objects a scaler steps in an optimizer's place; the optimizer itself steps afterwards.
+        stand_in: a class whose objects a scaler steps in an optimizer's place; the optimizer itself
+            steps afterwards.
     """
 
     @contextmanager

@@ -4,18 +4,21 @@
     with amp.scale_loss(loss, optimizer) as scaled_loss:
         scaled_loss.backward()
 
-Idea: the calls, their arguments and their errors are apex's; casts, masters, unscaling and the rule of the scale are
-labkit.amp's. apex's functions share global state, so the state of one training is in `_amp_state`. A second
-`initialize` starts over. Each thread has a state of its own, as it has casts of its own.
+Idea: the calls, their arguments and their errors are apex's; casts, masters, unscaling and the rule
+of the scale are labkit.amp's. apex's functions share global state, so the state of one training is
+in `_amp_state`. A second `initialize` starts over. Each thread has a state of its own, as it has
+casts of its own.
 
 Invariant: with `enabled=False` a script runs as if amp did nothing. Differences from apex:
 
 - It runs on a CPU.
-- All normalisation layers stay FP32, not only batch norm, and so do custom buffers (`labkit.amp.to_model_format`).
+- All normalisation layers stay FP32, not only batch norm, and so do custom buffers
+  (`labkit.amp.to_model_format`).
 - A registered function of torch is cast under each of its names.
 - Casts apply in the thread that called `initialize`. Messages use `logging`.
 
-Source: apex.amp, frontend.py, handle.py, amp.py and opt.py, at the commit before its removal (cb65b8e, 2025).
+Source: apex.amp, frontend.py, handle.py, amp.py and opt.py, at the commit before its removal
+    (cb65b8e, 2025).
 """
 
 from __future__ import annotations
@@ -75,7 +78,9 @@ def initialize(
     min_loss_scale: float | None = None,
     max_loss_scale: float = 2.0**24,
 ) -> Any:
-    """Convert models and optimizers to an opt level, in place, and return them as they were passed: single or in lists.
+    """Convert models and optimizers to an opt level, in place, and return them.
+
+    They are returned as they were passed: single or in lists.
 
     Args:
         models: one model, or a list.
@@ -97,17 +102,20 @@ def initialize(
         max_loss_scale: upper limit of a dynamic scale.
 
     Raises:
-        RuntimeError: there is no such level, or an override contradicts it; a model is half already, or wrapped for
-            several devices; an optimizer was initialized before; a mode of labkit is active.
+        RuntimeError: there is no such level, or an override contradicts it; a model is half
+            already, or wrapped for several devices; an optimizer was initialized before; a mode of
+            labkit is active.
         TypeError, ValueError: an argument has the wrong type or value.
 
     >>> model = nn.Linear(2, 1)
-    >>> model, optimizer = initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), opt_level="O2")
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> model, optimizer = initialize(model, optimizer, opt_level="O2")
     >>> model.weight.dtype, next(master_params(optimizer)).dtype
     (torch.float16, torch.float32)
     """
     _deactivate()
-    _amp_state.opt_properties, _amp_state.loss_scalers = Properties(), []
+    _amp_state.opt_properties = Properties()
+    _amp_state.loss_scalers = []
     LOG.setLevel(logging.WARNING if verbosity else logging.ERROR)
     if not enabled:
         return models if optimizers is None else (models, optimizers)
@@ -136,7 +144,8 @@ def initialize(
         }
     for optimizer in listed[1]:
         Prepared(optimizer, names, masters=bool(properties.master_weights))
-    _amp_state.opt_properties, _amp_state.loss_scalers = properties, losses
+    _amp_state.opt_properties = properties
+    _amp_state.loss_scalers = losses
     if properties.patch_torch_functions:
         device = next(
             (p.device for model in listed[0] for p in model.parameters()), torch.device("cpu")
@@ -158,23 +167,26 @@ def scale_loss(
 
     Args:
         loss: usually a scalar.
-        optimizers: one or a list: all whose parameters this backward pass reaches and that step with its gradients.
+        optimizers: one or a list: all whose parameters this backward pass reaches and that step
+            with its gradients.
         loss_id: index of its scale among the `num_losses`.
         model: unused.
-        delay_unscale: leave the gradients scaled, for another loss to add to; not for the last loss before a step.
+        delay_unscale: leave the gradients scaled, for another loss to add to; not for the last loss
+            before a step.
         delay_overflow_check: do not check the gradients for inf and NaN.
 
     Raises:
-        RuntimeError: `initialize` was not called with these optimizers; or there are gradients of another scale.
+        RuntimeError: `initialize` was not called with these optimizers; or there are gradients of
+            another scale.
         IndexError: there is no such loss.
         TypeError: the loss is not a tensor.
     """
     properties = _amp_state.opt_properties
     if properties is None:
         raise RuntimeError(
-            "Invoked 'with amp.scale_loss`, but internal Amp state has not been initialized. model, optimizer = "
-            "amp.initialize(model, optimizer, opt_level=...) must be called before `with amp.scale_loss`, in this "
-            "thread."
+            "Invoked 'with amp.scale_loss`, but internal Amp state has not been initialized. "
+            "model, optimizer = amp.initialize(model, optimizer, opt_level=...) must be called "
+            "before `with amp.scale_loss`, in this thread."
         )
     if not properties.enabled:
         yield loss
@@ -220,22 +232,26 @@ def _prepared(optimizer: Any) -> Prepared:
     prepared = getattr(optimizer, "_amp_stash", None)
     if not isinstance(prepared, Prepared):
         raise RuntimeError(
-            f"expected an optimizer that amp.initialize returned, got another {type(optimizer).__name__}. Pass all "
-            "optimizers to amp.initialize as a list, including wrappers, and use those that it returns."
+            "expected an optimizer that amp.initialize returned, got another "
+            f"{type(optimizer).__name__}. Pass all optimizers to amp.initialize as a list, "
+            "including wrappers, and use those that it returns."
         )
     return prepared
 
 
 def master_params(optimizer: Any) -> Iterator[Tensor]:
-    """Yield the tensors that an optimizer steps, to clip their gradients between `scale_loss` and the step."""
+    """Yield the tensors that an optimizer steps, to clip their gradients after `scale_loss`."""
     for group in optimizer.param_groups:
         yield from group["params"]
 
 
 def state_dict(destination: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the scale of each loss and its clean steps in a row, for a checkpoint beside model's and optimizer's.
+    """Return the scale of each loss and its clean steps in a row, for a checkpoint.
 
-    destination  a dict to write them into
+    The states of model and optimizer are saved beside it.
+
+    Args:
+        destination: a dict to write them into.
     """
     destination = {} if destination is None else destination
     for i, scaler in enumerate(_amp_state.loss_scalers):
@@ -250,7 +266,8 @@ def load_state_dict(state_dict: dict[str, Any]) -> None:
     """Load a `state_dict`, after `initialize`.
 
     Raises:
-        RuntimeError: it holds something else, then nothing is loaded; or `initialize` was not called.
+        RuntimeError: it holds something else, then nothing is loaded; or `initialize` was not
+            called.
 
     Warns:
         UserWarning: its number of losses differs; the common ones are loaded.
@@ -274,8 +291,8 @@ def load_state_dict(state_dict: dict[str, Any]) -> None:
         )
     if len(state_dict) != len(scalers):
         warnings.warn(
-            f"state_dict contains {len(state_dict)} entries, while {len(scalers)} loss_scalers are used: give "
-            f"amp.initialize num_losses={len(state_dict)} to go on with all of them.",
+            f"state_dict contains {len(state_dict)} entries, while {len(scalers)} loss_scalers are "
+            f"used: give amp.initialize num_losses={len(state_dict)} to go on with all of them.",
             stacklevel=2,
         )
     try:
@@ -298,7 +315,9 @@ def disable_casts() -> AbstractContextManager[Any]:
 
 
 def register_half_function(module: Any, name: str) -> None:
-    """Run a function in FP16 under O1: `register_half_function(torch, "sigmoid")`, before `initialize`.
+    """Run a function in FP16 under O1.
+
+    For example `register_half_function(torch, "sigmoid")`, before `initialize`.
 
     Raises:
         ValueError: the module has no such function.
@@ -334,7 +353,9 @@ def init(
     verbose: bool = False,
     allow_banned: bool = False,
 ) -> AmpHandle:
-    """Cast torch's functions, and return a handle that ends the casts; the entry point of apex's own tests.
+    """Cast torch's functions, and return a handle that ends the casts.
+
+    The entry point of apex's own tests.
 
     Args:
         enabled: False: nothing is cast, and the handle does nothing.

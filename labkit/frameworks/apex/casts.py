@@ -1,12 +1,13 @@
 """The casts of torch's functions after O1, until further notice.
 
-Idea: apex replaced functions of torch when it was initialized, for the rest of the program. Here a region of
-`labkit.amp.autocast` is opened instead and stays open, in the thread that opened it. What apex refuses and torch.amp
-lets pass, in-place operations that would need FP32, is refused on top.
+Idea: apex replaced functions of torch when it was initialized, for the rest of the program. Here a
+region of `labkit.amp.autocast` is opened instead and stays open, in the thread that opened it. What
+apex refuses and torch.amp lets pass, in-place operations that would need FP32, is refused on top.
 
 Invariant: when a handle is deactivated, torch and every registered function are what they were.
 
-Source: apex.amp.amp.init (order and kinds of patches), apex.amp.wrap (in-place operations), apex.amp.lists (bans).
+Source: apex.amp.amp.init (order and kinds of patches), apex.amp.wrap (in-place operations),
+    apex.amp.lists (bans).
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from labkit.modes import mapped, open_modes
 
 LOG = logging.getLogger("labkit.frameworks.apex")
 _IN_FP32 = (Rule.DENY, Rule.SET_DTYPE, Rule.APPEND_DTYPE)
-Registration = tuple[Any, str, Rule]  # module, name of a function in it, and the rule it gets
+# module, name of a function in it, and the rule it gets
+Registration = tuple[Any, str, Rule]
 
 
 class _ApexCasts(autocast):
@@ -83,11 +85,12 @@ class _ApexCasts(autocast):
         Raises:
             NotImplementedError: it would need FP32, and writes into FP16.
         """
-        rule, own = self.rule_of(name), args[0].dtype
+        rule = self.rule_of(name)
+        own = args[0].dtype
         if rule in _IN_FP32 and own is torch.float16:
             raise NotImplementedError(
-                f"{name} computes in FP32 and would write into an FP16 tensor, which cannot become FP32 in place. "
-                f"Take the form that returns a new tensor: {name.removesuffix('_')}."
+                f"{name} computes in FP32 and would write into an FP16 tensor, which cannot become "
+                f"FP32 in place. Take the form that returns a new tensor: {name.removesuffix('_')}."
             )
         if rule not in (Rule.ALLOW, Rule.PROMOTE) or own not in CASTABLE:
             return args
@@ -100,7 +103,7 @@ class _ApexCasts(autocast):
 
 
 class AmpHandle:
-    """What O1 and `amp.init` keep open, until `_deactivate`, the next `initialize` or the next `init`.
+    """State that O1 and `amp.init` keep open until `_deactivate`, `initialize` or `init`.
 
     Raises:
         RuntimeError: a region of labkit.amp's is open already, and would close in the wrong order.
@@ -125,15 +128,13 @@ class AmpHandle:
             return
         if open_modes():
             raise RuntimeError(
-                "amp casts until further notice, and a `with autocast()` (or another mode of labkit) is open here, "
-                "which ends sooner. Call amp.initialize outside of it; under O1 no autocast is needed."
+                "amp casts until further notice, and a `with autocast()` (or another mode of "
+                "labkit) is open here, which ends sooner. Call amp.initialize outside of it; under "
+                "O1 no autocast is needed."
             )
         with ExitStack() as opened:
-            for (
-                module,
-                name,
-                rule,
-            ) in registrations:  # torch's functions by their name, any other where it stands
+            # torch's functions are registered by name, any other one in its module
+            for module, name, rule in registrations:
                 function = getattr(module, name)
                 registered = opened.enter_context(register(function, rule))
                 if not registered.of_torch:
@@ -154,7 +155,8 @@ class AmpHandle:
             RuntimeError: always.
         """
         raise RuntimeError(
-            "The old Amp API is no longer supported: take amp.initialize and `with amp.scale_loss(loss, optimizer)`."
+            "The old Amp API is no longer supported: take amp.initialize and `with "
+            "amp.scale_loss(loss, optimizer)`."
         )
 
     def _clear_cache(self) -> None:
@@ -176,11 +178,12 @@ def _tell(event: CastEvent) -> None:
 class AmpState(threading.local):
     """State that apex's functions share, in this thread.
 
-    opt_properties                  of the last `initialize`; None before
-    loss_scalers                    loss_id -> scaler
-    handle                          what O1 or `init` keeps open
-    registrations                   functions that get a rule at the next `initialize` or `init`
-    allow_incoming_model_not_fp32   let half models pass, as apex's own tests do
+    Attributes:
+        opt_properties: of the last `initialize`; None before.
+        loss_scalers: loss_id -> scaler.
+        handle: what O1 or `init` keeps open.
+        registrations: functions that get a rule at the next `initialize` or `init`.
+        allow_incoming_model_not_fp32: let half models pass, as apex's own tests do.
     """
 
     def __init__(self) -> None:

@@ -1,10 +1,11 @@
 """The properties of O0, O1, O2 and O3, and a model whose `forward` casts accordingly.
 
-Idea: an opt level is a row of properties, of which `initialize` replaces some. A half model takes FP32 input and gives
-FP32 output by a `forward` that is wrapped where it stands, so that no other line of a script changes.
+Idea: an opt level is a row of properties, of which `initialize` replaces some. A half model takes
+FP32 input and gives FP32 output by a `forward` that is wrapped where it stands, so that no other
+line of a script changes.
 
-Source: apex.amp.frontend, Properties and O0 to O3 (values, checks); apex.amp._initialize (patched forward, refusals,
-O2StateDictHook).
+Source: apex.amp.frontend, Properties and O0 to O3 (values, checks); apex.amp._initialize (patched
+forward, refusals, O2StateDictHook).
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ from labkit.interop import format_of
 class Properties:
     """The changes that `initialize` makes to models and optimizers.
 
-    cast_model_type        dtype of models and of what goes into them; None or False: they stay as they are
-    patch_torch_functions  functions of torch are cast by apex's lists
-    keep_batchnorm_fp32    normalisation layers stay in FP32
-    master_weights         the optimizer steps FP32 copies of half weights
-    loss_scale             a number, or "dynamic"
+    Attributes:
+        cast_model_type: dtype of models and of what goes into them; None or False: they stay as
+            they are.
+        patch_torch_functions: functions of torch are cast by apex's lists.
+        keep_batchnorm_fp32: normalisation layers stay in FP32.
+        master_weights: the optimizer steps FP32 copies of half weights.
+        loss_scale: a number, or "dynamic".
     """
 
     enabled: bool = False
@@ -54,7 +57,9 @@ OVERRIDES = [field.name for field in fields(Properties)][2:]
 
 
 def properties_of(opt_level: str, *overrides: Any) -> Properties:
-    """Return an opt level's properties, with the overrides, in the order of `OVERRIDES`, that are not None.
+    """Return an opt level's properties, with the overrides that are not None.
+
+    They are in the order of `OVERRIDES`.
 
     Raises:
         RuntimeError: there is no such level, or an override contradicts it.
@@ -110,21 +115,31 @@ def _contradiction(opt_level: str, name: str, value: Any) -> str:
     if opt_level != "O1":
         return ""
     if name == "cast_model_type" and value not in (False, torch.float32):
-        return "O1 casts what goes into functions, and the model's weights stay FP32. To cast them, take 'O2' or 'O3'."
+        return (
+            "O1 casts what goes into functions, and the model's weights stay FP32. To cast them, "
+            "take 'O2' or 'O3'."
+        )
     if name == "keep_batchnorm_fp32":
-        return "under O1 batch norm's weights are FP32 as all others are. Leave it out, or take 'O2' or 'O3'."
+        return (
+            "under O1 batch norm's weights are FP32 as all others are. Leave it out, or take 'O2' "
+            "or 'O3'."
+        )
     if name == "master_weights":
-        return "under O1 the model's own weights are FP32 and need no master. Leave it out, or take 'O2'."
+        return (
+            "under O1 the model's own weights are FP32 and need no master. Leave it out, or take "
+            "'O2'."
+        )
     return ""
 
 
 def convert(
     model: nn.Module, properties: Properties, cast_model_outputs: torch.dtype | None
 ) -> None:
-    """Cast a model as its opt level says, and wrap its forward: tensors in and out are cast with it."""
+    """Cast a model as its opt level says, and wrap its forward to cast tensors in and out."""
     if not isinstance(cast_model_outputs, torch.dtype | None):
         raise TypeError(
-            f"expected cast_model_outputs as a dtype, such as torch.float16, got {cast_model_outputs!r}"
+            "expected cast_model_outputs as a dtype, such as torch.float16, got "
+            f"{cast_model_outputs!r}"
         )
     dtype = properties.cast_model_type
     if not isinstance(dtype, torch.dtype):
@@ -134,18 +149,23 @@ def convert(
     keep_norms = bool(properties.keep_batchnorm_fp32)
     to_model_format(model, format_of(dtype), keep_norms=keep_norms)
     model.forward = _Forward(model, dtype, keep_norms, cast_model_outputs or torch.float32)
-    for module in model.modules():  # each: apex's state dicts of parts are FP32 too, and O3's
+    # each: apex's state dicts of parts are FP32 too, and O3's
+    for module in model.modules():
         module.register_state_dict_post_hook(_in_fp32)
 
 
 class _Forward:  # a class, so that it is copied and pickled with the model
-    """A model's forward between two casts, that of its inputs (None: they stay) and that of its outputs."""
+    """A model's forward between a cast of its inputs and one of its outputs; None casts nothing."""
 
     def __init__(
         self, model: nn.Module, dtype: torch.dtype | None, keep_norms: bool, outputs: torch.dtype
     ) -> None:
-        self.model, self.dtype, self.keep_norms, self.outputs = model, dtype, keep_norms, outputs
-        self.patched = model.__dict__.get("forward")  # somebody else patched it, on this very model
+        self.model = model
+        self.dtype = dtype
+        self.keep_norms = keep_norms
+        self.outputs = outputs
+        # somebody else patched it, on this very model
+        self.patched = model.__dict__.get("forward")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         forward = self.patched or MethodType(type(self.model).forward, self.model)
@@ -159,14 +179,14 @@ class _Forward:  # a class, so that it is copied and pickled with the model
 
 
 def _in_fp32(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-    """Convert FP16 tensors of a state dict to FP32, so that checkpoints are independent of the opt level."""
+    """Convert FP16 tensors of a state dict to FP32, so that checkpoints fit every opt level."""
     for key, value in state.items():
         if isinstance(value, Tensor) and value.dtype is torch.float16:
             state[key] = value.float()
 
 
 def _cast(values: Any, dtype: torch.dtype) -> Any:
-    """Cast each floating-point tensor in containers of any kind, and each batch class of the user's that has `to`."""
+    """Cast each floating-point tensor in containers, and each batch object that has `to`."""
 
     def cast(value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -189,8 +209,9 @@ def listed_models(models: Any, half_allowed: bool) -> list[nn.Module]:
     for model in listed:
         if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
             raise RuntimeError(
-                f"Incoming model is an instance of {type(model).__name__}. Parallel wrappers should only be applied to "
-                "the model(s) AFTER the model(s) have been returned from amp.initialize."
+                f"Incoming model is an instance of {type(model).__name__}. Parallel wrappers "
+                "should only be applied to the model(s) AFTER the model(s) have been returned from "
+                "amp.initialize."
             )
         tensors = [("param", *named) for named in model.named_parameters()]
         for kind, name, tensor in (
@@ -199,8 +220,9 @@ def listed_models(models: Any, half_allowed: bool) -> list[nn.Module]:
         ):
             if tensor.dtype is torch.float16 and not half_allowed:
                 raise RuntimeError(
-                    f"Found {kind} {name} with type {tensor.dtype}, expected torch.float32. When using amp.initialize, "
-                    "you do not need to call .half() on your model before passing it, no matter what optimization "
-                    "level you choose. model.float() undoes it, but for what FP16 has rounded."
+                    f"Found {kind} {name} with type {tensor.dtype}, expected torch.float32. When "
+                    "using amp.initialize, you do not need to call .half() on your model before "
+                    "passing it, no matter what optimization level you choose. model.float() "
+                    "undoes it, but for what FP16 has rounded."
                 )
     return listed

@@ -1,12 +1,15 @@
 """apex's loss scales, and optimizers whose steps use the gradients of several losses and models.
 
-Idea: each optimizer is prepared separately: its methods are patched to accumulate gradients by `frameworks.steps`. A
-loss whose gradients hold inf or NaN skips the next step of each of its optimizers.
+Idea: each optimizer is prepared separately: its methods are patched to accumulate gradients by
+`frameworks.steps`. A loss whose gradients hold inf or NaN skips the next step of each of its
+optimizers.
 
-Invariant: a step uses the unscaled sum of all losses since the last one, finite if the scale is dynamic.
+Invariant: a step uses the unscaled sum of all losses since the last one, finite if the scale is
+dynamic.
 
-Source: apex.amp.scaler, LossScaler (names, defaults; a static scale looks at no gradient); apex.amp.handle, scale_loss
-(which steps are skipped); apex.amp._process_optimizer (stash, in-place patches of step, zero_grad and add_param_group).
+Source: apex.amp.scaler, LossScaler (names, defaults; a static scale looks at no gradient);
+apex.amp.handle, scale_loss (which steps are skipped); apex.amp._process_optimizer (stash, in-place
+patches of step, zero_grad and add_param_group).
 """
 
 from __future__ import annotations
@@ -50,7 +53,8 @@ class LossScaler(LossScale):
             if loss_scale != "dynamic":
                 rule = static(float(loss_scale), skip_on_inf=False)
             else:
-                least, apex = min_loss_scale or PRESETS["apex"].floor, PRESETS["apex"]
+                least = min_loss_scale or PRESETS["apex"].floor
+                apex = PRESETS["apex"]
                 start = min(apex.init_scale, max_loss_scale)
                 rule = replace(apex, init_scale=start, floor=least, cap=max_loss_scale)
         except ValueError as error:
@@ -68,49 +72,56 @@ class LossScaler(LossScale):
     def _set_loss_scale(self, scale: float) -> None:
         self.state = replace(self.state, scale=scale)
 
-    _loss_scale = property(loss_scale, _set_loss_scale)  # scripts set it, for lack of another way
+    # scripts set it, for lack of another way
+    _loss_scale = property(loss_scale, _set_loss_scale)
 
 
 NESTED = (
-    "A block of scale_loss is open for this optimizer, and another began in it: they would unscale the same gradients "
-    "twice. End the first one before, or add the losses up and scale their sum."
+    "A block of scale_loss is open for this optimizer, and another began in it: they would unscale "
+    "the same gradients twice. End the first one before, or add the losses up and scale their sum."
 )
 
 
 class Prepared(Steps):
-    """An optimizer, or a wrapper of one, prepared by `initialize`: anything with `param_groups` and `step`.
+    """An optimizer prepared by `initialize`, or a wrapper with `param_groups` and `step`.
 
-    scaled_by  the scale of the gradients in the model, until they are unscaled (delay_unscale)
-    skips      skip the next step, because of inf or NaN in a loss's gradients
+    Attributes:
+        scaled_by: the scale of the gradients in the model, until they are unscaled (delay_unscale).
+        skips: skip the next step, because of inf or NaN in a loss's gradients.
     """
 
     def __init__(self, optimizer: Any, names: Mapping[Tensor, str], *, masters: bool) -> None:
         super().__init__(optimizer, names, masters=masters)
-        self.masters, self.skips = masters, False
+        self.masters = masters
+        self.skips = False
         self.scaled_by: float | None = None
-        self._step, self._zero_grad = optimizer.step, optimizer.zero_grad
+        self._step = optimizer.step
+        self._zero_grad = optimizer.zero_grad
         self._add_param_group = getattr(optimizer, "add_param_group", None)
         self._patch(optimizer)
 
     def _patch(self, optimizer: Any) -> None:
         """Replace the optimizer's methods by this object's, as apex patches them."""
 
-        @wraps(optimizer.step)  # keeps the mark of a schedule that was constructed before
+        # keeps the mark of a schedule that was constructed before
+        @wraps(optimizer.step)
         def step(_: Any, *args: Any, **kwargs: Any) -> Any:
             return self.step(*args, **kwargs)
 
         # bound, as torch's schedulers expect
-        optimizer._amp_stash, optimizer.step = (self, MethodType(step, optimizer))
+        optimizer._amp_stash = self
+        optimizer.step = MethodType(step, optimizer)
         optimizer.zero_grad = self.zero_grad
         if self._add_param_group is not None:
             optimizer.add_param_group = self.add_param_group
 
     def require_free(self, scale: float) -> None:
-        """Raise an error if there are gradients of another scale, or another block of `scale_loss` is active."""
+        """Raise an error for gradients of another scale, or a second block of `scale_loss`."""
         if self.scaled_by not in (None, scale):
             raise RuntimeError(
-                f"expected a loss with the scale {self.scaled_by:g} of the pending gradients (delay_unscale=True), got "
-                f"one with {scale:g}: their sum would have no scale. Unscale each loss, or use the same loss_id."
+                f"expected a loss with the scale {self.scaled_by:g} of the pending gradients "
+                f"(delay_unscale=True), got one with {scale:g}: their sum would have no scale. "
+                "Unscale each loss, or use the same loss_id."
             )
         if self.scaled_by is None and self._waiting is not None:
             raise RuntimeError(NESTED)
@@ -129,21 +140,25 @@ class Prepared(Steps):
         """Step or skip, copy the masters into the model, and clear their gradients."""
         if self.scaled_by is not None:
             raise RuntimeError(
-                f"step() would use gradients that are {self.scaled_by:g} times too large: the last scale_loss had "
-                "delay_unscale=True. Leave it out in the last scale_loss before a step."
+                f"step() would use gradients that are {self.scaled_by:g} times too large: the last "
+                "scale_loss had delay_unscale=True. Leave it out in the last scale_loss before a "
+                "step."
             )
         closure = args[0] if args else kwargs.get("closure")
         if closure is not None and (self.skips or self.masters):
             raise RuntimeError(
-                "Currently, Amp does not support closure use with optimizers: it would run backward inside the step, "
-                "too late to unscale. Run it before, and call step() without one."
+                "Currently, Amp does not support closure use with optimizers: it would run "
+                "backward inside the step, too late to unscale. Run it before, and call step() "
+                "without one."
             )
-        skips, self.skips = self.skips, False
+        skips = self.skips
+        self.skips = False
         result = None if skips else self._take(*args, **kwargs)
         if self.skips:
             raise RuntimeError(
-                "A closure's gradients held inf or NaN, and the step that called it could not be skipped: the weights "
-                "are corrupt. Use an optimizer that steps once (SGD, Adam ...), or a smaller static loss_scale."
+                "A closure's gradients held inf or NaN, and the step that called it could not be "
+                "skipped: the weights are corrupt. Use an optimizer that steps once (SGD, Adam "
+                "...), or a smaller static loss_scale."
             )
         self.forget()
         return result
@@ -158,7 +173,7 @@ class Prepared(Steps):
         return result
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """Clear gradients in the model, too, which the optimizer does not reach if it steps masters."""
+        """Clear the model's gradients, too, which an optimizer of masters does not reach."""
         self._zero_grad(*args, **kwargs)
         self._waiting = (
             None
@@ -175,7 +190,10 @@ class Prepared(Steps):
 
 @contextmanager
 def unscaled_after(prepared: list[Prepared], scale: float, delay: bool) -> Iterator[list[bool]]:
-    """Yield a list; after the block it has found_inf of each optimizer, unless unscaling is delayed."""
+    """Yield a list that holds each optimizer's found_inf after the block.
+
+    It stays empty if unscaling is delayed.
+    """
     found: list[bool] = []
     for optimizer in prepared:
         optimizer.require_free(scale)
@@ -195,19 +213,23 @@ def unscaled_after(prepared: list[Prepared], scale: float, delay: bool) -> Itera
 
 
 def listed_optimizers(optimizers: Any) -> list[Any]:
-    """Return optimizers as a list; raise an error for other objects, and for those initialized before."""
+    """Return optimizers as a list.
+
+    Raise an error for other objects, and for those initialized before.
+    """
     listed = (
         [] if optimizers is None else optimizers if isinstance(optimizers, list) else [optimizers]
     )
     for optimizer in listed:
         if not (hasattr(optimizer, "param_groups") and hasattr(optimizer, "step")):
             raise TypeError(
-                f"optimizers must be either a single optimizer or a list of optimizers; got {optimizer!r}."
+                "optimizers must be either a single optimizer or a list of optimizers; got "
+                f"{optimizer!r}."
             )
         if hasattr(optimizer, "_amp_stash"):
             raise RuntimeError(
-                "A given optimizer should only be passed through amp.initialize once. Make a new one, over "
-                "model.parameters() of a model in FP32."
+                "A given optimizer should only be passed through amp.initialize once. Make a new "
+                "one, over model.parameters() of a model in FP32."
             )
     return listed
 
@@ -215,6 +237,7 @@ def listed_optimizers(optimizers: Any) -> list[Any]:
 def __getattr__(name: str) -> Any:
     if name.startswith("Fused"):
         raise AttributeError(
-            f"{name} is a kernel of apex's for GPUs; torch.optim.SGD, Adam and others step the same."
+            f"{name} is a kernel of apex's for GPUs; torch.optim.SGD, Adam and others step the "
+            "same."
         )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

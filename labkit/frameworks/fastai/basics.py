@@ -1,9 +1,10 @@
 """The names that a script of fastai has after its first import, `from fastai.basics import *`.
 
-They are those of the loop, the optimizers and the checks of values, some of fastai's small functions, and torch, nn, F,
-partial and tensor.
+They are those of the loop, the optimizers and the checks of values, some of fastai's small
+functions, and torch, nn, F, partial and tensor.
 
-Source: fastai.basics, fastai.torch_core and fastai.layers, 2.8.12; fastcore.basics (first, listify).
+Source: fastai.basics, fastai.torch_core and fastai.layers, 2.8.12; fastcore.basics (first,
+    listify).
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Module(nn.Module, metaclass=_Prepared):
 
 
 def BatchNorm(nf: int, ndim: int = 2, **kwargs: Any) -> nn.Module:
-    """Return a batch norm of `nf` features for inputs of `ndim` dimensions, with fastai's first weights.
+    """Return a batch norm with fastai's initial weights.
 
     >>> norm = BatchNorm(30, ndim=1)
     >>> type(norm).__name__, norm.num_features
@@ -131,7 +132,10 @@ def listify(values: Any = None) -> list[Any]:
 
 
 def set_seed(s: int, reproducible: bool = False) -> None:
-    """Seed the random numbers of torch, numpy and Python; `reproducible` lets cuDNN take deterministic kernels only."""
+    """Seed the random numbers of torch, numpy and Python.
+
+    `reproducible` lets cuDNN take deterministic kernels only.
+    """
     torch.manual_seed(s)
     np.random.seed(s % (2**32 - 1))  # noqa: NPY002 (a script's own calls draw from there)
     random.seed(s)

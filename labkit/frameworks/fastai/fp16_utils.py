@@ -1,7 +1,8 @@
-"""Conversion of a network, and copies between one group of half weights and its FP32 masters, by fastai's names.
+"""Conversion of a network, and copies between half weights and FP32 masters, as in fastai.
 
-Source: fastai.fp16_utils, 2.8.12, which is apex's file of that name (names, arguments). The conversion is
-`labkit.amp.to_model_format`: it keeps every normalisation layer in FP32, and buffers of the user's own.
+Source: fastai.fp16_utils, 2.8.12, which is apex's file of that name (names, arguments). The
+conversion is `labkit.amp.to_model_format`: it keeps every normalisation layer in FP32, and buffers
+of the user's own.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def model_grads_to_master_grads(
     master_params: Sequence[nn.Parameter],
     flat_master: bool = False,
 ) -> None:
-    """Copy the gradients of parameters to their masters, in FP32; a parameter without one leaves its master without.
+    """Copy the gradients of parameters to their masters, in FP32.
+
+    A parameter without one leaves its master without.
 
     Raises:
         RuntimeError: with `flat_master`, only some of the parameters have a gradient.

@@ -1,9 +1,10 @@
 """fastai's training loop, which is independent of precision and runs callbacks.
 
-Its optimizers are groups with hyperparameters (`fastai.optimizer`). For the rest of fastai (schedules, metrics,
-transforms ...) use the real one with `labkit.frameworks.fastai_learner`.
+Its optimizers are groups with hyperparameters (`fastai.optimizer`). For the rest of fastai
+(schedules, metrics, transforms ...) use the real one with `labkit.frameworks.fastai_learner`.
 
-Source: fastai.data.core, DataLoaders; fastai.learner (loop, names, Recorder and AvgSmoothLoss), 2.8.12.
+Source: fastai.data.core, DataLoaders; fastai.learner (loop, names, Recorder and AvgSmoothLoss),
+    2.8.12.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class DataLoaders:
     """A loader of training data, one of validation data, and the device that batches go to."""
 
     def __init__(self, *loaders: Any, device: torch.device | str | None = None) -> None:
-        self.loaders, self.device = loaders, torch.device(device or "cpu")
+        self.loaders = loaders
+        self.device = torch.device(device or "cpu")
 
     def __getitem__(self, index: int) -> Any:
         return self.loaders[index]
@@ -55,11 +57,14 @@ class DataLoaders:
         return _on(self.device, next(iter(self.loaders[0])))
 
     train = property(lambda self: self.loaders[0])
-    valid = property(lambda self: (*self.loaders, ())[1])  # without one, nothing is validated
+    # without one, nothing is validated
+    valid = property(lambda self: (*self.loaders, ())[1])
 
 
 class Recorder(Callback):
-    """Record losses: `values` has for each epoch the smoothed training loss and the mean validation loss.
+    """Record losses.
+
+    `values` has for each epoch the smoothed training loss and the mean validation loss.
 
     A batch that was cancelled counts, as in fastai.
     """
@@ -70,10 +75,12 @@ class Recorder(Callback):
         self.values: list[list[float]] = []
         self.losses: list[float] = []
         self.smooth = 0.0
-        self.before_epoch()  # which is not reached where an epoch is cancelled at its begin
+        # which is not reached where an epoch is cancelled at its begin
+        self.before_epoch()
 
     def before_epoch(self) -> None:
-        self.total, self.seen = 0.0, 0
+        self.total = 0.0
+        self.seen = 0
 
     def after_batch(self) -> None:
         loss = self.loss.mean().item()
@@ -81,27 +88,29 @@ class Recorder(Callback):
             self.smooth += (1 - self.beta) * (loss - self.smooth)
             self.losses.append(self.smooth / (1 - self.beta ** (len(self.losses) + 1)))
         else:
-            self.total, self.seen = self.total + len(self.yb[0]) * loss, self.seen + len(self.yb[0])
+            self.total = self.total + len(self.yb[0]) * loss
+            self.seen = self.seen + len(self.yb[0])
 
     def after_epoch(self) -> None:
         self.values.append([*self.losses[-1:], self.total / self.seen if self.seen else math.nan])
 
 
 def trainable_params(model: nn.Module) -> list[nn.Parameter]:
-    """Return the trainable parameters of a model, as one group: the default splitter of a Learner."""
+    """Return a model's trainable parameters as one group, a Learner's default splitter."""
     return [p for p in model.parameters() if p.requires_grad]
 
 
 class Learner:
     """Data, a model, a loss and an optimizer, trained by `fit`.
 
-    All of them are plain attributes, which may be set afterwards; `create_opt` makes the optimizer of `model` by
-    `opt_func` and `splitter`, and `fit` calls it if there is none.
+    All of them are plain attributes, which may be set afterwards; `create_opt` makes the optimizer
+    of `model` by `opt_func` and `splitter`, and `fit` calls it if there is none.
 
     Args:
         opt_func: (parameters or groups of them, lr=) -> optimizer of `fastai.optimizer`.
         lr: a number, or a slice for discriminative learning rates.
-        splitter: model -> parameters, or a list of groups of them, of which `freeze` trains the last.
+        splitter: model -> parameters, or a list of groups of them, of which `freeze` trains the
+            last.
         cbs: callbacks, or classes of them.
         wd: weight decay of `fit`; None: the optimizer's own.
         wd_bn_bias: decay norms and biases, too.
@@ -124,14 +133,25 @@ class Learner:
     ) -> None:
         if not callable(splitter) or isinstance(splitter, Callback | type):
             raise TypeError(
-                f"expected splitter as a function of the model, got {splitter!r}; pass callbacks as cbs="
+                f"expected splitter as a function of the model, got {splitter!r}; pass callbacks "
+                "as cbs="
             )
-        self.dls, self.model, self.loss_func = dls, model, loss_func
-        self.opt_func, self.lr, self.splitter = opt_func, lr, splitter
-        self.wd, self.wd_bn_bias, self.train_bn = wd, wd_bn_bias, train_bn
+        self.dls = dls
+        self.model = model
+        self.loss_func = loss_func
+        self.opt_func = opt_func
+        self.lr = lr
+        self.splitter = splitter
+        self.wd = wd
+        self.wd_bn_bias = wd_bn_bias
+        self.train_bn = train_bn
         self.opt: Any = None
         self.cbs: list[Callback] = []
-        self.training, self.epoch, self.n_epoch, self.iter, self.n_iter = False, 0, 1, 0, 1
+        self.training = False
+        self.epoch = 0
+        self.n_epoch = 1
+        self.iter = 0
+        self.n_iter = 1
         self.loss: Any = torch.zeros(())
         self.xb: tuple[Any, ...] = ()
         self.yb: tuple[Any, ...] = ()
@@ -154,7 +174,8 @@ class Learner:
         name = callback.name
         if hasattr(Learner, name) or not isinstance(vars(self).get(name, callback), Callback):
             raise ValueError(
-                f"{type(callback).__name__} would hide learn.{name}, something else: rename the class"
+                f"{type(callback).__name__} would hide learn.{name}, something else: rename the "
+                "class"
             )
         callback.learn = self
         setattr(self, name, callback)
@@ -184,8 +205,9 @@ class Learner:
         if name.startswith("_"):
             raise AttributeError(name)
         raise AttributeError(
-            f"this Learner has no {name!r}: it is fastai's loop and its mixed precision alone. It has fit, freeze, "
-            "unfreeze, add_cb, remove_cb, to_fp16 and the like; a schedule is a callback of yours."
+            f"this Learner has no {name!r}: it is fastai's loop and its mixed precision alone. It "
+            "has fit, freeze, unfreeze, add_cb, remove_cb, to_fp16 and the like; a schedule is a "
+            "callback of yours."
         )
 
     def __call__(self, event: str) -> None:
@@ -221,8 +243,8 @@ class Learner:
     def _require_groups(self) -> None:
         if not hasattr(self.opt, "param_lists"):
             raise TypeError(
-                f"expected an optimizer with param_lists and hypers, got {type(self.opt).__name__}: take SGD or Adam "
-                "of fastai.basics"
+                "expected an optimizer with param_lists and hypers, got "
+                f"{type(self.opt).__name__}: take SGD or Adam of fastai.basics"
             )
 
     def _require_own_parameters(self) -> None:
@@ -231,29 +253,34 @@ class Learner:
         named = dict(self.model.named_parameters())
         if named and not stepped & set(named.values()):
             raise ValueError(
-                "expected an optimizer of this model's parameters, got one of others: the model was set after the "
-                "optimizer was made. Call create_opt(), or fit(..., reset_opt=True)."
+                "expected an optimizer of this model's parameters, got one of others: the model "
+                "was set after the optimizer was made. Call create_opt(), or fit(..., "
+                "reset_opt=True)."
             )
         left = [name for name, p in named.items() if p.requires_grad and p not in stepped]
         if left:
             warnings.warn(
-                f"{len(left)} trainable parameters are in no group of the optimizer, the first is {left[0]!r}: they "
-                "are not trained. Let the splitter return them, or freeze them: requires_grad_(False).",
+                f"{len(left)} trainable parameters are in no group of the optimizer, the first is "
+                f"{left[0]!r}: they are not trained. Let the splitter return them, or freeze them: "
+                "requires_grad_(False).",
                 stacklevel=3,
             )
 
     def freeze_to(self, n: int) -> None:
-        """Train only the groups from the n-th on, and norms if `train_bn`; what the optimizer remembers is cleared.
+        """Train only the groups from the n-th on, and norms if `train_bn`.
+
+        What the optimizer remembers is cleared.
 
         Raises:
-            RuntimeError: the optimizer steps masters now, which were made for the weights that are trained.
+            RuntimeError: the optimizer steps masters now, which were made for the weights that are
+                trained.
         """
         if self.opt is None:
             self.create_opt()
         if not {p for group in self.opt.param_lists for p in group} & set(self.model.parameters()):
             raise RuntimeError(
-                "freeze and unfreeze between two calls of fit(): its masters were made for what was trainable when it "
-                "began"
+                "freeze and unfreeze between two calls of fit(): its masters were made for what "
+                "was trainable when it began"
             )
         self.opt.freeze_to(n)
         self.opt.clear_state()
@@ -268,8 +295,8 @@ class Learner:
             self.create_opt()
         if len(self.opt.param_lists) < 2:
             warnings.warn(
-                "freeze() trains the last group only, and there is one: nothing is frozen. Give the learner a splitter "
-                "that returns several groups.",
+                "freeze() trains the last group only, and there is one: nothing is frozen. Give "
+                "the learner a splitter that returns several groups.",
                 stacklevel=2,
             )
         self.freeze_to(-1)
@@ -349,7 +376,8 @@ class Learner:
         for number, batch in enumerate(self.dl):
             self.iter = number
             *inputs, target = _on(self.dls.device, batch)
-            self.xb, self.yb = tuple(inputs), (target,)
+            self.xb = tuple(inputs)
+            self.yb = (target,)
             self._with_events(self._one_batch, "batch", CancelBatchException)
 
     def _one_batch(self) -> None:
@@ -367,8 +395,8 @@ class Learner:
     def to_fp16(self, **kwargs: Any) -> Learner:
         """Train by autocast and a GradScaler, whose arguments it takes; return the learner.
 
-        Arguments of `NonNativeMixedPrecision` (max_loss_scale ...), which fastai's early versions took here, choose
-        that way of training.
+        Arguments of `NonNativeMixedPrecision` (max_loss_scale ...), which fastai's early versions
+        took here, choose that way of training.
         """
         if kwargs and set(kwargs) <= set(inspect.signature(NonNativeMixedPrecision).parameters):
             return self.to_fp32().to_non_native_fp16(**kwargs)
@@ -383,7 +411,10 @@ class Learner:
         return self.remove_cbs([MixedPrecision, ModelToHalf, NonNativeMixedPrecision])
 
     def to_non_native_fp16(self, **kwargs: Any) -> Learner:
-        """Train a half model with FP32 masters, see `NonNativeMixedPrecision`; return the learner."""
+        """Train a half model with FP32 masters, see `NonNativeMixedPrecision`.
+
+        Return the learner.
+        """
         return self.to_non_native_fp32().add_cbs([ModelToHalf(), NonNativeMixedPrecision(**kwargs)])
 
     def to_non_native_fp32(self) -> Learner:

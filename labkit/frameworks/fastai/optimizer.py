@@ -1,11 +1,12 @@
-"""fastai's optimizers: groups of parameters with hyperparameters of their own, stepped by small functions in a row.
+"""fastai's optimizers: groups with hyperparameters, stepped by small functions in a row.
 
-Idea: a group is a list of parameters (`param_lists`) and a dict of hyperparameters (`hypers`). Each stepper reads a
-parameter's state and its group's hyperparameters, and returns what changes in the state. The class is torch's
-Optimizer with fastai's names, so that torch's schedules, hooks and state dicts work as well: `param_groups` holds both.
+Idea: a group is a list of parameters (`param_lists`) and a dict of hyperparameters (`hypers`). Each
+stepper reads a parameter's state and its group's hyperparameters, and returns what changes in the
+state. The class is torch's Optimizer with fastai's names, so that torch's schedules, hooks and
+state dicts work as well: `param_groups` holds both.
 
-Invariant: `param_lists`, `hypers` and `param_groups` are one thing under three names; a value that is written into one
-is read from the others.
+Invariant: `param_lists`, `hypers` and `param_groups` are one thing under three names; a value that
+is written into one is read from the others.
 
 Source: fastai.optimizer, 2.8.12 (names, formulas, defaults).
 """
@@ -34,13 +35,15 @@ class Optimizer(torch.optim.Optimizer):
     """Groups of parameters, and the functions that step them.
 
     Args:
-        params: parameters, or a list of lists of them, which are groups; a dict with "params" and hyperparameters is a
-            group with values of its own.
+        params: parameters, or a list of lists of them, which are groups; a dict with "params" and
+            hyperparameters is a group with values of its own.
         cbs: the steppers, in their order.
-        defaults: hyperparameters; each a number, a list with one for each group, or a slice (see `set_hyper`).
+        defaults: hyperparameters; each a number, a list with one for each group, or a slice (see
+            `set_hyper`).
 
     Raises:
-        ValueError: hyperparameters are given for another number of groups, or a group has one that is unknown.
+        ValueError: hyperparameters are given for another number of groups, or a group has one that
+            is unknown.
 
     >>> one, other = (nn.Parameter(torch.ones(1)) for _ in range(2))
     >>> opt = SGD([[one], [other]], lr=slice(0.01, 0.1))
@@ -54,7 +57,8 @@ class Optimizer(torch.optim.Optimizer):
             for group, each in zip(groups, _for_each(name, value, len(groups)), strict=True):
                 group.setdefault(name, each)
         super().__init__(groups, {name: groups[-1][name] for name in defaults} if groups else {})
-        self.cbs, self.frozen_idx = list(cbs), 0
+        self.cbs = list(cbs)
+        self.frozen_idx = 0
 
     def __getstate__(self) -> dict[str, Any]:
         own = {"cbs": self.cbs, "frozen_idx": self.frozen_idx}
@@ -72,7 +76,10 @@ class Optimizer(torch.optim.Optimizer):
 
     @property
     def hypers(self) -> list[MutableMapping[str, Any]]:
-        """The hyperparameters of each group; what is written into them holds from the next step on."""
+        """The hyperparameters of each group.
+
+        What is written into them holds from the next step on.
+        """
         return [_Hypers(group) for group in self.param_groups]
 
     def set_hypers(self, **hypers: Any) -> None:
@@ -85,8 +92,8 @@ class Optimizer(torch.optim.Optimizer):
 
         Args:
             name: "lr", "mom", "wd" ...
-            value: a number for all groups; a list with one for each; slice(first, last), with steps of equal ratios
-                between them; or slice(last), of which the other groups get a tenth.
+            value: a number for all groups; a list with one for each; slice(first, last), with steps
+                of equal ratios between them; or slice(last), of which the other groups get a tenth.
 
         Raises:
             ValueError: the list has another length, or no group has such a hyperparameter.
@@ -124,8 +131,8 @@ class Optimizer(torch.optim.Optimizer):
         """
         if len(self.param_groups) < 2:
             warnings.warn(
-                "freeze() trains the last group only, and this optimizer has one: nothing is frozen. Give Learner a "
-                "splitter that returns several groups.",
+                "freeze() trains the last group only, and this optimizer has one: nothing is "
+                "frozen. Give Learner a splitter that returns several groups.",
                 stacklevel=2,
             )
         self.freeze_to(-1)
@@ -199,7 +206,8 @@ def _groups_of(params: Any, known: set[str]) -> list[dict[str, Any]]:
         unknown = sorted(set(group) - known - {"params"})
         if unknown:
             raise ValueError(
-                f"expected hyperparameters {', '.join(sorted(known))} in a group, got {unknown[0]!r}"
+                f"expected hyperparameters {', '.join(sorted(known))} in a group, got "
+                f"{unknown[0]!r}"
             )
         groups.append(group)
     return groups
@@ -276,7 +284,10 @@ def adam_step(
     step: Any,
     **_: Any,
 ) -> None:
-    """Step along the mean gradient over the root of the mean square, both without their bias towards zero."""
+    """Step along the mean gradient over the root of the mean square.
+
+    Both are corrected for their bias towards zero.
+    """
     size = (sqr_avg / (1 - sqr_mom**step)).sqrt() + eps
     p.addcdiv_(grad_avg / (1 - mom**step), size, value=-lr)
 
@@ -331,7 +342,8 @@ def hand_over(
     Args:
         optimizer: steps the old tensors now.
         old: the tensors whose state there is, by group.
-        new: what is stepped instead: one tensor for each, or one flat tensor for a group of several, or the way back.
+        new: what is stepped instead: one tensor for each, or one flat tensor for a group of
+            several, or the way back.
     """
     optimizer.param_lists = new
     for before, after in zip(old, new, strict=True):
@@ -347,7 +359,10 @@ def hand_over(
 
 
 def _joined(states: Sequence[dict[str, Any]], weights: Sequence[Tensor]) -> dict[str, Any]:
-    """Return the state of a flat tensor from those of its parts; numbers that differ become one for each element."""
+    """Return the state of a flat tensor from those of its parts.
+
+    Numbers that differ become one for each element.
+    """
     joined: dict[str, Any] = {}
     for name in dict.fromkeys(name for state in states for name in state):
         values = [state.get(name, _NUMBERS.get(name, 0.0)) for state in states]

@@ -1,4 +1,4 @@
-"""The smallest learner, a line through points, and checks of values, for tests of loops and callbacks.
+"""The smallest learner, a line through points, and checks of values, for tests of loops.
 
 pytest takes a file and functions of these names for tests; the functions say that they are none.
 
@@ -35,7 +35,8 @@ class RegModel(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.a, self.b = nn.Parameter(torch.randn(1)), nn.Parameter(torch.randn(1))
+        self.a = nn.Parameter(torch.randn(1))
+        self.b = nn.Parameter(torch.randn(1))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return y[n,1] of x[n,1]."""
@@ -50,7 +51,10 @@ def synth_dbunch(
     n_valid: int = 2,
     cuda: bool = False,
 ) -> DataLoaders:
-    """Return batches of points x[bs,1], y[bs,1] near the line a * x + b; `cuda` takes a GPU if there is one."""
+    """Return batches of points x[bs,1], y[bs,1] near the line a * x + b.
+
+    `cuda` takes a GPU if there is one.
+    """
 
     def points(batches: int) -> TensorDataset:
         x = torch.randn(bs * batches, 1)
@@ -82,7 +86,10 @@ def synth_learner(
 
 
 def test_eq(a: Any, b: Any) -> None:
-    """Assert that two values are equal; of tensors, all elements, and of collections, all members in their order."""
+    """Assert that two values are equal.
+
+    Of tensors, all elements, and of collections, all members in their order.
+    """
     assert _all(a, b, _equal), f"==:\n{a}\n{b}"
 
 

@@ -1,6 +1,9 @@
-"""OneFlow's nn.Graph on the lab's engine: `import labkit.frameworks.oneflow as flow` runs its tutorial.
+"""OneFlow's nn.Graph on the lab's engine.
 
-`flow.nn` has Graph, `flow.amp` the scalers; every other name is torch's, since OneFlow has the same names.
+`import labkit.frameworks.oneflow as flow` runs its tutorial.
+
+`flow.nn` has Graph, `flow.amp` the scalers; every other name is torch's, since OneFlow has the same
+names.
 """
 
 from typing import Any

@@ -11,10 +11,13 @@ from labkit.amp import PRESETS, static
 
 
 class GradScaler:
-    """A scale that grows after `growth_interval` clean steps and backs off at inf or NaN, whose step is skipped.
+    """Loss scale that grows after `growth_interval` clean steps and backs off at inf or NaN.
+
+    A step with inf or NaN is skipped.
 
     Raises:
-        ValueError: backoff_factor is not 1 / growth_factor, or a value is out of its range (`ScalerConfig`).
+        ValueError: backoff_factor is not 1 / growth_factor, or a value is out of its range
+            (`ScalerConfig`).
     """
 
     def __init__(
@@ -26,8 +29,8 @@ class GradScaler:
     ) -> None:
         if backoff_factor != 1.0 / growth_factor:
             raise ValueError(
-                f"Only support 1.0/growth_factor as backoff_factor at the moment, got {backoff_factor}: with "
-                f"growth_factor={growth_factor} it is {1.0 / growth_factor}."
+                "Only support 1.0/growth_factor as backoff_factor at the moment, got "
+                f"{backoff_factor}: with growth_factor={growth_factor} it is {1.0 / growth_factor}."
             )
         self.config = replace(
             PRESETS["OneFlow"],

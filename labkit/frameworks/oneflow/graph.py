@@ -1,18 +1,20 @@
 """OneFlow's nn.Graph: a computation with its own loss scaling, steps and zero_grad.
 
-Idea: `build` computes a loss from a batch, and calls its `backward`. Under AMP, `labkit.amp.graph` decides all casts
-in it once. The graph does the rest after `build` has returned: scale the losses, run backward, unscale, clip, step or
-skip, zero, step the schedule.
+Idea: `build` computes a loss from a batch, and calls its `backward`. Under AMP, `labkit.amp.graph`
+decides all casts in it once. The graph does the rest after `build` has returned: scale the losses,
+run backward, unscale, clip, step or skip, zero, step the schedule.
 
-Invariant: a step uses the unscaled sum of all micro-batches' gradients, finite if the scaler is dynamic. All bits are
-those of eager autocast, which is the fallback, with a warning that says why, if the casts cannot be decided once.
+Invariant: a step uses the unscaled sum of all micro-batches' gradients, finite if the scaler is
+dynamic. All bits are those of eager autocast, which is the fallback, with a warning that says why,
+if the casts cannot be decided once.
 
-Limits: it does not compile. Operations are cast by torch's lists (`labkit.amp.POLICY`). Python code in `build`, for
-instance a print, runs in the first calls only, as in OneFlow.
+Limits: it does not compile. Operations are cast by torch's lists (`labkit.amp.POLICY`). Python code
+in `build`, for instance a print, runs in the first calls only, as in OneFlow.
 
-Source: oneflow.nn.graph, graph.py and graph_config.py (add_optimizer, set_grad_scaler, clip_grad_max_norm of a group);
-lazy_op_interpreter.cpp. One call is one batch, split along dimension 0 into as many micro-batches as gradients are
-accumulated over; their outputs are concatenated.
+Source: oneflow.nn.graph, graph.py and graph_config.py (add_optimizer, set_grad_scaler,
+clip_grad_max_norm of a group); lazy_op_interpreter.cpp. One call is one batch, split along
+dimension 0 into as many micro-batches as gradients are accumulated over; their outputs are
+concatenated.
 """
 
 from __future__ import annotations
@@ -85,7 +87,9 @@ class GraphConfig:
 
 
 class Graph:
-    """A computation with its training: subclass it, set modules in `__init__`, and override `build`.
+    """A computation with its training.
+
+    Subclass it, set modules in `__init__`, and override `build`.
 
     `super().__init__()` may be left out. Called without an optimizer, it predicts.
 
@@ -110,13 +114,17 @@ class Graph:
     _steps: list[Steps]
     _schedules: list[LRScheduler]
     _scale: LossScale
-    _decided: tuple[Any, Callable[..., Any]] | None  # dtype and modules, and what was made of them
+    # dtype and modules, and what was made of them
+    _decided: tuple[Any, Callable[..., Any]] | None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Graph:
-        """Initialise the graph's state, for subclasses whose `__init__` does not call that of Graph."""
+        """Initialise the graph's state if a subclass's `__init__` did not call that of Graph."""
         graph = super().__new__(cls)
-        graph.config, graph.is_compiled, graph._decided = GraphConfig(), False, None
-        graph._steps, graph._schedules = [], []
+        graph.config = GraphConfig()
+        graph.is_compiled = False
+        graph._decided = None
+        graph._steps = []
+        graph._schedules = []
         graph._scale = LossScale(static(1.0, skip_on_inf=False))
         return graph
 
@@ -138,7 +146,9 @@ class Graph:
         lr_sch: LRScheduler | None = None,
         is_sparse: bool = False,
     ) -> None:
-        """Let the graph step, clip (`clip_grad_max_norm` of a group) and zero; and step a schedule, skipped or not.
+        """Let the graph step, clip (`clip_grad_max_norm` of a group) and zero.
+
+        And step a schedule, skipped or not.
 
         Raises:
             TypeError: it is no optimizer, or lr_sch no schedule.
@@ -163,7 +173,9 @@ class Graph:
         self.config.training = True
 
     def set_grad_scaler(self, grad_scaler: GradScaler | StaticGradScaler | None = None) -> None:
-        """Scale losses; without a scaler they are not scaled, and gradients are not checked for inf and NaN.
+        """Set the scaler of losses.
+
+        Without one, losses are not scaled and gradients are not checked for inf and NaN.
 
         Raises:
             TypeError: it is not a scaler of `flow.amp`.
@@ -175,10 +187,13 @@ class Graph:
         self._scale = LossScale(grad_scaler.config)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Train with a batch, or predict; return what `build` returns, for all micro-batches, without a gradient.
+        """Train with a batch, or predict.
+
+        Return what `build` returns, for all micro-batches, without a gradient.
 
         Raises:
-            RuntimeError: it is called inside another graph; there is an optimizer and no backward, or the other way.
+            RuntimeError: it is called inside another graph; there is an optimizer and no backward,
+                or the other way.
             ValueError: a tensor's first dimension is no multiple of the number of micro-batches.
         """
         if _in_build():
@@ -196,13 +211,17 @@ class Graph:
         if self.training:
             if not any(losses for _, losses in ran):
                 raise RuntimeError(
-                    "expected loss.backward() in build(), since the graph has an optimizer; got none"
+                    "expected loss.backward() in build(), since the graph has an optimizer; got "
+                    "none"
                 )
             self._step()
         return _concatenate([outputs for outputs, _ in ran])
 
     def _run(self, args: Any, kwargs: Any) -> tuple[Any, int]:
-        """Run `build` and the backward passes of its losses; return the outputs and the number of losses."""
+        """Run `build` and the backward passes of its losses.
+
+        Return the outputs and the number of losses.
+        """
         device = next(
             (t.device for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)),
             torch.device("cpu"),
@@ -232,7 +251,8 @@ class Graph:
                     )
             optimizer.step()
         for schedule in self._schedules:
-            schedule.optimizer._opt_called = True  # type: ignore[attr-defined]  # OneFlow counts calls, not steps
+            # OneFlow counts calls, not steps
+            schedule.optimizer._opt_called = True  # type: ignore[attr-defined]
             schedule.step()
         self._zero_grad()
 
@@ -241,15 +261,19 @@ class Graph:
             optimizer.zero_grad()
 
     def _built(self) -> Callable[..., Any]:
-        """Return the callable that runs `build`: under AMP, its cast graph, as long as the modules are the same."""
-        dtype, network = self.config.amp_dtype, _Built(self)
+        """Return the callable that runs `build`.
+
+        Under AMP it is the cast graph, as long as the modules are the same.
+        """
+        dtype = self.config.amp_dtype
+        network = _Built(self)
         known = (dtype, [*map(id, (*network.children(), *network.parameters(recurse=False)))])
         if self._decided is None or self._decided[0] != known:
             self._decided = known, CastGraph(network, format_of(dtype)) if dtype else network
         return self._decided[1]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of modules, under their names in the graph, of optimizers, schedules and the scale."""
+        """Return the state of modules (by name in the graph), optimizers, schedules and scale."""
         steps = [each.state_dict() for each in (*self._optimizers, *self._schedules)]
         return {
             **_Built(self).state_dict(),
@@ -283,7 +307,7 @@ class Graph:
 
 
 class _Built(nn.Module):
-    """A graph's `build` as a network: it returns what `build` does, and the losses whose `backward` that called.
+    """A graph's `build` as a network that returns its result and the losses of `backward` calls.
 
     It has the modules and parameters that the graph holds, in lists and dicts too.
     """
@@ -318,7 +342,8 @@ class _Losses(TorchFunctionMode):
 
     def __init__(self, training: bool) -> None:
         super().__init__()
-        self.training, self.losses = training, list[Tensor]()
+        self.training = training
+        self.losses = list[Tensor]()
 
     def __enter__(self) -> list[Tensor]:
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -329,7 +354,8 @@ class _Losses(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         if not self.training:
             raise RuntimeError(
-                "backward() in a graph that steps nothing: call self.add_optimizer(optimizer) first."
+                "backward() in a graph that steps nothing: call self.add_optimizer(optimizer) "
+                "first."
             )
         if args[0].dim() != 0:
             shape = tuple(args[0].shape)
@@ -347,7 +373,8 @@ def _in_build() -> bool:
 def _refuse_in_build(*_: Any) -> None:
     if _in_build():
         raise RuntimeError(
-            "the graph steps its optimizers itself, when build() has returned: leave step() out of it."
+            "the graph steps its optimizers itself, when build() has returned: leave step() out of "
+            "it."
         )
 
 
@@ -356,7 +383,8 @@ def _cut(values: Any, parts: int) -> Iterator[Any]:
     for tensor in tree_leaves(values):
         if parts > 1 and isinstance(tensor, Tensor) and (tensor.dim() == 0 or len(tensor) % parts):
             raise ValueError(
-                f"{tuple(tensor.shape)} is not cut into {parts} micro-batches: take a multiple of {parts}."
+                f"{tuple(tensor.shape)} is not cut into {parts} micro-batches: take a multiple of "
+                f"{parts}."
             )
     if parts == 1:
         yield values
@@ -370,7 +398,7 @@ def _part(tensor: Tensor, index: int, parts: int) -> Tensor:
 
 
 def _concatenate(outputs: list[Any]) -> Any:
-    """Return the outputs of all micro-batches as a batch's: scalars as a vector, of other objects the last."""
+    """Join the outputs of all micro-batches: scalars as a vector, of other objects the last."""
     if len(outputs) == 1:
         return outputs[0]
 

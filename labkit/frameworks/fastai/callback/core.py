@@ -1,7 +1,7 @@
-"""Events of a training loop, callbacks that handle them, and exceptions that cancel a part of the loop.
+"""Events of a training loop, callbacks that handle them, and exceptions that cancel its parts.
 
-Idea: the loop triggers an event by name, which runs the method of that name of each callback, in the order of `order`.
-A callback cancels a part of the loop by raising that part's exception.
+Idea: the loop triggers an event by name, which runs the method of that name of each callback, in
+the order of `order`. A callback cancels a part of the loop by raising that part's exception.
 
 Invariant: after_x is run whenever before_x was, a cancelled x included.
 
@@ -51,7 +51,10 @@ EVENTS = INNER | frozenset(
 
 
 class CancelBackwardException(Exception):
-    """Skip the backward pass; each of these exceptions continues at the `after_` event of the part it names."""
+    """Skip the backward pass.
+
+    Each of these exceptions continues at the `after_` event of the part it names.
+    """
 
 
 class CancelStepException(Exception):
@@ -81,8 +84,9 @@ class CancelFitException(Exception):
 class Callback:
     """Handlers of a training loop's events; attributes that it lacks are looked up in its `learn`.
 
-    order                 among callbacks; smaller is sooner
-    run_train, run_valid  whether a batch's events are run in training and in validation
+    Attributes:
+        order: among callbacks; smaller is sooner.
+        run_train, run_valid: whether a batch's events are run in training and in validation.
 
     Raises:
         ValueError: it is made with functions of events that do not exist.
@@ -131,7 +135,7 @@ class Callback:
         return getattr(self.learn, name)
 
     def __call__(self, event: str) -> None:
-        """Run the method of an event's name, if there is one, and if it is meant for this part of an epoch."""
+        """Run the method of an event's name, if it exists and is for this part of an epoch."""
         if event not in INNER or (self.run_train if self.learn.training else self.run_valid):
             getattr(self, event, lambda: None)()
 
@@ -145,7 +149,8 @@ class TrainEvalCallback(Callback):
     order, run_valid = -10, False
 
     def before_fit(self) -> None:
-        self.learn.train_iter, self.learn.pct_train = 0, 0.0
+        self.learn.train_iter = 0
+        self.learn.pct_train = 0.0
         self.model.to(self.dls.device)
 
     def before_train(self) -> None:

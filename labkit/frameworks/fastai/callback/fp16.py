@@ -1,15 +1,17 @@
 """Callbacks and functions for mixed precision in a loop that is independent of precision.
 
-Idea: `MixedPrecision` opens a region of autocast from before_batch to after_loss, scales the loss before_backward, and
-steps before_step in the loop's place or cancels. `NonNativeMixedPrecision` trains a half model with FP32 masters, by
-the functions of this file: `get_master` makes the masters, `to_master_grads` brings them the gradients, the optimizer
-steps them, and `to_model_params` rounds them into the model. Casts, masters, unscaling and the rule of the scale are
-labkit.amp's.
+Idea: `MixedPrecision` opens a region of autocast from before_batch to after_loss, scales the loss
+before_backward, and steps before_step in the loop's place or cancels. `NonNativeMixedPrecision`
+trains a half model with FP32 masters, by the functions of this file: `get_master` makes the
+masters, `to_master_grads` brings them the gradients, the optimizer steps them, and
+`to_model_params` rounds them into the model. Casts, masters, unscaling and the rule of the scale
+are labkit.amp's.
 
-Invariant: when the training has ended, by an error too, the model is in FP32, no region is open, and no gradient is
-scaled.
+Invariant: when the training has ended, by an error too, the model is in FP32, no region is open,
+and no gradient is scaled.
 
-Source: fastai.callback.fp16 and fastai.fp16_utils, 2.8.12 (arguments, order, events); that one asks for a GPU, by name.
+Source: fastai.callback.fp16 and fastai.fp16_utils, 2.8.12 (arguments, order, events); that one asks
+    for a GPU, by name.
 """
 
 from __future__ import annotations
@@ -87,11 +89,12 @@ def to_float(values: Any) -> Any:
 
 
 def get_master(opt: Optimizer, flat_master: bool = False) -> tuple[Groups, Groups]:
-    """Return the trainable parameters of each of an optimizer's groups, and copies of them in FP32, the masters.
+    """Return the trainable parameters of an optimizer's groups, and their FP32 masters.
 
     Args:
         opt: an optimizer with `param_lists`.
-        flat_master: make one master for each group, a vector; a group without trainable parameters has none.
+        flat_master: make one master for each group, a vector; a group without trainable parameters
+            has none.
 
     >>> from labkit.frameworks.fastai.optimizer import SGD
     >>> layer = nn.Linear(3, 2).half()
@@ -147,7 +150,8 @@ class MixedPrecision(Callback):
     """Autocast and a GradScaler, whose arguments it takes.
 
     Raises:
-        ValueError: amp_mode is another one; or, when a training begins, another callback does the same.
+        ValueError: amp_mode is another one; or, when a training begins, another callback does the
+            same.
         TypeError: an argument is none of GradScaler's.
 
     >>> from labkit.frameworks.fastai.test_utils import synth_learner
@@ -166,17 +170,20 @@ class MixedPrecision(Callback):
         unknown = set(kwargs) - set(inspect.signature(GradScaler).parameters)
         if unknown:
             raise TypeError(
-                f"expected arguments of GradScaler, got {min(unknown)!r}; loss_scale, max_loss_scale, flat_master and "
-                "the like are NonNativeMixedPrecision's."
+                f"expected arguments of GradScaler, got {min(unknown)!r}; loss_scale, "
+                "max_loss_scale, flat_master and the like are NonNativeMixedPrecision's."
             )
-        self.amp_mode, self.kwargs, self.region = AMPMode(amp_mode), kwargs, ExitStack()
+        self.amp_mode = AMPMode(amp_mode)
+        self.kwargs = kwargs
+        self.region = ExitStack()
         self.scales: list[float] = []
 
     def before_fit(self) -> None:
         _require_one_way(self.learn)
         low = torch.float16 if self.amp_mode is AMPMode.FP16 else torch.bfloat16
         device = self.dls.device.type
-        self.autocast, self.scales = autocast(device, low), []
+        self.autocast = autocast(device, low)
+        self.scales = []
         self.learn.scaler = GradScaler(device, **{"enabled": low is torch.float16, **self.kwargs})
 
     def before_batch(self) -> None:
@@ -192,10 +199,14 @@ class MixedPrecision(Callback):
         self.learn.loss_grad = self.scaler.scale(self.loss_grad)
 
     def before_step(self) -> None:
-        """Let the scaler step the loop's optimizer, for which this callback stands; where it does not, cancel."""
+        """Let the scaler step the loop's optimizer, for which this callback stands.
+
+        Where it does not, cancel.
+        """
         self.skipped = True
         if self.scaler.is_enabled() and self.scaler._scale is None:
-            raise CancelStepException  # every backward so far was cancelled before its loss was scaled
+            # every backward so far was cancelled before its loss was scaled
+            raise CancelStepException
         self.scaler.step(self)
         if self.skipped:
             raise CancelStepException
@@ -210,27 +221,32 @@ class MixedPrecision(Callback):
         self.skipped = False
 
     def after_step(self) -> None:
-        """Update the scale, if the scaler has seen the gradients: another callback may cancel before or after that."""
+        """Update the scale if the scaler saw the gradients, since callbacks may cancel a step."""
         states = self.scaler._per_optimizer_states.values()
         if any(state["found_inf_per_device"] for state in states):
             self.scaler.update()
 
     def after_batch(self) -> None:
         self.region.close()  # if the batch was cancelled before its loss
-        self.after_step()  # if it was cancelled between the scaler's step and the loop's
+        # if it was cancelled between the scaler's step and the loop's
+        self.after_step()
 
     # a part of the training that was cancelled in a batch ends without that batch's after_batch
     after_train = after_validate = after_epoch = after_batch
 
     def after_fit(self) -> None:
         self.region.close()
-        self.model.zero_grad()  # a batch that was cancelled after its backward leaves scaled gradients
+        # a batch that was cancelled after its backward leaves scaled gradients
+        self.model.zero_grad()
 
     abandon = after_fit
 
 
 class ModelToHalf(Callback):
-    """Convert the model, but for its norms, to FP16 while it trains; goes with `NonNativeMixedPrecision`."""
+    """Convert the model, but for its norms, to FP16 while it trains.
+
+    Goes with `NonNativeMixedPrecision`.
+    """
 
     order = -50
 
@@ -247,14 +263,15 @@ class ModelToHalf(Callback):
 class NonNativeMixedPrecision(Callback):
     """A half model, FP32 masters and a loss scale.
 
-    During a training, `model_pgs` has the trainable parameters of each group, and `master_pgs` their masters, which the
-    optimizer steps.
+    During a training, `model_pgs` has the trainable parameters of each group, and `master_pgs`
+    their masters, which the optimizer steps.
 
     Args:
-        loss_scale: of all steps, if it is not dynamic; then gradients are not checked for inf and NaN.
+        loss_scale: of all steps, if it is not dynamic; then gradients are not checked for inf and
+            NaN.
         flat_master: one master for each group.
-        dynamic: begin at `max_loss_scale`, divide it by `div_factor` and leave the batch out at inf or NaN, multiply it
-            after `scale_wait` clean steps.
+        dynamic: begin at `max_loss_scale`, divide it by `div_factor` and leave the batch out at inf
+            or NaN, multiply it after `scale_wait` clean steps.
         clip: the greatest length of a group's gradients; None: any.
 
     Raises:
@@ -288,10 +305,13 @@ class NonNativeMixedPrecision(Callback):
             self.config = rule if dynamic else static(loss_scale, skip_on_inf=False)
         except ValueError as error:
             raise ValueError(f"{given}: {error}") from None
-        self.state, self.flat_master, self.clip = initial(self.config), flat_master, clip
+        self.state = initial(self.config)
+        self.flat_master = flat_master
+        self.clip = clip
         self.model_pgs: Groups = []
         self.master_pgs: Groups = []
-        self.old_pgs: Groups | None = None  # the optimizer's own groups, during a training
+        # the optimizer's own groups, during a training
+        self.old_pgs: Groups | None = None
         self._frozen: dict[Tensor, Any] = {}  # its state of those that have no master
         self.region = ExitStack()
         self.recipe = replace(RECIPES["O2"], scaler=self.config)
@@ -327,7 +347,8 @@ class NonNativeMixedPrecision(Callback):
         """Unscale the gradients into the masters; at inf or NaN, leave the rest of the batch out.
 
         Raises:
-            RuntimeError: a parameter without a master has a gradient: it was frozen when the training began.
+            RuntimeError: a parameter without a master has a gradient: it was frozen when the
+                training began.
         """
         self._require_masters()
         self._adopt_edits()
@@ -338,7 +359,8 @@ class NonNativeMixedPrecision(Callback):
         )
         for master, gradient in zip(masters, gradients, strict=True):
             master.grad = gradient
-        self.learn.loss_grad = self.loss_grad / self.loss_scale  # what is told of it is not scaled
+        # what is told of it is not scaled
+        self.learn.loss_grad = self.loss_grad / self.loss_scale
         decision = decide(self.state, found_inf, self.config)
         self.state = decision.after
         if decision.skip:
@@ -364,11 +386,14 @@ class NonNativeMixedPrecision(Callback):
         self.region.close()
         if self.old_pgs is None:
             return
-        self.model.zero_grad()  # a batch that was cancelled after its backward leaves scaled gradients
+        # a batch that was cancelled after its backward leaves scaled gradients
+        self.model.zero_grad()
         hand_over(self.opt, self.master_pgs, self.model_pgs)
         self.opt.param_lists = self.old_pgs
         self.opt.state.update(self._frozen)
-        self.model_pgs, self.master_pgs, self.old_pgs = [], [], None
+        self.model_pgs = []
+        self.master_pgs = []
+        self.old_pgs = None
 
     abandon = after_fit
 
@@ -378,8 +403,9 @@ class NonNativeMixedPrecision(Callback):
         for group in self.old_pgs or ():
             if any(p.grad is not None and p not in known for p in group):
                 raise RuntimeError(
-                    "expected gradients of the parameters that were trainable when fit() began, got one of a parameter "
-                    "that was frozen then and has no master. Unfreeze between two calls of fit()."
+                    "expected gradients of the parameters that were trainable when fit() began, "
+                    "got one of a parameter that was frozen then and has no master. Unfreeze "
+                    "between two calls of fit()."
                 )
 
     def _note_weights(self) -> None:
@@ -410,8 +436,9 @@ def _require_one_way(learn: Any) -> None:
     ]
     if kinds not in (["MixedPrecision"], ["ModelToHalf", "NonNativeMixedPrecision"]):
         raise ValueError(
-            f"this learner has {', '.join(kinds)}. Give it MixedPrecision alone, as to_fp16() does, or ModelToHalf and "
-            "NonNativeMixedPrecision, as to_non_native_fp16(); to_fp32() and to_non_native_fp32() take them away."
+            f"this learner has {', '.join(kinds)}. Give it MixedPrecision alone, as to_fp16() "
+            "does, or ModelToHalf and NonNativeMixedPrecision, as to_non_native_fp16(); to_fp32() "
+            "and to_non_native_fp32() take them away."
         )
 
 
