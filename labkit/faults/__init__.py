@@ -1,6 +1,7 @@
 """Known faults of mixed precision, each broken and fixed, grouped by theme.
 
-`FAULTS` holds them by id, `run` runs one, `snippet` shows its code; `explain` finds the one that an error belongs to.
+`FAULTS` holds them by id, `run` runs one, `snippet` shows its code; `explain` finds the one that an
+error belongs to.
 """
 
 from labkit.faults.catalogue import FAULTS, GPU_CARDS, cards, explain

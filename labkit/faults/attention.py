@@ -16,7 +16,8 @@ def mask_constant(fixed):
     Symptom: An error at the line of the mask; the same code runs in FP32 and in BF16.
     Cause: -1e9 (or 1e10, or 2**30) lies outside FP16, which ends at 65,504.
     Reading: The source: a constant above 65,504 beside a tensor that is half.
-    Repair: Use `torch.finfo(scores.dtype).min` or -inf, or F.scaled_dot_product_attention with a boolean mask.
+    Repair: Use `torch.finfo(scores.dtype).min` or -inf, or F.scaled_dot_product_attention with a
+        boolean mask.
     Error: value cannot be converted to type c10::Half without overflow
     Error: value cannot be converted to type at::Half without overflow
     Reported: NVIDIA/apex#1052, QwenLM/Qwen#32, InternLM/lmdeploy#3152
@@ -38,8 +39,10 @@ def mask_constant(fixed):
 def positions_in_half(fixed):
     """Positions are counted in FP16.
 
-    Symptom: Attention is right in short texts, and leaks or repeats itself beyond 2,048 tokens (256 in BF16).
-    Cause: FP16 has no odd numbers above 2,048, and BF16 none above 256: neighbours get the same position.
+    Symptom: Attention is right in short texts, and leaks or repeats itself beyond 2,048 tokens (256
+        in BF16).
+    Cause: FP16 has no odd numbers above 2,048, and BF16 none above 256: neighbours get the same
+        position.
     Reading: A tensor of whole numbers in half whose largest is above 2,048.
     Repair: Count positions as integers, or in FP32; rotate in FP32 or cast after the angle.
     Reported: pytorch/pytorch#81926, lucidrains/local-attention#12, openvinotoolkit/openvino#33214
@@ -69,10 +72,12 @@ def row_all_masked(fixed):
     """A row of attention in which everything is masked becomes NaN.
 
     Symptom: The loss becomes NaN at a batch that looks like the others, and stays NaN.
-    Cause: Two masks of finfo.min are added: -inf. Where a whole row is masked softmax divides 0 by 0.
-    Reading: The first tensor that is not finite is a softmax, in one example of the batch: the one without a token.
-    Repair: Mask once, with masked_fill, and set rows that are masked as a whole to 0 after the softmax;
-        scaled_dot_product_attention does so.
+    Cause: Two masks of finfo.min are added: -inf. Where a whole row is masked softmax divides 0 by
+        0.
+    Reading: The first tensor that is not finite is a softmax, in one example of the batch: the one
+        without a token.
+    Repair: Mask once, with masked_fill, and set rows that are masked as a whole to 0 after the
+        softmax; scaled_dot_product_attention does so.
     Reported: huggingface/transformers#17306, pytorch/pytorch#131060, NVIDIA/ngpt#11
     """
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Faults of dtypes: casts by hand, autocast regions in the wrong place, operations without a half kernel."""
+"""Faults of dtypes: manual casts, misplaced autocast regions, operations without a half kernel."""
 
 import warnings
 from functools import partial
@@ -15,9 +15,10 @@ from labkit.faults.loops import accuracy, batches, network, plain, scaled
 def backward_inside(fixed):
     """The backward pass runs inside the autocast region.
 
-    Symptom: A block that was written for FP32 gets gradients that are 0, though its forward pass is right.
-    Cause: Operations that autograd made remember their dtype. Code of your own in a backward pass does not: if
-        autocast is still on, its products are cast to FP16.
+    Symptom: A block that was written for FP32 gets gradients that are 0, though its forward pass is
+        right.
+    Cause: Operations that autograd made remember their dtype. Code of your own in a backward pass
+        does not: if autocast is still on, its products are cast to FP16.
     Reading: Gradients that underflowed in one block; casts during the backward pass.
     Repair: End the region before `backward()`; decorate the function with `torch.amp.custom_bwd`.
     Reported: https://docs.pytorch.org/docs/stable/amp.html, pytorch/pytorch#46178
@@ -62,14 +63,16 @@ def backward_inside(fixed):
 def forward_overflow(fixed):
     """A normalisation that the author wrote overflows in FP16.
 
-    Symptom: With autocast nothing is learned, or the loss is NaN; without it all is well. Every step is skipped.
-    Cause: Switched off, autocast casts nothing, and the features are FP16 already: squares and sum are computed in
-        FP16. The sum of 128 squares of 30 is above 65,504, its largest number. Inside of autocast CUDA computes the
-        sum in FP32, and a CPU does not; the squares are FP16 on both.
-    Reading: The first tensor that is not finite is a sum or a product in the forward pass; the largest finite number
-        before it is large. The scale falls without end.
-    Repair: Compute such a block in FP32: `x = x.float()` first; `autocast(enabled=False)` alone does not cast what
-        comes in.
+    Symptom: With autocast nothing is learned, or the loss is NaN; without it all is well. Every
+        step is skipped.
+    Cause: Switched off, autocast casts nothing, and the features are FP16 already: squares and sum
+        are computed in FP16. The sum of 128 squares of 30 is above 65,504, its largest number.
+        Inside of autocast CUDA computes the sum in FP32, and a CPU does not; the squares are FP16
+        on both.
+    Reading: The first tensor that is not finite is a sum or a product in the forward pass; the
+        largest finite number before it is large. The scale falls without end.
+    Repair: Compute such a block in FP32: `x = x.float()` first; `autocast(enabled=False)` alone
+        does not cast what comes in.
     Reported: pytorch/pytorch#40497, pytorch/pytorch#43556, speechbrain/speechbrain#1803
     """
     torch.manual_seed(0)
@@ -97,11 +100,11 @@ def function_without_custom_fwd(fixed):
     """A custom autograd function does not say in which dtype it computes.
 
     Symptom: The forward pass works, and the backward pass ends with two dtypes that do not match.
-    Cause: Inside forward autocast is on, and casts; what is saved is FP16 here and FP32 there. The backward pass runs
-        without autocast, and without a cast.
+    Cause: Inside forward autocast is on, and casts; what is saved is FP16 here and FP32 there. The
+        backward pass runs without autocast, and without a cast.
     Reading: The error is raised in a backward pass, in a file of your own.
-    Repair: Decorate forward with `torch.amp.custom_fwd(cast_inputs=torch.float32, device_type=...)` and backward with
-        `torch.amp.custom_bwd`.
+    Repair: Decorate forward with `torch.amp.custom_fwd(cast_inputs=torch.float32, device_type=...)`
+        and backward with `torch.amp.custom_bwd`.
     Error: expected m1 and m2 to have the same dtype
     Error: expected scalar type Half but found Float
     Error: mat1 and mat2 must have the same dtype
@@ -142,8 +145,8 @@ def gradcheck_in_fp32(fixed):
     """A gradient is checked numerically in FP32.
 
     Symptom: gradcheck says that a gradient is wrong which is right.
-    Cause: gradcheck compares with (f(x + 1e-6) - f(x)) / 1e-6. In FP32 the difference of two numbers near 8 has one
-        or two digits left; in FP16 x + 1e-6 is x.
+    Cause: gradcheck compares with (f(x + 1e-6) - f(x)) / 1e-6. In FP32 the difference of two
+        numbers near 8 has one or two digits left; in FP16 x + 1e-6 is x.
     Reading: The dtype of the inputs: anything but float64.
     Repair: Check in FP64: `x.double()`, and the module in double as well.
     Error: Jacobian mismatch for output 0 with respect to input 0
@@ -169,8 +172,8 @@ def halves_by_hand(fixed):
     """Tensors are made half by hand where autocast would decide.
 
     Symptom: A model under autocast is inf or NaN in places that autocast should protect.
-    Cause: Autocast leaves operations off its lists in the dtype of their inputs. `.half()` on the data makes all of
-        them FP16: 300 * 300 is inf.
+    Cause: Autocast leaves operations off its lists in the dtype of their inputs. `.half()` on the
+        data makes all of them FP16: 300 * 300 is inf.
     Reading: The first tensor that is not finite is a product of inputs in half.
     Repair: Give autocast FP32 inputs, and cast nothing by hand.
     Reported: https://docs.pytorch.org/docs/stable/amp.html
@@ -219,12 +222,13 @@ def recomputed_otherwise(fixed):
     """A checkpointed block is computed again under another autocast state.
 
     Symptom: An error in the backward pass about tensors with different metadata.
-    Cause: Checkpointing throws activations away and computes them again. If autocast was on the first time and off
-        the second, they come back in another dtype.
+    Cause: Checkpointing throws activations away and computes them again. If autocast was on the
+        first time and off the second, they come back in another dtype.
     Reading: The dtypes of one block in its two forward passes.
-    Repair: Let nothing that decides the dtype change between forward and backward; put autocast around the block,
-        where checkpoint restores it.
-    Error: Recomputed values for the following tensors have different metadata than during the forward pass.
+    Repair: Let nothing that decides the dtype change between forward and backward; put autocast
+        around the block, where checkpoint restores it.
+    Error: Recomputed values for the following tensors have different metadata than during the
+        forward pass.
     Reported: pytorch/pytorch#141896, pytorch/pytorch#148831, NVIDIA/TransformerEngine#787,
         facebookresearch/fairscale#1199
     """
@@ -240,7 +244,8 @@ def recomputed_otherwise(fixed):
         mixed["on"] = True
         loss = F.cross_entropy(checkpoint(block, inputs, use_reentrant=False).float(), targets)
         mixed["on"] = (
-            fixed  # evaluation, a profiler, a second thread: whoever switches it off too early
+            # evaluation, a profiler, a second thread: whoever switches it off too early
+            fixed
         )
         return loss
 
@@ -252,8 +257,8 @@ def stale_cast(fixed):
     """One autocast region is around the whole training loop.
 
     Symptom: The loss does not fall, without any error; parameters do change.
-    Cause: Autocast casts each weight once and keeps the copy until the outermost region ends. Here it never ends: all
-        steps use the weights of the first.
+    Cause: Autocast casts each weight once and keeps the copy until the outermost region ends. Here
+        it never ends: all steps use the weights of the first.
     Reading: Casts of weights: one in the whole run, where there should be one a step.
     Repair: A region for each forward pass (and nothing else inside), or `cache_enabled=False`.
     Reported: pytorch/pytorch#158232, Lightning-AI/pytorch-lightning#21611
@@ -283,8 +288,8 @@ def zeros_of_another_dtype(fixed):
     """A state is made with torch.zeros and no dtype.
 
     Symptom: An error about two dtypes, in a model that was made half or BF16.
-    Cause: torch.zeros makes FP32 on the CPU, whatever the model is. `.to(x.device)` mends the device only, and
-        copies.
+    Cause: torch.zeros makes FP32 on the CPU, whatever the model is. `.to(x.device)` mends the
+        device only, and copies.
     Reading: The error is raised where an FP32 tensor meets the weights.
     Repair: `x.new_zeros(shape)`, or `torch.zeros(shape, dtype=x.dtype, device=x.device)`.
     Error: mat1 and mat2 must have the same dtype

@@ -1,8 +1,9 @@
 """All faults by id, and the search for the one that an error message belongs to.
 
-Idea: the words of an error are compared with those that a fault is known by. What differs from run to run is taken out
-of both texts: numbers, quotes, and the names that torch's versions give to one thing (`c10::Half`, `float16`). A fault
-is found where its words stand in the text, or the text in its words.
+Idea: the words of an error are compared with those that a fault is known by. What differs from run
+to run is taken out of both texts: numbers, quotes, and the names that torch's versions give to one
+thing (`c10::Half`, `float16`). A fault is found where its words stand in the text, or the text in
+its words.
 
 Invariant: a text that no fault is known by finds none; nothing is guessed from single words.
 """
@@ -58,7 +59,8 @@ def _fits(fault: Fault | GpuCard, asked: str) -> list[str]:
 def plain(text: str) -> str:
     """Return a message without what differs from run to run.
 
-    >>> plain("value cannot be converted to type at::Half") == plain("value cannot be converted to type c10::Half")
+    >>> now, before = "cannot be converted to at::Half", "cannot be converted to c10::Half"
+    >>> plain(now) == plain(before)
     True
     """
     return re.sub(r"[-+]?\d[\d.,e+-]*", "#", re.sub(r"\bfloat16\b", "half", simplified(text)))

@@ -1,9 +1,10 @@
-"""A fault of mixed precision: one training in two forms, broken and fixed, and what is known about it.
+"""A fault of mixed precision as a training in two forms, broken and fixed, and its description.
 
-Idea: one function writes both forms, `function(fixed)`: what differs stands under `if fixed`, so that the fault and its
-repair are a line or two beside each other. The function's name is the fault's id; its docstring has the title,
-what is seen, why, how instruments show it, the repair, the words of its errors, and where it was reported. `run` runs
-either form. Everything is plain torch: it is what people bring.
+Idea: one function writes both forms, `function(fixed)`: what differs stands under `if fixed`, so
+that the fault and its repair are a line or two beside each other. The function's name is the
+fault's id; its docstring has the title, what is seen, why, how instruments show it, the repair, the
+words of its errors, and where it was reported. `run` runs either form. Everything is plain torch:
+it is what people bring.
 
 Invariant: `failed` judges the outcome of a real run, never the description of the fault.
 """
@@ -32,10 +33,13 @@ def completed() -> float:
 class Training:
     """A training as its author wrote it, ready to run.
 
-    step       does one step on one batch and returns its loss, or None
-    batches    the arguments of the steps, one after another
-    score      quality of the result after the last step; higher is better, NaN is worst
-    model, optimizer, scaler   what the step works on, for instruments; None where there is none
+    Attributes:
+        step: does one step on one batch and returns its loss, or None.
+        batches: the arguments of the steps, one after another.
+        score: quality of the result after the last step; higher is better, NaN is worst.
+        model: the model that the step trains, for instruments, or None.
+        optimizer: its optimizer, or None.
+        scaler: its loss scaler, or None.
     """
 
     step: Callable[[Any], Any]
@@ -48,7 +52,10 @@ class Training:
 
 @dataclass(frozen=True)
 class TrainingOutcome:
-    """The result of a run: the losses, the score (NaN where the run was ended), and the error that ended it, or ""."""
+    """Result of a run: the losses, the score, and the error that ended it, or "".
+
+    The score is NaN if the run was ended.
+    """
 
     losses: tuple[float, ...]
     score: float
@@ -69,8 +76,9 @@ class Kind(StrEnum):
 class Card:
     """What is known about a fault; its title and texts stand in the docstring of its function.
 
-    kind       what is seen first
-    claims     the claims of data/claims.csv that it bears on
+    Attributes:
+        kind: what is seen first.
+        claims: the claims of data/claims.csv that it bears on.
     """
 
     function: Callable[..., Any]
@@ -105,7 +113,10 @@ class Card:
         return tuple(", ".join(self._texts("Reported")).split(", "))
 
     def _texts(self, name: str) -> tuple[str, ...]:
-        """Return the paragraphs of the docstring that begin with a name; their further lines are indented."""
+        """Return the paragraphs of the docstring that begin with a name.
+
+        Their further lines are indented.
+        """
         found = re.findall(
             rf"^{name}: (.*(?:\n    .*)*)", inspect.getdoc(self.function) or "", re.MULTILINE
         )
@@ -116,11 +127,14 @@ class Card:
 class Fault(Card):
     """A fault of mixed precision, as a training that shows it on a CPU.
 
-    function   builds the training, broken (False) or fixed (True)
-    limit      the score that the fixed training reaches and the broken one does not
-    only       the device whose autocast shows the fault, "cpu" or "cuda"; "" where both do
-    prevented  why labkit.frameworks.torch_amp does not show it, although torch does on every device; "" where it does
-    shown      the code that shows the fault, where that is not `function`: what each of several processes runs
+    Attributes:
+        function: builds the training, broken (False) or fixed (True).
+        limit: the score that the fixed training reaches and the broken one does not.
+        only: the device whose autocast shows the fault, "cpu" or "cuda"; "" where both do.
+        prevented: why labkit.frameworks.torch_amp does not show it, although torch does on every
+            device; "" where it does.
+        shown: the code that shows the fault, where that is not `function`: what each of several
+            processes runs.
     """
 
     function: Callable[[bool], Training]
@@ -145,21 +159,27 @@ class Fault(Card):
         return " ".join(filter(None, (under, face)))
 
     def failed(self, outcome: TrainingOutcome) -> bool:
-        """Say whether a run shows this fault: it was ended by its error, or its score stays below the limit."""
+        """Return whether a run shows this fault, by its error or a score below the limit."""
         if outcome.error:
             return any(words in outcome.error for words in self.errors)
         return not outcome.score >= self.limit
 
 
 def random_state_kept() -> AbstractContextManager[None]:
-    """Return a context that puts back the random states of the CPU and of every GPU, all of which manual_seed sets."""
+    """Restore the random states of the CPU and of every GPU after the block.
+
+    manual_seed sets all of them.
+    """
     # where it is not, no GPU is seeded
     usable = torch.cuda.is_available() and not torch.cuda._is_in_bad_fork()
     return torch.random.fork_rng(devices=range(torch.cuda.device_count()) if usable else ())
 
 
 def run(fault: Fault, fixed: bool) -> TrainingOutcome:
-    """Run one form to its end, or to the error that ends it; the global random state is left as it was."""
+    """Run one form to its end, or to the error that ends it.
+
+    The global random state is left as it was.
+    """
     losses: list[float] = []
     with random_state_kept():
         try:

@@ -1,7 +1,10 @@
-"""Faults that only a GPU or a compiler shows: cards with what was published; `make gpu` runs them on the card at hand.
+"""Faults that only a GPU or a compiler shows: cards with what was published.
 
-Idea: as a fault, a card is one function in two forms. `function(device, fixed, size)` returns a number, larger is
-better: where the fault shows, the fixed form's is clearly larger, or the broken form is ended by the card's error.
+`make gpu` runs them on the card at hand.
+
+Idea: as a fault, a card is one function in two forms. `function(device, fixed, size)` returns a
+number, larger is better: where the fault shows, the fixed form's is clearly larger, or the broken
+form is ended by the card's error.
 
 Invariant: a card cites a measurement of the lab only if a record holds it. Evidence is a row of
 data/published.csv, with its source and date, or a thread.
@@ -21,7 +24,8 @@ from labkit.bench import Published, published
 from labkit.bench.interleaved_timing import host_seconds
 from labkit.faults.fault import Card, Kind
 
-CLEARLY = 1.15  # how many times as good the repaired form is where a card shows the fault
+# how many times as good the repaired form is where a card shows the fault
+CLEARLY = 1.15
 ROWS_SHOWN = 3
 
 
@@ -29,9 +33,11 @@ ROWS_SHOWN = 3
 class GpuCard(Card):
     """A fault that only a GPU shows.
 
-    function   (device, fixed, size) -> a number, larger is better; `size` is that of a large matrix on this device
-    unit       what the number counts
-    evidence   which published rows show it
+    Attributes:
+        function: (device, fixed, size) -> a number, larger is better; `size` is that of a large
+            matrix on this device.
+        unit: what the number counts.
+        evidence: which published rows show it.
     """
 
     function: Callable[[str, bool, int], float]
@@ -40,7 +46,7 @@ class GpuCard(Card):
     kind: Kind = Kind.GPU
 
     def published(self) -> list[str]:
-        """Return what others published of it, the strongest first, as sentences with source and date."""
+        """Return others' measurements of it, strongest first, as sentences with source and date."""
         rows = [row for row in published() if row.ratio and self.evidence(row)]
         return [
             _sentence(row)
@@ -48,7 +54,10 @@ class GpuCard(Card):
         ]
 
     def shows(self, broken: float | None, fixed: float | None) -> bool:
-        """Say whether two measurements show the fault; None stands for a form that was ended by the card's error."""
+        """Say whether two measurements show the fault.
+
+        None stands for a form that was ended by the card's error.
+        """
         return fixed is not None and (broken is None or fixed > CLEARLY * broken)
 
 
@@ -67,7 +76,10 @@ def measured(card: GpuCard, device: str, fixed: bool, size: int) -> tuple[float 
 
 
 def seconds(call: Callable[[], object], device: str) -> float:
-    """Return what a call takes on a device, which has done its work when the clock stops; two calls warm up."""
+    """Return what a call takes on a device, which has done its work when the clock stops.
+
+    Two calls warm up.
+    """
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
     host_seconds(call, 2, wait)
     return host_seconds(call, 10, wait)
@@ -82,12 +94,13 @@ def small_work(device: str, fixed: bool, size: int) -> float:
     """There is too little work for half precision to save time.
 
     Symptom: With autocast a training step takes as long as before, or longer.
-    Cause: Tensor Cores make large products fast. A small network waits for its launches, and autocast adds casts;
-        data loading, sums and optimizers are no faster either. A card without Tensor Cores (GTX 10xx, P100) gains
-        next to nothing at any size.
-    Reading: A profiler: many short kernels with gaps between them, few of them products; the GPU is not busy.
-    Repair: Larger batches and layers, fused optimizers, torch.compile or CUDA graphs; feed the data faster. Where the
-        step is short anyway, stay in FP32.
+    Cause: Tensor Cores make large products fast. A small network waits for its launches, and
+        autocast adds casts; data loading, sums and optimizers are no faster either. A card without
+        Tensor Cores (GTX 10xx, P100) gains next to nothing at any size.
+    Reading: A profiler: many short kernels with gaps between them, few of them products; the GPU is
+        not busy.
+    Repair: Larger batches and layers, fused optimizers, torch.compile or CUDA graphs; feed the data
+        faster. Where the step is short anyway, stay in FP32.
     Reported: tensorflow/tensorflow#40397, tensorflow/tensorflow#34406, open-mmlab/mmcv#742
     """
     width = size if fixed else 64
@@ -111,9 +124,11 @@ def batch_of_one(device: str, fixed: bool, size: int) -> float:
     """A batch of one leaves the Tensor Cores without work.
 
     Symptom: The model was cast to FP16 to answer sooner, and answers later.
-    Cause: One input makes products of one row: each weight is read once and used once, and the casts come on top.
+    Cause: One input makes products of one row: each weight is read once and used once, and the
+        casts come on top.
     Reading: The speed at batch 1 and at batch 64, side by side: only the second one gains.
-    Repair: Collect requests into batches; cast the weights once with .half(), not at each call; or stay in FP32.
+    Repair: Collect requests into batches; cast the weights once with .half(), not at each call; or
+        stay in FP32.
     Reported: NVIDIA/DeepLearningExamples#541, facebookresearch/fairseq#714
     """
     batch = size if fixed else 1
@@ -137,9 +152,12 @@ def batch_of_one(device: str, fixed: bool, size: int) -> float:
 def emulated_bf16(device: str, fixed: bool, size: int) -> float:
     """BF16 is emulated on a card that has no BF16.
 
-    Symptom: torch.cuda.is_bf16_supported() says True, and the training is several times slower than in FP16.
-    Cause: Before Ampere (V100, T4, GTX) no unit multiplies BF16. torch computes in FP32 and says supported.
-    Reading: torch.cuda.is_bf16_supported(including_emulation=False) is False; `labkit check` says so.
+    Symptom: torch.cuda.is_bf16_supported() says True, and the training is several times slower than
+        in FP16.
+    Cause: Before Ampere (V100, T4, GTX) no unit multiplies BF16. torch computes in FP32 and says
+        supported.
+    Reading: torch.cuda.is_bf16_supported(including_emulation=False) is False; `labkit check` says
+        so.
     Repair: FP16 with a GradScaler on such cards.
     Reported: MakazhanAlpamys/Soup#387, pytorch/pytorch#124996, pytorch/pytorch#148322
     """
@@ -159,9 +177,10 @@ def emulated_bf16(device: str, fixed: bool, size: int) -> float:
 def sides_miss_8(device: str, fixed: bool, size: int) -> float:
     """A side of a product is no multiple of 8.
 
-    Symptom: One layer (a vocabulary of 50,257, a width of 10,922) is far slower than one that is a little larger.
-    Cause: Tensor Cores multiply tiles, and memory is read 16 bytes at once, which are 8 numbers of FP16. Where a row
-        does not begin at such a place, a slower kernel is taken.
+    Symptom: One layer (a vocabulary of 50,257, a width of 10,922) is far slower than one that is a
+        little larger.
+    Cause: Tensor Cores multiply tiles, and memory is read 16 bytes at once, which are 8 numbers of
+        FP16. Where a row does not begin at such a place, a slower kernel is taken.
     Reading: The seconds of one layer, at its size and at the next multiple of 8 or 64.
     Repair: Pad the side to a multiple of 8, on A100 and later to 64: 50,257 becomes 50,304.
     Reported: Dao-AILab/flash-attention#1141, https://x.com/karpathy/status/1621578354024677377
@@ -176,10 +195,11 @@ def scaler_for_bf16(device: str, fixed: bool, size: int) -> float:
     """A gradient scaler is used with BF16 weights.
 
     Symptom: scaler.step ends with an error that names a function which the script does not call.
-    Cause: The scaler's kernel knows FP16 and FP32 gradients. BF16 has the exponents of FP32 and needs no scaling. On
-        a CPU torch steps such weights without a word.
+    Cause: The scaler's kernel knows FP16 and FP32 gradients. BF16 has the exponents of FP32 and
+        needs no scaling. On a CPU torch steps such weights without a word.
     Reading: The dtype of the weights: bfloat16; the scaler is enabled.
-    Repair: No scaler for BF16: `GradScaler(enabled=dtype == torch.float16)`. And keep FP32 master weights.
+    Repair: No scaler for BF16: `GradScaler(enabled=dtype == torch.float16)`. And keep FP32 master
+        weights.
     Error: "_amp_foreach_non_finite_check_and_unscale_cuda" not implemented for 'BFloat16'
     Error: "_amp_non_finite_check_and_unscale_cuda" not implemented for 'BFloat16'
     Reported: pytorch/pytorch#127176, huggingface/trl#4901, QwenLM/Qwen-VL#372
@@ -202,10 +222,13 @@ def scaler_for_bf16(device: str, fixed: bool, size: int) -> float:
 def tf32_for_fp32(device: str, fixed: bool, size: int) -> float:
     """What is taken for FP32 is TF32.
 
-    Symptom: FP32 on the GPU differs from the CPU in the third digit, and FP16 is hardly faster than this FP32.
+    Symptom: FP32 on the GPU differs from the CPU in the third digit, and FP16 is hardly faster than
+        this FP32.
     Cause: On Ampere and later, convolutions use TF32 by default, and products where
-        set_float32_matmul_precision allows it: the exponents of FP32 with the 10 stored bits of FP16.
-    Reading: torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision(); a product against one in FP64.
+        set_float32_matmul_precision allows it: the exponents of FP32 with the 10 stored bits of
+        FP16.
+    Reading: torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision(); a product
+        against one in FP64.
     Repair: Say which of them a comparison uses. `torch.set_float32_matmul_precision('highest')` and
         `torch.backends.cudnn.allow_tf32 = False` where FP32 is meant.
     Reported: huggingface/transformers#15026
@@ -213,7 +236,8 @@ def tf32_for_fp32(device: str, fixed: bool, size: int) -> float:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest" if fixed else "high")
     a = torch.randn(size, size, device=device)
-    product, exact = a @ a, a.double() @ a.double()
+    product = a @ a
+    exact = a.double() @ a.double()
     torch.set_float32_matmul_precision(before)
     return -float(torch.log2((product - exact).abs().mean() / exact.abs().mean()))
 
@@ -228,10 +252,12 @@ def memory_not_halved(device: str, fixed: bool, size: int) -> float:
     """The memory is weights and moments, which stay FP32.
 
     Symptom: Autocast should halve the memory, and saves a few per cent.
-    Cause: FP32 weights, their gradients and two moments are 16 bytes a parameter in FP32 and in mixed precision,
-        where the FP16 casts come on top. Only the saved activations are halved.
-    Reading: torch.cuda.max_memory_allocated() at batch 1 and at a large batch: only the second one gains.
-    Repair: Larger batches gain most. Else an optimizer with fewer bytes, checkpointing, or weights in BF16 with care.
+    Cause: FP32 weights, their gradients and two moments are 16 bytes a parameter in FP32 and in
+        mixed precision, where the FP16 casts come on top. Only the saved activations are halved.
+    Reading: torch.cuda.max_memory_allocated() at batch 1 and at a large batch: only the second one
+        gains.
+    Repair: Larger batches gain most. Else an optimizer with fewer bytes, checkpointing, or weights
+        in BF16 with care.
     Reported: https://huggingface.co/docs/transformers/perf_train_gpu_one
     """
     width, batch = (512, 8 * size) if fixed else (size, 8)
@@ -259,10 +285,12 @@ def eager_unlike_compiled(device: str, fixed: bool, size: int) -> float:
     """Compiled code rounds less often than eager code.
 
     Symptom: A model gives NaN or inf, and is right once it is compiled; or the other way round.
-    Cause: Eager mode rounds to FP16 after each operation: 300 * 300 is inf. torch.compile joins operations and keeps
-        FP32 between them, so that the same line overflows nowhere. Neither is promised.
-    Reading: The same function both ways, on one input: on torch 2.13 and a CPU, eager gives inf and compiled 300.
-        TORCHINDUCTOR_EMULATE_PRECISION_CASTS=1 lets compiled code round as eager code does.
+    Cause: Eager mode rounds to FP16 after each operation: 300 * 300 is inf. torch.compile joins
+        operations and keeps FP32 between them, so that the same line overflows nowhere. Neither is
+        promised.
+    Reading: The same function both ways, on one input: on torch 2.13 and a CPU, eager gives inf and
+        compiled 300. TORCHINDUCTOR_EMULATE_PRECISION_CASTS=1 lets compiled code round as eager code
+        does.
     Repair: Mend the eager form: `.float()` before what overflows. Then both agree.
     Reported: pytorch/pytorch#183605, pytorch/pytorch#183607, pytorch/pytorch#183761
     """

@@ -21,8 +21,10 @@ def rank(number: int, fixed: bool, meeting: str) -> list[float]:
 
     dist.init_process_group("gloo", store=dist.FileStore(meeting, 2), rank=number, world_size=2)
     torch.manual_seed(0)
-    teacher, own = torch.randn(2, 16), torch.zeros(1, 16, requires_grad=True)
-    optimizer, losses = torch.optim.SGD([own], lr=0.5), []
+    teacher = torch.randn(2, 16)
+    own = torch.zeros(1, 16, requires_grad=True)
+    optimizer = torch.optim.SGD([own], lr=0.5)
+    losses = []
     scaler = (ShardedGradScaler if fixed else torch.amp.GradScaler)("cpu", init_scale=2.0**12)
     for step in range(24):
         parts = [torch.empty(1, 16) for _ in range(2)]
@@ -48,12 +50,15 @@ def rank(number: int, fixed: bool, meeting: str) -> list[float]:
 def ranks_part(fixed):
     """Two processes do not agree on which step is skipped.
 
-    Symptom: On several GPUs the loss grows after a skipped step, or all ranks wait without end. No error is raised.
-    Cause: Each rank holds a part of the weights and looks at its own gradients. Where one finds inf it skips and
-        halves its scale; the others step and keep theirs. From then on the sum holds gradients at two scales, and
-        each rank divides it by its own.
-    Reading: The scale of each rank, side by side; `watch` on all ranks says at which step they parted.
-    Repair: Agree on found_inf: torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler, or FSDP2's DTensors.
+    Symptom: On several GPUs the loss grows after a skipped step, or all ranks wait without end. No
+        error is raised.
+    Cause: Each rank holds a part of the weights and looks at its own gradients. Where one finds inf
+        it skips and halves its scale; the others step and keep theirs. From then on the sum holds
+        gradients at two scales, and each rank divides it by its own.
+    Reading: The scale of each rank, side by side; `watch` on all ranks says at which step they
+        parted.
+    Repair: Agree on found_inf: torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler, or
+        FSDP2's DTensors.
     Reported: facebookresearch/fairscale#180, facebookresearch/fairscale#179, pytorch/pytorch#136009
     """
     with (
@@ -70,12 +75,13 @@ def ranks_part(fixed):
 def saved_half(fixed):
     """A checkpoint is made small with model.half(), which changes the model itself.
 
-    Symptom: The training goes wrong at the step after the first checkpoint, or the validation no longer agrees with
-        what is loaded later.
-    Cause: `model.half()` returns the model, and it is the same one: its weights are FP16 from now on.
+    Symptom: The training goes wrong at the step after the first checkpoint, or the validation no
+        longer agrees with what is loaded later.
+    Cause: `model.half()` returns the model, and it is the same one: its weights are FP16 from now
+        on.
     Reading: The dtype of the parameters changes between two steps.
-    Repair: Cast what is saved, not the model: `{name: value.half() for name, value in model.state_dict().items()}`;
-        validate what you saved.
+    Repair: Cast what is saved, not the model: `{name: value.half() for name, value in
+        model.state_dict().items()}`; validate what you saved.
     Error: Attempting to unscale FP16 gradients.
     Reported: ultralytics/ultralytics#14929
     """
@@ -112,8 +118,8 @@ def scaler_not_saved(fixed):
     """The state of the scaler is not in the checkpoint.
 
     Symptom: After each restart some steps are skipped, and the loss is not what it was.
-    Cause: A new scaler begins at its first scale and searches again. With a growth interval of 2,000 the old one had
-        found its scale long ago.
+    Cause: A new scaler begins at its first scale and searches again. With a growth interval of
+        2,000 the old one had found its scale long ago.
     Reading: Skips in the first steps after a restart; a scale that jumps there.
     Repair: Save `scaler.state_dict()` beside those of model and optimizer, and load it.
     Reported: NVIDIA/apex#180, pytorch/torchtitan#146

@@ -1,6 +1,7 @@
-"""What the faults share: the digits, a small network for them, its accuracy, and two training loops.
+"""Shared parts of the faults: the digits, a small network, its accuracy, and two training loops.
 
-`plain` and `scaled` are the loops of most faults. `labkit.faults.snippet` shows them inside of the fault's own code.
+`plain` and `scaled` are the loops of most faults. `labkit.faults.snippet` shows them inside of the
+fault's own code.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ def network(depth: int = 2, seed: int = 0) -> nn.Module:
 
 
 def batches(steps: int, size: int = 64, seed: int = 0) -> list[Batch]:
-    """Return batches of digits, drawn with replacement: inputs [size, 1, 8, 8] and targets [size]."""
-    data, generator = digits(), torch.Generator().manual_seed(seed)
+    """Return batches of digits, with replacement: inputs [size, 1, 8, 8], targets [size]."""
+    data = digits()
+    generator = torch.Generator().manual_seed(seed)
     rows = (
         torch.randint(len(data.train_inputs), (size,), generator=generator) for _ in range(steps)
     )
@@ -81,7 +83,10 @@ def scaled(
     score: Callable[[], float],
     before_step: Callable[[], object] = lambda: None,
 ) -> Training:
-    """Return a training under FP16 autocast with a loss scaler; `before_step` follows the backward pass."""
+    """Return a training under FP16 autocast with a loss scaler.
+
+    `before_step` follows the backward pass.
+    """
 
     def step(batch: Any) -> Tensor:
         optimizer.zero_grad()

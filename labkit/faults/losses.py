@@ -16,7 +16,8 @@ def bce_on_probabilities(fixed):
     """A binary cross-entropy is given probabilities under autocast.
 
     Symptom: An error on a GPU that this loss is unsafe to autocast.
-    Cause: A probability in FP16 is 0 or 1 too early, and its gradient can pass 65,504. torch refuses it on a GPU.
+    Cause: A probability in FP16 is 0 or 1 too early, and its gradient can pass 65,504. torch
+        refuses it on a GPU.
     Reading: The error names the function.
     Repair: Leave the sigmoid out and use binary_cross_entropy_with_logits.
     Error: torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.
@@ -28,7 +29,8 @@ def bce_on_probabilities(fixed):
 
     def loss_of(inputs, targets):
         wanted = F.one_hot(targets, 10).float()
-        with autocast(FP16):  # this lab's, which follows the CUDA rules of torch's on a CPU too
+        # this lab's, which follows the CUDA rules of torch's on a CPU too
+        with autocast(FP16):
             outputs = model(inputs)
             if fixed:
                 return F.binary_cross_entropy_with_logits(outputs, wanted)
@@ -67,13 +69,15 @@ def denominator_underflows(fixed):
 def dice_overflows(fixed):
     """A Dice loss adds up all pixels in FP16.
 
-    Symptom: The Dice loss stands at exactly 1.0, or is NaN, as soon as pictures or batches are large.
-    Cause: The loss is computed outside of autocast, from chances that are FP16. 147,456 pixels at 0.5 sum up to
-        73,728: inf in FP16. Something divided by inf is 0, and so are its gradients. Inside of autocast CUDA adds up
-        in FP32, and a CPU does not.
+    Symptom: The Dice loss stands at exactly 1.0, or is NaN, as soon as pictures or batches are
+        large.
+    Cause: The loss is computed outside of autocast, from chances that are FP16. 147,456 pixels at
+        0.5 sum up to 73,728: inf in FP16. Something divided by inf is 0, and so are its gradients.
+        Inside of autocast CUDA adds up in FP32, and a CPU does not.
     Reading: A sum over more than 65,504 elements in half; gradients that are exactly 0.
     Repair: `chance = chance.float()` before sums; losses in FP32.
-    Reported: qubvel/segmentation_models.pytorch#463, ultralytics/ultralytics#24554, huggingface/transformers#25938
+    Reported: qubvel/segmentation_models.pytorch#463, ultralytics/ultralytics#24554,
+        huggingface/transformers#25938
     """
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
@@ -96,7 +100,8 @@ def dice_overflows(fixed):
         scaler.update()
         return loss
 
-    pictures = digits().train_inputs[:256].repeat(1, 1, 3, 3).reshape(-1, 1)  # 147,456 pixels
+    # 147,456 pixels
+    pictures = digits().train_inputs[:256].repeat(1, 1, 3, 3).reshape(-1, 1)
     masks = (pictures > 0.5).float()
 
     def score():
@@ -110,11 +115,13 @@ def dice_overflows(fixed):
 def log_of_epsilon(fixed):
     """A logarithm is made safe by an epsilon that FP16 does not have.
 
-    Symptom: NaN after some dozens of steps, when the network becomes sure of itself; then every step is skipped.
+    Symptom: NaN after some dozens of steps, when the network becomes sure of itself; then every
+        step is skipped.
     Cause: 1e-8 is 0 in FP16: the smallest number is 6e-8. log(0) is -inf, and 0 * -inf is NaN.
-    Reading: The first tensor that is not finite is a logarithm of 0; from then on all steps are skipped.
-    Repair: Compute the loss in FP32, or use the function that is made for it: binary_cross_entropy_with_logits,
-        log_softmax.
+    Reading: The first tensor that is not finite is a logarithm of 0; from then on all steps are
+        skipped.
+    Repair: Compute the loss in FP32, or use the function that is made for it:
+        binary_cross_entropy_with_logits, log_softmax.
     Reported: rwightman/efficientdet-pytorch#291, yitu-opensource/T2T-ViT#65
     """
     model = network()
@@ -140,21 +147,23 @@ def mse_underflows(fixed):
     """A mean-squared error of small residuals is 0 in FP16.
 
     Symptom: The loss is exactly 0 from the first step, and nothing is learned.
-    Cause: A residual of 0.0001 has the square 1e-8, which is 0 in FP16; so is its gradient, divided by the number of
-        elements.
+    Cause: A residual of 0.0001 has the square 1e-8, which is 0 in FP16; so is its gradient, divided
+        by the number of elements.
     Reading: A loss of exactly 0; gradients that underflowed in all layers.
     Repair: Compute the loss in FP32 and scale it; or choose units in which residuals are near 1.
     Reported: https://arxiv.org/abs/1710.03740
     """
     torch.manual_seed(0)
     model = torch.nn.Linear(8, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e7)  # for gradients as small as these
+    # for gradients as small as these
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e7)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24, enabled=fixed)
     truth = torch.randn(8, 1)
 
     def loss_of(inputs):
         error = model(inputs) - inputs @ truth
-        error = 1e-4 * (error.float() if fixed else error)  # metres, where millimetres are meant
+        # metres, where millimetres are meant
+        error = 1e-4 * (error.float() if fixed else error)
         return (error * error).mean()
 
     def score():
@@ -169,13 +178,14 @@ def mse_underflows(fixed):
 def scale_falls_to_zero(fixed):
     """One term of the loss is NaN at every step, and the scale falls to nothing.
 
-    Symptom: Skipped steps follow each other without end, the scale halves each time, and nothing is learned any more.
-    Cause: A loss scaler takes every inf and NaN for an overflow that a smaller scale would cure. Here 0 * log(0) is
-        NaN in the forward pass: no scale helps.
-    Reading: Skips in a row, more than twenty; the scale is below 1; the first tensor that is not finite is in the
-        forward pass.
-    Repair: Find the first tensor that is not finite and compute that place in FP32. Give the scale a floor and stop
-        with an error there.
+    Symptom: Skipped steps follow each other without end, the scale halves each time, and nothing is
+        learned any more.
+    Cause: A loss scaler takes every inf and NaN for an overflow that a smaller scale would cure.
+        Here 0 * log(0) is NaN in the forward pass: no scale helps.
+    Reading: Skips in a row, more than twenty; the scale is below 1; the first tensor that is not
+        finite is in the forward pass.
+    Repair: Find the first tensor that is not finite and compute that place in FP32. Give the scale
+        a floor and stop with an error there.
     Reported: pytorch/pytorch#99640, NVIDIA/apex#318, NVIDIA/apex#654
     """
     model = network()
@@ -196,10 +206,12 @@ def softmax_by_hand(fixed):
     """A softmax is written out in FP16.
 
     Symptom: NaN as soon as the network becomes sure of something.
-    Cause: Outside of autocast the outputs are still FP16, and so is what is computed from them. exp(x) is inf in FP16
-        from 11.1 on, and inf / inf is NaN. Inside of autocast CUDA computes exp in FP32, and a CPU does not.
+    Cause: Outside of autocast the outputs are still FP16, and so is what is computed from them.
+        exp(x) is inf in FP16 from 11.1 on, and inf / inf is NaN. Inside of autocast CUDA computes
+        exp in FP32, and a CPU does not.
     Reading: The first tensor that is not finite is an exponential.
-    Repair: torch.softmax or log_softmax: they subtract the largest first, and compute in FP32 inside.
+    Repair: torch.softmax or log_softmax: they subtract the largest first, and compute in FP32
+        inside.
     Reported: pytorch/pytorch#40497
     """
     model = network()
@@ -218,9 +230,10 @@ def softmax_by_hand(fixed):
 def switched_off_but_half(fixed):
     """Autocast is switched off around a loss whose inputs are still FP16.
 
-    Symptom: The loss is NaN or far from what FP32 gives, though the author took care to switch autocast off.
-    Cause: `autocast(enabled=False)` casts nothing back. The tensors that come in are FP16 already, and everything
-        inside is computed in FP16.
+    Symptom: The loss is NaN or far from what FP32 gives, though the author took care to switch
+        autocast off.
+    Cause: `autocast(enabled=False)` casts nothing back. The tensors that come in are FP16 already,
+        and everything inside is computed in FP16.
     Reading: A region without autocast that gets half inputs; a loss whose dtype is float16.
     Repair: `.float()` on every tensor that enters the region.
     Reported: Peterande/D-FINE#361, pytorch/pytorch#115500
@@ -245,7 +258,8 @@ def switched_off_but_half(fixed):
 def validation_sum(fixed):
     """The validation loss is added up in FP16.
 
-    Symptom: The loss of the evaluation, or its perplexity, is inf or NaN, while the training is well.
+    Symptom: The loss of the evaluation, or its perplexity, is inf or NaN, while the training is
+        well.
     Cause: After 28,000 examples with a loss of 2.3 the sum passes 65,504.
     Reading: A sum in half that grows with the size of the set.
     Repair: Add up in FP32: `.float()` on what is added, or a Python number.

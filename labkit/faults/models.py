@@ -14,14 +14,17 @@ def inference_tensors(fixed):
     """Features that were computed in inference_mode are trained on.
 
     Symptom: An error about inference tensors, in code where no_grad would have worked.
-    Cause: inference_mode also drops the counters by which autograd notices changes; what comes out of it can never
-        take part in a backward pass.
+    Cause: inference_mode also drops the counters by which autograd notices changes; what comes out
+        of it can never take part in a backward pass.
     Reading: The error names inference tensors.
-    Repair: `torch.no_grad()` where something is trained afterwards, or clone the tensor outside the region.
+    Repair: `torch.no_grad()` where something is trained afterwards, or clone the tensor outside the
+        region.
     Error: Inference tensors cannot be saved for backward.
-    Reported: https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad_mode.inference_mode.html
+    Reported:
+        https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad_mode.inference_mode.html
     """
-    body, head = network(), torch.nn.Linear(10, 10)
+    body = network()
+    head = torch.nn.Linear(10, 10)
     model = torch.nn.ModuleList([body, head])
     optimizer = torch.optim.Adam(head.parameters(), lr=1e-2)
 
@@ -38,8 +41,8 @@ def layer_made_in_forward(fixed):
     """A layer is made in forward.
 
     Symptom: The loss hardly falls, or a model that was made half meets weights in FP32.
-    Cause: The layer is new in every step, and no list knows it: `.parameters()`, `.half()`, the optimizer, the
-        checkpoint.
+    Cause: The layer is new in every step, and no list knows it: `.parameters()`, `.half()`, the
+        optimizer, the checkpoint.
     Reading: Operations on weights that belong to no module.
     Repair: Make layers in `__init__`, use them in `forward`.
     Reported: https://docs.pytorch.org/docs/stable/notes/modules.html
@@ -71,11 +74,11 @@ def nan_only_in_eval(fixed):
     """One overflow has spoilt the statistics of batch norm.
 
     Symptom: Training looks healthy, with one skipped step; in eval() every output is NaN.
-    Cause: The scaler keeps the weights from a step with inf. It does not keep the running statistics, which the
-        forward pass changed.
+    Cause: The scaler keeps the weights from a step with inf. It does not keep the running
+        statistics, which the forward pass changed.
     Reading: Buffers that are not finite: running_mean and running_var.
-    Repair: Clamp or refuse such inputs; put the buffers back after a skipped step; or estimate them again from some
-        batches.
+    Repair: Clamp or refuse such inputs; put the buffers back after a skipped step; or estimate them
+        again from some batches.
     Reported: pytorch/pytorch#58392, pytorch/pytorch#115500
     """
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Faults around a loss scaler: what is computed from scaled gradients, and when the scale changes."""
+"""Faults around a loss scaler: uses of scaled gradients, and the time of a change of scale."""
 
 from functools import partial
 
@@ -13,13 +13,14 @@ from labkit.faults.loops import accuracy, batches, network, scaled
 def logged_while_scaled(fixed):
     """The norm of the gradients is logged while they are scaled.
 
-    Symptom: Logged gradients are in the tens of thousands, and double or halve at single steps while the loss moves
-        smoothly.
-    Cause: Hooks and loggers that look right after backward see loss times scale. When the scale changes, so does what
-        they see.
+    Symptom: Logged gradients are in the tens of thousands, and double or halve at single steps
+        while the loss moves smoothly.
+    Cause: Hooks and loggers that look right after backward see loss times scale. When the scale
+        changes, so does what they see.
     Reading: The norm divided by the scale is smooth; it jumps by exactly 2 where the scale does.
     Repair: Log after `scaler.unscale_(optimizer)`, or divide by `scaler.get_scale()`.
-    Reported: wandb/wandb#4369, wandb/wandb#9092, Lightning-AI/pytorch-lightning#11407, NVIDIA/apex#774
+    Reported: wandb/wandb#4369, wandb/wandb#9092, Lightning-AI/pytorch-lightning#11407,
+        NVIDIA/apex#774
     """
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -53,8 +54,8 @@ def no_gradients_this_turn(fixed):
     Symptom: An error in the turn of the other network, or when all parameters are frozen.
     Cause: `scaler.step` looks at the gradients of this optimizer, and there is none.
     Reading: All gradients of an optimizer are None.
-    Repair: Call `scaler.step` only for an optimizer whose parameters took part; call `update` once, at the end of the
-        turn.
+    Repair: Call `scaler.step` only for an optimizer whose parameters took part; call `update` once,
+        at the end of the turn.
     Error: No inf checks were recorded for this optimizer.
     Reported: nerfstudio-project/nerfstudio#1919, Lightning-AI/pytorch-lightning#7792
     """
@@ -85,9 +86,12 @@ def no_gradients_this_turn(fixed):
 def penalty_from_scaled(fixed):
     """A gradient penalty is made from scaled gradients.
 
-    Symptom: With a gradient penalty (WGAN-GP, double backward) nothing is learned, or the scale falls.
-    Cause: The penalty squares gradients that are 65,536 times too large. It outweighs the loss by far.
-    Reading: The penalty is scale squared times what it should be; the scale falls until both are alike.
+    Symptom: With a gradient penalty (WGAN-GP, double backward) nothing is learned, or the scale
+        falls.
+    Cause: The penalty squares gradients that are 65,536 times too large. It outweighs the loss by
+        far.
+    Reading: The penalty is scale squared times what it should be; the scale falls until both are
+        alike.
     Repair: Divide the gradients by `scaler.get_scale()` before the penalty is computed.
     Reported: NVIDIA/apex#654, NVIDIA/apex#215, tensorflow/tensorflow#48662
     """
@@ -118,10 +122,13 @@ def penalty_from_scaled(fixed):
 def scale_changes_between(fixed):
     """The scale changes while gradients are accumulated.
 
-    Symptom: With accumulation the loss has spikes, or the training diverges; without it all is well.
-    Cause: Parts of one sum were scaled by different factors, and the sum is divided by the last one.
+    Symptom: With accumulation the loss has spikes, or the training diverges; without it all is
+        well.
+    Cause: Parts of one sum were scaled by different factors, and the sum is divided by the last
+        one.
     Reading: The scale changes between two backward passes of one step.
-    Repair: Change the scale only after a step: call `scaler.update()` once, when the last part has been added.
+    Repair: Change the scale only after a step: call `scaler.update()` once, when the last part has
+        been added.
     Reported: https://docs.pytorch.org/docs/stable/notes/amp_examples.html
     """
     model = network()
@@ -153,13 +160,13 @@ def scale_changes_between(fixed):
 def schedule_counts_skips(fixed):
     """The learning-rate schedule counts steps that were skipped.
 
-    Symptom: A warning that lr_scheduler.step() came before optimizer.step(), or a schedule that ends before the
-        training has learned enough.
-    Cause: While the scaler looks for its scale, it skips steps. A schedule that is called anyway counts them: here 20
-        of 60.
+    Symptom: A warning that lr_scheduler.step() came before optimizer.step(), or a schedule that
+        ends before the training has learned enough.
+    Cause: While the scaler looks for its scale, it skips steps. A schedule that is called anyway
+        counts them: here 20 of 60.
     Reading: The count of skipped steps, beside the count of the schedule.
-    Repair: Step the schedule only after a step that was done: compare `scaler.get_scale()` before and after
-        `update()`.
+    Repair: Step the schedule only after a step that was done: compare `scaler.get_scale()` before
+        and after `update()`.
     Error: Detected call of `lr_scheduler.step()` before `optimizer.step()`
     Reported: pytorch/pytorch#55585, pytorch/pytorch#44511, Lightning-AI/pytorch-lightning#21339
     """
@@ -196,12 +203,14 @@ def unscaled_twice(fixed):
     """Gradients are unscaled once for each part of an accumulation.
 
     Symptom: An error at the second call of unscale_.
-    Cause: Dividing twice by the scale would make gradients that are far too small. The scaler counts, and refuses.
+    Cause: Dividing twice by the scale would make gradients that are far too small. The scaler
+        counts, and refuses.
     Reading: Two calls of unscale_ between two calls of update.
-    Repair: Unscale once, when the last part has been added; clip, step and update follow. In a turn that leaves out
-        scaler.step(), call scaler.update() all the same.
+    Repair: Unscale once, when the last part has been added; clip, step and update follow. In a turn
+        that leaves out scaler.step(), call scaler.update() all the same.
     Error: unscale_() has already been called on this optimizer since the last update().
-    Reported: huggingface/transformers#24840, huggingface/accelerate#641, microsoft/Swin-Transformer#311
+    Reported: huggingface/transformers#24840, huggingface/accelerate#641,
+        microsoft/Swin-Transformer#311
     """
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

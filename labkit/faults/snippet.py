@@ -1,7 +1,7 @@
 """The code of one form of a fault, as its author would have written it.
 
-Idea: the source is parsed. Every choice by `fixed` is made, and a loop that several faults share stands in place of
-the call that returns it.
+Idea: the source is parsed. Every choice by `fixed` is made, and a loop that several faults share
+stands in place of the call that returns it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def snippet(fault: Fault, fixed: bool) -> str:
 
 
 def code_of(function: Callable[..., Any], fixed: bool) -> str:
-    """Return the body of a function of `fixed`, with every choice by it made, and without its docstring."""
+    """Return the body of a function of `fixed`, with every choice made, without its docstring."""
     body = _Decided(fixed).visit(_definition(function)).body
     lines = body[ast.get_docstring(_definition(function)) is not None :]
     match lines[-1]:
@@ -44,7 +44,10 @@ def _definition(function: Callable[..., Any]) -> ast.FunctionDef:
 
 
 def _inlined(definition: ast.FunctionDef, call: ast.Call) -> list[ast.stmt]:
-    """Return the body of a function with a call's arguments for its parameters, without calls of those left out."""
+    """Return the body of a function with a call's arguments in place of its parameters.
+
+    Calls of arguments that are left out are removed.
+    """
     names = [argument.arg for argument in definition.args.args]
     bound = dict(zip(names, call.args, strict=False))
 
@@ -69,7 +72,10 @@ def _inlined(definition: ast.FunctionDef, call: ast.Call) -> list[ast.stmt]:
 
 
 class _Decided(ast.NodeTransformer):
-    """Puts True or False for `fixed`, and what follows from it: the branch that is taken, the rest of an `and`."""
+    """Transformer that puts True or False for `fixed`, and keeps the branch that is then taken.
+
+    It simplifies `and` and `or` in the same way.
+    """
 
     def __init__(self, fixed: bool) -> None:
         self.fixed = fixed

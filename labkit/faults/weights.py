@@ -17,8 +17,8 @@ def adam_in_half(fixed):
     Symptom: NaN after one or two steps, in a model that was made half.
     Cause: eps = 1e-8 is 0 in FP16, and the squares of small gradients are 0 too: 0 / 0.
     Reading: The optimizer's state: most second moments are exactly 0, in float16.
-    Repair: FP32 master weights (then Adam works in FP32); where that is impossible, eps of 1e-4 or more, which makes
-        small steps smaller.
+    Repair: FP32 master weights (then Adam works in FP32); where that is impossible, eps of 1e-4 or
+        more, which makes small steps smaller.
     Reported: https://discuss.pytorch.org/t/1765, https://discuss.pytorch.org/t/137434
     """
     model = network().half()
@@ -36,9 +36,10 @@ def adam_in_half(fixed):
 def average_in_bf16(fixed):
     """A moving average of the weights is kept in BF16.
 
-    Symptom: The averaged model is far worse than the trained one; for a long time it does not leave its beginning.
-    Cause: An average moves by 0.005 of the distance at a time. BF16 has 8 bits: what is below half an ulp, 0.2% to
-        0.4% of the weight, is swallowed.
+    Symptom: The averaged model is far worse than the trained one; for a long time it does not leave
+        its beginning.
+    Cause: An average moves by 0.005 of the distance at a time. BF16 has 8 bits: what is below half
+        an ulp, 0.2% to 0.4% of the weight, is swallowed.
     Reading: Updates of the average that change no bit: most of them.
     Repair: Keep the average in FP32, and feed it from the masters.
     Reported: d8ahazard/sd_dreambooth_extension#1415
@@ -76,8 +77,8 @@ def decay_is_lost(fixed):
     """Weight decay has no effect on BF16 weights.
 
     Symptom: Training with and without weight decay gives the same numbers to the last digit.
-    Cause: lr times decay is 0.001: the weight should become 0.1% smaller. Half an ulp of a BF16 number is 0.2% to
-        0.4% of it, so it rounds back to itself.
+    Cause: lr times decay is 0.001: the weight should become 0.1% smaller. Half an ulp of a BF16
+        number is 0.2% to 0.4% of it, so it rounds back to itself.
     Reading: Updates without effect: all those of weights whose gradient is 0.
     Repair: Decay an FP32 master, or round stochastically.
     Reported: Nerogar/OneTrainer#996
@@ -90,7 +91,8 @@ def decay_is_lost(fixed):
     start = weight.detach().float().norm()
 
     def step(number):
-        weight.grad = torch.zeros_like(weight)  # nothing pulls at these weights but the decay
+        # nothing pulls at these weights but the decay
+        weight.grad = torch.zeros_like(weight)
         optimizer.step()
 
     return Training(
@@ -106,10 +108,10 @@ def decay_is_lost(fixed):
 def gains_in_bf16(fixed):
     """Learned gains that begin at 1 never move in BF16.
 
-    Symptom: Weights of LayerNorm or RMSNorm are exactly 1.0 in a published model; the loss is a little worse than it
-        should be.
-    Cause: A step of Adam moves a weight by about the learning rate, 0.001. Half an ulp above 1 is 0.004 in BF16:
-        every update is swallowed.
+    Symptom: Weights of LayerNorm or RMSNorm are exactly 1.0 in a published model; the loss is a
+        little worse than it should be.
+    Cause: A step of Adam moves a weight by about the learning rate, 0.001. Half an ulp above 1 is
+        0.004 in BF16: every update is swallowed.
     Reading: Parameters that never moved: 100% of the norm weights.
     Repair: FP32 master weights, stochastic rounding, or at least the norms in FP32.
     Reported: vllm-project/speculators#765, fla-org/flash-linear-attention#676, fla-org/flame#47
@@ -135,12 +137,13 @@ def gains_in_bf16(fixed):
 def half_weights_unscaled(fixed):
     """Weights that are trained are stored in FP16.
 
-    Symptom: The first step ends with an error, often after `from_pretrained(..., torch_dtype=float16)` or with LoRA.
-    Cause: A GradScaler refuses gradients in FP16: the weights themselves are FP16, so their updates would be
-        swallowed. Autocast wants FP32 weights and makes the FP16 copies itself.
+    Symptom: The first step ends with an error, often after `from_pretrained(...,
+        torch_dtype=float16)` or with LoRA.
+    Cause: A GradScaler refuses gradients in FP16: the weights themselves are FP16, so their updates
+        would be swallowed. Autocast wants FP32 weights and makes the FP16 copies itself.
     Reading: The dtype of the parameters that are trained: float16.
-    Repair: Load or cast what is trained in FP32 (`parameter.data = parameter.data.float()`), and leave the FP16 to
-        autocast; frozen weights may stay FP16.
+    Repair: Load or cast what is trained in FP32 (`parameter.data = parameter.data.float()`), and
+        leave the FP16 to autocast; frozen weights may stay FP16.
     Error: Attempting to unscale FP16 gradients.
     Reported: pytorch/pytorch#74739, huggingface/diffusers#6442, huggingface/peft#341
     """
@@ -166,12 +169,12 @@ def half_weights_unscaled(fixed):
 def moment_in_bf16(fixed):
     """Adam's second moment is kept in BF16 and cannot fall again.
 
-    Symptom: After one bad batch a model in BF16 learns slowly for the rest of its life, or its loss has spikes that
-        it does not recover from.
-    Cause: Each step multiplies the second moment by 0.999. A BF16 number that loses 0.1% rounds back to itself: it
-        can rise, and never fall.
-    Reading: The optimizer's state is bfloat16 and beta2 is above 0.996; the median of the second moment stays where
-        the largest batch put it.
+    Symptom: After one bad batch a model in BF16 learns slowly for the rest of its life, or its loss
+        has spikes that it does not recover from.
+    Cause: Each step multiplies the second moment by 0.999. A BF16 number that loses 0.1% rounds
+        back to itself: it can rise, and never fall.
+    Reading: The optimizer's state is bfloat16 and beta2 is above 0.996; the median of the second
+        moment stays where the largest batch put it.
     Repair: Keep the moments in FP32, round them stochastically, or choose beta2 of 0.95 or 0.99.
     Reported: NVIDIA-NeMo/Automodel#2248, https://blog-64c.pages.dev
     """
@@ -183,7 +186,8 @@ def moment_in_bf16(fixed):
     highest = []
 
     def step(number):
-        weight.grad = torch.randn(256).to(dtype) * (1000 if number == 10 else 1)  # one bad batch
+        # one bad batch
+        weight.grad = torch.randn(256).to(dtype) * (1000 if number == 10 else 1)
         optimizer.step()
         if number == 10:
             highest.append(optimizer.state[weight]["exp_avg_sq"].float().median().item())
@@ -200,7 +204,8 @@ def optimizer_made_before(fixed):
     """The optimizer was made before the model was copied or converted.
 
     Symptom: The loss stays where it began, without any error; gradients are there.
-    Cause: The optimizer holds the parameters of the old model. No optimizer steps those of the new one.
+    Cause: The optimizer holds the parameters of the old model. No optimizer steps those of the new
+        one.
     Reading: Parameters that get gradients and never move; none of them is in the optimizer.
     Repair: Convert first, make the optimizer afterwards.
     Reported: https://docs.pytorch.org/docs/stable/optim.html

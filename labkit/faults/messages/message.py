@@ -28,15 +28,16 @@ FROM_PASTED = {
 class Message:
     """A message that is not a card's own.
 
-    words    as it was written in the source
-    pattern  finds it in simplified text
-    means    what it says about precision
-    next     what to run or to change
-    cards    the nearest cards, by id
-    source   where it was read: a thread, owner/repository#number; a distribution and its version,
-             "torch 2.13.0"; or an address
-    date     of that post, as far as the thread shows it; "" for a distribution
-    causes   where there are several: each, and after a dash what tells it from the others
+    Attributes:
+        words: as it was written in the source.
+        pattern: finds it in simplified text.
+        means: what it says about precision.
+        next: what to run or to change.
+        cards: the nearest cards, by id.
+        source: where it was read: a thread, owner/repository#number; a distribution and its
+            version, "torch 2.13.0"; or an address.
+        date: of that post, as far as the thread shows it; "" for a distribution.
+        causes: where there are several: each, and after a dash what tells it from the others.
     """
 
     words: str
