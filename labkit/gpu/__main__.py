@@ -1,4 +1,4 @@
-"""The process that serves the items of a job, by the words of `labkit.gpu.catalogue.worker_command`."""
+"""Process that serves the items of a job: the program of `labkit.gpu.catalogue.worker_command`."""
 
 import sys
 

@@ -1,7 +1,9 @@
-"""The catalogue: the parts of `labkit gpu`, the most valuable first, and the passport, each with its seconds and items.
+"""Catalogue of `labkit gpu`: its parts, the most valuable first, and the passport.
 
-A process serves the items of one of them (`python -m labkit.gpu`), with the checks of a checkout where it has some
-(`python -m tests.gpu.checks`).
+Each has its seconds and its items.
+
+A process serves the items of one of them (`python -m labkit.gpu`), with the checks of a checkout
+where it has some (`python -m tests.gpu.checks`).
 """
 
 from __future__ import annotations
@@ -27,11 +29,12 @@ def no_items(job: Job) -> list[Item]:
 class Part:
     """A part of `labkit gpu`, or its passport.
 
-    about    what it does
-    seconds  that it may take
-    items    what it measures or records, besides its checks
-    checks   whether it has checks: tests that are marked with its name
-    lacking  what a device has for which there is no item
+    Attributes:
+        about: what it does.
+        seconds: that it may take.
+        items: what it measures or records, besides its checks.
+        checks: whether it has checks: tests that are marked with its name.
+        lacking: what a device has for which there is no item.
     """
 
     about: str
@@ -106,6 +109,6 @@ def catalogue(job: Job) -> list[Item]:
 
 
 def worker_command(job: Job) -> list[str]:
-    """Return the command of a process that serves the items of a job, with the checks of a checkout."""
+    """Return the command of a process that serves the items of a job, with a checkout's checks."""
     checked = part_of(job).checks and not why_no_checks()
     return [sys.executable, "-m", "tests.gpu.checks" if checked else "labkit.gpu", *job.words]

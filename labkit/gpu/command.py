@@ -1,4 +1,6 @@
-"""`labkit gpu`: the parts, each in a process of items of its own; the writing and the reading of a passport.
+"""`labkit gpu`: the parts, each in a process of items of its own.
+
+The writing and the reading of a passport.
 
 Invariant: a run ends within LIMIT, a quick one within QUICK_LIMIT; saved results of a part stay.
 """
@@ -30,7 +32,10 @@ GRACE = 8.0  # seconds that a part may take beyond its budget
 
 
 def run(arguments: Namespace) -> int:
-    """Run the parts, or write or read a passport; return 0 if all was done, 1 if not, 2 if nothing could be run."""
+    """Run the parts, or write or read a passport.
+
+    Return 0 if all was done, 1 if not, 2 if nothing could be run.
+    """
     if arguments.progress is not None and (arguments.read or arguments.passport):
         return _refuse("--progress is of parts; the file of a passport has its own lines")
     if arguments.read is not None:
@@ -59,7 +64,8 @@ def run(arguments: Namespace) -> int:
     _say(f"{report}\n")
     if (why := why_no_checks()) and any(PARTS[name].checks for name in arguments.only or PARTS):
         _say(why)
-    began, ended = time.monotonic(), list[PartProgress]()
+    began = time.monotonic()
+    ended = list[PartProgress]()
 
     def note(part: PartProgress) -> None:
         if arguments.progress is not None:
@@ -93,8 +99,13 @@ def budgets_of(arguments: Namespace) -> dict[str, float]:
 
 
 def run_part(job: Job, seconds: float) -> str:
-    """Run the items of a part in a process; print and save their lines; return how it ended, "done" if all is well."""
-    path, lost, done = job.path("checks", f"{job.part}.jsonl"), "", 0
+    """Run the items of a part in a process.
+
+    Print and save their lines; return how it ended, "done" if all is well.
+    """
+    path = job.path("checks", f"{job.part}.jsonl")
+    lost = ""
+    done = 0
     path.parent.mkdir(parents=True, exist_ok=True)
 
     def keep(line: Line) -> Line:
@@ -142,7 +153,8 @@ def _write_passport(arguments: Namespace) -> int:
     # queries the driver, and starts nothing on a GPU
     if arguments.device == "cuda" and not torch.cuda.is_available():
         return _refuse(
-            f"{NO_GPU}for a dry run: labkit gpu --device cpu --quick --passport /tmp/rehearsal.jsonl"
+            f"{NO_GPU}for a dry run: labkit gpu --device cpu --quick --passport "
+            "/tmp/rehearsal.jsonl"
         )
     path: Path = arguments.passport
     seconds = PASSPORT.seconds if arguments.seconds is None else arguments.seconds
@@ -153,12 +165,14 @@ def _write_passport(arguments: Namespace) -> int:
         end = passport.make(path, command, seconds=seconds, say=_say)
     except FileExistsError:
         return _refuse(
-            f"{path} exists already and was not changed; choose another name, e.g. {_free_name(path)}"
+            f"{path} exists already and was not changed; choose another name, e.g. "
+            f"{_free_name(path)}"
         )
     except OSError as error:
         return _refuse(f"{path} cannot be written ({error.strerror}); choose another folder")
     _say(
-        f"{end}. The passport is in {path.resolve()}\nSend this file. `labkit gpu --read {path}` says what is in it."
+        f"{end}. The passport is in {path.resolve()}\nSend this file. `labkit gpu --read {path}` "
+        "says what is in it."
     )
     return int(end != "complete")
 

@@ -1,4 +1,6 @@
-"""Items that say what a GPU does: facts, refusals, trainings beside the CPU's, host waits, launches, a few timings.
+"""Items that describe a GPU: facts, refusals, trainings, host waits, launches and timings.
+
+The trainings run beside the CPU's.
 
 An item fills a dictionary while it runs, so what it had found before it failed is in its line too.
 """
@@ -40,7 +42,7 @@ def facts() -> list[Item]:
 
 
 def passport_items(job: Job) -> list[Item]:
-    """Return the items of a passport, in their order: what is cheap and most needed first, timings last."""
+    """Return the items of a passport in order: cheap and necessary ones first, timings last."""
     # those with the smallest steps first: the time may end before the last one
     dear = ("unet", "segmentation")
     tasks = QUICK_TASKS if job.quick else (*(name for name in TASKS if name not in dear), *dear)
@@ -105,7 +107,8 @@ def _versions(device: str, found: Line) -> None:
 
 
 def _flags(device: str, found: Line) -> None:
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    matmul = torch.backends.cuda.matmul
+    cudnn = torch.backends.cudnn
     found |= {
         "tf32_matmul": matmul.allow_tf32,
         "tf32_cudnn": cudnn.allow_tf32,
@@ -174,7 +177,8 @@ def _case(case: Case, device: str, found: Line) -> None:
 
 def _compiled(recipe: Recipe, device: str, found: Line) -> None:
     model, x, target = example("MLP", 64, 8, device)
-    engine = Engine(torch.compile(model), torch.optim.AdamW, recipe, device=device)  # type: ignore[arg-type]
+    compiled = torch.compile(model)
+    engine = Engine(compiled, torch.optim.AdamW, recipe, device=device)  # type: ignore[arg-type]
     began = time.monotonic()
     for name in ("first_step_seconds", "second_step_seconds"):
         engine.zero_grad()

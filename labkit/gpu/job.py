@@ -1,4 +1,4 @@
-"""The order for a process of items: a part of `labkit gpu` or a passport, the device, the time and the folder."""
+"""Order for a process of items: a part of `labkit gpu` or a passport, device, time and folder."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from labkit.bench.cases import GPU_SHORT, QUICK, Extent
 class Job:
     """Order for a process of items.
 
-    device  "cuda", or "cpu" for a rehearsal
-    part    of `labkit gpu`; "" for a passport
-    quick   on a GPU: a third of the time, and of a passport two tasks alone; on a CPU: small cases, as a dry run
-    until   when to end, as Unix time, which processes share
-    folder  where results are saved
+    Attributes:
+        device: "cuda", or "cpu" for a rehearsal.
+        part: of `labkit gpu`; "" for a passport.
+        quick: on a GPU: a third of the time, and of a passport two tasks alone; on a CPU: small
+            cases, as a dry run.
+        until: when to end, as Unix time, which processes share.
+        folder: where results are saved.
     """
 
     device: str

@@ -1,8 +1,9 @@
-"""Measurements of a GPU beyond timed products: training steps, inference, throughput, and faults that only a GPU shows.
+"""Measurements of a GPU beyond timed products: steps, inference, throughput, GPU-only faults.
 
-Each is an item whose line holds numbers by way, and in "failed" the ways that raised, each with its reason:
-`seconds_a_call` and `mebibytes` of a step, `steps_per_second` of a task. All ways take turns, and the median counts.
-What a claim is about ("2x", "50% on a UNet") stands beside: the ratio to the first way.
+Each is an item whose line holds numbers by way, and in "failed" the ways that raised, each with its
+reason: `seconds_a_call` and `mebibytes` of a step, `steps_per_second` of a task. All ways take
+turns, and the median counts. What a claim is about ("2x", "50% on a UNet") stands beside: the ratio
+to the first way.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ STEPS = 3
 CLASSES, LENGTH = 16, 32
 
 
-# Name -> the network of a width: those of the lab's own tasks. Widths are multiples of 8, as Tensor Cores like them.
+# Name -> the network of a width: those of the lab's own tasks. Widths are multiples of 8, as Tensor
+# Cores like them.
 NETWORKS: dict[str, Callable[[int], nn.Module]] = {
     "MLP": networks.mlp,
     "CNN": lambda width: networks.batch_norm_cnn(width // 8),
@@ -77,7 +79,8 @@ def training(recipe: str, model: nn.Module, x: Tensor, target: Tensor) -> Step:
     if recipe not in REGIONS:
         engine = Engine(model, torch.optim.AdamW, RECIPES[recipe], device=device)
         return engine_step(engine, lambda: cross_entropy(engine(x), target))
-    region, scaler = REGIONS[recipe][0], REGIONS[recipe][1](device)
+    region = REGIONS[recipe][0]
+    scaler = REGIONS[recipe][1](device)
     optimizer = torch.optim.AdamW(model.parameters())
 
     def step() -> None:
@@ -107,7 +110,7 @@ def engine_step(engine: Engine, loss: Callable[[], Tensor], *, clip: bool = Fals
 
 
 def inference(recipe: str, model: nn.Module, x: Tensor, target: Tensor) -> Step:
-    """Return one pass forward in evaluation mode, in which no master weights and no scaler are needed."""
+    """Return a forward pass in evaluation mode, which needs no master weights and no scaler."""
     device = x.device.type
     engine = (
         None
@@ -133,7 +136,8 @@ def prepared(make: Callable[[], Step], device: str) -> tuple[Step, float | None]
 
     The MiB are those of this step alone, optimizer included.
     """
-    gc.collect()  # what earlier steps left in cycles is freed now, not while this one is measured
+    # what earlier steps left in cycles is freed now, not while this one is measured
+    gc.collect()
     others = torch.cuda.memory_allocated() if device == "cuda" else 0
     step = make()
     for _ in range(3):  # an optimizer's state is made, and a graph is traced
@@ -153,7 +157,10 @@ def cost(
     steps: int = 5,
     rounds: int = 7,
 ) -> Item:
-    """Return the item of a step's cost under each method: seconds and MiB, also as multiples of the first method's."""
+    """Return the item of a step's cost under each method, in seconds and MiB.
+
+    Both are also multiples of the first method's.
+    """
 
     def make(way: str, device: str) -> Step:
         model, *batch = example(network, size["width"], size["batch"], device)
@@ -191,20 +198,25 @@ def cost(
 
 
 def _cost_lines(found: Line) -> list[str]:
-    seconds, lines = found["seconds_a_call"], [""]
+    seconds = found["seconds_a_call"]
+    lines = [""]
     first = next(iter(seconds), "")
     for way, each in seconds.items():
         memory = "" if found["mebibytes"][way] is None else f"{found['mebibytes'][way]:9.1f} MiB"
         lines.append(
-            f"  {way:<18} {1000 * each:9.3f} ms {seconds[first] / each:6.2f} x as fast as {first}{memory}"
+            f"  {way:<18} {1000 * each:9.3f} ms {seconds[first] / each:6.2f} x as fast as "
+            f"{first}{memory}"
         )
     return [*lines, *(f"  {way}: LEFT OUT, {why}" for way, why in found["failed"].items())]
 
 
 def speed(size: Mapping[str, int], **turns: int) -> list[Item]:
-    """Return the items of a large MLP, of one too small for half precision, and of a UNet, under all methods.
+    """Return the items of three networks under all methods.
 
-    What has to be compiled comes after everything else: a compilation may take longer than all the rest.
+    They are a large MLP, one too small for half precision, and a UNet.
+
+    What has to be compiled comes after everything else: a compilation may take longer than all the
+    rest.
     """
     width, batch = size["width"], size["batch"]
     sizes = (
@@ -221,10 +233,14 @@ def speed(size: Mapping[str, int], **turns: int) -> list[Item]:
 
 
 def pace(task: Task, seconds: Callable[[], float], *, steps: int = 5, rounds: int = 3) -> Item:
-    """Return the item of a task's training steps a second under PACED_RECIPES; no round begins after the seconds."""
+    """Return the item of a task's training steps a second under PACED_RECIPES.
+
+    No round begins after the seconds.
+    """
 
     def run(device: str, found: Line) -> None:
-        end, failed = monotonic() + seconds(), dict[str, str]()
+        end = monotonic() + seconds()
+        failed = dict[str, str]()
         found["steps_per_second"] = steps_per_second(
             task,
             [RECIPES[name] for name in PACED_RECIPES],
@@ -249,7 +265,10 @@ def pace(task: Task, seconds: Callable[[], float], *, steps: int = 5, rounds: in
 
 
 def cards(known: Sequence[GpuCard], width: int) -> list[Item]:
-    """Return the items of faults that only a GPU shows: the measurements of both forms, and whether they differ."""
+    """Return the items of faults that only a GPU shows.
+
+    Each has the measurements of both forms, and whether they differ.
+    """
     return [Item(f"card {card.id}", Kind.TIMING, partial(_card, card, width)) for card in known]
 
 
@@ -278,7 +297,10 @@ def _card(card: GpuCard, width: int, device: str, found: Line) -> None:
 
 
 def twice(task: Task, recipe: Recipe) -> Item:
-    """Return the item of three steps on the CPU, on the device, and on the device again; losses are hexadecimal."""
+    """Return the item of three steps on the CPU, on the device, and on the device again.
+
+    Losses are hexadecimal.
+    """
 
     def losses(device: str) -> list[float]:
         run = TrainingRun(task, recipe, device=device, measure_every=0)
@@ -300,7 +322,9 @@ def twice(task: Task, recipe: Recipe) -> Item:
 
 
 def ulps_apart(a: float, b: float) -> int | None:
-    """Return how many FP32 numbers two FP32 numbers are apart; None where one alone, or each otherwise, is not finite.
+    """Return how many FP32 numbers two FP32 numbers are apart.
+
+    None where one alone, or each otherwise, is not finite.
 
     >>> ulps_apart(1.0, 1.0 + 2.0**-23), ulps_apart(-0.0, 0.0), ulps_apart(1.0, float("nan"))
     (1, 0, None)

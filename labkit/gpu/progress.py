@@ -2,7 +2,8 @@
 
 Idea: programs that follow a run read this file, and nothing that is printed for people.
 
-Invariant: a line is written before anything is printed about it. A line without a newline is not read.
+Invariant: a line is written before anything is printed about it. A line without a newline is not
+read.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ DONE = "done"
 class PartProgress:
     """A part of a run, as far as it has come.
 
-    name     the part
-    number   from 1, in the order of the run
-    of       how many parts the run has
-    about    what the part does
-    seconds  that it may take
-    outcome  "" while it runs; then DONE, or what kept it from being done
+    Attributes:
+        name: the part.
+        number: from 1, in the order of the run.
+        of: how many parts the run has.
+        about: what the part does.
+        seconds: that it may take.
+        outcome: "" while it runs; then DONE, or what kept it from being done.
     """
 
     name: str
@@ -52,7 +54,7 @@ def add_progress(path: Path, part: PartProgress) -> None:
 
 
 def read_progress(path: Path) -> list[PartProgress]:
-    """Return each part of which there is a line, in the order of the run, as its last line describes it.
+    """Return each part with a line, in the order of the run, as its last line describes it.
 
     Raises:
         OSError: the file cannot be read.

@@ -1,7 +1,7 @@
 """Items that record: sweeps, trainings, costs and paces, each in the size and the time of a job.
 
-Invariant: an item that records saves what it has as soon as it has it. Every file is complete, and records the device,
-the driver, the versions and the date.
+Invariant: an item that records saves what it has as soon as it has it. Every file is complete, and
+records the device, the driver, the versions and the date.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ PACED = (
 
 
 def sweep_items(*names: str, shares: int = 0) -> Callable[[Job], list[Item]]:
-    """Return the items of sweeps, one file each; each has an even share of the seconds that are then left."""
+    """Return the items of sweeps, one file each.
+
+    Each has an even share of the seconds that are then left.
+    """
 
     def items(job: Job) -> list[Item]:
         known = [name for name in names if name in sweeps(job.report, job.extent)]
@@ -91,7 +94,10 @@ def card_items(job: Job) -> list[Item]:
 
 
 def paces(job: Job) -> list[Item]:
-    """Measure the speed of each task in an even share of the time; then train the first task twice."""
+    """Measure the speed of each task in an even share of the time.
+
+    Then train the first task twice.
+    """
     tasks = [(TASKS | GPU_TASKS)[name] for name in (("digits",) if job.rehearsal else PACED)]
 
     def share(left: int) -> float:
@@ -127,5 +133,8 @@ def _training(job: Job, name: str, recipe: str, device: str, found: Line) -> Non
     kept = replace(record, fingerprint=fingerprint(task, RECIPES[recipe]))
     path = kept.save(record_path(job.path("runs", "quick" if job.quick else ""), name, recipe, 0))
     pace = f", {kept.steps_per_second:.3g} steps a second" if kept.steps_per_second else ""
-    said = f"{record.metric_name} {record.metric:.3f}, {record.skipped} skipped, {record.seconds:.1f} s"
+    said = (
+        f"{record.metric_name} {record.metric:.3f}, {record.skipped} skipped, {record.seconds:.1f} "
+        "s"
+    )
     found["summary"] = f"{path}: {said}{pace}"

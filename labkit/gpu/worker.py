@@ -1,8 +1,8 @@
-"""Items that a process runs one by one, so that one that raises, hangs or crashes loses only its own line.
+"""Items that a process runs one by one, so that a crash or hang loses only its own line.
 
-Protocol of that process: it sends {"items": [[name, kind], ...]}; then, for each line {"item": name, "seconds": limit}
-of standard input, the item's line. What anything prints goes to standard error, so that standard output holds answers
-alone.
+Protocol of that process: it sends {"items": [[name, kind], ...]}; then, for each line {"item":
+name, "seconds": limit} of standard input, the item's line. What anything prints goes to standard
+error, so that standard output holds answers alone.
 """
 
 from __future__ import annotations
@@ -55,10 +55,11 @@ class Kind(StrEnum):
 class Item:
     """Something to measure or to check, whose answer is one line.
 
-    name    unique
-    kind    what its line holds
-    run     (device, found): fill `found` with plain values, or raise; what was found before stays in the line.
-            found["summary"] is what a person reads
+    Attributes:
+        name: unique.
+        kind: what its line holds.
+        run: (device, found): fill `found` with plain values, or raise; what was found before stays
+            in the line. found["summary"] is what a person reads.
     """
 
     name: str
@@ -69,8 +70,8 @@ class Item:
 def answer(item: Item, device: str) -> Line:
     """Run an item and return its line.
 
-    outcome    "done", "failed" or "out of memory"
-    broken     True where the device takes no further call: the process has to be started anew
+    The line's `outcome` is "done", "failed" or "out of memory". Its `broken` is True if the device
+    takes no further call, so that the process has to be restarted.
     """
     found: Line = {"item": item.name, "kind": item.kind}
     began = time.monotonic()
@@ -120,7 +121,7 @@ def reason(error: Exception) -> str:
 
 
 def short_traceback(error: BaseException) -> list[str]:
-    """Return the innermost frames as "file:line, function: source", without the folders of this machine."""
+    """Return the innermost frames as "file:line, function: source", with short paths."""
     frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
     return [
         f"{without_folders(frame.filename)}:{frame.lineno}, {frame.name}: {frame.line}"
@@ -129,7 +130,7 @@ def short_traceback(error: BaseException) -> list[str]:
 
 
 def without_folders(text: str) -> str:
-    """Return a text of paths without the folders that lead to a package, and without the home folder.
+    """Remove from paths the folders that lead to a package, and the home folder.
 
     >>> without_folders("somewhere/site-packages/torch/nn/functional.py")
     'torch/nn/functional.py'
@@ -166,7 +167,10 @@ def serve(items: Sequence[Item], device: str) -> None:
 
 
 class WorkerLost(RuntimeError):
-    """The process of the items ended without a result, or was killed at its limit. `said`: its output."""
+    """The process of the items ended without a result, or was killed at its limit.
+
+    `said`: its output.
+    """
 
     def __init__(self, why: str, said: str) -> None:
         super().__init__(why)
@@ -189,7 +193,10 @@ class WorkerProcess:
         ]
 
     def ask(self, item: str, kind: str, seconds: float) -> Line:
-        """Return an item's line; the process ends if it takes longer, and `ended` is true where it takes no further."""
+        """Return an item's line, ending the process if it takes too long.
+
+        `ended` is true if the process takes no further items.
+        """
         self._said.seek(0)
         self._said.truncate()
         # one that has ended is noticed by its answer
@@ -241,7 +248,9 @@ def how_it_ended(status: int | None) -> str:
     """Return how a process ended that gives no further answer, by its exit status.
 
     >>> how_it_ended(7), how_it_ended(-6), how_it_ended(None)
-    ('ended with status 7', 'ended with SIGABRT', 'closed its answers without an end, so it was ended')
+    ('ended with status 7',
+     'ended with SIGABRT',
+     'closed its answers without an end, so it was ended')
     """
     if status is None:
         return "closed its answers without an end, so it was ended"
@@ -257,7 +266,10 @@ def environment() -> dict[str, str]:
 def why_no_checks(checkout: Path = CHECKOUT) -> str:
     """Return why the checks, tests of the checkout, cannot be run here; "" where they can."""
     if not (checkout / "tests" / "gpu" / "checks").is_dir():
-        return "The checks need a checkout of the lab: what is recorded, measured and written into a passport is done."
+        return (
+            "The checks need a checkout of the lab: what is recorded, measured and written into a "
+            "passport is done."
+        )
     return (
         ""
         if find_spec("pytest")

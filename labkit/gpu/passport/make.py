@@ -1,9 +1,9 @@
-"""The writer of a passport: each item runs in a process that may hang or die, each line is saved at once.
+"""Writer of a passport: each item runs in a process that may fail, each line is saved at once.
 
 The parts of `labkit gpu` write their items in the same way.
 
-Invariant: a line that was written stays, whatever comes after; an item has a time limit, and one that breaks its
-process costs its own line. The last line names what is missing.
+Invariant: a line that was written stays, whatever comes after; an item has a time limit, and one
+that breaks its process costs its own line. The last line names what is missing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def make(
     item_seconds: float = ITEM_SECONDS,
     say: Callable[[str], object] = lambda line: None,
 ) -> str:
-    """Write a passport; return how it ended: "complete", "the time was up", "interrupted", or why no item can run.
+    """Write a passport and return how it ended.
+
+    It is "complete", "the time was up", "interrupted", or why no item can run.
 
     Args:
         path: a new file.
@@ -67,7 +69,9 @@ def lines(
     keep: Callable[[Line], Line] = lambda line: line,
     grace: float = 0.0,
 ) -> Iterator[Line]:
-    """Write each line of a passport, and yield it once it is on the disk; the last one says how it ended.
+    """Write each line of a passport, and yield it once it is on the disk.
+
+    The last one says how it ended.
 
     Args:
         file: where the lines are written.
@@ -80,7 +84,9 @@ def lines(
         keep: returns what is saved of an item's line.
         grace: seconds that the last item may take beyond the limits.
     """
-    began, before, end = time.monotonic(), "", "interrupted"
+    began = time.monotonic()
+    before = ""
+    end = "interrupted"
     items: list[tuple[str, str]] = []  # names and kinds
     worker: WorkerProcess | None = None
 

@@ -1,8 +1,9 @@
 """Probes of a passport: calls that CUDA is expected to refuse, and host waits of one training step.
 
-The calls stand in `refusals.toml`: some that CUDA refuses and the CPU takes, and some that both take. The name of a row
-is what the report says of it: "layer_norm of Half with weights of Float: refused, as expected". A wait is a call that
-makes Python wait for the device, or copies from host to device.
+The calls stand in `refusals.toml`: some that CUDA refuses and the CPU takes, and some that both
+take. The name of a row is what the report says of it: "layer_norm of Half with weights of Float:
+refused, as expected". A wait is a call that makes Python wait for the device, or copies from host
+to device.
 
 Source: torch.cuda.set_sync_debug_mode, which runs too; a dispatch mode finds the line of the lab.
 """
@@ -30,10 +31,11 @@ from torch.utils._pytree import tree_leaves
 class Refusal:
     """One call, and whether CUDA refuses it.
 
-    example  Python, with `torch`, `F` and `device`; raises where it is refused
-    words    that torch's message contains where it is refused for this reason
-    source   where the refusal was read
-    refused  on CUDA; the CPU takes every row
+    Attributes:
+        example: Python, with `torch`, `F` and `device`; raises where it is refused.
+        words: that torch's message contains where it is refused for this reason.
+        source: where the refusal was read.
+        refused: on CUDA; the CPU takes every row.
     """
 
     name: str
@@ -57,7 +59,7 @@ BY_NAME = {row.name: row for row in REFUSALS}
 
 
 def reason_of(message: str) -> str:
-    """Return the name of the first expected refusal whose words a message contains; "" where there is none.
+    """Return the name of the first expected refusal whose words a message contains, or "".
 
     >>> reason_of("RuntimeError: expected scalar type Half but found Float")
     'layer_norm of Half with weights of Float'
@@ -102,11 +104,12 @@ COPIES = {"aten::_to_copy", "aten::copy_"}
 
 
 class HostWaits(TorchDispatchMode):
-    """Count operations on a device of this type, and by operation and line the waits for it and the copies to it.
+    """Count operations on a device, and its waits and copies by operation and line.
 
-    An operation is a dispatched one that has a tensor on the device among its arguments or makes one there; views and
-    allocations are none. A wait blocks the host until the device has finished all that was launched
-    before. A copy moves host memory to the device; from pageable memory, it waits, too.
+    An operation is a dispatched one that has a tensor on the device among its arguments or makes
+    one there; views and allocations are none. A wait blocks the host until the device has finished
+    all that was launched before. A copy moves host memory to the device; from pageable memory, it
+    waits, too.
 
     >>> with HostWaits("cpu") as seen:
     ...     _ = torch.ones(2).sum().item()
@@ -117,18 +120,16 @@ class HostWaits(TorchDispatchMode):
     def __init__(self, device: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.device = device
-        self.operations, self.waits, self.copies = Counter[str](), Counter[str](), Counter[str]()
+        self.operations = Counter[str]()
+        self.waits = Counter[str]()
+        self.copies = Counter[str]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        name, devices = (
-            func._schema.name,
-            [tensor.device.type for tensor in _tensors((args, kwargs))],
-        )
-        reads, arrives = (
-            self.device in devices,
-            any(tensor.device.type == self.device for tensor in _tensors(out)),
-        )
+        name = func._schema.name
+        devices = [tensor.device.type for tensor in _tensors((args, kwargs))]
+        reads = self.device in devices
+        arrives = any(tensor.device.type == self.device for tensor in _tensors(out))
         if not (reads or arrives):
             return out
         if not func.is_view and name not in NO_OPERATIONS:
@@ -150,17 +151,24 @@ def _tensors(values: Any) -> list[Tensor]:
 
 
 def _by_mask(name: str, args: Any) -> bool:
-    """Return whether an operation indexes by a mask and so counts its ones; `x[mask] = number` becomes masked_fill."""
+    """Return whether an operation indexes by a mask and so counts its ones.
+
+    `x[mask] = number` becomes masked_fill.
+    """
     if name not in BY_MASK or not any(
         index.dtype in (torch.bool, torch.uint8) for index in _tensors(args[1])
     ):
         return False
-    value, accumulates = args[2] if len(args) > 2 else None, len(args) > 3 and bool(args[3])
+    value = args[2] if len(args) > 2 else None
+    accumulates = len(args) > 3 and bool(args[3])
     return value is None or accumulates or not (value.numel() == 1 and value.device.type == "cpu")
 
 
 def line_of_the_lab() -> str:
-    """Return the innermost line of the lab outside this file; without one, the innermost line outside torch."""
+    """Return the innermost line of the lab outside this file.
+
+    Without one, the innermost line outside torch.
+    """
     stack = [
         f"{frame.filename}:{frame.lineno}"
         for frame in traceback.extract_stack()
@@ -172,7 +180,10 @@ def line_of_the_lab() -> str:
 
 
 def synchronizations(step: Callable[[], object]) -> int | None:
-    """Return how often CUDA reports that a step synchronizes; None if this torch does not report it."""
+    """Return how often CUDA reports that a step synchronizes.
+
+    None if this torch does not report it.
+    """
     if not hasattr(torch._C, "_cuda_set_sync_debug_mode"):
         return None
     with warnings.catch_warnings(record=True) as caught:

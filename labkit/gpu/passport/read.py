@@ -1,4 +1,4 @@
-"""The reading of a passport: what differs from expectation, which refusals and which budgets of waits it settles.
+"""Reader of a passport: differences from expectation, settled refusals and budgets of waits.
 
 Invariant: whatever the file holds, what can be read is read, and what cannot is named.
 """
@@ -22,7 +22,8 @@ from labkit.gpu.worker import Kind, Line
 MOST_WAITS, MOST_COPIES = 1, 0  # of the host, in a step of any recipe
 BUDGET = f"Host waits of a step (at most {MOST_WAITS} wait and {MOST_COPIES} copies)"
 ROUNDINGS = (
-    16  # of the recipe's narrowest format, by which a loss on a device may differ from the CPU's
+    # of the recipe's narrowest format, by which a loss on a device may differ from the CPU's
+    16
 )
 Row = tuple[str, str, str]  # of the table: an item, the expected and the actual result
 WIDTHS = (40, 34)  # of the table's first columns
@@ -43,8 +44,9 @@ KINDS = {
 class Passport:
     """A passport that was read.
 
-    lines   of the items, in the file's order
-    damage  a sentence for each thing in the file that could not be read
+    Attributes:
+        lines: of the items, in the file's order.
+        damage: a sentence for each thing in the file that could not be read.
     """
 
     lines: tuple[Line, ...]
@@ -97,7 +99,8 @@ def parse(content: bytes) -> Passport:
     if lines[0].get("schema") != SCHEMA:
         damage.insert(
             0,
-            f"the first line does not say {SCHEMA!r}: the beginning is missing, or of another version",
+            f"the first line does not say {SCHEMA!r}: the beginning is missing, or of another "
+            "version",
         )
     if lines[-1]["item"] != "end":
         damage.append("the last line, which says how it ended, is missing: the writing was cut off")
@@ -114,7 +117,7 @@ def _kind_of(content: bytes) -> str:
 
 
 def report(passport: Passport) -> str:
-    """Return the report as text: machine, differences, missing items, settled refusals and budgets."""
+    """Return the report as text: machine, differences, missing items, refusals and budgets."""
     damage = list(passport.damage)
     differences: list[Row] = []
     settled: dict[str, list[str]] = {"What CUDA refuses": [], BUDGET: []}
@@ -125,7 +128,8 @@ def report(passport: Passport) -> str:
                 settled[title] += rows(line)
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
             damage.append(
-                f"{line['item']}: its line is not what it should be ({type(error).__name__}: {error})"
+                f"{line['item']}: its line is not what it should be ({type(error).__name__}: "
+                f"{error})"
             )
     report = [
         *_head(passport),
@@ -174,14 +178,18 @@ def _missing(passport: Passport) -> Iterator[str]:
     if not isinstance(names, list) or not names:
         return
     of = Counter(str(name).split(" ")[0] for name in names)
-    yield f"\nMissing ({end.get('outcome')}): {', '.join(f'{n} of {word!r}' for word, n in of.items())}"
+    yield (
+        f"\nMissing ({end.get('outcome')}): "
+        f"{', '.join(f'{n} of {word!r}' for word, n in of.items())}"
+    )
     yield f"  {', '.join(map(str, names[:12]))}{', ...' if len(names) > 12 else ''}"
 
 
 def _refusals(line: Line) -> Iterator[str]:
     if line["kind"] != Kind.REFUSAL or line["outcome"] != "done":
         return
-    row, said = BY_NAME.get(line["refusal"]), line.get("message", "")
+    row = BY_NAME.get(line["refusal"])
+    said = line.get("message", "")
     outcome = "refused" if line["refused"] else "taken"
     if row is None:
         verdict = "no row of the table knows it"
@@ -205,11 +213,17 @@ def _budgets(line: Line) -> Iterator[str]:
     by_cuda = line.get("synchronizations")
     cuda = "" if by_cuda is None else f", {by_cuda} synchronizations by CUDA's count"
     name = f"{line['recipe']}{', clipped' * line['clip']}"
-    yield f"{name:<30} {waits:3} waits {copies:3} copies {line['operations']:5} operations{cuda}: {verdict}"
+    yield (
+        f"{name:<30} {waits:3} waits {copies:3} copies {line['operations']:5} operations{cuda}: "
+        f"{verdict}"
+    )
 
 
 def _differences(line: Line) -> Iterator[Row]:
-    """Yield the differences of an item's line from expectation; a failed line has that one alone."""
+    """Yield the differences of an item's line from expectation.
+
+    A failed line has that one alone.
+    """
     if line["item"] in ("start", "end"):
         return
     if line["outcome"] != "done":
@@ -251,10 +265,10 @@ def _judge_training(line: Line) -> Judged:
 
 
 def unit_roundoff(recipe: str) -> float:
-    """Return the unit roundoff of a recipe's narrowest format, by which its losses may differ between devices.
+    """Return the unit roundoff of a recipe's narrowest format, the tolerance between devices.
 
-    >>> unit_roundoff("FP32") == 2.0**-24, unit_roundoff("O1") == 2.0**-11, unit_roundoff("NVFP4") == 2.0**-2
-    (True, True, True)
+    >>> [math.log2(unit_roundoff(recipe)) for recipe in ("FP32", "O1", "NVFP4")]
+    [-24.0, -11.0, -2.0]
 
     Raises:
         ValueError: there is no such recipe.
