@@ -1,4 +1,4 @@
-"""Mixed-precision training: loss scaling, master weights, autocast, and the recipes that combine them."""
+"""Mixed-precision training: loss scaling, master weights, autocast, and their combinations."""
 
 from labkit.amp.casting.autocast import CastEvent, autocast
 from labkit.amp.casting.cast_cache import CastCache

@@ -1,6 +1,7 @@
 """The boundary of a model that computes in another format: FP32 tensors in, FP32 tensors out.
 
-Invariant: finite numbers that the model's format makes infinite are passed unchanged, or the next step is left out.
+Invariant: finite numbers that the model's format makes infinite are passed unchanged, or the next
+step is left out.
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ from labkit.amp.ranges import RangeMemory
 from labkit.modes import Copied, closed_values, mapped_anywhere, require_one_device
 
 LOSS_INSIDE_MODEL = (
-    "The model computed its loss itself, in FP16, so the scale must fit FP16, which ends at 65504: at 2^16 a "
-    "step is skipped. Return the outputs from the model, and compute the loss outside of it: "
-    "`with engine.forward(): loss = loss_function(engine(inputs), targets)`."
+    "The model computed its loss itself, in FP16, so the scale must fit FP16, which ends at 65504: "
+    "at 2^16 a step is skipped. Return the outputs from the model, and compute the loss outside of "
+    "it: `with engine.forward(): loss = loss_function(engine(inputs), targets)`."
 )
 
 
 class Boundary:
-    """The conversion of a model's arguments and results, and what a step must know of them.
+    """Conversion of a model's arguments and results, with the facts that a step needs of them.
 
-    ranges       the FP32 arguments and masks that reach beyond the model's format
-    loss_inside  the model computed its loss in FP16, and the scale exceeds FP16
-    unread       gradients of such losses, not yet read from their device
-    computes_in_half  the model's results may be half: under autocast too
+    Attributes:
+        ranges: the FP32 arguments and masks that reach beyond the model's format.
+        loss_inside: whether the model computed its loss in FP16 and the scale exceeds FP16.
+        unread: gradients of such losses, not yet read from their device.
+        computes_in_half: whether the model's results may be half, also under autocast.
     """
 
     def __init__(
@@ -40,9 +42,12 @@ class Boundary:
         ranges: RangeMemory,
         computes_in_half: bool = True,
     ) -> None:
-        self.model, self.dtype, self.ranges = model, dtype, ranges
+        self.model = model
+        self.dtype = dtype
+        self.ranges = ranges
         self.computes_in_half = computes_in_half
-        self.loss_inside, self.unread = False, list[Tensor]()
+        self.loss_inside = False
+        self.unread = list[Tensor]()
         self._warned = False
         self._arguments = 0  # of the current call so far
 
@@ -53,7 +58,8 @@ class Boundary:
             RuntimeError: tensors are on several devices.
             TypeError: the model does not take NumPy arrays, and got one.
         """
-        self._arguments, pending = 0, len(self.ranges.pending)
+        self._arguments = 0
+        pending = len(self.ranges.pending)
         copies: list[Copied] = []
         kwargs = kwargs and mapped_anywhere(self._argument, kwargs, copies)
         args = mapped_anywhere(self._argument, args, copies)
@@ -115,7 +121,10 @@ class Boundary:
         return tensor if beyond else tensor.to(self.dtype)
 
     def result(self, tensor: Tensor) -> Tensor:
-        """Return a result in FP32; the gradient of an FP16 scalar, a loss, is the scale, which may exceed FP16."""
+        """Return a result in FP32.
+
+        The gradient of an FP16 scalar, a loss, is the scale, which may exceed FP16.
+        """
         if tensor.dtype == torch.float16 and tensor.dim() == 0 and tensor.requires_grad:
             tensor.register_hook(self._record_inner_loss)
         return tensor.float() if tensor.is_floating_point() else tensor

@@ -1,14 +1,15 @@
 """Checkpoints: one file from which an interrupted run resumes, bit for bit.
 
-Idea: one bundle holds the engine's state, the random generators and what the caller adds. torch.save writes a zip file,
-in which each tensor has a checksum; torch.load ignores it, so `read` compares it first. The file is written atomically
-(`labkit.records.write_atomic`).
+Idea: one bundle holds the engine's state, the random generators and what the caller adds.
+torch.save writes a zip file, in which each tensor has a checksum; torch.load ignores it, so `read`
+compares it first. The file is written atomically (`labkit.records.write_atomic`).
 
-Invariant: at any moment, even if the process is killed, the path holds the old bundle or the new one, never a part. A
-bundle in which a bit has flipped is not loaded. `torch.load(path, weights_only=True)["model"]` is a plain FP32 state
-dict.
+Invariant: at any moment, even if the process is killed, the path holds the old bundle or the new
+one, never a part. A bundle in which a bit has flipped is not loaded. `torch.load(path,
+weights_only=True)["model"]` is a plain FP32 state dict.
 
-Source: torch.load (weights_only: the types allowed in an untrusted file); APPNOTE.TXT 4.4.7 (a zip's CRC-32).
+Source: torch.load (weights_only: the types allowed in an untrusted file); APPNOTE.TXT 4.4.7 (a
+    zip's CRC-32).
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ SCHEMA = "labkit.checkpoint/2"
 
 
 def save(path: str | Path, engine: Engine, **extra: Any) -> Path:
-    """Write the engine, the random generators and `extra` (a scheduler's state dict, the epoch ...) into one file.
+    """Write the engine, the random generators and `extra` into one file.
+
+    `extra` may hold a scheduler's state dict, the epoch and so on.
 
     Raises:
         RuntimeError: there are gradients that no step has used.
@@ -56,7 +59,7 @@ def save(path: str | Path, engine: Engine, **extra: Any) -> Path:
 
 
 def _save_with_checksums(bundle: Mapping[str, Any], file: IO[bytes]) -> None:
-    """Save a bundle with the checksums that `read` compares, also where torch is set to leave them out."""
+    """Save a bundle with the checksums that `read` compares, even if torch is set to omit them."""
     written = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(True)
     try:
@@ -66,15 +69,18 @@ def _save_with_checksums(bundle: Mapping[str, Any], file: IO[bytes]) -> None:
 
 
 def load(path: str | Path, engine: Engine) -> dict[str, Any]:
-    """Load a bundle into an engine built like the saved one, set the random generators, and return `extra`.
+    """Load a bundle into an engine built like the saved one, and return `extra`.
+
+    The random generators are set, too.
 
     Raises:
-        ValueError: the file is not a bundle, or the engine was built otherwise; the message says what to do. Neither
-            the engine nor a generator has changed then.
+        ValueError: the file is not a bundle, or the engine was built otherwise; the message says
+            what to do. Neither the engine nor a generator has changed then.
         FileNotFoundError: the file does not exist.
     """
     require_kind(engine, Engine, "engine", "Make one: Engine(model, make_optimizer, recipe)")
-    bundle, before = read(path), generators()
+    bundle = read(path)
+    before = generators()
     try:
         extra: dict[str, Any] = bundle["extra"]
         set_generators(bundle["rng"])
@@ -111,8 +117,8 @@ def read(path: str | Path) -> dict[str, Any]:
         ) from error
     if damaged:
         raise ValueError(
-            f"{path} is damaged: the checksum of its {damaged!r} does not match. Load an older checkpoint, or copy the "
-            "file again."
+            f"{path} is damaged: the checksum of its {damaged!r} does not match. Load an older "
+            "checkpoint, or copy the file again."
         )
     schema = bundle.get("schema") if isinstance(bundle, dict) else None
     if schema != SCHEMA:
@@ -126,7 +132,10 @@ def read(path: str | Path) -> dict[str, Any]:
             and bundle
             and all(isinstance(value, Tensor) for value in bundle.values())
         ):
-            kind = "a plain state dict; load it with engine.load_model(torch.load(path, weights_only=True))"
+            kind = (
+                "a plain state dict; load it with engine.load_model(torch.load(path, "
+                "weights_only=True))"
+            )
         raise ValueError(f"{path}: expected a bundle of schema {SCHEMA!r}, got {kind}")
     return dict(bundle)
 
@@ -140,14 +149,16 @@ def _require_readable(bundle: Mapping[str, Any]) -> None:
         torch.load(trial, weights_only=True)
     except pickle.UnpicklingError as error:
         raise TypeError(
-            "expected numbers, text, tensors, and lists and dicts of them, which torch.load reads with weights_only; "
-            f"got {next((line for line in str(error).splitlines() if 'GLOBAL' in line), error)}"
+            "expected numbers, text, tensors, and lists and dicts of them, which torch.load reads "
+            "with weights_only; got "
+            f"{next((line for line in str(error).splitlines() if 'GLOBAL' in line), error)}"
         ) from error
 
 
 def generators() -> dict[str, Any]:
-    """Return the states of the global generators of torch, CUDA, numpy and Python, in plain values."""
-    name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - the generator of user code
+    """Return the states of the global generators of torch, CUDA, numpy and Python."""
+    # user code may draw from numpy's global generator
+    name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],

@@ -1,10 +1,12 @@
 """Exponential moving average of the master weights, in FP32.
 
-Idea: with decay 0.999 each update is a thousandth of the distance to the weights. In FP16 such an update rounds to zero
-while the weights are within about half of the average's size. So the average is stored in FP32. It follows the master
-weights, because updates that their FP16 copies do not show yet are in them.
+Idea: with decay 0.999 each update is a thousandth of the distance to the weights. In FP16 such an
+update rounds to zero while the weights are within about half of the average's size. So the average
+is stored in FP32. It follows the master weights, because updates that their FP16 copies do not show
+yet are in them.
 
-Invariant: average = decay * average + (1 - decay) * master, in FP32, after every step that happened.
+Invariant: average = decay * average + (1 - decay) * master, in FP32, after every step that
+happened.
 
 Source: Polyak and Juditsky 1992 (averaging); torch.optim.swa_utils.get_ema_multi_avg_fn (the rule).
 """
@@ -28,14 +30,16 @@ class Ema:
 
     Args:
         engine: the engine whose masters are averaged.
-        decay: the weight of the old average in each step, from 0 to below 1; 0.999 averages about 1,000 steps.
+        decay: the weight of the old average in each step, from 0 to below 1; 0.999 averages about
+            1,000 steps.
 
     Raises:
         ValueError: decay is out of its range.
 
     >>> from functools import partial
     >>> from labkit.amp import RECIPES
-    >>> engine = Engine(torch.nn.Linear(1, 1, bias=False), partial(torch.optim.SGD, lr=1.0), RECIPES["O2"])
+    >>> model = torch.nn.Linear(1, 1, bias=False)
+    >>> engine = Engine(model, partial(torch.optim.SGD, lr=1.0), RECIPES["O2"])
     >>> with torch.no_grad():
     ...     _ = engine.model.weight.fill_(1.0); engine.weights.adopt()
     >>> ema = Ema(engine, decay=0.75)
@@ -49,7 +53,8 @@ class Ema:
         require_kind(decay, (int, float), "decay")
         if not 0 <= decay < 1:
             raise ValueError(f"expected 0 <= decay < 1, got {decay!r}; 0.999 is usual")
-        self.engine, self.decay = engine, decay
+        self.engine = engine
+        self.decay = decay
         self.averages: dict[str, Tensor] = {
             n: m.float().clone() for n, m in engine.weights.named_masters().items()
         }
@@ -66,14 +71,17 @@ class Ema:
         masters = self.engine.weights.named_masters()
         if masters.keys() != self.averages.keys():
             raise ValueError(
-                "the engine's trainable parameters are others than when this average began: make a new one"
+                "the engine's trainable parameters are others than when this average began: make a "
+                "new one"
             )
         new = [masters[name].to(torch.float32) for name in self.averages]
         torch._foreach_lerp_(list(self.averages.values()), new, 1 - self.decay)
 
     @contextmanager
     def in_model(self) -> Iterator[None]:
-        """Replace the model's weights by the averages, rounded to its format, for a `with` block that evaluates.
+        """Replace the model's weights by the averages for a `with` block that evaluates.
+
+        The averages are rounded to the model's format.
 
         Raises:
             RuntimeError: inside the block, the engine steps or is saved.
@@ -82,11 +90,14 @@ class Ema:
             yield
 
     def model(self) -> dict[str, Any]:
-        """Return a plain FP32 state dict with the averages as weights and the model's current buffers."""
+        """Return a plain FP32 state dict: the averages as weights, the model's current buffers."""
         return self.engine.fp32_model(self.averages)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes; a checkpoint may hold it: `save(path, engine, ema=...)`."""
+        """Return what `load_state_dict` takes.
+
+        A checkpoint may hold it: `save(path, engine, ema=...)`.
+        """
         return {"decay": self.decay, "averages": self.averages}
 
     @torch.no_grad()

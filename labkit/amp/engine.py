@@ -1,15 +1,17 @@
 """Training steps under any recipe, with a state from which a run resumes bit for bit.
 
-The engine has the methods of any training loop: forward, backward, clip, step, zero_grad. The recipe's values decide
-what they do; for FP32 the casts, the copies and the scale do nothing. The state is all that a step reads and changes:
-weights, masters, optimizer, loss scales, counters. It holds the model in FP32 under plain names.
+The engine has the methods of any training loop: forward, backward, clip, step, zero_grad. The
+recipe's values decide what they do; for FP32 the casts, the copies and the scale do nothing. The
+state is all that a step reads and changes: weights, masters, optimizer, loss scales, counters. It
+holds the model in FP32 under plain names.
 
-Invariant: a step happens with unscaled, finite FP32 gradients or not at all; its `StepReport` says which, and why.
-state_dict -> load_state_dict -> state_dict is the identity, flat or not. A resumed run is bit-equal to an uninterrupted
-one. Loading a state that does not fit raises and changes nothing.
+Invariant: a step happens with unscaled, finite FP32 gradients or not at all; its `StepReport` says
+which, and why. state_dict -> load_state_dict -> state_dict is the identity, flat or not. A resumed
+run is bit-equal to an uninterrupted one. Loading a state that does not fit raises and changes
+nothing.
 
-Source: arXiv:1710.03740, section 3 (the loop); torch.amp.GradScaler (the order of unscaling, clipping and stepping);
-apex.amp.scale_loss (a scale for each loss).
+Source: arXiv:1710.03740, section 3 (the loop); torch.amp.GradScaler (the order of unscaling,
+clipping and stepping); apex.amp.scale_loss (a scale for each loss).
 """
 
 from __future__ import annotations
@@ -74,16 +76,19 @@ from labkit.interop import as_device, dtype_of
 class Engine:
     """A model, its optimizer and a recipe, trained by a loop that is independent of the recipe.
 
-    Several `backward` before a `step` accumulate: their gradients are added up in FP32. Several losses may have a scale
-    each (`losses`, `loss_id`). Construct a learning-rate scheduler with `engine.optimizer`, and step it only after a
-    step that happened: `if engine.step().stepped: scheduler.step()`. Edits of the model's weights between two steps
-    are respected, also through `.data`. A copy (copy.deepcopy, pickle) trains independently.
+    Several `backward` before a `step` accumulate: their gradients are added up in FP32. Several
+    losses may have a scale each (`losses`, `loss_id`). Construct a learning-rate scheduler with
+    `engine.optimizer`, and step it only after a step that happened: `if engine.step().stepped:
+    scheduler.step()`. Edits of the model's weights between two steps are respected, also through
+    `.data`. A copy (copy.deepcopy, pickle) trains independently.
 
     Args:
         model: converted in place to the recipe's format. A compiled model stays compiled.
-        make_optimizer: parameters -> torch optimizer, called once with the weights that the recipe steps.
+        make_optimizer: parameters -> torch optimizer, called once with the weights that the recipe
+            steps.
         recipe: the precision of each part of training, or its name in `RECIPES`.
-        device: the device to move the model to, "gpu" for the first one; None leaves it where it is.
+        device: the device to move the model to, "gpu" for the first one; None leaves it where it
+            is.
         groups: parameter groups, or a function model -> groups; see `Weights`.
         flat: one master tensor for each group; see `Weights`.
         losses: the number of losses, each with a scale of its own.
@@ -97,7 +102,8 @@ class Engine:
         RuntimeError: the model has tensors on the meta device.
 
     >>> from labkit.amp import RECIPES
-    >>> engine = Engine(nn.Linear(2, 1), lambda weights: torch.optim.SGD(weights, lr=0.1), RECIPES["FP16 static"])
+    >>> make_optimizer = lambda weights: torch.optim.SGD(weights, lr=0.1)
+    >>> engine = Engine(nn.Linear(2, 1), make_optimizer, RECIPES["FP16 static"])
     >>> engine.zero_grad()
     >>> with engine.forward():
     ...     loss = engine(torch.ones(4, 2)).square().mean()
@@ -136,13 +142,15 @@ class Engine:
         self.weights = self._make_weights(
             uncompiled(self.model), make_optimizer, groups=groups, flat=flat, seed=seed
         )
-        names, products = self.weights.names, recipe.products
+        names = self.weights.names
+        products = recipe.products
         self.products = (
             LowBitProducts(products, self.model, names, seed, recipe.name) if products else None
         )
         self.scalers: list[ScalerState] = [initial(recipe.scaler)] * losses
         self.steps = self.skips_in_a_row = 0
-        self._gradients, self._loss = StepGradients(self.weights), torch.tensor(0.0)
+        self._gradients = StepGradients(self.weights)
+        self._loss = torch.tensor(0.0)
         self._scale = 1.0
         self._ranges = RangeMemory(look_always=self._looks_always)
         in_half = recipe.model != FP32 or recipe.autocast is not None
@@ -211,7 +219,8 @@ class Engine:
                 object of another class. The message names it, once.
 
         Raises:
-            RuntimeError: a tensor is on another device than the model's weights, and the model did not move it.
+            RuntimeError: a tensor is on another device than the model's weights, and the model did
+                not move it.
         """
         if threading.get_ident() in self._regions:
             return self._boundary.run(self.call, args, kwargs)
@@ -244,8 +253,9 @@ class Engine:
         if self.weights.has_copies or self._scale != 1:
             raise RuntimeError(
                 "expected engine.step(), got engine.optimizer.step(): the gradients in the model "
-                f"are multiplied by the loss scale {self._scale:g} and are not yet the optimizer's. "
-                "Call engine.step(), which unscales them, checks them and steps the optimizer."
+                f"are multiplied by the loss scale {self._scale:g} and are not yet the "
+                "optimizer's. Call engine.step(), which unscales them, checks them and steps the "
+                "optimizer."
             )
 
     def backward(
@@ -259,17 +269,20 @@ class Engine:
         """Multiply a loss by its scale and run the backward pass.
 
         Args:
-            loss: a scalar, in FP32. The gradient of an FP16 loss is the scale itself, and FP16 ends at 65504.
+            loss: a scalar, in FP32. The gradient of an FP16 loss is the scale itself, and FP16 ends
+                at 65504.
             loss_id: the index of the loss among the engine's `losses`.
-            other_engines: engines whose models the loss reaches, too. The smallest of the engines' scales applies to
-                all; each engine steps or skips, and updates its scale, by the gradients of its own model.
+            other_engines: engines whose models the loss reaches, too. The smallest of the engines'
+                scales applies to all; each engine steps or skips, and updates its scale, by the
+                gradients of its own model.
             retain_graph: as in torch.
 
         Raises:
             TypeError: the loss is not a tensor.
             ValueError: it has more than one element.
-            RuntimeError: it depends on no parameter; zero_grad() has not been called since the last step, or since the
-                gradients were unscaled; a layer was added to the model after the engine was constructed.
+            RuntimeError: it depends on no parameter; zero_grad() has not been called since the last
+                step, or since the gradients were unscaled; a layer was added to the model after the
+                engine was constructed.
             IndexError: the engine has no such loss.
         """
         if isinstance(other_engines, Engine):
@@ -287,7 +300,8 @@ class Engine:
             loss = self._boundary.result(loss)
         scale = min(engine.scalers[loss_id].scale for engine in engines)
         for engine in engines:
-            engine._loss, engine._scale = loss.detach(), scale
+            engine._loss = loss.detach()
+            engine._scale = scale
             engine._emit(Moment.FORWARD)
         with self.recipe.backward(self.device):
             self._run_backward(loss if scale == 1 else loss * scale, retain_graph)
@@ -303,7 +317,7 @@ class Engine:
         """Call `listener(event)` at each moment of a step until the `with` block ends.
 
         >>> from labkit.amp import RECIPES
-        >>> engine = Engine(nn.Linear(1, 1), lambda weights: torch.optim.SGD(weights, lr=0.1), RECIPES["FP32"])
+        >>> engine = Engine(nn.Linear(1, 1), torch.optim.SGD, RECIPES["FP32"])
         >>> with engine.listen(lambda event: print(event.moment.name, sorted(event.gradients))):
         ...     engine.backward(engine(torch.ones(1, 1)).sum())
         ...     _ = engine.step()
@@ -334,14 +348,15 @@ class Engine:
         STREAM.emit(StepEvent(moment, self._loss, self._scale, gradients, report, self))
 
     def masters(self) -> dict[str, Tensor]:
-        """Return parameter name -> the tensor that the optimizer steps for it: a master, or a view of one."""
+        """Return parameter name -> tensor that the optimizer steps: a master, or a view of one."""
         weights = self.weights
         return dict(zip(weights.stepped_names, weights.master_weights, strict=True))
 
     def clip(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
-        """Scale the unscaled gradients down to a total norm of at most `max_norm`; return the norm before.
+        """Scale the unscaled gradients down to a total norm of at most `max_norm`.
 
-        The norm is inf or NaN if a gradient holds inf or NaN; then the step will be skipped.
+        Return the norm before. The norm is inf or NaN if a gradient holds inf or NaN; then the step
+        will be skipped.
 
         Raises:
             TypeError: max_norm is not a number.
@@ -359,21 +374,24 @@ class Engine:
         return total_norm(values, norm_type)
 
     def gradients(self) -> dict[str, Tensor]:
-        """Return parameter name -> unscaled gradient, to inspect or to change in place before the step.
+        """Return parameter name -> unscaled gradient.
+
+        They may be inspected, or changed in place before the step.
 
         The step uses these tensors, and checks them again for inf and NaN.
         """
         return self.weights.by_name(self._gradients.to_change())
 
     def step(self, closure: object = None) -> StepReport:
-        """Step the weights if every gradient is finite, update the scales, and report what happened.
+        """Step the weights if every gradient is finite, update the scales, and return a report.
 
-        If there are no gradients at all, nothing happens, and the report says so. With several losses, the report is
-        about one whose gradients held inf or NaN, or else about the first.
+        If there are no gradients at all, nothing happens, and the report says so. With several
+        losses, the report is about one whose gradients held inf or NaN, or else about the first.
 
         Raises:
-            RuntimeError: these gradients have been stepped with already; a closure was passed; gradients were changed
-                while scaled, or computed by a backward other than the engine's.
+            RuntimeError: these gradients have been stepped with already; a closure was passed;
+                gradients were changed while scaled, or computed by a backward other than the
+                engine's.
         """
         if not STREAM.listeners:
             return self._step(closure)
@@ -389,12 +407,14 @@ class Engine:
     def _step(self, closure: object) -> StepReport:
         if closure is not None:
             raise RuntimeError(
-                "expected no closure, got one: its backward would run inside the step, too late to unscale or skip. "
-                "Run forward and backward first, then call step() without a closure."
+                "expected no closure, got one: its backward would run inside the step, too late to "
+                "unscale or skip. Run forward and backward first, then call step() without a "
+                "closure."
             )
         if self._gradients.stage is Stage.CONSUMED:
             raise RuntimeError(
-                "expected new gradients, got those of the last step; call zero_grad() and backward()."
+                "expected new gradients, got those of the last step; call zero_grad() and "
+                "backward()."
             )
         gradients = self._gradients.unscaled()
         inspection = self._inspect(gradients)
@@ -407,8 +427,9 @@ class Engine:
         # finite numbers were cast to infinity: the scale is not at fault, and stays
         if inspection.beyond_range:
             reported = self._omitted(
-                f"left out: an FP32 input or mask holds finite numbers beyond {self.recipe.model.name}, and was cast "
-                "to it, since earlier ones held none. From the next step on it stays FP32."
+                "left out: an FP32 input or mask holds finite numbers beyond "
+                f"{self.recipe.model.name}, and was cast to it, since earlier ones held none. From "
+                "the next step on it stays FP32."
             )
         else:
             self._emit(Moment.UNSCALED)
@@ -437,7 +458,8 @@ class Engine:
     def _inspect(self, gradients: Sequence[Tensor | None]) -> StepInspection:
         """Read all values that this step needs from the device, in one transfer."""
         edits = self.weights.edits()
-        # After a step that found inf or NaN the next one is likely to as well, so its diagnosis is read, too.
+        # After a step that found inf or NaN the next one is likely to as well, so its diagnosis is
+        # read, too.
         named = self.weights.by_name(coalesced(gradients)) if self._found_before else {}
         weights = self.weights.model_weights if self.skips_in_a_row + 1 >= FEWEST_SKIPS else []
         suspects = [*named.values(), *weights, *([self._loss] if weights else [])]
@@ -465,7 +487,7 @@ class Engine:
     def _culprits(
         self, gradients: Sequence[Tensor | None], known: tuple[str, ...] | None = None
     ) -> tuple[str, ...]:
-        """Return the names of the gradients that hold inf or NaN, or `known` if they were read before."""
+        """Return the names of the gradients with inf or NaN, or `known` if already read."""
         if known is not None:
             return known
         named = self.weights.by_name(coalesced(gradients))
@@ -474,7 +496,7 @@ class Engine:
     def _report(
         self, decision: Decision, gradients: Sequence[Tensor | None], inspection: StepInspection
     ) -> StepReport:
-        """Report the decision, the non-finite gradients, and the cause where it is not the scale."""
+        """Report the decision, the non-finite gradients, and the cause if it is not the scale."""
         culprits = self._culprits(gradients, inspection.culprits) if decision.found_inf else ()
         plain = step_report(decision, culprits, self.skips_in_a_row)
         wrong = diagnosis(plain, self.recipe.scaler)
@@ -491,8 +513,9 @@ class Engine:
         """Clear the gradients of the last step.
 
         Args:
-            set_to_none: as in torch. False: a parameter that has had a gradient gets one of zeros, which the step
-                uses if the next backward does not reach it: momentum and weight decay still change it.
+            set_to_none: as in torch. False: a parameter that has had a gradient gets one of zeros,
+                which the step uses if the next backward does not reach it: momentum and weight
+                decay still change it.
         """
         zeros = {} if set_to_none else self._gradients.reached()
         self.weights.zero_grad()
@@ -500,17 +523,20 @@ class Engine:
         self._ranges.forget()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that a step changes, in values and tensors that `torch.load(weights_only=True)` reads.
+        """Return everything that a step changes.
 
-        "model" is a plain FP32 state dict, as `fp32_model` returns. The tensors are not copies: save them before the
-        next step.
+        The values are ones that `torch.load(weights_only=True)` reads.
+
+        "model" is a plain FP32 state dict, as `fp32_model` returns. The tensors are not copies:
+        save them before the next step.
 
         Raises:
             RuntimeError: there are gradients that no step has used; a state holds none.
         """
         if self._gradients.has_pending:
             raise RuntimeError(
-                "expected no pending gradients, since a checkpoint holds none; save it after step()."
+                "expected no pending gradients, since a checkpoint holds none; save it after "
+                "step()."
             )
         return self._state()
 
@@ -530,8 +556,8 @@ class Engine:
         """Resume from what `state_dict` returned, bit for bit; gradients are cleared.
 
         Raises:
-            ValueError: the state is damaged, or of another network, optimizer or recipe; the message says which, and
-                what to do. Nothing has changed then.
+            ValueError: the state is damaged, or of another network, optimizer or recipe; the
+                message says which, and what to do. Nothing has changed then.
         """
         with raising_value_error():
             require_same(self._state(), state)
@@ -544,13 +570,15 @@ class Engine:
         self.resume_at(scalers, steps, skips)
 
     def resume_at(self, scalers: list[ScalerState], steps: int, skips: int) -> None:
-        """Set the scalers and counters and clear the gradients, after the weights have been loaded."""
-        self.scalers, self.steps, self.skips_in_a_row = scalers, steps, skips
+        """Set the scalers and counters and clear the gradients, after loading the weights."""
+        self.scalers = scalers
+        self.steps = steps
+        self.skips_in_a_row = skips
         self.weights.zero_grad()
         self._gradients = StepGradients(self.weights)
 
     def fp32_model(self, averages: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
-        """Return the model's state dict in FP32, with the masters' precision, for a plain torch model.
+        """Return the model's state dict in FP32, with the precision of the masters.
 
         averages: parameter name -> FP32 weight, used instead of the masters.
         """
@@ -571,7 +599,9 @@ class Engine:
 
     @torch.no_grad()
     def load_model(self, state: Mapping[str, Any]) -> None:
-        """Load the weights of a plain torch state dict, in any precision; the rest of the engine is unchanged.
+        """Load the weights of a plain torch state dict, in any precision.
+
+        The rest of the engine is unchanged.
 
         Raises:
             ValueError: it is of another network; the message names the keys that differ. Or a
@@ -592,7 +622,10 @@ class Engine:
 
     @contextmanager
     def _loading(self, *states: Mapping[str, Any]) -> Iterator[None]:
-        """Load the model, and the products' memory; restore both if that or the `with` block fails."""
+        """Load the model, and the products' memory.
+
+        Restore both if that or the `with` block fails.
+        """
         parts: list[Any] = [uncompiled(self.model)]
         parts += [] if self.products is None else [self.products.memory]
         require_same_network(parts[0].state_dict(), states[0])

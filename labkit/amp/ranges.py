@@ -1,7 +1,8 @@
-"""FP32 tensors with finite numbers that a half format makes infinite, such as a mask of FP32's lowest number.
+"""FP32 tensors with finite numbers that become infinite in a half format, such as masks.
 
-A step whose forward pass cast such a tensor does not count: its infinities say nothing about the loss scale. A tensor
-that is read makes the host wait for its device, so a step reads what it assumed, in its one transfer.
+A step whose forward pass cast such a tensor does not count: its infinities say nothing about the
+loss scale. A tensor that is read makes the host wait for its device, so a step reads what it
+assumed, in its one transfer.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ MOST_PENDING = 256
 class RangeMemory:
     """A record of the kinds of FP32 tensors with finite numbers that a half format makes infinite.
 
-    On a CPU, and while no gradients are recorded, each tensor is read. On another device the host waits for the first
-    tensor of a kind. If it is within range, later ones are assumed to be, and their largest magnitudes stay on the
-    device for the step to read (`pending`, `learn`). A kind beyond the range stays so. The magnitudes of a call of the
-    model count only after a gradient has reached its outputs (`counts_with`), since some forward passes have no step.
+    On a CPU, and while no gradients are recorded, each tensor is read. On another device the host
+    waits for the first tensor of a kind. If it is within range, later ones are assumed to be, and
+    their largest magnitudes stay on the device for the step to read (`pending`, `learn`). A kind
+    beyond the range stays so. The magnitudes of a call of the model count only after a gradient has
+    reached its outputs (`counts_with`), since some forward passes have no step.
 
     Args:
         look_always: wait for each tensor, on any device.
@@ -38,7 +40,7 @@ class RangeMemory:
         self._learnt = False  # a tensor beyond the range was found before `learn`
 
     def reaches(self, kind: Hashable, tensor: Any, dtype: torch.dtype) -> bool:
-        """Return whether a tensor of a kind, such as the first argument of a model, reaches beyond a half format."""
+        """Return whether a kind of tensor, such as a first argument, exceeds a half format."""
         if not isinstance(tensor, Tensor) or tensor.dtype is not torch.float32 or tensor.is_meta:
             return False
         if self.look_always or tensor.device.type == "cpu" or not torch.is_grad_enabled():
@@ -47,13 +49,14 @@ class RangeMemory:
         if known is None:
             known = self._beyond[kind] = reaches_beyond(tensor, dtype)
         elif not known and stored(tensor).numel():
-            if len(self._pending) >= MOST_PENDING:  # forward passes that no step follows
+            # forward passes that no step follows
+            if len(self._pending) >= MOST_PENDING:
                 self._learnt = self.learn(read(self.pending))
             self._pending.append((kind, dtype, _largest_finite(tensor)))
         return known
 
     def counts_with(self, outputs: Iterable[Tensor], since: int) -> None:
-        """Hold back the magnitudes after the first `since` until a gradient reaches one of the outputs."""
+        """Hold back magnitudes after the first `since` until a gradient reaches an output."""
         differentiable = [tensor for tensor in outputs if tensor.requires_grad]
         if len(self._pending) <= since or not differentiable:
             return
@@ -69,22 +72,29 @@ class RangeMemory:
 
     def forget(self) -> None:
         """Discard the magnitudes of a step whose gradients were cleared."""
-        self._pending, self._learnt = [], False
+        self._pending = []
+        self._learnt = False
 
     @property
     def pending(self) -> list[Tensor]:
-        """The magnitudes, scalars on their devices, of tensors that were assumed to be within range."""
+        """Magnitudes of tensors assumed to be within range, as scalars on their devices."""
         return [magnitude for _, _, magnitude in self._pending]
 
     def learn(self, magnitudes: Sequence[float]) -> bool:
-        """Record the values of `pending` and clear it; return whether one of the tensors was beyond the range."""
+        """Record the values of `pending` and clear it.
+
+        Return whether one of the tensors was beyond the range.
+        """
         if not self._pending:
-            any_beyond, self._learnt = self._learnt, False
+            any_beyond = self._learnt
+            self._learnt = False
             return any_beyond
         both = zip(self._pending, magnitudes, strict=True)
         kinds = [kind for (kind, dtype, _), magnitude in both if magnitude >= infinite_from(dtype)]
         self._beyond.update(dict.fromkeys(kinds, True))
-        any_beyond, self._pending, self._learnt = bool(kinds) or self._learnt, [], False
+        any_beyond = bool(kinds) or self._learnt
+        self._pending = []
+        self._learnt = False
         return any_beyond
 
 

@@ -1,11 +1,14 @@
 """Recipes of mixed-precision training, as values.
 
-Idea: O0 to O3, BF16 and custom recipes are rows that name a format for each part of training. The training loop reads
-them and has no `if` on precision: FP32 is the recipe whose casts, copies and scale do nothing.
+Idea: O0 to O3, BF16 and custom recipes are rows that name a format for each part of training. The
+training loop reads them and has no `if` on precision: FP32 is the recipe whose casts, copies and
+scale do nothing.
 
-Invariant: every recipe is consistent; constructing an inconsistent one raises an error with the reason.
+Invariant: every recipe is consistent; constructing an inconsistent one raises an error with the
+reason.
 
-Source: apex.amp opt levels O0 to O3 (names and meaning); arXiv:2209.05433 (FP8: E4M3 forward, E5M2 backward).
+Source: apex.amp opt levels O0 to O3 (names and meaning); arXiv:2209.05433 (FP8: E4M3 forward, E5M2
+    backward).
 """
 
 from __future__ import annotations
@@ -40,19 +43,24 @@ class Recipe:
     Formats are also taken by name or as torch dtypes ("FP16", torch.float16), a rounding and an
     accumulator by name.
 
-    model           weights and activations of the model
-    autocast        format that autocast casts to, or None for no autocast (then `model` alone decides)
-    keep_norms      normalisation layers stay in FP32
-    master_weights  FP32 weights survive between steps; False: each step keeps only what `model` holds
-    optimizer       weights, gradients and state inside the optimizer's step
-    scaler          how the loss is scaled
-    rounding        rounding of a step's result to `model` if there are no master weights
-    accumulator     the accumulator of matrix products: None for FP32, or one of `labkit.gemm`
-    gradient_format format that autocast rounds gradients to; None for its own
-    products        scaling and rounding of a layer's operands (`labkit.amp.low_bit`); None: neither
-    tf32            products of FP32 operands use TF32: by torch's switch on GPUs that have it, else by rounding the
-                    operands (`labkit.gemm.tf32_products`)
-    graph           autocast decides once, and a graph runs from the third step on (`CastGraph`): the same numbers
+    Attributes:
+        name: for display and for records.
+        model: format of the model's weights and activations.
+        autocast: format that autocast casts to, or None for no autocast; then `model` alone
+            decides.
+        keep_norms: whether normalisation layers stay in FP32.
+        master_weights: whether FP32 weights survive between steps. If not, each step keeps only
+            what `model` holds.
+        optimizer: format of weights, gradients and state inside the optimizer's step.
+        scaler: how the loss is scaled.
+        rounding: rounding of a step's result to `model` without master weights.
+        accumulator: the accumulator of matrix products: None for FP32, or one of `labkit.gemm`.
+        gradient_format: format that autocast rounds gradients to, or None for its own.
+        graph: whether autocast decides once, and a graph runs from the third step on
+            (`CastGraph`). The numbers are the same.
+        products: scaling and rounding of a layer's operands (`labkit.amp.low_bit`), or None.
+        tf32: whether products of FP32 operands use TF32: by torch's switch on GPUs that have it,
+            else by rounding the operands (`labkit.gemm.tf32_products`).
 
     Raises:
         TypeError: a value is of another kind.
@@ -64,7 +72,7 @@ class Recipe:
     >>> Recipe("mine", model=FP16, autocast=FP16)
     Traceback (most recent call last):
     ...
-    ValueError: recipe 'mine': autocast keeps the model in FP32 and casts by operation, but model is FP16. Take ...
+    ValueError: recipe 'mine': autocast keeps the model in FP32 and casts by operation, but ...
     """
 
     name: str
@@ -118,7 +126,8 @@ class Recipe:
             )
         if self.optimizer not in (FP32, self.model):
             yield (
-                f"expected an optimizer in FP32 or the model's {self.model.name}, got {self.optimizer.name}."
+                f"expected an optimizer in FP32 or the model's {self.model.name}, got "
+                f"{self.optimizer.name}."
             )
         if self.master_weights and self.optimizer != FP32:
             yield (
@@ -129,33 +138,41 @@ class Recipe:
             self.master_weights or self.optimizer == self.model
         ):
             yield (
-                f"{self.rounding.value} rounding is for weights without FP32 masters, after a step in FP32. "
-                "Take a 16-bit model, optimizer=FP32 and master_weights=False, or rounding=NEAREST."
+                f"{self.rounding.value} rounding is for weights without FP32 masters, after a step "
+                "in FP32. Take a 16-bit model, optimizer=FP32 and master_weights=False, or "
+                "rounding=NEAREST."
             )
         if self.gradient_format is not None and self.autocast is None:
             yield (
-                f"gradient_format={self.gradient_format.name} is the format that autocast rounds gradients to, and "
-                f"autocast is None. Take autocast=E4M3, gradient_format={self.gradient_format.name}, or "
-                "gradient_format=None."
+                f"gradient_format={self.gradient_format.name} is the format that autocast rounds "
+                "gradients to, and autocast is None. Take autocast=E4M3, "
+                f"gradient_format={self.gradient_format.name}, or gradient_format=None."
             )
         if self.accumulator is not None and self.model == FP32 and self.autocast is None:
             yield (
-                f"an accumulator ({self.accumulator}) adds up products of numbers of 16 bits or fewer, and this recipe "
-                "is FP32. Take model=FP16 or autocast=FP16, or accumulator=None."
+                f"an accumulator ({self.accumulator}) adds up products of numbers of 16 bits or "
+                "fewer, and this recipe is FP32. Take model=FP16 or autocast=FP16, or "
+                "accumulator=None."
             )
         if self.products is not None and (self.autocast is not None or self.model != FP32):
             yield "products round FP32 operands. Take model=FP32, autocast=None, or products=None."
         if self.tf32 and (
             self.autocast is not None or self.model != FP32 or self.products is not None
         ):
-            yield "TF32 is for FP32 operands. Take model=FP32, autocast=None and products=None, or tf32=False."
+            yield (
+                "TF32 is for FP32 operands. Take model=FP32, autocast=None and products=None, or "
+                "tf32=False."
+            )
         if self.graph and (
             self.autocast not in (FP16, BF16) or self.gradient_format or self.accumulator
         ):
-            yield "a graph holds casts to FP16 or BF16. Take autocast=FP16 and nothing emulated, or graph=False."
+            yield (
+                "a graph holds casts to FP16 or BF16. Take autocast=FP16 and nothing emulated, or "
+                "graph=False."
+            )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the recipe in plain values, for a checkpoint: formats and accumulator by name, and by fields.
+        """Return the recipe in plain values, for a checkpoint.
 
         "fields" distinguishes values of the same name, such as two descriptions of one GPU.
         """
@@ -182,7 +199,8 @@ class Recipe:
     ) -> AbstractContextManager[None]:
         """Return the context in which a forward pass and its loss run under this recipe.
 
-        `products` and `ranges` are an engine's: the memory of scales and of masks from one step to the next.
+        `products` and `ranges` are an engine's: the memory of scales and of masks from one step to
+        the next.
         """
         plain = self.model == FP32 and self.autocast is None and products is None and not self.tf32
         return (
@@ -192,7 +210,10 @@ class Recipe:
         )
 
     def backward(self, device: torch.device | str) -> AbstractContextManager[None]:
-        """Return the context in which a backward pass runs under this recipe: torch's TF32 switch applies to it too."""
+        """Return the context of a backward pass under this recipe.
+
+        torch's TF32 switch applies to it, too.
+        """
         return fp32_precision("tf32") if self.tf32 and has_tf32(device) else nullcontext()
 
     def modes(
@@ -229,7 +250,8 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
-# torch's growth_interval of 2,000 is meant for runs of many thousand steps; the lab's have a few hundred.
+# torch's growth_interval of 2,000 is meant for runs of many thousand steps; the lab's have a few
+# hundred.
 _SHORT_RUN = ScalerConfig(growth_interval=25)
 _O1 = Recipe("O1", autocast=FP16, scaler=DYNAMIC)
 _O2 = Recipe("O2", model=FP16, scaler=DYNAMIC)
@@ -254,7 +276,8 @@ _ROWS = (
     _BF16_ALONE,
     replace(_BF16_ALONE, name="BF16 stochastic", rounding=WeightRounding.STOCHASTIC),
     replace(_BF16_ALONE, name="BF16 Kahan", rounding=WeightRounding.KAHAN),
-    # Range for gradients, precision for the rest. Hardware scales each tensor as well; this recipe only the loss.
+    # Range for gradients, precision for the rest. Hardware scales each tensor as well; this recipe
+    # only the loss.
     Recipe("FP8", autocast=E4M3, gradient_format=E5M2, scaler=DYNAMIC),
     *(Recipe(name, products=format) for name, format in PRODUCTS.items()),
 )
@@ -286,6 +309,7 @@ def as_recipes(recipes: Iterable[Recipe | str]) -> list[Recipe]:
     """
     if isinstance(recipes, Recipe | str) or not isinstance(recipes, Iterable):
         raise TypeError(
-            f'recipes: expected a list of recipes, got {describe_value(recipes)}. For example: ["FP32", "O1"].'
+            f"recipes: expected a list of recipes, got {describe_value(recipes)}. For example: "
+            '["FP32", "O1"].'
         )
     return [as_recipe(recipe) for recipe in recipes]

@@ -1,7 +1,7 @@
-"""Validation of an engine's arguments: models and losses that cannot be trained, and states that do not fit.
+"""Validation of an engine's arguments: unsuitable models and losses, and states that do not fit.
 
-A state fits the engine that saved it. A run that resumed with another network, optimizer, recipe or build would differ,
-so such a state raises an error that names the difference.
+A state fits the engine that saved it. A run that resumed with another network, optimizer, recipe or
+build would differ, so such a state raises an error that names the difference.
 
 Invariant: an error is raised before anything has changed.
 """
@@ -32,12 +32,12 @@ _START_OVER = "To start over from its weights: engine.load_model(state['model'])
 
 
 def require_trainable(model: object, make_optimizer: object, losses: object) -> None:
-    """Validate the arguments of an engine, and that the model's parameters can be trained in mixed precision.
+    """Validate an engine's arguments, and that the model's parameters can be trained.
 
     Raises:
         TypeError: make_optimizer is not callable, or losses is not a whole number.
-        ValueError: losses < 1; the model is not a module, has no parameter that requires a gradient,
-            or has one that is complex, FP64, lazy, or an inference tensor.
+        ValueError: losses < 1; the model is not a module, has no parameter that requires a
+            gradient, or has one that is complex, FP64, lazy, or an inference tensor.
         RuntimeError: some of its tensors are on the meta device; the message names one.
     """
     if not callable(make_optimizer):
@@ -58,7 +58,8 @@ def require_trainable(model: object, make_optimizer: object, losses: object) -> 
     if not any(p.requires_grad for p in parameters.values()):
         frozen = f"{len(parameters)} frozen ones. Unfreeze some: model.head.requires_grad_(True)."
         raise ValueError(
-            f"expected trainable parameters in this {type(model).__name__}, got {frozen if parameters else 'none.'}"
+            f"expected trainable parameters in this {type(model).__name__}, got "
+            f"{frozen if parameters else 'none.'}"
         )
     for name, p in parameters.items():
         if nn.parameter.is_lazy(p):
@@ -68,31 +69,37 @@ def require_trainable(model: object, make_optimizer: object, losses: object) -> 
             )
         if p.is_complex() and p.requires_grad:
             raise ValueError(
-                f"parameter {name!r}: expected a real dtype, got {p.dtype}. Store the real and the imaginary part as "
-                "one real parameter: torch.view_as_real, and torch.view_as_complex where it is used."
+                f"parameter {name!r}: expected a real dtype, got {p.dtype}. Store the real and the "
+                "imaginary part as one real parameter: torch.view_as_real, and "
+                "torch.view_as_complex where it is used."
             )
         if p.is_inference():
             raise ValueError(
-                f"parameter {name!r}: expected a tensor that can get a gradient, got one made under "
-                "torch.inference_mode(). Make the model, or copy.deepcopy(model), outside of that block."
+                f"parameter {name!r}: expected a tensor that can get a gradient, got one made "
+                "under torch.inference_mode(). Make the model, or copy.deepcopy(model), outside of "
+                "that block."
             )
         if p.dtype == torch.float64:
             raise ValueError(
-                f"parameter {name!r}: expected FP32 or less, got FP64, which no recipe keeps. To drop the extra "
-                "precision, call model.float() first."
+                f"parameter {name!r}: expected FP32 or less, got FP64, which no recipe keeps. To "
+                "drop the extra precision, call model.float() first."
             )
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.is_meta:
             raise RuntimeError(
-                f"{name!r}: expected a tensor with data, got one on the meta device. "
-                "Call model.to_empty(device=...), then model.load_state_dict(...), before Engine(...)."
+                f"{name!r}: expected a tensor with data, got one on the meta device. Call "
+                "model.to_empty(device=...), then model.load_state_dict(...), before Engine(...)."
             )
 
 
 def require_known(model: nn.Module, known: Container[int]) -> None:
-    """Raise a RuntimeError if a layer was added to the model after its engine was made: no optimizer would step it.
+    """Raise a RuntimeError if a layer was added to the model after its engine was made.
 
-    known  the id() of each parameter that the model had then
+    No optimizer would step it.
+
+    Args:
+        model: the engine's model.
+        known: the id() of each parameter that the model had when the engine was made.
     """
     modules: list[nn.Module | None] = [model]
     while modules:  # runs in every step, so without the generators of parameters()
@@ -103,8 +110,9 @@ def require_known(model: nn.Module, known: Container[int]) -> None:
                     n for n, q in model.named_parameters() if q.requires_grad and id(q) not in known
                 )
                 raise RuntimeError(
-                    f"parameter {new!r} was added to the model after the engine was made, so the optimizer does not "
-                    "step it. Make the engine after the last change of the model."
+                    f"parameter {new!r} was added to the model after the engine was made, so the "
+                    "optimizer does not step it. Make the engine after the last change of the "
+                    "model."
                 )
         modules += () if module is None else module._modules.values()
 
@@ -119,17 +127,18 @@ def require_loss(loss: object) -> None:
     """
     if not isinstance(loss, Tensor):
         raise TypeError(
-            f"expected the loss as the tensor that the forward pass computed, got {loss!r}, which has no graph. "
-            "Leave out .item() and float()."
+            f"expected the loss as the tensor that the forward pass computed, got {loss!r}, which "
+            "has no graph. Leave out .item() and float()."
         )
     if loss.numel() != 1:
         raise ValueError(
-            f"expected a loss with one element, got shape {tuple(loss.shape)}. Take its mean() or sum()."
+            f"expected a loss with one element, got shape {tuple(loss.shape)}. Take its mean() or "
+            "sum()."
         )
     if not loss.requires_grad:
         raise RuntimeError(
-            "expected a loss that depends on parameters, got one computed under torch.no_grad() or from detached or "
-            "other tensors."
+            "expected a loss that depends on parameters, got one computed under torch.no_grad() or "
+            "from detached or other tensors."
         )
 
 
@@ -172,8 +181,9 @@ def require_same_network(own: Mapping[str, Any], stored: Mapping[str, Any]) -> N
     ):
         if names:
             raise ValueError(
-                f"these weights are of another network: it {what} {_some(names)}. Build the model that they were saved "
-                "from. To load only what fits, call model.load_state_dict(..., strict=False) before Engine(...)."
+                f"these weights are of another network: it {what} {_some(names)}. Build the model "
+                "that they were saved from. To load only what fits, call "
+                "model.load_state_dict(..., strict=False) before Engine(...)."
             )
 
 
@@ -186,13 +196,13 @@ def require_same(current: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     lacking = [key for key in STATE_KEYS if key not in state]
     if lacking:
         raise ValueError(
-            f"expected the state of an engine, got one without {_some(lacking)}. Load a plain torch state dict with "
-            "engine.load_model(...)."
+            f"expected the state of an engine, got one without {_some(lacking)}. Load a plain "
+            "torch state dict with engine.load_model(...)."
         )
     if current["optimizer"] != state["optimizer"]:
         raise ValueError(
-            f"expected a state saved with {current['optimizer']}, the engine's optimizer, got one saved with "
-            f"{state['optimizer']}. {_START_OVER}"
+            f"expected a state saved with {current['optimizer']}, the engine's optimizer, got one "
+            f"saved with {state['optimizer']}. {_START_OVER}"
         )
     own, stored = current["recipe"]["fields"], state["recipe"]["fields"]
     for now, was, what in (
@@ -205,12 +215,14 @@ def require_same(current: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     ):
         if differ := _differences(was, now):
             raise ValueError(
-                f"it was saved {what}: {_some(differ)}. Build the engine with the same one. {_START_OVER}"
+                f"it was saved {what}: {_some(differ)}. Build the engine with the same one. "
+                f"{_START_OVER}"
             )
     if len(current["scalers"]) != len(state["scalers"]):
         raise ValueError(
-            f"expected a state with {len(current['scalers'])} losses, got one with {len(state['scalers'])}. "
-            f"Construct the engine with losses={len(state['scalers'])}. {_START_OVER}"
+            f"expected a state with {len(current['scalers'])} losses, got one with "
+            f"{len(state['scalers'])}. Construct the engine with losses={len(state['scalers'])}. "
+            f"{_START_OVER}"
         )
     groups = [
         [len(g["params"]) for g in s["weights"]["optimizer"]["param_groups"]]
@@ -223,8 +235,8 @@ def require_same(current: Mapping[str, Any], state: Mapping[str, Any]) -> None:
             "the same ones in other groups or in another order"
         ]
         raise ValueError(
-            f"the optimizer stepped other parameters when it was saved: {_some(unlike)}. Freeze the same ones, and "
-            f"make the same groups. {_START_OVER}"
+            f"the optimizer stepped other parameters when it was saved: {_some(unlike)}. Freeze "
+            f"the same ones, and make the same groups. {_START_OVER}"
         )
 
 

@@ -1,11 +1,13 @@
-"""Gradients of one training step, from backward to the optimizer, and the events that listeners receive.
+"""Gradients of one training step, from backward to the optimizer, and the events for listeners.
 
-Backward leaves gradients in the model, scaled and in the model's format. They are added up in FP32 for each loss, still
-scaled. Then all are unscaled and summed, once, and one step uses them. Scaled and unscaled gradients are never mixed,
-and none is used twice. Whether they are finite is computed on their device; `read_found` brings the results to the host
-in one transfer, with all other values that the step needs. Without a listener no event is constructed.
+Backward leaves gradients in the model, scaled and in the model's format. They are added up in FP32
+for each loss, still scaled. Then all are unscaled and summed, once, and one step uses them. Scaled
+and unscaled gradients are never mixed, and none is used twice. Whether they are finite is computed
+on their device; `read_found` brings the results to the host in one transfer, with all other values
+that the step needs. Without a listener no event is constructed.
 
-The states of a step's gradients, the calls that lead from one to the next, and where the gradients are:
+The states of a step's gradients, the calls that lead from one to the next, and where the gradients
+are:
 
     created      zero_grad()   none, or zeros in the model
        |  backward()
@@ -21,13 +23,15 @@ The states of a step's gradients, the calls that lead from one to the next, and 
        |  zero_grad()
     created
 
-A step that found no gradient returns to created. One whose forward pass cast finite numbers to infinity
-(`labkit.amp.ranges`) is decided as skipped, and the scale stays.
+A step that found no gradient returns to created. One whose forward pass cast finite numbers to
+infinity (`labkit.amp.ranges`) is decided as skipped, and the scale stays.
 
-Invariant: `unscaled()` is the gradient of the sum of all losses since the last zero_grad, in FP32. In each step, taken
-or skipped, events occur in the order of `Moment`; FORWARD and SCALED once for each backward pass.
+Invariant: `unscaled()` is the gradient of the sum of all losses since the last zero_grad, in FP32.
+In each step, taken or skipped, events occur in the order of `Moment`; FORWARD and SCALED once for
+each backward pass.
 
-Source: torch.amp.GradScaler (READY, UNSCALED, STEPPED); apex.amp.scale_loss (sums in FP32, a scale for each loss).
+Source: torch.amp.GradScaler (READY, UNSCALED, STEPPED); apex.amp.scale_loss (sums in FP32, a scale
+    for each loss).
 """
 
 from __future__ import annotations
@@ -74,7 +78,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True)
 class _ModelGradients:
-    """Gradients that the last backward left in the model: their loss, its scale, and the version of each tensor."""
+    """Gradients that the last backward left in the model, with their loss, scale and versions."""
 
     loss_id: int
     scale: float
@@ -87,7 +91,7 @@ class _ModelGradients:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Store how often each gradient has changed since, because the version of a copy restarts."""
+        """Store how often each gradient has changed, because a copy's version restarts."""
         return {
             **self.__dict__,
             "gradients": [(p, g, g._version - version) for p, g, version in self.gradients],
@@ -105,11 +109,13 @@ class _ModelGradients:
 class StepGradients:
     """The gradients of one step, from the model to the optimizer.
 
-    stage             their stage
-    found             loss -> found_inf, set by `read_found`
-    maybe_changed     the unscaled gradients may have been changed since they were checked: `read_found` checks again
-    clippings         pending clips, which `read_found` completes
-    zeros             parameters whose gradient is zeros until backward adds to it -> its layout
+    Attributes:
+        stage: their stage.
+        found: loss -> found_inf, set by `read_found`.
+        maybe_changed: the unscaled gradients may have been changed since they were checked:
+            `read_found` checks again.
+        clippings: pending clips, which `read_found` completes.
+        zeros: parameters whose gradient is zeros until backward adds to it -> its layout.
     """
 
     def __init__(
@@ -128,7 +134,8 @@ class StepGradients:
         self.found: dict[int, bool] = {}
         self.maybe_changed = False
         self.clippings: list[Clipping] = []
-        self._flags: dict[int, list[Tensor]] = {}  # of each loss, on the devices of its gradients
+        # of each loss, on the devices of its gradients
+        self._flags: dict[int, list[Tensor]] = {}
         self._in_model: _ModelGradients | None = None
         self._sums: dict[
             tuple[int, float], Sum
@@ -147,27 +154,30 @@ class StepGradients:
         """Prepare for another backward: accumulate the gradients of the last one.
 
         Raises:
-            RuntimeError: the gradients are unscaled or consumed already, or another backward computed them.
+            RuntimeError: the gradients are unscaled or consumed already, or another backward
+                computed them.
         """
         if self.stage is not Stage.SCALED:
             state = (
                 "used by a step" if self.stage is Stage.CONSUMED else "unscaled, and maybe clipped"
             )
             raise RuntimeError(
-                f"backward() would add to gradients that are already {state}. Call zero_grad() first."
+                f"backward() would add to gradients that are already {state}. Call zero_grad() "
+                "first."
             )
         self._collect()
 
     def after_backward(self, loss_id: int, scale: float) -> None:
-        """Record the loss and the scale of the gradients that backward has just left in the model."""
+        """Record the loss and the scale of the gradients that backward just left."""
         gradients = [
             (p, p.grad, p.grad._version) for p in self.weights.model_weights if p.grad is not None
         ]
-        self._in_model, self._created = _ModelGradients(loss_id, scale, gradients), None
+        self._in_model = _ModelGradients(loss_id, scale, gradients)
+        self._created = None
         self._reached += [(p, gradient.layout) for p, gradient, _ in gradients]
 
     def reached(self) -> dict[nn.Parameter, torch.layout]:
-        """Return the parameters that have or had a gradient since they were last set to None -> its layout."""
+        """Return the parameters with a gradient since they were last set to None -> its layout."""
         here = [(p, p.grad.layout) for p in self.weights.model_weights if p.grad is not None]
         return dict(self._reached + here)
 
@@ -183,20 +193,23 @@ class StepGradients:
                 zeros is None or len(foreign) != len(zeros.gradients) or zeros.changed()
             ):
                 raise RuntimeError(
-                    f"expected gradients of this engine's backward() only, got one of {foreign[0]!r} from elsewhere, "
-                    "whose scale is unknown. Call engine.backward(loss), not loss.backward(). If another engine's loss "
-                    "reaches this model, call that engine's backward(loss, other_engines=[this_engine]), or "
-                    "zero_grad() before this engine's backward()."
+                    "expected gradients of this engine's backward() only, got one of "
+                    f"{foreign[0]!r} from elsewhere, whose scale is unknown. Call "
+                    "engine.backward(loss), not loss.backward(). If another engine's loss reaches "
+                    "this model, call that engine's backward(loss, other_engines=[this_engine]), "
+                    "or zero_grad() before this engine's backward()."
                 )
             return
         if left.scale != 1 and left.changed():
             raise RuntimeError(
-                f"gradients were changed between backward() and step(), while they are {left.scale:g} times too large. "
-                "Clipping would make them far too small, and another engine's backward() mixes two scales. Use "
-                "engine.clip(max_norm), or change the unscaled gradients that engine.gradients() returns."
+                "gradients were changed between backward() and step(), while they are "
+                f"{left.scale:g} times too large. Clipping would make them far too small, and "
+                "another engine's backward() mixes two scales. Use engine.clip(max_norm), or "
+                "change the unscaled gradients that engine.gradients() returns."
             )
         key = (left.loss_id, left.scale)
-        new, before = self.weights.scaled_gradients(), self._sums.get(key)
+        new = self.weights.scaled_gradients()
+        before = self._sums.get(key)
         self._sums[key] = new if before is None else _added(before, new)
         for parameter in self.weights.model_weights:
             parameter.grad = None
@@ -214,13 +227,16 @@ class StepGradients:
             for (loss_id, scale), scaled in self._sums.items():
                 self._total, flags = add_unscaled(self._total, scaled, scale)
                 self._flags.setdefault(loss_id, []).extend(flags)
-            self.maybe_changed = len(self._sums) > 1  # a sum of finite gradients may overflow
+            # a sum of finite gradients may overflow
+            self.maybe_changed = len(self._sums) > 1
             self._sums = {}
             self.stage = Stage.UNSCALED
         return self._total
 
     def read_found(self, others: Sequence[Tensor] = ()) -> list[float]:
-        """Set `found`, complete the pending clips, and return the values of `others`, with one wait for the device.
+        """Set `found`, complete the pending clips, and return the values of `others`.
+
+        It waits for the device once.
 
         `others` are scalars on their devices, read in the same transfer.
         """
@@ -235,11 +251,15 @@ class StepGradients:
         self.found = dict.fromkeys(found, True) if anywhere and not any(found.values()) else found
         for clipping in self.clippings:
             finish_clipping(gradients, clipping, next(values))
-        self.clippings, self.maybe_changed = [], False
+        self.clippings = []
+        self.maybe_changed = False
         return list(values)
 
     def clip(self, max_norm: float, norm_type: float, measure: Measure) -> Tensor:
-        """Clip without waiting for the gradients' device, on a CPU at once; return the norm before."""
+        """Clip without waiting for the gradients' device, on a CPU at once.
+
+        Return the norm before.
+        """
         self.unscaled()
         self._total = coalesced(self._total)
         gradients = [g for g in self._total if g is not None]
@@ -269,11 +289,12 @@ class StepGradients:
 class StepInspection(NamedTuple):
     """Values that a step reads from the device, in one transfer.
 
-    edited        the model's weights were changed since the last step
-    beyond_range  the forward pass cast finite numbers to infinity
-    culprits      the names of the gradients that hold inf or NaN; None: not read
-    bad_weights   the names of the weights that hold inf or NaN; None: not read
-    loss_size     the magnitude of the loss; None: not read
+    Attributes:
+        edited: the model's weights were changed since the last step.
+        beyond_range: the forward pass cast finite numbers to infinity.
+        culprits: the names of the gradients that hold inf or NaN; None: not read.
+        bad_weights: the names of the weights that hold inf or NaN; None: not read.
+        loss_size: the magnitude of the loss; None: not read.
     """
 
     edited: bool
@@ -283,9 +304,10 @@ class StepInspection(NamedTuple):
     loss_size: float | None
 
     def cause_beyond_gradients(self, weights: Weights, loss: Tensor) -> str:
-        """Return a sentence that names a weight or a loss that is not finite, which no scale repairs; else ""."""
+        """Return a sentence on a non-finite weight or loss, which no scale repairs, or ""."""
         bad, size = self.bad_weights, self.loss_size
-        if bad is None or size is None:  # the scaler's rule for skips in a row is not the usual one
+        # the scaler's rule for skips in a row is not the usual one
+        if bad is None or size is None:
             *sizes, size = read(largest_magnitudes([*weights.model_weights, loss]))
             bad = not_finite(weights.stepped_names, sizes)
         if bad:
@@ -304,7 +326,8 @@ def add_unscaled(total: Sum, scaled: Sum, scale: float) -> tuple[Sum, list[Tenso
     """Unscale gradients, in place where they are FP32, and add them to a sum of unscaled ones.
 
     Returns:
-        the new sum, and flags on the gradients' devices: not 0 where one of `scaled` holds inf or NaN.
+        the new sum, and flags on the gradients' devices: not 0 where one of `scaled` holds inf or
+        NaN.
     """
     arrived = [gradient for gradient in scaled if gradient is not None]
     plain, flags = unscale_with_flags(arrived, scale, in_place=True)

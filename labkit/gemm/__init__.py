@@ -1,4 +1,4 @@
-"""Emulation of Tensor Cores and accumulators: FP16 storage with FP32 accumulation, and instructions bit for bit."""
+"""Emulation of Tensor Cores, instruction by instruction, and of FP16 and FP32 accumulators."""
 
 from labkit.gemm.accumulators import (
     ACCUMULATORS,

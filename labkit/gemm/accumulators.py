@@ -1,14 +1,15 @@
 """Accumulators of matrix products: the order and the format in which products are added.
 
-Idea: a GEMM is K additions, and their rounding determines its error: after each one (FP16 stagnates, FP32 rarely),
-along a tree, or once at the end. An argument `accumulator` takes one of these values, a row of `mma.SPECS`, or a
-function.
+Idea: a GEMM is K additions, and their rounding determines its error: after each one (FP16
+stagnates, FP32 rarely), along a tree, or once at the end. An argument `accumulator` takes one of
+these values, a row of `mma.SPECS`, or a function.
 
-Invariant: `EXACT` is the sum of all products and C rounded once, to the bit; the others round where they say, and
-nowhere else.
+Invariant: `EXACT` is the sum of all products and C rounded once, to the bit; the others round where
+they say, and nowhere else.
 
-Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., 4.2 (orders of summation); Ozaki, Ogita, Oishi
-and Rump 2012 (exact products by splitting); Boldo and Melquiond 2008 (round to odd).
+Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., 4.2 (orders of summation);
+Ozaki, Ogita, Oishi and Rump 2012 (exact products by splitting); Boldo and Melquiond 2008 (round to
+odd).
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ class SumOrder(Enum):
 
 @dataclass(frozen=True)
 class Accumulator:
-    """Accumulator with an order of additions and a format of its partial sums; None for exact sums."""
+    """Accumulator with an order of additions and a format of its partial sums.
+
+    None for exact sums.
+    """
 
     name: str
     order: SumOrder
@@ -98,8 +102,9 @@ def accumulate(
 ) -> Tensor:
     """Return D[..., m, n] = A[..., m, k] @ B[..., k, n] + C[..., m, n], computed by an accumulator.
 
-    The accumulator's result is rounded to `out`, nearest even, as by a kernel that stores it; `EXACT` rounds only then.
-    A row of `SPECS` represents its GPU: FP16 operands use its FP16 instruction, BF16 ones its BF16 instruction.
+    The accumulator's result is rounded to `out`, nearest even, as by a kernel that stores it;
+    `EXACT` rounds only then. A row of `SPECS` represents its GPU: FP16 operands use its FP16
+    instruction, BF16 ones its BF16 instruction.
 
     Args:
         A: tensor [..., m, k] of FP32 or narrower, or of an FP8 dtype. FP32 tensors hold values of
@@ -111,10 +116,12 @@ def accumulate(
         operands: the formats of the values in A and B; by default those of their dtypes.
 
     Raises:
-        TypeError, ValueError: the accumulator, dtypes, shapes or values are invalid (see `emulate`).
+        TypeError, ValueError: the accumulator, dtypes, shapes or values are invalid (see
+            `emulate`).
 
     >>> ones = torch.ones(1, 4096).half()
-    >>> [accumulate(ones, ones.T, accumulator=by).item() for by in (SEQUENTIAL_FP16, SEQUENTIAL_FP32)]
+    >>> sequential = (SEQUENTIAL_FP16, SEQUENTIAL_FP32)
+    >>> [accumulate(ones, ones.T, accumulator=by).item() for by in sequential]
     [2048.0, 4096.0]
     """
     require_kind(A, Tensor, "A")
@@ -133,10 +140,8 @@ def accumulate(
         raise ValueError(
             f"expected A and B of one dtype, FP32 or narrower, got {A.dtype} and {B.dtype}"
         )
-    a, b = (
-        operand(A, formats[0], "A").astype(np.float64),
-        operand(B, formats[1], "B").astype(np.float64),
-    )
+    a = operand(A, formats[0], "A").astype(np.float64)
+    b = operand(B, formats[1], "B").astype(np.float64)
     check_shapes(a.shape, b.shape, None if C is None else tuple(C.shape))
     shape = (*a.shape[:-1], b.shape[-1])
     c: Floats = (
@@ -153,7 +158,9 @@ def accumulate(
 
 
 def instruction_for(spec: MmaSpec, a: Format, b: Format | None = None) -> MmaSpec:
-    """Return the instruction of the same GPU for operands of these formats; for FP32, which contains any, `spec`.
+    """Return the instruction of the same GPU for operands of these formats.
+
+    For FP32, which contains any, `spec`.
 
     Raises:
         ValueError: this GPU has no such instruction.
@@ -201,11 +208,13 @@ def _sequential(
 ) -> Floats:
     """D = round(D + a * b) for each k in turn.
 
-    FP64 represents each product exactly (twice 24 bits are 48), but may round its sum with D. Double rounding is
-    harmless for products of at most FP32's 24 bits (`exact_products`). FP64 rounds only if one number's last bit is
-    more than 52 places below the other's first bit. Then the smaller number is below 1/16 of the larger one's last
-    place. If the larger one is a value of the format, both roundings return it; if not, it is a product beyond 2^28 and
-    D is FP16, and both overflow. Other sums are rounded to odd in FP64, so that they are no ties of a narrower format.
+    FP64 represents each product exactly (twice 24 bits are 48), but may round its sum with D.
+    Double rounding is harmless for products of at most FP32's 24 bits (`exact_products`). FP64
+    rounds only if one number's last bit is more than 52 places below the other's first bit. Then
+    the smaller number is below 1/16 of the larger one's last place. If the larger one is a value of
+    the format, both roundings return it; if not, it is a product beyond 2^28 and D is FP16, and
+    both overflow. Other sums are rounded to odd in FP64, so that they are no ties of a narrower
+    format.
     """
     d = c.copy()
     for k in range(a.shape[-1]):
@@ -222,7 +231,7 @@ def _two_sum(x: Floats, y: Floats) -> tuple[Floats, Floats]:
 
 
 def _add_odd(x: Floats, y: Floats) -> Floats:
-    """Add in FP64; if that is inexact, return the neighbour of the exact sum whose last bit is 1."""
+    """Add in FP64 and round an inexact sum to odd: to the neighbour whose last bit is 1."""
     total, missed = _two_sum(x, y)
     bits = np.asarray(total).view(np.int64)
     to_odd = (missed != 0) & np.isfinite(total) & (bits & 1 == 0)
@@ -233,7 +242,10 @@ def _add_odd(x: Floats, y: Floats) -> Floats:
 def _pairwise(
     a: Floats, b: Floats, c: Floats, _round_sum: Callable[[Floats], Floats], _exact: bool
 ) -> Floats:
-    """Round each product, add pairwise until one sum remains, then add C; numpy's FP32 arithmetic rounds."""
+    """Round each product, add pairwise until one sum remains, then add C.
+
+    numpy's FP32 arithmetic rounds.
+    """
     a, b = a.transpose(2, 0, 1), b.transpose(1, 0, 2)
     layer = a.astype(np.float32)[..., None] * b.astype(np.float32)[:, :, None]
     while len(layer) > 1:
@@ -244,11 +256,11 @@ def _pairwise(
 
 
 def exact(a: Floats, b: Floats, c: Floats, out: Format) -> Floats:
-    """Return A[g,m,k] @ B[g,k,n] + C[g,m,n], rounded once to `out`, nearest even; the values stay in FP64.
+    """Return A[g,m,k] @ B[g,k,n] + C[g,m,n], rounded once to `out`, nearest even.
 
-    A's rows and B's columns are split into slices of so few bits that FP64 multiplies slices and sums all K products
-    without rounding, as integers below 2^53 times one power of two. A sum of a few FP64 numbers remains for each
-    element.
+    The values stay in FP64. A's rows and B's columns are split into slices of so few bits that FP64
+    multiplies slices and sums all K products without rounding, as integers below 2^53 times one
+    power of two. A sum of a few FP64 numbers remains for each element.
     """
     plain = _gemm(a, b) + c  # the result where it is infinite or NaN
     a, b, c = (np.where(np.isfinite(array), array, 0.0) for array in (a, b, c))
@@ -268,7 +280,10 @@ def _gemm(a: Floats, b: Floats) -> Floats:
 
 
 def _slices(values: Floats, axis: int, bits: int) -> list[Floats]:
-    """Split into arrays with the sum `values`, each of integers below 2^bits times a power of two per row."""
+    """Split `values` into arrays that add up to it.
+
+    Each array holds integers below 2^bits times one power of two per row.
+    """
     slices, rest = [], values
     while rest.any():
         _, top = np.frexp(np.abs(rest).max(axis=axis, keepdims=True, initial=0.0))
@@ -281,11 +296,13 @@ def _slices(values: Floats, axis: int, bits: int) -> list[Floats]:
 def _round_sum(terms: Floats, out: Format) -> Floats:
     """Round the exact sum over the first dimension to `out`.
 
-    The sum is `total` plus the errors of its T - 1 additions, `missed`, whose own sum has an error below T * 2^-53 of
-    its size. Where the sum rounds to one number for twice this error up and down, that is the result; others use
-    `fsum`.
+    The sum is `total` plus the errors of its T - 1 additions, `missed`, whose own sum has an error
+    below T * 2^-53 of its size. Where the sum rounds to one number for twice this error up and
+    down, that is the result; others use `fsum`.
     """
-    total, missed, size = terms[0], np.zeros(terms.shape[1:]), np.zeros(terms.shape[1:])
+    total = terms[0]
+    missed = np.zeros(terms.shape[1:])
+    size = np.zeros(terms.shape[1:])
     for term in terms[1:]:
         total, error = _two_sum(total, term)
         missed += error

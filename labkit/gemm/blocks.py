@@ -1,30 +1,37 @@
 """Bit-exact emulation of Tensor Core products, vectorised over all elements of D.
 
-Operands are validated and upcast, and the model of `mma` is computed block by block. A block's terms are scaled so that
-their last kept place is 1. Then cutting is truncation, the sum is one of integers, and scaling back is exact. The two
-roundings of the model (cutting each aligned term, rounding the sum) are the only ones. This module uses numpy; where
-numba is installed, `compiled` is faster.
+Operands are validated and upcast, and the model of `mma` is computed block by block. A block's
+terms are scaled so that their last kept place is 1. Then cutting is truncation, the sum is one of
+integers, and scaling back is exact. The two roundings of the model (cutting each aligned term,
+rounding the sum) are the only ones. This module uses numpy; where numba is installed, `compiled` is
+faster.
 
-Invariant: every bit of D is what the model says, for every input: subnormals, zeros of both signs, infinities, NaN.
+Invariant: every bit of D is what the model says, for every input: subnormals, zeros of both signs,
+infinities, NaN.
 
 Why FP64 is exact. Let E be the block's largest exponent, F the fraction bits, L the block length.
-1. A product of two operands has at most 22 significant bits and is between 2^-266 and 2^256: FP64 represents it.
-2. -126 <= E <= 254, so 2^(F-E) is a normal FP64 number and scaling by it is exact: 2^-266 * 2^(13-254) is still normal.
-3. A scaled product is below 4 * 2^F (significands below 2, not normalised), a scaled C below 2 * 2^F; both are cut to
-   integers. Their sum, in any order, is an integer below (4L + 2) * 2^F <= 2^33 (`MmaSpec.sum_limit`, tested): far
-   below 2^53, so no addition rounds.
-4. Scaling back by 2^(E-F) is exact. FP32 results are cut by clearing the last bits of the FP64 number. The cast to FP32
-   then does not round, and may only overflow. FP16 results are rounded by one FP64 addition (`to_half`).
-Infinities and NaN follow IEEE 754 through the same additions, since truncation and scaling keep both.
+1. A product of two operands has at most 22 significant bits and is between 2^-266 and 2^256: FP64
+represents it.
+2. -126 <= E <= 254, so 2^(F-E) is a normal FP64 number and scaling by it is exact: 2^-266 *
+2^(13-254) is still normal.
+3. A scaled product is below 4 * 2^F (significands below 2, not normalised), a scaled C below 2 *
+   2^F; both are cut to integers. Their sum, in any order, is an integer below (4L + 2) * 2^F <=
+   2^33 (`MmaSpec.sum_limit`, tested): far below 2^53, so no addition rounds.
+4. Scaling back by 2^(E-F) is exact. FP32 results are cut by clearing the last bits of the FP64
+   number. The cast to FP32 then does not round, and may only overflow. FP16 results are rounded by
+   one FP64 addition (`to_half`).
+Infinities and NaN follow IEEE 754 through the same additions, since truncation and scaling keep
+both.
 
-Why FP32 is exact, in half the time, for finite FP16 or FP8 operands and C of 0 or at least 2^-48. A product is a
-multiple of 2^-48 below 2^32, so FP32 represents it. Scaled, it is exact or below 1, and is cut to an integer below
-2^27. The sum of L of them has 32 bits (`width_for` checks it); C is added in FP64.
+Why FP32 is exact, in half the time, for finite FP16 or FP8 operands and C of 0 or at least 2^-48. A
+product is a multiple of 2^-48 below 2^32, so FP32 represents it. Scaled, it is exact or below 1,
+and is cut to an integer below 2^27. The sum of L of them has 32 bits (`width_for` checks it); C is
+added in FP64.
 
 Not reproduced: cuBLAS's order of blocks and its splits of K, which are undocumented.
 
-Source: as `mma`. No source states the sign of a zero: this model returns +0 for an exact 0, and keeps the sign of an
-underflow.
+Source: as `mma`. No source states the sign of a zero: this model returns +0 for an exact 0, and
+keeps the sign of an underflow.
 """
 
 from __future__ import annotations
@@ -61,9 +68,11 @@ _BIAS, _POINT = (1023, 52)
 class Width:
     """Types in which terms are computed.
 
-    floats, whole  type of the terms, and of the cut terms
-    bits           integers of the same size; the exponent field begins at bit `point` and is shifted by `bias`
-    least          power of two of a block whose terms are all zero
+    Attributes:
+        floats, whole: type of the terms, and of the cut terms.
+        bits: integers of the same size; the exponent field begins at bit `point` and is shifted by
+            `bias`.
+        least: power of two of a block whose terms are all zero.
     """
 
     floats: type
@@ -106,25 +115,31 @@ def emulator() -> str:
 
 
 def blocks(a: Floats, b: Floats, c: Floats, spec: MmaSpec, result: Format) -> Floats:
-    """Return D[g,m,n] for A[g,m,k], B[g,k,n] and C[g,m,n], tile by tile, in torch's number of threads."""
+    """Return D[g,m,n] for A[g,m,k], B[g,k,n] and C[g,m,n], tile by tile.
+
+    It runs in torch's number of threads.
+    """
     # the last dimension, which is the fastest, should be the longer one
     if a.shape[1] > b.shape[2]:
         return blocks(
             b.swapaxes(1, 2), a.swapaxes(1, 2), c.swapaxes(1, 2), spec.transposed(), result
         ).swapaxes(1, 2)
-    # The compiled loop runs along columns, and adds four products at a time; numpy is faster for many single elements.
+    # The compiled loop runs along columns, and adds four products at a time; numpy is faster for
+    # many single elements.
     if emulator() != "numpy" and spec.block_length % 4 == 0 and b.shape[2] > 1:
         return _compiled(a, b, c, spec, result)
     width = width_for(a, b, c, spec)
     # their shapes are now [k, g, m, 1] and [k, g, 1, n]
-    a, b = (a.transpose(2, 0, 1)[..., None], b.transpose(1, 0, 2)[:, :, None])
+    a = a.transpose(2, 0, 1)[..., None]
+    b = b.transpose(1, 0, 2)[:, :, None]
     a, b, c = (np.ascontiguousarray(each, width.floats) for each in (a, b, c))
     powers_a, powers_b = _powers(a, spec.operands, width), _powers(b, spec.right, width)
     d = np.empty(c.shape, np.float32)
 
     def work(tile: tuple[slice, slice, slice]) -> None:
         g, i, j = tile
-        left, right = (slice(None), g, i), (slice(None), g, slice(None), j)
+        left = (slice(None), g, i)
+        right = (slice(None), g, slice(None), j)
         powers = powers_a[left], powers_b[right]
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             d[tile] = _tile(a[left], b[right], powers, c[tile], spec, result, width)
@@ -164,7 +179,7 @@ def _compiled(a: Floats, b: Floats, c: Floats, spec: MmaSpec, result: Format) ->
 
 
 def _powers(values: Floats, format: Format, width: Width) -> Floats:
-    """Return the power of two of each operand: of emin for a subnormal, of emax for an infinity, 0 for zero."""
+    """Return each operand's power of two: emin for a subnormal, emax for infinity, 0 for zero."""
     bits = values.view(width.bits) & width.bits(2 * width.bias + 1 << width.point)
     np.clip(
         bits,
@@ -205,7 +220,8 @@ def tiles(shape: tuple[int, ...], elements: int) -> Iterator[tuple[slice, slice,
 def width_for(a: Floats, b: Floats, c: Floats | None, spec: MmaSpec) -> Width:
     """Return the narrowest exact width, see the module; c is None if C is added in FP64."""
     formats = spec.operands, spec.right
-    largest = math.prod(2 - 2.0**-format.significand_bits for format in formats)  # of significands
+    # of significands
+    largest = math.prod(2 - 2.0**-format.significand_bits for format in formats)
     if (
         not all(map(FP16.contains, formats))
         or spec.block_length * largest * 2**spec.fraction_bits >= 2**31
@@ -249,10 +265,14 @@ def _tile(
 
 
 def _unit(power: Floats, c: Floats, spec: MmaSpec, result: Format, width: Width) -> NDArray[Any]:
-    """Return the bits of a kept term's last place, 2^(E-F); 2^E is the largest power, of the products or of C."""
+    """Return the bits of a kept term's last place, 2^(E-F).
+
+    2^E is the largest power, of the products or of C.
+    """
     field = np.maximum(power, width.floats(width.least)).view(width.bits)
     of_c = c.view(width.bits) & width.bits(2 * width.bias + 1 << width.point)
-    if result.emin > ZERO_EXPONENT:  # a subnormal FP16 C has no leading one: its exponent is emin
+    # a subnormal FP16 C has no leading one: its exponent is emin
+    if result.emin > ZERO_EXPONENT:
         np.maximum(of_c, result.emin + width.bias << width.point, out=of_c, where=c != 0)
     np.maximum(field, of_c, out=field)
     field -= width.bits(spec.fraction_bits << width.point)
@@ -284,8 +304,8 @@ def _round(total: NDArray[np.float64], spec: MmaSpec, result: Format) -> NDArray
 def to_half(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Round to FP16, nearest even, in FP64: equal to numpy's cast, several times faster.
 
-    At 1.5 * 2^(e + 42), the spacing of FP64 is 2^(e - 10), that of FP16 for exponent e. So adding that number rounds,
-    and subtracting it is exact.
+    At 1.5 * 2^(e + 42), the spacing of FP64 is 2^(e - 10), that of FP16 for exponent e. So adding
+    that number rounds, and subtracting it is exact.
     """
     field = values.view(np.int64) & (0x7FF << _POINT)
     np.maximum(field, (FP16.emin + _BIAS) << _POINT, out=field)
@@ -308,10 +328,12 @@ _NAN: dict[Format, np.signedinteger] = {FP32: np.int32(0x7FFFFFFF), FP16: np.int
 def emulate(
     A: Matrix, B: Matrix, C: Matrix | None, spec: MmaSpec | str, out: FormatLike | None = None
 ) -> Matrix:
-    """Return D[..., m, n] = A[..., m, k] @ B[..., k, n] + C[..., m, n] as the Tensor Core `spec` computes it.
+    """Return D = A @ B + C as the Tensor Core `spec` computes it.
 
-    K may be longer than one block: each block adds to the D of the block before. The last one is padded with zeros,
-    which do not change the result.
+    Shapes: D[..., m, n], A[..., m, k], B[..., k, n], C[..., m, n].
+
+    K may be longer than one block: each block adds to the D of the block before. The last one is
+    padded with zeros, which do not change the result.
 
     Args:
         A: torch tensor or numpy array [..., m, k] with values of `spec.operands`, in their dtype or
@@ -324,14 +346,15 @@ def emulate(
 
     Raises:
         TypeError: A is neither a tensor nor an array of floats.
-        ValueError: the shapes do not match; the formats do not represent the values; the instruction has no such result
-            format.
+        ValueError: the shapes do not match; the formats do not represent the values; the
+            instruction has no such result format.
 
     Source: arXiv:2511.10909.
 
     >>> from labkit.gemm.mma import SPECS
     >>> ones, tiny = torch.ones(1, 16).half(), torch.full((16, 1), 2.0**-24).half()
-    >>> [(emulate(ones, tiny, torch.ones(1, 1), SPECS[gpu]) - 1).item() * 2**24 for gpu in ("V100", "A100", "H100")]
+    >>> specs = [SPECS[gpu] for gpu in ("V100", "A100", "H100")]
+    >>> [(emulate(ones, tiny, torch.ones(1, 1), spec) - 1).item() * 2**24 for spec in specs]
     [0.0, 16.0, 16.0]
     """
     spec = as_spec(spec)
@@ -341,7 +364,8 @@ def emulate(
     if result not in spec.results:
         raise ValueError(
             f"{spec.name} with {spec.operands.name} operands: expected out to be "
-            f"{' or '.join(row.name for row in spec.results)}, got {result.name}. Round its FP32 result instead."
+            f"{' or '.join(row.name for row in spec.results)}, got {result.name}. Round its FP32 "
+            "result instead."
         )
     a: Floats = operand(A, spec.operands, "A")
     b: Floats = operand(B, spec.right, "B")
@@ -352,7 +376,8 @@ def emulate(
     c: Floats = np.zeros(shape, np.float32) if C is None else operand(C, result, "C")
     d = blocks(sheets(a), sheets(b), sheets(c), spec, result)
     stored = np.ascontiguousarray(d, np.float16 if result == FP16 else np.float32)
-    stored.view(_NAN[result].dtype)[np.isnan(d)] = _NAN[result]  # the NaN of Tensor Cores
+    # the NaN of Tensor Cores
+    stored.view(_NAN[result].dtype)[np.isnan(d)] = _NAN[result]
     return (
         torch.from_numpy(stored.reshape(shape)).to(A.device)
         if isinstance(A, Tensor)
@@ -361,7 +386,9 @@ def emulate(
 
 
 def operand(matrix: Tensor | NDArray[Any], format: Format, name: str) -> Floats:
-    """Return a matrix as FP32 numbers after a check that `format` represents them; FP32 numbers for TF32 are cut.
+    """Return a matrix as FP32 numbers after a check that `format` represents them.
+
+    FP32 numbers for TF32 are cut.
 
     Raises:
         TypeError, ValueError: see `emulate`.
@@ -391,8 +418,8 @@ def operand(matrix: Tensor | NDArray[Any], format: Format, name: str) -> Floats:
     off = ~((round_to(values, format) == values) | np.isnan(values))
     if off.any():
         raise ValueError(
-            f"expected {format.name} values in {name}, got {values[off].item(0)!r}. "
-            f"Round it first: round_tensor({name}, {format.name}), or {name}.to(dtype) where torch has one."
+            f"expected {format.name} values in {name}, got {values[off].item(0)!r}. Round it "
+            f"first: round_tensor({name}, {format.name}), or {name}.to(dtype) where torch has one."
         )
     return values.astype(np.float32)
 
@@ -403,7 +430,8 @@ def check_shapes(a: tuple[int, ...], b: tuple[int, ...], c: tuple[int, ...] | No
     if not fits or (c is not None and c != (*a[:-1], b[-1])):
         shapes = f"A{list(a)}, B{list(b)}" + (f", C{list(c)}" if c is not None else "")
         raise ValueError(
-            f"expected D[m,n] = A[m,k] @ B[k,n] + C[m,n] with equal leading dimensions, got {shapes}"
+            "expected D[m,n] = A[m,k] @ B[k,n] + C[m,n] with equal leading dimensions, got "
+            f"{shapes}"
         )
 
 

@@ -1,8 +1,8 @@
 """Block sums of Tensor Cores compiled by numba: the algorithm of `blocks`, several times faster.
 
-Idea: the same sums as loops over blocks, rows and columns, so that terms stay in a core's cache. `blocks` explains what
-is summed in FP32 and what in FP64, and why either is exact. An exponent is stored as its power of two, 0 for a zero
-operand, so exponents are added by multiplication.
+Idea: the same sums as loops over blocks, rows and columns, so that terms stay in a core's cache.
+`blocks` explains what is summed in FP32 and what in FP64, and why either is exact. An exponent is
+stored as its power of two, 0 for a zero operand, so exponents are added by multiplication.
 
 Invariant: equal to `blocks` bit for bit.
 
@@ -29,10 +29,15 @@ COLUMNS = 512  # of D in one block of work
 POINT, BIAS = 52, 1023
 EXPONENT, EXPONENT_32 = 0x7FF << POINT, 0x7F800000
 LEAST = np.float32(2.0**ZERO_EXPONENT)
-FLOOR = np.float32(2.0**-75)  # below all products of `blocks.NARROW`, so that 2^F over it is finite
-HALF_ANCHOR = (POINT - FP16.significand_bits << POINT) + (1 << (POINT - 1))  # see `blocks.to_half`
-HALF_LEAST, HALF_MAX = FP16.emin + BIAS << POINT, FP16.max
-SMALL, SPACING, FINEST = FP32.smallest_normal, FP32.smallest_subnormal, 1 / FP32.smallest_subnormal
+# below all products of `blocks.NARROW`, so that 2^F over it is finite
+FLOOR = np.float32(2.0**-75)
+# see `blocks.to_half`
+HALF_ANCHOR = (POINT - FP16.significand_bits << POINT) + (1 << (POINT - 1))
+HALF_LEAST = FP16.emin + BIAS << POINT
+HALF_MAX = FP16.max
+SMALL = FP32.smallest_normal
+SPACING = FP32.smallest_subnormal
+FINEST = 1 / FP32.smallest_subnormal
 
 
 def _jit(function: Callable[..., None]) -> Callable[..., None]:
@@ -56,13 +61,20 @@ def power_of_c(row: Singles, power: Singles, least: float) -> None:
 
 @_jit
 def largest(a: Singles, b: Singles, power: Singles, n: int) -> None:
-    """Raise powers to the largest of a block's products; a[k] and b[k, n] are those of their operands.
+    """Raise powers to the largest of a block's products.
 
-    Four products at a time, here and below: every block has a multiple of four.
+    a[k] and b[k, n] are those of their operands. Four products at a time, here and below: every
+    block has a multiple of four.
     """
     for k in range(0, len(a), 4):
-        p0, p1, p2, p3 = a[k], a[k + 1], a[k + 2], a[k + 3]
-        q0, q1, q2, q3 = b[k], b[k + 1], b[k + 2], b[k + 3]
+        p0 = a[k]
+        p1 = a[k + 1]
+        p2 = a[k + 2]
+        p3 = a[k + 3]
+        q0 = b[k]
+        q1 = b[k + 1]
+        q2 = b[k + 2]
+        q3 = b[k + 3]
         for j in range(n):
             one, two, three, four = p0 * q0[j], p1 * q1[j], p2 * q2[j], p3 * q3[j]
             one, three = one if one > two else two, three if three > four else four
@@ -74,7 +86,10 @@ def largest(a: Singles, b: Singles, power: Singles, n: int) -> None:
 def add_narrow(
     a: Singles, b: Singles, power: Singles, total: Whole, n: int, fraction_bits: int
 ) -> None:
-    """Add up a block's products, scaled by 2^(F-E) in FP32 and cut by the cast; `power`, 2^E, is overwritten."""
+    """Add up a block's products, scaled by 2^(F-E) in FP32 and cut by the cast.
+
+    `power`, 2^E, is overwritten.
+    """
     scale, scales = power, power.view(np.int32)
     for j in range(n):
         scale[j] = power[j] if power[j] > FLOOR else FLOOR
@@ -82,8 +97,14 @@ def add_narrow(
     for j in range(n):
         scales[j] = np.int32((254 + fraction_bits) << 23) - scales[j]
     for k in range(0, len(a), 4):
-        p0, p1, p2, p3 = a[k], a[k + 1], a[k + 2], a[k + 3]
-        q0, q1, q2, q3 = b[k], b[k + 1], b[k + 2], b[k + 3]
+        p0 = a[k]
+        p1 = a[k + 1]
+        p2 = a[k + 2]
+        p3 = a[k + 3]
+        q0 = b[k]
+        q1 = b[k + 1]
+        q2 = b[k + 2]
+        q3 = b[k + 3]
         for j in range(n):
             s = scale[j]
             one, two = np.int32(p0 * q0[j] * s), np.int32(p1 * q1[j] * s)
@@ -96,8 +117,14 @@ def add_wide(a: Singles, b: Doubles, scale: Doubles, total: Doubles, n: int) -> 
     for j in range(n):
         total[j] = 0.0
     for k in range(0, len(a), 4):
-        p0, p1, p2, p3 = a[k], a[k + 1], a[k + 2], a[k + 3]
-        q0, q1, q2, q3 = b[k], b[k + 1], b[k + 2], b[k + 3]
+        p0 = a[k]
+        p1 = a[k + 1]
+        p2 = a[k + 2]
+        p3 = a[k + 3]
+        q0 = b[k]
+        q1 = b[k + 1]
+        q2 = b[k + 2]
+        q3 = b[k + 3]
         for j in range(n):
             s = scale[j]
             one, two = np.trunc(p0 * q0[j] * s), np.trunc(p1 * q1[j] * s)
@@ -127,7 +154,7 @@ def add_row(
     fraction_bits: int,
     least: float,
 ) -> None:
-    """Write the exact sum of C, `row`, and a block's products, all cut, into the last of `buffers`."""
+    """Write the exact sum of C (`row`) and a block's cut products to the last of `buffers`."""
     short, whole, power, scale, total = buffers
     n = len(row)
     power_of_c(row, short, least)
@@ -152,7 +179,7 @@ def add_row(
 def round_sum(
     row: Doubles, buffer: Doubles, n: int, kept: int, half: bool, subnormals: bool
 ) -> None:
-    """Round n exact sums: to FP16, as `blocks.to_half` does, or to an FP32 number by the mask `kept`."""
+    """Round n exact sums to FP16, as `blocks.to_half` does, or to FP32 by the mask `kept`."""
     rows, anchors = row.view(np.int64), buffer.view(np.int64)
     if half:
         for j in range(n):
@@ -184,13 +211,22 @@ def add_blocks(
     half: bool,
     subnormals: bool,
 ) -> None:
-    """Add A[g,m,k] @ B[g,k,n] to one tile of D[g,m,n], block after block; k is a multiple of their `length`.
+    """Add A[g,m,k] @ B[g,k,n] to one tile of D[g,m,n], block after block.
 
-    a_powers, b_powers  the powers of two of operands; `least` is that of C's subnormals
-    tile                from and to: along g, m and n
-    narrow              products are computed in FP32 and summed in 32 bits
-    kept                mask of the bits of an FP64 number that remain in an FP32 result
-    half                the result is FP16
+    Args:
+        a: A[g,m,k].
+        a_powers: the power of two of each element of A.
+        b: B[g,k,n].
+        b_powers: the power of two of each element of B.
+        d: C on entry, D on return.
+        tile: first and end index along g, m and n.
+        narrow: whether products are computed in FP32 and summed in 32 bits.
+        length: products of one block; K is a multiple of it.
+        fraction_bits: bits after the point that are kept of each aligned term.
+        least: the power of two of C's subnormals.
+        kept: mask of the bits of an FP64 number that remain in an FP32 result.
+        half: whether the result is FP16.
+        subnormals: whether a sum may be finer than FP32's subnormals.
     """
     scale, total = np.empty(COLUMNS), np.empty(COLUMNS)
     buffers = (
@@ -205,17 +241,13 @@ def add_blocks(
             last = min(first + COLUMNS, tile[5])
             for k in range(0, a.shape[2], length):
                 end = k + length
-                terms, powers = (
-                    b[g, k:end, first:last].copy(),
-                    b_powers[g, k:end, first:last].copy(),
-                )
+                terms = b[g, k:end, first:last].copy()
+                powers = b_powers[g, k:end, first:last].copy()
                 wide, wide_powers = terms.astype(np.float64), powers.astype(np.float64)
                 for i in range(tile[2], tile[3]):
-                    row, left, left_powers = (
-                        d[g, i, first:last],
-                        a[g, i, k:end],
-                        a_powers[g, i, k:end],
-                    )
+                    row = d[g, i, first:last]
+                    left = a[g, i, k:end]
+                    left_powers = a_powers[g, i, k:end]
                     add_row(
                         row,
                         left,

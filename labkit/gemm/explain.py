@@ -1,7 +1,8 @@
 """Step-by-step account of one block in a Tensor Core.
 
-Idea: the model of `emulate` for one element of D and one block, in Python integers. Every step is kept as data: each
-product, its shift, the bits that remain and those that are cut off, the sum, the result.
+Idea: the model of `emulate` for one element of D and one block, in Python integers. Every step is
+kept as data: each product, its shift, the bits that remain and those that are cut off, the sum, the
+result.
 
 Invariant: `explain(a, b, c, spec).result` is the result of `emulate` for that block, bit for bit.
 """
@@ -23,19 +24,24 @@ from labkit.gemm.blocks import operand
 from labkit.gemm.mma import RESULT_ROUNDING, ZERO_EXPONENT, MmaSpec, as_spec
 
 Numbers: TypeAlias = Sequence[float] | Tensor | NDArray[Any]
-WHOLE_BITS = 2  # bits before the point of an aligned term: products of significands are below 4, binary 11.1...
+# bits before the point of an aligned term: products of significands are below 4, binary 11.1...
+WHOLE_BITS = 2
 
 
 @dataclass(frozen=True)
 class AlignedTerm:
-    """Product, or C, aligned for the sum: (-1)^negative * significand * 2^(exponent - significand_bits).
+    """A product, or C, aligned for the sum.
 
-    name        "C", or "a0*b0" and so on
-    exponent    of a product, the sum of its operands' exponents: its significand may be 2 or more
-    shift       places it is shifted to the right, to the block's largest exponent
-    kept        the remaining significand, an integer multiple of the block's unit
-    kept_bits   the same in binary, with its point
-    cut_bits    the bits cut off behind it, up to the last 1; "" if there are none
+    Its value is (-1)^negative * significand * 2^(exponent - significand_bits).
+
+    Attributes:
+        name: "C", or "a0*b0" and so on.
+        exponent: of a product, the sum of its operands' exponents: its significand may be 2 or
+            more.
+        shift: places it is shifted to the right, to the block's largest exponent.
+        kept: the remaining significand, an integer multiple of the block's unit.
+        kept_bits: the same in binary, with its point.
+        cut_bits: the bits cut off behind it, up to the last 1; "" if there are none.
     """
 
     name: str
@@ -59,13 +65,15 @@ class AlignedTerm:
 class BlockSum:
     """One block of one element of D, step by step; `str()` returns a table.
 
-    exponent         the largest exponent of the terms, or -126, to which all are aligned; the unit is 2^(exponent - F)
-    total            the exact sum of the aligned terms, in units
-    result_exponent  of the normalised sum (the result format's emin if that is larger)
-    result_bits      significand of the result, with its point
-    dropped_bits     the bits of the sum behind it
-    rounded_up       the result was rounded up in its last place
-    result           D
+    Attributes:
+        exponent: the largest exponent of the terms, or -126, to which all are aligned; the unit is
+            2^(exponent - F).
+        total: the exact sum of the aligned terms, in units.
+        result_exponent: of the normalised sum (the result format's emin if that is larger).
+        result_bits: significand of the result, with its point.
+        dropped_bits: the bits of the sum behind it.
+        rounded_up: the result was rounded up in its last place.
+        result: D.
     """
 
     spec: MmaSpec
@@ -88,8 +96,8 @@ class BlockSum:
     def __str__(self) -> str:
         width = max(len(term.name) for term in self.terms)
         lines = [
-            f"{self.spec.name}, {self.spec.operands.name} operands: terms are aligned to 2^{self.exponent} and keep "
-            f"{self.spec.fraction_bits} bits behind the point"
+            f"{self.spec.name}, {self.spec.operands.name} operands: terms are aligned to "
+            f"2^{self.exponent} and keep {self.spec.fraction_bits} bits behind the point"
         ]
         for term in self.terms:
             cut = f" | {term.cut_bits}" if term.cut_bits else ""
@@ -118,8 +126,8 @@ def explain(
         out: FP32 or FP16; by default `spec.result`.
 
     Raises:
-        ValueError: more products than a block has; different lengths; infinities and NaN, which follow IEEE 754 without
-            alignment; values that the formats do not represent.
+        ValueError: more products than a block has; different lengths; infinities and NaN, which
+            follow IEEE 754 without alignment; values that the formats do not represent.
 
     >>> from labkit.gemm.mma import SPECS
     >>> print(explain([1.0, 1.0], [2.0**-24, -1.0], 1 + 2.0**-23, SPECS["V100"]))
@@ -144,15 +152,15 @@ def explain(
     ):
         raise ValueError(
             f"expected 1 to {spec.block_length} products for one block of {spec.name}, in "
-            f"{' or '.join(row.name for row in spec.results)}, got {len(left)} values of a and {len(right)} of b, in "
-            f"{format.name}. Explain a longer sum block by block, with the last result as c."
+            f"{' or '.join(row.name for row in spec.results)}, got {len(left)} values of a and "
+            f"{len(right)} of b, in {format.name}. Explain a longer sum block by block, with the "
+            "last result as c."
         )
-    whole, bits = [], spec.operands.significand_bits + spec.right.significand_bits
+    whole = []
+    bits = spec.operands.significand_bits + spec.right.significand_bits
     for i, (x, y) in enumerate(zip(left.tolist(), right.tolist(), strict=True)):
-        (of_x, power_x), (of_y, power_y) = (
-            _significand(x, spec.operands),
-            _significand(y, spec.right),
-        )
+        (of_x, power_x) = _significand(x, spec.operands)
+        (of_y, power_y) = _significand(y, spec.right)
         # exact, and not normalised
         whole.append((f"a{i}*b{i}", x * y, of_x * of_y, power_x + power_y, bits))
     whole.append(("C", start, *_significand(start, format), format.significand_bits))
@@ -164,7 +172,8 @@ def explain(
         places = bits + shift - spec.fraction_bits  # behind the unit, which are cut off
         kept = significand >> places if places > 0 else significand << -places
         cut = f"{significand & ((1 << places) - 1):0{places}b}".rstrip("0") if places > 0 else ""
-        kept_bits, negative = _with_point(kept, spec.fraction_bits), math.copysign(1.0, value) < 0
+        kept_bits = _with_point(kept, spec.fraction_bits)
+        negative = math.copysign(1.0, value) < 0
         terms.append(
             AlignedTerm(
                 name, value, negative, significand, bits, power, shift, kept, kept_bits, cut
@@ -190,7 +199,7 @@ def _values(numbers: Numbers, format: Format, name: str) -> NDArray[np.float64]:
 
 
 def _significand(value: float, format: Format) -> tuple[int, int]:
-    """Return (integer significand, exponent) with |value| = significand * 2^(exponent - significand_bits)."""
+    """Return integers s and e with |value| = s * 2^(e - significand_bits)."""
     exponent = max(math.frexp(value)[1] - 1, format.emin)
     return int(math.ldexp(abs(value), format.significand_bits - exponent)), exponent
 

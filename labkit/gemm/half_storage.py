@@ -1,15 +1,17 @@
 """FP16 storage with FP32 accumulation on a CPU, at the speed of FP32.
 
-Idea: upcast the operands (exact), let the FP32 kernel multiply and accumulate, round the result once, as a Tensor Core
-does. Autograd gives the backward pass the same shape. The gradient of "round to FP16" rounds nothing; the gradient of
-"upcast" rounds the FP32 result of each backward GEMM to FP16, once.
+Idea: upcast the operands (exact), let the FP32 kernel multiply and accumulate, round the result
+once, as a Tensor Core does. Autograd gives the backward pass the same shape. The gradient of "round
+to FP16" rounds nothing; the gradient of "upcast" rounds the FP32 result of each backward GEMM to
+FP16, once.
 
-Invariant: every result has the dtype in which a GPU would store it. Mixed operand dtypes raise torch's error, as on a
-GPU.
+Invariant: every result has the dtype in which a GPU would store it. Mixed operand dtypes raise
+torch's error, as on a GPU.
 
-Not reproduced: the summation order of cuBLAS, which is undocumented, and the bits that a Tensor Core cuts off while it
-aligns a block's products (an `accumulator` does). An operation that consists of several products, such as einsum of
-three tensors, rounds once at its end, where a GPU rounds after each.
+Not reproduced: the summation order of cuBLAS, which is undocumented, and the bits that a Tensor
+Core cuts off while it aligns a block's products (an `accumulator` does). An operation that consists
+of several products, such as einsum of three tensors, rounds once at its end, where a GPU rounds
+after each.
 """
 
 from __future__ import annotations
@@ -91,8 +93,8 @@ NORMS = frozenset(["batch_norm", "group_norm", "layer_norm", "instance_norm"])
 # of these, those that update running statistics in place
 STATEFUL = frozenset(["batch_norm", "instance_norm"])
 
-# Operations with an FP16 kernel on CUDA and none on a CPU, by torch's OpInfo (a test compares). Fourier
-# transforms use complex numbers of two FP16 numbers each, and do not exist in BF16.
+# Operations with an FP16 kernel on CUDA and none on a CPU, by torch's OpInfo (a test compares).
+# Fourier transforms use complex numbers of two FP16 numbers each, and do not exist in BF16.
 ON_CUDA_ONLY = frozenset(
     [
         "avg_pool3d",
@@ -132,7 +134,8 @@ def rounds_once(
     """Run `func` in FP32 on upcast operands and round its results to `dtype`, forward and backward.
 
     >>> a, b = torch.full((1, 4096), 1.0).half(), torch.full((4096, 1), 1.0).half()
-    >>> rounds_once(torch.matmul, (a, b), {}, torch.float16)  # an FP16 accumulator would have stopped at 2048
+    >>> # an FP16 accumulator would have stopped at 2048
+    >>> rounds_once(torch.matmul, (a, b), {}, torch.float16)
     tensor([[4096.]], dtype=torch.float16)
     """
     wide_args, wide_kwargs = mapped(args, _upcast), mapped(kwargs, _upcast)
@@ -147,7 +150,10 @@ def rounds_once(
 
 @torch.no_grad()
 def _write_back(narrow_tree: Any, wide: Any) -> None:
-    """Round changes of upcast tensors back into their FP16 tensors: the running statistics of batch norm."""
+    """Round changes of upcast tensors back into their FP16 originals.
+
+    The running statistics of batch norm change this way.
+    """
     for narrow, copy in zip(tree_leaves(narrow_tree), tree_leaves(wide), strict=True):
         if not isinstance(narrow, Tensor) or copy is narrow or narrow.requires_grad:
             continue  # what was not upcast was changed itself
@@ -206,7 +212,10 @@ class HalfStorage(LabMode):
         return func(*args, **kwargs)
 
     def _in_graph(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
-        """Do the same while torch.compile traces, by what it can trace; what remains breaks the graph."""
+        """Do the same while torch.compile traces, by what it can trace.
+
+        What remains breaks the graph.
+        """
         require_traceable(func)
         name, halves = name_in_graphs(func), False
         for tensor in tensors_in((*args, *kwargs.values())):
@@ -233,7 +242,7 @@ class HalfStorage(LabMode):
 
 @constant_in_graphs
 def _looks_inside(func: Callable[..., Any]) -> bool:
-    """Return whether a function of torch is Python code that may call an operation with a rule of its own."""
+    """Return whether a torch function is Python code that may call an operation with a rule."""
     return is_composite(func) and calls_any(func, IN_FP32 | ON_CUDA_ONLY | TRANSFORMS)
 
 
@@ -248,18 +257,23 @@ def _dtypes(args: Any, kwargs: Any, complex_too: bool) -> list[torch.dtype]:
 def half_storage(
     device: torch.device | str, accumulator: Any = None
 ) -> AbstractContextManager[Any]:
-    """Compute FP16 and BF16 GEMMs, convolutions and norms on `device` as a GPU does; on a GPU, do nothing.
+    """Compute FP16 and BF16 GEMMs, convolutions and norms on `device` as a GPU does.
 
-    torch's own CPU half kernels are exact but 5 to 485 times slower than FP32, and refuse FP16 input with FP32 norm
-    weights; element-wise operations, which are neither, stay theirs. What has a half kernel on a GPU and none here is
-    computed in FP32 and rounded once, too (sizes that cuFFT refuses in FP16, all but powers of two, are not refused).
+    On a GPU, do nothing.
+
+    torch's own CPU half kernels are exact but 5 to 485 times slower than FP32, and refuse FP16
+    input with FP32 norm weights; element-wise operations, which are neither, stay theirs. What has
+    a half kernel on a GPU and none here is computed in FP32 and rounded once, too (sizes that cuFFT
+    refuses in FP16, all but powers of two, are not refused).
 
     Args:
         device: where the tensors are.
-        accumulator: what GEMMs add up in, such as `SPECS["V100"]` or `SEQUENTIAL_FP16`, on any device; None for FP32.
+        accumulator: what GEMMs add up in, such as `SPECS["V100"]` or `SEQUENTIAL_FP16`, on any
+            device; None for FP32.
 
     Raises:
-        NotImplementedError: with an accumulator, an operation is called that is not reduced to matrix products.
+        NotImplementedError: with an accumulator, an operation is called that is not reduced to
+            matrix products.
 
     >>> with half_storage("cpu"):
     ...     torch.ones(2, 3).half() @ torch.ones(3, 1).half()

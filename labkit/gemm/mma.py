@@ -1,18 +1,18 @@
 """Tensor Core instructions by GPU generation, as rows of data.
 
-Idea: D[m,n] = A[m,k] @ B[k,n] + C[m,n] is computed in blocks of a few products. Generations differ in a few numbers:
-the products of a block, and the bits that a term keeps when it is aligned to the largest one. So a Tensor Core is a
-row.
+Idea: D[m,n] = A[m,k] @ B[k,n] + C[m,n] is computed in blocks of a few products. Generations differ
+in a few numbers: the products of a block, and the bits that a term keeps when it is aligned to the
+largest one. So a Tensor Core is a row.
 
 Invariant: every row names the source of its numbers, and where sources disagree.
 
 Source:
 - arXiv:2511.10909 (block lengths, fraction bits, rounding; the rows follow it).
 - MATLAB-tensor-core (arXiv:2512.07004), whose models agree unless a row notes otherwise.
-- NVIDIA PTX ISA, "Warp-level matrix instructions", "Asynchronous warpgroup-level matrix instructions", "tcgen05"
-  (shapes).
-- Hickmann and Bradford 2019, and Fasi, Higham, Mikaitis and Pranesh 2021 (doi:10.7717/peerj-cs.330), who found block,
-  truncation and missing normalisation.
+- NVIDIA PTX ISA, "Warp-level matrix instructions", "Asynchronous warpgroup-level matrix
+  instructions", "tcgen05" (shapes).
+- Hickmann and Bradford 2019, and Fasi, Higham, Mikaitis and Pranesh 2021
+  (doi:10.7717/peerj-cs.330), who found block, truncation and missing normalisation.
 """
 
 from __future__ import annotations
@@ -27,25 +27,28 @@ from labkit.formats.rows import Rows
 RESULT_ROUNDING = {FP32: Rounding.TOWARD_ZERO, FP16: Rounding.NEAREST_EVEN}
 # a zero C counts with this exponent, so nothing is aligned to less than 2^-126
 ZERO_EXPONENT = FP32.emin
-_PRODUCT_LIMIT = 4  # products of significands below 2 stay as they are: 1.1 * 1.1 (binary) is 10.01, not 1.001 * 2
+# products of significands below 2 stay as they are: 1.1 * 1.1 (binary) is 10.01, not 1.001 * 2
+_PRODUCT_LIMIT = 4
 
 
 @dataclass(frozen=True)
 class MmaSpec:
     """One Tensor Core instruction: its shape, and the arithmetic of one block.
 
-    A block is `block_length` exact products and C, aligned to the largest exponent among them, cut to `fraction_bits`
-    bits behind the point, added exactly, normalised once and rounded (`RESULT_ROUNDING`). The result is the next
-    block's C. The exponent of a product is the sum of its operands' exponents: products are not normalised.
+    A block is `block_length` exact products and C, aligned to the largest exponent among them, cut
+    to `fraction_bits` bits behind the point, added exactly, normalised once and rounded
+    (`RESULT_ROUNDING`). The result is the next block's C. The exponent of a product is the sum of
+    its operands' exponents: products are not normalised.
 
-    name                       the GPU
-    operands, operands_b       format of A, and of B where that is another one
-    m, n, k                    shape of the widest instruction of that kind; several blocks if k > block_length
-    block_length               products in a block (C comes on top)
-    fraction_bits              bits behind the binary point that a term keeps once it is aligned
-    result                     format of C and D
-    result_significand_bits    significand bits that an FP32 result keeps: 23, or fewer
-    source, note               where the numbers come from; where sources disagree, or what to know
+    Attributes:
+        name: the GPU.
+        operands, operands_b: format of A, and of B where that is another one.
+        m, n, k: shape of the widest instruction of that kind; several blocks if k > block_length.
+        block_length: products in a block (C comes on top).
+        fraction_bits: bits behind the binary point that a term keeps once it is aligned.
+        result: format of C and D.
+        result_significand_bits: significand bits that an FP32 result keeps: 23, or fewer.
+        source, note: where the numbers come from; where sources disagree, or what to know.
 
     Raises:
         ValueError: this hardware has no such result format.
@@ -79,7 +82,7 @@ class MmaSpec:
 
     @property
     def results(self) -> tuple[Format, ...]:
-        """The formats that C and D may have: FP32, and FP16 unless A and B reach beyond FP16's exponents."""
+        """The formats of C and D: FP32, and FP16 unless A and B have larger exponents than FP16."""
         return (FP32,) if self.operands.emax > FP16.emax else (FP32, FP16)
 
     @property
@@ -102,26 +105,30 @@ class MmaSpec:
 
     @property
     def reaches_subnormals(self) -> bool:
-        """Whether a block's sum may be finer than FP32's subnormals: a term's last bit lies below theirs."""
+        """Whether a block's sum may be finer than FP32's subnormals, as a term's last bit."""
         return self.operands.emin + self.right.emin < FP32.emin
 
     def for_operands(self, operands: Format, operands_b: Format | None = None) -> MmaSpec:
-        """Return the same GPU's instruction for other operands, A and B; where FP8 is taken, E4M3 meets E5M2 too.
+        """Return the same GPU's instruction for other operands, A and B.
+
+        Where FP8 is taken, E4M3 meets E5M2 too.
 
         Raises:
             ValueError: this GPU's Tensor Cores do not take them; the message lists those they take.
 
-        Source: PTX ISA and arXiv:2511.10909 (E4M3 by E5M2: same block, same bits, each exponent by its own format).
+        Source: PTX ISA and arXiv:2511.10909 (E4M3 by E5M2: same block, same bits, each exponent by
+            its own format).
 
-        >>> SPECS["A100"].for_operands(BF16).instruction, SPECS["H100"].for_operands(E5M2, E4M3).fraction_bits
+        >>> a100, h100 = SPECS["A100"], SPECS["H100"]
+        >>> a100.for_operands(BF16).instruction, h100.for_operands(E5M2, E4M3).fraction_bits
         ('mma.sync', 13)
         """
         if operands_b not in (None, operands):
             row = self.for_operands(operands)
             if {operands, operands_b} != {E4M3, E5M2}:
                 raise ValueError(
-                    f"{self.name} Tensor Cores multiply numbers of one format, or E4M3 by E5M2 where they take those; "
-                    f"asked for {operands.name} by {operands_b.name}."
+                    f"{self.name} Tensor Cores multiply numbers of one format, or E4M3 by E5M2 "
+                    f"where they take those; asked for {operands.name} by {operands_b.name}."
                 )
             return replace(row, operands_b=operands_b)
         rows = {row.operands: row for row in ROWS if row.name == self.name}
@@ -141,27 +148,37 @@ _BOTH = "arXiv:2511.10909; MATLAB-tensor-core; PTX ISA"
 _WGMMA_FP8 = "arXiv:2511.10909 (wgmma); PTX ISA"
 _TCGEN05_FP8 = "arXiv:2511.10909 (tcgen05.mma); PTX ISA"
 _FP8_CUT = (
-    "C and the products keep 13 bits behind the point, and the FP32 result as many: D is an FP32 number with 10 zeros "
-    "at its end. DeepSeek-V3's report (arXiv:2412.19437, 3.3.2) counts about 14 bits, the leading one included."
+    "C and the products keep 13 bits behind the point, and the FP32 result as many: D is an FP32 "
+    "number with 10 zeros at its end. DeepSeek-V3's report (arXiv:2412.19437, 3.3.2) counts about "
+    "14 bits, the leading one included."
 )
 _HOPPER_FP8 = (
     _FP8_CUT
     + " That is wgmma; on Hopper mma.sync computes FP8 in its FP16 units and cuts nothing like it."
 )
 _BLACKWELL_FP8 = (
-    "That is tcgen05.mma. On Blackwell mma.sync adds FP8 products in another way: MATLAB-tensor-core took its FP8 data "
-    "for B200 from mma.sync, and a third of them differ from this row."
+    "That is tcgen05.mma. On Blackwell mma.sync adds FP8 products in another way: "
+    "MATLAB-tensor-core took its FP8 data for B200 from mma.sync, and a third of them differ from "
+    "this row."
 )
 _TURING = (
-    "Sources disagree: arXiv:2511.10909 models m16n8k8 as one block of 8; Fasi et al. 2021 and the SMT model of "
-    "arXiv:2502.15999 describe Turing with blocks of 4, as Volta. MATLAB-tensor-core has no Turing. See TURING_4."
+    "Sources disagree: arXiv:2511.10909 models m16n8k8 as one block of 8; Fasi et al. 2021 and the "
+    "SMT model of arXiv:2502.15999 describe Turing with blocks of 4, as Volta. MATLAB-tensor-core "
+    "has no Turing. See TURING_4."
 )
-_V100_BITS = "MATLAB-tensor-core calls these 23 bits 'no extra alignment bits'; later rows have one or two more."
+_V100_BITS = (
+    "MATLAB-tensor-core calls these 23 bits 'no extra alignment bits'; later rows have one or two "
+    "more."
+)
 _WIDE = (
-    "Where all terms are below 2^-126 the sources disagree: a zero C counts as 2^-126 in arXiv:2511.10909 (and here), "
-    "MATLAB-tensor-core aligns down to 2^-133. Only FP32-subnormal results can tell."
+    "Where all terms are below 2^-126 the sources disagree: a zero C counts as 2^-126 in "
+    "arXiv:2511.10909 (and here), MATLAB-tensor-core aligns down to 2^-133. Only FP32-subnormal "
+    "results can tell."
 )
-_B200 = "An early MATLAB-tensor-core took 32 products (two interleaved 16s) for FP16; its current model takes 16."
+_B200 = (
+    "An early MATLAB-tensor-core took 32 products (two interleaved 16s) for FP16; its current "
+    "model takes 16."
+)
 
 
 def _rows(

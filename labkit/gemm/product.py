@@ -1,16 +1,17 @@
-"""Differentiable matrix products with a chosen accumulator, and the network operations that reduce to them.
+"""Differentiable matrix products with a chosen accumulator, and the layers that reduce to them.
 
-The backward pass of D = A @ B has two more products, dA = dD @ B^T and dB = A^T @ dD. All three multiply numbers of a
-format and use the same accumulator. The format is that of torch's dtype or, where FP32 tensors emulate it (FP8, TF32),
-that of `Emulated`. Linear layers, convolutions and attention are reduced to such products
-(`run`), which puts a V100 or an FP16 accumulator under any model.
+The backward pass of D = A @ B has two more products, dA = dD @ B^T and dB = A^T @ dD. All three
+multiply numbers of a format and use the same accumulator. The format is that of torch's dtype or,
+where FP32 tensors emulate it (FP8, TF32), that of `Emulated`. Linear layers, convolutions and
+attention are reduced to such products (`run`), which puts a V100 or an FP16 accumulator under any
+model.
 
-Invariant: every operand is rounded to its format before it is multiplied, and every result once, to the dtype that a
-GPU would have stored; between two GEMMs nothing is rounded but what is stored.
+Invariant: every operand is rounded to its format before it is multiplied, and every result once, to
+the dtype that a GPU would have stored; between two GEMMs nothing is rounded but what is stored.
 
-Not supported: recurrent layers, `einsum` and others, which raise an error with their name; second derivatives. In a
-transposed convolution, as in the gradient of a convolution's input, the products over channels go through the
-accumulator, and those of overlapping windows are summed in FP32.
+Not supported: recurrent layers, `einsum` and others, which raise an error with their name; second
+derivatives. In a transposed convolution, as in the gradient of a convolution's input, the products
+over channels go through the accumulator, and those of overlapping windows are summed in FP32.
 """
 
 from __future__ import annotations
@@ -37,10 +38,13 @@ from labkit.interop import format_of, round_tensor
 def matmul(
     a: Tensor, b: Tensor, accumulator: AnyAccumulator, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """Return a @ b with torch.matmul's rules for shapes, added up by `accumulator`, forward and backward.
+    """Return a @ b added up by `accumulator`, forward and backward.
 
-    The two GEMMs of the backward pass, dA = dD @ B^T and dB = A^T @ dD, use the accumulator as well. The incoming
-    gradient is rounded to the operands' dtype before these products, and their results once.
+    Shapes follow the rules of torch.matmul.
+
+    The two GEMMs of the backward pass, dA = dD @ B^T and dB = A^T @ dD, use the accumulator as
+    well. The incoming gradient is rounded to the operands' dtype before these products, and their
+    results once.
 
     Args:
         a: tensor [..., m, k].
@@ -65,8 +69,10 @@ def matmul(
         raise RuntimeError(
             f"expected operands of one dtype, as hardware multiplies; got {a.dtype} and {b.dtype}"
         )
-    left, right = (a[None] if a.dim() == 1 else a), (b[:, None] if b.dim() == 1 else b)
-    shape, result = (*left.shape[:-1], right.shape[-1]), dtype or a.dtype
+    left = a[None] if a.dim() == 1 else a
+    right = b[:, None] if b.dim() == 1 else b
+    shape = (*left.shape[:-1], right.shape[-1])
+    result = dtype or a.dtype
     if right.dim() == 2:  # then leading dimensions of the left one are rows
         d = product(left.reshape(-1, left.shape[-1]), right, accumulator, a.dtype, result).reshape(
             shape
@@ -83,9 +89,10 @@ def matmul(
 class Emulated:
     """Accumulator for FP32 tensors that emulate a narrower format.
 
-    accumulator      what the products are added up in
-    format           what operands are rounded to
-    gradient_format  what a gradient is, before it is multiplied
+    Attributes:
+        accumulator: what the products are added up in.
+        format: what operands are rounded to.
+        gradient_format: what a gradient is, before it is multiplied.
 
     Raises:
         ValueError: the accumulator is a GPU's, which has no instruction for these operands.
@@ -111,16 +118,25 @@ class Emulated:
 def product(
     a: Tensor, b: Tensor, accumulator: AnyAccumulator, operands: torch.dtype, result: torch.dtype
 ) -> Tensor:
-    """Return A[..., m, k] @ B[..., k, n] of operands cast to a dtype, in the dtype `result`; differentiable."""
-    if callable(accumulator):  # a product of its own: `Emulated`, or those of `labkit.amp.low_bit`
+    """Return A[..., m, k] @ B[..., k, n] of operands cast to a dtype, in the dtype `result`.
+
+    differentiable.
+    """
+    # a product of its own: `Emulated`, or those of `labkit.amp.low_bit`
+    if callable(accumulator):
         return accumulator(a, b)
     format = format_of(operands)
-    d: Tensor = _Product.apply(a, b, accumulator, format, format, result)  # type: ignore[no-untyped-call]
+    d: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
+        a, b, accumulator, format, format, result
+    )
     return d
 
 
 class _Product(torch.autograd.Function):
-    """D = A @ B of operands in `format`, and its two backward products, which take gradients in `of_gradient`."""
+    """D = A @ B of operands in `format`, and its two backward products.
+
+    The backward products take gradients in `of_gradient`.
+    """
 
     @staticmethod
     def forward(
@@ -133,13 +149,15 @@ class _Product(torch.autograd.Function):
         result: torch.dtype,
     ) -> Tensor:
         ctx.save_for_backward(a, b)
-        ctx.accumulator, ctx.formats = accumulator, (format, of_gradient)
+        ctx.accumulator = accumulator
+        ctx.formats = (format, of_gradient)
         return accumulate(
             _in(a, format), _in(b, format), None, accumulator, format_of(result), (format, format)
         )
 
     @staticmethod
-    @once_differentiable  # these products are not recorded, so a second derivative is refused rather than wrong
+    # these products are not recorded, so a second derivative is refused rather than wrong
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (a, b), (format, of_gradient) = ctx.saved_tensors, ctx.formats
         d = _in(gradients[0], of_gradient)
@@ -172,12 +190,13 @@ def run(
     kwargs: Mapping[str, Any],
     accumulator: AnyAccumulator,
 ) -> Tensor:
-    """Carry out torch's function `func(*args, **kwargs)` with its matrix products added up by `accumulator`.
+    """Run torch's function `func(*args, **kwargs)` with `accumulator` adding up its products.
 
     A function (A[g, m, k], B[g, k, n]) -> A @ B in its place carries them out itself.
 
-    Biases, `alpha` and `beta`, softmax and masks are computed in FP32, and the result is rounded to the operands'
-    dtype once. Only functions that are matrix products at heart are known: see `REDUCTIONS`.
+    Biases, `alpha` and `beta`, softmax and masks are computed in FP32, and the result is rounded to
+    the operands' dtype once. Only functions that are matrix products at heart are known: see
+    `REDUCTIONS`.
 
     Raises:
         NotImplementedError: this function is not reduced to matrix products here.
@@ -190,8 +209,9 @@ def run(
     name = getattr(func, "__name__", str(func))
     if name not in REDUCTIONS:
         raise NotImplementedError(
-            f"expected an operation that reduces to matrix products, got {name}, which has no accumulator. These do: "
-            f"{', '.join(REDUCTIONS)}. Leave the accumulator out (None) for a model that needs it."
+            f"expected an operation that reduces to matrix products, got {name}, which has no "
+            f"accumulator. These do: {', '.join(REDUCTIONS)}. Leave the accumulator out (None) for "
+            "a model that needs it."
         )
     spelled = OPERANDS.get(name, {})
     named = {
@@ -218,7 +238,10 @@ def _added(
     beta: float = 1,
     alpha: float = 1,
 ) -> Tensor:
-    """Return beta * input + alpha * (a @ b), as addmm; with beta 0 the input is not read, even if it is NaN."""
+    """Return beta * input + alpha * (a @ b), as addmm.
+
+    With beta 0 the input is not read, even if it is NaN.
+    """
     product = alpha * matmul(a, b, accumulator, torch.float32)
     return (product + beta * input.float() if beta else product).to(a.dtype)
 
@@ -234,9 +257,12 @@ def _convolution(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
-    """conv1d, 2d or 3d as one product per group: weights [out, in*window] @ patches [in*window, batch*places].
+    """Compute conv1d, 2d or 3d as one product per group.
 
-    Patches are FP32 copies of the image, so their gradients meet again in FP32 and are rounded as one.
+    Shapes: weights [out, in*window] @ patches [in*window, batch*places].
+
+    Patches are FP32 copies of the image, so their gradients meet again in FP32 and are rounded as
+    one.
     """
     image = _image(input, weight, dimensions)
     steps, holes = _each(stride, dimensions), _each(dilation, dimensions)
@@ -284,7 +310,9 @@ def _transposed_convolution(
     groups: int = 1,
     dilation: Any = 1,
 ) -> Tensor:
-    """conv_transpose1d, 2d or 3d as one product per group: weights^T [out*window, in] @ image [in, batch*places].
+    """Compute conv_transpose1d, 2d or 3d as one product per group.
+
+    Shapes: weights^T [out*window, in] @ image [in, batch*places].
 
     Each product is then added, in FP32, to the place in the result that its window reaches.
     """
@@ -298,7 +326,8 @@ def _transposed_convolution(
         )
     if any(m >= max(s, d) for m, s, d in zip(more, steps, holes, strict=True)):
         raise RuntimeError(
-            f"output_padding {output_padding} must be smaller than stride {steps} or dilation {holes}"
+            f"output_padding {output_padding} must be smaller than stride {steps} or dilation "
+            f"{holes}"
         )
     weights = weight.reshape(groups, channels // groups, -1).mT
     columns = (
@@ -327,7 +356,10 @@ def _image(input: Tensor, weight: Tensor, dimensions: int) -> Tensor:
 
 
 def _finished(y: Tensor, input: Tensor, bias: Tensor | None) -> Tensor:
-    """Add the bias [channels] to y [batch, channels, ...], round to the input's dtype, and unbatch if that is."""
+    """Add the bias [channels] to y [batch, channels, ...] and round to the input's dtype.
+
+    The batch dimension is removed if the input has none.
+    """
     if bias is not None:
         y = y + bias.float().reshape(-1, *[1] * (y.dim() - 2))
     y = y.to(input.dtype)
@@ -337,7 +369,7 @@ def _finished(y: Tensor, input: Tensor, bias: Tensor | None) -> Tensor:
 def _taps(
     places: Sequence[int], window: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
 ) -> Iterator[tuple[slice, ...]]:
-    """Yield, for each element of a window, its positions in the image over all positions of the window.
+    """Yield the positions of each window element in the image, over all positions of the window.
 
     >>> list(_taps([3], [2], [2], [1]))  # a window of two numbers, at 0, 2 and 4
     [(slice(0, 5, 2),), (slice(1, 6, 2),)]
@@ -356,7 +388,10 @@ def _bilinear(
     weight: Tensor,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """y[..., o] = sum of input1[..., i] weight[o,i,j] input2[..., j]: two products; the first is stored."""
+    """y[..., o] = sum of input1[..., i] weight[o,i,j] input2[..., j]: two products.
+
+    The first is stored.
+    """
     out, first, second = weight.shape
     between = matmul(
         input1.reshape(-1, 1, first), weight.transpose(0, 1).reshape(first, -1), accumulator
@@ -386,7 +421,10 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """softmax(scale * Q K^T + mask) V: two products; the scores and their softmax stay in FP32 until V."""
+    """Compute attention, softmax(scale * Q K^T + mask) V, as two products.
+
+    The scores and their softmax stay in FP32 until V.
+    """
     if enable_gqa:
         share = query.shape[-3] // key.shape[-3]
         key, value = (part.repeat_interleave(share, -3) for part in (key, value))

@@ -1,16 +1,17 @@
 """LSTM, GRU and RNN layers in FP16, step by step.
 
-Idea: a layer applies its cell over time. Inside a step everything is FP32, as in the registers of a kernel: both matrix
-products, the gates, tanh. The state that is stored until the next step, h and c, is rounded to FP16, and so are its
-gradients in the backward pass. Some computations do not depend on other steps and are done for all steps at once: W_ih
-x, the derivatives of the gates, and the gradients of the weights. The latter are summed over time in FP32 and rounded
-once.
+Idea: a layer applies its cell over time. Inside a step everything is FP32, as in the registers of a
+kernel: both matrix products, the gates, tanh. The state that is stored until the next step, h and
+c, is rounded to FP16, and so are its gradients in the backward pass. Some computations do not
+depend on other steps and are done for all steps at once: W_ih x, the derivatives of the gates, and
+the gradients of the weights. The latter are summed over time in FP32 and rounded once.
 
-Invariant: stored values equal those of the cell called in a loop on FP16 tensors, except for the order of FP32
-additions inside a step (biases, then W_ih x, then W_hh h). Dropout, directions and packed sequences are torch's.
+Invariant: stored values equal those of the cell called in a loop on FP16 tensors, except for the
+order of FP32 additions inside a step (biases, then W_ih x, then W_hh h). Dropout, directions and
+packed sequences are torch's.
 
-Not reproduced: the inside of cuDNN's steps, which is undocumented (torch's own CUDA cells also store the two products
-in FP16 before the gates). Second derivatives are not supported, as in cuDNN.
+Not reproduced: the inside of cuDNN's steps, which is undocumented (torch's own CUDA cells also
+store the two products in FP16 before the gates). Second derivatives are not supported, as in cuDNN.
 """
 
 from __future__ import annotations
@@ -31,20 +32,27 @@ State = tuple[Tensor, ...]  # (h,) or (h, c), each [rows, features]
 
 @dataclass(frozen=True)
 class _Cell:
-    """FP32 arithmetic of a cell: `parts` and `forward` for the forward pass, `slopes` and `backward` for the backward.
+    """FP32 arithmetic of a cell.
 
-    Buffers of all steps are allocated at once, as tensors [rows of all steps, parts, features]. A step works on its
-    rows in place, since the time of small layers depends on the number of operations.
+    `parts` and `forward` are the forward pass, `slopes` and `backward` the backward pass.
 
-    gates     number of products: x W_ih + b_ih and h W_hh + b_hh are [rows, gates, features]
-    adds      whether it needs the two products' sum only, so that both have one gradient
-    extra     number of further parts that backward needs
-    parts     (gates, extra parts, states before) -> the tensors that forward works on
-    forward   (those of a step, the new state): turns the products into gates, and writes extra parts and the new state
-    slopes    (gates, extra parts, states before) -> factors of a step's gradients, of which they are linear functions
-    to_gates  (gradients of the product of x, of that of h) -> the tensors that backward writes
-    backward  (a step's gradients of the new state, its to_gates, its slopes, gradients of the state before): writes
-              to_gates and the last, without what comes to h through its product
+    Buffers of all steps are allocated at once, as tensors [rows of all steps, parts, features]. A
+    step works on its rows in place, since the time of small layers depends on the number of
+    operations.
+
+    Attributes:
+        gates: number of products: x W_ih + b_ih and h W_hh + b_hh are [rows, gates, features].
+        adds: whether it needs the two products' sum only, so that both have one gradient.
+        extra: number of further parts that backward needs.
+        parts: (gates, extra parts, states before) -> the tensors that forward works on.
+        forward: (those of a step, the new state): turns the products into gates, and writes extra
+            parts and the new state.
+        slopes: (gates, extra parts, states before) -> factors of a step's gradients, of which they
+            are linear functions.
+        to_gates: (gradients of the product of x, of that of h) -> the tensors that backward writes.
+        backward: (a step's gradients of the new state, its to_gates, its slopes, gradients of the
+            state before): writes to_gates and the last, without what comes to h through its
+            product.
     """
 
     gates: int
@@ -57,7 +65,8 @@ class _Cell:
     backward: Callable[..., object]
 
 
-# (gradient, result) -> gradient * result * (1 - result), and gradient * (1 - result^2), in one pass each
+# (gradient, result) -> gradient * result * (1 - result), and gradient * (1 - result^2), in one pass
+# each
 _through_sigmoid, _through_tanh = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
 
 
@@ -120,7 +129,10 @@ def _gru(
 
 
 def _gru_slopes(gates: Tensor, of_h: Tensor, before: Tensor) -> State:
-    """Derivatives, all by h: of r, z and n in the product of x; of r, z and n in that of h; of the previous h."""
+    """Derivatives, all by h: of r, z and n in the product of x.
+
+    Of r, z and n in that of h; of the previous h.
+    """
     r, z, n = gates.split(1, 1)
     of_n, of_z = _through_tanh(1 - z, n), _through_sigmoid(before - n, z)
     of_r = _through_sigmoid(of_n * of_h[:, 2:], r)
@@ -142,7 +154,10 @@ def _gru_back(
 
 
 def _simple(squash: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]) -> _Cell:
-    """A cell that is one squashed sum; `squash` works in place, `slope` is its derivative, from its result."""
+    """A cell that is one squashed sum.
+
+    `squash` works in place, `slope` is its derivative, from its result.
+    """
     return _Cell(
         gates=1,
         adds=True,
@@ -194,11 +209,15 @@ RECURRENT = frozenset(_CELLS)
 
 
 class _OverTime(torch.autograd.Function):
-    """One layer in one direction: data [rows of all steps, features], step t has sizes[t] rows -> output, end state.
+    """One layer in one direction.
 
-    Sequences are sorted by length, so those that go on are the first rows. The others wait, with the state they ended
-    in; or, read backwards, with the one they will begin in. `stored` [batch, states, features] is what memory holds
-    between two steps, in FP16: the state on the way, its gradient on the way back.
+    It maps data [rows of all steps, features], where step t has sizes[t] rows, to the output and
+    the end state.
+
+    Sequences are sorted by length, so those that go on are the first rows. The others wait, with
+    the state they ended in; or, read backwards, with the one they will begin in. `stored` [batch,
+    states, features] is what memory holds between two steps, in FP16: the state on the way, its
+    gradient on the way back.
     """
 
     @staticmethod
@@ -214,9 +233,12 @@ class _OverTime(torch.autograd.Function):
         b_hh: Tensor | None,
         *state: Tensor,
     ) -> tuple[Tensor, ...]:
-        ctx.cell, ctx.sizes, ctx.biased = cell, sizes, b_ih is not None
+        ctx.cell = cell
+        ctx.sizes = sizes
+        ctx.biased = b_ih is not None
         ctx.order = range(len(sizes))[::-1] if backwards else range(len(sizes))
-        stored, across = torch.stack(state, 1), w_hh.float().T.contiguous()
+        stored = torch.stack(state, 1)
+        across = w_hh.float().T.contiguous()
         b_ih, b_hh = (
             torch.zeros(1, device=data.device) if b is None else b.float() for b in (b_ih, b_hh)
         )
@@ -224,10 +246,8 @@ class _OverTime(torch.autograd.Function):
         gates = flat.unflatten(1, (cell.gates, -1))
         before = _fp32_buffer(len(data), len(state), like=stored)
         extra = _fp32_buffer(len(data), cell.extra, like=stored)
-        output, new = (
-            data.new_empty(len(data), stored.shape[-1]),
-            _fp32_buffer(len(stored), len(state), like=stored),
-        )
+        output = data.new_empty(len(data), stored.shape[-1])
+        new = _fp32_buffer(len(stored), len(state), like=stored)
         rows = {n: (stored[:n], stored[:n, 0], new[:n], new[:n].unbind(1)) for n in set(sizes)}
         all_rows = (before, before[:, 0], flat if cell.adds else extra.flatten(1), output)
         all_parts = cell.parts(gates, extra, before)
@@ -246,7 +266,9 @@ class _OverTime(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         with torch._C.DisableTorchFunction():
             data, w_ih, w_hh, gates, extra, before = ctx.saved_tensors
-            cell, sizes, across = ctx.cell, ctx.sizes, w_hh.float()
+            cell = ctx.cell
+            sizes = ctx.sizes
+            across = w_hh.float()
             stored = torch.stack(gradients[1:], 1)
             wide, past = (_fp32_buffer(len(stored), stored.shape[1], like=stored) for _ in range(2))
             of_x = torch.empty_like(gates)
@@ -255,7 +277,8 @@ class _OverTime(torch.autograd.Function):
                 n: (stored[:n], stored[:n, 0], wide[:n], past[:n], past[:n, 0]) for n in set(sizes)
             }
             states = {n: (wide[:n].split(1, 1), past[:n].split(1, 1)) for n in set(sizes)}
-            slopes, to_gates = cell.slopes(gates, extra, before), cell.to_gates(of_x, of_h)
+            slopes = cell.slopes(gates, extra, before)
+            to_gates = cell.to_gates(of_x, of_h)
             all_rows = (gradients[0], of_h.flatten(1), *to_gates, *slopes)
             for n, (of_output, product, *parts) in _steps(sizes, ctx.order[::-1], *all_rows):
                 mine, mine_h, gradient, to_before, to_h = rows[n]
@@ -265,7 +288,9 @@ class _OverTime(torch.autograd.Function):
                 cell.backward(*of_state, *parts, *to_state)
                 to_h.addmm_(product, across, beta=0 if cell.adds else 1)
                 mine.copy_(to_before)  # rounded, once
-            dx, dh, dtype = of_x.flatten(1), of_h.flatten(1), data.dtype
+            dx = of_x.flatten(1)
+            dh = of_h.flatten(1)
+            dtype = data.dtype
             results = [
                 dx @ w_ih.float(),
                 dx.T @ data.float(),
@@ -279,14 +304,15 @@ class _OverTime(torch.autograd.Function):
 
 
 def _fp32_buffer(rows: int, parts: int, like: Tensor) -> Tensor:
-    """Return an FP32 buffer [rows, parts, features], with the features of `like` [..., features]."""
+    """Return an FP32 buffer [rows, parts, features] for `like` [..., features]."""
     return torch.empty(rows, parts, like.shape[-1], device=like.device)
 
 
 def _steps(sizes: list[int], order: Iterable[int], *data: Tensor) -> Iterator[tuple[int, State]]:
     """Yield each step's number of rows, and its rows of data [rows of all steps, ...].
 
-    One step at a time: thousands of views alive at once would send Python's garbage collector through all it knows.
+    One step at a time: thousands of views alive at once would send Python's garbage collector
+    through all it knows.
     """
     ends = list(accumulate(sizes))
     for t in order:
@@ -295,10 +321,10 @@ def _steps(sizes: list[int], order: Iterable[int], *data: Tensor) -> Iterator[tu
 
 
 def recurrent(name: str, *args: Any) -> tuple[Tensor, ...]:
-    """Run `torch.lstm`, `gru`, `rnn_tanh` or `rnn_relu` with its own arguments on FP16 or BF16 tensors.
+    """Run `torch.lstm`, `gru`, `rnn_tanh` or `rnn_relu` on FP16 or BF16 tensors.
 
-    Returns what torch's does: output [steps, batch, features] (or packed: [rows, features]), h_n, and c_n of an LSTM.
-    An LSTM with projections (proj_size) is rounded at its end only.
+    Returns what torch's does: output [steps, batch, features] (or packed: [rows, features]), h_n,
+    and c_n of an LSTM. An LSTM with projections (proj_size) is rounded at its end only.
 
     >>> layer = torch.nn.GRU(3, 4).half()
     >>> x, h = torch.ones(5, 2, 3).half(), torch.zeros(1, 2, 4).half()
@@ -306,10 +332,13 @@ def recurrent(name: str, *args: Any) -> tuple[Tensor, ...]:
     >>> output.shape, output.dtype, torch.equal(output[-1], h_n[0])
     (torch.Size([5, 2, 4]), torch.float16, True)
     """
-    if has_torch_function((args[0],)):  # to a mode that looks on, a layer is one operation
+    # to a mode that looks on, a layer is one operation
+    if has_torch_function((args[0],)):
         return handle_torch_function(recurrent, (args[0],), name, *args)
-    state, cell = args[2] if _is_packed(args) else args[1], _CELLS[name]
-    with torch._C.DisableTorchFunction():  # how a step is computed is no business of other modes
+    state = args[2] if _is_packed(args) else args[1]
+    cell = _CELLS[name]
+    # how a step is computed is no business of other modes
+    with torch._C.DisableTorchFunction():
         if _is_projected(state):
             wide: list[Any] = [
                 tuple(t.float() for t in arg) if isinstance(arg, tuple | list) else arg
@@ -328,9 +357,12 @@ def recurrent(name: str, *args: Any) -> tuple[Tensor, ...]:
 
 
 def over_layers(one: Callable[..., tuple[Tensor, ...]], *args: Any) -> tuple[Tensor, ...]:
-    """Run the arguments of `torch.lstm`, `gru` or `rnn_*` through all layers and directions; `one` runs one of them.
+    """Run the arguments of `torch.lstm`, `gru` or `rnn_*` through all layers and directions.
 
-    one  (packed data, rows of each step, backwards, its weights, its first state) -> packed output, *last state
+    Args:
+        one: runs one layer in one direction: (packed data, rows of each step, backwards, its
+            weights, its first state) -> packed output, *last state.
+        *args: the positional arguments of the torch function.
     """
     packed = _is_packed(args)
     data, first, weights, biased, layers, dropout, train, both_ways, *batch_first = (
@@ -342,7 +374,8 @@ def over_layers(one: Callable[..., tuple[Tensor, ...]], *args: Any) -> tuple[Ten
     else:
         data = data.transpose(0, 1) if batch_first[0] else data
         shape = data.shape[:2]
-        data, sizes = data.flatten(0, 1), [shape[1]] * shape[0]
+        data = data.flatten(0, 1)
+        sizes = [shape[1]] * shape[0]
     # torch hands over all layers' and directions' weights in a row
     each = (4 if biased else 2) + _is_projected(first)
     last = list[State]()

@@ -1,27 +1,31 @@
-"""Precision of FP32 products: torch's settings for TF32, and emulation of TF32 where a device has none.
+"""Precision of FP32 products: torch's settings for TF32, and its emulation on other devices.
 
-torch's `fp32_precision` settings are global to the process, and trainings run in threads. Blocks with the same
-precision overlap freely; a block with another one waits until those end, in order of arrival. Nested blocks may differ:
-the outer one is suspended meanwhile.
+torch's `fp32_precision` settings are global to the process, and trainings run in threads. Blocks
+with the same precision overlap freely; a block with another one waits until those end, in order of
+arrival. Nested blocks may differ: the outer one is suspended meanwhile.
 
-For emulation, each operand of a matrix product or convolution is rounded to TF32 (to nearest, ties to even), forward
-and backward; sums, results and biases stay FP32. The rounding of an operand passes its gradient on unrounded, since a
-GPU stores that in FP32; the incoming gradient of a product is rounded before the two backward products. Recurrent
-layers run step by step, so that the products between two steps are rounded too.
+For emulation, each operand of a matrix product or convolution is rounded to TF32 (to nearest, ties
+to even), forward and backward; sums, results and biases stay FP32. The rounding of an operand
+passes its gradient on unrounded, since a GPU stores that in FP32; the incoming gradient of a
+product is rounded before the two backward products. Recurrent layers run step by step, so that the
+products between two steps are rounded too.
 
-Invariant: when the last of overlapping blocks ends, every setting is restored to its value before the first one, except
-for those that the user changed meanwhile. Pairwise products of rounded operands are exact in FP32 (22 of 24 bits;
-underflow aside). So each term of a sum is the Tensor Core's to the bit, and where no partial sum needs more than 24
-bits, the result equals `emulate` with a TF32 spec. What remains is the order and the rounding of the additions: a CPU
-rounds each to nearest, a Tensor Core truncates per block.
+Invariant: when the last of overlapping blocks ends, every setting is restored to its value before
+the first one, except for those that the user changed meanwhile. Pairwise products of rounded
+operands are exact in FP32 (22 of 24 bits; underflow aside). So each term of a sum is the Tensor
+Core's to the bit, and where no partial sum needs more than 24 bits, the result equals `emulate`
+with a TF32 spec. What remains is the order and the rounding of the additions: a CPU rounds each to
+nearest, a Tensor Core truncates per block.
 
-Not supported: rounding of intermediate results inside einsum or multi_dot of three operands or more.
+Not supported: rounding of intermediate results inside einsum or multi_dot of three operands or
+more.
 
-Source: PyTorch, "CUDA semantics", "TensorFloat-32 (TF32) on Ampere (and later) devices", and "Numerical accuracy".
+Source: PyTorch, "CUDA semantics", "TensorFloat-32 (TF32) on Ampere (and later) devices", and
+    "Numerical accuracy".
 
-Also aten/src/ATen/Context.cpp (an operation without a precision inherits that of its backend, which inherits the
-generic one; reading a legacy flag raises where the two APIs disagree). NVIDIA A100 whitepaper, "TensorFloat-32" (FP32
-input rounded to TF32, accumulated in FP32).
+Also aten/src/ATen/Context.cpp (an operation without a precision inherits that of its backend, which
+inherits the generic one; reading a legacy flag raises where the two APIs disagree). NVIDIA A100
+whitepaper, "TensorFloat-32" (FP32 input rounded to TF32, accumulated in FP32).
 
 How a library rounds operands is not documented: a Tensor Core ignores the low 13
 bits, so unrounded operands are truncated.
@@ -63,15 +67,17 @@ _open: list[
 ] = []  # one entry for each block that is open and not suspended; all are equal
 _found: _Switches = {}
 _set: _Switches = {}
-_thread = threading.local()  # .precision: what the innermost block of this thread asks for
+# .precision: what the innermost block of this thread asks for
+_thread = threading.local()
 
 
 @contextmanager
 def fp32_precision(precision: Precision) -> Iterator[None]:
-    """Multiply FP32 operands as they are ("ieee") or, where the hardware can, rounded to TF32 ("tf32").
+    """Multiply FP32 operands as they are ("ieee"), or rounded to TF32 if supported ("tf32").
 
-    Applies to matrix products, convolutions and recurrent layers on CUDA devices. Those of oneDNN, on a CPU, are kept
-    at "ieee" in both cases; elsewhere they may use BF16 (`torch.set_float32_matmul_precision("medium")`).
+    Applies to matrix products, convolutions and recurrent layers on CUDA devices. Those of oneDNN,
+    on a CPU, are kept at "ieee" in both cases; elsewhere they may use BF16
+    (`torch.set_float32_matmul_precision("medium")`).
 
     >>> with fp32_precision("tf32"):
     ...     torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision
@@ -98,7 +104,7 @@ def fp32_precision(precision: Precision) -> Iterator[None]:
 
 
 def is_ieee_on_cpu() -> bool:
-    """Return whether FP32 operands on a CPU are multiplied as they are, and no open block is about to change that."""
+    """Return whether the CPU multiplies FP32 operands unrounded and no open block changes that."""
     with _condition:
         return (
             not _open
@@ -108,7 +114,10 @@ def is_ieee_on_cpu() -> bool:
 
 
 def has_tf32(device: torch.device | str) -> bool:
-    """Return whether a device has Tensor Cores for TF32: NVIDIA's have from Ampere (compute capability 8.0) on."""
+    """Return whether a device has Tensor Cores for TF32.
+
+    NVIDIA's have, from Ampere (compute capability 8.0) on.
+    """
     device = as_device(device)
     return (
         device.type == "cuda"
@@ -159,17 +168,18 @@ def _put(key: tuple[str, str], value: str) -> None:
 
 
 def _read() -> _Switches:
-    """Return every switch as it was set: "none" for an operation that uses its backend's precision."""
+    """Return every switch as it was set.
+
+    "none" is an operation that uses its backend's precision.
+    """
     own = {_GENERIC: _get(_GENERIC)}
     for backend in BACKENDS:
         own[backend, "all"] = _own((backend, "all"), _GENERIC, own)
         for operation in OPERATIONS:
             own[backend, operation] = _own((backend, operation), (backend, "all"), own)
     found = {key: value for key, value in own.items() if key[1] != "all"}
-    products, rest = (
-        [(backend, "matmul") for backend in BACKENDS],
-        [("cuda", "conv"), ("cuda", "rnn")],
-    )
+    products = [(backend, "matmul") for backend in BACKENDS]
+    rest = [("cuda", "conv"), ("cuda", "rnn")]
     matmul = _legacy(torch.get_float32_matmul_precision, products, "ieee", found)
     return {
         _LEGACY_MATMUL: matmul,
@@ -178,7 +188,10 @@ def _read() -> _Switches:
 
 
 def _own(key: tuple[str, str], parent: tuple[str, str], own: _Switches) -> str:
-    """Return a switch's own value. torch returns the inherited one, so the parent is changed for a moment."""
+    """Return the value that was set for a switch itself.
+
+    torch returns the inherited value, so the parent is changed for a moment.
+    """
     value = _get(key)
     if value == "none" or value != _get(parent):
         return value
@@ -194,7 +207,8 @@ def _legacy(
 ) -> str:
     """Return a legacy flag, also where reading it raises because the new API says otherwise.
 
-    With `agreeing` for those switches, it is read; where it still raises, it is what the new API does not say.
+    With `agreeing` for those switches, it is read; where it still raises, it is what the new API
+    does not say.
     """
     try:
         return str(read())
@@ -219,7 +233,8 @@ def _write(switches: _Switches) -> None:
             _put(key, value)
 
 
-# The operand that is added and not multiplied: its position and name. It is added after the product.
+# The operand that is added and not multiplied: its position and name. It is added after the
+# product.
 BIASES = {"bilinear": 3} | dict.fromkeys(("linear", "conv_tbc", "convolution", "_convolution"), 2)
 BIASES |= {f"conv{kind}{n}d": 2 for kind in ("", "_transpose") for n in (1, 2, 3)}
 # input, and two operands; beta and alpha by name
@@ -228,9 +243,12 @@ CELLS = frozenset(["lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"])
 
 
 def tf32_products(device: torch.device | str) -> AbstractContextManager[Any]:
-    """Multiply FP32 tensors in TF32 on `device`: by torch's switch where `has_tf32`, else by rounding the operands.
+    """Multiply FP32 tensors in TF32 on `device`.
 
-    The switch decides about a backward pass only while the block is open; rounded operands are part of the graph.
+    torch's switch does it if `has_tf32`; otherwise the operands are rounded.
+
+    The switch decides about a backward pass only while the block is open; rounded operands are part
+    of the graph.
 
     >>> with tf32_products("cpu"):  # 1 + 2^-11 is a tie between 1 and 1 + 2^-10
     ...     torch.full((1, 1), 1 + 2.0**-11) @ torch.full((1, 1), 3.0)
@@ -303,7 +321,7 @@ class _Rounded(torch.autograd.Function):
 
 
 class _RoundedGradient(torch.autograd.Function):
-    """A product as it is; its gradient rounded to TF32, as an operand of the two backward products."""
+    """Identity whose gradient is rounded to TF32, as an operand of the two backward products."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
@@ -316,7 +334,9 @@ class _RoundedGradient(torch.autograd.Function):
 
 
 def _round(tensor: Tensor) -> Tensor:
-    rounded: Tensor = _Rounded.apply(tensor) if tensor.dtype == torch.float32 else tensor  # type: ignore[no-untyped-call]
+    if tensor.dtype != torch.float32:
+        return tensor
+    rounded: Tensor = _Rounded.apply(tensor)  # type: ignore[no-untyped-call]
     return rounded
 
 
@@ -331,12 +351,13 @@ def _product(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, An
 def _with_bias(
     func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Tensor:
-    """Return a product and its bias [out], along the channels of a convolution's result, else along its last axis."""
+    """Add the bias [out] to a product: along a convolution's channels, else along the last axis."""
     at = BIASES.get(name)
     bias: Tensor | None = None if at is None else args[at] if len(args) > at else kwargs.get("bias")
     if at is None or bias is None:
         return _product(func, args, kwargs)
-    none = torch.zeros_like(bias) if name == "conv_tbc" else None  # which has to have one
+    # which has to have one
+    none = torch.zeros_like(bias) if name == "conv_tbc" else None
     if len(args) > at:
         product = _product(func, (*args[:at], none, *args[at + 1 :]), kwargs)
     else:
@@ -382,12 +403,17 @@ def _over_time(
     weights: list[Tensor],
     begin: Iterable[Tensor],
 ) -> tuple[Tensor, ...]:
-    """Run one layer in one direction over packed data [rows of all steps, features]; sizes do not grow with time."""
+    """Run one layer in one direction over packed data [rows of all steps, features].
+
+    Sizes do not grow with time.
+    """
     w_hr = weights.pop() if len(weights) % 2 else None
-    (w_ih, w_hh), (b_ih, b_hh) = weights[:2], weights[2:] or (None, None)
+    (w_ih, w_hh) = weights[:2]
+    (b_ih, b_hh) = weights[2:] or (None, None)
     steps = list(F.linear(data, w_ih, b_ih).split(sizes))
     # of every sequence, also of those that have ended or not begun
-    state, outputs = (tuple(begin), list[Tensor]())
+    state = tuple(begin)
+    outputs = list[Tensor]()
     for x in steps[::-1] if backwards else steps:
         rows = len(x)
         new = _stepped(name, x, tuple(part[:rows] for part in state), w_hh, b_hh, w_hr)

@@ -1,18 +1,21 @@
 """Automatic casts of the operations in a region, by the lists of the autocast policy.
 
-Idea: a torch function mode intercepts every call, looks the operation up in the lists, casts its tensors and calls it
-again. It sits above autograd, so casts are differentiated like any operation, the backward pass runs in the dtypes of
-the forward pass, and names are those in the learner's code.
+Idea: a torch function mode intercepts every call, looks the operation up in the lists, casts its
+tensors and calls it again. It sits above autograd, so casts are differentiated like any operation,
+the backward pass runs in the dtypes of the forward pass, and names are those in the learner's code.
 
-Invariant: values change only by rounding; integers, booleans and FP64 are never changed, nor is a call with `out=`.
+Invariant: values change only by rounding; integers, booleans and FP64 are never changed, nor is a
+call with `out=`.
 
-Inside a region, the Python code of a backward pass (a custom Function, a hook) is cast, too, as under torch's autocast.
-nn.LSTM and GRU check torch's autocast flag. We set it for an unused device type, so that they accept FP16 input.
+Inside a region, the Python code of a backward pass (a custom Function, a hook) is cast, too, as
+under torch's autocast. nn.LSTM and GRU check torch's autocast flag. We set it for an unused device
+type, so that they accept FP16 input.
 
-Source: torch.amp.autocast (behaviour). Limits: functions that torch implements in C++ are one operation. The gradient
-formulas of torch's operations run in the dtypes of the forward pass, inside a region as outside. Models of torch.jit
-are not cast inside. In a compiled model the casts are part of the graph (`in_graphs`). What Python has to see breaks
-it: an emulated format, an accumulator, a listener, a custom Function, a checkpoint.
+Source: torch.amp.autocast (behaviour). Limits: functions that torch implements in C++ are one
+operation. The gradient formulas of torch's operations run in the dtypes of the forward pass, inside
+a region as outside. Models of torch.jit are not cast inside. In a compiled model the casts are part
+of the graph (`in_graphs`). What Python has to see breaks it: an emulated format, an accumulator, a
+listener, a custom Function, a checkpoint.
 """
 
 from __future__ import annotations
@@ -63,8 +66,9 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Change = Callable[[Tensor], Tensor]
 
 _UNSEEN = torch._C.DisableTorchFunction  # our own casts are not operations of the user
-# nn.LSTM, GRU and RNN take FP16 input for FP32 weights only if torch's autocast is on for some device. Torch has no
-# kernels for this one, so its flag changes no operation of a device that is in use.
+# nn.LSTM, GRU and RNN take FP16 input for FP32 weights only if torch's autocast is on for some
+# device. Torch has no kernels for this one, so its flag changes no operation of a device that is in
+# use.
 FLAGGED_DEVICE = "ipu"
 
 
@@ -72,13 +76,15 @@ FLAGGED_DEVICE = "ipu"
 class CastEvent:
     """One decision of autocast.
 
-    op            name of the operation
-    rule          its list
-    why           the reason
-    input_dtypes  dtypes of its floating-point tensors, in order
-    to            the dtype they were cast to, the format they were rounded to, or None if they were not cast
-    elements      number of elements that were cast or rounded
-    cached        how many of its casts came from the weight cache
+    Attributes:
+        op: name of the operation.
+        rule: its list.
+        why: the reason.
+        input_dtypes: dtypes of its floating-point tensors, in order.
+        to: the dtype they were cast to, the format they were rounded to, or None if they were not
+            cast.
+        elements: number of elements that were cast or rounded.
+        cached: how many of its casts came from the weight cache.
     """
 
     op: str
@@ -91,7 +97,10 @@ class CastEvent:
 
 
 class _Open(threading.local):
-    """A thread's active regions, outermost first, of which the last decides; and the cache they share."""
+    """A thread's active regions, outermost first, of which the last decides.
+
+    And the cache they share.
+    """
 
     regions: tuple[autocast, ...] = ()
     cache = CastCache()
@@ -101,9 +110,13 @@ _open = _Open()
 
 
 def current(device_type: str | None = None) -> autocast | None:
-    """Return the region that decides in this thread now; None outside of one, or if it is not enabled.
+    """Return the region that decides in this thread now.
 
-    device_type  "cpu", "cuda", ...: the innermost region that acts on such devices decides; None: the innermost.
+    None outside of one, or if it is not enabled.
+
+    Args:
+        device_type: "cpu", "cuda", ...: the innermost region that acts on such devices decides;
+            None: the innermost.
     """
     regions = _open.regions or _regions_of_torch()
     if device_type is not None:
@@ -112,31 +125,40 @@ def current(device_type: str | None = None) -> autocast | None:
 
 
 def _regions_of_torch() -> tuple[autocast, ...]:
-    """Return the regions that torch entered in this thread: those of the thread that called a GPU's backward pass."""
+    """Return the regions that torch entered in this thread.
+
+    They are those of the thread that called a GPU's backward pass.
+    """
     return tuple(mode for mode in open_modes() if isinstance(mode, autocast))
 
 
 class autocast(LabMode, ContextDecorator):
-    """Run the operations inside a `with` block, or of a function, in the dtypes that the lists name, on any device.
+    """Run the operations of a block or function in the dtypes that the lists name.
 
-    A rule applies to the name that was called, and to everything that the call computes inside. So `F.cross_entropy` of
-    FP16 logits runs entirely in FP32, as torch's list of FP32 operations says. torch.autocast("cuda") casts the parts,
-    and leaves the `log_softmax` of that call in FP16, as does `labkit.frameworks.torch_amp`.
+    It works on any device.
+
+    A rule applies to the name that was called, and to everything that the call computes inside. So
+    `F.cross_entropy` of FP16 logits runs entirely in FP32, as torch's list of FP32 operations says.
+    torch.autocast("cuda") casts the parts, and leaves the `log_softmax` of that call in FP16, as
+    does `labkit.frameworks.torch_amp`.
 
     Args:
-        format: the low-precision format. FP16 and BF16 are stored as such; any other `Format` is emulated: tensors stay
-            FP32, and the inputs and outputs of operations on the allow list are rounded to the format.
+        format: the low-precision format. FP16 and BF16 are stored as such; any other `Format` is
+            emulated: tensors stay FP32, and the inputs and outputs of operations on the allow list
+            are rounded to the format.
         enabled: False suspends an outer autocast inside the block; the innermost region decides.
         listen: called with a `CastEvent` for each decision.
-        cache: keep the casts of weights until the outermost region closes; `region.cache` counts hits and misses.
-        gradient_format: the format of gradients in the backward pass of such a rounding; None for `format`.
-            FP16 and BF16 with gradients of another format are emulated, too.
+        cache: keep the casts of weights until the outermost region closes; `region.cache` counts
+            hits and misses.
+        gradient_format: the format of gradients in the backward pass of such a rounding; None for
+            `format`. FP16 and BF16 with gradients of another format are emulated, too.
         accumulator: the accumulator of matrix products, from `labkit.gemm`; None for the device's.
 
     Raises:
         RuntimeError: a banned operation is called; the message names the safe form.
         ValueError: FP32 cannot hold the format's numbers, or the format has no zero or no sign.
-        TypeError: the decorated function is a generator or a coroutine, which runs after its call has returned.
+        TypeError: the decorated function is a generator or a coroutine, which runs after its call
+            has returned.
 
     >>> with autocast():
     ...     y = torch.ones(2, 3) @ torch.ones(3, 2)
@@ -144,10 +166,13 @@ class autocast(LabMode, ContextDecorator):
     (torch.float16, torch.float32)
     """
 
-    sees_all = False  # True: stay active inside functions that call no operation of the lists, too
-    # whether it is its thread's innermost region; None where torch.compile enters it, which does not call `__enter__`
+    # True: stay active inside functions that call no operation of the lists, too
+    sees_all = False
+    # whether it is its thread's innermost region; None where torch.compile enters it, which does
+    # not call `__enter__`
     innermost: bool | None = None
-    rules_in_graphs = True  # False for a subclass with an `entry_for` and no `rule_in_graphs`
+    # False for a subclass with an `entry_for` and no `rule_in_graphs`
+    rules_in_graphs = True
 
     def __init__(
         self,
@@ -187,7 +212,10 @@ class autocast(LabMode, ContextDecorator):
         return rule_for(name)
 
     def rule_in_graphs(self, func: Callable[..., Any]) -> str:
-        """Return the rule's value while torch.compile traces; who overrides `entry_for` may override it."""
+        """Return the rule's value while torch.compile traces.
+
+        Who overrides `entry_for` may override it.
+        """
         return rule_in_graphs(func, LISTS.edition)
 
     def acts_on(self, device_type: str) -> bool:
@@ -211,7 +239,10 @@ class autocast(LabMode, ContextDecorator):
         return self
 
     def _alone(self) -> autocast:
-        """Return this region; a copy, if it is entered already, in any thread: one mode has one place on one stack."""
+        """Return this region, or a copy if it is already entered in any thread.
+
+        One mode has one place on one stack.
+        """
         try:
             self._unused.pop()
             return self
@@ -237,8 +268,8 @@ class autocast(LabMode, ContextDecorator):
         """Decorate a function: each call runs in a region."""
         if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
             raise TypeError(
-                f"{function.__name__} runs after its call has returned, when the region has closed. "
-                "Write `with autocast():` inside it."
+                f"{function.__name__} runs after its call has returned, when the region has "
+                "closed. Write `with autocast():` inside it."
             )
         return super().__call__(function)
 
@@ -275,12 +306,14 @@ class autocast(LabMode, ContextDecorator):
     def _not_last(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...], kwargs: Any
     ) -> Any:
-        """Handle a call where another region is recorded as the innermost one of this thread, or none is."""
-        regions, below = _open.regions, _regions_of_torch()
+        """Handle a call if this region is not the one recorded as the innermost of this thread."""
+        regions = _open.regions
+        below = _regions_of_torch()
         if self in regions or (regions and regions[-1] not in below):
             return self.call_below(func, types, args, kwargs)
-        # Torch entered this one, which is not recorded: in the thread that runs the backward pass of another thread, or
-        # in a compiled function. Below it are the outer ones, since torch pops a mode while it handles a call.
+        # Torch entered this one, which is not recorded: in the thread that runs the backward pass
+        # of another thread, or in a compiled function. Below it are the outer ones, since torch
+        # pops a mode while it handles a call.
         _open.regions = (*below, self)
         try:
             return self.__torch_function__(func, types, args, kwargs)
@@ -290,7 +323,10 @@ class autocast(LabMode, ContextDecorator):
     def _in_graph(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...], kwargs: Any
     ) -> Any:
-        """Handle a call while torch.compile traces: the same casts, by what it can trace, without the weight cache."""
+        """Handle a call while torch.compile traces.
+
+        The casts are the same, by what the compiler can trace, without the weight cache.
+        """
         require_traceable(func)
         if self.innermost is False:
             return call_in_graph(func, args, kwargs)
@@ -319,7 +355,10 @@ class autocast(LabMode, ContextDecorator):
     def call(
         self, function: Callable[..., Any], name: str, entry: Entry, args: Any, kwargs: Any
     ) -> Any:
-        """Call a function that is not an operation of torch by a rule; the lists apply to the operations inside."""
+        """Call a function that is not an operation of torch by a rule.
+
+        The lists apply to the operations inside.
+        """
         args, kwargs = self._cast(name, entry, args, kwargs)
         return self._finished(entry, function(*args, **kwargs))
 
@@ -330,17 +369,17 @@ class autocast(LabMode, ContextDecorator):
         rule = entry.rule
         if rule is Rule.BANNED:
             raise RuntimeError(
-                f"{name} is not safe under autocast: {entry.why}, or autocast(enabled=False) around it."
+                f"{name} is not safe under autocast: {entry.why}, or autocast(enabled=False) "
+                "around it."
             )
         with _UNSEEN() if are_plain(types) else nullcontext():
             to, change = self._decide(rule, args, kwargs)
             if self.listen is None:
                 return changed_in(args, kwargs, change)
-            floats, hits = floats_in(args, kwargs), _open.cache.hits
-            input_dtypes, elements = (
-                tuple(t.dtype for t in floats),
-                sum(t.numel() for t in floats if t.dtype != to),
-            )
+            floats = floats_in(args, kwargs)
+            hits = _open.cache.hits
+            input_dtypes = tuple(t.dtype for t in floats)
+            elements = sum(t.numel() for t in floats if t.dtype != to)
             args, kwargs = changed_in(args, kwargs, change)
             cached = _open.cache.hits - hits
         elements = 0 if change is None else elements
@@ -352,7 +391,10 @@ class autocast(LabMode, ContextDecorator):
     def _decide(
         self, rule: Rule, args: Any, kwargs: Any
     ) -> tuple[torch.dtype | Format | None, _Change | None]:
-        """Return the format that a rule casts to, and the cast; None for a cast if there is nothing to do."""
+        """Return the format that a rule casts to, and the cast.
+
+        None for a cast if there is nothing to do.
+        """
         if rule is Rule.ALLOW:
             return self.lower.dtype or self.lower.format, self._lowered
         if rule is Rule.PROMOTE:

@@ -1,11 +1,11 @@
 """Differentiable casts to any format, emulated where torch has no dtype for it.
 
-Idea: FP16 and BF16 are torch dtypes, and a cast to them is torch's. Any other format is emulated: the tensor stays
-FP32, its values are rounded to the format, and in the backward pass its gradient is rounded to a format as well. This
-equals the effect of storage in the format.
+Idea: FP16 and BF16 are torch dtypes, and a cast to them is torch's. Any other format is emulated:
+the tensor stays FP32, its values are rounded to the format, and in the backward pass its gradient
+is rounded to a format as well. This equals the effect of storage in the format.
 
-Invariant: the values are those of `round_tensor`, except that infinities, of which masks consist, stay infinite.
-A cast changes a gradient only by rounding.
+Invariant: the values are those of `round_tensor`, except that infinities, of which masks consist,
+stay infinite. A cast changes a gradient only by rounding.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from labkit.instrument.events import CastBegins, CastEnded
 from labkit.instrument.stream import STREAM
 from labkit.interop import format_of, round_keeping_infinity
 
-# Formats that are stored in their dtype, with their casts (an FP8 tensor has no kernels but the scaled GEMM's).
-# Tensor.half takes half the time of Tensor.to, which has to parse its arguments.
+# Formats that are stored in their dtype, with their casts (an FP8 tensor has no kernels but the
+# scaled GEMM's). Tensor.half takes half the time of Tensor.to, which has to parse its arguments.
 NATIVE = {torch.float16: Tensor.half, torch.bfloat16: Tensor.bfloat16, torch.float32: Tensor.float}
 
 
@@ -32,8 +32,9 @@ NATIVE = {torch.float16: Tensor.half, torch.bfloat16: Tensor.bfloat16, torch.flo
 class Cast:
     """A cast that rounds tensors to one format, and their gradients to the same or another one.
 
-    format           the format of values
-    gradient_format  the format of gradients; None for `format`
+    Attributes:
+        format: the format of values.
+        gradient_format: the format of gradients; None for `format`.
 
     Raises:
         ValueError: FP32 cannot hold the format's numbers, or the format has no zero or no sign.
@@ -57,7 +58,8 @@ class Cast:
                 )
             if not FP32.contains(format):
                 raise ValueError(
-                    f"{format.name} has numbers that FP32 cannot hold; autocast starts from FP32 or less."
+                    f"{format.name} has numbers that FP32 cannot hold; autocast starts from FP32 "
+                    "or less."
                 )
 
     @cached_property
@@ -67,7 +69,10 @@ class Cast:
         return next((dtype for dtype in NATIVE if same and format_of(dtype) == self.format), None)
 
     def __call__(self, tensor: Tensor, cache: CastCache | None = None) -> Tensor:
-        """Return the differentiable cast of a tensor; a weight's values come from the cache, if there is one."""
+        """Return the differentiable cast of a tensor.
+
+        A weight's values come from the cache, if there is one.
+        """
         dtype = self.dtype
         if tensor.dtype is dtype:
             return tensor
@@ -114,11 +119,15 @@ class Cast:
 
 
 class _Linked(torch.autograd.Function):
-    """Values as the cast of a tensor: forward returns them, backward rounds the gradient as the cast does."""
+    """Use given values as the cast of a tensor.
+
+    Forward returns the values, backward rounds the gradient as the cast does.
+    """
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, values: Tensor, cast: Cast) -> Tensor:
-        ctx.cast, ctx.dtype = cast, tensor.dtype
+        ctx.cast = cast
+        ctx.dtype = tensor.dtype
         return values.detach()
 
     @staticmethod
@@ -137,4 +146,5 @@ class _LinkedInTransforms(_Linked):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.cast, ctx.dtype = inputs[2], inputs[0].dtype
+        ctx.cast = inputs[2]
+        ctx.dtype = inputs[0].dtype

@@ -1,20 +1,22 @@
 """Rules for registered operations and functions, and for autograd Functions of the user.
 
-A registered operation of torch changes list by name, however it is called. A registered Python function has its
-arguments cast, and the lists apply to the operations inside. (That is apex's meaning; torch's `custom_fwd` disables
-autocast inside instead.) For an autograd Function, `custom_fwd` records the regions that are active in forward, and
-`custom_bwd` enters them again for backward, which runs after they have closed.
+A registered operation of torch changes list by name, however it is called. A registered Python
+function has its arguments cast, and the lists apply to the operations inside. (That is apex's
+meaning; torch's `custom_fwd` disables autocast inside instead.) For an autograd Function,
+`custom_fwd` records the regions that are active in forward, and `custom_bwd` enters them again for
+backward, which runs after they have closed.
 
-A Function with torch's own decorators (`torch.amp.custom_fwd`, the old `torch.cuda.amp.custom_fwd`) works the same.
-Torch's decorators check torch's flags, which our regions do not set, so ours are applied around them. A region acts on
-every device, so autocast is on for each `device_type`. If some tensors are on that device, only these are cast, as in
-torch; if none is, a GPU's Function is being tried on a CPU, and all are cast.
+A Function with torch's own decorators (`torch.amp.custom_fwd`, the old `torch.cuda.amp.custom_fwd`)
+works the same. Torch's decorators check torch's flags, which our regions do not set, so ours are
+applied around them. A region acts on every device, so autocast is on for each `device_type`. If
+some tensors are on that device, only these are cast, as in torch; if none is, a GPU's Function is
+being tried on a CPU, and all are cast.
 
-Invariant: undoing a registration leaves no trace, in any order; all threads see the same lists. An operation inside
-backward is cast as it would have been in forward.
+Invariant: undoing a registration leaves no trace, in any order; all threads see the same lists. An
+operation inside backward is cast as it would have been in forward.
 
-Source: apex.amp.half_function, float_function, promote_function, register_half_function (names and meaning);
-torch.amp.custom_fwd and custom_bwd (meaning; ours need no device_type).
+Source: apex.amp.half_function, float_function, promote_function, register_half_function (names and
+meaning); torch.amp.custom_fwd and custom_bwd (meaning; ours need no device_type).
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ WHY = "you registered it"
 class Registered:
     """A registered rule with its function, which can still be called.
 
-    In a `with` statement the rule is undone at the end of the block. It has no effect outside of autocast.
+    In a `with` statement the rule is undone at the end of the block. It has no effect outside of
+    autocast.
     """
 
     def __init__(self, target: str | Callable[..., Any], entry: Entry) -> None:
@@ -76,7 +79,8 @@ class Registered:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.function is None:
             raise TypeError(
-                f"{self.name!r} was registered by its name, so there is no function to call: call torch's function."
+                f"{self.name!r} was registered by its name, so there is no function to call: call "
+                "torch's function."
             )
         region = current() if self.holds and not self.of_torch else None
         if region is None:
@@ -92,7 +96,8 @@ def register(target: str | Callable[..., Any], rule: Rule, why: str = WHY) -> Re
     """Register a function on a list, until `undo` or the end of a `with` block.
 
     Args:
-        target: an operation of torch (`torch.relu`, or its name, "relu"), or a Python function of your own.
+        target: an operation of torch (`torch.relu`, or its name, "relu"), or a Python function of
+            your own.
         rule: the list. SET_DTYPE and APPEND_DTYPE are for functions that take a `dtype`.
         why: the reason, for events.
 
@@ -151,7 +156,9 @@ def custom_fwd(forward: _Function, *, cast_inputs: FormatLike | None = None) -> 
 @overload
 def custom_fwd(*, cast_inputs: FormatLike | None = None) -> Callable[[_Function], _Function]: ...
 def custom_fwd(forward: Any = None, *, cast_inputs: FormatLike | None = None) -> Any:
-    """Decorate the `forward` of a `torch.autograd.Function`, below `@staticmethod`; `custom_bwd` decorates `backward`.
+    """Decorate the `forward` of a `torch.autograd.Function`, below `@staticmethod`.
+
+    `custom_bwd` decorates `backward`.
 
     Args:
         forward: the method; None where the decorator is called with arguments.
@@ -204,7 +211,9 @@ def _forward(
 
 
 def custom_bwd(backward: _Function) -> _Function:
-    """Decorate the `backward` of a `torch.autograd.Function`: it runs under the regions that forward ran under.
+    """Decorate the `backward` of a `torch.autograd.Function`.
+
+    It runs under the regions that forward ran under.
 
     Raises:
         RuntimeError: forward was not decorated with `custom_fwd`.
@@ -245,11 +254,16 @@ LabMode.replaced_while_open.add(Replacement(_SingleLevelFunction, "apply", _foll
 
 
 def _following(function: Any) -> Any:
-    """Return a Function, or, if torch's decorator is on its forward, a subclass with ours around torch's."""
+    """Return a Function, or a subclass if torch's decorator is on its forward.
+
+    The subclass has our decorator around torch's.
+    """
     forward, backward, twin = vars(function).get("_labkit_following", (None, None, None))
     if forward is function.forward and backward is function.backward:
         return twin
-    forward, backward, twin = function.forward, function.backward, function
+    forward = function.forward
+    backward = function.backward
+    twin = function
     decorated = _decorated(forward, _codes()[0])
     if decorated is not None:
         known = inspect.getclosurevars(decorated).nonlocals

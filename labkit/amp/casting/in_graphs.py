@@ -1,10 +1,12 @@
 """Decisions and casts of autocast in a form that torch.compile can trace.
 
-Idea: torch.compile traces the mode's own Python as a part of the model. It has no strings, thread-local state, locks or
-caches. So the rule of an operation is looked up by a function that it calls while it traces; the result is a constant
-of the graph. The lists' number of changes is an argument, so that a registration compiles the model again.
+Idea: torch.compile traces the mode's own Python as a part of the model. It has no strings,
+thread-local state, locks or caches. So the rule of an operation is looked up by a function that it
+calls while it traces; the result is a constant of the graph. The lists' number of changes is an
+argument, so that a registration compiles the model again.
 
-Invariant: the casts are those of the eager mode, except that a weight's cast is not cached, which changes no bit.
+Invariant: the casts are those of the eager mode, except that a weight's cast is not cached, which
+changes no bit.
 """
 
 from __future__ import annotations
@@ -44,7 +46,10 @@ def looks_inside(func: Callable[..., Any], edition: int) -> bool:
 
 
 def cast_in_graph(rule: str, low: torch.dtype, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Return the arguments of an operation, cast by its rule; `low` is the format of matrix products."""
+    """Return the arguments of an operation, cast by its rule.
+
+    `low` is the format of matrix products.
+    """
     to = torch.float32
     if rule == "allow":
         to = low

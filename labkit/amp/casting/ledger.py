@@ -1,15 +1,16 @@
-"""The ledger of autocast: what it does to a network, operation by operation, and what each decision costs.
+"""Ledger of autocast: its effect on each operation of a network, and the cost of each decision.
 
-Idea: run the forward pass twice, under autocast and in FP32, with the same weights and inputs. Write one row for each
-operation that computes something: dtypes in, the rule and its reason, dtype out, and the error against FP32. Both runs
-use a region of autocast that records every operation. It may move operations to other lists for this run, to show the
-effect of a rule, and it may omit all casts.
+Idea: run the forward pass twice, under autocast and in FP32, with the same weights and inputs.
+Write one row for each operation that computes something: dtypes in, the rule and its reason, dtype
+out, and the error against FP32. Both runs use a region of autocast that records every operation. It
+may move operations to other lists for this run, to show the effect of a rule, and it may omit all
+casts.
 
-Invariant: nothing is changed. The model keeps its weights, its running statistics, its gradients and random numbers;
-without overrides the numbers are those of `autocast` itself.
+Invariant: nothing is changed. The model keeps its weights, its running statistics, its gradients
+and random numbers; without overrides the numbers are those of `autocast` itself.
 
-Limits: an operation is one row. The error of a softmax that takes FP16 and computes in FP32 inside, as GPU kernels do,
-is that of its FP16 input and output.
+Limits: an operation is one row. The error of a softmax that takes FP16 and computes in FP32 inside,
+as GPU kernels do, is that of its FP16 input and output.
 """
 
 from __future__ import annotations
@@ -49,27 +50,32 @@ SILENT = frozenset(
         "data_ptr",
     ]
 )
-MOVABLE = (Rule.ALLOW, Rule.DENY, Rule.PROMOTE, Rule.KEEP)  # the lists an operation can be put on
+# the lists an operation can be put on
+MOVABLE = (Rule.ALLOW, Rule.DENY, Rule.PROMOTE, Rule.KEEP)
 
 
 @dataclass(frozen=True)
 class LedgerRow:
     """One operation of a forward pass.
 
-    key           its name and the number of the call: "softmax 1"
-    op            name of the operation
-    where         path of the module it was called in, "" outside of one
-    rule, why     its list in this run, and the reason
-    home          its list by default
-    input_dtypes  dtypes of its floating-point tensors, in order
-    to            the dtype they were cast to (for an emulated format, the format), or None if they were not cast
-    result        dtype of what it returned, or None if it was not reached
-    shape         shape of what it returned
-    error         relative RMS error against FP32: |result - exact| / |exact|; inf if something overflowed
-    largest       largest |value| of its FP32 result
-    overflowed    elements that are inf or NaN in this run and finite in FP32
-    lost          elements that are 0 in this run and not in FP32: underflow, or the other side of a ReLU
-    problem       torch's error message if the call failed; the rows after it are not reached
+    Attributes:
+        key: its name and the number of the call: "softmax 1".
+        op: name of the operation.
+        where: path of the module it was called in, "" outside of one.
+        rule, why: its list in this run, and the reason.
+        home: its list by default.
+        input_dtypes: dtypes of its floating-point tensors, in order.
+        to: the dtype they were cast to (for an emulated format, the format), or None if they were
+            not cast.
+        result: dtype of what it returned, or None if it was not reached.
+        shape: shape of what it returned.
+        error: relative RMS error against FP32: |result - exact| / |exact|; inf if something
+            overflowed.
+        largest: largest |value| of its FP32 result.
+        overflowed: elements that are inf or NaN in this run and finite in FP32.
+        lost: elements that are 0 in this run and not in FP32: underflow, or the other side of a
+            ReLU.
+        problem: torch's error message if the call failed; the rows after it are not reached.
     """
 
     key: str
@@ -90,7 +96,10 @@ class LedgerRow:
 
     @property
     def ulps(self) -> float:
-        """The error in ulps of FP16, for values near 1; rounding once costs about a third of one."""
+        """The error in ulps of FP16, for values near 1.
+
+        Rounding once costs about a third of one.
+        """
         return self.error / FP16.epsilon
 
     @property
@@ -102,18 +111,23 @@ class LedgerRow:
 class Recording(autocast):
     """Autocast that records each operation; with `casts=False` it only records.
 
-    rows, outputs  the operations so far, without errors yet, and their results
-    path           the modules of the network that are running, outermost first
-    problem        the error that ended the run, if there is one
+    Attributes:
+        rows, outputs: the operations so far, without errors yet, and their results.
+        path: the modules of the network that are running, outermost first.
+        problem: the error that ended the run, if there is one.
     """
 
     sees_all = True
 
     def __init__(self, format: Format, overrides: Mapping[str, Rule], *, casts: bool) -> None:
         super().__init__(format, listen=lambda event: setattr(self, "event", event), cache=False)
-        self.overrides, self.casts = overrides, casts
-        self.rows, self.outputs, self.path = list[LedgerRow](), list[Tensor](), list[str]()
-        self.counts, self.problem = Counter[str](), ""
+        self.overrides = overrides
+        self.casts = casts
+        self.rows = list[LedgerRow]()
+        self.outputs = list[Tensor]()
+        self.path = list[str]()
+        self.counts = Counter[str]()
+        self.problem = ""
         self.event: CastEvent | None = None  # autocast's last decision
 
     def entry_for(self, func: Callable[..., Any], name: str) -> Entry:
@@ -161,11 +175,10 @@ class Recording(autocast):
         memory = result.untyped_storage().data_ptr()
         if not in_place and any(tensor.untyped_storage().data_ptr() == memory for tensor in inputs):
             return
-        op, where = _bare(name), self.path[-1] if self.path else ""
-        dtypes, to = (
-            tuple(tensor.dtype for tensor in inputs),
-            self.event.to if self.event is not None else None,
-        )
+        op = _bare(name)
+        where = self.path[-1] if self.path else ""
+        dtypes = tuple(tensor.dtype for tensor in inputs)
+        to = self.event.to if self.event is not None else None
         decided = (entry.rule, entry.why, rule_for(op).rule, dtypes, to)
         self.rows.append(
             LedgerRow(self._key(name), op, where, *decided, result.dtype, tuple(result.shape))
@@ -175,7 +188,10 @@ class Recording(autocast):
 
 
 def recorded(model: Callable[..., Any], inputs: tuple[Any, ...], region: Recording) -> Recording:
-    """Run a copy of the model in a region, which is returned; under autocast, an error of an operation ends the run."""
+    """Run a copy of the model in a region, which is returned.
+
+    Under autocast, an error of an operation ends the run.
+    """
     # they may come from other layers
     inputs = tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), inputs)
     model = copy.deepcopy(model)
@@ -227,7 +243,9 @@ def ledger(
     format: FormatLike = FP16,
     overrides: Mapping[str, Rule] | None = None,
 ) -> tuple[LedgerRow, ...]:
-    """Return one row for each operation of `model(*inputs)` under autocast, with its error against FP32.
+    """Return one row for each operation of `model(*inputs)` under autocast, with its error.
+
+    The error is against FP32.
 
     Args:
         model: a module or any function of tensors, with FP32 weights.
@@ -237,15 +255,16 @@ def ledger(
             that call).
 
     Raises:
-        ValueError: an override names an operation that is not called, or a rule that is not in `MOVABLE`; or the model
-            calls other operations under autocast than in FP32.
+        ValueError: an override names an operation that is not called, or a rule that is not in
+            `MOVABLE`; or the model calls other operations under autocast than in FP32.
         Exception: whatever the model itself raises in FP32.
 
     >>> for row in ledger(lambda x: (x @ x).exp(), torch.full((2, 2), 2.5)):
     ...     print(row.op, row.rule.value, row.result, f"{row.error:.1e}")
     matmul allow torch.float16 0.0e+00
     exp deny torch.float32 0.0e+00
-    >>> (_, row) = ledger(lambda x: (x @ x).exp(), torch.full((2, 2), 2.5), overrides={"exp": Rule.ALLOW})
+    >>> inputs = torch.full((2, 2), 2.5)
+    >>> (_, row) = ledger(lambda x: (x @ x).exp(), inputs, overrides={"exp": Rule.ALLOW})
     >>> row.result, row.overflowed, round(row.largest)
     (torch.float16, 4, 268337)
     """
@@ -269,7 +288,8 @@ def ledger(
     keys, done = [row.key for row in exact.rows], [row.key for row in cast.rows]
     if done != keys[: len(done)] or (not cast.problem and len(done) < len(keys)):
         raise ValueError(
-            "this model calls other operations under autocast than in FP32; a ledger needs the same ones"
+            "this model calls other operations under autocast than in FP32; a ledger needs the "
+            "same ones"
         )
     rows = []
     for number, output in enumerate(exact.outputs):
@@ -294,7 +314,9 @@ def ledger(
 
 
 def difference(result: Tensor, exact: Tensor) -> tuple[float, int, int]:
-    """Return (relative RMS error, elements that overflowed, elements that became 0) of a result against FP32's.
+    """Return the error of a result against FP32's.
+
+    It is (relative RMS error, elements that overflowed, elements that became 0).
 
     Where FP32 itself is inf or NaN (a mask of -inf), the element does not count.
 
@@ -308,5 +330,6 @@ def difference(result: Tensor, exact: Tensor) -> tuple[float, int, int]:
     lost = int(((b == 0) & (a != 0)).sum())
     if overflowed:
         return float("inf"), overflowed, lost
-    off, size = float((b - a).norm()), float(a.norm())
+    off = float((b - a).norm())
+    size = float(a.norm())
     return (off / size if size else (0.0 if off == 0 else float("inf"))), overflowed, lost

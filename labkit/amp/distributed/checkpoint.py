@@ -1,11 +1,11 @@
 """Checkpoints of distributed runs, which may resume with another number of processes.
 
-Idea: each rank writes its parts by `torch.distributed.checkpoint`, under the names of the whole tensors; a rank that
-reads them loads what its own parts need. Small values and the random generators are in one more file for each rank. The
-folder gets its name after everything is written.
+Idea: each rank writes its parts by `torch.distributed.checkpoint`, under the names of the whole
+tensors; a rank that reads them loads what its own parts need. Small values and the random
+generators are in one more file for each rank. The folder gets its name after everything is written.
 
-Invariant: a folder named step-N is complete, whenever a process is killed. A run that resumes with the same number of
-ranks is bit-equal to an uninterrupted one, random numbers included.
+Invariant: a folder named step-N is complete, whenever a process is killed. A run that resumes with
+the same number of ranks is bit-equal to an uninterrupted one, random numbers included.
 
 Source: torch.distributed.checkpoint (save, load: resharding by name and position).
 """
@@ -35,7 +35,9 @@ KEPT = 2  # whole checkpoints in a folder; older ones are removed
 
 
 def save(folder: str | Path, engine: DistributedEngine, **extra: Any) -> Path:
-    """Write FOLDER/step-N, N being the engine's steps; all ranks call it, with a folder that all of them reach.
+    """Write FOLDER/step-N, N being the engine's steps.
+
+    All ranks call it, with a folder that all of them reach.
 
     Args:
         folder: a folder that all ranks reach; it is created if missing.
@@ -48,7 +50,8 @@ def save(folder: str | Path, engine: DistributedEngine, **extra: Any) -> Path:
     """
     state = engine.state_dict()
     path = Path(folder) / f"step-{engine.steps:08d}"
-    writing, first = path.with_name(f".{path.name}.writing"), dist.get_rank(engine.group) == 0
+    writing = path.with_name(f".{path.name}.writing")
+    first = dist.get_rank(engine.group) == 0
     small = {
         key: state[key]
         for key in ("optimizer", "scalers", "recipe", "policy", "steps", "skips_in_a_row")
@@ -92,13 +95,15 @@ def latest(folder: str | Path) -> Path | None:
 def load(path: str | Path, engine: DistributedEngine) -> dict[str, Any]:
     """Resume from a checkpoint of any number of ranks, sharded or not; return this rank's `extra`.
 
-    If the number of ranks is the same, random generators are restored, too. Otherwise each rank gets rank 0's `extra`
-    and keeps its generators.
+    If the number of ranks is the same, random generators are restored, too. Otherwise each rank
+    gets rank 0's `extra` and keeps its generators.
 
     Raises:
-        ValueError: it is not a checkpoint, or the engine was built otherwise; nothing has changed then.
+        ValueError: it is not a checkpoint, or the engine was built otherwise; nothing has changed
+            then.
     """
-    path, current = Path(path), engine.state_dict()
+    path = Path(path)
+    current = engine.state_dict()
     same_rank = path / f"rank-{dist.get_rank(engine.group)}.pt"
     try:
         stored = torch.load(
@@ -129,7 +134,8 @@ def load(path: str | Path, engine: DistributedEngine) -> dict[str, Any]:
     optimizer = {"state": each, "param_groups": stored["groups"]}
     with torch.no_grad():
         for p in engine.weights.model_weights:
-            p.data.copy_(masters[engine.weights.names[p]])  # rounding to nearest is exact here
+            # rounding to nearest is exact here
+            p.data.copy_(masters[engine.weights.names[p]])
         engine.weights.load_state_dict(
             {"master": masters, "optimizer": optimizer, "generator": stored["generator"]}
         )
@@ -143,9 +149,10 @@ def load(path: str | Path, engine: DistributedEngine) -> dict[str, Any]:
 def _tensors(
     engine: DistributedEngine, state: Mapping[str, Any], stored: Mapping[str, Any] | None = None
 ) -> dict[str, Tensor]:
-    """Return the tensors of a checkpoint by name: masters, optimizer state, and the rest of the model.
+    """Return the tensors of a checkpoint by name: masters, optimizer state, rest of the model.
 
-    stored  the metadata of a checkpoint, name -> shape and dtype: return empty tensors to read into
+    If `stored`, the metadata of a checkpoint (name -> shape and dtype), is passed, the tensors are
+    empty ones to read into.
     """
     masters: dict[str, Tensor] = state["weights"]["master"]
     known: dict[str, Tensor] = {f"master.{name}": master for name, master in masters.items()}
@@ -171,11 +178,12 @@ def _tensors(
 def _fields_of(
     name: str, master: Tensor, engine: DistributedEngine, stored: Mapping[str, Any]
 ) -> dict[str, Tensor]:
-    """Return an empty optimizer state of one parameter, as in a checkpoint; elementwise fields of this rank's part."""
-    prefix, shape = (
-        f"optimizer.{name}.",
-        master.shape if engine.parts is None else engine.parts.pairs[name][0].shape,
-    )
+    """Return an empty optimizer state of one parameter, as in a checkpoint.
+
+    Elementwise fields of this rank's part.
+    """
+    prefix = f"optimizer.{name}."
+    shape = master.shape if engine.parts is None else engine.parts.pairs[name][0].shape
     found = {
         key.removeprefix(prefix): value for key, value in stored.items() if key.startswith(prefix)
     }

@@ -1,17 +1,19 @@
 """The engine in several processes that train one model together, by torch's DDP or FSDP2.
 
-Each rank has its own batch; torch adds the gradients up over the ranks. Under DDP each rank holds all weights. Under
-FSDP2 each holds a part, along the first dimension, and the whole only while a layer computes. Then the ranks agree on
-found_inf, and do the same from there on. A part is a plain tensor. Optimizer, masters, unscaling and rounding work
-element by element, so the code of one process applies to parts.
+Each rank has its own batch; torch adds the gradients up over the ranks. Under DDP each rank holds
+all weights. Under FSDP2 each holds a part, along the first dimension, and the whole only while a
+layer computes. Then the ranks agree on found_inf, and do the same from there on. A part is a plain
+tensor. Optimizer, masters, unscaling and rounding work element by element, so the code of one
+process applies to parts.
 
-Invariant: all ranks step or none does. Scale and tracker are equal on all ranks, since each applies the same rule to
-the same found_inf; they are not sent. The parts of all ranks, concatenated, are the masters, gradients and optimizer
-state of one process.
+Invariant: all ranks step or none does. Scale and tracker are equal on all ranks, since each applies
+the same rule to the same found_inf; they are not sent. The parts of all ranks, concatenated, are
+the masters, gradients and optimizer state of one process.
 
-Source: torch.nn.parallel.DistributedDataParallel (register_comm_hook, no_sync); torch.distributed.fsdp.fully_shard
-(set_requires_gradient_sync, the powers of two of FP16's division); torch.distributed.fsdp.sharded_grad_scaler;
-torch.chunk (who gets which rows); arXiv:2304.11277.
+Source: torch.nn.parallel.DistributedDataParallel (register_comm_hook, no_sync);
+torch.distributed.fsdp.fully_shard (set_requires_gradient_sync, the powers of two of FP16's
+division); torch.distributed.fsdp.sharded_grad_scaler; torch.chunk (who gets which rows);
+arXiv:2304.11277.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ from labkit.interop import dtype_of
 def shard(
     model: nn.Module, blocks: Iterable[nn.Module], reduce: torch.dtype, mesh: DeviceMesh
 ) -> None:
-    """Shard the parameters in place, so that each rank keeps its part; rank 0's values are used for all.
+    """Shard the parameters in place, so that each rank keeps its part.
+
+    Rank 0's values are used for all.
 
     Args:
         model: with its parameters in the dtypes in which it computes.
@@ -67,9 +71,10 @@ def shard(
 
 
 class OwnParts(nn.Module):
-    """This rank's parts of a sharded model, under the names of its parameters: plain tensors in the same memory.
+    """This rank's parts of a sharded model: plain tensors in the same memory, by parameter name.
 
-    pairs  name -> (the sharded parameter, this rank's part of it)
+    Attributes:
+        pairs: name -> (the sharded parameter, this rank's part of it).
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -114,7 +119,8 @@ def norm_over_ranks(
 ) -> Tensor:
     """Return the total norm of the parts of all ranks, a scalar on this rank's device.
 
-    Each rank measures its own parts in FP64, and the lengths are put together as those of several tensors are.
+    Each rank measures its own parts in FP64, and the lengths are put together as those of several
+    tensors are.
     """
     if not norm_type > 0:
         raise ValueError(
@@ -130,9 +136,10 @@ def norm_over_ranks(
 
 
 def divisors(world: int, predivide: bool = True) -> tuple[int, float]:
-    """Return the divisors of a gradient before and after its FP16 sum over `world` ranks; their product is `world`.
+    """Return the divisors of a gradient before and after its FP16 sum over `world` ranks.
 
-    Before, by a power of two of about sqrt(world): neither the sum overflows nor small gradients underflow soon.
+    Their product is `world`. Before, by a power of two of about sqrt(world): neither the sum
+    overflows nor small gradients underflow soon.
 
     >>> [divisors(world) for world in (1, 2, 4, 8, 6)], divisors(4, predivide=False)
     ([(1, 1.0), (2, 1.0), (2, 2.0), (4, 2.0), (4, 1.5)], (1, 4.0))
@@ -144,29 +151,35 @@ def divisors(world: int, predivide: bool = True) -> tuple[int, float]:
 
 
 class DistributedEngine(Engine):
-    """An engine in each process of a group; one loop is run by all of them, each with batches of its own.
+    """An engine in each process of a group.
 
-    The gradient is the mean over the ranks. `group.start_group` makes the group; torchrun starts the processes.
+    One loop is run by all of them, each with batches of its own. The gradient is the mean over the
+    ranks. `group.start_group` makes the group; torchrun starts the processes.
 
     Args:
-        model, make_optimizer, recipe: as for `Engine`, the same on all ranks; the weights of rank 0 are taken.
-        sharded: False: DDP, each rank holds all weights, masters and optimizer state. True: FSDP2, each a part of them.
+        model, make_optimizer, recipe: as for `Engine`, the same on all ranks; the weights of rank 0
+            are taken.
+        sharded: False: DDP, each rank holds all weights, masters and optimizer state. True: FSDP2,
+            each a part of them.
         blocks: of a sharded model, the layers that are put together one at a time.
         reduce: FP32, FP16 or BF16, in which gradients are added up over the ranks.
-        predivide: with reduce=FP16, divide before the sum and after it (`divisors`); False: only after it.
+        predivide: with reduce=FP16, divide before the sum and after it (`divisors`); False: only
+            after it.
         group: the process group; None is the default one.
-        find_unused_parameters: of DDP: let it look, in each step, for parameters that its loss does not use. FSDP2
-            needs no such look.
+        find_unused_parameters: of DDP: let it look, in each step, for parameters that its loss does
+            not use. FSDP2 needs no such look.
         options: the rest of `Engine`'s. Groups of a sharded model are a function model -> groups.
 
     Raises:
-        ValueError: what `Engine` raises; the recipe wants a graph, whose calls DDP and FSDP2 do not see; the model is
-            sharded, and groups are a list, or the recipe keeps scales by name, of parameters that sharding replaces.
+        ValueError: what `Engine` raises; the recipe wants a graph, whose calls DDP and FSDP2 do not
+            see; the model is sharded, and groups are a list, or the recipe keeps scales by name, of
+            parameters that sharding replaces.
         RuntimeError: there is no group yet.
         RankLost: another rank ended or hangs.
     """
 
-    _looks_always = True  # one rank's batch may be beyond range, and none may step alone
+    # one rank's batch may be beyond range, and none may step alone
+    _looks_always = True
 
     def __init__(
         self,
@@ -188,18 +201,22 @@ class DistributedEngine(Engine):
             )
         if sharded and recipe.products is not None and recipe.products.needs_names:
             raise ValueError(
-                f"recipe {recipe.name!r} knows weights by their names, and FSDP2 puts others in their place while a "
-                "layer computes: take sharded=False, or 'FP8 current' or 'MXFP8', whose scales need no names."
+                f"recipe {recipe.name!r} knows weights by their names, and FSDP2 puts others in "
+                "their place while a layer computes: take sharded=False, or 'FP8 current' or "
+                "'MXFP8', whose scales need no names."
             )
         if not dist.is_initialized():
             raise RuntimeError(
-                "there is no group of processes yet, and the engine is built by all of its ranks: call "
-                "labkit.amp.distributed.group.start_group() first, in a script that torchrun starts"
+                "there is no group of processes yet, and the engine is built by all of its ranks: "
+                "call labkit.amp.distributed.group.start_group() first, in a script that torchrun "
+                "starts"
             )
         self._find_unused = find_unused_parameters
         self.group: dist.ProcessGroup = group or dist.group.WORLD  # type: ignore[assignment]
-        self.world, self.sharded = dist.get_world_size(self.group), sharded
-        self._blocks, self._reduce_dtype = tuple(blocks), dtype_of(reduce)
+        self.world = dist.get_world_size(self.group)
+        self.sharded = sharded
+        self._blocks = tuple(blocks)
+        self._reduce_dtype = dtype_of(reduce)
         self._divisors = divisors(self.world, predivide) if reduce == FP16 else (1, self.world)
         # FSDP2 can, but then leaves dividing to us
         self._sums_first = sharded and reduce == FP16 and not predivide
@@ -214,7 +231,8 @@ class DistributedEngine(Engine):
         if sharded and (groups := options.get("groups")) is not None:
             if not callable(groups):
                 raise ValueError(
-                    "sharding replaces the model's parameters: give groups as a function, model -> groups."
+                    "sharding replaces the model's parameters: give groups as a function, model -> "
+                    "groups."
                 )
             options["groups"] = lambda parts: parts.grouped(groups(uncompiled(self.model)))
         with raising_rank_lost("while the ranks built the engine", self.group):
@@ -238,7 +256,8 @@ class DistributedEngine(Engine):
             if self._sums_first and isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)
         self.parts = OwnParts(model)
-        # FSDP2 refers to the memory of its parts, so that they cannot become views into a flat master.
+        # FSDP2 refers to the memory of its parts, so that they cannot become views into a flat
+        # master.
         return super()._make_weights(self.parts, make, views=False, **options)
 
     def _require_known(self) -> None:
@@ -246,7 +265,9 @@ class DistributedEngine(Engine):
             super()._require_known()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the model on this rank's batch; all ranks call it, since a sharded model is gathered for it.
+        """Call the model on this rank's batch.
+
+        All ranks call it, since a sharded model is gathered for it.
 
         Raises:
             RankLost: another rank ended or hangs.
@@ -256,7 +277,7 @@ class DistributedEngine(Engine):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Leave the gradients of forward and backward inside unreduced, in FP32, until a backward outside.
+        """Leave gradients unreduced, in FP32, until the first backward pass after the block.
 
         One sum over the ranks for several batches. The last batch before a step is outside.
         """
@@ -283,14 +304,16 @@ class DistributedEngine(Engine):
         """
         if options.get("other_engines"):
             raise RuntimeError(
-                "other_engines is for engines of one process; call backward() of each engine instead."
+                "other_engines is for engines of one process; call backward() of each engine "
+                "instead."
             )
         require_loss_id(loss_id, len(self.scalers))
         here = (loss_id, self.scalers[loss_id].scale)
         if self._waits is not None and self._waits != here:
             raise RuntimeError(
-                f"gradients of loss {self._waits[0]}, at scale {self._waits[1]:g}, wait since no_sync(): only one "
-                "loss at one scale accumulates so. Run its last backward outside of no_sync() first."
+                f"gradients of loss {self._waits[0]}, at scale {self._waits[1]:g}, wait since "
+                "no_sync(): only one loss at one scale accumulates so. Run its last backward "
+                "outside of no_sync() first."
             )
         with raising_rank_lost("in the backward pass", self.group):
             super().backward(loss, loss_id, **options)
@@ -307,8 +330,10 @@ class DistributedEngine(Engine):
                     p.grad = None
 
     def _reduce(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-        """Sum a bucket of gradients over the ranks in the format `reduce`, as a communication hook of DDP."""
-        gradients, buffer, (before, after) = bucket.gradients(), bucket.buffer(), self._divisors
+        """Sum a bucket of gradients over the ranks in the format `reduce`: a hook of DDP."""
+        gradients = bucket.gradients()
+        buffer = bucket.buffer()
+        (before, after) = self._divisors
         waited = [self._unreduced.pop(p, None) for p in bucket.parameters()]
         wide = [
             g.float() if w is None else g.float() + w
@@ -345,7 +370,8 @@ class DistributedEngine(Engine):
         with raising_rank_lost("in the step", self.group):
             report = super().step(closure)
             if self.products is not None and self.products.format.remembers:
-                # All go on from the largest magnitudes of any, as Transformer Engine reduces its amax histories.
+                # All go on from the largest magnitudes of any, as Transformer Engine reduces its
+                # amax histories.
                 every: list[Any] = [None] * self.world
                 dist.all_gather_object(every, self.products.memory.remembered(), group=self.group)
                 self.products.memory.take_largest(every)
@@ -372,11 +398,13 @@ class DistributedEngine(Engine):
         """Run `Engine.zero_grad` on each rank.
 
         Raises:
-            RuntimeError: a sharded model's gradients wait since no_sync(); torch cannot forget those.
+            RuntimeError: a sharded model's gradients wait since no_sync(); torch cannot forget
+                those.
         """
         if self._waits is not None and self.sharded:
             raise RuntimeError(
                 "gradients wait since no_sync(): run a backward outside of it before zero_grad()."
             )
-        self._unreduced, self._waits = {}, None
+        self._unreduced = {}
+        self._waits = None
         super().zero_grad(set_to_none)

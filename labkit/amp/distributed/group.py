@@ -1,13 +1,13 @@
 """Process groups whose ranks decide together, and errors that name a lost rank.
 
-Idea: torchrun starts the processes and sets the rank of each; torch's process group connects them. A decision is one
-small all-reduce: all ranks use the largest of their values.
+Idea: torchrun starts the processes and sets the rank of each; torch's process group connects them.
+A decision is one small all-reduce: all ranks use the largest of their values.
 
-Invariant: every wait ends. If another rank has ended or hangs, a call raises a `RankLost` that says what this rank was
-doing: at once if the connection breaks, otherwise after the group's timeout.
+Invariant: every wait ends. If another rank has ended or hangs, a call raises a `RankLost` that says
+what this rank was doing: at once if the connection breaks, otherwise after the group's timeout.
 
-Source: torch.distributed.run (RANK, WORLD_SIZE, LOCAL_RANK); torch.distributed.init_process_group (timeout);
-torch.distributed, "Environment variables" (TORCH_NCCL_BLOCKING_WAIT).
+Source: torch.distributed.run (RANK, WORLD_SIZE, LOCAL_RANK); torch.distributed.init_process_group
+(timeout); torch.distributed, "Environment variables" (TORCH_NCCL_BLOCKING_WAIT).
 """
 
 from __future__ import annotations
@@ -35,18 +35,20 @@ def start_group(device: str = "cpu", *, timeout_s: float = 60.0) -> torch.device
     The NCCL code follows its documentation and is untested: no machine with two GPUs was available.
 
     Args:
-        device: "cpu": the ranks exchange by gloo, on any machine. "cuda": by NCCL, each rank on a GPU of its own.
+        device: "cpu": the ranks exchange by gloo, on any machine. "cuda": by NCCL, each rank on a
+            GPU of its own.
         timeout_s: how long a rank waits for the others before it gives up.
 
     Raises:
         ValueError: the device is neither.
-        RuntimeError: this process was not started by torchrun, or there is no GPU for this rank; the message says what
-            to do.
+        RuntimeError: this process was not started by torchrun, or there is no GPU for this rank;
+            the message says what to do.
         RankLost: another process of the group did not come in time, or ended.
     """
     if device not in BACKENDS:
         raise ValueError(
-            f'expected device "cpu" or "cuda", got {device!r}; torchrun decides which GPU a rank has'
+            f'expected device "cpu" or "cuda", got {device!r}; torchrun decides which GPU a rank '
+            "has"
         )
     if "RANK" not in os.environ:
         raise RuntimeError(
@@ -55,14 +57,13 @@ def start_group(device: str = "cpu", *, timeout_s: float = 60.0) -> torch.device
         )
     own = torch.device(device)
     if device == "cuda":
-        rank, gpus = (
-            int(os.environ.get("LOCAL_RANK", "0")),
-            torch.cuda.device_count() * torch.cuda.is_available(),
-        )
+        rank = int(os.environ.get("LOCAL_RANK", "0"))
+        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if rank >= gpus:
             raise RuntimeError(
-                f"expected a GPU for each rank, got {gpus} for local rank {rank}: start at most as many processes as "
-                f'there are GPUs (torchrun --nproc-per-node {max(gpus, 1)}), or use start_group("cpu")'
+                f"expected a GPU for each rank, got {gpus} for local rank {rank}: start at most as "
+                f"many processes as there are GPUs (torchrun --nproc-per-node {max(gpus, 1)}), "
+                'or use start_group("cpu")'
             )
         own = torch.device("cuda", rank)
         torch.cuda.set_device(own)
@@ -118,7 +119,8 @@ def raising_rank_lost(doing: str, group: dist.ProcessGroup | None = None) -> Ite
         yield
     except RankLost:
         raise
-    except RuntimeError as error:  # gloo raises nothing narrower; NCCL's errors are derived from it
+    except RuntimeError as error:
+        # gloo raises nothing narrower; NCCL's errors are derived from it
         message = str(error)
         broken = (
             "onnection",
@@ -138,7 +140,7 @@ def raising_rank_lost(doing: str, group: dist.ProcessGroup | None = None) -> Ite
             else of_torchrun
         )
         raise RankLost(
-            f"rank {rank} of {world} cannot go on: {doing}, another rank ended or "
-            "was silent for longer than the group's timeout. See its output for the cause. Start all of them again: "
-            f"they resume from the last checkpoint. ({message.splitlines()[0][:200]})"
+            f"rank {rank} of {world} cannot go on: {doing}, another rank ended or was silent for "
+            "longer than the group's timeout. See its output for the cause. Start all of them "
+            f"again: they resume from the last checkpoint. ({message.splitlines()[0][:200]})"
         ) from error

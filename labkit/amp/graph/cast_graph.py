@@ -1,16 +1,18 @@
 """A network under autocast whose casts are decided before it runs.
 
-The first two calls are traced. If both traces are equal, their graph runs from then on, and no mode intercepts calls.
-The assumptions of a trace are compared before each run (`Guard`): the attributes of every module and of the plain
-objects that it holds, and the global values that `forward` names. If something differs, the network is traced again.
-Inputs of other shapes or dtypes, and evaluation, have graphs of their own.
+The first two calls are traced. If both traces are equal, their graph runs from then on, and no mode
+intercepts calls. The assumptions of a trace are compared before each run (`Guard`): the attributes
+of every module and of the plain objects that it holds, and the global values that `forward` names.
+If something differs, the network is traced again. Inputs of other shapes or dtypes, and evaluation,
+have graphs of their own.
 
-Invariant: a graph returns what eager autocast returns, outputs, gradients, running statistics and random numbers, bit
-for bit. A change of anything that a guard compares is detected before a graph runs; the numbers in a weight are not
-compared. Without a graph, eager autocast is used, and `why` gives the reason with the line.
+Invariant: a graph returns what eager autocast returns, outputs, gradients, running statistics and
+random numbers, bit for bit. A change of anything that a guard compares is detected before a graph
+runs; the numbers in a weight are not compared. Without a graph, eager autocast is used, and `why`
+gives the reason with the line.
 
-Limits: Python code, such as a print, does not run again. A guard compares neither what a function called by `forward`
-looks up nor what lies deeper in an object.
+Limits: Python code, such as a print, does not run again. A guard compares neither what a function
+called by `forward` looks up nor what lies deeper in an object.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ from labkit.interop import dtype_of
 _PLAIN = (bool, int, float, str, list, dict, tuple, type(None))
 # compared elsewhere, or without attributes
 _LOOKED_AT = (*_PLAIN, nn.Module, Tensor, FunctionType, ModuleType, type)
-TRIES = 6  # traces of one kind of call that may differ, before eager autocast goes on for good
+# traces of one kind of call that may differ, before eager autocast goes on for good
+TRIES = 6
 KINDS = 32  # shapes, dtypes and modes that are kept at once
 
 
@@ -98,14 +101,17 @@ class Guard:
 
 
 def described(leaf: Any) -> Any:
-    """Return the properties of an argument that a trace assumes: of a tensor, all but its numbers."""
+    """Return the properties of an argument that a trace assumes, such as a tensor's shape."""
     if isinstance(leaf, Tensor):
         return type(leaf), leaf.shape, leaf.dtype, leaf.device, leaf.requires_grad
     return (type(leaf), leaf) if isinstance(leaf, int | float | str | bool | None) else id(leaf)
 
 
 def without_graph(model: nn.Module, inputs: list[Tensor]) -> str:
-    """Return why a call runs without a graph: hooks must run each time, and no tensor may have two roles; else ""."""
+    """Return why a call runs without a graph, or "".
+
+    Hooks must run each time, and no tensor may have two roles.
+    """
     for name, module in model.named_modules():
         if (
             module._forward_hooks
@@ -113,7 +119,10 @@ def without_graph(model: nn.Module, inputs: list[Tensor]) -> str:
             or module._backward_hooks
             or module._backward_pre_hooks
         ):
-            return f"module {name!r} has a hook, which is Python and has to run each time; without it there is a graph"
+            return (
+                f"module {name!r} has a hook, which is Python and has to run each time; without it "
+                "there is a graph"
+            )
     own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
     distinct = own | {id(tensor) for tensor in inputs}
     return (
@@ -132,15 +141,20 @@ def _copied(value: Any) -> Any:
 
 @dataclass
 class Decided:
-    """The decisions on one kind of call: inputs of these shapes and dtypes, with or without gradients.
+    """The decisions on one kind of call.
 
-    trace     the last one
-    tensors   the source of each of the graph's arguments after the inputs: a dict and a key in it
-    guard     the assumptions of the trace
-    run       the function that runs the graph; None if there is none
-    graph     the graph that it runs
-    gone, linked  the casts that the passes removed, and those that became links to a hoisted one
-    why       why there is no graph; "" if there is one, or may be one later
+    A kind has inputs of the same shapes and dtypes, and gradients or none.
+
+    Attributes:
+        trace: the last trace.
+        tensors: the source of each of the graph's arguments after the inputs: a dict and a key.
+        guard: the assumptions of the trace.
+        run: the function that runs the graph, or None without one.
+        graph: the graph that it runs.
+        gone: the casts that the passes removed.
+        linked: the casts that became links to a hoisted one.
+        tries: how many calls were traced.
+        why: why there is no graph, or "" if there is one or may be one later.
     """
 
     trace: CallTrace | None = None
@@ -161,11 +175,13 @@ class Decided:
 class CastGraph:
     """A network whose casts are decided once; called like the network, in a region of autocast.
 
-    Outside of such a region, or under a foreign mode that intercepts operations, the network itself is called. A mode
-    with the attribute `intercepts_operations = False` leaves all operations of a network alone, so the graph runs.
+    Outside of such a region, or under a foreign mode that intercepts operations, the network itself
+    is called. A mode with the attribute `intercepts_operations = False` leaves all operations of a
+    network alone, so the graph runs.
 
     Args:
-        model: with FP32 weights. Of one that was compiled, in place or not, the graph is, with the same options.
+        model: with FP32 weights. Of one that was compiled, in place or not, the graph is, with the
+            same options.
         format: FP16 or BF16, as the region's.
 
     >>> from labkit.formats import FP16
@@ -179,10 +195,12 @@ class CastGraph:
 
     def __init__(self, model: nn.Module, format: FormatLike) -> None:
         require_kind(model, nn.Module, "model")
-        self.model, self.format = model, as_format(format)
+        self.model = model
+        self.format = as_format(format)
         self.decided = Decided()
         self._kinds: dict[Any, Decided] = {}
-        self._table, self._warned = LISTS.table, set[str]()
+        self._table = LISTS.table
+        self._warned = set[str]()
 
     @property
     def why(self) -> str:
@@ -214,7 +232,7 @@ class CastGraph:
         return self._trace(kind, inputs, args, kwargs)
 
     def _is_applicable(self) -> bool:
-        """Return whether the current region is a plain one of this format, and no other mode intercepts operations."""
+        """Return whether the region is a plain one of this format and no other mode is active."""
         region = current()
         if (
             type(region) is not autocast
@@ -222,7 +240,8 @@ class CastGraph:
             or region.accumulator is not None
         ):
             return False
-        if torch.nn.modules.module._has_any_global_hook():  # Python code that must run each time
+        # Python code that must run each time
+        if torch.nn.modules.module._has_any_global_hook():
             return False
         for mode in _get_current_function_mode_stack():
             if (
@@ -254,8 +273,12 @@ class CastGraph:
 
     def _trace(self, kind: Decided, inputs: list[Tensor], args: Any, kwargs: Any) -> Any:
         """Call the network itself, and trace it."""
-        model, last = uncompiled(self.model), kind.trace
-        self.decided, kind.run, kind.why, kind.tries = kind, None, "", kind.tries + 1
+        model = uncompiled(self.model)
+        last = kind.trace
+        self.decided = kind
+        kind.run = None
+        kind.why = ""
+        kind.tries = kind.tries + 1
         guard = kind.guard = Guard(model)
         with _no_modes() as modes:
             passive = [mode for mode in modes if not getattr(mode, "intercepts_operations", True)]
@@ -264,8 +287,8 @@ class CastGraph:
         if kind.why and kind.why not in self._warned:
             self._warned.add(kind.why)
             warnings.warn(
-                f"no graph of this network, so eager autocast is used, with the same numbers. {kind.why}. "
-                "Fix that, or use graph=False.",
+                "no graph of this network, so eager autocast is used, with the same numbers. "
+                f"{kind.why}. Fix that, or use graph=False.",
                 stacklevel=4,
             )
         return out
@@ -275,10 +298,12 @@ class CastGraph:
     ) -> None:
         """Build a graph from a trace that equals the last one, or record why there is none."""
         if isinstance(traced, str):
-            kind.trace, kind.why = None, traced
+            kind.trace = None
+            kind.why = traced
             return
         kind.trace, tensors = traced
-        kind.tensors, before = _origins(uncompiled(self.model), tensors[inputs:]), kind.tensors
+        before = kind.tensors
+        kind.tensors = _origins(uncompiled(self.model), tensors[inputs:])
         differ = difference(last, kind.trace)
         if not differ and [id(owner[name]) for owner, name in before] != [
             id(t) for t in tensors[inputs:]
@@ -287,7 +312,8 @@ class CastGraph:
         if not changed and last is not None and not differ:
             try:
                 kind.graph = copy.deepcopy(kind.trace.graph)
-                kind.gone, kind.linked = cancel(kind.graph), hoist(kind.graph)
+                kind.gone = cancel(kind.graph)
+                kind.linked = hoist(kind.graph)
                 module = fx.GraphModule({}, kind.graph)
             except (RuntimeError, NotImplementedError, SyntaxError) as error:
                 kind.why = f"torch.fx has no way to write it: {error}"
@@ -301,7 +327,10 @@ class CastGraph:
             )
 
     def _compiled(self, graph: fx.Graph, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function that runs a graph; if the network was compiled, compiled with the same options."""
+        """Return the function that runs a graph.
+
+        If the network was compiled, compiled with the same options.
+        """
         # a function of torch, whose `self` has the options
         in_place = self.model._compiled_call_impl
         known = inspect.getclosurevars(in_place).nonlocals if in_place is not None else {}
@@ -316,11 +345,13 @@ class CastGraph:
         function = next((f.__name__ for f in own if getattr(f, "is_custom", False)), None)
         if function is not None:
             warnings.warn(
-                f"the graph runs, but is not compiled: {function} runs under the modes, as in eager.",
+                f"the graph runs, but is not compiled: {function} runs under the modes, as in "
+                "eager.",
                 stacklevel=6,
             )
             return forward
-        for target in own:  # one operation to torch.compile, which cannot see through it
+        # one operation to torch.compile, which cannot see through it
+        for target in own:
             torch.compiler.allow_in_graph(target)
         return options(forward)  # type: ignore[no-any-return]
 

@@ -1,10 +1,11 @@
 """Explanation of autocast's decisions about a network, and of the casts that remain in its graph.
 
-Idea: one row for each operation of the trace, with the casts made for it. Each pass over the graph is a view of the
-same rows: colour (list), propagate (result's dtype), insert (required casts), cancel (casts without effect), hoist
-(weights that are cast once for several uses).
+Idea: one row for each operation of the trace, with the casts made for it. Each pass over the graph
+is a view of the same rows: colour (list), propagate (result's dtype), insert (required casts),
+cancel (casts without effect), hoist (weights that are cast once for several uses).
 
-Invariant: rows are from the trace of an actual run; with the `times` of each, they add up to the cost of a step.
+Invariant: rows are from the trace of an actual run; with the `times` of each, they add up to the
+cost of a step.
 """
 
 from __future__ import annotations
@@ -28,13 +29,20 @@ _ONLY_CASTS = frozenset(["to", "half", "float", "bfloat16", "type", "type_as"])
 
 @dataclass(frozen=True)
 class GraphCast:
-    """A cast that autocast made: of a weight or not, from and to which format, elements, and what became of it.
+    """A cast that autocast made, with its formats and size, and what became of it.
 
-    name   "input", or what a layer calls the tensor: "weight", "bias"
-    fate   "stays", "cancelled" or "hoisted": the first of a weight's casts is kept, the others link to it
-    times  how often a step makes it: 1 or 0
-    tensor, origin  which tensor of the trace is cast, and the row that returned it; -1, -2, ... is an input of the
-                    network, None a weight
+    Attributes:
+        weight: whether it casts a weight.
+        source: name of the format that is cast.
+        to: name of the format that it is cast to.
+        elements: how many numbers it casts.
+        fate: "stays", "cancelled" or "hoisted": the first of a weight's casts is kept, the others
+            link to it.
+        times: how often a step makes it: 1 or 0.
+        name: "input", or what a layer calls the tensor: "weight", "bias".
+        tensor: which tensor of the trace is cast.
+        origin: the row that returned that tensor; -1, -2, ... is an input of the network, None a
+            weight.
     """
 
     weight: bool
@@ -57,11 +65,12 @@ class GraphCast:
 class GraphRow:
     """An operation of a traced forward pass.
 
-    op, rule, why  its name, the list it is on and the reason
-    where          file and line
-    result         format of what it returns; "" if that is no floating-point tensor
-    casts          those that autocast made for it
-    takes          the rows whose results it reads, in order; -1, -2, ... are the inputs of the network
+    Attributes:
+        op, rule, why: its name, the list it is on and the reason.
+        where: file and line.
+        result: format of what it returns; "" if that is no floating-point tensor.
+        casts: those that autocast made for it.
+        takes: the rows whose results it reads, in order; -1, -2, ... are the inputs of the network.
     """
 
     op: str
@@ -88,10 +97,8 @@ class Explanation:
     def sentence(self) -> str:
         """Say how many casts there were and are, and how many bytes a step moves for them."""
         casts = self.casts
-        left, moved = (
-            sum(cast.times for cast in casts),
-            sum(cast.times * cast.bytes for cast in casts),
-        )
+        left = sum(cast.times for cast in casts)
+        moved = sum(cast.times * cast.bytes for cast in casts)
         return (
             f"Autocast makes {len(casts)} casts here, and the graph {left}; they read and write "
             f"{moved / 2**10:,.1f} KiB in each forward pass."
@@ -131,10 +138,11 @@ class CallsNetwork(Protocol):
 
 
 def explain(graph: CastGraph | CallsNetwork) -> Explanation:
-    """Return what autocast decided about a network, operation by operation, and what the passes left of its casts.
+    """Return the decisions of autocast about a network, and the casts that the passes left.
 
     Args:
-        graph: one that has run, or the engine of a recipe with `graph=True`, after its third forward pass.
+        graph: one that has run, or the engine of a recipe with `graph=True`, after its third
+            forward pass.
 
     Raises:
         ValueError: there is no graph; the message says why.
@@ -146,7 +154,7 @@ def explain(graph: CastGraph | CallsNetwork) -> Explanation:
     ...         y = engine(torch.ones(4, 2))
     >>> print(explain(engine))
     operation  list   gives  casts                      KiB  why
-    linear     allow  FP16   input, weight, bias: FP16  0.1  matrix product: Tensor Cores, FP32 accumulation
+    linear     allow  FP16   input, weight, bias: FP16  0.1  matrix product: Tensor Cores...
     <BLANKLINE>
     Autocast makes 3 casts here, and the graph 3; they read and write 0.1 KiB in each forward pass.
     """
@@ -159,7 +167,8 @@ def explain(graph: CastGraph | CallsNetwork) -> Explanation:
     known = decides.decided
     if known.run is None or known.trace is None:
         raise ValueError(
-            f"there is no graph: {known.why or 'the third forward pass runs as one, and it did not come yet'}."
+            "there is no graph: "
+            f"{known.why or 'the third forward pass runs as one, and it did not come yet'}."
         )
     numbers = {node: number for number, node in enumerate(known.trace.graph.nodes)}
     fates = {id(call): "cancelled" for call in known.gone} | {
@@ -178,9 +187,12 @@ def explain(graph: CastGraph | CallsNetwork) -> Explanation:
     rows: list[GraphRow] = []
     calls = [node for node in numbers if "call" in node.meta]
     for _, group in groupby(calls, key=lambda node: node.meta["call"].number):
-        nodes, casts, takes = list(group), [], dict[int, None]()
+        nodes = list(group)
+        casts = []
+        takes = dict[int, None]()
         for node in nodes:
-            call, tensors = node.meta["call"], node.all_input_nodes
+            call = node.meta["call"]
+            tensors = node.all_input_nodes
             read = [origins[tensor] for tensor in tensors if tensor in origins]
             takes |= dict.fromkeys(origin for origin in read if origin != len(rows))
             origins |= dict.fromkeys(_results(node), read[0] if call.cast and read else len(rows))
@@ -205,7 +217,8 @@ def explain(graph: CastGraph | CallsNetwork) -> Explanation:
                         origin=origins.get(tensor),
                     )
                 )
-        last, call = nodes[-1], nodes[-1].meta["call"]
+        last = nodes[-1]
+        call = nodes[-1].meta["call"]
         if casts or call.op not in _ONLY_CASTS:
             op = last.args[1] if last.target is getattr else call.op.strip("_")
             rows.append(
@@ -225,7 +238,7 @@ def explain(graph: CastGraph | CallsNetwork) -> Explanation:
 
 
 def _results(node: fx.Node) -> list[fx.Node]:
-    """Return the nodes of a call's results: itself, and the parts of the list or tuple that it returns."""
+    """Return the nodes of a call's results: the call, and the parts of a list or tuple."""
     parts = [
         user for user in node.users if user.target is operator.getitem and "call" not in user.meta
     ]

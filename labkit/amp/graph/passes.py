@@ -1,11 +1,11 @@
 """Passes that remove unneeded casts from the graph of a trace.
 
-Idea: `cancel` removes casts that restore an earlier value, and repeated ones. `hoist` casts a weight with several uses
-once, before the first use, as autocast's cache does.
+Idea: `cancel` removes casts that restore an earlier value, and repeated ones. `hoist` casts a
+weight with several uses once, before the first use, as autocast's cache does.
 
-Invariant: values and gradients stay equal bit for bit. So a differentiable cast is not shared: each use of a weight
-keeps a link of its own to the FP32 weight, where gradients are added up in FP32. (If FP16 gradients were added up
-before the cast, small ones would be swallowed.)
+Invariant: values and gradients stay equal bit for bit. So a differentiable cast is not shared: each
+use of a weight keeps a link of its own to the FP32 weight, where gradients are added up in FP32.
+(If FP16 gradients were added up before the cast, small ones would be swallowed.)
 """
 
 from __future__ import annotations
@@ -24,9 +24,13 @@ _NATIVE = Cast(FP16)
 
 
 def cancel(graph: fx.Graph) -> list[Call]:
-    """Remove casts that restore an earlier value, and repeated ones without a gradient; return them."""
+    """Remove casts that restore an earlier value, and repeated ones without a gradient.
+
+    Return them.
+    """
     gone: list[Call] = []
-    made: dict[tuple[Any, Any], Any] = {}  # those since the last operation that wrote into a tensor
+    # those since the last operation that wrote into a tensor
+    made: dict[tuple[Any, Any], Any] = {}
     for node in list(graph.nodes):
         if _writes(node):
             made.clear()
@@ -53,7 +57,10 @@ def cancel(graph: fx.Graph) -> list[Call]:
 
 
 def hoist(graph: fx.Graph) -> list[Call]:
-    """Cast a weight that is used several times once, before the first use; return the casts that became links to it."""
+    """Cast a weight that is used several times once, before the first use.
+
+    Return the casts that became links to it.
+    """
     links: list[Call] = []
     weights = [node for node in graph.nodes if node.op == "placeholder"]
     for weight in weights:

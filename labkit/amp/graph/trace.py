@@ -1,13 +1,15 @@
 """Traces: the operations of a network with the casts of autocast, as a graph of torch.fx.
 
-Idea: the network runs once under autocast and `half_storage`, and the outermost mode records the calls that reach torch
-as nodes of a graph. Autocast's casts are nodes, too, each with the operation that it belongs to. A trace is a record of
-eager autocast, so it equals eager autocast.
+Idea: the network runs once under autocast and `half_storage`, and the outermost mode records the
+calls that reach torch as nodes of a graph. Autocast's casts are nodes, too, each with the operation
+that it belongs to. A trace is a record of eager autocast, so it equals eager autocast.
 
-Invariant: a traced run returns the same as an untraced one. An operation that a graph cannot hold, or that may differ
-the next time, ends the trace with a reason and a line number, and the run continues.
+Invariant: a traced run returns the same as an untraced one. An operation that a graph cannot hold,
+or that may differ the next time, ends the trace with a reason and a line number, and the run
+continues.
 
-Limits: Python code without tensors is not traced. A print, or a global variable, stays as in the trace.
+Limits: Python code without tensors is not traced. A print, or a global variable, stays as in the
+trace.
 """
 
 from __future__ import annotations
@@ -98,10 +100,12 @@ _DATA_SHAPED = frozenset(
 class Call:
     """One call that reached torch, as `node.meta["call"]`.
 
-    number        the operation of the user's that this is, or belongs to, counted from 1; op, entry: its name and rule
-    cast          this is a cast that autocast made for `op`
-    dtype, shape  of the first tensor that was returned
-    where         file and line of the user's that called it
+    Attributes:
+        number: the operation of the user's that this is, or belongs to, counted from 1; op, entry:
+            its name and rule.
+        cast: this is a cast that autocast made for `op`.
+        dtype, shape: of the first tensor that was returned.
+        where: file and line of the user's that called it.
     """
 
     number: int
@@ -115,7 +119,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Source:
-    """A tensor that existed before the trace, as `node.meta["source"]`: whether it is a weight or needs a gradient."""
+    """A tensor from before the trace, as `node.meta["source"]`.
+
+    It is marked as a weight, and as one that needs a gradient.
+    """
 
     dtype: torch.dtype
     weight: bool
@@ -125,16 +132,21 @@ class Source:
 class CallRecorder(TorchFunctionMode):
     """The outermost mode of a traced run, which records the calls that reach torch.
 
-    graph    the calls, in order; its placeholders are the tensors that were not made in the trace: inputs, weights ...
-    sources  these tensors, each with its placeholder
-    problem  why there is no trace; "" as long as there is one
+    Attributes:
+        graph: the calls, in order; its placeholders are the tensors that were not made in the
+            trace: inputs, weights ...
+        sources: these tensors, each with its placeholder.
+        problem: why there is no trace; "" as long as there is one.
     """
 
     def __init__(self, inputs: Iterable[Tensor]) -> None:
         super().__init__()
-        self.graph, self.sources = fx.Graph(), list[tuple[fx.Node, Tensor]]()
-        self.problem, self.paused = "", False
-        self.inference, self.grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+        self.graph = fx.Graph()
+        self.sources = list[tuple[fx.Node, Tensor]]()
+        self.problem = ""
+        self.paused = False
+        self.inference = torch.is_inference_mode_enabled()
+        self.grad = torch.is_grad_enabled()
         self.current: tuple[int, str, Entry] = (0, "", Entry(Rule.KEEP, "outside of autocast"))
         self._nodes: dict[
             int, tuple[fx.Node, Tensor]
@@ -148,7 +160,9 @@ class CallRecorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.ended:
             return func(*args, **kwargs)
-        name, target, arguments = getattr(func, "__name__", ""), func, args
+        name = getattr(func, "__name__", "")
+        target = func
+        arguments = args
         # in a graph, an attribute is read by getattr, and a method called by its name
         if name == "__get__":
             target, arguments = getattr, (args[0], func.__self__.__name__)
@@ -161,7 +175,9 @@ class CallRecorder(TorchFunctionMode):
         arguments, keywords = self.to_nodes((arguments, kwargs))
         out = func(*args, **kwargs)
         if name == "__iter__":
-            name, target, out = "unbind", "unbind", list(out)
+            name = "unbind"
+            target = "unbind"
+            out = list(out)
         if self.ended:
             pass
         elif torch._C._are_functorch_transforms_active():
@@ -178,13 +194,17 @@ class CallRecorder(TorchFunctionMode):
             isinstance(leaf, fx.Node) for leaf in tree_leaves((arguments, keywords))
         ):
             self.refuse(
-                f"{name} tells Python what is in a tensor, and with other numbers it may go on differently"
+                f"{name} tells Python what is in a tensor, and with other numbers it may go on "
+                "differently"
             )
         return out if name != "unbind" or func is Tensor.unbind else iter(out)
 
     @property
     def ended(self) -> bool:
-        """Whether calls are not recorded: the trace has a problem, or they are part of a call that is recorded."""
+        """Whether calls are not recorded.
+
+        The trace has a problem, or they are part of a recorded call.
+        """
         return self.paused or bool(self.problem)
 
     def begin(self, name: str, entry: Entry) -> None:
@@ -202,7 +222,10 @@ class CallRecorder(TorchFunctionMode):
         self.problem = self.problem or f"{where()}: {why}"
 
     def to_nodes(self, values: Any) -> Any:
-        """Return values with a node for each tensor; end the trace at a value that a graph cannot hold."""
+        """Return values with a node for each tensor.
+
+        End the trace at a value that a graph cannot hold.
+        """
         for leaf in tree_leaves(values):
             parts = (leaf.start, leaf.stop, leaf.step) if isinstance(leaf, slice) else ()
             numbers = isinstance(leaf, slice) and all(
@@ -218,7 +241,9 @@ class CallRecorder(TorchFunctionMode):
         """Record a call, whose arguments are nodes, and name the tensors that it returned."""
         self._set_grad(torch.is_grad_enabled())
         if target == "to" and len(args) == 2 and not kwargs and args[1] in METHODS:
-            target, args = METHODS[args[1]], args[:1]  # the same, in half the time
+            # the same, in half the time
+            target = METHODS[args[1]]
+            args = args[:1]
         target = target if isinstance(target, str) or _has_its_name(target) else _by_itself(target)
         node = self.graph.create_node(
             "call_method" if isinstance(target, str) else "call_function", target, args, kwargs
@@ -292,7 +317,7 @@ def _has_its_name(function: Callable[..., Any]) -> bool:
 
 @cache
 def _by_itself(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls another, of a module whose functions torch.fx holds as they are."""
+    """Return a function that calls another one, from a module whose functions torch.fx keeps."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
@@ -313,9 +338,10 @@ def where() -> str:
 class CallTrace:
     """A recorded run. Two of one network under the same circumstances have equal lines.
 
-    graph  the calls, on the sources: the inputs first, then weights, buffers and constants
-    spec   how the graph's results were nested
-    lines  the target, the arguments and the description of each node
+    Attributes:
+        graph: the calls, on the sources: the inputs first, then weights, buffers and constants.
+        spec: how the graph's results were nested.
+        lines: the target, the arguments and the description of each node.
     """
 
     graph: fx.Graph
@@ -331,13 +357,15 @@ def trace(
     kwargs: Any,
     modes: Sequence[Any] = (),
 ) -> tuple[Any, Any]:
-    """Call a model under autocast; return its result, and a (`CallTrace`, source tensors) or why there is none.
+    """Call a model under autocast.
 
-    `modes` are open around it as well; they change no operation.
+    Return its result, and a (`CallTrace`, source tensors) or why there is none. `modes` are open
+    around it as well; they change no operation.
     """
     recorder = CallRecorder(inputs)
     device = inputs[0].device if inputs else torch.device("cpu")
-    drawn, grad = _drawn(), torch.is_grad_enabled()
+    drawn = _drawn()
+    grad = torch.is_grad_enabled()
     # then a part of the network may be: it is traced as it was written
     compiled = "torch._dynamo" in sys.modules
     plain = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
@@ -372,7 +400,8 @@ class TracedAutocast(autocast):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if type(func) is ATTRIBUTE:  # autocast passes these on before it looks at the lists
+        # autocast passes these on before it looks at the lists
+        if type(func) is ATTRIBUTE:
             self.entry_for(func, func.__name__)
         return super().__torch_function__(func, types, args, kwargs)
 
@@ -394,20 +423,27 @@ class TracedAutocast(autocast):
 
 @cache
 def applied_eagerly(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """Return a function that applies a custom autograd Function under the active modes, as eager autocast does."""
+    """Return a function that applies a custom autograd Function under the active modes.
+
+    Eager autocast does the same.
+    """
 
     def apply_(*args: Any) -> Any:
         with torch._C._EnableTorchFunction():
             return function.apply(*args)
 
-    apply_.__name__ = f"{function.__name__}_"  # the name of an operation in place: it may be one
+    # the name of an operation in place: it may be one
+    apply_.__name__ = f"{function.__name__}_"
     apply_.is_custom = True  # type: ignore[attr-defined]
     return apply_
 
 
 @contextmanager
 def recording_functions(recorder: CallRecorder) -> Iterator[None]:
-    """Record each custom autograd Function, which no mode intercepts, as one call with its own backward pass."""
+    """Record each custom autograd Function as one call with its own backward pass.
+
+    No mode intercepts these.
+    """
     original = torch.autograd.Function.__dict__["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -415,7 +451,8 @@ def recording_functions(recorder: CallRecorder) -> Iterator[None]:
         stack = _get_current_function_mode_stack()
         if recorder not in stack or recorder.ended:
             return plain(*args, **kwargs)
-        nodes, recorder.paused = recorder.to_nodes(args), True
+        nodes = recorder.to_nodes(args)
+        recorder.paused = True
         try:
             out = plain(*args, **kwargs)
         finally:
@@ -432,8 +469,10 @@ def recording_functions(recorder: CallRecorder) -> Iterator[None]:
 
 
 def _drawn() -> Any:
-    """Return the state of the random numbers that torch's functions do not draw, and torch's seed."""
-    return random.getstate(), repr(np.random.get_state()), torch.initial_seed()  # noqa: NPY002 (the user's, if any)
+    """Return torch's seed, and the state of random numbers drawn outside torch's functions."""
+    # numpy's global generator is the user's, if any
+    legacy = np.random.get_state()  # noqa: NPY002
+    return random.getstate(), repr(legacy), torch.initial_seed()
 
 
 def difference(last: CallTrace | None, now: CallTrace) -> str:

@@ -1,1 +1,4 @@
-"""Loss scaling: the scaler as a pure state machine, the rules of six frameworks, unscaling, clipping, diagnosis."""
+"""Loss scaling: the scaler as a pure state machine, unscaling, clipping and diagnosis.
+
+The scaler has the rules of six frameworks.
+"""

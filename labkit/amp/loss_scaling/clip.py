@@ -1,7 +1,8 @@
 """Clipping of gradients by a total norm that may be far outside FP32's range.
 
-A norm of type 2 adds up squares. In FP32 those of 1e20 overflow, and those of 1e-30 are zero. So norms are computed in
-FP64, whose range holds the sixth power of any FP32 number. Norm and factor stay on the gradients' device.
+A norm of type 2 adds up squares. In FP32 those of 1e20 overflow, and those of 1e-30 are zero. So
+norms are computed in FP64, whose range holds the sixth power of any FP32 number. Norm and factor
+stay on the gradients' device.
 
 Invariant: the norm is right for any finite gradients, and at most max_norm after clipping.
 
@@ -22,7 +23,8 @@ from labkit.amp.loss_scaling.unscale import by_device_and_dtype, stored
 
 _EPSILON = 1e-6  # torch's
 _LEAST_FACTOR = 2.0**-100  # smaller ones are applied to FP32 gradients as two factors
-_FP64_HOLDS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)  # norm types whose powers of FP32 numbers FP64 holds
+# norm types whose powers of FP32 numbers FP64 holds
+_FP64_HOLDS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
 
 
 # values that are not empty, norm type -> their total norm, a scalar; of no values 0
@@ -37,7 +39,10 @@ class Clipping(NamedTuple):
 
 
 def total_norm(values: Sequence[Tensor], norm_type: float) -> Tensor:
-    """Return the total norm of tensors that are not empty, a scalar on the device of the first, in FP64."""
+    """Return the total norm of non-empty tensors in FP64.
+
+    It is a scalar on the device of the first tensor.
+    """
     return _total_norm(values, norm_type) if values else torch.zeros(())
 
 
@@ -47,10 +52,11 @@ def clip_(
     norm_type: float = 2.0,
     measure: Measure = total_norm,
 ) -> Tensor:
-    """Scale gradients down in place to a total norm of at most `max_norm`; return the norm before, a scalar.
+    """Scale gradients down in place to a total norm of at most `max_norm`.
 
-    `measure` returns the norm of values and a type; that of several processes asks the others.
-    The norm is FP64 if FP32 does not hold it. If a gradient is inf or NaN, so is the norm, and nothing is changed.
+    Return the norm before, a scalar. `measure` returns the norm of values and a type; that of
+    several processes asks the others. The norm is FP64 if FP32 does not hold it. If a gradient is
+    inf or NaN, so is the norm, and nothing is changed.
 
     >>> gradients = [torch.tensor([3e30]), torch.tensor([4e30])]
     >>> clip_(gradients, 1.0), [round(g.item(), 6) for g in gradients]
@@ -71,9 +77,10 @@ def clip_without_waiting_(
     norm_type: float = 2.0,
     measure: Measure = total_norm,
 ) -> Clipping:
-    """Clip without waiting for the device; `finish_clipping` applies a second factor, which is rarely needed.
+    """Clip without waiting for the device.
 
-    For norm types other than 1 to 6 and infinity the host waits for the largest magnitude first.
+    `finish_clipping` applies a second factor, which is rarely needed. For norm types other than 1
+    to 6 and infinity the host waits for the largest magnitude first.
     """
     values = [stored(g) for g in gradients if g.numel()]
     length = measure(values, norm_type)

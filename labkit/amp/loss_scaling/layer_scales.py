@@ -1,12 +1,14 @@
 """Gradient scales of single layers, on top of the loss scale.
 
-Idea: the loss scale shifts all gradients alike. A layer can have a shift of its own. In the backward pass, gradients
-are multiplied by 2^k where they enter it, and by 2^-k where they leave it, to the layers before and to its weights.
+Idea: the loss scale shifts all gradients alike. A layer can have a shift of its own. In the
+backward pass, gradients are multiplied by 2^k where they enter it, and by 2^-k where they leave it,
+to the layers before and to its weights.
 
-Invariant: a power of two moves exponents only, so where nothing underflows or overflows, every gradient outside is the
-same to the bit.
+Invariant: a power of two moves exponents only, so where nothing underflows or overflows, every
+gradient outside is the same to the bit.
 
-Source: arXiv:1910.12385 (adaptive loss scaling by layer; there the scale is chosen by statistics, here by hand).
+Source: arXiv:1910.12385 (adaptive loss scaling by layer; there the scale is chosen by statistics,
+    here by hand).
 """
 
 from __future__ import annotations
@@ -31,18 +33,21 @@ _Inputs = list[tuple[Tensor, int]]
 def layer_scales(model: nn.Module, log2_scales: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Scale the gradients inside some layers by powers of two, for a `with` block.
 
-    It yields the scales that remain: parameter name -> log2, for weights in FP16 or BF16. Unscaled in their dtype,
-    their gradients would underflow again; multiply them by 2^-log2 in FP32, after `unscale`.
+    It yields the scales that remain: parameter name -> log2, for weights in FP16 or BF16. Unscaled
+    in their dtype, their gradients would underflow again; multiply them by 2^-log2 in FP32, after
+    `unscale`.
 
     Args:
         model: the model of the layers.
-        log2_scales: layer name, as in `model.named_modules()` -> k. A layer inside another has both scales.
+        log2_scales: layer name, as in `model.named_modules()` -> k. A layer inside another has both
+            scales.
 
     Raises:
-        ValueError: the model has no such layer, k is not a whole number from -126 to 126, or a weight of the layer is
-            used outside of it as well, so that its gradient would be a sum of scaled and unscaled parts.
-        RuntimeError: in the forward pass, if a layer changes its input in place: autograd then drops the hook that
-            unscales the gradients of its inputs.
+        ValueError: the model has no such layer, k is not a whole number from -126 to 126, or a
+            weight of the layer is used outside of it as well, so that its gradient would be a sum
+            of scaled and unscaled parts.
+        RuntimeError: in the forward pass, if a layer changes its input in place: autograd then
+            drops the hook that unscales the gradients of its inputs.
 
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     >>> with layer_scales(model, {"0": 10}) as remaining:
@@ -59,10 +64,8 @@ def layer_scales(model: nn.Module, log2_scales: Mapping[str, int]) -> Iterator[d
             layer = _layer(model, layer_name, log2)
             enter, leave = (partial(torch.mul, other=2.0**k) for k in (log2, -log2))
             inputs: _Inputs = []
-            at_inputs, at_output = (
-                partial(_at_inputs, leave, inputs),
-                partial(_at_output, enter, inputs, layer_name),
-            )
+            at_inputs = partial(_at_inputs, leave, inputs)
+            at_output = partial(_at_output, enter, inputs, layer_name)
             hooks.callback(layer.register_forward_pre_hook(at_inputs, with_kwargs=True).remove)
             hooks.callback(layer.register_forward_hook(at_output).remove)
             for parameter in layer.parameters():
@@ -79,8 +82,8 @@ def _layer(model: nn.Module, name: str, log2: int) -> nn.Module:
         raise ValueError(f"the model has no layer {name!r}; it has {', '.join(map(repr, layers))}")
     if not isinstance(log2, int) or abs(log2) > 126:
         raise ValueError(
-            "expected a whole number from -126 to 126 as log2 scale, whose power FP32 holds with its reciprocal; "
-            f"got {log2!r}"
+            "expected a whole number from -126 to 126 as log2 scale, whose power FP32 holds with "
+            f"its reciprocal; got {log2!r}"
         )
     inside = set(layers[name].modules())
     outside = {
@@ -92,7 +95,8 @@ def _layer(model: nn.Module, name: str, log2: int) -> nn.Module:
     tied = [p_name for p_name, p in layers[name].named_parameters() if id(p) in outside]
     if tied:
         raise ValueError(
-            f"{', '.join(tied)} of layer {name!r} is used outside of it as well: scale a layer with both"
+            f"{', '.join(tied)} of layer {name!r} is used outside of it as well: scale a layer "
+            "with both"
         )
     return layers[name]
 
@@ -100,7 +104,7 @@ def _layer(model: nn.Module, name: str, log2: int) -> nn.Module:
 def _at_inputs(
     hook: Callable[[Tensor], Tensor], inputs: _Inputs, _layer: nn.Module, args: Any, kwargs: Any
 ) -> Any:
-    """Pass views of the inputs to the layer, so that the hook gets the gradients of this layer only."""
+    """Pass views of the inputs to the layer, so that the hook gets this layer's gradients only."""
     inputs.clear()
 
     def with_hook(tensor: Tensor) -> Tensor:
@@ -124,8 +128,9 @@ def _at_output(
 ) -> None:
     if any(view._version != version for view, version in inputs):
         raise RuntimeError(
-            f"layer {name!r} changes its input in place, so its gradients cannot be scaled separately. Construct it "
-            "with inplace=False, or scale a layer around it that leaves its input unchanged."
+            f"layer {name!r} changes its input in place, so its gradients cannot be scaled "
+            "separately. Construct it with inplace=False, or scale a layer around it that leaves "
+            "its input unchanged."
         )
     tree_map_only(
         Tensor, lambda tensor: tensor.requires_grad and tensor.register_hook(hook), output

@@ -1,11 +1,12 @@
 """Loss scalers of other frameworks, as configurations.
 
-Idea: they differ in a few independent values, so each is a configuration of the same `advance`: the first scale, the
-growth interval, the number of tolerated overflows, the limits.
+Idea: they differ in a few independent values, so each is a configuration of the same `advance`: the
+first scale, the growth interval, the number of tolerated overflows, the limits.
 
-Invariant: on any sequence of found_inf a preset gives the scales and the skipped steps of the original, as long as the
-original's scale stays in FP32's normal range; ours never leaves it. (Without a floor, torch's and apex's fall to 0;
-without a cap, Megatron's rises to inf, and DeepSpeed's beyond FP32.)
+Invariant: on any sequence of found_inf a preset gives the scales and the skipped steps of the
+original, as long as the original's scale stays in FP32's normal range; ours never leaves it.
+(Without a floor, torch's and apex's fall to 0; without a cap, Megatron's rises to inf, and
+DeepSpeed's beyond FP32.)
 
 Source: each row names its file. All factors are powers of two, so FP32 and FP64 scales are equal.
 """

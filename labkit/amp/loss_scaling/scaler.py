@@ -1,13 +1,16 @@
 """Dynamic loss scaling as a pure state machine.
 
-Idea: a scale that is too high shows as inf or NaN in the gradients; a scale that is too low shows nothing. So start
-high, back off when the gradients overflow, and grow again after enough clean steps in a row. The whole policy is one
-pure function, `state -> next state`. A static scale, no scaling, and the rules of other frameworks
-(`labkit.amp.PRESETS`) are the same object with other values.
+Idea: a scale that is too high shows as inf or NaN in the gradients; a scale that is too low shows
+nothing. So start high, back off when the gradients overflow, and grow again after enough clean
+steps in a row. The whole policy is one pure function, `state -> next state`. A static scale, no
+scaling, and the rules of other frameworks (`labkit.amp.PRESETS`) are the same object with other
+values.
 
-Invariant: the scale is a positive number that FP32 holds, and the tracker counts the clean steps since the last change.
+Invariant: the scale is a positive number that FP32 holds, and the tracker counts the clean steps
+since the last change.
 
-Source: arXiv:1710.03740, section 3.2 (loss scaling); torch.amp.GradScaler (the rule, its names and defaults).
+Source: arXiv:1710.03740, section 3.2 (loss scaling); torch.amp.GradScaler (the rule, its names and
+    defaults).
 """
 
 from __future__ import annotations
@@ -52,21 +55,25 @@ def _require_count(name: str, value: object, least: int) -> None:
 class ScalerConfig:
     """The configuration of a loss scaler.
 
-    init_scale              the first scale; from FP32's smallest normal number to FP32's largest
-    growth_factor           multiplies the scale after `growth_interval` clean steps; more than 1
-    backoff_factor          multiplies the scale after inf or NaN; between 0 and 1
-    growth_interval         clean steps in a row before the scale grows; 1 or more
-    dynamic                 False: the scale never changes
-    skip_on_inf             False: steps with inf or NaN are not skipped
-    hysteresis              number of overflows that make the scale back off; those before only skip their step;
-                            1 or more
-    consecutive_hysteresis  True: a clean step resets the count of overflows. False: only growth does
-    floor                   the smallest scale that backing off leads to
-    cap                     the largest scale that growing leads to; inf: FP32's largest
-    steps_at_floor          True: at the floor, inf and NaN count as a clean step, and reach the weights
-    restart_on_inf          False: an overflow does not reset the count of clean steps
+    Lesson 06 covers the first four. The others describe further frameworks (see `PRESETS`); skip
+    them at first reading.
 
-    Lesson 06 covers the first four. The others describe further frameworks (see `PRESETS`); skip them at first reading.
+    Attributes:
+        init_scale: the first scale; from FP32's smallest normal number to FP32's largest.
+        growth_factor: multiplies the scale after `growth_interval` clean steps; more than 1.
+        backoff_factor: multiplies the scale after inf or NaN; between 0 and 1.
+        growth_interval: clean steps in a row before the scale grows; 1 or more.
+        dynamic: False: the scale never changes.
+        skip_on_inf: False: steps with inf or NaN are not skipped.
+        hysteresis: number of overflows that make the scale back off; those before only skip their
+            step; 1 or more.
+        consecutive_hysteresis: True: a clean step resets the count of overflows. False: only growth
+            does.
+        floor: the smallest scale that backing off leads to.
+        cap: the largest scale that growing leads to; inf: FP32's largest.
+        steps_at_floor: True: at the floor, inf and NaN count as a clean step, and reach the
+            weights.
+        restart_on_inf: False: an overflow does not reset the count of clean steps.
 
     Raises:
         ValueError: a value is out of its range; the message names the range.
@@ -114,9 +121,11 @@ class ScalerConfig:
 class ScalerState:
     """The state of a scaler.
 
-    scale               the factor of the loss
-    growth_tracker      clean steps in a row since the scale last changed or an overflow occurred
-    hysteresis_tracker  overflows so far at which hysteresis prevented backing off; always 0 if hysteresis is 1
+    Attributes:
+        scale: the factor of the loss.
+        growth_tracker: clean steps in a row since the scale last changed or an overflow occurred.
+        hysteresis_tracker: overflows so far at which hysteresis prevented backing off; always 0 if
+            hysteresis is 1.
 
     Raises:
         ValueError: a value is out of its range; the message names the range.
@@ -139,12 +148,13 @@ class ScalerState:
 class StepReport:
     """The result of one training step.
 
-    stepped         the weights were updated; step a learning-rate scheduler only then
-    found_inf       some gradient held inf or NaN
-    scale           the loss scale of this step
-    why             one sentence: why the step happened, or why not
-    culprits        names of the tensors that held inf or NaN, if they were read
-    skips_in_a_row  steps skipped in a row, this one included; 0 after a step that happened
+    Attributes:
+        stepped: the weights were updated; step a learning-rate scheduler only then.
+        found_inf: some gradient held inf or NaN.
+        scale: the loss scale of this step.
+        why: one sentence: why the step happened, or why not.
+        culprits: names of the tensors that held inf or NaN, if they were read.
+        skips_in_a_row: steps skipped in a row, this one included; 0 after a step that happened.
     """
 
     stepped: bool
@@ -179,10 +189,11 @@ def initial(config: ScalerConfig) -> ScalerState:
 class Decision:
     """The scaler's decision on one step.
 
-    found_inf  some gradient holds inf or NaN
-    skip       the step must not reach the weights
-    before     the scaler's state in this step
-    after      its state in the next step
+    Attributes:
+        found_inf: some gradient holds inf or NaN.
+        skip: the step must not reach the weights.
+        before: the scaler's state in this step.
+        after: its state in the next step.
     """
 
     found_inf: bool
@@ -226,9 +237,10 @@ def must_skip(state: ScalerState, found_inf: bool, config: ScalerConfig) -> bool
 def advance(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
     """Return the state after a step whose gradients held inf or NaN (`found_inf`), or did not.
 
-    The scale never leaves FP32's normal range. torch's does at the lower end. 142 overflows in a row take 2^16 to
-    2^-126, 144 to 2^-128, whose reciprocal (torch's factor) is infinite, and 166 to exactly 0. Down to 2^-126 both
-    agree step by step. At the upper end both keep the scale if the next one would exceed FP32.
+    The scale never leaves FP32's normal range. torch's does at the lower end. 142 overflows in a
+    row take 2^16 to 2^-126, 144 to 2^-128, whose reciprocal (torch's factor) is infinite, and 166
+    to exactly 0. Down to 2^-126 both agree step by step. At the upper end both keep the scale if
+    the next one would exceed FP32.
 
     >>> config = ScalerConfig(init_scale=8.0, growth_interval=2)
     >>> state = advance(initial(config), found_inf=False, config=config)

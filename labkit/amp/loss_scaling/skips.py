@@ -1,8 +1,9 @@
 """Reports on steps, and a diagnosis of skipped steps in a row.
 
-Idea: a dynamic scaler skips a step now and then; that is how it finds its scale. Skips in a row indicate a fault only
-if the scale cannot help any more: it is static, it is at its floor, or it has come down to 1. Then the diagnosis names
-the tensors and what to try. The run continues; the caller decides whether to stop it.
+Idea: a dynamic scaler skips a step now and then; that is how it finds its scale. Skips in a row
+indicate a fault only if the scale cannot help any more: it is static, it is at its floor, or it has
+come down to 1. Then the diagnosis names the tensors and what to try. The run continues; the caller
+decides whether to stop it.
 
 Invariant: a report agrees with `decide`.
 """
@@ -20,18 +21,16 @@ FEWEST_SKIPS = 5  # in a row, for a diagnosis
 def step_report(
     decision: Decision, culprits: tuple[str, ...] = (), skips_before: int = 0
 ) -> StepReport:
-    """Return the report on a step, from the decision on it and the number of steps skipped just before it.
+    """Return the report on a step, from its decision and the number of steps skipped before it.
 
     >>> from labkit.amp.loss_scaling.scaler import DYNAMIC, ScalerState, decide
     >>> step_report(decide(ScalerState(8.0), True, DYNAMIC), culprits=("fc.weight",)).why
     "skipped for inf or NaN in 'fc.weight'; the scale goes from 2^3 to 2^2"
     """
     require_kind(decision, Decision, "decision", "decide(state, found_inf, config) makes one")
-    where, scale, after = (
-        f"inf or NaN in {_format_names(culprits)}",
-        decision.before.scale,
-        decision.after.scale,
-    )
+    where = f"inf or NaN in {_format_names(culprits)}"
+    scale = decision.before.scale
+    after = decision.after.scale
     if decision.skip:
         moves = (
             f"goes from {_format_scale(scale)} to {_format_scale(after)}"
@@ -48,7 +47,9 @@ def step_report(
 
 
 def diagnosis(report: StepReport, config: ScalerConfig) -> str | None:
-    """Return the cause and a remedy if too many steps in a row were skipped, the last of them with this report.
+    """Return the cause and a remedy if too many steps in a row were skipped.
+
+    The report is that of the last of them.
 
     None: they were not too many, or the scale can still decrease.
 
@@ -61,16 +62,23 @@ def diagnosis(report: StepReport, config: ScalerConfig) -> str | None:
     can_decrease = config.dynamic and report.scale > max(config.floor, 1.0)
     if report.skips_in_a_row < FEWEST_SKIPS or can_decrease:
         return None
-    skipped = f"{report.skips_in_a_row} steps in a row were skipped for inf or NaN in {_format_names(report.culprits)}."
+    skipped = (
+        f"{report.skips_in_a_row} steps in a row were skipped for inf or NaN in "
+        f"{_format_names(report.culprits)}."
+    )
     if not config.dynamic and config.init_scale > 1:
         scale = f"The scale is static, {_format_scale(config.init_scale)}, and does not change"
         return f"{skipped} {scale}: use a smaller one or a dynamic scaler."
     if config.dynamic and config.floor > 1:
-        return f"{skipped} The scale is at its floor, {_format_scale(config.floor)}: use a lower floor."
+        return (
+            f"{skipped} The scale is at its floor, {_format_scale(config.floor)}: use a lower "
+            "floor."
+        )
     return (
-        f"{skipped} The scale is not the cause, it is 1 or less. Check the inputs, the targets and the weights for "
-        "inf or NaN. Run this step in FP32 under torch.autograd.set_detect_anomaly(True), which names the operation. "
-        "Then lower the learning rate, clip the gradients, or train in BF16, whose range is FP32's."
+        f"{skipped} The scale is not the cause, it is 1 or less. Check the inputs, the targets and "
+        "the weights for inf or NaN. Run this step in FP32 under "
+        "torch.autograd.set_detect_anomaly(True), which names the operation. Then lower the "
+        "learning rate, clip the gradients, or train in BF16, whose range is FP32's."
     )
 
 

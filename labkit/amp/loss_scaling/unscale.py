@@ -1,13 +1,15 @@
 """Unscaling of gradients, with a check for inf and NaN.
 
-Gradients are cast to FP32 *before* they are divided by the scale: dividing first would make small gradients underflow
-in FP16 again. Gradients of one device and dtype go through one kernel, which multiplies by the reciprocal and checks
-for inf and NaN in the same pass. The kernel leaves its result on the device as a flag; `read` brings any number of such
-scalars to the host in one transfer, so that a step waits for the device once.
+Gradients are cast to FP32 *before* they are divided by the scale: dividing first would make small
+gradients underflow in FP16 again. Gradients of one device and dtype go through one kernel, which
+multiplies by the reciprocal and checks for inf and NaN in the same pass. The kernel leaves its
+result on the device as a flag; `read` brings any number of such scalars to the host in one
+transfer, so that a step waits for the device once.
 
 Invariant: found_inf is False exactly when every gradient that is returned is finite.
 
-Source: torch.amp.GradScaler.unscale_ (the kernel, the reciprocal in FP64, one flag for each device).
+Source: torch.amp.GradScaler.unscale_ (the kernel, the reciprocal in FP64, one flag for each
+    device).
 """
 
 from __future__ import annotations
@@ -30,15 +32,16 @@ def unscale(
 ) -> tuple[list[Tensor], bool]:
     """Return the gradients of the unscaled loss, and whether any of them holds inf or NaN.
 
-    FP16 and BF16 gradients are returned in FP32, FP32 and FP64 ones in their dtype. Sparse gradients are returned
-    coalesced, with duplicates added up in FP32. The host waits for the devices once, for any number of tensors.
+    FP16 and BF16 gradients are returned in FP32, FP32 and FP64 ones in their dtype. Sparse
+    gradients are returned coalesced, with duplicates added up in FP32. The host waits for the
+    devices once, for any number of tensors.
 
     Args:
         gradients: of any shapes, dtypes and devices.
         scale: the factor of the loss.
-        in_place: True overwrites FP32 and FP64 gradients, which saves the copy; never FP16 and BF16 ones.
-            Sparse ones of FP32 and FP64 then keep their duplicates, which the optimizer adds as it
-            does in a plain loop.
+        in_place: True overwrites FP32 and FP64 gradients, which saves the copy; never FP16 and BF16
+            ones. Sparse ones of FP32 and FP64 then keep their duplicates, which the optimizer adds
+            as it does in a plain loop.
 
     Raises:
         ValueError: scale is outside FP32's normal range.
@@ -57,7 +60,10 @@ def unscale(
 def unscale_with_flags(
     gradients: Sequence[Tensor], scale: float, *, in_place: bool = False
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Unscale without waiting: found_inf is True if any of the flags, scalars on their devices, is not 0."""
+    """Unscale without waiting for the device.
+
+    found_inf is True if any of the flags, scalars on their devices, is not 0.
+    """
     if not FP32_SMALLEST_NORMAL <= scale <= FP32_MAX:
         raise ValueError(f"expected a loss scale from 2^-126 to 3.4e38, got {scale!r}")
     unscaled = _wide(gradients, in_place)
@@ -69,13 +75,19 @@ def unscale_with_flags(
 
 @torch.no_grad()
 def non_finite_flags(gradients: Sequence[Tensor]) -> list[Tensor]:
-    """Return flags, one for each device and dtype of the gradients: not 0 if some gradient holds inf or NaN."""
+    """Return flags that are not 0 if some gradient holds inf or NaN.
+
+    Each device and dtype of the gradients has one flag.
+    """
     return [_check_and_multiply(group, 1.0) for group in by_device_and_dtype(gradients)]
 
 
 @torch.no_grad()
 def largest_magnitudes(gradients: Sequence[Tensor]) -> list[Tensor]:
-    """Return for each gradient a scalar on its device: its largest magnitude, inf or NaN if it holds such a number."""
+    """Return each gradient's largest magnitude, as a scalar on its device.
+
+    It is inf or NaN if the gradient holds such a number.
+    """
     values = [stored(g) for g in gradients]
     full = [v for v in values if v.numel()]  # an empty tensor has no largest element
     norms = iter(torch._foreach_norm(full, math.inf) if full else ())
@@ -83,9 +95,10 @@ def largest_magnitudes(gradients: Sequence[Tensor]) -> list[Tensor]:
 
 
 def largest_magnitude(values: Tensor, axes: Sequence[int] = ()) -> Tensor:
-    """Return the largest magnitude of a tensor, a scalar; or along axes, which are reduced to size 1.
+    """Return the largest magnitude of a tensor, a scalar.
 
-    NaN counts as the largest. A GPU computes it in one operation, which on a CPU is ten times as slow as these.
+    Or along axes, which are reduced to size 1. NaN counts as the largest. A GPU computes it in one
+    operation, which on a CPU is ten times as slow as these.
     """
     if values.device.type != "cpu":
         largest: Tensor = torch.linalg.vector_norm(
@@ -119,7 +132,10 @@ def read(scalars: Sequence[Tensor]) -> list[float]:
 
 
 def _wide(gradients: Sequence[Tensor], in_place: bool) -> list[Tensor]:
-    """Return copies in FP32 or FP64; in place, those that have such a dtype are returned themselves."""
+    """Return copies in FP32 or FP64.
+
+    In place, those that have such a dtype are returned themselves.
+    """
     wide: list[Tensor] = []
     copied: list[tuple[Tensor, Tensor]] = []
     for g in gradients:
@@ -128,7 +144,8 @@ def _wide(gradients: Sequence[Tensor], in_place: bool) -> list[Tensor]:
             continue
         if not g.is_floating_point() or g.layout not in (torch.strided, torch.sparse_coo):
             raise TypeError(
-                f"expected a floating-point gradient, dense or sparse COO, got {g.dtype}, {g.layout}"
+                f"expected a floating-point gradient, dense or sparse COO, got {g.dtype}, "
+                f"{g.layout}"
             )
         if g.is_sparse and g.dtype in _WIDE and in_place:
             wide.append(g.detach())
@@ -162,14 +179,18 @@ def by_device_and_dtype(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
 
 
 def _multiply(group: list[Tensor], scale: float) -> Tensor:
-    """Divide tensors of one device and dtype by the scale, in place; return the flag found_inf, on their device."""
+    """Divide tensors of one device and dtype by the scale, in place.
+
+    Return the flag found_inf, on their device.
+    """
     reciprocal = 1.0 / scale  # in FP64
     # the kernel's reciprocal is FP32: only check, and multiply after
     separately = group[0].dtype == torch.float64
     found = _check_and_multiply(group, 1.0 if separately else reciprocal)
     if separately:
         torch._foreach_mul_(group, reciprocal)
-    if scale < 1:  # then dividing may overflow, and the kernel checks before it multiplies
+    # then dividing may overflow, and the kernel checks before it multiplies
+    if scale < 1:
         _check_and_multiply(group, 1.0, found)
     return found
 
@@ -177,7 +198,10 @@ def _multiply(group: list[Tensor], scale: float) -> Tensor:
 def _check_and_multiply(
     group: list[Tensor], reciprocal: float, found: Tensor | None = None
 ) -> Tensor:
-    """Multiply tensors of one device and dtype, in place, and set a flag if one of them held inf or NaN."""
+    """Multiply tensors in place, and set a flag if one of them held inf or NaN.
+
+    The tensors have one device and dtype.
+    """
     found = torch.zeros((), device=group[0].device) if found is None else found
     by = torch.full((), reciprocal, device=group[0].device)
     torch._amp_foreach_non_finite_check_and_unscale_(group, found, by)
@@ -185,7 +209,10 @@ def _check_and_multiply(
 
 
 class Readings:
-    """A cache of the values of 1-element tensors, since reading one makes the host wait; edits invalidate it."""
+    """A cache of the values of 1-element tensors, since reading one makes the host wait.
+
+    Edits invalidate it.
+    """
 
     def __init__(self) -> None:
         self._values: dict[
@@ -205,7 +232,7 @@ class Readings:
         return known[2]
 
     def write(self, tensor: Tensor, value: float) -> None:
-        """Fill a tensor with a number that its dtype holds exactly, and cache it without reading."""
+        """Fill a tensor with a number that its dtype holds exactly, and cache the number."""
         tensor.fill_(value)
         self._values[id(tensor)] = (tensor, tensor._version, value)
 

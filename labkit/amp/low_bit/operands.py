@@ -1,21 +1,24 @@
 """Operands of 8 or 4 bits: their formats, scales and rounding.
 
-A layer is three products: its output, the gradient of its input, the gradient of its weight. Only their operands are 8
-or 4 bits wide; sums, weights, optimizer and activations between layers stay FP32. The published recipes differ in a few
-values, so a recipe is a row.
+A layer is three products: its output, the gradient of its input, the gradient of its weight. Only
+their operands are 8 or 4 bits wide; sums, weights, optimizer and activations between layers stay
+FP32. The published recipes differ in a few values, so a recipe is a row.
 
-torch casts to E4M3 and E5M2. For the other formats we add 1.5 * 2^(e + 23 - s), near which FP32 has the spacing
-2^(e - s) of a format with s significand bits at exponent e. Adding that number rounds; subtracting it is exact.
-Exponents are read from the bits, so a block's power-of-two scale is integer arithmetic. A rotation, of 16 random signs
-and an orthogonal Hadamard matrix, spreads one number that is far larger than its neighbours over 16.
+torch casts to E4M3 and E5M2. For the other formats we add 1.5 * 2^(e + 23 - s), near which FP32 has
+the spacing 2^(e - s) of a format with s significand bits at exponent e. Adding that number rounds;
+subtracting it is exact. Exponents are read from the bits, so a block's power-of-two scale is
+integer arithmetic. A rotation, of 16 random signs and an orthogonal Hadamard matrix, spreads one
+number that is far larger than its neighbours over 16.
 
-Invariant: the values of `round_to(..., Overflow.SATURATE)` and of `round_blocks` for every finite FP32 number, except
-for the sign of zero. If a block's scale is in FP32, the quotient is rounded to FP32 first, as a GPU divides. If both
-operands of a product are rotated along the summed axis, the product is unchanged.
+Invariant: the values of `round_to(..., Overflow.SATURATE)` and of `round_blocks` for every finite
+FP32 number, except for the sign of zero. If a block's scale is in FP32, the quotient is rounded to
+FP32 first, as a GPU divides. If both operands of a product are rotated along the summed axis, the
+product is unchanged.
 
-Source: arXiv:2209.05433 (FP8); NVIDIA Transformer Engine (delayed and current scaling, margin, `common/recipe`);
-arXiv:2303.11257 (unit scaling); OCP Microscaling Formats 1.0, 6.3. arXiv:2506.08027, 3.1 (MXFP8; scales rounded up);
-arXiv:2509.25149 (NVFP4, its rotation), arXiv:2404.00456 (QuaRot), arXiv:2412.19437 (blocks of 128).
+Source: arXiv:2209.05433 (FP8); NVIDIA Transformer Engine (delayed and current scaling, margin,
+`common/recipe`); arXiv:2303.11257 (unit scaling); OCP Microscaling Formats 1.0, 6.3.
+arXiv:2506.08027, 3.1 (MXFP8; scales rounded up); arXiv:2509.25149 (NVFP4, its rotation),
+arXiv:2404.00456 (QuaRot), arXiv:2412.19437 (blocks of 128).
 """
 
 from __future__ import annotations
@@ -49,26 +52,33 @@ class TensorScale(Enum):
     """The source of the scale of a whole tensor, in addition to the scales of blocks."""
 
     NONE = "none"  # 1, always
-    CURRENT = "current"  # the tensor's own largest magnitude lands on the format's largest number
+    # the tensor's own largest magnitude lands on the format's largest number
+    CURRENT = "current"
     DELAYED = "delayed"  # the largest magnitude of earlier steps does; 1 in the first
-    UNIT = "unit"  # the layer's shape: a power of two that brings operands to size 1 when training begins
+    # the layer's shape: a power of two that brings operands to size 1 when training begins
+    UNIT = "unit"
 
 
 @dataclass(frozen=True)
 class ProductFormat:
-    """The formats and scales of the operands of a layer's products, which saturate; tensors with inf or NaN are kept.
+    """The formats and scales of the operands of a layer's products, which saturate.
 
-    forward               format of activations and weights, of numbers or of blocks
-    gradient              format of gradients
-    scale                 the source of the scale of a whole tensor
-    history               number of steps that determine a delayed scale
-    margin                a delayed scale is divided by 2^margin, for magnitudes that grow from step to step
-    scale_up              a block's power-of-two scale: rounded up, so that nothing saturates (arXiv:2506.08027), or
-                          down, as OCP's text has it
-    square_weights        a weight's blocks are square, so that it is the same numbers forward and backward
-    stochastic_gradients  gradients are rounded stochastically
-    hadamard              a weight's gradient: both operands are rotated by a random Hadamard matrix of 16 first
-    last_in_fp32          the model's last layer stays FP32
+    Tensors with inf or NaN are kept.
+
+    Attributes:
+        forward: format of activations and weights, of numbers or of blocks.
+        gradient: format of gradients.
+        scale: the source of the scale of a whole tensor.
+        history: number of steps that determine a delayed scale.
+        margin: a delayed scale is divided by 2^margin, for magnitudes that grow from step to step.
+        scale_up: a block's power-of-two scale: rounded up, so that nothing saturates
+            (arXiv:2506.08027), or down, as OCP's text has it.
+        square_weights: a weight's blocks are square, so that it is the same numbers forward and
+            backward.
+        stochastic_gradients: gradients are rounded stochastically.
+        hadamard: a weight's gradient: both operands are rotated by a random Hadamard matrix of 16
+            first.
+        last_in_fp32: the model's last layer stays FP32.
 
     Raises:
         ValueError: the parts contradict each other.
@@ -76,7 +86,7 @@ class ProductFormat:
     >>> ProductFormat(E4M3, E5M2, hadamard=True)
     Traceback (most recent call last):
     ...
-    ValueError: square weights and a Hadamard matrix are for formats of blocks; forward is E4M3. Take forward=NVFP4.
+    ValueError: square weights and a Hadamard matrix are for formats of blocks; forward is E4M3...
     """
 
     forward: Format | BlockFormat
@@ -97,15 +107,15 @@ class ProductFormat:
             )
         if self.margin and self.scale is not TensorScale.DELAYED:
             raise ValueError(
-                f"margin={self.margin}: expected scale=TensorScale.DELAYED, which alone leaves room for what grows, "
-                f"got {self.scale}. Take margin=0."
+                f"margin={self.margin}: expected scale=TensorScale.DELAYED, which alone leaves "
+                f"room for what grows, got {self.scale}. Take margin=0."
             )
         for format in (self.forward, self.gradient):
             element = format.element if isinstance(format, BlockFormat) else format
             if float(element.max) / 2**self.margin < element.smallest_subnormal:
                 raise ValueError(
-                    f"margin: expected less than the powers of two that {element.name} spans, got {self.margin}, with "
-                    "which every number is written as 0. Take margin=0."
+                    f"margin: expected less than the powers of two that {element.name} spans, got "
+                    f"{self.margin}, with which every number is written as 0. Take margin=0."
                 )
             if (
                 not (element.signed and element.has_zero)
@@ -113,11 +123,13 @@ class ProductFormat:
                 or element.exponent_bits > 5
             ):
                 raise ValueError(
-                    f"operands have a sign, a zero and 8 bits or so; {format.name} has not. Take E4M3."
+                    f"operands have a sign, a zero and 8 bits or so; {format.name} has not. Take "
+                    "E4M3."
                 )
         if isinstance(self.forward, BlockFormat) != isinstance(self.gradient, BlockFormat):
             raise ValueError(
-                f"forward={self.forward.name} and gradient={self.gradient.name}: one is of blocks, the other is not."
+                f"forward={self.forward.name} and gradient={self.gradient.name}: one is of blocks, "
+                "the other is not."
             )
         if (self.square_weights or self.hadamard) and not isinstance(self.forward, BlockFormat):
             raise ValueError(
@@ -136,7 +148,10 @@ class ProductFormat:
 
     @property
     def needs_names(self) -> bool:
-        """Whether weights need stable names: state is stored for each, or one of them is treated apart."""
+        """Whether weights need stable names.
+
+        They do if state is stored for each, or if one of them is treated differently.
+        """
         return self.scale is TensorScale.DELAYED or self.last_in_fp32
 
     @property
@@ -159,14 +174,17 @@ PRODUCTS: dict[str, ProductFormat] = {
 
 # of FP32: where its exponent field begins, and what is added to the exponent there
 _POINT, _BIAS = (23, 127)
-_EXPONENT, _FRACTION = 0xFF << _POINT, (1 << _POINT) - 1
+_EXPONENT = 0xFF << _POINT
+_FRACTION = (1 << _POINT) - 1
 _SMALLEST_SCALE = 1 << (_POINT - 1)  # the bits of 2^-127, the smallest number of E8M0
 
 
 def round_saturating(
     values: Tensor, format: FormatLike, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Round finite FP32 values to a format of 8 bits or so; a new tensor. A generator: stochastically.
+    """Round finite FP32 values to a format of 8 bits or so; a new tensor.
+
+    A generator: stochastically.
 
     >>> from labkit.formats import E4M3
     >>> round_saturating(torch.tensor([1.06, 17.0, 500.0]), E4M3)
@@ -187,7 +205,8 @@ def round_within(
     bits = limited.view(torch.int32) & _EXPONENT
     bits.clamp_(min=(format.emin + _BIAS) << _POINT)
     if generator is None:
-        power, factor = bits.view(torch.float32), 1.5 * 2.0 ** (_POINT - format.significand_bits)
+        power = bits.view(torch.float32)
+        factor = 1.5 * 2.0 ** (_POINT - format.significand_bits)
         return limited.add_(power, alpha=factor).sub_(power, alpha=factor)
     bits -= format.significand_bits << _POINT
     spacing = bits.view(torch.float32)
@@ -204,7 +223,9 @@ def round_to_blocks(
     *,
     scale_up: bool = False,
 ) -> Tensor:
-    """Round finite FP32 matrices [..., rows, columns], each tile of them at a scale of its own; return their values.
+    """Round finite FP32 matrices [..., rows, columns], each tile of them at a scale of its own.
+
+    Return their values.
 
     Args:
         values: finite FP32 matrices [..., rows, columns].
@@ -215,7 +236,8 @@ def round_to_blocks(
             `round_blocks` has it.
 
     >>> from labkit.formats import MXFP4
-    >>> round_to_blocks(torch.arange(32.0)[None], MXFP4)[0, 26:]  # a scale of 4: beyond 6 * 4 they saturate
+    >>> # a scale of 4: beyond 6 * 4 they saturate
+    >>> round_to_blocks(torch.arange(32.0)[None], MXFP4)[0, 26:]
     tensor([24., 24., 24., 24., 24., 24.])
     >>> round_to_blocks(torch.arange(32.0)[None], MXFP4, scale_up=True)[0, 26:]
     tensor([24., 24., 32., 32., 32., 32.])
@@ -256,7 +278,8 @@ def round_tiles(
         return round_saturating(tiles / scale, format.element, generator).mul_(scale)
     # of FP32 numbers above 0: scales in E8M0 are whole-number arithmetic on these
     bits = largest.view(torch.int32)
-    if scale_up:  # one exponent higher where the significand is above that of the largest element
+    # one exponent higher where the significand is above that of the largest element
+    if scale_up:
         bits = bits + (int((2 - 2 * math.frexp(format.element.max)[0]) * (_FRACTION + 1)) - 1)
     bits = (bits & _EXPONENT).sub_(format.element.emax << _POINT).clamp_(min=_SMALLEST_SCALE)
     scaled = tiles / (scale := bits.view(torch.float32))
@@ -273,7 +296,10 @@ def untiled(tiles: Tensor, shape: torch.Size) -> Tensor:
 
 
 def tiled(values: Tensor, tile: tuple[int, int]) -> Tensor:
-    """Cut matrices [..., m, n] into tiles [..., m / rows, rows, n / columns, columns], filled up with zeros."""
+    """Cut matrices [..., m, n] into tiles, filled up with zeros.
+
+    Tiles: [..., m / rows, rows, n / columns, columns].
+    """
     (m, n), (rows, columns) = values.shape[-2:], tile
     more = (0, -n % columns, 0, -m % rows)
     full = F.pad(values, more) if any(more) else values.contiguous()
@@ -289,12 +315,15 @@ def largest_in(tiles: Tensor) -> Tensor:
 
 
 ROTATED = 16  # numbers that a Hadamard matrix rotates at a time
-# 16 random signs, drawn once (torch.manual_seed(0)): with the matrix they spread an outlier over 16 numbers.
+# 16 random signs, drawn once (torch.manual_seed(0)): with the matrix they spread an outlier over 16
+# numbers.
 _SIGNS = (-1.0, 1.0, 1.0, -1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0, -1.0, 1.0, 1.0, 1.0, -1.0, 1.0)
 
 
 def rotate(tensor: Tensor, axis: int) -> Tensor:
-    """Multiply each 16 numbers along an axis (-1 or -2) by signs and a Hadamard matrix; zeros fill it up.
+    """Multiply each 16 numbers along an axis (-1 or -2) by signs and a Hadamard matrix.
+
+    Zeros fill it up.
 
     >>> one, two = torch.randn(2, 20), torch.randn(20, 3)
     >>> torch.allclose(rotate(one, -1) @ rotate(two, -2), one @ two, atol=1e-5)

@@ -1,21 +1,25 @@
-"""Training with matrix products of 8- or 4-bit numbers, and the state of their scales between steps.
+"""Training with matrix products of 8- or 4-bit numbers, and the state of their scales.
 
-A mode sees each layer's call, linear or convolution, and carries it out as products of scaled, rounded operands. Each
-of a layer's three products takes operands that are written for it (`ProductFormat`), along the axis it sums over;
-autograd gets the two of the backward pass. A delayed scale needs the largest magnitudes of earlier steps, unit scaling
-one number of the first backward pass, stochastic rounding its random numbers. All of it is kept by the weight's name
-(`ScaleMemory`), and is part of a checkpoint. Magnitudes and scales stay on the device that they were computed on; only
-a checkpoint waits for them.
+A mode sees each layer's call, linear or convolution, and carries it out as products of scaled,
+rounded operands. Each of a layer's three products takes operands that are written for it
+(`ProductFormat`), along the axis it sums over; autograd gets the two of the backward pass. A
+delayed scale needs the largest magnitudes of earlier steps, unit scaling one number of the first
+backward pass, stochastic rounding its random numbers. All of it is kept by the weight's name
+(`ScaleMemory`), and is part of a checkpoint. Magnitudes and scales stay on the device that they
+were computed on; only a checkpoint waits for them.
 
-Invariant: a product is that of the written operands, added up in FP32, divided by the tensors' scales once. An operand
-that holds inf or NaN makes its product NaN where it is used, so that the step finds it. A step's magnitudes join the
-history when the next step begins; looking, a pass without gradients, changes no state.
+Invariant: a product is that of the written operands, added up in FP32, divided by the tensors'
+scales once. An operand that holds inf or NaN makes its product NaN where it is used, so that the
+step finds it. A step's magnitudes join the history when the next step begins; looking, a pass
+without gradients, changes no state.
 
-What it does not do: products of two activations (attention) and embeddings stay FP32. A recurrent layer's inputs,
-weights and the gradient of its outputs are written, but what happens between its steps is FP32. Second derivatives and
-transforms of torch.func are refused: no recipe says how their operands are written.
+What it does not do: products of two activations (attention) and embeddings stay FP32. A recurrent
+layer's inputs, weights and the gradient of its outputs are written, but what happens between its
+steps is FP32. Second derivatives and transforms of torch.func are refused: no recipe says how their
+operands are written.
 
-Source: NVIDIA Transformer Engine, common/recipe/delayed_scaling.cu (a history of zeros keeps the scale as it is).
+Source: NVIDIA Transformer Engine, common/recipe/delayed_scaling.cu (a history of zeros keeps the
+    scale as it is).
 """
 
 from __future__ import annotations
@@ -60,10 +64,12 @@ class ScaleMemory:
 
     def __init__(self, steps: int, device: torch.device | str = "cpu", seed: int = 0) -> None:
         self.steps = steps
-        self.loss_size = 0.0  # of UNIT: a gradient times the root of its layer's width, in the first backward pass
+        # of UNIT: a gradient times the root of its layer's width, in the first backward pass
+        self.loss_size = 0.0
         self.generator = torch.Generator(device).manual_seed(seed)
         self.went_back = (
-            False  # a backward pass has come to a layer: the next region begins another step
+            # a backward pass has come to a layer: the next region begins another step
+            False
         )
         self._history: dict[
             str, Tensor
@@ -74,7 +80,10 @@ class ScaleMemory:
         self._scales: dict[str, Tensor] = {}  # that follow from the history
 
     def scale(self, key: str, top: float) -> Tensor | float:
-        """Return the scale that brings an operand's largest magnitude of earlier steps to `top`; 1 if there is none."""
+        """Return the scale that brings an operand's largest magnitude of earlier steps to `top`.
+
+        1 if there is none.
+        """
         if key not in self._scales and key in self._history:
             # of a checkpoint: one look, in the first step after it
             size = float(self._history[key].max())
@@ -96,7 +105,8 @@ class ScaleMemory:
         for key, (size, top) in self._largest.items():
             known = len(self._history[key]) if key in self._history else 0
             groups.setdefault((size.device, top, known), []).append(key)
-        for (device, top, known), keys in groups.items():  # histories of one length, all at once
+        # histories of one length, all at once
+        for (device, top, known), keys in groups.items():
             now = torch.stack([self._largest[key][0] for key in keys])[:, None]
             if known:
                 before = torch.stack([self._history[key].to(device) for key in keys])
@@ -110,7 +120,8 @@ class ScaleMemory:
             scales = torch.where(largest > 0, quotient(top, largest), kept)
             for key, row, scale in zip(keys, now, scales, strict=True):
                 self._history[key], self._scales[key] = row, scale
-        self._largest, self.went_back = {}, False
+        self._largest = {}
+        self.went_back = False
 
     @property
     def history(self) -> dict[str, list[float]]:
@@ -130,12 +141,12 @@ class ScaleMemory:
         }
 
     def remembered(self) -> dict[str, Any]:
-        """Return the state that processes exchange: the magnitudes of ended steps, and the size of the loss."""
+        """Return the state that processes exchange: magnitudes of past steps, size of the loss."""
         self.end_step()
         return {"history": self.history, "loss_size": self.loss_size}
 
     def take_largest(self, every: Sequence[Mapping[str, Any]]) -> None:
-        """Replace each step's magnitude by the largest of all processes, so that all have the same state."""
+        """Replace each step's magnitude by the largest of all processes, so that states agree."""
         keys = dict.fromkeys(key for each in every for key in each["history"])
         backward = {key: [each["history"].get(key, ())[::-1] for each in every] for key in keys}
         self.history = {
@@ -181,23 +192,32 @@ class ScaleMemory:
         }
         loss_size = float(state["loss_size"])
         restore(self.generator, state["generator"])
-        self.history, self.loss_size, self._largest, self.went_back = history, loss_size, {}, False
+        self.history = history
+        self.loss_size = loss_size
+        self._largest = {}
+        self.went_back = False
         self._scales = scales
 
 
 def quotient(top: float, sizes: Tensor) -> Tensor:
-    """Return top / sizes in FP32, rounded once and at most FP32's largest number; that of size 0, too."""
+    """Return top / sizes in FP32, rounded once and at most FP32's largest number.
+
+    That of size 0, too.
+    """
     return torch.div(_number(top, sizes.device), sizes).clamp_(max=FP32.max)
 
 
 @cache
 def _number(value: float, device: torch.device) -> Tensor:
-    """Return a number on a device. One of the host's would be multiplied by the reciprocal of what divides it."""
+    """Return a number on a device.
+
+    One of the host's would be multiplied by the reciprocal of what divides it.
+    """
     return torch.full((), value, device=device)
 
 
 class Written(NamedTuple):
-    """An operand as its product reads it: values in its format, and the scale they were multiplied by."""
+    """An operand as its product reads it: values in its format, and their scale."""
 
     values: Tensor
     scale: Tensor | float
@@ -207,31 +227,30 @@ class Layer:
     """A layer's products, called by `labkit.gemm.product` in place of a plain one.
 
     Args:
-        products: the mode, which knows how operands are written, and what the scales of its model remember.
+        products: the mode, which knows how operands are written, and what the scales of its model
+            remember.
         key: what they remember of this layer stands under it.
         weight, op: from whose shape a unit scale follows.
 
     Raises:
-        RuntimeError: it is called inside a transform of torch.func, or its gradient is to be differentiated again.
+        RuntimeError: it is called inside a transform of torch.func, or its gradient is to be
+            differentiated again.
     """
 
     def __init__(self, products: LowBitProducts, key: str, weight: Tensor, op: str) -> None:
-        self.format, self.memory, self.recipe, self.key = (
-            products.format,
-            products.memory,
-            products.recipe,
-            key,
-        )
+        self.format = products.format
+        self.memory = products.memory
+        self.recipe = products.recipe
+        self.key = key
         if torch._C._are_functorch_transforms_active():
             raise RuntimeError(
                 self._unsupported("a plain call", "one inside a transform (grad, vmap, jacrev ...)")
             )
-        self.roles = ("input", "weight") if op == "linear" else ("weight", "input")  # of A and B
+        # of A and B
+        self.roles = ("input", "weight") if op == "linear" else ("weight", "input")
         transposed = "transpose" in op
-        self.fan_in, self.width = (
-            weight.shape[0] if transposed else weight[0].numel(),
-            weight.shape[int(transposed)],
-        )
+        self.fan_in = weight.shape[0] if transposed else weight[0].numel()
+        self.width = weight.shape[int(transposed)]
         self._notes = torch.is_grad_enabled()
 
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:
@@ -240,7 +259,7 @@ class Layer:
         return product
 
     def require_first_derivative(self) -> None:
-        """Refuse a backward pass whose results are to be differentiated: they would be wrong, or lack a part."""
+        """Refuse to differentiate a backward pass: the result would be wrong or incomplete."""
         if torch.is_grad_enabled():
             raise RuntimeError(
                 self._unsupported(
@@ -251,20 +270,27 @@ class Layer:
     def _unsupported(self, expected: str, got: str) -> str:
         return (
             f"recipe {self.recipe!r}: expected {expected} of layers whose operands are written in "
-            f"{self.format.forward.name} and {self.format.gradient.name}, got {got}. How others would be "
-            "scaled is not defined. Take recipe 'O1', 'BF16', or 'FP8', which casts alone."
+            f"{self.format.forward.name} and {self.format.gradient.name}, got {got}. How others "
+            "would be scaled is not defined. Take recipe 'O1', 'BF16', or 'FP8', which casts alone."
         )
 
     def rewrite(self, tensor: Tensor, role: str) -> Tensor:
-        """Return a tensor as it is written along its last axis; one with the role "gradient", as it is: its own is."""
+        """Return a tensor as it is written along its last axis.
+
+        One with the role "gradient", as it is: its own is.
+        """
         rewritten: Tensor = _Rewritten.apply(tensor, self, role)  # type: ignore[no-untyped-call]
         return rewritten
 
     def write(self, tensor: Tensor, role: str, axis: int, *, rotated: bool = False) -> Written:
-        """Write an operand, "input", "weight" or "gradient", for a product that sums over `axis` (-1 or -2)."""
+        """Write an operand for a product that sums over `axis` (-1 or -2).
+
+        Operands are "input", "weight" and "gradient".
+        """
         if role == "gradient":
             self.memory.went_back = True
-        elif not tensor.is_contiguous() and tensor.mT.is_contiguous():  # it is written as it lies
+        elif not tensor.is_contiguous() and tensor.mT.is_contiguous():
+            # a transposed view is written in the order of memory
             values, scale = self._write(tensor.mT, role, -3 - axis, rotated)
             return Written(values.mT, scale)
         return self._write(tensor, role, axis, rotated)
@@ -298,20 +324,23 @@ class Layer:
         return Written(untiled(self._found(rounded, tiles), tensor.shape), scale)
 
     def _found(self, rounded: Tensor, values: Tensor) -> Tensor:
-        """Write NaN where the operand was inf or NaN, which saturation hides, so that the step finds it.
+        """Write NaN where the operand was inf or NaN, so that the step finds what saturation hides.
 
-        A current scale has done so already: with an infinite magnitude it is 0, and 0 times inf is NaN.
+        A current scale has done so already: with an infinite magnitude it is 0, and 0 times inf is
+        NaN.
         """
         return (
             rounded if self.format.scale is TensorScale.CURRENT else rounded.add_(values, alpha=0)
         )
 
     def keeps(self, role: str) -> bool:
-        """Return whether an operand is rounded to the same numbers for both axes that it is summed over."""
+        """Return whether an operand is rounded to the same numbers for both axes of summation."""
         return not self.format.blocks or (role == "weight" and self.format.square_weights)
 
     def _scale(self, tensor: Tensor, role: str, format: Format | BlockFormat) -> Tensor | float:
-        """Return the FP32 number that a whole tensor is multiplied by, on its device unless the host knows it.
+        """Return the FP32 number that multiplies a whole tensor.
+
+        It is on the tensor's device unless the host knows it.
 
         If it follows from a magnitude that is inf, it is 0, and the product NaN: the step finds it.
         """
@@ -322,8 +351,10 @@ class Layer:
         if kind is TensorScale.UNIT:
             if role == "weight":  # activations keep theirs
                 return 2.0 ** round(math.log2(self.fan_in) / 2)
-            # Then a gradient is of size width^-1/2 times one number for the whole network, which the first one tells.
-            memory, root = self.memory, math.sqrt(self.width)
+            # Then a gradient is of size width^-1/2 times one number for the whole network, which
+            # the first one tells.
+            memory = self.memory
+            root = math.sqrt(self.width)
             if not memory.loss_size:
                 memory.loss_size = float(tensor.square().mean().sqrt()) * root
             return 2.0 ** round(math.log2(root / memory.loss_size)) if memory.loss_size else 1.0
@@ -333,7 +364,8 @@ class Layer:
         size = largest_magnitude(tensor)
         if kind is TensorScale.CURRENT:
             return quotient(top, size)
-        key, top = f"{self.key}:{role}", float(top) / 2**self.format.margin
+        key = f"{self.key}:{role}"
+        top = float(top) / 2**self.format.margin
         scale = self.memory.scale(key, top)
         if self._notes or role == "gradient":
             self.memory.note(key, size, top)
@@ -346,7 +378,8 @@ class _LowBitProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, layer: Layer) -> Tensor:
         one, two = layer.write(a, layer.roles[0], -1), layer.write(b, layer.roles[1], -2)
-        ctx.layer, ctx.scales = layer, (one.scale, two.scale)
+        ctx.layer = layer
+        ctx.scales = (one.scale, two.scale)
         both = zip(layer.roles, (a, b), (one, two), strict=True)
         ctx.save_for_backward(
             *(written.values if layer.keeps(role) else given for role, given, written in both)
@@ -357,15 +390,21 @@ class _LowBitProduct(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         layer: Layer = ctx.layer
         layer.require_first_derivative()
-        operands = ctx.saved_tensors  # once: activation checkpointing hands them out a single time
+        # once: activation checkpointing hands them out a single time
+        operands = ctx.saved_tensors
         whole = None if layer.format.blocks else layer.write(gradients[0], "gradient", -1)
 
         def of(operand: int) -> Tensor:
-            """The gradient of A or B, from that of D and the other operand, both rounded along the summed axis."""
-            other, axis = 1 - operand, -1 - operand
+            """The gradient of A or B, from those of D and the other operand.
+
+            Both are rounded along the summed axis.
+            """
+            other = 1 - operand
+            axis = -1 - operand
             rotated = layer.format.hadamard and layer.roles[operand] == "weight"
             d = whole or layer.write(gradients[0], "gradient", axis, rotated=rotated)
-            role, saved = layer.roles[other], operands[other]
+            role = layer.roles[other]
+            saved = operands[other]
             kept = Written(saved, ctx.scales[other]) if layer.keeps(role) else None
             values, scale = kept or layer.write(saved, role, axis, rotated=rotated)
             transposed = Written(values.mT, scale)
@@ -379,7 +418,8 @@ class _Rewritten(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, layer: Layer, role: str) -> Tensor:
-        ctx.layer, ctx.role = layer, role
+        ctx.layer = layer
+        ctx.role = role
         return (
             tensor.view_as(tensor) if role == "gradient" else _read(layer.write(tensor, role, -1))
         )
@@ -416,7 +456,8 @@ class LowBitProducts(LabMode):
 
     Args:
         format: how operands are written.
-        model: whose last layer, as its modules are declared, may stay FP32; embeddings look up and multiply nothing.
+        model: whose last layer, as its modules are declared, may stay FP32; embeddings look up and
+            multiply nothing.
         names: the model's parameters by name: what a layer's state is kept under.
         seed: of stochastic rounding.
         recipe: the name that a refusal says.
@@ -431,7 +472,9 @@ class LowBitProducts(LabMode):
         recipe: str,
     ) -> None:
         super().__init__()
-        self.format, self.names, self.recipe = format, names, recipe
+        self.format = format
+        self.names = names
+        self.recipe = recipe
         device = next((p.device for p in names), torch.device("cpu"))
         self.memory = ScaleMemory(
             format.history, device if format.stochastic_gradients else "cpu", seed
@@ -455,7 +498,8 @@ class LowBitProducts(LabMode):
         kwargs: Any = None,
     ) -> Any:
         break_graph()
-        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
         if name in RECURRENT:
             return self._recurrent(func, args, kwargs)
         if name not in LAYERS:
@@ -476,12 +520,15 @@ class LowBitProducts(LabMode):
         return run(func, args, kwargs, Layer(self, key, weight, name))
 
     def _key(self, weight: Tensor, op: str) -> str:
-        """Return the key of a weight's state: its name, or the shape of a computed weight, which has no name."""
+        """Return the key of a weight's state: its name, or the shape of a computed weight."""
         name = self.names.get(weight) if isinstance(weight, nn.Parameter) else None
         return name or f"{op} {tuple(weight.shape)}"
 
     def _recurrent(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
-        """Call a recurrent layer on written inputs and weights; its outputs' gradient is written on the way back."""
+        """Call a recurrent layer on written inputs and weights.
+
+        Its outputs' gradient is written on the way back.
+        """
         weights = next(
             a
             for a in args

@@ -1,15 +1,16 @@
 """Conversion of a model's weights to FP16 or BF16, without its normalisation layers and buffers.
 
-Idea: normalisation sums squares over many elements and divides by the result; its own weights are few, so keeping them
-in FP32 costs nothing. A buffer is a mask, an angle, a position, a running mean: FP32's lowest number would become -inf,
-and 4097 would be 4096. So buffers keep their dtype, except those of torch's own layers, which compute with them and
-their weights. Parameters are cast in place: they stay the same objects, so that ties, hooks and references remain.
+Idea: normalisation sums squares over many elements and divides by the result; its own weights are
+few, so keeping them in FP32 costs nothing. A buffer is a mask, an angle, a position, a running
+mean: FP32's lowest number would become -inf, and 4097 would be 4096. So buffers keep their dtype,
+except those of torch's own layers, which compute with them and their weights. Parameters are cast
+in place: they stay the same objects, so that ties, hooks and references remain.
 
-Invariant: no finite number becomes inf. to_fp32 undoes the dtypes, not the rounding; complex numbers, integers and
-booleans are never changed.
+Invariant: no finite number becomes inf. to_fp32 undoes the dtypes, not the rounding; complex
+numbers, integers and booleans are never changed.
 
-Source: apex `convert_network` (opt level O2; it keeps batch norm, we keep every normalisation layer, and it casts every
-buffer); arXiv:1710.03740, section 3.3.
+Source: apex `convert_network` (opt level O2; it keeps batch norm, we keep every normalisation
+layer, and it casts every buffer); arXiv:1710.03740, section 3.3.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from labkit.formats.arguments import require_kind
 from labkit.interop import dtype_of, format_of
 
 NORM_LAYERS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
-FEWEST_BITS = 5  # of the largest number in a tensor; with fewer, it is rounded by more than 1.5%
+# of the largest number in a tensor; with fewer, it is rounded by more than 1.5%
+FEWEST_BITS = 5
 # torch's, and what is in them is the user's
 _NO_LAYERS = ("torch.nn.modules.module", "torch.nn.modules.container")
 
@@ -32,18 +34,20 @@ _NO_LAYERS = ("torch.nn.modules.module", "torch.nn.modules.container")
 def to_model_format(model: nn.Module, format: FormatLike, *, keep_norms: bool = True) -> nn.Module:
     """Convert a network: cast its floating-point parameters to `format`, in place; return it.
 
-    Buffers stay in the dtype they have, if it is the wider one: masks, angles, positions. Those of torch's own layers
-    go along with the layer's weights (the vectors of spectral_norm, the running means of batch norm); apex casts all.
-    Where such a buffer meets half weights, `Recipe.forward` makes the dtypes agree (see `mixed_dtype_ops`).
+    Buffers stay in the dtype they have, if it is the wider one: masks, angles, positions. Those of
+    torch's own layers go along with the layer's weights (the vectors of spectral_norm, the running
+    means of batch norm); apex casts all. Where such a buffer meets half weights, `Recipe.forward`
+    makes the dtypes agree (see `mixed_dtype_ops`).
 
-    keep_norms leaves normalisation layers as they are, and a parameter that one of them shares with another layer.
+    keep_norms leaves normalisation layers as they are, and a parameter that one of them shares with
+    another layer.
 
     Raises:
-        ValueError: a finite number would become inf; the message names its tensor. Nothing is cast then.
+        ValueError: a finite number would become inf; the message names its tensor. Nothing is cast
+            then.
 
-    Warns:
-        UserWarning: a tensor becomes coarse: it holds whole numbers that the format does not tell apart, or it is
-            frozen and holds only numbers so small that few bits are left of them.
+    Warns: UserWarning: a tensor becomes coarse: it holds whole numbers that the format does not
+        tell apart, or it is frozen and holds only numbers so small that few bits are left of them.
 
     >>> from labkit.formats import FP16
     >>> net = to_model_format(nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4)), FP16)
@@ -65,7 +69,8 @@ def to_model_format(model: nn.Module, format: FormatLike, *, keep_norms: bool = 
     def cast(tensor: Tensor) -> Tensor:
         if tensor not in done:
             done[tensor] = tensor.to(dtype) if tensor.is_floating_point() else tensor
-        return done[tensor]  # once each, so that a buffer which two modules share is still shared
+        # once each, so that a buffer which two modules share is still shared
+        return done[tensor]
 
     for module in model.modules():
         # torch's own: it knows what else a module keeps, as an LSTM does
@@ -129,7 +134,7 @@ def _is_torchs(module: nn.Module) -> bool:
 
 
 def _wider_buffers(module: nn.Module, dtype: torch.dtype) -> list[Tensor]:
-    """Return a module's own buffers of a larger dtype, or with numbers that `dtype` does not hold."""
+    """Return a module's own buffers of a larger dtype, or with numbers that `dtype` cannot hold."""
     return [
         buffer
         for buffer in module.buffers(recurse=False)
@@ -139,7 +144,8 @@ def _wider_buffers(module: nn.Module, dtype: torch.dtype) -> list[Tensor]:
 
 def _require_held(model: nn.Module, format: Format, stay: set[Tensor]) -> None:
     """Refuse what would become inf, and warn of what becomes coarse, before anything is cast."""
-    dtype, coarse = dtype_of(format), []
+    dtype = dtype_of(format)
+    coarse = []
     tensors: list[tuple[str, Tensor]] = []
     tensors += [(f"parameter {name!r}", p) for name, p in model.named_parameters()]
     tensors += [(f"buffer {name!r}", b) for name, b in model.named_buffers()]
@@ -152,8 +158,9 @@ def _require_held(model: nn.Module, format: Format, stay: set[Tensor]) -> None:
     if coarse:
         more = f" (and {len(coarse) - 3} more)" if len(coarse) > 3 else ""
         warnings.warn(
-            f"{format.name} makes this model coarse: {'; '.join(coarse[:3])}{more}. Numbers like these belong in a "
-            "buffer (register_buffer), which stays as it is, or under autocast (O1), which keeps the model in FP32.",
+            f"{format.name} makes this model coarse: {'; '.join(coarse[:3])}{more}. Numbers like "
+            "these belong in a buffer (register_buffer), which stays as it is, or under autocast "
+            "(O1), which keeps the model in FP32.",
             stacklevel=4,
         )
 
@@ -161,7 +168,8 @@ def _require_held(model: nn.Module, format: Format, stay: set[Tensor]) -> None:
 @torch.no_grad()
 def _coarse(name: str, tensor: Tensor, format: Format) -> list[str]:
     """Return a sentence on how a tensor becomes coarse, if it does."""
-    held, size = tensor.to(dtype_of(format)).to(tensor.dtype), tensor.abs()
+    held = tensor.to(dtype_of(format)).to(tensor.dtype)
+    size = tensor.abs()
     wide = 2.0**format.precision  # up to here every whole number is there
     moved = (size > wide) & (held != tensor)
     if moved.any():
@@ -170,13 +178,18 @@ def _coarse(name: str, tensor: Tensor, format: Format) -> list[str]:
     # what is trained has a master, and moves
     if not tensor.requires_grad and tensor.numel() and 0 < size.max() < few:
         return [
-            f"all of {name} lies below {few:.2g}, where fewer than {FEWEST_BITS} significant bits are left"
+            (
+                f"all of {name} lies below {few:.2g}, where fewer than {FEWEST_BITS} significant "
+                "bits are left"
+            )
         ]
     return []
 
 
 def to_fp32(model: nn.Module) -> nn.Module:
-    """Convert a network back to FP32, norms included, in place; return it. What FP16 has rounded stays rounded.
+    """Convert a network back to FP32, norms included, in place; return it.
+
+    What FP16 has rounded stays rounded.
 
     >>> from labkit.formats import FP16
     >>> to_fp32(to_model_format(nn.Linear(1, 1), FP16)).weight.dtype
@@ -186,5 +199,8 @@ def to_fp32(model: nn.Module) -> nn.Module:
 
 
 def uncompiled(model: nn.Module) -> nn.Module:
-    """Return the module that `torch.compile` wrapped, whose parameters have the plain names; any other as it is."""
+    """Return the module that `torch.compile` wrapped, whose parameters have the plain names.
+
+    Any other as it is.
+    """
     return getattr(model, "_orig_mod", model)

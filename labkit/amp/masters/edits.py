@@ -1,13 +1,14 @@
 """Edits of the model's weights, noticed by a checksum.
 
-torch counts the changes of a tensor, but not those through `.data`, which is how published code clips weights and loads
-vectors. To compare each weight with its rounded master costs a tenth of a step; to remember what stood there, another
-copy of the model. So whole numbers are added up, 8 bytes at a time, row upon row of WIDTH, which leaves one row for
-each tensor. What does not fill a row is remembered as it is, so small tensors are compared to the bit. Two checksums
-are compared on their device: the answer is a flag there.
+torch counts the changes of a tensor, but not those through `.data`, which is how published code
+clips weights and loads vectors. To compare each weight with its rounded master costs a tenth of a
+step; to remember what stood there, another copy of the model. So whole numbers are added up, 8
+bytes at a time, row upon row of WIDTH, which leaves one row for each tensor. What does not fill a
+row is remembered as it is, so small tensors are compared to the bit. Two checksums are compared on
+their device: the answer is a flag there.
 
-Invariant: equal weights have equal checksums. An edit of a single number always shows; one that only swaps numbers
-hides if each of them goes a multiple of 8 * WIDTH bytes away.
+Invariant: equal weights have equal checksums. An edit of a single number always shows; one that
+only swaps numbers hides if each of them goes a multiple of 8 * WIDTH bytes away.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-WIDTH = 2039  # of a row, in whole numbers of 8 bytes; a prime, so that a layer's rows lie no multiple of it apart
+# of a row, in whole numbers of 8 bytes; a prime, so that a layer's rows lie no multiple of it apart
+WIDTH = 2039
 ROW = 8 * WIDTH  # bytes
 Checksum = list[Tensor]
 
 
 @torch.no_grad()
 def checksum(tensors: Iterable[Tensor]) -> Checksum:
-    """Return, for each device, sums of rows and what did not fill one; small tensors are put together first.
+    """Return, for each device, sums of rows and what did not fill one.
+
+    Small tensors are put together first.
 
     >>> weight = torch.ones(3).half()
     >>> before = checksum([weight])
@@ -62,7 +66,10 @@ def checksum(tensors: Iterable[Tensor]) -> Checksum:
 
 
 def differences(before: Checksum, after: Checksum) -> list[Tensor] | None:
-    """Return flags, one on each device: not 0 where two checksums differ; None if they are of other weights."""
+    """Return flags, one on each device: not 0 where two checksums differ.
+
+    None if they are of other weights.
+    """
     if [(part.device, part.shape) for part in before] != [
         (part.device, part.shape) for part in after
     ]:

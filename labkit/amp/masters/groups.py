@@ -1,14 +1,16 @@
-"""Groups of parameters: options of their own, and one flat tensor for the master weights of each group.
+"""Groups of parameters with their own options, and one flat master tensor for each group.
 
-Idea: a group is what torch.optim takes, a dict of parameters and options, named over the model's own parameters;
-`Weights` replaces them by their masters. An elementwise optimizer does not care where one parameter ends and the next
-begins. So a group's masters may lie one after another in one flat tensor, each parameter is a view into it, and the
-optimizer's state is cut the same way when it is written down.
+Idea: a group is what torch.optim takes, a dict of parameters and options, named over the model's
+own parameters; `Weights` replaces them by their masters. An elementwise optimizer does not care
+where one parameter ends and the next begins. So a group's masters may lie one after another in one
+flat tensor, each parameter is a view into it, and the optimizer's state is cut the same way when it
+is written down.
 
-Invariant: every parameter of the model stands in exactly one group. What is written down does not tell whether the
-master was flat; each form reads what the other wrote.
+Invariant: every parameter of the model stands in exactly one group. What is written down does not
+tell whether the master was flat; each form reads what the other wrote.
 
-Source: arXiv:1812.01187, section 3.1 (no bias decay); apex.fp16_utils.prep_param_lists (the flat master).
+Source: arXiv:1812.01187, section 3.1 (no bias decay); apex.fp16_utils.prep_param_lists (the flat
+    master).
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from labkit.formats.arguments import require_kind
 
 
 def no_decay_on_norms_and_biases(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return two groups: weights that decay; norms, biases and all else of one dimension or none, which do not.
+    """Return two groups: weights that decay.
+
+    norms, biases and all else of one dimension or none, which do not.
 
     >>> model = nn.Sequential(nn.Linear(2, 4), nn.LayerNorm(4))
     >>> [(g["weight_decay"], len(g["params"])) for g in no_decay_on_norms_and_biases(model, 0.01)]
@@ -53,9 +57,11 @@ def flatten(
 ) -> tuple[nn.Parameter, list[Tensor]]:
     """Return one tensor that holds the weights in `dtype`, and a view into it for each of them.
 
-    With `views`, a weight that is in `dtype` already becomes such a view itself, so that it needs no copy back.
+    With `views`, a weight that is in `dtype` already becomes such a view itself, so that it needs
+    no copy back.
 
-    >>> flat, (weight, bias) = flatten([nn.Parameter(torch.ones(2, 3)), nn.Parameter(torch.zeros(2))], torch.float32)
+    >>> parameters = [nn.Parameter(torch.ones(2, 3)), nn.Parameter(torch.zeros(2))]
+    >>> flat, (weight, bias) = flatten(parameters, torch.float32)
     >>> flat.shape, weight.shape, bias.shape
     (torch.Size([8]), torch.Size([2, 3]), torch.Size([2]))
     """
@@ -86,7 +92,8 @@ def flat_gradient(
             f"flat master: parameter {(without or sparse)[0]!r} {what} with the rest of its group. "
             "Freeze it before the weights are made, give it a group of its own, or take flat=False."
         )
-    return torch.cat([g.reshape(-1) for g in gradients])  # FP16 beside FP32 becomes FP32: exact
+    # FP16 beside FP32 becomes FP32: exact
+    return torch.cat([g.reshape(-1) for g in gradients])
 
 
 def cut(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
@@ -96,7 +103,7 @@ def cut(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
 
 
 def split_state(state: State, members: Sequence[Sequence[Tensor]]) -> State:
-    """Return an optimizer's state over flat tensors as the state over their members, group by group."""
+    """Convert an optimizer's state over flat tensors to one over their members, group by group."""
     split: State = {"state": {}, "param_groups": []}
     first = 0
     for group, weights in zip(state["param_groups"], members, strict=True):
@@ -104,7 +111,8 @@ def split_state(state: State, members: Sequence[Sequence[Tensor]]) -> State:
         total = sum(w.numel() for w in weights)
         for name, value in state["state"].get(next(iter(group["params"]), None), {}).items():
             whole = isinstance(value, Tensor) and name != "step" and value.shape == (total,)
-            # What is counted for each parameter, such as the number of steps, is copied: shared, it would count double.
+            # What is counted for each parameter, such as the number of steps, is copied: shared, it
+            # would count double.
             own = [value.clone() if isinstance(value, Tensor) else value for _ in weights]
             parts = cut(value, weights) if whole else own
             for i, part in enumerate(parts):
@@ -114,7 +122,10 @@ def split_state(state: State, members: Sequence[Sequence[Tensor]]) -> State:
 
 
 def join_state(state: State, members: Sequence[Sequence[Tensor]]) -> State:
-    """Return the state over single parameters as the state over flat tensors: the inverse of `split_state`."""
+    """Convert a state over single parameters to one over flat tensors.
+
+    It is the inverse of `split_state`.
+    """
     joined: State = {"state": {}, "param_groups": []}
     index = 0  # of the next flat tensor: a group of frozen parameters has none
     for group, weights in zip(state["param_groups"], members, strict=True):
@@ -122,8 +133,8 @@ def join_state(state: State, members: Sequence[Sequence[Tensor]]) -> State:
         kept = [state["state"][i] for i in group["params"] if i in state["state"]]
         if kept and len(kept) != len(weights):
             raise ValueError(
-                f"the optimizer's state knows {len(kept)} of a group's {len(weights)} parameters, and a flat master "
-                "needs all or none. Load it with flat=False."
+                f"the optimizer's state knows {len(kept)} of a group's {len(weights)} parameters, "
+                "and a flat master needs all or none. Load it with flat=False."
             )
         if kept:
             joined["state"][index] = {}

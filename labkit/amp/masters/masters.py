@@ -1,10 +1,11 @@
 """Master weights: FP32 weights, and their rounding with which a model computes.
 
-A master is one tensor for each parameter, or one flat tensor for each group of them, into which every parameter is a
-view. The caller steps the masters, and copies them back afterwards.
+A master is one tensor for each parameter, or one flat tensor for each group of them, into which
+every parameter is a view. The caller steps the masters, and copies them back afterwards.
 
-Invariant: after `copy_back`, model weights = master weights rounded to the model's dtype. A checksum finds an edit of
-the model's weights between two steps, also through `.data`; it is copied to the masters before the next step.
+Invariant: after `copy_back`, model weights = master weights rounded to the model's dtype. A
+checksum finds an edit of the model's weights between two steps, also through `.data`; it is copied
+to the masters before the next step.
 
 Source: arXiv:1710.03740, section 3.1; apex.fp16_utils.prep_param_lists (the flat master).
 """
@@ -24,14 +25,15 @@ from labkit.amp.masters.edits import checksum, differences
 from labkit.amp.masters.groups import cut, flat_gradient, flatten
 from labkit.amp.masters.without_master import WeightRounding, store_all_rounded
 
-Group = Mapping[str, Any]  # "params" and the optimizer's options for them, as torch.optim takes it
+# "params" and the optimizer's options for them, as torch.optim takes it
+Group = Mapping[str, Any]
 
 
 class Masters:
     """Pairs of model weights and master weights, and the copies between them.
 
-    A parameter that is already in the masters' dtype is its own master, so for an FP32 model this class does nothing. A
-    tied parameter is one parameter and has one master. A frozen one has none.
+    A parameter that is already in the masters' dtype is its own master, so for an FP32 model this
+    class does nothing. A tied parameter is one parameter and has one master. A frozen one has none.
 
     Args:
         names: parameter -> name; groups are of these parameters.
@@ -40,7 +42,8 @@ class Masters:
         rounding: how they are rounded then; see `WeightRounding`.
         dtype: of the masters.
         seed: of stochastic rounding.
-        views: with flat=True, weights in the masters' dtype become views into their master; False: it is copied.
+        views: with flat=True, weights in the masters' dtype become views into their master; False:
+            it is copied.
 
     >>> weight = nn.Parameter(torch.ones(1).half())
     >>> masters = Masters({weight: "weight"})
@@ -65,8 +68,11 @@ class Masters:
         views: bool = True,
     ) -> None:
         self.names = dict(names)
-        self.flat, self.views = flat, views
-        self.master, self.rounding, self.dtype = master, rounding, dtype
+        self.flat = flat
+        self.views = views
+        self.master = master
+        self.rounding = rounding
+        self.dtype = dtype
         # in the order of the groups
         self.model_weights: list[nn.Parameter] = []
         # one for each of them; with flat=True, views
@@ -83,7 +89,9 @@ class Masters:
         self._note()
 
     def add(self, group: Group) -> dict[str, Any]:
-        """Create the masters of a group of parameters; return the group with what the optimizer steps.
+        """Create the masters of a group of parameters.
+
+        Return the group with what the optimizer steps.
 
         Raises:
             ValueError: a parameter has no name here, or is in a group already.
@@ -93,8 +101,9 @@ class Masters:
         wrong = [p for p in listed if p not in self.names]
         if wrong:
             raise ValueError(
-                f"expected groups of this model's parameters, got {len(wrong)} other tensors, the first of shape "
-                f"{tuple(wrong[0].shape)}. Take them from the model: [p for p in model.head.parameters()]."
+                f"expected groups of this model's parameters, got {len(wrong)} other tensors, the "
+                f"first of shape {tuple(wrong[0].shape)}. Take them from the model: [p for p in "
+                "model.head.parameters()]."
             )
         weights = [p for p in listed if p.requires_grad]
         counts = Counter([*self.model_weights, *weights])
@@ -122,7 +131,7 @@ class Masters:
         return {**group, "params": stepped}
 
     def _use_device_of(self, weights: Sequence[Tensor]) -> None:
-        """Note the device of the first weights, and draw there if weights are rounded stochastically."""
+        """Store the first weights' device, and the generator there for stochastic rounding."""
         self._device = weights[0].device if weights else torch.device("cpu")
         draws = self.rounding is WeightRounding.STOCHASTIC
         self._generator = torch.Generator(self._device if draws else "cpu").manual_seed(self._seed)
@@ -133,31 +142,33 @@ class Masters:
         return [self.names[p] for p in self.model_weights]
 
     def scaled_gradients(self) -> list[Tensor | None]:
-        """Return the gradients as backward left them, scaled, one for each of `optimizer_weights`; None: there is none.
+        """Return the gradients as backward left them, scaled, one for each of `optimizer_weights`.
+
+        None: there is none.
 
         Raises:
-            RuntimeError: a parameter that was frozen has a gradient; or, with flat=True, only some of a group have one.
+            RuntimeError: a parameter that was frozen has a gradient; or, with flat=True, only some
+                of a group have one.
         """
         thawed = [name for p, name in self._frozen.items() if p.grad is not None]
         if thawed:
             raise RuntimeError(
-                f"parameter {thawed[0]!r} was frozen when the optimizer was made, and has a gradient now. Tell the "
-                "optimizer of it: weights.add_group({'params': [...], 'lr': ...})."
+                f"parameter {thawed[0]!r} was frozen when the optimizer was made, and has a "
+                "gradient now. Tell the optimizer of it: weights.add_group({'params': [...], 'lr': "
+                "...})."
             )
         if not self.flat:
             return [p.grad for p in self.model_weights]
         return [flat_gradient(weights, self.names) for weights in self._members if weights]
 
     def _pair_up(self) -> None:
-        """Record for each step which weights are copied back from which masters, are known, or are frozen."""
+        """Record which weights are copied from which masters, are known, or are frozen."""
         self.ids = frozenset(map(id, self.names))
         every = zip(self.model_weights, self.master_weights, self._dtypes, strict=True)
         pairs: list[tuple[Tensor, Tensor]] = []
         pairs += [(w, m) for w, m, dtype in every if w is not m and not self._is_view(dtype)]
-        self._copied, self._masters = (
-            [weight for weight, _ in pairs],
-            [master for _, master in pairs],
-        )
+        self._copied = [weight for weight, _ in pairs]
+        self._masters = [master for _, master in pairs]
         stepped = set(self.model_weights)
         self._frozen = {p: name for p, name in self.names.items() if p not in stepped}
 
@@ -172,14 +183,18 @@ class Masters:
 
     @torch.no_grad()
     def copy_back(self) -> None:
-        """Round the master weights into the model; without a master, remember only what was rounded."""
+        """Round the master weights into the model.
+
+        Without a master, remember only what was rounded.
+        """
         if self.master and self._copied:
             torch._foreach_copy_(self._copied, self._masters)
         elif not self.master:
             store_all_rounded(self._masters, self._copied, self.rounding, self._generator)
         self._note()
 
-    # --- what others do to the model's weights ------------------------------------------------------------------------
+    # --- what others do to the model's weights
+    # ------------------------------------------------------------------------
 
     @torch.no_grad()
     def adopt(self) -> None:
@@ -195,7 +210,7 @@ class Masters:
         self._note()
 
     def adopt_edits(self, edited: bool | None = None) -> None:
-        """Call `adopt` if the model's weights were changed since they were copied back, also through `.data`.
+        """Call `adopt` if the model's weights changed after the copy back, also through `.data`.
 
         Raises:
             RuntimeError: other values stand in the model for a while (`replaced_by`).
@@ -208,30 +223,36 @@ class Masters:
             self.adopt()
 
     def edits(self) -> list[Tensor] | None:
-        """Return flags on the weights' devices: not 0 where they were changed; None if they moved to another device.
+        """Return flags on the weights' devices: not 0 where they were changed.
 
-        Raises as `adopt_edits`.
+        None if they moved to another device. Raises as `adopt_edits`.
         """
         if self._replaced:
             raise RuntimeError(
-                "other values stand in the model's weights for a while, those of an average for instance, and the "
-                "masters would take them over. Step and save after the `with` block."
+                "other values stand in the model's weights for a while, those of an average for "
+                "instance, and the masters would take them over. Step and save after the `with` "
+                "block."
             )
         self.restore_dtypes()
         return differences(self._noted, checksum(self._copied)) if self._copied else []
 
     def require_unmoved(self) -> None:
-        """Raise a RuntimeError if the model was moved to another device; its first weight is checked."""
+        """Raise a RuntimeError if the model was moved to another device.
+
+        Its first weight is checked.
+        """
         if self.model_weights and (now := self.model_weights[0].device) != self._device:
             raise RuntimeError(
-                f"the model was moved to {now} after the engine was made, whose master weights and optimizer are on "
-                f'{self._device}. Move the model first, or make the engine with device="{now}".'
+                f"the model was moved to {now} after the engine was made, whose master weights and "
+                f"optimizer are on {self._device}. Move the model first, or make the engine with "
+                f'device="{now}".'
             )
 
     def restore_dtypes(self) -> None:
-        """Cast `.data` that was assigned to a weight to the weight's dtype; the master takes the value uncast.
+        """Cast `.data` that was assigned to a weight to the weight's dtype.
 
-        An FP32 weight whose master is flat becomes a view into it again.
+        The master takes the value uncast. An FP32 weight whose master is flat becomes a view into
+        it again.
 
         Raises:
             ValueError: they have another shape.
@@ -243,8 +264,9 @@ class Masters:
                 continue
             if weight.shape != master.shape:
                 raise ValueError(
-                    f"the data of parameter {self.names[weight]!r} were given the shape {tuple(weight.shape)}; the "
-                    f"optimizer steps {tuple(master.shape)}. Make a new engine for a model of other shapes."
+                    f"the data of parameter {self.names[weight]!r} were given the shape "
+                    f"{tuple(weight.shape)}; the optimizer steps {tuple(master.shape)}. Make a new "
+                    "engine for a model of other shapes."
                 )
             view = self.flat and self._is_view(dtype)
             if weight.dtype is not dtype or (view and weight.data_ptr() != master.data_ptr()):
@@ -253,7 +275,7 @@ class Masters:
 
     @contextmanager
     def replaced_by(self, values: Mapping[str, Tensor]) -> Iterator[None]:
-        """Replace the model's weights by other values, by name, in a `with` block, rounded to their dtype."""
+        """Replace the model's weights by name, rounded to their dtype, in a `with` block."""
         self.adopt_edits()
         before = [(p, p.data) for p in self.model_weights]
         self._replaced = True
@@ -271,7 +293,10 @@ class Masters:
         self._noted = checksum(self._copied) if self._copied else []
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Become a copy, by copy.deepcopy or pickle, which copy a flat master and the views into it apart."""
+        """Restore a copy made by copy.deepcopy or pickle.
+
+        They copy a flat master and the views into it separately.
+        """
         self.__dict__.update(state)
         if self.flat:
             wholes = zip(
@@ -295,7 +320,10 @@ class Masters:
             p.grad = None
 
     def named_masters(self) -> dict[str, Tensor]:
-        """Return parameter name -> master weight, of the parameter's shape; a view where the master is flat."""
+        """Return parameter name -> master weight, of the parameter's shape.
+
+        A view where the master is flat.
+        """
         self.adopt_edits()
         return {
             name: master.detach()

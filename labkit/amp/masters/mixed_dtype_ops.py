@@ -1,19 +1,21 @@
 """Half layers and FP32 tensors in one model.
 
-A model in FP16 keeps its own buffers in FP32, since masks, angles and positions lose their meaning in FP16. Sums and
-products with an FP32 buffer are FP32, as torch promotes; the next matrix product rounds to FP16 again. Operations that
-do not promote raise an error for operands of two dtypes. This mode casts such operands by the lists of autocast, but
-only if their dtypes differ.
+A model in FP16 keeps its own buffers in FP32, since masks, angles and positions lose their meaning
+in FP16. Sums and products with an FP32 buffer are FP32, as torch promotes; the next matrix product
+rounds to FP16 again. Operations that do not promote raise an error for operands of two dtypes. This
+mode casts such operands by the lists of autocast, but only if their dtypes differ.
 
 An operation that has no half kernel (an inverse, a Fourier transform) runs in FP32 and returns it.
 
-Invariant: any other call whose tensors have one dtype is unchanged. A mask keeps its meaning: FP32's lowest number
-would be -inf in FP16, and a fully masked row NaN, so attention with such a mask runs in FP32.
+Invariant: any other call whose tensors have one dtype is unchanged. A mask keeps its meaning:
+FP32's lowest number would be -inf in FP16, and a fully masked row NaN, so attention with such a
+mask runs in FP32.
 
 Limit: attention with such a mask is slow; on a GPU, let masks be boolean.
 
-Source: torch.amp.autocast's lists (allow, promote); torch's type promotion (elementwise operations; a tensor without
-dimensions counts for nothing); aten layer_norm_kernel.cu and group_norm_kernel.cu (weights of the input's dtype).
+Source: torch.amp.autocast's lists (allow, promote); torch's type promotion (elementwise operations;
+a tensor without dimensions counts for nothing); aten layer_norm_kernel.cu and group_norm_kernel.cu
+(weights of the input's dtype).
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ from labkit.modes import (
     tensors_in,
 )
 
-# Like the operations on the promote list, these raise an error for two dtypes, but autocast does not list them.
+# Like the operations on the promote list, these raise an error for two dtypes, but autocast does
+# not list them.
 REFUSE_TOO = frozenset(
     ["lerp", "index_add", "index_copy", "scatter", "scatter_reduce", "masked_scatter", "complex"]
 )
@@ -58,22 +61,23 @@ WRITES = frozenset(["__setitem__", "index_put_", "scatter_add_", "addcmul_", "ad
 }
 # which operand is one
 MASKS = {"scaled_dot_product_attention": (3, "attn_mask"), "baddbmm": (0, "input")}
-# CUDA's kernels read weights of the input's dtype only: those of half input beside FP32 weights run in FP32 there.
+# CUDA's kernels read weights of the input's dtype only: those of half input beside FP32 weights run
+# in FP32 there.
 NORMS_OF_ONE_DTYPE = frozenset(("layer_norm", "group_norm"))
 _MUST_AGREE = (Rule.ALLOW, Rule.PROMOTE, Rule.DENY, Rule.BANNED)
 _MUST_AGREE_TOO = NORMS | WRITES | REFUSE_TOO
 
 
 class mixed_dtype_ops(LabMode):
-    """Cast FP16 or BF16 and FP32 operands to one dtype inside a `with` block, where torch would raise an error.
+    """Cast half and FP32 operands to one dtype in a block, where torch would raise an error.
 
-    Matrix products, convolutions, attention and recurrent layers run in the half format if any operand has it.
-    Normalisation casts its input to the dtype of its weights. Losses and operations that require one dtype run in FP32.
-    A value written into a tensor is cast to the tensor's dtype.
+    Matrix products, convolutions, attention and recurrent layers run in the half format if any
+    operand has it. Normalisation casts its input to the dtype of its weights. Losses and operations
+    that require one dtype run in FP32. A value written into a tensor is cast to the tensor's dtype.
 
     Args:
-        wide_masks: False rounds a mask's numbers to the half format's range, for emulated accumulators, which FP32
-            would bypass.
+        wide_masks: False rounds a mask's numbers to the half format's range, for emulated
+            accumulators, which FP32 would bypass.
         ranges: the record of earlier masks; None reads each mask.
 
     >>> with mixed_dtype_ops():
@@ -83,7 +87,8 @@ class mixed_dtype_ops(LabMode):
 
     def __init__(self, *, wide_masks: bool = True, ranges: RangeMemory | None = None) -> None:
         super().__init__()
-        self.wide_masks, self.ranges = wide_masks, ranges or RangeMemory()
+        self.wide_masks = wide_masks
+        self.ranges = ranges or RangeMemory()
 
     def __enter__(self) -> Any:
         self._flag = torch.is_autocast_enabled(FLAGGED_DEVICE)
@@ -125,9 +130,13 @@ class mixed_dtype_ops(LabMode):
     def _in_graph(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...], kwargs: Any
     ) -> Any:
-        """Do the same while torch.compile traces, except that a mask of numbers, which is read, breaks the graph."""
+        """Do the same while torch.compile traces.
+
+        A mask of numbers, which is read, breaks the graph.
+        """
         require_traceable(func)
-        name, rule = name_in_graphs(func), Rule(rule_in_graphs(func, LISTS.edition))
+        name = name_in_graphs(func)
+        rule = Rule(rule_in_graphs(func, LISTS.edition))
         if name in NORMS_OF_ONE_DTYPE and _is_norm_in_fp32(args, kwargs):
             dtype = _operand(args, kwargs, 0, "input").dtype
             args, kwargs = mapped((args, kwargs), _widened)
@@ -177,12 +186,12 @@ class mixed_dtype_ops(LabMode):
 
 @constant_in_graphs
 def _looks_inside(func: Callable[..., Any], edition: int) -> bool:
-    """Return whether a function of torch is Python code that may call an operation which needs one dtype."""
+    """Return whether a torch function is Python code that may call an operation of one dtype."""
     return is_composite(func) and calls_any(func, _looked_for(LISTS.names))
 
 
 def _is_norm_in_fp32(args: Any, kwargs: Any) -> bool:
-    """Return whether a norm's input is half and other operands are FP32, on another device than a CPU."""
+    """Return whether a norm's input is half and other operands are FP32, on a device but a CPU."""
     input = _operand(args, kwargs, 0, "input")
     off_cpu = isinstance(input, Tensor) and input.dtype in HALVES and input.device.type != "cpu"
     return off_cpu and any(

@@ -1,18 +1,19 @@
 """Training without master weights, with stochastic rounding or Kahan's sum.
 
-A step's result has more digits than FP16 keeps. Rounding to nearest drops them, and updates below half an ulp are gone
-each time. Stochastic rounding drops them too, but goes up as often as the cut digits say, so that a thousand small
-updates arrive on average. Kahan's compensation keeps what was cut off in a second FP16 number and adds it the next
-time.
+A step's result has more digits than FP16 keeps. Rounding to nearest drops them, and updates below
+half an ulp are gone each time. Stochastic rounding drops them too, but goes up as often as the cut
+digits say, so that a thousand small updates arrive on average. Kahan's compensation keeps what was
+cut off in a second FP16 number and adds it the next time.
 
-The generator of stochastic rounding is part of a checkpoint. Its state belongs to its kind of device: a CPU's has 5056
-bytes, a GPU's 16, and neither can go on from the other's. A run that was saved on one and resumed on the other goes on
-with a generator that is seeded from the state.
+The generator of stochastic rounding is part of a checkpoint. Its state belongs to its kind of
+device: a CPU's has 5056 bytes, a GPU's 16, and neither can go on from the other's. A run that was
+saved on one and resumed on the other goes on with a generator that is seeded from the state.
 
-Invariant: what survives fits the model's format: one number of it for each weight, two with Kahan's compensation.
+Invariant: what survives fits the model's format: one number of it for each weight, two with Kahan's
+compensation.
 
-Source: Kahan, Further remarks on reducing truncation errors (CACM 8, 1965); arXiv:1502.02551 (stochastic rounding);
-arXiv:2010.06192 (both, for weights in 16 bits).
+Source: Kahan, Further remarks on reducing truncation errors (CACM 8, 1965); arXiv:1502.02551
+(stochastic rounding); arXiv:2010.06192 (both, for weights in 16 bits).
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class WeightRounding(Enum):
 
     NEAREST = "nearest"  # 2 bytes a weight; small updates are swallowed
     STOCHASTIC = "stochastic"  # 2 bytes a weight; small updates arrive on average
-    KAHAN = "Kahan"  # 4 bytes a weight: what rounding cut off is kept in the same format
+    # 4 bytes a weight: what rounding cut off is kept in the same format
+    KAHAN = "Kahan"
 
 
 @torch.no_grad()
@@ -48,9 +50,9 @@ def store_rounded(
     rounding: WeightRounding | str,
     generator: torch.Generator | None = None,
 ) -> None:
-    """Round `wide` into `weight`, and leave in `wide` only what survives a copy; both in place, of one shape.
+    """Round `wide` into `weight`, and leave in `wide` only what survives a copy.
 
-    Afterwards `wide`, rounded to nearest, is `weight`.
+    Both in place, of one shape. Afterwards `wide`, rounded to nearest, is `weight`.
 
     >>> wide, weight = torch.tensor([1 + 2.0**-12]), torch.tensor([1.0]).half()
     >>> store_rounded(wide, weight, WeightRounding.KAHAN)
@@ -74,7 +76,8 @@ def store_rounded(
     kept = weight.to(wide.dtype)
     if rounding is WeightRounding.KAHAN:
         rest = (wide - kept).to(weight.dtype)
-        rest = rest.nan_to_num(0.0, 0.0, 0.0)  # of a weight that is inf, nothing was cut off
+        # of a weight that is inf, nothing was cut off
+        rest = rest.nan_to_num(0.0, 0.0, 0.0)
         too_far = (kept + rest).to(
             weight.dtype
         ) != weight  # rounded up to half an ulp: take one code less
@@ -90,7 +93,7 @@ def store_all_rounded(
     rounding: WeightRounding,
     generator: torch.Generator | None = None,
 ) -> None:
-    """Apply `store_rounded` to each pair of tensors, many of them at once, with the same results."""
+    """Apply `store_rounded` to each pair of tensors, many at once, with the same results."""
     if not wide:
         return
     if rounding is WeightRounding.NEAREST:
@@ -112,7 +115,10 @@ def store_all_rounded(
 
 
 def _pieces(wide: Sequence[Tensor], weights: Sequence[Tensor]) -> Iterator[slice]:
-    """Yield runs of neighbours that may be rounded as one tensor: of the same devices and dtypes, not too many."""
+    """Yield runs of neighbours that may be rounded as one tensor.
+
+    They have the same devices and dtypes, and are not too many.
+    """
     first, count = 0, 0
     for index, (master, weight) in enumerate(zip(wide, weights, strict=True)):
         kinds = {
@@ -129,7 +135,8 @@ def _pieces(wide: Sequence[Tensor], weights: Sequence[Tensor]) -> Iterator[slice
 def stochastic_bf16(values: Tensor, random_bits: Tensor) -> Tensor:
     """Round FP32 values as `round_tensor` does with Rounding.STOCHASTIC, in a few passes.
 
-    BF16 is FP32's upper 16 bits: they carry where the lower ones are above the upper 16 of the random bits.
+    BF16 is FP32's upper 16 bits: they carry where the lower ones are above the upper 16 of the
+    random bits.
     """
     enough = (2**16 - 1) - (random_bits >> 16).to(torch.int32)
     carried = (values.view(torch.int32) + enough).bitwise_and_(-(2**16)).view(torch.float32)
@@ -149,15 +156,16 @@ def restore(generator: torch.Generator, state: Tensor) -> None:
     Warns:
         UserWarning: the state is of another kind of device.
     """
-    state, own = state.cpu(), len(generator.get_state())
+    state = state.cpu()
+    own = len(generator.get_state())
     if state.numel() == own or state.numel() not in SIZES:
         generator.set_state(state)
         return
     seed = int.from_bytes(hashlib.sha256(state.numpy().tobytes()).digest()[:4], "little")
     generator.manual_seed(seed)
     warnings.warn(
-        f"the random numbers of stochastic rounding were drawn on {SIZES[state.numel()]} when this was saved, and are "
-        f"drawn on {SIZES.get(own, 'another device')} now: the generator is seeded anew. The run goes on, but not bit "
-        "for bit.",
+        f"the random numbers of stochastic rounding were drawn on {SIZES[state.numel()]} when this "
+        f"was saved, and are drawn on {SIZES.get(own, 'another device')} now: the generator is "
+        "seeded anew. The run goes on, but not bit for bit.",
         stacklevel=2,
     )
