@@ -1,11 +1,11 @@
 """The command line: one table of the commands, with their arguments and examples.
 
-Idea: a row names the function that runs the command, `module:function`, which takes the parsed arguments and returns
-the exit status. Its module is imported when the command runs, so every help text answers without torch, and a missing
-package stops only the commands that need it.
+Idea: a row names the function that runs the command, `module:function`, which takes the parsed
+arguments and returns the exit status. Its module is imported when the command runs, so every help
+text answers without torch, and a missing package stops only the commands that need it.
 
-Invariant: only the command line prints. Exit status 0 is success, 1 a problem that was found, 2 a wrong call or a
-missing file, 130 an interrupt.
+Invariant: only the command line prints. Exit status 0 is success, 1 a problem that was found, 2 a
+wrong call or a missing file, 130 an interrupt.
 """
 
 from __future__ import annotations
@@ -29,16 +29,21 @@ from labkit.course import CourseError
 
 
 class Argument:
-    """One argument of a command, as `ArgumentParser.add_argument` takes it; a positional one is shown in capitals.
+    """One argument of a command, as `ArgumentParser.add_argument` takes it.
 
-    group      heading of the help text that it stands under, if it has one of its own
-    exclusive  of the arguments that are marked, a call takes one at most
+    A positional one is shown in capitals.
+
+    Args:
+        group: heading of the help text that it stands under, if it has one of its own.
+        exclusive: of the arguments that are marked, a call takes one at most.
     """
 
     def __init__(
         self, *names: str, group: str = "", exclusive: bool = False, **options: Any
     ) -> None:
-        self.names, self.group, self.exclusive = names, group, exclusive
+        self.names = names
+        self.group = group
+        self.exclusive = exclusive
         self.options = (
             options if names[0].startswith("-") else {"metavar": names[0].upper(), **options}
         )
@@ -48,10 +53,11 @@ class Argument:
 class Command:
     """One row of the command line.
 
-    summary     what the command does, as an imperative
-    run         "module:function" in labkit, called with the parsed arguments
-    examples    the help text opens with them
-    deprecated  it works, and is not listed
+    Attributes:
+        summary: what the command does, as an imperative.
+        run: "module:function" in labkit, called with the parsed arguments.
+        examples: the help text opens with them.
+        deprecated: it works, and is not listed.
     """
 
     summary: str
@@ -145,7 +151,7 @@ def _list_of_commands() -> str:
 
 
 def _print_signs_everywhere() -> None:
-    """Let signs that a terminal's code page lacks be printed as plain letters, instead of ending the command."""
+    """Replace signs that a terminal's code page lacks by plain letters, instead of failing."""
     plain = {"✓": "+", "✗": "x", "→": "->", "·": "-", "–": "-", "—": "-", "≤": "<=", "×": "x"}
 
     def replaced(error: UnicodeError) -> tuple[str, int]:
@@ -185,8 +191,9 @@ def _run(name: str, arguments: Sequence[str]) -> int:
         if missing.name is None or missing.name.split(".")[0] == "labkit":
             raise  # a defect of the lab itself: show the traceback
         print(
-            f"labkit {name} needs the package {missing.name}, which is not installed in {sys.executable}. In the lab's "
-            "checkout, run `make setup`, or `pip install -e .` in an environment that has torch already.",
+            f"labkit {name} needs the package {missing.name}, which is not installed in "
+            f"{sys.executable}. In the lab's checkout, run `make setup`, or `pip install -e .` in "
+            "an environment that has torch already.",
             file=sys.stderr,
         )
         return 2
@@ -199,7 +206,7 @@ def _imported(place: str) -> Any:
 
 
 def _one_of(kind: str, table: str, *more: str) -> Callable[[str], str]:
-    """Return the type of an argument that is a name in a table of labkit, which is imported when one is checked."""
+    """Return the type of an argument that names a row in a table, imported when checked."""
 
     def check(name: str) -> str:
         names = (*more, *sorted(_imported(table)))
@@ -243,8 +250,10 @@ LESSONS = Argument(
 JSON = Argument(
     "--json",
     action="store_true",
-    help="print the findings as JSON (docs/practitioners.md) on standard output; what the script prints goes to "
-    "standard error",
+    help=(
+        "print the findings as JSON (docs/practitioners.md) on standard output; what the script "
+        "prints goes to standard error"
+    ),
 )
 SCRIPT = Argument(
     "script", type=Path, help="a training script, run as `python SCRIPT` would run it"
@@ -344,8 +353,10 @@ COMMANDS: dict[str, Command] = {
             Argument(
                 "--strict",
                 action="store_true",
-                help="if the script itself ends with 0, end as diagnose does: 1 for a fault, 3 if a main check "
-                "could not look",
+                help=(
+                    "if the script itself ends with 0, end as diagnose does: 1 for a fault, 3 if a "
+                    "main check could not look"
+                ),
             ),
             JSON,
             SCRIPT,
@@ -479,15 +490,19 @@ COMMANDS: dict[str, Command] = {
                 type=int,
                 default=None,
                 metavar="N",
-                help="processes at once (default: one for each "
-                "core; 1 on a GPU; those of torchrun under torchrun --nproc-per-node 4 -m labkit compare ...)",
+                help=(
+                    "processes at once (default: one for each core; 1 on a GPU; those of torchrun "
+                    "under torchrun --nproc-per-node 4 -m labkit compare ...)"
+                ),
             ),
             Argument(
                 "--folder",
                 type=Path,
                 default=None,
-                help="where runs are saved, those of a GPU in a folder of its "
-                "name (default: data/runs; without a checkout, fp16-lab/data/runs in the home folder)",
+                help=(
+                    "where runs are saved, those of a GPU in a folder of its name (default: "
+                    "data/runs; without a checkout, fp16-lab/data/runs in the home folder)"
+                ),
             ),
         ),
     ),
@@ -668,7 +683,10 @@ COMMANDS: dict[str, Command] = {
         (
             "labkit grade submissions --csv grades.csv",
             "labkit grade submissions --csv grades.csv --feedback pages --report class.html",
-            "labkit grade submissions --csv grades.csv --gradebook gradebook.csv --roster canvas.csv",
+            (
+                "labkit grade submissions --csv grades.csv --gradebook gradebook.csv --roster "
+                "canvas.csv"
+            ),
         ),
         (
             Argument(
@@ -682,7 +700,9 @@ COMMANDS: dict[str, Command] = {
             ),
             Argument(
                 "--lesson",
-                help="grade this lesson only, as 06_loss_scaling (default: all that were handed in)",
+                help=(
+                    "grade this lesson only, as 06_loss_scaling (default: all that were handed in)"
+                ),
             ),
             Argument(
                 "--seconds",

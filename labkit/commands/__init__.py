@@ -1,4 +1,7 @@
-"""Commands of the terminal: functions from parsed arguments to an exit status. labkit.cli has their table."""
+"""Commands of the terminal: functions from parsed arguments to an exit status.
+
+Their table is in labkit.cli.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ from labkit.course import CourseError, add_folders, lessons
 
 
 class CommandError(Exception):
-    """A command cannot run; the command line prints the message and ends with a status, 2 for a wrong call."""
+    """A command cannot run.
+
+    The command line prints the message and ends with a status, 2 for a wrong call.
+    """
 
     def __init__(self, message: str, status: int = 2) -> None:
         super().__init__(message)
@@ -18,7 +24,9 @@ class CommandError(Exception):
 def use_course(arguments: Namespace, solutions: bool = False) -> None:
     """Add the lessons of the option --course, for this command and the processes that it starts.
 
-    solutions   the command needs the solutions of all lessons
+    Args:
+        arguments: the parsed arguments of the command.
+        solutions: whether the command needs the solutions of all lessons.
 
     Raises:
         CourseError: a folder holds no lesson; or this is a learner's lab, which has no solutions.

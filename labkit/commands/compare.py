@@ -23,7 +23,7 @@ INTERRUPTED = 130
 
 
 def run(args: Namespace) -> int:
-    """Train the grid and print a line for each record, then the comparison with the first recipe."""
+    """Train the grid and print a line for each record, then the comparison."""
     gpu = f"cuda:{os.environ['LOCAL_RANK']}" if under_torchrun() and usable_gpus() else None
     try:
         where = place(args.device or gpu)
@@ -40,7 +40,8 @@ def run(args: Namespace) -> int:
     recipes = [RECIPES[name] for name in args.recipes]
     for task in tasks:
         if args.folder is None:
-            for name, path in recorded_files(f"runs/{task}/*.json").items():  # shipped with the lab
+            # shipped with the lab
+            for name, path in recorded_files(f"runs/{task}/*.json").items():
                 if not (copy := results_folder() / name).exists():
                     write_atomic(copy, path.read_bytes())
         _print(f"{task} on {where}. {size_hint(task, where)}\n")
@@ -59,7 +60,10 @@ def run(args: Namespace) -> int:
                 progress=partial(_print_record, printed),
             )
         except KeyboardInterrupt:
-            saved = f"{len(printed)} of {len(recipes) * len(args.seeds)} runs of {task} are saved in {folder}"
+            saved = (
+                f"{len(printed)} of {len(recipes) * len(args.seeds)} runs of {task} are saved in "
+                f"{folder}"
+            )
             _print(f"interrupted: {saved}; the same command resumes\n")
             return INTERRUPTED
         except (
@@ -82,7 +86,7 @@ def task_list(where: Place) -> str:
 
 
 def size_hint(task: str, where: Place) -> str:
-    """Return a sentence that suggests a task of the right size for the device, or describes FP16 on it.
+    """Return a sentence on a task of the right size for the device, or on FP16 there.
 
     >>> size_hint("unet_gpu", place("cpu"))
     'unet_gpu is large: a step takes seconds on a CPU; unet is its version for a CPU.'
@@ -91,7 +95,10 @@ def size_hint(task: str, where: Place) -> str:
         small = task.removesuffix(SUFFIX)
         return f"{task} is large: a step takes seconds on a CPU; {small} is its version for a CPU."
     if not where.emulated and task + SUFFIX in GPU_TASKS:
-        return f"{task} is too small to keep a GPU busy, so FP16 gains no speed in it; {task}{SUFFIX} is large enough."
+        return (
+            f"{task} is too small to keep a GPU busy, so FP16 gains no speed in it; {task}{SUFFIX} "
+            "is large enough."
+        )
     return where.sentence
 
 
@@ -104,6 +111,7 @@ def _print(text: str) -> None:
 def _print_record(printed: list[RunRecord], r: RunRecord) -> None:
     printed.append(r)
     _print(
-        f"{r.task}  {r.recipe:<22} seed {r.seed}  {r.metric_name} {r.metric:.3f}  loss {r.final_loss:.4g}  "
-        f"{r.skipped} skipped  {r.seconds:.1f} s  [{r.device}, torch {r.versions['torch']}, {r.date}]\n"
+        f"{r.task}  {r.recipe:<22} seed {r.seed}  {r.metric_name} {r.metric:.3f}  loss "
+        f"{r.final_loss:.4g}  {r.skipped} skipped  {r.seconds:.1f} s  [{r.device}, torch "
+        f"{r.versions['torch']}, {r.date}]\n"
     )

@@ -1,10 +1,10 @@
 """The command grade: `labkit grade SUBMISSIONS --csv grades.csv`.
 
-All students get the same cases, drawn from a seed that is reported at the end: with the same seed, grading again writes
-the same bytes. A broken submission has rows like the others, with a reason.
+All students get the same cases, drawn from a seed that is reported at the end: with the same seed,
+grading again writes the same bytes. A broken submission has rows like the others, with a reason.
 
-Invariant: the file of grades is written atomically, and no row that was produced is lost (labkit.grading.results),
-whether the grading ends, is interrupted or is killed.
+Invariant: the file of grades is written atomically, and no row that was produced is lost
+(labkit.grading.results), whether the grading ends, is interrupted or is killed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ INTERRUPTED = 130
 
 
 def grade(arguments: Namespace) -> int:
-    """Grade, then write what the options name; the teacher's own tables are read first, before anything runs."""
+    """Grade, then write what the options name.
+
+    The teacher's own tables are read first, before anything runs.
+    """
     use_course(arguments, solutions=True)
     with_exercises = sorted({exercise.lesson for exercise in EXERCISES.values()})
     if arguments.lesson and arguments.lesson not in with_exercises:
@@ -141,7 +144,8 @@ def _others(log: GradingLog, submissions: Sequence[Submission], student: str) ->
         raise ValueError(f"there is no learner {student!r}; the nearest name is {near[0]!r}")
     if not log.rows:
         raise ValueError(
-            "--student goes on from a grading of the class: grade it with --changed first, into the same file"
+            "--student goes on from a grading of the class: grade it with --changed first, into "
+            "the same file"
         )
     return log.keep_others(student)
 
@@ -159,7 +163,9 @@ def _check_options(arguments: Namespace) -> None:
 def _grade_class(
     args: Namespace, submissions: Sequence[Submission], rules: Rules
 ) -> list[GradeRow] | None:
-    """Grade and write the file; return the rows, or None after an interrupt, when those made so far are written.
+    """Grade and write the file, and return the rows, or None after an interrupt.
+
+    The rows made so far are then written.
 
     The log of an earlier grading is resumed.
     """
@@ -174,7 +180,8 @@ def _grade_class(
         _print(f"ignored, as they name no learner: {', '.join(names)}")
     for group in hard_linked(submissions):
         _print(
-            f"several learners handed in one file (hard links): {', '.join(str(one.path) for one in group)}"
+            "several learners handed in one file (hard links): "
+            f"{', '.join(str(one.path) for one in group)}"
         )
     settings = {
         "seed": args.seed,
@@ -226,20 +233,22 @@ def _grade_class(
             rows = log.all_rows(log.rows)
             write(rows, args.csv, late)
             _print(
-                f"interrupted: {args.csv} has the {len(rows)} rows made so far. The same command goes on from here."
+                f"interrupted: {args.csv} has the {len(rows)} rows made so far. The same command "
+                "goes on from here."
             )
             return None
         write(rows, args.csv, late)
         log.end()
     _print(
-        f"{args.csv}: {len({row.student for row in rows})} students, {len(rows)} rows. --seed {seed} repeats it."
+        f"{args.csv}: {len({row.student for row in rows})} students, {len(rows)} rows. --seed "
+        f"{seed} repeats it."
     )
     return rows
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Turn the first SIGTERM or SIGINT into KeyboardInterrupt, and ignore further ones during the cleanup."""
+    """Turn the first SIGTERM or SIGINT into KeyboardInterrupt, and ignore others in the cleanup."""
     signals = (signal.SIGINT, signal.SIGTERM)
 
     def interrupt(*_: object) -> None:

@@ -24,7 +24,8 @@ def check(_: Namespace) -> int:
         print(f"✗ bad   torch cannot be imported: {error}")
         print(f"        Python: {sys.executable}. In the checkout, run `make setup`, or")
         print(
-            "        `pip install --force-reinstall torch`; https://pytorch.org/get-started shows which build."
+            "        `pip install --force-reinstall torch`; https://pytorch.org/get-started shows "
+            "which build."
         )
         print("        Then run `labkit check` again: the other checks need torch.")
         return 1
@@ -68,12 +69,16 @@ def complete(
     installed: Callable[[str], str | None],
     call: Callable[[Sequence[str]], int] = subprocess.call,
 ) -> int:
-    """Install missing packages, replace none, and print which versions stayed; return the exit status.
+    """Install missing packages, replace none, and print which versions stayed.
 
-    needed     package -> lowest version that is supported
-    installed  package -> its version, or None where it is missing
+    Return the exit status.
 
     torch is never downloaded: a host brings the build that fits its GPU.
+
+    Args:
+        needed: package -> lowest version that is supported.
+        installed: package -> its version, or None if it is missing.
+        call: runs a command and returns its exit status.
     """
     from labkit.machine.check import DISTRIBUTION, packages
 
@@ -83,7 +88,8 @@ def complete(
     missing = [f"{name}>={lowest}" for name, lowest in needed.items() if installed(name) is None]
     if any(each.startswith("torch>") for each in missing):
         print(
-            "This environment has no torch: choose one that has it, or run `pip install torch` first."
+            "This environment has no torch: choose one that has it, or run `pip install torch` "
+            "first."
         )
         return 2
     if missing and (status := call([*PIP, *missing])):
@@ -93,7 +99,8 @@ def complete(
     for finding in packages(needed, installed):
         if "too old" in finding.what:
             print(
-                f"{finding.name} {finding.what}; the lab may work all the same. Otherwise: {finding.remedy}"
+                f"{finding.name} {finding.what}; the lab may work all the same. Otherwise: "
+                f"{finding.remedy}"
             )
     return 0
 
@@ -107,6 +114,7 @@ def require_checkout() -> Path:
     folder = checkout()
     if folder is None:
         raise CommandError(
-            "expected a checkout of the lab, but labkit was installed without one; run it in a clone"
+            "expected a checkout of the lab, but labkit was installed without one; run it in a "
+            "clone"
         )
     return folder

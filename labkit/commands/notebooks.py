@@ -53,7 +53,8 @@ def lab(arguments: Namespace) -> int:
     flags = lab_flags(notebook, is_root, browser, arguments.port) + shell_flags(
         os.environ, sys.stdout.isatty()
     )
-    command, environment = [sys.executable, "-m", "jupyterlab", *flags], lab_environment(os.environ)
+    command = [sys.executable, "-m", "jupyterlab", *flags]
+    environment = lab_environment(os.environ)
     if not browser:
         print(
             "No browser can be opened: open the address that JupyterLab prints below.", flush=True
@@ -79,7 +80,8 @@ def notebook_to_open(what: Path | None) -> Path:
         return _copy_lessons(what.expanduser().resolve())
     if not what.is_file():
         raise FileNotFoundError(
-            f"there is no notebook {what}; `labkit lab FOLDER` copies the lessons into a folder and opens the first"
+            f"there is no notebook {what}; `labkit lab FOLDER` copies the lessons into a folder "
+            "and opens the first"
         )
     return what.resolve()
 
@@ -99,7 +101,8 @@ def _copy_lessons(folder: Path) -> Path:
         copied += copy_notebooks(Path(scratch), folder, labkit.__version__)
     counts = Counter(each.status for each in copied)
     print(
-        f"Notebooks in {folder}: {', '.join(f'{count} {what}' for what, count in sorted(counts.items()))}."
+        f"Notebooks in {folder}: "
+        f"{', '.join(f'{count} {what}' for what, count in sorted(counts.items()))}."
     )
     for each in copied:
         if each.status == "kept":
@@ -108,22 +111,30 @@ def _copy_lessons(folder: Path) -> Path:
 
 
 def handout_notes(folder: Path, version: str) -> list[str]:
-    """Return what to print of the handout that this lab is, and of another one that the notebooks are from.
+    """Return the lines about this lab's handout, and about another one that notebooks are from.
 
-    version   of this lab
+    Args:
+        folder: the folder with the notebooks.
+        version: the version of this lab.
     """
     own, theirs = handout_of(version), version_of_copies(folder)
     notes = [] if own is None else [f"This lab is {own} (labkit {version})."]
     if is_older(version, theirs):
         notes += [
-            f"! The notebooks in {folder} are from a later one, {handout_of(theirs)} (labkit {theirs}).",
-            "  New lessons and corrected checks are missing here: install the wheel of that handout as its README.txt",
+            (
+                f"! The notebooks in {folder} are from a later one, {handout_of(theirs)} (labkit "
+                f"{theirs})."
+            ),
+            (
+                "  New lessons and corrected checks are missing here: install the wheel of that "
+                "handout as its README.txt"
+            ),
             "  says, then run `labkit lab` again.",
         ]
     elif own is None and handout_of(theirs) is not None:
         notes.append(
-            f"The notebooks in {folder} are from {handout_of(theirs)}, and this lab, {version}, is no handout: "
-            "its checks may be others."
+            f"The notebooks in {folder} are from {handout_of(theirs)}, and this lab, {version}, is "
+            "no handout: its checks may be others."
         )
     return notes
 
@@ -145,11 +156,14 @@ def can_open_browser(is_root: bool, platform: str, environment: Mapping[str, str
 
 
 def lab_flags(notebook: Path, is_root: bool, browser: bool, port: int) -> list[str]:
-    """Return JupyterLab's flags; its file browser shows the checkout with labkit's code, but no solutions and tests.
+    """Return JupyterLab's flags.
+
+    Its file browser shows the checkout with labkit's code, but no solutions and tests.
 
     The address itself names the notebook, so the printed address opens it too.
 
-    >>> for flag in lab_flags(Path("/somewhere/my first.ipynb"), is_root=True, browser=False, port=8888): print(flag)
+    >>> notebook = Path("/somewhere/my first.ipynb")
+    >>> for flag in lab_flags(notebook, is_root=True, browser=False, port=8888): print(flag)
     --ServerApp.root_dir=/somewhere
     --ServerApp.port=8888
     --LabApp.default_url=/lab/tree/my%20first.ipynb
@@ -171,7 +185,7 @@ def lab_flags(notebook: Path, is_root: bool, browser: bool, port: int) -> list[s
 
 
 def lab_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for JupyterLab, its terminals and kernels, whose PATH finds `labkit` and `python`.
+    """Return JupyterLab's environment, whose PATH finds `labkit` and `python`.
 
     The lab may have been started by its full path, in an environment that is not activated.
     """
@@ -183,7 +197,8 @@ def lab_environment(environment: Mapping[str, str]) -> dict[str, str]:
 def shell_flags(environment: Mapping[str, str], is_a_terminal: bool) -> list[str]:
     """Return the flag that makes JupyterLab's terminals open the usual shell.
 
-    Where the server has no terminal of its own (a container, a hub) they would open a login shell, which resets PATH.
+    Where the server has no terminal of its own (a container, a hub) they would open a login shell,
+    which resets PATH.
 
     >>> shell_flags({"SHELL": "/bin/zsh"}, is_a_terminal=False)
     ['--ServerApp.terminado_settings=shell_command=/bin/zsh']
@@ -206,7 +221,8 @@ def site(arguments: Namespace) -> int:
     parts = (arguments.folder, arguments.widgets, arguments.playground)
     if parts == (None, None, None):
         raise CommandError(
-            "expected a folder for the pages, --widgets FOLDER or --playground FILE, got none of them"
+            "expected a folder for the pages, --widgets FOLDER or --playground FILE, got none of "
+            "them"
         )
     try:
         if arguments.widgets is not None:
@@ -247,10 +263,14 @@ def _read(paths: Sequence[Path]) -> dict[str, Any]:
 
 
 def _run(names: Sequence[str]) -> dict[str, Any]:
-    """Return the lessons that these names begin (all, without names), each run in a kernel, and the glossary."""
+    """Return the lessons that these names begin, each run in a kernel, and the glossary.
+
+    Without names they are all lessons.
+    """
     from labkit.site import read_notebook, run_notebook
 
-    found, glossary = {}, notebooks_folder() / "glossary.ipynb"
+    found = {}
+    glossary = notebooks_folder() / "glossary.ipynb"
     for lesson in lessons_named(names):
         print(f"Running {lesson.name} ...", end=" ", flush=True)
         began = time.monotonic()
@@ -265,7 +285,8 @@ def html(arguments: Namespace) -> int:
     from labkit.site.notebook_page import to_html
 
     print(
-        "labkit html is deprecated, and gone in 0.4: `labkit site FOLDER NOTEBOOK ...` replaces it.",
+        "labkit html is deprecated, and gone in 0.4: `labkit site FOLDER NOTEBOOK ...` replaces "
+        "it.",
         file=sys.stderr,
     )
     for notebook in arguments.notebooks:
@@ -308,6 +329,7 @@ def restore(arguments: Namespace) -> int:
                 f"{id:<26}{top.points} of {top.out_of} points  {top.when}  ({len(answers)} saved)"
             )
         print(
-            f"`labkit restore EXERCISE` prints an answer, `labkit restore --write` restores {len(saved)} of them."
+            "`labkit restore EXERCISE` prints an answer, `labkit restore --write` restores "
+            f"{len(saved)} of them."
         )
     return 0

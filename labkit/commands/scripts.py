@@ -50,7 +50,8 @@ def watch(arguments: Namespace) -> int:
         print(report, file=terminal)
         try:
             message = f"written to {report.save(free_folder(arguments.folder)) / 'report.html'}"
-        except Exception as error:  # the script has ended, and its exit status stays its own
+        except Exception as error:
+            # the script has ended, and its exit status is kept
             message = f"the report could not be written: {type(error).__name__}: {error}"
         print(message, file=terminal)
     if not reports:
@@ -65,8 +66,8 @@ def watch(arguments: Namespace) -> int:
 def _script_output(as_json: bool) -> Iterator[None]:
     """Keep standard output for the report, also where a script replaces `sys.stdout`.
 
-    With JSON what the script prints goes to standard error: its file descriptor is redirected too, for child
-    processes and `sys.__stdout__`.
+    With JSON what the script prints goes to standard error: its file descriptor is redirected too,
+    for child processes and `sys.__stdout__`.
     """
     streams = sys.stdout, sys.stderr
     sys.stdout.flush()
@@ -126,7 +127,7 @@ def diagnose(arguments: Namespace) -> int:
 def _warn_of_own_options(
     arguments: Sequence[str], options: Sequence[str], script: Path, command: str
 ) -> None:
-    """Name the options of labkit that stand after the script's name, where they are passed to the script."""
+    """Name the options of labkit after the script's name, which are passed to the script."""
     for word in arguments:
         if word.split("=")[0] in options:
             print(
@@ -157,8 +158,8 @@ def explain(arguments: Namespace) -> int:
         print(_fault_text(card, whole=text in known), end="\n\n")
     if not found and not others:
         print(
-            "No known fault has this message. `labkit explain` lists all faults; where a training fails without a "
-            "message, run `labkit diagnose train.py`.",
+            "No known fault has this message. `labkit explain` lists all faults; where a training "
+            "fails without a message, run `labkit diagnose train.py`.",
             file=sys.stderr,
         )
     return 0 if found or others else 1
@@ -172,7 +173,8 @@ def _message_text(message: Message, known: dict[str, Fault | GpuCard]) -> str:
     lines += [_wrapped("Run next", message.next), _wrapped("Nearest", nearest)]
     lines.append(_wrapped("Reported", f"{message.source} {message.date}".strip()))
     lines.append(
-        f"  `labkit explain {message.cards[0]}` shows the nearest fault as code that fails, and repaired."
+        f"  `labkit explain {message.cards[0]}` shows the nearest fault as code that fails, and "
+        "repaired."
     )
     return "\n".join(lines)
 

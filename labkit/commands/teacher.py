@@ -49,7 +49,8 @@ def release(arguments: Namespace) -> int:
         raise CommandError(str(error)) from error
     wheel = next(learners.glob("*.whl"))
     print(
-        f"{learners}: notebooks and a wheel without solutions, for the class: {handout_of(wheel.name)}"
+        f"{learners}: notebooks and a wheel without solutions, for the class: "
+        f"{handout_of(wheel.name)}"
     )
     print(f"{teacher}: the whole lab, model answers and a table of exercises, for you")
     return 0
@@ -79,7 +80,8 @@ def board(arguments: Namespace) -> int:
     server = serve(arguments.folder, arguments.grades, arguments.address, arguments.port)
     if arguments.address != "127.0.0.1":
         _print(
-            "Everyone who can reach this machine sees counts of predictions, and with --grades names and points."
+            "Everyone who can reach this machine sees counts of predictions, and with --grades "
+            "names and points."
         )
     print(f"http://{arguments.address}:{server.server_address[1]}/  (Ctrl-C ends it)", flush=True)
     with server:
@@ -96,7 +98,8 @@ def classroom(arguments: Namespace) -> int:
 
     if importlib.util.find_spec("jupyterhub") is None:
         raise ModuleNotFoundError("JupyterHub is not installed", name="jupyterhub")
-    top, folder = checkout(), arguments.folder.resolve()
+    top = checkout()
+    folder = arguments.folder.resolve()
     if top is None or not hasattr(os, "geteuid"):
         raise CommandError("expected a checkout of the lab, on Linux or macOS")
     if shutil.which("configurable-http-proxy") is None:
@@ -118,11 +121,15 @@ def classroom(arguments: Namespace) -> int:
 
 
 def _unpack_learners_lab(top: Path, folder: Path, names: list[str]) -> None:
-    """Put the learners' lab, without solutions, into lab/; an existing one stays, until it is deleted, and is named."""
+    """Put the learners' lab, without solutions, into lab/.
+
+    An existing one stays, until it is deleted, and is named.
+    """
     if (folder / "lab").is_dir():
         print(
-            f"The learners' lab is the one in {folder / 'lab'}, with the lessons that it has. After a change of the "
-            "lessons or of the lab, delete that folder and start again; learners' notebooks stay."
+            f"The learners' lab is the one in {folder / 'lab'}, with the lessons that it has. "
+            "After a change of the lessons or of the lab, delete that folder and start again; "
+            "learners' notebooks stay."
         )
         return
     from labkit.classroom.release import release as write_release
@@ -137,7 +144,7 @@ def _unpack_learners_lab(top: Path, folder: Path, names: list[str]) -> None:
 
 
 def progress_bar(stream: TextIO, width: int = 30) -> Callable[[int, int, str], None]:
-    """Return a progress bar: one line that is rewritten in a terminal, a line for each tenth elsewhere."""
+    """Return a progress bar: one rewritten line in a terminal, else a line for each tenth."""
     tenth = -1
 
     def show(done: int, total: int, name: str) -> None:
