@@ -100,7 +100,9 @@ class Finding:
     @property
     def to_do(self) -> str:
         """The remedy, and the faults to compare with."""
-        return self.remedy + f" (labkit explain {' | '.join(self.faults)})" * bool(self.faults)
+        if not self.faults:
+            return self.remedy
+        return f"{self.remedy} (labkit explain {' | '.join(self.faults)})"
 
     def __post_init__(self) -> None:
         if self.status is not Status.OK and not self.remedy:

@@ -121,7 +121,7 @@ class LineProcess:
             self._process.stdin.close()
 
     def read_line(self, seconds: float) -> bytes | None:
-        """Return the next line; b"" after the last one; None if there is none within this time."""
+        """Return the next line, b"" after the last one, or None if none comes within this time."""
         try:
             line = self._lines.get(timeout=seconds)
         except queue.Empty:

@@ -142,7 +142,7 @@ def require_kind(
 
     Args:
         value: what was passed.
-        kind: the class or classes; a bool is no number.
+        kind: the class or classes; a bool does not count as a number.
         argument: the argument's name, for the message.
         remedy: a sentence on what to pass.
 

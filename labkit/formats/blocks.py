@@ -96,7 +96,7 @@ def round_blocks(
     scale like NVFP4's.
 
     Raises:
-        ValueError: the last axis is no multiple of the block size; infinity or NaN among the
+        ValueError: the last axis is not a multiple of the block size; infinity or NaN among the
             values; stochastic mode.
 
     >>> blocks = round_blocks(np.arange(32.0), MXFP4)

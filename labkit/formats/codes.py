@@ -79,7 +79,7 @@ def join(
 
 
 def decode(codes: ArrayLike, format: FormatLike = FP16) -> NDArray[np.float64]:
-    """Return the values that codes stand for, exactly.
+    """Return the values of codes, exactly.
 
     Every NaN code gives the one NaN: payloads are not kept.
 
@@ -189,7 +189,7 @@ def _lowest_bits(format: Format) -> tuple[int, int, int]:
 
 
 class NumberClass(StrEnum):
-    """What kind of number a code stands for."""
+    """Kind of number that a code represents."""
 
     ZERO = "zero"
     SUBNORMAL = "subnormal"
@@ -208,7 +208,7 @@ class Interval(NamedTuple):
 
 
 def classify(codes: ArrayLike, format: FormatLike = FP16) -> NDArray[np.str_]:
-    """Say what kind of number each code stands for, as a `NumberClass` (a string).
+    """Return the kind of number that each code represents, as a `NumberClass` (a string).
 
     >>> classify([0x0000, 0x0001, 0x3C00, 0x7C00, 0x7E00], FP16).tolist()
     ['zero', 'subnormal', 'normal', 'infinity', 'nan']
@@ -231,7 +231,7 @@ def classify(codes: ArrayLike, format: FormatLike = FP16) -> NDArray[np.str_]:
 def next_up(values: ArrayLike, format: FormatLike = FP16) -> NDArray[np.float64]:
     """Return the next larger value of the format; NaN for NaN, and both zeros are one.
 
-    Above the largest value comes infinity; NaN where there is none (E4M3); that value again where
+    Above the largest value comes infinity, or NaN if there is none (E4M3), or that value again if
     there is neither.
 
     Raises:

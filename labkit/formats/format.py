@@ -41,8 +41,8 @@ class Format:
         exponent_bits: width of the exponent field (2 to 11).
         significand_bits: stored bits of the significand, without the hidden one (0 to 52).
         specials: which codes are infinities and NaNs.
-        signed: False: no sign bit, nothing below zero.
-        has_zero: False: exponent field 0 is a normal number, there is no zero and no subnormal
+        signed: False if there is no sign bit, and nothing below zero.
+        has_zero: False if exponent field 0 is a normal number, without zero and subnormals
             (E8M0).
 
     Raises:

@@ -96,8 +96,11 @@ def parse(
             negative = sign == "-"
             parts = found.groupdict()
             exact = None
-            if kind == "special":  # NaN where the format has none: the error says so
-                typed = np.nan if parts["name"] == "nan" else (-np.inf if negative else np.inf)
+            if kind == "special":
+                # a NaN that the format lacks is refused by `round_to`
+                typed = np.nan if parts["name"] == "nan" else np.inf
+                if negative:
+                    typed = -typed
                 value = float(round_to(typed, format, overflow=overflow))
             else:
                 magnitude = _exact(kind, parts)
