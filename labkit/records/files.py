@@ -44,7 +44,10 @@ def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> 
     temporary, file = _open_temporary(path)
     try:
         with file:
-            file.write(content) if isinstance(content, bytes) else content(file)
+            if isinstance(content, bytes):
+                file.write(content)
+            else:
+                content(file)
             file.flush()
             os.fsync(file.fileno())
             if sys.platform != "win32":  # Windows cannot rename an open file
@@ -75,7 +78,7 @@ def _open_temporary(path: Path) -> tuple[Path, IO[bytes]]:
             return temporary, file
         with suppress(OSError):  # a file system without locks
             fcntl.flock(file.fileno(), fcntl.LOCK_EX)
-        # else another process deleted it before it was locked
+        # a file without links was deleted by another process before it was locked
         if os.fstat(file.fileno()).st_nlink:
             return temporary, file
         file.close()
@@ -116,7 +119,7 @@ def parse_record(
     The file holds an object whose "schema" is the expected one.
 
     Raises:
-        ValueError: it is none, or `make` raises; the message begins with `problem`.
+        ValueError: it is not one, or `make` raises; the message begins with `problem`.
 
     >>> parse_record('{"schema": "a/1", "n": 3}', "a/1", lambda fields: fields["n"], "not an a")
     3
