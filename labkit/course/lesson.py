@@ -49,7 +49,7 @@ _hidden = False
 class CourseError(ValueError):
     """A lesson folder is not as it should be.
 
-    The message names the file and, where there is one, the exercise.
+    The message names the file and, if known, the exercise.
     """
 
 
@@ -197,7 +197,10 @@ def add_folders(folders: Iterable[Path]) -> None:
     try:
         lessons()
     except CourseError:
-        os.environ.pop(COURSE) if before is None else os.environ.__setitem__(COURSE, before)
+        if before is None:
+            os.environ.pop(COURSE)
+        else:
+            os.environ[COURSE] = before
         raise
 
 
@@ -210,7 +213,7 @@ def lessons_named(names: Sequence[str]) -> list[Lesson]:
     ['00_start', '01_numbers']
 
     Raises:
-        ValueError: a name is no lesson's; the message lists them.
+        ValueError: there is no lesson of a name; the message lists the lessons.
     """
     every = lessons()
     for name in names:

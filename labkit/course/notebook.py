@@ -35,7 +35,7 @@ def notebook_of(
 ) -> Notebook:
     """Return a lesson's notebook: each code cell edited by `code`, each cell of text by `prose`.
 
-    Without `code`, it is the learner's: a starter stands where a solution was.
+    Without `code`, it is the learner's: a starter replaces each solution.
 
     Raises:
         CourseError: a solution is opened and not closed, or the other way round, or two cells have

@@ -106,7 +106,7 @@ def questions(path: Path) -> dict[str, Question]:
     """Return the exercises of a lesson's text, by id, in their order.
 
     Raises:
-        CourseError: an exercise has no heading above its cell, no function, or stands twice.
+        CourseError: an exercise has no heading above its cell, no function, or two cells.
     """
     cells = cells_of(path.read_text(encoding="utf-8"))
     found = dict[str, Question]()
