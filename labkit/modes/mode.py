@@ -35,7 +35,7 @@ from labkit.modes.replacing import Replacement, Replacements
 
 # the type of `func` when a mode handles x.shape: nothing to cast
 ATTRIBUTE = MethodWrapperType
-# in the path of what runs the graphs of torch.compile's backends
+# part of the path of the code that runs the graphs of torch.compile's backends
 AOT_RUNTIME = "_aot_autograd"
 MOST_FRAMES = 12  # between that and the graph's code
 _BETWEEN = (

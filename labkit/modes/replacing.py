@@ -5,7 +5,7 @@ restore a mode, and torch's `Function.apply` does not know our regions. There a 
 replaced, but only while a region is open.
 
 Invariant: importing replaces nothing. The first region of any thread puts a replacement in place,
-and the last one takes it back. Then the owner holds the same object as before, or none where it had
+and the last one takes it back. Then the owner holds the same object as before, or none if it had
 none of its own. A replacement that another library has replaced meanwhile stays, since theirs may
 call ours, which then only passes the call on.
 """
