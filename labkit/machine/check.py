@@ -335,7 +335,7 @@ def published_speeds(report: DeviceReport) -> list[Finding]:
 
 
 def _speed(format: str, ratio: float, report: DeviceReport) -> str:
-    """Return a published ratio in words.
+    """Describe a published ratio.
 
     BF16 is emulated on NVIDIA's cards before compute capability 8.0.
     """

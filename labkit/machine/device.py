@@ -21,7 +21,7 @@ from labkit.machine import resources
 from labkit.records.provenance import gpu_driver
 
 GIB = 2**30
-CPU_INSTRUCTIONS = {  # what a flag of `cpuinfo`, or a word of torch, stands for
+CPU_INSTRUCTIONS = {  # flag of `cpuinfo`, or word of torch -> instruction set
     "avx512_bf16": "AVX512-BF16",
     "avx512_fp16": "AVX512-FP16",
     "amx_bf16": "AMX-BF16",
@@ -68,7 +68,7 @@ class DeviceReport:
         memory: bytes on a GPU, 0 on a CPU (whose memory is not a matter of speed).
         cores: a CPU's cores that this process may use, a GPU's multiprocessors.
         capability: compute capability of a GPU, None elsewhere.
-        generation: of its Tensor Cores, None where there are none, or none that the table knows.
+        generation: of its Tensor Cores, or None without any that the table knows.
         instructions: of a CPU for low precision; empty on a GPU.
         driver: of the GPU; None elsewhere, or if the driver does not report it.
 
@@ -97,12 +97,12 @@ class DeviceReport:
 
     @property
     def tensor_cores(self) -> tuple[str, ...]:
-        """The operand formats of its Tensor Cores; empty where there are none."""
+        """The operand formats of its Tensor Cores; empty without any."""
         return self.generation.formats if self.generation else ()
 
     @property
     def spec(self) -> str | None:
-        """The row of SPECS that models its Tensor Cores; None where there is none."""
+        """The row of SPECS that models its Tensor Cores, or None."""
         if self.generation and self.generation.spec == "H100" and "H200" in self.name:
             return "H200"
         return self.generation.spec if self.generation else None
@@ -113,7 +113,7 @@ class DeviceReport:
         if self.kind == "cuda":
             return f"{self.name}, {self.memory / GIB:.0f} GiB, {self._capability}, {self._cores}"
         low = " and ".join(self.instructions) or "nothing of its own"
-        cores = f"{self.cores} core{'s' * (self.cores != 1)}"
+        cores = "1 core" if self.cores == 1 else f"{self.cores} cores"
         return f"{self.name}: {cores}, no GPU that torch can use; for low precision it has {low}"
 
     @property

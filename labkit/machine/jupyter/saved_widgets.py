@@ -181,7 +181,7 @@ def _states_before(contents_manager: Any, path: str, missing: set[str]) -> State
         for each in [file] if file.is_file() else sorted(file.parent.glob("*.ipynb")):
             content = each.read_bytes()
             if any(id.encode() in content for id in missing):
-                # what is no notebook has no widgets
+                # only a notebook has widgets
                 with contextlib.suppress(ValueError):
                     found |= _states_of(json.loads(content))
         return found
