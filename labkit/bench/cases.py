@@ -220,7 +220,7 @@ class ElementwiseCase:
         return f"{self.format.name} {self.op}, {self.elements:,} elements"
 
 
-# each with format, flops, bytes and label
+# each has the properties format, flops, bytes and label
 Case: TypeAlias = GemmCase | ConvCase | ElementwiseCase
 
 
@@ -364,7 +364,7 @@ def sweeps(report: DeviceReport, extent: Extent | None = None) -> dict[str, Swee
             [gemm(m, base, base, f) for f in plain for m in sorted(size.batches)],
         ),
         "convolution": (
-            "Is a convolution as fast as the product it stands for?",
+            "Is a convolution as fast as the product that computes it?",
             [
                 case
                 for conv in convolutions

@@ -113,11 +113,12 @@ def measure(
         raise ValueError(f"expected a sweep of {', '.join(known)}, got {sweep!r}")
     end = time.monotonic() + seconds
     missing: list[str] = []
-    clock = (
-        "CUDA events"
-        if report.kind == "cuda"
-        else f"host timer, {threads} thread{'s' * (threads > 1)}"
-    )
+    if report.kind == "cuda":
+        clock = "CUDA events"
+    elif threads == 1:
+        clock = "host timer, 1 thread"
+    else:
+        clock = f"host timer, {threads} threads"
     how = (
         f"{clock}; median of up to {rounds} rounds in which all cases take turns; random operands, "
         "never in the cache"
