@@ -97,7 +97,7 @@ class Verdict:
 
     Attributes:
         kind: the answer.
-        operation: the operation and the arithmetic, in words.
+        operation: description of the operation and the arithmetic.
         elements: number of elements, and how many differ from the exact result rounded once.
         worst: the element that decides, or None if nothing differs.
         reached: the largest share of the bound that a replay reached, of the needs of the result

@@ -131,8 +131,8 @@ def matmul(
             or BF16, to which it rounds FP32 operands.
 
     Raises:
-        TypeError: operands are no floats, or FP64.
-        ValueError: the shapes do not match; an operand is no value of the format.
+        TypeError: operands are not floats, or are FP64.
+        ValueError: the shapes do not match; an operand is not a value of the format.
 
     >>> matmul(np.ones((2, 3), np.float16), np.ones((3, 4), np.float16)).terms
     3
@@ -173,7 +173,7 @@ def dot(a: Array, b: Array) -> Operation:
     """Return the dot product of two vectors.
 
     Raises:
-        ValueError: they are no vectors of one length.
+        ValueError: they are not vectors of one length.
     """
     for name, array in (("a", a), ("b", b)):
         require_kind(array, (Tensor, np.ndarray), name)
@@ -210,7 +210,7 @@ def convolution(
         operands: as in `matmul`.
 
     Raises:
-        TypeError: operands are no floats, or FP64; a setting is no number.
+        TypeError: operands are not floats, or are FP64; a setting is not a number.
         ValueError: the shapes or the settings do not match.
 
     >>> convolution(torch.ones(1, 3, 8, 8), torch.ones(4, 3, 3, 3), padding=1).value[0, 0, 4, 4]
@@ -374,10 +374,13 @@ def _products(
         bound = sum_error(how, terms, size, extra=extra, grid=grid)
         if plain:
             return bound
-        extra = extra + 3 * (scale is not None)
+        if scale is not None:
+            extra = extra + 3
         gain = max(1.0, float(np.abs(factor).max(initial=0.0)))
         whole = size * np.abs(factor) + np.abs(added)
-        scaled = sum_error(how, terms + (bias is not None), whole, extra=extra, gain=gain)
+        # a bias is one term more
+        count = terms if bias is None else terms + 1
+        scaled = sum_error(how, count, whole, extra=extra, gain=gain)
         return np.where(np.isinf(bound), np.inf, scaled)
 
     def replay(how: Arithmetic, places: Places) -> Floats:
@@ -545,7 +548,7 @@ def dimension_of(dim: int, dimensions: int, asked: object) -> int:
     A number counts as one dimension, as in torch.
 
     Raises:
-        TypeError: it is no whole number.
+        TypeError: it is not a whole number.
         ValueError: there is no such dimension.
     """
     require_kind(dim, int, "dim", "Pass a dimension, or a tuple of them")

@@ -136,7 +136,7 @@ def _of_values(
         middle = float(np.median(ratio))
         slack = 2 * bound * abs(middle) + 4 * out.epsilon * np.abs(got)
         off = np.abs(got - middle * exact)[everywhere]
-        # a scale that errors of the additions could be is none
+        # errors of the additions might look like a small scale
         clear = slack < 0.1 * abs(middle - 1) * np.abs(exact)
         if (
             abs(middle - 1) > 8 * out.epsilon
@@ -146,7 +146,7 @@ def _of_values(
             name = f"a scale: the result is {middle:.6g} times the exact one"
             yield name, middle * exact[some]
     offset = float(np.median(found - true))
-    # an offset that errors of the additions could be is none
+    # errors of the additions might look like a small offset
     clear_offset = (10 * bound[wrong] < abs(offset)).mean() > 0.5
     if (
         clear_offset
@@ -154,7 +154,7 @@ def _of_values(
         and _fits(found, true + offset, bound[wrong] * 2, stored) > 0.9
     ):
         yield f"an offset: {offset:.3g} was added to the exact result", exact[some] + offset
-    # of all elements: a fault that makes all wrong ones smaller is no rounding toward zero
+    # Of all elements: a fault that makes only the wrong ones smaller is not rounding toward zero.
     known = np.isfinite(exact) & np.isfinite(got)
     cut = np.asarray(round_to(exact[known], out, Rounding.TOWARD_ZERO), np.float64)
     if (found == _at(cut, known, wrong)).all() and (got[known] == cut).mean() > 0.95:
@@ -302,7 +302,7 @@ def _of_noise(
     for name, replays in found.items():
         for replay in map(stored, replays):
             size = float(abs(np.log(_rms(replay - exact) / own)))
-            # errors of one size in a few elements are no errors of additions in all of them
+            # errors of additions are in all elements, not in a few
             part = float((replay != stored(exact)).mean())
             if part < 2 * differing and np.isfinite(size):
                 ratios[name] = min(size, ratios.get(name, np.inf))
@@ -315,7 +315,7 @@ def _part(wrong: Places, shape: tuple[int, ...]) -> tuple[int, int, int] | None:
     """Return the part of a dimension that contains all wrong elements, or None for all of it.
 
     `FEWEST` elements or more at random places are all within three quarters of a dimension with a
-    probability below 1e-3. Each index of the range has one: a row whose variance is wrong is no
+    probability below 1e-3. Each index of the range has one: a row with a wrong variance is not a
     part.
     """
     if wrong.size < FEWEST:

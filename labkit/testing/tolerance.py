@@ -2,8 +2,8 @@
 
 For example: `labkit tolerance "matmul K=4096 bf16 out=bf16 accumulate=fp32"`.
 
-Idea: a bound needs operands. Where there are none yet, those of a standard normal distribution
-stand for them; 64 elements are computed, in several orders.
+Idea: a bound needs operands. Without any, numbers from a standard normal distribution
+replace them; 64 elements are computed, in several orders.
 """
 
 from __future__ import annotations
@@ -124,6 +124,6 @@ def _operation(name: str, terms: int, format: Format) -> Operation:
     x = draw(64 if name in ("sum", "mean") else max(1, 64 // terms), terms)
     if name in ("sum", "mean"):
         return sum_over(x, 1) if name == "sum" else mean(x, 1)
-    return (
-        softmax(x) if name == "softmax" else layer_norm(x) if name == "layer_norm" else rms_norm(x)
-    )
+    if name == "softmax":
+        return softmax(x)
+    return layer_norm(x) if name == "layer_norm" else rms_norm(x)

@@ -91,7 +91,7 @@ def save(name: str, path: Path) -> int:
     """Write the vectors of a name as an .npz file, and return the number of rows."""
     table = vectors(name)
     buffer = io.BytesIO()
-    np.savez(buffer, **table)  # type: ignore[arg-type]  # a name of an array is no option
+    np.savez(buffer, **table)  # type: ignore[arg-type]
     write_atomic(path, buffer.getvalue())
     return len(table["rule"])
 
@@ -100,7 +100,7 @@ def read(path: Path) -> Table:
     """Return the answers of an .npz file.
 
     Raises:
-        ValueError: it is no such file.
+        ValueError: it is not such a file.
     """
     try:
         with np.load(path) as answers:
@@ -113,7 +113,7 @@ def check_file(path: Path) -> list[str]:
     """Return what `check` finds in the answers of an .npz file.
 
     Raises:
-        ValueError: it is no such file; or as `check`.
+        ValueError: it is not such a file; or as `check`.
     """
     return check(read(path))
 
@@ -165,7 +165,7 @@ def check(answers: Mapping[str, NDArray[Any]]) -> list[str]:
 def conventions(answers: Mapping[str, NDArray[Any]]) -> list[str]:
     """Return the choices of a block format's answers that standards leave open, with sources.
 
-    Answers as `check` takes them. It is no fault to make another choice than the vectors do.
+    Answers as `check` takes them. A choice that differs from the vectors' is not a fault.
     """
     table = vectors(str(answers["name"]))
     return [
@@ -358,7 +358,8 @@ def _of_card(spec: MmaSpec) -> Table:
         small = np.full(terms, 2.0 ** -(bits // 2)), np.full(terms, 2.0 ** -(bits - bits // 2))
         rows.append((f"bits behind the point: terms of 2^-{bits} beside C = 1", *small, 1.0))
         ahead = small[0].copy(), small[1].copy()
-        ahead[0][0] = ahead[1][0] = 1.0
+        ahead[0][0] = 1.0
+        ahead[1][0] = 1.0
         rows.append((f"length of a block: 1, then terms of 2^-{bits}", *ahead, 0.0))
         rows.append(
             (
@@ -439,7 +440,7 @@ def _same(got: NDArray[Any], wanted: NDArray[Any], format: Format | None) -> NDA
 
 
 def _example(table: Table, answers: Mapping[str, NDArray[Any]], key: str, row: int) -> str:
-    """Return the first wrong answer of a row, in words."""
+    """Return a description of a row's first wrong answer."""
     format = _format(table, key)
     got = np.atleast_1d(answers[key][row])
     wanted = np.atleast_1d(table[key][row])
