@@ -54,7 +54,7 @@ def count_on_cpu(bits: Tensor, format: Format) -> tuple[int, Counts, Counts]:
 
 
 def _fields(values: NDArray[np.unsignedinteger], format: Format) -> Counts:
-    """Count the exponent fields of a piece: in pairs where there are many."""
+    """Count the exponent fields of a piece, in pairs if there are many."""
     bins = 1 << format.exponent_bits
     shift = 1 + format.significand_bits
     if len(values) < PAIRS_FROM or len(values) % 2:
@@ -81,8 +81,8 @@ def count_on_device(bits: Tensor, format: Format) -> tuple[int, Counts, Counts]:
         piece = piece & torch.iinfo(bits.dtype).max
         fields += torch.bincount(piece >> point, minlength=len(fields))
         zeros += (piece == 0).sum()
-        # As a number in FP32, a significand has its own exponent; 2^point stands for all that is no
-        # subnormal.
+        # As a number in FP32, a significand has its own exponent; 2^point represents all that is
+        # not subnormal.
         exponents = piece.clamp_(max=1 << point).float().view(torch.int32) >> 23
         subnormals += torch.bincount(exponents, minlength=256)[127 : 127 + point]
     return int(zeros), subnormals.cpu().numpy(), fields.cpu().numpy()

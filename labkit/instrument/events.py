@@ -194,7 +194,7 @@ class Outcome(Protocol):
 
     @property
     def why(self) -> str:
-        """The reason, in words."""
+        """The reason, as a sentence."""
 
 
 class Moment(Enum):

@@ -19,7 +19,7 @@ from typing import Any
 
 MOST_CHARACTERS = 160  # of a message in a report: torch writes paragraphs
 
-# where in the instrument, and what was raised there
+# called with the place in the instrument that failed, and the exception
 Failed = Callable[[str, Exception], None]
 
 
@@ -51,7 +51,7 @@ def described(where: str, error: Exception) -> str:
 
 
 def name_of(function: Any) -> str:
-    """Return a function's name in words.
+    """Return a readable name of a function.
 
     >>> name_of(partial(name_of, 3))
     'name of'

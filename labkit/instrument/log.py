@@ -55,9 +55,9 @@ DECAYS = {  # optimizer state -> its decay factor, from its parameter group
     "square_avg": lambda group: group["alpha"],
     "momentum_buffer": lambda group: group["momentum"],
 }
-# of a GradScaler: a scale above it may still be falling to its place
+# a GradScaler's initial scale; a larger scale may still be falling
 FIRST_SCALE = 2.0**16
-# in a row, at the end: fewer may be a scaler that still searches for its scale
+# consecutive skips at the end; with fewer, the scaler may still be searching for its scale
 MANY_SKIPS = 8
 
 
@@ -147,7 +147,7 @@ class Log:
 
     @contextmanager
     def replaying(self, what: str) -> Iterator[None]:
-        """Record why a step cannot be replayed; the training goes on."""
+        """Record why a step cannot be replayed; the training continues."""
         try:
             yield
         except Unseen as reason:
@@ -279,7 +279,7 @@ def faults(report: Report, never_moved: Iterable[str]) -> Iterator[Finding]:
     ) is not None:
         yield in_a_row
     lost = list(_underflow(report))
-    # one fault: the underflow by name is more specific
+    # both are one fault, and the underflow names the gradients
     yield from lost or _scale_too_low(report)
 
 
@@ -295,7 +295,7 @@ def dominating_epsilon(optimizer: Any) -> tuple[float, float] | None:
 
     A mean of squares that has just begun is divided by 1 - beta^steps, as Adam does.
     """
-    # of each state: roots far below eps, roots, and the typical one
+    # for each state: the number of roots far below eps, the number of roots, the typical root
     counts: list[Tensor] = []
     eps = 0.0
     for group in optimizer.param_groups:

@@ -29,7 +29,7 @@ class Modules:
     def add_names(self, model: nn.Module, unnamed: str | None = None, prefix: str = "") -> None:
         """Add the names of a model's modules.
 
-        The model itself is called `unnamed`, or by its class. `prefix` stands before the names of a
+        The model itself is called `unnamed`, or by its class. `prefix` comes before the names of a
         model that is a part of another one.
         """
         own = type(model).__name__ if unnamed is None else unnamed

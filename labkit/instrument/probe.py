@@ -127,7 +127,8 @@ def underflow(reference: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -
             f"underflow compares the same layers: reference {list(reference)}, observed "
             f"{list(observed)}"
         )
-    lost = alive = 0
+    lost = 0
+    alive = 0
     for name, exact in reference.items():
         if exact.shape != observed[name].shape:
             raise ValueError(
@@ -171,11 +172,13 @@ def swallowed(
     require_kind(before, Iterable, "before", "Pass lists of tensors")
     require_kind(after, Iterable, "after", "Pass lists of tensors")
     require_kind(gradients, Iterable, "gradients", "Pass lists of tensors")
-    meant = still = 0
+    meant = 0
+    still = 0
     for old, new, gradient in zip(before, after, gradients, strict=True):
         if gradient is not None:
             these, unmoved = swallowed_counts(old, new, gradient)
-            meant, still = meant + these, still + unmoved
+            meant += these
+            still += unmoved
     return still / meant if meant else 0.0
 
 

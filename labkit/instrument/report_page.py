@@ -5,7 +5,7 @@ overflowed. Curves, bars and cells are SVG that stretches to the width of the pa
 are text of a fixed size beside them.
 
 Invariants: a page loads nothing from a network and runs no script. Each picture has a description
-in words. Its colours follow the theme of JupyterLab or VS Code, else the reader's light or dark
+as text. Its colours follow the theme of JupyterLab or VS Code, else the reader's light or dark
 preference.
 """
 
@@ -87,11 +87,12 @@ def _verdict(report: TrainingResults) -> str:
     )
     all_well = Status.OK if report.steps else Status.WARN
     status = next((s for s in (Status.BAD, Status.WARN) if any(report.of(s))), all_well)
-    named = (
-        f": {', '.join(kinds[:MOST_NAMES])}" + " and more" * (len(kinds) > MOST_NAMES) + "."
-        if kinds
-        else "."
-    )
+    named = ""
+    if kinds:
+        named = f": {', '.join(kinds[:MOST_NAMES])}"
+    if len(kinds) > MOST_NAMES:
+        named += " and more"
+    named += "."
     headline = _powers(report.summary.removesuffix(".")) + escape(named)
     where = escape(run_in_words(report))
     return (
@@ -110,23 +111,26 @@ def _card(group: list[Finding]) -> str:
     first = group[0]
     layers = list(dict.fromkeys(each.layer for each in group if each.layer))
     names = ", ".join(f"<code>{escape(name)}</code>" for name in layers[:MOST_NAMES])
-    names = (
-        f"in {names}" + f" and {len(layers) - MOST_NAMES} more" * (len(layers) > MOST_NAMES)
-        if names
-        else ""
-    )
-    places = filter(
-        None, (f"<code>{escape(first.line)}</code>" * bool(first.line), step_of(group), names)
-    )
+    if len(layers) > MOST_NAMES:
+        names += f" and {len(layers) - MOST_NAMES} more"
+    places = []
+    if first.line:
+        places.append(f"<code>{escape(first.line)}</code>")
+    if step_of(group):
+        places.append(step_of(group))
+    if names:
+        places.append(f"in {names}")
     explain = "".join(
         f"<br><code>labkit explain {escape(fault)}</code>" for fault in first.faults[:2]
     )
-    repair = f'<p class="repair"><strong>Repair.</strong> {_powers(first.remedy)}{explain}</p>'
+    repair = ""
+    if first.remedy:
+        repair = f'<p class="repair"><strong>Repair.</strong> {_powers(first.remedy)}{explain}</p>'
     return (
         f'<section class="card {first.status}">'
         f"<h3><b>{SIGNS[first.status]} {first.status}</b> {escape(first.name)}</h3>"
         f'<div class="place">{"".join(f"<span>{place}</span>" for place in places)}</div>'
-        f"<p>{_powers(first.what)}</p>{repair * bool(first.remedy)}</section>"
+        f"<p>{_powers(first.what)}</p>{repair}</section>"
     )
 
 
@@ -192,7 +196,8 @@ def _scales(report: TrainingResults) -> str:
         ("underflowed", "below: more than one in a thousand is lost"),
     ]
     more = "<span><i class=line></i>scale in use</span>"
-    more += f"<span class=skipped>× skipped step ({len(report.skips)})</span>" * bool(report.skips)
+    if report.skips:
+        more += f"<span class=skipped>× skipped step ({len(report.skips)})</span>"
     return (
         f"<h2>The loss scale, and its window</h2><p>{says}</p>{_legend(zones, more)}"
         f'<div class="plot"><div class="ticks y">{left}</div>{drawing}<div></div>'
@@ -256,11 +261,9 @@ def _map(report: TrainingResults) -> str:
 
 def _fold(kind: str, rows: int, table: str, opened: bool) -> str:
     title = TITLES.get(kind, kind.capitalize())
-    scroll = " class=scroll" * (rows > MANY_ROWS)
-    return (
-        f"<details{' open' * opened}><summary>{title}: "
-        f"{rows}</summary><div{scroll}>{table}</div></details>"
-    )
+    open_ = " open" if opened else ""
+    scroll = " class=scroll" if rows > MANY_ROWS else ""
+    return f"<details{open_}><summary>{title}: {rows}</summary><div{scroll}>{table}</div></details>"
 
 
 def _losses(
@@ -339,9 +342,9 @@ def _histograms(report: TrainingResults) -> str:
         "One bar for each power of two, from small to large; its height is the logarithm of the "
         "count. Gradients are at the last scale in use."
     )
-    more = "<span><i class=outline></i>the same gradients in FP32</span>" * bool(
-        report.against_fp32
-    )
+    more = ""
+    if report.against_fp32:
+        more = "<span><i class=outline></i>the same gradients in FP32</span>"
     return (
         f"<h2>Histograms</h2><p class='quiet'>{note}</p>{_legend(_zones(), more)}{''.join(parts)}"
     )
@@ -367,7 +370,7 @@ def _table(
             for t in _round_numbers(first, end, (8, 16, 32))
         }
     )
-    at = f" at scale 2<sup>{by}</sup>" * bool(by)
+    at = f" at scale 2<sup>{by}</sup>" if by else ""
     heads = "".join(f"<div class=head>{f.name}{at}{axis}</div>" for f in formats)
     cells = "".join(
         f"<span>{escape(name)}</span>"
@@ -408,8 +411,10 @@ def _picture(
     outline = f"M0,1{''.join(steps)}V1" if heights else ""
     shares = fate(histogram, format)
     parts = [f"{share:.1%} {zone}" for zone, share in vars(shares).items() if share >= LEAST / 2]
-    parts += ["all zero"] * (histogram.zeros == histogram.total)
-    parts += [f"{histogram.non_finite:,} inf or NaN"] * bool(histogram.non_finite)
+    if histogram.zeros == histogram.total:
+        parts.append("all zero")
+    if histogram.non_finite:
+        parts.append(f"{histogram.non_finite:,} inf or NaN")
     says = ", ".join(parts)
     return (
         f'<div><svg role="img" viewBox="0 0 {end - first} 1" preserveAspectRatio="none">'
@@ -478,11 +483,11 @@ def _round_numbers(low: int, high: int, steps: Iterable[int] = (1, 2, 5, 10, 20,
 
 
 def _ticks(places: Mapping[Any, float]) -> str:
-    """Return labels at places from 0 to 1 along an axis; one at the end stands left of it."""
-    labels = (
-        f'<span{" class=last" * (place > 0.95)} style="left: {100 * place:.1f}%">{label}</span>'
-        for label, place in places.items()
-    )
+    """Return labels at places from 0 to 1 along an axis; a label near 1 is left of its place."""
+    labels = []
+    for label, place in places.items():
+        last = " class=last" if place > 0.95 else ""
+        labels.append(f'<span{last} style="left: {100 * place:.1f}%">{label}</span>')
     return f"<div class=ticks>{''.join(labels)}</div>"
 
 

@@ -1,4 +1,4 @@
-"""The results of a watched training: its records, what follows from them, and both in words.
+"""Results of a watched training: its records, what follows from them, and both as text.
 
 Idea: counts per binade show the effect of another format or scale, and which scales are safe.
 """
@@ -143,7 +143,7 @@ class TrainingResults(CheckReport):
 
 
 def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def run_in_words(report: TrainingResults) -> str:
@@ -170,15 +170,18 @@ def step_of(group: list[Finding]) -> str:
     # a diagnosis counts its steps in the sentence
     if not steps or "step " in group[0].what:
         return ""
-    return f"step {steps[0]}" + f" and {len(steps) - 1} more" * (len(steps) > 1)
+    if len(steps) == 1:
+        return f"step {steps[0]}"
+    return f"step {steps[0]} and {len(steps) - 1} more"
 
 
 def in_words(group: list[Finding]) -> str:
     """Return the place of findings of one kind, and the sentence of the first."""
     layers = list(dict.fromkeys(each.layer for each in group if each.layer))
-    more = f" and {len(layers) - MOST_NAMES} more" * (len(layers) > MOST_NAMES)
-    named = f"in {', '.join(layers[:MOST_NAMES])}{more}" if layers else ""
-    place = ", ".join(filter(None, (group[0].line, step_of(group), named)))
+    named = f"in {', '.join(layers[:MOST_NAMES])}" if layers else ""
+    if len(layers) > MOST_NAMES:
+        named += f" and {len(layers) - MOST_NAMES} more"
+    place = ", ".join(part for part in (group[0].line, step_of(group), named) if part)
     return f"{place}: {group[0].what}" if place else group[0].what
 
 

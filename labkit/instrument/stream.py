@@ -5,7 +5,7 @@ subscribes with a function for each type of event that it observes (`labkit.inst
 source of events is open while a listener observes one of them (`labkit.instrument.sources`). A
 watch of one model, the diagnosis of a script and the listener of an engine are all listeners.
 
-Invariants: a listener's failure is reported to that listener, and the training goes on. Once the
+Invariants: a listener's failure is reported to that listener, and the training continues. Once the
 last listener has left, each tapped class holds its original functions.
 """
 
@@ -99,7 +99,7 @@ class StepObserver(Listener):
     def failed(self, where: str, error: Exception) -> None:
         """Record a failure of the listener or of a source, once for each place.
 
-        The training goes on.
+        The training continues.
         """
         what = f"{described(where, error)} (first in step {self.step})"
         self.failures.setdefault((where, type(error).__name__), what)
@@ -202,7 +202,8 @@ class Stream:
         for source in [source for source in self._open if source not in needed]:
             self._open.pop(source).close()
         for source in [source for source in needed if source not in self._open]:
-            self._open[source] = stack = ExitStack()
+            stack = ExitStack()
+            self._open[source] = stack
             emitter = _Emitter(self, source)
             stack.enter_context(guarded_context(source.open(emitter), emitter.failed, source.open))
 

@@ -57,7 +57,7 @@ def line_of_user(frame: Any) -> str | None:
 def _place_of_library(frame: Any, file: str, line: int | None) -> str:
     """Return a place; one in an installed package with the user's line that led there.
 
-    The package's own path tells which file it is; a line of a library alone is no place that a user
+    The package's own path identifies the file; a line of a library alone is not a place that a user
     can change.
     """
     if PACKAGES not in file:

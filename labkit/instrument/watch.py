@@ -115,8 +115,8 @@ def watch(
 
     Raises:
         TypeError: there is no module to watch.
-        ValueError: it has no parameter; every is not positive; against_fp32_every is no multiple of
-            it.
+        ValueError: it has no parameter; every is not positive; against_fp32_every is not a multiple
+            of it.
 
     >>> model = nn.Linear(3, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -220,7 +220,8 @@ class Watch(StepObserver):
             None, (unhooked, single_rank_warning() if self._ranks is None else "")
         ):
             self._log.add_unseen(unseen)
-        self._by_engine = self._called = False
+        self._by_engine = False
+        self._called = False
         self._modules = [
             m for m in self.model.modules() if not type(m).__module__.startswith("torch.nn.")
         ]
@@ -246,7 +247,10 @@ class Watch(StepObserver):
         finally:
             assert self._stack is not None
             self._stack.close()
-            self.model = self._only = self._scaler = self._loss = None  # type: ignore[assignment]
+            self.model = None  # type: ignore[assignment]
+            self._only = None
+            self._scaler = None
+            self._loss = None
             self._parameters = {}
             self._weight_names = {}
             self._names = {}
@@ -286,7 +290,8 @@ class Watch(StepObserver):
     # Steps, one after another
 
     def _begin(self) -> None:
-        step = self._log.step = self.step
+        step = self.step
+        self._log.step = step
         self.stepped = set()
         self._calls = []
         self._sample = None
@@ -589,8 +594,10 @@ class Watch(StepObserver):
         self.stepping = False
         self.stepped.add(id(optimizer))
         culprits = tuple(name for name, g in gradients.items() if g is not None and not finite(g))
-        shown = ", ".join(culprits[:3]) + f" and {len(culprits) - 3} more" * (len(culprits) > 3)
-        why = why or f"inf or NaN in {shown or 'a gradient'}"
+        shown = ", ".join(culprits[:3]) or "a gradient"
+        if len(culprits) > 3:
+            shown += f" and {len(culprits) - 3} more"
+        why = why or f"inf or NaN in {shown}"
         self._log.skips.append(Skip(self.step, self._scale_now(), culprits, why))
         self._find_source(gradients)
 
