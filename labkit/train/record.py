@@ -250,7 +250,10 @@ def _spell(value: Any, field: str) -> str:
         )
     if isinstance(value, list | tuple):
         items = ", ".join(_spell(each, field) for each in value)
-        return f"[{items}]" if isinstance(value, list) else f"({items}{',' * (len(value) == 1)})"
+        if isinstance(value, list):
+            return f"[{items}]"
+        # as Python writes it: a tuple of one has a comma
+        return f"({items},)" if len(value) == 1 else f"({items})"
     # a repr is rounded and abbreviated
     if isinstance(value, torch.Tensor | np.ndarray):
         return f"{value.dtype}{value.tolist()}"

@@ -237,7 +237,7 @@ class TrainingRun:
 
         Weights, moments, batches and random numbers are the same, so under the same recipe both
         runs stay equal bit for bit. Under another recipe, weights and moments are cast to its
-        formats, and a different scaler starts anew.
+        formats, and a different scaler starts again.
         """
         # small tensors: on a busy machine, threads that wait for each other cost ten times as much
         with one_thread():
