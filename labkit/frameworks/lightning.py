@@ -61,9 +61,9 @@ class FP16Mixed(MixedPrecision):
 
 
 class AfterSteps:
-    """A schedule that goes on only after its optimizer has stepped.
+    """A schedule that advances only after its optimizer has stepped.
 
-    In all else it is the schedule that it was.
+    All other attributes are those of the wrapped schedule.
     """
 
     def __init__(self, schedule: Any, stepped: set[int]) -> None:

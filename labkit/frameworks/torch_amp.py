@@ -83,7 +83,7 @@ class autocast(ContextDecorator):
             setting.
 
     Raises:
-        ValueError: device_type is no string.
+        ValueError: device_type is not a string.
         RuntimeError: torch has no autocast for that device, or a banned operation is called in the
             block.
         TypeError: what it decorates cannot be called.
@@ -163,7 +163,7 @@ def custom_fwd(fwd: Any = None, *, device_type: str, cast_inputs: torch.dtype | 
     It is `labkit.amp.custom_fwd` with torch's arguments.
 
     Raises:
-        ValueError: device_type is no string.
+        ValueError: device_type is not a string.
 
     >>> class Product(torch.autograd.Function):
     ...     @staticmethod
@@ -193,7 +193,7 @@ def custom_bwd(bwd: Any = None, *, device_type: str) -> Any:
     It runs under the regions that forward ran under.
 
     Raises:
-        ValueError: device_type is no string.
+        ValueError: device_type is not a string.
     """
     _require_device(device_type)
     return (

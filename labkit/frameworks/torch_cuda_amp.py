@@ -2,7 +2,7 @@
 
 Import from it: `from labkit.frameworks.torch_cuda_amp import ...`.
 
-Its names take no device. Here they stand for a GPU if there is one, and for the CPU otherwise,
+Its names take no device. Here they use a GPU if there is one, and the CPU otherwise,
 where torch's own warn and do nothing. All else is `torch_amp`'s.
 
 Source: torch.cuda.amp, 2.13 (signatures); torch calls these names deprecated, and scripts have

@@ -112,7 +112,8 @@ def gradients_of(optimizer: torch.optim.Optimizer, allow_fp16: bool) -> Iterator
             )
         if gradient.is_sparse and gradient.dtype == torch.float16:
             # adds up duplicates, which may overflow: check after that
-            gradient = parameter.grad = gradient.coalesce()
+            gradient = gradient.coalesce()
+            parameter.grad = gradient
         yield gradient._values() if gradient.is_sparse else gradient
 
 

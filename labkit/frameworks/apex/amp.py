@@ -286,13 +286,13 @@ def load_state_dict(state_dict: dict[str, Any]) -> None:
             else repr(state_dict)
         )
         raise RuntimeError(
-            f"Error(s) in loading state_dict. Unexpected key(s) in state_dict: {keys}. "
-            "This is no amp.state_dict(): that of the model or the optimizer is loaded by those."
+            f"Error(s) in loading state_dict. Unexpected key(s) in state_dict: {keys}. This is not "
+            "an amp.state_dict(): that of the model or the optimizer is loaded by those."
         )
     if len(state_dict) != len(scalers):
         warnings.warn(
             f"state_dict contains {len(state_dict)} entries, while {len(scalers)} loss_scalers are "
-            f"used: give amp.initialize num_losses={len(state_dict)} to go on with all of them.",
+            f"used: give amp.initialize num_losses={len(state_dict)} to continue with all of them.",
             stacklevel=2,
         )
     try:

@@ -1,7 +1,7 @@
 """The properties of O0, O1, O2 and O3, and a model whose `forward` casts accordingly.
 
 Idea: an opt level is a row of properties, of which `initialize` replaces some. A half model takes
-FP32 input and gives FP32 output by a `forward` that is wrapped where it stands, so that no other
+FP32 input and gives FP32 output by a `forward` that is wrapped in place, so that no other
 line of a script changes.
 
 Source: apex.amp.frontend, Properties and O0 to O3 (values, checks); apex.amp._initialize (patched
@@ -63,7 +63,7 @@ def properties_of(opt_level: str, *overrides: Any) -> Properties:
 
     Raises:
         RuntimeError: there is no such level, or an override contradicts it.
-        ValueError: an override is none of its values.
+        ValueError: an override has a value that is not allowed.
 
     >>> properties_of("O2", None, None, "False").keep_batchnorm_fp32
     False

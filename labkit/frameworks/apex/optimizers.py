@@ -217,9 +217,12 @@ def listed_optimizers(optimizers: Any) -> list[Any]:
 
     Raise an error for other objects, and for those initialized before.
     """
-    listed = (
-        [] if optimizers is None else optimizers if isinstance(optimizers, list) else [optimizers]
-    )
+    if optimizers is None:
+        listed = []
+    elif isinstance(optimizers, list):
+        listed = optimizers
+    else:
+        listed = [optimizers]
     for optimizer in listed:
         if not (hasattr(optimizer, "param_groups") and hasattr(optimizer, "step")):
             raise TypeError(

@@ -113,7 +113,7 @@ def BatchNorm(nf: int, ndim: int = 2, **kwargs: Any) -> nn.Module:
 
 
 def first(values: Iterable[Any], f: Callable[[Any], Any] | None = None) -> Any:
-    """Return the first of some values, or the first of which `f` is true; None if there is none."""
+    """Return the first of some values, or the first for which `f` is true, or None."""
     return next((value for value in values if f is None or f(value)), None)
 
 

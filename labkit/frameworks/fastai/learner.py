@@ -57,8 +57,8 @@ class DataLoaders:
         return _on(self.device, next(iter(self.loaders[0])))
 
     train = property(lambda self: self.loaders[0])
-    # without one, nothing is validated
-    valid = property(lambda self: (*self.loaders, ())[1])
+    # without a second loader, nothing is validated
+    valid = property(lambda self: self.loaders[1] if len(self.loaders) > 1 else ())
 
 
 class Recorder(Callback):
@@ -75,7 +75,7 @@ class Recorder(Callback):
         self.values: list[list[float]] = []
         self.losses: list[float] = []
         self.smooth = 0.0
-        # which is not reached where an epoch is cancelled at its begin
+        # the loop does not reach before_epoch if the first epoch is cancelled
         self.before_epoch()
 
     def before_epoch(self) -> None:
@@ -165,7 +165,7 @@ class Learner:
         """Add a callback, or a new one of a class; it is found as `learn.name_of_its_class`.
 
         Raises:
-            TypeError: it is no callback.
+            TypeError: it is not a callback.
             ValueError: a learner has something of that name already.
         """
         callback = cb() if isinstance(cb, type) else cb
@@ -323,7 +323,7 @@ class Learner:
             reset_opt: make a new optimizer.
 
         Raises:
-            TypeError: wd is no number, or the optimizer is one of torch's.
+            TypeError: wd is not a number, or the optimizer is one of torch's.
             ValueError: the optimizer steps another model's parameters.
 
         Warns:

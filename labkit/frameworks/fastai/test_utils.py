@@ -1,6 +1,6 @@
 """The smallest learner, a line through points, and checks of values, for tests of loops.
 
-pytest takes a file and functions of these names for tests; the functions say that they are none.
+pytest takes a file and functions of these names for tests; `__test__` says that they are not.
 
 Source: fastai.test_utils, 2.8.12; fastcore.test (the checks).
 """
@@ -98,7 +98,7 @@ def test_ne(a: Any, b: Any) -> None:
     assert not _all(a, b, _equal), f"!=:\n{a}\n{b}"
 
 
-def test_close(a: Any, b: Any, eps: float = 1e-5) -> None:  # noqa: PT028 (none of pytest's)
+def test_close(a: Any, b: Any, eps: float = 1e-5) -> None:  # noqa: PT028
     """Assert that two numbers, or all in tensors or collections, differ by less than `eps`."""
     assert _all(a, b, partial(_close, eps=eps)), f"close:\n{a}\n{b}"
 

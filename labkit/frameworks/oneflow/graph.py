@@ -151,7 +151,7 @@ class Graph:
         And step a schedule, skipped or not.
 
         Raises:
-            TypeError: it is no optimizer, or lr_sch no schedule.
+            TypeError: it is not an optimizer, or lr_sch is not a schedule.
             ValueError: the schedule is another optimizer's, or a step needs a closure.
         """
         if not isinstance(optim, torch.optim.Optimizer):
@@ -194,7 +194,7 @@ class Graph:
         Raises:
             RuntimeError: it is called inside another graph; there is an optimizer and no backward,
                 or the other way.
-            ValueError: a tensor's first dimension is no multiple of the number of micro-batches.
+            ValueError: a tensor's first dimension is not a multiple of the number of micro-batches.
         """
         if _in_build():
             raise RuntimeError(
@@ -337,7 +337,7 @@ class _Losses(TorchFunctionMode):
     """Note each loss whose `backward` is called, for later.
 
     Raises:
-        RuntimeError: nothing is stepped; or a loss is no scalar.
+        RuntimeError: nothing is stepped; or a loss is not a scalar.
     """
 
     def __init__(self, training: bool) -> None:

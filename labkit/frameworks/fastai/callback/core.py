@@ -96,7 +96,8 @@ class Callback:
     """
 
     order: int = 0
-    run_train = run_valid = True
+    run_train = True
+    run_valid = True
     learn: Any = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

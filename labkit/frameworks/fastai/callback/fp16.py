@@ -152,7 +152,7 @@ class MixedPrecision(Callback):
     Raises:
         ValueError: amp_mode is another one; or, when a training begins, another callback does the
             same.
-        TypeError: an argument is none of GradScaler's.
+        TypeError: GradScaler has no such argument.
 
     >>> from labkit.frameworks.fastai.test_utils import synth_learner
     >>> learn = synth_learner(cbs=MixedPrecision(init_scale=1024.0))
@@ -199,7 +199,7 @@ class MixedPrecision(Callback):
         self.learn.loss_grad = self.scaler.scale(self.loss_grad)
 
     def before_step(self) -> None:
-        """Let the scaler step the loop's optimizer, for which this callback stands.
+        """Let the scaler step the loop's optimizer, through this callback.
 
         Where it does not, cancel.
         """
@@ -227,8 +227,9 @@ class MixedPrecision(Callback):
             self.scaler.update()
 
     def after_batch(self) -> None:
-        self.region.close()  # if the batch was cancelled before its loss
-        # if it was cancelled between the scaler's step and the loop's
+        # the batch may have been cancelled before its loss
+        self.region.close()
+        # or between the scaler's step and the loop's
         self.after_step()
 
     # a part of the training that was cancelled in a batch ends without that batch's after_batch
@@ -359,7 +360,7 @@ class NonNativeMixedPrecision(Callback):
         )
         for master, gradient in zip(masters, gradients, strict=True):
             master.grad = gradient
-        # what is told of it is not scaled
+        # callbacks see the loss without the scale
         self.learn.loss_grad = self.loss_grad / self.loss_scale
         decision = decide(self.state, found_inf, self.config)
         self.state = decision.after
