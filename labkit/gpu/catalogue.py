@@ -34,7 +34,7 @@ class Part:
         seconds: that it may take.
         items: what it measures or records, besides its checks.
         checks: whether it has checks: tests that are marked with its name.
-        lacking: what a device has for which there is no item.
+        lacking: features of a device for which there is no item.
     """
 
     about: str

@@ -58,7 +58,7 @@ def passport_items(job: Job) -> list[Item]:
 def _step_items(device: str) -> Iterator[Item]:
     for name in RECIPES:
         for clip in (False, True):
-            what = f"{name}{', clipped' * clip}"
+            what = f"{name}, clipped" if clip else name
             yield Item(f"waits {what}", Kind.WAITS, partial(_waits, RECIPES[name], clip))
     if (
         device == "cuda"

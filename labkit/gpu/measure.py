@@ -2,8 +2,8 @@
 
 Each is an item whose line holds numbers by way, and in "failed" the ways that raised, each with its
 reason: `seconds_a_call` and `mebibytes` of a step, `steps_per_second` of a task. All ways take
-turns, and the median counts. What a claim is about ("2x", "50% on a UNet") stands beside: the ratio
-to the first way.
+turns, and the median counts. The line also holds the ratios to the first way, which is what claims
+such as "2x" or "50% on a UNet" are about.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def cross_entropy(out: Tensor, target: Tensor) -> Tensor:
 
 
 Step = Callable[[], object]
-TORCH_AMP, DROP_IN = "torch.amp", "drop-in"  # which are no recipes
+TORCH_AMP, DROP_IN = "torch.amp", "drop-in"  # beside the recipes
 AMP_WAYS = (TORCH_AMP, DROP_IN, "O1", "O2", "FP32")
 SPEED_WAYS = ("FP32", "TF32", "O1", "O1 graph", TORCH_AMP, "O2", "BF16")
 COMPILED = ("O1 graph compiled", "torch.amp compiled")

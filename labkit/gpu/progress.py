@@ -58,7 +58,7 @@ def read_progress(path: Path) -> list[PartProgress]:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: a line is none that `add_progress` writes.
+        ValueError: a line is not one that `add_progress` writes.
     """
     parts: dict[str, PartProgress] = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):

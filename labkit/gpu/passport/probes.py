@@ -107,7 +107,7 @@ class HostWaits(TorchDispatchMode):
     """Count operations on a device, and its waits and copies by operation and line.
 
     An operation is a dispatched one that has a tensor on the device among its arguments or makes
-    one there; views and allocations are none. A wait blocks the host until the device has finished
+    one there, but not a view or an allocation. A wait blocks the host until the device has finished
     all that was launched before. A copy moves host memory to the device; from pageable memory, it
     waits, too.
 

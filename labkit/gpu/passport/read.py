@@ -21,10 +21,8 @@ from labkit.gpu.worker import Kind, Line
 
 MOST_WAITS, MOST_COPIES = 1, 0  # of the host, in a step of any recipe
 BUDGET = f"Host waits of a step (at most {MOST_WAITS} wait and {MOST_COPIES} copies)"
-ROUNDINGS = (
-    # of the recipe's narrowest format, by which a loss on a device may differ from the CPU's
-    16
-)
+# a loss on a device may differ from the CPU's by so many roundings of the narrowest format
+ROUNDINGS = 16
 Row = tuple[str, str, str]  # of the table: an item, the expected and the actual result
 WIDTHS = (40, 34)  # of the table's first columns
 KINDS = {
@@ -53,7 +51,7 @@ class Passport:
     damage: tuple[str, ...]
 
     def line(self, item: str) -> Line:
-        """Return the line of an item; an empty one where there is none."""
+        """Return the line of an item, or an empty one."""
         return next((line for line in self.lines if line["item"] == item), {})
 
     @property
@@ -71,7 +69,7 @@ def parse(content: bytes) -> Passport:
     """Return the readable part of a passport's content.
 
     Raises:
-        ValueError: none of it is a line of a passport; the message says what it is instead.
+        ValueError: no line of it is a passport's; the message says what it is instead.
     """
     lines: list[Line] = []
     damage = []
@@ -81,7 +79,7 @@ def parse(content: bytes) -> Passport:
     for number, row in enumerate(rows, 1):
         try:
             line = json.loads(row)
-        except (ValueError, RecursionError):  # also what is no UTF-8
+        except (ValueError, RecursionError):  # invalid UTF-8 is a ValueError, too
             line = None
         texts = isinstance(line, dict) and all(
             isinstance(line.get(key), str) for key in ("item", "kind")
@@ -199,7 +197,8 @@ def _refusals(line: Line) -> Iterator[str]:
         verdict = f"BUT FOR ANOTHER REASON than {row.words!r}"
     else:
         verdict = "as expected"
-    yield f"{line['refusal']}: {outcome}, {verdict}{': ' * bool(said)}{said}"
+    answer = f": {said}" if said else ""
+    yield f"{line['refusal']}: {outcome}, {verdict}{answer}"
 
 
 def _budgets(line: Line) -> Iterator[str]:
@@ -212,7 +211,7 @@ def _budgets(line: Line) -> Iterator[str]:
         verdict = f"ABOVE, most of them {max(places, key=places.get)}"
     by_cuda = line.get("synchronizations")
     cuda = "" if by_cuda is None else f", {by_cuda} synchronizations by CUDA's count"
-    name = f"{line['recipe']}{', clipped' * line['clip']}"
+    name = f"{line['recipe']}, clipped" if line["clip"] else line["recipe"]
     yield (
         f"{name:<30} {waits:3} waits {copies:3} copies {line['operations']:5} operations{cuda}: "
         f"{verdict}"
