@@ -244,7 +244,7 @@ def recomputed_otherwise(fixed):
         mixed["on"] = True
         loss = F.cross_entropy(checkpoint(block, inputs, use_reentrant=False).float(), targets)
         mixed["on"] = (
-            # evaluation, a profiler, a second thread: whoever switches it off too early
+            # evaluation, a profiler or a second thread may switch it off too early
             fixed
         )
         return loss

@@ -1,6 +1,6 @@
 """A fault of mixed precision as a training in two forms, broken and fixed, and its description.
 
-Idea: one function writes both forms, `function(fixed)`: what differs stands under `if fixed`, so
+Idea: one function writes both forms, `function(fixed)`: what differs is under `if fixed`, so
 that the fault and its repair are a line or two beside each other. The function's name is the
 fault's id; its docstring has the title, what is seen, why, how instruments show it, the repair, the
 words of its errors, and where it was reported. `run` runs either form. Everything is plain torch:
@@ -118,7 +118,7 @@ class Card:
         Their further lines are indented.
         """
         found = re.findall(
-            rf"^{name}: (.*(?:\n    .*)*)", inspect.getdoc(self.function) or "", re.MULTILINE
+            rf"^{name}:(.*(?:\n    .*)*)", inspect.getdoc(self.function) or "", re.MULTILINE
         )
         return tuple(" ".join(text.split()) for text in found)
 
@@ -186,9 +186,10 @@ def run(fault: Fault, fixed: bool) -> TrainingOutcome:
             training = fault.function(fixed)
             for batch in training.batches:
                 loss = training.step(batch)
-                losses.append(
-                    math.nan if loss is None else loss.item() if isinstance(loss, Tensor) else loss
-                )
+                if loss is None:
+                    losses.append(math.nan)
+                else:
+                    losses.append(loss.item() if isinstance(loss, Tensor) else loss)
             return TrainingOutcome(tuple(losses), training.score())
         except Exception as error:
             return TrainingOutcome(tuple(losses), math.nan, f"{type(error).__name__}: {error}")

@@ -56,7 +56,7 @@ class GpuCard(Card):
     def shows(self, broken: float | None, fixed: float | None) -> bool:
         """Say whether two measurements show the fault.
 
-        None stands for a form that was ended by the card's error.
+        It is None for a form that the card's error ended.
         """
         return fixed is not None and (broken is None or fixed > CLEARLY * broken)
 
@@ -175,7 +175,7 @@ def emulated_bf16(device: str, fixed: bool, size: int) -> float:
     ),
 )
 def sides_miss_8(device: str, fixed: bool, size: int) -> float:
-    """A side of a product is no multiple of 8.
+    """A side of a product is not a multiple of 8.
 
     Symptom: One layer (a vocabulary of 50,257, a width of 10,922) is far slower than one that is a
         little larger.

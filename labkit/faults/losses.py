@@ -69,7 +69,7 @@ def denominator_underflows(fixed):
 def dice_overflows(fixed):
     """A Dice loss adds up all pixels in FP16.
 
-    Symptom: The Dice loss stands at exactly 1.0, or is NaN, as soon as pictures or batches are
+    Symptom: The Dice loss stays at exactly 1.0, or is NaN, as soon as pictures or batches are
         large.
     Cause: The loss is computed outside of autocast, from chances that are FP16. 147,456 pixels at
         0.5 sum up to 73,728: inf in FP16. Something divided by inf is 0, and so are its gradients.

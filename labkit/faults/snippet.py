@@ -1,7 +1,7 @@
 """The code of one form of a fault, as its author would have written it.
 
 Idea: the source is parsed. Every choice by `fixed` is made, and a loop that several faults share
-stands in place of the call that returns it.
+replaces the call that returns it.
 """
 
 from __future__ import annotations
@@ -111,7 +111,9 @@ class _Decided(ast.NodeTransformer):
         """Replace the expression by its branch."""
         self.generic_visit(node)
         value = _truth(node.test)
-        return node if value is None else node.body if value else node.orelse
+        if value is None:
+            return node
+        return node.body if value else node.orelse
 
 
 def _truth(node: ast.expr) -> bool | None:

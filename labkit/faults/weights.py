@@ -206,7 +206,7 @@ def optimizer_made_before(fixed):
     Symptom: The loss stays where it began, without any error; gradients are there.
     Cause: The optimizer holds the parameters of the old model. No optimizer steps those of the new
         one.
-    Reading: Parameters that get gradients and never move; none of them is in the optimizer.
+    Reading: Parameters that get gradients and never move; the optimizer has none of them.
     Repair: Convert first, make the optimizer afterwards.
     Reported: https://docs.pytorch.org/docs/stable/optim.html
     """

@@ -1,4 +1,4 @@
-"""Families of messages: two dtypes, or a missing kernel, in words that no other row has."""
+"""Families of messages: two dtypes, or a missing kernel, with wording of their own."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ FAMILIES = (
             "a half model on the CPU, whose kernels are fewer - the tensors are on cpu: "
             "`.float()` or a GPU",
             "a fused kernel for 16 bits (attention, norms, rotary embeddings) got FP32 - it "
-            "stands outside autocast, or behind an operation that autocast computes in FP32",
+            "is outside autocast, or after an operation that autocast computes in FP32",
             "a kernel for FP32 (losses, decompositions, optimizers' states) got half - it "
-            "stands inside autocast, or the model was converted",
+            "is inside autocast, or the model was converted",
         ),
     ),
 )

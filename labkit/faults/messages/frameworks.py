@@ -146,7 +146,7 @@ FRAMEWORKS = (
         ),
         "The checkpoint has the state of apex's loss scalers, which this program cannot use "
         "as it is.",
-        "Weights and optimizer load; the scale begins anew and finds itself within some "
+        "Weights and optimizer load; the scale starts again and settles within some "
         "steps. Expect skipped steps then.",
         ("scaler_not_saved", "first_steps_refused"),
         "lightning 2.6.6",
@@ -425,7 +425,7 @@ FRAMEWORKS = (
         r"stage3_gather_16bit_weights_on_model_save|zero3_save_16bit_model",
         "With ZeRO-3 each process has a part of the weights. What is gathered and saved in 16 "
         "bits has lost the masters' other bits.",
-        "Set it to true for inference; to go on training, keep DeepSpeed's own checkpoint, "
+        "Set it to true for inference; to continue training, keep DeepSpeed's checkpoint, "
         "and zero_to_fp32.py for FP32 weights.",
         ("saved_half",),
         "accelerate 1.15.0",
@@ -453,8 +453,7 @@ FRAMEWORKS = (
             "apex is there without amp - version 25.05 or later: take torch.amp, or an older apex",
             "another package of this name - `pip show apex` names no NVIDIA: PyPI's apex "
             "belongs to a web framework",
-            'a folder called apex stands in the working directory - "unknown location": run '
-            "elsewhere",
+            'a folder called apex is in the working directory - "unknown location": run elsewhere',
             "apex was built without --cpp_ext --cuda_ext - amp_C is missing: it works, "
             "slower, or fails where the fused kernels are called",
         ),

@@ -37,7 +37,7 @@ GRAPHS = (
         "torch 2.13.0",
         causes=(
             'gradient checkpointing, reentrant, behind frozen layers - the warning "None of '
-            'the inputs have requires_grad" stands before; use_reentrant=False or '
+            'the inputs have requires_grad" is printed before; use_reentrant=False or '
             "model.enable_input_require_grads()",
             "all parameters are frozen or quantized - `any(p.requires_grad for p in "
             "model.parameters())` is False",
@@ -64,7 +64,7 @@ GRAPHS = (
         "2024-12-02",
         causes=(
             "the dtypes differ - the second run has another autocast state, since backward() "
-            "stands outside the region of a custom checkpoint. Enter autocast inside the "
+            "is outside the region of a custom checkpoint. Enter autocast inside the "
             "block, or use torch's checkpoint",
             "only the number differs - a switch was turned between the two runs, such as "
             "model.eval() before backward(), or the block counts its calls",
@@ -80,7 +80,7 @@ GRAPHS = (
         r"(?:invocation index \d+ )?encountered during backward but not found in storage",
         "Selective checkpointing looks for an operation that the forward pass did not run. "
         "`_to_copy` is a cast: autocast took the cast weight from its cache then, and casts "
-        "it anew now.",
+        "it again.",
         "Open the region with cache_enabled=False, or leave casts out of the policy's list of "
         "saved operations.",
         ("stale_cast", "recomputed_otherwise"),

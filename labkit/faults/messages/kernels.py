@@ -177,7 +177,7 @@ KERNELS = (
             'dtype=torch.bfloat16 beside "requires device with capability > (8, 0)" - the '
             "card has FP16 only",
             "device=cpu - the tensors are on the CPU, or xFormers was built without CUDA",
-            "attn_bias.stride - its last side is no multiple of 8",
+            "attn_bias.stride - its last side is not a multiple of 8",
         ),
     ),
     Message(
@@ -347,7 +347,7 @@ KERNELS = (
         r"cppcompileerror.{0,400}(?:half|bfloat16)",
         "torch.compile wrote C++ for a CPU that does not compile in half.",
         "Compile in FP32 or BF16 on a CPU, and FP16 on a GPU; or "
-        "torch._dynamo.config.suppress_errors = True, which goes on without.",
+        "torch._dynamo.config.suppress_errors = True, which continues without.",
         ("eager_unlike_compiled",),
         "pytorch/pytorch#105914",
         "2023-07-25",
@@ -398,7 +398,7 @@ KERNELS = (
         "2024-11-07",
         causes=(
             "the dtype - BF16 on a card before Ampere, FP16 strided batches on Maxwell: FP32 works",
-            "the sides or strides - a view or a side that is no multiple of 8: "
+            "the sides or strides - a view or a side that is not a multiple of 8: "
             "`.contiguous()` and padding work",
             "two versions of cuBLAS - `pip list` shows nvidia-cublas of another version than "
             "torch wants",

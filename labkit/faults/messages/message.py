@@ -1,4 +1,4 @@
-"""Messages that are no card's own, and the search for them in a pasted text.
+"""Messages that belong to no card, and the search for them in a pasted text.
 
 A message is found by a regular expression over `simplified` text, so that line breaks, quotes,
 paths, numbers, ranks, timestamps and the frame of a rich traceback make no difference. Where a
@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-# what a pasted text has between the words of a message -> what stands there instead
+# what a pasted text has between the words of a message -> its replacement
 FROM_PASTED = {
     r"\x1b\[[\d;]*m": "",  # colours of a terminal
     r"\[(?:rank)?\d+\]:|(?m:^[ \t]*(?:[>|]|E(?=[ \t]))[ \t]*)|[│╭╰╮╯─❱]": " ",
@@ -37,7 +37,7 @@ class Message:
         source: where it was read: a thread, owner/repository#number; a distribution and its
             version, "torch 2.13.0"; or an address.
         date: of that post, as far as the thread shows it; "" for a distribution.
-        causes: where there are several: each, and after a dash what tells it from the others.
+        causes: each of several causes, and after a dash what tells it from the others.
     """
 
     words: str

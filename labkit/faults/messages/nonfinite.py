@@ -41,7 +41,7 @@ NONFINITE = (
             r"boxes\d?\[:, 2:\] ?>= ?boxes\d?\[:, :2\]",
         ),
         "The cost of matching predictions with targets holds NaN, so the outputs of the "
-        "network do. A replacement by a large number lets the training go on with NaN weights.",
+        "network do. A replacement by a large number lets training continue with NaN weights.",
         "Look at the outputs, not at the cost. " + DIAGNOSE,
         ("forward_overflow", "softmax_by_hand", "log_of_epsilon"),
         "lyuwenyu/RT-DETR#527",
@@ -192,7 +192,7 @@ NONFINITE = (
             r"the teacher scores contain nan",
             r"weights? (?:contains?|has|have) nan",
         ),
-        "NaN is in stored weights: the training went on after a step with NaN, or the weights "
+        "NaN is in stored weights: training continued after a step with NaN, or the weights "
         "were written in FP16 and did not fit.",
         "`all(v.isfinite().all() for v in state.values())` says which file is the last good one.",
         ("saved_half", "nan_only_in_eval"),

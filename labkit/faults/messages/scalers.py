@@ -139,7 +139,7 @@ SCALERS = (
             "update() was called and step() was not - in an accumulation, or where a step is "
             "left out on purpose: unscale_ records as well",
             'reentrant checkpointing gave no gradients - the warning "None of the inputs have '
-            'requires_grad" stands before',
+            'requires_grad" is printed before',
         ),
     ),
     Message(
@@ -172,7 +172,7 @@ SCALERS = (
         ("unscaled_twice", "clip_before_unscale"),
         "torch 2.13.0",
         causes=(
-            "clipping or logging stands behind step() - move it before",
+            "clipping or logging comes after step() - move it before",
             "update() was left out after the step of this iteration - call it once, at the end",
         ),
     ),
