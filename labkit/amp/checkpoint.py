@@ -113,7 +113,7 @@ def read(path: str | Path) -> dict[str, Any]:
     except Exception as error:  # errors on foreign files have no common type
         name = type(error).__name__
         raise ValueError(
-            f"{path} is no checkpoint, or was cut short: torch cannot read it ({name})"
+            f"{path} is not a checkpoint, or was cut short: torch cannot read it ({name})"
         ) from error
     if damaged:
         raise ValueError(

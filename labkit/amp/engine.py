@@ -128,8 +128,10 @@ class Engine:
     ) -> None:
         require_kind(seed, int, "seed")
         require_trainable(model, make_optimizer, losses)
-        losses, seed = operator.index(losses), operator.index(seed)
-        self.recipe = recipe = as_recipe(recipe)
+        losses = operator.index(losses)
+        seed = operator.index(seed)
+        recipe = as_recipe(recipe)
+        self.recipe = recipe
         self.device = next(model.parameters()).device if device is None else as_device(device)
         self.model = to_model_format(model, recipe.model, keep_norms=recipe.keep_norms)
         if device is not None:
@@ -148,7 +150,8 @@ class Engine:
             LowBitProducts(products, self.model, names, seed, recipe.name) if products else None
         )
         self.scalers: list[ScalerState] = [initial(recipe.scaler)] * losses
-        self.steps = self.skips_in_a_row = 0
+        self.steps = 0
+        self.skips_in_a_row = 0
         self._gradients = StepGradients(self.weights)
         self._loss = torch.tensor(0.0)
         self._scale = 1.0
@@ -583,9 +586,11 @@ class Engine:
         averages: parameter name -> FP32 weight, used instead of the masters.
         """
         weights = self.weights
-        values = (
-            averages if averages is not None else weights.named_masters() if weights.master else {}
-        )
+        values: Mapping[str, Tensor] = {}
+        if averages is not None:
+            values = averages
+        elif weights.master:
+            values = weights.named_masters()
         by_weight: dict[Tensor, Tensor] = {
             p: values[name] for p, name in weights.names.items() if name in values
         }

@@ -47,7 +47,8 @@ class RangeMemory:
             return reaches_beyond(tensor, dtype)
         known = self._beyond.get(kind)
         if known is None:
-            known = self._beyond[kind] = reaches_beyond(tensor, dtype)
+            known = reaches_beyond(tensor, dtype)
+            self._beyond[kind] = known
         elif not known and stored(tensor).numel():
             # forward passes that no step follows
             if len(self._pending) >= MOST_PENDING:

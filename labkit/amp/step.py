@@ -134,7 +134,7 @@ class StepGradients:
         self.found: dict[int, bool] = {}
         self.maybe_changed = False
         self.clippings: list[Clipping] = []
-        # of each loss, on the devices of its gradients
+        # flags for inf and NaN: a list for each loss, on the devices of its gradients
         self._flags: dict[int, list[Tensor]] = {}
         self._in_model: _ModelGradients | None = None
         self._sums: dict[

@@ -213,7 +213,7 @@ def _sequential(
     rounds only if one number's last bit is more than 52 places below the other's first bit. Then
     the smaller number is below 1/16 of the larger one's last place. If the larger one is a value of
     the format, both roundings return it; if not, it is a product beyond 2^28 and D is FP16, and
-    both overflow. Other sums are rounded to odd in FP64, so that they are no ties of a narrower
+    both overflow. Other sums are rounded to odd in FP64, so that none is a tie of a narrower
     format.
     """
     d = c.copy()

@@ -220,7 +220,7 @@ def tiles(shape: tuple[int, ...], elements: int) -> Iterator[tuple[slice, slice,
 def width_for(a: Floats, b: Floats, c: Floats | None, spec: MmaSpec) -> Width:
     """Return the narrowest exact width, see the module; c is None if C is added in FP64."""
     formats = spec.operands, spec.right
-    # of significands
+    # the largest product of two significands
     largest = math.prod(2 - 2.0**-format.significand_bits for format in formats)
     if (
         not all(map(FP16.contains, formats))
@@ -397,9 +397,7 @@ def operand(matrix: Tensor | NDArray[Any], format: Format, name: str) -> Floats:
         stored: object = format_of(matrix.dtype) if matrix.is_floating_point() else None
         matrix = matrix.detach().cpu()
     elif isinstance(matrix, np.ndarray) and matrix.dtype.kind == "f":
-        stored = (
-            FP16 if matrix.dtype == np.float16 else FP32 if matrix.dtype == np.float32 else None
-        )
+        stored = {"float16": FP16, "float32": FP32}.get(matrix.dtype.name)
     else:
         raise TypeError(
             f"expected a torch tensor or a numpy array of floats for {name}, got {type(matrix)}"

@@ -16,7 +16,7 @@ store the two products in FP16 before the gates). Second derivatives are not sup
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -81,7 +81,9 @@ def _lstm(
     h: Tensor,
     c: Tensor,
 ) -> None:
-    i_and_f.sigmoid_(), g.tanh_(), o.sigmoid_()
+    i_and_f.sigmoid_()
+    g.tanh_()
+    o.sigmoid_()
     torch.mul(f, before, out=c).addcmul_(i, g)
     torch.mul(o, torch.tanh(c, out=squashed), out=h)
 
@@ -214,7 +216,7 @@ class _OverTime(torch.autograd.Function):
     It maps data [rows of all steps, features], where step t has sizes[t] rows, to the output and
     the end state.
 
-    Sequences are sorted by length, so those that go on are the first rows. The others wait, with
+    Sequences are sorted by length, so those that continue are the first rows. The others wait, with
     the state they ended in; or, read backwards, with the one they will begin in. `stored` [batch,
     states, features] is what memory holds between two steps, in FP16: the state on the way, its
     gradient on the way back.
@@ -332,12 +334,12 @@ def recurrent(name: str, *args: Any) -> tuple[Tensor, ...]:
     >>> output.shape, output.dtype, torch.equal(output[-1], h_n[0])
     (torch.Size([5, 2, 4]), torch.float16, True)
     """
-    # to a mode that looks on, a layer is one operation
+    # an observing mode sees a layer as one operation
     if has_torch_function((args[0],)):
         return handle_torch_function(recurrent, (args[0],), name, *args)
     state = args[2] if _is_packed(args) else args[1]
     cell = _CELLS[name]
-    # how a step is computed is no business of other modes
+    # other modes must not see the operations inside a step
     with torch._C.DisableTorchFunction():
         if _is_projected(state):
             wide: list[Any] = [
@@ -349,9 +351,11 @@ def recurrent(name: str, *args: Any) -> tuple[Tensor, ...]:
         def one(
             data: Tensor, sizes: list[int], backwards: bool, weights: list[Tensor], begin: State
         ) -> Any:
-            return _OverTime.apply(
-                cell, sizes, backwards, data, *[*weights, None, None][:4], *begin
-            )  # type: ignore[no-untyped-call]
+            # a layer without biases has two weights
+            biases: Sequence[Tensor | None] = weights[2:] or (None, None)
+            return _OverTime.apply(  # type: ignore[no-untyped-call]
+                cell, sizes, backwards, data, *weights[:2], *biases, *begin
+            )
 
         return over_layers(one, *args)
 

@@ -353,22 +353,23 @@ def _with_bias(
 ) -> Tensor:
     """Add the bias [out] to a product: along a convolution's channels, else along the last axis."""
     at = BIASES.get(name)
-    bias: Tensor | None = None if at is None else args[at] if len(args) > at else kwargs.get("bias")
-    if at is None or bias is None:
+    if at is None:
         return _product(func, args, kwargs)
-    # which has to have one
+    bias: Tensor | None = args[at] if len(args) > at else kwargs.get("bias")
+    if bias is None:
+        return _product(func, args, kwargs)
+    # conv_tbc requires a bias
     none = torch.zeros_like(bias) if name == "conv_tbc" else None
     if len(args) > at:
         product = _product(func, (*args[:at], none, *args[at + 1 :]), kwargs)
     else:
         product = _product(func, args, kwargs | {"bias": none})
-    behind = (
-        int(name[-2])
-        if name[-2].isdigit()
-        else product.dim() - 2
-        if name.endswith("convolution")
-        else 0
-    )
+    # dimensions after the channels: conv2d has 2, a linear layer none
+    behind = 0
+    if name[-2].isdigit():
+        behind = int(name[-2])
+    elif name.endswith("convolution"):
+        behind = product.dim() - 2
     return product + bias.reshape(-1, *[1] * behind)
 
 

@@ -222,7 +222,7 @@ def test_another_recipe_network_or_optimizer_is_refused_with_the_difference() ->
 
 def test_another_file_is_refused_in_words_and_changes_nothing(tmp_path: Path) -> None:
     whole = save_checkpoint(tmp_path / "whole", engine_for(RECIPES["O2"])).read_bytes()
-    unreadable = "is no checkpoint, or was cut short: torch cannot read it"
+    unreadable = "is not a checkpoint, or was cut short: torch cannot read it"
     torch.save(mlp().state_dict(), plain := io.BytesIO())
     torch.save({"epoch": 3}, other := io.BytesIO())
     cases = [

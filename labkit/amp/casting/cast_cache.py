@@ -43,7 +43,8 @@ class CastCache:
     """
 
     def __init__(self) -> None:
-        self.hits = self.misses = 0
+        self.hits = 0
+        self.misses = 0
         self._casts: dict[_Key, tuple[int, int, Tensor, weakref.ref[Tensor], Any]] = {}
 
     def find(self, weight: Tensor, to: Any) -> Tensor | None:

@@ -332,4 +332,10 @@ def difference(result: Tensor, exact: Tensor) -> tuple[float, int, int]:
         return float("inf"), overflowed, lost
     off = float((b - a).norm())
     size = float(a.norm())
-    return (off / size if size else (0.0 if off == 0 else float("inf"))), overflowed, lost
+    if size:
+        error = off / size
+    elif off == 0:
+        error = 0.0
+    else:
+        error = float("inf")
+    return error, overflowed, lost

@@ -111,7 +111,9 @@ def load(path: str | Path, engine: DistributedEngine) -> dict[str, Any]:
         )
         found = filesystem.FileSystemReader(path).read_metadata().state_dict_metadata
     except (OSError, RuntimeError) as error:
-        raise ValueError(f"{path} is no whole checkpoint of many processes: {error}") from error
+        raise ValueError(
+            f"{path} is not a complete checkpoint of many processes: {error}"
+        ) from error
     weights = {
         "optimizer": {"param_groups": stored["groups"]},
         "master": dict.fromkeys(stored["names"]),

@@ -370,7 +370,7 @@ class DistributedEngine(Engine):
         with raising_rank_lost("in the step", self.group):
             report = super().step(closure)
             if self.products is not None and self.products.format.remembers:
-                # All go on from the largest magnitudes of any, as Transformer Engine reduces its
+                # All continue with the largest magnitudes of any, as Transformer Engine reduces its
                 # amax histories.
                 every: list[Any] = [None] * self.world
                 dist.all_gather_object(every, self.products.memory.remembered(), group=self.group)

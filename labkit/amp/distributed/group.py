@@ -26,7 +26,7 @@ BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
 
 class RankLost(RuntimeError):
-    """Another process of the group has ended or hangs, so this one cannot go on."""
+    """Another process of the group has ended or hangs, so this one cannot continue."""
 
 
 def start_group(device: str = "cpu", *, timeout_s: float = 60.0) -> torch.device:
@@ -140,7 +140,7 @@ def raising_rank_lost(doing: str, group: dist.ProcessGroup | None = None) -> Ite
             else of_torchrun
         )
         raise RankLost(
-            f"rank {rank} of {world} cannot go on: {doing}, another rank ended or was silent for "
-            "longer than the group's timeout. See its output for the cause. Start all of them "
+            f"rank {rank} of {world} cannot continue: {doing}, another rank ended or was silent "
+            "for longer than the group's timeout. See its output for the cause. Start all of them "
             f"again: they resume from the last checkpoint. ({message.splitlines()[0][:200]})"
         ) from error

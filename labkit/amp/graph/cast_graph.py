@@ -45,7 +45,7 @@ from labkit.interop import dtype_of
 _PLAIN = (bool, int, float, str, list, dict, tuple, type(None))
 # compared elsewhere, or without attributes
 _LOOKED_AT = (*_PLAIN, nn.Module, Tensor, FunctionType, ModuleType, type)
-# traces of one kind of call that may differ, before eager autocast goes on for good
+# traces of one kind of call that may differ, before eager autocast is used for good
 TRIES = 6
 KINDS = 32  # shapes, dtypes and modes that are kept at once
 
@@ -268,7 +268,8 @@ class CastGraph:
         if kind is None:
             if len(self._kinds) >= KINDS:
                 self._kinds.pop(next(iter(self._kinds)))
-            kind = self._kinds[key] = Decided()
+            kind = Decided()
+            self._kinds[key] = kind
         return kind
 
     def _trace(self, kind: Decided, inputs: list[Tensor], args: Any, kwargs: Any) -> Any:
@@ -279,7 +280,8 @@ class CastGraph:
         kind.run = None
         kind.why = ""
         kind.tries = kind.tries + 1
-        guard = kind.guard = Guard(model)
+        guard = Guard(model)
+        kind.guard = guard
         with _no_modes() as modes:
             passive = [mode for mode in modes if not getattr(mode, "intercepts_operations", True)]
             out, traced = trace(model, self.format, inputs, args, kwargs, passive)
@@ -350,7 +352,7 @@ class CastGraph:
                 stacklevel=6,
             )
             return forward
-        # one operation to torch.compile, which cannot see through it
+        # torch.compile cannot trace into these functions, so each stays one operation
         for target in own:
             torch.compiler.allow_in_graph(target)
         return options(forward)  # type: ignore[no-any-return]

@@ -68,7 +68,7 @@ class GraphRow:
     Attributes:
         op, rule, why: its name, the list it is on and the reason.
         where: file and line.
-        result: format of what it returns; "" if that is no floating-point tensor.
+        result: format of what it returns; "" if that is not a floating-point tensor.
         casts: those that autocast made for it.
         takes: the rows whose results it reads, in order; -1, -2, ... are the inputs of the network.
     """

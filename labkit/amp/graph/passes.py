@@ -29,7 +29,7 @@ def cancel(graph: fx.Graph) -> list[Call]:
     Return them.
     """
     gone: list[Call] = []
-    # those since the last operation that wrote into a tensor
+    # the casts since the last operation that wrote into a tensor
     made: dict[tuple[Any, Any], Any] = {}
     for node in list(graph.nodes):
         if _writes(node):

@@ -79,7 +79,7 @@ _FACTS = frozenset(
         "is_pinned",
     ]
 )
-# The shape of what they return depends on numbers, and Python may go on from it.
+# The shape of their results depends on numbers, and Python code may depend on the shape.
 _DATA_SHAPED = frozenset(
     [
         "nonzero",
@@ -182,7 +182,8 @@ class CallRecorder(TorchFunctionMode):
             pass
         elif torch._C._are_functorch_transforms_active():
             self.refuse(
-                f"{name} is called inside a transform of torch.func, where tensors stand for others"
+                f"{name} is called inside a transform of torch.func, which replaces tensors by "
+                "others"
             )
         elif torch.is_inference_mode_enabled() != self.inference:
             self.refuse("inference mode is switched in the middle")
@@ -234,7 +235,7 @@ class CallRecorder(TorchFunctionMode):
             if not (
                 numbers or leaf is None or leaf is Ellipsis or isinstance(leaf, (Tensor, *_PLAIN))
             ):
-                self.refuse(f"a {type(leaf).__name__} is no value that a graph can hold")
+                self.refuse(f"a {type(leaf).__name__} is not a value that a graph can hold")
         return mapped(values, self._node)
 
     def append(self, target: Any, args: Any, kwargs: Any, out: Any, cast: bool = False) -> None:
@@ -322,7 +323,8 @@ def _by_itself(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    call.__name__ = call.__qualname__ = function.__name__
+    call.__name__ = function.__name__
+    call.__qualname__ = function.__name__
     return call
 
 
@@ -482,4 +484,4 @@ def difference(last: CallTrace | None, now: CallTrace) -> str:
     pairs = zip(last.lines, now.lines, strict=False)
     called = next((b[2] for a, b in pairs if a != b and isinstance(b[-1], Call)), None)
     place = "at its end" if called is None else f"{called.where}, in {called.op}"
-    return f"{place}. What Python decides anew each time is not decided once"
+    return f"{place}. A graph cannot hold what Python decides at each call"

@@ -189,7 +189,7 @@ def _multiply(group: list[Tensor], scale: float) -> Tensor:
     found = _check_and_multiply(group, 1.0 if separately else reciprocal)
     if separately:
         torch._foreach_mul_(group, reciprocal)
-    # then dividing may overflow, and the kernel checks before it multiplies
+    # dividing by a scale below 1 may overflow, but the kernel checks before it multiplies
     if scale < 1:
         _check_and_multiply(group, 1.0, found)
     return found
@@ -228,7 +228,8 @@ class Readings:
         """
         known = self._values.get(id(tensor))
         if known is None or known[1] != tensor._version:
-            known = self._values[id(tensor)] = (tensor, tensor._version, float(tensor))
+            known = (tensor, tensor._version, float(tensor))
+            self._values[id(tensor)] = known
         return known[2]
 
     def write(self, tensor: Tensor, value: float) -> None:

@@ -64,7 +64,7 @@ class ScaleMemory:
 
     def __init__(self, steps: int, device: torch.device | str = "cpu", seed: int = 0) -> None:
         self.steps = steps
-        # of UNIT: a gradient times the root of its layer's width, in the first backward pass
+        # in units of UNIT: a gradient times the root of its layer's width, in the first backward
         self.loss_size = 0.0
         self.generator = torch.Generator(device).manual_seed(seed)
         self.went_back = (
@@ -82,7 +82,7 @@ class ScaleMemory:
     def scale(self, key: str, top: float) -> Tensor | float:
         """Return the scale that brings an operand's largest magnitude of earlier steps to `top`.
 
-        1 if there is none.
+        Without earlier steps it is 1.
         """
         if key not in self._scales and key in self._history:
             # of a checkpoint: one look, in the first step after it
@@ -229,7 +229,7 @@ class Layer:
     Args:
         products: the mode, which knows how operands are written, and what the scales of its model
             remember.
-        key: what they remember of this layer stands under it.
+        key: the key of this layer in that memory.
         weight, op: from whose shape a unit scale follows.
 
     Raises:
@@ -246,7 +246,7 @@ class Layer:
             raise RuntimeError(
                 self._unsupported("a plain call", "one inside a transform (grad, vmap, jacrev ...)")
             )
-        # of A and B
+        # the roles of A and B
         self.roles = ("input", "weight") if op == "linear" else ("weight", "input")
         transposed = "transpose" in op
         self.fan_in = weight.shape[0] if transposed else weight[0].numel()

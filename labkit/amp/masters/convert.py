@@ -25,7 +25,7 @@ from labkit.formats.arguments import require_kind
 from labkit.interop import dtype_of, format_of
 
 NORM_LAYERS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
-# of the largest number in a tensor; with fewer, it is rounded by more than 1.5%
+# a tensor's largest number keeps at least these bits; with fewer it is rounded by more than 1.5%
 FEWEST_BITS = 5
 # torch's, and what is in them is the user's
 _NO_LAYERS = ("torch.nn.modules.module", "torch.nn.modules.container")

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-# of a row, in whole numbers of 8 bytes; a prime, so that a layer's rows lie no multiple of it apart
+# 8-byte integers in a row. It is prime, so that a layer's own rows do not line up with it.
 WIDTH = 2039
 ROW = 8 * WIDTH  # bytes
 Checksum = list[Tensor]

@@ -6,7 +6,7 @@ where one parameter ends and the next begins. So a group's masters may lie one a
 flat tensor, each parameter is a view into it, and the optimizer's state is cut the same way when it
 is written down.
 
-Invariant: every parameter of the model stands in exactly one group. What is written down does not
+Invariant: every parameter of the model is in exactly one group. A saved state does not
 tell whether the master was flat; each form reads what the other wrote.
 
 Source: arXiv:1812.01187, section 3.1 (no bias decay); apex.fp16_utils.prep_param_lists (the flat
@@ -76,7 +76,7 @@ def flatten(
 def flat_gradient(
     weights: Sequence[nn.Parameter], names: Mapping[nn.Parameter, str]
 ) -> Tensor | None:
-    """Return the gradients of one group's parameters as one tensor; None where there is none.
+    """Return the gradients of one group's parameters as one tensor, or None without any.
 
     Raises:
         RuntimeError: only some of the group have one, or one is sparse; the message says which.
@@ -138,7 +138,7 @@ def join_state(state: State, members: Sequence[Sequence[Tensor]]) -> State:
             )
         if kept:
             joined["state"][index] = {}
-            # what all parameters share, such as the number of steps, stands there once
+            # what all parameters share, such as the number of steps, is stored once
             for name in kept[0]:
                 values = [s[name] for s in kept]
                 shaped = all(

@@ -144,7 +144,7 @@ class Masters:
     def scaled_gradients(self) -> list[Tensor | None]:
         """Return the gradients as backward left them, scaled, one for each of `optimizer_weights`.
 
-        None: there is none.
+        A parameter without a gradient has None.
 
         Raises:
             RuntimeError: a parameter that was frozen has a gradient; or, with flat=True, only some

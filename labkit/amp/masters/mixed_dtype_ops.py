@@ -165,7 +165,12 @@ class mixed_dtype_ops(LabMode):
             return (
                 (_cast(args[0], half), *args[1:]) if args and found[0] is torch.float32 else args
             ), kwargs
-        to = args[0].dtype if name in WRITES else half if rule is Rule.ALLOW else torch.float32
+        if name in WRITES:
+            to = args[0].dtype
+        elif rule is Rule.ALLOW:
+            to = half
+        else:
+            to = torch.float32
         mask = _operand(args, kwargs, *MASKS[name]) if name in MASKS else None
         if isinstance(mask, Tensor) and self.ranges.reaches((name, mask.dim()), mask, half):
             if self.wide_masks:

@@ -6,8 +6,8 @@ digits say, so that a thousand small updates arrive on average. Kahan's compensa
 cut off in a second FP16 number and adds it the next time.
 
 The generator of stochastic rounding is part of a checkpoint. Its state belongs to its kind of
-device: a CPU's has 5056 bytes, a GPU's 16, and neither can go on from the other's. A run that was
-saved on one and resumed on the other goes on with a generator that is seeded from the state.
+device: a CPU's has 5056 bytes, a GPU's 16, and neither can load the other's. A run that was
+saved on one and resumed on the other continues with a generator seeded from the state.
 
 Invariant: what survives fits the model's format: one number of it for each weight, two with Kahan's
 compensation.
@@ -76,7 +76,7 @@ def store_rounded(
     kept = weight.to(wide.dtype)
     if rounding is WeightRounding.KAHAN:
         rest = (wide - kept).to(weight.dtype)
-        # of a weight that is inf, nothing was cut off
+        # nothing is cut off from a weight that is inf
         rest = rest.nan_to_num(0.0, 0.0, 0.0)
         too_far = (kept + rest).to(
             weight.dtype
@@ -151,7 +151,7 @@ def restore(generator: torch.Generator, state: Tensor) -> None:
     """Set a generator's state; seed it from the state if that is of another kind of device.
 
     Raises:
-        RuntimeError: it is no state of a generator.
+        RuntimeError: it is not a state of a generator.
 
     Warns:
         UserWarning: the state is of another kind of device.
@@ -166,6 +166,6 @@ def restore(generator: torch.Generator, state: Tensor) -> None:
     warnings.warn(
         f"the random numbers of stochastic rounding were drawn on {SIZES[state.numel()]} when this "
         f"was saved, and are drawn on {SIZES.get(own, 'another device')} now: the generator is "
-        "seeded anew. The run goes on, but not bit for bit.",
+        "seeded again. The run continues, but not bit for bit.",
         stacklevel=2,
     )

@@ -198,7 +198,7 @@ def test_ranks_with_different_numbers_of_batches_stop_together_or_name_the_missi
     ended = ranks.wait(ranks.start("batch_counts", 2, tmp_path, TOGETHER="False", TIMEOUT_S="5"))
     assert None not in ended
     assert ranks.results(1, tmp_path) == [2]
-    assert "RankLost: rank 1 of 2 cannot go on: " in torch.load(tmp_path / "1.pt")
+    assert "RankLost: rank 1 of 2 cannot continue: " in torch.load(tmp_path / "1.pt")
 
 
 @pytest.mark.slow
@@ -259,7 +259,7 @@ def test_twelve_ranks_that_are_killed_anywhere_cost_no_step(tmp_path: Path, shar
             continue
         left = torch.load(broken / f"{1 - victim}.pt", weights_only=False)
         (broken / f"{1 - victim}.pt").unlink()
-        assert f"RankLost: rank {1 - victim} of 2 cannot go on: " in left
+        assert f"RankLost: rank {1 - victim} of 2 cannot continue: " in left
         hits += 1
         assert len(list((broken / "checkpoints").glob("step-*"))) <= KEPT + 1
     resumed = ranks.launch("long_run", 2, broken, SHARDED=str(sharded))
