@@ -1,10 +1,11 @@
-"""Set-up and checks of a checkout without make: `python -m labkit setup` and `test`, which make calls too.
+"""Set-up and checks of a checkout: `python -m labkit setup` and `test`, which make calls, too.
 
-Idea: set-up has three steps, each with a stamp in .venv that holds its time. A step is repeated only if pyproject.toml
-or constraints.txt is newer than its stamp. The first step needs only the standard library.
+Idea: set-up has three steps, each with a stamp in .venv that holds its time. A step is repeated
+only if pyproject.toml or constraints.txt is newer than its stamp. The first step needs only the
+standard library.
 
-Invariant: torch is installed first and by itself, and every package by constraints.txt, so that later packages do not
-replace torch.
+Invariant: torch is installed first and by itself, and every package by constraints.txt, so that
+later packages do not replace torch.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from pathlib import Path
 from labkit.machine.resources import usable_cores
 
 INSTALL = ("-m", "pip", "install", "--disable-pip-version-check", "--constraint", "constraints.txt")
-# The former name of the distribution, which would remain beside fp16-lab with a package of the same name.
+# The former name of the distribution, which would remain beside fp16-lab with a package of the same
+# name.
 REMOVE_OLD_NAME = ("-m", "pip", "uninstall", "-qq", "--yes", "labkit")
 
 
@@ -66,7 +68,10 @@ def missing_steps(folder: Path, test: bool) -> list[SetupStep]:
 
 
 def set_up(folder: Path, test: bool = False, python: str = sys.executable) -> int:
-    """Do the missing steps and print their messages; return the exit status of the first failure, or 0."""
+    """Do the missing steps and print their messages.
+
+    Return the exit status of the first failure, or 0.
+    """
     for step in missing_steps(folder, test):
         print(step.message, flush=True)
         for command in () if step is STEPS[0] and venv_python(folder).exists() else step.commands:
@@ -76,7 +81,8 @@ def set_up(folder: Path, test: bool = False, python: str = sys.executable) -> in
             if status:
                 return status
         if step.stamp == ".lab-ready":
-            shutil.rmtree(folder / "labkit.egg-info", ignore_errors=True)  # of the former name
+            # of the former name
+            shutil.rmtree(folder / "labkit.egg-info", ignore_errors=True)
         stamp = folder / ".venv" / step.stamp
         stamp.parent.mkdir(exist_ok=True)
         stamp.touch()
@@ -93,8 +99,8 @@ def check_all(folder: Path, everything: bool, pytest_arguments: Sequence[str]) -
 
     They are ruff, codespell, mypy, those of the JavaScript, and pytest.
 
-    pytest uses a process for each core, up to four. Programs that tests start import the lab many times, so bytecode is
-    written even where the environment forbids it.
+    pytest uses a process for each core, up to four. Programs that tests start import the lab many
+    times, so bytecode is written even where the environment forbids it.
     """
     python = str(venv_python(folder)) if venv_python(folder).exists() else sys.executable
     processes = (

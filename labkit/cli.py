@@ -34,7 +34,7 @@ class Argument:
     A positional one is shown in capitals.
 
     Args:
-        group: heading of the help text that it stands under, if it has one of its own.
+        group: heading of the help text above it, if it has one of its own.
         exclusive: of the arguments that are marked, a call takes one at most.
     """
 
@@ -170,7 +170,7 @@ def _print_signs_everywhere() -> None:
 def _run(name: str, arguments: Sequence[str]) -> int:
     only_text = [each.names for each in COMMANDS[name].arguments] == [("text",)]
     if only_text and arguments[:1] not in (["-h"], ["--help"]):
-        # a message may begin with a dash, "--tf32 requires Ampere", and is no option
+        # a message may begin with a dash, "--tf32 requires Ampere", and is not an option
         arguments = ["--", *arguments]
     try:
         parsed = parser_of(name).parse_args(arguments)
@@ -483,7 +483,7 @@ COMMANDS: dict[str, Command] = {
             Argument(
                 "--device",
                 default=None,
-                help='"gpu", "cpu" or torch\'s "cuda:1" (default: the GPU where there is one)',
+                help='"gpu", "cpu" or torch\'s "cuda:1" (default: the GPU, if any)',
             ),
             Argument(
                 "--workers",

@@ -1,4 +1,4 @@
-"""Names that moved: importable from their former places until version 0.4, with a warning that names the new one."""
+"""Names that moved: importable from their former places until version 0.4, with a warning."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ def moved(
 ) -> Any:
     """Return the object behind a name that moved, with a DeprecationWarning.
 
-    A module's `__getattr__` calls this, so that the warning is given for the line that asks for the name.
+    A module's `__getattr__` calls this, so that the warning is given for the line that asks for the
+    name.
 
     Args:
         module: former module.
         name: former name in it.
         places: former name -> new place, "labkit.faults.Fault".
-        adapters: former name -> what is returned where the object in the new place takes other arguments.
+        adapters: former name -> what is returned where the object in the new place takes other
+            arguments.
 
     Raises:
         AttributeError: no such name moved.

@@ -304,5 +304,5 @@ def test_options_after_the_script_are_passed_to_it_and_reported(tmp_path: Path, 
     )
     output = capsys.readouterr()
     assert "arguments ['--every=3', '--own']" in output.out
-    assert "--every=3 stands after" in output.err
+    assert "--every=3 is after" in output.err
     assert "--own stands" not in output.err

@@ -144,7 +144,7 @@ def _others(log: GradingLog, submissions: Sequence[Submission], student: str) ->
         raise ValueError(f"there is no learner {student!r}; the nearest name is {near[0]!r}")
     if not log.rows:
         raise ValueError(
-            "--student goes on from a grading of the class: grade it with --changed first, into "
+            "--student needs an earlier grading of the class: grade it with --changed first, into "
             "the same file"
         )
     return log.keep_others(student)
@@ -234,7 +234,7 @@ def _grade_class(
             write(rows, args.csv, late)
             _print(
                 f"interrupted: {args.csv} has the {len(rows)} rows made so far. The same command "
-                "goes on from here."
+                "continues from here."
             )
             return None
         write(rows, args.csv, late)

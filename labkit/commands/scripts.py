@@ -131,7 +131,7 @@ def _warn_of_own_options(
     for word in arguments:
         if word.split("=")[0] in options:
             print(
-                f"labkit {command}: {word} stands after {script}, so it is passed to the script. "
+                f"labkit {command}: {word} is after {script}, so it is passed to the script. "
                 f"If it is meant for labkit: labkit {command} {word.split('=')[0]} ... {script}",
                 file=sys.stderr,
             )

@@ -67,7 +67,10 @@ def exercises(arguments: Namespace) -> int:
         _print("\n".join(found))
         return 1
     text = as_csv(EXERCISES.values())
-    write_atomic(arguments.csv, text.encode()) if arguments.csv else sys.stdout.write(text)
+    if arguments.csv:
+        write_atomic(arguments.csv, text.encode())
+    else:
+        sys.stdout.write(text)
     return 0
 
 
