@@ -35,7 +35,7 @@ class Argument:
 
     Args:
         group: heading of the help text above it, if it has one of its own.
-        exclusive: of the arguments that are marked, a call takes one at most.
+        exclusive: whether a call takes at most one of the arguments with this mark.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ class Finding:
         remedy: what to do; empty only for a finding that is ok.
         line: file and line of the user's code, if known.
         layer: a layer or parameter of the model; "" for all.
-        step: of a training, the first that shows it.
+        step: the first step of a training that shows it.
         faults: names of faults that `labkit explain` shows with the same symptom.
 
     Raises:

@@ -145,7 +145,8 @@ class LineProcess:
     def end(self, seconds: float = 0.0) -> int | None:
         """Kill it and what it started.
 
-        Return its exit status, or None if it still ran after these seconds.
+        Returns:
+            Its exit status, or None if it still ran after these seconds.
         """
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
@@ -175,7 +176,8 @@ def die_with_parent() -> None:
 def prctl(option: int, value: int) -> int:
     """Set an option of this process that takes one number.
 
-    Return 0, or -1 where Linux refuses it.
+    Returns:
+        0, or -1 if Linux refuses it.
     """
     return int(_library().prctl(option, ctypes.c_ulong(value), 0, 0, 0))
 

@@ -92,7 +92,7 @@ class Engine:
         groups: parameter groups, or a function model -> groups; see `Weights`.
         flat: one master tensor for each group; see `Weights`.
         losses: the number of losses, each with a scale of its own.
-        seed: of stochastic rounding.
+        seed: seed of stochastic rounding.
 
     Raises:
         TypeError: make_optimizer is not callable or makes no optimizer; recipe is neither a Recipe
@@ -358,8 +358,9 @@ class Engine:
     def clip(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Scale the unscaled gradients down to a total norm of at most `max_norm`.
 
-        Return the norm before. The norm is inf or NaN if a gradient holds inf or NaN; then the step
-        will be skipped.
+        Returns:
+            The norm before clipping. It is inf or NaN if a gradient holds inf or NaN; then the step
+            will be skipped.
 
         Raises:
             TypeError: max_norm is not a number.
@@ -583,7 +584,8 @@ class Engine:
     def fp32_model(self, averages: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
         """Return the model's state dict in FP32, with the precision of the masters.
 
-        averages: parameter name -> FP32 weight, used instead of the masters.
+        Args:
+            averages: parameter name -> FP32 weight, used instead of the masters.
         """
         weights = self.weights
         values: Mapping[str, Tensor] = {}

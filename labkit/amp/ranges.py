@@ -84,7 +84,8 @@ class RangeMemory:
     def learn(self, magnitudes: Sequence[float]) -> bool:
         """Record the values of `pending` and clear it.
 
-        Return whether one of the tensors was beyond the range.
+        Returns:
+            Whether one of the tensors was beyond the range.
         """
         if not self._pending:
             any_beyond = self._learnt

@@ -33,6 +33,7 @@ from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, Format, as_format, as_m
 from labkit.formats.arguments import as_row, describe_value, require_kind
 from labkit.formats.rows import Rows
 from labkit.gemm import as_accumulator, fp32_precision, half_storage, has_tf32, tf32_products
+from labkit.gemm.accumulators import AnyAccumulator
 from labkit.modes import nested_contexts
 
 
@@ -83,7 +84,7 @@ class Recipe:
     optimizer: Format = FP32
     scaler: ScalerConfig = NO_SCALING
     rounding: WeightRounding = WeightRounding.NEAREST
-    accumulator: Any = None
+    accumulator: AnyAccumulator | None = None
     gradient_format: Format | None = None
     graph: bool = False
     products: ProductFormat | None = None

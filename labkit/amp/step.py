@@ -258,7 +258,8 @@ class StepGradients:
     def clip(self, max_norm: float, norm_type: float, measure: Measure) -> Tensor:
         """Clip without waiting for the gradients' device, on a CPU at once.
 
-        Return the norm before.
+        Returns:
+            The norm before.
         """
         self.unscaled()
         self._total = coalesced(self._total)

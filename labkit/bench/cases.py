@@ -57,7 +57,7 @@ class GemmCase:
     """D[m,n] = A[m,k] @ B[k,n].
 
     Attributes:
-        layout: of A and B: N, rows contiguous as the formula writes them; T, stored transposed.
+        layout: layout of A and B: N, rows contiguous as the formula has them; T, transposed.
         reduced: allow torch's accumulation in less than FP32 (FP16: FP16 accumulators; BF16: BF16
             between parts of a split k; FP8: fast accumulation); no effect on other formats, or on a
             CPU.
@@ -255,12 +255,12 @@ class Extent:
     """Sizes of the cases.
 
     Attributes:
-        sizes: of square products.
+        sizes: sides of square products.
         base: size of the product with one variable side, and of the product that sets the ceiling.
         batches: rows of the activations, in the batch sweep.
         layers: (batch, inputs, outputs) of linear layers.
-        images: of each convolution.
-        elements: of element-wise operations, more than fit in any cache.
+        images: number of images of each convolution.
+        elements: elements of element-wise operations, more than fit in any cache.
     """
 
     sizes: tuple[int, ...]

@@ -38,7 +38,7 @@ class GemmRecord:
         device: name by its manufacturer.
         kind: "cuda" or "cpu".
         how: description of clock, threads and rounds.
-        versions: of python and torch; on a GPU also of cuda and the driver.
+        versions: versions of python and torch; on a GPU also of cuda and the driver.
         date: UTC, ISO 8601.
         left_out: cases that could not be timed, with the reason.
     """

@@ -62,7 +62,7 @@ class Roofline:
     def bound(self, case: Case) -> str:
         """Return the ceiling that limits a case, "bandwidth" or "compute".
 
-        The former for element-wise operations.
+        For element-wise operations it is "bandwidth".
         """
         if isinstance(case, ElementwiseCase):
             return "bandwidth"

@@ -214,7 +214,7 @@ class GemmRun:
     """Timed case.
 
     Attributes:
-        seconds: of one call: the median over the rounds.
+        seconds: seconds of one call, the median over the rounds.
         low: first quartile of the same.
         high: third quartile.
         calls: number of timed calls.

@@ -23,6 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from labkit.instrument.events import GradScalerLike
+
 
 def completed() -> float:
     """Return the score of a training that only has to end without an error."""
@@ -47,7 +49,7 @@ class Training:
     score: Callable[[], float] = completed
     model: nn.Module | None = None
     optimizer: torch.optim.Optimizer | None = None
-    scaler: Any = None
+    scaler: GradScalerLike | None = None
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class GpuCard(Card):
     def shows(self, broken: float | None, fixed: float | None) -> bool:
         """Say whether two measurements show the fault.
 
-        It is None for a form that the card's error ended.
+        A measurement is None if the card's error ended that form.
         """
         return fixed is not None and (broken is None or fixed > CLEARLY * broken)
 

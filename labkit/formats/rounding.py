@@ -252,7 +252,7 @@ def check_random_bits(
 ) -> NDArray[np.integer]:
     """Return the random whole numbers of stochastic rounding, one for each value.
 
-    0 for the other modes.
+    For the other modes it is 0.
 
     Raises:
         ValueError: they are missing, of another shape, not integers, or outside 0 to 2^32 - 1; or

@@ -152,7 +152,7 @@ def _to(dtype: torch.dtype, values: Any) -> Any:
 class Watch(Watching, Callback):
     """`labkit.instrument.watch` as a callback: `Learner(..., cbs=Watch(every=10))`.
 
-    `close()` it after an error.
+    Call `close()` after an error.
     """
 
     order = 5  # before the model is converted

@@ -50,7 +50,7 @@ class Steps:
     """Gradients and masters of an optimizer, or of a wrapper with `param_groups` and `state`.
 
     Args:
-        names: of its parameters, for messages.
+        names: names of its parameters, for messages.
         masters: replace each trainable half weight in its groups by an FP32 master, and convert its
             state to FP32.
         flat: one master for each group; frozen weights are removed from it.
@@ -88,7 +88,8 @@ class Steps:
     def _stepped_for(self, params: list[nn.Parameter]) -> list[Tensor]:
         """Create masters for the trainable weights of a group.
 
-        Return what the optimizer steps for it.
+        Returns:
+            The tensors that the optimizer steps for the group.
         """
         if self._masters is None:
             return list(params)

@@ -230,7 +230,7 @@ class GradScaler(torch.amp.GradScaler):
     def state_dict(self) -> dict[str, Any]:
         """Return scale, factors, interval and tracker under torch's keys.
 
-        An empty dict if scaling is disabled.
+        It is an empty dict if scaling is disabled.
         """
         if not self._enabled:
             return {}
@@ -304,7 +304,7 @@ class GradScaler(torch.amp.GradScaler):
     ) -> dict[torch.device, Tensor]:
         """Multiply an optimizer's gradients in place.
 
-        return, per device, 1 if any was inf or NaN before, else 0.
+        Return, for each device, 1 if any was inf or NaN before, else 0.
         """
         groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
         found: dict[torch.device, Tensor] = {}

@@ -17,7 +17,7 @@ from labkit.frameworks.watching import Watching
 class Watch(Watching, TrainerCallback):
     """`labkit.instrument.watch` as a callback of the Trainer.
 
-    `close()` it where the training ended by an error.
+    Call `close()` if the training ended with an error.
     """
 
     def on_train_begin(

@@ -24,7 +24,7 @@ class Watching:
     hooks, as does the start of the next training.
 
     Attributes:
-        sources: of events that only the framework has.
+        sources: sources of events that only the framework has.
     """
 
     sources: ClassVar[tuple[Source, ...]] = ()

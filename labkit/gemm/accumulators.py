@@ -48,7 +48,7 @@ class SumOrder(Enum):
 class Accumulator:
     """Accumulator with an order of additions and a format of its partial sums.
 
-    None for exact sums.
+    The format is None for exact sums.
     """
 
     name: str
@@ -160,7 +160,7 @@ def accumulate(
 def instruction_for(spec: MmaSpec, a: Format, b: Format | None = None) -> MmaSpec:
     """Return the instruction of the same GPU for operands of these formats.
 
-    For FP32, which contains any, `spec`.
+    For FP32, which contains any format, it is `spec`.
 
     Raises:
         ValueError: this GPU has no such instruction.

@@ -39,7 +39,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
@@ -191,7 +191,10 @@ def _powers(values: Floats, format: Format, width: Width) -> Floats:
     return np.asarray(bits.view(width.floats))
 
 
-def in_threads(work: Any, pieces: list[Any]) -> None:
+Piece = TypeVar("Piece")
+
+
+def in_threads(work: Callable[[Piece], object], pieces: Sequence[Piece]) -> None:
     """Call `work` with each piece, in torch's number of threads."""
     threads = min(torch.get_num_threads(), len(pieces))
     if threads <= 1:

@@ -36,7 +36,7 @@ class AlignedTerm:
 
     Attributes:
         name: "C", or "a0*b0" and so on.
-        exponent: of a product, the sum of its operands' exponents: its significand may be 2 or
+        exponent: for a product the sum of its operands' exponents; its significand may be 2 or
             more.
         shift: places it is shifted to the right, to the block's largest exponent.
         kept: the remaining significand, an integer multiple of the block's unit.
@@ -69,7 +69,7 @@ class BlockSum:
         exponent: the largest exponent of the terms, or -126, to which all are aligned; the unit is
             2^(exponent - F).
         total: the exact sum of the aligned terms, in units.
-        result_exponent: of the normalised sum (the result format's emin if that is larger).
+        result_exponent: exponent of the normalised sum (the result's emin if that is larger).
         result_bits: significand of the result, with its point.
         dropped_bits: the bits of the sum behind it.
         rounded_up: the result was rounded up in its last place.
@@ -120,7 +120,7 @@ def explain(
 
     Args:
         a: up to `spec.block_length` values of the operands' format.
-        b: as many values.
+        b: as many values as `a`.
         c: a value of the result format.
         spec: the instruction: a row of `SPECS`.
         out: FP32 or FP16; by default `spec.result`.

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from labkit.gemm.accumulators import as_accumulator
+from labkit.gemm.accumulators import AnyAccumulator, as_accumulator
 from labkit.gemm.product import run
 from labkit.gemm.recurrent import RECURRENT, recurrent
 from labkit.interop import as_device
@@ -255,11 +255,11 @@ def _dtypes(args: Any, kwargs: Any, complex_too: bool) -> list[torch.dtype]:
 
 
 def half_storage(
-    device: torch.device | str, accumulator: Any = None
-) -> AbstractContextManager[Any]:
+    device: torch.device | str, accumulator: AnyAccumulator | None = None
+) -> AbstractContextManager[object]:
     """Compute FP16 and BF16 GEMMs, convolutions and norms on `device` as a GPU does.
 
-    On a GPU, do nothing.
+    On a GPU it does nothing.
 
     torch's own CPU half kernels are exact but 5 to 485 times slower than FP32, and refuse FP16
     input with FP32 norm weights; element-wise operations, which are neither, stay theirs. What has

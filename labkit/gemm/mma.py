@@ -111,7 +111,7 @@ class MmaSpec:
     def for_operands(self, operands: Format, operands_b: Format | None = None) -> MmaSpec:
         """Return the same GPU's instruction for other operands, A and B.
 
-        Where FP8 is taken, E4M3 meets E5M2 too.
+        If FP8 is supported, E4M3 may be multiplied by E5M2, too.
 
         Raises:
             ValueError: this GPU's Tensor Cores do not take them; the message lists those they take.

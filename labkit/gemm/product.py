@@ -50,7 +50,7 @@ def matmul(
         a: tensor [..., m, k].
         b: tensor [..., k, n], of the dtype of `a`.
         accumulator: format or method of the sum.
-        dtype: of the result, rounded once; by default that of `a`.
+        dtype: dtype of the result, which is rounded once; by default that of `a`.
 
     Raises:
         RuntimeError: the operands' dtypes differ.
@@ -120,7 +120,7 @@ def product(
 ) -> Tensor:
     """Return A[..., m, k] @ B[..., k, n] of operands cast to a dtype, in the dtype `result`.
 
-    differentiable.
+    It is differentiable.
     """
     # a product of its own: `Emulated`, or those of `labkit.amp.low_bit`
     if callable(accumulator):

@@ -133,7 +133,7 @@ def _gru(
 def _gru_slopes(gates: Tensor, of_h: Tensor, before: Tensor) -> State:
     """Derivatives, all by h: of r, z and n in the product of x.
 
-    Of r, z and n in that of h; of the previous h.
+    They are also those of r, z and n in the product of h, and of the previous h.
     """
     r, z, n = gates.split(1, 1)
     of_n, of_z = _through_tanh(1 - z, n), _through_sigmoid(before - n, z)

@@ -31,7 +31,7 @@ class Part:
 
     Attributes:
         about: what it does.
-        seconds: that it may take.
+        seconds: time limit.
         items: what it measures or records, besides its checks.
         checks: whether it has checks: tests that are marked with its name.
         lacking: features of a device for which there is no item.

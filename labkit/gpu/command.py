@@ -34,7 +34,8 @@ GRACE = 8.0  # seconds that a part may take beyond its budget
 def run(arguments: Namespace) -> int:
     """Run the parts, or write or read a passport.
 
-    Return 0 if all was done, 1 if not, 2 if nothing could be run.
+    Returns:
+        0 if all was done, 1 if not, 2 if nothing could be run.
     """
     if arguments.progress is not None and (arguments.read or arguments.passport):
         return _refuse("--progress is of parts; the file of a passport has its own lines")

@@ -324,7 +324,7 @@ def twice(task: Task, recipe: Recipe) -> Item:
 def ulps_apart(a: float, b: float) -> int | None:
     """Return how many FP32 numbers two FP32 numbers are apart.
 
-    None where one alone, or each otherwise, is not finite.
+    It is None if they are not finite, unless both are NaN or the same infinity.
 
     >>> ulps_apart(1.0, 1.0 + 2.0**-23), ulps_apart(-0.0, 0.0), ulps_apart(1.0, float("nan"))
     (1, 0, None)

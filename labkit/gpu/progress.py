@@ -23,10 +23,10 @@ class PartProgress:
 
     Attributes:
         name: the part.
-        number: from 1, in the order of the run.
-        of: how many parts the run has.
+        number: number of the part, from 1, in the order of the run.
+        of: number of parts of the run.
         about: what the part does.
-        seconds: that it may take.
+        seconds: time limit.
         outcome: "" while it runs; then DONE, or what kept it from being done.
     """
 

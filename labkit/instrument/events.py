@@ -23,6 +23,27 @@ class Event:
     __slots__ = ()
 
 
+class OptimizerLike(Protocol):
+    """An optimizer, or a wrapper of one, as far as an instrument needs it."""
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The groups of parameters with their options, as torch.optim.Optimizer has them."""
+
+
+class GradScalerLike(Protocol):
+    """A loss scaler with the methods of torch.amp.GradScaler that an instrument calls.
+
+    Its methods `scale`, `unscale_` and `step` are observed as well.
+    """
+
+    def is_enabled(self) -> bool:
+        """Return whether losses are scaled."""
+
+    def get_scale(self) -> float:
+        """Return the scale of the next backward pass."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModuleBegins(Event):
     """The forward pass of a module begins."""
@@ -126,7 +147,7 @@ class LossScaled(Event):
 class UnscaleBegins(Event):
     """A scaler is about to unscale the gradients of an optimizer."""
 
-    optimizer: Any
+    optimizer: OptimizerLike
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +157,7 @@ class ScalerStepBegins(Event):
     If it skips the step, the optimizer is not called before `ScalerStepEnded`.
     """
 
-    optimizer: Any
+    optimizer: OptimizerLike
     scale: Callable[[], float]
 
 
@@ -144,7 +165,7 @@ class ScalerStepBegins(Event):
 class ScalerStepEnded(Event):
     """It has decided, or the step raised an exception."""
 
-    optimizer: Any
+    optimizer: OptimizerLike
     raised: bool = False
 
 
@@ -162,14 +183,14 @@ class StandInStepped(Event):
 class OptimizerBegins(Event):
     """An optimizer is about to step."""
 
-    optimizer: Any
+    optimizer: OptimizerLike
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerEnded(Event):
     """An optimizer has stepped."""
 
-    optimizer: Any
+    optimizer: OptimizerLike
 
 
 class SteppingEngine(Protocol):
@@ -178,7 +199,7 @@ class SteppingEngine(Protocol):
     model: nn.Module
 
     @property
-    def optimizer(self) -> Any:
+    def optimizer(self) -> OptimizerLike:
         """The optimizer that steps the masters."""
 
     def masters(self) -> dict[str, Tensor]:

@@ -53,12 +53,14 @@ def fate(histogram: ExponentHistogram, format: FormatLike) -> Fate:
     )
     format = as_format(format)
     if not (format.signed and format.has_zero):
-        missing = " and ".join(
-            ["no sign"] * (not format.signed) + ["no zero"] * (not format.has_zero)
-        )
+        missing = []
+        if not format.signed:
+            missing.append("no sign")
+        if not format.has_zero:
+            missing.append("no zero")
         raise ValueError(
             f"fate tells which numbers of either sign underflow to zero; {format.name} has "
-            f"{missing}. Take a format that has both, as FP16 or E4M3."
+            f"{' and '.join(missing)}. Take a format that has both, as FP16 or E4M3."
         )
     total = histogram.finite_non_zero
     if total == 0:

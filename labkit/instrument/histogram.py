@@ -65,7 +65,7 @@ class ExponentHistogram:
         return self.finite_non_zero + self.zeros + self.non_finite
 
     def count(self, first: int | None = None, last: int | None = None) -> int:
-        """How many numbers have an exponent from `first` to `last`, both included.
+        """Return how many numbers have an exponent from `first` to `last`, both included.
 
         None means no bound.
         """

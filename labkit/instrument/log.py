@@ -349,7 +349,7 @@ def skips_in_a_row(scales: Sequence[float], step: int, *, never_taken: bool) -> 
     A few are usual: a dynamic scaler finds its scale by them.
 
     Args:
-        scales: of the skipped steps.
+        scales: scales of the skipped steps.
         step: the current one.
         never_taken: no step was taken before them, so a scale that is still large may be on its
             way.

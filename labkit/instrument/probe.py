@@ -159,7 +159,7 @@ def swallowed(
 ) -> float:
     """Return the share of the weights with a non-zero gradient that did not change, 0 to 1.
 
-    0 if none has one.
+    It is 0 if none has one.
 
     >>> weight, update = torch.ones(3).half(), torch.tensor([0.0, 2.0**-12, 2.0**-9]).half()
     >>> # 2^-12 is below half the spacing of FP16 under 1

@@ -39,7 +39,7 @@ class WatchedStep:
 
     Attributes:
         step: its number, from 0, skipped ones included.
-        scale: of its loss.
+        scale: scale of its loss.
         histograms: kind -> name -> histogram; all gradients unscaled. Layers are named for
             activations, parameters for the rest.
         moves: parameter -> weights with a gradient, and those of them that are the same number
@@ -92,7 +92,7 @@ class NonFinite:
         direction: "forward", "backward", "input", "weight" or "after the model".
         value: "inf" or "NaN".
         largest: the largest finite |value| among the operation's inputs.
-        by_scale: with the gradients divided by the scale, nothing is inf or NaN.
+        by_scale: whether nothing is inf or NaN in the gradients divided by the scale.
         line: file and line of the user's code in the forward pass, if known.
     """
 

@@ -106,9 +106,9 @@ def replayable(calls: list[Call]) -> list[Call]:
 
 
 def copied_model(model: nn.Module, wide: bool) -> tuple[nn.Module, dict[int, Any]]:
-    """Return a copy of a model, with no gradients and only torch's own hooks, in FP32 if `wide`.
+    """Return a copy of a model without gradients, in FP32 if `wide`, and the copy's memo.
 
-    And its memo.
+    Only torch's own hooks are copied.
     """
     memo: dict[int, Any] = {}
     if any(hasattr(parameter, "to_local") for parameter in model.parameters()):
@@ -265,7 +265,7 @@ def against_fp32(
 def culprit(model: nn.Module, calls: list[Call], scale: float, step: int) -> NonFinite | None:
     """Replay the calls of a step unchanged, and return the source of inf or NaN.
 
-    None if they do not reappear.
+    It is None if inf and NaN do not reappear.
 
     Raises:
         Unseen: they cannot be replayed.
@@ -290,7 +290,8 @@ def _first_non_finite(
 ) -> NonFinite | None:
     """Replay calls with output gradients divided by `scale`.
 
-    Return the first operation with inf or NaN.
+    Returns:
+        The first operation with inf or NaN.
     """
     copied, memo = copied_model(model, wide=False)
     layers = _Layers(copied, step)

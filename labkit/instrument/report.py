@@ -13,7 +13,7 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -40,6 +40,20 @@ NAMES = {
 }
 
 
+class HistogramWriter(Protocol):
+    """The method of torch.utils.tensorboard.SummaryWriter that a report needs."""
+
+    def add_histogram_raw(self, tag: str, /, **values: Any) -> object:
+        """Write a histogram that is already counted."""
+
+
+class MetricsRun(Protocol):
+    """The method of a run of W&B that a report needs."""
+
+    def log(self, data: dict[str, Any], /, *, step: int) -> object:
+        """Log values under their names, at a step."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Report(TrainingResults):
     """The results of a watch or a diagnosis, which print, show in a notebook, save and load.
@@ -62,7 +76,7 @@ class Report(TrainingResults):
         (folder / "report.txt").write_text(f"{self}\n", encoding="utf-8")
         return folder
 
-    def to_tensorboard(self, writer: Any) -> None:
+    def to_tensorboard(self, writer: HistogramWriter) -> None:
         """Write all histograms to a torch.utils.tensorboard.SummaryWriter.
 
         They are of unscaled magnitudes, each at its step.
@@ -84,7 +98,7 @@ class Report(TrainingResults):
                 global_step=step,
             )
 
-    def to_wandb(self, run: Any) -> None:
+    def to_wandb(self, run: MetricsRun) -> None:
         """Log all histograms to a run of W&B under the names that wandb.watch uses.
 
         They are of unscaled magnitudes, each at its step.

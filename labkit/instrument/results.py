@@ -37,7 +37,7 @@ class TrainingResults(CheckReport):
         watched: the sampled ones.
         unseen: what could not be observed, and why.
         partial: why a main check could not look; "" if all did.
-        half: False: no operation of a diagnosis ran in 16 bits.
+        half: if False, no operation of a diagnosis ran in 16 bits.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -155,7 +155,7 @@ def run_in_words(report: TrainingResults) -> str:
 def grouped(report: TrainingResults, status: Status) -> Iterator[list[Finding]]:
     """Yield the findings of a status, those of one kind and line together.
 
-    Without layer and step, each by itself.
+    A finding without layer and step is by itself.
     """
     groups: dict[tuple[str, str, str], list[Finding]] = {}
     for each in report.of(status):

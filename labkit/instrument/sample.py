@@ -74,7 +74,7 @@ def dtype_name(tensor: Tensor) -> str:
 def local_part(tensor: Tensor) -> Tensor:
     """Return this process's part of a sharded tensor (a DTensor), in the same memory.
 
-    Other tensors unchanged.
+    Other tensors are returned unchanged.
     """
     tensor = tensor.detach()
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor

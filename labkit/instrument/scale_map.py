@@ -80,7 +80,7 @@ def scale_map(
         snapshots: histograms of FP32 gradients, as `labkit.train.train(..., watch=[...])` records
             them; those of one kind, since activation and weight gradients have other windows.
         log2_scales: whole exponents of the scales.
-        format: of the gradients.
+        format: format of the gradients.
 
     Raises:
         ValueError: there is no snapshot, or they are of several kinds.

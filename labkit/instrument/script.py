@@ -108,7 +108,7 @@ class ScriptWatch(StepObserver):
     def _open_for(self, optimizer: Any) -> Watch | None:
         """Open a watch on the model of an optimizer, and return it.
 
-        None if the model is watched or not found.
+        It is None if the model is watched or not found.
         """
         if id(optimizer) in self._known:
             return None
@@ -145,7 +145,7 @@ class ScriptWatch(StepObserver):
 def model_of(parameters: list[Tensor]) -> nn.Module | None:
     """Return the outermost living module that holds these parameters, or None.
 
-    Of several, the one that holds most.
+    Of several, it is the one that holds most of them.
     """
     wanted = {id(parameter) for parameter in parameters}
     alive = [value for value in gc.get_objects() if issubclass(type(value), nn.Module)]

@@ -33,6 +33,7 @@ from labkit.instrument.events import (
     Event,
     GradBegins,
     GradEnded,
+    GradScalerLike,
     LossScaled,
     ModuleBegins,
     ModuleEnded,
@@ -282,7 +283,7 @@ SOURCES: tuple[Source, ...] = (
 _of_other_scalers: dict[type, Source] = {}
 
 
-def sources_of(scaler: Any) -> tuple[Source, ...]:
+def sources_of(scaler: GradScalerLike | None) -> tuple[Source, ...]:
     """Return the source for a scaler that torch's does not cover."""
     if scaler is None or isinstance(scaler, torch.amp.GradScaler):
         return ()

@@ -59,7 +59,8 @@ class Listener:
     def on(self, event: type[EventT], handle: Callable[[EventT], None]) -> Self:
         """Call a function for each event of a type, from the next subscription on.
 
-        Return the listener.
+        Returns:
+            The listener.
         """
         self.handlers[event] = handle
         return self
@@ -83,7 +84,7 @@ class StepObserver(Listener):
         stepped: ids of the optimizers that have stepped in this step, or were skipped.
         stepping: an optimizer is stepping.
         scaled: a scaler or an engine has scaled a loss.
-        failures: of the listener and of sources: (place, type of error) -> message.
+        failures: failures of the listener and of sources: (place, type of error) -> message.
     """
 
     def __init__(self) -> None:

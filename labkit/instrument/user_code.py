@@ -43,7 +43,7 @@ def is_library(file: str) -> bool:
 def line_of_user(frame: Any) -> str | None:
     """Return file:line of the innermost frame of the user's code.
 
-    None if the lab itself runs the operation.
+    It is None if the lab itself runs the operation.
     """
     for summary, line in traceback.walk_stack(frame):
         file = summary.f_code.co_filename

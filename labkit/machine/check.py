@@ -44,7 +44,7 @@ MOST_PASSES = 1000  # of a tiny training step
 def check_machine(folder: Path | str = ".") -> CheckReport:
     """Look at this Python, its packages, each of which is imported, and this machine.
 
-    Takes a few seconds.
+    It takes a few seconds.
 
     folder: where notebooks will be saved.
 
@@ -178,7 +178,8 @@ def other_labkit(owners: Iterable[str]) -> Iterable[Finding]:
 def import_problems(names: Sequence[str]) -> dict[str, str]:
     """Import each package that is not imported yet, in a process of its own.
 
-    Return what stopped which.
+    Returns:
+        What stopped the import, for each package that failed.
 
     >>> import_problems(["numpy", "no-such-package"])
     {'no-such-package': "ModuleNotFoundError: No module named 'no_such_package'"}

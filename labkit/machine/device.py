@@ -64,13 +64,13 @@ class DeviceReport:
 
     Attributes:
         kind: "cuda" or "cpu".
-        name: as the maker calls it.
+        name: the maker's name of the device.
         memory: bytes on a GPU, 0 on a CPU (whose memory is not a matter of speed).
         cores: a CPU's cores that this process may use, a GPU's multiprocessors.
         capability: compute capability of a GPU, None elsewhere.
-        generation: of its Tensor Cores, or None without any that the table knows.
-        instructions: of a CPU for low precision; empty on a GPU.
-        driver: of the GPU; None elsewhere, or if the driver does not report it.
+        generation: generation of its Tensor Cores, or None without any that the table knows.
+        instructions: a CPU's instruction sets for low precision; empty on a GPU.
+        driver: version of the GPU's driver; None elsewhere, or if it does not report it.
 
     >>> print(DeviceReport("cpu", "Some CPU", 0, 2, instructions=("AVX512-BF16",)).facts)
     Some CPU: 2 cores, no GPU that torch can use; for low precision it has AVX512-BF16
@@ -136,15 +136,17 @@ class DeviceReport:
             )
         bf16 = any("BF16" in name for name in self.instructions)
         fp16 = any("FP16" in name for name in self.instructions)
-        faster = " and ".join(["FP16"] * fp16 + ["BF16"] * bf16)
-        if not faster:
+        if not fp16 and not bf16:
             gain = "but no format is faster than FP32: speed is shown from records"
         else:
+            formats = [name for name, found in (("FP16", fp16), ("BF16", bf16)) if found]
+            faster = " and ".join(formats)
             gain = (
                 f"and {faster} can multiply large matrices faster than FP32, which can be measured "
                 "here"
             )
-        gain += "" if fp16 or not faster else "; for FP16's own speed there are records"
+            if not fp16:
+                gain += "; for FP16's own speed there are records"
         return f"Every lesson works, with FP16 rounded exactly as a GPU rounds, {gain}"
 
     def __str__(self) -> str:
@@ -152,11 +154,10 @@ class DeviceReport:
 
     @property
     def _capability(self) -> str:
-        return (
-            f"compute capability {self.capability[0]}.{self.capability[1]}"
-            if self.capability
-            else "not CUDA's"
-        )
+        if self.capability is None:
+            return "not CUDA's"
+        major, minor = self.capability
+        return f"compute capability {major}.{minor}"
 
     @property
     def _cores(self) -> str:
@@ -172,7 +173,7 @@ class DeviceReport:
 
     @property
     def _unknown(self) -> bool:
-        """Describe a GPU that is not in the table: of another vendor, or newer."""
+        """Whether it is a GPU that is not in the table: of another vendor, or newer."""
         newer = self.capability is None or (
             self.capability >= (7, 0) and not WITHOUT_CORES.search(self.name)
         )
@@ -220,7 +221,7 @@ def device_report(device: torch.device | str | None = None) -> DeviceReport:
 def generation_of(name: str, capability: tuple[int, int] | None) -> Generation | None:
     """Return the generation of a GPU's Tensor Cores.
 
-    None where it has none, or where the table does not know it.
+    It is None if the GPU has none, or if the table does not list it.
 
     >>> generation_of("Tesla T4", (7, 5)).name, generation_of("NVIDIA GeForce GTX 1660", (7, 5))
     ('Turing', None)
@@ -247,7 +248,7 @@ def has_programs(capability: tuple[int, int], built: Sequence[str]) -> bool:
     `built` is a target such as "sm_75" or "compute_90".
 
     A program "sm_XY" runs on every GPU of generation X that is not older; "compute_XY" is
-    translated for all that come later. An empty list says nothing, and nothing is held against it.
+    translated for all later GPUs. An empty list says nothing, and is accepted.
 
     Source: CUDA C++ Programming Guide, "Binary Compatibility" and "PTX Compatibility".
 
@@ -256,6 +257,7 @@ def has_programs(capability: tuple[int, int], built: Sequence[str]) -> bool:
     """
     generation, version = capability
     for name in built:
+        # "sm_90a": letters after the digits name a variant
         kind, _, digits = name.partition("_")
         number = int("".join(c for c in digits if c.isdigit()) or 0)
         if kind == "sm" and number // 10 == generation and number % 10 <= version:
@@ -269,7 +271,7 @@ def _cpu_instructions() -> tuple[str, ...]:
     """Return which of CPU_INSTRUCTIONS there are, by `cpuinfo` (Linux) and by torch."""
     entries = resources.cpuinfo()
     flags = set(f"{entries.get('flags', '')} {entries.get('Features', '')}".split())
-    # newer than the oldest torch we take
+    # the oldest supported torch lacks this function
     ask_torch = getattr(torch.cpu, "get_capabilities", None)
     if ask_torch is not None:
         flags |= {name for name, there in ask_torch().items() if there is True}

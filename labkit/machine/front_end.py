@@ -50,7 +50,7 @@ def front_end(
 ) -> Finding:
     """Judge whether the parts of the widgets that run in the browser are installed.
 
-    Does not say whether they answer: the pulse cell of lesson 00 does.
+    It does not tell whether they answer; the pulse cell of lesson 00 does.
 
     Args:
         folders: where this environment's JupyterLab looks.
@@ -145,8 +145,8 @@ def switched_off(prefix: Path) -> list[str]:
 def server_prefix(proc: Path = Path("/proc")) -> Path | None:
     """Return the environment prefix of the Jupyter server that started this kernel.
 
-    None where unknown. JPY_PARENT_PID is the server's process id, and its command line begins with
-    its Python.
+    It is None if unknown. JPY_PARENT_PID is the server's process id, and its command line begins
+    with its Python.
     """
     try:
         words = (proc / os.environ["JPY_PARENT_PID"] / "cmdline").read_bytes().split(b"\0")
@@ -159,8 +159,8 @@ def server_prefix(proc: Path = Path("/proc")) -> Path | None:
 def why_not_shown() -> Finding | None:
     """Return why the page in front of this kernel cannot show widgets.
 
-    None if it can, or if it is unknown. It is known only if a Jupyter server started this kernel;
-    the check reads a few files.
+    It is None if it can, or if it is unknown. It is known only if a Jupyter server started this
+    kernel; the check reads a few files.
     """
     server = server_prefix()
     if server is None:

@@ -49,7 +49,7 @@ class Published:
         reference: base of the ratio: a format, "FP32 or TF32" where the source is ambiguous, "not
             aligned", or "data sheet".
         m, n, k: sides of the product; 0 where unknown.
-        value: in `unit`.
+        value: the number, in `unit`.
         ratio: factor relative to the reference; None without a reference.
     """
 

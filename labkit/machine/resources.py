@@ -43,7 +43,7 @@ def usable_cores(cgroup: Path = CGROUP) -> int:
 def bytes_written(io: Path = Path("/proc/self/io")) -> int | None:
     """Return the bytes that this process has written to files and connections.
 
-    None where unknown.
+    It is None if unknown.
     """
     try:
         return int(io.read_text(encoding="ascii").split("wchar: ")[1].split()[0])

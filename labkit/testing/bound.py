@@ -82,7 +82,7 @@ class Arithmetic:
     Attributes:
         name: for display.
         format: format of partial sums.
-        rounding: of every addition: to nearest, or toward zero.
+        rounding: rounding of every addition: to nearest, or toward zero.
         spec: instruction of a Tensor Core, whose blocks take the place of single additions.
         operands: format that operands are rounded to before they are multiplied; None if they are
             used as they are stored.

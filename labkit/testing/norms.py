@@ -290,7 +290,7 @@ def _other_roots(
     Args:
         x: numerators.
         squares: arguments of the root, without eps.
-        eps: that is to be added.
+        eps: number that is to be added.
         w: weights.
         b: biases.
         more: other arguments of the root, with eps, by name.

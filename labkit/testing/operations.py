@@ -188,8 +188,8 @@ def convolution(
     x: Array,
     weight: Array,
     bias: Array | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] | str = 0,
     dilation: Any = 1,
     groups: int = 1,
     operands: FormatLike | None = None,
@@ -289,7 +289,7 @@ def convolution(
     )
 
 
-def _numbers(value: Any, argument: str, count: int, least: int) -> tuple[int, ...]:
+def _numbers(value: int | Sequence[int], argument: str, count: int, least: int) -> tuple[int, ...]:
     """Return one number for each dimension of a convolution."""
     require_kind(value, (int, Sequence), argument, "Pass a number, or one for each dimension")
     if isinstance(value, Sequence):
@@ -307,7 +307,9 @@ def _numbers(value: Any, argument: str, count: int, least: int) -> tuple[int, ..
     return numbers
 
 
-def _padding(padding: Any, steps: tuple[int, ...], reach: Sequence[int]) -> list[tuple[int, int]]:
+def _padding(
+    padding: int | Sequence[int] | str, steps: tuple[int, ...], reach: Sequence[int]
+) -> list[tuple[int, int]]:
     """Return the widths before and behind each dimension of a convolution's image."""
     if not isinstance(padding, str):
         return [(width, width) for width in _numbers(padding, "padding", len(steps), 0)]
@@ -342,8 +344,8 @@ def _products(
     """Return sums of products, one for each element, times `scale`, plus `bias`.
 
     Args:
-        name: of the operation, for messages.
-        shape: of the result.
+        name: name of the operation, for messages.
+        shape: shape of the result.
         terms: number of terms of each sum.
         both: the operands and their formats.
         multiply: computes the sums in FP64.

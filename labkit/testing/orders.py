@@ -39,7 +39,7 @@ ORDERS: dict[str, tuple[int | None, bool, bool]] = {
 def sums(x: Floats, y: Floats | None, how: Arithmetic, only: str = "") -> Iterator[Floats]:
     """Yield the sum of x * y over the first dimension, in each order.
 
-    Before the final rounding, in FP64.
+    The sums are in FP64, before the final rounding.
 
     Args:
         x: operand [K, n].

@@ -222,7 +222,7 @@ def other_sums(x: Floats, y: Floats | None, formats: tuple[Format, ...]) -> Cand
     Args:
         x: operand [K, n].
         y: operand [K, n]; None for a sum of the numbers x.
-        formats: of the operands.
+        formats: formats of the operands.
     """
     terms = x if y is None else x * y
     exact = terms.sum(0)
@@ -365,7 +365,7 @@ class Rival:
 
     Attributes:
         name: the fault.
-        part: of the fault in the result: 0 in a right one, 1 if it is the fault.
+        part: share of the fault in the result: 0 in a right one, 1 if it is the fault.
         reached: the largest part in a replay of the operation in other orders.
         times: how many times nearer than the exact result it is, in root mean square.
     """

@@ -152,7 +152,7 @@ def train_grid(
     Args:
         task: what is trained.
         recipes: under which recipes; duplicates are ignored.
-        seeds: from which seeds; duplicates are ignored.
+        seeds: the seeds of the runs; duplicates are ignored.
         folder: folder of the records; those of a GPU are in a folder with its name
             (`device_folder`).
         device: an argument of `labkit.train.place`; None is a GPU if there is one.

@@ -224,7 +224,7 @@ class Gpt(nn.Module):
 class Unet(nn.Module):
     """U-Net that classifies each pixel: images [n, 1, h, w] -> logits [n, classes, h, w].
 
-    H and w even.
+    Both h and w are even.
     """
 
     def __init__(self, classes: int = 3, channels: int = 16) -> None:

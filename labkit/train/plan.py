@@ -22,7 +22,7 @@ class WorkerPlan:
         agree: the ranks agree on found_inf; False: each checks its own gradients only.
         sharded: each rank holds a part of the weights (FSDP2); False: each holds all (DDP).
         reduce: format in which gradients are summed over the ranks.
-        predivide: in FP16: divide before the sum too; False: only after it.
+        predivide: whether an FP16 sum is divided before it as well, or only after it.
     """
 
     agree: bool = True

@@ -347,7 +347,7 @@ class TrainingRun:
     def pictures(self) -> list[Picture]:
         """Return the picture of what the network does now with a few test examples.
 
-        [] where its task has none. `Task.wanted_picture` is what it should be.
+        It is [] if its task has none. `Task.wanted_picture` is what it should be.
         """
         drawing = self.task.drawing
         if drawing is None:
@@ -398,7 +398,7 @@ def train(
     Args:
         task: what is trained, or its name in `TASKS`.
         recipe: how it is trained, or its name in `RECIPES`.
-        seed: of the weights and the batches.
+        seed: seed of the weights and the batches.
         steps: number of steps; None for the task's.
         device: an argument of `labkit.train.place`; None is a GPU if there is one. The default is
             the CPU, so that grades and saved records do not depend on a GPU.

@@ -92,7 +92,7 @@ class Task:
     def wanted_picture(self) -> Picture | None:
         """Return the picture of the targets, which `TrainingRun.pictures` approaches.
 
-        None where there are none.
+        It is None if there are none.
         """
         if self.drawing is None:
             return None
@@ -122,7 +122,7 @@ def accuracy(outputs: Tensor, targets: Tensor) -> float:
 def r2(outputs: Tensor, targets: Tensor) -> float:
     """Return the share of the targets' variance that the outputs explain, 0 to 1.
 
-    0 if it is negative or NaN.
+    It is 0 if it is negative or NaN.
     """
     share = 1 - float(((outputs - targets) ** 2).mean() / targets.var(correction=0))
     return share if share > 0 else 0.0

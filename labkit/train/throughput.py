@@ -90,7 +90,7 @@ def steps_per_second(
 def recorded_throughput(records: Iterable[RunRecord]) -> dict[str, float]:
     """Return recipe -> median steps a second of its timed runs.
 
-    Empty if these are of more than one device.
+    It is empty if these are of more than one device.
     """
     require_kind(records, Iterable, "records", "Pass a list of records")
     found: dict[str, list[float]] = {}

@@ -197,7 +197,7 @@ def largest_network(
 ) -> tuple[Transformer, int] | None:
     """Return the largest of `TRANSFORMERS` that can be trained, and its largest batch.
 
-    None if none fits.
+    It is None if none fits.
 
     >>> found = largest_network("O2", 24 * GB, 1024, fused_attention=True)
     >>> found[0].name, found[1]

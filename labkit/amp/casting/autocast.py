@@ -97,9 +97,9 @@ class CastEvent:
 
 
 class _Open(threading.local):
-    """A thread's active regions, outermost first, of which the last decides.
+    """A thread's active regions, outermost first, and the cache that they share.
 
-    And the cache they share.
+    The last region decides.
     """
 
     regions: tuple[autocast, ...] = ()
@@ -112,7 +112,7 @@ _open = _Open()
 def current(device_type: str | None = None) -> autocast | None:
     """Return the region that decides in this thread now.
 
-    None outside of one, or if it is not enabled.
+    It is None outside of one, or if it is not enabled.
 
     Args:
         device_type: "cpu", "cuda", ...: the innermost region that acts on such devices decides;
@@ -393,7 +393,7 @@ class autocast(LabMode, ContextDecorator):
     ) -> tuple[torch.dtype | Format | None, _Change | None]:
         """Return the format that a rule casts to, and the cast.
 
-        None for a cast if there is nothing to do.
+        The cast is None if there is nothing to do.
         """
         if rule is Rule.ALLOW:
             return self.lower.dtype or self.lower.format, self._lowered

@@ -78,9 +78,9 @@ def changed_in(
     changed = tuple(
         [change(value) if isinstance(value, Tensor) else mapped(value, change) for value in args]
     )
-    return changed, {
-        key: mapped(value, change) for key, value in kwargs.items()
-    } if kwargs else kwargs
+    if not kwargs:
+        return changed, kwargs
+    return changed, {key: mapped(value, change) for key, value in kwargs.items()}
 
 
 def floats_in(args: Any, kwargs: Any) -> list[Tensor]:

@@ -42,7 +42,7 @@ def save(folder: str | Path, engine: DistributedEngine, **extra: Any) -> Path:
     Args:
         folder: a folder that all ranks reach; it is created if missing.
         engine: this rank's engine, between two steps.
-        **extra: of this rank, in values and tensors that torch.load(weights_only=True) reads.
+        **extra: values and tensors of this rank that torch.load(weights_only=True) reads.
 
     Raises:
         RuntimeError: there are gradients that no step has used.

@@ -53,7 +53,7 @@ def shard(
     Rank 0's values are used for all.
 
     Args:
-        model: with its parameters in the dtypes in which it computes.
+        model: model with its parameters in the dtypes in which it computes.
         blocks: layers that are put together one at a time, which keeps fewer whole ones in memory.
         reduce: dtype in which gradients are added up over the ranks.
         mesh: the ranks, in one dimension.
@@ -159,14 +159,14 @@ class DistributedEngine(Engine):
     Args:
         model, make_optimizer, recipe: as for `Engine`, the same on all ranks; the weights of rank 0
             are taken.
-        sharded: False: DDP, each rank holds all weights, masters and optimizer state. True: FSDP2,
-            each a part of them.
-        blocks: of a sharded model, the layers that are put together one at a time.
+        sharded: if False, DDP, each rank holds all weights, masters and optimizer state; if True,
+            FSDP2, each a part of them.
+        blocks: layers of a sharded model that are put together one at a time.
         reduce: FP32, FP16 or BF16, in which gradients are added up over the ranks.
         predivide: with reduce=FP16, divide before the sum and after it (`divisors`); False: only
             after it.
         group: the process group; None is the default one.
-        find_unused_parameters: of DDP: let it look, in each step, for parameters that its loss does
+        find_unused_parameters: whether DDP looks, in each step, for parameters that its loss does
             not use. FSDP2 needs no such look.
         options: the rest of `Engine`'s. Groups of a sharded model are a function model -> groups.
 

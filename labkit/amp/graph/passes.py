@@ -26,7 +26,8 @@ _NATIVE = Cast(FP16)
 def cancel(graph: fx.Graph) -> list[Call]:
     """Remove casts that restore an earlier value, and repeated ones without a gradient.
 
-    Return them.
+    Returns:
+        The casts that were removed.
     """
     gone: list[Call] = []
     # the casts since the last operation that wrote into a tensor
@@ -38,6 +39,7 @@ def cancel(graph: fx.Graph) -> list[Call]:
             continue
         source: Any = node.args[0]
         to = _dtype(node)
+        # the earlier node with the same value: a cast of the same input, or what was cast to FP32
         same: Any = None
         if source.op == "placeholder" and not source.meta["source"].gradient:
             same = made.get((source, to))
@@ -50,6 +52,7 @@ def cancel(graph: fx.Graph) -> list[Call]:
             gone.append(node.meta["call"])
             node.replace_all_uses_with(same)
             graph.erase_node(node)
+            # without this use, the cast before may have become unneeded, too
             if is_cast(source) and not source.users:
                 gone.append(source.meta["call"])
                 graph.erase_node(source)
@@ -59,7 +62,8 @@ def cancel(graph: fx.Graph) -> list[Call]:
 def hoist(graph: fx.Graph) -> list[Call]:
     """Cast a weight that is used several times once, before the first use.
 
-    Return the casts that became links to it.
+    Returns:
+        The casts that became links to it.
     """
     links: list[Call] = []
     weights = [node for node in graph.nodes if node.op == "placeholder"]
@@ -71,9 +75,11 @@ def hoist(graph: fx.Graph) -> list[Call]:
             or any(_writes(user) for user in weight.users)
         ):
             continue
+        # after the last placeholder: before the first use, whichever that is
         with graph.inserting_before(weights[-1].next):
             values = graph.call_function(values_of, (weight, _dtype(casts[0])))
             values.meta["call"] = casts[0].meta["call"]
+        # a link for each use keeps their gradients apart until they reach the FP32 weight
         for cast in casts:
             with graph.inserting_before(cast):
                 link = graph.call_function(linked, (weight, values))

@@ -104,7 +104,7 @@ class Call:
         number: the operation of the user's that this is, or belongs to, counted from 1; op, entry:
             its name and rule.
         cast: this is a cast that autocast made for `op`.
-        dtype, shape: of the first tensor that was returned.
+        dtype, shape: those of the first tensor that was returned.
         where: file and line of the user's that called it.
     """
 
@@ -361,8 +361,9 @@ def trace(
 ) -> tuple[Any, Any]:
     """Call a model under autocast.
 
-    Return its result, and a (`CallTrace`, source tensors) or why there is none. `modes` are open
-    around it as well; they change no operation.
+    Returns:
+        The call's result, and a (`CallTrace`, source tensors) or why there is none. `modes` are
+        open around it as well; they change no operation.
     """
     recorder = CallRecorder(inputs)
     device = inputs[0].device if inputs else torch.device("cpu")

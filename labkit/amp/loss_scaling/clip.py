@@ -54,9 +54,10 @@ def clip_(
 ) -> Tensor:
     """Scale gradients down in place to a total norm of at most `max_norm`.
 
-    Return the norm before, a scalar. `measure` returns the norm of values and a type; that of
-    several processes asks the others. The norm is FP64 if FP32 does not hold it. If a gradient is
-    inf or NaN, so is the norm, and nothing is changed.
+    Returns:
+        The norm before, a scalar. `measure` returns the norm of values and a type; that of several
+        processes asks the others. The norm is FP64 if FP32 does not hold it. If a gradient is inf
+        or NaN, so is the norm, and nothing is changed.
 
     >>> gradients = [torch.tensor([3e30]), torch.tensor([4e30])]
     >>> clip_(gradients, 1.0), [round(g.item(), 6) for g in gradients]

@@ -63,17 +63,17 @@ class ScalerConfig:
         growth_factor: multiplies the scale after `growth_interval` clean steps; more than 1.
         backoff_factor: multiplies the scale after inf or NaN; between 0 and 1.
         growth_interval: clean steps in a row before the scale grows; 1 or more.
-        dynamic: False: the scale never changes.
-        skip_on_inf: False: steps with inf or NaN are not skipped.
+        dynamic: if False, the scale never changes.
+        skip_on_inf: if False, steps with inf or NaN are not skipped.
         hysteresis: number of overflows that make the scale back off; those before only skip their
             step; 1 or more.
-        consecutive_hysteresis: True: a clean step resets the count of overflows. False: only growth
-            does.
+        consecutive_hysteresis: if True, a clean step resets the count of overflows; if False, only
+            growth does.
         floor: the smallest scale that backing off leads to.
         cap: the largest scale that growing leads to; inf: FP32's largest.
-        steps_at_floor: True: at the floor, inf and NaN count as a clean step, and reach the
+        steps_at_floor: if True, at the floor, inf and NaN count as a clean step, and reach the
             weights.
-        restart_on_inf: False: an overflow does not reset the count of clean steps.
+        restart_on_inf: if False, an overflow does not reset the count of clean steps.
 
     Raises:
         ValueError: a value is out of its range; the message names the range.

@@ -37,7 +37,7 @@ def unscale(
     devices once, for any number of tensors.
 
     Args:
-        gradients: of any shapes, dtypes and devices.
+        gradients: tensors of any shapes, dtypes and devices.
         scale: the factor of the loss.
         in_place: True overwrites FP32 and FP64 gradients, which saves the copy; never FP16 and BF16
             ones. Sparse ones of FP32 and FP64 then keep their duplicates, which the optimizer adds
@@ -181,7 +181,8 @@ def by_device_and_dtype(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
 def _multiply(group: list[Tensor], scale: float) -> Tensor:
     """Divide tensors of one device and dtype by the scale, in place.
 
-    Return the flag found_inf, on their device.
+    Returns:
+        The flag found_inf, on the device of the tensors.
     """
     reciprocal = 1.0 / scale  # in FP64
     # the kernel's reciprocal is FP32: only check, and multiply after

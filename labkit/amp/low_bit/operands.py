@@ -123,7 +123,7 @@ class ProductFormat:
                 or element.exponent_bits > 5
             ):
                 raise ValueError(
-                    f"operands have a sign, a zero and 8 bits or so; {format.name} has not. Take "
+                    f"operands have a sign, a zero and about 8 bits; {format.name} does not. Take "
                     "E4M3."
                 )
         if isinstance(self.forward, BlockFormat) != isinstance(self.gradient, BlockFormat):
@@ -172,8 +172,8 @@ PRODUCTS: dict[str, ProductFormat] = {
 }
 
 
-# of FP32: where its exponent field begins, and what is added to the exponent there
-_POINT, _BIAS = (23, 127)
+# first bit and bias of FP32's exponent field
+_POINT, _BIAS = 23, 127
 _EXPONENT = 0xFF << _POINT
 _FRACTION = (1 << _POINT) - 1
 _SMALLEST_SCALE = 1 << (_POINT - 1)  # the bits of 2^-127, the smallest number of E8M0
@@ -182,9 +182,9 @@ _SMALLEST_SCALE = 1 << (_POINT - 1)  # the bits of 2^-127, the smallest number o
 def round_saturating(
     values: Tensor, format: FormatLike, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Round finite FP32 values to a format of 8 bits or so; a new tensor.
+    """Round finite FP32 values to a format of about 8 bits, into a new tensor.
 
-    A generator: stochastically.
+    With a generator it rounds stochastically.
 
     >>> from labkit.formats import E4M3
     >>> round_saturating(torch.tensor([1.06, 17.0, 500.0]), E4M3)
@@ -225,8 +225,6 @@ def round_to_blocks(
 ) -> Tensor:
     """Round finite FP32 matrices [..., rows, columns], each tile of them at a scale of its own.
 
-    Return their values.
-
     Args:
         values: finite FP32 matrices [..., rows, columns].
         format: the block format of the result.
@@ -234,6 +232,9 @@ def round_to_blocks(
             zeros.
         scale_up: a power-of-two scale is the least at which nothing saturates; False: as
             `round_blocks` has it.
+
+    Returns:
+        Their values.
 
     >>> from labkit.formats import MXFP4
     >>> # a scale of 4: beyond 6 * 4 they saturate
@@ -276,14 +277,16 @@ def round_tiles(
         if format.scale.significand_bits != _POINT:
             scale = (round_within if scales_fit else round_saturating)(scale, format.scale)
         return round_saturating(tiles / scale, format.element, generator).mul_(scale)
-    # of FP32 numbers above 0: scales in E8M0 are whole-number arithmetic on these
+    # a scale in E8M0 is integer arithmetic on the bits of a positive FP32 number
     bits = largest.view(torch.int32)
     # one exponent higher where the significand is above that of the largest element
     if scale_up:
         bits = bits + (int((2 - 2 * math.frexp(format.element.max)[0]) * (_FRACTION + 1)) - 1)
     bits = (bits & _EXPONENT).sub_(format.element.emax << _POINT).clamp_(min=_SMALLEST_SCALE)
-    scaled = tiles / (scale := bits.view(torch.float32))
-    if scale_up:  # then no tile is beyond its format
+    scale = bits.view(torch.float32)
+    scaled = tiles / scale
+    if scale_up:
+        # no tile is beyond its format
         return round_within(scaled, format.element, generator).mul_(scale)
     return round_saturating(scaled, format.element, generator).mul_(scale)
 
@@ -323,7 +326,7 @@ _SIGNS = (-1.0, 1.0, 1.0, -1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0, -1.0, 1.0, 1.0, 1
 def rotate(tensor: Tensor, axis: int) -> Tensor:
     """Multiply each 16 numbers along an axis (-1 or -2) by signs and a Hadamard matrix.
 
-    Zeros fill it up.
+    Zeros fill the last group up.
 
     >>> one, two = torch.randn(2, 20), torch.randn(20, 3)
     >>> torch.allclose(rotate(one, -1) @ rotate(two, -2), one @ two, atol=1e-5)

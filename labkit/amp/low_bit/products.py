@@ -59,7 +59,7 @@ class ScaleMemory:
     Args:
         steps: how many steps a history goes back.
         device: where the random numbers of stochastic rounding are drawn.
-        seed: of stochastic rounding.
+        seed: seed of stochastic rounding.
     """
 
     def __init__(self, steps: int, device: torch.device | str = "cpu", seed: int = 0) -> None:
@@ -230,7 +230,7 @@ class Layer:
         products: the mode, which knows how operands are written, and what the scales of its model
             remember.
         key: the key of this layer in that memory.
-        weight, op: from whose shape a unit scale follows.
+        weight, op: the weight and the operation whose shape determines a unit scale.
 
     Raises:
         RuntimeError: it is called inside a transform of torch.func, or its gradient is to be
@@ -459,7 +459,7 @@ class LowBitProducts(LabMode):
         model: whose last layer, as its modules are declared, may stay FP32; embeddings look up and
             multiply nothing.
         names: the model's parameters by name: what a layer's state is kept under.
-        seed: of stochastic rounding.
+        seed: seed of stochastic rounding.
         recipe: the name that a refusal says.
     """
 

@@ -68,7 +68,7 @@ def checksum(tensors: Iterable[Tensor]) -> Checksum:
 def differences(before: Checksum, after: Checksum) -> list[Tensor] | None:
     """Return flags, one on each device: not 0 where two checksums differ.
 
-    None if they are of other weights.
+    It is None if they are of other weights.
     """
     if [(part.device, part.shape) for part in before] != [
         (part.device, part.shape) for part in after

@@ -26,9 +26,9 @@ from labkit.formats.arguments import require_kind
 
 
 def no_decay_on_norms_and_biases(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return two groups: weights that decay.
+    """Return two groups: weights, which decay, and the other parameters, which do not.
 
-    norms, biases and all else of one dimension or none, which do not.
+    The others are norms, biases and all else of one dimension or none.
 
     >>> model = nn.Sequential(nn.Linear(2, 4), nn.LayerNorm(4))
     >>> [(g["weight_decay"], len(g["params"])) for g in no_decay_on_norms_and_biases(model, 0.01)]

@@ -38,12 +38,12 @@ class Masters:
     Args:
         names: parameter -> name; groups are of these parameters.
         flat: one master tensor for each group.
-        master: False: after each step the FP32 weights keep only what the model's dtype holds.
-        rounding: how they are rounded then; see `WeightRounding`.
-        dtype: of the masters.
-        seed: of stochastic rounding.
-        views: with flat=True, weights in the masters' dtype become views into their master; False:
-            it is copied.
+        master: if False, after each step the FP32 weights keep only what the model's dtype holds.
+        rounding: how the weights are rounded if `master` is False; see `WeightRounding`.
+        dtype: dtype of the masters.
+        seed: seed of stochastic rounding.
+        views: whether, with flat=True, weights in the masters' dtype become views into their
+            master; if not, it is copied.
 
     >>> weight = nn.Parameter(torch.ones(1).half())
     >>> masters = Masters({weight: "weight"})
@@ -91,7 +91,8 @@ class Masters:
     def add(self, group: Group) -> dict[str, Any]:
         """Create the masters of a group of parameters.
 
-        Return the group with what the optimizer steps.
+        Returns:
+            The group with what the optimizer steps.
 
         Raises:
             ValueError: a parameter has no name here, or is in a group already.
@@ -185,7 +186,7 @@ class Masters:
     def copy_back(self) -> None:
         """Round the master weights into the model.
 
-        Without a master, remember only what was rounded.
+        Without a master, the rounded weights are all that is kept.
         """
         if self.master and self._copied:
             torch._foreach_copy_(self._copied, self._masters)
@@ -200,7 +201,7 @@ class Masters:
     def adopt(self) -> None:
         """Set the master weights to the model's weights, after these were changed.
 
-        Where a master still rounds to its weight, it keeps its digits.
+        A master that still rounds to its weight keeps its digits.
         """
         self.restore_dtypes()
         for weight, master in zip(self._copied, self._masters, strict=True):
@@ -225,7 +226,7 @@ class Masters:
     def edits(self) -> list[Tensor] | None:
         """Return flags on the weights' devices: not 0 where they were changed.
 
-        None if they moved to another device. Raises as `adopt_edits`.
+        It is None if they moved to another device. Raises as `adopt_edits`.
         """
         if self._replaced:
             raise RuntimeError(

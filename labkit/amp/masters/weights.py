@@ -77,12 +77,12 @@ class Weights(Masters):
             trainable parameter is in one of them.
         flat: one master tensor for each group. Elementwise optimizers (SGD, Adam) compute the same
             with it.
-        master: False: after each step the FP32 weights keep only what the model's dtype holds.
-        rounding: how they are rounded then; see `WeightRounding`.
+        master: if False, after each step the FP32 weights keep only what the model's dtype holds.
+        rounding: how the weights are rounded if `master` is False; see `WeightRounding`.
         optimizer_dtype: dtype of master weights and optimizer state. FP16 is O3: no FP32 anywhere.
-        seed: of stochastic rounding.
-        views: with flat=True, weights in the optimizer's dtype become views into their master;
-            False: it is copied.
+        seed: seed of stochastic rounding.
+        views: whether, with flat=True, weights in the optimizer's dtype become views into their
+            master; if not, it is copied.
 
     Raises:
         ValueError: the groups lack a trainable parameter, have one twice, or one that is not the

@@ -86,18 +86,18 @@ def initialize(
         models: one model, or a list.
         optimizers: one optimizer, a list, or None to only run the models; wrappers of optimizers
             are allowed.
-        enabled: False: this and all other calls do nothing.
+        enabled: if False, this and all other calls do nothing.
         opt_level: "O0" (FP32), "O1" (functions cast), "O2" (half model, FP32 master weights) or
             "O3" (half).
         cast_model_type: override the level's value; see `Properties`.
-        patch_torch_functions: likewise.
-        keep_batchnorm_fp32: likewise.
-        master_weights: likewise.
-        loss_scale: likewise: a number, or "dynamic".
+        patch_torch_functions: override the level's value.
+        keep_batchnorm_fp32: override the level's value.
+        master_weights: override the level's value.
+        loss_scale: override the level's value: a number, or "dynamic".
         cast_model_outputs: dtype of the models' outputs; None: FP32 under O0, O2 and O3, unchanged
             under O1.
         num_losses: number of scales for `scale_loss(..., loss_id=)`.
-        verbosity: 0: no messages; 2: each cast.
+        verbosity: 0 for no messages, 2 for a message about each cast.
         min_loss_scale: lower limit of a dynamic scale.
         max_loss_scale: upper limit of a dynamic scale.
 
@@ -358,7 +358,7 @@ def init(
     The entry point of apex's own tests.
 
     Args:
-        enabled: False: nothing is cast, and the handle does nothing.
+        enabled: if False, nothing is cast, and the handle does nothing.
         loss_scale: unused.
         enable_caching: keep the casts of weights until the optimizer's step.
         verbose: print each cast.

@@ -179,7 +179,7 @@ class AmpState(threading.local):
     """State that apex's functions share, in this thread.
 
     Attributes:
-        opt_properties: of the last `initialize`; None before.
+        opt_properties: properties of the last `initialize`, or None before.
         loss_scalers: loss_id -> scaler.
         handle: what O1 or `init` keeps open.
         registrations: functions that get a rule at the next `initialize` or `init`.

@@ -413,7 +413,8 @@ class Learner:
     def to_non_native_fp16(self, **kwargs: Any) -> Learner:
         """Train a half model with FP32 masters, see `NonNativeMixedPrecision`.
 
-        Return the learner.
+        Returns:
+            The learner.
         """
         return self.to_non_native_fp32().add_cbs([ModelToHalf(), NonNativeMixedPrecision(**kwargs)])
 

@@ -342,7 +342,7 @@ def hand_over(
     Args:
         optimizer: steps the old tensors now.
         old: the tensors whose state there is, by group.
-        new: what is stepped instead: one tensor for each, or one flat tensor for a group of
+        new: the tensors that are stepped instead: one for each, or one flat tensor for a group of
             several, or the way back.
     """
     optimizer.param_lists = new

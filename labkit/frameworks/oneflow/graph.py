@@ -148,7 +148,7 @@ class Graph:
     ) -> None:
         """Let the graph step, clip (`clip_grad_max_norm` of a group) and zero.
 
-        And step a schedule, skipped or not.
+        It also steps a schedule, even if a step is skipped.
 
         Raises:
             TypeError: it is not an optimizer, or lr_sch is not a schedule.
@@ -189,7 +189,8 @@ class Graph:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Train with a batch, or predict.
 
-        Return what `build` returns, for all micro-batches, without a gradient.
+        Returns:
+            The results of `build` for all micro-batches, without a gradient.
 
         Raises:
             RuntimeError: it is called inside another graph; there is an optimizer and no backward,
@@ -220,7 +221,8 @@ class Graph:
     def _run(self, args: Any, kwargs: Any) -> tuple[Any, int]:
         """Run `build` and the backward passes of its losses.
 
-        Return the outputs and the number of losses.
+        Returns:
+            The outputs and the number of losses.
         """
         device = next(
             (t.device for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)),

@@ -33,7 +33,7 @@ class Refusal:
 
     Attributes:
         example: Python, with `torch`, `F` and `device`; raises where it is refused.
-        words: that torch's message contains where it is refused for this reason.
+        words: text of torch's message if it is refused for this reason.
         source: where the refusal was read.
         refused: on CUDA; the CPU takes every row.
     """
@@ -182,7 +182,7 @@ def line_of_the_lab() -> str:
 def synchronizations(step: Callable[[], object]) -> int | None:
     """Return how often CUDA reports that a step synchronizes.
 
-    None if this torch does not report it.
+    It is None if this torch does not report it.
     """
     if not hasattr(torch._C, "_cuda_set_sync_debug_mode"):
         return None

@@ -43,7 +43,7 @@ class Passport:
     """A passport that was read.
 
     Attributes:
-        lines: of the items, in the file's order.
+        lines: lines of the items, in the file's order.
         damage: a sentence for each thing in the file that could not be read.
     """
 

@@ -99,7 +99,7 @@ def measure_trace(
     Args:
         task: what is trained.
         recipe: at whose weights the gradients are measured; take one that skips nothing.
-        seed: of the weights and the batches.
+        seed: seed of the weights and the batches.
         steps: how many; None takes the task's own number.
         progress: called with the number of each step done.
 

@@ -201,7 +201,7 @@ class MixedPrecision(Callback):
     def before_step(self) -> None:
         """Let the scaler step the loop's optimizer, through this callback.
 
-        Where it does not, cancel.
+        If the scaler skips the step, cancel the loop's.
         """
         self.skipped = True
         if self.scaler.is_enabled() and self.scaler._scale is None:
@@ -246,7 +246,7 @@ class MixedPrecision(Callback):
 class ModelToHalf(Callback):
     """Convert the model, but for its norms, to FP16 while it trains.
 
-    Goes with `NonNativeMixedPrecision`.
+    Use it with `NonNativeMixedPrecision`.
     """
 
     order = -50
@@ -268,8 +268,8 @@ class NonNativeMixedPrecision(Callback):
     their masters, which the optimizer steps.
 
     Args:
-        loss_scale: of all steps, if it is not dynamic; then gradients are not checked for inf and
-            NaN.
+        loss_scale: scale of all steps if it is not dynamic; then gradients are not checked for inf
+            and NaN.
         flat_master: one master for each group.
         dynamic: begin at `max_loss_scale`, divide it by `div_factor` and leave the batch out at inf
             or NaN, multiply it after `scale_wait` clean steps.
