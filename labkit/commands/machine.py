@@ -71,14 +71,15 @@ def complete(
 ) -> int:
     """Install missing packages, replace none, and print which versions stayed.
 
-    Return the exit status.
-
     torch is never downloaded: a host brings the build that fits its GPU.
 
     Args:
         needed: package -> lowest version that is supported.
         installed: package -> its version, or None if it is missing.
         call: runs a command and returns its exit status.
+
+    Returns:
+        The exit status.
     """
     from labkit.machine.check import DISTRIBUTION, packages
 

@@ -181,7 +181,11 @@ def lab_flags(notebook: Path, is_root: bool, browser: bool, port: int) -> list[s
     ]
     if top == checkout():
         flags += [f"--ContentsManager.hide_globs={glob}" for glob in HIDDEN]
-    return flags + ["--allow-root"] * is_root + ["--no-browser"] * (not browser)
+    if is_root:
+        flags.append("--allow-root")
+    if not browser:
+        flags.append("--no-browser")
+    return flags
 
 
 def lab_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -128,7 +128,7 @@ class Lesson:
     def table(self, stem: str) -> dict[str, Any]:
         """Return the content of a TOML file of the lesson, not to be changed.
 
-        {} where the folder has no such file.
+        It is empty if the folder has no such file.
 
         Raises:
             CourseError: it is not valid TOML.
@@ -207,7 +207,7 @@ def add_folders(folders: Iterable[Path]) -> None:
 def lessons_named(names: Sequence[str]) -> list[Lesson]:
     """Return the lessons that these names begin, in the order of the course.
 
-    all, where no name is given.
+    Without names it returns all lessons.
 
     >>> [lesson.name for lesson in lessons_named(["01", "00_start"])]
     ['00_start', '01_numbers']
@@ -280,7 +280,7 @@ def _added() -> list[Path]:
 def lessons_in(folder: Path) -> list[Lesson]:
     """Return the lessons in a folder, in their order.
 
-    Where the folder is a lesson itself, that one.
+    If the folder is a lesson itself, it is the only one.
     """
     if _FOLDER.fullmatch(folder.name):
         return [Lesson(folder)] if folder.is_dir() else []

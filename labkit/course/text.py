@@ -74,7 +74,7 @@ class Question:
 
     Attributes:
         id: "scaling.clip".
-        title: of its heading, with a capital letter.
+        title: title of its heading, with a capital letter.
         entry: name of the function that the learner writes: the last one that the cell defines.
         place: number of its cell among the cells of the lesson.
     """

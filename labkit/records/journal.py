@@ -37,7 +37,7 @@ def home_journal() -> Path:
 def current_journal() -> Path | None:
     """Return the journal beside the running notebook.
 
-    None outside of a notebook, or where LABKIT_ANSWERS is "off".
+    It is None outside of a notebook, or where LABKIT_ANSWERS is "off".
     """
     from IPython.core.getipython import get_ipython
 
@@ -66,13 +66,12 @@ def append_line(path: Path, line: Mapping[str, object]) -> None:
     with path.open("ab+") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
-        # a kill left the last line without an end
+        # a killed process may have left the last line without an end
         is_cut = file.read(1) not in (b"", b"\n")
-        file.write(
-            b"\n" * is_cut
-            + json.dumps(line, ensure_ascii=False).encode(errors="backslashreplace")
-            + b"\n"
-        )
+        text = json.dumps(line, ensure_ascii=False) + "\n"
+        if is_cut:
+            text = "\n" + text
+        file.write(text.encode(errors="backslashreplace"))
         file.flush()
         os.fsync(file.fileno())
 
@@ -80,7 +79,7 @@ def append_line(path: Path, line: Mapping[str, object]) -> None:
 def save_answer(journal: Path, kind: str, id: str, answer: str, **more: str | int) -> None:
     """Append an answer to a journal, else to the one in the home folder.
 
-    Warn where neither can be written.
+    It warns if neither can be written.
     """
     try:
         append_answer(journal, kind, id, answer, **more)
@@ -96,7 +95,7 @@ def save_answer(journal: Path, kind: str, id: str, answer: str, **more: str | in
 def entries(journal: Path, kind: str) -> list[dict[str, Any]]:
     """Return the lines of a kind that belong to a journal's folder.
 
-    Those in the home folder are included.
+    Lines in the home folder's journal are included.
 
     Lines of one file keep their order, since a clock may be set back; the two files are merged by
     time.
@@ -116,7 +115,7 @@ def last_answers(journal: Path, kind: str) -> dict[str, str]:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the objects in a file of JSON lines, without damaged lines.
 
-    [] if it cannot be read.
+    The list is empty if the file cannot be read.
     """
     try:
         text = path.read_text(encoding="utf-8", errors="replace")

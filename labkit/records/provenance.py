@@ -64,7 +64,7 @@ def versions(device: torch.device | None = None) -> dict[str, str]:
 def gpu_driver() -> str | None:
     """Return the version of NVIDIA's driver from nvidia-smi or the kernel module.
 
-    None where unknown.
+    It is None if unknown.
     """
     try:
         command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
