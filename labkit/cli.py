@@ -334,6 +334,7 @@ COMMANDS: dict[str, Command] = {
         (
             "labkit watch train.py",
             "labkit watch --every 10 train.py --epochs 1",
+            "labkit watch --record healthy.labkit train.py",
         ),
         (
             Argument(
@@ -349,6 +350,12 @@ COMMANDS: dict[str, Command] = {
                 default=Path("watch-report"),
                 help="folder of the report; the next report "
                 "gets -2 behind its name, and so on (default: %(default)s)",
+            ),
+            Argument(
+                "--record",
+                type=Path,
+                metavar="FILE",
+                help="record the training to a file, which `labkit diff` compares with another one",
             ),
             Argument(
                 "--strict",
@@ -386,6 +393,37 @@ COMMANDS: dict[str, Command] = {
             ),
             JSON,
             Argument("arguments", nargs=REMAINDER, help="arguments of the script, after --steps"),
+        ),
+    ),
+    "diff": Command(
+        "Compare two recorded trainings: where they part, and whether it is rounding or a fault",
+        "commands.diff:run",
+        (
+            "labkit diff healthy.labkit other.labkit",
+            "labkit diff healthy.labkit other.labkit --page diff.html --spread seed1.labkit",
+        ),
+        (
+            Argument("baseline", type=Path, help="recording of the healthy run"),
+            Argument("run", type=Path, help="recording of the other run"),
+            Argument(
+                "--spread",
+                type=Path,
+                nargs="+",
+                default=[],
+                metavar="FILE",
+                help="further healthy runs: what they differ by is no fault",
+            ),
+            Argument(
+                "--page",
+                type=Path,
+                metavar="FILE",
+                help="write the comparison as one page of HTML as well",
+            ),
+            Argument(
+                "--json",
+                action="store_true",
+                help="print the comparison as JSON (docs/practitioners.md)",
+            ),
         ),
     ),
     "explain": Command(

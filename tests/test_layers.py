@@ -51,7 +51,7 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "machine": GROUND,
     "gemm": (*GROUND, "modes"),
     "bench": (*GROUND, "machine", "gemm"),
-    "testing": (*GROUND, "gemm"),
+    "testing": (*GROUND, "modes", "gemm", "instrument"),
     "instrument": (*GROUND, "modes"),
     "amp": (*GROUND, "modes", "gemm", "instrument"),
     "train": (*LOW, "gemm", "bench", "instrument", "amp"),

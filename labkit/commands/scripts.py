@@ -32,11 +32,13 @@ def watch(arguments: Namespace) -> int:
         raise CommandError(f"--every: expected 1 or more, got {arguments.every}")
     if not arguments.script.is_file():
         raise CommandError(f"there is no script at {arguments.script}")
-    own = ("--every", "--folder", "--strict", "--json")
+    own = ("--every", "--folder", "--record", "--strict", "--json")
     _warn_of_own_options(arguments.arguments, own, arguments.script, "watch")
     terminal = sys.stdout
     with _script_output(arguments.json):
-        status, reports = watched(arguments.script, arguments.arguments, arguments.every)
+        status, reports = watched(
+            arguments.script, arguments.arguments, arguments.every, arguments.record
+        )
     # the report of torchrun's first rank covers all ranks
     is_first_rank = os.environ.get("RANK", "0") == "0"
     shown = reports if is_first_rank else []
@@ -54,12 +56,22 @@ def watch(arguments: Namespace) -> int:
             # the script has ended, and its exit status is kept
             message = f"the report could not be written: {type(error).__name__}: {error}"
         print(message, file=terminal)
+    if arguments.record is not None and is_first_rank:
+        _print_recordings(arguments.record)
     if not reports:
         print(
             f"no torch optimizer stepped in {arguments.script}: there was no model to watch",
             file=sys.stderr,
         )
     return status
+
+
+def _print_recordings(path: Path) -> None:
+    """Print where the recording of a training is, to standard error: standard output is the report's."""
+    if path.is_file():
+        print(f"recorded to {path}; compare: labkit diff {path} OTHER", file=sys.stderr)
+    else:
+        print(f"labkit watch: nothing was recorded to {path}", file=sys.stderr)
 
 
 @contextmanager

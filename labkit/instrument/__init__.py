@@ -13,6 +13,7 @@ from labkit.instrument.probe import (
     underflow,
     zeros_inside,
 )
+from labkit.instrument.recording import NotARecording, RecordedStep, Recording
 from labkit.instrument.records import AgainstFP32, NonFinite, Skip, WatchedStep, Window
 from labkit.instrument.report import Report
 from labkit.instrument.scale_map import ScaleMap, scale_map, scale_row
@@ -29,7 +30,10 @@ __all__ = [
     "GradSnapshot",
     "Listener",
     "NonFinite",
+    "NotARecording",
     "Probe",
+    "RecordedStep",
+    "Recording",
     "Report",
     "ScaleMap",
     "Skip",

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ from labkit.modes import open_modes
 MEMORY = ("weights", "master weights", "gradients", "optimizer state", "activations")
 TRANSFORMED = "computations inside a transform of torch.func (grad, vmap ...)"
 INNER = "gradients of torch.autograd.grad and of create_graph=True: their scale is unknown"
+CHANGED = 1e-5  # of a norm: more than another order of the same sum
 COUNTED = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -181,6 +182,22 @@ def _without_hooks(
             yield
 
 
+class Sketches(Protocol):
+    """What keeps sketches of the tensors of a step."""
+
+    def add(self, kind: str, layer: str, tensor: Tensor, scale: float = 1.0) -> None:
+        """Keep the sketch of tensor / scale."""
+
+    def add_output(self, layer: str, tensor: Tensor) -> None:
+        """Keep the sketch of a tensor that a layer returned."""
+
+    def add_arrived(self, layer: str, number: int, gradient: Tensor, scale: float) -> None:
+        """Keep the sketch of the gradient at a layer's output of that number."""
+
+    def forget(self, kind: str) -> None:
+        """Discard the sketches of a kind."""
+
+
 class CountedCasts:
     """Counter of floating-point casts by torch's autocast, the model or a source."""
 
@@ -216,9 +233,9 @@ class CountedCasts:
 class Sample:
     """Counts of one step, from the forward passes observed while it is subscribed to the stream.
 
-    Attributes:
-        counts: kind -> name of a layer or parameter -> histogram.
-        norms: parameter -> norm of its gradient after backward, unscaled.
+    counts    kind -> name of a layer or parameter -> histogram
+    norms     parameter -> norm of its gradient after backward, unscaled
+    sketches  of a recording; None: nothing is recorded
     """
 
     def __init__(
@@ -228,11 +245,10 @@ class Sample:
         scale: Callable[[], float],
         failed: Failed,
         keep: bool,
+        sketches: Sketches | None = None,
     ) -> None:
-        self.step = step
-        self._names = names
-        self._scale = scale
-        self.failed = failed
+        self.sketches = sketches
+        self.step, self._names, self._scale, self.failed = step, names, scale, failed
         self.kept: dict[tuple[str, int], Tensor] | None = {} if keep else None
         self._numbers: dict[str, int] = defaultdict(int)
         self.counts: dict[str, dict[str, ExponentHistogram]] = defaultdict(dict)
@@ -263,12 +279,16 @@ class Sample:
             if tensor.requires_grad:
                 tensor.register_hook(partial(self._arrived, name, self._numbers[name]))
                 self._numbers[name] += 1
+            if self.sketches is not None and not again:
+                self.sketches.add_output(name, tensor)
 
     @non_fatal
     def _arrived(self, name: str, number: int, gradient: Tensor) -> None:
         if self.inner or torch.is_grad_enabled():
             raise Unseen(INNER)
         self.add("activation gradients", name, count(gradient, self._scale()))
+        if self.sketches is not None:
+            self.sketches.add_arrived(name, number, gradient, self._scale())
         if gradient.dtype == torch.float16:
             self.half.add(name)
         if self.kept is not None:
@@ -289,6 +309,8 @@ class Sample:
         """
         self.counts["weight gradients"][name] = trimmed(count(gradient, scale))
         self.norms[name] = length([gradient]) / scale
+        if self.sketches is not None:
+            self.sketches.add("weight gradients", name, gradient, scale)
 
     @contextmanager
     def inside(self, parameters: Callable[[], Iterable[Tensor]]) -> Iterator[None]:
@@ -334,6 +356,8 @@ class Sample:
         """Discard the gradients of backward: an engine accumulates them, and reports the sum."""
         self.counts["weight gradients"].clear()
         self.norms.clear()
+        if self.sketches is not None:
+            self.sketches.forget("weight gradients")
 
     @non_fatal
     def before_step_sample(
@@ -350,9 +374,18 @@ class Sample:
             self.counts["weights"] = {
                 name: trimmed(count(parameter)) for name, parameter in parameters.items()
             }
+            if self.sketches is not None:
+                for name, parameter in parameters.items():
+                    self.sketches.add("weights", name, parameter)
         self.before = {name: local_part(weight).clone() for name, weight in weights.items()}
+        taken_norms = {name: length([gradient]) for name, gradient in arrived.items()}
+        if self.sketches is not None:
+            for name, norm in taken_norms.items():
+                # changed after backward, as by clipping or a sum over ranks
+                if abs(norm - self.norms[name]) > CHANGED * norm:
+                    self.sketches.add("step gradients", name, arrived[name])
         left = math.hypot(*(self.norms[name] for name in arrived))
-        taken = length(arrived.values())
+        taken = math.hypot(*taken_norms.values())
         if math.isfinite(left) and taken < 0.999 * left:
             self.clipped = min(self.clipped, taken / left)
 
@@ -367,11 +400,10 @@ class Sample:
             weight = local_part(weight)
             gradient = gradients.get(name)
             wide = weight.itemsize >= 4
-            self.add(
-                "updates",
-                name,
-                count(weight.detach() - before if wide else weight.float() - before.float()),
-            )
+            update = weight.detach() - before if wide else weight.float() - before.float()
+            self.add("updates", name, count(update))
+            if self.sketches is not None:
+                self.sketches.add("updates", name, update)
             if gradient is not None:
                 full = (
                     gradient.to_dense()

@@ -13,30 +13,48 @@ import gc
 import runpy
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from labkit.instrument.events import OptimizerBegins, ScalerStepBegins
-from labkit.instrument.guard import described, guarded
+from labkit.instrument.guard import described, guarded, reporting
 from labkit.instrument.ranks import group_of
 from labkit.instrument.report import Report
 from labkit.instrument.stream import STREAM, StepObserver
+from labkit.instrument.taps import tap
 from labkit.instrument.watch import Watch, watch
 
+MOST_ATTEMPTS = 32  # forward passes in which optimizers are looked for
 NO_MODULE = (
     "an optimizer whose parameters are in no module, as masters of one's own are: "
     "`labkit diagnose` finds the model by its loss, or use watch(model) in the script"
 )
 
 
-def watched(script: Path, arguments: list[str], every: int) -> tuple[int, list[Report]]:
-    """Run a script under watch; return its exit status, and a report for each model."""
-    watches = ScriptWatch(every)
+def watched(
+    script: Path, arguments: list[str], every: int, record: Path | None = None
+) -> tuple[int, list[Report]]:
+    """Run a script under watch; return its exit status, and a report for each model.
+
+    Args:
+        script: a file.
+        arguments: those of the script.
+        every: sample one step in so many.
+        record: file to record the training of the first model to; further models get a number behind its
+            name.
+    """
+    watches = ScriptWatch(every, record)
     try:
-        with STREAM.subscribed(watches):
+        with ExitStack() as stack:
+            stack.enter_context(STREAM.subscribed(watches))
+            if record is not None:
+                stack.enter_context(watches.opening_with_forward())
             status = run_script(script, arguments)
     finally:
         watches.close()
@@ -74,15 +92,51 @@ def run_as_main(script: Path, arguments: list[str]) -> None:
 
 
 class ScriptWatch(StepObserver):
-    """A watch for each model, opened at the first taken or skipped step of its optimizer."""
+    """A watch for each model, opened when an optimizer of it steps, or is skipped, for the first time.
 
-    def __init__(self, every: int) -> None:
+    A training that is recorded is observed from its first forward pass on: the batch is seen there.
+    """
+
+    def __init__(self, every: int, record: Path | None = None) -> None:
         super().__init__()
-        self.every = every
+        self.every, self._record = every, record
+        self._opening: ExitStack | None = None
+        self._attempts = 0
+        self._inside = False  # an outermost forward pass runs
         self.open: list[Watch] = []
         self._known: set[int] = set()
         self.on(OptimizerBegins, self.before_optimizer)
         self.on(ScalerStepBegins, self.scaler_begins)
+
+    @contextmanager
+    def opening_with_forward(self) -> Iterator[None]:
+        """Open watches before the first forward pass of a model whose optimizer exists, in a block."""
+        with ExitStack() as stack:
+            self._opening = stack
+            stack.enter_context(tap(nn.Module, "__call__", self._before_forward))
+            yield
+
+    def _before_forward(self, call: Any, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """Look for living optimizers before an outermost forward pass, until some are found."""
+        if self._opening is None or self._inside or not torch.is_grad_enabled():
+            return call(module, *args, **kwargs)
+        self._attempts += 1
+        with reporting(self.failed, "looking for optimizers"):
+            optimizers = _optimizers_beside(module)
+            for optimizer in optimizers:
+                self._open_for(optimizer, before_step=True)
+            if optimizers or self._attempts >= MOST_ATTEMPTS:
+                self._opening.close()
+                self._opening = None
+        if self._opening is None:
+            # through the class: a watch that has just opened observes this call, too
+            again: Any = type(module).__call__
+            return again(module, *args, **kwargs)
+        self._inside = True
+        try:
+            return call(module, *args, **kwargs)
+        finally:
+            self._inside = False
 
     def before_optimizer(self, event: OptimizerBegins) -> None:
         """Look for the model of an optimizer that is new.
@@ -105,11 +159,8 @@ class ScriptWatch(StepObserver):
         if opened is not None:
             guarded(opened.scaler_begins, opened.failed)(event)
 
-    def _open_for(self, optimizer: Any) -> Watch | None:
-        """Open a watch on the model of an optimizer, and return it.
-
-        It is None if the model is watched or not found.
-        """
+    def _open_for(self, optimizer: Any, before_step: bool = False) -> Watch | None:
+        """Open a watch on the model of an optimizer, and return it; None if the model is watched or not found."""
         if id(optimizer) in self._known:
             return None
         self._known.add(id(optimizer))
@@ -118,7 +169,13 @@ class ScriptWatch(StepObserver):
             self.failures.setdefault(("an optimizer", "no module"), NO_MODULE)
         if model is None or any(w.model is group_of(model, model)[0] for w in self.open):
             return None
-        opened = watch(model, self.every, against_fp32_every=10 * self.every).open_during_step()
+        opened = watch(model, self.every, against_fp32_every=10 * self.every)
+        if self._record is not None:
+            opened.record(_numbered(self._record, len(self.open)))
+        if before_step:
+            opened.__enter__()
+        else:
+            opened.open_during_step()
         if self.scaled:
             opened.scaled_by(self._scale)
         self.open.append(opened)
@@ -140,6 +197,19 @@ class ScriptWatch(StepObserver):
             first, *others = reports or [Report(model=script, steps=0)]
             reports = [replace(first, unseen=(*first.unseen, *self.failures.values())), *others]
         return reports
+
+
+def _numbered(path: Path, number: int) -> Path:
+    """Return the path for the first model, and one with a number behind its name for others."""
+    return path.with_name(f"{path.stem}-{number + 1}{path.suffix}") if number else path
+
+
+def _optimizers_beside(module: nn.Module) -> list[Any]:
+    """Return all living optimizers if one of them steps a parameter of the module, else none."""
+    own = {id(parameter) for parameter in module.parameters()}
+    alive = [v for v in gc.get_objects() if issubclass(type(v), torch.optim.Optimizer)]
+    stepped = {id(p) for each in alive for group in each.param_groups for p in group["params"]}
+    return [] if own.isdisjoint(stepped) else alive
 
 
 def model_of(parameters: list[Tensor]) -> nn.Module | None:

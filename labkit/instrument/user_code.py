@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 LAB = Path(__file__).parents[1]
+INSTRUMENT = f"{LAB / 'instrument'}{os.sep}"
 INTERNAL_FILES = tuple(
     str(LAB / "instrument" / f"{name}.py") for name in ("replay", "sample", "histogram", "probe")
 )

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from threading import get_ident
 from typing import Any
 
@@ -53,6 +54,7 @@ from labkit.instrument.guard import Unseen, guarded, guarded_context, reporting
 from labkit.instrument.log import Log, dominating_epsilon, state_faults
 from labkit.instrument.operations import in_backward
 from labkit.instrument.ranks import Ranks, after_backward, group_of, single_rank_warning
+from labkit.instrument.recorder import Recorder, SketchedStep
 from labkit.instrument.records import Skip
 from labkit.instrument.replay import Call, against_fp32, culprit, note_call
 from labkit.instrument.report import Report
@@ -184,6 +186,8 @@ class Watch(StepObserver):
         self._running = 0  # the thread in which the model runs
         self._known_scale: float | None = None  # in this step
         self._grads = 0  # calls of torch.autograd.grad that run
+        self._recorder: Recorder | None = None
+        self._sketches: SketchedStep | None = None  # of the sampled step that is recorded
         self.on(GradBegins, self.before_grad).on(GradEnded, self.after_grad)
         self.on(UnscaleBegins, self.before_unscale)
         self.on(ScalerStepBegins, self.scaler_begins).on(ScalerStepEnded, self.scaler_ended)
@@ -191,6 +195,39 @@ class Watch(StepObserver):
         self.on(OptimizerBegins, self.before_optimizer).on(OptimizerEnded, self.after_optimizer)
         self.on(EngineStepBegins, self.engine_begins).on(EngineStepEnded, self.engine_ended)
         self.on(StepEvent, self.engine_steps)
+
+    def record(self, path: Path | str) -> Watch:
+        """Record the training to a file, which is written when the watch ends, and return the watch.
+
+        `labkit diff` and `labkit.testing.compare_trainings` compare two of them. Of several ranks, the
+        first one records.
+
+        Raises:
+            RuntimeError: the watch is open already.
+
+        >>> import tempfile
+        >>> model = nn.Linear(3, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> path = Path(tempfile.mkdtemp()) / "healthy.labkit"
+        >>> with watch(model, every=1).record(path):
+        ...     model(torch.ones(4, 3)).sum().backward()
+        ...     optimizer.step()
+        >>> Recording.load(path).steps
+        1
+        """
+        if self._stack is not None:
+            raise RuntimeError(
+                "expected record(path) before the watch is opened; write "
+                "`with watch(model).record(path):`"
+            )
+        require_kind(path, (str, Path), "path", "Pass the name of a file")
+        self._recorder = Recorder(Path(path), self.every)
+        return self
+
+    @property
+    def recorded(self) -> Path | None:
+        """The file that the recording was written to; None before the watch has ended."""
+        return None if self._recorder is None else self._recorder.written
 
     def open_during_step(self) -> Watch:
         """Open the watch after the model was called in this step, and sample the next step too."""
@@ -216,6 +253,9 @@ class Watch(StepObserver):
             id(module): name or type(module).__name__ for name, module in self.model.named_modules()
         }
         self._blind = compiled(self.model)
+        if self._recorder is not None:
+            with reporting(self.failed, "beginning to record"):
+                self._begin_recording(self._recorder)
         unhooked = f"activations and their gradients: {self._blind}" if self._blind else ""
         for unseen in filter(
             None, (unhooked, single_rank_warning() if self._ranks is None else "")
@@ -248,10 +288,9 @@ class Watch(StepObserver):
         finally:
             assert self._stack is not None
             self._stack.close()
-            self.model = None  # type: ignore[assignment]
-            self._only = None
-            self._scaler = None
-            self._loss = None
+            with reporting(self.failed, "writing the recording"):
+                self._write_recording()
+            self.model = self._only = self._scaler = self._loss = None  # type: ignore[assignment]
             self._parameters = {}
             self._weight_names = {}
             self._names = {}
@@ -263,6 +302,24 @@ class Watch(StepObserver):
             if self._ranks is not None:
                 with reporting(self.failed, "publishing the report for other ranks"):
                     self._ranks.publish(self._own_report())
+
+    def _begin_recording(self, recorder: Recorder) -> None:
+        if self._group is not None and dist.get_rank(self._group) != 0:
+            self._recorder = None
+            return
+        layers = {self._names[id(module)]: type(module).__name__ for module in self.model.modules()}
+        recorder.observe_model(layers, next(self.model.parameters()))
+        if self._group is not None:
+            recorder.settings["ranks"] = str(dist.get_world_size(self._group))
+
+    def _write_recording(self) -> None:
+        recorder = self._recorder
+        if recorder is None:
+            return
+        own = self._own_report()
+        lines = own.watched[-1].lines if own.watched else {}
+        recording = recorder.recording(own.model, own.steps, len(own.skips), lines, own.unseen)
+        recorder.written = recording.save(recorder.path)
 
     def failed(self, where: str, error: Exception) -> None:
         """Record what cannot be observed, or a failure of the watch itself."""
@@ -305,7 +362,8 @@ class Watch(StepObserver):
         if step % self.every and step != self.first:
             return
         keep = bool(self._fp32_every) and (step % self._fp32_every == 0 or step == self.first)
-        self._sample = Sample(step, self._names, self._scale_now, self.failed, keep)
+        self._sketches = None if self._recorder is None else self._recorder.begin(step)
+        self._sample = Sample(step, self._names, self._scale_now, self.failed, keep, self._sketches)
         sampling = Listener(self.failed)
         if not self._blind:
             sampling.on(ModuleEnded, self._sample.after_module)
@@ -325,6 +383,10 @@ class Watch(StepObserver):
             if self.stepped and not self._sample.norms and self.step >= self.first:
                 self._log.add_unseen("gradients: no gradient had arrived at any parameter")
             self._log.watched.append(self._sample.done())
+            if self._recorder is not None and self._sketches is not None:
+                done = self._log.watched[-1]
+                self._recorder.end(self._sketches, done.scale, done.histograms)
+        self._sketches = None
         self._sample_stack.close()
 
     def next_step(self) -> None:
@@ -360,6 +422,9 @@ class Watch(StepObserver):
                     raise Unseen(TRANSFORMED)
                 noted = note_call(self._modules, args, kwargs)
                 self._calls = [*self._calls[1 - MAX_CALLS :], noted]
+            if self._sketches is not None:
+                with reporting(self.failed, "recording a batch"):
+                    self._sketches.called(args, kwargs)
             sample = None if in_transform() else self._sample
             if sample is None:
                 output = call(module, *args, **kwargs)
@@ -400,6 +465,9 @@ class Watch(StepObserver):
             roots = [event.roots] if isinstance(event.roots, Tensor) else list(event.roots)
             is_zero = not any(bool(root.detach().any()) for root in roots)
             self._losses_are_zero = self._losses_are_zero and is_zero
+            if self._sketches is not None:
+                total = sum(float(root.detach().double().sum()) for root in roots)
+                self._sketches.losses.append(total / self._scale_now())
 
     def _reduced(self) -> None:
         """Count gradients after a backward pass that has summed them over the ranks."""
@@ -575,6 +643,9 @@ class Watch(StepObserver):
         self.stepped.add(id(optimizer))
         if self._sample is None or not self._sample.before:
             return
+        if self._recorder is not None:
+            with reporting(self.failed, "recording the settings of an optimizer"):
+                self._recorder.observe_optimizer(optimizer)
         self._sample.after_step_sample(weights, gradients)
         self._log.record_moves(self._sample)
         self._log.narrow |= {

@@ -1,51 +1,40 @@
-"""Tests of numerical kernels that tell rounding from faults, by bounds that are derived.
+"""Tests of numerical kernels and of trainings that tell rounding from faults, by bounds that are derived."""
 
-Invariant: importing the package imports no torch, since pytest loads its plugin with every test
-run. The first use of a name imports its module (PEP 562).
-"""
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from labkit.testing.bound import Arithmetic, arithmetic, sum_error, unit_roundoff
-    from labkit.testing.comparison import (
-        Element,
-        Unexplained,
-        Verdict,
-        VerdictKind,
-        assert_explained,
-        compare,
-    )
-    from labkit.testing.norms import layer_norm, rms_norm, softmax
-    from labkit.testing.operations import Operation, amax, convolution, dot, matmul, mean, sum_over
-
-_MODULES = {
-    "bound": ("Arithmetic", "arithmetic", "sum_error", "unit_roundoff"),
-    "comparison": (
-        "Element",
-        "Unexplained",
-        "Verdict",
-        "VerdictKind",
-        "assert_explained",
-        "compare",
-    ),
-    "norms": ("layer_norm", "rms_norm", "softmax"),
-    "operations": ("Operation", "amax", "convolution", "dot", "matmul", "mean", "sum_over"),
-}
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+from labkit.testing.bound import Arithmetic, arithmetic, sum_error, unit_roundoff
+from labkit.testing.compare import (
+    Element,
+    Unexplained,
+    Verdict,
+    VerdictKind,
+    assert_explained,
+    compare,
+)
+from labkit.testing.norms import layer_norm, rms_norm, softmax
+from labkit.testing.operations import Operation, amax, convolution, dot, matmul, mean, sum_over
+from labkit.testing.trainings import (
+    TrainingDiff,
+    TrainingsDiffer,
+    TrainingVerdictKind,
+    assert_same_training,
+    compare_trainings,
+)
 
 __all__ = [
     "Arithmetic",
     "Element",
     "Operation",
+    "TrainingDiff",
+    "TrainingVerdictKind",
+    "TrainingsDiffer",
     "Unexplained",
     "Verdict",
     "VerdictKind",
     "amax",
     "arithmetic",
     "assert_explained",
+    "assert_same_training",
     "compare",
+    "compare_trainings",
     "convolution",
     "dot",
     "layer_norm",

@@ -1,0 +1,244 @@
+"""Recorder of a watched training: sketches of each sampled step, and the file that they end in.
+
+Idea: a watch counts all tensors of a sampled step anyway; the recorder gets the same tensors and keeps a
+sketch of each. What the steps hold in memory is bounded: the least important ones lose their drawn
+elements first, and then are dropped.
+
+Invariants: the training is bit for bit what it is without the recorder. A failure of the recorder is
+reported, and the training goes on.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from labkit.instrument.histogram import ExponentHistogram
+from labkit.instrument.recording import (
+    Digests,
+    Key,
+    RecordedStep,
+    Recording,
+    importance,
+)
+from labkit.instrument.sample import floats
+from labkit.instrument.sketch import Elements, Sketch, places, sketch
+from labkit.instrument.user_code import INSTRUMENT, line_of_user
+from labkit.records import arithmetic_settings, device_name, versions
+
+MOST_OF_LAYER = 4  # tensors of one kind and layer in a step, as of calls and outputs
+MOST_CALLS = 16  # calls of the model in one step whose batch is noted
+MOST_ELEMENTS = 1 << 23  # drawn elements in memory
+MOST_SKETCHES = 1 << 18
+MOST_GROUPS = 4  # parameter groups of an optimizer whose settings are noted
+SMALL_BATCH = 1 << 18  # bytes of a batch on a CPU that are all in its digest
+NO_ELEMENTS: Elements = np.zeros(0, dtype=np.float32)
+
+
+class SketchedStep:
+    """The sketches of the sampled step that is running.
+
+    lines  layer -> file and line of the user's code that called it first; shared by all steps
+    """
+
+    def __init__(self, step: int, lines: dict[str, str]) -> None:
+        self.step = step
+        self.lines = lines
+        self.sketches: dict[Key, Sketch] = {}
+        self.losses: list[float] = []
+        self.batch: list[Digests] = []
+        self.random = 0
+        self._numbers: dict[Key, int] = defaultdict(int)
+
+    def add(self, kind: str, layer: str, tensor: Tensor, scale: float = 1.0) -> None:
+        """Keep the sketch of tensor / scale; a later one of the same parameter takes its place."""
+        self.sketches[kind, layer] = sketch(tensor, scale)
+
+    def add_output(self, layer: str, tensor: Tensor) -> None:
+        """Keep the sketch of a tensor that a layer returned, numbered from the second on."""
+        number = self._numbers["activations", layer]
+        self._numbers["activations", layer] += 1
+        if layer not in self.lines:
+            self.lines[layer] = _line_of_caller()
+        self._add_numbered("activations", layer, number, tensor, 1.0)
+
+    def add_arrived(self, layer: str, number: int, gradient: Tensor, scale: float) -> None:
+        """Keep the sketch of the gradient that arrived at a layer's output of that number."""
+        self._add_numbered("activation gradients", layer, number, gradient, scale)
+
+    def _add_numbered(
+        self, kind: str, layer: str, number: int, tensor: Tensor, scale: float
+    ) -> None:
+        if number < MOST_OF_LAYER:
+            name = f"{layer} #{number + 1}" if number else layer
+            self.sketches[kind, name] = sketch(tensor, scale)
+
+    def forget(self, kind: str) -> None:
+        """Discard the sketches of a kind."""
+        self.sketches = {key: each for key, each in self.sketches.items() if key[0] != kind}
+
+    def called(self, args: Any, kwargs: Any) -> None:
+        """Note the batch of a call of the model, and the state of the random numbers."""
+        if not self.batch:
+            self.random = zlib.crc32(torch.get_rng_state().numpy().tobytes())
+        if len(self.batch) < MOST_CALLS:
+            leaves = tree_leaves((args, kwargs))
+            self.batch.append(digests(leaves))
+            for leaf in floats(leaves):
+                number = self._numbers["inputs", ""]
+                self._numbers["inputs", ""] += 1
+                self._add_numbered("inputs", "input", number, leaf, 1.0)
+
+
+class Recorder:
+    """The steps of a recording, and where it is written to."""
+
+    def __init__(self, path: Path, every: int) -> None:
+        self.path, self.every = path, every
+        self.layers: dict[str, str] = {}
+        self.settings: dict[str, str] = {}
+        self.written: Path | None = None
+        self._lines: dict[str, str] = {}
+        self._steps: dict[int, RecordedStep] = {}
+        self._sampled = 0
+        self._sketches = 0
+        self._elements = 0
+
+    def begin(self, step: int) -> SketchedStep:
+        """Return the sketches of a sampled step that begins."""
+        return SketchedStep(step, self._lines)
+
+    def observe_model(self, layers: Mapping[str, str], parameter: Tensor) -> None:
+        """Note the layers of the model, and what can change the numbers of a run on its device."""
+        self.layers = dict(layers)
+        device = parameter.device
+        found = {"device": device_name(device), **versions(device)}
+        found |= arithmetic_settings(device)
+        found["threads"] = str(torch.get_num_threads())
+        found["default dtype"] = str(torch.get_default_dtype()).removeprefix("torch.")
+        self.settings |= found
+
+    def observe_optimizer(self, optimizer: Any) -> None:
+        """Note the settings of an optimizer when it first steps, and the seed."""
+        self.settings.setdefault("seed", str(torch.initial_seed()))
+        name = type(optimizer).__name__
+        for number, group in enumerate(optimizer.param_groups[:MOST_GROUPS]):
+            title = f"{name} group {number}" if number else name
+            for key, value in group.items():
+                if key != "params" and isinstance(value, int | float | tuple | str):
+                    self.settings.setdefault(f"{title} {key}", str(value))
+
+    def end(
+        self,
+        running: SketchedStep,
+        scale: float,
+        counts: Mapping[str, Mapping[str, ExponentHistogram]],
+    ) -> None:
+        """Keep a sampled step that is over, within the limits of memory."""
+        histograms = {
+            (kind, layer): histogram
+            for kind, of_kind in counts.items()
+            for layer, histogram in of_kind.items()
+        }
+        loss = sum(running.losses) if running.losses else None
+        step = RecordedStep(
+            running.step,
+            scale,
+            loss,
+            tuple(running.batch),
+            running.random,
+            running.sketches,
+            histograms,
+        )
+        self._steps[self._sampled] = step
+        self._sampled += 1
+        self._sketches += len(step.sketches)
+        self._elements += _elements_in(step)
+        self._stay_bounded()
+
+    def _stay_bounded(self) -> None:
+        """Drop the elements of the least important steps, and then whole steps."""
+        for index in sorted(self._whole(), key=importance, reverse=True):
+            if self._elements <= MOST_ELEMENTS:
+                break
+            self._elements -= _elements_in(self._steps[index])
+            self._steps[index] = _without_elements(self._steps[index])
+        while self._sketches > MOST_SKETCHES and len(self._steps) > 1:
+            dropped = self._steps.pop(max(self._steps, key=importance))
+            self._sketches -= len(dropped.sketches)
+            self._elements -= _elements_in(dropped)
+
+    def _whole(self) -> list[int]:
+        """Return the indices of steps with elements; of none while there is room for more."""
+        if self._elements <= MOST_ELEMENTS:
+            return []
+        return [index for index, step in self._steps.items() if _elements_in(step)]
+
+    def recording(
+        self, model: str, steps: int, skipped: int, lines: Mapping[str, str], unseen: Iterable[str]
+    ) -> Recording:
+        """Return what was recorded so far."""
+        return Recording(
+            model,
+            steps,
+            self.every,
+            tuple(self._steps[index] for index in sorted(self._steps)),
+            self.layers,
+            {**{layer: line for layer, line in self._lines.items() if line}, **lines},
+            skipped,
+            self.settings,
+            tuple(unseen),
+        )
+
+
+def _elements_in(step: RecordedStep) -> int:
+    return sum(len(each.elements) for each in step.sketches.values())
+
+
+def _without_elements(step: RecordedStep) -> RecordedStep:
+    sketches = {key: replace(each, elements=NO_ELEMENTS) for key, each in step.sketches.items()}
+    return replace(step, sketches=sketches, histograms={})
+
+
+def _line_of_caller() -> str:
+    """Return the line of the user's code that called a layer, whose hook runs."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(INSTRUMENT):
+        frame = frame.f_back
+    return (line_of_user(frame) or "") if frame is not None else ""
+
+
+def digests(leaves: Iterable[Any]) -> Digests:
+    """Return digests of a batch: of its bits in order, and of the same bits in any order.
+
+    >>> one, other = torch.tensor([1, 2]), torch.tensor([2, 1])
+    >>> digests([one])[0] == digests([other])[0], digests([one])[1] == digests([other])[1]
+    (False, True)
+    """
+    ordered, any_order = 0, 0
+    for leaf in leaves:
+        if not isinstance(leaf, Tensor) or leaf.layout != torch.strided or not leaf.numel():
+            continue
+        tensor = leaf.detach()
+        tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        tensor = tensor.resolve_conj().resolve_neg().contiguous()
+        raw = tensor.view(torch.uint8).reshape(-1)
+        # words of an element's size, so that whole elements may change places
+        word = raw.view({1: torch.uint8, 2: torch.int16}.get(tensor.itemsize, torch.int32))
+        any_order += int(word.sum(dtype=torch.int64)) + tensor.numel()
+        if raw.numel() > SMALL_BATCH or not raw.is_cpu:
+            at = torch.from_numpy(places(word.numel())).to(word.device)
+            raw = word[at].cpu().view(torch.uint8)
+        ordered = zlib.crc32(raw.numpy().tobytes(), ordered)
+        ordered = zlib.crc32(str(tuple(tensor.shape)).encode(), ordered)
+    return ordered, any_order & 0xFFFFFFFF

@@ -1,0 +1,125 @@
+"""Losses of trainings side by side: the band of healthy runs, and where two losses part.
+
+Idea: runs from other seeds have other losses in every step, and alike ones over several. So a band is
+one of means over windows of steps, as wide as the healthy runs are apart, and half of that more on both sides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.instrument.recording import RecordedStep, Recording
+
+WINDOWS = 8  # of a training, at most
+MARGIN = 0.5  # of the width of a band, on both sides
+LEAST_MARGIN = 0.02  # of the mean loss: few runs agree by chance
+FEWEST = 6  # losses from which on a trend can be told
+PARTED = 0.5  # of the mean loss
+DEVIATIONS = 5.0
+
+
+@dataclass(frozen=True, eq=False)
+class LossBand:
+    """The losses of healthy runs in windows of steps.
+
+    starts  first step of each window, and the end of the last one
+    low     lower edge in each window
+    high    upper edge in each window
+    """
+
+    starts: tuple[int, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    def holds(self, run: Recording) -> bool:
+        """Return whether the losses of a run are within the band."""
+        return self.first_outside(run) is None
+
+    def first_outside(self, run: Recording) -> int | None:
+        """Return the first step of the first window in which the losses of a run are outside."""
+        means = _means(run, self.starts)
+        for start, mean, low, high in zip(
+            self.starts[:-1], means, self.low, self.high, strict=True
+        ):
+            # a window without a loss says nothing; one with NaN is outside
+            if mean is not None and not low <= mean <= high:
+                return start
+        return None
+
+
+def loss_band(healthy: Sequence[Recording]) -> LossBand | None:
+    """Return the band of healthy runs; None where they have no losses."""
+    numbers = sorted(
+        {step.step for run in healthy for step in run.sampled if step.loss is not None}
+    )
+    if not numbers:
+        return None
+    count = min(WINDOWS, len(numbers))
+    parts = np.array_split(numbers, count)
+    starts = (*(int(part[0]) for part in parts), numbers[-1] + 1)
+    low, high = [], []
+    for means in zip(*(_means(run, starts) for run in healthy), strict=True):
+        known = [mean for mean in means if mean is not None]
+        least, most = min(known, default=-math.inf), max(known, default=math.inf)
+        margin = MARGIN * (most - least) + LEAST_MARGIN * abs(most + least) / 2
+        low.append(least - margin)
+        high.append(most + margin)
+    return LossBand(starts, tuple(low), tuple(high))
+
+
+def _means(run: Recording, starts: Sequence[int]) -> list[float | None]:
+    found: list[float | None] = []
+    for start, end in pairwise(starts):
+        losses = [s.loss for s in run.sampled if start <= s.step < end and s.loss is not None]
+        found.append(sum(losses) / len(losses) if losses else None)
+    return found
+
+
+def losses_part(
+    steps: Iterable[tuple[RecordedStep, RecordedStep]],
+) -> tuple[int, str] | None:
+    """Return the step and a sentence where two losses part for good and far; else None.
+
+    Both trainings see the same batches, so their losses go up and down together. They part where one is
+    NaN, or where their difference in the last third is half of the loss, and five times what it varies by.
+    """
+    both = [
+        (ours.step, ours.loss, theirs.loss)
+        for ours, theirs in steps
+        if ours.loss is not None and theirs.loss is not None
+    ]
+    for step, one, other in both:
+        if math.isfinite(one) != math.isfinite(other):
+            which = "the other run" if math.isfinite(one) else "the baseline"
+            return step, f"the loss is inf or NaN in {which} only"
+    finite = [each for each in both if math.isfinite(each[1]) and math.isfinite(each[2])]
+    last = finite[-(len(finite) // 3) :] if len(finite) >= 3 * FEWEST else []
+    if not last:
+        return None
+    ours: NDArray[np.float64] = np.array([each[1] for each in last])
+    theirs: NDArray[np.float64] = np.array([each[2] for each in last])
+    apart = theirs - ours
+    mean = float(np.mean(np.abs(np.stack([ours, theirs]))))
+    noise = float(np.std(apart)) / math.sqrt(len(apart))
+    gap = abs(float(np.mean(apart)))
+    if gap <= PARTED * mean or gap <= DEVIATIONS * noise:
+        return None
+    begins = next(
+        (
+            step
+            for step, one, other in finite
+            if abs(other - one) > PARTED * max(abs(one), abs(other))
+        ),
+        last[0][0],
+    )
+    reason = (
+        f"the losses part: in the last third {float(np.mean(theirs)):.3g} instead of "
+        f"{float(np.mean(ours)):.3g}, and no sampled tensor shows where it began"
+    )
+    return begins, reason
