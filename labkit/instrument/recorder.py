@@ -14,7 +14,7 @@ import sys
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +32,14 @@ from labkit.instrument.recording import (
     importance,
 )
 from labkit.instrument.sample import floats
-from labkit.instrument.sketch import Elements, Sketch, places, sketch
+from labkit.instrument.sketch import Elements, Measured, Sketch, measured, places
 from labkit.instrument.user_code import INSTRUMENT, line_of_user
 from labkit.records import arithmetic_settings, device_name, versions
 
 MOST_OF_LAYER = 4  # tensors of one kind and layer in a step, as of calls and outputs
 MOST_CALLS = 16  # calls of the model in one step whose batch is noted
 MOST_ELEMENTS = 1 << 23  # drawn elements in memory
-MOST_SKETCHES = 1 << 18
+MOST_TENSORS = 1 << 18
 MOST_GROUPS = 4  # parameter groups of an optimizer whose settings are noted
 SMALL_BATCH = 1 << 18  # bytes of a batch on a CPU that are all in its digest
 NO_ELEMENTS: Elements = np.zeros(0, dtype=np.float32)
@@ -54,15 +54,20 @@ class SketchedStep:
     def __init__(self, step: int, lines: dict[str, str]) -> None:
         self.step = step
         self.lines = lines
-        self.sketches: dict[Key, Sketch] = {}
+        self.tensors: dict[Key, Measured | Sketch] = {}
         self.losses: list[float] = []
         self.batch: list[Digests] = []
         self.random = 0
         self._numbers: dict[Key, int] = defaultdict(int)
 
-    def add(self, kind: str, layer: str, tensor: Tensor, scale: float = 1.0) -> None:
-        """Keep the sketch of tensor / scale; a later one of the same parameter takes its place."""
-        self.sketches[kind, layer] = sketch(tensor, scale)
+    def add(self, kind: str, layer: str, tensor: Tensor, scale: float = 1.0) -> float:
+        """Keep the sketch of tensor / scale, and return the norm of the tensor.
+
+        A later one of the same parameter takes its place.
+        """
+        found = measured(tensor, scale)
+        self.tensors[kind, layer] = found
+        return found.norm
 
     def add_output(self, layer: str, tensor: Tensor) -> None:
         """Keep the sketch of a tensor that a layer returned, numbered from the second on."""
@@ -81,11 +86,18 @@ class SketchedStep:
     ) -> None:
         if number < MOST_OF_LAYER:
             name = f"{layer} #{number + 1}" if number else layer
-            self.sketches[kind, name] = sketch(tensor, scale)
+            self.tensors[kind, name] = measured(tensor, scale)
+
+    def drop_elements(self) -> None:
+        """Discard the drawn elements; what the short form needs is computed before."""
+        self.tensors = {
+            key: replace(_as_sketch(each), elements=NO_ELEMENTS)
+            for key, each in self.tensors.items()
+        }
 
     def forget(self, kind: str) -> None:
         """Discard the sketches of a kind."""
-        self.sketches = {key: each for key, each in self.sketches.items() if key[0] != kind}
+        self.tensors = {key: each for key, each in self.tensors.items() if key[0] != kind}
 
     def called(self, args: Any, kwargs: Any) -> None:
         """Note the batch of a call of the model, and the state of the random numbers."""
@@ -100,6 +112,32 @@ class SketchedStep:
                 self._add_numbered("inputs", "input", number, leaf, 1.0)
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """A sampled step that is over; its sketches are computed when the recording is written."""
+
+    running: SketchedStep
+    scale: float
+    counts: Mapping[str, Mapping[str, ExponentHistogram]]
+
+    def step(self) -> RecordedStep:
+        histograms = {
+            (kind, layer): histogram
+            for kind, of_kind in self.counts.items()
+            for layer, histogram in of_kind.items()
+        }
+        running = self.running
+        return RecordedStep(
+            running.step,
+            self.scale,
+            sum(running.losses) if running.losses else None,
+            tuple(running.batch),
+            running.random,
+            {key: _as_sketch(each) for key, each in running.tensors.items()},
+            histograms,
+        )
+
+
 class Recorder:
     """The steps of a recording, and where it is written to."""
 
@@ -109,9 +147,9 @@ class Recorder:
         self.settings: dict[str, str] = {}
         self.written: Path | None = None
         self._lines: dict[str, str] = {}
-        self._steps: dict[int, RecordedStep] = {}
+        self._steps: dict[int, _Kept] = {}
         self._sampled = 0
-        self._sketches = 0
+        self._tensors = 0
         self._elements = 0
 
     def begin(self, step: int) -> SketchedStep:
@@ -145,44 +183,31 @@ class Recorder:
         counts: Mapping[str, Mapping[str, ExponentHistogram]],
     ) -> None:
         """Keep a sampled step that is over, within the limits of memory."""
-        histograms = {
-            (kind, layer): histogram
-            for kind, of_kind in counts.items()
-            for layer, histogram in of_kind.items()
-        }
-        loss = sum(running.losses) if running.losses else None
-        step = RecordedStep(
-            running.step,
-            scale,
-            loss,
-            tuple(running.batch),
-            running.random,
-            running.sketches,
-            histograms,
-        )
-        self._steps[self._sampled] = step
+        self._steps[self._sampled] = _Kept(running, scale, counts)
         self._sampled += 1
-        self._sketches += len(step.sketches)
-        self._elements += _elements_in(step)
+        self._tensors += len(running.tensors)
+        self._elements += _elements_in(running)
         self._stay_bounded()
 
     def _stay_bounded(self) -> None:
         """Drop the elements of the least important steps, and then whole steps."""
-        for index in sorted(self._whole(), key=importance, reverse=True):
+        for index in self._least_important_first():
             if self._elements <= MOST_ELEMENTS:
                 break
-            self._elements -= _elements_in(self._steps[index])
-            self._steps[index] = _without_elements(self._steps[index])
-        while self._sketches > MOST_SKETCHES and len(self._steps) > 1:
-            dropped = self._steps.pop(max(self._steps, key=importance))
-            self._sketches -= len(dropped.sketches)
+            kept = self._steps[index]
+            self._elements -= _elements_in(kept.running)
+            kept.running.drop_elements()
+        while self._tensors > MOST_TENSORS and len(self._steps) > 1:
+            dropped = self._steps.pop(max(self._steps, key=importance)).running
+            self._tensors -= len(dropped.tensors)
             self._elements -= _elements_in(dropped)
 
-    def _whole(self) -> list[int]:
-        """Return the indices of steps with elements; of none while there is room for more."""
+    def _least_important_first(self) -> list[int]:
+        """Return the indices of steps with elements; none while there is room for more."""
         if self._elements <= MOST_ELEMENTS:
             return []
-        return [index for index, step in self._steps.items() if _elements_in(step)]
+        whole = [index for index, kept in self._steps.items() if _elements_in(kept.running)]
+        return sorted(whole, key=importance, reverse=True)
 
     def recording(
         self, model: str, steps: int, skipped: int, lines: Mapping[str, str], unseen: Iterable[str]
@@ -192,7 +217,7 @@ class Recorder:
             model,
             steps,
             self.every,
-            tuple(self._steps[index] for index in sorted(self._steps)),
+            tuple(self._steps[index].step() for index in sorted(self._steps)),
             self.layers,
             {**{layer: line for layer, line in self._lines.items() if line}, **lines},
             skipped,
@@ -201,13 +226,12 @@ class Recorder:
         )
 
 
-def _elements_in(step: RecordedStep) -> int:
-    return sum(len(each.elements) for each in step.sketches.values())
+def _as_sketch(tensor: Measured | Sketch) -> Sketch:
+    return tensor if isinstance(tensor, Sketch) else tensor.sketch()
 
 
-def _without_elements(step: RecordedStep) -> RecordedStep:
-    sketches = {key: replace(each, elements=NO_ELEMENTS) for key, each in step.sketches.items()}
-    return replace(step, sketches=sketches, histograms={})
+def _elements_in(running: SketchedStep) -> int:
+    return sum(len(each.elements) for each in running.tensors.values())
 
 
 def _line_of_caller() -> str:

@@ -98,6 +98,8 @@ def dense(tensor: Tensor) -> Tensor:
 def count(tensor: Tensor, scale: float = 1.0) -> ExponentHistogram:
     """Count the numbers of tensor / scale, exactly where the scale is a power of two."""
     significand, exponent = math.frexp(scale)
+    if scale == 1:
+        return exponent_histogram(dense(tensor))
     if significand == 0.5:
         return shift(exponent_histogram(dense(tensor)), 1 - exponent)
     return exponent_histogram(dense(tensor).float() / scale)
@@ -185,8 +187,9 @@ def _without_hooks(
 class Sketches(Protocol):
     """What keeps sketches of the tensors of a step."""
 
-    def add(self, kind: str, layer: str, tensor: Tensor, scale: float = 1.0) -> None:
-        """Keep the sketch of tensor / scale."""
+    def add(self, kind: str, layer: str, tensor: Tensor, scale: float = 1.0) -> float:
+        """Keep the sketch of tensor / scale, and return the norm of the tensor."""
+        ...
 
     def add_output(self, layer: str, tensor: Tensor) -> None:
         """Keep the sketch of a tensor that a layer returned."""
@@ -308,9 +311,11 @@ class Sample:
         The last backward of a step has the sum of all.
         """
         self.counts["weight gradients"][name] = trimmed(count(gradient, scale))
-        self.norms[name] = length([gradient]) / scale
-        if self.sketches is not None:
-            self.sketches.add("weight gradients", name, gradient, scale)
+        if self.sketches is None:
+            norm = length([gradient])
+        else:
+            norm = self.sketches.add("weight gradients", name, gradient, scale)
+        self.norms[name] = norm / scale
 
     @contextmanager
     def inside(self, parameters: Callable[[], Iterable[Tensor]]) -> Iterator[None]:

@@ -14,16 +14,18 @@ import math
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labkit.instrument.sample import dense, dtype_name
+from labkit.instrument.sample import dense
 
 DRAWN = 64
+# magnitudes whose squares, and sums of a hundred million of them, FP32 holds
+SMALLEST_SQUARED, LARGEST_SQUARED = 1e-12, 1e15
 Elements: TypeAlias = NDArray[np.float32]
 
 # constants of SplitMix64, a hash of whole numbers (Steele, Lea and Flood, OOPSLA 2014)
@@ -102,6 +104,31 @@ SIGNS: Elements = np.array(
 )
 
 
+class Measured(NamedTuple):
+    """What is read of a tensor while the training waits; a sketch follows from it later."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    norm: float
+    largest: float
+    bits: int
+    elements: Elements
+    scale: float
+
+    def sketch(self) -> Sketch:
+        """Return the sketch of tensor / scale."""
+        digest = zlib.crc32(self.elements.tobytes(), self.bits & 0xFFFFFFFF)
+        elements, norm, largest = self.elements, self.norm, self.largest
+        if self.scale not in (0, 1):
+            elements = elements / np.float32(self.scale)
+            norm /= self.scale
+            largest /= self.scale
+        with np.errstate(invalid="ignore", over="ignore"):
+            projection = float(SIGNS[: len(elements)] @ elements)
+        name = str(self.dtype).removeprefix("torch.")
+        return Sketch(tuple(self.shape), name, norm, largest, projection, digest, elements)
+
+
 def sketch(tensor: Tensor, scale: float = 1.0) -> Sketch:
     """Return the sketch of tensor / scale.
 
@@ -109,49 +136,76 @@ def sketch(tensor: Tensor, scale: float = 1.0) -> Sketch:
     >>> other.norm == 6**0.5, other.largest, one.digest == other.digest
     (True, 2.0, False)
     """
+    return measured(tensor, scale).sketch()
+
+
+def measured(tensor: Tensor, scale: float = 1.0) -> Measured:
+    """Return what a sketch is made of: the elements are copied, and the tensor may change afterwards."""
+    numbers = tensor.detach()
+    if (
+        type(numbers) is Tensor
+        and numbers.dtype is torch.float32
+        and numbers.is_cpu
+        and numbers.layout is torch.strided
+        and numbers.is_contiguous()
+        and numbers.numel()
+    ):
+        # what most tensors are, at a fraction of the cost of the general case
+        flat = numbers.numpy().reshape(-1)
+        norm, largest = _norm_and_largest(flat)
+        bits = 0
+        if flat.size > DRAWN:
+            bits = int(np.add.reduce(flat.view(np.int32), dtype=np.int32))
+        drawn = flat[places(flat.size)]
+        return Measured(numbers.shape, torch.float32, norm, largest, bits, drawn, scale)
     numbers = dense(tensor)
     if not numbers.numel():
-        norm, largest, bits = 0.0, 0.0, 0
-        elements = np.zeros(0, dtype=np.float32)
+        found = 0.0, 0.0, 0, np.zeros(0, dtype=np.float32)
     elif numbers.is_cpu:
-        norm, largest, bits, elements = _on_cpu(numbers)
+        found = _on_cpu(numbers)
     else:
-        norm, largest, bits, elements = _on_device(numbers)
-    digest = zlib.crc32(elements.tobytes(), bits & 0xFFFFFFFF)
-    if scale != 1:
-        elements = elements / np.float32(scale) if scale else elements
-        norm, largest = (norm / scale, largest / scale) if scale else (norm, largest)
-    with np.errstate(invalid="ignore", over="ignore"):
-        projection = float(SIGNS[: len(elements)] @ elements)
-    return Sketch(
-        tuple(numbers.shape), dtype_name(tensor), norm, largest, projection, digest, elements
-    )
+        found = _on_device(numbers)
+    return Measured(numbers.shape, tensor.dtype, *found, scale)
+
+
+def _norm_and_largest(flat: Elements) -> tuple[float, float]:
+    high, low = float(np.maximum.reduce(flat)), -float(np.minimum.reduce(flat))
+    # both are NaN where one number is
+    largest = abs(high if high >= low else low)
+    if SMALLEST_SQUARED < largest < LARGEST_SQUARED:
+        return math.sqrt(np.dot(flat, flat)), largest
+    # FP32 does not hold the squares
+    wide = flat.astype(np.float64)
+    return math.sqrt(np.dot(wide, wide)), largest
+
+
+def _bits(numbers: Tensor) -> int:
+    """Return the sum of the bits of an array as whole numbers; of few elements, all are drawn: 0."""
+    if numbers.numel() <= DRAWN:
+        return 0
+    whole = torch.int32 if numbers.itemsize == 4 else torch.int16
+    return int(np.add.reduce(numbers.view(whole).numpy(), dtype=np.int32))
 
 
 def _on_cpu(numbers: Tensor) -> tuple[float, float, int, Elements]:
+    in_memory = numbers
     if not numbers.is_contiguous():
         # the norm, the largest and the sum of bits need no order: take that of the memory
         order = sorted(range(numbers.dim()), key=numbers.stride, reverse=True)
-        in_memory = numbers.permute(order).contiguous().flatten()
-    else:
-        in_memory = numbers.flatten()
-    whole = torch.int32 if numbers.itemsize == 4 else torch.int16
-    bits = int(np.add.reduce(in_memory.view(whole).numpy(), dtype=np.int32))
-    flat = in_memory.float().numpy()
-    drawn = numbers.float().numpy()[_indices(tuple(numbers.shape))]
-    with np.errstate(invalid="ignore", over="ignore"):
-        square = float(np.dot(flat, flat))
-        if square == 0 or math.isinf(square):
-            # squares that FP32 does not hold
-            square = float(np.dot(flat.astype(np.float64), flat.astype(np.float64)))
-        # NaN wins, as in numpy
-        largest = abs(float(np.maximum(np.max(flat), -np.min(flat))))
-    return math.sqrt(square), largest, bits, np.atleast_1d(drawn).astype(np.float32, copy=False)
+        in_memory = numbers.permute(order).contiguous()
+    in_memory = in_memory.flatten()
+    bits = _bits(in_memory)
+    norm, largest = _norm_and_largest(in_memory.float().numpy())
+    # a scalar has no index, and is its own element
+    drawn = np.atleast_1d(numbers.float().numpy()[_indices(tuple(numbers.shape))])
+    return norm, largest, bits, drawn.astype(np.float32)
 
 
 def _on_device(numbers: Tensor) -> tuple[float, float, int, Elements]:
     whole = torch.int32 if numbers.itemsize == 4 else torch.int16
     bits = numbers.contiguous().view(whole).sum(dtype=torch.int64).remainder(1 << 32)
+    if numbers.numel() <= DRAWN:
+        bits.zero_()
     flat = numbers.reshape(-1).double()
     at = torch.from_numpy(places(numbers.numel())).to(numbers.device, non_blocking=True)
     summary = torch.stack([flat.norm(), flat.abs().max(), bits.double()])

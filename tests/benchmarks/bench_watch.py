@@ -4,12 +4,17 @@ Run by hand: .venv/bin/python tests/benchmarks/bench_watch.py [--seconds 6]
 
 A plain FP32 loop with Adam. Times of a step that is not sampled, of one that is, and of one that is replayed in FP32 as
 well, as multiples of the step that nobody watches. Aims: within 1%, at most 3 times, at most 5 times.
+
+A second line is about recording: a step that is not sampled as a multiple of the plain one, and one that is as a
+multiple of one that is sampled and not recorded; medians of paired blocks. Aim: at most 1.1 each.
 """
 
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 from statistics import median
 
 import torch
@@ -75,6 +80,27 @@ def main() -> None:
                     watched_seconds(step, region, 1 if every and every[0] == 1 else block)
                 )
         print_ratios(name, {kind: median(runs) for kind, runs in taken.items()})
+        compare_recorded(name, model, step, block, seconds)
+
+
+def compare_recorded(
+    name: str, model: nn.Module, step: Callable[[], None], block: int, seconds: float
+) -> None:
+    """Print what recording adds to a step, from blocks that take turns."""
+    ratios = {"not sampled": list[float](), "sampled": list[float]()}
+    end = time.perf_counter() + seconds
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.labkit"
+        while time.perf_counter() < end:
+            plain = watched_seconds(step, nullcontext(), block)
+            idle = watched_seconds(step, watch(model, NEVER).record(path), block)
+            ratios["not sampled"].append(idle / plain)
+            sampled = watched_seconds(step, watch(model, 1, against_fp32_every=0), 4)
+            recording = watch(model, 1, against_fp32_every=0).record(path)
+            recorded = watched_seconds(step, recording, 4)
+            ratios["sampled"].append(recorded / sampled)
+    found = "   ".join(f"{kind} {median(each):.2f}" for kind, each in ratios.items())
+    print(f"{name + ', recorded':30} {found}", flush=True)
 
 
 if __name__ == "__main__":
