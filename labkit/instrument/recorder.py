@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
@@ -32,7 +31,7 @@ from labkit.instrument.recording import (
     importance,
 )
 from labkit.instrument.sample import floats
-from labkit.instrument.sketch import Elements, Measured, Sketch, measured, places
+from labkit.instrument.sketch import NO_ELEMENTS, Measured, Sketch, measured, places
 from labkit.instrument.user_code import INSTRUMENT, line_of_user
 from labkit.records import arithmetic_settings, device_name, versions
 
@@ -42,7 +41,6 @@ MOST_ELEMENTS = 1 << 23  # drawn elements in memory
 MOST_TENSORS = 1 << 18
 MOST_GROUPS = 4  # parameter groups of an optimizer whose settings are noted
 SMALL_BATCH = 1 << 18  # bytes of a batch on a CPU that are all in its digest
-NO_ELEMENTS: Elements = np.zeros(0, dtype=np.float32)
 
 
 class SketchedStep:

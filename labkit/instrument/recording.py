@@ -2,7 +2,8 @@
 
 Idea: a file is a zip of one JSON header and raw columns of numbers: names and shapes are in the header,
 once. Of every sampled step it has the short form of all sketches. Of as many steps as there is room for it
-has the drawn elements and the histograms, too: the first four, then those that halve the rest.
+has the drawn elements, exact norms and histograms, too: the first four, then those that halve the rest;
+those of layers and gradients before those of weights and updates.
 
 Invariants: a file has at most 2 MB, whatever the length of the training. It is written whole or not at
 all. It holds no pickle, so reading one runs no code. A file that is cut, damaged or foreign is refused
@@ -16,8 +17,8 @@ import json
 import math
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ import numpy as np
 from labkit.formats import FP16
 from labkit.instrument.fate import fate
 from labkit.instrument.histogram import ExponentHistogram, shift
-from labkit.instrument.sketch import DRAWN, Elements, Sketch
+from labkit.instrument.sketch import DRAWN, NO_ELEMENTS, Sketch
 from labkit.records import write_atomic
 
 SCHEMA = "labkit.recording/1"
@@ -36,16 +37,27 @@ MOST_BYTES = 2_000_000
 MOST_UNPACKED = 256_000_000
 FIRST_STEPS = 4  # sampled steps that are dropped last
 HEADER = "recording.json"
-# short form of a sketch: column -> type
+# short form of a sketch: column -> type; the norm is cut to 16 bits
 COLUMNS = {
     "tensor": "<u2",
     "shape": "<u2",
     "dtype": "u1",
-    "norm": "<f4",
+    "norm": "<u2",
     "largest": "<f4",
     "projection": "<f4",
-    "digest": "<u4",
+    "digest": "<u2",
     "lost": "<f2",
+}
+# parts of the long form, in the order in which there is room for them
+PARTS = {
+    "layers": (
+        "inputs",
+        "activations",
+        "activation gradients",
+        "weight gradients",
+        "step gradients",
+    ),
+    "weights": ("weights", "updates"),
 }
 # of an exponent histogram: column -> type; its counts follow
 BINS = {"tensor": "<u2", "lo": "<i2", "length": "<u2", "zeros": "<i8", "non_finite": "<i8"}
@@ -163,11 +175,13 @@ class _Table:
 def packed(recording: Recording) -> bytes:
     """Return a recording as the content of a file."""
     tensors, shapes, dtypes = _Table(), _Table(), _Table()
-    short: list[bytes] = []
-    whole: list[bytes] = []
-    for step in recording.sampled:
-        short.append(zlib.compress(_short_form(step, tensors, shapes, dtypes)))
-        whole.append(zlib.compress(_whole_form(step, tensors)) if _is_whole(step) else b"")
+    short = [
+        zlib.compress(_short_form(step, tensors, shapes, dtypes)) for step in recording.sampled
+    ]
+    long = {
+        part: [_long_form(step, kinds, tensors) for step in recording.sampled]
+        for part, kinds in PARTS.items()
+    }
     header: dict[str, Any] = {
         "schema": SCHEMA,
         "model": recording.model,
@@ -183,16 +197,19 @@ def packed(recording: Recording) -> bytes:
         "dtypes": dtypes.values,
         "sampled": [_facts(step) for step in recording.sampled],
     }
-    kept, with_elements = _selected(short, whole, len(zlib.compress(json.dumps(header).encode())))
-    header["sampled"] = [header["sampled"][index] for index in kept]
+    kept, chosen = _selected(short, long, len(zlib.compress(json.dumps(header).encode())))
+    facts = header["sampled"]
+    for index in kept:
+        facts[index]["parts"] = [part for part in PARTS if index in chosen[part]]
+    header["sampled"] = [facts[index] for index in kept]
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(zipfile.ZipInfo(HEADER), json.dumps(header), zipfile.ZIP_DEFLATED)
         for index in kept:
             number = recording.sampled[index].step
             archive.writestr(zipfile.ZipInfo(f"short/{number}"), short[index])
-            if index in with_elements:
-                archive.writestr(zipfile.ZipInfo(f"whole/{number}"), whole[index])
+            for part in facts[index]["parts"]:
+                archive.writestr(zipfile.ZipInfo(f"{part}/{number}"), long[part][index])
     return file.getvalue()
 
 
@@ -200,30 +217,27 @@ MEMBER = 160  # bytes that a zip needs for one member, at most
 
 
 def _selected(
-    short: Sequence[bytes], whole: Sequence[bytes], taken: int
-) -> tuple[list[int], set[int]]:
-    """Return the indices of the sampled steps that there is room for, and of those in whole form."""
+    short: Sequence[bytes], long: Mapping[str, Sequence[bytes]], taken: int
+) -> tuple[list[int], dict[str, set[int]]]:
+    """Return the indices of the sampled steps that there is room for, and of those with each part."""
     left = MOST_BYTES - taken - 10 * MEMBER
-    order = sorted(range(len(short)), key=importance)
     kept: list[int] = []
-    for index in order:
+    for index in sorted(range(len(short)), key=importance):
         left -= len(short[index]) + MEMBER
         if left < 0:
             left += len(short[index]) + MEMBER
             break
         kept.append(index)
-    with_elements: set[int] = set()
-    for index in kept:
-        left -= len(whole[index]) + MEMBER
-        if left < 0:
-            break
-        if whole[index]:
-            with_elements.add(index)
-    return sorted(kept), with_elements
-
-
-def _is_whole(step: RecordedStep) -> bool:
-    return any(len(each.elements) for each in step.sketches.values())
+    chosen: dict[str, set[int]] = {part: set() for part in long}
+    for part, forms in long.items():
+        for index in kept:
+            if not forms[index]:
+                continue
+            if len(forms[index]) + MEMBER > left:
+                break
+            left -= len(forms[index]) + MEMBER
+            chosen[part].add(index)
+    return sorted(kept), chosen
 
 
 def _facts(step: RecordedStep) -> dict[str, Any]:
@@ -234,6 +248,7 @@ def _facts(step: RecordedStep) -> dict[str, Any]:
         "batch": step.batch,
         "random": step.random,
         "tensors": len(step.sketches),
+        "parts": [],
     }
 
 
@@ -258,7 +273,7 @@ def _short_form(step: RecordedStep, tensors: _Table, shapes: _Table, dtypes: _Ta
         rows["tensor"].append(tensors.number((kind, name)))
         rows["shape"].append(shapes.number(each.shape))
         rows["dtype"].append(dtypes.number(each.dtype))
-        rows["norm"].append(each.norm)
+        rows["norm"].append(_cut(each.norm))
         rows["largest"].append(each.largest)
         rows["projection"].append(each.projection)
         rows["digest"].append(each.digest)
@@ -266,21 +281,40 @@ def _short_form(step: RecordedStep, tensors: _Table, shapes: _Table, dtypes: _Ta
     return _columns(rows, COLUMNS)
 
 
-def _whole_form(step: RecordedStep, tensors: _Table) -> bytes:
-    elements = [each.elements for each in step.sketches.values()]
+def _long_form(step: RecordedStep, kinds: Sequence[str], tensors: _Table) -> bytes:
+    """Return the elements, norms and histograms of some kinds of tensors; nothing where none are kept."""
+    sketches = [each for (kind, _), each in step.sketches.items() if kind in kinds]
+    if not any(len(each.elements) for each in sketches):
+        return b""
     bins: dict[str, list[Any]] = {name: [] for name in BINS}
     counts: list[Any] = []
     for key, histogram in step.histograms.items():
+        if key[0] not in kinds:
+            continue
         bins["tensor"].append(tensors.number(key))
         bins["lo"].append(histogram.lo)
         bins["length"].append(len(histogram.counts))
         bins["zeros"].append(histogram.zeros)
         bins["non_finite"].append(histogram.non_finite)
         counts.extend(histogram.counts.tolist())
-    drawn = np.concatenate([*elements, np.zeros(0, dtype=np.float32)])
+    drawn = np.concatenate([each.elements for each in sketches])
+    norms = np.array([each.norm for each in sketches], dtype="<f8")
     sizes = np.array([len(drawn), len(bins["lo"]), len(counts)], dtype="<u4").tobytes()
-    numbers = _shuffled(np.asarray(drawn, dtype="<f4"))
-    return sizes + numbers + _columns(bins, BINS) + _shuffled(np.asarray(counts, dtype="<i8"))
+    numbers = _shuffled(np.asarray(drawn, dtype="<f4")) + _shuffled(norms)
+    content = sizes + numbers + _columns(bins, BINS) + _shuffled(np.asarray(counts, dtype="<i8"))
+    return zlib.compress(content)
+
+
+def _cut(number: float) -> int:
+    """Return the upper 16 bits of a number in FP32."""
+    with np.errstate(over="ignore"):
+        return int(np.float32(number).view(np.uint32)) >> 16
+
+
+def _uncut(bits: int) -> float:
+    """Return the number in the middle of those that have these upper 16 bits; zero, inf and NaN as they are."""
+    middle = 0x8000 if bits & 0x7FFF and bits & 0x7F80 != 0x7F80 else 0
+    return float(np.uint32((bits << 16) | middle).view(np.float32))
 
 
 def _columns(rows: Mapping[str, list[Any]], types: Mapping[str, str]) -> bytes:
@@ -355,38 +389,31 @@ def _check_schema(schema: str) -> None:
 
 
 def _recording(header: Mapping[str, Any], archive: zipfile.ZipFile) -> Recording:
-    whole = set(archive.namelist())
     tensors = [(str(kind), str(name)) for kind, name in header["tensors"]]
     shapes = [tuple(int(side) for side in shape) for shape in header["shapes"]]
     dtypes = [str(name) for name in header["dtypes"]]
     sampled = []
     for facts in header["sampled"]:
         number, rows = int(facts["step"]), int(facts["tensors"])
-        short = _unpack(archive.read(f"short/{number}"))
-        columns, rest = _read_columns(short, COLUMNS, rows)
+        columns, rest = _read_columns(_unpack(archive.read(f"short/{number}")), COLUMNS, rows)
         if rest:
             raise ValueError(f"step {number} has {len(rest)} bytes too many")
-        keys = [tensors[index] for index in columns["tensor"]]
-        step_shapes = [shapes[index] for index in columns["shape"]]
-        elements = [np.zeros(0, dtype=np.float32)] * rows
-        histograms: dict[Key, ExponentHistogram] = {}
-        if f"whole/{number}" in whole:
-            lengths = [min(math.prod(shape), DRAWN) for shape in step_shapes]
-            data = _unpack(archive.read(f"whole/{number}"))
-            elements, histograms = _read_whole(data, lengths, tensors)
-        sketches = {
-            key: Sketch(
-                step_shapes[row],
+        sketches = {}
+        for row, index in enumerate(columns["tensor"]):
+            sketches[tensors[index]] = Sketch(
+                shapes[columns["shape"][row]],
                 dtypes[columns["dtype"][row]],
-                float(columns["norm"][row]),
+                _uncut(int(columns["norm"][row])),
                 float(columns["largest"][row]),
                 float(columns["projection"][row]),
                 int(columns["digest"][row]),
-                elements[row],
+                NO_ELEMENTS,
                 float(columns["lost"][row]),
             )
-            for row, key in enumerate(keys)
-        }
+        histograms: dict[Key, ExponentHistogram] = {}
+        for part in facts["parts"]:
+            data = _unpack(archive.read(f"{part}/{number}"))
+            histograms |= _read_long(data, PARTS[part], sketches, tensors)
         sampled.append(
             RecordedStep(
                 number,
@@ -441,19 +468,23 @@ def _read_columns(
     return columns, data
 
 
-def _read_whole(
-    data: bytes, lengths: Iterable[int], tensors: Sequence[Key]
-) -> tuple[list[Elements], dict[Key, ExponentHistogram]]:
+def _read_long(
+    data: bytes, kinds: Sequence[str], sketches: dict[Key, Sketch], tensors: Sequence[Key]
+) -> dict[Key, ExponentHistogram]:
+    """Add elements and norms to the sketches of some kinds, and return their histograms."""
+    keys = [key for key in sketches if key[0] in kinds]
     drawn, rows, bins = (int(size) for size in np.frombuffer(data[:12], dtype="<u4"))
     numbers, data = _read_column(data[12:], "<f4", drawn)
+    norms, data = _read_column(data, "<f8", len(keys))
     columns, data = _read_columns(data, BINS, rows)
     counts, data = _read_column(data, "<i8", bins)
-    ends = np.cumsum(list(lengths))
-    if data or (ends[-1] if len(ends) else 0) != drawn or columns["length"].sum() != bins:
+    ends = np.cumsum([min(sketches[key].size, DRAWN) for key in keys])
+    if data or ends[-1] != drawn or columns["length"].sum() != bins:
         raise ValueError("the lengths of its columns contradict each other")
-    elements = np.split(numbers, ends[:-1])
+    for key, norm, elements in zip(keys, norms, np.split(numbers, ends[:-1]), strict=True):
+        sketches[key] = replace(sketches[key], norm=float(norm), elements=elements)
     parts = np.split(counts, np.cumsum(columns["length"])[:-1])
-    histograms = {
+    return {
         tensors[columns["tensor"][row]]: ExponentHistogram(
             parts[row],
             int(columns["lo"][row]),
@@ -462,4 +493,3 @@ def _read_whole(
         )
         for row in range(rows)
     }
-    return elements, histograms

@@ -24,6 +24,7 @@ from torch import Tensor
 from labkit.instrument.sample import dense
 
 DRAWN = 64
+NO_ELEMENTS: NDArray[np.float32] = np.zeros(0, dtype=np.float32)
 # magnitudes whose squares, and sums of a hundred million of them, FP32 holds
 SMALLEST_SQUARED, LARGEST_SQUARED = 1e-12, 1e15
 Elements: TypeAlias = NDArray[np.float32]
@@ -40,10 +41,10 @@ class Sketch:
 
     shape       of the tensor
     dtype       such as "float32"
-    norm        Euclidean length
+    norm        Euclidean length; to 8 bits where no elements are kept
     largest     largest magnitude; NaN where the tensor holds one
     projection  sum of the drawn elements with fixed signs
-    digest      checksum of the bits as they were, scaled or not
+    digest      checksum of the bits as they were, scaled or not: 16 bits
     elements    the drawn elements, float32; empty where only the numbers above are kept
     lost        share of the numbers that FP16 rounds to zero or infinity at the scale in use
     """
@@ -117,7 +118,8 @@ class Measured(NamedTuple):
 
     def sketch(self) -> Sketch:
         """Return the sketch of tensor / scale."""
-        digest = zlib.crc32(self.elements.tobytes(), self.bits & 0xFFFFFFFF)
+        bits = (self.bits & 0xFFFFFFFF).to_bytes(4, "little")
+        digest = zlib.crc32(bits, zlib.crc32(self.elements.tobytes())) & 0xFFFF
         elements, norm, largest = self.elements, self.norm, self.largest
         if self.scale not in (0, 1):
             elements = elements / np.float32(self.scale)

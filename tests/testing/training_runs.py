@@ -75,6 +75,17 @@ class Lstm(nn.Module):
         return self.head(self.drop(self.lstm(x)[0][:, -1]))
 
 
+class Wrapped(nn.Module):
+    """The same layers under other names."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.inner = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)
+
+
 def mlp(dropout: float) -> nn.Module:
     return nn.Sequential(
         nn.Linear(20, 64),
@@ -119,6 +130,9 @@ class Training:
     half       name of a layer that computes in FP16
     lost_from  step from which on the gradients of a second rank are not added any more
     norm_eps   of layer norms
+    draws      random numbers drawn before the first step
+    labels     added to the classes, which come round
+    wrapped    the layers have other names
     """
 
     network: str = "mlp"
@@ -140,6 +154,9 @@ class Training:
     fused: bool = False
     clip: float | None = None
     scaled: bool = False
+    draws: int = 0
+    labels: int = 0
+    wrapped: bool = False
 
 
 def sliced(x: Tensor, weight: Tensor, bias: Tensor | None, how: str) -> Tensor:
@@ -220,6 +237,9 @@ def record(training: Training, path: Path, every: int = 1) -> Path:
     make, _ = NETWORKS[training.network]
     model = make(training.dropout)
     prepare(model, training)
+    if training.wrapped:
+        model = Wrapped(model)
+    torch.rand(training.draws)
     optimizer = optimizer_of(model, training)
     scaler = torch.amp.GradScaler("cpu", enabled=training.scaled)
     epoch = batches(training)
@@ -227,6 +247,7 @@ def record(training: Training, path: Path, every: int = 1) -> Path:
     with flags, watch(model, every=every, against_fp32_every=0).record(path):
         for number in range(training.steps):
             x, y = epoch[number % len(epoch)]
+            y = (y + training.labels) % 10
             if training.ranks == 2:
                 _step_of_two_ranks(model, x, y, number, training)
             else:

@@ -30,6 +30,7 @@ from labkit.testing.trainings.distance import (
     coarser,
     distance,
     format_of_settings,
+    same_bits,
     weights_distance,
 )
 from labkit.testing.trainings.losses import loss_band, losses_part
@@ -497,7 +498,7 @@ def _optimizers(run: Recording) -> set[str]:
 
 def _same_up_to_format(here: Sketch, there: Sketch) -> bool:
     if here.dtype == there.dtype:
-        return here.digest == there.digest
+        return same_bits(here, there)
     coarse = coarser(FORMATS_OF.get(here.dtype, FP32), FORMATS_OF.get(there.dtype, FP32))
     return distance(here, there) <= 2 * unit_roundoff(coarse)
 

@@ -38,6 +38,7 @@ from labkit.testing.bound import arithmetic, sum_error, unit_roundoff
 
 AMPLIFICATION = 100.0  # of a relative difference by one layer
 OF_UPDATES = 30.0  # of relative differences of single elements, by an optimizer
+CUT_NORM = 2.0**-6  # relative error of norms in the short form, with room
 LEAST_TERMS = 64
 FORMATS_OF = {
     "float64": FP64,
@@ -62,14 +63,15 @@ def distance(ours: Sketch, theirs: Sketch, *, same_scale: bool = True) -> float:
         return math.nan
     if ours.finite != theirs.finite:
         return math.inf
-    if same_scale and ours.digest == theirs.digest and ours.dtype == theirs.dtype:
+    if (same_scale and same_bits(ours, theirs)) or not ours.finite:
         return 0.0
-    if not ours.finite:
-        return 0.0
-    found = [_relative(ours.norm, theirs.norm), _relative(ours.largest, theirs.largest)]
+    of_norms = _relative(ours.norm, theirs.norm)
+    found = [_relative(ours.largest, theirs.largest)]
     if _both_whole(ours, theirs):
-        found.append(elements_distance(ours, theirs))
+        found += [of_norms, elements_distance(ours, theirs)]
     else:
+        if of_norms > CUT_NORM:
+            found.append(of_norms)
         drawn = min(ours.size, DRAWN)
         length = max(ours.norm, theirs.norm) * math.sqrt(drawn / max(ours.size, 1))
         if length:
@@ -77,6 +79,16 @@ def distance(ours: Sketch, theirs: Sketch, *, same_scale: bool = True) -> float:
             found.append(min(abs(ours.projection - theirs.projection) / length, 2.0))
     # the bits differ: rounding to the short form must not hide it
     return max(*found, 2.0**-40) if same_scale else max(found)
+
+
+def same_bits(ours: Sketch, theirs: Sketch) -> bool:
+    """Return whether two tensors have the same bits, as far as their sketches tell."""
+    return (
+        ours.digest == theirs.digest
+        and ours.dtype == theirs.dtype
+        and np.float32(ours.largest).tobytes() == np.float32(theirs.largest).tobytes()
+        and np.float32(ours.projection).tobytes() == np.float32(theirs.projection).tobytes()
+    )
 
 
 def elements_distance(ours: Sketch, theirs: Sketch) -> float:
@@ -101,7 +113,7 @@ def single_errors(ours: Sketch, theirs: Sketch) -> float:
     Where the elements are not kept and the bits differ, it is unknown, and 2.
     """
     if not _both_whole(ours, theirs):
-        return 0.0 if ours.digest == theirs.digest else 2.0
+        return 0.0 if same_bits(ours, theirs) else 2.0
     here, there = ours.elements.astype(np.float64), theirs.elements.astype(np.float64)
     size = np.maximum(np.abs(here), np.abs(there))
     each = np.abs(here - there) / np.where(size > 0, size, 1.0)

@@ -1,0 +1,326 @@
+"""Recordings of trainings: what they hold, how large they are, and what is refused."""
+
+import io
+import json
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from labkit.cli import main
+from labkit.instrument import (
+    NotARecording,
+    RecordedStep,
+    Recording,
+    Watch,
+    exponent_histogram,
+    watch,
+)
+from labkit.instrument import recorder as recorder_module
+from labkit.instrument.recorder import digests
+from labkit.instrument.recording import HEADER, MOST_BYTES, packed, unpacked
+from labkit.instrument.sketch import Sketch, _on_cpu, _on_device, places, sketch
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 2))
+
+
+def train(model: nn.Module, steps: int = 4) -> None:
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(5, 6)).square().mean().backward()
+        optimizer.step()
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recorded") / "run.labkit"
+    model = network()
+    with watch(model, every=1).record(path):
+        train(model)
+    return path
+
+
+def test_a_recorded_training_is_the_plain_one_to_the_bit(tmp_path: Path) -> None:
+    ends = []
+    for record in (False, True):
+        model = network()
+        if record:
+            with watch(model, every=1).record(tmp_path / "run.labkit"):
+                train(model)
+        else:
+            train(model)
+        ends.append((model.state_dict(), torch.get_rng_state()))
+    (plain, random), (watched, same_random) = ends
+    assert torch.equal(random, same_random)
+    for name, weight in plain.items():
+        assert torch.equal(weight, watched[name]), name
+
+
+def test_a_file_has_the_tensors_of_a_step_in_its_order(recorded: Path) -> None:
+    found = Recording.load(recorded)
+    assert (found.model, found.steps, len(found.sampled)) == ("Sequential", 4, 4)
+    step = found.sampled[2]
+    kinds = list(dict.fromkeys(kind for kind, _ in step.sketches))
+    assert set(kinds) == {
+        "inputs",
+        "activations",
+        "activation gradients",
+        "weight gradients",
+        "weights",
+        "updates",
+    }
+    assert step.sketches["updates", "3.bias"].shape == (2,)
+    assert step.loss is not None
+    assert step.loss > 0
+    assert step.histograms["weights", "0.weight"].total == 48
+    assert found.settings["AdamW eps"] == "1e-08"
+    assert found.settings["torch"] == torch.__version__
+    assert found.lines["step"].startswith("test_recording.py:")
+    assert found.lines["0"].startswith("test_recording.py:")
+
+
+def test_a_file_that_is_read_and_packed_again_is_the_same(recorded: Path) -> None:
+    assert packed(Recording.load(recorded)) == recorded.read_bytes()
+
+
+def test_norms_and_elements_are_those_of_the_tensor() -> None:
+    for tensor in (
+        torch.randn(1000),
+        torch.randn(7, 30).T,
+        torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last),
+        torch.randn(300).half(),
+        torch.randn(300).bfloat16(),
+        torch.tensor(3.0),
+        torch.full((70,), 1e30),
+        torch.full((70,), 1e-30),
+    ):
+        found, wide = sketch(tensor), tensor.double()
+        assert found.norm == pytest.approx(float(wide.norm()), rel=1e-5)
+        assert found.largest == pytest.approx(float(wide.abs().max()), rel=1e-6)
+        drawn = wide.reshape(-1)[torch.from_numpy(places(tensor.numel()))]
+        np.testing.assert_array_equal(found.elements, drawn.float().numpy())
+
+
+def test_both_ways_to_read_a_tensor_agree() -> None:
+    for tensor in (torch.randn(1000), torch.randn(7, 30).T, torch.randn(300).half()):
+        (norm, largest, bits, drawn), other = _on_cpu(tensor), _on_device(tensor)
+        assert norm == pytest.approx(other[0], rel=1e-5)
+        assert (largest, bits % 2**32) == (other[1], other[2] % 2**32)
+        np.testing.assert_array_equal(drawn, other[3])
+
+
+def test_each_changed_bit_changes_a_digest() -> None:
+    tensor = torch.randn(200)
+    digest = sketch(tensor).digest
+    for place in range(200):
+        for bit in (0, 12, 31):
+            changed = tensor.clone()
+            changed.view(torch.int32)[place] ^= 1 << bit if bit < 31 else -(1 << 31)
+            assert sketch(changed).digest != digest, (place, bit)
+
+
+def test_digests_tell_another_order_from_another_batch() -> None:
+    batch = torch.randn(16, 3)
+    shuffled = batch[torch.randperm(16, generator=torch.Generator().manual_seed(1))]
+    ordered, any_order = digests([batch])
+    assert digests([shuffled])[0] != ordered
+    assert digests([shuffled])[1] == any_order
+    assert digests([batch + 1])[1] != any_order
+
+
+def drawn_step(number: int, random: np.random.Generator) -> RecordedStep:
+    """Return a step of 200 layers with two parameters each, whose numbers cannot be packed."""
+    kinds = {
+        "activations": 200,
+        "activation gradients": 200,
+        "weights": 400,
+        "weight gradients": 400,
+        "updates": 400,
+    }
+    histogram = exponent_histogram(torch.from_numpy(random.standard_normal(5000)).float())
+    sketches = {}
+    for kind, count in kinds.items():
+        for index in range(count):
+            elements = random.standard_normal(64).astype(np.float32)
+            norm, largest, projection = (float(np.float32(n)) for n in random.standard_normal(3))
+            sketches[kind, f"layer.{index}"] = Sketch(
+                (100, 50), "float32", abs(norm), abs(largest), projection, index, elements
+            )
+    return RecordedStep(number, sketches=sketches, histograms=dict.fromkeys(sketches, histogram))
+
+
+def test_a_file_of_200_modules_and_100_steps_has_2_mb() -> None:
+    random = np.random.default_rng(0)
+    run = Recording("Net", 100, 1, tuple(drawn_step(number, random) for number in range(100)))
+    content = packed(run)
+    assert len(content) <= MOST_BYTES
+    found = unpacked(content)
+    assert len(found.sampled) == 100
+    assert found.sampled[0].sketches["activations", "layer.0"].elements.shape == (64,)
+    assert found.sampled[99].sketches["activations", "layer.0"].elements.shape == (0,)
+
+
+@pytest.mark.slow
+def test_a_real_training_of_200_modules_has_2_mb(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layers = [m for _ in range(100) for m in (nn.Linear(12, 12), nn.LayerNorm(12))]
+    model = nn.Sequential(*layers)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    path = tmp_path / "run.labkit"
+    with watch(model, every=1, against_fp32_every=0).record(path):
+        for _ in range(100):
+            optimizer.zero_grad()
+            model(torch.randn(8, 12)).square().mean().backward()
+            optimizer.step()
+    assert path.stat().st_size <= MOST_BYTES
+    assert len(Recording.load(path).sampled) == 100
+
+
+def test_steps_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(recorder_module, "MOST_ELEMENTS", 3000)
+    monkeypatch.setattr(recorder_module, "MOST_TENSORS", 200)
+    model, path = network(), tmp_path / "run.labkit"
+    with watch(model, every=1, against_fp32_every=0).record(path):
+        train(model, 30)
+    found = Recording.load(path)
+    assert sum(len(step.sketches) for step in found.sampled) <= 200
+    sizes = [len(step.sketches["weights", "0.weight"].elements) for step in found.sampled]
+    assert (found.steps, sizes[0], sizes[-1]) == (30, 48, 0)
+
+
+def test_a_file_that_cannot_be_written_ends_no_training(tmp_path: Path) -> None:
+    model = network()
+    blocked = tmp_path / "file"
+    blocked.write_text("a file, and no folder")
+    with watch(model, every=1).record(blocked / "run.labkit") as watching:
+        train(model)
+    assert watching.recorded is None
+    assert "writing the recording" in " ".join(watching.report().unseen)
+
+
+def _train_and_fail(model: nn.Module, watching: Watch) -> None:
+    with watching:
+        train(model)
+        raise KeyError("planted")
+
+
+def test_a_training_that_fails_is_recorded_until_then(tmp_path: Path) -> None:
+    model, path = network(), tmp_path / "run.labkit"
+    watching = watch(model, every=1).record(path)
+    with pytest.raises(KeyError, match="planted"):
+        _train_and_fail(model, watching)
+    assert Recording.load(path).steps == 4
+
+
+def test_a_file_that_is_cut_is_refused_with_a_sentence(recorded: Path, tmp_path: Path) -> None:
+    content = recorded.read_bytes()
+    cut = tmp_path / "cut.labkit"
+    for length in (*range(64), *range(64, len(content), 997), len(content) - 1):
+        cut.write_bytes(content[:length])
+        with pytest.raises(NotARecording, match=r"cut\.labkit: expected a"):
+            Recording.load(cut)
+
+
+def test_a_damaged_file_is_refused_or_reads_the_same(recorded: Path) -> None:
+    content = recorded.read_bytes()
+    refused = 0
+    drawn = np.random.default_rng(0).integers(len(content), size=300)
+    for place in drawn.tolist():
+        damaged = bytearray(content)
+        damaged[place] ^= 0x10
+        try:
+            found = unpacked(bytes(damaged))
+        except NotARecording:
+            refused += 1
+        else:
+            # a field of zip that nothing depends on, such as a date
+            assert packed(found) == content
+    assert refused > 150
+
+
+@pytest.mark.parametrize("kind", ["text", "pickle", "archive", "model", "later", "huge"])
+def test_a_foreign_file_is_refused_and_runs_nothing(
+    kind: str, tmp_path: Path, recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "foreign.labkit"
+    if kind == "text":
+        path.write_text("loss 1.5\n")
+    elif kind == "pickle":
+        path.write_bytes(pickle.dumps({"a": 1}))
+    elif kind == "model":
+        torch.save(network().state_dict(), path)
+    elif kind == "huge":
+        path.write_bytes(b"PK" + bytes(2 * MOST_BYTES))
+    else:
+        header = {"schema": "labkit.recording/2"} if kind == "later" else {"schema": "x/1"}
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr(HEADER if kind == "later" else "a.txt", json.dumps(header))
+        path.write_bytes(file.getvalue())
+    monkeypatch.setattr(pickle, "loads", None)
+    monkeypatch.setattr(pickle, "load", None)
+    with pytest.raises(NotARecording, match="expected") as refused:
+        Recording.load(path)
+    if kind == "later":
+        assert "Update labkit" in str(refused.value)
+
+
+def test_a_field_of_a_later_minor_version_is_ignored(recorded: Path) -> None:
+    file = io.BytesIO()
+    with zipfile.ZipFile(recorded) as old, zipfile.ZipFile(file, "w") as new:
+        for member in old.namelist():
+            content = old.read(member)
+            if member == HEADER:
+                content = json.dumps(json.loads(content) | {"new": 1}).encode()
+            new.writestr(member, content)
+    assert packed(unpacked(file.getvalue())) == recorded.read_bytes()
+
+
+def test_record_after_the_watch_has_begun_is_refused(tmp_path: Path) -> None:
+    with watch(network(), every=1) as watching, pytest.raises(RuntimeError, match="before"):
+        watching.record(tmp_path / "run.labkit")
+
+
+SCRIPT = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+probe = nn.Linear(4, 4)
+probe(torch.ones(1, 4))  # a model without an optimizer
+first, second = nn.Sequential(nn.Linear(4, 3), nn.Tanh()), nn.Linear(3, 1)
+optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (first, second)]
+for _ in range(3):
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    second(first(torch.randn(5, 4))).square().mean().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+print(sum(p.sum().item() for p in first.parameters()))
+"""
+
+
+def test_a_script_is_recorded_from_its_first_step_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, path = tmp_path / "train.py", tmp_path / "run.labkit"
+    script.write_text(SCRIPT)
+    before = nn.Module.__call__
+    words = ["--every", "1", "--folder", str(tmp_path / "seen"), "--record", str(path)]
+    assert main(["watch", *words, str(script)]) == 0
+    assert nn.Module.__call__ is before
+    assert f"recorded to {path}" in capsys.readouterr().err
+    first, second = Recording.load(path), Recording.load(tmp_path / "run-2.labkit")
+    assert (first.steps, second.steps) == (3, 3)
+    assert ("activations", "0") in first.sampled[0].sketches
+    assert ("weight gradients", "weight") in second.sampled[0].sketches
+    assert first.sampled[0].batch
+    assert first.settings["seed"] == "0"
