@@ -40,7 +40,10 @@ from labkit.testing.trainings.result import TrainingDiff, TrainingVerdictKind
 AnyRecording: TypeAlias = "Recording | Path | str"
 
 SPREAD = 3.0  # times the largest distance of healthy runs
-OF_MOVE = 0.02  # share of what a step moves the weights by, that rounding reaches in one step
+OF_MOVE = 1e-3  # share of what a step moves the weights by, that rounding reaches in one step
+NOISE = (
+    2.0**-16
+)  # of the largest gradient: a parameter whose own is below it moves by rounding errors
 GROWTH = 50.0  # of that share from one sampled step to the next
 COARSE = 2.0**-6  # relative size of an error that rounding to a coarse format may have
 SYSTEMATIC = 0.5  # correlation of a difference with its tensor, or with a constant
@@ -271,13 +274,28 @@ class _Comparison:
         return step.sketches["weight gradients", key[1]]
 
     def _sketches(
-        self, ours: RecordedStep, theirs: RecordedStep, kind: str
+        self,
+        ours: RecordedStep,
+        theirs: RecordedStep,
+        kind: str,
+        without: frozenset[str] = frozenset(),
     ) -> dict[Key, tuple[Sketch, Sketch]]:
         return {
             key: (ours.sketches[key], theirs.sketches[partner])
             for key, partner in self.matching.pairs.items()
-            if key[0] == kind and key in ours.sketches and partner in theirs.sketches
+            if key[0] == kind
+            and key[1] not in without
+            and key in ours.sketches
+            and partner in theirs.sketches
         }
+
+    def _noise(self, ours: RecordedStep, theirs: RecordedStep) -> frozenset[str]:
+        """Return the parameters whose gradients are rounding errors, as of a bias before a batch norm."""
+        gradients = self._sketches(ours, theirs, "weight gradients")
+        largest = max((here.largest for here, _ in gradients.values() if here.finite), default=0.0)
+        return frozenset(
+            name for (_, name), (here, _) in gradients.items() if here.largest < NOISE * largest
+        )
 
     # The first tensor that rounding does not explain
 
@@ -291,9 +309,10 @@ class _Comparison:
         if before is None:
             return cells
         share = self._share_of_move(*before)
-        weights = self._sketches(*now, "weights")
+        noise = self._noise(*before)
+        weights = self._sketches(*now, "weights", without=noise)
         steps = now[0].step - before[0].step
-        moves = self._sketches(*before, "updates")
+        moves = self._sketches(*before, "updates", without=noise)
         drift = 2.0 if share is None else GROWTH * share + OF_MOVE * min(steps, 50)
         moved = _length(moves) * steps
         apart = _length_of_difference(weights)
@@ -313,11 +332,13 @@ class _Comparison:
 
     def _share_of_move(self, ours: RecordedStep, theirs: RecordedStep) -> float | None:
         """Return how far the weights will be apart after a step, in units of its length."""
-        moves = self._sketches(ours, theirs, "updates")
+        noise = self._noise(ours, theirs)
+        moves = self._sketches(ours, theirs, "updates", without=noise)
         length = _length(moves)
         if not length:
             return None
-        apart = _length_of_difference(self._sketches(ours, theirs, "weights"))
+        weights = self._sketches(ours, theirs, "weights", without=noise)
+        apart = _length_of_difference(weights)
         return (apart + _length_of_difference(moves)) / length
 
     def _first_beyond(

@@ -1,7 +1,9 @@
 """Losses of trainings side by side: the band of healthy runs, and where two losses part.
 
 Idea: runs from other seeds have other losses in every step, and alike ones over several. So a band is
-one of means over windows of steps, as wide as the healthy runs are apart, and half of that more on both sides.
+one of means over windows of steps. It reaches 5 standard deviations of the healthy runs to both sides of their mean,
+those of the window or those of all windows, relative to their means, whichever is more: a few runs may
+agree in one window by chance.
 """
 
 from __future__ import annotations
@@ -17,11 +19,10 @@ from numpy.typing import NDArray
 from labkit.instrument.recording import RecordedStep, Recording
 
 WINDOWS = 8  # of a training, at most
-MARGIN = 0.5  # of the width of a band, on both sides
-LEAST_MARGIN = 0.02  # of the mean loss: few runs agree by chance
+DEVIATIONS = 5.0
+LEAST_MARGIN = 0.02  # of the mean loss
 FEWEST = 6  # losses from which on a trend can be told
 PARTED = 0.5  # of the mean loss
-DEVIATIONS = 5.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,13 +64,24 @@ def loss_band(healthy: Sequence[Recording]) -> LossBand | None:
     count = min(WINDOWS, len(numbers))
     parts = np.array_split(numbers, count)
     starts = (*(int(part[0]) for part in parts), numbers[-1] + 1)
+    windows = [
+        np.array([mean for mean in means if mean is not None and math.isfinite(mean)])
+        for means in zip(*(_means(run, starts) for run in healthy), strict=True)
+    ]
+    relative = [np.std(w, ddof=1) / abs(np.mean(w)) for w in windows if len(w) > 1 and np.mean(w)]
+    pooled = math.sqrt(float(np.mean(np.square(relative)))) if relative else 0.0
     low, high = [], []
-    for means in zip(*(_means(run, starts) for run in healthy), strict=True):
-        known = [mean for mean in means if mean is not None]
-        least, most = min(known, default=-math.inf), max(known, default=math.inf)
-        margin = MARGIN * (most - least) + LEAST_MARGIN * abs(most + least) / 2
-        low.append(least - margin)
-        high.append(most + margin)
+    for window in windows:
+        if not len(window):
+            low.append(-math.inf)
+            high.append(math.inf)
+            continue
+        mean = float(np.mean(window))
+        own = float(np.std(window, ddof=1)) if len(window) > 1 else 0.0
+        deviation = max(own, pooled * abs(mean)) * math.sqrt(1 + 1 / len(window))
+        margin = max(DEVIATIONS * deviation, LEAST_MARGIN * abs(mean))
+        low.append(mean - margin)
+        high.append(mean + margin)
     return LossBand(starts, tuple(low), tuple(high))
 
 
