@@ -56,6 +56,7 @@ class SketchedStep:
         self.losses: list[float] = []
         self.batch: list[Digests] = []
         self.random = 0
+        self.running = False  # the model is called
         self._numbers: dict[Key, int] = defaultdict(int)
 
     def add(self, kind: str, layer: str, tensor: Tensor, scale: float = 1.0) -> float:
@@ -68,7 +69,12 @@ class SketchedStep:
         return found.norm
 
     def add_output(self, layer: str, tensor: Tensor) -> None:
-        """Keep the sketch of a tensor that a layer returned, numbered from the second on."""
+        """Keep the sketch of a tensor that a layer returned, numbered from the second on.
+
+        A call without gradients is not part of the training, unless it is inside one of the model that is.
+        """
+        if not (self.running or torch.is_grad_enabled()):
+            return
         number = self._numbers["activations", layer]
         self._numbers["activations", layer] += 1
         if layer not in self.lines:
@@ -131,6 +137,7 @@ class _Kept:
             sum(running.losses) if running.losses else None,
             tuple(running.batch),
             running.random,
+            len(running.losses),
             {key: _as_sketch(each) for key, each in running.tensors.items()},
             histograms,
         )

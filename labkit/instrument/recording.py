@@ -79,6 +79,7 @@ class RecordedStep:
     loss        unscaled, summed over the backward passes of the step; None where none was seen
     batch       digests of the model's inputs, a pair for each call
     random      checksum of the state of torch's generator at the first call; 0 where none was seen
+    backward    number of backward passes
     sketches    (kind, name) -> sketch, in the order in which the tensors came to be
     histograms  (kind, layer) -> histogram; empty where there was no room
     """
@@ -88,6 +89,7 @@ class RecordedStep:
     loss: float | None = None
     batch: tuple[Digests, ...] = ()
     random: int = 0
+    backward: int = 0
     sketches: Mapping[Key, Sketch] = field(default_factory=dict)
     histograms: Mapping[Key, ExponentHistogram] = field(default_factory=dict)
 
@@ -247,6 +249,7 @@ def _facts(step: RecordedStep) -> dict[str, Any]:
         "loss": step.loss,
         "batch": step.batch,
         "random": step.random,
+        "backward": step.backward,
         "tensors": len(step.sketches),
         "parts": [],
     }
@@ -421,6 +424,7 @@ def _recording(header: Mapping[str, Any], archive: zipfile.ZipFile) -> Recording
                 None if facts["loss"] is None else float(facts["loss"]),
                 tuple((int(ordered), int(any_order)) for ordered, any_order in facts["batch"]),
                 int(facts["random"]),
+                int(facts["backward"]),
                 sketches,
                 histograms,
             )

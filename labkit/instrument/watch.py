@@ -275,6 +275,10 @@ class Watch(StepObserver):
                     tap(type(self.model), "__call__", self._around_call, self.failed)
                 )
             stack.enter_context(STREAM.subscribed(self, *sources_of(self._scaler)))
+            if self._blind:
+                # its forward passes are not seen, so a backward pass begins a step
+                steps = Listener(self.failed).on(BackwardBegins, self._backward_begins)
+                stack.enter_context(STREAM.subscribed(steps))
             with reporting(self.failed, "beginning the first step"):
                 self._begin()
             self._stack = stack.pop_all()
@@ -367,7 +371,7 @@ class Watch(StepObserver):
         sampling = Listener(self.failed)
         if not self._blind:
             sampling.on(ModuleEnded, self._sample.after_module)
-        sampling.on(BackwardBegins, self._backward_begins)
+            sampling.on(BackwardBegins, self._backward_begins)
         sampling.on(ClipBegins, partial(self._note_line, "clip"))
         self._sample_stack.enter_context(STREAM.subscribed(sampling))
         for name, parameter in self._parameters.items() if self._group is None else ():
@@ -425,6 +429,7 @@ class Watch(StepObserver):
             if self._sketches is not None:
                 with reporting(self.failed, "recording a batch"):
                     self._sketches.called(args, kwargs)
+                self._sketches.running = True
             sample = None if in_transform() else self._sample
             if sample is None:
                 output = call(module, *args, **kwargs)
@@ -435,6 +440,8 @@ class Watch(StepObserver):
                     output = call(module, *args, **kwargs)
         finally:
             self._running = 0
+            if self._sketches is not None:
+                self._sketches.running = False
         if noted is not None:
             noted.hook_outputs(floats(output), self.failed)
         if self._group is not None and self._sample is not None:
@@ -458,7 +465,14 @@ class Watch(StepObserver):
             self._sample.lines[what] = line
 
     def _backward_begins(self, event: BackwardBegins) -> None:
-        """Record the line, and whether the loss is 0: then no gradient was lost."""
+        """Record the line, and whether the loss is 0: then no gradient was lost.
+
+        The forward passes of a compiled model are not seen; its steps begin here.
+        """
+        if self._blind and self.stepped and not (self.stepping or in_backward()):
+            self.next_step()
+        if self._sample is None:
+            return
         self._note_line("backward")
         of_replay = line_of_user(sys._getframe(1)) is None
         if not (of_replay or in_backward()):

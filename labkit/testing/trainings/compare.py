@@ -30,6 +30,7 @@ from labkit.testing.trainings.distance import (
     coarser,
     distance,
     format_of_settings,
+    least_gradient,
     same_bits,
     weights_distance,
 )
@@ -292,10 +293,8 @@ class _Comparison:
     def _noise(self, ours: RecordedStep, theirs: RecordedStep) -> frozenset[str]:
         """Return the parameters whose gradients are rounding errors, as of a bias before a batch norm."""
         gradients = self._sketches(ours, theirs, "weight gradients")
-        largest = max((here.largest for here, _ in gradients.values() if here.finite), default=0.0)
-        return frozenset(
-            name for (_, name), (here, _) in gradients.items() if here.largest < NOISE * largest
-        )
+        least = least_gradient(here for here, _ in gradients.values())
+        return frozenset(name for (_, name), (here, _) in gradients.items() if here.largest < least)
 
     # The first tensor that rounding does not explain
 
@@ -362,7 +361,12 @@ class _Comparison:
         return _at(self._verdict(TrainingVerdictKind.FAULT, reason), ours.step, (kind, name), line)
 
     def _loss_alone(self, ours: RecordedStep, theirs: RecordedStep, cells: list[Cell]) -> str:
-        """Return a sentence if the outputs are the same and the loss is not."""
+        """Return a sentence if backward passes are missing, or only the loss is another one."""
+        if ours.backward != theirs.backward:
+            return (
+                f"the step has {theirs.backward} backward passes instead of {ours.backward}: "
+                "look at the accumulation of gradients"
+            )
         outputs = [c for c in cells if c.key[0] == "activations"]
         if not outputs or any(c.distance for c in outputs):
             return ""
@@ -385,6 +389,8 @@ class _Comparison:
         cell = next((c for c in cells if c.beyond), None)
         if cell is None or cell.key[0] not in ("activations", "activation gradients"):
             return False
+        if not self._multiplies(layer_of(cell.key[1]), now[0]):
+            return False
         here = now[0].sketches[cell.key]
         there = now[1].sketches[self.matching.pairs[cell.key]]
         if self.coarse or cell.distance > COARSE or len(here.elements) != len(there.elements):
@@ -404,6 +410,15 @@ class _Comparison:
             f"if operands were rounded to {self.format.name} or a format like it"
         )
         return True
+
+    def _multiplies(self, layer: str, step: RecordedStep) -> bool:
+        """Return whether a layer multiplies matrices: others have no operands to round."""
+        if "Embedding" in self.baseline.layers.get(layer, ""):
+            return False
+        return any(
+            kind == "weights" and name.rpartition(".")[0] == layer and len(sketch.shape) > 1
+            for (kind, name), sketch in step.sketches.items()
+        )
 
     def _line(self, key: Key) -> str:
         """Return the line of the operation that made a tensor, in the other run."""
@@ -435,6 +450,8 @@ class _Comparison:
             return (
                 f"its gradient agrees, the optimizer's step does not ({named or 'same settings'})"
             )
+        if not any(c.key[0] == "activations" for c in cells):
+            return "no layer was observed in both runs: it may be the forward pass or the backward pass"
         if kind in ("weight gradients", "step gradients"):
             return (
                 "the gradients of the layers agree: look at what sums and changes gradients after "

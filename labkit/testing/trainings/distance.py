@@ -39,6 +39,7 @@ from labkit.testing.bound import arithmetic, sum_error, unit_roundoff
 AMPLIFICATION = 100.0  # of a relative difference by one layer
 OF_UPDATES = 30.0  # of relative differences of single elements, by an optimizer
 CUT_NORM = 2.0**-6  # relative error of norms in the short form, with room
+NOISE = 2.0**-16  # of the largest gradient: below it, all of a gradient may be rounding
 LEAST_TERMS = 64
 FORMATS_OF = {
     "float64": FP64,
@@ -310,6 +311,9 @@ def _allowed_gradient(
     length = min(here.norm, there.norm)
     if arrived is None:
         # the layers between it and the loss are not known one by one
+        gradients = (pair[0] for key, pair in both.items() if key[0] == "weight gradients")
+        if here.largest < least_gradient(gradients):
+            return math.inf
         error = error_of_sum(flow.format, 4096)
         return AMPLIFICATION * (error + max(flow.backward, flow.forward))
     allowed = error_of_sum(flow.format, _rows(arrived[0])) + AMPLIFICATION * flow.backward
@@ -317,6 +321,11 @@ def _allowed_gradient(
         return allowed
     # of the terms of a sum that cancel, all may be rounding
     return allowed * max(1.0, arrived[0].norm / length) if length else math.inf
+
+
+def least_gradient(gradients: Iterable[Sketch]) -> float:
+    """Return the magnitude below which gradients of a step are rounding errors."""
+    return NOISE * max((each.largest for each in gradients if each.finite), default=0.0)
 
 
 def _cancelled_in_loss(gradient: Sketch, output: tuple[Sketch, Sketch] | None) -> float:
