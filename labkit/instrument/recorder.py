@@ -1,11 +1,11 @@
 """Recorder of a watched training: sketches of each sampled step, and the file that they end in.
 
-Idea: a watch counts all tensors of a sampled step anyway; the recorder gets the same tensors and keeps a
-sketch of each. What the steps hold in memory is bounded: the least important ones lose their drawn
-elements first, and then are dropped.
+Idea: a watch counts all tensors of a sampled step anyway; the recorder gets the same tensors and
+keeps a sketch of each. What the steps hold in memory is bounded: the least important ones lose
+their drawn elements first, and then are dropped.
 
-Invariants: the training is bit for bit what it is without the recorder. A failure of the recorder is
-reported, and the training goes on.
+Invariants: the training is bit for bit what it is without the recorder. A failure of the recorder
+is reported, and the training goes on.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class SketchedStep:
     def add_output(self, layer: str, tensor: Tensor) -> None:
         """Keep the sketch of a tensor that a layer returned, numbered from the second on.
 
-        A call without gradients is not part of the training, unless it is inside one of the model that is.
+        A call without gradients is not part of the training, unless it is inside one of the model
+        that is.
         """
         if not (self.running or torch.is_grad_enabled()):
             return

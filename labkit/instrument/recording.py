@@ -1,13 +1,13 @@
 """Recordings of trainings: what two runs need to be compared later, in one small file.
 
-Idea: a file is a zip of one JSON header and raw columns of numbers: names and shapes are in the header,
-once. Of every sampled step it has the short form of all sketches. Of as many steps as there is room for it
-has the drawn elements, exact norms and histograms, too: the first four, then those that halve the rest;
-those of layers and gradients before those of weights and updates.
+Idea: a file is a zip of one JSON header and raw columns of numbers: names and shapes are in the
+header, once. Of every sampled step it has the short form of all sketches. Of as many steps as there
+is room for it has the drawn elements, exact norms and histograms, too: the first four, then those
+that halve the rest. Those of layers and gradients come before those of weights and updates.
 
-Invariants: a file has at most 2 MB, whatever the length of the training. It is written whole or not at
-all. It holds no pickle, so reading one runs no code. A file that is cut, damaged or foreign is refused
-with a sentence.
+Invariants: a file has at most 2 MB, whatever the length of the training. It is written whole or not
+at all. It holds no pickle, so reading one runs no code. A file that is cut, damaged or foreign is
+refused with a sentence.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ MEMBER = 160  # bytes that a zip needs for one member, at most
 def _selected(
     short: Sequence[bytes], long: Mapping[str, Sequence[bytes]], taken: int
 ) -> tuple[list[int], dict[str, set[int]]]:
-    """Return the indices of the sampled steps that there is room for, and of those with each part."""
+    """Return the indices of the steps that there is room for, and of those with each part."""
     left = MOST_BYTES - taken - 10 * MEMBER
     kept: list[int] = []
     for index in sorted(range(len(short)), key=importance):
@@ -285,7 +285,7 @@ def _short_form(step: RecordedStep, tensors: _Table, shapes: _Table, dtypes: _Ta
 
 
 def _long_form(step: RecordedStep, kinds: Sequence[str], tensors: _Table) -> bytes:
-    """Return the elements, norms and histograms of some kinds of tensors; nothing where none are kept."""
+    """Return elements, norms and histograms of some kinds of tensors; b"" where none are kept."""
     sketches = [each for (kind, _), each in step.sketches.items() if kind in kinds]
     if not any(len(each.elements) for each in sketches):
         return b""
@@ -315,7 +315,7 @@ def _cut(number: float) -> int:
 
 
 def _uncut(bits: int) -> float:
-    """Return the number in the middle of those that have these upper 16 bits; zero, inf and NaN as they are."""
+    """Return the middle of the numbers with these upper 16 bits; zero, inf and NaN as they are."""
     middle = 0x8000 if bits & 0x7FFF and bits & 0x7F80 != 0x7F80 else 0
     return float(np.uint32((bits << 16) | middle).view(np.float32))
 

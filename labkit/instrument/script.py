@@ -46,8 +46,8 @@ def watched(
         script: a file.
         arguments: those of the script.
         every: sample one step in so many.
-        record: file to record the training of the first model to; further models get a number behind its
-            name.
+        record: file to record the training of the first model to; further models get a number
+            behind its name.
     """
     watches = ScriptWatch(every, record)
     try:

@@ -1,11 +1,11 @@
-"""Sketches of tensors: a few numbers that tell whether two trainings still agree, and how far apart they are.
+"""Sketches of tensors: numbers that tell how far apart two trainings are.
 
-Idea: 64 elements are drawn at places that depend on the number of elements only. So two runs draw the
-same ones, and the distance of the drawn elements estimates that of the tensors. A digest over the drawn
-elements and a sum of all bits shows a tensor that is the same.
+Idea: 64 elements are drawn at places that depend on the number of elements only. So two runs draw
+the same ones, and the distance of the drawn elements estimates that of the tensors. A digest over
+the drawn elements and a sum of all bits shows a tensor that is the same.
 
-Invariants: a tensor is not changed, and no random number is drawn. On a GPU one sketch waits for the
-device once.
+Invariants: a tensor is not changed, and no random number is drawn. On a GPU one sketch waits for
+the device once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SECOND_MIX = 0x94D049BB133111EB
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """What is kept of one tensor in one step; gradients are unscaled.
+    """Summary of one tensor in one step; gradients are unscaled.
 
     shape       of the tensor
     dtype       such as "float32"
@@ -106,7 +106,7 @@ SIGNS: Elements = np.array(
 
 
 class Measured(NamedTuple):
-    """What is read of a tensor while the training waits; a sketch follows from it later."""
+    """Numbers that are read of a tensor while the training waits; a sketch follows later."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -142,7 +142,7 @@ def sketch(tensor: Tensor, scale: float = 1.0) -> Sketch:
 
 
 def measured(tensor: Tensor, scale: float = 1.0) -> Measured:
-    """Return what a sketch is made of: the elements are copied, and the tensor may change afterwards."""
+    """Return what a sketch is made of: a copy, so the tensor may change afterwards."""
     numbers = tensor.detach()
     if (
         type(numbers) is Tensor
@@ -182,7 +182,7 @@ def _norm_and_largest(flat: Elements) -> tuple[float, float]:
 
 
 def _bits(numbers: Tensor) -> int:
-    """Return the sum of the bits of an array as whole numbers; of few elements, all are drawn: 0."""
+    """Return the sum of an array's bits as whole numbers; 0 where all elements are drawn."""
     if numbers.numel() <= DRAWN:
         return 0
     whole = torch.int32 if numbers.itemsize == 4 else torch.int16

@@ -197,10 +197,10 @@ class Watch(StepObserver):
         self.on(StepEvent, self.engine_steps)
 
     def record(self, path: Path | str) -> Watch:
-        """Record the training to a file, which is written when the watch ends, and return the watch.
+        """Record the training to a file, which is written when the watch ends; return the watch.
 
-        `labkit diff` and `labkit.testing.compare_trainings` compare two of them. Of several ranks, the
-        first one records.
+        `labkit diff` and `labkit.testing.compare_trainings` compare two of them. Of several ranks,
+        the first one records.
 
         Raises:
             RuntimeError: the watch is open already.

@@ -1,4 +1,4 @@
-"""Tests of numerical kernels and of trainings that tell rounding from faults, by bounds that are derived."""
+"""Tests of kernels and of trainings that tell rounding from faults, by bounds that are derived."""
 
 from labkit.testing.bound import Arithmetic, arithmetic, sum_error, unit_roundoff
 from labkit.testing.compare import (

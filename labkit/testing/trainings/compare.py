@@ -1,9 +1,9 @@
 """Verdict on two recorded trainings, and the first step and tensor that decides it.
 
 The steps are examined in order, and the tensors of a step in the order in which it makes them. What
-decides comes first: another batch or other first weights, before anyone looks at numerics; then the first
-tensor that rounding does not explain. Where weights are as far apart as a step has moved them, no bound
-says anything, and the losses decide.
+decides comes first: another batch or other first weights, before anyone looks at numerics; then the
+first tensor that rounding does not explain. Where weights are as far apart as a step has moved
+them, no bound says anything, and the losses decide.
 
 Invariant: a verdict names what it rests on, and how many tensors were judged.
 """
@@ -65,8 +65,8 @@ def assert_same_training(
 ) -> TrainingDiff:
     """Assert that a run is its baseline, up to rounding; return the comparison.
 
-    With `spread`, further healthy runs, a run from another seed passes if its losses are within the band
-    of the healthy ones.
+    With `spread`, further healthy runs, a run from another seed passes if its losses are within the
+    band of the healthy ones.
 
     Raises:
         TrainingsDiffer: it has a fault, or another start and no band that holds its losses.
@@ -86,8 +86,8 @@ def compare_trainings(
     Args:
         baseline: a healthy run, or its file.
         run: the other one.
-        spread: further healthy runs. What they differ by from the baseline is no fault; their losses
-            are a band.
+        spread: further healthy runs. What they differ by from the baseline is no fault; their
+            losses are a band.
 
     Raises:
         NotARecording: a file is no recording.
@@ -166,7 +166,7 @@ class _Comparison:
             )
         if self.baseline.every != self.run.every or len(self.steps) < len(self.baseline.sampled):
             notes.append(f"{len(self.steps)} steps were sampled in both runs")
-        in_band = None if self.band is None else self.band.holds(self.run)
+        in_band = None if self.band is None else self.band.contains(self.run)
         return replace(
             found,
             cells=tuple(self.cells),
@@ -230,17 +230,20 @@ class _Comparison:
             return ""
         totals = [sum(digest for _, digest in step.batch) & 0xFFFFFFFF for step in (ours, theirs)]
         if totals[0] == totals[1]:
-            return f"another order in the batch: in step {ours.step} the same numbers come in another order"
+            return (
+                f"another order in the batch: in step {ours.step} the same numbers come in "
+                "another order"
+            )
         elsewhere = [s.step for s in self.run.sampled if s.batch == ours.batch]
         if elsewhere:
             return (
-                f"another order of batches: the baseline's batch of step {ours.step} is that of step "
-                f"{elsewhere[0]} in the other run"
+                f"another order of batches: the baseline's batch of step {ours.step} is that of "
+                f"step {elsewhere[0]} in the other run"
             )
         if len(ours.batch) != len(theirs.batch):
             return (
-                f"other batches: in step {ours.step} the model was called {len(ours.batch)} times, and "
-                f"{len(theirs.batch)} times in the other run"
+                f"other batches: in step {ours.step} the model was called {len(ours.batch)} "
+                f"times, and {len(theirs.batch)} times in the other run"
             )
         return f"another batch in step {ours.step}"
 
@@ -291,7 +294,7 @@ class _Comparison:
         }
 
     def _noise(self, ours: RecordedStep, theirs: RecordedStep) -> frozenset[str]:
-        """Return the parameters whose gradients are rounding errors, as of a bias before a batch norm."""
+        """Return the parameters whose gradients are rounding errors, as before a batch norm."""
         gradients = self._sketches(ours, theirs, "weight gradients")
         least = least_gradient(here for here, _ in gradients.values())
         return frozenset(name for (_, name), (here, _) in gradients.items() if here.largest < least)
@@ -383,8 +386,8 @@ class _Comparison:
     def _is_coarse(self, now: tuple[RecordedStep, RecordedStep], cells: list[Cell]) -> bool:
         """Return whether the first tensor beyond FP32 is what a coarser format makes of it.
 
-        Then that format explains the differences from here on. Its errors are random: a difference that goes
-        with the tensor itself, or has one sign, is none.
+        Then that format explains the differences from here on. Its errors are random: a difference
+        that goes with the tensor itself, or has one sign, is none.
         """
         cell = next((c for c in cells if c.beyond), None)
         if cell is None or cell.key[0] not in ("activations", "activation gradients"):
@@ -406,8 +409,8 @@ class _Comparison:
             return False
         self.format = TF32 if cell.distance < 2 * unit_roundoff(TF32) else BF16
         self.coarse = (
-            f"format: from step {cell.step} on {cell.key[1]} differs at random by {cell.distance:.2g}, as "
-            f"if operands were rounded to {self.format.name} or a format like it"
+            f"format: from step {cell.step} on {cell.key[1]} differs at random by "
+            f"{cell.distance:.2g}, as if operands were rounded to {self.format.name} or a format like it"
         )
         return True
 
@@ -451,7 +454,7 @@ class _Comparison:
                 f"its gradient agrees, the optimizer's step does not ({named or 'same settings'})"
             )
         if not any(c.key[0] == "activations" for c in cells):
-            return "no layer was observed in both runs: it may be the forward pass or the backward pass"
+            return "no layer was observed in both runs: it may be the forward or the backward pass"
         if kind in ("weight gradients", "step gradients"):
             return (
                 "the gradients of the layers agree: look at what sums and changes gradients after "
@@ -507,8 +510,8 @@ class _Comparison:
                 here, there = ours.sketches.get(key), theirs.sketches.get(partner)
                 if here is not None and there is not None and here.dtype != there.dtype:
                     return (
-                        f"format: {key[0]} of {key[1]} are {there.dtype} instead of {here.dtype}, from "
-                        f"step {ours.step} on"
+                        f"format: {key[0]} of {key[1]} are {there.dtype} instead of {here.dtype}, "
+                        f"from step {ours.step} on"
                     )
         formats = [name for name in self.settings if name.startswith("FP32 ")]
         if formats:
@@ -555,7 +558,7 @@ def _length_of_difference(pairs: Mapping[Key, tuple[Sketch, Sketch]]) -> float:
 
 
 def _factor(here: Sketch, there: Sketch) -> float:
-    """Return c if the other tensor is c times the one of the baseline, to a hundredth of c - 1; else 0."""
+    """Return c if the other tensor is c times the baseline's, to a hundredth of c - 1; else 0."""
     if len(here.elements) != len(there.elements) or not here.norm:
         return 0.0
     ours, theirs = here.elements.astype(np.float64), there.elements.astype(np.float64)

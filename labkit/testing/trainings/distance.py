@@ -1,23 +1,26 @@
 """How far apart the same tensor is in two trainings, and how much of it rounding explains.
 
-A distance is relative: that of the drawn elements, of the norms or of the largest magnitudes, whichever
-is larger. What rounding explains follows from the tensors before it, whose distances are known:
+A distance is relative: that of the drawn elements, of the norms or of the largest magnitudes,
+whichever is larger. What rounding explains follows from the tensors before it, whose distances are
+known:
 
     allowed = e + 100 d
 
-Here d is the largest distance of the tensors that it was computed from, since one layer seldom amplifies
-a difference by more, and e is the error of the layer itself: the bound of `labkit.testing.bound` for a
-sum of K terms, relative to the sum of magnitudes. (A sum of numbers of both signs is about sqrt(K) times
-smaller than that, and real orders reach about 1 / sqrt(K) of the bound: both cancel.) So a difference
-that grows step by step is explained, and one that begins in a layer, or jumps, is not.
+Here d is the largest distance of the tensors that it was computed from: one layer seldom amplifies
+a difference by more. The error of the layer itself is e, the bound of `labkit.testing.bound` for a
+sum of K terms, relative to the sum of magnitudes. (A sum of numbers of both signs is about sqrt(K)
+times smaller than that, and real orders reach about 1 / sqrt(K) of the bound: both cancel.) So a
+difference that grows step by step is explained, and one that begins in a layer, or jumps, is not.
 
 Three places need more, since they subtract numbers that nearly agree:
 
-- The gradient of a loss is a small difference of large numbers when a model fits its data. Of a mean over
-  N rows it is about 1 / N; its error grows by as much as it is smaller.
-- The gradient of a bias is a sum. If the terms cancel, as before a batch norm, all of it may be rounding.
-- An update is the difference of two weights, and Adam divides a gradient by its own size. So elements
-  that are rounding errors have updates of full size: errors of the gradient count element by element.
+- The gradient of a loss is a small difference of large numbers when a model fits its data. Of a mean
+  over N rows it is about 1 / N; its error grows by as much as it is smaller.
+- The gradient of a bias is a sum. If the terms cancel, as before a batch norm, all of it may be
+  rounding.
+- An update is the difference of two weights, and Adam divides a gradient by its own size. So
+  elements that are rounding errors have updates of full size: errors of the gradient count element by
+  element.
 
 Invariant: all of it is computed from the sketches in the two files.
 """
@@ -53,7 +56,7 @@ SETTINGS = ("FP32 matmul", "FP32 conv", "FP32 rnn")
 
 
 def distance(ours: Sketch, theirs: Sketch, *, same_scale: bool = True) -> float:
-    """Return the relative distance of a tensor in two runs; 0 for the same bits, NaN for other shapes.
+    """Return the relative distance of a tensor in two runs: 0 for the same bits, NaN for other sizes.
 
     Args:
         ours: of the baseline.
@@ -76,7 +79,7 @@ def distance(ours: Sketch, theirs: Sketch, *, same_scale: bool = True) -> float:
         drawn = min(ours.size, DRAWN)
         length = max(ours.norm, theirs.norm) * math.sqrt(drawn / max(ours.size, 1))
         if length:
-            # of the elements that are not kept; a sum with random signs has their distance as its size
+            # of the elements that are not kept; a sum with random signs has their distance as size
             found.append(min(abs(ours.projection - theirs.projection) / length, 2.0))
     # the bits differ: rounding to the short form must not hide it
     return max(*found, 2.0**-40) if same_scale else max(found)

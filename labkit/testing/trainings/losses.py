@@ -1,9 +1,9 @@
 """Losses of trainings side by side: the band of healthy runs, and where two losses part.
 
-Idea: runs from other seeds have other losses in every step, and alike ones over several. So a band is
-one of means over windows of steps. It reaches 5 standard deviations of the healthy runs to both sides of their mean,
-those of the window or those of all windows, relative to their means, whichever is more: a few runs may
-agree in one window by chance.
+Idea: runs from other seeds have other losses in every step, and alike ones over several. So a band
+is one of means over windows of steps. It reaches 5 standard deviations of the healthy runs to both
+sides of their mean. A few runs may agree in one window by chance, so that of all windows, relative
+to their means, is the least.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LossBand:
     low: tuple[float, ...]
     high: tuple[float, ...]
 
-    def holds(self, run: Recording) -> bool:
+    def contains(self, run: Recording) -> bool:
         """Return whether the losses of a run are within the band."""
         return self.first_outside(run) is None
 
@@ -98,8 +98,9 @@ def losses_part(
 ) -> tuple[int, str] | None:
     """Return the step and a sentence where two losses part for good and far; else None.
 
-    Both trainings see the same batches, so their losses go up and down together. They part where one is
-    NaN, or where their difference in the last third is half of the loss, and five times what it varies by.
+    Both trainings see the same batches, so their losses go up and down together. They part where
+    one is NaN, or where their difference in the last third is half of the loss, and five times what
+    it varies by.
     """
     both = [
         (ours.step, ours.loss, theirs.loss)

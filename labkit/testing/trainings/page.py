@@ -1,11 +1,11 @@
 """Two trainings side by side as one page: verdict, losses, and a map of layers and steps.
 
-Idea: the page has the look of the report of `labkit watch`. A cell of the map is one tensor in one step:
-empty where both runs have the same bits, blue where rounding explains the distance, and orange where it
-does not. Blue is the stronger the nearer a distance is to what rounding explains.
+Idea: the page has the look of the report of `labkit watch`. A cell of the map is one tensor in one
+step: empty where both runs have the same bits, blue where rounding explains the distance, and
+orange where it does not. Blue is the stronger the nearer a distance is to what rounding explains.
 
-Invariants: a page loads nothing from a network and runs no script. Each picture has a description in
-words. Its colours follow the reader's light or dark preference.
+Invariants: a page loads nothing from a network and runs no script. Each picture has a description
+in words. Its colours follow the reader's light or dark preference.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _axis(ticks: Iterable[int], last: int) -> str:
 
 
 def _map(diff: TrainingDiff) -> str:
-    """Return the map: a part for each kind of tensors, a row for each tensor, a column for each step."""
+    """Return the map: a part for each kind, a row for each tensor, a column for each step."""
     steps = sorted({cell.step for cell in diff.cells})
     per_column = -(-len(steps) // MOST_COLUMNS) if steps else 1
     columns = {step: index // per_column for index, step in enumerate(steps)}
@@ -161,11 +161,12 @@ def _map(diff: TrainingDiff) -> str:
         return ""
     legend = "".join(f'<span><i class="{name}"></i>{text}</span>' for name, text in LEGEND)
     note = (
-        "Distance of each tensor in both runs, in units of what rounding explains after the tensors "
-        "before it. Rows are in the order of a step; weights are judged between two steps."
+        "Distance of each tensor in both runs, in units of what rounding explains after the "
+        "tensors before it. Rows are in the order of a step; weights are judged between two steps."
     )
     return (
-        f'<h2>Where they are apart</h2><p class="quiet">{note}</p><div class="legend">{legend}</div>'
+        f'<h2>Where they are apart</h2><p class="quiet">{note}</p>'
+        f'<div class="legend">{legend}</div>'
         f"{''.join(parts)}"
     )
 
@@ -255,7 +256,8 @@ def _settings(diff: TrainingDiff) -> str:
     )
     return (
         "<h2>Settings that differ</h2><table><thead><tr><th scope=col>setting</th>"
-        f"<th scope=col>baseline</th><th scope=col>other run</th></tr></thead><tbody>{rows}</tbody></table>"
+        "<th scope=col>baseline</th><th scope=col>other run</th></tr></thead>"
+        f"<tbody>{rows}</tbody></table>"
     )
 
 

@@ -117,7 +117,7 @@ def notes_of(diff: TrainingDiff) -> list[str]:
 
 
 def _largest(diff: TrainingDiff) -> list[str]:
-    """Return a line for each kind of tensors: the largest distance, in units of what rounding explains."""
+    """Return a line for each kind of tensors: the largest distance, in units of rounding."""
     found = []
     for kind in PHASES:
         judged = [c for c in diff.cells if c.key[0] == kind and _is_judged(c)]
