@@ -127,6 +127,85 @@ def test_a_fault_between_two_sampled_steps_is_found_in_the_next(tmp_path: Path) 
     assert (found.kind, found.step) == (FAULT, 10), str(found)
 
 
+STRANGE = """
+import sys
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+planted = sys.argv[1]
+torch.manual_seed(0)
+
+
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(20, 8)
+        self.lstm = nn.LSTM(8, 16, num_layers=2, batch_first=True, dropout=0.1)
+        self.out = nn.Linear(16, 5)
+
+    def forward(self, x):
+        return self.out(self.lstm(self.embed(x))[0])
+
+
+model = Tagger()
+trained = torch.compile(model, backend="eager") if planted == "compile" else model
+optimizers = [
+    torch.optim.Adam(model.embed.parameters(), lr=1e-2),
+    torch.optim.SGD([*model.lstm.parameters(), *model.out.parameters()], lr=0.1, momentum=0.9),
+]
+for step in range(12):
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    for micro in range(3):
+        x = torch.randint(20, (4, 5 + (step + micro) % 3))
+        loss = cross_entropy(trained(x).flatten(0, 1), x.flatten() % 5) / 3
+        if planted != "micro" or step < 6 or micro:
+            loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimizer in optimizers:
+        optimizer.step()
+    # an evaluation between two steps is not part of the training
+    model.eval()
+    with torch.no_grad():
+        model(torch.full((1, 3), 3 if planted == "evaluation" else 4))
+    model.train()
+"""
+
+
+@pytest.fixture(scope="module")
+def strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("strange")
+    (folder / "train.py").write_text(STRANGE)
+    return folder
+
+
+def run_strange(folder: Path, planted: str) -> Path:
+    """Record the script with something planted, and return the file."""
+    path = folder / f"{planted}.labkit"
+    words = ["watch", "--every", "1", "--folder", str(folder / "report"), "--record", str(path)]
+    assert main([*words, str(folder / "train.py"), planted]) == 0
+    return path
+
+
+def test_a_missing_backward_pass_of_a_script_is_named(strange: Path) -> None:
+    found = compare_trainings(run_strange(strange, "nothing"), run_strange(strange, "micro"))
+    assert (found.kind, found.step) == (FAULT, 6), str(found)
+    assert "2 backward passes instead of 3" in found.reason
+
+
+def test_another_evaluation_between_steps_is_no_fault(strange: Path) -> None:
+    found = compare_trainings(run_strange(strange, "nothing"), run_strange(strange, "evaluation"))
+    assert found.kind is SAME, str(found)
+
+
+def test_a_compiled_script_is_compared_by_its_weights(strange: Path) -> None:
+    found = compare_trainings(run_strange(strange, "nothing"), run_strange(strange, "compile"))
+    assert found.kind in (SAME, ROUNDING), str(found)
+    assert any("only the baseline has activations" in note for note in found.notes)
+
+
 def test_other_dropout_is_another_seed(tmp_path: Path) -> None:
     training = Training(dropout=0.3, steps=4)
     path = record(training, tmp_path / "healthy.labkit")

@@ -410,7 +410,8 @@ class _Comparison:
         self.format = TF32 if cell.distance < 2 * unit_roundoff(TF32) else BF16
         self.coarse = (
             f"format: from step {cell.step} on {cell.key[1]} differs at random by "
-            f"{cell.distance:.2g}, as if operands were rounded to {self.format.name} or a format like it"
+            f"{cell.distance:.2g}, as if operands were rounded to {self.format.name} or a format "
+            "like it"
         )
         return True
 

@@ -14,13 +14,13 @@ difference that grows step by step is explained, and one that begins in a layer,
 
 Three places need more, since they subtract numbers that nearly agree:
 
-- The gradient of a loss is a small difference of large numbers when a model fits its data. Of a mean
-  over N rows it is about 1 / N; its error grows by as much as it is smaller.
+- The gradient of a loss is a small difference of large numbers when a model fits its data. Of a
+  mean over N rows it is about 1 / N; its error grows by as much as it is smaller.
 - The gradient of a bias is a sum. If the terms cancel, as before a batch norm, all of it may be
   rounding.
 - An update is the difference of two weights, and Adam divides a gradient by its own size. So
-  elements that are rounding errors have updates of full size: errors of the gradient count element by
-  element.
+  elements that are rounding errors have updates of full size: errors of the gradient count element
+  by element.
 
 Invariant: all of it is computed from the sketches in the two files.
 """
@@ -56,7 +56,7 @@ SETTINGS = ("FP32 matmul", "FP32 conv", "FP32 rnn")
 
 
 def distance(ours: Sketch, theirs: Sketch, *, same_scale: bool = True) -> float:
-    """Return the relative distance of a tensor in two runs: 0 for the same bits, NaN for other sizes.
+    """Return the relative distance of a tensor in two runs: NaN for other sizes.
 
     Args:
         ours: of the baseline.
