@@ -574,9 +574,14 @@ def _factor(here: Sketch, there: Sketch) -> float:
 def _healthy_distances(
     baseline: Recording, spread: Iterable[Recording]
 ) -> dict[tuple[int, Key], float]:
-    """Return for each step and tensor what healthy runs differ by, times 3."""
+    """Return for each step and tensor what healthy runs differ by, times 3.
+
+    Runs from another start have other tensors altogether: they only count for the band of losses.
+    """
     found: dict[tuple[int, Key], float] = {}
     for other in spread:
+        if compare_trainings(baseline, other).kind is TrainingVerdictKind.OTHER_START:
+            continue
         pairs = matched(baseline, other).pairs
         for ours, theirs in common_steps(baseline, other):
             same_scale = ours.scale == theirs.scale

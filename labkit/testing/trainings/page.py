@@ -122,7 +122,9 @@ def _losses(diff: TrainingDiff) -> str:
         says += " They are " + ("within" if diff.in_band else "outside of") + " the band."
     legend = '<span><i class="ours"></i>baseline</span><span><i class="theirs"></i>other run</span>'
     if band is not None:
-        legend += '<span><i class="band"></i>band of the healthy runs</span>'
+        legend += (
+            '<span><i class="band"></i>band of the healthy runs, for means of several steps</span>'
+        )
     if marker:
         legend += '<span><i class="decides"></i>the step that decides</span>'
     edges = f'<span style="bottom: 97%">{high:.3g}</span><span style="bottom: 3%">{low:.3g}</span>'
