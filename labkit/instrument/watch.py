@@ -206,6 +206,7 @@ class Watch(StepObserver):
             RuntimeError: the watch is open already.
 
         >>> import tempfile
+        >>> from labkit.instrument import Recording
         >>> model = nn.Linear(3, 1)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         >>> path = Path(tempfile.mkdtemp()) / "healthy.labkit"
