@@ -3,7 +3,7 @@
 Idea: a new file is written beside the old one under a hidden name, synced to the disk and renamed,
 which is atomic. Its writer holds a lock on it; a hidden file without a lock was left by a killed
 process, and the next writer deletes it. Data and notebooks exist once: in the package where a wheel
-was installed (setup.py), beside it in a checkout. Lessons are a package beside it in both
+was installed (hatch_build.py), beside it in a checkout. Lessons are a package beside it in both
 (labkit.course).
 
 Invariant: at any moment a path holds the old content or the new one, never a part. Lessons do not

@@ -1,23 +1,53 @@
-"""Tests of kernels and of trainings that tell rounding from faults, by bounds that are derived."""
+"""Tests of kernels and of trainings that tell rounding from faults, by bounds that are derived.
 
-from labkit.testing.bound import Arithmetic, arithmetic, sum_error, unit_roundoff
-from labkit.testing.compare import (
-    Element,
-    Unexplained,
-    Verdict,
-    VerdictKind,
-    assert_explained,
-    compare,
-)
-from labkit.testing.norms import layer_norm, rms_norm, softmax
-from labkit.testing.operations import Operation, amax, convolution, dot, matmul, mean, sum_over
-from labkit.testing.trainings import (
-    TrainingDiff,
-    TrainingsDiffer,
-    TrainingVerdictKind,
-    assert_same_training,
-    compare_trainings,
-)
+Invariant: importing the package imports no torch, since pytest loads its plugin with every test
+run. The first use of a name imports its module (PEP 562).
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from labkit.testing.bound import Arithmetic, arithmetic, sum_error, unit_roundoff
+    from labkit.testing.comparison import (
+        Element,
+        Unexplained,
+        Verdict,
+        VerdictKind,
+        assert_explained,
+        compare,
+    )
+    from labkit.testing.norms import layer_norm, rms_norm, softmax
+    from labkit.testing.operations import Operation, amax, convolution, dot, matmul, mean, sum_over
+    from labkit.testing.trainings import (
+        TrainingDiff,
+        TrainingsDiffer,
+        TrainingVerdictKind,
+        assert_same_training,
+        compare_trainings,
+    )
+
+_MODULES = {
+    "bound": ("Arithmetic", "arithmetic", "sum_error", "unit_roundoff"),
+    "comparison": (
+        "Element",
+        "Unexplained",
+        "Verdict",
+        "VerdictKind",
+        "assert_explained",
+        "compare",
+    ),
+    "norms": ("layer_norm", "rms_norm", "softmax"),
+    "operations": ("Operation", "amax", "convolution", "dot", "matmul", "mean", "sum_over"),
+    "trainings": (
+        "TrainingDiff",
+        "TrainingVerdictKind",
+        "TrainingsDiffer",
+        "assert_same_training",
+        "compare_trainings",
+    ),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "Arithmetic",

@@ -2,8 +2,10 @@
 
 A test that fails with `Unexplained` shows its own line and the verdict, without the frames of this
 package. A section at the end of the run lists such tests with what would explain them. The fixture
-`explained` is `assert_explained`. Nothing is changed in other tests, and no entry point loads the
-plugin.
+`explained` is `assert_explained`.
+
+Invariant: nothing is changed in other tests, and labkit.testing, which needs torch, is imported only
+by a test that asks for the fixture.
 """
 
 from __future__ import annotations
