@@ -17,7 +17,7 @@ TORCH_OPTIONS ?=
 export TORCH_OPTIONS
 
 .DEFAULT_GOAL := help
-.PHONY: help lab setup check doctor gpu test test-all lint bench mutants notebooks docs pictures site hosts clean
+.PHONY: help lab setup check gpu test test-all lint bench mutants notebooks docs pictures site hosts clean
 
 help:  ## show this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -27,8 +27,6 @@ lab: $(VENV)/.lab-ready  ## set up if needed, then open JupyterLab on notebooks/
 
 setup: $(VENV)/.lab-ready  ## set up the lab only
 	@echo "The lab is set up in $(VENV); \`make lab\` opens it."
-
-doctor: check
 
 check: $(VENV)/.lab-ready  ## check whether this machine is ready, and what to do if it is not
 	@$(VENV_PYTHON) -m labkit check

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -22,9 +21,6 @@ from pathlib import Path
 from labkit.machine.resources import usable_cores
 
 INSTALL = ("-m", "pip", "install", "--disable-pip-version-check", "--constraint", "constraints.txt")
-# The former name of the distribution, which would remain beside fp16-lab with a package of the same
-# name.
-REMOVE_OLD_NAME = ("-m", "pip", "uninstall", "-qq", "--yes", "labkit")
 
 
 @dataclass(frozen=True)
@@ -41,7 +37,7 @@ STEPS = (
     SetupStep(
         ".lab-ready",
         "Installing torch (the largest download; only once), JupyterLab and the lab",
-        ((*INSTALL, "torch"), REMOVE_OLD_NAME, (*INSTALL, "--quiet", "--editable", ".[lab]")),
+        ((*INSTALL, "torch"), (*INSTALL, "--quiet", "--editable", ".[lab]")),
     ),
     SetupStep(
         ".test-ready",
@@ -80,9 +76,6 @@ def set_up(folder: Path, test: bool = False, python: str = sys.executable) -> in
             status = subprocess.call([interpreter, *command, *options], cwd=folder)
             if status:
                 return status
-        if step.stamp == ".lab-ready":
-            # of the former name
-            shutil.rmtree(folder / "labkit.egg-info", ignore_errors=True)
         stamp = folder / ".venv" / step.stamp
         stamp.parent.mkdir(exist_ok=True)
         stamp.touch()

@@ -57,14 +57,12 @@ class Command:
         summary: what the command does, as an imperative.
         run: "module:function" in labkit, called with the parsed arguments.
         examples: the help text opens with them.
-        deprecated: it works, and is not listed.
     """
 
     summary: str
     run: str
     examples: tuple[str, ...]
     arguments: tuple[Argument, ...] = ()
-    deprecated: bool = False
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,17 +87,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if parsed.command is None:
         parser.print_help()
         return 2
-    name = ALIASES.get(parsed.command, parsed.command)
+    name = parsed.command
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, (*COMMANDS, *ALIASES), n=1)
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
         guess = f" Did you mean {near[0]!r}?" if near else ""
         parser.error(f"unknown command {name!r}.{guess} `labkit --help` lists the commands.")
     return _run(name, parsed.rest)
 
 
 def parser_of(name: str) -> ArgumentParser:
-    """Return the parser of a command, or of an alias."""
-    name = ALIASES.get(name, name)
+    """Return the parser of a command."""
     row = COMMANDS[name]
     parser = _Parser(prog=f"labkit {name}", usage=f"labkit {name} {' '.join(_usage(row))}".strip())
     parser.opening = _opening(row.summary, row.examples)
@@ -139,12 +136,7 @@ def _usage(row: Command) -> Iterator[str]:
 
 def _list_of_commands() -> str:
     width = max(map(len, COMMANDS)) + 2
-    also = {name: f" (alias: {alias})" for alias, name in ALIASES.items()}
-    rows = [
-        f"  {name:<{width}}{row.summary}{also.get(name, '')}"
-        for name, row in COMMANDS.items()
-        if not row.deprecated
-    ]
+    rows = [f"  {name:<{width}}{row.summary}" for name, row in COMMANDS.items()]
     return "\n".join(
         ["commands:", *rows, "", "`labkit COMMAND --help` shows examples and options of a command."]
     )
@@ -231,7 +223,6 @@ EXAMPLES = (
     "labkit watch train.py       run a training script, and report what its numbers do",
     "labkit grade submissions --csv grades.csv",
 )
-ALIASES = {"doctor": "check", "race": "compare"}
 COURSE = Argument(
     "--course",
     action="append",
@@ -659,21 +650,6 @@ COMMANDS: dict[str, Command] = {
             LESSONS,
             COURSE,
         ),
-    ),
-    "html": Command(
-        "Convert notebooks to pages that need no network",
-        "commands.notebooks:html",
-        ("labkit html notebooks/06_loss_scaling.ipynb",),
-        (
-            Argument(
-                "notebooks",
-                nargs="+",
-                type=Path,
-                metavar="NOTEBOOK",
-                help="a page is written beside each",
-            ),
-        ),
-        deprecated=True,
     ),
     "progress": Command(
         "Show which exercises are solved, and which come next",

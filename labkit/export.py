@@ -1,4 +1,4 @@
-"""Former place of `labkit.site.formulas` and `labkit.site.notebook_page`, until version 0.4."""
+"""Former place of `labkit.site.formulas`, until version 0.4."""
 
 from typing import Any
 
@@ -7,7 +7,6 @@ from labkit.moved import moved
 MOVED = {
     "picture": "labkit.site.formulas.picture",
     "typeset": "labkit.site.formulas.typeset",
-    "to_html": "labkit.site.notebook_page.to_html",
 }
 
 

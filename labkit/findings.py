@@ -10,7 +10,6 @@ Invariant: a finding that is not ok has a remedy.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -70,22 +69,6 @@ class Finding:
     layer: str = ""
     step: int | None = None
     faults: tuple[str, ...] = ()
-
-    @property
-    def says(self) -> str:
-        """Deprecated name of `what`."""
-        warnings.warn(
-            "Finding.says is deprecated: use Finding.what", DeprecationWarning, stacklevel=2
-        )
-        return self.what
-
-    @property
-    def repair(self) -> str:
-        """Deprecated name of `remedy`."""
-        warnings.warn(
-            "Finding.repair is deprecated: use Finding.remedy", DeprecationWarning, stacklevel=2
-        )
-        return self.remedy
 
     @property
     def where(self) -> str:

@@ -24,7 +24,7 @@ import torch
 
 from labkit import widgets
 from labkit.amp import PRESETS, RECIPES
-from labkit.cli import ALIASES, COMMANDS, parser_of
+from labkit.cli import COMMANDS, parser_of
 from labkit.faults import cards
 from labkit.formats import FORMATS
 from labkit.grading import EXERCISES
@@ -92,7 +92,7 @@ def commands() -> dict[str, list[str]]:
             for word in action.option_strings or [action.dest]
             if word not in ("-h", "--help")
         )
-        for name in (*COMMANDS, *ALIASES)
+        for name in COMMANDS
     }
 
 

@@ -147,9 +147,6 @@ def commands(folder: Path, test: bool = True) -> list[str]:
 def test_torch_is_installed_first_and_alone_and_all_by_the_constraints(checkout):
     made, *installs, compiles = commands(checkout)
     assert made == "-m venv .venv"
-    assert installs.pop(1) == "-m pip uninstall -qq --yes labkit", (
-        "before the name that the distribution has now"
-    )
     assert all(line.startswith("-m pip install ") for line in installs)
     assert all("--constraint constraints.txt" in line for line in installs)
     wanted = [line.split("constraints.txt ")[1].removeprefix("--quiet ") for line in installs]
@@ -184,7 +181,6 @@ def test_make_asks_the_same_command_that_works_without_it_and_again_only_for_a_c
 
 def test_a_step_that_fails_ends_set_up_and_is_repeated(checkout, monkeypatch):
     ran, statuses = [], iter([0, 0, 7, 0, 0, 0])
-    (checkout / "labkit.egg-info").mkdir()
     monkeypatch.setattr(
         subprocess, "call", lambda command, cwd: (ran.append(command), next(statuses))[1]
     )
@@ -192,7 +188,6 @@ def test_a_step_that_fails_ends_set_up_and_is_repeated(checkout, monkeypatch):
     assert [command[0] for command in ran] == ["some-python", *[str(venv_python(checkout))] * 2]
     assert [step.stamp for step in missing_steps(checkout, test=False)] == [".lab-ready"]
     assert set_up(checkout, python="some-python") == 0
-    assert not (checkout / "labkit.egg-info").exists(), "metadata under the old name"
 
 
 def test_options_of_torch_reach_its_installation_alone(checkout, monkeypatch):

@@ -1,4 +1,4 @@
-"""Commands on notebooks: lab, site, progress, restore; and html, which site replaces."""
+"""Commands on notebooks: lab, site, progress, restore."""
 
 from __future__ import annotations
 
@@ -283,24 +283,6 @@ def _run(names: Sequence[str]) -> dict[str, Any]:
     if glossary.is_file():
         found["glossary"] = read_notebook(glossary)
     return found
-
-
-def html(arguments: Namespace) -> int:
-    from labkit.site.notebook_page import to_html
-
-    print(
-        "labkit html is deprecated, and gone in 0.4: `labkit site FOLDER NOTEBOOK ...` replaces "
-        "it.",
-        file=sys.stderr,
-    )
-    for notebook in arguments.notebooks:
-        if not notebook.is_file():
-            raise CommandError(f"there is no notebook {notebook}")
-        try:
-            print(to_html(notebook))
-        except ValueError as error:
-            raise CommandError(str(error)) from error
-    return 0
 
 
 def progress(arguments: Namespace) -> int:

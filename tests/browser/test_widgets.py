@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from labkit.site.notebook_page import to_html
 from tests.browser.conftest import IDLE
+from tests.notebook_page import to_html
 
 pytestmark = pytest.mark.browser
 

@@ -23,10 +23,10 @@ from labkit.records.journal import (
     save_answer,
 )
 from labkit.records.notebook_copies import DIGESTS, copy_notebooks, version_of_copies
-from labkit.site.notebook_page import to_html
 from labkit.train import TASKS, train_grid
 from labkit.widgets import recipe_table
 from tests.grading.hand_ins import code, notebook, put
+from tests.notebook_page import to_html
 
 
 @pytest.fixture(autouse=True)

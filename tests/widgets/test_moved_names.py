@@ -3,7 +3,7 @@
 import pytest
 
 from labkit import export, widgets
-from labkit.site import formulas, notebook_page
+from labkit.site import formulas
 
 
 def test_the_former_name_of_the_wall_of_faults_warns() -> None:
@@ -16,7 +16,6 @@ def test_the_former_name_of_the_wall_of_faults_warns() -> None:
     [
         ("picture", formulas.picture),
         ("typeset", formulas.typeset),
-        ("to_html", notebook_page.to_html),
     ],
 )
 def test_a_function_of_labkit_export_warns(name: str, moved: object) -> None:

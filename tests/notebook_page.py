@@ -1,4 +1,4 @@
-"""A notebook as one HTML page without widgets, for `labkit html`, which `labkit site` replaces."""
+"""A notebook as one HTML page without widgets, as nbconvert writes it."""
 
 from __future__ import annotations
 
