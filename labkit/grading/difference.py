@@ -9,6 +9,7 @@ and torch's bool for Python's are accepted. NaN equals NaN, and -0 equals 0.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
@@ -58,6 +59,25 @@ def difference(expected: object, got: object, ulps: int = 0, two_zeros: bool = F
     ):
         return _sentence("", show(expected), f"{show(got)}: zero has a sign too")
     return _differ(expected, got, ulps, "")
+
+
+def by_name(found: str, expected: object, names: Sequence[str]) -> str:
+    """Return a difference in which the number of a result is its name, where each result has one.
+
+    >>> by_name("[1][0, 0]: expected 1, got 2", (4.0, 1.0), ("y", "grad_x"))
+    'grad_x[0, 0]: expected 1, got 2'
+    >>> by_name("[1]: expected 1, got 2", (4.0, 1.0), ("the weight", "the scale"))
+    'the scale: expected 1, got 2'
+    >>> by_name("[1]: expected 1, got 2", [4.0, 1.0, 7.0], ("y", "grad_x"))
+    '[1]: expected 1, got 2'
+    """
+    place = re.match(r"\[(\d+)\]", found)
+    is_tuple = isinstance(expected, (list, tuple)) and len(expected) == len(names)
+    if place is None or not is_tuple:
+        return found
+    name, rest = names[int(place[1])], found[place.end() :]
+    gap = " " if " " in name and rest.startswith("[") else ""
+    return f"{name}{gap}{rest}"
 
 
 def show(value: object) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
@@ -205,6 +206,19 @@ class Exercise:
     def parameters(self) -> tuple[str, ...]:
         """Return the names of the arguments, as the reference calls them."""
         return tuple(inspect.signature(self.reference).parameters)
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """Return the names of the parts of an answer, from "Return (a, b)" in the docstring; () where it has none.
+
+        The number format of a part is no part of its name. A description with brackets inside names nothing.
+        """
+        described = re.match(r"Return \(([^()\[\]]+)\)", inspect.getdoc(self.reference) or "")
+        if described is None:
+            return ()
+        inside = described[1]
+        parts = inside.split("; " if "; " in inside else ", ")
+        return tuple(part.split(" in FP")[0] for part in parts)
 
     @property
     def call(self) -> str:

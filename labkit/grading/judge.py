@@ -26,7 +26,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from labkit.course import Lesson, lessons, lessons_hidden
 from labkit.grading.answer_log import log_answer
-from labkit.grading.difference import difference, show
+from labkit.grading.difference import by_name, difference, show
 from labkit.grading.exercise import Case, Check, Exercise, Outcome
 from labkit.grading.exercises import exercises_of, find_exercise
 from labkit.grading.grade import CounterExample, Grade, Verdict, as_html
@@ -288,6 +288,7 @@ def _counter_example(
     got = _text(exercise, answer)
     if exercise.codes and type(right) is type(answer) is int:
         mismatch = f"expected {expected}, got {got}"
+    mismatch = by_name(mismatch, right, exercise.results)
     if expected == got:  # they differ in what is cut off
         expected = got = f"{got}, the same as far as shown"
     inputs = tuple(zip(exercise.parameters if values else (), values, strict=True))

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from labkit.amp import ScalerState
+from labkit.grading import EXERCISES, judge
 from labkit.grading.difference import bits, difference, show, show_number
+from labkit.grading.judge import answers_of, visible_cases
 from labkit.grading.sandbox.wire import Failure, Instance, Opaque, dump, load
 
 # --- there and back ---
@@ -153,6 +155,19 @@ def test_what_is_forgiven() -> None:
         *[(x, x) for x in (math.nan, math.inf)],
     ):
         assert difference(expected, got) is None, (expected, got)
+
+
+def test_a_difference_names_the_result_it_lies_in() -> None:
+    """By the words of the docstring that the learner reads; a grade without such words counts from 0."""
+    exercise = EXERCISES["route.sets"]
+    answer = answers_of(
+        visible_cases(exercise),
+        lambda scores, chosen, bits: (exercise.reference(scores, chosen, bits)[0], [-1] * chosen),
+    )
+    first = judge(visible_cases(exercise), answer).verdicts[0].counter_example
+    assert first.difference.startswith("experts by rounded scores [0]: expected ")
+    assert EXERCISES["autocast.linear"].results == ("y", "grad_x", "grad_weight")
+    assert EXERCISES["tensor.backward"].results == ()
 
 
 def test_what_is_not_forgiven() -> None:
