@@ -180,21 +180,22 @@ def _rows(random: Random) -> list[Case]:
 
 
 def _edges(random: Random) -> list[Case]:
-    """Elements at half of the smallest number, just above it, and at the smallest number itself."""
+    """Elements at half of the smallest number, some of them equal, just above it, and at the smallest number itself."""
     top = float(random.randrange(-40, 40))
     cases: list[Case] = []
     for largest, smallest in (E4M3, E5M2, E2M1):
         factor = math.floor(math.log2(largest))
         half = math.log2(smallest) - 1 - factor
-        offsets = [0.0, half, half + 2.0**-12, half - 2.0**-12, half + 1, half - 1]
+        offsets = [0.0, half, half + 2.0**-12, half - 2.0**-12, half + 1, half - 1, half, half - 1]
         cases.append(([top + offset for offset in offsets], largest, smallest))
     return cases
 
 
 def _largest(random: Random) -> list[Case]:
-    """Formats whose largest number is a power of two, just below one, and below 1."""
+    """Formats whose largest number is a power of two, just below one, and far below 1."""
     row = [random.gauss(0, 4) for _ in range(20)]
-    return [(row, largest, 2.0**-9) for largest in (256.0, 255.0, 511.0, 1.0, 0.75, 65504.0)]
+    tops = (256.0, 255.0, 511.0, 1.0, 0.75, 0.3, 65504.0)
+    return [(row, largest, 2.0**-9) for largest in tops]
 
 
 def _masked(random: Random) -> list[Case]:

@@ -1,10 +1,12 @@
-"""Detours: answers that call a library instead of computing. None of them earns full marks, and none is accused.
+"""Detours: answers that call a library instead of computing, or compute something else. None of them earns full marks,
+and none is accused.
 
 An exercise asks for what no library has, or says why it lets one answer. A former form, which asked for FP16 alone, is
 answered by many; `labkit grade` grades it by request only.
 """
 
 import functools
+import math
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +52,30 @@ def on_a_gpu(gpu: str, a: Any, b: Any, c: float, fraction_bits: int, result_bits
     rows, columns = torch.tensor([a]).half(), torch.tensor([b]).half().T
     total = labkit.gemm.accumulate(rows, columns, torch.tensor([[c]]), accumulator=gpu)
     return float(total)
+
+
+def of_bits(scores: Any, bits: int, whole: Callable[[float], int] = round) -> list[float]:
+    """Round to significant bits, by a function that makes a number whole."""
+    parts = [math.frexp(score) for score in scores]
+    return [math.ldexp(whole(math.ldexp(m, bits)), e - bits) for m, e in parts]
+
+
+def sets(exact: Any, chosen: int, rounded: Any) -> tuple[list[int], list[int]]:
+    def best(values: Any) -> list[int]:
+        return sorted(sorted(range(len(values)), key=lambda i: -values[i])[:chosen])
+
+    return best(exact), best(rounded)
+
+
+def lost(row: Any, largest: float, smallest: float, base: float = 2.0) -> tuple[int, int]:
+    """Return the factor's logarithm for this largest number, and what becomes 0, with this base."""
+    k = math.floor(math.log2(largest))
+    elements = [base ** (score - max(row)) * 2.0**k for score in row if score > -math.inf]
+    return k, sum(element <= smallest / 2 for element in elements)
+
+
+def to_e4m3(x: Any) -> Any:
+    return np.asarray(x).astype(ml_dtypes.float8_e4m3fn).astype(float)
 
 
 class Skipping:
@@ -185,6 +211,49 @@ DETOURS: dict[str, list[Answer]] = {
             ),
         ),
     ],
+    "route.sets": [
+        # too many bits, too few, cut, to a step of one size, by decimal places, in BF16 always
+        lambda scores, chosen, bits: sets(scores, chosen, of_bits(scores, bits + 1)),
+        lambda scores, chosen, bits: sets(scores, chosen, of_bits(scores, max(1, bits - 1))),
+        lambda scores, chosen, bits: sets(scores, chosen, of_bits(scores, bits, math.trunc)),
+        lambda scores, chosen, bits: sets(scores, chosen, [round(x * 2**bits) for x in scores]),
+        lambda scores, chosen, bits: sets(scores, chosen, [round(x, bits) for x in scores]),
+        lambda scores, chosen, bits: sets(scores, chosen, torch.tensor(scores).bfloat16().tolist()),
+        # FP32 first, twice the exact ones, signs left out, by an unstable order, all at the threshold
+        lambda scores, chosen, bits: sets(
+            scores, chosen, of_bits(torch.tensor(scores).tolist(), bits)
+        ),
+        lambda scores, chosen, bits: sets(scores, chosen, scores),
+        lambda scores, chosen, bits: sets(
+            [abs(x) for x in scores], chosen, [abs(x) for x in of_bits(scores, bits)]
+        ),
+        lambda scores, chosen, bits: tuple(
+            sorted(torch.tensor(x).double().topk(chosen).indices.tolist())
+            for x in (scores, of_bits(scores, bits))
+        ),
+        lambda scores, chosen, bits: tuple(
+            [i for i, x in enumerate(values) if x >= sorted(values)[-chosen]]
+            for values in (scores, of_bits(scores, bits))
+        ),
+    ],
+    "attend.scale": [
+        # base e, factors that are not the one asked for, and counts of something else
+        lambda row, top, low: lost(row, top, low, base=math.e),
+        lambda row, top, low: lost(row, 2 * top, low),
+        lambda row, top, low: lost(row, top / 2, low),
+        lambda row, top, low: lost(row, math.ceil(top), low),
+        lambda row, top, low: lost(row, 448.0, low),
+        lambda row, top, low: lost(row, max(1.0, top), low),
+        lambda row, top, low: lost(row, top, 2 * low),
+        lambda row, top, low: lost(row, top, math.nextafter(low, 0)),
+        lambda row, top, low: (lost(row, top, low)[0], lost(row, 1.0, low)[1]),
+        lambda row, top, low: lost([max(-2000.0, score) for score in row], top, low),
+        lambda row, top, low: lost(list(set(row)), top, low),
+        lambda row, top, low: (
+            8,
+            int((to_e4m3(256 * np.exp2(np.subtract(row, max(row)))) == 0).sum()),
+        ),
+    ],
     "frameworks.skips": [Skipping(), lambda largest, config, pause: Skipping()(largest, config, 0)],
     "workers.parts": [
         lambda rows, world, block: [
@@ -204,7 +273,7 @@ DETOURS: dict[str, list[Answer]] = {
 
 
 @pytest.mark.parametrize("id", DETOURS)
-def test_no_call_of_a_library_earns_full_marks(id: str) -> None:
+def test_no_detour_earns_full_marks(id: str) -> None:
     """A detour keeps the checks that its library happens to know."""
     exercise = EXERCISES[id]
     paper = grading_cases(exercise, 11)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
+from heapq import nlargest
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,28 @@ def good_ranks(gradients: Any, before: int) -> Any:
     return [g for g in gradients if g.isfinite().all()] or gradients, before
 
 
+def repeated(scores: Any) -> int:
+    """Return how many scores are there again, masked tokens left aside."""
+    seen = [score for score in scores if score > -math.inf]
+    return len(seen) - len(set(seen))
+
+
 ROWS: list[tuple[str, str, str, Change]] = [
+    (
+        "attend.scale",
+        "the largest number of a format",
+        "below 1 the factor is 1/2",
+        but(
+            lambda scores, largest, smallest: largest < 1,
+            lambda found, scores, largest, smallest: (-1, found[1]),
+        ),
+    ),
+    (
+        "attend.scale",
+        "at half of the smallest number",
+        "equal scores count once",
+        then(lambda found, scores, *_: (found[0], max(0, found[1] - repeated(scores)))),
+    ),
     ("workers.predivide", "inf where nothing helps", "leaves out a bad rank", of_other(good_ranks)),
     (
         "master.accumulator",
@@ -1374,6 +1396,123 @@ RIGHT += [
         ),
     ),
 ]
+
+
+@earns("route.sets")
+def numpys_stable_order(scores: Any, chosen: int, bits: int) -> object:
+    exact = np.array(scores, np.float64)
+    significands, exponents = np.frexp(exact)
+    rounded = np.ldexp(np.rint(significands * 2.0**bits), exponents - bits)
+    orders = (np.argsort(-values, kind="stable")[:chosen] for values in (exact, rounded))
+    return tuple(np.sort(order).tolist() for order in orders)
+
+
+@earns("route.sets")
+def torchs_stable_sort(scores: Any, chosen: int, bits: int) -> object:
+    exact = torch.tensor(scores, dtype=torch.float64)
+    significands, exponents = torch.frexp(exact)
+    rounded = torch.ldexp(torch.round(significands * 2**bits), exponents - bits)
+    best = []
+    for values in (exact, rounded):
+        order = torch.sort(values, descending=True, stable=True).indices
+        best.append(sorted(order[:chosen].tolist()))
+    return best
+
+
+@earns("route.sets")
+def fractions_that_count_who_is_better(scores: Any, chosen: int, bits: int) -> object:
+    def rounded(score: float) -> Fraction:
+        exact, unit = Fraction(score), Fraction(1)
+        if exact == 0:
+            return exact
+        while abs(exact) >= unit * 2**bits:
+            unit *= 2
+        while abs(exact) < unit * 2 ** (bits - 1):
+            unit /= 2
+        return round(exact / unit) * unit
+
+    def best(values: list[Fraction]) -> list[int]:
+        found = []
+        for expert, own in enumerate(values):
+            better = sum(value > own for value in values) + sum(v == own for v in values[:expert])
+            if better < chosen:
+                found.append(expert)
+        return found
+
+    return best([Fraction(score) for score in scores]), best([rounded(score) for score in scores])
+
+
+@earns("route.sets")
+def a_heap_and_a_base_2_logarithm(scores: Any, chosen: int, bits: int) -> object:
+    def rounded(score: float) -> float:
+        if score == 0:
+            return 0.0
+        unit = 2.0 ** (math.floor(math.log2(abs(score))) - bits + 1)
+        return round(score / unit) * unit
+
+    chosen_by_each = []
+    for values in (list(scores), [rounded(score) for score in scores]):
+        chosen_by_each.append(nlargest(chosen, range(len(values)), key=values.__getitem__))
+    return [sorted(experts) for experts in chosen_by_each]
+
+
+@earns("route.sets")
+def one_best_after_another(scores: Any, chosen: int, bits: int) -> object:
+    def best(values: list[float]) -> list[int]:
+        found = []
+        for _ in range(chosen):
+            found.append(values.index(max(values)))
+            values[found[-1]] = -math.inf
+        return sorted(found)
+
+    parts = [math.frexp(score) for score in scores]
+    rounded = [math.ldexp(round(math.ldexp(m, bits)), e - bits) for m, e in parts]
+    return best(list(scores)), best(rounded)
+
+
+@earns("attend.scale")
+def a_loop_over_the_seen_tokens(scores: Any, largest: float, smallest: float) -> object:
+    log2_factor = math.floor(math.log2(largest))
+    lost = 0
+    for score in scores:
+        if score == -math.inf:
+            continue
+        if 2.0 ** (score - max(scores)) * 2.0**log2_factor <= smallest / 2:
+            lost += 1
+    return log2_factor, lost
+
+
+@earns("attend.scale")
+def numpys_powers_of_two(scores: Any, largest: float, smallest: float) -> object:
+    log2_factor = math.frexp(largest)[1] - 1
+    seen = np.array(scores)[np.isfinite(scores)]
+    return log2_factor, int((np.exp2(seen - seen.max()) * 2.0**log2_factor <= smallest / 2).sum())
+
+
+@earns("attend.scale")
+def compares_logarithms(scores: Any, largest: float, smallest: float) -> object:
+    log2_factor = math.frexp(largest)[1] - 1
+    limit = math.log2(smallest) - 1 - log2_factor + max(scores)
+    return log2_factor, sum(-math.inf < score <= limit for score in scores)
+
+
+@earns("attend.scale")
+def doubles_a_factor(scores: Any, largest: float, smallest: float) -> object:
+    log2_factor = 0
+    while 2.0 ** (log2_factor + 1) <= largest:
+        log2_factor += 1
+    while 2.0**log2_factor > largest:
+        log2_factor -= 1
+    seen = [score for score in scores if not math.isinf(score)]
+    kept = [s for s in seen if 2.0**log2_factor * 2.0 ** (s - max(seen)) > smallest / 2]
+    return log2_factor, len(seen) - len(kept)
+
+
+@earns("attend.scale")
+def rounds_multiples_of_the_smallest(scores: Any, largest: float, smallest: float) -> object:
+    log2_factor = math.floor(math.log2(largest))
+    powers = (2.0 ** (s - max(scores) + log2_factor) for s in scores if s != -math.inf)
+    return [log2_factor, sum(round(power / smallest) == 0 for power in powers)]
 
 
 def test_a_right_answer_earns_everything_whatever_its_style() -> None:
