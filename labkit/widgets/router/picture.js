@@ -17,7 +17,9 @@ const MARGIN = { left: 16, right: 16 };
 const ABOVE = 66;
 const BELOW = 134;
 const MOST_TICKS = 100; // more of them would be a grey band
-const STACK = 12; // from one of equal scores to the next
+const STACK = 12; // from one of equal scores to the next, where there is room
+const STACK_ROOM = 66; // down to the words below
+const MOST_NAMED = 4; // experts whose numbers stand in the picture; the sentence has all of them
 const RADIUS = 4.5;
 
 /**
@@ -46,14 +48,18 @@ export function drawChoice(ink, width, choice, settings) {
   drawTicks(ink, formatNumbers(low, high, settings.format), x);
 
   const colour = formatColour(settings.format, tint);
-  /** @type {Map<number, number>} how many marks are already at a place of the lower line */
+  /** @type {Map<number, number>} how many marks stand at a place of the lower line */
+  const equal = new Map();
+  for (const score of roundedScores) equal.set(score, (equal.get(score) ?? 0) + 1);
+  /** @type {Map<number, number>} how many of them are drawn */
   const stacked = new Map();
   for (const expert of shown) {
     const above = /** @type {[number, number]} */ ([x(choice.exact[expert]), ABOVE]);
     const score = choice.rounded[expert];
     const height = stacked.get(score) ?? 0;
     stacked.set(score, height + 1);
-    const below = /** @type {[number, number]} */ ([x(score), BELOW + STACK * height]);
+    const gap = Math.min(STACK, STACK_ROOM / (equal.get(score) ?? 1));
+    const below = /** @type {[number, number]} */ ([x(score), BELOW + gap * height]);
     inkSegment(ink, above, below, tint.line, 1);
     drawExpert(ink, above, choice.before.includes(expert), expert, choice, colour);
     drawExpert(ink, below, choice.after.includes(expert), expert, choice, colour);
@@ -148,7 +154,8 @@ function drawExpert(ink, [x, y], chosen, expert, choice, colour) {
 }
 
 /**
- * The numbers of the experts that change hands, above their exact scores.
+ * The numbers of the experts that change hands, below their exact scores: one label for those that
+ * leave and one for those that come in, so that no label covers another.
  *
  * @param {Ink} ink
  * @param {number} width
@@ -156,19 +163,22 @@ function drawExpert(ink, [x, y], chosen, expert, choice, colour) {
  * @param {(score: number) => number} x
  */
 function drawNames(ink, width, { exact, leaving, coming }, x) {
-  const { tint } = ink;
   /**
-   * @param {string} words
-   * @param {number} expert
+   * @param {readonly number[]} experts
+   * @param {readonly [string, string]} verbs
    * @param {number} y
    */
-  const name = (words, expert, y) => {
-    const at = x(exact[expert]);
+  const label = (experts, [one, several], y) => {
+    if (experts.length === 0) return;
+    const places = experts.map((expert) => x(exact[expert]));
+    const at = places.reduce((sum, place) => sum + place, 0) / places.length;
+    const who = experts.length > MOST_NAMED ? `${experts.length} experts` : experts.join(", ");
+    const words = `${who} ${experts.length === 1 ? one : several}`;
     const align = at > width / 2 ? "right" : "left";
-    inkText(ink, words, at, y, { align, fill: tint.ink, bold: true, halo: true });
+    inkText(ink, words, at, y, { align, fill: ink.tint.ink, bold: true, halo: true });
   };
-  for (const expert of leaving) name(`${expert} leaves`, expert, ABOVE + 30);
-  for (const expert of coming) name(`${expert} comes in`, expert, ABOVE + 48);
+  label(leaving, ["leaves", "leave"], ABOVE + 30);
+  label(coming, ["comes in", "come in"], ABOVE + 48);
 }
 
 /**
