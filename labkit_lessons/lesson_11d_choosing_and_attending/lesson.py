@@ -61,7 +61,7 @@ RouterScores()
 
 # %% [markdown] tags=["answer-route.changed"]
 # **Rounded scores become equal.** The largest scores lie between 0.5 and 1. BF16 has 128 numbers there, FP16 has 1,024. Two
-# different scores can become the same number. Then the number of the expert decides, and that is no reason.
+# different scores can become the same number. Then the lower number of an expert wins, and that says nothing about the token.
 #
 # How many tokens change depends on the setting:
 #
@@ -121,6 +121,7 @@ with torch.no_grad():
 #
 # - A score is rounded to `bits` significant bits, to nearest, ties to an even significand. The hidden bit counts: BF16 has 8.
 #   The exponent has no limit.
+# - A score may be any number, also 0 or below it (a logit). The exact scores are Python's floats, as they come.
 # - The experts with the largest scores are chosen, `chosen` of them. Of equal scores the lower number is chosen.
 # - Each of the two lists is sorted by number.
 
@@ -244,7 +245,7 @@ for name, block in {"32 tokens share a scale": (32, 1), "32 numbers of one token
 #
 # Choose the factor for a row of scores, and count what is still lost.
 #
-# - Fast kernels use base 2: $P = 2^{S - \max S}$.
+# - Fast kernels use base 2, because it is cheaper. Here the scores are made for it: $P = 2^{S - \max S}$.
 # - The factor is the largest power of two that is not above the largest number of the format.
 # - P times the factor becomes 0 if it is at most half of the smallest number of the format. (Exactly half is a tie, and it
 #   goes to even, so to 0.)
