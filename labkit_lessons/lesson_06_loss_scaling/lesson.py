@@ -65,7 +65,8 @@ UnderflowHistogram(gradient_snapshot(run, "activation gradients"), log2_scale=10
 #
 # $$\frac{\partial L}{\partial z} = \frac{\sigma(z) - y}{N}, \qquad N = 24 \cdot 10 \cdot 48 \cdot 48 = 552{,}960.$$
 #
-# Here $z$ is the network's output for one pixel, $\sigma(z)$ the probability that it means, and $y$ the truth, 0 or 1.
+# Here $z$ is the network's output for one pixel and one class. The function $\sigma$ makes a probability of it: how sure the
+# network is that the digit covers the pixel. The truth is $y$, 0 or 1.
 # For an easy pixel, which the network has almost right, $\sigma(z) - y$ is about 0.01. Divided by $N$ that is 1.8e-8, less than half of FP16's smallest
 # number, so it rounds to zero. The chain rule passes these zeros on to every layer before.
 #
@@ -188,7 +189,7 @@ for log2_scale in (0, 3, 7, 10, 16, 22, 28, 34, 40):
 # %% [markdown] tags=["answer-scaling.too_high"]
 # There is a **window** of scales that work. Below it gradients underflow, above it they overflow. *Where* it lies depends on the
 # network, the loss and the step. The popular scales 128 to 1024 do well here, though 128 is at the lower edge: it loses 1.5%.
-# Another task has another window. (The last 0.012% are no underflow. FP16 rounded some inputs of a ReLU from just above zero
+# Another task has another window. (The 0.012% that stay at every high scale are no underflow. FP16 rounded some inputs of a ReLU from just above zero
 # to zero, or the other way round: one gradient became zero, and another one appeared.)
 #
 # The two ends differ in one important way. **Underflow is silent.** Overflow can be seen: there is an inf or a NaN.
@@ -228,7 +229,7 @@ for step in range(1, 21):
 #
 # `state` has `scale` and `growth_tracker` (clean steps in a row so far); `config` has `growth_factor`, `backoff_factor` and
 # `growth_interval`. Inf or NaN backs off; the clean step that completes the interval grows. Either way the count starts
-# again. A factor may be 1, which the lab's own scaler refuses: then the scale stays, and the count starts again.
+# again. A factor may be 1: then the scale stays, and the count starts again. (The lab's own scaler refuses such a factor.)
 
 
 # %% id="exercise-scaling-advance" tags=["exercise-scaling.advance"]
@@ -268,7 +269,8 @@ predict("scaling.interval")
 # You know the window from section 4. Here it is drawn step by step, for the smaller task `segmentation_small`. Above it a step
 # overflows and is skipped. Below it more than 1% of its gradients are lost. You see the first 400 steps.
 #
-# **Drag the knobs**, one at a time. Then start at 2^0, and find the interval that climbs fast enough.
+# **Drag the knobs**, one at a time. Then start at 2^0, and find the longest interval with which the scale
+# still climbs into the window.
 
 # %% id="touch-timeline" tags=["claim-C34"]
 ScalerTimeline(growth_interval=20)
@@ -346,8 +348,8 @@ for interval, replay in scalers.replays.items():
 # first weights and the same batches.
 #
 # The picture is dark: its brightness is about 2^-14. So the last layer multiplies by 2^-14, the *unit* of the brightness.
-# The error has this unit too, and by the chain rule a gradient before the last layer has it twice. For a pixel whose
-# error is $e$ units,
+# The error has this unit too. The chain rule multiplies it by the last layer's factor, so a gradient before the last layer
+# holds the small number 2^-14 twice. For a pixel whose error is $e$ units,
 #
 # $$\frac{\partial L}{\partial z} = 2 \cdot (2^{-14} e) \cdot 2^{-14} = 2^{-27} e.$$
 #
@@ -436,8 +438,8 @@ bar = TrainingBar(TASKS["segmentation"], RECIPES["FP16 dynamic"], seed=7)
 bar
 
 # %% [markdown] tags=["answer-scaling.recover"]
-# Many texts say: *training diverges without scaling*, so the loss becomes larger and larger. It does not here: both
-# trainings **stall**. There is no error and no NaN, but
+# Many texts say: *training diverges without scaling*, so the loss becomes larger and larger. It does not here. The picture and
+# the segmentation both **stall**. There is no error and no NaN, but
 # the network learns nothing. The picture's R2 is at most 0.05, where FP32 reaches 0.96. In all three recorded runs of
 # the segmentation Dice is 0.000, where FP32 reaches 0.67. This is worse than a crash, because there is no message.
 
@@ -460,7 +462,8 @@ Playground("too_high")
 #
 # To make it interesting, the window moves. The loss is multiplied by a factor, which changes from step to step within 28
 # powers of two. This happens in real trainings too, when a term of the loss is slowly switched on. Before the
-# optimizer's step all gradients are shortened to the same length, so the optimizer sees no change. FP16 does.
+# optimizer's step all gradients are shortened to the same length, so the optimizer sees no change.
+# But the backward pass in FP16 does: the factor moves its gradients.
 #
 # A step is *useful* if it was taken and lost at most 1% of its gradients. You see your overflows, as in every training.
 # You see the underflows at the end, with the window.
