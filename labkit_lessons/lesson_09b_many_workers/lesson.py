@@ -191,7 +191,7 @@ for log2_ranks in (3, 6, 8, 10):
 # Set the number of ranks:
 
 # %% id="touch-ranks" tags=["lab-only"]
-interact(errors, log2_ranks=IntSlider(5, 1, 11, description="ranks, log2"))
+_ = interact(errors, log2_ranks=IntSlider(5, 1, 11, description="ranks, log2"))
 
 # %% [markdown]
 # **FP16 is better than BF16 by a factor of eight, until it overflows.** It has three bits more. With 1,024 ranks BF16 loses 8% of the
