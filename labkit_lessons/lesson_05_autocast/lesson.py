@@ -501,8 +501,8 @@ print("a weight of 1 in model.half(), after 1000 updates of -2^-12:", model.weig
 # | the whole model, `model.half()` | the optimizer has no FP32 weights, and small updates are swallowed |
 
 # %% [markdown]
-# **An adapter promotes.** *LoRA* leaves a 16-bit layer as it is, and adds the product of two small FP32 matrices, A and B. Only
-# these two learn. An FP16 tensor plus an FP32 tensor is FP32: torch *promotes*. So the result of one adapted layer makes all
+# **An adapter promotes.** *LoRA* leaves a 16-bit layer as it is, and adds a second way beside it: two small FP32 layers, A and
+# then B. Only these two learn. An FP16 tensor plus an FP32 tensor is FP32: torch *promotes*. So the result of one adapted layer makes all
 # that follows FP32, without a word:
 
 
@@ -532,8 +532,9 @@ print("under autocast it is", model.dtype)
 CastLedger(model, images, digits.train_targets[:64], title="A layer with an adapter")
 
 # %% [markdown]
-# Under autocast A and B are on the allow list. So both terms are FP16, and nothing is promoted. Without autocast, write the cast
-# yourself, where you want it: `self.b(self.a(x)).to(x.dtype)`. (`peft` does so. Its adapters are in FP32 by default,
+# Under autocast linear layers are on the allow list, A and B too. So both terms are FP16, and nothing is promoted. Without
+# autocast, write the cast yourself: `base + self.b(self.a(x)).to(base.dtype)`, where `base` is what the layer returns. The
+# layers that follow must then be in FP16 as well. (`peft` does so. Its adapters are in FP32 by default,
 # `autocast_adapter_dtype=True`.)
 
 # %% [markdown]

@@ -479,7 +479,8 @@ check("recipes.cheapest", my_choice)
 # %% [markdown]
 # **Which size fits your card?** Weights, gradients, masters and moments take a number of bytes for each parameter, by recipe. What
 # autograd saves grows with the batch. For a transformer both can be counted from its shape. Here is the largest GPT that
-# can be trained with Adam on one card, and its largest batch of 1,024 tokens. A quarter of the card is left free:
+# can be trained with Adam on one card, and how many texts of 1,024 tokens fit into its batch. A quarter of the card is left free
+# for what is not counted:
 
 # %% id="touch-fits"
 for gigabytes in (8, 16, 24, 80):
@@ -494,7 +495,7 @@ for gigabytes in (8, 16, 24, 80):
 # halves the bytes of a parameter.
 #
 # *Published:* BERT-large with 512 tokens on a V100 took 14,949 MiB in FP32 and 13,939 MiB in FP16 (batch 4), and 7,275 MiB in
-# FP16 with a batch of 1 and recomputation. The count above has 13,052, 10,616 and 7,125: it is too low by 2% to 31%, because the
+# FP16 with a batch of 1 and recomputation. The count above has 13,052, 10,616 and 7,125: it is too low by 2% to 24%, because the
 # library keeps buffers, and autocast keeps some results in FP32. (`labkit.train.memory_bill` counts; the rows are in
 # `data/published.csv`.)
 

@@ -276,8 +276,8 @@ for size in (1e-3, 1e-5):
 # %% [markdown]
 # **And its epsilon has a size.** Muon's result should not depend on the size of the gradient: it divides by the norm. But most
 # implementations divide by `norm + 1e-7`, so that they never divide by 0. For gradients whose norm is far below $10^{-7}$
-# that is a division by nearly the same number each time. A loss scale does not help here either: gradients are divided
-# by it first.
+# that is a division by nearly the same number each time. So the step gets smaller with the gradients. A loss scale does not help
+# here either: gradients are divided by it first.
 
 # %% id="touch-muon-epsilon"
 def length_of_step(gradient, epsilon):
