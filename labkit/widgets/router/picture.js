@@ -34,7 +34,9 @@ export function drawChoice(ink, width, choice, settings) {
   const scores = shown.map((expert) => choice.exact[expert]);
   const roundedScores = shown.map((expert) => choice.rounded[expert]);
   const format = PLAYGROUND_FORMATS[settings.format];
-  const low = toNearest(Math.min(...scores, ...roundedScores), format);
+  const least = Math.min(...scores, ...roundedScores);
+  const firstTick = toNearest(least, format); // may lie on either side
+  const low = Math.min(least, firstTick);
   const high = Math.max(...scores, ...roundedScores);
   const room = width - MARGIN.left - MARGIN.right;
   /** @param {number} score */
@@ -45,7 +47,7 @@ export function drawChoice(ink, width, choice, settings) {
   inkSegment(ink, [MARGIN.left, ABOVE], [width - MARGIN.right, ABOVE], tint.line, 1);
   inkSegment(ink, [MARGIN.left, BELOW], [width - MARGIN.right, BELOW], tint.line, 1);
   drawCut(ink, choice, settings.chosen, x);
-  drawTicks(ink, formatNumbers(low, high, settings.format), x);
+  drawTicks(ink, formatNumbers(firstTick, high, settings.format), x);
 
   const colour = formatColour(settings.format, tint);
   /** @type {Map<number, number>} how many marks stand at a place of the lower line */
