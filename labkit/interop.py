@@ -27,10 +27,8 @@ _DTYPES = {
     E4M3: torch.float8_e4m3fn,
     E8M0: torch.float8_e8m0fnu,
 }
-_E4M3_ENDS = (
-    # half-way between 448 and the next number; a tie rounds to 448, whose last bit is 0
-    464.0
-)
+# half-way between 448 and the next number; a tie rounds to 448, whose last bit is 0
+_E4M3_ENDS = 464.0
 _FORMATS = {dtype: format for format, dtype in _DTYPES.items()}
 # dtypes for rounding, and integers of their size
 _CARRIERS = {torch.float64: torch.int64, torch.float32: torch.int32}
@@ -286,10 +284,10 @@ def _limit(
     # the first value beyond the format
     end = format.max + ldexp(1.0, format.emax - format.significand_bits)
     # the carrier overflows first
-    end = end if end <= torch.finfo(values.dtype).max else float("inf")
-    torch.threshold_(
-        rounded, -end, below
-    ).neg_()  # in place: filling a mask would take longer than these four passes
+    if end > torch.finfo(values.dtype).max:
+        end = float("inf")
+    # negate and limit twice, in place: filling a mask would take longer than these four passes
+    torch.threshold_(rounded, -end, below).neg_()
     torch.threshold_(rounded, -end, -above).neg_()
     # directed: finite numbers stop at max, infinities do not
     if infinity != format.max in (above, -below):

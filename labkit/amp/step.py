@@ -137,9 +137,8 @@ class StepGradients:
         # flags for inf and NaN: a list for each loss, on the devices of its gradients
         self._flags: dict[int, list[Tensor]] = {}
         self._in_model: _ModelGradients | None = None
-        self._sums: dict[
-            tuple[int, float], Sum
-        ] = {}  # of each loss and scale, while they are scaled
+        # of each loss and scale, while they are scaled
+        self._sums: dict[tuple[int, float], Sum] = {}
         self._total: Sum = []  # of all losses, after unscaling
 
     @property

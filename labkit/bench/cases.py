@@ -402,5 +402,4 @@ def gemm(m: int, n: int, k: int, format: Format) -> GemmCase:
 
 
 def square(n: int, format: Format) -> GemmCase:
-    """Return a product of square matrices."""
     return gemm(n, n, n, format)

@@ -311,10 +311,8 @@ def run_cases(
             else:
                 try:
                     ready = _PreparedCase(case, pool, clock)
-                except (
-                    RuntimeError,
-                    AttributeError,
-                ) as refused:  # no kernel in this torch or device, or no memory
+                except (RuntimeError, AttributeError) as refused:
+                    # no kernel in this torch or device, or no memory
                     left_out(case, str(refused).splitlines()[0])
                 else:
                     timed[ready] = []
@@ -364,9 +362,11 @@ class _PreparedCase:
         return len(seconds) >= FEWEST and self.group * sum(seconds) > CASE_SECONDS
 
     def result(self, seconds: list[float]) -> GemmRun:
-        low, middle, high = (
-            quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else seconds * 3
-        )
+        # one timing is all three quartiles
+        quartiles = seconds * 3
+        if len(seconds) > 1:
+            quartiles = quantiles(seconds, n=4, method="inclusive")
+        low, middle, high = quartiles
         # more digits are noise
         middle, low, high, error = (float(f"{x:.5g}") for x in (middle, low, high, self.error))
         return GemmRun(self.case, middle, low, high, self.group * len(seconds), error)

@@ -28,7 +28,8 @@ try:
     import triton
     import triton.language as tl
 except ModuleNotFoundError:  # reported by `matmul`
-    triton = tl = None
+    triton = None
+    tl = None
 
 
 @dataclass(frozen=True)
@@ -175,9 +176,8 @@ def matmul(a: Tensor, b: Tensor, tile: Tile = TILES[0], out: Tensor | None = Non
             num_warps=tile.warps,
             num_stages=tile.ahead,
         )
-    except (
-        triton.TritonError
-    ) as error:  # its own base class: too little fast memory, or it does not compile
+    except triton.TritonError as error:
+        # too little fast memory, or the kernel does not compile
         raise RuntimeError(
             f"Triton refused tiles of {tile.name} here: {str(error).splitlines()[0]}"
         ) from error

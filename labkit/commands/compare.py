@@ -66,9 +66,8 @@ def run(args: Namespace) -> int:
             )
             _print(f"interrupted: {saved}; the same command resumes\n")
             return INTERRUPTED
-        except (
-            ValueError
-        ) as error:  # a record of another task or device, or a wrong number of workers
+        except ValueError as error:
+            # a record of another task or device, or a wrong number of workers
             sys.stderr.write(f"labkit compare: {error}\n")
             return 1
         rates = recorded_throughput(found.records)

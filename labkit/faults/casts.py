@@ -243,10 +243,8 @@ def recomputed_otherwise(fixed):
     def loss_of(inputs, targets):
         mixed["on"] = True
         loss = F.cross_entropy(checkpoint(block, inputs, use_reentrant=False).float(), targets)
-        mixed["on"] = (
-            # evaluation, a profiler or a second thread may switch it off too early
-            fixed
-        )
+        # evaluation, a profiler or a second thread may switch it off too early
+        mixed["on"] = fixed
         return loss
 
     return plain(loss_of, model, optimizer, batches(80), lambda: accuracy(model))

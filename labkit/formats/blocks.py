@@ -118,11 +118,13 @@ def round_blocks(
         )
     cut = exact.reshape(*exact.shape[:-1], exact.shape[-1] // format.size, format.size)
     powers = format.scale.significand_bits == 0
-    top, toward = (
-        (2.0**format.element.emax, Rounding.TOWARD_ZERO)
-        if powers
-        else (format.element.max, Rounding.NEAREST_EVEN)
-    )
+    if powers:
+        # floor(log2): the largest value lands in the elements' last binade
+        top = 2.0**format.element.emax
+        toward = Rounding.TOWARD_ZERO
+    else:
+        top = format.element.max
+        toward = Rounding.NEAREST_EVEN
     ratio = np.maximum(np.abs(cut).max(axis=-1, initial=0.0) / top, format.scale.smallest_subnormal)
     scale = np.asarray(round_to(ratio, format.scale, toward, Overflow.SATURATE), np.float64)
     # a quotient beyond float64 saturates like any other

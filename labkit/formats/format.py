@@ -186,11 +186,13 @@ class Format:
         >>> FP32.contains(FP16), FP16.contains(BF16), BF16.contains(FP16)
         (True, False, False)
         """
+        # exponents of the smallest ulp
+        finest = self.emin - self.significand_bits
+        finest_of_other = other.emin - other.significand_bits
         return (
             self.significand_bits >= other.significand_bits
             and self.max >= other.max
-            and self.emin - self.significand_bits
-            <= other.emin - other.significand_bits  # exponents of the finest ulp
+            and finest <= finest_of_other
             and self.signed >= other.signed
             and self.has_zero >= other.has_zero
         )

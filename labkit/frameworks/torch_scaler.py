@@ -182,9 +182,8 @@ class GradScaler(torch.amp.GradScaler):
         self._growth_factor = growth_factor
         self._backoff_factor = backoff_factor
         self._growth_interval = growth_interval
-        self._scale: Tensor | None = (
-            None  # made by the first call of scale(), on the device of its argument
-        )
+        # made by the first call of scale(), on the device of its argument
+        self._scale: Tensor | None = None
         self._growth_tracker: Tensor | None = None
         self._per_optimizer_states: dict[int, dict[str, Any]] = defaultdict(_new_record)
         self._readings = Readings()

@@ -308,10 +308,9 @@ def _round_sum(terms: Floats, out: Format) -> Floats:
         missed += error
         size += np.abs(error)
     slack = len(terms) * 2.0**-52 * size
-    low, high = (
-        np.asarray(round_to(_add_odd(total, missed + way), out), np.float64)
-        for way in (-slack, slack)
-    )
+    # where both ends of the exact sum's interval round alike, so does the sum
+    low = np.asarray(round_to(_add_odd(total, missed - slack), out), np.float64)
+    high = np.asarray(round_to(_add_odd(total, missed + slack), out), np.float64)
     for at in np.argwhere(low != high):
         few: list[float] = terms[(slice(None), *at)].tolist()
         rounded = fsum(few)  # then to odd, by its error

@@ -369,9 +369,9 @@ def over_layers(one: Callable[..., tuple[Tensor, ...]], *args: Any) -> tuple[Ten
         *args: the positional arguments of the torch function.
     """
     packed = _is_packed(args)
-    data, first, weights, biased, layers, dropout, train, both_ways, *batch_first = (
-        (args[0], *args[2:]) if packed else args
-    )
+    # of packed data, args[1] is the sizes, and there is no batch_first
+    rest = (args[0], *args[2:]) if packed else args
+    data, first, weights, biased, layers, dropout, train, both_ways, *batch_first = rest
     state = tuple(first) if isinstance(first, tuple | list) else (first,)
     if packed:
         sizes = args[1].tolist()

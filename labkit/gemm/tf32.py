@@ -62,9 +62,8 @@ _Switches = dict[tuple[str, str], str]
 
 _condition = threading.Condition()
 _waiting: deque[object] = deque()
-_open: list[
-    Precision
-] = []  # one entry for each block that is open and not suspended; all are equal
+# one entry for each block that is open and not suspended; all are equal
+_open: list[Precision] = []
 _found: _Switches = {}
 _set: _Switches = {}
 # .precision: what the innermost block of this thread asks for

@@ -99,7 +99,6 @@ QUICK_PARTS: dict[str, float] = {
 
 
 def part_of(job: Job) -> Part:
-    """Return the part of a job, or the passport."""
     return PARTS[job.part] if job.part else PASSPORT
 
 

@@ -63,7 +63,6 @@ class Job:
         return Job(device, part, bool(quick), float(until), Path(folder))
 
     def seconds_left(self) -> float:
-        """Return the seconds until the end."""
         return max(0.0, self.until - time.time())
 
     def path(self, kind: str, name: str) -> Path:

@@ -331,7 +331,7 @@ def ulps_apart(a: float, b: float) -> int | None:
     """
     if not np.isfinite([a, b]).all():
         return 0 if a == b or (a != a and b != b) else None
-    first, second = (
-        int(np.abs(np.float32(x)).view(np.int32)) * (-1 if x < 0 else 1) for x in (a, b)
-    )
-    return abs(first - second)
+    # codes of one sign count up with the values; those of negative numbers count down from 0
+    first = int(np.abs(np.float32(a)).view(np.int32))
+    second = int(np.abs(np.float32(b)).view(np.int32))
+    return first + second if (a < 0) != (b < 0) else abs(first - second)

@@ -44,9 +44,8 @@ def count_on_cpu(bits: Tensor, format: Format) -> tuple[int, Counts, Counts]:
         fields += _fields(values[start : start + LARGE], format)
     subnormals: Counts = np.zeros(point, dtype=np.int64)
     for start in range(0, len(values) if fields[0] else 0, PIECE):
-        below = (
-            (values[start : start + PIECE] << 1) >> 1
-        ) - 1  # a zero becomes the largest number there is
+        # without the sign, less 1: a zero becomes the largest unsigned number
+        below = ((values[start : start + PIECE] << 1) >> 1) - 1
         small = below[below < (1 << point) - 1].astype(np.float32) + 1
         # exponents of significands: whole numbers
         subnormals += np.bincount(np.frexp(small)[1] - 1, minlength=point)

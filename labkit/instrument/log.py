@@ -74,9 +74,8 @@ class Log:
         self.against_fp32: list[AgainstFP32] = []
         self._found: dict[tuple[str, str], Finding] = {}
         self._unseen: dict[str, int] = {}  # what -> first step
-        self._checksums: dict[
-            str, tuple[int, bool]
-        ] = {}  # parameter -> its first checksum, whether it moved
+        # parameter -> its first checksum, whether it moved
+        self._checksums: dict[str, tuple[int, bool]] = {}
         self._meant: set[str] = set()  # parameters with a gradient other than zero
         # of each sampled step: eps and the root that it is added to, where eps is far above it
         self.dominated: list[tuple[float, float] | None] = []
@@ -264,9 +263,8 @@ def faults(report: Report, never_moved: Iterable[str]) -> Iterator[Finding]:
                 )
                 found.setdefault((Kind.UPDATES_SWALLOWED, name), swallowed)
     yield from found.values()
-    first_step, lines = (
-        (report.watched[0].step, report.watched[0].lines) if report.watched else (0, {})
-    )
+    first_step = report.watched[0].step if report.watched else 0
+    lines = report.watched[0].lines if report.watched else {}
     for name in never_moved:
         says = "it has gradients, and is the same in all sampled steps"
         yield finding(Kind.NEVER_MOVED, name, first_step, says, lines.get("step", ""))

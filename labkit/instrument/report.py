@@ -232,7 +232,6 @@ _RECORDS: dict[str, type] = {
 
 
 def from_plain(plain: Mapping[str, Any]) -> Report:
-    """Return the report that `to_plain` wrote."""
     values: dict[str, Any] = {}
     for name, value in plain.items():
         value = _from_json(value)

@@ -23,9 +23,8 @@ from labkit.instrument.fate import fate
 from labkit.instrument.histogram import ExponentHistogram, merge, shift
 from labkit.instrument.probe import GradSnapshot
 
-LOG2_SCALES = range(
-    41
-)  # 1 to 2^40: FP16 has 40 powers of two from its smallest number to its largest
+# scales from 1 to 2^40: FP16 has 40 powers of two from its smallest number to its largest
+LOG2_SCALES = range(41)
 
 
 @dataclass(frozen=True, eq=False)

@@ -76,13 +76,10 @@ from labkit.instrument.user_code import line_of_user
 
 # calls of the model in one step whose inputs are kept until the step is over
 MAX_CALLS = 8
-MOST_REPLAYED = (
-    # steps with inf or NaN: a scaler that starts too high skips many, for the same reason
-    20
-)
-EPSILON_SAMPLES = (
-    5  # sampled steps in which an optimizer's eps is compared with what it is added to
-)
+# steps with inf or NaN: a scaler that starts too high skips many, for the same reason
+MOST_REPLAYED = 20
+# sampled steps in which an optimizer's eps is compared with what it is added to
+EPSILON_SAMPLES = 5
 SMALL = 4096  # elements of a gradient that is cheap to check in each step
 
 

@@ -29,12 +29,11 @@ def usable_cores(cgroup: Path = CGROUP) -> int:
     affinity = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    quota = _first_numbers(
-        cgroup / "cpu.max"
-    ) or [  # version 2: "quota period"; version 1 has a file for each
-        *_first_numbers(cgroup / "cpu" / "cpu.cfs_quota_us"),
-        *_first_numbers(cgroup / "cpu" / "cpu.cfs_period_us"),
-    ]
+    # version 2 of cgroups has "quota period" in one file, version 1 a file for each
+    quota = _first_numbers(cgroup / "cpu.max")
+    if not quota:
+        quota += _first_numbers(cgroup / "cpu" / "cpu.cfs_quota_us")
+        quota += _first_numbers(cgroup / "cpu" / "cpu.cfs_period_us")
     if len(quota) == 2 and quota[0] > 0:
         return max(1, min(affinity, quota[0] // quota[1]))
     return affinity

@@ -37,11 +37,10 @@ from labkit.modes.replacing import Replacement, Replacements
 ATTRIBUTE = MethodWrapperType
 # part of the path of the code that runs the graphs of torch.compile's backends
 AOT_RUNTIME = "_aot_autograd"
-MOST_FRAMES = 12  # between that and the graph's code
-_BETWEEN = (
-    "__torch_function__",
-    "__call__",
-)  # a graph's code and a mode: another mode, an OpOverload
+# frames between that and the graph's code, at most
+MOST_FRAMES = 12
+# what may be between a graph's code and a mode: another mode, an OpOverload
+_BETWEEN = ("__torch_function__", "__call__")
 WHY_NO_GRAPH = (
     "a mode of labkit (autocast, half_storage) runs this operation in Python: for an emulated "
     "format or accumulator, a listener, a recurrent layer, a custom Function, a checkpoint, a mask "

@@ -146,10 +146,9 @@ def exclusive_lock(path: Path) -> Iterator[None]:
         handle = os.open(lock, os.O_CREAT | os.O_RDWR)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(
-                handle
-            ).st_nlink:  # else its owner deleted it since it was opened: try again
+            if os.fstat(handle).st_nlink:
                 break
+            # its owner deleted it after it was opened here: try again
             os.close(handle)
         except BlockingIOError:
             os.close(handle)
@@ -175,7 +174,6 @@ def checkout() -> Path | None:
 
 
 def notebooks_folder() -> Path:
-    """Return the folder of the learners' notebooks."""
     return (checkout() or PACKAGE) / "notebooks"
 
 

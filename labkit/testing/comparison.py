@@ -377,9 +377,8 @@ class _Judge:
                 f"whether an order reaches it: sums of more than {LONGEST:,} terms are not replayed"
             )
             return found(VerdictKind.ROUNDING, int(np.argmax(share)))
-        if (
-            special | unbounded
-        ).all():  # those that differ: an infinity or NaN of another kind lies outside
+        # differing infinities and NaN were found outside before this
+        if (special | unbounded).all():
             return found(VerdictKind.UNJUDGED, int(np.argmax(~same)))
         largest, typical, own, other = self.replay(share, bound, special | unbounded)
         at = int(np.argmax(share))

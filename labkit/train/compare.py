@@ -76,9 +76,12 @@ class Difference:
         return "cannot tell"
 
     def __str__(self) -> str:
-        width, level = (
-            (self.interval, 95) if self.verdict in ("worse", "better") else (self.interval_90, 90)
-        )
+        # a difference is claimed at 95%; equality, a test on two sides, at 90%
+        width = self.interval_90
+        level = 90
+        if self.verdict in ("worse", "better"):
+            width = self.interval
+            level = 95
         interval = f" ± {width:.3f} ({level}% interval)" if math.isfinite(width) else ""
         beyond = f"beyond {self.reference}'s spread of {self.spread:.3f}"
         reason = {
@@ -122,7 +125,6 @@ class Comparison:
         return tuple(dict.fromkeys(record.recipe for record in self.records))
 
     def of(self, recipe: str) -> tuple[RunRecord, ...]:
-        """Return the runs of a recipe."""
         return tuple(record for record in self.records if record.recipe == recipe)
 
     def difference(self, recipe: str) -> Difference:

@@ -51,7 +51,6 @@ class Data:
     test_targets: Tensor
 
     def to(self, device: torch.device) -> Data:
-        """Return the same data on a device."""
         return Data(*(getattr(self, each.name).to(device) for each in fields(self)))
 
 
@@ -292,9 +291,9 @@ def cifar10(folder: str | Path) -> Data:
     """
     train = torch.cat([_load_cifar(Path(folder), f"data_batch_{i}.bin") for i in range(1, 6)])
     test = _load_cifar(Path(folder), "test_batch.bin")
-    train_inputs, test_inputs = (
-        rows[:, 1:].reshape(-1, 3, 32, 32).float() / 255 for rows in (train, test)
-    )
+    # a row is its label and the bytes of its image
+    train_inputs = train[:, 1:].reshape(-1, 3, 32, 32).float() / 255
+    test_inputs = test[:, 1:].reshape(-1, 3, 32, 32).float() / 255
     return Data(train_inputs, train[:, 0].long(), test_inputs, test[:, 0].long())
 
 

@@ -13,18 +13,14 @@ from torch import Tensor
 from labkit.amp import Recipe
 from labkit.gemm import fp32_precision, has_tf32, is_ieee_on_cpu
 
-DROPOUT_OFFSET = (
-    # added to a step's seed for dropout, so that it differs from the batch's seed
-    1_000_000_007
-)
+# added to a step's seed for dropout, so that it differs from the batch's seed
+DROPOUT_OFFSET = 1_000_000_007
 _lock = threading.Lock()
-_thread_counts: list[
-    int
-] = []  # torch's original thread count, once for each thread with an open `one_thread`
+# torch's original thread count, once for each thread with an open `one_thread`
+_thread_counts: list[int] = []
 _in_one_thread = threading.local()  # `open`: this thread is inside of such a block
-_cudnn_flags: list[
-    tuple[bool, bool]
-] = []  # cuDNN's original flags, once for each open `deterministic_cudnn`
+# cuDNN's original flags, once for each open `deterministic_cudnn`
+_cudnn_flags: list[tuple[bool, bool]] = []
 
 
 @contextmanager

@@ -47,7 +47,6 @@ TIMEOUT = timedelta(days=7)  # of a rank that waits for the trainings of others
 
 
 def under_torchrun() -> bool:
-    """Return whether torchrun started this process."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 

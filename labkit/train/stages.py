@@ -7,7 +7,7 @@ Invariant: observation does not change the run, bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -137,13 +137,16 @@ def watch_step(run: TrainingRun) -> StagedStep:
             for name, parameter in run.model.named_parameters()
         }
         layers = [names[id(weight)] for weight in weights.model_weights]
-        scaled, unscaled = (  # of each weight; zeros without a gradient
-            [
+
+        def of_weights(known: Mapping[str, Tensor]) -> list[Tensor]:
+            """Return the gradient of each weight, zeros without one."""
+            return [
                 known.get(weights.names[weight], torch.zeros_like(weight))
                 for weight in weights.model_weights
             ]
-            for known in (gradients[Moment.SCALED], gradients[Moment.UNSCALED])
-        )
+
+        scaled = of_weights(gradients[Moment.SCALED])
+        unscaled = of_weights(gradients[Moment.UNSCALED])
         tensors = (
             _grouped(before, layers),
             {f"{name} output": tensor for name, tensor in outputs.items()},

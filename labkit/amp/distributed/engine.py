@@ -221,12 +221,10 @@ class DistributedEngine(Engine):
         # FSDP2 can, but then leaves dividing to us
         self._sums_first = sharded and reduce == FP16 and not predivide
         self.parts: OwnParts | None = None
-        self._unreduced: dict[
-            Tensor, Tensor
-        ] = {}  # under DDP, what backward left in `no_sync`, added up in FP32
-        self._waits: tuple[int, float] | None = (
-            None  # loss and scale of what is here and not reduced
-        )
+        # under DDP, what backward left in `no_sync`, added up in FP32
+        self._unreduced: dict[Tensor, Tensor] = {}
+        # loss and scale of the gradients that are not reduced yet
+        self._waits: tuple[int, float] | None = None
         self._sync = True
         if sharded and (groups := options.get("groups")) is not None:
             if not callable(groups):
@@ -234,7 +232,13 @@ class DistributedEngine(Engine):
                     "sharding replaces the model's parameters: give groups as a function, model -> "
                     "groups."
                 )
-            options["groups"] = lambda parts: parts.grouped(groups(uncompiled(self.model)))
+            of_model = groups
+
+            def of_parts(parts: Any) -> Any:
+                """Return the model's groups, with this rank's parts for its parameters."""
+                return parts.grouped(of_model(uncompiled(self.model)))
+
+            options["groups"] = of_parts
         with raising_rank_lost("while the ranks built the engine", self.group):
             super().__init__(model, make_optimizer, recipe, **options)
 

@@ -133,12 +133,12 @@ def raising_rank_lost(doing: str, group: dist.ProcessGroup | None = None) -> Ite
         )
         if not isinstance(error, dist.DistError) and not any(word in message for word in broken):
             raise
-        of_torchrun = os.environ.get("RANK", "?"), os.environ.get("WORLD_SIZE", "?")
-        rank, world = (
-            (dist.get_rank(group), dist.get_world_size(group))
-            if dist.is_initialized()
-            else of_torchrun
-        )
+        # without a group, torchrun's environment has the numbers
+        rank: int | str = os.environ.get("RANK", "?")
+        world: int | str = os.environ.get("WORLD_SIZE", "?")
+        if dist.is_initialized():
+            rank = dist.get_rank(group)
+            world = dist.get_world_size(group)
         raise RankLost(
             f"rank {rank} of {world} cannot continue: {doing}, another rank ended or was silent "
             "for longer than the group's timeout. See its output for the cause. Start all of them "

@@ -63,9 +63,8 @@ class Guard:
         ]
         self.names += [(vars(v), type(v).__name__) for v in objects if hasattr(v, "__dict__")]
         self.whole = [(now, _copied(now)) for now, _ in self.names]
-        self.parts: list[
-            tuple[dict[str, Any], dict[str, Any]]
-        ] = []  # global values of plain kinds, by forward's names
+        # global values of plain kinds, by forward's names
+        self.parts: list[tuple[dict[str, Any], dict[str, Any]]] = []
         for kind in {type(module) for module in model.modules()}:
             forward = getattr_static(kind, "forward", None)
             if isinstance(forward, FunctionType) and not forward.__module__.startswith("torch."):

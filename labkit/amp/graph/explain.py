@@ -180,10 +180,8 @@ def explain(graph: CastGraph | CallsNetwork) -> Explanation:
     inputs = [node for node in sources if not node.meta["source"].weight]
     # of a tensor: its row
     origins: dict[fx.Node, int] = {node: -1 - i for i, node in enumerate(inputs)}
-    hoisted = set[
-        tuple[fx.Node, torch.dtype]
-        # of a weight's casts to a dtype, the first is made, others link to it
-    ]()
+    # of a weight's casts to a dtype, the first is made, others link to it
+    hoisted: set[tuple[fx.Node, torch.dtype]] = set()
     rows: list[GraphRow] = []
     calls = [node for node in numbers if "call" in node.meta]
     for _, group in groupby(calls, key=lambda node: node.meta["call"].number):

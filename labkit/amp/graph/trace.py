@@ -148,9 +148,8 @@ class CallRecorder(TorchFunctionMode):
         self.inference = torch.is_inference_mode_enabled()
         self.grad = torch.is_grad_enabled()
         self.current: tuple[int, str, Entry] = (0, "", Entry(Rule.KEEP, "outside of autocast"))
-        self._nodes: dict[
-            int, tuple[fx.Node, Tensor]
-        ] = {}  # alive until the end, so that no other tensor has its id
+        # alive until the end, so that no other tensor has its id
+        self._nodes: dict[int, tuple[fx.Node, Tensor]] = {}
         for tensor in inputs:
             self._source(tensor)
 

@@ -216,9 +216,8 @@ class Readings:
     """
 
     def __init__(self) -> None:
-        self._values: dict[
-            int, tuple[Tensor, int, float]
-        ] = {}  # holds the tensor, so that its id is not reused
+        # holds the tensor, so that its id is not reused
+        self._values: dict[int, tuple[Tensor, int, float]] = {}
 
     def read(self, tensor: Tensor) -> float:
         """Return the number in a 1-element tensor.

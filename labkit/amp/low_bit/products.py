@@ -67,16 +67,12 @@ class ScaleMemory:
         # in units of UNIT: a gradient times the root of its layer's width, in the first backward
         self.loss_size = 0.0
         self.generator = torch.Generator(device).manual_seed(seed)
-        self.went_back = (
-            # a backward pass has come to a layer: the next region begins another step
-            False
-        )
-        self._history: dict[
-            str, Tensor
-        ] = {}  # by weight and operand: the largest magnitudes, the oldest first
-        self._largest: dict[
-            str, tuple[Tensor, float]
-        ] = {}  # in this step; and where the format ends
+        # whether a backward pass has come to a layer: the next region begins another step
+        self.went_back = False
+        # by weight and operand: the largest magnitudes, the oldest first
+        self._history: dict[str, Tensor] = {}
+        # in this step; and where the format ends
+        self._largest: dict[str, tuple[Tensor, float]] = {}
         self._scales: dict[str, Tensor] = {}  # that follow from the history
 
     def scale(self, key: str, top: float) -> Tensor | float:
@@ -507,9 +503,8 @@ class LowBitProducts(LabMode):
                 return func(*args, **kwargs)
             with self:
                 return body_of(func)(*args, **kwargs)
-        given, weight = (
-            args[i] if len(args) > i else kwargs[key] for i, key in enumerate(("input", "weight"))
-        )
+        given = args[0] if args else kwargs["input"]
+        weight = args[1] if len(args) > 1 else kwargs["weight"]
         key = self._key(weight, name)
         if (
             key in self._last

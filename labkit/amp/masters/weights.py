@@ -195,9 +195,8 @@ class Weights(Masters):
                 state; then nothing has changed.
         """
         own = dict(zip(self.stepped_names, self.master_weights, strict=True))
-        shapes, stored = (
-            {name: m.shape for name, m in masters.items()} for masters in (own, state["master"])
-        )
+        shapes = {name: master.shape for name, master in own.items()}
+        stored = {name: master.shape for name, master in state["master"].items()}
         if shapes != stored:
             unlike = [name for name in {**shapes, **stored} if shapes.get(name) != stored.get(name)]
             raise ValueError(

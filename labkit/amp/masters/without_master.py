@@ -78,9 +78,8 @@ def store_rounded(
         rest = (wide - kept).to(weight.dtype)
         # nothing is cut off from a weight that is inf
         rest = rest.nan_to_num(0.0, 0.0, 0.0)
-        too_far = (kept + rest).to(
-            weight.dtype
-        ) != weight  # rounded up to half an ulp: take one code less
+        # a rest that was rounded up to half an ulp would change the weight: take one code less
+        too_far = (kept + rest).to(weight.dtype) != weight
         rest = (rest.view(torch.int16) - too_far.to(torch.int16)).view(weight.dtype)
         kept = kept + rest
     wide.copy_(kept)

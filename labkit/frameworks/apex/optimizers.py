@@ -66,7 +66,6 @@ class LossScaler(LossScale):
     dynamic = property(lambda self: self.rule.dynamic, doc="Whether the scale is dynamic.")
 
     def loss_scale(self) -> float:
-        """Return the current scale."""
         return self.state.scale
 
     def _set_loss_scale(self, scale: float) -> None:

@@ -72,7 +72,8 @@ class GraphConfig:
     def allow_fuse_model_update_ops(self, mode: bool = True) -> None:
         """Do nothing: these three options affect the speed of a compiled graph, not its results."""
 
-    allow_fuse_add_to_output = allow_fuse_cast_scale = allow_fuse_model_update_ops
+    allow_fuse_add_to_output = allow_fuse_model_update_ops
+    allow_fuse_cast_scale = allow_fuse_model_update_ops
 
     def enable_zero(self, mode: bool = True, **_: Any) -> None:
         """Raise an error for an option that requires several devices.
@@ -325,7 +326,8 @@ class _Built(nn.Module):
                     )
                     known[name + keystr(path)] = leaf
 
-    training = property(  # there is a graph for each
+    # a graph is built for each combination of the modules' modes
+    training = property(
         lambda self: tuple(module.training for module in self.modules() if module is not self),
         lambda *_: None,
     )

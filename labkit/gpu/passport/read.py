@@ -242,9 +242,9 @@ Judged = Iterator[tuple[str, str]]  # expected, found
 
 
 def _judge_training(line: Line) -> Judged:
-    own, cpu, again = (
-        [float.fromhex(loss) for loss in line[key]] for key in ("losses", "cpu", "again")
-    )
+    own = [float.fromhex(loss) for loss in line["losses"]]
+    cpu = [float.fromhex(loss) for loss in line["cpu"]]
+    again = [float.fromhex(loss) for loss in line["again"]]
     differ = sum(a.hex() != b.hex() for a, b in zip(own, again, strict=True))
     if differ:
         yield "the same losses twice", f"{differ} of {len(own)} differ"

@@ -233,7 +233,9 @@ class MixedPrecision(Callback):
         self.after_step()
 
     # a part of the training that was cancelled in a batch ends without that batch's after_batch
-    after_train = after_validate = after_epoch = after_batch
+    after_train = after_batch
+    after_validate = after_batch
+    after_epoch = after_batch
 
     def after_fit(self) -> None:
         self.region.close()
@@ -381,7 +383,9 @@ class NonNativeMixedPrecision(Callback):
         self.region.close()
 
     # a part of the training that was cancelled in a batch ends without that batch's after_batch
-    after_train = after_validate = after_epoch = after_batch
+    after_train = after_batch
+    after_validate = after_batch
+    after_epoch = after_batch
 
     def after_fit(self) -> None:
         self.region.close()
