@@ -509,7 +509,8 @@ class Engine:
             if wrong is None
             else [wrong + inspection.cause_beyond_gradients(self.weights, self._loss)]
         )
-        more += [LOSS_INSIDE_MODEL] if self._boundary.loss_inside and decision.skip else []
+        if self._boundary.loss_inside and decision.skip:
+            more += [LOSS_INSIDE_MODEL]
         self._boundary.loss_inside = False
         return replace(plain, why=". ".join([plain.why, *more])) if more else plain
 
@@ -634,7 +635,8 @@ class Engine:
         Restore both if that or the `with` block fails.
         """
         parts: list[Any] = [uncompiled(self.model)]
-        parts += [] if self.products is None else [self.products.memory]
+        if self.products is not None:
+            parts += [self.products.memory]
         require_same_network(parts[0].state_dict(), states[0])
         self._require_range(states[0])
         self.weights.adopt_edits()

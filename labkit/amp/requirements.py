@@ -114,7 +114,8 @@ def require_known(model: nn.Module, known: Container[int]) -> None:
                     "optimizer does not step it. Make the engine after the last change of the "
                     "model."
                 )
-        modules += () if module is None else module._modules.values()
+        if module is not None:
+            modules += module._modules.values()
 
 
 def require_loss(loss: object) -> None:

@@ -66,7 +66,8 @@ def cross_entropy_loss(
         if label_smoothing > 0:
             target = target * (1 - label_smoothing) + label_smoothing / classes
         terms = log_probabilities * target
-        terms = terms if per_class is None else terms * per_class
+        if per_class is not None:
+            terms = terms * per_class
         if reduction == _NONE:
             return -terms.sum(dim)
         return -terms.sum() / (terms.numel() // classes) if reduction == _MEAN else -terms.sum()

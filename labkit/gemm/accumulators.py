@@ -170,7 +170,8 @@ def instruction_for(spec: MmaSpec, a: Format, b: Format | None = None) -> MmaSpe
     >>> instruction_for(SPECS["A100"], BF16).operands.name
     'BF16'
     """
-    b = a if b in (None, FP32, FP64) else b
+    if b in (None, FP32, FP64):
+        b = a
     if a in (FP32, FP64) or (a, b) == (spec.operands, spec.right):
         return spec
     row = spec.for_operands(a, b)

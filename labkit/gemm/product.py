@@ -81,7 +81,8 @@ def matmul(
         batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
         left, right = (part.expand(*batch, *part.shape[-2:]) for part in (left, right))
         d = product(left, right, accumulator, a.dtype, result)
-    d = d.squeeze(-2) if a.dim() == 1 else d
+    if a.dim() == 1:
+        d = d.squeeze(-2)
     return d.squeeze(-1) if b.dim() == 1 else d
 
 
@@ -399,7 +400,8 @@ def _bilinear(
     y = matmul(
         between.reshape(-1, out, second), input2.reshape(-1, second, 1), accumulator, torch.float32
     )[..., 0]
-    y = y if bias is None else y + bias.float()
+    if bias is not None:
+        y = y + bias.float()
     return y.to(input1.dtype).reshape(*input1.shape[:-1], out)
 
 

@@ -376,7 +376,8 @@ def over_layers(one: Callable[..., tuple[Tensor, ...]], *args: Any) -> tuple[Ten
     if packed:
         sizes = args[1].tolist()
     else:
-        data = data.transpose(0, 1) if batch_first[0] else data
+        if batch_first[0]:
+            data = data.transpose(0, 1)
         shape = data.shape[:2]
         data = data.flatten(0, 1)
         sizes = [shape[1]] * shape[0]
@@ -384,7 +385,8 @@ def over_layers(one: Callable[..., tuple[Tensor, ...]], *args: Any) -> tuple[Ten
     each = (4 if biased else 2) + _is_projected(first)
     last = list[State]()
     for layer in range(layers):
-        data = F.dropout(data, dropout) if layer and dropout and train else data
+        if layer and dropout and train:
+            data = F.dropout(data, dropout)
         outputs = []
         for backwards in (False, True) if both_ways else (False,):
             mine = list(weights[len(last) * each : (len(last) + 1) * each])
@@ -396,7 +398,8 @@ def over_layers(one: Callable[..., tuple[Tensor, ...]], *args: Any) -> tuple[Ten
         data = torch.cat(outputs, 1) if both_ways else outputs[0]
     if not packed:
         data = data.unflatten(0, shape)
-        data = data.transpose(0, 1) if batch_first[0] else data
+        if batch_first[0]:
+            data = data.transpose(0, 1)
     return (data, *(torch.stack(parts) for parts in zip(*last, strict=True)))
 
 

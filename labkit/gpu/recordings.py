@@ -125,7 +125,8 @@ def trainings(job: Job) -> list[Item]:
 def _training(job: Job, name: str, recipe: str, device: str, found: Line) -> None:
     release_memory()  # of the training before
     task = (TASKS | GPU_TASKS)[name]
-    task = replace(task, steps=2) if job.quick else task
+    if job.quick:
+        task = replace(task, steps=2)
     record = train(task, RECIPES[recipe], 0, device=device, stop=lambda: not job.seconds_left())
     if record.stopped:
         found["summary"] = "not finished, the time was up"

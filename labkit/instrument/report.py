@@ -145,13 +145,15 @@ class Report(TrainingResults):
         for status in reversed(Status):
             for group in grouped(self, status):
                 lines.append(f"{SIGNS[status]} {status:<4}  {group[0].name}: {in_words(group)}")
-                lines += [f"{'':8}-> {group[0].to_do}"] if group[0].remedy else []
+                if group[0].remedy:
+                    lines += [f"{'':8}-> {group[0].to_do}"]
         lines += [f"- {line}" for line in numbers(self)]
         lines += [
             f"- step {skip.step} skipped at scale {power(skip.scale)}: {skip.why}"
             for skip in self.skips[:5]
         ]
-        lines += [f"- {len(self.skips) - 5} more were skipped"] if len(self.skips) > 5 else []
+        if len(self.skips) > 5:
+            lines += [f"- {len(self.skips) - 5} more were skipped"]
         return "\n".join(
             [
                 lines[0],

@@ -229,11 +229,8 @@ def _map(report: TrainingResults) -> str:
         (share, step, name) for _, rows in tables for name, _, (share, step) in rows
     )
     says = f"Most is lost in layer {name}, in step {step}: {share:.1%} of its gradients."
-    says = (
-        says
-        if share >= LEAST
-        else f"{format.name} loses less than one gradient in a thousand in every layer."
-    )
+    if share < LEAST:
+        says = f"{format.name} loses less than one gradient in a thousand in every layer."
     note = (
         f"{len(compared.intersection(steps))} of {len(steps)} sampled steps were compared with "
         "FP32; "
@@ -436,7 +433,8 @@ def _sizes(histogram: ExponentHistogram | None) -> Iterator[tuple[int, float]]:
 
 def _details(report: TrainingResults) -> str:
     skips = [f"step {s.step} at scale {power(s.scale)}: {s.why}" for s in report.skips[:5]]
-    skips += [f"{len(report.skips) - 5} more"] if len(report.skips) > 5 else []
+    if len(report.skips) > 5:
+        skips += [f"{len(report.skips) - 5} more"]
     lists = (
         ("Numbers", list(numbers(report))),
         ("Skipped steps", skips),

@@ -91,7 +91,8 @@ def dense(tensor: Tensor) -> Tensor:
         tensor = (
             tensor.coalesce().values() if tensor.layout == torch.sparse_coo else tensor.values()
         )
-    tensor = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
     return tensor if tensor.dtype in COUNTED else tensor.float()
 
 

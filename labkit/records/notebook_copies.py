@@ -67,7 +67,8 @@ def copy_notebooks(source: Path, folder: Path, version: str) -> list[CopiedNoteb
         notebooks = [each for each in notebooks if not (folder / each.name).exists()]
     else:
         kept = []
-        digests |= {VERSION: version} if handout_of(version) else {}
+        if handout_of(version):
+            digests |= {VERSION: version}
     copied = [
         _copy(notebook, folder, digests.get(notebook.name), version) for notebook in notebooks
     ]

@@ -124,7 +124,7 @@ def arithmetic(
 ) -> Arithmetic:
     """Return the arithmetic of an accumulator.
 
-    It is given as a format, a row of SPECS, the name of a format or GPU, or an Arithmetic.
+    It is passed as a format, a row of SPECS, the name of a format or GPU, or an Arithmetic.
 
     Args:
         accumulator: a format or its name, a row of SPECS or a GPU's name, or an Arithmetic.

@@ -572,7 +572,8 @@ def _rows(x: Array, dim: int | Sequence[int] | None) -> tuple[Floats, Format]:
         dims = tuple(dimension_of(each, values.ndim, dim) for each in asked)
     if len(set(dims)) < len(dims):
         raise ValueError(f"dim: expected each dimension once, got {dim}")
-    values = values.reshape(values.shape or (1,)) if dims else values
+    if dims:
+        values = values.reshape(values.shape or (1,))
     rest = [each for each in range(values.ndim) if each not in dims]
     moved = values.transpose(*rest, *dims)
     return moved.reshape(

@@ -98,10 +98,12 @@ def _in_lanes(
     terms: Floats, lanes: int | None, neighbours: bool, rounded: Callable[[Floats], Floats]
 ) -> Floats:
     """Add the terms of each lane one by one, then the lanes pairwise."""
-    lanes = max(1, len(terms)) if lanes is None else lanes
+    if lanes is None:
+        lanes = max(1, len(terms))
     terms = np.concatenate([terms, np.zeros((-len(terms) % lanes, *terms.shape[1:]), terms.dtype)])
     steps = terms.reshape(lanes, -1, *terms.shape[1:]).swapaxes(0, 1) if neighbours else None
-    steps = terms.reshape(-1, lanes, *terms.shape[1:]) if steps is None else steps
+    if steps is None:
+        steps = terms.reshape(-1, lanes, *terms.shape[1:])
     total = np.zeros(steps.shape[1:], terms.dtype)
     for step in steps:
         total = rounded(total + step)

@@ -69,7 +69,8 @@ def suspects(
         wrong = np.flatnonzero(
             ~((stored(exact - bound) <= got) & (got <= stored(exact + bound))) & np.isfinite(exact)
         )
-        wrong = wrong if wrong.size else np.flatnonzero((got != stored(exact)) & np.isfinite(exact))
+        if not wrong.size:
+            wrong = np.flatnonzero((got != stored(exact)) & np.isfinite(exact))
         if not wrong.size:
             return ("infinity or NaN where the operation has another value",)
         if not np.isfinite(got[wrong]).any():

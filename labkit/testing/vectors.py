@@ -260,7 +260,8 @@ def _codes(
     saturate: bool | None = None,
 ) -> Any:
     format = ROUNDED[name.removesuffix(SATURATING)]
-    saturate = name.endswith(SATURATING) if saturate is None else saturate
+    if saturate is None:
+        saturate = name.endswith(SATURATING)
     with np.errstate(over="ignore"):
         values = round_to(
             x.astype(np.float64),

@@ -164,11 +164,8 @@ class Comparison:
             none = f"{recipe}: no seed in common with {self.reference}"
             lines.append(f"  {self.difference(recipe) if shared else none}")
         differing = self.differing_provenance()
-        lines += (
-            ["  these runs differ in how they were made, which may explain a difference:"]
-            if differing
-            else []
-        )
+        if differing:
+            lines += ["  these runs differ in how they were made, which may explain a difference:"]
         for name, values in differing.items():
             lines.append(
                 f"    {name}: "

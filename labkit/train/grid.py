@@ -297,7 +297,8 @@ def _train_one(
 ) -> RunRecord:
     """Train a run and save its record, with the time of a step only if `timed`."""
     record = replace(train(task, recipe, seed, device=where), fingerprint=fingerprint(task, recipe))
-    record = record if timed else replace(record, step_seconds=None)
+    if not timed:
+        record = replace(record, step_seconds=None)
     record.save(record_path(folder, task.name, recipe.name, seed))
     return record
 

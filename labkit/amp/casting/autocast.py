@@ -382,7 +382,8 @@ class autocast(LabMode, ContextDecorator):
             elements = sum(t.numel() for t in floats if t.dtype != to)
             args, kwargs = changed_in(args, kwargs, change)
             cached = _open.cache.hits - hits
-        elements = 0 if change is None else elements
+        if change is None:
+            elements = 0
         self.listen(
             CastEvent(name, rule, entry.why, input_dtypes, to if floats else None, elements, cached)
         )

@@ -74,7 +74,8 @@ class Guard:
                     for n in forward.__code__.co_names
                     if n in known and isinstance(known[n], _PLAIN)
                 ]
-                self.parts += [(known, {key: _copied(known[key]) for key in keys})] if keys else []
+                if keys:
+                    self.parts += [(known, {key: _copied(known[key]) for key in keys})]
 
     def changed(self) -> str:
         """Name something that has changed; "" if nothing has."""

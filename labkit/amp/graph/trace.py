@@ -244,7 +244,8 @@ class CallRecorder(TorchFunctionMode):
             # the same, in half the time
             target = METHODS[args[1]]
             args = args[:1]
-        target = target if isinstance(target, str) or _has_its_name(target) else _by_itself(target)
+        if not isinstance(target, str) and not _has_its_name(target):
+            target = _by_itself(target)
         node = self.graph.create_node(
             "call_method" if isinstance(target, str) else "call_function", target, args, kwargs
         )

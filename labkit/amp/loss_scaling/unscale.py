@@ -203,7 +203,8 @@ def _check_and_multiply(
 
     The tensors have one device and dtype.
     """
-    found = torch.zeros((), device=group[0].device) if found is None else found
+    if found is None:
+        found = torch.zeros((), device=group[0].device)
     by = torch.full((), reciprocal, device=group[0].device)
     torch._amp_foreach_non_finite_check_and_unscale_(group, found, by)
     return found

@@ -293,7 +293,8 @@ class Layer:
 
     def _write(self, tensor: Tensor, role: str, axis: int, rotated: bool) -> Written:
         format = self.format.gradient if role == "gradient" else self.format.forward
-        tensor = rotate(tensor, axis) if rotated else tensor
+        if rotated:
+            tensor = rotate(tensor, axis)
         if not tensor.numel():
             return Written(tensor, 1.0)
         random = (

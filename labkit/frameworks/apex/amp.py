@@ -253,7 +253,8 @@ def state_dict(destination: dict[str, Any] | None = None) -> dict[str, Any]:
     Args:
         destination: a dict to write them into.
     """
-    destination = {} if destination is None else destination
+    if destination is None:
+        destination = {}
     for i, scaler in enumerate(_amp_state.loss_scalers):
         destination[f"loss_scaler{i}"] = {
             "loss_scale": scaler.loss_scale(),

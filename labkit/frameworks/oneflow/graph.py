@@ -169,7 +169,8 @@ class Graph:
             )
         require_fitting(optim, flat=False)
         self._steps.append(Steps(optim))
-        self._schedules += [] if lr_sch is None else [lr_sch]
+        if lr_sch is not None:
+            self._schedules += [lr_sch]
         optim.register_step_pre_hook(_refuse_in_build)
         self.config.training = True
 

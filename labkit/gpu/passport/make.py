@@ -114,7 +114,8 @@ def lines(
             if kind != before:
                 say(f"{kind}: {sum(each == kind for _, each in items)} items")
                 before = kind
-            worker = WorkerProcess(command) if worker.ended else worker
+            if worker.ended:
+                worker = WorkerProcess(command)
             yield write(
                 keep(worker.ask(name, kind, min(item_seconds, max(1.0, seconds_left() + grace))))
             )
