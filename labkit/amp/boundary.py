@@ -49,7 +49,8 @@ class Boundary:
         self.loss_inside = False
         self.unread = list[Tensor]()
         self._warned = False
-        self._arguments = 0  # of the current call so far
+        # number of tensors among the arguments of the current call so far
+        self._arguments = 0
 
     def run(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the model, or a graph or wrapper of it.
@@ -61,7 +62,8 @@ class Boundary:
         self._arguments = 0
         pending = len(self.ranges.pending)
         copies: list[Copied] = []
-        kwargs = kwargs and mapped_anywhere(self._argument, kwargs, copies)
+        if kwargs:
+            kwargs = mapped_anywhere(self._argument, kwargs, copies)
         args = mapped_anywhere(self._argument, args, copies)
         try:
             out = call(*args, **kwargs)
@@ -73,7 +75,8 @@ class Boundary:
         except (TypeError, AttributeError) as error:
             _require_tensors(type(self.model).__name__, (*args, *kwargs.values()), error)
             raise
-        for copied in copies:  # a state that the model updates is the caller's
+        # what the model wrote into its arguments, such as a state, belongs to the caller
+        for copied in copies:
             copied.write_back(self.result)
         results = mapped_anywhere(self.result, out)
         if self.computes_in_half and not self._warned and not isinstance(out, Tensor):
@@ -101,7 +104,7 @@ class Boundary:
             if not half and not isinstance(value, Iterator):
                 continue
             self._warned = True
-            what = f"{type(value).__name__}{place and f' at {place}'}"
+            what = f"{type(value).__name__} at {place}" if place else type(value).__name__
             inside = (
                 f": {', '.join(half)} stayed half" if half else ", whose tensors stay as they are"
             )

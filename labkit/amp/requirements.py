@@ -48,18 +48,20 @@ def require_trainable(model: object, make_optimizer: object, losses: object) -> 
     require_kind(losses, int, "losses", "It is the number of losses with a scale each.")
     if operator.index(losses) < 1:  # type: ignore[arg-type]
         raise ValueError(f"losses: expected 1 or more, got {losses}")
-    if not isinstance(model, nn.Module):
-        of_modules = isinstance(model, list | tuple) and all(
-            isinstance(layer, nn.Module) for layer in model
-        )
-        hint = " Make one of a list of layers: nn.Sequential(*layers)." if of_modules else ""
-        raise ValueError(f"expected a torch.nn.Module, got a {type(model).__name__}.{hint}")
-    parameters = dict(model.named_parameters())
-    if not any(p.requires_grad for p in parameters.values()):
-        frozen = f"{len(parameters)} frozen ones. Unfreeze some: model.head.requires_grad_(True)."
+    if isinstance(model, list | tuple) and all(isinstance(layer, nn.Module) for layer in model):
         raise ValueError(
-            f"expected trainable parameters in this {type(model).__name__}, got "
-            f"{frozen if parameters else 'none.'}"
+            f"expected a torch.nn.Module, got a {type(model).__name__}. Make one of a list of "
+            "layers: nn.Sequential(*layers)."
+        )
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"expected a torch.nn.Module, got a {type(model).__name__}.")
+    parameters = dict(model.named_parameters())
+    if not parameters:
+        raise ValueError(f"expected trainable parameters in this {type(model).__name__}, got none.")
+    if not any(p.requires_grad for p in parameters.values()):
+        raise ValueError(
+            f"expected trainable parameters in this {type(model).__name__}, got {len(parameters)} "
+            "frozen ones. Unfreeze some: model.head.requires_grad_(True)."
         )
     for name, p in parameters.items():
         if nn.parameter.is_lazy(p):
@@ -104,7 +106,9 @@ def require_known(model: nn.Module, known: Container[int]) -> None:
     modules: list[nn.Module | None] = [model]
     while modules:  # runs in every step, so without the generators of parameters()
         module = modules.pop()
-        for p in () if module is None else module._parameters.values():
+        if module is None:
+            continue
+        for p in module._parameters.values():
             if id(p) not in known and p is not None and p.requires_grad:
                 new = next(
                     n for n, q in model.named_parameters() if q.requires_grad and id(q) not in known
@@ -114,8 +118,7 @@ def require_known(model: nn.Module, known: Container[int]) -> None:
                     "optimizer does not step it. Make the engine after the last change of the "
                     "model."
                 )
-        if module is not None:
-            modules += module._modules.values()
+        modules += module._modules.values()
 
 
 def require_loss(loss: object) -> None:

@@ -134,9 +134,10 @@ def copied_model(model: nn.Module, wide: bool) -> tuple[nn.Module, dict[int, Any
         copied = copy.deepcopy(model, memo)
     except Exception as error:
         raise Unseen(f"the model cannot be copied ({in_short(error)})") from error
-    for module in copied.modules() if wide else ():
-        for name, buffer in module._buffers.items():
-            module._buffers[name] = wide_tree(buffer)
+    if wide:
+        for module in copied.modules():
+            for name, buffer in module._buffers.items():
+                module._buffers[name] = wide_tree(buffer)
     return copied, memo
 
 

@@ -301,10 +301,11 @@ def _strip(name: str, shares: list[Fate | None]) -> str:
     paths = dict.fromkeys(ZONES, "")
     for column, share in enumerate(shares):
         top = 1.0
-        for zone in ("underflowed", "subnormal", "overflowed") if share is not None else ():
-            if (size := getattr(share, zone)) >= LEAST:
-                paths[zone] += f"M{column},{top - size:.3f}h1v{size:.3f}h-1z"
-                top -= size
+        if share is not None:
+            for zone in ("underflowed", "subnormal", "overflowed"):
+                if (size := getattr(share, zone)) >= LEAST:
+                    paths[zone] += f"M{column},{top - size:.3f}h1v{size:.3f}h-1z"
+                    top -= size
     drawn = "".join(_path(zone, path) for zone, path in paths.items() if path)
     gaps = "".join(f"M{column},0h1v1h-1z" for column, share in enumerate(shares) if share is None)
     return (

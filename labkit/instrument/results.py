@@ -106,11 +106,10 @@ class TrainingResults(CheckReport):
         parts: dict[str, list[ExponentHistogram]] = {}
         sampled_steps: tuple[WatchedStep | AgainstFP32, ...] = (*self.watched, *self.against_fp32)
         for sampled in sampled_steps:
-            for kind in (
-                ("activation gradients", "weight gradients") if step in (None, sampled.step) else ()
-            ):
-                for name, histogram in sampled.histograms.get(kind, {}).items():
-                    parts.setdefault(f"{kind} of {name}", []).append(histogram)
+            if step in (None, sampled.step):
+                for kind in ("activation gradients", "weight gradients"):
+                    for name, histogram in sampled.histograms.get(kind, {}).items():
+                        parts.setdefault(f"{kind} of {name}", []).append(histogram)
         merged = {name: merge(histograms) for name, histograms in parts.items()}
         return {name: histogram for name, histogram in merged.items() if histogram.finite_non_zero}
 
@@ -239,8 +238,9 @@ def numbers(report: TrainingResults) -> Iterator[str]:
         yield "memory: " + ", ".join(
             f"{name} {size / 2**20:.3g} MiB" for name, size in memory.items()
         )
-    for cast, (times, size) in report.watched[-1].casts.items() if report.watched else ():
-        yield f"casts in a step: {times} from {cast}, {size / 2**20:.3g} MiB written"
+    if report.watched:
+        for cast, (times, size) in report.watched[-1].casts.items():
+            yield f"casts in a step: {times} from {cast}, {size / 2**20:.3g} MiB written"
 
 
 def power(scale: float) -> str:

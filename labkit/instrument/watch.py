@@ -372,12 +372,13 @@ class Watch(StepObserver):
             sampling.on(BackwardBegins, self._backward_begins)
         sampling.on(ClipBegins, partial(self._note_line, "clip"))
         self._sample_stack.enter_context(STREAM.subscribed(sampling))
-        for name, parameter in self._parameters.items() if self._group is None else ():
-            if parameter.requires_grad and parameter.is_leaf:
-                hook = guarded(partial(self._accumulated, name), self.failed)
-                self._sample_stack.callback(
-                    parameter.register_post_accumulate_grad_hook(hook).remove
-                )
+        if self._group is None:
+            for name, parameter in self._parameters.items():
+                if parameter.requires_grad and parameter.is_leaf:
+                    hook = guarded(partial(self._accumulated, name), self.failed)
+                    self._sample_stack.callback(
+                        parameter.register_post_accumulate_grad_hook(hook).remove
+                    )
 
     def _finish(self) -> None:
         """Record the sampled step that is over."""

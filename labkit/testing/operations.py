@@ -190,7 +190,7 @@ def convolution(
     bias: Array | None = None,
     stride: int | Sequence[int] = 1,
     padding: int | Sequence[int] | str = 0,
-    dilation: Any = 1,
+    dilation: int | Sequence[int] = 1,
     groups: int = 1,
     operands: FormatLike | None = None,
 ) -> Operation:
@@ -417,9 +417,10 @@ def _products(
         if (other := _other_dimension(added, shape)) is not None:
             along = np.broadcast_to(other, shape).reshape(-1)[places]
             found["the bias is added along the other dimension"] = sums * times + along
-        for format in () if plain else (FP16, BF16):
-            what = f"the product is rounded to {format.name} before the scale or the bias"
-            found[what] = np.asarray(round_to(sums, format), np.float64) * times + plus
+        if not plain:
+            for format in (FP16, BF16):
+                what = f"the product is rounded to {format.name} before the scale or the bias"
+                found[what] = np.asarray(round_to(sums, format), np.float64) * times + plus
         return found
 
     return Operation(

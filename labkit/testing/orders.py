@@ -101,12 +101,15 @@ def _in_lanes(
     if lanes is None:
         lanes = max(1, len(terms))
     terms = np.concatenate([terms, np.zeros((-len(terms) % lanes, *terms.shape[1:]), terms.dtype)])
-    steps = terms.reshape(lanes, -1, *terms.shape[1:]).swapaxes(0, 1) if neighbours else None
-    if steps is None:
+    # each step adds one term to every lane: neighbours are in one lane, or side by side in a step
+    if neighbours:
+        steps = terms.reshape(lanes, -1, *terms.shape[1:]).swapaxes(0, 1)
+    else:
         steps = terms.reshape(-1, lanes, *terms.shape[1:])
     total = np.zeros(steps.shape[1:], terms.dtype)
     for step in steps:
         total = rounded(total + step)
+    # an odd last lane is kept for the next round
     while len(total) > 1:
         pairs = rounded(total[0 : len(total) // 2 * 2 : 2] + total[1::2])
         total = np.concatenate([pairs, total[len(pairs) * 2 :]])

@@ -42,8 +42,10 @@ from labkit.train.record import RunRecord, fingerprint, load
 from labkit.train.run import train
 from labkit.train.tasks import Task, as_task
 
-Run = tuple[Recipe, int]  # and its seed
-TIMEOUT = timedelta(days=7)  # of a rank that waits for the trainings of others
+# a recipe and a seed
+Run = tuple[Recipe, int]
+# time that a rank waits for the trainings of others
+TIMEOUT = timedelta(days=7)
 
 
 def under_torchrun() -> bool:
@@ -150,7 +152,7 @@ def train_grid(
 
     Args:
         task: what is trained.
-        recipes: under which recipes; duplicates are ignored.
+        recipes: the recipes of the runs; duplicates are ignored.
         seeds: the seeds of the runs; duplicates are ignored.
         folder: folder of the records; those of a GPU are in a folder with its name
             (`device_folder`).
@@ -170,11 +172,9 @@ def train_grid(
     """
     require_kind(seeds, Iterable, "seeds", "Pass a list of seeds")
     if workers is not None and (workers < 1 or under_torchrun()):
-        expected = (
-            "workers=None under torchrun, whose ranks are the workers"
-            if under_torchrun()
-            else "workers >= 1"
-        )
+        expected = "workers >= 1"
+        if under_torchrun():
+            expected = "workers=None under torchrun, whose ranks are the workers"
         raise ValueError(f"expected {expected}, got workers={workers}")
     task = as_task(task)
     where = place(device)

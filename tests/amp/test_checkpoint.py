@@ -268,7 +268,7 @@ def test_a_flipped_bit_is_noticed_wherever_it_changes_the_content(tmp_path: Path
             harmless += 1
         except ValueError as error:
             said = str(error)
-            reasons = ("damaged", "no checkpoint", "expected a bundle")
+            reasons = ("damaged", "not a checkpoint", "expected a bundle")
             assert any(reason in said for reason in reasons), said
     assert harmless < len(anywhere), "those in the tensor are all noticed"
 

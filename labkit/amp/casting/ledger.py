@@ -210,10 +210,11 @@ def recorded(model: Callable[..., Any], inputs: tuple[Any, ...], region: Recordi
             b for network in networks if isinstance(network, nn.Module) for b in network.buffers()
         ]:
             stack.callback(buffer.copy_, buffer.clone())
-        for name, module in model.named_modules() if isinstance(model, nn.Module) else ():
-            enter = partial(lambda name, *_: region.path.append(name), name)
-            stack.callback(module.register_forward_pre_hook(enter).remove)
-            stack.callback(module.register_forward_hook(leave, always_call=True).remove)
+        if isinstance(model, nn.Module):
+            for name, module in model.named_modules():
+                enter = partial(lambda name, *_: region.path.append(name), name)
+                stack.callback(module.register_forward_pre_hook(enter).remove)
+                stack.callback(module.register_forward_hook(leave, always_call=True).remove)
         stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
         for mode in (torch.no_grad(), half_storage(device), region):
             stack.enter_context(mode)

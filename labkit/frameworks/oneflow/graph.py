@@ -90,9 +90,8 @@ class GraphConfig:
 class Graph:
     """A computation with its training.
 
-    Subclass it, set modules in `__init__`, and override `build`.
-
-    `super().__init__()` may be left out. Called without an optimizer, it predicts.
+    Subclass it, set modules in `__init__`, and override `build`. `super().__init__()` may be left
+    out. Called without an optimizer, the graph predicts.
 
     >>> class Line(Graph):
     ...     def __init__(self):
@@ -204,7 +203,8 @@ class Graph:
                 "nn.Graph cannot be nested: call the other graph's modules in build, not the graph."
             )
         self.is_compiled = True
-        self._zero_grad()  # gradients of other backward passes have another scale
+        # gradients of other backward passes have another scale
+        self._zero_grad()
         for each in self._steps:
             each.before_backward()
         ran = [
@@ -231,10 +231,9 @@ class Graph:
             torch.device("cpu"),
         )
         dtype = self.config.amp_dtype
+        recipe = replace(RECIPES["O1"], autocast=format_of(dtype) if dtype else None)
         with torch.set_grad_enabled(self.training):
-            with replace(RECIPES["O1"], autocast=format_of(dtype) if dtype else None).forward(
-                device
-            ):
+            with recipe.forward(device):
                 outputs, losses = self._built()(*args, **kwargs)
             for left, loss in zip(reversed(range(len(losses))), losses, strict=True):
                 (loss.float() * self._scale.state.scale).backward(retain_graph=left > 0)
@@ -244,16 +243,17 @@ class Graph:
         """Unscale, clip, step or skip; update the scale and the schedules."""
         found = [each.unscale(self._scale.state.scale) for each in self._steps]
         skip = self._scale.must_skip(any(found))
-        for optimizer in self._optimizers if not skip else ():
-            for group in optimizer.param_groups:
-                if group.get("clip_grad_max_norm") is not None:
-                    gradients = [p.grad for p in group["params"] if p.grad is not None]
-                    clip_(
-                        gradients,
-                        group["clip_grad_max_norm"],
-                        group.get("clip_grad_norm_type", 2.0),
-                    )
-            optimizer.step()
+        if not skip:
+            for optimizer in self._optimizers:
+                for group in optimizer.param_groups:
+                    if group.get("clip_grad_max_norm") is not None:
+                        gradients = [p.grad for p in group["params"] if p.grad is not None]
+                        clip_(
+                            gradients,
+                            group["clip_grad_max_norm"],
+                            group.get("clip_grad_norm_type", 2.0),
+                        )
+                optimizer.step()
         for schedule in self._schedules:
             # OneFlow counts calls, not steps
             schedule.optimizer._opt_called = True  # type: ignore[attr-defined]
@@ -320,12 +320,13 @@ class _Built(nn.Module):
         super().__init__()
         self.graph = graph
         for name, value in vars(graph).items():
-            for path, leaf in tree_flatten_with_path(value)[0] if name != "_decided" else ():
-                if isinstance(leaf, nn.Module | nn.Parameter):
-                    known: dict[str, Any] = (
-                        self._modules if isinstance(leaf, nn.Module) else self._parameters
-                    )
-                    known[name + keystr(path)] = leaf
+            if name != "_decided":
+                for path, leaf in tree_flatten_with_path(value)[0]:
+                    if isinstance(leaf, nn.Module | nn.Parameter):
+                        known: dict[str, Any] = (
+                            self._modules if isinstance(leaf, nn.Module) else self._parameters
+                        )
+                        known[name + keystr(path)] = leaf
 
     # a graph is built for each combination of the modules' modes
     training = property(

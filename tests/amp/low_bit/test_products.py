@@ -415,7 +415,7 @@ def test_a_recurrent_layer_is_called_on_written_numbers() -> None:
 
 def test_a_contradiction_is_refused_with_its_reason() -> None:
     for make, said in (
-        (lambda: ProductFormat(BF16, BF16), "8 bits or so; BF16 has not. Take E4M3"),
+        (lambda: ProductFormat(BF16, BF16), "about 8 bits; BF16 does not. Take E4M3"),
         (lambda: ProductFormat(MXFP8, E5M2), "one is of blocks, the other is not"),
         (lambda: ProductFormat(E4M3, E5M2, square_weights=True), "for formats of blocks"),
         (lambda: ProductFormat(E4M3, E5M2, history=0), "looks back 1 step or more"),
