@@ -104,6 +104,8 @@ def round_to(
     exact = widen(floats)
     if target.nan_code is None and np.isnan(exact).any():
         raise no_nan(target)
+    # The ulp is a power of two, so the division and the multiplication are exact; the exponent is
+    # not limited yet. Rounding up to the next binade gives that binade's first value.
     with np.errstate(over="ignore", invalid="ignore"):
         spacing = ulp(exact, target)
         rounded = _to_whole(exact / spacing, rounding, random_bits) * spacing
@@ -111,6 +113,7 @@ def round_to(
     rounded = np.where(
         np.isinf(exact), np.copysign(infinity, exact), limit(rounded, target, rounding, overflow)
     )
+    # values that the format has no place for become NaN
     refused = (exact < 0) & (not target.signed) | (exact == 0) & (not target.has_zero)
     return np.where(refused | np.isnan(rounded), np.nan, rounded).astype(floats.dtype)
 
@@ -119,7 +122,7 @@ def ulp(values: ArrayLike, format: FormatLike) -> NDArray[np.float64]:
     """Return the spacing of a format's values in the binade of each value (unit in the last place).
 
     Below `smallest_normal` it stays that of the first binade; beyond `max` and for infinity, that
-    of the last one. NaN has none: NaN.
+    of the last one. For NaN it is NaN.
 
     Source: IEEE 754-2019, 3.3 (2^(e - p + 1)).
 
@@ -155,11 +158,13 @@ def _to_whole(
     random = check_random_bits(random_bits, rounding, ratio.shape)
     if rounding in _WHOLE:
         return np.asarray(_WHOLE[rounding](ratio))
+    # the difference is exact: whole has no more bits than ratio
     whole = np.trunc(ratio)
     fraction = np.abs(ratio - whole)
     if rounding is Rounding.NEAREST_AWAY:
         away = fraction >= 0.5
     else:
+        # away with probability `fraction`, cut to the random numbers' bits
         away = random < np.floor(np.ldexp(fraction, RANDOM_BITS))
     return np.asarray(whole + np.copysign(away, ratio))
 

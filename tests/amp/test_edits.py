@@ -365,7 +365,7 @@ def test_evaluating_with_the_average_leaves_the_training_alone() -> None:
                     partial(looked.weights.step, update),
                 ):
                     with pytest.raises(
-                        RuntimeError, match="other values stand in the model's weights for a while"
+                        RuntimeError, match="other values are in the model's weights for a while"
                     ):
                         call()
             assert torch.equal(looked.model.weight, plain.model.weight), (recipe, flat)

@@ -216,6 +216,7 @@ def decide(state: ScalerState, found_inf: bool, config: ScalerConfig) -> Decisio
     """
     require_kind(state, ScalerState, "state", "For example: ScalerState(1024.0)")
     require_kind(config, ScalerConfig, "config", "For example: DYNAMIC, or static(1024.0)")
+    # at the floor no smaller scale is left, so some frameworks step all the same
     ignores_inf = config.steps_at_floor and state.scale <= config.floor
     skip = found_inf and config.skip_on_inf and not ignores_inf
     if not config.dynamic:
@@ -255,8 +256,10 @@ def advance(state: ScalerState, found_inf: bool, config: ScalerConfig) -> Scaler
 
 def _after_overflow(state: ScalerState, config: ScalerConfig) -> ScalerState:
     clean_steps = 0 if config.restart_on_inf else state.growth_tracker
+    # hysteresis: the first overflows skip their steps but leave the scale
     if state.hysteresis_tracker + 1 < config.hysteresis:
         return ScalerState(state.scale, clean_steps, state.hysteresis_tracker + 1)
+    # the count of overflows stays at its limit, so that the next one backs off, too
     lower = _fp32(max(state.scale * config.backoff_factor, config.floor))
     return ScalerState(lower, clean_steps, state.hysteresis_tracker)
 
@@ -269,10 +272,12 @@ def _after_clean_step(state: ScalerState, config: ScalerConfig) -> ScalerState:
             clean_steps,
             0 if config.consecutive_hysteresis else state.hysteresis_tracker,
         )
+    # growth forgets all counts; beyond FP32 the scale stays, as torch's does
     higher = _fp32(min(state.scale * config.growth_factor, config.cap))
     return ScalerState(higher if higher <= FP32_MAX else state.scale)
 
 
 def _fp32(value: float) -> float:
     """Round to FP32, the dtype of torch's scale; inf beyond its range."""
-    return ctypes.c_float(value).value  # C's conversion: no array for a single number
+    # C's conversion needs no array for a single number
+    return ctypes.c_float(value).value

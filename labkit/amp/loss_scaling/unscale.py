@@ -97,7 +97,7 @@ def largest_magnitudes(gradients: Sequence[Tensor]) -> list[Tensor]:
 def largest_magnitude(values: Tensor, axes: Sequence[int] = ()) -> Tensor:
     """Return the largest magnitude of a tensor, a scalar.
 
-    Or along axes, which are reduced to size 1. NaN counts as the largest. A GPU computes it in one
+    With axes, these are reduced to size 1. NaN counts as the largest. A GPU computes it in one
     operation, which on a CPU is ten times as slow as these.
     """
     if values.device.type != "cpu":
@@ -109,7 +109,8 @@ def largest_magnitude(values: Tensor, axes: Sequence[int] = ()) -> Tensor:
         least, most = torch.aminmax(values)
         return torch.maximum(-least, most).abs_()  # of zeros, +0
     sizes = values.abs()
-    for axis in axes:  # one axis at a time is fast
+    # one axis at a time is faster than several in one call
+    for axis in axes:
         sizes = sizes.amax(axis, keepdim=True)
     return sizes
 
@@ -123,6 +124,7 @@ def read(scalars: Sequence[Tensor]) -> list[float]:
     home = next((scalar.device for scalar in scalars if not scalar.is_cpu), None)
     if home is None or len(scalars) == 1:
         return [float(scalar.item()) for scalar in scalars]
+    # copies to one device do not block; `tolist` is the only wait
     gathered = [
         scalar if scalar.device == home else scalar.to(home, non_blocking=True)
         for scalar in scalars
@@ -172,7 +174,7 @@ def by_device_and_dtype(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     """Return the numbers that tensors store in groups, each of which one kernel takes."""
     groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for tensor in tensors:
-        # a call costs as much as all of this
+        # a call of `stored` would cost as much as the rest of the loop
         values = tensor if tensor.layout is torch.strided else stored(tensor)
         groups.setdefault((tensor.device, tensor.dtype), []).append(values)
     return list(groups.values())
@@ -184,8 +186,9 @@ def _multiply(group: list[Tensor], scale: float) -> Tensor:
     Returns:
         The flag found_inf, on the device of the tensors.
     """
-    reciprocal = 1.0 / scale  # in FP64
-    # the kernel's reciprocal is FP32: only check, and multiply after
+    # in FP64, as Python's numbers are
+    reciprocal = 1.0 / scale
+    # the kernel's factor is FP32, too coarse for FP64: it only checks, and the product follows
     separately = group[0].dtype == torch.float64
     found = _check_and_multiply(group, 1.0 if separately else reciprocal)
     if separately:

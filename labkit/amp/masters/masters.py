@@ -155,7 +155,7 @@ class Masters:
         if thawed:
             raise RuntimeError(
                 f"parameter {thawed[0]!r} was frozen when the optimizer was made, and has a "
-                "gradient now. Tell the optimizer of it: weights.add_group({'params': [...], 'lr': "
+                "gradient now. Add it to the optimizer: weights.add_group({'params': [...], 'lr': "
                 "...})."
             )
         if not self.flat:
@@ -166,10 +166,13 @@ class Masters:
         """Record which weights are copied from which masters, are known, or are frozen."""
         self.ids = frozenset(map(id, self.names))
         every = zip(self.model_weights, self.master_weights, self._dtypes, strict=True)
-        pairs: list[tuple[Tensor, Tensor]] = []
-        pairs += [(w, m) for w, m, dtype in every if w is not m and not self._is_view(dtype)]
-        self._copied = [weight for weight, _ in pairs]
-        self._masters = [master for _, master in pairs]
+        # a weight that is its own master, or a view into it, needs no copy
+        self._copied = list[Tensor]()
+        self._masters = list[Tensor]()
+        for weight, master, dtype in every:
+            if weight is not master and not self._is_view(dtype):
+                self._copied.append(weight)
+                self._masters.append(master)
         stepped = set(self.model_weights)
         self._frozen = {p: name for p, name in self.names.items() if p not in stepped}
 
@@ -194,8 +197,7 @@ class Masters:
             store_all_rounded(self._masters, self._copied, self.rounding, self._generator)
         self._note()
 
-    # --- what others do to the model's weights
-    # ------------------------------------------------------------------------
+    # --- changes of the model's weights by others
 
     @torch.no_grad()
     def adopt(self) -> None:
@@ -204,6 +206,7 @@ class Masters:
         A master that still rounds to its weight keeps its digits.
         """
         self.restore_dtypes()
+        # only a weight that differs from its rounded master was changed
         for weight, master in zip(self._copied, self._masters, strict=True):
             master.copy_(
                 torch.where(master.to(weight.dtype) == weight, master, weight.to(master.dtype))
@@ -214,7 +217,7 @@ class Masters:
         """Call `adopt` if the model's weights changed after the copy back, also through `.data`.
 
         Raises:
-            RuntimeError: other values stand in the model for a while (`replaced_by`).
+            RuntimeError: other values are in the model for a while (`replaced_by`).
             ValueError: a weight's `.data` were given another shape.
         """
         if edited is None:
@@ -230,7 +233,7 @@ class Masters:
         """
         if self._replaced:
             raise RuntimeError(
-                "other values stand in the model's weights for a while, those of an average for "
+                "other values are in the model's weights for a while, those of an average for "
                 "instance, and the masters would take them over. Step and save after the `with` "
                 "block."
             )
@@ -323,7 +326,7 @@ class Masters:
     def named_masters(self) -> dict[str, Tensor]:
         """Return parameter name -> master weight, of the parameter's shape.
 
-        A view where the master is flat.
+        It is a view if the master is flat.
         """
         self.adopt_edits()
         return {
