@@ -29,8 +29,8 @@ ELSEWHERE = """## In pages of your own
 
 Ten widgets need no Python: AdditionPlayer, BitExplorer, BlockScales, MmaBlock, NumberLine, Playground, RouterScores,
 ScalerPresets, ScalerTimeline and SwallowedUpdates. `labkit site --playground FILE` writes the playground
-as a page of its own: one HTML file, which needs no network. Its address holds the setting and the step, so
-that a link opens them: `playground.html#scene=digits&recipe=FP8&seed=3&step=200`. The next command writes each of the ten
+as a page of its own: one HTML file, which needs no network. Its address holds the setting and the step:
+`playground.html#scene=digits&recipe=FP8&seed=3&step=200` opens them. The next command writes each of the ten
 as an ES module of about 100 kB in [anywidget's form](https://anywidget.dev/en/afm), which loads nothing else:
 
 ```

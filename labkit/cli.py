@@ -96,7 +96,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser_of(name: str) -> ArgumentParser:
-    name = ALIASES.get(name, name)
     row = COMMANDS[name]
     parser = _Parser(prog=f"labkit {name}", usage=f"labkit {name} {' '.join(_usage(row))}".strip())
     parser.opening = _opening(row.summary, row.examples)
