@@ -9,25 +9,26 @@ and torch's bool for Python's are accepted. NaN equals NaN, and -0 equals 0.
 from __future__ import annotations
 
 import math
-import re
+import struct
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING, Any, cast
 
 from labkit.grading.exercise import Outcome
+from labkit.grading.sandbox.kinds import is_array, is_boolean_tensor, is_tensor
 from labkit.grading.sandbox.wire import Failure, Instance, Opaque
 
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
 SHOWN = 6
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _NAMES = {
-    torch.float16: "FP16",
-    torch.bfloat16: "BF16",
-    torch.float32: "FP32",
-    torch.float64: "FP64",
-    torch.float8_e4m3fn: "E4M3",
-    torch.float8_e5m2: "E5M2",
+    "torch.float16": "FP16",
+    "torch.bfloat16": "BF16",
+    "torch.float32": "FP32",
+    "torch.float64": "FP64",
+    "torch.float8_e4m3fn": "E4M3",
+    "torch.float8_e5m2": "E5M2",
 }
 
 
@@ -85,16 +86,19 @@ def show(value: object) -> str:
 
     >>> show(Instance("ScalerState", {"scale": 65536.0, "growth_tracker": 3}))
     'ScalerState(scale=65536, growth_tracker=3)'
+    >>> import torch
     >>> show(torch.tensor([2.0**-24, 0.1], dtype=torch.float16))
     'FP16 tensor [2]: 2^-24 (5.96e-08), 0.09998'
     """
+    if is_tensor(value):
+        return _show_elements(value, "tensor")
+    if is_array(value):
+        return _show_elements(value, "array")
     match value:
         case bool() | None | str():
             return repr(value)
         case int() | float():
             return show_number(value)
-        case torch.Tensor() | np.ndarray():
-            return _show_elements(value)
         case list() | tuple():
             inside = ", ".join(show(item) for item in value[:SHOWN]) + (
                 ", ..." if len(value) > SHOWN else ""
@@ -135,7 +139,7 @@ def bits(value: float) -> str:
     >>> bits(2.0**-24)
     'S 0  E 00000  F 0000000001'
     """
-    return bits_of_code(int(np.float16(value).view(np.uint16)))
+    return bits_of_code(int.from_bytes(_as_fp16(value), "little"))
 
 
 def bits_of_code(code: int) -> str:
@@ -149,22 +153,20 @@ def bits_of_code(code: int) -> str:
 
 
 def _differ(expected: object, got: object, ulps: int, at: str) -> str | None:
-    if isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor):
+    if is_tensor(expected) and is_tensor(got):
         return _elements_differ(expected, got, ulps, at)
-    if isinstance(expected, np.ndarray) and isinstance(got, np.ndarray):
-        return _elements_differ(torch.from_numpy(expected), torch.from_numpy(got), ulps, at)
+    if is_array(expected) and is_array(got):
+        from labkit.grading.sandbox.elements import as_tensor
+
+        return _elements_differ(as_tensor(expected), as_tensor(got), ulps, at)
     if isinstance(expected, (list, tuple)) and isinstance(got, (list, tuple)):
         return _sequences_differ(expected, got, ulps, at)
     if isinstance(expected, dict) and isinstance(got, dict):
         return _fields_differ(expected, got, ulps, at, "[{!r}]")
     if isinstance(expected, Instance) and isinstance(got, Instance) and expected.name == got.name:
         return _fields_differ(expected.fields, got.fields, ulps, at, ".{}")
-    if (
-        isinstance(expected, bool)
-        and isinstance(got, torch.Tensor)
-        and (got.dtype, got.dim()) == (torch.bool, 0)
-    ):
-        got = bool(got)  # what torch.isfinite(...).all() returns
+    if isinstance(expected, bool) and is_boolean_tensor(got):
+        got = bool(got)
     if _is_number(expected) and _is_number(got):
         return _numbers_differ(cast(float, expected), cast(float, got), ulps, at)
     if type(expected) is type(got) and not isinstance(expected, (Instance, Opaque, Failure)):
@@ -225,46 +227,44 @@ def _elements_differ(expected: torch.Tensor, got: torch.Tensor, ulps: int, at: s
         return _sentence(at, f"a tensor in {_name(expected)}", f"one in {_name(got)}")
     if expected.shape != got.shape:
         return _sentence(at, f"the shape {list(expected.shape)}", f"{list(got.shape)}")
-    wrong = (~_within_ulps(expected, got, ulps)).reshape(-1).nonzero()
-    if len(wrong) == 0:
+    from labkit.grading.sandbox.elements import first_wrong
+
+    first = first_wrong(expected, got, ulps)
+    if first is None:
         return None
-    first = int(wrong[0])
-    index = (
-        ", ".join(str(int(i)) for i in np.unravel_index(first, expected.shape))
-        if expected.dim()
-        else ""
-    )
+    index = ", ".join(map(str, _indices(first, expected.shape)))
     a, b = expected.reshape(-1)[first].item(), got.reshape(-1)[first].item()
     return _sentence(f"{at}[{index}]" if index else at, *_distinct(a, b)) + _in_bits(
-        expected.dtype, a, b
+        str(expected.dtype), a, b
     )
 
 
-def _in_bits(dtype: torch.dtype, expected: float, got: float) -> str:
+def _indices(place: int, shape: Sequence[int]) -> list[int]:
+    """Return the indices of the element at a place, counted in one row; [] without dimensions."""
+    indices = []
+    for length in reversed(shape):
+        place, index = divmod(place, length)
+        indices.append(index)
+    return indices[::-1]
+
+
+def _in_bits(dtype: str, expected: float, got: float) -> str:
     """Return the bits of both FP16 numbers; or a note that `got` is the FP32 number rounded to FP16."""
-    if dtype is torch.float16:
+    if dtype == "torch.float16":
         return f"\nexpected  {bits(expected)}\ngot       {bits(got)}"
-    if dtype is torch.float32 and abs(expected) < 65520 and float(np.float16(expected)) == got:
-        return f"\nwhat you got is this number rounded to FP16: {bits(got)}"
+    if dtype == "torch.float32" and abs(expected) < 65520:
+        (rounded,) = struct.unpack("<e", _as_fp16(expected))
+        if rounded == got:
+            return f"\nwhat you got is this number rounded to FP16: {bits(got)}"
     return ""
 
 
-def _within_ulps(expected: torch.Tensor, got: torch.Tensor, ulps: int) -> torch.Tensor:
-    """Return, per element, whether both are equal, both NaN, or finite and at most `ulps` floats apart."""
-    if not expected.dtype.is_floating_point:
-        return expected == got
-    wide_expected, wide_got = expected.double(), got.double()
-    equal = (wide_expected == wide_got) | (wide_expected.isnan() & wide_got.isnan())
-    finite = wide_expected.isfinite() & wide_got.isfinite()
-    return equal | (finite & ((_ordinal(expected) - _ordinal(got)).abs() <= ulps))
-
-
-def _ordinal(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the ordinal of each float in its format: neighbours differ by 1, both zeros are 0."""
-    integer = _INTEGERS[tensor.element_size()]
-    code = tensor.contiguous().view(integer).long()
-    magnitude = code & torch.iinfo(integer).max
-    return torch.where(code < 0, -magnitude, magnitude)
+def _as_fp16(value: float) -> bytes:
+    """Return a number rounded to FP16, to nearest even, as its two bytes, the lower one first."""
+    try:
+        return struct.pack("<e", value)
+    except OverflowError:  # where IEEE 754 rounds to infinity
+        return struct.pack("<e", math.copysign(math.inf, value))
 
 
 def _distinct(expected: float, got: float) -> tuple[str, str]:
@@ -283,7 +283,7 @@ def _is_number(value: object) -> bool:
 
 def _kind(value: object) -> str:
     """Describe a value in a sentence about a wrong type."""
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         return f"a tensor in {_name(value)}"
     if isinstance(value, Instance):
         return f"a {value.name}"
@@ -294,13 +294,11 @@ def _kind(value: object) -> str:
 
 
 def _name(elements: torch.Tensor | np.ndarray[Any, Any]) -> str:
-    if isinstance(elements, torch.Tensor):
-        return _NAMES.get(elements.dtype, str(elements.dtype).removeprefix("torch."))
-    return str(elements.dtype)
+    dtype = str(elements.dtype)
+    return _NAMES.get(dtype, dtype.removeprefix("torch."))
 
 
-def _show_elements(elements: torch.Tensor | np.ndarray[Any, Any]) -> str:
-    kind = "tensor" if isinstance(elements, torch.Tensor) else "array"
+def _show_elements(elements: torch.Tensor | np.ndarray[Any, Any], kind: str) -> str:
     flat = elements.reshape(-1)
     digits = 4 if "16" in str(elements.dtype) else 6
     inside = ", ".join(show_number(item, digits) for item in flat[:SHOWN].tolist())

@@ -22,8 +22,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from torch.optim.optimizer import register_optimizer_step_pre_hook
-
 from labkit.course import Lesson, lessons, lessons_hidden
 from labkit.grading.answer_log import log_answer
 from labkit.grading.difference import by_name, difference, show
@@ -86,6 +84,7 @@ def _progress(exercise: Exercise) -> Iterator[None]:
         yield
         return
     from IPython.display import HTML, display
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     line: Any = None
     steps, shown = 0, 0.0

@@ -12,16 +12,15 @@ from __future__ import annotations
 import gzip
 import hashlib
 import inspect
+import math
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-import numpy as np
-import torch
-
 from labkit.course import CourseError, Lesson
 from labkit.grading.exercise import Case, Exercise, Outcome, Rows
+from labkit.grading.sandbox.kinds import is_array, is_boolean_tensor, is_tensor
 from labkit.grading.sandbox.wire import Failure, Instance
 
 COARSE_DIGITS = 12  # significand bits of a digest, if an exercise tolerates ulps
@@ -88,6 +87,7 @@ def stored_exercises(lesson: Lesson) -> tuple[Exercise, ...]:
 def digest(outcomes: Sequence[Sequence[object]], exercise: Exercise) -> str:
     """Return a digest of outcomes, equal where `difference` finds none, up to a few ulps.
 
+    >>> import torch
     >>> from labkit.grading.exercises import EXERCISES
     >>> one, other = ([[value]] for value in ((1, 2.0, torch.tensor([0.0])), [1.0, 2, torch.tensor([-0.0])]))
     >>> digest(one, EXERCISES["start.smallest"]) == digest(other, EXERCISES["start.smallest"])
@@ -99,6 +99,11 @@ def digest(outcomes: Sequence[Sequence[object]], exercise: Exercise) -> str:
 
 def _normal_form(value: object, exercise: Exercise) -> object:
     """Return the normal form that all equal values share."""
+    if is_boolean_tensor(value):
+        return bool(value)
+    if is_tensor(value) or is_array(value):
+        elements = [_normal_form(item, exercise) for item in value.reshape(-1).tolist()]
+        return type(value).__name__, str(value.dtype), tuple(value.shape), elements
     match value:
         case Outcome(facts=facts):
             return "outcome", facts
@@ -112,11 +117,6 @@ def _normal_form(value: object, exercise: Exercise) -> object:
             )
         case list() | tuple():
             return [_normal_form(item, exercise) for item in value]
-        case torch.Tensor() if value.dtype is torch.bool and value.dim() == 0:
-            return bool(value)
-        case torch.Tensor() | np.ndarray():
-            elements = [_normal_form(item, exercise) for item in value.reshape(-1).tolist()]
-            return type(value).__name__, str(value.dtype), tuple(value.shape), elements
         case bool() | None | str():
             return repr(value)
         case int() | float():
@@ -129,9 +129,11 @@ def _number(value: float, exercise: Exercise) -> str:
         return _number(float(value), exercise) if abs(value) < 2**53 else str(value)
     if value == 0 and not exercise.two_zeros:
         return "0"
-    if exercise.ulps and np.isfinite(value):
-        fraction, exponent = np.frexp(value)
-        value = float(
-            np.ldexp(np.round(np.ldexp(fraction, COARSE_DIGITS)), int(exponent) - COARSE_DIGITS)
-        )
+    if exercise.ulps and math.isfinite(value):
+        fraction, exponent = math.frexp(value)
+        coarse = round(math.ldexp(fraction, COARSE_DIGITS))
+        try:
+            value = math.ldexp(coarse, exponent - COARSE_DIGITS)
+        except OverflowError:  # rounded up, beyond the largest float
+            value = math.copysign(math.inf, value)
     return value.hex()

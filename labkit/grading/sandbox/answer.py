@@ -15,9 +15,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from types import FunctionType
 
-import numpy as np
-import torch
-
+from labkit.grading.sandbox.kinds import is_array, is_tensor
 from labkit.grading.sandbox.wire import Failure, Json, dump
 
 
@@ -105,10 +103,11 @@ def _call_problem(function: object, call: str, arguments: tuple[object, ...]) ->
 
 def _snapshot(argument: object) -> object:
     """Return a snapshot of what can be changed in place in an argument."""
-    if isinstance(argument, torch.Tensor):
-        plain = argument.detach()
-        return plain.dtype, plain.shape, plain.reshape(-1).view(torch.uint8).numpy().tobytes()
-    if isinstance(argument, np.ndarray):
+    if is_tensor(argument):
+        from labkit.grading.sandbox.elements import snapshot_of_tensor
+
+        return snapshot_of_tensor(argument)
+    if is_array(argument):
         return argument.dtype, argument.shape, argument.tobytes()
     if isinstance(argument, dict):
         return {key: _snapshot(item) for key, item in argument.items()}

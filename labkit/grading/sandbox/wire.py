@@ -9,7 +9,6 @@ Invariant: `load` creates only the types named here, whatever its input; anythin
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import sys
 from collections import Counter, OrderedDict, defaultdict
@@ -18,34 +17,26 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
-from typing import Any, TypeAlias, cast
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from labkit.course import PACKAGE
+from labkit.grading.sandbox.kinds import (
+    ARRAY_KINDS,
+    is_array,
+    is_numpy_scalar,
+    is_tensor,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
 
 Json: TypeAlias = list[Any]
 
 OWN = ("labkit.", f"{PACKAGE}.")  # packages whose dataclasses and enums have a form as an answer
 MAX_ITEMS = 1 << 20
-DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        torch.float64,
-        torch.float8_e4m3fn,
-        torch.float8_e5m2,
-        torch.bool,
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-    )
-}
+# the classes of tensors that have a form as an answer; those of a subclass have none
+TENSORS = (("torch", "Tensor"), ("torch.nn.parameter", "Parameter"))
 
 
 @dataclass(frozen=True)
@@ -131,8 +122,7 @@ def _dump(value: object, budget: Iterator[int]) -> Json:
     kind = type(value)
     if kind is list:
         return ["list", [_dump(item, budget) for item in cast("list[object]", value)]]
-    # a named tuple's items
-    if kind in (tuple, torch.Size) or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
+    if _is_plain_tuple(kind):
         return [
             "tuple",
             [_dump(item, budget) for item in tuple.__iter__(cast("tuple[object, ...]", value))],
@@ -140,10 +130,10 @@ def _dump(value: object, budget: Iterator[int]) -> Json:
     if kind in (dict, OrderedDict, defaultdict, Counter):
         pairs = dict.items(cast("dict[object, object]", value))
         return ["dict", [[_dump(key, budget), _dump(item, budget)] for key, item in pairs]]
-    if kind is torch.Tensor or kind is torch.nn.Parameter:
-        return _dump_tensor(cast(torch.Tensor, value))
-    if kind is np.ndarray:
-        return _dump_array(cast("np.ndarray[Any, Any]", value))
+    if is_tensor(value) and (kind.__module__, kind.__name__) in TENSORS:
+        return _dump_tensor(value)
+    if is_array(value) and (kind.__module__, kind.__name__) == ("numpy", "ndarray"):
+        return _dump_array(value)
     if kind is Failure:
         return ["failure", *dataclasses.astuple(cast(Failure, value))]
     if issubclass(kind, Enum) and kind.__module__.startswith(OWN):
@@ -157,8 +147,16 @@ def _dump(value: object, budget: Iterator[int]) -> Json:
     return _dump_scalar(value)
 
 
+def _is_plain_tuple(kind: type) -> bool:
+    """Return whether this is a tuple, a named tuple, or the class of torch's shapes."""
+    if kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
+        return True
+    torch = sys.modules.get("torch")
+    return torch is not None and kind is torch.Size
+
+
 def _dump_scalar(value: object) -> Json:
-    if isinstance(value, np.generic) and type(value).__module__ == "numpy":
+    if is_numpy_scalar(value):
         value = value.item()
     if isinstance(value, Fraction) and type(value) is Fraction:
         value = int(value) if value.denominator == 1 else value.numerator / value.denominator
@@ -185,7 +183,7 @@ def _description(value: object) -> str:
         return "a generator (`return` gives a value, `yield` does not)"
     if kind.__name__ in ("function", "builtin_function_or_method", "method"):
         return "a function (are its parentheses missing?)"
-    if kind is torch.dtype:
+    if (kind.__module__, kind.__name__) == ("torch", "dtype"):
         return str(value)
     return (
         f"the class {value.__name__}"
@@ -202,25 +200,22 @@ def _is_labkit_dataclass(kind: type) -> bool:
 
 
 def _dump_tensor(tensor: torch.Tensor) -> Json:
-    name = str(tensor.dtype).removeprefix("torch.")
-    if name not in DTYPES or tensor.layout is not torch.strided or tensor.is_meta:
-        return ["opaque", f"a tensor of type {name}, {tensor.layout}, on {tensor.device}"]
+    from labkit.grading.sandbox.elements import dump_tensor
+
     if tensor.numel() > MAX_ITEMS:
         raise _TooLarge
-    plain = tensor.detach().cpu().resolve_neg()
-    # a lone element's stride may be any number
-    flat = plain.clone(memory_format=torch.contiguous_format).reshape(-1)
-    return ["tensor", name, list(tensor.shape), _text(flat.view(torch.uint8).numpy().tobytes())]
+    return dump_tensor(tensor)
 
 
 def _dump_array(array: np.ndarray[Any, Any]) -> Json:
-    if array.dtype.kind not in "biuf":
-        return ["opaque", f"an array of type {array.dtype}"]
-    if array.ndim == 0:
+    from labkit.grading.sandbox.elements import dump_array
+
+    is_numeric = array.dtype.kind in ARRAY_KINDS
+    if is_numeric and array.ndim == 0:
         return _dump_scalar(array[()])
-    if array.size > MAX_ITEMS:
+    if is_numeric and array.size > MAX_ITEMS:
         raise _TooLarge
-    return ["array", array.dtype.str, list(array.shape), _text(array.tobytes())]
+    return dump_array(array)
 
 
 _SCALARS: dict[str, Callable[[Any], object]] = {
@@ -252,21 +247,12 @@ def _load(json: Json) -> object:
             return Opaque(str(rest[0]))
         case "failure":
             return Failure(*(str(part)[:1000] for part in rest))
-        case "array" | "tensor":
-            return _load_elements(tag, *rest)
+        case "array":
+            from labkit.grading.sandbox.elements import load_array
+
+            return load_array(*rest)
+        case "tensor":
+            from labkit.grading.sandbox.elements import load_tensor
+
+            return load_tensor(*rest)
     raise ValueError(f"unknown tag {tag!r}")
-
-
-def _load_elements(tag: str, dtype: str, shape: list[int], text: str) -> object:
-    content = bytearray(base64.b64decode(text, validate=True))
-    if tag == "array":
-        if np.dtype(dtype).kind not in "biuf":
-            raise ValueError(f"an array of {dtype} has no form as an answer")
-        return np.frombuffer(content, dtype=np.dtype(dtype)).reshape(shape)
-    if not content:
-        return torch.zeros(0, dtype=DTYPES[dtype]).reshape(shape)
-    return torch.frombuffer(content, dtype=torch.uint8).view(DTYPES[dtype]).reshape(shape)
-
-
-def _text(content: bytes) -> str:
-    return base64.b64encode(content).decode("ascii")

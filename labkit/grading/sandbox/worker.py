@@ -5,11 +5,7 @@ Invariant: descriptors 0, 1 and 2 lead to the null device, so that nothing print
 
 from __future__ import annotations
 
-import ast
-import asyncio
-import inspect
 import json
-import linecache
 import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +16,8 @@ import torch
 
 from labkit.grading.answer_log import hint
 from labkit.grading.judge import check
-from labkit.grading.sandbox.answer import answer_case, last_line, where
+from labkit.grading.sandbox.answer import answer_case
+from labkit.grading.sandbox.cell import run_cell
 from labkit.grading.sandbox.limits import limit_process
 
 # First byte of a line: the cell has run, the answers to a check, why there are none, the end of a request.
@@ -100,8 +97,8 @@ def _answer(request: Request, channel: BinaryIO) -> None:
     }
     *definitions, own = request.program
     for i, source in enumerate(definitions):
-        _run(source, f"<another cell, {i}>", namespace)
-    problem = _run(own, f"<exercise {request.exercise}>", namespace)
+        run_cell(source, f"<another cell, {i}>", namespace)
+    problem = run_cell(own, f"<exercise {request.exercise}>", namespace)
     _write(channel, RAN, None)
     function = namespace.get(request.entry)
     if function is None:
@@ -119,17 +116,3 @@ def _answer(request: Request, channel: BinaryIO) -> None:
 def _write(channel: BinaryIO, kind: bytes, content: object) -> None:
     channel.write(kind + json.dumps(content).encode("ascii") + b"\n")
     channel.flush()
-
-
-def _run(source: str, name: str, namespace: dict[str, object]) -> str:
-    """Run a cell; return the error that stopped it, or ""."""
-    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    try:
-        # as a notebook does
-        code = compile(source, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        if inspect.iscoroutine(waiting := eval(code, namespace)):
-            asyncio.run(waiting)
-    except BaseException as error:  # also sys.exit and KeyboardInterrupt
-        line = where(error, name)
-        return f"its cell stopped with {last_line(error)}" + (f" ({line})" if line else "")
-    return ""

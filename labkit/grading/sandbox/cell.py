@@ -1,0 +1,33 @@
+"""Execution of one cell of a notebook, with the error that stopped it as a sentence."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import linecache
+
+from labkit.grading.sandbox.answer import last_line, where
+
+
+def run_cell(source: str, name: str, namespace: dict[str, object]) -> str:
+    """Run a cell in a namespace.
+
+    Args:
+        source: Its Python; it may wait for something at its top level, as in a notebook.
+        name: What tracebacks call it: "<exercise numbers.ulp>".
+        namespace: The names that it finds, and to which it adds its own.
+
+    Returns:
+        The error that stopped it, with its line, or "".
+    """
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    try:
+        # as a notebook does
+        code = compile(source, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        if inspect.iscoroutine(waiting := eval(code, namespace)):
+            asyncio.run(waiting)
+    except BaseException as error:  # also sys.exit and KeyboardInterrupt
+        line = where(error, name)
+        return f"its cell stopped with {last_line(error)}" + (f" ({line})" if line else "")
+    return ""

@@ -1,0 +1,172 @@
+"""Exercises of pages: the same verdicts as in the lab, and in a process without torch and numpy."""
+
+import json
+import subprocess
+import sys
+import warnings
+from functools import cache
+from typing import Any
+
+import pytest
+
+from labkit.classroom.live import live_exercises
+from labkit.course import Lesson, learners_notebook, lessons
+from labkit.grading import EXERCISES
+from labkit.grading.exercise import Exercise
+from labkit.grading.grade import as_html
+from labkit.grading.judge import answers_of, judge, known_answers, visible_cases
+from labkit.grading.live import exercise_of
+from labkit.grading.solutions import Solutions
+
+NOT_IN_PAGES = ("torch", "numpy", "matplotlib", "jinja2", "IPython", "nbformat")
+# what a page's Python does, in a process that cannot import what a page lacks
+WITHOUT = """
+import json, sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {absent!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from labkit.course import hide
+from labkit.grading.live import answer_in_page, cells_of, exercise_of
+
+hide()
+asked = json.load(sys.stdin)
+found = []
+for form, notebook, source in asked:
+    exercise = exercise_of(form)
+    shown = answer_in_page(exercise, cells_of(notebook, {{exercise.id: source}}))
+    found.append([shown.solved, shown.text, shown.html, shown.notes])
+print(json.dumps(found))
+"""
+WITHOUT = WITHOUT.format(absent=NOT_IN_PAGES)
+
+
+@cache
+def live(number: str) -> dict[str, Any]:
+    """Return the live exercises of a lesson, as JSON gives them back."""
+    forms = live_exercises([lesson_of(number)]).forms
+    return {id: json.loads(json.dumps(form)) for id, form in forms.items()}
+
+
+def lesson_of(number: str) -> Lesson:
+    return next(lesson for lesson in lessons() if lesson.name.split("_")[0] == number)
+
+
+def in_a_page(number: str, sources: dict[str, list[str]]) -> dict[str, list[Any]]:
+    """Return what a page shows of each answer to an exercise, by its id."""
+    notebook = learners_notebook(lesson_of(number))
+    asked = [
+        (live(number)[id], notebook, source)
+        for id, answers in sources.items()
+        for source in answers
+    ]
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT], input=json.dumps(asked), capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    shown = iter(json.loads(run.stdout))
+    return {id: [next(shown) for _ in answers] for id, answers in sources.items()}
+
+
+def starter(number: str, id: str) -> str:
+    cells = learners_notebook(lesson_of(number))["cells"]
+    (cell,) = [cell for cell in cells if f"exercise-{id}" in cell["metadata"].get("tags", ())]
+    return "".join(cell["source"])
+
+
+def wrong(id: str) -> str:
+    """Return an answer to an exercise that is never right."""
+    exercise = EXERCISES[id]
+    return f"def {exercise.entry}({', '.join(exercise.parameters)}):\n    return 'nothing'\n"
+
+
+@pytest.mark.parametrize("number", ["00", "01", "02"])
+def test_answers_are_judged_without_torch_and_numpy(number: str) -> None:
+    solutions = Solutions(lesson_of(number).text)
+    sources = {
+        id: [solutions.source(id), wrong(id), starter(number, id), "def f(:"] for id in live(number)
+    }
+    assert sources
+    for id, (right, false, first, broken) in in_a_page(number, sources).items():
+        points = sum(check.points for check in EXERCISES[id].checks if not check.hidden)
+        assert right[0], (id, right)
+        assert f"{points} of" in right[1], (id, right)
+        assert not false[0], (id, false)
+        assert "'nothing'" in false[1], (id, false)
+        assert not first[0], (id, first)
+        assert "Not solved yet" in first[1], (id, first)
+        assert not broken[0], (id, broken)
+        assert "syntax error in line 1" in broken[1], (id, broken)
+
+
+def pairs(exercise: Exercise) -> list[Any]:
+    """Return functions that answer an exercise: its reference, and its known mistakes."""
+    return [exercise.reference, *(known.answer for known in exercise.mistakes)]
+
+
+def test_both_places_give_the_same_picture_of_every_mistake() -> None:
+    compared = 0
+    for number in ("00", "01", "02", "04", "05", "08"):
+        for id, form in live(number).items():
+            exercise, stored = EXERCISES[id], exercise_of(form)
+            for function in pairs(exercise):
+                with warnings.catch_warnings(action="ignore"):
+                    answers = known_answers(visible_cases(exercise), function)
+                ours = as_html(judge(visible_cases(exercise), answers))
+                assert as_html(judge(visible_cases(stored), answers)) == ours, id
+                compared += 1
+    assert compared > 60
+
+
+def test_a_form_holds_no_line_of_a_solution() -> None:
+    for number in ("01", "02"):
+        solutions = Solutions(lesson_of(number).text)
+        for id, form in live(number).items():
+            shown = starter(number, id)
+            own = [line.strip() for line in solutions.source(id).splitlines()]
+            lines = [line for line in own if line not in shown and len(line) > 12]
+            text = json.dumps({key: value for key, value in form.items() if key != "hints"})
+            assert not [line for line in lines if json.dumps(line)[1:-1] in text], id
+
+
+def test_an_exercise_on_tensors_stays_in_the_lab() -> None:
+    found = live_exercises([lesson_of("02"), lesson_of("03")])
+    assert found.reasons["rounding.epsilon"] == "its function is called with a Tensor"
+    assert found.reasons["tensor.standstill"] == "its cell needs numpy"
+    assert "rounding.nearest_even" in found.forms
+
+
+def test_an_earlier_form_is_refused_with_a_sentence() -> None:
+    form = live("00")["start.smallest"] | {"schema": "labkit.live/0"}
+    with pytest.raises(ValueError, match="write the site again"):
+        exercise_of(form)
+
+
+def test_an_answer_uses_helpers_of_other_cells() -> None:
+    number, id = "01", "numbers.next_up"
+    notebook = learners_notebook(lesson_of(number))
+    helper = {"cell_type": "code", "id": "mine", "metadata": {}, "source": "import torch\nONE = 1"}
+    notebook = {**notebook, "cells": [helper, *notebook["cells"]]}
+    exercise = EXERCISES[id]
+    source = f"def {exercise.entry}({', '.join(exercise.parameters)}):\n    return torch, ONE"
+    asked = json.dumps([(live(number)[id], notebook, source)])
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT], input=asked, capture_output=True, text=True
+    )
+    ((solved, text, _, notes),) = json.loads(run.stdout)
+    assert not solved
+    assert "NameError" in text
+    assert "No module named 'torch'" in notes[0]
+    assert "import torch" in notes[0]
+
+
+def test_answers_agree_whatever_judges_them() -> None:
+    exercise, stored = EXERCISES["numbers.ulp"], exercise_of(live("01")["numbers.ulp"])
+    for function in (lambda *_: 0.0, lambda *_: None, lambda *_: [1], lambda: 1, 3):
+        answers = answers_of(visible_cases(exercise), function)
+        assert answers == answers_of(visible_cases(stored), function)
+        ours, theirs = (judge(visible_cases(one), answers) for one in (exercise, stored))
+        assert str(ours) == str(theirs)
