@@ -616,6 +616,7 @@ COMMANDS: dict[str, Command] = {
             "labkit site pages",
             "labkit site pages --lessons 01 06",
             "labkit site pages my_lessons/06_loss_scaling.ipynb",
+            "labkit site pages --live --serve",
             "labkit site --widgets my_book/widgets",
             "labkit site --playground playground.html",
         ),
@@ -633,6 +634,23 @@ COMMANDS: dict[str, Command] = {
                 metavar="NOTEBOOK",
                 help="notebooks as they are, with their "
                 "outputs (default: all lessons, which are run first)",
+            ),
+            Argument(
+                "--live",
+                action="store_true",
+                help="exercises that need no torch are solved and checked in the pages, by a Python "
+                "in the browser (Pyodide, asked of npm once)",
+            ),
+            Argument(
+                "--pyodide",
+                metavar="FOLDER|URL",
+                help="with --live: a folder that has the files of Pyodide, or the address of one",
+            ),
+            Argument(
+                "--serve",
+                action="store_true",
+                help="serve the folder on this computer alone; one that holds pages already is "
+                "served as it is, without --live, --lessons and notebooks",
             ),
             Argument(
                 "--widgets",

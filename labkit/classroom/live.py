@@ -14,8 +14,10 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
-from io import StringIO
+from importlib.resources import files
+from io import BytesIO, StringIO
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from labkit.classroom.release import stored_exercise
 from labkit.course import Lesson, learners_notebook
@@ -27,6 +29,37 @@ from labkit.grading.program import CodeCell, program_of
 from labkit.grading.solutions import Solutions
 from labkit.grading.stored import StoredAnswers
 
+# The lab's modules that a page's Python imports.
+PAGE_MODULES = (
+    "__init__",
+    "course/__init__",
+    "course/lesson",
+    "course/notebook",
+    "course/quiz",
+    "course/text",
+    "grading/__init__",
+    "grading/answer_log",
+    "grading/difference",
+    "grading/exercise",
+    "grading/exercises",
+    "grading/grade",
+    "grading/judge",
+    "grading/live",
+    "grading/page",
+    "grading/program",
+    "grading/sandbox/__init__",
+    "grading/sandbox/answer",
+    "grading/sandbox/cell",
+    "grading/sandbox/kinds",
+    "grading/sandbox/wire",
+    "grading/solutions",
+    "grading/stored",
+    "moved",
+    "records/__init__",
+    "records/files",
+    "records/journal",
+    "records/provenance",
+)
 PLAIN = (bool, int, float, str, type(None))
 # tags of answers on the wire that numbers, strings and their containers have
 PLAIN_TAGS = {"bool", "int", "float", "str", "none", "list", "tuple", "dict"}
@@ -70,6 +103,16 @@ def live_exercises(
             ):
                 found.forms[exercise.id] = form_of(_stored(exercise), hints.get(exercise.id, ()))
     return found
+
+
+def page_modules() -> bytes:
+    """Return the modules that judge in a page, as a zip archive; the same modules give the same."""
+    content = BytesIO()
+    with ZipFile(content, "w", ZIP_DEFLATED) as archive:
+        for module in PAGE_MODULES:
+            source = (files("labkit") / f"{module}.py").read_bytes()
+            archive.writestr(ZipInfo(f"labkit/{module}.py"), source, ZIP_DEFLATED)
+    return content.getvalue()
 
 
 def reason_for_the_lab(lesson: Lesson, exercise: Exercise) -> str:

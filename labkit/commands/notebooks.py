@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import labkit
@@ -32,6 +32,9 @@ from labkit.machine.jupyter import with_lab_settings
 from labkit.records import checkout, notebooks_folder, write_atomic
 from labkit.records.handout import handout_of, is_older
 from labkit.records.notebook_copies import copy_notebooks, version_of_copies
+
+if TYPE_CHECKING:
+    from labkit.site import LiveFiles
 
 FIRST_LESSON = "00_start.ipynb"
 # in the checkout's file browser
@@ -214,6 +217,7 @@ def shell_flags(environment: Mapping[str, str], is_a_terminal: bool) -> list[str
 
 def site(arguments: Namespace) -> int:
     from labkit.site import (
+        MARKER,
         SiteError,
         require_site_folder,
         write_modules,
@@ -237,13 +241,65 @@ def site(arguments: Namespace) -> int:
             print(f"{file.stat().st_size / 1000:.0f} kB. Open {file} in a browser.")
         if arguments.folder is None:
             return 0
+        asked = arguments.notebooks or arguments.lessons or arguments.live
+        if arguments.serve and not asked and (arguments.folder / MARKER).is_file():
+            return _serve(arguments.folder)
         require_site_folder(arguments.folder)
+        pyodide = _pyodide(arguments) if arguments.live else None
         notebooks = _read(arguments.notebooks) if arguments.notebooks else _run(arguments.lessons)
-        files = write_site(arguments.folder, notebooks)
+        live = None if pyodide is None else _live(notebooks, pyodide)
+        files = write_site(arguments.folder, notebooks, live)
     except (SiteError, ValueError) as error:
         raise CommandError(str(error)) from error
     index = arguments.folder / "index.html"
     print(f"{len(files)} files, {_megabytes(files):.1f} MB. Open {index} in a browser.")
+    if live is not None:
+        print(
+            f"{len(live.forms)} exercises are checked in pages, from a web server only: "
+            f"`labkit site {arguments.folder} --serve` is one for this computer."
+        )
+    return _serve(arguments.folder) if arguments.serve else 0
+
+
+def _pyodide(arguments: Namespace) -> Mapping[str, bytes] | str | None:
+    """Return the files of Pyodide, or its address; None, with a line on stderr, if npm has none."""
+    from labkit.site import PyodideError, pyodide_of_folder, pyodide_of_npm
+
+    place = arguments.pyodide
+    if place is not None and place.startswith(("https://", "http://")):
+        return f"{place.rstrip('/')}/"
+    if place is not None:
+        return pyodide_of_folder(Path(place))
+    try:
+        return pyodide_of_npm()
+    except PyodideError as error:
+        print(f"{error}.\nThe pages are written without checks of exercises.", file=sys.stderr)
+        return None
+
+
+def _live(notebooks: Mapping[str, Any], pyodide: Mapping[str, bytes] | str) -> LiveFiles:
+    """Return what the pages of these notebooks need to check exercises; say which stay in the lab."""
+    from labkit.classroom.live import live_exercises, page_modules
+    from labkit.site import LiveFiles
+
+    chosen = [lesson for lesson in lessons() if lesson.name in notebooks]
+    found = live_exercises(chosen)
+    for id, reason in found.reasons.items():
+        print(f"{id} stays in the lab: {reason}.")
+    handed_out = {lesson.name: learners_notebook(lesson) for lesson in chosen}
+    return LiveFiles(found.forms, handed_out, page_modules(), pyodide)
+
+
+def _serve(folder: Path) -> int:
+    """Serve a site on this computer until Ctrl+C."""
+    from labkit.site import address_of, server_of
+
+    with server_of(folder) as server:
+        print(f"Open {address_of(server)} in a browser. Ctrl+C stops the server.", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print()
     return 0
 
 

@@ -15,6 +15,7 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from html import escape
@@ -32,6 +33,11 @@ OWN_ANSWER = IN_THE_LAB.format("This cell needs your answer to the exercise.")
 SOLVE = IN_THE_LAB.format(
     "<strong>Exercise.</strong> You write and check your answer in JupyterLab."
 )
+LIVE = """\
+<div class="site-live" data-exercise="{id}" data-title="{title}">
+<script type="application/json">{starter}</script>
+<noscript>{solve}</noscript></div>
+"""
 NEEDS_PYTHON = IN_THE_LAB.format("This widget needs Python.")
 DATA_URL = re.compile(r'src="data:image/(png);base64,([^"]+)"')
 
@@ -44,6 +50,8 @@ class Parts:
     widgets: set[str] = field(default_factory=set)
     questions: list[str] = field(default_factory=list)
     shown: list[str] = field(default_factory=list)  # the elements of widgets
+    live: Mapping[str, str] = field(default_factory=dict)  # titles of exercises checked in pages
+    exercises: list[str] = field(default_factory=list)  # those of them in these cells
 
     def picture(self, content: bytes, kind: str) -> str:
         """Store a picture; return its address."""
@@ -96,7 +104,7 @@ def cell_html(cell: Any, parts: Parts) -> str:
         return f'<div class="jp-Cell" id="{name}"><pre tabindex="0">{escape(cell.source)}</pre></div>\n'
     tags = cell.metadata.get("tags", ())
     if any(tag.startswith(EXERCISE) for tag in tags):
-        outputs = [SOLVE]
+        outputs = [_exercise(cell.source, tags, parts)]
     elif LAB_ONLY in tags:
         outputs = [OWN_MACHINE]
     else:
@@ -105,6 +113,19 @@ def cell_html(cell: Any, parts: Parts) -> str:
     kind = f"{kind} {waiting_classes(tags)}".rstrip()
     below = f'<div class="jp-Cell-outputWrapper">\n{"".join(outputs)}</div>' if outputs else ""
     return f'<div class="jp-Cell {kind}" id="{name}">\n{code(cell.source)}{below}</div>\n'
+
+
+def _exercise(source: str, tags: Sequence[str], parts: Parts) -> str:
+    """Return the place where an exercise is solved, or where to solve it."""
+    ids = [tag.removeprefix(EXERCISE) for tag in tags if tag.startswith(EXERCISE)]
+    for id in ids:
+        if id in parts.live:
+            parts.exercises.append(id)
+            title = escape(parts.live[id], quote=True)
+            # in a script of HTML no text may look like its end
+            starter = json.dumps(source).replace("</", "<\\/")
+            return LIVE.format(id=escape(id, quote=True), title=title, starter=starter, solve=SOLVE)
+    return SOLVE
 
 
 def _output(output: Any, key: str, parts: Parts) -> str:

@@ -13,37 +13,10 @@
  * @property {(readonly [number, number])[]} [sketched] Of a training, where its loss is predicted.
  */
 
-const PREFIX = "fp16-lab/";
-const store = openStore();
+import { countAnswers } from "./progress.js";
+import { forget, namesOf, read, store, write } from "./store.js";
+
 const system = matchMedia("(prefers-color-scheme: dark)");
-
-/** The browser's store; null where it is switched off, or full. */
-function openStore() {
-  try {
-    localStorage.setItem(`${PREFIX}probe`, "1");
-    localStorage.removeItem(`${PREFIX}probe`);
-    return localStorage;
-  } catch {
-    return null;
-  }
-}
-
-/** @param {string} name */
-function read(name) {
-  return store?.getItem(PREFIX + name) ?? null;
-}
-
-/**
- * @param {string} name
- * @param {string} value
- */
-function write(name, value) {
-  try {
-    store?.setItem(PREFIX + name, value);
-  } catch {
-    // full: the answer stays on the page
-  }
-}
 
 /**
  * An element that every page has.
@@ -148,24 +121,12 @@ function quizAnswers(phase) {
   return JSON.parse(read(`answer/quiz/${phase}`) ?? "{}");
 }
 
-// --- the index: how many questions of each lesson are answered -----------------------------------
-
-function countAnswers() {
-  const forget = document.getElementById("site-forget");
-  let all = 0;
-  for (const place of document.querySelectorAll("[data-questions]")) {
-    const keys = (place.getAttribute("data-questions") ?? "").split(" ").filter(Boolean);
-    const done = keys.filter((key) => read(`answer/${key}`) !== null).length;
-    all += done;
-    place.textContent = keys.length ? `${done} of ${keys.length} questions answered` : "";
-  }
-  if (forget) forget.hidden = all === 0;
-}
+// --- the index -----------------------------------------------------------------------------------
 
 function forgetAnswers() {
-  for (const name of Object.keys(store ?? {})) {
-    if (name.startsWith(`${PREFIX}answer/`)) store?.removeItem(name);
-  }
+  const question = "Forget all answers, also the code that you wrote for exercises?";
+  if (namesOf("answer/code/").length && !confirm(question)) return;
+  for (const name of namesOf("answer/")) forget(name);
   countAnswers();
   partOfPage("lessons").scrollIntoView();
 }

@@ -17,10 +17,12 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from types import MappingProxyType
 from typing import Any
 
 from labkit.records import write_atomic
-from labkit.site.cells import Parts, cell_html, widget_html
+from labkit.site.cells import Parts, cell_html
+from labkit.site.live_files import LiveFiles, site_script
 from labkit.site.running import PROBLEM
 from labkit.widgets.base.widget import PAGE_TYPE, page_script, page_style, style
 from labkit.widgets.playground.widget import Playground
@@ -34,6 +36,19 @@ MAP_ROW = re.compile(
 )
 OWN = "'self' file:"  # this page's server, or the folder of its file
 POLICY = f"default-src 'none'; img-src {OWN} data:; style-src {OWN} 'unsafe-inline'; script-src {OWN} 'unsafe-inline'"
+NO_TITLES: Mapping[str, str] = MappingProxyType({})
+DOWNLOAD = """
+<div id="site-download" hidden>
+<button type="button" class="site-button" id="site-download-button">Download my answers as notebooks</button>
+<span id="site-download-status" role="status"></span></div>
+"""
+IN_THE_LAB = (
+    "For exercises, checks of your answers and trainings of your own you need the lab itself."
+)
+IN_PAGES = (
+    "Some exercises are solved and checked on these pages: their Python runs in your browser, and no answer "
+    "leaves it. For the other exercises, and trainings of your own, you need the lab itself."
+)
 TRY_IT = (
     "Try it: drag the loss scale, or focus it with Tab and use the arrow keys. These are gradients of a real network. "
     "Those in the left zone become zero in FP16."
@@ -76,9 +91,15 @@ def require_site_folder(folder: Path) -> None:
         )
 
 
-def page_of(name: str, notebook: Any) -> Page:
-    """Return a notebook as a page."""
-    parts = Parts()
+def page_of(name: str, notebook: Any, live: Mapping[str, str] = NO_TITLES) -> Page:
+    """Return a notebook as a page.
+
+    Args:
+        name: Of its file, without a suffix.
+        notebook: The notebook, with the outputs of a run.
+        live: The titles of the exercises that pages check, by id.
+    """
+    parts = Parts(live=live)
     body = "".join(cell_html(cell, parts) for cell in notebook.cells)
     title = re.search(r"<h1[^>]*>(.*?)</h1>", body)
     sections = re.findall(r'<h2 id="([^"]*)">(.*?)</h2>', body)
@@ -89,8 +110,15 @@ def page_of(name: str, notebook: Any) -> Page:
     return Page(name, title[1] if title else escape(name), body, tuple(sections), parts, problem)
 
 
-def write_site(folder: Path, notebooks: Mapping[str, Any]) -> list[Path]:
+def write_site(
+    folder: Path, notebooks: Mapping[str, Any], live: LiveFiles | None = None
+) -> list[Path]:
     """Write the pages of notebooks, by name, and an index into a folder; return the files.
+
+    Args:
+        folder: A new folder, an empty one, or one of such pages.
+        notebooks: The notebooks, each as a run left it.
+        live: What pages need that check exercises; None: exercises are solved in the lab.
 
     Raises:
         SiteError: the folder holds something else, or there is no notebook.
@@ -98,19 +126,26 @@ def write_site(folder: Path, notebooks: Mapping[str, Any]) -> list[Path]:
     require_site_folder(folder)
     if not notebooks:
         raise SiteError("expected one notebook at least, got none")
-    pages = [page_of(name, notebook) for name, notebook in notebooks.items()]
+    titles = live.titles() if live else NO_TITLES
+    pages = [page_of(name, notebook, titles) for name, notebook in notebooks.items()]
+    shown = [id for page in pages for id in page.parts.exercises]
+    if live is not None and shown:
+        live = live.of(shown)
+    else:
+        live = None
     glossary = GLOSSARY in {f"{page.name}.html" for page in pages}
-    playground, first_parts = _playground()
-    index = _index(pages, playground, _map(notebooks), glossary)
-    contents: dict[str, bytes] = {INDEX: index.encode(), **first_parts.pictures}
+    index = _index(pages, _map(notebooks), glossary, live)
+    contents: dict[str, bytes] = {INDEX: index.encode()}
     for page in pages:
-        contents[f"{page.name}.html"] = _lesson(page, glossary).encode()
+        contents[f"{page.name}.html"] = _lesson(page, glossary, live).encode()
         contents |= page.parts.pictures
     widgets = sorted(first_parts.widgets.union(*(page.parts.widgets for page in pages)))
     for widget in widgets:
         contents[f"scripts/{widget}.js"] = page_script(widget).encode()
     own = files("labkit.site")
-    contents["scripts/site.js"] = (own / "site.js").read_bytes()
+    contents["scripts/site.js"] = site_script(live is not None).encode()
+    if live is not None:
+        contents |= live.contents()
     sheet = [page_style("predict"), *(style(widget) for widget in widgets), _code_style()]
     contents["site.css"] = "\n".join(
         [*sheet, (own / "site.css").read_text(encoding="utf-8")]
@@ -125,6 +160,9 @@ def write_site(folder: Path, notebooks: Mapping[str, Any]) -> list[Path]:
         write_atomic(folder / name, content)
     for name in set(former) - contents.keys():
         (folder / name).unlink(missing_ok=True)
+    for emptied in sorted({(folder / name).parent for name in former}, reverse=True):
+        if emptied.is_dir() and not any(emptied.iterdir()):
+            emptied.rmdir()
     write_atomic(folder / MARKER, json.dumps(sorted(contents), indent=1).encode())
     return [folder / name for name in sorted(contents)]
 
@@ -150,13 +188,25 @@ def _code_style() -> str:
     )
 
 
-def _page(title: str, body: str, widgets: Sequence[str], here: str, glossary: bool) -> str:
-    """Return a whole page; `body` stands between its header and its footer."""
+def _page(
+    title: str,
+    body: str,
+    widgets: Sequence[str],
+    here: str,
+    glossary: bool,
+    live: LiveFiles | None = None,
+) -> str:
+    """Return a whole page; `body` stands between its header and its footer.
+
+    live   what its exercises need; None: it has none that it checks
+    """
+    if live is not None:
+        body += live.settings()
     links = [(INDEX, "All lessons"), *([(GLOSSARY, "Glossary")] if glossary else [])]
     current = ' aria-current="page"'
     scripts = [*(f"scripts/{widget}.js" for widget in widgets), "scripts/site.js"]
     return _template("page.html").substitute(
-        policy=POLICY,
+        policy=POLICY if live is None else live.policy(OWN),
         title=title,
         menu="".join(
             f'<a href="{to}"{current if to == here else ""}>{name}</a>' for to, name in links
@@ -170,7 +220,7 @@ def _template(name: str) -> Template:
     return Template((files("labkit.site") / name).read_text(encoding="utf-8"))
 
 
-def _lesson(page: Page, glossary: bool) -> str:
+def _lesson(page: Page, glossary: bool, live: LiveFiles | None) -> str:
     title = re.sub(r"<[^>]+>", "", page.title)
     banner = (
         f'<p class="site-banner">This page is not complete: {escape(page.problem)}.</p>'
@@ -183,28 +233,25 @@ def _lesson(page: Page, glossary: bool) -> str:
         if entries
         else ""
     )
-    body = f'<div class="site-columns">{contents}<main id="main" tabindex="-1">{banner}\n{page.body}</main></div>'
+    own = page.parts.exercises
+    counted = f'<p class="site-counted" data-exercises="{" ".join(own)}"></p>' if own else ""
+    text = f"{banner}{counted}\n{page.body}{DOWNLOAD if own else ''}"
+    main = f'<main id="main" tabindex="-1">{text}</main>'
     return _page(
-        f"{title} | FP16 lab", body, sorted(page.parts.widgets), f"{page.name}.html", glossary
+        f"{title} | FP16 lab",
+        f'<div class="site-columns">{contents}{main}</div>',
+        sorted(page.parts.widgets),
+        f"{page.name}.html",
+        glossary,
+        live if own else None,
     )
-
-
-def _playground() -> tuple[str, Parts]:
-    """Return the playground's place in the index, and what it needs."""
-    parts = Parts()
-    widget = Playground()
-    widget.in_address = True
-    page = {"folder": widget.script_folder, "state": widget.page_state()}
-    html = widget_html({**widget.still(), PAGE_TYPE: page}, "playground", parts)
-    widget.close()
-    return html, parts
 
 
 def _index(
     pages: Sequence[Page],
-    playground: str,
     course: Mapping[str, tuple[str, str]],
     glossary: bool,
+    live: LiveFiles | None,
 ) -> str:
     first = [
         shown for page in pages for shown in page.parts.shown if 'data-widget="underflow"' in shown
@@ -220,14 +267,20 @@ def _index(
             f'<li><a href="{page.name}.html">{page.title}</a>'
             f'<span class="site-minutes">{minutes + " min" if minutes else ""}</span>'
             f"<span>{escape(seen)}</span>"
-            f'<span class="site-progress" data-questions="{keys}"></span></li>'
+            f'<span class="site-progress" data-questions="{keys}" '
+            f'data-exercises="{" ".join(page.parts.exercises)}"></span></li>'
         )
-    template = _template("index.html")
-    body = template.substitute(playground=playground, hero=hero, rows="\n".join(rows))
+    body = _template("index.html").substitute(
+        hero=hero,
+        rows="\n".join(rows),
+        download="" if live is None else DOWNLOAD,
+        exercises=IN_THE_LAB if live is None else IN_PAGES,
+    )
     return _page(
         "FP16 lab: mixed-precision training",
         body,
         ["playground", *(["underflow"] if first else [])],
         INDEX,
         glossary,
+        live,
     )

@@ -1,0 +1,71 @@
+"""The Python of a page: its reply to a run, and its words for what it lacks.
+
+Invariant: nothing here is imported in the lab. `prepare` changes the process that it is called in:
+it hides the lessons, and input() and the import of a missing package raise errors that say why.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import lru_cache
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+from labkit.course import hide
+from labkit.grading.exercise import Exercise
+from labkit.grading.live import answer_in_page, cells_of, exercise_of
+
+
+class _Missing:
+    """A finder that finds nothing, and says what is missing; the last one that is asked."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        package = name.split(".")[0]
+        if package in sys.stdlib_module_names:
+            return None
+        if package == "labkit" or package.startswith("labkit_"):
+            reason = f"{name} is in the lab alone"
+        else:
+            reason = f"this page has no {package}, only Python's own modules; the lab may have it"
+        raise ModuleNotFoundError(reason, name=name)
+
+
+def prepare() -> None:
+    """Make this process the Python of a page, before it runs code of learners."""
+    hide()
+    builtins.input = _refuse_input
+    sys.meta_path.append(_Missing())
+
+
+def _refuse_input(prompt: object = "") -> str:
+    raise RuntimeError(
+        "expected an answer that asks nobody, got a call of input(); use the function's arguments"
+    )
+
+
+def reply(request: str) -> str:
+    """Run the answer of a request and judge it.
+
+    Args:
+        request: As JSON: `form`, what `labkit.grading.live.form_of` wrote, as text; `notebook`, the
+            learner's notebook of its lesson; `answers`, the sources of its exercises' cells by id.
+
+    Returns:
+        The fields of a `LiveAnswer` as JSON.
+    """
+    asked = json.loads(request)
+    exercise = _exercise(asked["form"])
+    return json.dumps(
+        asdict(answer_in_page(exercise, cells_of(asked["notebook"], asked["answers"])))
+    )
+
+
+@lru_cache(maxsize=8)
+def _exercise(form: str) -> Exercise:
+    return exercise_of(json.loads(form))

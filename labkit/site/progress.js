@@ -1,0 +1,37 @@
+// How many questions of each lesson are answered, and how many of its exercises are solved.
+
+import { read } from "./store.js";
+
+/**
+ * The words of an attribute.
+ *
+ * @param {Element} place
+ * @param {string} name
+ */
+function words(place, name) {
+  return (place.getAttribute(name) ?? "").split(" ").filter(Boolean);
+}
+
+/** @param {string} id of an exercise */
+export function isSolved(id) {
+  return read(`answer/solved/${id}`) !== null;
+}
+
+/** Write the counts where a page has a place for them; show what needs an answer. */
+export function countAnswers() {
+  let all = 0;
+  for (const place of document.querySelectorAll("[data-questions], [data-exercises]")) {
+    const questions = words(place, "data-questions");
+    const exercises = words(place, "data-exercises");
+    const answered = questions.filter((key) => read(`answer/${key}`) !== null).length;
+    const solved = exercises.filter(isSolved).length;
+    const written = exercises.filter((id) => read(`answer/code/${id}`) !== null).length;
+    const texts = [];
+    if (questions.length) texts.push(`${answered} of ${questions.length} questions answered`);
+    if (exercises.length) texts.push(`${solved} of ${exercises.length} exercises solved`);
+    place.textContent = texts.join(", ");
+    all += answered + solved + written;
+  }
+  const forget = document.getElementById("site-forget");
+  if (forget) forget.hidden = all === 0;
+}
