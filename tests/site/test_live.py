@@ -1,0 +1,499 @@
+"""Exercises that a page checks, in a real Chromium: their verdicts, their limits, and no way out."""
+
+import json
+import os
+import re
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from labkit.classroom.live import PAGE_MODULES, live_exercises, page_modules
+from labkit.course import learners_notebook, lessons
+from labkit.course.notebook import text_of
+from labkit.formats import FP16
+from labkit.grading import EXERCISES
+from labkit.grading.grade import as_html
+from labkit.grading.judge import judge, known_answers, visible_cases
+from labkit.grading.live import answer_in_page, cells_of
+from labkit.grading.program import program_of
+from labkit.grading.solutions import Solutions
+from labkit.site import LiveFiles, PyodideError, address_of, pyodide_of_npm, server_of, write_site
+from tests.grading import cases as lesson_cases
+from tests.grading.hand_ins import read_table
+from tests.mutants.planted import in_code
+from tests.slowness import slowness
+
+REQUIRE = "LABKIT_REQUIRE_PYODIDE"
+ULP = "numbers.ulp"
+EPSILON = "def my_ulp(x, significand_bits, emin):\n    return 2.0**-significand_bits\n"
+RUN = """
+async ([id, source, seconds]) => {
+  const lesson = lessonOf(id);
+  const request = {
+    form: await text(`live/${id}.json`),
+    notebook: JSON.parse(await text(`live/${lesson}.ipynb`)),
+    answers: { [id]: source },
+  };
+  const said = [];
+  const shown = { progress() {}, ready() {}, output: (words) => said.push(words) };
+  try {
+    const answer = await python.run(request, seconds, shown);
+    return { ...answer, said: said.join("") };
+  } catch (error) {
+    return { ended: error.message, said: said.join("") };
+  }
+}
+"""
+
+
+@cache
+def pyodide() -> dict[str, bytes]:
+    """Return the files of Pyodide; skip the test where npm has none, or fail where it must have."""
+    try:
+        return pyodide_of_npm()
+    except PyodideError as error:
+        if os.environ.get(REQUIRE) == "1":
+            pytest.fail(f"{REQUIRE}=1, but {error}", pytrace=False)
+        pytest.skip(str(error))
+
+
+def write_pages(folder: Path, numbers: tuple[str, ...]) -> Path:
+    """Write lessons, as they are handed out, as pages that check exercises."""
+    chosen = [each for each in lessons() if not numbers or each.name.split("_")[0] in numbers]
+    forms = live_exercises(chosen).forms
+    handed_out = {lesson.name: learners_notebook(lesson) for lesson in chosen}
+    read: Callable[[str, int], Any] = nbformat.reads
+    notebooks = {name: read(text_of(one), 4) for name, one in handed_out.items()}
+    write_site(folder, notebooks, LiveFiles(forms, handed_out, page_modules(), pyodide()))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pages(tmp_path_factory.mktemp("live") / "site", ("00", "01"))
+
+
+@contextmanager
+def serving(server: ThreadingHTTPServer) -> Iterator[str]:
+    """Serve in the background; yield the address of the folder."""
+    with server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield address_of(server).rpartition("/")[0]
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def served(site: Path) -> Iterator[str]:
+    with serving(server_of(site)) as address:
+        yield address
+
+
+@contextmanager
+def visit(browser: Any, address: str, **options: Any) -> Iterator[Any]:
+    """Open a page; at the end, require that nothing failed and no request left its server."""
+    context = browser.new_context(**options)
+    page, wrong = context.new_page(), []
+    page.set_default_timeout(60_000 * slowness())
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    root = address.rpartition("/")[0]
+    # the worker's text is a blob of this page
+    own = (root, f"blob:{root}", "data:")
+    context.on(
+        "request", lambda asked: None if asked.url.startswith(own) else wrong.append(asked.url)
+    )
+    page.goto(address)
+    yield page
+    context.close()
+    assert wrong == []
+
+
+@pytest.fixture(scope="module")
+def opened(browser: Any, served: str) -> Iterator[Any]:
+    """A page of lesson 01 that several tests use, with a Python that is warm after the first."""
+    with visit(browser, f"{served}/01_numbers.html") as page:
+        yield page
+
+
+def answered(page: Any, id: str, source: str, seconds: float = 0) -> dict[str, Any]:
+    """Return what the page's Python says of an answer."""
+    limit = seconds or 30 * slowness()
+    found: dict[str, Any] = page.evaluate(RUN, [id, source, limit])
+    return found
+
+
+def exercise(page: Any, id: str = ULP) -> Any:
+    return page.locator(f"[data-exercise='{id}']")
+
+
+def run(page: Any, source: str, id: str = ULP) -> Any:
+    """Type an answer, run its checks, and return its exercise once they have ended."""
+    place = exercise(page, id)
+    place.locator("textarea").fill(source)
+    place.get_by_role("button", name="Run the checks").click()
+    ended(place)
+    return place
+
+
+def ended(place: Any) -> None:
+    place.locator("button:disabled", has_text="Stop").wait_for()
+
+
+def solution(id: str) -> str:
+    (lesson,) = [lesson for lesson in lessons() if lesson.name == EXERCISES[id].lesson]
+    return Solutions(lesson.text).source(id)
+
+
+def shown(page: Any, html: str) -> str:
+    """Return the text of HTML as a page shows it."""
+    text: str = page.evaluate(
+        "(html) => { const made = document.createElement('div'); made.innerHTML = html;"
+        "document.body.append(made); const text = made.innerText; made.remove(); return text; }",
+        html,
+    )
+    return text
+
+
+def test_a_wrong_answer_gets_the_picture_of_the_notebook(opened: Any) -> None:
+    place = run(opened, EPSILON)
+    known = next(one for one in EXERCISES[ULP].mistakes if one.name == "the same everywhere")
+    paper = visible_cases(EXERCISES[ULP])
+    grade = judge(paper, known_answers(paper, known.answer))
+    assert place.locator(".site-live-picture").inner_text() == shown(opened, as_html(grade))
+    assert "A known mistake (the same everywhere)" in place.inner_text()
+    assert place.locator(".site-live-status").inner_text() == "0 of 5 checks pass: 0 of 5 points."
+
+
+def test_a_right_answer_counts_and_stays_after_a_reload(browser: Any, served: str) -> None:
+    with visit(browser, f"{served}/01_numbers.html") as page:
+        place = run(page, solution(ULP))
+        assert "Solved. 5 of 5 checks pass" in place.inner_text()
+        assert "1 of 5 exercises solved" in page.locator(".site-counted").inner_text()
+        page.reload()
+        assert exercise(page).locator("textarea").input_value() == solution(ULP)
+        assert "You have solved this exercise" in exercise(page).inner_text()
+        page.goto(f"{served}/index.html")
+        assert "1 of 5 exercises solved" in page.locator(".site-lessons").inner_text()
+
+
+def test_reset_brings_the_starter_back_and_undo_the_answer(opened: Any) -> None:
+    place = exercise(opened, "numbers.bytes")
+    area = place.locator("textarea")
+    starter = area.input_value()
+    assert "raise NotImplementedError" in starter
+    area.fill("mine = 1")
+    place.get_by_role("button", name="Reset").click()
+    assert area.input_value() == starter
+    area.press("Control+z")
+    assert area.input_value() == "mine = 1"
+
+
+def test_an_endless_loop_is_stopped_and_the_next_run_answers(opened: Any) -> None:
+    late = answered(opened, ULP, "while True: pass", seconds=0.5)
+    assert late["ended"].startswith("Stopped after 0.5 s: the answer did not end.")
+    assert answered(opened, ULP, solution(ULP))["solved"]
+
+
+def test_stop_ends_a_run(opened: Any) -> None:
+    place = exercise(opened)
+    place.locator("textarea").fill("print('begun')\nwhile True: pass")
+    place.get_by_role("button", name="Run the checks").click()
+    place.locator("pre.site-text", has_text="begun").wait_for()
+    place.get_by_role("button", name="Stop", exact=True).click()
+    ended(place)
+    assert place.locator(".site-live-status").inner_text() == "Stopped."
+
+
+SENTENCES = {
+    "import torch": "this page has no torch, only Python's own modules",
+    "import labkit.formats": "labkit.formats is in the lab alone",
+    "input()": "an answer that asks nobody, got a call of input()",
+    "def my_ulp(x, y, z):\n    return my_ulp(x, y, z)": "RecursionError: maximum recursion depth",
+    "full = bytearray(2**30)": "MemoryError",
+    "full = []\nwhile True: full.append(bytearray(2**20))": "MemoryError",
+    "def my_ulp(:": "syntax error in line 1",
+    "raise SystemExit": "its cell stopped with sys.exit()",
+    "import threading\nthreading.Thread(target=print).start()": "can't start new thread",
+    "my_ulp = 5": "expected a function, got a int",
+    "x = 1": "its cell no longer defines my_ulp(x, significand_bits, emin)",
+}
+
+
+def test_each_kind_of_trouble_gets_a_sentence(opened: Any) -> None:
+    for source, sentence in SENTENCES.items():
+        found = answered(opened, ULP, source)
+        assert sentence in found.get("text", ""), (source, found)
+
+
+def test_output_is_cut_with_a_word(opened: Any) -> None:
+    said = answered(opened, ULP, "while True: print('again')", seconds=2 * slowness())
+    assert said["ended"].startswith("Stopped after")
+    assert said["said"].startswith("again\nagain\n")
+    assert len(said["said"]) < 10_200
+    assert said["said"].endswith("a run shows its first 10 kB.\n")
+
+
+NAMES = (
+    *("fetch", "XMLHttpRequest", "WebSocket", "EventSource", "importScripts", "indexedDB"),
+    *("caches", "BroadcastChannel", "WebTransport", "Worker", "SharedWorker", "navigator"),
+    *("location", "postMessage", "close", "eval", "FontFace", "Notification", "Request"),
+    *("webkitRequestFileSystem", "URL", "Blob", "FileReader", "setInterval", "onmessage"),
+)
+ESCAPES = {
+    **{f"{name} is gone": f"import js\nfound = hasattr(js, {name!r})" for name in NAMES},
+    "code from text": "import js\njs.setTimeout.constructor('return 1')()\nfound = True",
+    "a timer's text": "import js\njs.setTimeout('1', 0)\nfound = True",
+    "run_js": "from pyodide.code import run_js\nrun_js('1')\nfound = True",
+    "pyfetch": "import pyodide.http\nawait pyodide.http.pyfetch('x')\nfound = True",
+    "open_url": "import pyodide.http\npyodide.http.open_url('x')\nfound = True",
+    "a package": "import pyodide_js\nawait pyodide_js.loadPackage('numpy')\nfound = True",
+    "a socket": "import socket\nsocket.create_connection(('127.0.0.1', 80))\nfound = True",
+    "urllib": "import urllib.request\nurllib.request.urlopen('http://127.0.0.1')\nfound = True",
+    "a lazy file": "import pyodide_js\nfs = pyodide_js.FS\n"
+    "fs.createLazyFile('/', 'lazy', '/index.html', True, False)\n"
+    "found = bool(open('/lazy').read())",
+    "a stored folder": "import js, pyodide_js\nfs = pyodide_js.FS\nfs.mkdir('/kept')\n"
+    "fs.mount(fs.filesystems.IDBFS, js.Object.new(), '/kept')\n"
+    "fs.syncfs(True, lambda error: None)\nfound = True",
+    "a command": "import subprocess\nsubprocess.run(['ls'])\nfound = True",
+}
+
+
+def test_no_way_leads_out_of_the_worker(opened: Any) -> None:
+    reached = {}
+    for name, source in ESCAPES.items():
+        # what an attempt raises is its end; `found` says whether it got anywhere
+        body = f"found = False\n{source}\nprint('out' if found else 'in')"
+        found = answered(opened, ULP, body)
+        if "ended" in found or found["said"].endswith("out\n"):
+            reached[name] = found
+    assert reached == {}
+
+
+def test_the_pages_policy_binds_the_worker_too(browser: Any, site: Path) -> None:
+    # a server that sends no header of its own
+    class Plain(SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *arguments: Any) -> None:
+            pass
+
+    folder = str(site)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), lambda *given: Plain(*given, directory=folder))
+    tried = """
+    async () => {
+      const source = `
+        const said = [];
+        try { eval("1"); said.push("eval"); } catch {}
+        try { await import("http://127.0.0.1:9/x.js"); said.push("import"); } catch {}
+        try { await fetch("http://127.0.0.1:9/"); said.push("fetch"); } catch {}
+        self.addEventListener("securitypolicyviolation", () => {});
+        postMessage(said);`;
+      const address = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+      const worker = new Worker(address, { type: "module" });
+      return new Promise((resolve) => { worker.onmessage = ({ data }) => resolve(data); });
+    }
+    """
+    with serving(server) as address, visit(browser, f"{address}/01_numbers.html") as page:
+        assert page.evaluate(tried) == []
+        assert answered(page, ULP, solution(ULP))["solved"]
+
+
+def test_a_workers_html_brings_no_script_and_no_address(opened: Any) -> None:
+    html = (
+        "<section style='color:red' onclick='x()'><img src=x onerror='x()'><a href='//x'>a</a>"
+        "<script>x()</script><div style='background:url(//x)'>kept</div>"
+        "<p style='position:fixed'>lost</p><style>*{}</style></section>"
+    )
+    found = opened.evaluate(
+        "(html) => { const made = document.createElement('div');"
+        "made.append(pictureOf(html)); return made.innerHTML; }",
+        html,
+    )
+    assert found == '<section style="color:red"><div>kept</div></section>'
+
+
+def test_from_a_file_the_button_says_why_and_how(browser: Any, site: Path) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto((site / "01_numbers.html").as_uri())
+    exercise(page).get_by_role("button", name="Run the checks").click()
+    assert "labkit site FOLDER --serve" in exercise(page).inner_text()
+    context.close()
+
+
+def test_an_exercise_is_solved_by_keyboard_alone(browser: Any, served: str) -> None:
+    with visit(browser, f"{served}/01_numbers.html") as page:
+        area = exercise(page).locator("textarea")
+        area.focus()
+        page.keyboard.press("Control+a")
+        page.keyboard.type("def my_ulp(x, significand_bits, emin):")
+        page.keyboard.press("Enter")
+        page.keyboard.type("if x == 0:")
+        page.keyboard.press("Enter")
+        page.keyboard.type("return 1.0")
+        page.keyboard.press("Enter")
+        page.keyboard.press("Shift+Tab")
+        page.keyboard.type("return 2.0")
+        page.keyboard.press("Tab")
+        lines = ["def my_ulp(x, significand_bits, emin):", "    if x == 0:", "        return 1.0"]
+        assert area.input_value().split("\n") == [*lines, "    return 2.0  "]
+        page.keyboard.press("Control+Enter")
+        exercise(page).locator(".site-live-picture > section").wait_for()
+        page.keyboard.press("Escape")
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Run the checks"
+
+
+def test_hints_come_one_by_one(opened: Any) -> None:
+    place = exercise(opened, "numbers.first_gap")
+    for count in (1, 2, 3, 3):
+        place.get_by_role("button", name="Hint").click()
+        place.locator(".site-live-hints li").nth(count - 1).wait_for()
+        assert place.locator(".site-live-hints li").count() == count
+
+
+def test_the_download_is_graded_like_a_hand_in(browser: Any, served: str, tmp_path: Path) -> None:
+    from labkit.cli import main
+
+    with visit(browser, f"{served}/01_numbers.html") as page:
+        run(page, solution(ULP))
+        run(page, "def my_first_gap(significand_bits):\n    return 7\n", "numbers.first_gap")
+        page.goto(f"{served}/index.html")
+        with page.expect_download() as downloading:
+            page.locator("#site-download-button").click()
+        (tmp_path / "in").mkdir()
+        downloading.value.save_as(tmp_path / "in" / "ada.zip")
+    table = tmp_path / "grades.csv"
+    words = ["grade", str(tmp_path / "in"), "--csv", str(table), "--lesson", "01_numbers"]
+    assert main([*words, "--seed", "3"]) == 0
+    points = {line["exercise"]: int(line["points"]) for line in read_table(table, guarded=True)}
+    assert points[ULP] == EXERCISES[ULP].points
+    assert points["numbers.first_gap"] == 0
+
+
+def test_a_page_without_live_exercises_keeps_its_policy(site: Path) -> None:
+    # the strictest one: no connection, no WebAssembly
+    glossary = (site / "index.html").read_text(encoding="utf-8")
+    assert "connect-src 'self'" in glossary
+    plain = site.parent / "plain"
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# A page")])
+    write_site(plain, {"page": notebook})
+    assert "connect-src" not in (plain / "page.html").read_text(encoding="utf-8")
+    assert not (plain / "live").exists()
+    assert FP16.name in "FP16"
+
+
+def test_the_modules_of_a_page_are_those_that_it_imports() -> None:
+    import subprocess
+
+    program = (
+        "import sys\nfor name in ('torch', 'numpy', 'IPython'): sys.modules[name] = None\n"
+        "import labkit.grading.page\n"
+        "print(*(m.__file__ for n, m in sys.modules.items() if n.split('.')[0] == 'labkit'))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    used = {path.replace("\\", "/").rpartition("/labkit/")[2] for path in run.stdout.split()}
+    assert used == {f"{module}.py" for module in PAGE_MODULES}
+
+
+# --- the whole course ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of all lessons as pages."""
+    folder = write_pages(tmp_path_factory.mktemp("course") / "site", ())
+    with serving(server_of(folder)) as address:
+        yield address
+
+
+def live_ids(address: str, page: Any) -> dict[str, list[str]]:
+    """Return the live exercises of each lesson."""
+    page.goto(f"{address}/index.html")
+    found: dict[str, list[str]] = page.evaluate("site.lessons")
+    return found
+
+
+def compared(text: str) -> str:
+    """Return a grade's text without what Python says of an error, which differs by its version."""
+    text = re.sub(r"(stopped with \w+)[^\n]*", r"\1", text)
+    return re.sub(r"syntax error[^\n]*", "syntax error", text)
+
+
+@pytest.mark.slow
+def test_every_live_exercise_is_solved_by_its_reference(browser: Any, course: str) -> None:
+    with visit(browser, f"{course}/index.html") as page:
+        lessons_of = live_ids(course, page)
+        assert sum(map(len, lessons_of.values())) >= 29
+        for lesson, ids in lessons_of.items():
+            page.goto(f"{course}/{lesson}.html")
+            for id in ids:
+                one = EXERCISES[id]
+                wrong = f"def {one.entry}({', '.join(one.parameters)}):\n    return 'no'\n"
+                assert "fail" in run(page, wrong, id).inner_text(), id
+                place = run(page, solution(id), id)
+                status = place.locator(".site-live-status").inner_text()
+                assert status.startswith("Solved."), (id, status)
+
+
+@pytest.mark.slow
+def test_both_places_say_the_same_of_faulty_answers(browser: Any, course: str) -> None:
+    count = 0
+    with visit(browser, f"{course}/index.html") as page:
+        for lesson, ids in live_ids(course, page).items():
+            notebook = learners_notebook(next(one for one in lessons() if one.name == lesson))
+            for id in ids:
+                own = EXERCISES[id]
+                *_, source = program_of(lesson_cases.cells_of(lesson), own)
+                for name, faulty in list(in_code(source))[:50]:
+                    there = answered(page, id, faulty, seconds=3 * slowness())
+                    if "ended" in there:
+                        continue  # an endless loop
+                    with warnings.catch_warnings(action="ignore"):
+                        here = answer_in_page(
+                            replace(own, provides={}), cells_of(notebook, {id: faulty})
+                        )
+                    assert compared(there["text"]) == compared(here.text), (id, name)
+                    assert there["solved"] == here.solved
+                    count += 1
+    assert count > 500
+
+
+@pytest.mark.slow
+def test_axe_finds_nothing_serious(browser: Any, served: str, tmp_path: Path) -> None:
+    import shutil
+    import subprocess
+    import tarfile
+
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("npm, which has axe-core, is missing")
+    command = [npm, "pack", "axe-core@4.14.1", "--pack-destination", str(tmp_path), "--silent"]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("npm does not reach its registry")
+    with tarfile.open(next(tmp_path.glob("*.tgz"))) as archive:
+        member = archive.extractfile("package/axe.min.js")
+        assert member is not None
+        axe = member.read().decode()
+    for scheme in ("light", "dark"):
+        for width in (390, 1280):
+            size = {"width": width, "height": 800}
+            address = f"{served}/01_numbers.html"
+            with visit(browser, address, color_scheme=scheme, viewport=size) as page:
+                run(page, EPSILON)
+                page.evaluate(axe)
+                found = page.evaluate("axe.run('.site-live')")["violations"]
+                serious = [one for one in found if one["impact"] in ("serious", "critical")]
+                assert [(one["id"], one["nodes"][0]["html"][:200]) for one in serious] == []
+                wide = page.evaluate("document.documentElement.scrollWidth")
+                assert wide <= width
+    assert json.dumps(found)
