@@ -21,7 +21,7 @@ from labkit.grading.live import answer_in_page, cells_of, exercise_of
 
 
 class _Missing:
-    """A finder that finds nothing, and says what is missing; the last one that is asked."""
+    """The last finder of modules, which finds none and says what is missing."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -45,7 +45,8 @@ def prepare() -> None:
 
 def _refuse_input(prompt: object = "") -> str:
     raise RuntimeError(
-        "expected an answer that asks nobody, got a call of input(); use the function's arguments"
+        "expected a function that uses its arguments alone, got a call of input(); "
+        "this page has no keyboard to read"
     )
 
 

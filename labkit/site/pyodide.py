@@ -1,7 +1,7 @@
 """Pyodide, Python for browsers: its pinned package, from npm, a folder or an address.
 
-Nothing of it is part of the lab. The package is asked of npm once, and kept in the user's cache as
-it came; its checksum is compared whenever it is read.
+Nothing of it is part of the lab. The first call gets the package from npm and keeps it in the cache
+of this user, as it came. Each call compares its checksum.
 
 Source: https://pyodide.org; the version names Python's and is that of the package in npm.
 """
@@ -48,7 +48,7 @@ def cache_folder() -> Path:
 
 
 def pyodide_of_npm(cache: Path | None = None) -> dict[str, bytes]:
-    """Return the files of the pinned package, by name; npm is asked where the cache lacks it.
+    """Return the files of the pinned package, by name, from the cache or from npm.
 
     Args:
         cache: Where the package is kept; None: in this user's cache.

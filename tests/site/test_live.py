@@ -155,7 +155,7 @@ def solution(id: str) -> str:
     return Solutions(lesson.text).source(id)
 
 
-def shown(page: Any, html: str) -> str:
+def text_in_a_page(page: Any, html: str) -> str:
     """Return the text of HTML as a page shows it."""
     text: str = page.evaluate(
         "(html) => { const made = document.createElement('div'); made.innerHTML = html;"
@@ -170,7 +170,9 @@ def test_a_wrong_answer_gets_the_picture_of_the_notebook(opened: Any) -> None:
     known = next(one for one in EXERCISES[ULP].mistakes if one.name == "the same everywhere")
     paper = visible_cases(EXERCISES[ULP])
     grade = judge(paper, known_answers(paper, known.answer))
-    assert place.locator(".site-live-picture").inner_text() == shown(opened, as_html(grade))
+    assert place.locator(".site-live-picture").inner_text() == text_in_a_page(
+        opened, as_html(grade)
+    )
     assert "A known mistake (the same everywhere)" in place.inner_text()
     assert place.locator(".site-live-status").inner_text() == "0 of 5 checks pass: 0 of 5 points."
 
@@ -218,7 +220,7 @@ def test_stop_ends_a_run(opened: Any) -> None:
 SENTENCES = {
     "import torch": "this page has no torch, only Python's own modules",
     "import labkit.formats": "labkit.formats is in the lab alone",
-    "input()": "an answer that asks nobody, got a call of input()",
+    "input()": "a function that uses its arguments alone, got a call of input()",
     "def my_ulp(x, y, z):\n    return my_ulp(x, y, z)": "RecursionError: maximum recursion depth",
     "full = bytearray(2**30)": "MemoryError",
     "full = []\nwhile True: full.append(bytearray(2**20))": "MemoryError",
