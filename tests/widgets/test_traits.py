@@ -18,7 +18,7 @@ PROPERTY = re.compile(r"@property \{.*?\} (?P<name>\[?\w+\]?)(?= |\n|$)", re.DOT
 NAMES = {"ScalerTimeline": "TimelineTraits", "ScalerPresets": "PresetTraits"}
 CLASSES = {
     kind.__name__: kind
-    for kind in vars(widgets).values()
+    for kind in (getattr(widgets, name) for name in widgets.__all__)
     if isinstance(kind, type) and issubclass(kind, LabWidget) and kind.script_folder
 }
 
