@@ -320,7 +320,7 @@ def _same(mistaken: object, answer: object, exercise: Exercise) -> bool:
         return (
             isinstance(mistaken, Failure)
             and isinstance(answer, Failure)
-            and mistaken.message == answer.message
+            and mistaken.what == answer.what
         )
     if isinstance(mistaken, Outcome) or isinstance(answer, Outcome):
         return (

@@ -107,8 +107,8 @@ def _normal_form(value: object, exercise: Exercise) -> object:
     match value:
         case Outcome(facts=facts):
             return "outcome", facts
-        case Failure(message=message):
-            return "failure", message
+        case Failure():
+            return "failure", value.what
         case Instance(name, fields):
             return name, sorted((key, _normal_form(item, exercise)) for key, item in fields.items())
         case dict():

@@ -170,3 +170,16 @@ def test_answers_agree_whatever_judges_them() -> None:
         assert answers == answers_of(visible_cases(stored), function)
         ours, theirs = (judge(visible_cases(one), answers) for one in (exercise, stored))
         assert str(ours) == str(theirs)
+
+
+def test_an_error_is_a_known_mistake_whatever_python_says_of_it() -> None:
+    exercise, stored = EXERCISES["numbers.ulp"], exercise_of(live("01")["numbers.ulp"])
+    (known,) = [one for one in exercise.mistakes if one.name == "forgets the sign"]
+    answers = known_answers(visible_cases(exercise), known.answer)
+    # Python 3.14 names the number in math.log2's error, earlier ones do not
+    text = json.dumps(answers).replace("math domain error", "expected a positive input")
+    assert "it stopped with ValueError: expected a positive input" in text
+    for one in (exercise, stored):
+        found = judge(visible_cases(one), json.loads(text)).mistake
+        assert found is not None
+        assert found.name == "forgets the sign"

@@ -441,9 +441,14 @@ def live_ids(address: str, page: Any) -> dict[str, list[str]]:
 
 
 def compared(text: str) -> str:
-    """Return a grade's text without what Python says of an error, which differs by its version."""
-    text = re.sub(r"(stopped with \w+)[^\n]*", r"\1", text)
-    return re.sub(r"syntax error[^\n]*", "syntax error", text)
+    """Return a grade's text; where Python raised an error, whose words differ by its version, less.
+
+    Then it is each check with its points, the known mistake, and the last line.
+    """
+    if not re.search("stopped with|syntax error", text):
+        return text
+    text = re.sub(r"(stopped with \w+|syntax error)[^\n]*", r"\1", text)
+    return "\n".join(re.findall(r"^ {0,2}\S.*$", text, re.MULTILINE))
 
 
 @pytest.mark.slow

@@ -65,6 +65,11 @@ class Failure:
     message: str
     where: str = ""
 
+    @property
+    def what(self) -> str:
+        """The message without the words of Python's exception, which differ by its version."""
+        return self.message.partition(": ")[0] if self.kind == "error" else self.message
+
 
 class _TooLarge(Exception):
     pass
