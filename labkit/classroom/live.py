@@ -27,7 +27,6 @@ from labkit.grading.judge import known_answers, visible_cases
 from labkit.grading.live import Form, cells_of, form_of
 from labkit.grading.program import CodeCell, program_of
 from labkit.grading.solutions import Solutions
-from labkit.grading.stored import StoredAnswers
 
 # The lab's modules that a page's Python imports.
 PAGE_MODULES = (
@@ -84,7 +83,7 @@ def live_exercises(
     """Return which exercises of these lessons a page checks, and their files.
 
     Args:
-        lessons: The lessons, of a teacher's lab or of a learner's.
+        lessons: The lessons; a learner's lab, which has no solutions, writes none of them.
         progress: Is called with the id of each exercise whose answers are computed.
     """
     found = LiveExercises({}, {})
@@ -101,7 +100,9 @@ def live_exercises(
                 redirect_stdout(StringIO()),
                 redirect_stderr(StringIO()),
             ):
-                found.forms[exercise.id] = form_of(_stored(exercise), hints.get(exercise.id, ()))
+                found.forms[exercise.id] = form_of(
+                    stored_exercise(exercise), hints.get(exercise.id, ())
+                )
     return found
 
 
@@ -117,6 +118,8 @@ def page_modules() -> bytes:
 
 def reason_for_the_lab(lesson: Lesson, exercise: Exercise) -> str:
     """Return why an exercise stays in the lab; "" if a page can check it."""
+    if not lesson.text.is_file():
+        return "this lab lacks its solution, which says what it needs"
     if exercise.run_by is not None or exercise.trained is not None:
         return "its checks train a model, or run the answer in another program"
     if not all(map(_compares_answers, exercise.checks)):
@@ -130,13 +133,6 @@ def reason_for_the_lab(lesson: Lesson, exercise: Exercise) -> str:
     if tag := _other_answers(exercise):
         return f"its answer is a {tag}"
     return ""
-
-
-def _stored(exercise: Exercise) -> Exercise:
-    """Return an exercise without solution; a learner's lab has no other."""
-    if isinstance(exercise.reference, StoredAnswers):
-        return exercise
-    return stored_exercise(exercise)
 
 
 def _compares_answers(check: Check) -> bool:
@@ -158,9 +154,6 @@ def _others(values: Iterable[object]) -> Iterator[str]:
 
 def _other_answers(exercise: Exercise) -> str:
     """Return what an answer of the reference is, where it is no plain value; else ""."""
-    if isinstance(exercise.reference, StoredAnswers):
-        outcomes = [outcome for group in exercise.reference.outcomes for outcome in group]
-        return next(_others(outcomes), "")
     answers = known_answers(visible_cases(exercise), exercise.reference)
     tags = {tag for group in answers for answer in group for tag in _tags(answer)}
     return min(tags - PLAIN_TAGS, default="")
@@ -185,10 +178,8 @@ def _needs(lesson: Lesson, exercise: Exercise) -> str:
     own = "\n".join(cell.source for cell in cells if cell.belongs_to(exercise))
     if named := FROM_OUTSIDE.search(own):
         return {"np": "numpy"}.get(named[1], named[1])
-    solved = cells
-    if lesson.text.is_file():
-        source = Solutions(lesson.text).source(exercise.id)
-        solved = cells_of(learners_notebook(lesson), {exercise.id: source})
+    source = Solutions(lesson.text).source(exercise.id)
+    solved = cells_of(learners_notebook(lesson), {exercise.id: source})
     return next(_imports(solved, exercise), "")
 
 

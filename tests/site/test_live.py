@@ -177,16 +177,18 @@ def test_a_wrong_answer_gets_the_picture_of_the_notebook(opened: Any) -> None:
     assert place.locator(".site-live-status").inner_text() == "0 of 5 checks pass: 0 of 5 points."
 
 
-def test_a_right_answer_counts_and_stays_after_a_reload(browser: Any, served: str) -> None:
-    with visit(browser, f"{served}/01_numbers.html") as page:
-        place = run(page, solution(ULP))
-        assert "Solved. 5 of 5 checks pass" in place.inner_text()
-        assert "1 of 5 exercises solved" in page.locator(".site-counted").inner_text()
-        page.reload()
-        assert exercise(page).locator("textarea").input_value() == solution(ULP)
-        assert "You have solved this exercise" in exercise(page).inner_text()
-        page.goto(f"{served}/index.html")
-        assert "1 of 5 exercises solved" in page.locator(".site-lessons").inner_text()
+def test_a_right_answer_counts_and_stays_after_a_reload(opened: Any, served: str) -> None:
+    place = run(opened, solution(ULP))
+    assert "Solved. 5 of 5 checks pass" in place.inner_text()
+    assert "1 of 5 exercises solved" in opened.locator(".site-counted").inner_text()
+    page = opened.context.new_page()
+    page.goto(f"{served}/01_numbers.html")
+    page.reload()
+    assert exercise(page).locator("textarea").input_value() == solution(ULP)
+    assert "You have solved this exercise" in exercise(page).inner_text()
+    page.goto(f"{served}/index.html")
+    assert "1 of 5 exercises solved" in page.locator(".site-lessons").inner_text()
+    page.close()
 
 
 def test_reset_brings_the_starter_back_and_undo_the_answer(opened: Any) -> None:
@@ -207,6 +209,16 @@ def test_an_endless_loop_is_stopped_and_the_next_run_answers(opened: Any) -> Non
     assert answered(opened, ULP, solution(ULP))["solved"]
 
 
+def test_stop_ends_the_loading_too_and_the_next_run_loads(browser: Any, served: str) -> None:
+    with visit(browser, f"{served}/01_numbers.html") as page:
+        place = exercise(page)
+        place.get_by_role("button", name="Run the checks").click()
+        place.get_by_role("button", name="Stop", exact=True).click()
+        ended(place)
+        assert place.locator(".site-live-status").inner_text() == "Stopped."
+        assert "Solved" in run(page, solution(ULP)).inner_text()
+
+
 def test_stop_ends_a_run(opened: Any) -> None:
     place = exercise(opened)
     place.locator("textarea").fill("print('begun')\nwhile True: pass")
@@ -222,7 +234,7 @@ SENTENCES = {
     "import labkit.formats": "labkit.formats is in the lab alone",
     "input()": "a function that uses its arguments alone, got a call of input()",
     "def my_ulp(x, y, z):\n    return my_ulp(x, y, z)": "RecursionError: maximum recursion depth",
-    "full = bytearray(2**30)": "MemoryError",
+    "full = bytearray(2**30)": "MemoryError: it needs more memory than it may use",
     "full = []\nwhile True: full.append(bytearray(2**20))": "MemoryError",
     "def my_ulp(:": "syntax error in line 1",
     "raise SystemExit": "its cell stopped with sys.exit()",
@@ -353,27 +365,29 @@ def test_from_a_file_the_button_says_why_and_how(browser: Any, site: Path) -> No
     context.close()
 
 
-def test_an_exercise_is_solved_by_keyboard_alone(browser: Any, served: str) -> None:
-    with visit(browser, f"{served}/01_numbers.html") as page:
-        area = exercise(page).locator("textarea")
-        area.focus()
-        page.keyboard.press("Control+a")
-        page.keyboard.type("def my_ulp(x, significand_bits, emin):")
-        page.keyboard.press("Enter")
-        page.keyboard.type("if x == 0:")
-        page.keyboard.press("Enter")
-        page.keyboard.type("return 1.0")
-        page.keyboard.press("Enter")
-        page.keyboard.press("Shift+Tab")
-        page.keyboard.type("return 2.0")
-        page.keyboard.press("Tab")
-        lines = ["def my_ulp(x, significand_bits, emin):", "    if x == 0:", "        return 1.0"]
-        assert area.input_value().split("\n") == [*lines, "    return 2.0  "]
-        page.keyboard.press("Control+Enter")
-        exercise(page).locator(".site-live-picture > section").wait_for()
-        page.keyboard.press("Escape")
-        page.keyboard.press("Tab")
-        assert page.evaluate("document.activeElement.textContent") == "Run the checks"
+def test_an_exercise_is_solved_by_keyboard_alone(opened: Any) -> None:
+    page = opened
+    place = exercise(opened)
+    area = place.locator("textarea")
+    area.focus()
+    page.keyboard.press("Control+a")
+    page.keyboard.type("def my_ulp(x, significand_bits, emin):")
+    page.keyboard.press("Enter")
+    page.keyboard.type("if x == 0:")
+    page.keyboard.press("Enter")
+    page.keyboard.type("return 1.0")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.type("return 2.0")
+    page.keyboard.press("Tab")
+    lines = ["def my_ulp(x, significand_bits, emin):", "    if x == 0:", "        return 1.0"]
+    assert area.input_value().split("\n") == [*lines, "    return 2.0  "]
+    place.locator(".site-live-picture").evaluate("(picture) => picture.replaceChildren()")
+    page.keyboard.press("Control+Enter")
+    place.locator(".site-live-picture > section").wait_for()
+    page.keyboard.press("Escape")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Run the checks"
 
 
 def test_hints_come_one_by_one(opened: Any) -> None:
@@ -386,8 +400,9 @@ def test_hints_come_one_by_one(opened: Any) -> None:
 
 def test_the_download_is_graded_like_a_hand_in(browser: Any, served: str, tmp_path: Path) -> None:
     with visit(browser, f"{served}/01_numbers.html") as page:
-        run(page, solution(ULP))
-        run(page, "def my_first_gap(significand_bits):\n    return 7\n", "numbers.first_gap")
+        exercise(page).locator("textarea").fill(solution(ULP))
+        wrong = "def my_first_gap(significand_bits):\n    return 7\n"
+        exercise(page, "numbers.first_gap").locator("textarea").fill(wrong)
         page.goto(f"{served}/index.html")
         with page.expect_download() as downloading:
             page.locator("#site-download-button").click()
@@ -404,7 +419,8 @@ def test_the_download_is_graded_like_a_hand_in(browser: Any, served: str, tmp_pa
 def test_a_page_without_live_exercises_keeps_its_policy(site: Path) -> None:
     assert "connect-src 'self'" in (site / "index.html").read_text(encoding="utf-8")
     plain = site.parent / "plain"
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# A page")])
+    new: Any = nbformat.v4
+    notebook = new.new_notebook(cells=[new.new_markdown_cell("# A page")])
     write_site(plain, {"page": notebook})
     assert "connect-src" not in (plain / "page.html").read_text(encoding="utf-8")
     assert not (plain / "live").exists()
@@ -470,23 +486,24 @@ def test_every_live_exercise_is_solved_by_its_reference(browser: Any, course: st
 @pytest.mark.slow
 def test_both_places_say_the_same_of_faulty_answers(browser: Any, course: str) -> None:
     count = 0
+    other = {}
     with visit(browser, f"{course}/index.html") as page:
         for lesson, ids in live_ids(course, page).items():
             notebook = learners_notebook(next(one for one in lessons() if one.name == lesson))
             for id in ids:
-                own = EXERCISES[id]
+                own = replace(EXERCISES[id], provides={})
                 *_, source = program_of(lesson_cases.cells_of(lesson), own)
                 for name, faulty in list(in_code(source))[:50]:
                     there = answered(page, id, faulty, seconds=3 * slowness())
-                    if "ended" in there:
-                        continue  # an endless loop
+                    # an endless loop; or it uses a cell that needs torch, and the page says so
+                    if "ended" in there or there["notes"]:
+                        continue
                     with warnings.catch_warnings(action="ignore"):
-                        here = answer_in_page(
-                            replace(own, provides={}), cells_of(notebook, {id: faulty})
-                        )
-                    assert compared(there["text"]) == compared(here.text), (id, name)
-                    assert there["solved"] == here.solved
+                        here = answer_in_page(own, cells_of(notebook, {id: faulty}))
                     count += 1
+                    if compared(there["text"]) != compared(here.text):
+                        other[f"{id}: {name}"] = (there["text"], here.text)
+    assert other == {}
     assert count > 500
 
 

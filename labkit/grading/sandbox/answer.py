@@ -71,6 +71,8 @@ def last_line(error: BaseException) -> str:
         text = ""
     if isinstance(error, SystemExit):
         return f"sys.exit({text})"
+    if isinstance(error, MemoryError) and not text:
+        text = "it needs more memory than it may use"
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 
 

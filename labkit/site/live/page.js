@@ -308,7 +308,6 @@ async function download() {
     link.href = URL.createObjectURL(archiveOf(texts));
     link.download = "my-answers.zip";
     link.click();
-    URL.revokeObjectURL(link.href);
     say(`my-answers.zip has ${Object.keys(texts).length} notebooks. Hand it in as it is.`);
   } catch (error) {
     say(sentence(error));
