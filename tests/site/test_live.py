@@ -40,16 +40,15 @@ ULP = "numbers.ulp"
 EPSILON = "def my_ulp(x, significand_bits, emin):\n    return 2.0**-significand_bits\n"
 RUN = """
 async ([id, source, seconds]) => {
-  const lesson = lessonOf(id);
-  const request = {
+  const prepare = async () => ({
     form: await text(`live/${id}.json`),
-    notebook: JSON.parse(await text(`live/${lesson}.ipynb`)),
+    notebook: JSON.parse(await text(`live/${lessonOf(id)}.ipynb`)),
     answers: { [id]: source },
-  };
+  });
   const said = [];
   const shown = { progress() {}, ready() {}, output: (words) => said.push(words) };
   try {
-    const answer = await python.run(request, seconds, shown);
+    const answer = await python.run(prepare, seconds, shown);
     return { ...answer, said: said.join("") };
   } catch (error) {
     return { ended: error.message, said: said.join("") };
@@ -217,6 +216,21 @@ def test_stop_ends_the_loading_too_and_the_next_run_loads(browser: Any, served: 
         ended(place)
         assert place.locator(".site-live-status").inner_text() == "Stopped."
         assert "Solved" in run(page, solution(ULP)).inner_text()
+
+
+def test_a_lost_server_gets_a_sentence_and_another_try(browser: Any, served: str) -> None:
+    with visit(browser, f"{served}/01_numbers.html") as page:
+        place = exercise(page)
+        status = place.locator(".site-live-status")
+        page.route("**/live/worker.js", lambda route: route.abort())
+        place.get_by_role("button", name="Run the checks").click()
+        ended(place)
+        assert "could not load what it needs" in status.inner_text()
+        page.unroute("**/live/worker.js")
+        place.get_by_role("button", name="Run the checks").click()
+        place.locator(".site-live-status", has_text="Python is loading:").wait_for()
+        place.get_by_role("button", name="Stop", exact=True).click()
+        ended(place)
 
 
 def test_stop_ends_a_run(opened: Any) -> None:

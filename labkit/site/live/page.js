@@ -200,11 +200,7 @@ function showExercise(place) {
     picture.replaceChildren();
     status.textContent = "Python is loading ...";
     try {
-      const lesson = lessonOf(id);
-      const notebook = JSON.parse(await text(`live/${lesson}.ipynb`));
-      const answers = { ...answersOf(lesson), [id]: editor.area.value };
-      const request = { form: await formOf(), notebook, answers };
-      const answer = await python.run(request, Number(seconds.value) || SECONDS, {
+      const answer = await python.run(prepare, Number(seconds.value) || SECONDS, {
         progress: showBytes,
         ready: () => {
           bytes.hidden = true;
@@ -221,6 +217,14 @@ function showExercise(place) {
     } finally {
       running(false);
     }
+  }
+
+  /** What the worker is asked: the notebook of the lesson, with the reader's answers. */
+  async function prepare() {
+    const lesson = lessonOf(id);
+    const notebook = JSON.parse(await text(`live/${lesson}.ipynb`));
+    const answers = { ...answersOf(lesson), [id]: editor.area.value };
+    return { form: await formOf(), notebook, answers };
   }
 
   /** @param {number} loaded */

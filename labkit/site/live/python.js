@@ -49,12 +49,22 @@ export function pythonOf(settings) {
   let watcher = null;
   /** @type {((reason: Ended) => void) | null} ends the run that waits */
   let endRun = null;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let late;
   let isReady = false;
+  let ends = 0; // how many Pythons have ended: what began before does not go on
+
+  /** @param {number} since */
+  function requireNoEnd(since) {
+    if (since !== ends) throw new Ended("Stopped.");
+  }
 
   async function begin() {
+    const since = ends;
     const response = await fetch(WORKER);
     if (!response.ok) throw new Ended(`${WORKER}: the server answers ${response.status}.`);
     const text = new Blob([await response.text()], { type: "text/javascript" });
+    requireNoEnd(since);
     const address = URL.createObjectURL(text);
     const made = new Worker(address, { type: "module" });
     worker = made;
@@ -71,12 +81,8 @@ export function pythonOf(settings) {
           if (data.kind === "ready") resolve(null);
           if (data.kind === "failed") reject(new Ended(`Python did not start. ${data.reason}`));
         };
-        endRun = reject;
         made.postMessage({ kind: "start", start });
       });
-    } catch (error) {
-      end();
-      throw error;
     } finally {
       URL.revokeObjectURL(address);
     }
@@ -85,18 +91,23 @@ export function pythonOf(settings) {
   }
 
   function start() {
-    starting ??= begin();
-    starting.catch(() => {
-      starting = null;
-    });
+    if (!starting) {
+      const since = ends;
+      starting = begin();
+      // the next run tries again
+      starting.catch(() => {
+        if (since === ends) end();
+      });
+    }
     return starting;
   }
 
   function end() {
+    ends += 1;
+    clearTimeout(late);
     worker?.terminate();
     worker = null;
     starting = null;
-    endRun = null;
     isReady = false;
   }
 
@@ -107,24 +118,25 @@ export function pythonOf(settings) {
    */
   function stop(reason) {
     const wasReady = isReady;
-    const refuse = endRun;
     end();
-    refuse?.(new Ended(reason));
-    if (wasReady) start().catch(() => {});
+    endRun?.(new Ended(reason));
+    if (wasReady) start();
   }
 
   /**
-   * @param {object} request
+   * @param {() => Promise<object>} prepare what the worker is asked
    * @param {number} seconds
    * @param {Watcher} shown
    * @returns {Promise<Answer>}
    */
-  async function run(request, seconds, shown) {
+  async function run(prepare, seconds, shown) {
     watcher = shown;
+    /** @type {Promise<never>} */
+    const ended = new Promise((_, reject) => {
+      endRun = reject;
+    });
     try {
-      const python = await start();
-      shown.ready();
-      return await answerOf(python, request, seconds, shown);
+      return await Promise.race([ended, answerOf(prepare, seconds, shown)]);
     } finally {
       watcher = null;
       endRun = null;
@@ -132,32 +144,35 @@ export function pythonOf(settings) {
   }
 
   /**
-   * @param {Worker} python
-   * @param {object} request
+   * @param {() => Promise<object>} prepare
    * @param {number} seconds
    * @param {Watcher} shown
    * @returns {Promise<Answer>}
    */
-  async function answerOf(python, request, seconds, shown) {
-    const late = setTimeout(() => {
+  async function answerOf(prepare, seconds, shown) {
+    const since = ends;
+    const request = await prepare();
+    requireNoEnd(since);
+    const python = await start();
+    requireNoEnd(since);
+    shown.ready();
+    late = setTimeout(() => {
       stop(`Stopped after ${seconds} s: the answer did not end. Does a loop go on for ever?`);
     }, seconds * 1000);
-    try {
-      return await new Promise((resolve, reject) => {
-        endRun = reject;
-        python.onmessage = ({ data }) => {
-          if (data.kind === "output") shown.output(String(data.text));
-          if (data.kind === "cut") shown.output(CUT);
-          if (data.kind === "answer") resolve(JSON.parse(String(data.answer)));
-          if (data.kind === "failed") {
-            stop(`Python ended: ${data.reason}. The next run starts a new one.`);
-          }
-        };
-        python.postMessage({ kind: "run", letters: LETTERS, request });
-      });
-    } finally {
-      clearTimeout(late);
-    }
+    return new Promise((resolve) => {
+      python.onmessage = ({ data }) => {
+        if (data.kind === "output") shown.output(String(data.text));
+        if (data.kind === "cut") shown.output(CUT);
+        if (data.kind === "failed") {
+          stop(`Python ended: ${data.reason}. The next run starts a new one.`);
+        }
+        if (data.kind === "answer") {
+          clearTimeout(late);
+          resolve(JSON.parse(String(data.answer)));
+        }
+      };
+      python.postMessage({ kind: "run", letters: LETTERS, request });
+    });
   }
 
   return { run, stop };
