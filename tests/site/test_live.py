@@ -198,6 +198,7 @@ def test_reset_brings_the_starter_back_and_undo_the_answer(opened: Any) -> None:
     area.fill("mine = 1")
     place.get_by_role("button", name="Reset").click()
     assert area.input_value() == starter
+    assert opened.evaluate("namesOf('answer/code/numbers.bytes')") == []
     area.press("Control+z")
     assert area.input_value() == "mine = 1"
 

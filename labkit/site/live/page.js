@@ -1,7 +1,7 @@
 // Exercises that a page checks: an editor, the checks, hints, and the answers as notebooks.
 
 import { countAnswers, isSolved } from "../progress.js";
-import { namesOf, read, write } from "../store.js";
+import { forget, namesOf, read, write } from "../store.js";
 import { archiveOf } from "./archive.js";
 import { editorIn } from "./editor.js";
 import { pictureOf } from "./picture.js";
@@ -142,11 +142,14 @@ function showExercise(place) {
   let form = null;
 
   editor.begin(read(`answer/code/${id}`) ?? starter);
-  editor.area.addEventListener("input", () => {
-    write(`answer/code/${id}`, editor.area.value);
+  editor.area.addEventListener("input", keep);
+  /** Keep what is written; the starter needs no place. */
+  function keep() {
+    if (editor.area.value === starter) forget(`answer/code/${id}`);
+    else write(`answer/code/${id}`, editor.area.value);
     countAnswers();
     showDownload();
-  });
+  }
   const sayIfSolved = () => {
     solved.textContent = isSolved(id) ? "✓ You have solved this exercise." : "";
   };
@@ -246,9 +249,7 @@ function showExercise(place) {
     picture.append(pictureOf(String(answer.html)));
     if (answer.solved === true) {
       write(`answer/solved/${id}`, "1");
-      write(`answer/code/${id}`, editor.area.value);
-      countAnswers();
-      showDownload();
+      keep();
     }
     sayIfSolved();
     const lines = String(answer.text).trim().split("\n");
