@@ -30,7 +30,7 @@ def test_every_command_option_and_exercise_of_the_text_exists() -> None:
     for name, *words in commands():
         parser_of(name).parse_args(words)
     assert set(re.findall(r"`labkit ([a-z]+)", GUIDE)) <= {*COMMANDS, *ALIASES}
-    parsers = map(parser_of, ("grade", "release", "exercises", "board", "classroom"))
+    parsers = map(parser_of, ("grade", "release", "exercises", "board", "classroom", "site"))
     known = {
         option
         for parser in parsers

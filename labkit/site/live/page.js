@@ -21,7 +21,8 @@ const KEYS =
   "What you write stays in this browser.";
 const FROM_A_FILE =
   "This page was opened from a file, and a browser runs no Python there. Serve the folder: " +
-  "`labkit site FOLDER --serve`, or `python -m http.server` in it, and open the address that it prints.";
+  "`labkit site FOLDER --serve`, or `python -m http.server` in it, and open the address " +
+  "that it prints.";
 
 const site = siteSettings();
 const python = site && pythonOf(site);

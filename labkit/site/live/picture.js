@@ -1,7 +1,7 @@
 // The picture of a grade, from HTML that a worker sent.
 //
-// A learner's code runs in that worker, so its HTML is a stranger's: only the elements and styles that
-// the picture of a grade is made of are copied.
+// A learner's code runs in that worker, so its HTML is a stranger's: only the elements and styles
+// that the picture of a grade is made of are copied.
 
 const ELEMENTS = new Set(
   ["section", "strong", "table", "tbody", "tr", "td", "th", "div", "details", "summary"].map(

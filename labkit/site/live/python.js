@@ -1,4 +1,5 @@
-// Python in a worker: it starts with the first run, is kept warm, and ends where an answer does not.
+// Python in a worker: it starts with the first run, is kept warm, and ends where an answer does
+// not.
 
 /**
  * What the pages of a site know of their Python.

@@ -2,8 +2,8 @@
 //
 // The page starts this text as a worker of its own (a blob), which the page's content security
 // policy binds as well, whatever headers the server sends: no code from text, no other host. When
-// Python is loaded, everything is removed that reaches the page's server, a store or another worker.
-// What stays is named here (KEPT), so that what a browser may bring in future is removed too.
+// Python is loaded, everything is removed that reaches the page's server, a store or another
+// worker. What stays is named here (KEPT), so that what a browser may bring in future is removed.
 //
 // Messages to the page are one-way and plain data; the page takes them for a stranger's.
 
