@@ -1,4 +1,4 @@
-"""Where Pyodide comes from, what is said where it does not, and the server of a site."""
+"""The sources of Pyodide, their errors, and the server of a site."""
 
 import threading
 from pathlib import Path
