@@ -9,6 +9,7 @@ and torch's bool for Python's are accepted. NaN equals NaN, and -0 equals 0.
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast

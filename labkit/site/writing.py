@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any
 
 from labkit.records import write_atomic
-from labkit.site.cells import Parts, cell_html
+from labkit.site.cells import Parts, cell_html, widget_html
 from labkit.site.live_files import LiveFiles, site_script
 from labkit.site.running import PROBLEM
 from labkit.widgets.base.widget import PAGE_TYPE, page_script, page_style, style
@@ -134,8 +134,9 @@ def write_site(
     else:
         live = None
     glossary = GLOSSARY in {f"{page.name}.html" for page in pages}
-    index = _index(pages, _map(notebooks), glossary, live)
-    contents: dict[str, bytes] = {INDEX: index.encode()}
+    playground, first_parts = _playground()
+    index = _index(pages, playground, _map(notebooks), glossary, live)
+    contents: dict[str, bytes] = {INDEX: index.encode(), **first_parts.pictures}
     for page in pages:
         contents[f"{page.name}.html"] = _lesson(page, glossary, live).encode()
         contents |= page.parts.pictures
@@ -247,8 +248,20 @@ def _lesson(page: Page, glossary: bool, live: LiveFiles | None) -> str:
     )
 
 
+def _playground() -> tuple[str, Parts]:
+    """Return the playground's place in the index, and what it needs."""
+    parts = Parts()
+    widget = Playground()
+    widget.in_address = True
+    page = {"folder": widget.script_folder, "state": widget.page_state()}
+    html = widget_html({**widget.still(), PAGE_TYPE: page}, "playground", parts)
+    widget.close()
+    return html, parts
+
+
 def _index(
     pages: Sequence[Page],
+    playground: str,
     course: Mapping[str, tuple[str, str]],
     glossary: bool,
     live: LiveFiles | None,
@@ -271,6 +284,7 @@ def _index(
             f'data-exercises="{" ".join(page.parts.exercises)}"></span></li>'
         )
     body = _template("index.html").substitute(
+        playground=playground,
         hero=hero,
         rows="\n".join(rows),
         download="" if live is None else DOWNLOAD,

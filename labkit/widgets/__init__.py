@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         sweep_sentence,
     )
     from labkit.widgets.results.pictures import pictures_figure, pictures_sentence
-    from labkit.widgets.results.published import gains_figure
+    from labkit.widgets.results.published import gains_figure, generations_figure
     from labkit.widgets.results.recipe_table import RecipeTable, recipe_table
     from labkit.widgets.results.scale_map import scale_map_figure, scale_map_sentence
     from labkit.widgets.results.trainings import (
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         treatment_figure,
         treatment_sentence,
     )
+    from labkit.widgets.router.widget import RouterScores
     from labkit.widgets.scaler_timeline.trace import Trace, measure_trace, recorded_trace
     from labkit.widgets.scaler_timeline.widget import ScalerPresets, ScalerTimeline
     from labkit.widgets.step_debugger.widget import StepDebugger
@@ -148,7 +149,10 @@ PLACES = {
         "pictures_figure",
         "pictures_sentence",
     ),
-    "results.published": ("gains_figure",),
+    "results.published": (
+        "gains_figure",
+        "generations_figure",
+    ),
     "results.recipe_table": (
         "RecipeTable",
         "recipe_table",
@@ -163,6 +167,7 @@ PLACES = {
         "treatment_figure",
         "treatment_sentence",
     ),
+    "router.widget": ("RouterScores",),
     "scaler_timeline.trace": (
         "Trace",
         "measure_trace",

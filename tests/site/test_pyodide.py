@@ -21,7 +21,9 @@ def test_without_npm_the_error_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(PyodideError, match=r"install Node.js, or name a folder .* --pyodide FOLDER"):
+    with pytest.raises(
+        PyodideError, match=r"install Node.js, or name a folder .* --pyodide FOLDER"
+    ):
         pyodide_of_npm(tmp_path)
 
 
