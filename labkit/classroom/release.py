@@ -225,7 +225,7 @@ def stored_exercise(exercise: Exercise, salt: bytes = b"") -> Exercise:
     }
     return replace(
         exercise,
-        reference=StoredAnswers(exercise.parameters, right),
+        reference=StoredAnswers(exercise.parameters, right, exercise.results),
         checks=tuple(checks.values()),
         mistakes=mistakes,
         provides={},  # what a notebook lacks at grading

@@ -66,6 +66,7 @@ def form_of(stored: Exercise, hints: Sequence[str] = ()) -> Form:
         "difficulty": stored.difficulty,
         "minutes": stored.minutes,
         "parameters": list(stored.parameters),
+        "results": list(stored.results),
         "ulps": stored.ulps,
         "codes": stored.codes,
         "two_zeros": stored.two_zeros,
@@ -138,6 +139,7 @@ def exercise_of(form: Form) -> Exercise:
         reference=StoredAnswers(
             tuple(form["parameters"]),
             [[load(answer) for answer in check["answers"]] for check in form["checks"]],
+            tuple(form["results"]),
         ),
     )
 

@@ -28,10 +28,11 @@ COARSE_DIGITS = 12  # significand bits of a digest, if an exercise tolerates ulp
 
 @dataclass(frozen=True, eq=False)
 class StoredAnswers:
-    """Replaces a reference: the names of its arguments, and outcomes[check][case]."""
+    """Replaces a reference: the names of its arguments and results, and outcomes[check][case]."""
 
     parameters: tuple[str, ...]
     outcomes: list[list[object]]
+    results: tuple[str, ...] = ()
 
     @property
     def __signature__(self) -> inspect.Signature:
