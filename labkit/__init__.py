@@ -6,4 +6,4 @@ layers, in the order of the course: `labkit.formats`, `labkit.machine`, `labkit.
 `labkit.clinic`, `labkit.widgets`, and `labkit.grading` beside them.
 """
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

@@ -78,8 +78,8 @@ def wheel_of(top: Path, files: Mapping[str, bytes], version: str) -> tuple[str, 
     """Return the name and the bytes of a wheel of these files; the lab in it has this version.
 
     >>> from labkit.records import checkout
-    >>> wheel_of(checkout(), {}, "0.2.0+class.20261126.1530.g8c3df78b")[0]
-    'fp16_lab-0.2.0+class.20261126.1530.g8c3df78b-py3-none-any.whl'
+    >>> wheel_of(checkout(), {}, "0.3.0+class.20261126.1530.g8c3df78b")[0]
+    'fp16_lab-0.3.0+class.20261126.1530.g8c3df78b-py3-none-any.whl'
     """
     stem = f"{_pyproject(top)['project']['name'].replace('-', '_')}-{version}"
     information = _information(top, version)

@@ -1,7 +1,7 @@
 """Versions of handouts: the content of a lab released to a class, and the order of releases.
 
 Idea: the lab's own version is followed by a local one (PEP 440), as in
-0.2.0+class.20261126.1530.g8c3df78b. It says for whom the lab was released, on which day, at which
+0.3.0+class.20261126.1530.g8c3df78b. It says for whom the lab was released, on which day, at which
 minute (UTC), and a digest of the content. pip compares the parts from left to right, digits as
 numbers. So the handout of a later minute replaces the earlier one. Equal content keeps its version.
 
@@ -54,9 +54,9 @@ class Handout:
 def handout_of(version: str) -> Handout | None:
     """Return what a version, or the name of a wheel, says of its handout, or None.
 
-    >>> print(handout_of("0.2.0+class.20261126.905.g8c3df78b"))
+    >>> print(handout_of("0.3.0+class.20261126.905.g8c3df78b"))
     the handout of 2026-11-26 09:05 UTC
-    >>> handout_of("0.2.0") is None
+    >>> handout_of("0.3.0") is None
     True
     """
     found = PATTERN.search(version)
