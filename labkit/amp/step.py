@@ -65,7 +65,8 @@ from labkit.instrument.events import StepEvent
 
 StepListener = Callable[["StepEvent[StepReport]"], object]
 
-Sum = list[Tensor | None]  # gradients, one for each tensor that the optimizer steps
+# gradients, one for each tensor that the optimizer steps
+Sum = list[Tensor | None]
 
 
 class Stage(Enum):
@@ -127,7 +128,7 @@ class StepGradients:
         for parameter, layout in self.zeros.items():
             parameter.grad = torch.zeros_like(parameter, layout=layout)
             created.append((parameter, parameter.grad, parameter.grad._version))
-        # until the first backward
+        # the zeros that are in the model until the first backward
         self._created = _ModelGradients(0, 1.0, created) if created else None
         self._reached = list(self.zeros.items())
         self.stage = Stage.SCALED
@@ -137,9 +138,10 @@ class StepGradients:
         # flags for inf and NaN: a list for each loss, on the devices of its gradients
         self._flags: dict[int, list[Tensor]] = {}
         self._in_model: _ModelGradients | None = None
-        # of each loss and scale, while they are scaled
+        # the sums for each loss and scale, as long as they are scaled
         self._sums: dict[tuple[int, float], Sum] = {}
-        self._total: Sum = []  # of all losses, after unscaling
+        # the sum for all losses, after unscaling
+        self._total: Sum = []
 
     @property
     def has_pending(self) -> bool:
@@ -235,19 +237,21 @@ class StepGradients:
     def read_found(self, others: Sequence[Tensor] = ()) -> list[float]:
         """Set `found`, complete the pending clips, and return the values of `others`.
 
-        It waits for the device once.
-
-        `others` are scalars on their devices, read in the same transfer.
+        It waits for the device once: `others` are scalars on their devices, which are read in the
+        same transfer.
         """
         gradients = [g for g in self._total if g is not None]
         again = non_finite_flags(gradients) if self.maybe_changed else []
         flags = [flag for flags in self._flags.values() for flag in flags]
-        values = iter(
-            read([*flags, *again, *[clipping.length for clipping in self.clippings], *others])
-        )
+        lengths = [clipping.length for clipping in self.clippings]
+        # one transfer for all of them, consumed below in the same order
+        values = iter(read([*flags, *again, *lengths, *others]))
         found = {i: any(list(islice(values, len(flags)))) for i, flags in self._flags.items()}
         anywhere = any(list(islice(values, len(again))))
-        self.found = dict.fromkeys(found, True) if anywhere and not any(found.values()) else found
+        # inf or NaN that came after the first check belong to no loss, so to every one
+        if anywhere and not any(found.values()):
+            found = dict.fromkeys(found, True)
+        self.found = found
         for clipping in self.clippings:
             finish_clipping(gradients, clipping, next(values))
         self.clippings = []

@@ -239,17 +239,20 @@ class _OverTime(torch.autograd.Function):
         ctx.sizes = sizes
         ctx.biased = b_ih is not None
         ctx.order = range(len(sizes))[::-1] if backwards else range(len(sizes))
+        # the state between steps, in the layer's dtype: it is rounded once in each step
         stored = torch.stack(state, 1)
         across = w_hh.float().T.contiguous()
-        b_ih, b_hh = (
-            torch.zeros(1, device=data.device) if b is None else b.float() for b in (b_ih, b_hh)
-        )
+        none = torch.zeros(1, device=data.device)
+        b_ih = none if b_ih is None else b_ih.float()
+        b_hh = none if b_hh is None else b_hh.float()
+        # the product with the input is one for all steps; a GRU keeps that with the state apart
         flat = F.linear(data.float(), w_ih.float()).add_(b_ih + b_hh if cell.adds else b_ih)
         gates = flat.unflatten(1, (cell.gates, -1))
         before = _fp32_buffer(len(data), len(state), like=stored)
         extra = _fp32_buffer(len(data), cell.extra, like=stored)
         output = data.new_empty(len(data), stored.shape[-1])
         new = _fp32_buffer(len(stored), len(state), like=stored)
+        # views are made once for each number of rows, since a step is short
         rows = {n: (stored[:n], stored[:n, 0], new[:n], new[:n].unbind(1)) for n in set(sizes)}
         all_rows = (before, before[:, 0], flat if cell.adds else extra.flatten(1), output)
         all_parts = cell.parts(gates, extra, before)
@@ -258,7 +261,8 @@ class _OverTime(torch.autograd.Function):
             was.copy_(mine)
             torch.addmm(product if cell.adds else b_hh, h, across, out=product)
             cell.forward(*parts, *new_state)
-            mine.copy_(new_rows)  # rounded, once
+            # the only rounding of the step
+            mine.copy_(new_rows)
             out.copy_(mine_h)
         ctx.save_for_backward(data, w_ih, w_hh, gates, extra, before)
         return (output, *stored.unbind(1))
@@ -285,11 +289,13 @@ class _OverTime(torch.autograd.Function):
             for n, (of_output, product, *parts) in _steps(sizes, ctx.order[::-1], *all_rows):
                 mine, mine_h, gradient, to_before, to_h = rows[n]
                 of_state, to_state = states[n]
-                mine_h.add_(of_output)  # added up as stored
+                # the gradient of h has two parts, which are added up in the layer's dtype
+                mine_h.add_(of_output)
                 gradient.copy_(mine)
                 cell.backward(*of_state, *parts, *to_state)
                 to_h.addmm_(product, across, beta=0 if cell.adds else 1)
-                mine.copy_(to_before)  # rounded, once
+                # the only rounding of the step
+                mine.copy_(to_before)
             dx = of_x.flatten(1)
             dh = of_h.flatten(1)
             dtype = data.dtype
@@ -313,8 +319,8 @@ def _fp32_buffer(rows: int, parts: int, like: Tensor) -> Tensor:
 def _steps(sizes: list[int], order: Iterable[int], *data: Tensor) -> Iterator[tuple[int, State]]:
     """Yield each step's number of rows, and its rows of data [rows of all steps, ...].
 
-    One step at a time: thousands of views alive at once would send Python's garbage collector
-    through all it knows.
+    The views of one step are alive at a time: with thousands of them, Python's garbage collector
+    would visit every object of the process.
     """
     ends = list(accumulate(sizes))
     for t in order:

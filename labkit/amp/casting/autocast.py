@@ -281,12 +281,14 @@ class autocast(LabMode, ContextDecorator):
         kwargs: Any = None,
     ) -> Any:
         kwargs = kwargs or {}
+        # x.shape and the like arrive here, too, and are the most frequent calls
         if type(func) is ATTRIBUTE:
             return self.call_below(func, types, args, kwargs)
         if torch.compiler.is_dynamo_compiling():
             return self._in_graph(func, types, args, kwargs)
         if runs_graph():
             return call_unseen(func, args, kwargs)
+        # only the innermost region casts; the outer ones pass the call on
         regions = _open.regions
         if not regions or self is not regions[-1]:
             return self._not_last(func, types, args, kwargs)
@@ -294,7 +296,9 @@ class autocast(LabMode, ContextDecorator):
             return self.call_below(func, types, args, kwargs)
         name = getattr(func, "__name__", "")
         entry = self.entry_for(func, name)
+        # as in torch, a call with out= is not cast: its result has a dtype already
         if entry.rule is Rule.KEEP or (kwargs and kwargs.get("out") is not None):
+            # a composite function may call operations that are on the lists
             if is_composite(func) and (self.sees_all or calls_any(func, LISTS.names)):
                 return self.inside(func, args, kwargs)
             return self.call_below(func, types, args, kwargs)
