@@ -50,10 +50,8 @@ STYLE = Path(__file__).with_suffix(".css")
 
 def page(report: TrainingResults) -> str:
     """Return a self-contained page."""
-    head = (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f"<title>{escape(_title(report))}</title>"
-    )
+    title = escape(f"{report.model or 'Training'}: {report.summary}")
+    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
     fit = (
         '<meta name="viewport" content="width=device-width">'
         '<meta name="color-scheme" content="light dark">'
@@ -73,10 +71,6 @@ def body(report: TrainingResults) -> str:
     return (
         f'<style>{style}</style><div class="labkit-watch">{"".join(parts)}{_details(report)}</div>'
     )
-
-
-def _title(report: TrainingResults) -> str:
-    return f"{report.model or 'Training'}: {report.summary}"
 
 
 def _verdict(report: TrainingResults) -> str:
