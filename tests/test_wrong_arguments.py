@@ -297,6 +297,19 @@ VALID |= {
         "weight": half(2),
         "rounding": "NEAREST",
     },
+    "train.memory_bill": lambda: {
+        "network": train.TRANSFORMERS[0],
+        "recipe": "O2",
+        "batch": 1,
+        "length": 8,
+    },
+    "train.largest_batch": lambda: {
+        "network": train.TRANSFORMERS[0],
+        "recipe": "O2",
+        "memory": 10**10,
+        "length": 8,
+    },
+    "train.largest_network": lambda: {"recipe": "O2", "memory": 10**10, "length": 8},
     "train.accuracy": lambda: {"outputs": torch.ones(2, 2), "targets": torch.ones(2).long()},
     "train.dice": lambda: {
         "outputs": torch.ones(1, 2, 2, 2),
@@ -387,6 +400,8 @@ WITHOUT = {
     "instrument.register_source",
     "instrument.scaler_source",
     "instrument.watched",
+    "testing.assert_same_training",
+    "testing.compare_trainings",
     "train.cifar10",
     "train.device_folder",
     "train.load",

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from labkit.formats.arguments import require_kind
+
 GB = 10**9
 # What CUDA and torch take before the first tensor: 1,343 MiB on a V100.
 # Source: huggingface/transformers, docs/source/en/perf_train_gpu_one.md (2022).
@@ -126,6 +128,9 @@ def memory_bill(
     >>> f"{bill.weights / GB:.1f} GB of weights, {bill.total / GB:.0f} GB in all"
     '3.1 GB of weights, 29 GB in all'
     """
+    require_kind(network, Transformer, "network", "Take one of TRANSFORMERS, or make one.")
+    require_kind(batch, int, "batch")
+    require_kind(length, int, "length")
     if recipe not in BYTES:
         raise ValueError(f"recipe: expected one of {', '.join(BYTES)}, got {recipe!r}")
     if batch < 1 or length < 1:
@@ -186,6 +191,7 @@ def largest_batch(
     >>> largest_batch(TRANSFORMERS[0], "O2", 16 * GB, 1024, fused_attention=True)
     20
     """
+    require_kind(memory, (int, float), "memory", "Give the bytes of the card, such as 16 * GB.")
     one = memory_bill(network, recipe, 1, length, **options)
     # Activations are proportional to the batch; the rest does not depend on it.
     free = memory - (one.total - one.activations)

@@ -188,7 +188,7 @@ for log2_ranks in (3, 6, 8, 10):
     errors(log2_ranks)
 
 # %% [markdown] site="In the lab a slider sets the number of ranks."
-# Set the number of ranks; 5 stands for 2^5 = 32 of them:
+# Set the number of ranks; 5 is 2^5 = 32 of them:
 
 # %% id="touch-ranks" tags=["lab-only"]
 _ = interact(errors, log2_ranks=IntSlider(5, 1, 11, description="ranks, log2"))
