@@ -14,11 +14,13 @@ from labkit.faults.fault import address
 from labkit.faults.messages import MESSAGES, Message
 
 PAGE = Path(__file__).with_name("errors.md")
-HEAD = """# Your error message
+HEAD = """<!-- Made by `make docs`; do not edit. -->
+
+# Your error message
 
 Mixed precision fails with a few messages again and again, and more often without any. Look for yours on this page; in a
 terminal, `labkit explain "the message"` does so. Each is a known fault: a short training that fails like yours, and its
-repair, which `labkit explain NAME` runs on a CPU. Made by `make docs`; do not edit.
+repair, which `labkit explain NAME` runs on a CPU.
 
 ## The messages
 """
@@ -37,8 +39,11 @@ What is seen, and what it turned out to be; `labkit diagnose train.py` looks for
 def page() -> str:
     """Return the whole page: a list of all messages, a section for each card that has one, and a list of the others."""
     speaking = [card for card in cards().values() if card.errors]
-    messages = sorted((words, card.id) for card in speaking for words in card.errors)
-    index = [f"- [{_code(words)}](#{id})" for words, id in messages]
+    raised_by: dict[str, list[Fault | GpuCard]] = {}
+    for card in sorted(speaking, key=lambda card: card.id):
+        for words in card.errors:
+            raised_by.setdefault(words, []).append(card)
+    index = [_entry(words, raised_by[words]) for words in sorted(raised_by)]
     others = [card for card in cards().values() if not card.errors]
     silent = [
         f"- {card.symptom} **{card.title}**{_where(card)} `labkit explain {card.id}`"
@@ -65,6 +70,14 @@ def _message(message: Message) -> str:
         message.date
     )
     return f"- {_code(message.words)} {message.means} **Next.** {message.next} Nearest: {nearest}. Read in {read}."
+
+
+def _entry(words: str, raised_by: list[Fault | GpuCard]) -> str:
+    """Return a line of the list of messages: a link; where several cards raise it, one by the title of each."""
+    if len(raised_by) == 1:
+        return f"- [{_code(words)}](#{raised_by[0].id})"
+    links = ", ".join(f"[{card.title}](#{card.id})" for card in raised_by)
+    return f"- {_code(words)}: {links}"
 
 
 def _code(words: str) -> str:
