@@ -495,7 +495,7 @@ for gigabytes in (8, 16, 24, 80):
 # halves the bytes of a parameter.
 #
 # *Published:* BERT-large with 512 tokens on a V100 took 14,949 MiB in FP32 and 13,939 MiB in FP16 (batch 4), and 7,275 MiB in
-# FP16 with a batch of 1 and recomputation. The count above has 13,052, 10,616 and 7,125: it is too low by 2% to 24%, because the
+# FP16 with a batch of 1 and recomputation. The same count gives 13,052, 10,616 and 7,125: it is too low by 2% to 24%, because the
 # library keeps buffers, and autocast keeps some results in FP32. (`labkit.train.memory_bill` counts; the rows are in
 # `data/published.csv`.)
 

@@ -194,8 +194,8 @@ for log2_ranks in (3, 6, 8, 10):
 _ = interact(errors, log2_ranks=IntSlider(5, 1, 11, description="ranks, log2"))
 
 # %% [markdown]
-# **FP16 is better than BF16 by a factor of eight, until it overflows.** It has three bits more. With 1,024 ranks BF16 loses 8% of the
-# sum: its terms are swallowed, as in lesson 07.
+# **FP16 is better than BF16 by a factor of about eight, until it overflows.** It has three bits more. With 1,024 ranks BF16 loses
+# more than 8% of the sum: its terms are swallowed, as in lesson 07.
 #
 # ### Exercise 2: divide before and after  ●●○  6 min
 #

@@ -471,7 +471,7 @@ for seed in range(3):
     print(f"seed {seed}: FP32 {exact:.3f}, rounded afterwards {afterwards:.3f}, trained with the rounding {aware:.3f}")
 
 # %% [markdown]
-# **The weights move to where rounding does no harm.** Rounded afterwards, the network loses a tenth to a third of its accuracy.
+# **The weights move to where rounding does no harm.** Rounded afterwards, the network loses up to a third of its accuracy.
 # Trained with the rounding, it gets nearly all of it back. But there is a price: the training needs the FP32 weights. An update is
 # far smaller than the distance of the three values, so only an FP32 *master* can add it up (lesson 07).
 #
