@@ -989,6 +989,11 @@ COMMANDS: dict[str, Command] = {
                 metavar="SECONDS",
                 help="end a kernel that is idle for so long (default: %(default)s)",
             ),
+            Argument(
+                "--guess-first",
+                action="store_true",
+                help="the answer to a prediction opens only after the learner has committed",
+            ),
         ),
     ),
     "version": Command("Print the version", "commands.machine:version", ("labkit version",)),

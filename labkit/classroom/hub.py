@@ -71,6 +71,7 @@ class Classroom:
     memory   MiB for a learner's server and kernels together
     cores    of the CPU, for the same
     idle     seconds after which an idle kernel is ended
+    guess_first  whether what answers a prediction stays shut until the learner commits
     """
 
     folder: str
@@ -79,6 +80,7 @@ class Classroom:
     memory: int = 1500
     cores: float = 1.0
     idle: int = 1800
+    guess_first: bool = False
 
     def passwords(self) -> dict[str, str]:
         """Return each learner's password; create and save missing ones."""

@@ -68,9 +68,10 @@ def configure(c: Any, folder: str) -> None:
     c.Spawner.cmd = [sys.executable, "-c", START]
     c.Spawner.default_url = "/lab/tree/fp16-lab/00_start.ipynb"
     settings = Path(folder) / "lab" / CONFIG.relative_to(Path(labkit.__file__).parents[1])
-    c.Spawner.environment = with_lab_settings(
-        {"PYTHONPATH": str(Path(folder) / "lab"), **ENVIRONMENT}, settings
-    )
+    environment = {"PYTHONPATH": str(Path(folder) / "lab"), **ENVIRONMENT}
+    if classroom.guess_first:
+        environment["LABKIT_GUESS_FIRST"] = "1"
+    c.Spawner.environment = with_lab_settings(environment, settings)
     c.Spawner.args = [
         f"--MappingKernelManager.cull_idle_timeout={classroom.idle}",
         f"--MappingKernelManager.cull_interval={max(5, classroom.idle // 6)}",

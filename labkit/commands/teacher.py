@@ -109,7 +109,13 @@ def classroom(arguments: Namespace) -> int:
         raise CommandError("JupyterHub's proxy is missing: npm install -g configurable-http-proxy")
     try:
         limits = arguments.memory, arguments.cores, arguments.idle
-        room = Classroom(str(folder), learners_named(arguments.users), arguments.port, *limits)
+        room = Classroom(
+            str(folder),
+            learners_named(arguments.users),
+            arguments.port,
+            *limits,
+            guess_first=arguments.guess_first,
+        )
         config = set_up(room)
         _unpack_learners_lab(top, folder, arguments.lessons)
     except ValueError as error:

@@ -19,6 +19,7 @@ CHOICE = [
     "print('another part')",
     nbformat.v4.new_code_cell("1 / 0", metadata=ANSWERS),
 ]
+GUESS_FIRST = [f"import os\nos.environ['LABKIT_GUESS_FIRST'] = '1'\n{CHOICE[0]}", *CHOICE[1:]]
 NUMBERS = [
     "from labkit.widgets import predict",
     "predict('scaling.window', lambda: 2.0**22)",
@@ -64,6 +65,30 @@ def test_the_keyboard_opens_an_answer_before_the_prediction(lab):
         page.locator("details.labkit-answer summary").focus()
         page.keyboard.press("Enter")
         explanation.wait_for()
+
+
+def test_guess_first_keeps_an_answer_shut_until_the_commit(lab):
+    with lab.shown(GUESS_FIRST, ".labkit-predict[data-right='']") as notebook:
+        page = notebook.page
+        text = page.locator("details.labkit-answer")
+        explanation = page.locator(".jp-RenderedMarkdown p:has-text('an explanation')")
+        summary = text.locator("summary")
+        summary.click()
+        assert "stays shut until you have committed" in summary.inner_text()
+        summary.focus()
+        page.keyboard.press("Enter")
+        assert not explanation.is_visible()
+        page.locator(".labkit-predict input[type=radio]").first.check()
+        page.locator(".labkit-predict button").click()
+        explanation.wait_for()
+
+
+def test_guess_first_closes_what_a_search_has_opened(lab):
+    with lab.shown(GUESS_FIRST, ".labkit-predict[data-right='']") as notebook:
+        page = notebook.page
+        # what the search of a browser does to a closed text
+        page.locator("details.labkit-answer").evaluate("(text) => { text.open = true; }")
+        page.locator("details.labkit-answer:not([open]) [role=status]").wait_for()
 
 
 def test_an_answered_prediction_opens_its_text_when_the_notebook_is_run_again(lab):

@@ -108,7 +108,7 @@ def test_without_root_only_the_right_password_lets_in_and_an_idle_kernel_ends(
     monkeypatch.setitem(sys.modules, "labkit.classroom.hub_config", None)
     del sys.modules["labkit.classroom.hub_config"]
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    room = Classroom(str(tmp_path), learners_named(2), idle=600)
+    room = Classroom(str(tmp_path), learners_named(2), idle=600, guess_first=True)
     set_up(room)
     assert describe_isolation(room, []).startswith(
         "isolation of learners: none. They all run as your user"
@@ -118,6 +118,7 @@ def test_without_root_only_the_right_password_lets_in_and_an_idle_kernel_ends(
     assert c.JupyterHub.spawner_class.__name__ == "SimpleLocalProcessSpawner"
     assert c.Authenticator.allowed_users == {"learner01", "learner02"}
     assert "--MappingKernelManager.cull_idle_timeout=600" in c.Spawner.args
+    assert c.Spawner.environment["LABKIT_GUESS_FIRST"] == "1"
     right = room.passwords()["learner01"]
     of_its_own = [
         {"learner": "learner02", "password": "=1+1"},

@@ -5,6 +5,8 @@
 // code cell has an element `.labkit-waits-SLUG`, or its cell has that class. A prediction without a
 // kernel behind it holds nothing back, since nobody could answer it.
 
+import { noteCommitted } from "./guess_first.js";
+
 /** @import { Life } from "../base/lifetime.js" */
 
 const WAITS = "Commit to your prediction first: then this cell shows what it found.";
@@ -59,6 +61,7 @@ export function openTexts(slug, life) {
   /** @type {WeakSet<Element>} */
   const opened = new WeakSet();
   let frame = 0;
+  noteCommitted(slug);
 
   function openNew() {
     frame = 0;

@@ -8,6 +8,7 @@ import { h, rich } from "../base/elements.js";
 import { put, watch } from "../base/model.js";
 import { view } from "../base/root.js";
 import { holdOutputs, openTexts } from "./answers.js";
+import { keepShut } from "./guess_first.js";
 import { numberAsked } from "./number.js";
 import { replied } from "./reply.js";
 
@@ -17,6 +18,7 @@ import { replied } from "./reply.js";
 /**
  * @typedef {object} Traits
  * @property {string} slug Its id as part of a class; "" for one without an id.
+ * @property {boolean} guess_first Whether texts that answer it stay shut until the learner commits.
  * @property {string} question
  * @property {string[]} choices Empty where a number is asked for.
  * @property {Ruler | NoRuler} ruler
@@ -132,6 +134,7 @@ function fillPrediction(root, model, life) {
   root.append(question, asked.element, commit.element, reply);
   onEnter(asked.element, commit, life);
   if (slug) holdOutputs(root, slug, life);
+  if (model.get("guess_first")) keepShut(life);
   watch(life, model, ["choice", "answered", "answer", "right", "truth"], show);
   // It was answered on an earlier visit to the page.
   if (picked && model.get("_replies")) put(model, answerOf(model, picked));

@@ -10,6 +10,7 @@ what was committed stays. The exception is a page without a kernel, which replie
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.predict.waiting import answer_came, wait_for
 
 SIDES = ("less", "near", "more")
+GUESS_FIRST = "LABKIT_GUESS_FIRST"
 
 
 @dataclass(frozen=True)
@@ -162,11 +164,14 @@ def reply_to_number(prediction: Prediction, choice: str, truth: float) -> str:
 class Predict(LabWidget, folder="predict"):
     """Asks a `Prediction`; `choice` and `answered` follow what the learner does. Use `predict(id)` to get one.
 
-    `measure` is called when a number has been committed, and returns the true one.
+    `measure` is called when a number has been committed, and returns the true one. Where the environment variable
+    LABKIT_GUESS_FIRST is "1", texts that answer a prediction do not open before it is answered.
     """
 
     # as a part of classes: labkit-answer-ID of texts, labkit-waits-ID of outputs; "" for a prediction without an id
     slug = traitlets.Unicode("").tag(sync=True)
+    # texts that answer it stay shut until the learner commits; set by the variable GUESS_FIRST
+    guess_first = traitlets.Bool(False).tag(sync=True)
     question = traitlets.Unicode().tag(sync=True)
     # empty where a number is asked for
     choices = traitlets.List(traitlets.Unicode()).tag(sync=True)
@@ -191,6 +196,7 @@ class Predict(LabWidget, folder="predict"):
             question=prediction.question,
             choices=[] if ruler else list(prediction.choices),
             ruler=shown,
+            guess_first=os.environ.get(GUESS_FIRST) == "1",
         )
 
     def accepts(self, choice: str) -> bool:

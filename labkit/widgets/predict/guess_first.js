@@ -1,0 +1,100 @@
+// Where the teacher has chosen "guess first", a text that answers a prediction stays shut until the
+// learner has committed: neither a click, nor a key, nor the search of the browser opens it.
+//
+// The page remembers the predictions that were answered, as `data-labkit-committed` of its root:
+// each view has modules of its own, and a notebook takes cells that are out of sight from the page.
+
+/** @import { Life } from "../base/lifetime.js" */
+
+const TEXTS = "details.labkit-answer";
+const WHY =
+  " It stays shut until you have committed: go back to the prediction (run its cell if it shows no " +
+  "question), choose, and press Commit.";
+
+/**
+ * The predictions that were answered in this page, by slug.
+ *
+ * @returns {string[]}
+ */
+function committed() {
+  return (document.documentElement.dataset.labkitCommitted ?? "").split(" ").filter(Boolean);
+}
+
+/**
+ * Remember that a prediction was answered.
+ *
+ * @param {string} slug
+ */
+export function noteCommitted(slug) {
+  const all = new Set([...committed(), slug]);
+  document.documentElement.dataset.labkitCommitted = [...all].join(" ");
+}
+
+/**
+ * Whether a prediction can be answered, or was: one without a kernel behind it cannot.
+ *
+ * @param {string} slug
+ */
+function isUnanswerable(slug) {
+  return document.querySelector(`.labkit-predict[data-slug="${slug}"] > [inert]`) !== null;
+}
+
+/**
+ * Whether a text has to stay shut.
+ *
+ * @param {Element} text
+ */
+function isShut(text) {
+  const slugs = [...text.classList]
+    .filter((name) => name.startsWith("labkit-answer-"))
+    .map((name) => name.slice("labkit-answer-".length));
+  const known = committed();
+  return !slugs.some((slug) => known.includes(slug) || isUnanswerable(slug));
+}
+
+/**
+ * Say in a text's summary why it does not open.
+ *
+ * @param {Element} text
+ */
+function sayWhy(text) {
+  const summary = text.querySelector("summary");
+  if (!summary || summary.querySelector('[role="status"]')) return;
+  const why = document.createElement("span");
+  why.setAttribute("role", "status");
+  summary.append(why);
+  why.textContent = WHY;
+}
+
+/**
+ * Keep the texts of all predictions that are still open shut, as long as a prediction is shown.
+ *
+ * @param {Life} life
+ */
+export function keepShut(life) {
+  /** @param {Event} event */
+  const refuse = (event) => {
+    if (!(event.target instanceof Element)) return;
+    const text = event.target.closest("summary")?.closest(TEXTS);
+    if (!text || !isShut(text)) return;
+    event.preventDefault();
+    sayWhy(text);
+  };
+  /** @param {Event} event */
+  const close = ({ target }) => {
+    if (!(target instanceof HTMLDetailsElement) || !target.open) return;
+    if (!target.matches(TEXTS) || !isShut(target)) return;
+    target.open = false;
+    sayWhy(target);
+  };
+  // Neither event has to reach the document otherwise: a toggle does not bubble.
+  document.addEventListener("click", refuse, true);
+  document.addEventListener("toggle", close, true);
+  life.add(() => {
+    document.removeEventListener("click", refuse, true);
+    document.removeEventListener("toggle", close, true);
+  });
+  for (const text of document.querySelectorAll(`${TEXTS}[open]`)) {
+    if (isShut(text)) text.removeAttribute("open");
+  }
+}
