@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -34,6 +34,7 @@ MAP_ROW = re.compile(
     r"^\| \**\w+\** \| \[[^]]+\]\((?P<name>\w+)\.ipynb\) \| (?P<minutes>\w*) \| (?P<seen>.*) \|$",
     re.M,
 )
+LINK = re.compile(r'<a href="(?P<page>\w+\.html)(?:#[^"]*)?"[^>]*>(?P<text>.*?)</a>', re.S)
 OWN = "'self' file:"  # this page's server, or the folder of its file
 POLICY = f"default-src 'none'; img-src {OWN} data:; style-src {OWN} 'unsafe-inline'; script-src {OWN} 'unsafe-inline'"
 NO_TITLES: Mapping[str, str] = MappingProxyType({})
@@ -126,17 +127,11 @@ def write_site(
     require_site_folder(folder)
     if not notebooks:
         raise SiteError("expected one notebook at least, got none")
-    titles = live.titles() if live else NO_TITLES
-    pages = [page_of(name, notebook, titles) for name, notebook in notebooks.items()]
-    shown = [id for page in pages for id in page.parts.exercises]
-    if live is not None and shown:
-        live = live.of(shown)
-    else:
-        live = None
-    glossary = GLOSSARY in {f"{page.name}.html" for page in pages}
-    playground, first_parts = _playground()
-    index = _index(pages, playground, _map(notebooks), glossary, live)
-    contents: dict[str, bytes] = {INDEX: index.encode(), **first_parts.pictures}
+    pages = [page_of(name, notebook) for name, notebook in notebooks.items()]
+    written = {INDEX, *(f"{page.name}.html" for page in pages)}
+    pages = [replace(page, body=_live_links(page.body, written)) for page in pages]
+    glossary = GLOSSARY in written
+    contents: dict[str, bytes] = {INDEX: _index(pages, _map(notebooks), glossary).encode()}
     for page in pages:
         contents[f"{page.name}.html"] = _lesson(page, glossary, live).encode()
         contents |= page.parts.pictures
@@ -166,6 +161,19 @@ def write_site(
             emptied.rmdir()
     write_atomic(folder / MARKER, json.dumps(sorted(contents), indent=1).encode())
     return [folder / name for name in sorted(contents)]
+
+
+def _live_links(body: str, written: Collection[str]) -> str:
+    """Return a page whose links to pages that are not written are plain text.
+
+    >>> _live_links('<a href="02_rounding.html#ulp">lesson <b>02</b></a>', {"index.html"})
+    'lesson <b>02</b>'
+    """
+
+    def live(found: re.Match[str]) -> str:
+        return found[0] if found["page"] in written else found["text"]
+
+    return LINK.sub(live, body)
 
 
 def _map(notebooks: Mapping[str, Any]) -> dict[str, tuple[str, str]]:

@@ -98,6 +98,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_a_page_links_to_no_lesson_that_was_not_written(tmp_path: Path) -> None:
+    write_site(tmp_path / "site", {"06_lesson": lesson()})
+    page = (tmp_path / "site" / "06_lesson.html").read_text(encoding="utf-8")
+    linked = {name for name in re.findall(r'href="(\w+\.html)', page) if name != "index.html"}
+    assert linked <= {"06_lesson.html"}
+    assert "Later" in page, "its name stays as text"
+
+
 @pytest.fixture(scope="session")
 def served(site: Path) -> Iterator[str]:
     """The address of a plain web server of the site."""
