@@ -4,6 +4,7 @@
 
 import { inkRich, pattern } from "./canvas.js";
 import { decimal, power } from "./number_words.js";
+import { wordColour } from "./theme.js";
 
 /** @import { Pen } from "./canvas.js" */
 /** @import { Fate, Palette } from "./theme.js" */
@@ -205,7 +206,7 @@ export function inkText({ pen, tint }, whole, x, y, style = {}) {
     pen.lineJoin = "round";
     pen.strokeText(words, x, y);
   }
-  pen.fillStyle = style.fill ?? tint.ink2;
+  pen.fillStyle = wordColour(style.fill ?? tint.ink2, tint);
   pen.fillText(words, x, y);
   return pen.measureText(words).width;
 }

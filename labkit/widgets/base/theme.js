@@ -25,7 +25,7 @@ export const FATES = ["underflowed", "subnormal", "normal", "overflowed"];
  * The names of the colours: `--lk-NAME` in base.css, without its hyphens.
  *
  * @typedef {Fate | "ink" | "ink2" | "line" | "line2" | "surface" | "surface2" | "accent" | "fp32"
- *   | "fp16" | "bf16" | "fp8" | "good" | "bad"} Ink
+ *   | "fp16" | "bf16" | "fp8" | "bf16Text" | "fp8Text" | "good" | "bad"} Ink
  */
 
 /** @type {Record<Ink, string>} */
@@ -45,6 +45,8 @@ const PROPERTIES = {
   fp16: "--lk-fp16",
   bf16: "--lk-bf16",
   fp8: "--lk-fp8",
+  bf16Text: "--lk-bf16-text",
+  fp8Text: "--lk-fp8-text",
   good: "--lk-good",
   bad: "--lk-bad",
 };
@@ -108,6 +110,21 @@ function readColours(root) {
   const style = getComputedStyle(root);
   const read = INKS.map((name) => [name, style.getPropertyValue(PROPERTIES[name]).trim()]);
   return { ...Object.fromEntries(read), font: style.fontFamily, size: TYPE };
+}
+
+/**
+ * The colour for words about what is drawn in a colour. A line needs a contrast of 3, words need
+ * 4.5: where a colour has less, words have a darker one of the same hue, or that of the text.
+ *
+ * @param {string} colour
+ * @param {Palette} palette
+ * @returns {string}
+ */
+export function wordColour(colour, palette) {
+  if (colour === palette.bf16) return palette.bf16Text;
+  if (colour === palette.fp8) return palette.fp8Text;
+  const weak = [...FATES.map((fate) => palette[fate]), palette.accent];
+  return weak.includes(colour) ? palette.ink : colour;
 }
 
 /** @type {Record<string, Ink>} */

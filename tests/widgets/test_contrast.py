@@ -1,0 +1,107 @@
+"""The colours of words in widgets: a contrast of 4.5 on the page of both themes (WCAG 2.1, 1.4.3)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from labkit.widgets.base import widget as base
+from tests.widgets.pages import Scripts
+from tests.widgets.test_figures import LEAST, contrast
+
+FOLDERS = ("base",)
+PAGES = {"light": "#ffffff", "dark": "#111111"}
+RULE = re.compile(r"([^{}]+)\{([^{}]*)\}")
+DECLARED = re.compile(r"(?:^|;)\s*([\w-]+)\s*:\s*([^;]+)")
+REFERENCE = re.compile(r"var\((--[\w-]+)(?:,\s*(.+))?\)", re.DOTALL)
+# JupyterLab's own variables with which the lab draws words
+JUPYTERLAB = {
+    "light": {"--jp-content-font-color1": "#212121", "--jp-content-font-color2": "#616161"},
+    "dark": {"--jp-content-font-color1": "#ffffff", "--jp-content-font-color2": "#d3d3d3"},
+}
+FORMATS = ("FP32", "FP16", "BF16", "E4M3")
+
+
+def rules(name: str) -> list[tuple[str, dict[str, str]]]:
+    """Return the rules of a style sheet: selector and declarations."""
+    text = (base.FOLDERS / name).read_text(encoding="utf-8")
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    found = []
+    for selector, body in RULE.findall(text):
+        found.append((" ".join(selector.split()), dict(DECLARED.findall(body))))
+    return found
+
+
+def variables(theme: str, number_format: str = "FP32") -> dict[str, str]:
+    """Return the variables of base.css in a theme, inside of an element of a number format."""
+    known = dict(JUPYTERLAB[theme])
+    for selector, declared in rules("base/base.css"):
+        of_theme = selector == ".labkit" or (theme == "dark" and 'data-dark="true"' in selector)
+        of_format = selector == ".labkit [data-format]"
+        named = re.search(r'^\.labkit \[data-format(\^?)="(\w+)"\]$', selector)
+        if named and named[1]:
+            of_format = number_format.startswith(named[2])
+        elif named:
+            of_format = number_format == named[2]
+        if of_theme or of_format:
+            own = {name: value for name, value in declared.items() if name.startswith("--lk-")}
+            known.update(own)
+    return known
+
+
+def resolved(value: str, known: dict[str, str]) -> str:
+    """Follow references to variables; the second value of a `var()` is for a host that has not the first."""
+    reference = REFERENCE.fullmatch(value.strip())
+    if reference is None:
+        return value.strip()
+    if reference[1] in known:
+        return resolved(known[reference[1]], known)
+    return resolved(reference[2] or "", known)
+
+
+def coloured() -> Iterator[tuple[str, str]]:
+    """Yield what has a colour of words of the lab's own: (where, value)."""
+    for sheet in sorted(base.FOLDERS.glob("*/*.css")):
+        name = f"{sheet.parent.name}/{sheet.name}"
+        for selector, declared in rules(name):
+            value = declared.get("color", "")
+            # words on a filled ground have the colour of the surface, and are judged by the ground
+            if "--lk-surface" in value and "background" in declared:
+                value = declared["background"]
+            # white on the accent, in both themes
+            if "--lk-on-accent" in value:
+                continue
+            if value.startswith("var(--lk-"):
+                yield f"{name}: {selector}", value
+
+
+@pytest.mark.parametrize("theme", PAGES)
+def test_words_in_style_sheets_are_read_on_the_page(theme: str) -> None:
+    judged = list(coloured())
+    assert len(judged) > 40
+    for number_format in FORMATS:
+        known = variables(theme, number_format)
+        for where, value in judged:
+            colour = resolved(value, known)
+            assert contrast(colour, PAGES[theme]) >= LEAST, (where, number_format, colour)
+
+
+@pytest.mark.parametrize("theme", PAGES)
+def test_words_in_pictures_are_read_on_the_page(js: Scripts, theme: str) -> None:
+    known = variables(theme)
+    names = js.run("() => Object.entries(PROPERTIES)")
+    palette = {ink: resolved(f"var({variable})", known) for ink, variable in names}
+    drawn = set(palette) - {"line", "line2", "surface", "surface2"}
+    assert {"underflowed", "overflowed", "bf16", "fp8"} <= drawn
+    words = "(palette, names) => names.map((name) => wordColour(palette[name], palette))"
+    for name, colour in zip(sorted(drawn), js.run(words, palette, sorted(drawn)), strict=True):
+        assert contrast(colour, PAGES[theme]) >= LEAST, (name, colour)
+
+
+@pytest.mark.parametrize("theme", PAGES)
+def test_words_on_the_accent_are_read(theme: str) -> None:
+    known = variables(theme)
+    words = resolved("var(--lk-on-accent)", known).replace("#fff", "#ffffff")
+    assert contrast(words, resolved("var(--lk-accent)", known)) >= LEAST
