@@ -34,7 +34,7 @@ MAP_ROW = re.compile(
     r"^\| \**\w+\** \| \[[^]]+\]\((?P<name>\w+)\.ipynb\) \| (?P<minutes>\w*) \| (?P<seen>.*) \|$",
     re.M,
 )
-LINK = re.compile(r'<a href="(?P<page>\w+\.html)(?:#[^"]*)?"[^>]*>(?P<text>.*?)</a>', re.S)
+PAGE_LINK = re.compile(r'<a href="(?P<page>\w+\.html)(?:#[^"]*)?"[^>]*>(?P<text>.*?)</a>', re.S)
 OWN = "'self' file:"  # this page's server, or the folder of its file
 POLICY = f"default-src 'none'; img-src {OWN} data:; style-src {OWN} 'unsafe-inline'; script-src {OWN} 'unsafe-inline'"
 NO_TITLES: Mapping[str, str] = MappingProxyType({})
@@ -173,7 +173,7 @@ def _live_links(body: str, written: Collection[str]) -> str:
     def live(found: re.Match[str]) -> str:
         return found[0] if found["page"] in written else found["text"]
 
-    return LINK.sub(live, body)
+    return PAGE_LINK.sub(live, body)
 
 
 def _map(notebooks: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
