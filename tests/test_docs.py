@@ -18,7 +18,15 @@ from labkit.amp import PRESETS, RECIPES
 from labkit.cli import parser_of
 from labkit.course import lessons
 from labkit.faults import cards
+from labkit.instrument.report import Report
 from labkit.widgets.base.widget import LabWidget
+
+
+def test_the_page_for_practitioners_names_each_export_of_a_report() -> None:
+    exports = [name for name in vars(Report) if name.startswith("to_")]
+    text = (ROOT / "docs" / "practitioners.md").read_text(encoding="utf-8")
+    assert len(exports) >= 2
+    assert [name for name in exports if f".{name}(" not in text] == []
 
 
 def test_the_catalogue_has_each_widget_with_its_picture_and_lines_that_run() -> None:
