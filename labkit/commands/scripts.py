@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import json
 import os
@@ -169,9 +170,11 @@ def explain(arguments: Namespace) -> int:
     for card in found:
         print(_fault_text(card, whole=text in known), end="\n\n")
     if not found and not others:
+        near = difflib.get_close_matches(text, known, n=1)
+        suggestion = f" Did you mean `labkit explain {near[0]}`?" if near else ""
         print(
-            "No known fault has this message. `labkit explain` lists all faults; where a training "
-            "fails without a message, run `labkit diagnose train.py`.",
+            f"No known fault has this message.{suggestion} `labkit explain` lists all faults; where a training fails "
+            "without a message, run `labkit diagnose train.py`.",
             file=sys.stderr,
         )
     return 0 if found or others else 1

@@ -186,3 +186,5 @@ def test_the_command_explains_lists_and_shows(capsys: pytest.CaptureFixture[str]
     assert "score 1; 0.9 or more is healthy" in shown
     assert cli.main(["explain", "list index out of range"]) == 1
     assert "No known fault" in capsys.readouterr().err
+    assert cli.main(["explain", "clip_befor_unscale"]) == 1
+    assert "Did you mean `labkit explain clip_before_unscale`?" in capsys.readouterr().err
