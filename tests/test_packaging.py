@@ -64,7 +64,7 @@ def test_constraints_pin_one_version_of_each_package_inside_its_range_and_conda_
     assert pinned("triton") == "3.7.1"
     python, *others = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
     assert python.removeprefix("python=") in SpecifierSet(PROJECT["requires-python"])
-    assert others == ["pip", {"pip": ["--constraint constraints.txt", "--editable .[lab,test]"]}]
+    assert others == ["pip", {"pip": ["--constraint constraints.txt", "--editable .[lab]"]}]
 
 
 def test_the_lab_runs_on_exactly_these_and_keeps_what_hosts_have_already():
