@@ -6,13 +6,16 @@ be tens of times slower. The variables are set before anything imports torch, an
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kernels import preloaded
+
+# with which the reason begins why a test is skipped where there is no browser (tests.browser.chromium)
+NO_BROWSER = "no browser found"
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -42,6 +45,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             [i for i, path in enumerate(LONGEST) if item.nodeid.startswith(path)], default=99
         )
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Give tests that are skipped for want of a browser one place, so that the summary has one line for them all."""
+    report = yield
+    if report.skipped and isinstance(report.longrepr, tuple) and NO_BROWSER in report.longrepr[2]:
+        report.longrepr = ("tests/browser", 0, report.longrepr[2])
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
