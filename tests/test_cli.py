@@ -305,3 +305,11 @@ def test_options_after_the_script_are_passed_to_it_and_reported(tmp_path: Path, 
     assert "arguments ['--every=3', '--own']" in output.out
     assert "--every=3 is after" in output.err
     assert "--own stands" not in output.err
+
+
+@pytest.mark.parametrize("command", ["diagnose", "watch"])
+def test_a_folder_in_place_of_a_script_is_named_as_one(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([command, str(tmp_path)]) == 2
+    assert "expected a script, got the folder" in capsys.readouterr().err

@@ -145,6 +145,8 @@ def diagnose_script(script: Path, arguments: list[str], steps: int = 100) -> Rep
         NothingObserved: the script ended before a training step or a forward pass.
         ValueError: there is no such script, or steps is not positive.
     """
+    if script.is_dir():
+        raise ValueError(f"expected a script, got the folder {script}")
     if not script.is_file():
         raise ValueError(f"there is no script at {script}")
     if steps < 1:

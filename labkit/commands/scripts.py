@@ -31,6 +31,8 @@ def watch(arguments: Namespace) -> int:
 
     if arguments.every < 1:
         raise CommandError(f"--every: expected 1 or more, got {arguments.every}")
+    if arguments.script.is_dir():
+        raise CommandError(f"expected a script, got the folder {arguments.script}")
     if not arguments.script.is_file():
         raise CommandError(f"there is no script at {arguments.script}")
     own = ("--every", "--folder", "--record", "--strict", "--json")

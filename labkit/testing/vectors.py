@@ -102,6 +102,9 @@ def read(path: Path) -> Table:
     Raises:
         ValueError: it is not such a file.
     """
+    # numpy takes any other file for a pickle, and names the option that would run its code
+    if path.is_file() and not zipfile.is_zipfile(path):
+        raise ValueError(f"expected an .npz file, as np.savez writes it, got {path}")
     try:
         with np.load(path) as answers:
             return dict(answers)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from labkit import cli
-from labkit.testing.vectors import check, conventions, vectors
+from labkit.testing.vectors import check, conventions, read, vectors
 
 ELEMENTS = {
     "MXFP8": (torch.float8_e4m3fn, ml_dtypes.float8_e4m3fn, 8, 448.0),
@@ -183,3 +183,10 @@ def test_the_command_prints_a_convention_and_reports_no_fault(
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "no rule is broken"
     assert printed[1].startswith("a convention, not a fault: the scale of a block of zeros is 0")
+
+
+def test_a_file_of_another_kind_is_no_answer_to_vectors(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print(1)\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"expected an \.npz file"):
+        read(script)
