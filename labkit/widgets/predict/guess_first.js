@@ -8,8 +8,8 @@
 
 const TEXTS = "details.labkit-answer";
 const WHY =
-  " It stays shut until you have committed: go back to the prediction (run its cell if it shows no " +
-  "question), choose, and press Commit.";
+  " It stays shut until you have committed: go back to the prediction (run its cell if it shows " +
+  "no question), choose, and press Commit.";
 
 /**
  * The predictions that were answered in this page, by slug.
