@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -127,11 +127,17 @@ def write_site(
     require_site_folder(folder)
     if not notebooks:
         raise SiteError("expected one notebook at least, got none")
-    pages = [page_of(name, notebook) for name, notebook in notebooks.items()]
-    written = {INDEX, *(f"{page.name}.html" for page in pages)}
-    pages = [replace(page, body=_live_links(page.body, written)) for page in pages]
-    glossary = GLOSSARY in written
-    contents: dict[str, bytes] = {INDEX: _index(pages, _map(notebooks), glossary).encode()}
+    titles = live.titles() if live else NO_TITLES
+    pages = [page_of(name, notebook, titles) for name, notebook in notebooks.items()]
+    shown = [id for page in pages for id in page.parts.exercises]
+    if live is not None and shown:
+        live = live.of(shown)
+    else:
+        live = None
+    glossary = GLOSSARY in {f"{page.name}.html" for page in pages}
+    playground, first_parts = _playground()
+    index = _index(pages, playground, _map(notebooks), glossary, live)
+    contents: dict[str, bytes] = {INDEX: index.encode(), **first_parts.pictures}
     for page in pages:
         contents[f"{page.name}.html"] = _lesson(page, glossary, live).encode()
         contents |= page.parts.pictures
