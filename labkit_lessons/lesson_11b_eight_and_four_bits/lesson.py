@@ -460,7 +460,10 @@ def train_on(weights, three_values, steps=300):
     tests = [outputs_of(weights, data.test_inputs.flatten(1), three) for three in (False, True)]
     return [(outputs.argmax(1) == data.test_targets).float().mean().item() for outputs in tests], optimizer
 
+# %% [markdown]
+# Three seeds, each trained in both ways. The second training goes on where the first one ended:
 
+# %% id="touch-three-values"
 data = single_digits()
 for seed in range(3):
     torch.manual_seed(seed)
