@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -134,7 +134,9 @@ def write_site(
         live = live.of(shown)
     else:
         live = None
-    glossary = GLOSSARY in {f"{page.name}.html" for page in pages}
+    written = {INDEX, *(f"{page.name}.html" for page in pages)}
+    pages = [replace(page, body=_live_links(page.body, written)) for page in pages]
+    glossary = GLOSSARY in written
     playground, first_parts = _playground()
     index = _index(pages, playground, _map(notebooks), glossary, live)
     contents: dict[str, bytes] = {INDEX: index.encode(), **first_parts.pictures}
