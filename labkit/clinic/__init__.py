@@ -1,4 +1,4 @@
-"""Examination of trainings: `diagnose` examines one that runs, `find_pitfalls` a record, and both say what to do."""
+"""Examination of trainings, with remedies: `diagnose` a running one, `find_pitfalls` a record."""
 
 from typing import Any
 

@@ -1,10 +1,11 @@
 """Constants in source code that FP16 cannot hold: numbers that are 0 or inf there.
 
-Idea: a number matters where it meets a tensor: as a summand, a mask, a limit of clamp, or the epsilon of a layer or a
-division. The source is parsed, never run. A name that is assigned one number only is read as that number.
+Idea: a number matters where it meets a tensor: as a summand, a mask, a limit of clamp, or the
+epsilon of a layer or a division. The source is parsed, never run. A name that is assigned one
+number only is read as that number.
 
-Invariant: arguments of an optimizer or a schedule (lr, eps, weight_decay) are not reported, nor is the code of torch,
-of the lab, or of an installed package.
+Invariant: arguments of an optimizer or a schedule (lr, eps, weight_decay) are not reported, nor is
+the code of torch, of the lab, or of an installed package.
 """
 
 from __future__ import annotations
@@ -39,12 +40,17 @@ FILLED = {
     "clamp_",
     "clip",
     "clamp_min",
+    "clamp_min_",
+    "clamp_max",
+    "clamp_max_",
+    "maximum",
+    "minimum",
 }
-FILLED |= {"clamp_min_", "clamp_max", "clamp_max_", "maximum", "minimum"}
 KEYWORDS = {"eps", "epsilon", "min", "max", "value", "fill_value"}
 # A call with one of these creates an optimizer or a schedule.
 OF_OPTIMIZERS = {"lr", "betas", "weight_decay", "momentum"}
-FAULTS = str(Path(__file__).parents[1] / "faults")  # written as users write
+# These modules are judged like a user's: their faults are written as users write them.
+FAULTS = str(Path(__file__).parents[1] / "faults")
 NOT_THE_USERS = (
     str(Path(__file__).parents[1]),
     str(Path(inspect.__file__).parent),
@@ -85,7 +91,9 @@ def misfit(value: float) -> bool:
 def constants_in(
     source: str, file: str = "", first: int = 1, names: dict[str, float] | None = None
 ) -> list[Constant]:
-    """Return the constants of a source text that FP16 cannot hold; `names` are the values of names from outside.
+    """Return the constants of a source text that FP16 cannot hold.
+
+    `names` are the values of names from outside the text.
 
     >>> [c.says for c in constants_in("p = torch.log(x + 1e-8)")]
     ['`x + 1e-08`: 1e-08 is 0 in FP16, and 1.001e-08 in BF16']
@@ -123,7 +131,7 @@ def _constant_names(tree: ast.AST) -> dict[str, float]:
 
 
 def _number(node: ast.AST | None, names: dict[str, float]) -> float | None:
-    """Return the number that an expression stands for, if it follows without running it."""
+    """Return the value of an expression, if it follows without running it."""
     if (
         isinstance(node, ast.Constant)
         and isinstance(node.value, int | float)
@@ -136,7 +144,8 @@ def _number(node: ast.AST | None, names: dict[str, float]) -> float | None:
         value = _number(node.operand, names)
         return None if value is None else -value
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-        base, exponent = _number(node.left, names), _number(node.right, names)
+        base = _number(node.left, names)
+        exponent = _number(node.right, names)
         with suppress(OverflowError, ZeroDivisionError):
             return None if base is None or exponent is None or base <= 0 else base**exponent
     return None
@@ -179,7 +188,7 @@ class _Reader(ast.NodeVisitor):
 
 
 def constants_of(step: Callable[..., Any], model: nn.Module | None) -> list[Constant]:
-    """Return the constants that do not fit, in the code that a step can reach and in the classes of a model."""
+    """Return the constants that do not fit, in the code a step reaches and in a model's classes."""
     found: dict[tuple[str, int], Constant] = {}
     for thing, names in _reachable(
         [step, *({type(m) for m in model.modules()} if model is not None else ())]
@@ -194,8 +203,9 @@ def constants_of(step: Callable[..., Any], model: nn.Module | None) -> list[Cons
 
 
 def _reachable(begin: Iterable[Any]) -> Iterator[tuple[Any, dict[str, float]]]:
-    """Yield functions and classes that the user wrote, from some on, each with the numbers that its names stand for."""
-    todo, known = list(begin), set[int]()
+    """Yield the user's functions and classes that can be reached, each with its named numbers."""
+    todo = list(begin)
+    known = set[int]()
     while todo:
         thing = _plain(todo.pop())
         if thing is None or id(thing) in known or not _is_user_code(thing):
@@ -220,7 +230,8 @@ def _plain(thing: Any) -> Any:
 def _is_user_code(thing: Any) -> bool:
     try:
         file = inspect.getsourcefile(thing) or ""
-    except (TypeError, OSError):  # a class of Python's own, or one that was typed in
+    except (TypeError, OSError):
+        # a class of Python's own, or one that was typed in
         return False
     return file.startswith(FAULTS) or not (
         file.startswith(NOT_THE_USERS) or "site-packages" in file
@@ -230,7 +241,8 @@ def _is_user_code(thing: Any) -> bool:
 def _used(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield the names that a function takes from around it, each with its value."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):  # it has no value yet
+        # a cell without a value raises
+        with suppress(ValueError):
             yield name, cell.cell_contents
     for name in _names(function.__code__):
         if name in function.__globals__:

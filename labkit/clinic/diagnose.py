@@ -1,9 +1,10 @@
 """Diagnosis of a training loop or of an unchanged script, from a few of its own steps.
 
-Idea: a diagnosis is a watch of the model, and an observer of every operation. Events of a step, findings of the watch
-and checks of the model at the end each have a kind of labkit.instrument.symptoms. That table says what a diagnosis can
-find, and which faults it claims to find. A script (`labkit diagnose train.py --its --arguments`) runs as Python would
-run it, until it has done the steps that were requested: at a backward pass, the diagnosis finds the model whose
+Idea: a diagnosis is a watch of the model, and an observer of every operation. Events of a step,
+findings of the watch and checks of the model at the end each have a kind of
+labkit.instrument.symptoms. That table says what a diagnosis can find, and which faults it claims to
+find. A script (`labkit diagnose train.py --its --arguments`) runs as Python would run it, until it
+has done the steps that were requested: at a backward pass, the diagnosis finds the model whose
 parameters the loss depends on.
 
 Invariant: nothing is reported as bad that these steps did not show.
@@ -41,15 +42,20 @@ from labkit.instrument.stream import STREAM
 from labkit.instrument.symptoms import SYMPTOMS, Kind, finding
 from labkit.instrument.user_code import is_library, line_of_error, line_of_user
 
-SAMPLES = 5  # steps that watch counts and replays in FP32, of so many:
+# `watch` counts and replays in FP32 this many of the first FEW_STEPS steps.
+SAMPLES = 5
 FEW_STEPS = 20
 MOST_PHASES = 3  # of a script that trains with one optimizer after another
 NOTES = 8  # constants in the source, at most
 NOT_LOOKED_AT = "The training was not affected; this part of the diagnosis is missing."
-UNTIL_IT_IS_HALF = "It did no harm. Where it meets a half tensor, choose it by `torch.finfo(x.dtype)`, or use FP32."
+UNTIL_IT_IS_HALF = (
+    "It did no harm. Where it meets a half tensor, choose it by `torch.finfo(x.dtype)`, or "
+    "use FP32."
+)
 
 
-# Kinds of watch's findings that the diagnosis finds by itself: with the line of the operation, and of all optimizers.
+# Kinds of watch's findings that the diagnosis finds by itself: with the line of the operation, and
+# of all optimizers.
 BY_OPERATION = {
     Kind.FIRST_INF,
     Kind.FIRST_NAN,
@@ -64,7 +70,8 @@ HARMLESS_IF_MASKED = {
     Kind.NOT_FINITE_DERIVATIVE,
 }
 
-RAISING = (  # faults that raise an error, which labkit.faults explains
+# faults that raise an error, which labkit.faults explains
+RAISING = (
     "bce_on_probabilities",
     "first_steps_refused",
     "function_without_custom_fwd",
@@ -80,7 +87,9 @@ RAISING = (  # faults that raise an error, which labkit.faults explains
 
 
 def claims() -> dict[str, set[str]]:
-    """Return fault -> the kinds of findings by which `diagnose` claims to find it, without those it cannot find.
+    """Return fault -> the kinds of findings by which `diagnose` claims to find it.
+
+    Faults that it cannot find are left out.
 
     >>> sorted(claims()["stale_cast"]), "average_in_bf16" in claims()
     (['a step inside autocast'], False)
@@ -101,20 +110,22 @@ def diagnose(
 ) -> Report:
     """Run a few steps of a training, and report its faults, the worst first.
 
-    The steps are real: afterwards model, optimizer, scaler and random state are as these steps leave them, as without
-    the diagnosis. To keep the originals, pass copies.
+    The steps are real: afterwards model, optimizer, scaler and random state are as these steps
+    leave them, as without the diagnosis. To keep the originals, pass copies.
 
     Args:
-        step: runs one step on one batch: forward, backward, optimizer and scaler. Its result is ignored.
+        step: runs one step on one batch: forward, backward, optimizer and scaler. Its result is
+            ignored.
         model: the trained model; None observes the operations only.
         optimizer: the one that should train the model; others that step are observed as well.
-        scaler: one with the methods of torch.amp.GradScaler that is not derived from it. torch's own is found.
+        scaler: one with the methods of torch.amp.GradScaler that is not derived from it. torch's
+            own is found.
         batches: the arguments of `step`, one after another.
         steps: how many to run at most.
 
     Raises:
-        TypeError: step cannot be called, or model is no torch.nn.Module.
-        ValueError: there are no batches; steps is not positive; the model has no parameters.
+        TypeError: step cannot be called, or model is not a torch.nn.Module.
+        ValueError: batches is empty, steps is not positive, or the model has no parameters.
     """
     _check(step, model, steps)
     diagnosis = Diagnosis(constants_of(step, model))
@@ -143,7 +154,7 @@ def diagnose_script(script: Path, arguments: list[str], steps: int = 100) -> Rep
 
     Raises:
         NothingObserved: the script ended before a training step or a forward pass.
-        ValueError: there is no such script, or steps is not positive.
+        ValueError: the script does not exist, or steps is not positive.
     """
     if script.is_dir():
         raise ValueError(f"expected a script, got the folder {script}")
@@ -154,7 +165,9 @@ def diagnose_script(script: Path, arguments: list[str], steps: int = 100) -> Rep
     constants: list[Constant] = []
     with suppress(SyntaxError):  # running the script raises it
         constants += constants_in(script.read_text(encoding="utf-8"), str(script))
-    diagnosis, ended, tracing = ScriptDiagnosis(steps, constants), "", sys.gettrace()
+    diagnosis = ScriptDiagnosis(steps, constants)
+    ended = ""
+    tracing = sys.gettrace()
     try:
         with diagnosis.observing():
             run_as_main(script, arguments)
@@ -200,16 +213,16 @@ def _check(step: Any, model: Any, steps: Any) -> None:
 
 
 class Diagnosis(TrainingObserver):
-    """State of a diagnosis: the events so far, and the models as they were before the first step."""
+    """Events of a diagnosis so far, and the models as they were before the first step."""
 
     def __init__(self, constants: list[Constant]) -> None:
         super().__init__()
-        self.constants, self.steps = constants, 0
+        self.constants = constants
+        self.steps = 0
         self.error: BaseException | None = None
         self.watches = ExitStack()
-        self.models: dict[
-            str, tuple[nn.Module, Watch]
-        ] = {}  # prefix of its parameter names -> model
+        # prefix of its parameter names -> model
+        self.models: dict[str, tuple[nn.Module, Watch]] = {}
         self.roots: list[nn.Module] = []  # whole models, of which parts may be watched
         self.parameters: dict[str, Tensor] = {}
         self.before: dict[str, Tensor] = {}
@@ -234,9 +247,11 @@ class Diagnosis(TrainingObserver):
     ) -> None:
         """Watch a model from now on, for about `steps` steps.
 
-        `during_step` means that it was called in this step already; `name` is that of a part of a model.
+        `during_step` means that it was called in this step already; `name` is that of a part of a
+        model.
         """
-        prefix, every = f"{name}." if name else "", max(1, min(steps, FEW_STEPS) // SAMPLES)
+        prefix = f"{name}." if name else ""
+        every = max(1, min(steps, FEW_STEPS) // SAMPLES)
         if prefix in self.models:
             prefix = f"{type(model).__name__}.{prefix}"
         watching = watch(model, every, scaler=scaler, against_fp32_every=every)
@@ -303,7 +318,7 @@ class Diagnosis(TrainingObserver):
         )
 
     def _not_looked_at(self) -> str:
-        """Return why a main check could not look: at the diagnosis itself, or at gradients beside FP32."""
+        """Return why a main check is missing: the diagnosis failed, or the comparison with FP32."""
         if self._failures():
             return "a part of the diagnosis failed"
         # only FP16 without a loss scale loses gradients that no other check would miss
@@ -339,24 +354,29 @@ class Diagnosis(TrainingObserver):
             yield found
 
     def _notes(self, reported: set[str]) -> list[Finding]:
-        """Return constants in the source that FP16 cannot hold, and that did no harm in these steps."""
+        """Return the constants that FP16 cannot hold, and that did no harm in these steps."""
         reported = reported | {event.line for event in self.events if event.name == Kind.CONSTANT}
         mine = [constant for constant in self.constants if constant.where not in reported]
-        more = f"; and {len(mine) - NOTES} more" * (len(mine) > NOTES)
+        shown = [constant.says for constant in mine[:NOTES]]
+        if len(mine) > NOTES:
+            shown[-1] += f"; and {len(mine) - NOTES} more"
         return [
             Finding(
                 "in the source",
                 Status.OK,
-                each.says + more * (each is mine[:NOTES][-1]),
+                says,
                 UNTIL_IT_IS_HALF,
                 each.where,
                 faults=("log_of_epsilon",) if abs(each.value) < 1 else ("mask_constant",),
             )
-            for each in mine[:NOTES]
+            for each, says in zip(mine, shown, strict=False)
         ]
 
     def _is_harmful(self, event: Finding) -> bool:
-        """Return whether an event does harm: not if it was masked, or if a scaler only searches for its scale."""
+        """Return whether an event does harm.
+
+        It does none if it was masked, or if a scaler only searches for its scale.
+        """
         if event.name not in HARMLESS_IF_MASKED:
             return True
         # a derivative of a loss that is not finite itself
@@ -406,26 +426,35 @@ class Diagnosis(TrainingObserver):
         still = [n for n in orphans if torch.equal(self.parameters[n].detach(), self.before[n])]
         moved = any(attempt.taken for attempt in self.attempts)
         if moved and held and still and len(orphans) == len(self.with_gradient):
-            seen = f"{len(still)} of {len(self.parameters)} parameters got gradients, and no optimizer holds them"
+            seen = (
+                f"{len(still)} of {len(self.parameters)} parameters got gradients, and no "
+                "optimizer holds them"
+            )
             yield finding(Kind.OPTIMIZER_HOLDS_OTHER_PARAMETERS, sorted(still)[0], last, seen)
         elif moved and held and still:
             names = sorted(still)
             shown = ", ".join(names[:4])
-            seen = f"{len(names)} parameters get gradients, never move, and are in no optimizer: {shown}"
+            seen = (
+                f"{len(names)} parameters get gradients, never move, and are in no optimizer: "
+                f"{shown}"
+            )
             yield finding(Kind.IN_NO_OPTIMIZER, names[0], last, seen)
         yield from self._without_gradient(held)
         half = [n for n, p in self.parameters.items() if p.dtype in HALVES and id(p) in held]
         if half:
-            seen = f"{len(half)} of {len(self.parameters)} trained parameters are {self.parameters[half[0]].dtype}"
+            seen = (
+                f"{len(half)} of {len(self.parameters)} trained parameters are "
+                f"{self.parameters[half[0]].dtype}"
+            )
             yield finding(Kind.TRAINABLE_WEIGHTS_IN_HALF, half[0], 0, seen)
 
     def _others_arrived(self) -> bool:
-        """Return whether several models are watched, and gradients other than 0 arrived in each step."""
+        """Return whether several models are watched, and each step had gradients other than 0."""
         cut_off = any(event.name == Kind.ALL_GRADIENTS_ARE_ZERO for event in self.events)
         return len(self.models) > 1 and not cut_off
 
     def _without_gradient(self, held: set[int]) -> Iterator[Finding]:
-        """Yield the finding for parameters of an optimizer whose modules only ever ran without recording."""
+        """Yield the finding for an optimizer's parameters whose modules never recorded."""
         if not any(attempt.taken for attempt in self.attempts):
             return
         missing: list[str] = []
@@ -455,7 +484,8 @@ class Diagnosis(TrainingObserver):
                 # a part of the model that a loss leaves out, or multiplies by 0
                 continue
             if found.name not in BY_OPERATION:
-                yield replace(found, layer=prefix * bool(found.layer) + found.layer)
+                layer = prefix + found.layer if found.layer else ""
+                yield replace(found, layer=layer)
 
 
 class StepLimit(SystemExit):
@@ -467,8 +497,10 @@ class ScriptDiagnosis(Diagnosis):
 
     def __init__(self, limit: int, constants: list[Constant]) -> None:
         super().__init__(constants)
-        self.limit, self.backward_passes = limit, 0
-        self._steps_of_a_phase, self._phases = limit, 1
+        self.limit = limit
+        self.backward_passes = 0
+        self._steps_of_a_phase = limit
+        self._phases = 1
         self._seen_leaves: set[int] = set()  # of earlier backward passes
         self.forward_passes = 0  # of modules that no other module calls
         self._called: dict[int, nn.Module] = {}  # such modules that record gradients
@@ -518,8 +550,9 @@ class ScriptDiagnosis(Diagnosis):
         ]
         if not self.attempts and bad and self.error is None and self._factor > 1:
             seen = (
-                f"no optimizer stepped, and after the last of {self.backward_passes} backward passes "
-                f"the gradients of {bad[0]} hold inf or NaN, at a scale of {self._factor:g}"
+                f"no optimizer stepped, and after the last of {self.backward_passes} "
+                f"backward passes the gradients of {bad[0]} hold inf or NaN, at a scale "
+                f"of {self._factor:g}"
             )
             yield finding(Kind.NO_STEP_TAKEN, "", 0, seen)
 
@@ -551,7 +584,10 @@ class ScriptDiagnosis(Diagnosis):
 
 
 def _raise_in_handlers() -> None:
-    """Raise StepLimit at the next line of the user's code: in the `except:` that catches the one that is raised now."""
+    """Raise StepLimit once more, at the next line of the user's code.
+
+    That line is in the `except:` that catches the StepLimit that is raised now.
+    """
 
     def raise_at_line(_: Any, event: str, __: Any) -> Any:
         if event == "line":
@@ -560,7 +596,8 @@ def _raise_in_handlers() -> None:
 
     standard_library = str(Path(traceback.__file__).parent)
     for frame, _ in traceback.walk_stack(None):
-        if frame.f_code is run_as_main.__code__:  # below it is the lab, which has to report
+        # the frames below belong to the lab, which has to report
+        if frame.f_code is run_as_main.__code__:
             break
         file = frame.f_code.co_filename
         if not is_library(file) and not file.startswith(standard_library):
@@ -602,7 +639,8 @@ def _is_known(error: BaseException) -> bool:
 def _exception_finding(error: BaseException) -> Finding:
     """Return the finding for an exception that ended the steps."""
     text = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
-    known, messages = explain(_text_of(error)), messages_in(_text_of(error))
+    known = explain(_text_of(error))
+    messages = messages_in(_text_of(error))
     remedy = "No known fault has this message. A step has to finish before it can be examined."
     if known:
         remedy = known[0].repair

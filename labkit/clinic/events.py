@@ -55,8 +55,8 @@ from labkit.instrument.symptoms import Kind, finding
 from labkit.instrument.user_code import line_of_user
 
 BY_HAND = (
-    "Change the scale only between two optimizer steps, after the gradients were divided: the losses of one step need "
-    "one scale."
+    "Change the scale only between two optimizer steps, after the gradients were "
+    "divided: the losses of one step need one scale."
 )
 SURELY_A_SCALE = 2.0**10  # a smaller power of two may be the size of a batch
 REENTRANT = "checkpoint with use_reentrant=True"
@@ -74,15 +74,14 @@ class StepAttempt:
 
 
 class TrainingObserver(OperationObserver):
-    """Observer of a training, while it is subscribed to the stream: its events, step attempts and single operations."""
+    """Observer of a training while it is subscribed: its events, step attempts and operations."""
 
     def __init__(self) -> None:
         self._thread = get_ident()
         super().__init__()
         self.attempts: list[StepAttempt] = []
-        self.new_parameters: list[
-            tuple[Tensor, str]
-        ] = []  # created during this step, each with its line
+        # created during this step, each with its line
+        self.new_parameters: list[tuple[Tensor, str]] = []
         self._by_scaler = False
         self._scaled_outputs = False  # of the last torch.autograd.grad
         self.parts = GradientParts()
@@ -90,15 +89,15 @@ class TrainingObserver(OperationObserver):
         self._pass = Pass(1.0, 0, "")  # the last backward pass
         self._fresh: set[int] = set()  # ids of parameters whose gradient was clear before it
         self._unscaled_at: dict[int, str] = {}  # optimizer -> the line that unscaled its gradients
-        self._judged: set[tuple[int, int, str]] = set()  # step, optimizer and kind of a finding
+        # step, optimizer and kind of a finding
+        self._judged: set[tuple[int, int, str]] = set()
         self._factors: set[float] = set()
         self._in_fp16 = False  # an autocast region of FP16 was seen
         self.recorded: set[int] = set()  # modules whose forward pass recorded gradients
         self.unrecorded: dict[int, str] = {}  # modules whose forward pass did not -> why
         self._leaves: list[Tensor] = []  # of a scaled loss, until its backward pass ends
-        self._as_scaled: list[
-            tuple[Tensor, Tensor]
-        ] = []  # some of them, and their gradients as it left them
+        # some of them, and their gradients as it left them
+        self._as_scaled: list[tuple[Tensor, Tensor]] = []
         self._factor = 1.0  # of that loss
         self._nothing_arrived = False  # the last backward pass left gradients of 0 alone
         self._loss_size = 0.0  # magnitude of what the last backward pass began at
@@ -115,7 +114,7 @@ class TrainingObserver(OperationObserver):
         self.on(AutocastBegins, self.autocast_begins).on(AutocastEnds, self.autocast_ends)
 
     def on(self, event: type[EventT], handle: Callable[[EventT], None]) -> Self:
-        """Call a function for each event of a type in this thread; other threads may train something else."""
+        """Call a function for the events of a type in this thread; others may train, too."""
 
         @wraps(handle)
         def of_own_thread(happened: EventT) -> None:
@@ -135,7 +134,9 @@ class TrainingObserver(OperationObserver):
                     "and no optimizer holds it"
                 )
                 self.events.append(finding(Kind.LAYER_MADE_IN_THE_STEP, "", self.step, seen, line))
-        self.new_parameters, self.scaled_gradients, self.modules.running = [], [], []
+        self.new_parameters = []
+        self.scaled_gradients = []
+        self.modules.running = []
         self._known_scales = set()
         self._lines = {}
         self.origins.clear()
@@ -167,7 +168,8 @@ class TrainingObserver(OperationObserver):
 
     def _note_step(self, optimizer: Any) -> None:
         self.optimizers[id(optimizer)] = optimizer
-        found = getattr(optimizer, "found_inf", None)  # of a fused one, which skips by itself
+        # a fused optimizer skips by itself
+        found = getattr(optimizer, "found_inf", None)
         if not self._by_scaler:
             self.attempts.append(StepAttempt(self.step, id(optimizer)))
         self.attempts[-1].taken = found is None or not float(found)
@@ -211,7 +213,7 @@ class TrainingObserver(OperationObserver):
         self.note(Kind.GRADIENTS_OUTLIVE_A_STEP, seen)
 
     def _judge_scale(self, optimizer: Any) -> None:
-        """Report gradients that a scaler lets an optimizer use, and that it has not divided as they were multiplied."""
+        """Report used gradients that a scaler has not divided as they were multiplied."""
         part = self.parts.still_scaled(optimizer)
         unscaled_at = self._unscaled_at.get(id(optimizer))
         # a scaler whose own unscale_ nobody sees may have divided them
@@ -227,8 +229,9 @@ class TrainingObserver(OperationObserver):
             cleared = all(each.divided == 1 for each in self.parts.parts_of(optimizer))
             kind = Kind.SECOND_PASS_NOT_UNSCALED if cleared else Kind.SCALED_AFTER_UNSCALE
             seen = (
-                f"the backward pass at {part.of.line} came after unscale_() at {unscaled_at}, so the "
-                f"step uses its gradients {part.of.scale:g} times too large"
+                f"the backward pass at {part.of.line} came after unscale_() at "
+                f"{unscaled_at}, so the step uses its gradients {part.of.scale:g} times "
+                "too large"
             )
         else:
             kind = Kind.SCALE_CHANGED_BETWEEN
@@ -240,7 +243,7 @@ class TrainingObserver(OperationObserver):
             self.note(kind, seen)
 
     def _judge_division(self, optimizer: Any) -> None:
-        """Report gradients of a loss that was scaled by hand, and that were divided by another number, or by none."""
+        """Report gradients of a loss scaled by hand that were not divided by the same number."""
         mixed = self.parts.mixed(optimizer)
         if mixed is not None and self._divided_by(mixed[1], optimizer):
             seen = f"gradients of losses times {mixed[0]:g} and times {mixed[1]:g} were added"
@@ -256,7 +259,10 @@ class TrainingObserver(OperationObserver):
         if unchanged and not self._by_scaler:
             if self._unscaled:
                 return
-            seen = f"the optimizer got the gradients of the loss times {self._factor:g}, not divided by it"
+            seen = (
+                f"the optimizer got the gradients of the loss times {self._factor:g}, not "
+                "divided by it"
+            )
             self.note(Kind.STEP_WITH_SCALED_GRADIENTS, seen)
             if self._factor < SURELY_A_SCALE:
                 # it may be the size of a batch
@@ -279,7 +285,7 @@ class TrainingObserver(OperationObserver):
             self.note(Kind.WRONG_DIVISOR, seen)
 
     def _divided_by(self, number: float, optimizer: Any) -> bool:
-        """Return whether the gradients were divided by this number: then it is a scale, and no weight of a loss."""
+        """Return whether the gradients were divided by this number: it is a scale, not a weight."""
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         pairs = [(p, before) for p, before in self._as_scaled if id(p) in held]
         ratios = [None if p.grad is None else ratio_of(before, p.grad) for p, before in pairs]
@@ -294,13 +300,15 @@ class TrainingObserver(OperationObserver):
         return True
 
     def after_optimizer(self, event: OptimizerEnded) -> None:
-        self.stepping, self._factors = False, set()
+        self.stepping = False
+        self._factors = set()
         self.stepped.add(id(event.optimizer))
         with outside_modes():
             self.parts.use(event.optimizer)
 
     def before_backward(self, event: BackwardBegins) -> None:
-        if line_of_user(sys._getframe(1)) is None:  # watch runs it on a copy
+        # without a line of the user's, watch runs it on a copy
+        if line_of_user(sys._getframe(1)) is None:
             return
         with outside_modes():
             root = _first(event.roots)
@@ -326,13 +334,16 @@ class TrainingObserver(OperationObserver):
         if self.scaled and len(self._factors) > 1 and 1.0 not in self._factors:
             shown = " and ".join(f"{factor:g}" for factor in sorted(self._factors))
             self.note(Kind.SCALE_CHANGED_BETWEEN, f"gradients with scales of {shown} were added")
-        self._unscaled, self._factor = factor == 1, factor
+        self._unscaled = factor == 1
+        self._factor = factor
         self._loss_size = float(root.detach().abs().max()) if root.numel() else 0.0
         # in 16 bits an inf may be that of the scale, which the scaler lowers
         by_itself = factor == 1 or root.dtype not in HALVES
         if math.isnan(self._loss_size) or (math.isinf(self._loss_size) and by_itself):
             self.lossless.add(self.step)
-        self._leaves, self._fresh, self._as_scaled = [], set(), []
+        self._leaves = []
+        self._fresh = set()
+        self._as_scaled = []
         self._note_leaves(leaves(root))
 
     def _note_leaves(self, reached: list[Tensor]) -> None:
@@ -393,7 +404,7 @@ class TrainingObserver(OperationObserver):
             self.parts.use(event.optimizer)
 
     def engine_begins(self, event: EngineStepBegins) -> None:
-        """Record the attempt of an engine, which decides on a step as a scaler does, and unscales by itself."""
+        """Record the attempt of an engine, which decides on steps and unscales by itself."""
         self.parts.forget(event.engine.optimizer)
         self._attempt(event.engine.optimizer)
 
@@ -408,7 +419,8 @@ class TrainingObserver(OperationObserver):
         self._unscaled = self._by_scaler = True
 
     def _end_attempt(self, optimizer: Any) -> None:
-        self._by_scaler, self._factors = False, set()
+        self._by_scaler = False
+        self._factors = set()
         self.stepped.add(id(optimizer))
 
     def before_schedule(self, event: ScheduleSteps) -> None:
@@ -445,7 +457,7 @@ def _first(tensors: Any) -> Any:
 
 
 def _has_hooks(parameter: Any) -> bool:
-    """Return whether hooks other than the watch's own run for the gradient of a parameter: they may divide it."""
+    """Return whether hooks other than the watch's own run for a gradient: they may divide it."""
     hooks = [
         *(parameter._backward_hooks or {}).values(),
         *(parameter._post_accumulate_grad_hooks or {}).values(),

@@ -1,8 +1,8 @@
 """Events of single operations, each with the line of the user's code that caused it.
 
-Idea: a dispatch mode sees each operation below autocast, in the dtype that it is computed in. Its inputs and outputs
-decide whether it is an event: inf from finite numbers, a constant that its format does not have, integers that a
-conversion makes equal, results that are mostly rounding.
+Idea: a dispatch mode sees each operation below autocast, in the dtype that it is computed in. Its
+inputs and outputs decide whether it is an event: inf from finite numbers, a constant that its
+format does not have, integers that a conversion makes equal, results that are mostly rounding.
 
 Invariant: no number is changed.
 """
@@ -47,7 +47,8 @@ from labkit.instrument.stream import StepObserver
 from labkit.instrument.symptoms import Kind, finding
 from labkit.instrument.user_code import line_of_user
 
-NON_FINITE_KINDS = {  # kind of event -> the operations in which inf or NaN begins
+# kind of event -> the operations in which inf or NaN begins
+NON_FINITE_KINDS = {
     Kind.LOG_OF_ZERO: {"log", "log2", "log10", "log1p", "log_"},
     Kind.EXP_OVERFLOWS: {"exp", "exp2", "expm1", "exp_"},
     Kind.DIVISION_BY_ZERO: {"div", "div_", "reciprocal", "rsqrt", "true_divide"},
@@ -62,7 +63,8 @@ NON_FINITE_KINDS = {  # kind of event -> the operations in which inf or NaN begi
     },
     Kind.SOFTMAX_OF_A_MASKED_ROW: {"_softmax", "_safe_softmax", "_log_softmax"},
 }
-NON_FINITE_IN = {  # pass -> the kind of an inf or NaN in it, which no half format explains
+# pass -> the kind of an inf or NaN in it, which no half format explains
+NON_FINITE_IN = {
     "forward": Kind.NOT_FINITE_IN_FP32,
     "backward": Kind.NOT_FINITE_IN_BACKWARD,
     "optimizer": Kind.NOT_FINITE_IN_OPTIMIZER,
@@ -107,14 +109,15 @@ ALMOST_LOWEST = -60_000
 
 
 class OperationObserver(StepObserver):
-    """Observer of the operations of a training, which a subclass tells of regions, optimizers and scales."""
+    """Observer of the operations of a training; a subclass reports regions, optimizers, scales."""
 
     def __init__(self) -> None:
         super().__init__()
         self.events: list[Finding] = []
         self.optimizers: dict[int, Any] = {}
         self.modules = Modules()
-        self.scaled_gradients: list[Tensor] = []  # of torch.autograd.grad, or views of them
+        # of torch.autograd.grad, or views of them
+        self.scaled_gradients: list[Tensor] = []
         self.regions: list[bool] = []  # autocast regions that are open: whether each is on
         self.ran_in_half = False  # an operation gave 16-bit numbers
         self._lines: dict[str, list[str]] = {}  # operation -> where this step's forward pass ran it
@@ -125,7 +128,7 @@ class OperationObserver(StepObserver):
         self._unscaled = True  # the gradients in the model are not those of a scaled loss
 
     def note(self, kind: Kind, seen: str, remedy: str = "") -> None:
-        """Record an event, unless the lab itself caused it; a remedy follows from what was seen, or is the kind's."""
+        """Record an event, unless the lab itself caused it; the default remedy is the kind's."""
         line = line_of_user(sys._getframe(1))
         if line is None:
             return
@@ -159,7 +162,8 @@ class OperationObserver(StepObserver):
     def after_operation(
         self, func: Any, args: Any, kwargs: Any, inputs: list[Tensor], before: int, out: Any
     ) -> None:
-        name, changing = func._schema.name.partition("::")[2], func._schema.is_mutable
+        name = func._schema.name.partition("::")[2]
+        changing = func._schema.is_mutable
         if name in DERIVATIVES and not in_backward():
             line = line_of_user(sys._getframe(1))
             if line:
@@ -180,8 +184,9 @@ class OperationObserver(StepObserver):
     ) -> None:
         """Report the first operation of a pass that produced inf or NaN.
 
-        Operations on an optimizer's gradients after backward are left out. Clipping turns inf into NaN, which is
-        non_fatal where the scaler skips the step; a step taken with such gradients is a finding of its own.
+        Operations on an optimizer's gradients after backward are left out. Clipping turns inf into
+        NaN, which is non_fatal where the scaler skips the step; a step taken with such gradients is
+        a finding of its own.
         """
         name = func._schema.name.partition("::")[2]
         bad = next(t for t in outputs if not finite(t))
@@ -227,8 +232,9 @@ class OperationObserver(StepObserver):
         if passing == "forward" and bound is not None and bound.kind == "constant":
             what += f", of what was bounded by {bound.what}"
             remedy = (
-                "Compute in FP32 from before that bound on (`.float()`), where it is another number; or choose a bound "
-                f"that {dtype_name(bad)} has, or a loss on logits. {remedy}"
+                "Compute in FP32 from before that bound on (`.float()`), where it is "
+                f"another number; or choose a bound that {dtype_name(bad)} has, or a loss "
+                f"on logits. {remedy}"
             )
             self.blamed.add(bound.what)
         self.note(kind, f"{what}; {_largest_input(inputs)}", remedy)
@@ -279,11 +285,14 @@ class OperationObserver(StepObserver):
                     merged = Kind.WHOLE_NUMBERS_IN_FP32_FALL_TOGETHER
                 else:
                     merged = Kind.WHOLE_NUMBERS_FALL_TOGETHER
-                seen = f"{kinds[0]:,} whole numbers up to {largest:,.0f} became {kinds[1]:,} in {dtype_name(after)}"
+                seen = (
+                    f"{kinds[0]:,} whole numbers up to {largest:,.0f} became {kinds[1]:,} in "
+                    f"{dtype_name(after)}"
+                )
                 self.note(merged, seen)
 
     def report_rounding(self, name: str, args: Any, inputs: list[Tensor], output: Tensor) -> None:
-        """Report results that are finite and mostly rounding, and follow where tensors come from."""
+        """Report finite results that are mostly rounding, and follow where tensors come from."""
         numbers = [t for t in inputs if t.is_floating_point()]
         if name in EXPONENTIALS and numbers:
             origin = self.origins.of(numbers[0])
@@ -303,7 +312,7 @@ class OperationObserver(StepObserver):
         self.origins.follow(name, numbers, output)
 
     def _note_difference(self, operands: list[Tensor], output: Tensor) -> None:
-        """Follow the difference of two tensors in 16 bits, or cast from them, if it is mostly rounding."""
+        """Follow a difference of two tensors of 16-bit numbers, if it is mostly rounding."""
         dtypes = []
         for operand in operands:
             origin = self.origins.of(operand)
@@ -322,8 +331,8 @@ class OperationObserver(StepObserver):
             kind = str(dtypes[0]).removeprefix("torch.")
             line = line_of_user(sys._getframe(1)) or ""
             what = (
-                f"the difference of two {kind} tensors at {line}, whose numbers of up to {size:.3g} "
-                f"lie {ulp:g} apart"
+                f"the difference of two {kind} tensors at {line}, whose numbers of up to "
+                f"{size:.3g} lie {ulp:g} apart"
             )
             self.origins.note(output, Origin("difference", what, ulp))
 
@@ -348,7 +357,7 @@ class OperationObserver(StepObserver):
     def report_misuse(
         self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]
     ) -> None:
-        """Report constants, half where autocast is off, and gradients that are used while scaled."""
+        """Report constants, half tensors where autocast is off, and gradients used while scaled."""
         backward = in_backward()
         if (
             name in WITH_CONSTANT

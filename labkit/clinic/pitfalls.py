@@ -1,9 +1,11 @@
 """Pitfalls that a run's record shows: its loss, its skipped steps, its underflow.
 
-Idea: each failure of FP16 leaves its own trace. Gradients that underflow leave the loss finite and slow. A scale that
-is too high skips step after step. A step that is taken with inf turns the loss into NaN. Each has a line and a remedy.
+Idea: each failure of FP16 leaves its own trace. Gradients that underflow leave the loss finite and
+slow. A scale that is too high skips step after step. A step that is taken with inf turns the loss
+into NaN. Each has a line and a remedy.
 
-Invariant: every statement follows from the record. A run without these traces is reported as well, not as good.
+Invariant: every statement follows from the record. A run without these traces is reported as well,
+not as good.
 """
 
 from __future__ import annotations
@@ -41,12 +43,17 @@ def _loss(record: RunRecord) -> Finding:
     for step in record.steps:
         if not math.isfinite(step.loss):
             unchecked = any(s.found_inf and s.stepped for s in record.steps if s.step < step.step)
-            remedy = (
-                "a step with inf or NaN reached the weights: check the gradients and skip such steps (skip_on_inf=True)"
-                if unchecked
-                else "every gradient before it was finite, so the forward pass overflows (look at the activations) or "
-                "the optimizer divided by zero (Adam's epsilon of 1e-8 is 0 in FP16 weights: keep FP32 masters)"
-            )
+            if unchecked:
+                remedy = (
+                    "a step with inf or NaN reached the weights: check the gradients and "
+                    "skip such steps (skip_on_inf=True)"
+                )
+            else:
+                remedy = (
+                    "every gradient before it was finite, so the forward pass overflows "
+                    "(look at the activations) or the optimizer divided by zero (Adam's "
+                    "epsilon of 1e-8 is 0 in FP16 weights: keep FP32 masters)"
+                )
             return Finding("loss", Status.BAD, f"inf or NaN from step {step.step} on", remedy)
     return Finding(
         "loss",
@@ -63,7 +70,10 @@ def _skips(record: RunRecord) -> Finding:
     what = f"{record.skipped} of {len(record.steps)} skipped, at most {longest} in a row"
     if longest < MANY_SKIPS:
         return Finding("steps", Status.OK, what)
-    remedy = "the scale is too high and stays there: lower it, or let it be dynamic; if it is, look at the loss"
+    remedy = (
+        "the scale is too high and stays there: lower it, or let it be dynamic; if it is, "
+        "look at the loss"
+    )
     return Finding("steps", Status.BAD, what, remedy)
 
 
@@ -72,8 +82,14 @@ def _underflow(record: RunRecord) -> Finding:
     if not measured:
         return Finding("underflow", Status.WARN, "not measured", "train with measure_every above 0")
     middle = sorted(measured)[len(measured) // 2]
-    what = f"{middle:.1%} of the activation gradients (median of {len(measured)} measurements against FP32)"
+    what = (
+        f"{middle:.1%} of the activation gradients (median of {len(measured)} measurements "
+        "against FP32)"
+    )
     if middle < MUCH_UNDERFLOW:
         return Finding("underflow", Status.OK, what)
-    remedy = "scale the loss (dynamic scaling, or a static 2^10 to begin with), or sum the loss instead of averaging it"
+    remedy = (
+        "scale the loss (dynamic scaling, or a static 2^10 to begin with), or sum the loss "
+        "instead of averaging it"
+    )
     return Finding("underflow", Status.BAD, what, remedy)

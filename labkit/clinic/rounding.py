@@ -1,8 +1,8 @@
-"""Results that are finite and wrong: differences of rounded numbers, sums that stop growing, bounds that round to 1.
+"""Results that are finite and wrong: rounded differences, stagnant sums, bounds that round to 1.
 
-Idea: some operations forgive no rounding of their input. The exponential of a difference of two log-probabilities turns
-one ulp of them into a factor. To know that an input is such a difference, or was bounded by a constant, the results of
-a few operations are followed through the next ones.
+Idea: some operations forgive no rounding of their input. The exponential of a difference of two
+log-probabilities turns one ulp of them into a factor. To know that an input is such a difference,
+or was bounded by a constant, the results of a few operations are followed through the next ones.
 
 Invariant: a tensor is followed by a weak reference only, and through at most three operations.
 """
@@ -64,10 +64,12 @@ FORGIVES_NO_ROUNDING = FOLLOWED | EXPONENTIALS | SCALAR_SUMS
 class Origin:
     """Where a tensor comes from.
 
-    kind   "rounded": cast from 16 bits; "difference": of two rounded tensors; "constant": bounded by one
-    what   in words, with its line
-    ulp    of a difference: the ulp of its operands
-    left   through how many further operations it is followed
+    Attributes:
+        kind: "rounded" (cast from 16 bits), "difference" (of two rounded tensors) or "constant"
+            (bounded by one).
+        what: a description, with its line of code.
+        ulp: the ulp of a difference's operands.
+        left: the number of further operations that it is followed through.
     """
 
     kind: str
@@ -118,7 +120,7 @@ def ulp_of(tensor: Tensor, dtype: torch.dtype) -> float:
 
 
 def difference(first: Tensor, second: Tensor, result: Tensor, dtype: torch.dtype) -> float:
-    """Return the ulp of two rounded operands whose difference is mostly rounding; 0 where it is not."""
+    """Return the ulp of two rounded operands if their difference is mostly rounding, else 0."""
     ulp = max(ulp_of(first, dtype), ulp_of(second, dtype))
     if ulp < LEAST_ULP or not result.numel():
         return 0.0

@@ -1,11 +1,12 @@
-"""What the gradients of a training consist of: which backward passes added to them, and at which loss scale.
+"""Parts of gradients: which backward passes added to them, and at which loss scale.
 
-Idea: each parameter has a list of the passes that have added to its gradient since it was cleared. A pass knows the
-number that its loss was multiplied by; a scaler's `unscale_` divides. Before an optimizer steps, that factor has to be
-1 again, and no pass may be one that an earlier step has used.
+Idea: each parameter has a list of the passes that have added to its gradient since it was cleared.
+A pass knows the number that its loss was multiplied by; a scaler's `unscale_` divides. Before an
+optimizer steps, that factor has to be 1 again, and no pass may be one that an earlier step has
+used.
 
-Invariant: a pass whose scale cannot be read from its graph is judged only where its gradients were divided by the
-number that its loss was multiplied by.
+Invariant: a pass whose scale cannot be read from its graph is judged only where its gradients were
+divided by the number that its loss was multiplied by.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from torch import Tensor
 
 # the smallest power of two that is taken for a loss scale, and not for a weight
 SURELY_SCALED = 2.0**8
-# nodes of a graph between a loss that was scaled and the tensor that backward begins at, such as a sum of two losses
+# nodes of a graph between a loss that was scaled and the tensor that backward begins at, such as a
+# sum of two losses
 MOST_NODES = 40
 PASSED_THROUGH = ("Add", "Sub", "Div", "Mul", "Sum", "Mean", "ToCopy", "View", "Squeeze", "Stack")
 
@@ -29,10 +31,11 @@ PASSED_THROUGH = ("Add", "Sub", "Div", "Mul", "Sum", "Mean", "ToCopy", "View", "
 class Pass:
     """A backward pass.
 
-    scale   what its loss was multiplied by; None: unknown
-    step    the number of the training step
-    line    of the user's code
-    number  by which the tensor that backward began at was multiplied last; None: by none
+    Attributes:
+        scale: the number that its loss was multiplied by; None if unknown.
+        step: the number of the training step.
+        line: the line of the user's code.
+        number: the last factor of the tensor that backward began at; None if there was none.
     """
 
     scale: float | None
@@ -45,8 +48,9 @@ class Pass:
 class Part:
     """What one backward pass has added to the gradient of a parameter.
 
-    divided  by which number scalers have divided it since
-    used     ids of the optimizers that have stepped with it, or skipped it
+    Attributes:
+        divided: the number that scalers have divided it by since.
+        used: ids of the optimizers that have stepped with it, or skipped it.
     """
 
     of: Pass
@@ -55,7 +59,7 @@ class Part:
 
     @property
     def remaining_scale(self) -> float | None:
-        """By which number the part is too large; None: unknown."""
+        """The factor by which the part is too large; None if unknown."""
         return None if self.of.scale is None else self.of.scale / self.divided
 
 
@@ -69,11 +73,11 @@ class GradientParts:
         self.reached: set[int] = set()  # ids of the parameters that ever got a gradient
 
     def of(self, parameter: Tensor) -> list[Part]:
-        """Return the parts of a parameter's gradient since the last backward pass that found it cleared."""
+        """Return the parts of a gradient since the last backward pass that found it cleared."""
         return self._parts.get(id(parameter), [])
 
     def add(self, done: Pass, reached: Iterable[Tensor], fresh: set[int]) -> None:
-        """Add a pass to the parameters that it reached; `fresh` are ids of those that were clear before it."""
+        """Add a pass to the parameters it reached; `fresh` are ids of those cleared before it."""
         for parameter in reached:
             if id(parameter) in fresh:
                 self._parts.pop(id(parameter), None)
@@ -97,7 +101,10 @@ class GradientParts:
                     part.used.add(id(optimizer))
 
     def forget_changed(self, parameters: Iterable[Tensor]) -> None:
-        """Drop the parts of gradients that the script has changed since a step, as a decaying memory of its own."""
+        """Drop the parts of gradients that the script itself has changed since a step.
+
+        A script may decay its gradients rather than clear them.
+        """
         for parameter in parameters:
             tensor, version = self._versions.get(id(parameter), (0, 0))
             gradient = parameter.grad
@@ -119,7 +126,7 @@ class GradientParts:
                 yield from self.of(parameter)
 
     def outlived(self, optimizer: Any) -> tuple[Pass, Pass] | None:
-        """Return an earlier pass that a step has used, and a later one that was added to it; None: there is none."""
+        """Return a pass that a step has used, and a later one that was added to it, or None."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 parts = self.of(parameter)
@@ -130,7 +137,7 @@ class GradientParts:
         return None
 
     def mixed(self, optimizer: Any) -> tuple[float, float] | None:
-        """Return two different powers of two that losses of one line were multiplied by, and whose gradients add up."""
+        """Return two powers of two that losses of one line were multiplied by in one gradient."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 numbers: dict[str, float] = {}
@@ -144,7 +151,7 @@ class GradientParts:
         return None
 
     def still_scaled(self, optimizer: Any) -> Part | None:
-        """Return a part that a step is about to use too large or too small; None: there is none."""
+        """Return a part that a step is about to use too large or too small, or None."""
         for part in self.parts_of(optimizer):
             if id(optimizer) not in part.used and part.remaining_scale not in (None, 1):
                 return part
@@ -152,7 +159,7 @@ class GradientParts:
 
 
 def is_cleared(parameter: Tensor) -> bool:
-    """Return whether a parameter has no gradient, or one of zeros."""
+    """Return whether a gradient is None or zero everywhere."""
     gradient = parameter.grad
     if gradient is None:
         return True
@@ -161,15 +168,15 @@ def is_cleared(parameter: Tensor) -> bool:
 
 
 def scale_of(root: Tensor, known: Iterable[float]) -> float | None:
-    """Return what a loss was multiplied by before backward: a scale that a scaler has, or a power of two from 2^8 on.
+    """Return the loss scale in a graph: the scale of a scaler, or a power of two from 2^8 on.
 
     Args:
         root: the tensor that backward begins at.
         known: the scales that scalers have used in this step.
 
     Returns:
-        1.0 where no multiplication by a number is near the root; None where there is one, by a number that may be a
-        scale or a weight of the loss.
+        1.0 if no multiplication by a number is near the root; None if one is, by a number that
+        may be a scale or a weight of the loss.
 
     >>> weight = torch.ones((), requires_grad=True)
     >>> scale_of(1000.0 * (3 * weight), [1000.0]), scale_of(65536.0 * weight + 65536.0 * weight, [])
@@ -177,7 +184,10 @@ def scale_of(root: Tensor, known: Iterable[float]) -> float | None:
     >>> scale_of(3 * weight.sin().sum(), []), scale_of(weight.sin().sum(), [])
     (None, 1.0)
     """
-    scales, ahead, seen, multiplied = set(known), [root.grad_fn], 0, False
+    scales = set(known)
+    ahead = [root.grad_fn]
+    seen = 0
+    multiplied = False
     while ahead and seen < MOST_NODES:
         node: Any = ahead.pop(0)
         if node is None:
@@ -205,10 +215,11 @@ def number_of(root: Tensor) -> float | None:
 
 
 def factor_of(node: Any) -> float | None:
-    """Return the number that a product's node multiplies by; None if it multiplies two tensors with gradients."""
+    """Return the number that a product's node multiplies by; None for two with gradients."""
     try:
         saved = [getattr(node, name, None) for name in ("_saved_other", "_saved_self")]
-    except RuntimeError:  # its graph was freed, and backward raises for that
+    except RuntimeError:
+        # its graph was freed, and backward raises for that
         return None
     for value in saved:
         if isinstance(value, Tensor) and value.numel() == 1 and not value.requires_grad:
@@ -223,7 +234,7 @@ def _is_sure(number: float) -> bool:
 
 
 def ratio_of(before: Tensor, after: Tensor) -> float | None:
-    """Return the number that a gradient was multiplied by as a whole; None if its elements differ in that.
+    """Return the number that a gradient was multiplied by; None if its elements differ in that.
 
     >>> ratio_of(torch.tensor([2.0, 0.0, 4.0]), torch.tensor([1.0, 0.0, 2.0]))
     0.5
@@ -231,8 +242,10 @@ def ratio_of(before: Tensor, after: Tensor) -> float | None:
     if before.shape != after.shape:
         return None
     if before.is_complex():
-        before, after = torch.view_as_real(before), torch.view_as_real(after)
-    wide, now = before.detach().double(), after.detach().double()
+        before = torch.view_as_real(before)
+        after = torch.view_as_real(after)
+    wide = before.detach().double()
+    now = after.detach().double()
     counted = wide != 0
     if not bool(counted.any()) or bool((now[~counted] != 0).any()):
         return None
