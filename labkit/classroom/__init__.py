@@ -1,1 +1,1 @@
-"""Tools for teachers around the grader: release, feedback, gradebooks, and a classroom on one machine."""
+"""Tools for teachers: releases, feedback, gradebooks, and a classroom on one machine."""

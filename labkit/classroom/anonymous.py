@@ -1,11 +1,12 @@
-"""Anonymised export of a graded class: a table, pages and notebooks without names, and the key beside them.
+"""Anonymised export of a graded class: a table, pages, notebooks, and the key beside them.
 
-Each learner gets a number in random order, which a later export into the same folder keeps. In texts
-the learner's own name, the full names of all others, e-mail addresses and paths of home folders are
-replaced. In code that is done in comments and strings only, so that a learner called Max keeps `max`.
-Outputs and metadata are left out.
+Each learner gets a number in random order, which a later export into the same folder keeps. In
+texts the learner's own name, the full names of all others, e-mail addresses and paths of home
+folders are replaced. In code that is done in comments and strings only, so that a learner called
+Max keeps `max`. Outputs and metadata are left out.
 
-A name may be a word of the lessons too, as that of Ann Small is. It stays where it is written as there:
+A name may be a word of the lessons too, as that of Ann Small is. It stays where it is written as
+there:
 in the lab's own sentences a pseudonym would tell whose name it is.
 
 Invariant: the folder has no other name that is in the key, and the key is not in the folder.
@@ -159,16 +160,18 @@ def _scrubbed_code(source: str, scrub: Scrub) -> str:
         return scrub(source)
     text_kinds = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1)}
     for token in reversed([token for token in tokens if token.type in text_kinds]):
-        (first, start), (last, end) = token.start, token.end
+        first, start = token.start
+        last, end = token.end
         new = _scrubbed_string(token.string, scrub)
         if new != token.string:
-            head, tail = lines[first - 1][:start], lines[last - 1][end:]
+            head = lines[first - 1][:start]
+            tail = lines[last - 1][end:]
             lines[first - 1 : last] = [head + new + tail]
     return "".join(lines)
 
 
 def _scrubbed_string(text: str, scrub: Scrub) -> str:
-    """Return a string or a comment of code scrubbed; of an f-string what is in braces is code, and stays."""
+    """Return a string or a comment scrubbed; the braces of an f-string hold code, and stay."""
     prefix = text[: len(text) - len(text.lstrip("rRbBuUfF"))]
     if "f" not in prefix.lower():
         return scrub(text)
@@ -190,7 +193,7 @@ def _line(mark: Mark) -> dict[str, object]:
 def _write_notebook(folder: Path, one: Submission, taken: set[str], scrub: Scrub) -> None:
     """Write a notebook's cells without outputs and metadata; nothing for one that cannot be read.
 
-    taken   names of this learner's files so far; that of the new one is added
+    `taken` has the names of this learner's files so far; that of the new one is added.
     """
     if one.path is None or one.problem:
         return

@@ -1,10 +1,10 @@
-"""Unpacking of zip archives for grading: exports of Canvas and Moodle, a class's or a single learner's archive.
+"""Unpacking of zip archives for grading: of Canvas, of Moodle, of a class or of one learner.
 
-Notebooks and journals are written with their times, also those of nested archives. Of everything else an empty file of
-its name is written, so that a learner who handed in nothing else has a row.
+Notebooks and journals are written with their times, also those of nested archives. Of everything
+else an empty file of its name is written, so that a learner who handed in nothing else has a row.
 
-Invariant: nothing is written outside of the target folder. What cannot be unpacked is reported with its reason, so that
-its learner has rows like the others.
+Invariant: nothing is written outside of the target folder. What cannot be unpacked is reported with
+its reason, so that its learner has rows like the others.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ def unpack_archives(paths: Iterable[Path], folder: Path) -> tuple[list[Path], Re
 
 
 def _archives_in(path: Path, folder: Path, refused: Refused) -> list[Path]:
-    """Unpack the archives in a folder of submissions, each for the learner whose folder or name it has.
+    """Unpack the archives in a folder of submissions, each for the learner it is named after.
 
-    An archive beside the learners' folders is an export of Canvas or Moodle if it names several learners without
-    folders beside it. Its own name must not be that of a learner's file.
+    An archive beside the learners' folders is an export of Canvas or Moodle if it names several
+    learners without folders beside it. Its own name must not be that of a learner's file.
     """
     found = []
     for number, archive in enumerate(files_in(path, ".zip") if path.is_dir() else []):
@@ -89,7 +89,8 @@ def _archives_in(path: Path, folder: Path, refused: Refused) -> list[Path]:
         try:
             content = content_of(archive, path.resolve() / inside.parts[0], MAX_ARCHIVE)
         except Unreadable as error:
-            content, refused[target] = b"", str(error)
+            content = b""
+            refused[target] = str(error)
         root.mkdir(parents=True)
         if content:
             _Unpacking(refused, MAX_UNPACKED, MAX_MEMBERS).unpack_bytes(content, target)
@@ -101,19 +102,22 @@ def _archives_in(path: Path, folder: Path, refused: Refused) -> list[Path]:
         if alone and names & beside:
             shutil.rmtree(target)
             refused[target] = (
-                f"its archive names {min(names & beside)}, who has a submission beside it; name the export itself"
+                f"its archive names {min(names & beside)}, who has a submission beside "
+                "it; name the export itself"
             )
         found.append(of_class if len(names) > 1 and target not in refused else root)
     return found
 
 
 class _Unpacking:
-    """The unpacking of an archive and those inside it, with limits on what is written: `bytes` and `members`."""
+    """Unpacking of an archive and those inside it, with limits on `bytes` and `members` written."""
 
     def __init__(
         self, refused: Refused, bytes: float = math.inf, members: float = math.inf
     ) -> None:
-        self.refused, self.bytes, self.members = refused, bytes, members
+        self.refused = refused
+        self.bytes = bytes
+        self.members = members
         # names of files that are not unpacked: a virtual environment holds thousands
         self.names = members
 
@@ -163,20 +167,24 @@ class _Unpacking:
         if len(parts) > MAX_DEPTH or any(
             len(part.encode(errors="replace")) > LONGEST_NAME for part in parts
         ):
-            return f"its name has more than {LONGEST_NAME} bytes, or it lies in more than {MAX_DEPTH} folders"
+            return (
+                f"its name has more than {LONGEST_NAME} bytes, or it lies in more than "
+                f"{MAX_DEPTH} folders"
+            )
         if info.flag_bits & ENCRYPTED:
             return "it is encrypted"
         if info.file_size > MAX_BYTES and not parts[-1].lower().endswith(".zip"):
             return f"it is larger than {MAX_BYTES >> 20} MiB"
         if info.file_size > MAX_ARCHIVE:
             return f"an archive inside of an archive has at most {MAX_ARCHIVE >> 20} MiB"
-        self.bytes, self.members = self.bytes - info.file_size, self.members - 1
+        self.bytes -= info.file_size
+        self.members -= 1
         if self.bytes < 0 or self.members < 0:
             return f"its archive holds more than {MAX_UNPACKED >> 20} MiB or {MAX_MEMBERS} files"
         return ""
 
     def _write_name(self, target: Path, parts: list[str]) -> None:
-        """Write an empty file for one that is not unpacked, unless its name or their number is too large."""
+        """Write an empty file for one not unpacked, unless its name or their number is too big."""
         self.names -= 1
         if self.names >= 0 and len(parts) <= MAX_DEPTH:
             with suppress(OSError, ValueError):

@@ -1,8 +1,8 @@
-"""A web page for the classroom: how many learners predicted what, what they learned, and the leader board.
+"""Web page for the classroom: predictions by number of learners, and the leader board.
 
-Learners' journals lie in folders below one; each request reads them anew. Only counts leave the machine: no names, and
-no answer that is not a choice of its question. The leader board of lesson 12 comes from graded rows, never from files
-that learners wrote.
+Learners' journals lie in folders below one; each request reads them again. Only counts leave the
+machine: no names, and no answer that is not a choice of its question. The leader board of lesson 12
+comes from graded rows, never from files that learners wrote.
 
 Invariant: it writes nothing, and listens on loopback unless the caller names another address.
 """
@@ -31,7 +31,7 @@ BODY = """<p id="state" role="status"></p>
 
 
 def guesses(folder: Path) -> list[dict[str, Any]]:
-    """Return the answered questions, latest first, each with the number of learners for each answer.
+    """Return the answered questions, latest first, each with the learners per answer.
 
     A learner is a folder in `folder`, and counts once, with the last answer.
     """
@@ -76,7 +76,7 @@ def _journals(folder: Path) -> list[Path]:
 
 
 def leaders(kept: Path) -> list[tuple[int, str, int, int, int]]:
-    """Return (place, learner, points, out of, bytes) from what `labkit grade --changed` kept of lesson 12.
+    """Return (place, learner, points, out of, bytes) from the grades kept of lesson 12.
 
     Most points come first, of equals fewer bytes; equals share a place.
 
@@ -97,7 +97,7 @@ def leaders(kept: Path) -> list[tuple[int, str, int, int, int]]:
 def serve(folder: Path, kept: Path | None, address: str, port: int) -> ThreadingHTTPServer:
     """Return a server of the page for this folder; call `serve_forever`.
 
-    port   0: any free port
+    Port 0 is any free port.
 
     Raises:
         OSError: the address or the port is not available.
@@ -116,7 +116,8 @@ def state(folder: Path, kept: Path | None) -> dict[str, Any]:
 
 class _Handler(BaseHTTPRequestHandler):
     def __init__(self, folder: Path, kept: Path | None, *connection: Any) -> None:
-        self.folder, self.kept = folder, kept
+        self.folder = folder
+        self.kept = kept
         super().__init__(*connection)
 
     def do_GET(self) -> None:
@@ -145,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _bar(row: Mapping[str, Any], answer: str) -> str:
-    """Return the bar that an answer belongs to; "" if it is no answer to the question."""
+    """Return the bar that an answer belongs to; "" if the question does not take it."""
     if "ruler" not in row:
         return answer if answer in row["choices"] else ""
     try:
@@ -155,7 +156,8 @@ def _bar(row: Mapping[str, Any], answer: str) -> str:
     if not (math.isfinite(number) and number > 0):
         return ""
     decade = math.floor(math.log10(number))
-    return f"{float(f'1e{decade}'):g} to {float(f'1e{decade + 1}'):g}"  # 1e308 is a guess, and 10.0 ** 309 an error
+    # A guess may be 1e308, and 10.0 ** 309 raises.
+    return f"{float(f'1e{decade}'):g} to {float(f'1e{decade + 1}'):g}"
 
 
 def _counts(row: Mapping[str, Any], bars: list[str]) -> list[tuple[str, int]]:

@@ -1,10 +1,12 @@
 """HTML pages: a learner's feedback, and the class for its teacher.
 
-A page is a single file, for light and dark themes and for paper. Points and mistakes come from the rows of grading;
-times and predictions from the journals that learners handed in beside their notebooks.
+A page is a single file, for light and dark themes and for paper. Points and mistakes come from the
+rows of grading; times and predictions from the journals that learners handed in beside their
+notebooks.
 
-Invariant: a page loads nothing, and all output of learners' code is escaped. Feedback shows only name and points of a
-hidden check. The class page names who is missing, and whose work has 0 points because a name was not defined.
+Invariant: a page loads nothing, and all output of learners' code is escaped. Feedback shows only
+name and points of a hidden check. The class page names who is missing, and whose work has 0 points
+because a name was not defined.
 """
 
 from __future__ import annotations
@@ -31,22 +33,29 @@ from labkit.records import write_atomic
 from labkit.records.journal import NAME, entries, last_answers
 
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1b1b1b; --paper: #fff; --line: #bbb; --soft: #f4f4f4; --good: #1b7a36;
-        --bad: #b3261e; --warn: #8a5200; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e8e8e8; --paper: #151515; --line: #555; --soft: #222;
-        --good: #7bd88f; --bad: #ff9a92; --warn: #ffc266; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 60em;
-       margin: 2em auto; padding: 0 1em; }
+:root { color-scheme: light dark; --ink: #1b1b1b; --paper: #fff; --line: #bbb; --soft: #f4f4f4;
+        --good: #1b7a36; --bad: #b3261e; --warn: #8a5200; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e8e8e8; --paper: #151515; --line: #555; --soft: #222;
+          --good: #7bd88f; --bad: #ff9a92; --warn: #ffc266; }
+}
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+       max-width: 60em; margin: 2em auto; padding: 0 1em; }
 table { border-collapse: collapse; margin: .5em 0; } th, td { text-align: left; vertical-align: top;
        padding: .2em 1em .2em 0; border-bottom: 1px solid var(--line); }
 pre { background: var(--soft); padding: .6em; overflow-x: auto; white-space: pre-wrap; }
 pre, code { font-family: ui-monospace, monospace; font-size: 14px; }
-body { --jp-success-color0: var(--good); --jp-error-color0: var(--bad); --jp-warn-color1: var(--warn); }
+body { --jp-success-color0: var(--good); --jp-error-color0: var(--bad);
+       --jp-warn-color1: var(--warn); }
 section { border-top: 2px solid var(--line); margin-top: 1.5em; }
 .warn { border-left: 4px solid var(--warn); padding-left: .6em; }
-@media print { :root { --ink: #000; --paper: #fff; --soft: #f4f4f4; --line: #999; --good: #14602a; --bad: #9b1c15;
-       --warn: #8a5200; } body { margin: 0; max-width: none; font-size: 11pt; } section { break-inside: avoid; }
-       pre { break-inside: auto; } }
+@media print {
+  :root { --ink: #000; --paper: #fff; --soft: #f4f4f4; --line: #999;
+          --good: #14602a; --bad: #9b1c15; --warn: #8a5200; }
+  body { margin: 0; max-width: none; font-size: 11pt; }
+  section { break-inside: avoid; }
+  pre { break-inside: auto; }
+}
 """
 
 
@@ -82,9 +91,13 @@ LONGEST_NAME = 200  # bytes; the rest of 255 is for suffixes
 
 
 def write_feedback(folder: Path, marks: Sequence[Mark], comments: Comments) -> list[Path]:
-    """Write <learner>.html for each into a folder, or <learner>/feedback.html where that is a folder; return them."""
+    """Write the page of each learner into a folder, and return learner -> page.
+
+    A page is <learner>.html, or <learner>/feedback.html if that folder exists.
+    """
     students = by_student(marks)
-    places, words = _places(folder, students), by_row(comments, students)
+    places = _places(folder, students)
+    words = by_row(comments, students)
     return [
         write_atomic(places[student], feedback(student, own, words.get((student, ""))))
         for student, own in students.items()
@@ -92,12 +105,13 @@ def write_feedback(folder: Path, marks: Sequence[Mark], comments: Comments) -> l
 
 
 def _places(folder: Path, students: Iterable[str]) -> dict[str, Path]:
-    """Return a path for each page: unique even where Ann and ann are one file name, and not too long."""
+    """Return a path for each page, not too long, and unique where Ann and ann are one file."""
     places: dict[str, Path] = {}
     taken = Counter[str]()
     for student in students:
         taken[same_name(student)] += 1
-        again = f" ({taken[same_name(student)]})" * (taken[same_name(student)] > 1)
+        count = taken[same_name(student)]
+        again = f" ({count})" if count > 1 else ""
         short = os.fsencode(student)[:LONGEST_NAME].decode(errors="surrogateescape")
         if short != student:
             short += f" {hashlib.sha256(os.fsencode(student)).hexdigest()[:8]}"
@@ -108,13 +122,16 @@ def _places(folder: Path, students: Iterable[str]) -> dict[str, Path]:
     return places
 
 
+def _state(mark: Mark) -> str:
+    if mark.row.points == mark.row.out_of:
+        return "solved"
+    return "in part" if mark.row.points else "open"
+
+
 def feedback(student: str, marks: Sequence[Mark], comment: TeacherComment | None = None) -> bytes:
     """Return the page of one learner; `comment` is on all of the work."""
     points, out_of = total(marks)
-    states = (
-        "solved" if m.row.points == m.row.out_of else "in part" if m.row.points else "open"
-        for m in marks
-    )
+    states = (_state(mark) for mark in marks)
     titles = (EXERCISES[m.row.exercise].title for m in marks)
     rows = list(
         zip(titles, (f"{m.points:g} of {m.row.out_of}" for m in marks), states, strict=True)
@@ -126,7 +143,8 @@ def feedback(student: str, marks: Sequence[Mark], comment: TeacherComment | None
 
 def points_line(mark: Mark) -> str:
     """Return the points that count, and why they differ from those earned."""
-    late = f"; {mark.late_days} day{'s' * (mark.late_days > 1)} late" if mark.late_days else ""
+    days = "day" if mark.late_days == 1 else "days"
+    late = f"; {mark.late_days} {days} late" if mark.late_days else ""
     by_hand = "; set by your teacher" if mark.comment and mark.comment.points is not None else ""
     earned = f", earned {mark.row.points}" if mark.points != mark.row.points else ""
     return f"{mark.points:g} of {mark.row.out_of} points{earned}{late}{by_hand}"
@@ -135,9 +153,13 @@ def points_line(mark: Mark) -> str:
 def _section(mark: Mark) -> str:
     body = checks_html(mark.row.details) or f"<p>{escape(mark.row.reason)}</p>"
     if code := str(mark.row.details.get("code", "")):
-        body += f"<details><summary>The code that was graded</summary><pre>{escape(code)}</pre></details>"
+        body += (
+            "<details><summary>The code that was graded</summary>"
+            f"<pre>{escape(code)}</pre></details>"
+        )
     title = escape(heading(EXERCISES[mark.row.exercise]))
-    return f"<section><h2>{title}</h2><p>{escape(points_line(mark))}</p>{_comment(mark.comment)}{body}</section>"
+    points = f"<p>{escape(points_line(mark))}</p>"
+    return f"<section><h2>{title}</h2>{points}{_comment(mark.comment)}{body}</section>"
 
 
 def _comment(comment: TeacherComment | None) -> str:
@@ -156,16 +178,22 @@ def report(
 ) -> bytes:
     """Return the class page.
 
-    journals   those of the learners, as `journals_beside` finds them
-    notices    first lines: missing learners, unused comments
-    pages      learner -> the address of the feedback page, relative to this page
+    Args:
+        marks: of all learners.
+        journals: those of the learners, as `journals_beside` finds them.
+        notices: first lines: missing learners, unused comments.
+        pages: learner -> the address of the feedback page, relative to this page.
     """
     students = by_student(marks)
     reached = [total(own)[0] for own in students.values()]
     body = "".join(f'<p class="warn">{escape(line)}</p>' for line in notices)
     if reached:
-        median, out_of = statistics.median(reached), max(total(own)[1] for own in students.values())
-        body += f"<p>Learners: {len(students)}. Half of them have at least {median:g} of {out_of} points.</p>"
+        median = statistics.median(reached)
+        out_of = max(total(own)[1] for own in students.values())
+        body += (
+            f"<p>Learners: {len(students)}. Half of them have at least {median:g} of {out_of} "
+            "points.</p>"
+        )
     head = ("exercise", "solved", "mean points", "minutes, median", "minutes planned")
     by_exercise = {
         id: own for id in EXERCISES if (own := [mark for mark in marks if mark.row.exercise == id])
@@ -204,8 +232,8 @@ def report(
 
 
 EQUAL = (
-    "Equal but for blanks, comments and docstrings. This is a hint and no verdict: learners may work in pairs, "
-    "and a short answer may be the obvious one."
+    "Equal but for blanks, comments and docstrings. This is a hint and no verdict: "
+    "learners may work in pairs, and a short answer may be the obvious one."
 )
 
 
@@ -221,7 +249,10 @@ def _points(students: Mapping[str, Sequence[Mark]], pages: Mapping[str, str]) ->
 
 
 def addresses(marks: Sequence[Mark], pages: Sequence[Path], page: Path) -> dict[str, str]:
-    """Return learner -> the address of a feedback page from the class page; pages as `write_feedback` returns them."""
+    """Return learner -> the address of a feedback page, relative to the class page.
+
+    `pages` are those that `write_feedback` returned.
+    """
     found = {}
     for student, path in zip(by_student(marks), pages, strict=True):
         relative = os.path.relpath(path.resolve(), page.resolve().parent)
@@ -230,7 +261,7 @@ def addresses(marks: Sequence[Mark], pages: Sequence[Path], page: Path) -> dict[
 
 
 def journals_beside(submissions: Iterable[Submission]) -> list[Path]:
-    """Return the journals that lie beside these notebooks and are their learners' own, each once."""
+    """Return the journals beside these notebooks that are their learners' own, each once."""
     places = {one.path.parent / NAME: one.own for one in submissions if one.path}
     return sorted(journal for journal, own in places.items() if is_own(journal, own))
 
@@ -246,7 +277,8 @@ def minutes_of(exercise: str, journals: Sequence[Path]) -> list[float]:
                 line["points"] if isinstance(line.get("points"), int) else 0 for line in checks
             ]
             best = points.index(max(points))
-            if times[: best + 1] == sorted(times[: best + 1]):  # else a clock was set back
+            # times that fall mean that a clock was set back
+            if times[: best + 1] == sorted(times[: best + 1]):
                 found.append((times[best] - times[0]).total_seconds() / 60)
     return found
 
@@ -301,9 +333,11 @@ def _predicted(marks: Sequence[Mark], journals: Sequence[Path]) -> str:
 class Learned:
     """How a class answered one question of the quiz, before and after the course.
 
-    before, after  (right answers, answers)
-    improved       learners with a wrong answer before and the right one after
-    declined       learners with the right answer before and a wrong one after
+    Attributes:
+        before: (right answers, answers) before the course.
+        after: (right answers, answers) after the course.
+        improved: learners with a wrong answer before and the right one after.
+        declined: learners with the right answer before and a wrong one after.
     """
 
     question: str
@@ -314,7 +348,10 @@ class Learned:
 
 
 def learned(journals: Iterable[Path]) -> list[Learned]:
-    """Return a row for each question of the quiz that was answered, without names; one journal is one learner."""
+    """Return a row for each answered question of the quiz, without names.
+
+    One journal is one learner.
+    """
     both = [
         (last_answers(journal, "before"), last_answers(journal, "after")) for journal in journals
     ]

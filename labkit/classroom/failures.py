@@ -1,7 +1,8 @@
 """What failed most in a class, and answers of several learners that are equal.
 
-Both are read off the rows of a grading. A failure has a kind, by its reason, and each kind a sentence for the next
-lecture. Equal answers are a hint, without a verdict: short ones are often equal by themselves.
+Both are read off the rows of a grading. A failure has a kind, by its reason, and each kind a
+sentence for the next lecture. Equal answers are a hint, without a verdict: short ones are often
+equal by themselves.
 
 Invariant: every row without full points has exactly one kind.
 """
@@ -17,9 +18,8 @@ from labkit.classroom.marks import Mark
 from labkit.grading.program import bare
 from labkit.grading.results import GradeRow
 
-SHORT = (
-    120  # characters of an answer without blanks and comments, which many learners may write alike
-)
+# Many learners may write an answer alike that has fewer characters, without blanks and comments.
+SHORT = 120
 NAMED = 3  # exercises of a kind of failure
 
 
@@ -64,7 +64,10 @@ KINDS = (
     FailureKind(
         "cell deleted or renamed",
         r"its cell was deleted|its cell is a cell of text|no longer defines",
-        "Keep the cell and the name of its function; `labkit restore` brings a deleted answer back.",
+        (
+            "Keep the cell and the name of its function; `labkit restore` brings a deleted "
+            "answer back."
+        ),
     ),
     FailureKind(
         "other arguments",
@@ -108,7 +111,10 @@ def kind_of(row: GradeRow) -> FailureKind | None:
 
 
 def failures(marks: Sequence[Mark]) -> list[tuple[str, str, str, str]]:
-    """Return (learners, what failed, in which exercises most, what to say) for each kind, the most frequent first."""
+    """Return a row for each kind of failure, the most frequent first.
+
+    A row has the number of learners, what failed, in which exercises most, and what to say.
+    """
     learners: dict[FailureKind, set[str]] = defaultdict(set)
     exercises: dict[FailureKind, Counter[str]] = defaultdict(Counter)
     for row in (mark.row for mark in marks):
@@ -130,8 +136,8 @@ def failures(marks: Sequence[Mark]) -> list[tuple[str, str, str, str]]:
 def equal_answers(rows: Iterable[GradeRow]) -> list[tuple[str, str, str]]:
     """Return (learners, exercises, number of letters) of equal answers.
 
-    Blanks, comments and docstrings make no difference. An answer that more than a third of a class has is left out: it
-    is the obvious one.
+    Blanks, comments and docstrings make no difference. An answer that more than a third of a class
+    has is left out: it is the obvious one.
     """
     owners: dict[tuple[str, str], set[str]] = defaultdict(set)
     students: dict[str, set[str]] = defaultdict(set)

@@ -1,7 +1,7 @@
 """Autograder for Gradescope: a zip archive with the teacher's lab, and the results in its form.
 
-Gradescope builds an image with setup.sh, and calls run_autograder for each submission. That grades the
-notebooks of the submission as `labkit grade` does, in its sandbox, and writes results.json.
+Gradescope builds an image with setup.sh, and calls run_autograder for each submission. That grades
+the notebooks of the submission as `labkit grade` does, in its sandbox, and writes results.json.
 
 Source: Gradescope autograder documentation, "Autograder specifications" (files, results.json).
 """

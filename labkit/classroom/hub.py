@@ -1,8 +1,8 @@
 """A JupyterHub for a class on one machine, on loopback.
 
-The hub, its proxy and its single-user servers are Jupyter's own; this module configures them. Started by root, each
-learner is a system user with a control group, and can neither read nor write other learners' files. All data of the
-classroom is in one folder:
+The hub, its proxy and its single-user servers are Jupyter's own; this module configures them.
+Started by root, each learner is a system user with a control group, and can neither read nor write
+other learners' files. All data of the classroom is in one folder:
 
     hub/        passwords, the hub's own files; for the teacher only
     lab/        the learners' lab, without solutions, read-only
@@ -10,8 +10,8 @@ classroom is in one folder:
     hand-in/    one for each learner; `labkit grade FOLDER/hand-in` reads them
     feedback/   one for each learner to read; `labkit grade --feedback FOLDER/feedback` writes them
 
-Invariant: a notebook that a learner changed is never overwritten (labkit.records.notebook_copies). Passwords are
-created once.
+Invariant: a notebook that a learner changed is never overwritten (labkit.records.notebook_copies).
+Passwords are created once.
 
 Source: JupyterHub 6, configuration reference; cgroups(7).
 """
@@ -68,10 +68,11 @@ USERADD = ("useradd", "--create-home", "--shell", "/bin/bash", "--home-dir")
 class Classroom:
     """A classroom: its learners, and the limits of each.
 
-    memory   MiB for a learner's server and kernels together
-    cores    of the CPU, for the same
-    idle     seconds after which an idle kernel is ended
-    guess_first  whether what answers a prediction stays shut until the learner commits
+    Attributes:
+        memory: MiB for a learner's server and kernels together.
+        cores: cores of the CPU for a learner's server and kernels together.
+        idle: seconds after which an idle kernel is ended.
+        guess_first: whether what answers a prediction stays shut until the learner commits.
     """
 
     folder: str
@@ -113,7 +114,8 @@ def set_up(classroom: Classroom) -> Path:
     Raises:
         OSError: a folder cannot be created, or is out of the learners' reach.
     """
-    top, is_root = Path(classroom.folder), os.geteuid() == 0
+    top = Path(classroom.folder)
+    is_root = os.geteuid() == 0
     for name, mode in (
         ("", 0o711),
         ("hub", 0o700),
@@ -130,7 +132,8 @@ def set_up(classroom: Classroom) -> Path:
         )
         if closed:
             raise PermissionError(
-                f"learners cannot reach {needed}: {closed} is not open to them; choose another folder"
+                f"learners cannot reach {needed}: {closed} is not open to them; choose "
+                "another folder"
             )
     # an interrupted hub leaves empty groups behind
     for name in (*classroom.learners, "probe"):
@@ -147,7 +150,7 @@ def set_up(classroom: Classroom) -> Path:
 def describe_isolation(classroom: Classroom, solutions: Sequence[Path]) -> str:
     """Return one line on the isolation of learners from each other, as just tested.
 
-    solutions   files that no learner may read
+    `solutions` are files that no learner may read.
     """
     if os.geteuid() != 0:
         return (
@@ -170,7 +173,7 @@ def describe_isolation(classroom: Classroom, solutions: Sequence[Path]) -> str:
 
 
 def groups_of(classroom: Classroom, learner: str) -> list[Path]:
-    """Return the files by which a process of this learner enters its control groups; [] if there are none."""
+    """Return the files by which a learner's process enters its control groups, if any."""
     try:
         return create_control_group(f"labkit/{learner}", classroom.memory << 20, classroom.cores)
     except OSError:
@@ -205,7 +208,8 @@ def _create_learner(top: Path, name: str, is_root: bool) -> None:
 
 def _is_isolated(classroom: Classroom) -> bool:
     """Return whether a learner cannot list the folders of another one or the hub."""
-    one, other = classroom.learners[0], classroom.learners[-1]
+    one = classroom.learners[0]
+    other = classroom.learners[-1]
     top = Path(classroom.folder)
     places = [top / "hub"] + [
         top / kind / other for kind in ("homes", "hand-in", "feedback") if other != one

@@ -1,6 +1,7 @@
 """The configuration of JupyterHub for a classroom; only the hub's process imports it.
 
-Invariant: logins, users and limits come from the classroom's settings (labkit.classroom.hub), never from learners.
+Invariant: logins, users and limits come from the classroom's settings (labkit.classroom.hub), never
+from learners.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ class LearnersAuthenticator(Authenticator):
 
 
 class GroupSpawner(LocalProcessSpawner):
-    """Starts a learner's server as the learner, in a control group of its own where there is one."""
+    """Starts a learner's server as the learner, in the learner's control group if one exists."""
 
     classroom: Classroom
 
     def make_preexec_fn(self, name: str) -> Callable[[], None]:
-        """Return what the new process does first: it enters its group as root, and then is root no more."""
-        become, groups = super().make_preexec_fn(name), groups_of(self.classroom, name)
+        """Return what the new process does first: enter its group as root, then drop root."""
+        become = super().make_preexec_fn(name)
+        groups = groups_of(self.classroom, name)
 
         def enter() -> None:
             for group in groups:
@@ -51,7 +53,8 @@ class GroupSpawner(LocalProcessSpawner):
 
 def configure(c: Any, folder: str) -> None:
     """Fill in JupyterHub's configuration for the classroom in this folder."""
-    classroom, own = classroom_in(folder), Path(folder) / "hub"
+    classroom = classroom_in(folder)
+    own = Path(folder) / "hub"
     LearnersAuthenticator.classroom = GroupSpawner.classroom = classroom
     c.JupyterHub.authenticator_class = LearnersAuthenticator
     c.Authenticator.allowed_users = set(classroom.learners)

@@ -1,8 +1,9 @@
 """Lateness: when work is due for each learner, how many days late it is, and what that costs.
 
-A deadline is one for the class, with exceptions in the roster. A column `due` has a learner's own deadline. A column
-`late_days` has the days that are free for this learner; the first late notebooks use them up. A notebook's time is that
-of its file, which a copy may change. So the screen says what lateness takes from the class.
+A deadline is one for the class, with exceptions in the roster. A column `due` has a learner's own
+deadline. A column `late_days` has the days that are free for this learner; the first late notebooks
+use them up. A notebook's time is that of its file, which a copy may change. So the screen says what
+lateness takes from the class.
 
 Invariant: no learner loses points for lateness without a line on the screen that counts them.
 """
@@ -22,7 +23,7 @@ MINUTE = 60.0
 
 @dataclass(frozen=True)
 class Extension:
-    """What a learner has beyond the class: a deadline of their own, in seconds since 1970, or None; free late days."""
+    """Extension of one learner: a deadline in seconds since 1970, or None, and free late days."""
 
     due: float | None = None
     free_days: int = 0
@@ -32,10 +33,11 @@ class Extension:
 class Rules:
     """The deadline of a class, and what lateness costs.
 
-    due      in seconds since 1970; None: there is none
-    percent  of the points earned, taken off for each day begun
-    cap      percent that lateness takes off at most
-    grace    seconds after the deadline that do not count, if no more passed
+    Attributes:
+        due: the deadline in seconds since 1970, or None.
+        percent: share of the earned points that each day begun takes off.
+        cap: percent that lateness takes off at most.
+        grace: work is not late if no more than these seconds passed after the deadline.
     """
 
     due: float | None = None
@@ -54,23 +56,25 @@ class Rules:
 
 
 def extensions_in(roster: Roster, students: Sequence[str]) -> dict[str, Extension]:
-    """Return the extensions of these learners, from the columns `due` and `late_days` of the roster.
+    """Return the extensions of these learners, from the roster's columns `due` and `late_days`.
 
     Raises:
-        ValueError: A cell is neither a date nor a whole number of days; the message names the learner.
+        ValueError: A cell is neither a date nor a whole number of days; the message names the
+            learner.
     """
     found: dict[str, Extension] = {}
     for student, lines in roster.assigned(students).items():
         if len(lines) != 1:
             continue
         cells = {name.strip().lower(): text.strip() for name, text in lines[0].items()}
-        due, days = cells.get("due", ""), cells.get("late_days", "")
+        due = cells.get("due", "")
+        days = cells.get("late_days", "")
         try:
             own = Extension(due_time(due) if due else None, int(days) if days else 0)
         except ValueError as error:
             raise ValueError(
-                f"the roster's line of {student}: expected a date such as 2026-12-01 in the column due and a whole "
-                f"number in late_days, got {due!r} and {days!r}"
+                f"the roster's line of {student}: expected a date such as 2026-12-01 in "
+                f"the column due and a whole number in late_days, got {due!r} and {days!r}"
             ) from error
         if own != Extension():
             found[student] = own
@@ -78,7 +82,7 @@ def extensions_in(roster: Roster, students: Sequence[str]) -> dict[str, Extensio
 
 
 def lateness(submissions: Sequence[Submission], rules: Rules) -> dict[tuple[str, str], int]:
-    """Return (learner, notebook) -> days late, after the learner's free days, which the earliest use up."""
+    """Return (learner, notebook) -> days late, after the free days; the earliest use them up."""
     found: dict[tuple[str, str], int] = {}
     free = {student: own.free_days for student, own in rules.extensions.items()}
     for one in sorted(submissions, key=modified):
@@ -91,7 +95,7 @@ def lateness(submissions: Sequence[Submission], rules: Rules) -> dict[tuple[str,
 
 
 def words(submissions: Sequence[Submission], marks: Sequence[Mark], rules: Rules) -> list[str]:
-    """Return what a teacher should know of lateness: who is late, what it takes, and what looks like a copy's time."""
+    """Return the remarks on lateness: who is late, the points lost, and times that look copied."""
     if rules.due is None:
         return []
     own = by_student(marks)
@@ -108,7 +112,8 @@ def words(submissions: Sequence[Submission], marks: Sequence[Mark], rules: Rules
         taken = round(earned - total(counted)[0], 2)
         most = max(mark.late_days for student in late for mark in own[student])
         found.append(
-            f"late: {len(late)} of {len(own)} learners by up to {most} days, which takes {taken:g} of {earned} points"
+            f"late: {len(late)} of {len(own)} learners by up to {most} days, which takes "
+            f"{taken:g} of {earned} points"
         )
     if len(own) > 1 and len(late) == len(own):
         found.append(

@@ -1,12 +1,13 @@
-"""Marks: points after lateness and the teacher's own points, and the gradebook of the school's system.
+"""Marks: points after lateness and the teacher's own, and the gradebook of the school's system.
 
-The teacher's points and comments are in a separate file, which no grading writes, and take precedence. The table that
-the school's system exports is the roster; the same table with marks is what the system imports: Canvas's gradebook,
-Moodle's grading worksheet, or any table of names. A learner is found in it by the number that the system wrote into
-file names, or by a cell with the learner's name.
+The teacher's points and comments are in a separate file, which no grading writes, and take
+precedence. The table that the school's system exports is the roster; the same table with marks is
+what the system imports: Canvas's gradebook, Moodle's grading worksheet, or any table of names. A
+learner is found in it by the number that the system wrote into file names, or by a cell with the
+learner's name.
 
-Invariant: every line of the teacher's file is used or reported. A mark that matches no row of the roster, or more than
-one, is reported and skipped.
+Invariant: every line of the teacher's file is used or reported. A mark that matches no row of the
+roster, or more than one, is reported and skipped.
 """
 
 from __future__ import annotations
@@ -38,9 +39,11 @@ Comments = Mapping[tuple[str, str], TeacherComment]
 class Mark:
     """A row of grading, and the points that count.
 
-    points      that count
-    late_days   begun days after work was due
-    comment     of the teacher, or None
+    Attributes:
+        row: the row of the grading.
+        points: the points that count.
+        late_days: begun days after work was due.
+        comment: the teacher's, or None.
     """
 
     row: GradeRow
@@ -58,10 +61,12 @@ def marks_of(
 ) -> list[Mark]:
     """Return the mark of each row.
 
-    late      (learner, notebook) -> days after work was due
-    percent   of the points earned, taken off for each of these days
-    comments  the teacher's, with names as the teacher wrote them
-    cap       percent that lateness takes off at most
+    Args:
+        rows: the rows of a grading.
+        late: (learner, notebook) -> days after work was due.
+        percent: share of the earned points that each of these days takes off.
+        comments: the teacher's, with names as the teacher wrote them.
+        cap: percent that lateness takes off at most.
     """
     words = by_row(comments, [row.student for row in rows])
     marks = []
@@ -77,7 +82,8 @@ def marks_of(
 def by_row(comments: Comments, students: Iterable[str]) -> dict[tuple[str, str], TeacherComment]:
     """Return the teacher's comments by the names of the submissions.
 
-    A name matches an equal name, or else the only one that differs just in case, spaces or Unicode composition.
+    A name matches an equal name, or else the only one that differs just in case, spaces or Unicode
+    composition.
     """
     known = list(dict.fromkeys(students))
     names = Names((student, number) for number, student in enumerate(known))
@@ -109,14 +115,16 @@ def read_comments(path: Path) -> dict[tuple[str, str], TeacherComment]:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: a column is missing, points are not a number, or the exercise does not exist; see the line.
+        ValueError: a column is missing, points are not a number, or the exercise does not exist;
+            see the line.
     """
     found = {}
     for number, written in enumerate(read_table(path), start=2):
         line = {name.strip(): text.strip() for name, text in written.items()}
         if not {"student", "exercise", "points", "comment"} <= line.keys():
             raise ValueError(
-                f"{path} needs the columns student, exercise, points, comment; it has {', '.join(line)}"
+                f"{path} needs the columns student, exercise, points, comment; it has "
+                f"{', '.join(line)}"
             )
         if not any(line.values()):
             continue
@@ -130,7 +138,8 @@ def read_comments(path: Path) -> dict[tuple[str, str], TeacherComment]:
             ) from error
         if points is not None and not (line["exercise"] and 0 <= points < float("inf")):
             raise ValueError(
-                f"{path}, line {number}: points from 0 on go to one exercise, not to {points:g} of all"
+                f"{path}, line {number}: points from 0 on go to one exercise, not to "
+                f"{points:g} of all"
             )
         found[line["student"], line["exercise"]] = TeacherComment(points, line["comment"])
     return found
@@ -183,7 +192,8 @@ class Roster:
     def assigned(self, students: Iterable[str]) -> dict[str, list[Line]]:
         """Return for each name of a submission the matching lines: ideally one.
 
-        If several names match one line, the most exact match gets it; none does if two are equally exact.
+        If several names match one line, the most exact match gets it; none does if two are equally
+        exact.
         """
         lines = self.learners()
         column = {"canvas": "ID", "moodle": "Identifier"}.get(self.kind, "")
@@ -224,7 +234,7 @@ def _cell(line: Line, column: str) -> str:
 
 
 def _column_of(lesson: str, line: Line) -> str:
-    """Return Canvas's column of a lesson: that of an earlier import, "01_numbers (4712)", or a new one."""
+    """Return Canvas's column of a lesson: an earlier "01_numbers (4712)", or a new one."""
     known = (name for name in line if re.fullmatch(rf"{re.escape(lesson)} \(\d+\)", name.strip()))
     return next(known, lesson)
 
@@ -239,7 +249,7 @@ def read_roster(path: Path) -> Roster:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it has no learners.
+        ValueError: the roster has no learners.
     """
     lines = tuple(read_table(path))
     columns = {name.strip() for name in lines[0]} if lines else set()
@@ -258,13 +268,13 @@ def read_roster(path: Path) -> Roster:
             _limit(line)
         except ValueError as error:
             raise ValueError(
-                f"{path}: the Maximum Grade of {roster.name(line)} is no number: {error}"
+                f"{path}: the Maximum Grade of {roster.name(line)} is not a number: {error}"
             ) from error
     return roster
 
 
 def notices(roster: Roster, students: Sequence[str]) -> list[str]:
-    """Return a sentence for each learner without a submission, and for each submission not on the roster."""
+    """Return a sentence for each learner without a submission, and each one not on the roster."""
     found = roster.assigned(students)
     present = {id(line) for lines in found.values() if len(lines) == 1 for line in lines}
     notes = [
@@ -282,20 +292,27 @@ def notices(roster: Roster, students: Sequence[str]) -> list[str]:
 def write_gradebook(
     path: Path, marks: Sequence[Mark], roster: Roster | None, column: str = ""
 ) -> None:
-    """Write the marks as one wide table, a learner to a line: the roster's own table where there is one.
+    """Write the marks as one wide table, a learner to a line; a roster's own table is extended.
 
-    Canvas gets a column of points for each lesson, that which an earlier import made if there is one: 01_numbers
-    (4712). Moodle gets its Grade, scaled to its Maximum Grade, and a comment. Any other table gets a column for each
-    lesson, for each exercise, and the sum. Other cells of the roster are unchanged, but for its extensions, which no
-    school's system knows; in a table of ours formulas are escaped.
+    Canvas gets a column of points for each lesson: that of an earlier import, such as
+    01_numbers (4712), or a new one. Moodle gets its Grade, scaled to its Maximum Grade, and a
+    comment. Any other table gets a column for each lesson, for each exercise, and the sum. Other
+    cells of the roster are unchanged, but for its extensions, which no school's system knows; in a
+    table of ours formulas are escaped.
 
-    column   the roster's own column for the sum, in place of all others; scaled to Canvas's points possible
+    Args:
+        path: the table to write.
+        marks: of all learners.
+        roster: the table of the school's system; None writes a table of names.
+        column: the roster's own column for the sum, in place of all others; scaled to Canvas's
+            points possible.
 
     Raises:
         OSError: it cannot be written.
         ValueError: the roster has no such column for points.
     """
-    own, graded = by_student(marks), _graded_exercises(marks)
+    own = by_student(marks)
+    graded = _graded_exercises(marks)
     if column:
         check_column(roster, column)
     if roster is None:
@@ -352,7 +369,7 @@ def _is_possible(line: Line) -> bool:
 
 
 def _sum_for(column: str, own: Sequence[Mark], possible: str) -> dict[str, str]:
-    """Return a learner's sum for a column of the teacher's, scaled to the points that Canvas has for it."""
+    """Return a learner's sum for a teacher's column, scaled to the points of Canvas for it."""
     points, out_of = total(own)
     if not own:
         return {}

@@ -64,26 +64,31 @@ def model_answers(exercises: Sequence[Exercise]) -> bytes:
         own = [exercise for exercise in exercises if exercise.lesson == lesson.name]
         if not own:
             continue
-        minutes, points = sum(e.minutes for e in own), sum(e.points for e in own)
+        minutes = sum(e.minutes for e in own)
+        points = sum(e.points for e in own)
         parts.append(
             f"<h2>{lesson.name}: {len(own)} exercises, {minutes} minutes, {points} points</h2>"
         )
         parts += [_section(exercise, solution_of(cell_in(lesson, exercise))) for exercise in own]
         parts.append(
-            f"<section><h3>What they will predict in {lesson.name}</h3>{_predictions(lesson)}</section>"
+            f"<section><h3>What they will predict in {lesson.name}</h3>"
+            f"{_predictions(lesson)}</section>"
         )
     return page("Model answers, for teachers", "\n".join(parts))
 
 
 def cell_in(lesson: Lesson, exercise: Exercise) -> str:
-    """Return the cell of a lesson's text that solves an exercise, with the marks of its solution."""
+    """Return the cell of a lesson that solves an exercise, with the marks of its solution."""
     return cells_of(lesson.text.read_text(encoding="utf-8"))[
         questions(lesson.text)[exercise.id].place
     ].source
 
 
 def predictions() -> dict[str, dict[str, Any]]:
-    """Return the predictions of all lessons, in their order: name -> question, answer, choices with their replies."""
+    """Return the predictions of all lessons, in their order, by name.
+
+    Each has a question, an answer, and choices with their replies.
+    """
     return {name: row for lesson in lessons() for name, row in lesson.table("predictions").items()}
 
 
@@ -94,17 +99,20 @@ def _section(exercise: Exercise, solution: str) -> str:
     ]
     mistakes = [(mistake.name, mistake.sentence) for mistake in exercise.mistakes]
     return (
-        f'<section id="{exercise.cell_id}"><h3>{escape(heading(exercise))}, {exercise.points} points</h3>'
+        f'<section id="{exercise.cell_id}">'
+        f"<h3>{escape(heading(exercise))}, {exercise.points} points</h3>"
         f"<p><code>{escape(exercise.call)}</code> ({exercise.id})</p><pre>{escape(solution)}</pre>"
         f'<p style="white-space:pre-line">{escape(exercise.notes)}</p>'
-        f"{table(('check', 'points', ''), checks)}{table(('a mistake', 'its feedback'), mistakes)}</section>"
+        f"{table(('check', 'points', ''), checks)}"
+        f"{table(('a mistake', 'its feedback'), mistakes)}</section>"
     )
 
 
 def _predictions(lesson: Lesson) -> str:
     parts = []
     for row in lesson.table("predictions").values():
-        answer, choices = str(row.get("answer", "a number, measured")), row.get("choices", {})
+        answer = str(row.get("answer", "a number, measured"))
+        choices = row.get("choices", {})
         wrong = [(choice, reply.strip()) for choice, reply in choices.items() if choice != answer]
         parts.append(
             f"<p><strong>{escape(row['question'].strip())}</strong> Right: {escape(answer)}.</p>"

@@ -1,13 +1,14 @@
 """Release of the lab as a course for nbgrader, with the same points as `labkit grade`.
 
-An exercise's cell becomes nbgrader's "autograded answer". A cell of "autograder tests" follows, whose last line is a
-number, which nbgrader takes as partial credit. The tests are hidden: nbgrader removes them from the release and
-restores them for grading. They call `labkit.grading.earned`.
+An exercise's cell becomes nbgrader's "autograded answer". A cell of "autograder tests" follows,
+whose last line is a number, which nbgrader takes as partial credit. The tests are hidden: nbgrader
+removes them from the release and restores them for grading. They call `labkit.grading.earned`.
 
-Invariant: with the same seed both give the same points. (nbgrader runs learners' code in the grading process, without a
-sandbox; the teacher's guide explains the consequences.)
+Invariant: with the same seed both give the same points. (nbgrader runs learners' code in the
+grading process, without a sandbox; the teacher's guide explains the consequences.)
 
-Source: nbgrader 0.9, documentation "Metadata"; nbgrader/utils.py, determine_grade: stderr means no points.
+Source: nbgrader 0.9, documentation "Metadata"; nbgrader/utils.py, determine_grade: stderr means no
+points.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ earned("{id}", {entry}, seed={seed})
 CONFIG = """\
 c = get_config()
 c.CourseDirectory.course_id = "fp16-lab"
-c.ClearSolutions.code_stub = {"python": 'raise NotImplementedError("your code goes here; then run this cell again")'}
+c.ClearSolutions.code_stub = {
+    "python": 'raise NotImplementedError("your code goes here; then run this cell again")'
+}
 c.Execute.timeout = 600
 """
 
@@ -40,9 +43,9 @@ c.Execute.timeout = 600
 def write_course(
     folder: Path, lessons: Sequence[Lesson], exercises: Sequence[Exercise], seed: int
 ) -> Path:
-    """Write nbgrader's course folder: its configuration, and source/<lesson>/<lesson>.ipynb with solutions; return it.
+    """Write nbgrader's course folder, its configuration and notebooks with solutions; return it.
 
-    seed  the seed of the cases, as in `labkit grade --seed`
+    `seed` chooses the cases, as in `labkit grade --seed`.
     """
     write_atomic(folder / "nbgrader_config.py", CONFIG.encode())
     for lesson in lessons:
@@ -59,7 +62,7 @@ def write_course(
 def _with_tests(
     cell: dict[str, Any], exercises: dict[str, tuple[Exercise, str]], seed: int
 ) -> list[dict[str, Any]]:
-    """Return a cell; for an exercise with its solution and nbgrader's metadata, followed by the cell of its tests."""
+    """Return a cell; that of an exercise has its solution, and is followed by its tests."""
     found = next(
         (exercises[tag] for tag in cell["metadata"].get("tags", ()) if tag in exercises), None
     )

@@ -1,8 +1,8 @@
 """Question bank for a learning platform: predictions and quiz, in GIFT.
 
-GIFT is Moodle's text format for questions, which other platforms import as well. A question keeps its
-id as name, and each choice its reply as feedback. Predictions of a number that the learner's own
-machine measures are left out: a platform does not know the answer.
+GIFT is Moodle's text format for questions, which other platforms import as well. A question keeps
+its id as name, and each choice its reply as feedback. Predictions of a number that the learner's
+own machine measures are left out: a platform does not know the answer.
 
 Source: Moodle documentation, "GIFT format".
 """
@@ -38,7 +38,7 @@ class BankQuestion:
 
 
 def bank_questions(chosen: Iterable[Lesson]) -> list[BankQuestion]:
-    """Return the questions of lessons, those of the quiz last; predictions of measured numbers are left out."""
+    """Return the questions of lessons, those of the quiz last, without measured numbers."""
     lessons = list(chosen)
     found = []
     for lesson in lessons:

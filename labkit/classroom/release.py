@@ -1,13 +1,14 @@
 """Release of the lab to a class: learners/ without solutions, teacher/ with all of the lab.
 
-Idea: the learners' wheel is the lab without `lesson.py` and `exercises.py` of each lesson's package. One file takes
-their place, with the right answers to what a notebook asks and digests of known mistakes (labkit.grading.stored). The
-teacher's folder has the whole lab, model answers, a table of exercises, and the judges, which the next release uses
-again where neither the lesson nor the lab has changed. Each content has a version of its own (labkit.records.handout),
-which the wheels get last: what the judges are found by does not depend on it.
+Idea: the learners' wheel is the lab without `lesson.py` and `exercises.py` of each lesson's
+package. One file takes their place, with the right answers to what a notebook asks and digests of
+known mistakes (labkit.grading.stored). The teacher's folder has the whole lab, model answers, a
+table of exercises, and the judges, which the next release uses again where neither the lesson nor
+the lab has changed. Each content has a version of its own (labkit.records.handout), which the
+wheels get last: what the judges are found by does not depend on it.
 
-Invariant: no source of a reference, a known mistake or a solution is in the learners' folder. A later release is a
-later version, unless it has the same content.
+Invariant: no source of a reference, a known mistake or a solution is in the learners' folder. A
+later release is a later version, unless it has the same content.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from labkit.train import one_thread
 LESSON_FOLDERS = f"{PACKAGE}/lesson_"  # how the names of files in lessons begin
 ALWAYS = ("glossary",)  # a page that every lesson links to
 Progress = Callable[[int, int, str], None]
-"""Called with the number of exercises that are done, of all, and the one that comes next ("" at the end)."""
+"""Called with the number of exercises done, of all, and the next one ("" at the end)."""
 
 LEARNERS_README = """\
 The lab for a class. With Python 3.11 to 3.13:
@@ -51,7 +52,8 @@ The lab for a class. With Python 3.11 to 3.13:
     python -m pip install "{wheel}[lab]"
     labkit lab my-lab
 
-The second line copies the notebooks into the folder my-lab and opens the first. Hand in the notebooks of that folder.
+The second line copies the notebooks into the folder my-lab and opens the first.
+Hand in the notebooks of that folder.
 
 When a later handout comes, run the first line of its README, then again:
 
@@ -70,15 +72,20 @@ def release(
 ) -> tuple[Path, Path]:
     """Write learners/ and teacher/ into a folder; return both.
 
-    top       the checkout that is handed out
-    chosen    lessons to hand out
-    say       called with a line for each file of an earlier release that is moved out of the way
+    Args:
+        top: the checkout that is handed out.
+        folder: where learners/ and teacher/ are written.
+        chosen: lessons to hand out.
+        progress: called for each exercise whose answers are computed.
+        say: called with a line for each file of an earlier release that is moved out of the way.
 
     Raises:
         OSError: a file cannot be read or written.
         CourseError: a lesson's text and exercises do not fit each other.
     """
-    files, learners, teacher = files_of(top, lessons()), folder / "learners", folder / "teacher"
+    files = files_of(top, lessons())
+    learners = folder / "learners"
+    teacher = folder / "teacher"
     judges = _judges(chosen, files, teacher / "judges", progress)
     kept = {
         name: content for name, content in files.items() if _is_for_learners(name, content, chosen)
@@ -118,9 +125,10 @@ def release(
 def _version(
     kind: str, content: Mapping[str, bytes], folder: Path, earlier: Path, now: datetime
 ) -> tuple[str, Handout]:
-    """Return the version of a wheel with this content, and its handout: those of the folder's wheel, if it is the same.
+    """Return the version and the handout of a wheel with this content.
 
-    earlier   the folder of what was there before
+    They are those of the folder's wheel if its content is the same. `earlier` is the folder of
+    former releases.
     """
     present, before = (
         [found for wheel in sorted(place.glob("*.whl")) if (found := handout_of(wheel.name))]
@@ -134,13 +142,15 @@ def _version(
 def _judges(
     chosen: Sequence[Lesson], files: Mapping[str, bytes], folder: Path, progress: Progress
 ) -> dict[Lesson, bytes]:
-    """Return the judge of each lesson that has exercises: an earlier release's, or a new one, which is kept there."""
+    """Return the judge of each lesson with exercises: an earlier release's, or a new one."""
     library = [(name, content) for name, content in sorted(files.items()) if name.endswith(".py")]
     common = hashlib.sha256()
     for name, content in library:
         if not name.startswith(LESSON_FOLDERS):
             common.update(name.encode() + b"\0" + content)
-    salt, found, missing = os.urandom(16), dict[Lesson, bytes](), dict[Lesson, Path]()
+    salt = os.urandom(16)
+    found = dict[Lesson, bytes]()
+    missing = dict[Lesson, Path]()
     for lesson in (lesson for lesson in chosen if exercises_of(lesson)):
         key = common.copy()
         for name, content in library:
@@ -151,7 +161,8 @@ def _judges(
             found[lesson] = path.read_bytes()
         else:
             missing[lesson] = path
-    ids, done = [exercise.id for lesson in missing for exercise in exercises_of(lesson)], 0
+    ids = [exercise.id for lesson in missing for exercise in exercises_of(lesson)]
+    done = 0
     for lesson, path in missing.items():
         stored = []
         for exercise in exercises_of(lesson):
@@ -173,7 +184,7 @@ def _judges(
 
 
 def _put_aside(folder: Path, new: Mapping[str, bytes], earlier: Path) -> list[str]:
-    """Move wheels and notebooks of an earlier release that differ out of the way; return what to say of them."""
+    """Move wheels and notebooks of an earlier release aside if they differ; return remarks."""
     notes = []
     for path in sorted([*folder.glob("*.whl"), *folder.glob("notebooks/*.ipynb")]):
         if new.get(path.relative_to(folder).as_posix()) == path.read_bytes():
@@ -187,9 +198,9 @@ def _put_aside(folder: Path, new: Mapping[str, bytes], earlier: Path) -> list[st
 
 
 def stored_exercise(exercise: Exercise, salt: bytes = b"") -> Exercise:
-    """Return an exercise with answers to the visible cases in the place of its reference and known mistakes.
+    """Return an exercise with answers to visible cases in place of its reference and mistakes.
 
-    salt   of the keys that seal a diagnosis: another one for each release
+    Each release has another `salt` for the keys that seal a diagnosis.
     """
     paper = visible_cases(exercise)
     shown = dict(zip(paper.checks, paper.cases, strict=True))
@@ -210,7 +221,8 @@ def stored_exercise(exercise: Exercise, salt: bytes = b"") -> Exercise:
         )
         for known in exercise.mistakes
     )
-    right = [  # where an `Outcome` is judged, only the check's name
+    # where an `Outcome` is judged, only the check's name
+    right = [
         [
             Outcome(True, check.name) if isinstance(outcome, Outcome) else outcome
             for outcome in group
@@ -245,7 +257,7 @@ def _outcomes(paper: CaseSet, function: Callable[..., object]) -> list[list[obje
 
 
 def _is_for_learners(name: str, content: bytes, chosen: Sequence[Lesson]) -> bool:
-    """Say whether learners get a file; copies of a text or of exercises, paired notebooks among them, stay.
+    """Return whether learners get a file; copies of a text or of exercises stay behind.
 
     The glossary's table is for authors: learners get its page, as a notebook.
     """

@@ -1,10 +1,10 @@
 """Tables of spreadsheets and schools' systems, whatever their encoding and separator.
 
-Spreadsheets open our tables, so a text that would be a formula is escaped, and unescaped when it is read
-(labkit.grading.results). Cells of other tables are not changed.
+Spreadsheets open our tables, so a text that would be a formula is escaped, and unescaped when it is
+read (labkit.grading.results). Cells of other tables are not changed.
 
-Invariant: a table is read as it was written. A row keeps the names and the order of its columns, and nothing is dropped
-silently.
+Invariant: a table is read as it was written. A row keeps the names and the order of its columns,
+and nothing is dropped silently.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 def read_table(path: Path, *, guarded: bool = False) -> list[Line]:
     """Return the rows of a CSV file: comma, semicolon or tab, with or without a byte order mark.
 
-    guarded   `write_table` escaped its formulas
+    `guarded` means that `write_table` escaped its formulas.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it has no header, names a column twice, or has a line with more cells than names.
+        ValueError: it has no header, names a column twice, or has a line with more cells than
+            names.
     """
     text = _decoded(path.read_bytes())
     head = _QUOTED.sub("quoted", text).lstrip("\r\n").split("\n", 1)[0]
@@ -50,8 +51,9 @@ def read_table(path: Path, *, guarded: bool = False) -> list[Line]:
     for number, line in enumerate(lines[1:], start=2):
         if any(cell.strip() for cell in line[len(names) :]):
             raise ValueError(
-                f"{path}, line {number}: expected {len(names)} cells, as the first line names, got {len(line)}: "
-                f"{','.join(line)[:60]!r}; put quotes around a text that holds the separator"
+                f"{path}, line {number}: expected {len(names)} cells, as the first line "
+                f"names, got {len(line)}: {','.join(line)[:60]!r}; put quotes around a "
+                "text that holds the separator"
             )
         cells = [unguard(cell) for cell in line] if guarded else line
         rows.append(dict(zip_longest(names, cells[: len(names)], fillvalue="")))
@@ -67,7 +69,7 @@ def write_table(
 ) -> None:
     """Write rows as CSV that spreadsheets of any language read (UTF-8 with its mark), atomically.
 
-    guarded   escape texts that a spreadsheet would take for formulas: for tables of ours
+    `guarded` escapes texts that a spreadsheet would take for formulas.
     """
     text = io.StringIO(newline="")
     # of other tables: quoted, they are not taken for that
@@ -81,7 +83,7 @@ def write_table(
 
 
 def same_name(text: str) -> str:
-    r"""Return the normal form of a name, without differences of case, spaces and Unicode composition.
+    r"""Return the normal form of a name, without case, repeated spaces or Unicode composition.
 
     >>> same_name("Zoe\u0308  Müller ") == same_name("zoë mu\u0308ller")
     True
@@ -102,12 +104,13 @@ class Names:
     def __init__(self, names: Iterable[tuple[str, int]]) -> None:
         self._known = defaultdict[tuple[int, str], dict[int, None]](dict)
         for name, item in names:
-            own, bare = _spellings(name), _spellings(unguard(name))
+            own = _spellings(name)
+            bare = _spellings(unguard(name))
             for key in (*enumerate(own), (1, bare[1]), (2, bare[2])):
                 self._known[key][item] = None
 
     def find(self, name: str) -> tuple[int, list[int]]:
-        """Return the rank of the match, 0 for equal, 2 by `same_name`, and the items with this name.
+        """Return the rank of a match, 0 for equal and 2 by `same_name`, and the items it finds.
 
         Either name may be escaped as in a table of ours.
         """

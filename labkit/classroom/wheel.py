@@ -1,7 +1,7 @@
 """Wheels from a checkout, without a build: a wheel is a zip archive with a list of its content.
 
-Invariant: the same files give the same bytes, and a wheel holds no file that was not named. Its files are those of the
-wheel that a build makes, but for what a release leaves out.
+Invariant: the same files give the same bytes, and a wheel holds no file that was not named. Its
+files are those of the wheel that a build makes, but for what a release leaves out.
 
 Source: PyPA, binary distribution format (wheel 1.0); core metadata 2.1.
 """
@@ -31,7 +31,7 @@ VERSION_FILE = "labkit/__init__.py"
 def files_of(top: Path, course: Sequence[Lesson] = ()) -> dict[str, bytes]:
     """Return name in the wheel -> content of a wheel of this checkout: code, data and the course.
 
-    course   its lessons; those outside of the checkout come with their notebooks
+    Lessons of `course` that are outside of the checkout come with their notebooks.
     """
     found = {path: path.relative_to(top).as_posix() for path in _packages(top)}
     for path in [*(top / "data").rglob("*"), *(top / "notebooks").glob("*.ipynb")]:
@@ -100,7 +100,7 @@ def wheel_of(top: Path, files: Mapping[str, bytes], version: str) -> tuple[str, 
 
 
 def _information(top: Path, version: str) -> dict[str, bytes]:
-    """Return the files of a wheel beside the package; STEM in their names stands for its name and version."""
+    """Return the files of a wheel beside the package; STEM is its name and version in them."""
     pyproject = _pyproject(top)
     project = pyproject["project"]
     shared = pyproject["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]
@@ -117,7 +117,7 @@ def _information(top: Path, version: str) -> dict[str, bytes]:
 
 
 def _entry_points(project: Mapping[str, Any]) -> str:
-    """Return the text of entry_points.txt: console scripts, and the groups that pyproject.toml names."""
+    """Return the text of entry_points.txt: scripts, and the groups that pyproject.toml names."""
     groups = {"console_scripts": project["scripts"], **project.get("entry-points", {})}
     sections = []
     for group, entries in groups.items():
@@ -135,7 +135,7 @@ def _stamped(module: bytes, version: str) -> bytes:
 
 
 def _metadata(project: Mapping[str, Any], version: str) -> str:
-    """Return the metadata of pyproject.toml, with the marker of an extra after each of its requirements."""
+    """Return the metadata of pyproject.toml; requirements of an extra get its marker."""
     # a folded line would be read as two
     message = EmailMessage(EmailPolicy(max_line_length=None, utf8=True))
     fields = [("Metadata-Version", "2.1"), ("Name", project["name"]), ("Version", version)]
