@@ -1,6 +1,7 @@
 """The addition player: a sum or a product of two numbers on paper, station by station.
 
-Page and Python share the numbers as text, format, operation and step; the page computes every station (sheet.js).
+Page and Python share the numbers as text, format, operation and step; the page computes every
+station (sheet.js).
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from labkit.widgets.base.widget import LabWidget, limited
 from labkit.widgets.exact.rows import format_row
 
 OFFERED = (FP16, BF16, E4M3, E5M2, FP32)
-OPERATIONS = {"add": (add, 6), "multiply": (multiply, 5)}  # function, stations
+# function, stations
+OPERATIONS = {"add": (add, 6), "multiply": (multiply, 5)}
 WHY_STATIC = why_still(
     "to play it, or go on in code: player.b = '2^-11'; print(player.value)", "This paper stands"
 )
@@ -45,12 +47,14 @@ class AdditionPlayer(LabWidget, folder="addition"):
         format: a row of FORMATS, or one of your own; it joins the choices.
         operation: "add" or "multiply".
 
-    Traits to read and set: `a`, `b` (text), `format_name`, `operation`, `step`. To read: `value`, `calculation` (with
-    the records of labkit.formats), and `sentence`, which the page forms once it shows the widget.
+    Traits to read and set: `a`, `b` (text), `format_name`, `operation`, `step`. To read: `value`,
+    `calculation` (with the records of labkit.formats), and `sentence`, which the page forms once it
+    shows the widget.
 
     Raises:
-        ValueError: a or b is no number, or the format has no sign or no zero.
-        TraitError: an unknown format or operation, a step out of range, or text that is no number.
+        ValueError: a or b is not a number, or the format has no sign or no zero.
+        TraitError: an unknown format or operation, a step out of range, or text that is not a
+            number.
 
     >>> player = AdditionPlayer(1.0, 0.0001)
     >>> player.value

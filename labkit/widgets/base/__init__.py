@@ -1,1 +1,1 @@
-"""What all widgets share: messages, assets, still pictures, numbers in words."""
+"""What all widgets share: messages, assets, still pictures, numbers as text."""

@@ -1,8 +1,9 @@
 """Still pictures, for hosts where widgets do not run.
 
-matplotlib draws once what the browser draws at every frame, with the same colours and hatching. It is loaded when
-the first figure is made, so importing the widgets stays quick. A figure of a lesson is SVG in a notebook: it has the
-colours of the theme and the width of the page. Where a host shows only PNG, its colours are read on white and on black.
+matplotlib draws once what the browser draws at every frame, with the same colours and hatching. It
+is loaded when the first figure is made, so importing the widgets stays quick. A figure of a lesson
+is SVG in a notebook: it has the colours of the theme and the width of the page. Where a host shows
+only PNG, its colours are read on white and on black.
 
 Invariant: a figure is built from `Figure` alone; no pyplot, no window, no global state.
 """
@@ -17,7 +18,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec
 
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, told apart by people who see colours differently; each colour so dark that
-# its contrast on white is 4.5. A figure is drawn in these. Its PNG has a white background; its SVG
-# gets the colours of the page's theme (THEMED).
+# Okabe and Ito's palette, told apart by people who see colours differently; each colour so dark
+# that its contrast on white is 4.5. A figure is drawn in these. Its PNG has a white background; its
+# SVG gets the colours of the page's theme (THEMED).
 FATE_COLOURS = {
     "underflowed": "#C05400",
     "subnormal": "#7A7200",
@@ -48,7 +49,8 @@ FORMAT_COLOURS = {
     "E5M2": "#8F5F00",
 }
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-INK, QUIET = "#1F1F1F", "#595959"
+INK = "#1F1F1F"
+QUIET = "#595959"
 STYLE: dict[Any, Any] = {
     **dict.fromkeys(
         (
@@ -78,8 +80,10 @@ THEMED = {  # colour of a figure -> colours of its SVG, in a light theme and in 
 LARGEST = 1.45  # times its own size in inches: then its smallest text has 16 px on a wide page
 THEMES = (
     "<style>.labkit-figure { color-scheme: light dark; max-width: 100%; } "
-    '[data-jp-theme-light="true"] .labkit-figure, .vscode-light .labkit-figure { color-scheme: light; } '
-    '[data-jp-theme-light="false"] .labkit-figure, .vscode-dark .labkit-figure { color-scheme: dark; }</style>'
+    '[data-jp-theme-light="true"] .labkit-figure, .vscode-light .labkit-figure '
+    "{ color-scheme: light; } "
+    '[data-jp-theme-light="false"] .labkit-figure, .vscode-dark .labkit-figure '
+    "{ color-scheme: dark; }</style>"
 )
 BROAD = 5.0  # width of FP32's line, in points: it is seen under every thin line that covers it
 
@@ -87,7 +91,7 @@ P = ParamSpec("P")
 
 
 def on_any_page(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Let a function draw without a background, in colours that are read on a white page and on a black one."""
+    """Let a function draw without a background, in colours that suit a white and a black page."""
 
     @wraps(draw)
     def drawn(*args: P.args, **named: P.kwargs) -> Figure:
@@ -96,7 +100,8 @@ def on_any_page(draw: Callable[P, Figure]) -> Callable[P, Figure]:
         with mpl.rc_context(STYLE):
             figure = draw(*args, **named)
         for axes in figure.axes:
-            axes.tick_params(which="both", colors=INK)  # ticks are made when the figure is shown
+            # ticks are made when the figure is shown
+            axes.tick_params(which="both", colors=INK)
         return figure
 
     return drawn
@@ -110,7 +115,9 @@ def new_figure(width: float, height: float, **options: Any) -> Figure:
 
 
 def why_still(how: str, what: str = "This picture stands") -> str:
-    """Say why something does not move, and how it would: `how` ends "Open the notebook in JupyterLab (`make lab`)".
+    """Return why something does not move, and how it would.
+
+    `how` ends the sentence "Open the notebook in JupyterLab (`make lab`)".
 
     >>> why_still("to slide", what="This figure stands")[:74]
     'This figure stands still, because interactive widgets do not run here. Ope'
@@ -120,13 +127,13 @@ def why_still(how: str, what: str = "This picture stands") -> str:
 
 
 def still(words: str, why: str, figure: Figure | None = None) -> dict[str, Any]:
-    """Return what a host without widgets shows: words, why they do not move, and a picture where there is one."""
+    """Return what a host without widgets shows: text, why it does not move, and any picture."""
     text = {"text/plain": f"{words}\n{why}"}
     return text if figure is None else {**text, "image/png": png(figure)}
 
 
 def as_page(content: dict[str, Any], *sentences: str) -> dict[str, Any]:
-    """Return what a host without widgets shows, and sentences above it, as text and as a page with the picture."""
+    """Return what a host without widgets shows below sentences, as text and as HTML."""
     words = "\n".join([*sentences, content["text/plain"]])
     notes = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
     body = content.get("text/html", f"<pre>{escape(content['text/plain'])}</pre>")
@@ -151,9 +158,8 @@ def svg(figure: Figure, words: str) -> str:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     file = io.StringIO()
-    salt = hashlib.sha256(
-        words.encode()
-    ).hexdigest()  # the names inside of one picture are not those of another
+    # the names inside of one picture are not those of another
+    salt = hashlib.sha256(words.encode()).hexdigest()
     with mpl.rc_context({"svg.hashsalt": salt}):
         FigureCanvasSVG(figure).print_figure(
             file, format="svg", metadata={"Date": None}, bbox_inches=None
@@ -163,9 +169,18 @@ def svg(figure: Figure, words: str) -> str:
     for colour, (light, dark) in THEMED.items():
         drawn = re.sub(colour, f"light-dark({light}, {dark})", drawn, flags=re.IGNORECASE)
     width, height = (72 * inches for inches in figure.get_size_inches())
-    size = f'viewBox="0 0 {width:g} {height:g}" style="max-width: 100%; width: {LARGEST * width:.0f}pt; height: auto"'
-    named = f'role="img" aria-label="{escape(words, quote=True)}" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    return f'{THEMES}<div class="labkit-figure"><svg xmlns="http://www.w3.org/2000/svg" {named} {size}>{drawn}</div>'
+    size = (
+        f'viewBox="0 0 {width:g} {height:g}" style="max-width: 100%; width: '
+        f'{LARGEST * width:.0f}pt; height: auto"'
+    )
+    named = (
+        f'role="img" aria-label="{escape(words, quote=True)}" '
+        'xmlns:xlink="http://www.w3.org/1999/xlink"'
+    )
+    return (
+        f'{THEMES}<div class="labkit-figure"><svg xmlns="http://www.w3.org/2000/svg" {named} '
+        f"{size}>{drawn}</div>"
+    )
 
 
 def described(figure: Figure, *sentences: str) -> Figure:
@@ -173,8 +188,9 @@ def described(figure: Figure, *sentences: str) -> Figure:
 
     IPython takes the figure's own HTML; that of matplotlib is only for windows in a browser.
     """
-    figure._repr_html_ = lambda: svg(figure, " ".join(sentences))  # type: ignore[method-assign]
-    figure._repr_png_ = lambda: png(figure)  # type: ignore[attr-defined]  # for hosts that show no HTML
+    figure._repr_html_ = partial(svg, figure, " ".join(sentences))  # type: ignore[method-assign]
+    # for hosts that do not show HTML
+    figure._repr_png_ = partial(png, figure)  # type: ignore[attr-defined]
     return figure
 
 
@@ -193,14 +209,17 @@ def data_url(picture: bytes) -> str:
 def captioned(
     figure: Figure, at: tuple[float, float], words: str, why: str, *, foot: float = 0.02
 ) -> Figure:
-    """Write what a figure shows now at a place in it (shares of its size), and at its foot why it stands still."""
+    """Write into a figure what it shows now, and at its foot why it does not move.
+
+    The place is given in shares of the figure's size.
+    """
     figure.text(*at, raised(wrapped(words, 118)), fontsize=9.5, va="top", color=INK)
     figure.text(at[0], foot, wrapped(why, 130), fontsize=8.5, color=QUIET)
     return figure
 
 
 def panel(axes: Axes, title: str = "") -> None:
-    """Give a panel the look of all: two sides of a frame, quiet ticks, its title above on the left."""
+    """Style a panel as all are: two sides of a frame, quiet ticks, its title above on the left."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(which="both", labelsize=8.5, colors=QUIET)
     if title:
@@ -208,7 +227,10 @@ def panel(axes: Axes, title: str = "") -> None:
 
 
 def power_ticks(axis: Callable[..., Any], exponents: range) -> None:
-    """Mark powers of two on an axis of exponents; `axis` is `set_yticks` or `set_xticks` of its Axes."""
+    """Mark powers of two on an axis of exponents.
+
+    `axis` is `set_yticks` or `set_xticks` of its Axes.
+    """
     axis(list(exponents), [raised(f"2^{e}") for e in exponents], fontsize=9)
 
 
@@ -218,16 +240,22 @@ def wrapped(text: str, width: int) -> str:
 
 
 def raised(text: str) -> str:
-    """Write 2^-24 with a raised exponent, in Unicode: matplotlib's formulas take ten times as long to draw."""
+    """Return a power of two such as 2^-24 with a raised exponent, in Unicode.
+
+    Formulas of matplotlib take ten times as long to draw.
+    """
     return re.sub(r"\^(-?\d+)", lambda match: match[1].translate(RAISED), text)
 
 
 @dataclass(frozen=True)
 class Curve:
-    """What happened at the first steps of a run, a value for each; one that is not finite is a gap, and named.
+    """What happened at the first steps of a run, a value for each.
 
-    origin   the step before the first value
-    crosses  steps that were skipped
+    A value that is not finite is a gap, and named.
+
+    Attributes:
+        origin: the step before the first value.
+        crosses: steps that were skipped.
     """
 
     values: Sequence[float]
@@ -241,9 +269,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves over one axis of steps: losses ("loss"), the log2 of scales ("scale"), or shares from 0 to 1 ("share").
+    """Curves over one axis of steps: of losses, of the log2 of scales, or of shares from 0 to 1.
 
-    window  of a scale: from where each step overflows, and below which it underflows
+    Attributes:
+        window: of a scale: from where each step overflows, and below which it underflows.
     """
 
     title: str
@@ -252,7 +281,8 @@ class Panel:
     window: tuple[Iterable[float], Iterable[float]] | None = None
 
 
-HEIGHTS = {"loss": 2.6, "scale": 1.3, "share": 0.9}  # of panels, in inches
+# of panels, in inches
+HEIGHTS = {"loss": 2.6, "scale": 1.3, "share": 0.9}
 
 
 def steps_figure(
@@ -262,7 +292,7 @@ def steps_figure(
     why: str,
     marks: Sequence[tuple[float, str]] = (),
 ) -> Figure:
-    """Draw panels one under another over `total` steps, with a line at each mark, and `words` below them."""
+    """Draw panels one below another, with a line at each mark, and `words` below them."""
     heights = [HEIGHTS[each.kind] for each in panels]
     size = sum(heights) + 0.4 * len(panels) + 1.5
     figure = new_figure(9, size)
@@ -325,7 +355,7 @@ def _draw_curves(axes: Axes, panel: Panel) -> None:
                 "x",
                 color=INK,
             )
-        # what was measured stands until it is measured again
+        # a measured number stays until it is measured again
         elif panel.kind == "share" and finite.any():
             at, shares = (
                 np.append(all[finite], last)
@@ -335,7 +365,8 @@ def _draw_curves(axes: Axes, panel: Panel) -> None:
         elif panel.kind == "loss" and finite.any():
             axes.plot(steps, np.where(finite & (values > 0), values, np.nan), **style)
             # two that end alike are read
-            end, side = ((steps[finite][-1], values[finite][-1]), ("bottom", "top")[i % 2])
+            end = (steps[finite][-1], values[finite][-1])
+            side = ("bottom", "top")[i % 2]
             words: dict[str, Any] = {
                 "color": curve.colour,
                 "weight": "bold",
@@ -363,7 +394,8 @@ def _draw_curves(axes: Axes, panel: Panel) -> None:
             for values in (*(curve.values for curve in panel.curves), above)
             for value in values
         ]
-        low, high = min([-0.5, *shown]), max([14.5, *shown]) + 2
+        low = min([-0.5, *shown])
+        high = max([14.5, *shown]) + 2
         axes.set_ylim(low, high)
         power_ticks(axes.set_yticks, range(8 * math.ceil(low / 8), math.ceil(high), 8))
     else:
@@ -413,7 +445,7 @@ def name_ends(axes: Axes, ends: Sequence[End]) -> None:
 
 
 def spread(heights: list[float], apart: float) -> list[float]:
-    """Move labels as little as needed so that they stand `apart`, in the order of their heights.
+    """Move labels as little as needed so that they are `apart`, in the order of their heights.
 
     >>> spread([0.5, 0.5, 0.9], 0.1)
     [0.45, 0.55, 0.9]
@@ -426,7 +458,8 @@ def spread(heights: list[float], apart: float) -> list[float]:
             len(groups) > 1
             and groups[-1][0] - groups[-2][0] < apart * (groups[-1][1] + groups[-2][1]) / 2
         ):
-            (middle, n), (other, m) = groups.pop(), groups.pop()
+            (middle, n) = groups.pop()
+            (other, m) = groups.pop()
             groups.append([(middle * n + other * m) / (n + m), n + m])
     placed = [middle + apart * (k - (n - 1) / 2) for middle, n in groups for k in range(int(n))]
     found = [0.0] * len(heights)

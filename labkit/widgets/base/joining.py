@@ -1,4 +1,4 @@
-"""One script from modules that import each other: imports are followed and stripped, in the order of need.
+"""Joining of modules that import each other into one script, in the order of their imports.
 
 A browser loads no module from a page that was opened by a double click, and a saved notebook holds
 its script as text. So what reaches the page is one scope. A module here uses a small part of
@@ -10,7 +10,7 @@ JavaScript's syntax, at the beginning of a line:
 
 Nothing is renamed: a name means the same in each module, so that a reader can search for it.
 
-Invariant: a module stands before those that import it, and once; a name is declared by one module.
+Invariant: a module comes once, before those that import it; a name is declared by one module.
 
 Source: ECMA-262, section 16.2 (modules).
 """
@@ -114,7 +114,7 @@ def read(path: str) -> Module:
     """Return a module of the widgets.
 
     Raises:
-        JoinError: There is no such file, or it cannot be joined.
+        JoinError: The file does not exist or cannot be joined.
     """
     file = FOLDERS / path
     if not file.is_file():
@@ -206,6 +206,7 @@ def modules_of(folder: str) -> tuple[Module, ...]:
     """
     if not (FOLDERS / folder / "view.js").is_file():
         raise FileNotFoundError(
-            f"labkit/widgets/{folder}/view.js: expected the file that exports the widget, found none"
+            f"labkit/widgets/{folder}/view.js: expected the file that exports the widget, "
+            "found none"
         )
     return tuple(in_order([f"{folder}/view.js"]))

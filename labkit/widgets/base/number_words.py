@@ -1,8 +1,10 @@
 """Numbers written where a person only glances at them.
 
-Idea: a few digits, and powers of two by their exponent. What must be exact is written by `exact_decimal` instead.
+Idea: a few digits, and powers of two by their exponent. What must be exact is written by
+`exact_decimal` instead.
 
-Invariant: what is written is the number rounded once, to the digits shown; zero is only written for zero.
+Invariant: what is written is the number rounded once, to the digits shown; zero is only written for
+zero.
 """
 
 from __future__ import annotations
@@ -72,7 +74,9 @@ def power(scale: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share (0 to 1) as a person reads it; something is never shown as nothing, nor almost all as all.
+    """Return a share (0 to 1) as a person reads it.
+
+    Something is never shown as nothing, nor almost all as all.
 
     >>> [percent(share) for share in (0, 0.00001, 0.0014, 0.025, 0.797, 0.99951, 1)]
     ['0%', '<0.01%', '0.14%', '2.5%', '80%', '>99.9%', '100%']
@@ -84,7 +88,12 @@ def percent(share: float) -> str:
         return "<0.01%"
     if p >= 99.9:
         return ">99.9%"
-    places = "0.01" if p < 1 else "0.1" if p < 9.95 or p >= 99 else "1"
+    if p < 1:
+        places = "0.01"
+    elif p < 9.95 or p >= 99:
+        places = "0.1"
+    else:
+        places = "1"
     # Half up, as JavaScript's toFixed does: 12.5 is 13 on both sides.
     return f"{Decimal(p).quantize(Decimal(places), ROUND_HALF_UP)}%"
 
@@ -104,7 +113,8 @@ def number(value: float) -> str:
     >>> [number(value) for value in (1.0, 65504.0, 0.00010001659, -0.1015625, float("-inf"))]
     ['1', '65,504', '1.0002e-4', '−0.10156', '−inf']
     """
-    sign, size = (MINUS if np.signbit(value) and not np.isnan(value) else ""), abs(value)
+    sign = MINUS if np.signbit(value) and not np.isnan(value) else ""
+    size = abs(value)
     if not np.isfinite(size):
         return f"{sign}{'NaN' if np.isnan(size) else 'inf'}"
     if size == int(size) and size < 1e7:

@@ -1,15 +1,15 @@
-"""The base class of all widgets: assets, guided tours, one message at a time, and a form for pages without a kernel.
+"""Base class of all widgets: assets, tours, messages, and a form for pages without a kernel.
 
 A widget's script is what its view.js imports, joined into one scope (`joining`) and read from the
-package: no bundler, no network. JupyterLab gets it as an ES module. A static page gets the same text
-as a classic script, which can stand in the page itself: `labkitWidgets.FOLDER(state, element)` shows
-a widget from its `page_state()`.
+package: no bundler, no network. JupyterLab gets it as an ES module. A static page gets the same
+text as a classic script, which a page can contain: `labkitWidgets.FOLDER(state, element)`
+shows a widget from its `page_state()`.
 
-JupyterLab sends a message to the kernel's main thread or, while that is busy, to a subshell, which is another thread;
-`LabWidget` serialises them.
+JupyterLab sends a message to the kernel's main thread or, while that is busy, to a subshell, which
+is another thread; `LabWidget` serialises them.
 
-Invariant: script and style refer to no other file; a tour has 5 to 8 steps; one message of a widget at a time. The
-order of two messages is not guaranteed: where it matters, they carry numbers.
+Invariant: script and style refer to no other file; a tour has 5 to 8 steps; one message of a widget
+at a time. The order of two messages is not guaranteed: where it matters, they carry numbers.
 
 Source: Jupyter Enhancement Proposal 91 (kernel subshells).
 """
@@ -47,7 +47,10 @@ Choices = Callable[[Any], Mapping[str, Collection[Any]]]
 
 
 class Assets(ipywidgets.Widget):  # type: ignore[misc]
-    """The script and the style that all widgets share: one model for each kernel, and so once in a saved notebook."""
+    """Script and style that all widgets share.
+
+    A kernel has one such model, so a saved notebook has it once.
+    """
 
     script = traitlets.Unicode().tag(sync=True)
     style = traitlets.Unicode().tag(sync=True)
@@ -96,7 +99,7 @@ def page_script(folder: str) -> str:
 
 @cache
 def page_style(folder: str) -> str:
-    """Return the style sheet of a widget for a page without a kernel: that of `base/`, then its own."""
+    """Return the style sheet of a widget for a page without a kernel, that of `base/` first."""
     return f"{_text('base/base.css')}\n{style(folder)}"
 
 
@@ -117,7 +120,10 @@ def style(folder: str) -> str:
 
 
 def _text(path: str) -> str:
-    """Return the text of a file of the widgets; "" if it does not exist, as few folders have a style sheet."""
+    """Return the text of a file of the widgets.
+
+    Returns "" if it does not exist, as few folders have a style sheet.
+    """
     file = FOLDERS / path
     return file.read_text(encoding="utf-8") if file.is_file() else ""
 
@@ -139,14 +145,15 @@ def tour_of(folder: str) -> list[dict[str, Any]]:
 
 
 def limited(*names: str) -> Callable[[Choices], Any]:
-    """Let traits take only what a method of the widget returns for each of them: trait -> a range, or a collection.
+    """Let traits take only what a method returns for each: trait -> a range, or a collection.
 
     Anything else is a TraitError that lists the choices.
     """
 
     def validator(choices: Choices) -> Any:
         def validate(widget: Any, proposal: Mapping[str, Any]) -> Any:
-            name, value = proposal["trait"].name, proposal["value"]
+            name = proposal["trait"].name
+            value = proposal["value"]
             known = choices(widget)[name]
             if value in known:
                 return value
@@ -165,11 +172,12 @@ def limited(*names: str) -> Callable[[Choices], Any]:
 
 
 class LabWidget(anywidget.AnyWidget):
-    """An anywidget that handles one message at a time and shows a picture or text where widgets cannot run.
+    """An anywidget that handles one message at a time, with a picture or text as a fallback.
 
     A subclass names the folder of its view.js: `class Mine(LabWidget, folder="mine")`. Where the
-    server is known to lack what draws widgets, the picture or text comes at once, with the reason and the remedy. A
-    widget with a `tour` can be walked through: `tour_step` is -1 outside the tour, and else the step, from 0.
+    server is known to lack what draws widgets, the picture or text comes at once, with the reason
+    and the remedy. A widget with a `tour` can be walked through: `tour_step` is -1 outside the
+    tour, and else the step, from 0.
     """
 
     script_folder: ClassVar[str] = ""
@@ -221,7 +229,10 @@ class LabWidget(anywidget.AnyWidget):
                 getattr(self, name)(to)
 
     def page_state(self) -> dict[str, Any]:
-        """Return the state from which `page_script` shows this widget, as JSON; bytes are {"base64": ...}."""
+        """Return the state from which `page_script` shows this widget, as JSON.
+
+        Bytes are {"base64": ...}.
+        """
         state = {
             name: self.get_state(name)[name]
             for name in self.keys
@@ -231,7 +242,10 @@ class LabWidget(anywidget.AnyWidget):
         return {name: as_json(value) for name, value in state.items() if name not in left_out}
 
     def still(self) -> dict[str, Any]:
-        """Return what is shown where widgets do not run: MIME type -> content (`labkit.widgets.base.figures.still`)."""
+        """Return what is shown where widgets do not run, MIME type -> content.
+
+        `labkit.widgets.base.figures.still` makes it.
+        """
         return {"text/plain": f"{type(self).__name__}: {why_still('to use it', 'This stands')}"}
 
     def _repr_mimebundle_(

@@ -1,12 +1,13 @@
 """A game: two runs in lockstep, one scaled by a dynamic scaler, the other by the learner's hand.
 
-Idea: where the window of good scales stays put, any scale inside it does. Here the loss is multiplied by 2^w, and w
-follows a course that neither side knows. The unscaled gradients are clipped to one norm before the step, so the
-optimizer sees nothing of w; FP16 does. A step is useful if it was taken and kept its gradients; the score is the share
-of useful steps. Until the end only skipped steps are counted aloud, since underflow does not announce itself.
+Idea: where the window of good scales stays put, any scale inside it does. Here the loss is
+multiplied by 2^w, and w follows a course that neither side knows. The unscaled gradients are
+clipped to one norm before the step, so the optimizer sees nothing of w; FP16 does. A step is useful
+if it was taken and kept its gradients; the score is the share of useful steps. Until the end only
+skipped steps are counted aloud, since underflow does not announce itself.
 
-Invariant: both runs have the same first weights, batches and course; a move takes effect at the next step; the same
-seed and moves give the same game; useful + skipped + lossy = steps.
+Invariant: both runs have the same first weights, batches and course; a move takes effect at the
+next step; the same seed and moves give the same game; useful + skipped + lossy = steps.
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ from labkit.widgets.scaler_timeline.trace import (
 
 START_LOG2 = 16  # where both scales begin
 # log2; the window goes from about 2^13 ... 2^31 down to 2^-13 ... 2^3
-LOWEST_WEIGHT, HIGHEST_WEIGHT = (-6, 22)
+LOWEST_WEIGHT = -6
+HIGHEST_WEIGHT = 22
 CALM_STEPS = 40  # before the weight first moves
 CLIP_NORM = 2.0**-20  # below the norm of any step's gradients, whatever their weight
-LEARNING_RATE, EPSILON = 5e-3, 1e-12
+LEARNING_RATE = 5e-3
+EPSILON = 1e-12
 
 # A third of the usual batch: two runs at eight steps a second leave a slow machine time to draw.
 TASK = replace(TASKS["segmentation_small"], name="segmentation_small, batches of 8", batch_size=8)
@@ -53,18 +56,22 @@ MEASURE_EVERY = 8  # steps between two looks at the window; each costs about thr
 
 
 def course(steps: int, seed: int = 0) -> tuple[int, ...]:
-    """Return the log2 of the loss's weight at each step: it rests, climbs, jumps and falls, as the seed has it.
+    """Return the log2 of the loss's weight at each step.
+
+    It rests, climbs, jumps and falls at random.
 
     >>> course(100)[:40] == (0,) * 40, len(course(100))
     (True, 100)
     """
     generator = np.random.default_rng(seed)
-    weights, at = [0.0] * CALM_STEPS, 0.0
+    weights = [0.0] * CALM_STEPS
+    at = 0.0
     places = range(LOWEST_WEIGHT, HIGHEST_WEIGHT + 1)
     while len(weights) < steps:
         far = [target for target in places if abs(target - at) >= len(places) / 2]
         target = float(generator.choice(far))
-        duration = int(generator.choice([1, 20, 40]))  # a jump, a quick slide, a slow one
+        # a jump, a quick slide, a slow one
+        duration = int(generator.choice([1, 20, 40]))
         weights += list(np.linspace(at, target, duration + 1)[1:]) + [target] * int(
             generator.integers(20, 45)
         )
@@ -76,11 +83,12 @@ def course(steps: int, seed: int = 0) -> tuple[int, ...]:
 class GameStep:
     """One step of one side.
 
-    loss          of the batch, without the wandering weight
-    scale         what the loss was multiplied by
-    skipped       the gradients held inf or NaN, so the weights did not move
-    keeps_from    log2 of the scale below which more than 1% of the activation gradients underflow
-    overflows_at  log2 of the scale from which the step overflows
+    Attributes:
+        loss: of the batch, without the wandering weight.
+        scale: what the loss was multiplied by.
+        skipped: the gradients held inf or NaN, so the weights did not move.
+        keeps_from: log2 of the scale below which more than 1% of the activation gradients underflow
+        overflows_at: log2 of the scale from which the step overflows.
     """
 
     step: int
@@ -117,12 +125,14 @@ class WeightedRun(TrainingRun):
         return super().loss(inputs, targets) * 2.0 ** self.log2_weights[self.steps_done]
 
     def window(self) -> tuple[float, float]:
-        """Return the window of the next step as if its weight were 1: log2 of where it keeps, of where it overflows."""
-        twin, weight = self.fp32_twin(), self.log2_weights[self.steps_done]
-        activations, weights = (
-            twin.next_gradients("activation gradients"),
-            twin.next_gradients("weight gradients"),
-        )
+        """Return the window of the next step at weight 1, in log2.
+
+        The first number is the smallest scale without lost gradients, the second overflows.
+        """
+        twin = self.fp32_twin()
+        weight = self.log2_weights[self.steps_done]
+        activations = twin.next_gradients("activation gradients")
+        weights = twin.next_gradients("weight gradients")
         histogram = merge(
             snapshot(activations, step=self.steps_done, kind="activation gradients").layers.values()
         )
@@ -168,7 +178,9 @@ class Tally:
 def tally(steps: Sequence[GameStep]) -> Tally:
     """Count one side's steps.
 
-    >>> clean = GameStep(1, loss=0.5, scale=2.0**16, skipped=False, keeps_from=8.0, overflows_at=20.0)
+    >>> clean = GameStep(
+    ...     1, loss=0.5, scale=2.0**16, skipped=False, keeps_from=8.0, overflows_at=20.0
+    ... )
     >>> tally([clean, clean]).useful
     1.0
     """
@@ -194,7 +206,7 @@ def on_slider(log2_scale: int) -> int:
     """Return the exponent of a scale that the slider has.
 
     Raises:
-        ValueError: it is no whole number from -4 to 30.
+        ValueError: it is not a whole number from -4 to 30.
     """
     low, high = LOG2_RANGE
     if not isinstance(log2_scale, int) or not low <= log2_scale <= high:
@@ -223,7 +235,7 @@ class Side:
             self.run = self.make()
 
     def step(self, course: Sequence[int], state: ScalerState | None = None) -> None:
-        """Do one step, from a scaler's state of its own if there is one, and note it and its window."""
+        """Do one step, from a scaler's state if one is given, and record it and its window."""
         if state is not None:
             self.run.scaler = state
         log2_weight = course[len(self.steps)]
@@ -244,14 +256,16 @@ class Side:
 
 
 class Duel(Controller):
-    """A game that is driven by a thread, or by a test; for task, seed, steps, pace and device see `BeatTheScaler`.
+    """A game that is driven by a thread, or by a test.
+
+    For task, seed, steps, pace and device see `BeatTheScaler`.
 
     Args:
         make_run: (task, recipe, seed, log2 weights, device=) -> run.
         clock, wait: seconds, and how to let them pass.
 
     Raises:
-        ValueError: steps is less than 1, pace is not positive, or there is no such device.
+        ValueError: steps is less than 1, pace is not positive, or the device does not exist.
     """
 
     buttons = frozenset(Button) - {Button.STEP}  # a game has no single steps
@@ -273,18 +287,19 @@ class Duel(Controller):
                 f"a game: expected 1 step or more and a positive pace, got {steps} and {pace}"
             )
         super().__init__()
-        self.task, self.seed, self.total, self.pace, self.place = (
-            task,
-            seed,
-            steps,
-            pace,
-            place(device),
-        )
+        self.task = task
+        self.seed = seed
+        self.total = steps
+        self.pace = pace
+        self.place = place(device)
         self.course = course(steps, seed)
-        self.make_run, self._clock, self._wait = make_run, clock, wait
+        self.make_run = make_run
+        self._clock = clock
+        self._wait = wait
         self.in_sight = self._peeked = self._begun = False
         self._earlier: list[Score] = []
-        self.scalers, self.yours = Side(lambda: None), Side(lambda: None)
+        self.scalers = Side(lambda: None)
+        self.yours = Side(lambda: None)
         self.begin_again()
 
     def begin_again(self) -> None:
@@ -299,7 +314,7 @@ class Duel(Controller):
         self._peeked = self.in_sight
         self._next = 0.0
 
-    # --- commands -----------------------------------------------------------------------------------------------
+    # --- commands ---------------------------------------------------------------------------------
 
     def move(self, log2_scale: int) -> None:
         """Put the scale to 2^log2_scale from the next step on."""
@@ -313,9 +328,9 @@ class Duel(Controller):
     def train_on(self, where: Place) -> None:
         self.place = where
         self.begin_again()
-        self.stand(Phase.IDLE)
+        self.enter(Phase.IDLE)
 
-    # --- steps --------------------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     @property
     def sides(self) -> tuple[Side, Side]:
@@ -339,7 +354,7 @@ class Duel(Controller):
         """Do your step, with the scale that your hand asks for."""
         self.yours.step(self.course, ScalerState(2.0**self.log2_scale))
 
-    # --- what is seen -------------------------------------------------------------------------------------------
+    # --- what is seen -----------------------------------------------------------------------------
 
     @property
     def recorded(self) -> Demonstration | None:
@@ -361,7 +376,7 @@ class Duel(Controller):
 
     @property
     def revealed(self) -> bool:
-        """Whether the window and the scaler's scale are shown: when the game is over, or when you asked for it."""
+        """Whether the window and the scaler's scale are shown: on request, or after the game."""
         return self.phase is Phase.FINISHED or self.in_sight
 
     def tallies(self) -> tuple[Tally, Tally]:
@@ -375,7 +390,7 @@ class Duel(Controller):
         return [*self._earlier, *([Score(*self.tallies(), self._peeked)] if over else [])]
 
     def sentence(self) -> str:
-        """Say how the game stands; the verdict when it is over."""
+        """Return the state of the game, or the verdict when it is over."""
         yours, scaler = self.tallies()
         if self.phase is Phase.FAILED:
             return f"The game ended by an error: {self.error} Press Reset to begin again."
@@ -383,13 +398,20 @@ class Duel(Controller):
             return "Getting ready: the data, and the same network twice."
         if not yours.steps:
             return (
-                "Press Start and keep the scale in the window, which you do not see: ↑ doubles the scale, ↓ halves it. "
-                f"Beside you a dynamic scaler trains the same network on the same batches.{self._on_record()}"
+                "Press Start and keep the scale in the window, which you do not see: ↑ "
+                "doubles the scale, ↓ halves it. Beside you a dynamic scaler trains the "
+                f"same network on the same batches.{self._on_record()}"
             )
-        mine, theirs = f"{100 * yours.useful:.0f}%", f"{100 * scaler.useful:.0f}%"
+        mine = f"{100 * yours.useful:.0f}%"
+        theirs = f"{100 * scaler.useful:.0f}%"
         if self.phase is Phase.FINISHED:
-            won, lost = yours.useful > scaler.useful, yours.useful < scaler.useful
-            verdict = "You win" if won else "The scaler wins" if lost else "A draw"
+            verdict = "A draw"
+            if yours.useful > scaler.useful:
+                verdict = "You win"
+            elif yours.useful < scaler.useful:
+                verdict = "The scaler wins"
+            if self._peeked:
+                verdict += " with the window in sight"
             shares = f"{mine} of your {yours.steps} steps were useful, {theirs} of the scaler's."
             early = (
                 f" You stopped at step {yours.steps} of {self.total}."
@@ -401,21 +423,28 @@ class Duel(Controller):
             )
             end = f"Loss at the end: {short(yours.loss)} against {short(scaler.loss)}."
             return (
-                f"{verdict}{' with the window in sight' * self._peeked}: {shares}{early} {lossy}; the scaler "
-                f"{scaler.skipped} and {scaler.lossy}. {end}"
+                f"{verdict}: {shares}{early} "
+                f"{lossy}; the scaler {scaler.skipped} and {scaler.lossy}. {end}"
             )
-        where = f"{'Paused at step' if self.phase is Phase.PAUSED else 'Step'} {yours.steps} of {self.total}: "
+        where = (
+            f"{'Paused at step' if self.phase is Phase.PAUSED else 'Step'} {yours.steps} of "
+            f"{self.total}: "
+        )
         if self.in_sight:
             return where + f"{mine} of your steps were useful, {theirs} of the scaler's."
-        skipped = f"you have skipped {yours.skipped} step{'s' * (yours.skipped != 1)}, the scaler {scaler.skipped}."
+        noun = "step" if yours.skipped == 1 else "steps"
+        skipped = f"you have skipped {yours.skipped} {noun}, the scaler {scaler.skipped}."
         return f"{where}{skipped} The end adds those that lost gradients."
 
     def record_sentence(self) -> str:
-        """Return how the scaler on record has fared; "" where there is none."""
+        """Return how the recorded scaler did; "" if there is none."""
         if self.recorded is None:
             return ""
         useful = 100 * tally(self.recorded.steps).useful
-        return f"A scaler alone, in a window that moved in another way; {useful:.0f}% of its steps were useful."
+        return (
+            f"A scaler alone, in a window that moved in another way; {useful:.0f}% of its "
+            "steps were useful."
+        )
 
     def _on_record(self) -> str:
         shown = self.record_sentence()
@@ -432,11 +461,12 @@ class Demonstration:
 
 @cache
 def demonstration(steps: int, seed: int) -> Demonstration:
-    """Return the scaler replayed on the recorded trace, under a weight of the loss as another seed has it.
+    """Return the scaler replayed on the recorded trace, under the loss weights of another seed.
 
     The course is not that of the game with this seed, so it gives nothing away.
     """
-    trace, run = recorded_trace(), recorded(TASKS["segmentation_small"].name, "FP16 static", 0)
+    trace = recorded_trace()
+    run = recorded(TASKS["segmentation_small"].name, "FP16 static", 0)
     weighted = weighted_trace(trace, course(min(steps, len(trace), len(run.steps)), seed + 1))
     played = replay(SCALERS.scaler, weighted)
     rows = zip(
@@ -458,7 +488,7 @@ def demonstration(steps: int, seed: int) -> Demonstration:
 
 
 def weighted_trace(trace: Trace, log2_weights: Sequence[int]) -> Trace:
-    """Return the first steps of a trace as they are where the loss is multiplied by these powers of two."""
+    """Return the first steps of a trace with the loss multiplied by these powers of two."""
     return replace(
         trace,
         largest=tuple(

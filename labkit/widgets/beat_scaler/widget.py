@@ -1,7 +1,7 @@
 """Widget and still picture of the game against the scaler.
 
-Invariant: every command of the browser is answered by a frame that names the command's number; the scaler's scale and
-the window are drawn only where the learner may see them.
+Invariant: every command of the browser is answered by a frame that names the command's number; the
+scaler's scale and the window are drawn only where the learner may see them.
 """
 
 from __future__ import annotations
@@ -71,16 +71,17 @@ def static_duel(duel: Duel, *, why: str = "") -> Figure:
 
 
 class BeatTheScaler(DrivenWidget, folder="beat_scaler"):
-    """A game: keep the loss scale of a real training in its window, beside a dynamic scaler that does the same.
+    """A game: keep the loss scale of a real training in its window, beside a dynamic scaler.
 
     Args:
         task: what both train; a name in `TASKS`, or a Task.
         seed: decides first weights, batches, and how the loss's weight wanders.
         steps: how long the game is; at 8 steps a second, 480 are a minute.
         pace: steps a second at most.
-        device: where to train: "gpu", "cpu"; None takes the GPU where there is one.
+        device: where to train: "gpu", "cpu"; None takes the GPU if there is one.
 
-    Everything the learner can press is here for code too: `press("start")`, `move(12)`, `show(True)`.
+    Everything the learner can press is here for code too: `press("start")`, `move(12)`,
+    `show(True)`.
 
     Raises:
         ValueError: an unknown task or device, steps less than 1, or a pace that is not positive.
@@ -124,7 +125,7 @@ class BeatTheScaler(DrivenWidget, folder="beat_scaler"):
         return self.duel.record_sentence()
 
     def page_records(self) -> tuple[dict[str, Any], list[bytes]]:
-        """Return what a page plays the game with: the recorded gradients, under the weights of this game."""
+        """Return the recorded gradients under this game's weights, which a page plays with."""
         duel = self.duel
         if duel.recorded is None:
             return {}, []

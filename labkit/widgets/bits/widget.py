@@ -1,6 +1,7 @@
 """The bit explorer: a number is changed bit by bit, or by its text, and everything else follows.
 
-Format, text and code are traits that page and Python share; the page computes what it shows of them (explored.js).
+Format, text and code are traits that page and Python share; the page computes what it shows of them
+(explored.js).
 
 Invariant: `code` is what `format` holds of `text`; text that cannot be read changes nothing.
 """
@@ -33,20 +34,23 @@ from labkit.widgets.exact.rows import exact_text, format_row
 
 
 class BitExplorer(LabWidget, folder="bits"):
-    """The bits of a number, to be clicked, and the number they stand for, to be typed.
+    """The bits of a number, to be clicked, and the number that they encode, to be typed.
 
     Args:
         format: whose bits are shown; FP16 unless said otherwise.
-        value: the number to begin with, 0.1 unless said otherwise, or its text: 0.1, "1/3", "0x3c00", "0x1.8p-3".
+        value: the number to begin with, 0.1 unless said otherwise, or its text: 0.1, "1/3",
+            "0x3c00", "0x1.8p-3".
         compare: formats shown side by side with it, for the same number.
 
-    Traits to read and set: `text` (as in the box), `code`, `format`. To read: `value`, and `sentence`, which the page
-    forms once it shows the widget. Methods: `flip(bit)`, `step(+1)`, `step(-1)`.
+    Traits to read and set: `text` (as in the box), `code`, `format`. To read: `value`, and
+    `sentence`, which the page forms once it shows the widget. Methods: `flip(bit)`, `step(+1)`,
+    `step(-1)`.
 
     Raises:
-        ValueError: `value` is no number, the format has no code for it, or no such bit or next value.
-        TraitError: text that is no number, a code that does not fit the format, or a format that has no code for the
-            number.
+        ValueError: `value` is not a number, the format has no code for it, or no such bit or next
+            value.
+        TraitError: text that is not a number, a code that does not fit the format, or a format that
+            has no code for the number.
 
     >>> explorer = BitExplorer(FP16, 1.0)
     >>> explorer.flip(0)
@@ -117,7 +121,8 @@ class BitExplorer(LabWidget, folder="bits"):
         code: int = proposal["value"]
         if not 0 <= code < self.format.codes:
             raise traitlets.TraitError(
-                f"code: expected 0 to {self.format.codes - 1:#x} in {self.format.name}, got {code:#x}"
+                f"code: expected 0 to {self.format.codes - 1:#x} in {self.format.name}, "
+                f"got {code:#x}"
             )
         return code
 
@@ -128,7 +133,7 @@ class BitExplorer(LabWidget, folder="bits"):
 
     @traitlets.validate("format")
     def _valid_format(self, proposal: dict[str, Any]) -> Format:
-        """Check that the format has a code for the number, which is not the text where that is a code."""
+        """Check that the format has a code for the number; the text itself may be a code."""
         format: Format = proposal["value"]
         if self.text and self._following:
             self._read(self._number(self.format), format)
@@ -136,7 +141,10 @@ class BitExplorer(LabWidget, folder="bits"):
 
     @traitlets.observe("text", "code", "format")
     def _follow(self, change: dict[str, Any]) -> None:
-        """Let the other traits follow one that code has set; those of a page arrive together and agree."""
+        """Let the other traits follow one that code has set.
+
+        Those of a page arrive together and agree.
+        """
         if not self._following:
             return
         self._following = False

@@ -1,11 +1,14 @@
-"""Widget of a row of numbers in a block format: draggable bars, their rounded values, and the scales.
+"""Widget of numbers in a block format: draggable bars, their rounded values, and the scales.
 
-A block has one scale, so its largest number decides how many of the others are 0. 32 numbers are one block of MXFP8 or
-MXFP4, and two of NVFP4. The page computes every number (blocks.js), as `round_row` does.
+A block has one scale, so its largest number decides how many of the others are 0. 32 numbers are
+one block of MXFP8 or MXFP4, and two of NVFP4. The page computes every number (blocks.js), as
+`round_row` does.
 
-Invariant: every number is an FP16 number, so that a rotation adds 16 of them without an error in FP64.
+Invariant: every number is an FP16 number, so that a rotation adds 16 of them without an error in
+FP64.
 
-Source: labkit.formats.blocks; labkit.amp.low_bit.operands for scales rounded up and for the rotation.
+Source: labkit.formats.blocks; labkit.amp.low_bit.operands for scales rounded up and for the
+rotation.
 """
 
 from __future__ import annotations
@@ -42,13 +45,17 @@ from labkit.widgets.exact.rows import format_row
 COUNT = 32
 DRAWS = 20  # of random numbers for stochastic rounding
 FORMATS = {row.name: row for row in (MXFP8, MXFP4, NVFP4)}
-OUTLIER, LARGE = 11, 13.0
+OUTLIER = 11
+LARGE = 13.0
 HOW = "to drag the bars, or go on in code: board.format = 'NVFP4'; print(board.rounded)"
 
 
 @dataclass(frozen=True)
 class RoundedRow:
-    """Numbers in a block format, first multiplied by `tensor_scale` (1 but for NVFP4), with a scale for each block."""
+    """Numbers in a block format, with a scale for each block.
+
+    They are first multiplied by `tensor_scale`, which is 1 except for NVFP4.
+    """
 
     tensor_scale: float
     scales: tuple[float, ...]
@@ -88,11 +95,11 @@ def round_row(
     >>> round_row(block, "MXFP4").values[:4], round_row(block, "MXFP4", scale_up=True).values[:4]
     ((12.0, 8.0, -3.0, 0.0), (12.0, 8.0, -4.0, 0.0))
     """
-    format, numbers = FORMATS[name], np.asarray(values, np.float64)
+    format = FORMATS[name]
+    numbers = np.asarray(values, np.float64)
     if rotated:
-        numbers = (
-            numbers.reshape(-1, 16) @ rotation().T
-        ).ravel()  # exact: FP16 numbers have 41 bits in common
+        # exact: FP16 numbers have 41 bits in common
+        numbers = (numbers.reshape(-1, 16) @ rotation().T).ravel()
     numbers = numbers.astype(np.float32)
     largest = np.abs(numbers).max()
     by_tensor = np.float32(
@@ -127,7 +134,7 @@ def beside_an_outlier() -> list[float]:
 
 
 def night() -> list[float]:
-    """Return a picture of 32 x 32 pixels, row by row: hills under a moon, and four lamps that are far brighter."""
+    """Return a picture of 32 x 32 pixels, row by row: hills, a moon, and four brighter lamps."""
     y, x = np.mgrid[:COUNT, :COUNT] / (COUNT - 1)
     picture = np.where(y > 0.62 + 0.14 * np.sin(7 * x), 0.3 + 0.5 * (y - 0.6), 1.9 - 1.6 * y)
     picture[np.hypot(x - 0.74, y - 0.22) < 0.12] = 4
@@ -163,15 +170,18 @@ class BlockScales(LabWidget, folder="block_scales"):
     Args:
         values: 32 numbers, rounded to FP16; small ones beside an outlier unless given.
         format: "MXFP8" (its elements are E4M3), "MXFP4" or "NVFP4".
-        scale_up: MX scales are rounded up, so that nothing saturates; False: down, as OCP's text has it.
+        scale_up: MX scales are rounded up, so that nothing saturates; False: down, as OCP's text
+            has it.
         stochastic: elements are rounded stochastically.
-        rotated: the numbers are rotated by a Hadamard matrix of 16 before they are rounded, and back afterwards.
+        rotated: the numbers are rotated by a Hadamard matrix of 16 before they are rounded, and
+            back afterwards.
 
-    Traits to read and set: all of these, `draw` (which random numbers, from 0) and `selected` (the bar that keys move).
-    To read: `rounded` (a RoundedRow), and `sentence`, which the page forms once it shows the widget.
+    Traits to read and set: all of these, `draw` (which random numbers, from 0) and `selected` (the
+    bar that keys move). To read: `rounded` (a RoundedRow), and `sentence`, which the page forms
+    once it shows the widget.
 
     Raises:
-        TraitError: there is no such format, draw or bar; not 32 numbers, or one beyond FP16.
+        TraitError: the format, draw or bar does not exist; not 32 numbers, or one beyond FP16.
 
     >>> board = BlockScales()
     >>> board.rounded.scales, sum(value == 0 for value in board.rounded.values)

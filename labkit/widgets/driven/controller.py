@@ -1,13 +1,13 @@
-"""Controller of runs that a learner drives: phases and buttons, a thread that trains, and frames for the browser.
+"""Controller of runs that a learner drives: phases, buttons, a training thread, and frames.
 
-Idea: every live widget is the same machine, one `Controller`: runs, a queue of commands, and a thread that carries out
-commands between two steps. Only the thread touches the runs, so nothing is shared and nothing locked; a test calls
-`handle(command)` and, while `due`, `tick()` instead. The browser gets frames through `post`: new points as float32
-columns beside a small JSON state. At most thirty frames a second leave, fewer while the browser has not drawn the last
-ones.
+Idea: every live widget is the same machine, one `Controller`: runs, a queue of commands, and a
+thread that carries out commands between two steps. Only the thread touches the runs, so nothing is
+shared and nothing locked; a test calls `handle(command)` and, while `due`, `tick()` instead. The
+browser gets frames through `post`: new points as float32 columns beside a small JSON state. At most
+thirty frames a second leave, fewer while the browser has not drawn the last ones.
 
-Invariant: a command takes effect between two steps; an error becomes the phase FAILED and words; posting never waits
-for the browser; one training at a time in a kernel, none after `close`.
+Invariant: a command takes effect between two steps; an error becomes the phase FAILED and words;
+posting never waits for the browser; one training at a time in a kernel, none after `close`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from labkit.train import Place, Task
 FRAME_SECONDS = 1 / 30
 # pace towards a browser that does not answer: hidden, gone, or behind a busy kernel
 UNANSWERED_SECONDS = 1 / 4
-IN_FLIGHT = 12  # frames on their way before we wait for an answer; the browser answers every quarter of a second
+# Frames on their way before we wait for an answer; the browser answers every quarter of a second.
+IN_FLIGHT = 12
 
 NAME = "labkit live training"
 ANOTHER = "another live training has started; only one trains at a time."
@@ -83,17 +84,21 @@ Points = tuple[Sequence[Any], Callable[[Any], tuple[float, ...]], int]
 
 
 class Controller(ABC):
-    """Runs that are driven together; a subclass says what a step is, the widget sets `send` and `state`.
+    """Runs that are driven together.
+
+    A subclass says what a step is, the widget sets `send` and `state`.
 
     Attributes:
-        notice: what the last command met, in words; "" after one that was simply carried out.
-        error: what ended the training, in words.
-        send: (content, buffers) -> None; the content is JSON without NaN, numbers that may be NaN travel in buffers.
+        notice: message on the last command; "" if it was simply carried out.
+        error: message on what ended the training.
+        send: (content, buffers) -> None; the content is JSON without NaN, numbers that may be NaN
+            travel in buffers.
         state: -> what a frame shows beside the points, as JSON.
         clock: seconds, monotonic.
     """
 
-    buttons: ClassVar[frozenset[Button]] = frozenset(Button)  # others mean nothing
+    # others mean nothing
+    buttons: ClassVar[frozenset[Button]] = frozenset(Button)
     task: Task
     total: int  # planned steps
     place: Place  # where they train
@@ -119,9 +124,8 @@ class Controller(ABC):
             0  # of the latest frame, and of the latest one that the browser has drawn
         )
         self._due = self._last = -1.0
-        self._sent: list[
-            tuple[Sequence[Any], int]
-        ] = []  # which points the browser has: a list of steps, and how many
+        # which points the browser has: a list of steps, and how many
+        self._sent: list[tuple[Sequence[Any], int]] = []
 
     @property
     @abstractmethod
@@ -143,7 +147,7 @@ class Controller(ABC):
 
     @abstractmethod
     def train_on(self, where: Place) -> None:
-        """Go on, or begin, on another device."""
+        """Continue, or begin, on another device."""
 
     @abstractmethod
     def lead(self) -> bool:
@@ -153,7 +157,7 @@ class Controller(ABC):
     def follow(self) -> None:
         """Let the learner's runs do the step that is due."""
 
-    # --- commands -----------------------------------------------------------------------------------------------
+    # --- commands ---------------------------------------------------------------------------------
 
     def handle(self, command: Command) -> None:
         """Carry out a command; one that cannot be leaves a notice and nothing else."""
@@ -182,11 +186,12 @@ class Controller(ABC):
         """The buttons that mean something now, by name."""
         return sorted(AFTER[self.phase].keys() & self.buttons)
 
-    def stand(self, phase: Phase) -> None:
+    def enter(self, phase: Phase) -> None:
         """Enter a phase in which nothing trains."""
-        self.phase, self._single_steps = phase, 0
+        self.phase = phase
+        self._single_steps = 0
 
-    # --- steps --------------------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     @property
     def due(self) -> bool:
@@ -218,7 +223,7 @@ class Controller(ABC):
         self.follow()
         self._single_steps = max(0, self._single_steps - 1)
         if all(side.done >= self.total for side in self.sides):
-            self.stand(Phase.FINISHED)
+            self.enter(Phase.FINISHED)
 
     def _guard(self, work: Callable[[], object]) -> object:
         try:
@@ -230,10 +235,10 @@ class Controller(ABC):
         return None
 
     def _fail(self, error: Exception) -> None:
-        self.stand(Phase.FAILED)
+        self.enter(Phase.FAILED)
         self.error = f"{type(error).__name__}: {error}".rstrip().rstrip(".:") + "."
 
-    # --- frames -------------------------------------------------------------------------------------------------
+    # --- frames -----------------------------------------------------------------------------------
 
     def drawn(self, number: int) -> None:
         """Note that the browser has drawn a frame."""
@@ -244,7 +249,10 @@ class Controller(ABC):
         self._sent = []
 
     def post(self, *, urgent: bool = False) -> bool:
-        """Send a frame if it is time for one, or in any case if it is urgent; return whether it was sent."""
+        """Send a frame if it is time for one, or in any case if it is urgent.
+
+        Return whether it was sent.
+        """
         now = self.clock()
         waiting = self._number - self._drawn
         if not urgent and (
@@ -267,16 +275,21 @@ class Controller(ABC):
         return True
 
     def first_frame(self) -> tuple[dict[str, Any], list[bytes]]:
-        """Return a frame with all points so far, or those on record, for a page without a kernel."""
+        """Return a frame with all points so far, or the recorded ones, for a page."""
         head = {"kind": "frame", "number": 0, "answered": 0, "whole": True}
         return {**head, **self.state()}, [
             pack([row(step) for step in steps[:end]]) for steps, row, end in self.points()
         ]
 
-    # --- the thread; it starts with the first command, `rest` ends it until the next one, `close` for ever ---------
+    # --- thread
+    # --------------------------------------------------------------------------------------- It
+    # starts with the first command; `rest` ends it until the next one, `close` forever.
 
     def ask(self, command: Command, number: int = 0) -> None:
-        """Let the thread carry out a command, the browser's of that number, before its next step; returns at once."""
+        """Let the thread carry out a command, the browser's of that number, before its next step.
+
+        Returns at once.
+        """
         if command in (Button.START, Button.STEP):
             with Controller._turn:
                 before = Controller._driving() if Controller._driving is not None else None
@@ -292,14 +305,18 @@ class Controller(ABC):
                 return
             self._inbox.put(work)
             if self._thread is None or self._resting:
-                before, self._resting = self._thread, False
+                before = self._thread
+                self._resting = False
                 self._thread = threading.Thread(
                     target=self._loop, args=(before,), name=NAME, daemon=True
                 )
                 self._thread.start()
 
     def rest(self, why: str) -> None:
-        """Pause the training, say why, and end the thread after the step it is in; returns at once."""
+        """Pause the training, say why, and end the thread after the step it is in.
+
+        Returns at once.
+        """
         with Controller._turn:
             if self._thread is None or self._resting or self._closed:
                 return
@@ -315,7 +332,10 @@ class Controller(ABC):
             self.call(partial(self._pause, INTERRUPTED))
 
     def close(self, timeout: float = 5.0) -> None:
-        """End the thread after the step it is in; returns when it has ended, or after `timeout` seconds."""
+        """End the thread after the step it is in.
+
+        Returns when it has ended, or after `timeout` seconds.
+        """
         self._closed = True
         self._inbox.put(None)
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -343,11 +363,13 @@ class Controller(ABC):
             try:
                 if not self._take_commands() or (self.due and not self._work()):
                     return
-            except Exception as error:  # a fault of ours, not of the task: log it, and say it in the figure if we can
+            except Exception as error:
+                # A fault of ours, not of the task: log it, and show it in the figure if possible.
                 logging.getLogger(__name__).exception("the live training could not go on")
                 if self.phase is not Phase.FAILED:
                     self._fail(error)
-                    self._inbox.put(lambda: None)  # wakes the loop, which then posts
+                    # wakes the loop, which then posts
+                    self._inbox.put(lambda: None)
 
     def _work(self) -> bool:
         """Do a step, looking into the inbox between its two halves; return False to end."""
@@ -381,6 +403,9 @@ class Controller(ABC):
 
 
 def pack(rows: list[Any]) -> bytes:
-    """Return rows as little-endian float32, which has a code for NaN; a loss too large for it becomes inf."""
+    """Return rows as little-endian float32, which has a code for NaN.
+
+    A loss too large for it becomes inf.
+    """
     with np.errstate(over="ignore"):
         return np.asarray(rows, dtype="<f4").tobytes()

@@ -1,12 +1,13 @@
-"""Base of the widgets that train live: messages, buttons, Interrupt, devices, and a picture where nothing moves.
+"""Base of the widgets that train live: messages, buttons, Interrupt, devices, and a picture.
 
-Idea: a widget is a wire between a page and a `Controller`: messages of the browser become its commands. A kernel
-ignores SIGINT between cells; there it pauses the training.
+Idea: a widget is a wire between a page and a `Controller`: messages of the browser become its
+commands. A kernel ignores SIGINT between cells; there it pauses the training.
 
-Invariant: every command of the browser is answered by a frame that names the command's number; a cell's own Interrupt
-stays the cell's, and outside of a notebook's kernel no handler is touched.
+Invariant: every command of the browser is answered by a frame that names the command's number; a
+cell's own Interrupt stays the cell's, and outside of a notebook's kernel no handler is touched.
 
-Source: ipykernel, `Kernel.pre_handler_hook` and `post_handler_hook`, which put back what handled SIGINT before a cell.
+Source: ipykernel, `Kernel.pre_handler_hook` and `post_handler_hook`, which put back what handled
+SIGINT before a cell.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ def on(where: Place) -> str:
 
 
 def between_cells(act: Callable[[], Any]) -> None:
-    """Call a method when the kernel is interrupted while no cell runs. A cell calls this; the object may go away."""
+    """Call a method when the kernel is interrupted while no cell runs.
+
+    A cell calls this function. The object is referenced weakly.
+    """
     if threading.current_thread() is threading.main_thread() and hasattr(get_ipython(), "kernel"):
         with suppress(RuntimeError):  # a kernel without asyncio
             _listen(asyncio.get_running_loop(), weakref.WeakMethod(act))
@@ -72,7 +76,8 @@ class _InterruptHandler:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, act: weakref.WeakMethod[Callable[[], Any]]
     ) -> None:
-        self.loop, self.acts = loop, {act}
+        self.loop = loop
+        self.acts = {act}
 
     def __call__(self, *_: object) -> None:
         for act in self.acts:
@@ -88,7 +93,8 @@ class DrivenWidget(LabWidget):
 
     def __init__(self, controller: Controller, **offers: Any) -> None:
         self.controller = controller
-        controller.send, controller.state = self._send_frame, self.state
+        controller.send = self._send_frame
+        controller.state = self.state
         offered = dict.fromkeys((*places(), controller.place))
         super().__init__(
             _offers={**offers, "places": [{"key": one.key, "label": one.label} for one in offered]}
@@ -100,11 +106,11 @@ class DrivenWidget(LabWidget):
     @property
     @abstractmethod
     def sentence(self) -> str:
-        """What the figure shows now, in words."""
+        """Text of what the figure shows now."""
 
     @abstractmethod
     def figure(self, why: str = "") -> Figure:
-        """Return a picture of the steps so far that stands still; `why` is written under it."""
+        """Return a still picture of the steps so far; `why` is written under it."""
 
     @property
     def history(self) -> tuple[Any, ...]:
@@ -113,11 +119,11 @@ class DrivenWidget(LabWidget):
 
     @property
     def record_sentence(self) -> str:
-        """What the run on record shows, in words; "" where there is none."""
+        """Text of what the recorded run shows; "" if there is none."""
         return ""
 
     def page_state(self) -> dict[str, Any]:
-        """Add the first frame, with the run on record, which a page plays: it has no kernel to train."""
+        """Add the first frame, with the recorded run, which a page without a kernel plays."""
         content, buffers = self.controller.first_frame()
         more, further = self.page_records()
         frame = {
@@ -127,7 +133,7 @@ class DrivenWidget(LabWidget):
         return {**super().page_state(), "_frame": as_json(frame)}
 
     def page_records(self) -> tuple[dict[str, Any], list[bytes]]:
-        """Return what a page can play besides the run on record: entries of the frame, and buffers of points."""
+        """Return what a page can play besides the recorded run: entries of a frame, and buffers."""
         return {}, []
 
     def state(self) -> dict[str, Any]:
@@ -164,10 +170,12 @@ class DrivenWidget(LabWidget):
         return self.controller.place
 
     def train_on(self, device: str | Place) -> None:
-        """Go on, or begin, on another device: "cpu", "gpu", or one of `labkit.train.places()`; returns at once.
+        """Continue, or begin, on another device; returns at once.
+
+        A device is "cpu", "gpu", or one of `labkit.train.places()`.
 
         Raises:
-            ValueError: there is no such device here.
+            ValueError: the device does not exist here.
         """
         self.controller.ask(partial(self.controller.train_on, place(device)))
 
@@ -180,7 +188,7 @@ class DrivenWidget(LabWidget):
         """Press "start", "pause", "step", "stop" or "reset"; returns at once.
 
         Raises:
-            ValueError: there is no such button.
+            ValueError: the button does not exist.
         """
         self.controller.ask(member_of(Button, button, "press"))
 
@@ -217,7 +225,7 @@ def row_of(table: Mapping[str, Row], wanted: Row | str, what: str) -> Row:
     """Return a row of a table by its name; a row is returned as it is.
 
     Raises:
-        ValueError: the table has no such row, or it is of another kind.
+        ValueError: the row is not in the table, or it is of another kind.
     """
     kind = type(next(iter(table.values())))
     if isinstance(wanted, kind):

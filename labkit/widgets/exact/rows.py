@@ -23,7 +23,7 @@ def format_row(format: Format) -> dict[str, Any]:
 
 
 def exact_text(value: float) -> str:
-    """Write a value so that every format reads exactly it: in decimal where that is short, else as a hex-float.
+    """Return a text that every format reads as exactly this value: a short decimal, or a hex-float.
 
     >>> exact_text(0.0999755859375), exact_text(2.0**-24), exact_text(-0.0)
     ('0.0999755859375', '0x1p-24', '-0')

@@ -1,10 +1,11 @@
 """Known faults as cards that can be run.
 
-Idea: in front a symptom, with the words of its error; behind it, when the card is turned, the fault. Both forms of the
-training run when asked for, and their losses are drawn on the card. A text finds cards as an error message, by
-`labkit.faults.explain`, and else by its words.
+Idea: in front a symptom, with the words of its error; behind it, when the card is turned, the
+fault. Both forms of the training run when asked for, and their losses are drawn on the card. A text
+finds cards as an error message, by `labkit.faults.explain`, and else by its words.
 
-Invariant: what a card shows of a run follows from its `TrainingOutcome`. A run and a notebook cell never overlap:
+Invariant: what a card shows of a run follows from its `TrainingOutcome`. A run and a notebook cell
+never overlap:
 a fault may seed torch's generator, and no cell shall notice.
 """
 
@@ -39,13 +40,14 @@ from labkit.widgets.base.widget import LabWidget
 ALL = "all"
 FORMS = {"broken": False, "cured": True}
 WHY_STATIC = (
-    "(Widgets do not run here: `labkit explain` lists the faults in a terminal, `labkit explain NAME` runs one, and "
+    "(Widgets do not run here: `labkit explain` lists the faults in a terminal, "
+    "`labkit explain NAME` runs one, and "
     '`labkit explain "an error message"` finds who is known by it.)'
 )
 
 
 def front(fault: Fault | GpuCard) -> dict[str, Any]:
-    """Return what is seen before a card is turned: the symptom and, where there is one, the error's own words."""
+    """Return what is seen before a card is turned: the symptom and, if any, the error's text."""
     seen = {
         "id": fault.id,
         "symptom": fault.symptom,
@@ -56,7 +58,7 @@ def front(fault: Fault | GpuCard) -> dict[str, Any]:
 
 
 def behind(fault: Fault | GpuCard) -> dict[str, Any]:
-    """Return what a turned card shows: the fault, what is known about it, and both forms as code."""
+    """Return what a turned card shows: the fault, the facts about it, and both forms as code."""
     told = {"Why": fault.cause, "Instruments": fault.reading, "Repair": fault.repair}
     if isinstance(fault, Fault) and fault.where:
         told["Where"] = fault.where
@@ -89,10 +91,10 @@ def compared(broken: str, cured: str) -> list[list[list[Any]]]:
 
 
 def outcome_view(fault: Fault, outcome: TrainingOutcome, warned: str = "") -> dict[str, Any]:
-    """Return what a card shows of a run: its losses, None where one is inf or NaN, and what came of it in words."""
+    """Return what a card shows of a run: its losses, None for inf or NaN, and the outcome."""
     losses = [loss if math.isfinite(loss) else None for loss in outcome.losses]
     known = [loss for loss in losses if loss is not None]
-    steps = f"{len(losses)} step{'s' * (len(losses) != 1)}"
+    steps = "1 step" if len(losses) == 1 else f"{len(losses)} steps"
     course = f"{steps} without a finite loss" if losses else "No step"
     if known:
         gone = f", inf or NaN in {len(losses) - len(known)}" if len(known) < len(losses) else ""
@@ -106,9 +108,10 @@ def outcome_view(fault: Fault, outcome: TrainingOutcome, warned: str = "") -> di
 
 
 def find(cards: Mapping[str, Fault | GpuCard], query: str, kind: str) -> tuple[list[str], str]:
-    """Return the cards that a text and a kind of symptom find, by id, and a sentence that says how they were found.
+    """Return the ids of the cards for a text and a kind of symptom, and how they were found.
 
-    A text is looked up as an error message first. Where no fault has that message, a card needs all of its words.
+    A text is looked up as an error message first. Where no fault has that message, a card needs all
+    of its words.
     """
     shown = [card for card in cards.values() if kind in (ALL, card.kind.value)]
     if not query.strip():
@@ -132,18 +135,20 @@ def find(cards: Mapping[str, Fault | GpuCard], query: str, kind: str) -> tuple[l
 
 
 def _cards(number: int) -> str:
-    return f"{number} card{'s' * (number != 1)}"
+    return "1 card" if number == 1 else f"{number} cards"
 
 
 class FaultWall(LabWidget, folder="fault_wall"):
-    """Known faults as cards: symptom in front, cause behind, runnable; what only a GPU shows has published numbers.
+    """Known faults as cards: symptom in front, cause behind, runnable.
+
+    What only a GPU shows has published numbers.
 
     Args:
         without: the ids of cards that are left out, as those that a lesson treats itself.
 
-    What can be set: `query` (an error message, or words) and `kind` ("all", or the value of a `labkit.faults.Kind`).
-    What can be read: `shown` (the ids of the cards that they find), `sentence`, `outcomes`.
-    What can be done: `turn(id)`, `run(id, "broken")`, `run(id, "cured")`.
+    What can be set: `query` (an error message, or words) and `kind` ("all", or the value of a
+    `labkit.faults.Kind`). What can be read: `shown` (the ids of the cards that they find),
+    `sentence`, `outcomes`. What can be done: `turn(id)`, `run(id, "broken")`, `run(id, "cured")`.
 
     Raises:
         TraitError: a kind that does not exist.
@@ -173,7 +178,8 @@ class FaultWall(LabWidget, folder="fault_wall"):
         without = set(without)
         if unknown := sorted(without - cards().keys()):
             raise ValueError(
-                f"there is no card {', '.join(unknown)} to leave out; there are {', '.join(cards())}"
+                f"there is no card {', '.join(unknown)} to leave out; there are "
+                f"{', '.join(cards())}"
             )
         self._known = {id: card for id, card in cards().items() if id not in without}
         self._cell: asyncio.AbstractEventLoop | None = None
@@ -187,15 +193,16 @@ class FaultWall(LabWidget, folder="fault_wall"):
         self.on_msg(self._on_message)
 
     def turn(self, id: str) -> dict[str, Any]:
-        """Return what stands behind a card, and show it in the browser."""
+        """Return the back of a card, and show it in the browser."""
         if id not in self._behind:
             self._behind = {**self._behind, id: behind(self._known[id])}
         shown: dict[str, Any] = self._behind[id]
         return shown
 
     def run(self, id: str, form: str) -> dict[str, Any]:
-        """Run the "broken" or the "cured" form to its end, show what came of it, and return that."""
-        fault, fixed = FAULTS[id], FORMS[form]
+        """Run the "broken" or the "cured" form to its end, show the outcome, and return it."""
+        fault = FAULTS[id]
+        fixed = FORMS[form]
         with warnings.catch_warnings(record=True) as raised:
             warnings.simplefilter("always")
             outcome = run(fault, fixed)
@@ -220,7 +227,7 @@ class FaultWall(LabWidget, folder="fault_wall"):
             self.run(content["run"], content["form"])
 
     def page_state(self) -> dict[str, Any]:
-        """Add what stands behind every card: a page has no kernel to turn one."""
+        """Add the back of every card: a page has no kernel to turn one."""
         return {
             **super().page_state(),
             "_behind": {id: behind(card) for id, card in self._known.items()},

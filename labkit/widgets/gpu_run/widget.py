@@ -1,11 +1,12 @@
 """A button that measures the learner's own GPU, a bar, and the figures that it fills.
 
-`labkit gpu --quick` runs in a process of its own, read by a thread, so the kernel stays free. Its file of progress
-moves the bar, and its records in the data folder become figures, part by part. What it prints is shown, not parsed:
-the command writes the file before it prints, so each printed line is a time to look.
+`labkit gpu --quick` runs in a process of its own, read by a thread, so the kernel stays free. Its
+file of progress moves the bar, and its records in the data folder become figures, part by part.
+What it prints is shown, not parsed: the command writes the file before it prints, so each printed
+line is a time to look.
 
-Invariant: one measurement at a time for each button; only records of the device that was measured are shown. No
-process outlives its kernel or its `stop`: it leads a group of its own.
+Invariant: one measurement at a time for each button; only records of the device that was measured
+are shown. No process outlives its kernel or its `stop`: it leads a group of its own.
 """
 
 from __future__ import annotations
@@ -55,8 +56,14 @@ def no_gpu() -> str:
         place("gpu")
     except ValueError as missing:
         where = "on a machine with one (a borrowed workstation, a T4 of a free notebook service)"
-        there = f"{where} and this button is pressed there, or `labkit gpu --quick` is run in its terminal"
-        return f"There is nothing to measure: {missing} The figures show a GPU when the lab runs {there}."
+        there = (
+            f"{where} and this button is pressed there, or `labkit gpu --quick` is run in its "
+            "terminal"
+        )
+        return (
+            f"There is nothing to measure: {missing} The figures show a GPU when the lab runs "
+            f"{there}."
+        )
     return ""
 
 
@@ -65,7 +72,10 @@ def ended(where: Place, status: int, parts: list[PartProgress], *, stopped: bool
     if stopped:
         return f"Stopped. What was measured of {where.name} until then is kept and drawn."
     if status == 0:
-        return f"Done: {where.name} is measured. Run the cells below (again) to see it in their figures."
+        return (
+            f"Done: {where.name} is measured. Run the cells below (again) to see it in their "
+            "figures."
+        )
     failed = [f"{part.name} {part.outcome}" for part in parts if part.outcome not in ("", DONE)]
     missing = "; ".join(failed) or f"it ended with status {status}"
     return (
@@ -84,9 +94,12 @@ def measured(where: Place) -> dict[str, str]:
 
 
 def pictures(where: Place) -> list[dict[str, str]]:
-    """Return the figures of this device, in the lesson's order: "src", a PNG as a data URL, and "alt", what it shows.
+    """Return the figures of this device, in the lesson's order.
 
-    One that cannot be drawn, since too little was measured for it, has no "src", and "alt" says why.
+    Each has "src", a PNG as a data URL, and "alt", what it shows.
+
+    One that cannot be drawn, since too little was measured for it, has no "src", and "alt" says
+    why.
     """
     found = []
     for sweep in measured(where):
@@ -100,7 +113,7 @@ def pictures(where: Place) -> list[dict[str, str]]:
 
 
 def paces(where: Place) -> list[str]:
-    """Return a sentence for each of the lab's tasks that was timed on this device: steps a second, FP32 and FP16."""
+    """Return a sentence for each task timed on this device: steps a second in FP32 and FP16."""
     files = recorded_files(f"checks/{where.slug}/tasks.jsonl").values()
     lines = [line for path in files for line in read_file(path).lines]
     rates = [(line["item"].removeprefix("pace "), line.get("steps_per_second")) for line in lines]
@@ -111,7 +124,7 @@ class GpuRun(LabWidget, folder="gpu_run"):
     """Measures this machine's GPU in three minutes, and shows what it turned out to do.
 
     Args:
-        where: what is measured; None takes the GPU, and where there is none the button is disabled.
+        where: what is measured; None takes the GPU, and if there is none the button is disabled.
         command: what measures it, called with `--progress FILE`; None is `labkit gpu --quick`.
     """
 
@@ -120,8 +133,10 @@ class GpuRun(LabWidget, folder="gpu_run"):
     part = traitlets.Int(0).tag(sync=True)  # which part runs, from 1
     parts = traitlets.Int(1).tag(sync=True)
     sentence = traitlets.Unicode().tag(sync=True)
-    printed = traitlets.Unicode().tag(sync=True)  # what the command said, its last lines
-    pictures = traitlets.List(traitlets.Dict()).tag(sync=True)  # src and alt of each
+    # what the command said, its last lines
+    printed = traitlets.Unicode().tag(sync=True)
+    # src and alt of each
+    pictures = traitlets.List(traitlets.Dict()).tag(sync=True)
     paces = traitlets.List(traitlets.Unicode()).tag(sync=True)
 
     def __init__(self, where: Place | None = None, *, command: Sequence[str] | None = None) -> None:
@@ -130,12 +145,17 @@ class GpuRun(LabWidget, folder="gpu_run"):
         self._process: LineProcess | None = None
         self._stopped = False
         self._lines: list[str] = []
-        self._folder: tempfile.TemporaryDirectory[str] | None = None  # of the file of progress
+        # of the file of progress
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         super().__init__()
         if self.where.emulated:
-            self.phase, self.sentence = "no gpu", no_gpu()
+            self.phase = "no gpu"
+            self.sentence = no_gpu()
         else:
-            meanwhile = "The kernel stays free meanwhile, but what you train on the same GPU disturbs the measurement."
+            meanwhile = (
+                "The kernel stays free meanwhile, but what you train on the same GPU "
+                "disturbs the measurement."
+            )
             self.sentence = (
                 f"Ready to measure {self.where.name}: five parts, 3 minutes at most. {meanwhile}"
             )
@@ -143,13 +163,16 @@ class GpuRun(LabWidget, folder="gpu_run"):
         self.on_msg(self._on_message)
 
     def start(self) -> None:
-        """Begin to measure; while it runs, and where there is no GPU, this does nothing."""
+        """Begin to measure; while it runs, and if there is no GPU, this does nothing."""
         with self._lock:
             if self.phase in ("running", "no gpu"):
                 return
-            self._lines, self._stopped = [], False
-            self.part, self.printed = 0, ""
-            self.phase, self.sentence = "running", "It begins: torch is loaded."
+            self._lines = []
+            self._stopped = False
+            self.part = 0
+            self.printed = ""
+            self.phase = "running"
+            self.sentence = "It begins: torch is loaded."
             self._folder = tempfile.TemporaryDirectory(
                 prefix="labkit-gpu-", ignore_cleanup_errors=True
             )
@@ -158,7 +181,8 @@ class GpuRun(LabWidget, folder="gpu_run"):
                 self._process = LineProcess(command, on_line=self._on_line, on_end=self._on_end)
             except OSError as error:
                 self._folder.cleanup()
-                self.phase, self.sentence = "failed", f"It could not be started: {error}"
+                self.phase = "failed"
+                self.sentence = f"It could not be started: {error}"
 
     def stop(self) -> None:
         """End the measurement; what it has kept by then is drawn."""
@@ -188,7 +212,8 @@ class GpuRun(LabWidget, folder="gpu_run"):
     def _follow(self, parts: list[PartProgress]) -> None:
         """Show the part that began last, which may have ended before its line was read."""
         if parts and parts[-1].number != self.part:
-            self.part, self.parts = parts[-1].number, parts[-1].of
+            self.part = parts[-1].number
+            self.parts = parts[-1].of
             self.sentence = in_words(parts[-1])
             self._draw()  # what the part before it has kept
 
@@ -199,7 +224,10 @@ class GpuRun(LabWidget, folder="gpu_run"):
         self._draw()
         if self._folder is not None:
             self._folder.cleanup()
-        self.phase = "stopped" if self._stopped else "failed" if status else "done"
+        if self._stopped:
+            self.phase = "stopped"
+        else:
+            self.phase = "failed" if status else "done"
 
     @property
     def _progress(self) -> Path:
@@ -218,7 +246,8 @@ class GpuRun(LabWidget, folder="gpu_run"):
 
     def _draw(self) -> None:
         try:
-            self.pictures, self.paces = pictures(self.where), paces(self.where)
+            self.pictures = pictures(self.where)
+            self.paces = paces(self.where)
         except (
             OSError,
             ValueError,

@@ -1,9 +1,11 @@
 """The five passes that decide all casts of a network before it runs, played operation by operation.
 
-Idea: the network is traced, and what autocast decided is laid out again in the order in which a compiler decides:
-colour, propagate, insert, cancel, hoist. A slider stands at one look of one pass at one operation.
+Idea: the network is traced, and what autocast decided is laid out again in the order in which a
+compiler decides:
+colour, propagate, insert, cancel, hoist. A slider selects one look of one pass at one operation.
 
-Invariant: rows come from a run that happened (`labkit.amp.explain`); a position always shows the same.
+Invariant: rows come from a run that happened (`labkit.amp.explain`); a position always shows the
+same.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ def row_view(row: GraphRow) -> dict[str, Any]:
 
 
 def explained_lines(explanation: Explanation) -> list[str]:
-    """Return a sentence for each look of each pass at an operation, the one before the first and the one at the end."""
+    """Return a sentence for an operation before the first pass, after each pass, and at the end."""
     between = [f"{name}: {_look(name, row)}" for name in PASSES for row in explanation.rows]
     return [
         "A forward pass as it was called. Five passes decide its casts, once.",
@@ -75,7 +77,10 @@ def _look(name: str, row: GraphRow) -> str:
             return f"{row.op} takes its inputs as they are."
         case "insert":
             kib = sum(cast.bytes for cast in row.casts) / 2**10
-            return f"{row.op} asks for {', '.join(map(_text, row.casts))}: {kib:.1f} KiB to read and write."
+            return (
+                f"{row.op} asks for {', '.join(map(_text, row.casts))}: {kib:.1f} KiB to read "
+                "and write."
+            )
         case "cancel":
             if gone := [_text(cast) for cast in row.casts if cast.fate == "cancelled"]:
                 return f"at {row.op}, {', '.join(gone)} repeats an existing cast, and goes."
@@ -84,15 +89,22 @@ def _look(name: str, row: GraphRow) -> str:
     if shared is None:
         return f"{row.op} has no weight that is used again."
     done = "is cast here, for all its uses" if shared.times else "was cast already"
-    return f"the {shared.name} of {row.op} {done}; the gradient of each use reaches the FP32 tensor by itself."
+    return (
+        f"the {shared.name} of {row.op} {done}; the gradient of each use reaches the FP32 "
+        "tensor by itself."
+    )
 
 
 class TwoScores(nn.Module):
-    """A small network in which each pass finds something: a weight with two uses, an input with two, a softmax."""
+    """A small network in which each pass finds something.
+
+    A weight has two uses, an input has two, and one operation is a softmax.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.project, self.out = nn.Linear(16, 16, bias=False), nn.Linear(16, 4)
+        self.project = nn.Linear(16, 16, bias=False)
+        self.out = nn.Linear(16, 4)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Return scores of x [n, 16] among y [n, 16], as 4 numbers each."""
@@ -108,12 +120,12 @@ class CastPasses(LabWidget, folder="graph"):
         inputs: what it is called with.
         format: FP16 or BF16.
 
-    What can be read and set: `position`, from 0 to five looks at each operation; at first the last. What can
-    be read: `sentence`, `explanation`.
+    What can be read and set: `position`, from 0 to five looks at each operation; at first the last.
+    What can be read: `sentence`, `explanation`.
 
     Raises:
-        ValueError: there is no graph of this network; the message says at which line, and why.
-        TraitError: there is no such position.
+        ValueError: the network has no graph; the message has the line and the reason.
+        TraitError: the position does not exist.
 
     >>> passes = CastPasses()
     >>> passes.position = 1
@@ -129,19 +141,15 @@ class CastPasses(LabWidget, folder="graph"):
     def __init__(self, model: nn.Module | None = None, *inputs: Any, format: Format = FP16) -> None:
         given = (torch.ones(8, 16), torch.ones(8, 16)) if model is None else inputs
         model = TwoScores() if model is None else model
-        graph, device = (
-            CastGraph(model, format),
-            next((p.device for p in model.parameters()), torch.device("cpu")),
-        )
+        graph = CastGraph(model, format)
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
         with one_thread(), preserve_rng(device):
             for _ in range(2):  # traced, then run
                 with half_storage(device), autocast(format):
                     graph(*given)
         self.explanation = explain(graph)
-        rows, said = (
-            [row_view(row) for row in self.explanation.rows],
-            explained_lines(self.explanation),
-        )
+        rows = [row_view(row) for row in self.explanation.rows]
+        said = explained_lines(self.explanation)
         super().__init__(
             _rows=rows,
             _said=said,

@@ -1,11 +1,11 @@
-"""The forward pass as a ledger: which operation runs in which dtype, and the effect of another list.
+"""Ledger of a forward pass: the dtype of each operation, and the effect of another list.
 
-`labkit.amp.ledger` measures; here its rows become words, names of formats and lengths of bars. Each row has its list as
-four buttons. Moving an operation runs the forward pass again, twice, under autocast and in FP32. A page without a
-kernel has the states that one move reaches (`page_state`).
+`labkit.amp.ledger` measures; here its rows become words, names of formats and lengths of bars. Each
+row has its list as four buttons. Moving an operation runs the forward pass again, twice, under
+autocast and in FP32. A page without a kernel has the states that one move reaches (`page_state`).
 
-Invariant: rows and sentence belong to `overrides` and `format_name`, and come from a run; the sentence is about the
-first thing that went wrong in the rows.
+Invariant: rows and sentence belong to `overrides` and `format_name`, and come from a run; the
+sentence is about the first thing that went wrong in the rows.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def relative(error: float) -> str:
 
 
 def mark(format: Format) -> dict[str, Any]:
-    """Return where the largest error of one rounding to a format stands on a bar, 0 to 1, and what it is.
+    """Return the largest error of one rounding to a format, after its place on a bar, 0 to 1.
 
     >>> from labkit.formats import FP16
     >>> mark(FP16)["text"]
@@ -72,9 +72,11 @@ def mark(format: Format) -> dict[str, Any]:
 
 
 def ran_in(row: LedgerRow) -> str:
-    """Return the name of the format an operation ran in, "" where it did not run."""
+    """Return the name of the format an operation ran in, "" if it did not run."""
     what = row.to or row.result
-    return "" if what is None else what.name if isinstance(what, Format) else format_of(what).name
+    if what is None:
+        return ""
+    return what.name if isinstance(what, Format) else format_of(what).name
 
 
 def row_view(row: LedgerRow) -> dict[str, Any]:
@@ -82,6 +84,10 @@ def row_view(row: LedgerRow) -> dict[str, Any]:
     takes = list(dict.fromkeys(format_of(dtype).name for dtype in row.input_dtypes))
     why = f"{row.rule.value}: {row.why}" if row.rule in _SHOWN_AS else row.why
     flag = f"{row.overflowed:,} inf or NaN" if row.overflowed else ""
+    if row.problem:
+        flag = "refused"
+    elif row.result is None:
+        flag = "not reached"
     return {
         "key": row.key,
         "op": row.op,
@@ -96,22 +102,23 @@ def row_view(row: LedgerRow) -> dict[str, Any]:
         "gives": "" if row.result is None else format_of(row.result).name,
         "bar": 0.0 if row.result is None else _length(row.error),
         "error": "" if row.result is None else relative(row.error),
-        "flag": "refused" if row.problem else "not reached" if row.result is None else flag,
+        "flag": flag,
         "detail": _detail(row),
         "problem": row.problem,
     }
 
 
 def sentence(rows: Sequence[LedgerRow], before: float, format: Format) -> str:
-    """Say in a sentence or two what happens in this forward pass.
+    """Return a sentence or two on what happens in this forward pass.
 
-    before  the error of the last result with every operation on its own list
+    `before` is the error of the last result with every operation on its own list.
     """
     places = [f"{row.op} on the {list_of(row.rule)} list" for row in rows if row.moved]
     unique = list(dict.fromkeys(places))
     moved = ""
     if places:
-        moved = f"With {' and '.join(unique) if len(unique) < 3 else f'{len(places)} operations moved'}, "
+        shown = " and ".join(unique) if len(unique) < 3 else f"{len(places)} operations moved"
+        moved = f"With {shown}, "
     last = rows[-1]
     stopped = next((row for row in rows if row.problem), None)
     if stopped is not None:
@@ -162,7 +169,10 @@ def _counts(rows: Sequence[LedgerRow], format: Format) -> str:
     if len(names) == 1:
         return f"all {len(rows)} operations run in {names[0]}"
     first, *others = (f"{counts[name]} in {name}" for name in names)
-    return f"{first.replace(' in ', f' of these {len(rows)} operations run in ')} and {' and '.join(others)}"
+    return (
+        f"{first.replace(' in ', f' of these {len(rows)} operations run in ')} and "
+        f"{' and '.join(others)}"
+    )
 
 
 def _first_line(problem: str) -> str:
@@ -198,7 +208,7 @@ def _detail(row: LedgerRow) -> str:
 
 
 class CastLedger(LabWidget, folder="ledger"):
-    """The operations of a forward pass under autocast, each with its list, its dtypes and its error against FP32.
+    """Operations of a forward pass under autocast: list, dtypes and error against FP32 of each.
 
     Args:
         model: a module or any function of tensors, with FP32 weights.
@@ -207,7 +217,8 @@ class CastLedger(LabWidget, folder="ledger"):
         overrides: operations on other lists to begin with, by name or key: {"exp": "allow"}.
         title: the heading.
 
-    Traits to read and set: `overrides` (key -> name of a list), `format_name`. To read: `rows`, `sentence`. Methods:
+    Traits to read and set: `overrides` (key -> name of a list), `format_name`. To read: `rows`,
+    `sentence`. Methods:
     `move("exp", "allow")`, `reset()`.
 
     Raises:
@@ -219,9 +230,9 @@ class CastLedger(LabWidget, folder="ledger"):
     >>> board.sentence
     "1 of these 3 operations run in FP16 and 2 in FP32; the last result equals FP32's."
     >>> board.move("exp", "allow")
-    >>> board.sentence
-    'With exp on the allow list, exp overflows: 4 of its 4 results are inf or NaN, where FP32 has up to 268000. It
-     reaches the last result.'
+    >>> print(board.sentence)
+    With exp on the allow list, exp overflows: 4 of its 4 results are inf or NaN,
+    where FP32 has up to 268000. It reaches the last result.
     """
 
     overrides = traitlets.Dict().tag(sync=True)
@@ -240,7 +251,8 @@ class CastLedger(LabWidget, folder="ledger"):
         overrides: Mapping[str, str] | None = None,
         title: str = "A forward pass under autocast",
     ) -> None:
-        self._model, self._inputs = model, inputs
+        self._model = model
+        self._inputs = inputs
         self._plain: dict[str, tuple[LedgerRow, ...]] = {}
         self._formats = {row.name: row for row in (FP16, BF16, format)}
         if not self._usual(format):
@@ -258,7 +270,10 @@ class CastLedger(LabWidget, folder="ledger"):
         return self._measured
 
     def move(self, operation: str, to: str) -> None:
-        """Put an operation ("exp": every call, "exp 2": the second) on a list: allow, deny, promote or keep."""
+        """Put an operation on a list: allow, deny, promote or keep.
+
+        The operation "exp" means every call, "exp 2" the second one.
+        """
         self.overrides = {**self.overrides, **self._by_key({operation: to})}
 
     def reset(self) -> None:
@@ -313,7 +328,10 @@ class CastLedger(LabWidget, folder="ledger"):
         return {"_mark": mark(format), "_rows": [row_view(row) for row in rows], "sentence": said}
 
     def page_state(self) -> dict[str, Any]:
-        """Add the states that one move from the usual lists reaches, or a button; a page has no kernel to run them."""
+        """Add the states that one move from the usual lists reaches, or a button.
+
+        A page has no kernel to run them.
+        """
         states: dict[str, Any] = {}
         for name, format in self._formats.items():
             homes = {row.key: list_of(row.home) for row in self._usual(format)}

@@ -1,11 +1,12 @@
-"""Copies of a run, from which it goes on at any step that it has done.
+"""Copies of a run, from which it continues at any step that it has done.
 
 Idea: a copy every few steps is enough, since the steps between two copies can be done again. Copies
-that need too much memory are thinned out: every second one goes, and the distance doubles. So a step is never further
-from a copy than twice what the memory allows.
+that need too much memory are thinned out: every second one goes, and the distance doubles. So a
+step is never further from a copy than twice what the memory allows.
 
-Invariant: no knob is turned between a copy and the next one, so the steps between them are repeated under one recipe.
-Copies at a change are therefore never thinned out. A copy never moves, only forks of it do.
+Invariant: no knob is turned between a copy and the next one, so the steps between them are repeated
+under one recipe. Copies at a change are therefore never thinned out. A copy never moves, only forks
+of it do.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ MOST_BYTES = 2**28  # of all copies of a branch
 class Checkpoints:
     """Copies of a run by the number of steps that it had done, with the knobs of the step after it.
 
-    every       steps between two regular copies
-    most_bytes  what the copies may hold together, those at changes apart
+    Attributes:
+        every: steps between two regular copies.
+        most_bytes: what the copies may hold together, those at changes apart.
     """
 
     every: int = EVERY
@@ -75,6 +77,9 @@ class Checkpoints:
 
 
 def copy_bytes(run: Any) -> int:
-    """Return how many bytes a copy of a run holds, about; 0 for a run of one's own that does not say."""
+    """Return approximately how many bytes a copy of a run holds.
+
+    A run of one's own that does not tell counts as 0.
+    """
     engine = getattr(run, "engine", None)
     return 0 if engine is None else sum(bytes_held(engine).values())

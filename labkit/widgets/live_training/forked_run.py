@@ -1,13 +1,13 @@
 """A run, at most one fork of it, and the FP32 run of the same seed beside them.
 
-A `Branch` is a run with snapshots: a copy of the run every few steps, and at each change of a knob (`Checkpoints`). A
-fork at any step continues from the copy before it. A run can go back to a step that it has done; what it had done after
-that step stays as a `Ghost`. A knob that may change during the run acts at the next step; one that changes a format
-restarts the run at its origin: step 0, or the step of the fork. FP32 is at most one step ahead and stays as long as
-task, seed and device do.
+A `Branch` is a run with snapshots: a copy of the run every few steps, and at each change of a knob
+(`Checkpoints`). A fork at any step continues from the copy before it. A run can go back to a step
+that it has done; what it had done after that step stays as a `Ghost`. A knob that may change during
+the run acts at the next step; one that changes a format restarts the run at its origin: step 0, or
+the step of the fork. FP32 is at most one step ahead and stays as long as task, seed and device do.
 
-Invariant: all runs see the same batches, because a batch depends on seed and step alone. Until a knob changes, the
-training is that of the recipe, to its last field.
+Invariant: all runs see the same batches, because a batch depends on seed and step alone. Until a
+knob changes, the training is that of the recipe, to its last field.
 """
 
 from __future__ import annotations
@@ -56,23 +56,31 @@ from labkit.widgets.live_training.knobs import (
 )
 
 PICTURE_EVERY = 10  # steps between two pictures of what the network does
-MAP_SCALES = range(LOG2_SCALE_RANGE[0], LOG2_SCALE_RANGE[1] + 1)  # those of the slider
+# those of the slider
+MAP_SCALES = range(LOG2_SCALE_RANGE[0], LOG2_SCALE_RANGE[1] + 1)
 MEASUREMENTS = 10  # how often in a run the metric is measured on the test data
 GHOSTS = 12  # how many ghosts stay; the oldest goes first
 SETTLE_STEPS = 4  # the fourth step under a change measures what it did to underflow
 MERGE_STEPS = 6  # a knob turned so soon after another (a drag) takes the first one's mark along
-TIMED_STEPS = 30  # steps a second are the median over the latest so many, without those that measured something
+# Steps a second are the median of this many latest steps, without those that measured something.
+TIMED_STEPS = 30
 
 # (task, recipe, seed, device=) -> run; a test brings one that does not train
 MakeRun = Callable[..., Any]
 Options = list[dict[str, Any]]  # of an optimizer's groups
 MapRow = tuple[float, ...]  # a step, then the share lost at each scale, then that which overflows
-SLOWLY = "Its sums are emulated bit by bit: seconds for a step of convolutions or attention. On digits it is quick."
+SLOWLY = (
+    "Its sums are emulated bit by bit: seconds for a step of convolutions or attention. On "
+    "digits it is quick."
+)
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A change of a knob: `step` is the first step under `after`; `rescaled`: a scale was chosen, new or not."""
+    """A change of a knob: `step` is the first step under `after`.
+
+    `rescaled` means that a scale was chosen, new or not.
+    """
 
     step: int
     before: Knobs
@@ -94,11 +102,12 @@ class Mark:
 class Ghost:
     """What a run had done before it went back: its steps, without the run.
 
-    origin   the step to which it went back
-    steps    those after the origin
-    knobs    where they stood at its end
-    marks    changes after the origin
-    metrics  step -> metric, after the origin
+    Attributes:
+        origin: the step to which it went back.
+        steps: those after the origin.
+        knobs: their positions at its end.
+        marks: changes after the origin.
+        metrics: step -> metric, after the origin.
     """
 
     origin: int
@@ -109,7 +118,7 @@ class Ghost:
 
     @property
     def label(self) -> str:
-        """Its settings at its end, in words."""
+        """Text of its settings at its end."""
         return describe(self.knobs)
 
 
@@ -117,14 +126,16 @@ class Ghost:
 class Branch:
     """A run, or the fork of a run.
 
-    begin     recipe -> a run that stands at `origin`
-    left      of a fork: the knobs of the run that it left, at that step
-    options   of its optimizer, as the task made it: learning rates and epsilons before any knob; None: not asked yet
-    forkable  copies are kept, so that it can be forked and go back
-    wanted    where its knobs stand; `knobs` is what the last step was done under
-    began     what the first step was done under
-    rescaled  a scale was chosen since the last step, perhaps the same one
-    torn      an error ended a step of it, so it stands between two steps
+    Attributes:
+        begin: recipe -> a run that is at step `origin`.
+        left: of a fork: the knobs of the run that it left, at that step.
+        options: of its optimizer, as the task made it: learning rates and epsilons before any knob;
+            None: not asked yet.
+        forkable: copies are kept, so that it can be forked and go back.
+        wanted: the positions of its knobs; `knobs` is what the last step was done under.
+        began: what the first step was done under.
+        rescaled: a scale was chosen since the last step, perhaps the same one.
+        torn: an error ended a step of it, so it is between two steps.
     """
 
     begin: Callable[[Recipe], Any]
@@ -142,11 +153,12 @@ class Branch:
     metrics: dict[int, float] = field(default_factory=dict)
     marks: list[Mark] = field(default_factory=list)
     copies: Checkpoints = field(default_factory=Checkpoints)
-    pictures: list[Picture] = field(
-        default_factory=list
-    )  # the latest one; none where a task has none
-    map_rows: list[MapRow] = field(default_factory=list)  # of the steps that were measured
-    seconds: list[float] = field(default_factory=list)  # of the latest steps that measured nothing
+    # the latest one; none where a task has none
+    pictures: list[Picture] = field(default_factory=list)
+    # of the steps that were measured
+    map_rows: list[MapRow] = field(default_factory=list)
+    # of the latest steps that measured nothing
+    seconds: list[float] = field(default_factory=list)
     unsettled: int = 0  # steps until a change counts as settled
 
     @property
@@ -177,16 +189,17 @@ class Branch:
                 0 if operands(self.wanted) in ("FP32", "TF32") else MEASURE_EVERY
             )
             self.run.keep_exponents = True
-            self.knobs, self.rescaled = self.wanted, False
+            self.knobs = self.wanted
+            self.rescaled = False
             self._set_optimizer()
             self.draw()
 
     def draw(self) -> None:
-        """Take a picture of what the network does, unless a run of one's own has no pictures."""
+        """Record a picture of what the network does, if the task has pictures."""
         if hasattr(self.run, "pictures"):
             self.pictures = self.run.pictures()
 
-    def anew(self, wanted: Knobs) -> Branch:
+    def restarted(self, wanted: Knobs) -> Branch:
         """Return a branch that begins at the same origin, without a run yet."""
         return Branch(self.begin, wanted, self.origin, self.left, self.options, self.forkable)
 
@@ -214,7 +227,8 @@ class Branch:
             record = self.run.step()
         finally:
             self.run.measure_every = every
-        if record.underflow is None and self.steps:  # the first step is slower than the others
+        # the first step is slower than the others
+        if record.underflow is None and self.steps:
             self.seconds = [
                 *self.seconds[1 - TIMED_STEPS :],
                 max(time.perf_counter() - began, 1e-9),
@@ -235,7 +249,8 @@ class Branch:
     def _turn(self) -> None:
         """Put the knobs into the run, and mark the step."""
         assert self.knobs is not None
-        before, recipe = self.knobs, recipe_of(self.wanted)
+        before = self.knobs
+        recipe = recipe_of(self.wanted)
         scaler = recipe.scaler != recipe_of(before).scaler
         if recipe != self.run.recipe:
             self.run.change(recipe)
@@ -254,7 +269,10 @@ class Branch:
         self.rescaled = False
 
     def _set_optimizer(self) -> None:
-        """Set learning rate and epsilon: the task's, times or instead. What no knob has touched is left alone."""
+        """Set the learning rate, a multiple of the task's, and the epsilon, in place of the task's.
+
+        What no knob has changed is left alone.
+        """
         assert self.knobs is not None
         if self.options is None:
             if not self.knobs.log2_lr and self.knobs.epsilon is None:
@@ -268,7 +286,7 @@ class Branch:
                 group["eps"] = own["eps"] if self.knobs.epsilon is None else self.knobs.epsilon
 
     def at(self, step: int) -> tuple[Any, Knobs]:
-        """Return a run of its own that stands after `step`, as this one stood, and its knobs.
+        """Return a run of its own as this one was after `step`, and its knobs.
 
         Raises:
             ValueError: this branch has not been there.
@@ -295,7 +313,9 @@ class Branch:
         """
         run, knobs = self.at(step)
         back = Branch(self.begin, knobs, self.origin, self.left, self.options, self.forkable)
-        back.run, back.knobs, back.began = run, knobs, self.began
+        back.run = run
+        back.knobs = knobs
+        back.began = self.began
         back.steps = self.steps[: step - self.origin]
         # a copy at a change is under the new knobs, which act at the step after it
         back.marks = [mark for mark in self.marks if mark.step <= step + 1]
@@ -317,7 +337,9 @@ class Branch:
 
 
 class ForkedRun(Controller):
-    """A run, its fork and FP32 beside them, as they are driven; `Workbench` says what task to device are.
+    """A run, its fork and FP32 beside them, as they are driven.
+
+    `Workbench` says what task to device are.
 
     Args:
         offered: the knobs that can be turned.
@@ -326,7 +348,8 @@ class ForkedRun(Controller):
         make_run: (task, recipe, seed, device=) -> run.
 
     Raises:
-        ValueError: the offered knobs cannot show the recipe, steps is less than 1, or there is no such device.
+        ValueError: the offered knobs cannot show the recipe, steps is less than 1, or there is no
+            such device.
     """
 
     def __init__(
@@ -345,23 +368,31 @@ class ForkedRun(Controller):
         if steps is not None and (not isinstance(steps, Integral) or steps < 1):
             raise ValueError(f"steps: expected a whole number from 1 on, or None, got {steps!r}")
         super().__init__()
-        self.seed, self.asked_steps, self.place = seed, steps, place(device)
-        self.offered, self.forkable, self.make_run = offered, forkable, make_run
-        self._left: dict[
-            tuple[str, str], tuple[Any, ...]
-        ] = {}  # task, device -> its runs as they were left
-        self._wanted: dict[str, Picture | None] = {}  # task -> the picture of its targets
+        self.seed = seed
+        self.asked_steps = steps
+        self.place = place(device)
+        self.offered = offered
+        self.forkable = forkable
+        self.make_run = make_run
+        # task, device -> its runs as they were left
+        self._left: dict[tuple[str, str], tuple[Any, ...]] = {}
+        # task -> the picture of its targets
+        self._wanted: dict[str, Picture | None] = {}
         self._set_up(task, replace(knobs_of(recipe, offered), growth_interval=growth_interval))
 
     def _set_up(self, task: Task, knobs: Knobs) -> None:
-        self.task, self.total = task, self.asked_steps or task.steps
+        self.task = task
+        self.total = self.asked_steps or task.steps
         self.fp32 = Branch(self._from_the_start, knobs_of(RECIPES["FP32"]), forkable=False)
         self._one_run(knobs)
         self.previous: list[StepRecord] = []
         self.ghosts: list[Ghost] = []
 
     def begin_at(self, to: Mapping[str, Any]) -> None:
-        """Begin with knobs in other positions than the recipe has them; `turn` says which it refuses."""
+        """Begin with knobs in other positions than the recipe has them.
+
+        `turn` says which it refuses.
+        """
         self._one_run(turn(self.selected.wanted, to))
 
     def _one_run(self, knobs: Knobs) -> None:
@@ -394,14 +425,14 @@ class ForkedRun(Controller):
     def steps(self) -> list[StepRecord]:
         return self.run.steps
 
-    # --- commands -----------------------------------------------------------------------------------------------
+    # --- commands ---------------------------------------------------------------------------------
 
     def begin_again(self) -> None:
         """Keep the steps so far as the run before, and the knobs."""
         self._remember()
         if self.error:
             # an error may have left it between two steps
-            self.fp32 = self.fp32.anew(self.fp32.wanted)
+            self.fp32 = self.fp32.restarted(self.fp32.wanted)
         self._one_run(self.selected.wanted)
 
     def _remember(self) -> None:
@@ -428,14 +459,14 @@ class ForkedRun(Controller):
 
     def _want(self, wanted: Knobs) -> None:
         branch = self.selected
-        anew = bool(branch.steps) and not lives_on(branch.knobs or branch.wanted, wanted)
+        restarts = bool(branch.steps) and not lives_on(branch.knobs or branch.wanted, wanted)
         branch.wanted = wanted
-        if anew and branch is self.run:
+        if restarts and branch is self.run:
             self._remember()
             self._one_run(wanted)  # without the fork, which left a run that is no more
-        elif anew or not branch.steps:
-            self.branches[self.active] = branch.anew(wanted)
-        if anew:
+        elif restarts or not branch.steps:
+            self.branches[self.active] = branch.restarted(wanted)
+        if restarts:
             where = (
                 f"after step {branch.origin}, where it was forked" if branch.origin else "at step 0"
             )
@@ -458,14 +489,15 @@ class ForkedRun(Controller):
         ]
         self.active = 1
         if self.phase is not Phase.FAILED:
-            self.stand(Phase.PAUSED)
+            self.enter(Phase.PAUSED)
         then = "Turn one of its knobs, then press Continue."
         self.notice = f"The fork stands after step {origin} with every digit of the run. {then}"
 
     def go_back(self, step: int) -> None:
         """Put the run back to a step that it has done; what it did after that stays as a ghost.
 
-        A fork that left it later becomes a ghost as well. The knobs stand as they stood for the step after it.
+        A fork that left it later becomes a ghost as well. The knobs have the positions they had for
+        the step after it.
 
         Raises:
             ValueError: nothing has run yet, the run has not been there, or it cannot be copied.
@@ -491,13 +523,16 @@ class ForkedRun(Controller):
         self.branches = [back, *kept]
         if self.fp32.torn:
             # it is trained again, up to the run
-            self.fp32 = self.fp32.anew(self.fp32.wanted)
+            self.fp32 = self.fp32.restarted(self.fp32.wanted)
         self.active = 0
         self.fp32.seconds = []  # of another moment
         self.error = ""
-        self.stand(Phase.PAUSED)
+        self.enter(Phase.PAUSED)
         then = "Turn a knob, then press Continue."
-        self.notice = f"Back after step {step}, with every digit. What came after stays as a faint curve. {then}"
+        self.notice = (
+            f"Back after step {step}, with every digit. What came after stays as a faint "
+            f"curve. {then}"
+        )
 
     def choose(
         self, task: Task | None = None, recipe: Recipe | None = None, branch: int | None = None
@@ -515,10 +550,13 @@ class ForkedRun(Controller):
         self._move(self.task, where)
 
     def _move(self, task: Task, where: Place) -> None:
-        """Leave the runs of this task and device as they are; take up those of another, or begin there."""
+        """Leave the runs of this task and device as they are.
+
+        Take up those of another, or begin there.
+        """
         if task is self.task and where == self.place:
             return
-        self.stand(Phase.PAUSED if self.phase is Phase.RUNNING else self.phase)
+        self.enter(Phase.PAUSED if self.phase is Phase.RUNNING else self.phase)
         if self.run.steps:
             here = (
                 self.fp32,
@@ -530,19 +568,24 @@ class ForkedRun(Controller):
                 self.error,
             )
             self._left[self.task.name, self.place.key] = here
-        knobs, self.place = self.selected.wanted, where
+        knobs = self.selected.wanted
+        self.place = where
         there = self._left.pop((task.name, where.key), None)
         if there is None:
             self._set_up(task, knobs)
-            self.stand(Phase.IDLE)
+            self.enter(Phase.IDLE)
             self.error = ""
             return
-        self.task, self.total = task, self.asked_steps or task.steps
+        self.task = task
+        self.total = self.asked_steps or task.steps
         self.fp32, self.branches, self.active, self.previous, self.ghosts, *ended = there
         self.phase, self.error = ended
-        self.notice = f"Your run of {task.name.replace('_', ' ')} is as you left it, after step {self.run.done}."
+        self.notice = (
+            f"Your run of {task.name.replace('_', ' ')} is as you left it, after step "
+            f"{self.run.done}."
+        )
 
-    # --- steps --------------------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     def lead(self) -> bool:
         """Bring the FP32 run to the step that is due: one further, or all where it begins again."""
@@ -557,11 +600,11 @@ class ForkedRun(Controller):
         """Do the step that is due, in the branch that is behind."""
         min(reversed(self.branches), key=lambda branch: branch.done).step(self.total)
 
-    # --- what is seen -------------------------------------------------------------------------------------------
+    # --- what is seen -----------------------------------------------------------------------------
 
     @property
     def recorded(self) -> tuple[RunRecord | None, RunRecord | None]:
-        """The runs on record that are shown until the learner's own begin: FP32's, and one of these knobs."""
+        """The recorded runs that are shown until the learner's own begin: FP32's and one other."""
         if self.phase is not Phase.IDLE or self.fp32.steps:
             return None, None
         knobs = self.run.wanted
@@ -584,7 +627,8 @@ class ForkedRun(Controller):
     def shares(self) -> list[str]:
         """The shares that are on show: "underflow" of gradients, "swallowed" of updates, or both.
 
-        With every knob there are both. A run that begins without FP32 masters is about swallowed updates.
+        With every knob there are both. A run that begins without FP32 masters is about swallowed
+        updates.
         """
         run = self.run
         if "epsilon" in self.offered:
@@ -602,7 +646,7 @@ class ForkedRun(Controller):
         return self._wanted[name]
 
     def fork_change(self) -> str:
-        """Return what was turned where the fork left the run, in words; "" where nothing was."""
+        """Return the text on the knobs turned at the fork; "" if none was."""
         if self.fork is None or self.fork.left is None:
             return ""
         marks = self.fork.marks
@@ -613,7 +657,10 @@ _load = cache(recorded)
 
 
 def on_record(task: Task, recipe: Recipe, seed: int) -> RunRecord | None:
-    """Return the run that is on record of exactly this task, recipe and seed; None where there is none."""
+    """Return the run that is on record of exactly this task, recipe and seed.
+
+    Returns None if there is none.
+    """
     try:
         record = _load(task.name, recipe.name, seed)
         return record if record.fingerprint == fingerprint(task, recipe) else None
@@ -626,7 +673,7 @@ def _loss(step: StepRecord) -> tuple[float, ...]:
 
 
 def map_row(taken: GradSnapshot) -> MapRow:
-    """Return a step, the share that each scale of the slider would lose in it, and that which would overflow."""
+    """Return a step with the shares lost and overflowing at each scale of the slider."""
     lost, overflowing = scale_row(merge(taken.layers.values()), MAP_SCALES)
     return (float(taken.step), *lost, *overflowing)
 

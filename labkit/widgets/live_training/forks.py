@@ -1,10 +1,12 @@
 """Recorded trainings whose loss scale was switched on at some step, for pages that cannot train.
 
-Idea: on a page of the site the learner cannot switch scaling on while a run trains. So the run was forked at every
-hundredth step, and each fork trained on with a static scale. A page plays the fork of the step that is chosen. The
-exponents of the gradients are recorded too, so a page has the map of scales of the run and of each fork.
+Idea: on a page of the site the learner cannot switch scaling on while a run trains. So the run was
+forked at every hundredth step, and each fork trained on with a static scale. A page plays the fork
+of the step that is chosen. The exponents of the gradients are recorded too, so a page has the map
+of scales of the run and of each fork.
 
-Invariant: up to its origin a fork is the run without a scale, bit for bit, so a record holds the steps after it only.
+Invariant: up to its origin a fork is the run without a scale, bit for bit, so a record holds the
+steps after it only.
 
 The records are in data/forks/TASK/. `main()` makes them.
 """
@@ -25,7 +27,8 @@ from labkit.train import RunRecord, StepRecord, Task, TrainingRun, as_task, load
 from labkit.train.run import PICTURES
 
 TASK = "painted_picture"
-WITHOUT, SWITCHED_TO = "FP16", "FP16 static"
+WITHOUT = "FP16"
+SWITCHED_TO = "FP16 static"
 EVERY = 100  # steps between two forks
 
 
@@ -36,7 +39,10 @@ def forks_folder(task: str) -> Path:
 
 @cache
 def recorded_forks(task: str, recipe: str, seed: int) -> tuple[RunRecord, ...]:
-    """Return the forks on record of a run, in the order of their origins; () where there are none."""
+    """Return the forks on record of a run, in the order of their origins.
+
+    Returns () if there are none.
+    """
     if recipe != WITHOUT or not forks_folder(task).is_dir():
         return ()
     found = [load(path) for path in forks_folder(task).glob(f"static-after-*-seed{seed}.json")]
@@ -45,7 +51,10 @@ def recorded_forks(task: str, recipe: str, seed: int) -> tuple[RunRecord, ...]:
 
 @cache
 def recorded_exponents(task: str, recipe: str, seed: int) -> tuple[GradSnapshot, ...]:
-    """Return the exponents of the gradients of the run without a scale; () where they are not on record."""
+    """Return the exponents of the gradients of the run without a scale.
+
+    Returns () if they were not recorded.
+    """
     path = forks_folder(task) / f"exponents-seed{seed}.json"
     return load(path).snapshots if recipe == WITHOUT and path.is_file() else ()
 
@@ -56,7 +65,10 @@ def origin(fork: RunRecord) -> int:
 
 
 def train_forks(task: Task | str = TASK, seed: int = 0, every: int = EVERY) -> Iterator[RunRecord]:
-    """Yield a fork of the run without a scale after each `every` steps, trained to the end; last, the run itself."""
+    """Yield a fork of the run without a scale after each `every` steps, trained to the end.
+
+    The last is the run itself.
+    """
     total = as_task(task).steps
     exponents: list[GradSnapshot] = []
     with one_thread():
@@ -90,7 +102,10 @@ def _trained_on(fork: TrainingRun, total: int) -> RunRecord:
 
 
 def _measured(run: TrainingRun) -> list[GradSnapshot]:
-    """Return the exponents of all gradients of the latest step together; [] if it was not measured."""
+    """Return the exponents of all gradients of the latest step together.
+
+    Returns [] if it was not measured.
+    """
     taken = run.exponents
     if taken is None or taken.step != run.steps_done:
         return []

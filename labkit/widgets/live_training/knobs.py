@@ -1,11 +1,13 @@
 """The knobs of a recipe: their positions, the recipe they make, and their names.
 
-Idea: a recipe is eight answers to eight questions. `Knobs` holds the answers; `recipe_of` makes a `Recipe` of them,
-and `knobs_of` reads them off one, so O0 to O3 are four positions of the same knobs. A knob without a
-meaning beside another one (a master of FP32 weights) is remembered and not used. A field without a knob (hysteresis, a
-floor, a rounding) stays as in the recipe that the knobs come from.
+Idea: a recipe is eight answers to eight questions. `Knobs` holds the answers; `recipe_of` makes a
+`Recipe` of them, and `knobs_of` reads them off one, so O0 to O3 are four positions of the same
+knobs. A knob without a meaning beside another one (a master of FP32 weights) is remembered and not
+used. A field without a knob (hysteresis, a floor, a rounding) stays as in the recipe that the knobs
+come from.
 
-Invariant: `recipe_of(knobs_of(recipe)) == recipe`, to the last field; what cannot be shown is refused in words.
+Invariant: `recipe_of(knobs_of(recipe)) == recipe`, to the last field; what cannot be shown is
+refused with a message.
 """
 
 from __future__ import annotations
@@ -46,10 +48,9 @@ PRESETS = (
     "unit scaled",
 )
 LOG2_SCALE_RANGE = (0, 30)
-DEFAULT_LOG2_SCALE = 10  # where the slider stands when the recipe has no scale of its own
-GROWTH_INTERVAL = RECIPES[
-    "FP16 dynamic"
-].scaler.growth_interval  # of a scaling that is switched on here
+DEFAULT_LOG2_SCALE = 10  # the slider's position if the recipe has no scale of its own
+# of a scaling that is switched on here
+GROWTH_INTERVAL = RECIPES["FP16 dynamic"].scaler.growth_interval
 
 
 class Scaling(StrEnum):
@@ -62,20 +63,22 @@ class Scaling(StrEnum):
 
 @dataclass(frozen=True)
 class Knobs:
-    """Where the knobs stand.
+    """Positions of the knobs.
 
-    format       what matrix products read: FP32, FP16 or BF16
-    autocast     True: the weights are FP32 and each operation casts by the lists; False: the model itself is converted
-    norms_fp32   a converted model keeps its normalisation layers in FP32
-    accumulator  what matrix products add up in: "FP32", "FP16" or a GPU's Tensor Core
-    masters      of a converted model: FP32 weights are "kept" between steps, "forgotten" after each, or there are
-                 "none": the optimizer too steps 16-bit weights
-    scaling      of the loss
-    log2_scale   where a scale starts, or stays
-    log2_lr      the task's learning rate, times a power of two
-    epsilon      of Adam; None: the task's own
-    growth_interval  clean steps before a dynamic scale grows that was switched on here
-    given        the recipe that the knobs were read off: what no knob turns stays as it has it
+    Attributes:
+        format: what matrix products read: FP32, FP16 or BF16.
+        autocast: True: the weights are FP32 and each operation casts by the lists; False: the model
+            itself is converted.
+        norms_fp32: a converted model keeps its normalisation layers in FP32.
+        accumulator: what matrix products add up in: "FP32", "FP16" or a GPU's Tensor Core.
+        masters: of a converted model: FP32 weights are "kept" between steps, "forgotten" after
+            each, or there are "none": the optimizer too steps 16-bit weights.
+        scaling: of the loss.
+        log2_scale: where a scale starts, or stays.
+        log2_lr: the task's learning rate, times a power of two.
+        epsilon: of Adam; None: the task's own.
+        growth_interval: clean steps before a dynamic scale grows that was switched on here.
+        given: the recipe that the knobs were read off: what no knob turns stays as it has it.
     """
 
     format: str = "FP16"
@@ -108,7 +111,9 @@ ALL = tuple(POSITIONS)
 
 
 def why_fixed(knobs: Knobs, task: Task, offered: Collection[str] = ALL) -> dict[str, str]:
-    """Return knob -> why it means nothing where the others stand; knobs that mean something are left out.
+    """Return knob -> why it has no effect at the positions of the others.
+
+    Knobs that mean something are left out.
 
     >>> from labkit.train import TASKS
     >>> why_fixed(Knobs(), TASKS["digits"])
@@ -129,7 +134,8 @@ def why_fixed(knobs: Knobs, task: Task, offered: Collection[str] = ALL) -> dict[
         why["masters"] = "under autocast the weights are FP32 themselves, and their own master"
     elif knobs.masters == "none" and "format" not in offered:
         why["masters"] = (
-            f"this recipe's optimizer steps {knobs.format} weights, and master weights are FP32: that is another run"
+            f"this recipe's optimizer steps {knobs.format} weights, and master weights "
+            "are FP32: that is another run"
         )
     if knobs.format == "BF16" and knobs.accumulator == "V100":
         why["accumulator"] = "a V100 multiplies no BF16; the sums are FP32"
@@ -139,7 +145,7 @@ def why_fixed(knobs: Knobs, task: Task, offered: Collection[str] = ALL) -> dict[
 
 
 def describe(knobs: Knobs) -> str:
-    """Return the positions in words, only what matters.
+    """Return a text on the positions that matter.
 
     >>> describe(Knobs(autocast=True, scaling=Scaling.DYNAMIC, log2_lr=2))
     'FP16 by autocast with dynamic scaling and 4 times the learning rate'
@@ -154,7 +160,7 @@ def describe(knobs: Knobs) -> str:
 
 
 def _features(knobs: Knobs) -> list[str]:
-    """Return in words what a run has that plain FP32 has not."""
+    """Return a text on what a run has that plain FP32 does not have."""
     emulated = knobs.format != "FP32"
     converted = emulated and not knobs.autocast
     has = []
@@ -182,7 +188,7 @@ def _features(knobs: Knobs) -> list[str]:
 
 
 def _missing(knobs: Knobs) -> list[str]:
-    """Return in words what a run lacks that its format needs."""
+    """Return a text on what a run lacks that its format needs."""
     lacks = []
     if knobs.scaling is Scaling.OFF and knobs.format not in ("FP32", "BF16"):
         lacks.append("scaling")
@@ -267,7 +273,8 @@ def epsilon_text(epsilon: float) -> str:
 def lacks_masters(knobs: Knobs) -> bool:
     """Say whether 16-bit weights are all that outlasts a step.
 
-    >>> lacks_masters(Knobs(masters="forgotten")), lacks_masters(Knobs(format="FP32", masters="none"))
+    >>> fp32 = Knobs(format="FP32", masters="none")
+    >>> lacks_masters(Knobs(masters="forgotten")), lacks_masters(fp32)
     (True, False)
     """
     return knobs.format != "FP32" and not knobs.autocast and knobs.masters != "kept"
@@ -304,7 +311,7 @@ def turn(knobs: Knobs, to: Mapping[str, Any]) -> Knobs:
         there = POSITIONS.get(name, ())
         whole = not isinstance(there, range) or type(position) is int
         if position not in there or not whole:
-            number = "a whole number " * isinstance(there, range)
+            number = "a whole number " if isinstance(there, range) else ""
             raise ValueError(f"{name}: expected {number}{span(there)}, got {position!r}")
     result = replace(knobs, **to)
     recipe_of(result)
@@ -319,7 +326,7 @@ def span(positions: Collection[object]) -> str:
 
 
 def recipe_of(knobs: Knobs) -> Recipe:
-    """Return the recipe at these positions: the given one where they stand as it has them, else one named in words.
+    """Return the recipe at these positions: the given one if they are its own, else a new one.
 
     Raises:
         ValueError: the given recipe has something that contradicts the positions (`Recipe`).
@@ -330,16 +337,16 @@ def recipe_of(knobs: Knobs) -> Recipe:
     given = knobs.given
     if replace(knobs, log2_lr=0, epsilon=None, growth_interval=GROWTH_INTERVAL) == _read(given):
         return given
-    number, emulated = (
-        FORMATS.get(knobs.format, given.autocast or given.model),
-        knobs.format != "FP32",
-    )
+    number = FORMATS.get(knobs.format, given.autocast or given.model)
+    emulated = knobs.format != "FP32"
     # on its Tensor Cores: `why_fixed` says so
     no_bf16 = knobs.accumulator == "V100" and knobs.format == "BF16"
     accumulator = None if no_bf16 else ACCUMULATORS.get(knobs.accumulator, given.accumulator)
     converted = emulated and not knobs.autocast
     forgets = converted and knobs.masters == "forgotten"
-    scaler, scale = given.scaler, 2.0**knobs.log2_scale  # the scaler keeps what no knob turns
+    # the scaler keeps what no knob turns
+    scaler = given.scaler
+    scale = 2.0**knobs.log2_scale
     if knobs.scaling is not scaling_of(scaler) or (
         knobs.scaling is not Scaling.OFF and scale != scaler.init_scale
     ):
@@ -378,22 +385,24 @@ def preset_of(recipe: Recipe) -> str:
 
 
 def knobs_of(recipe: Recipe, offered: Collection[str] = ALL) -> Knobs:
-    """Return where the knobs stand for a recipe.
+    """Return the positions of the knobs for a recipe.
 
     Args:
         recipe: what shall be trained.
-        offered: the knobs that a learner can turn; the others may stand where they have no name.
+        offered: the knobs that a learner can turn; the others may have positions without a name.
 
     Raises:
-        ValueError: an offered knob has no such position (a scale of 1000, FP8); the message says which it has.
+        ValueError: an offered knob has no such position (a scale of 1000, FP8); the message says
+            which it has.
     """
-    knobs, scale = _read(recipe), recipe.scaler.init_scale
+    knobs = _read(recipe)
+    scale = recipe.scaler.init_scale
     if knobs.scaling is not Scaling.OFF and scale != 2.0**knobs.log2_scale:
         low, high = LOG2_SCALE_RANGE
         near = min(max(round(math.log2(scale)), low), high)
         raise ValueError(
-            f"the slider shows scales from 2^{low} to 2^{high} in powers of two, but recipe {recipe.name!r} starts at "
-            f"{scale:g}. Take 2^{near}."
+            f"the slider shows scales from 2^{low} to 2^{high} in powers of two, but "
+            f"recipe {recipe.name!r} starts at {scale:g}. Take 2^{near}."
         )
     missing = [name for name in offered if getattr(knobs, name) not in (*POSITIONS[name], None)]
     beside = {
@@ -410,14 +419,16 @@ def knobs_of(recipe: Recipe, offered: Collection[str] = ALL) -> Knobs:
 
 
 def _read(recipe: Recipe) -> Knobs:
-    """Return where the knobs stand, in words of our own where they have no such position."""
-    scaling, accumulators = (
-        scaling_of(recipe.scaler),
-        [n for n, v in ACCUMULATORS.items() if v == recipe.accumulator],
-    )
+    """Return the positions of the knobs, named by us if a knob lacks the position."""
+    scaling = scaling_of(recipe.scaler)
+    accumulators = [n for n, v in ACCUMULATORS.items() if v == recipe.accumulator]
     exponent = int(
         min(max(math.log2(recipe.scaler.init_scale), LOG2_SCALE_RANGE[0]), LOG2_SCALE_RANGE[1])
     )
+    if recipe.optimizer != FP32:
+        masters = "none"
+    else:
+        masters = "kept" if recipe.master_weights else "forgotten"
     return Knobs(
         format=(recipe.autocast or recipe.model).name,
         autocast=recipe.autocast is not None,
@@ -425,11 +436,7 @@ def _read(recipe: Recipe) -> Knobs:
         accumulator=accumulators[0]
         if accumulators
         else str(getattr(recipe.accumulator, "name", recipe.accumulator)),
-        masters="none"
-        if recipe.optimizer != FP32
-        else "kept"
-        if recipe.master_weights
-        else "forgotten",
+        masters=masters,
         scaling=scaling,
         log2_scale=exponent if scaling is not Scaling.OFF else DEFAULT_LOG2_SCALE,
         given=recipe,
@@ -442,18 +449,15 @@ def scaling_of(scaler: ScalerConfig) -> Scaling:
     >>> scaling_of(DYNAMIC), scaling_of(static(1024.0)), scaling_of(static(1.0))
     (<Scaling.DYNAMIC: 'dynamic'>, <Scaling.STATIC: 'static'>, <Scaling.OFF: 'off'>)
     """
-    return (
-        Scaling.DYNAMIC
-        if scaler.dynamic
-        else Scaling.STATIC
-        if scaler.init_scale != 1
-        else Scaling.OFF
-    )
+    if scaler.dynamic:
+        return Scaling.DYNAMIC
+    return Scaling.STATIC if scaler.init_scale != 1 else Scaling.OFF
 
 
 def lives_on(before: Knobs, after: Knobs) -> bool:
-    """Say whether a run can go on under the new positions, or has to begin anew because a format changes."""
-    old, new = recipe_of(before), recipe_of(after)
+    """Return whether a run continues under the new positions, or restarts in another format."""
+    old = recipe_of(before)
+    new = recipe_of(after)
     on_the_way = ("name", "scaler", "master_weights")
     return all(
         getattr(old, f.name) == getattr(new, f.name)

@@ -1,4 +1,7 @@
-"""Live training: what the browser is sent, and what it can ask. The workbench is one with every knob."""
+"""Live training: what the browser is sent, and what it can request.
+
+The workbench is a live training with every knob.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +119,10 @@ def position(knob: str, to: Any) -> Any:
 
 
 def _examples(run: Any, row: Mapping[str, Any]) -> list[Example | None]:
-    """Return one gradient of a layer for each of its counts; a run of one's own may have kept none."""
+    """Return one gradient of a layer for each of its counts.
+
+    A run of one's own may have kept none.
+    """
     kept = getattr(run, "examples", {}).get(row["name"], {})
     return [kept.get(row["lo"] + place) for place in range(len(row["counts"]))]
 
@@ -126,18 +132,19 @@ class LiveTraining(DrivenWidget, folder="live_training"):
 
     Args:
         task: what to learn; a name in `TASKS` (before a GPU, in `GPU_TASKS` too), or a Task.
-        recipe: in which precision; a name in `RECIPES`, or a Recipe. The controls start where the recipe stands.
+        recipe: in which precision; a name in `RECIPES`, or a Recipe. The controls start at
+            its settings.
         seed: decides first weights and batches, of both runs.
         steps: how many; None takes the task's own number.
-        device: where to train: "gpu", "cpu"; None takes the GPU where there is one.
-        growth_interval: clean steps before a dynamic scale doubles. None: the recipe's own, or 25 where dynamic
-            scaling is switched on here. (torch's 2,000 never happen in a short run.)
+        device: where to train: "gpu", "cpu"; None takes the GPU if there is one.
+        growth_interval: clean steps before a dynamic scale doubles. None: the recipe's own, or 25
+            where dynamic scaling is switched on here. (torch's 2,000 never happen in a short run.).
         make_run: (task, recipe, seed, device=) -> run, for those who bring their own.
-        sketch: offer to sketch the loss before the first step; the training draws over it. `sketched` then holds
-            what was drawn, as [step, loss] pairs.
+        sketch: offer to sketch the loss before the first step; the training draws over it.
+            `sketched` then holds what was drawn, as [step, loss] pairs.
 
-    Everything the learner can press is here for code too: `press("start")`, `change(scaling="dynamic", log2_scale=12)`,
-    `back(60)`.
+    Everything the learner can press is here for code too: `press("start")`,
+    `change(scaling="dynamic", log2_scale=12)`, `back(60)`.
 
     Raises:
         ValueError: an unknown task, recipe or device, or a scale that the slider cannot show.
@@ -151,12 +158,14 @@ class LiveTraining(DrivenWidget, folder="live_training"):
     """
 
     title: ClassVar[str] = "Live training"
-    offered: ClassVar[tuple[str, ...]] = ("scaling", "log2_scale", "masters")  # its knobs
+    # its knobs
+    offered: ClassVar[tuple[str, ...]] = ("scaling", "log2_scale", "masters")
     forkable: ClassVar[bool] = False
     # [step, loss] pairs, by step
     sketched: traitlets.List[list[float]] = traitlets.List().tag(sync=True)
     why_static = why_still(
-        'for its buttons, or go on in code: live.press("start"), live.change(scaling="off"), live.figure()'
+        'for its buttons, or go on in code: live.press("start"), '
+        'live.change(scaling="off"), live.figure()'
     )
 
     def __init__(
@@ -174,7 +183,8 @@ class LiveTraining(DrivenWidget, folder="live_training"):
         chosen = row_of(RECIPES, recipe, "recipe")
         if growth_interval is not None:
             scaler = chosen.scaler if chosen.scaler.dynamic else DYNAMIC
-            scaler = replace(scaler, growth_interval=growth_interval)  # refuses what is no interval
+            # refuses what is not an interval
+            scaler = replace(scaler, growth_interval=growth_interval)
             chosen = replace(chosen, scaler=scaler) if chosen.scaler.dynamic else chosen
         self._measured: tuple[GradSnapshot, Format, dict[str, Any]] | None = None
         self.forked_run = ForkedRun(
@@ -219,8 +229,8 @@ class LiveTraining(DrivenWidget, folder="live_training"):
         in_order = steps == sorted(set(steps)) and all(1 <= step <= total for step in steps)
         if not in_order or not all(0 < loss < math.inf for loss in losses):
             raise traitlets.TraitError(
-                "sketched: expected pairs of a step and a loss above 0, in the order of their steps "
-                f"from 1 to {total}, got {proposal['value']!r}"
+                "sketched: expected pairs of a step and a loss above 0, in the order of "
+                f"their steps from 1 to {total}, got {proposal['value']!r}"
             )
         return pairs
 
@@ -237,22 +247,27 @@ class LiveTraining(DrivenWidget, folder="live_training"):
         self.forked_run.ask(partial(self.forked_run.turn, knobs))
 
     def back(self, step: int) -> None:
-        """Put the run back to a step that it has done; what came after stays as a faint curve. Returns at once."""
+        """Put the run back to a step that it has done.
+
+        What came after stays as a faint curve. Returns at once.
+        """
         self.forked_run.ask(partial(self.forked_run.go_back, step))
 
     def page_records(self) -> tuple[dict[str, Any], list[bytes]]:
-        """Return the recorded forks of this run, in which a static scale was switched on, for a page to play.
+        """Return the recorded forks of this run, with a static scale switched on, for a page.
 
-        `forks` is a list in the order of `origin`, the steps before the switch. `buffer` is the number of the
-        buffer of its points, whose columns are those of a run. `metric` is a text, `pictures` are as in `result`, and
-        `map` is as in a frame. The map of the frame is that of the run on record.
+        `forks` is a list in the order of `origin`, the steps before the switch. `buffer` is the
+        number of the buffer of its points, whose columns are those of a run. `metric` is a text,
+        `pictures` are as in `result`, and `map` is as in a frame. The map of the frame is that of
+        the recorded run.
         """
         forked_run = self.forked_run
         recipe = recipe_of(forked_run.run.wanted).name
         forks = recorded_forks(forked_run.task.name, recipe, forked_run.seed)
         exponents = recorded_exponents(forked_run.task.name, recipe, forked_run.seed)
         if forked_run.asked_steps is not None:
-            forks, exponents = (), ()
+            forks = ()
+            exponents = ()
         first = len(forked_run.points())
         scales = list(MAP_SCALES)
         buffers = [pack([map_row(taken) for taken in exponents])]
@@ -290,7 +305,8 @@ class LiveTraining(DrivenWidget, folder="live_training"):
         Raises:
             ValueError: nothing has run yet.
         """
-        forked_run, branch = self.forked_run, self.forked_run.selected
+        forked_run = self.forked_run
+        branch = self.forked_run.selected
         steps = [*forked_run.run.steps[: branch.origin], *branch.steps]
         if branch.run is None or not steps:
             raise ValueError(
@@ -314,7 +330,8 @@ class LiveTraining(DrivenWidget, folder="live_training"):
         return record
 
     def state(self) -> dict[str, Any]:
-        forked_run, knobs = self.forked_run, self.forked_run.selected.wanted
+        forked_run = self.forked_run
+        knobs = self.forked_run.selected.wanted
         plain = {
             name: getattr(getattr(knobs, name), "value", getattr(knobs, name))
             for name in forked_run.offered
@@ -338,7 +355,9 @@ class LiveTraining(DrivenWidget, folder="live_training"):
         on_record = next(filter(None, reversed(forked_run.recorded)), None)
         return {
             **super().state(),
-            "title": f"{self.title}: {forked_run.task.name.replace('_', ' ')}, seed {forked_run.seed}",
+            "title": (
+                f"{self.title}: {forked_run.task.name.replace('_', ' ')}, seed {forked_run.seed}"
+            ),
             "place": {
                 "key": forked_run.place.key,
                 "says": forked_run.place.sentence,
@@ -364,12 +383,15 @@ class LiveTraining(DrivenWidget, folder="live_training"):
         }
 
     def _gradients(self) -> dict[str, Any] | None:
-        """Return how many gradients of each layer lie in each power of two; None before they were measured.
+        """Return how many gradients of each layer lie in each power of two.
 
-        `step` is the step that was measured, `layers` has a row for each layer, that of all first (`rows` of the
-        underflow histogram), and `windows` says where those of the run's format begin. Gradients are those of FP32.
-        `examples` has for each layer a list as long as its counts: [index, value] of one gradient, or None. `formats`
-        are the rows of FP32 and the run's format.
+        Returns None before they were measured.
+
+        `step` is the step that was measured, `layers` has a row for each layer, that of all first
+        (`rows` of the underflow histogram), and `windows` says where those of the run's format
+        begin. Gradients are those of FP32. `examples` has for each layer a list as long as its
+        counts: [index, value] of one gradient, or None. `formats` are the rows of FP32 and the
+        run's format.
         """
         selected = self.forked_run.selected
         taken = getattr(selected.run, "exponents", None)
@@ -391,11 +413,13 @@ class LiveTraining(DrivenWidget, folder="live_training"):
         return self._measured[2]
 
     def _result(self) -> dict[str, Any] | None:
-        """Return what the networks do and what they should do, as pictures; None before there are some.
+        """Return what the networks do and what they should do, as pictures.
 
-        `wanted` is a picture, and each of `runs` has the name of a run and its pictures: the latest one of a run
-        that trains, and before the first step all of a record. A picture has `step`, `height`, `width` and
-        `pixels`, a byte for each pixel in base64.
+        Returns None before the first one.
+
+        `wanted` is a picture, and each of `runs` has the name of a run and its pictures: the latest
+        one of a run that trains, and before the first step all of a record. A picture has `step`,
+        `height`, `width` and `pixels`, a byte for each pixel in base64.
         """
         forked_run = self.forked_run
         named = ("FP32", *names(forked_run))
@@ -420,7 +444,10 @@ class LiveTraining(DrivenWidget, folder="live_training"):
         return len(self.forked_run.points()) - 1
 
     def _ghosts(self) -> list[dict[str, Any]]:
-        """Return what the run did before it went back; `buffer` is the number of the buffer of its points."""
+        """Return what the run did before it went back.
+
+        `buffer` is the number of the buffer of its points.
+        """
         first = self._map_buffer() - len(self.forked_run.ghosts)
         return [
             {

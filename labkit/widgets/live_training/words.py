@@ -1,7 +1,7 @@
 """What a live training shows at a moment: names, sentences, the still picture and the record.
 
-Invariant: a sentence names only numbers that were measured, and says at which step; losses that are not finite leave a
-gap and a name in the picture.
+Invariant: a sentence names only numbers that were measured, and says at which step; losses that are
+not finite leave a gap and a name in the picture.
 """
 
 from __future__ import annotations
@@ -66,27 +66,39 @@ def names(forked_run: ForkedRun) -> list[str]:
 
 
 def rates(forked_run: ForkedRun) -> tuple[float, float] | None:
-    """Return steps a second of FP32 and of the run; None where they were not timed in the same seconds."""
-    fp32, own = forked_run.fp32.step_seconds, forked_run.run.step_seconds
+    """Return steps a second of FP32 and of the run.
+
+    Returns None if they were not timed in the same seconds.
+    """
+    fp32 = forked_run.fp32.step_seconds
+    own = forked_run.run.step_seconds
     return None if fp32 is None or own is None else (1 / fp32, 1 / own)
 
 
 def rates_text(forked_run: ForkedRun) -> str:
-    """Return "trains on the CPU, emulated; steps a second: FP32 52, FP16 33"; no numbers before both have some."""
-    measured, where = rates(forked_run), f"trains on {on(forked_run.place)}"
+    """Return a line such as "trains on the CPU, emulated; steps a second: FP32 52, FP16 33".
+
+    It has no numbers before both runs have some.
+    """
+    measured = rates(forked_run)
+    where = f"trains on {on(forked_run.place)}"
     if measured is None:
         return where
-    return f"{where}; steps a second: FP32 {measured[0]:.3g}, {operands(forked_run.run.wanted)} {measured[1]:.3g}"
+    return (
+        f"{where}; steps a second: FP32 {measured[0]:.3g}, {operands(forked_run.run.wanted)} "
+        f"{measured[1]:.3g}"
+    )
 
 
 def who(knobs: Knobs, scale: float | None = None) -> str:
-    """Return the run at these knobs: what it is, with the name of an opt level, and where a dynamic scale stands now.
+    """Return the name of the run at these knobs, with any opt level and a dynamic scale's value.
 
     >>> from labkit.widgets.live_training.knobs import Knobs, Scaling
     >>> who(Knobs(scaling=Scaling.STATIC, masters="forgotten"))
     'FP16 with a static scale of 2^10, without master weights'
     """
-    name, words = recipe_of(knobs).name, describe(knobs)
+    name = recipe_of(knobs).name
+    words = describe(knobs)
     if knobs.scaling is Scaling.DYNAMIC and scale is not None:
         words = words.replace("dynamic scaling", f"dynamic scaling (now {power(scale)})")
     return (
@@ -104,7 +116,8 @@ def sentence(forked_run: ForkedRun) -> str:
     >>> sentence(ForkedRun(TASKS["digits"], RECIPES["FP16"], steps=250, device="cpu"))[:79]
     'Nothing has run yet. Press Start: FP16 without scaling trains beside FP32 on th'
     """
-    run, steps = forked_run.run, forked_run.run.steps
+    run = forked_run.run
+    steps = forked_run.run.steps
     in_force = run.knobs or run.wanted
     if forked_run.phase is Phase.FAILED:
         after = f"after step {steps[-1].step}" if steps else "before the first step"
@@ -113,8 +126,9 @@ def sentence(forked_run: ForkedRun) -> str:
         return "Getting ready: the data, and networks with the same first weights."
     if not steps and run.run is not None and forked_run.ghosts:
         return (
-            f"At step 0, before the first step: {who(in_force)}, beside FP32 "
-            f"on {on(forked_run.place)}. The faint curves are the runs that came after. Press Continue."
+            f"At step 0, before the first step: {who(in_force)}, beside FP32 on "
+            f"{on(forked_run.place)}. The faint curves are the runs that came after. "
+            "Press Continue."
         )
     if not steps:
         return (
@@ -122,7 +136,8 @@ def sentence(forked_run: ForkedRun) -> str:
             f"on {on(forked_run.place)}, with the same first weights and the same batches, "
             f"for {counted(forked_run.total, 'step')}.{_on_record(forked_run)}"
         )
-    last, finished = steps[-1], forked_run.phase is Phase.FINISHED
+    last = steps[-1]
+    finished = forked_run.phase is Phase.FINISHED
     name = who(in_force, last.scale)
     fp32 = (
         forked_run.fp32.steps[last.step - 1].loss
@@ -143,16 +158,20 @@ def sentence(forked_run: ForkedRun) -> str:
         where = f"{ended.format(last.step, forked_run.total)}{changes}: "
     if bad:
         beside = "" if fp32 is None else f", FP32 at {short(fp32)}"
-        trouble = f"has been {short(last.loss)} since step {bad_since}{beside}. Infinity or NaN sits in its weights or"
+        trouble = (
+            f"has been {short(last.loss)} since step {bad_since}{beside}. Infinity or NaN "
+            "sits in its weights or"
+        )
         parts = [
-            f"{where}the loss of {name} {trouble} activations, and no loss scale takes it out: press Reset."
+            (
+                f"{where}the loss of {name} {trouble} activations, and no loss scale takes it "
+                "out: press Reset."
+            )
         ]
     else:
         parts = [where + _losses(forked_run, name, fp32)]
-        skipped, in_a_row = (
-            sum(not s.stepped for s in steps),
-            streak(steps, lambda s: not s.stepped)[0],
-        )
+        skipped = sum(not s.stepped for s in steps)
+        in_a_row = streak(steps, lambda s: not s.stepped)[0]
         if in_a_row >= MANY_SKIPS:
             overflow = (
                 f"at scale {power(last.scale)} the gradients overflow, so the weights stand still."
@@ -163,8 +182,8 @@ def sentence(forked_run: ForkedRun) -> str:
     parts.append(_fork(forked_run))
     if finished and (measured := rates(forked_run)) is not None:
         parts.append(
-            f"In the same seconds on {on(forked_run.place)}, FP32 did {measured[0]:.3g} steps a second, "
-            f"this run {measured[1]:.3g}."
+            f"In the same seconds on {on(forked_run.place)}, FP32 did {measured[0]:.3g} "
+            f"steps a second, this run {measured[1]:.3g}."
         )
     if forked_run.phase is not Phase.RUNNING and run.wanted != in_force:
         parts.append(f"The next {'run' if finished else 'step'} will be {who(run.wanted)}.")
@@ -172,8 +191,11 @@ def sentence(forked_run: ForkedRun) -> str:
 
 
 def record_sentence(forked_run: ForkedRun) -> str:
-    """Return what the runs on record are, and what they reached; "" where there is none."""
-    whose = f"A recorded training: {who(forked_run.run.wanted)}, beside FP32 with the same first weights and batches."
+    """Return what the recorded runs are, and what they reached; "" if there is none."""
+    whose = (
+        f"A recorded training: {who(forked_run.run.wanted)}, beside FP32 with the same first "
+        "weights and batches."
+    )
     reached = _reached(forked_run)
     return f"{whose} {reached[:1].upper()}{reached[1:]}" if reached else ""
 
@@ -204,11 +226,18 @@ def _losses(forked_run: ForkedRun, name: str, fp32: float | None) -> str:
     # the latest step that has both
     at = max(forked_run.run.metrics.keys() & forked_run.fp32.metrics.keys(), default=None)
     if forked_run.phase is Phase.FINISHED and at is not None:
-        ours, theirs = forked_run.run.metrics[at], forked_run.fp32.metrics[at]
+        ours = forked_run.run.metrics[at]
+        theirs = forked_run.fp32.metrics[at]
         when = "" if at == steps[-1].step else f" at step {at}"
         losses = short(steps[-1].loss) + ("" if fp32 is None else f" and {short(fp32)}")
-        return f"{name} has {forked_run.task.metric_name} {ours:.3f}{when}, FP32 {theirs:.3f}; losses {losses}{lost}."
-    return f"{name} is at {short(steps[-1].loss)}{'' if fp32 is None else f', FP32 at {short(fp32)}'}{lost}."
+        return (
+            f"{name} has {forked_run.task.metric_name} {ours:.3f}{when}, FP32 {theirs:.3f}; "
+            f"losses {losses}{lost}."
+        )
+    return (
+        f"{name} is at "
+        f"{short(steps[-1].loss)}{'' if fp32 is None else f', FP32 at {short(fp32)}'}{lost}."
+    )
 
 
 def _shares(forked_run: ForkedRun) -> str:
@@ -234,13 +263,20 @@ def _fork(forked_run: ForkedRun) -> str:
     if not fork.steps:
         return f"The fork {how} stands after step {fork.origin} and has not moved yet."
     last = fork.steps[-1]
-    end, trouble = f"is at {short(last.loss)}", ""
+    end = f"is at {short(last.loss)}"
+    trouble = ""
     if forked_run.phase is Phase.FINISHED and fork.metrics:
         at = max(fork.metrics)
-        end = f"has {forked_run.task.metric_name} {fork.metrics[at]:.3f}{'' if at == fork.done else f' at step {at}'}"
+        end = (
+            f"has {forked_run.task.metric_name} "
+            f"{fork.metrics[at]:.3f}{'' if at == fork.done else f' at step {at}'}"
+        )
     since = streak(fork.steps, lambda s: not math.isfinite(s.loss))[1]
     if since is not None:
-        trouble = f" Its loss has been {short(last.loss)} since step {since}, and no loss scale takes that out."
+        trouble = (
+            f" Its loss has been {short(last.loss)} since step {since}, and no loss scale "
+            "takes that out."
+        )
     same = [s.loss for s in fork.steps] == [
         s.loss for s in forked_run.run.steps[fork.origin : fork.done]
     ]

@@ -1,10 +1,11 @@
 """Errors of long sums against K, for each accumulator, computed and drawn.
 
-The same FP16 operands go through every accumulator; what differs is where each rounds. Positive numbers show it
-best, since a sum that is always cut drifts down, and one that is rounded to nearest wanders about the truth.
+The same FP16 operands go through every accumulator; what differs is where each rounds. Positive
+numbers show it best, since a sum that is always cut drifts down, and one that is rounded to nearest
+wanders about the truth.
 
-Invariant: every point is the median over rows of |D - exact| / exact, with the exact sum from `EXACT`'s arithmetic in
-FP64; no point is fitted or smoothed.
+Invariant: every point is the median over rows of |D - exact| / exact, with the exact sum from
+`EXACT`'s arithmetic in FP64; no point is fitted or smoothed.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ WHO: dict[
 class SumErrors:
     """Relative errors of sums of K products, for each accumulator.
 
-    lengths  the Ks
-    errors   accumulator -> median relative error at each K
+    Attributes:
+        lengths: the Ks.
+        errors: accumulator -> median relative error at each K.
     """
 
     lengths: tuple[int, ...]
@@ -66,7 +68,8 @@ def sum_errors(lengths: Sequence[int] = LENGTHS, seed: int = 0) -> SumErrors:
         ValueError: a length is below 1, or there is none.
 
     >>> found = sum_errors([16, 4096])
-    >>> found.errors["FP16, one by one"][1] > 100 * found.errors["V100"][1] > 100 * found.errors["H100"][1]
+    >>> one_by_one, v100, h100 = (found.errors[n][1] for n in ("FP16, one by one", "V100", "H100"))
+    >>> one_by_one > 100 * v100 > 100 * h100
     True
     """
     if not lengths or min(lengths) < 1:
@@ -75,7 +78,8 @@ def sum_errors(lengths: Sequence[int] = LENGTHS, seed: int = 0) -> SumErrors:
     a, b = (torch.rand(ROWS, max(lengths), generator=generator).half() for _ in range(2))
     errors: dict[str, list[float]] = {name: [] for name in WHO}
     for k in lengths:
-        left, right = a[:, None, :k], b[:, :k, None]
+        left = a[:, None, :k]
+        right = b[:, :k, None]
         exact = left.double() @ right.double()
         for name, (accumulator, _, _) in WHO.items():
             given = accumulate(left, right, accumulator=accumulator).double()
@@ -87,8 +91,9 @@ def sum_errors_sentence(found: SumErrors) -> str:
     """Say what the longest sums show."""
     last = {name: each[-1] for name, each in found.errors.items()}
     return (
-        f"At K = {found.lengths[-1]:,} the same sums are off by {last['FP16, one by one']:.0%} in FP16 one by one. "
-        f"It is {_parts(last['V100'])} on the V100, {_parts(last['A100'])} on the A100, {_parts(last['H100'])} on the "
+        f"At K = {found.lengths[-1]:,} the same sums are off by "
+        f"{last['FP16, one by one']:.0%} in FP16 one by one. It is {_parts(last['V100'])} "
+        f"on the V100, {_parts(last['A100'])} on the A100, {_parts(last['H100'])} on the "
         f"H100, and {_parts(last['FP32, one by one'])} in FP32 one by one."
     )
 

@@ -1,9 +1,11 @@
 """One block of a Tensor Core's sum, bit by bit, on every generation.
 
-What a block does to its terms shows best where one term is large and the others are small, so each preset has a knob
-that moves how small. The page computes every bit (sum.js), as `labkit.gemm.explain` does.
+What a block does to its terms shows best where one term is large and the others are small, so each
+preset has a knob that moves how small. The page computes every bit (sum.js), as
+`labkit.gemm.explain` does.
 
-Invariant: every operand, and C, is an FP16 number; `value` is what `labkit.gemm.emulate` returns for the present terms.
+Invariant: every operand, and C, is an FP16 number; `value` is what `labkit.gemm.emulate` returns
+for the present terms.
 """
 
 from __future__ import annotations
@@ -34,10 +36,11 @@ WHY_STATIC = why_still(
 class Preset:
     """Operands that follow from one whole number.
 
-    knob              what the number means
-    low, high, start  its range, and where it begins
-    result            name of the format of C and D that suits
-    make              number -> (a, b, c)
+    Attributes:
+        knob: what the number means.
+        low, high, start: its range, and where it begins.
+        result: name of the format of C and D that suits.
+        make: number -> (a, b, c).
     """
 
     name: str
@@ -120,12 +123,14 @@ def walk(terms: Terms, spec: MmaSpec, out: Format) -> tuple[BlockSum, ...]:
 def results(terms: Terms, out: Format) -> dict[str, float]:
     """Return D of each GPU for a sum, all its blocks."""
     a, b, c = terms
-    left, right, start = np.array([a]), np.array([b]).T, np.array([[c]])
+    left = np.array([a])
+    right = np.array([b]).T
+    start = np.array([[c]])
     return {gpu: float(emulate(left, right, start, spec, out)[0, 0]) for gpu, spec in SPECS.items()}
 
 
 def choices() -> dict[str, Any]:
-    """Return presets with their terms for each position of the knob, specifications and formats, as JSON."""
+    """Return presets with their terms by position, specifications and formats, as JSON."""
     presets = [
         {
             **{
@@ -147,20 +152,22 @@ def choices() -> dict[str, Any]:
 
 
 class MmaBlock(LabWidget, folder="mma_block"):
-    """One block of a Tensor Core's sum D = A*B + C, for one element of D: aligned, cut, added, rounded.
+    """One block of a Tensor Core's sum D = A*B + C for one element: aligned, cut, added, rounded.
 
     Args:
-        preset: a name in PRESETS: "1 and small terms", "large, small, minus large", "ones", "random".
+        preset: a name in PRESETS: "1 and small terms", "large, small, minus large", "ones",
+            "random".
         gpu: a row of SPECS.
         knob: the preset's number; where it begins unless given.
         result: "FP32" or "FP16", the format of C and D; what suits the preset unless given.
 
-    Traits to read and set: `preset`, `gpu`, `knob`, `block` (the first is 0), `result`. To read: `value` (D after the
-    last block), `blocks` (labkit.gemm.BlockSum records), `found` (GPU -> its D), and `sentence`, which the page forms
-    once it shows the widget.
+    Traits to read and set: `preset`, `gpu`, `knob`, `block` (the first is 0), `result`. To read:
+    `value` (D after the last block), `blocks` (labkit.gemm.BlockSum records), `found` (GPU -> its
+    D), and `sentence`, which the page forms once it shows the widget.
 
     Raises:
-        TraitError: there is no such preset, GPU or result; the knob is out of its range; there is no such block.
+        TraitError: the preset does not exist, GPU or result; the knob is out of its range; there is
+            no such block.
 
     >>> board = MmaBlock("1 and small terms", "V100")
     >>> board.value, board.found["H100"] == 1 + 2.0**-20
@@ -228,11 +235,13 @@ class MmaBlock(LabWidget, folder="mma_block"):
 
     @traitlets.observe("preset")
     def _begin(self, _change: object) -> None:
-        """Start where a preset is most telling: its own knob and result. A page sends them along."""
+        """Start where a preset is most telling, at its own knob and result, which a page sends."""
         if self._property_lock:
             return
         with self.hold_sync():
-            self.block, self.knob, self.result = 0, self._preset.start, self._preset.result
+            self.block = 0
+            self.knob = self._preset.start
+            self.result = self._preset.result
 
     @traitlets.observe("gpu")
     def _stay_inside(self, _change: object) -> None:

@@ -1,6 +1,7 @@
 """The number line: where a format's numbers lie, and which of them a real number rounds to.
 
-Page and Python share the traits format, x, rounding and window; the page computes what it shows of them (rounding.js).
+Page and Python share the traits format, x, rounding and window; the page computes what it shows of
+them (rounding.js).
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ def whole(format: Format, scale: str) -> tuple[float, float]:
 
 
 def check(format: Format) -> None:
-    """Raise TraitError for a format so wide that x, itself an FP64 number, has nothing to lose in it."""
+    """Raise TraitError for a format so wide that x, an FP64 number, loses nothing in it."""
     if format.significand_bits > 48 or format.exponent_bits > 10:
         raise traitlets.TraitError(
-            f"x is an FP64 number itself, so {format.name} has (almost) nothing to round. Take a narrower format."
+            f"x is an FP64 number itself, so {format.name} has (almost) nothing to round. "
+            "Take a narrower format."
         )
 
 
@@ -54,10 +56,12 @@ class NumberLine(LabWidget, folder="number_line"):
         window: the ends of what is seen; all of the format's numbers unless said otherwise.
         rounding: the way of rounding whose interval is shaded.
 
-    All of these are traits to read and set. `sentence` is formed by the page once it shows the widget.
+    All of these are traits to read and set. `sentence` is formed by the page once it shows the
+    widget.
 
     Raises:
-        TraitError: FP64; x or an end of the window is not finite; the window is empty, or not positive on a log scale.
+        TraitError: FP64; x or an end of the window is not finite; the window is empty, or not
+            positive on a log scale.
 
     >>> line = NumberLine(FP16, x=2049.0)
     >>> line.rounding = Rounding.NEAREST_AWAY
@@ -138,7 +142,10 @@ class NumberLine(LabWidget, folder="number_line"):
 
     def still(self) -> dict[str, Any]:
         nearest = float(round_to(self.x, self.format))
-        words = f"{as_text(self.x)} becomes {as_text(nearest)} in {self.format.name}, rounded to nearest."
+        words = (
+            f"{as_text(self.x)} becomes {as_text(nearest)} in {self.format.name}, rounded to "
+            "nearest."
+        )
         return still(
             words, why_still("to touch it yourself, and run this cell", "This line stands")
         )

@@ -1,9 +1,9 @@
-"""The playground: a network that trains in the page, beside its twin in FP32, in the number formats that one chooses.
+"""Playground: a network that trains in the page, in any number formats, beside one in FP32.
 
 The page computes all of it (trainer.js), also in a notebook: no kernel takes part in a step.
 
-Invariant: what the page computes is, to the bit, what `labkit.formats.round_to`, `labkit.gemm.accumulate` and
-`labkit.amp.advance` compute (tests/playground).
+Invariant: what the page computes is, to the bit, what `labkit.formats.round_to`,
+`labkit.gemm.accumulate` and `labkit.amp.advance` compute (tests/playground).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import traitlets
 from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.widget import LabWidget, limited
 
-# The scenes of scenes.js, each with the recipe that it begins with and its changes of the optimizer.
+# The scenes of scenes.js, each with the recipe that it begins with and its changes of the
+# optimizer.
 SCENES: dict[str, tuple[str, dict[str, Any]]] = {
     "picture": ("FP16", {}),
     "targets": ("FP16", {}),
@@ -71,12 +72,12 @@ class Playground(LabWidget, folder="playground"):
         preset: the name of a recipe; None for the one that the scene begins with.
         seed: of the first weights and of the batches, 0 to 9999.
 
-    Traits to read and set: `scene`, `preset`, `seed`; `changes`, parts of the recipe that differ from
-    the preset, such as {"scaling": "static", "log2_scale": 14}; `method`, parts of the optimizer, such
-    as {"kind": "SGD", "rate": 0.1}. To read: `sentence`, which the page forms.
+    Traits to read and set: `scene`, `preset`, `seed`; `changes`, parts of the recipe that differ
+    from the preset, such as {"scaling": "static", "log2_scale": 14}; `method`, parts of the
+    optimizer, such as {"kind": "SGD", "rate": 0.1}. To read: `sentence`, which the page forms.
 
     Raises:
-        TraitError: there is no such scene, recipe or seed.
+        TraitError: the scene, recipe or seed does not exist.
 
     >>> Playground("spirals", "O1").preset
     'O1'

@@ -1,8 +1,9 @@
 """Marks in the outputs of cells that answer a prediction which is still open.
 
-Idea: JupyterLab sends the tags of a cell with its source, but shows no tag in its page. So a cell with the tag
-answer-scaling.order begins its output with an empty element, whose class says what it waits for. The view of the
-prediction hides the outputs beside it, and shows them once the learner has committed.
+Idea: JupyterLab sends the tags of a cell with its source, but shows no tag in its page. So a cell
+with the tag answer-scaling.order begins its output with an empty element, whose class says what it
+waits for. The view of the prediction hides the outputs beside it, and shows them once the learner
+has committed.
 
 Invariant: nothing is marked after the answer, nor where a front end sends no tags.
 
@@ -24,7 +25,7 @@ _open: set[str] = set()
 
 
 def wait_for(prediction: str) -> None:
-    """Mark the outputs of cells that answer a prediction, from the next cell on, until `answer_came`."""
+    """Mark the outputs of cells that answer a prediction, beginning with the next cell."""
     shell = get_ipython()
     if shell is None or not hasattr(shell, "kernel"):
         return
@@ -39,7 +40,9 @@ def answer_came(prediction: str) -> None:
 
 
 def waiting_classes(tags: Iterable[str]) -> str:
-    """Return the classes that say which predictions the output of a cell with these tags waits for; "" for none.
+    """Return the classes that say which predictions the output of a cell with these tags waits for.
+
+    Returns "" if it waits for none.
 
     >>> waiting_classes(["claim-C36", "answer-scaling.order"])
     'labkit-waits labkit-waits-scaling-order'
@@ -52,7 +55,7 @@ def _classes(predictions: Sequence[str]) -> str:
 
 
 def _mark(_: object) -> None:
-    """Begin the output of the cell that is about to run with a mark, if it answers an open prediction."""
+    """Begin a cell's output with a mark before it runs, if it answers an open prediction."""
     waited_for = [id for id in answered(_tags()) if id in _open]
     if waited_for:
         element = f'<div class="{_classes(waited_for)}"></div>'

@@ -1,10 +1,12 @@
 """Predictions: questions that are answered before the lesson shows what happens.
 
-A prediction is a row of data: a question, and for each choice the reply, which says why people expect that. A number
-is chosen on a logarithmic ruler, since people are wrong by factors; its choices are less, near and more.
+A prediction is a row of data: a question, and for each choice the reply, which says why people
+expect that. A number is chosen on a logarithmic ruler, since people are wrong by factors; its
+choices are less, near and more.
 
-Invariant: the browser never holds the answer before the learner has committed; a true number is measured after that;
-what was committed stays. The exception is a page without a kernel, which replies by itself (`Predict.page_state`).
+Invariant: the browser never holds the answer before the learner has committed; a true number is
+measured after that; what was committed stays. The exception is a page without a kernel, which
+replies by itself (`Predict.page_state`).
 """
 
 from __future__ import annotations
@@ -31,9 +33,12 @@ GUESS_FIRST = "LABKIT_GUESS_FIRST"
 
 @dataclass(frozen=True)
 class Ruler:
-    """A logarithmic line from `low` to `high`, both above 0; a guess is near that is off by at most the factor `near`.
+    """A logarithmic line from `low` to `high`, both above 0.
 
-    unit   what is written behind a number, as "%" or " steps"
+    A guess is near if it is off by at most the factor `near`.
+
+    Attributes:
+        unit: what is written behind a number, as "%" or " steps".
     """
 
     low: float
@@ -49,7 +54,7 @@ class Ruler:
         """Return the number that was chosen.
 
         Raises:
-            ValueError: it is no number, or not on the line.
+            ValueError: it is not a number, or not on the line.
 
         >>> Ruler(0.01, 100, "%").read("2.5")
         2.5
@@ -102,10 +107,11 @@ def _number_text(number: float) -> str:
 class Prediction:
     """A question with a few choices, or with a ruler for a number.
 
-    question  one or two sentences
-    choices   choice -> its reply, in the order shown; with a ruler "less", "near" and "more"
-    answer    the choice that is right; with a ruler "near"
-    ruler     the line on which the number lies, or None
+    Attributes:
+        question: one or two sentences.
+        choices: choice -> its reply, in the order shown; with a ruler "less", "near" and "more".
+        answer: the choice that is right; with a ruler "near".
+        ruler: the line on which the number lies, or None.
     """
 
     question: str
@@ -120,7 +126,8 @@ class Prediction:
             )
         if self.ruler and (tuple(self.choices), self.answer) != (SIDES, "near"):
             raise ValueError(
-                f"a number has the replies {list(SIDES)} and is right when near; these are {self.choices}"
+                f"a number has the replies {list(SIDES)} and is right when near; these "
+                f"are {self.choices}"
             )
 
 
@@ -162,24 +169,30 @@ def reply_to_number(prediction: Prediction, choice: str, truth: float) -> str:
 
 
 class Predict(LabWidget, folder="predict"):
-    """Asks a `Prediction`; `choice` and `answered` follow what the learner does. Use `predict(id)` to get one.
+    """Widget that asks a `Prediction`; `predict(id)` returns one.
+
+    `choice` and `answered` follow what the learner does.
 
     `measure` is called when a number has been committed, and returns the true one. Where the environment variable
     LABKIT_GUESS_FIRST is "1", texts that answer a prediction do not open before it is answered.
     """
 
-    # as a part of classes: labkit-answer-ID of texts, labkit-waits-ID of outputs; "" for a prediction without an id
+    # as a part of classes: labkit-answer-ID of texts, labkit-waits-ID of outputs; "" for a
+    # prediction without an id
     slug = traitlets.Unicode("").tag(sync=True)
     # texts that answer it stay shut until the learner commits; set by the variable GUESS_FIRST
     guess_first = traitlets.Bool(False).tag(sync=True)
     question = traitlets.Unicode().tag(sync=True)
     # empty where a number is asked for
     choices = traitlets.List(traitlets.Unicode()).tag(sync=True)
-    # low, high and unit of its line; {} where there are choices
+    # low, high and unit of its line; {} if there are choices
     ruler = traitlets.Dict().tag(sync=True)
-    choice = traitlets.Unicode("").tag(sync=True)  # "" until the learner commits
-    answered = traitlets.Unicode("").tag(sync=True)  # the reply, "" until then
-    answer = traitlets.Unicode("").tag(sync=True)  # the right choice, "" until then
+    # "" until the learner commits
+    choice = traitlets.Unicode("").tag(sync=True)
+    # the reply, "" until then
+    answered = traitlets.Unicode("").tag(sync=True)
+    # the right choice, "" until then
+    answer = traitlets.Unicode("").tag(sync=True)
     right = traitlets.Bool(False).tag(sync=True)
     truth = traitlets.Float(0.0).tag(sync=True)  # what was measured, 0 until then
 
@@ -188,9 +201,11 @@ class Predict(LabWidget, folder="predict"):
         if (ruler is None) != (measure is None):
             wanted = "a number: write predict(id, measure), where measure() returns it"
             raise TypeError(
-                f"this prediction asks for {wanted if ruler else 'a choice: write predict(id) alone'}"
+                "this prediction asks for "
+                f"{wanted if ruler else 'a choice: write predict(id) alone'}"
             )
-        self._prediction, self._measure = prediction, measure
+        self._prediction = prediction
+        self._measure = measure
         shown = {"low": ruler.low, "high": ruler.high, "unit": ruler.unit} if ruler else {}
         super().__init__(
             question=prediction.question,
@@ -209,13 +224,12 @@ class Predict(LabWidget, folder="predict"):
 
     @traitlets.observe("choice")
     def _commit(self, change: Mapping[str, Any]) -> None:
-        choice, ruler = change["new"], self._prediction.ruler
+        choice = change["new"]
+        ruler = self._prediction.ruler
         if ruler is None or self._measure is None:
             self.answer = self._prediction.answer
-            self.right, self.answered = (
-                choice == self._prediction.answer,
-                reply(self._prediction, choice),
-            )
+            self.right = choice == self._prediction.answer
+            self.answered = reply(self._prediction, choice)
             return
         guess = ruler.read(choice)
         try:
@@ -225,17 +239,17 @@ class Predict(LabWidget, folder="predict"):
             Exception
         ) as error:  # a lesson's own code: an error out of a message of the browser is not seen
             lost = f"The true one could not be measured: {error}."
-            self.right, self.answered = (
-                False,
-                f"Noted. {lost} Run the cells above, then this one again.",
-            )
+            self.right = False
+            self.answered = f"Noted. {lost} Run the cells above, then this one again."
             return
         self.truth = truth
-        self.right, self.answered = ruler.side(guess, truth) == "near", said
+        self.right = ruler.side(guess, truth) == "near"
+        self.answered = said
 
     def page_state(self) -> dict[str, Any]:
         """Add the replies and the measured number: a page has no kernel to ask."""
-        ruler, choices = self._prediction.ruler, self._prediction.choices
+        ruler = self._prediction.ruler
+        choices = self._prediction.choices
         if ruler is None or self._measure is None:
             texts = {choice: reply(self._prediction, choice) for choice in choices}
             return {
@@ -249,7 +263,10 @@ class Predict(LabWidget, folder="predict"):
         known = truth if 0 < truth < math.inf else 0.0
         texts = {
             **choices,
-            "lost": "Noted. The number was not measured when this page was written; the lab measures it.",
+            "lost": (
+                "Noted. The number was not measured when this page was written; the lab "
+                "measures it."
+            ),
         }
         return {
             **super().page_state(),
@@ -275,9 +292,14 @@ def predictions() -> dict[str, Prediction]:
 
 
 def predict(id: str, measure: Callable[[], float] | None = None) -> Predict:
-    """Ask the prediction with this id; one that was answered in this folder before is shown as answered.
+    """Ask the prediction with this id.
 
-    measure  for a question that asks for a number: returns the true one, and is called when the learner has committed
+    One that was answered in this folder before is shown as answered.
+
+    Args:
+        id: the name of a prediction in a lesson's predictions.toml.
+        measure: returns the true number of a question that asks for one; called when the learner
+            has committed.
 
     Raises:
         KeyError: there is none; the message lists those there are.
@@ -285,7 +307,8 @@ def predict(id: str, measure: Callable[[], float] | None = None) -> Predict:
     """
     if id not in predictions():
         raise KeyError(f"no prediction is called {id!r}; there are {sorted(predictions())}")
-    widget, journal = Predict(predictions()[id], measure), current_journal()
+    widget = Predict(predictions()[id], measure)
+    journal = current_journal()
     widget.slug = slug(id)
     if journal is None:
         return widget

@@ -1,11 +1,12 @@
 """Proof that widgets are alive: a message from the browser to the kernel and back.
 
-Idea: the browser sends a number, the kernel returns it, and the browser shows how long that took. The cell ends at
-once; a deadline goes on in the kernel's event loop. When it is over and nothing has answered, a place that the cell's
-output kept free says so. A kernel that was busy until then could hear no answer, and waits again.
+Idea: the browser sends a number, the kernel returns it, and the browser shows how long that took.
+The cell ends at once; a deadline runs in the kernel's event loop. When it is over and nothing
+has answered, a place that the cell's output kept free says so. A kernel that was busy until then
+could hear no answer, and waits again.
 
-Invariant: the green line appears only after the kernel has answered; below a page that stays silent, words say so, and
-a late answer takes them away.
+Invariant: the green line appears only after the kernel has answered; below a page that stays
+silent, words say so, and a late answer takes them away.
 """
 
 from __future__ import annotations
@@ -27,9 +28,15 @@ BUSY = (
 )
 WHAT_TO_DO = (
     "Widgets do not run here, so the lessons show still pictures instead.",
-    "In JupyterLab: run this cell again. If these words stay, stop JupyterLab, start it with `make lab` and reload.",
+    (
+        "In JupyterLab: run this cell again. If these words stay, stop JupyterLab, start it "
+        "with `make lab` and reload."
+    ),
     "In VS Code: trust the notebook, and allow widgets when it asks for their scripts.",
-    "On a web page that only shows notebooks (GitHub, nbviewer): nothing can run; open the lab on your own machine.",
+    (
+        "On a web page that only shows notebooks (GitHub, nbviewer): nothing can run; open "
+        "the lab on your own machine."
+    ),
 )
 
 
@@ -39,25 +46,35 @@ def expect(
     later: Callable[[float, Callable[[], None]], object],
     now: Callable[[], float],
 ) -> None:
-    """Call `say()` if `answered()` is still false at the deadline, by an event loop's `call_later` and `time`."""
+    """Call `say()` if `answered()` is still false at the deadline.
+
+    `later` and `now` are the `call_later` and the `time` of an event loop.
+    """
     due = now() + SECONDS
 
     def judge() -> None:
         if not answered():
-            expect(answered, say, later, now) if now() > due + BUSY else say()
+            if now() > due + BUSY:
+                expect(answered, say, later, now)
+            else:
+                say()
 
     later(SECONDS, judge)
 
 
 def verdict_below(answered: Callable[[], bool]) -> Callable[[], None] | None:
-    """Reserve a place below this cell for a warning that no answer came; return a function that empties it.
+    """Reserve a place below this cell for a warning that no answer came.
 
-    None where no verdict is possible: there is no kernel, or no page (a notebook executed for a handout).
+    Return a function that empties it.
+
+    None where no verdict is possible: there is no kernel, or no page (a notebook executed for a
+    handout).
     """
     try:
         from IPython import display, get_ipython
 
-        loop, kernel = asyncio.get_running_loop(), getattr(get_ipython(), "kernel", None)
+        loop = asyncio.get_running_loop()
+        kernel = getattr(get_ipython(), "kernel", None)
     except (ImportError, RuntimeError):
         return None
     if not getattr(kernel, "_allow_stdin", False):
@@ -70,7 +87,10 @@ def verdict_below(answered: Callable[[], bool]) -> Callable[[], None] | None:
 
 
 class Pulse(LabWidget, folder="pulse"):
-    """One line that turns green when the kernel has answered the browser; `round_trip_ms` is 0 until then."""
+    """One line that turns green when the kernel has answered the browser.
+
+    `round_trip_ms` is 0 until then.
+    """
 
     round_trip_ms = traitlets.Float(0.0).tag(sync=True)
 
@@ -105,5 +125,5 @@ class Pulse(LabWidget, folder="pulse"):
 
 
 def pulse() -> Pulse:
-    """Return a widget that shows whether widgets are alive, and how long a message takes there and back."""
+    """Return a widget that shows whether widgets work, and how long a round trip takes."""
     return Pulse()

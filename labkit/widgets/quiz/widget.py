@@ -1,11 +1,11 @@
 """Quiz: the same questions before and after the course, so that learning can be measured.
 
-The questions (labkit.course.quiz) come twice, and each may be left out. The first time there is no reply. The
-second time each answer gets its reply, and a table compares both times. Answers are stored in the learner's journal,
-as kinds "before" and "after".
+The questions (labkit.course.quiz) come twice, and each may be left out. The first time there is no
+reply. The second time each answer gets its reply, and a table compares both times. Answers are
+stored in the learner's journal, as kinds "before" and "after".
 
-Invariant: the browser holds no right answer before the learner has committed (a page without a kernel is the
-exception); what was committed stays.
+Invariant: the browser holds no right answer before the learner has committed (a page without a
+kernel is the exception); what was committed stays.
 """
 
 from __future__ import annotations
@@ -24,10 +24,14 @@ PHASES = ("before", "after")
 
 
 class Quiz(LabWidget, folder="quiz"):
-    """Asks all questions in turn; `answers` follows what the learner commits to. Use `quiz(phase)` to get one."""
+    """Widget that asks all questions in turn; `quiz(phase)` returns one.
+
+    `answers` follows what the learner commits to.
+    """
 
     phase = traitlets.Enum(PHASES).tag(sync=True)
-    questions = traitlets.List(traitlets.Dict()).tag(sync=True)  # id, question and choices of each
+    # id, question and choices of each
+    questions = traitlets.List(traitlets.Dict()).tag(sync=True)
     answers = traitlets.Dict().tag(sync=True)  # id -> choice
     earlier = traitlets.Dict().tag(sync=True)  # the answers of the first time; {} while that lasts
     # after: id -> answer, why and lesson, of what was committed
@@ -81,7 +85,9 @@ class Quiz(LabWidget, folder="quiz"):
 
 
 def quiz(phase: str) -> Quiz:
-    """Ask the questions of the course, phase "before" or "after"; those answered in this folder stay answered.
+    """Ask the questions of the course, phase "before" or "after".
+
+    Those answered in this folder stay answered.
 
     Raises:
         ValueError: `phase` is neither.

@@ -1,10 +1,11 @@
 """Figures and sentences of timed matrix products: recorded on a GPU, beside those of this machine.
 
-Idea: each panel shows one record, and its title says whose it is. Both panels of a figure have their own axis of
-speed: two devices on one axis would make the slower one a flat line. A sentence compares what one device did with one
-clock.
+Idea: each panel shows one record, and its title says whose it is. Both panels of a figure have
+their own axis of speed: two devices on one axis would make the slower one a flat line. A sentence
+compares what one device did with one clock.
 
-Invariant: only numbers that were measured on this machine appear as such; a missing record is named as missing.
+Invariant: only numbers that were measured on this machine appear as such; a missing record is named
+as missing.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ STYLES: dict[str, dict[str, Any]] = {  # never by colour alone
 
 
 def recorded_gemm(sweep: str, kind: str | None = None) -> list[GemmRecord]:
-    """Return the records of a sweep that travel with the lab, newest first; `kind` asks for "cuda" or "cpu" only.
+    """Return the records of a sweep that travel with the lab, newest first.
+
+    `kind` asks for "cuda" or "cpu" only.
 
     >>> recorded_gemm("no such sweep")
     []
@@ -123,14 +126,17 @@ def _say_size(record: GemmRecord) -> str:
 
 
 def _say_alignment(record: GemmRecord) -> str:
-    """Compare, for each format, sizes that are no multiple of 8 with those that are."""
+    """Compare, for each format, sizes that are not a multiple of 8 with those that are."""
     parts = []
     for format, own in by_format(record).items():
         aligned = [run.tflops for case, run in own if case.k % 8 == 0 and case.n % 8 == 0]
         others = [run.tflops for case, run in own if case.k % 8 or case.n % 8]
         if aligned and others:
             parts.append(f"{format.name} at {median(others) / median(aligned):.0%}")
-    return f"sizes that are no multiple of 8 run, in the middle, {', '.join(parts)} of the speed of those that are"
+    return (
+        f"sizes that are no multiple of 8 run, in the middle, {', '.join(parts)} of the speed "
+        "of those that are"
+    )
 
 
 def _say_batch(record: GemmRecord) -> str:
@@ -166,7 +172,8 @@ def _say_bandwidth(record: GemmRecord) -> str:
         if op == "hardswish" and ("hardswish by hand", name) in seconds:
             ratio = seconds["hardswish by hand", name] / taken
             parts.append(
-                f"in {name} one kernel is {two_digits(ratio)} times as fast as the same by hand in four"
+                f"in {name} one kernel is {two_digits(ratio)} times as fast as the same "
+                "by hand in four"
             )
     return "; ".join(parts) or _say_extremes(record)
 
@@ -187,8 +194,12 @@ def _say_kernel(record: GemmRecord) -> str:
 
 def _say_extremes(record: GemmRecord) -> str:
     ranked = sorted(record.runs, key=lambda run: run.tflops)
-    last, first = ranked[0], ranked[-1]
-    return f"the fastest is {first.case.label} with {speed(first)}, the slowest {last.case.label} with {speed(last)}"
+    last = ranked[0]
+    first = ranked[-1]
+    return (
+        f"the fastest is {first.case.label} with {speed(first)}, the slowest "
+        f"{last.case.label} with {speed(last)}"
+    )
 
 
 SENTENCES: dict[str, Callable[[GemmRecord], str]] = {
@@ -203,9 +214,10 @@ SENTENCES: dict[str, Callable[[GemmRecord], str]] = {
 
 @on_any_page
 def sweep_figure(sweep: str, here: GemmRecord | None = None, card: str = CARD) -> Figure:
-    """Draw a sweep as it was recorded on a GPU, and beside it `here`, or else as it was recorded on a CPU.
+    """Draw a sweep as recorded on a GPU, and beside it `here`, or else the one recorded on a CPU.
 
-    Where no GPU is on record, what others published of a card stands there, with a mark of its own.
+    Where no GPU is on record, what others published of a card is shown there, with a mark of its
+    own.
 
     Args:
         sweep: its name: see `labkit.gemm.sweeps`.
@@ -213,17 +225,16 @@ def sweep_figure(sweep: str, here: GemmRecord | None = None, card: str = CARD) -
         card: whose published numbers are shown, one of `labkit.bench.cards()`.
 
     Raises:
-        ValueError: `here` is another sweep, or there is no such card.
+        ValueError: `here` is another sweep, or the card does not exist.
     """
     if here is not None and here.sweep != sweep:
         raise ValueError(
-            f"this is a picture of the sweep {sweep!r}; `here` is of {here.sweep!r}. Measure {sweep!r}."
+            f"this is a picture of the sweep {sweep!r}; `here` is of {here.sweep!r}. "
+            f"Measure {sweep!r}."
         )
     right = here or next(iter(recorded_gemm(sweep, "cpu")), None)
-    shown, is_here = (
-        [next(iter(recorded_gemm(sweep, "cuda")), None), right],
-        [False, here is not None],
-    )
+    shown = [next(iter(recorded_gemm(sweep, "cuda")), None), right]
+    is_here = [False, here is not None]
     bars = (
         0 if sweep in DRAWINGS else max((len(record.runs) for record in shown if record), default=0)
     )
@@ -247,17 +258,20 @@ def sweep_figure(sweep: str, here: GemmRecord | None = None, card: str = CARD) -
 def roofline_figure(
     sweeps: Sequence[str] = ("size", "layers"), here: Sequence[GemmRecord] = (), card: str = CARD
 ) -> Figure:
-    """Draw the ceilings of a GPU and of a CPU as they were measured, and where cases lie under them.
+    """Draw the measured ceilings of a GPU and of a CPU, and where cases lie below them.
 
-    Where no GPU is on record, the ceilings are those of a card's data sheet, and the products published of it.
+    Where no GPU is on record, the ceilings are those of a card's data sheet, and the products
+    published of it.
 
     Args:
         sweeps: whose cases are drawn as points.
-        here: records of this machine, the sweep "ceilings" among them; without them, the CPU's are drawn as recorded.
+        here: records of this machine, the sweep "ceilings" among them; without them, the CPU's are
+            drawn as recorded.
         card: whose published numbers are shown, one of `labkit.bench.cards()`.
 
     Raises:
-        ValueError: there is no such card, or `here` holds no copies or no products, so there are no ceilings.
+        ValueError: the card does not exist, or `here` holds no copies or no products, so there are
+            no ceilings.
     """
     figure, panels = _two_panels()
     wanted = ("ceilings", *sweeps)
@@ -283,8 +297,9 @@ def roofline_figure(
         )
         waiting = sum(roof.bound(run.case) == "bandwidth" for run in counted)
         sentences.append(
-            f"{records[0].device} copies {two_digits(roof.bandwidth / 1e9)} GB/s; below so many FLOP a byte a case "
-            f"waits for memory: {ridges}. So do {waiting} of these {len(counted)} cases."
+            f"{records[0].device} copies {two_digits(roof.bandwidth / 1e9)} GB/s; below "
+            f"so many FLOP a byte a case waits for memory: {ridges}. So do {waiting} of "
+            f"these {len(counted)} cases."
         )
     return _finished(
         figure, [said for said in sentences if said] or [f"A roofline was {NOT_RECORDED}."]
@@ -338,7 +353,7 @@ def _lines(
 
 
 def _unit(runs: Sequence[GemmRun]) -> tuple[float, str]:
-    """Return what TFLOP/s are multiplied by, and the unit that this gives: the one a person would say."""
+    """Return the factor from TFLOP/s to the most readable unit, and that unit."""
     return (1, "TFLOP/s") if max(run.tflops for run in runs) >= 1 else (1000, "GFLOP/s")
 
 
@@ -359,7 +374,7 @@ def _size(axes: Axes, record: GemmRecord) -> None:
 
 
 def _alignment(axes: Axes, record: GemmRecord) -> None:
-    """Draw speed against k (n stays) and against n (k stays), as a share of that at the multiple of 8."""
+    """Draw speed over k at a fixed n and over n at a fixed k, relative to the multiple of 8."""
     base = max(case.k for case, _ in products(record))
     for side, look in (("k", {}), ("n", {"ls": ":", "mfc": "none"})):
         points: dict[Format, list[tuple[float, float]]] = {}
@@ -401,7 +416,8 @@ def _bars(axes: Axes, record: GemmRecord) -> None:
     runs = record.runs
     factor, unit = _unit(runs)
     if all(isinstance(run.case, ElementwiseCase) for run in runs):
-        values, unit = [run.gbps for run in runs], "GB/s (of the bytes that must at least be moved)"
+        values = [run.gbps for run in runs]
+        unit = "GB/s (of the bytes that must at least be moved)"
     else:
         values = [factor * run.tflops for run in runs]
     axes.barh(

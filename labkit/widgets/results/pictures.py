@@ -1,6 +1,7 @@
-"""What recorded networks did while they trained, as pictures: a row for each run, a column for each step.
+"""Pictures of recorded networks while they trained: a row for each run, a column for each step.
 
-Invariant: a picture is the record's, pixel for pixel; its shades are those of the task, the same in all rows.
+Invariant: a picture is the record's, pixel for pixel; its shades are those of the task, the same in
+all rows.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def pictures_figure(records: Sequence[RunRecord]) -> Figure:
     """Draw what the networks of some runs did at some of their steps, beside what they should do.
 
     Raises:
-        ValueError: there are no records, they are of several tasks, or one of them has no pictures.
+        ValueError: records is empty, they are of several tasks, or one of them has no pictures.
     """
     tasks = sorted({record.task for record in records})
     if len(tasks) != 1:

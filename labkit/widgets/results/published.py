@@ -1,9 +1,10 @@
-"""What a card would gain: numbers that others published, drawn as hexagons, never as lines of our own.
+"""Published gains on a GPU, drawn as hexagons, never as lines like measurements of our own.
 
-Idea: where the lab has no record of a GPU, a panel shows what was published of a card, under the ceilings of its data
-sheet. The card is the reader's choice.
+Idea: where the lab has no record of a GPU, a panel shows what was published of a card, under the
+ceilings of its data sheet. The card is the reader's choice.
 
-Invariant: a hexagon is a number with a source in data/published.csv; a dotted line is a data sheet's promise.
+Invariant: a hexagon is a number with a source in data/published.csv; a dotted line is a data
+sheet's promise.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ COLOURS = {
 }
 MARK: dict[str, Any] = {"marker": "H", "mfc": "none", "ls": "none", "ms": 6, "mew": 1.2}
 PROMISED: dict[str, Any] = {"ls": ":", "lw": 1.3}
-# One benchmark ran the same four trainings on a card of each generation, from Volta (2017) to Blackwell (2024).
+# One benchmark ran the same four trainings on a card of each generation, from Volta (2017) to
+# Blackwell (2024).
 GENERATIONS = {
     "V100": "Volta",
     "Quadro RTX 8000": "Turing",
@@ -62,12 +64,12 @@ SWEPT = (1024, 10240)  # the sides of which a row that gives none took the best
 
 
 def draw_published(axes: Axes, figure: str, card: str) -> str:
-    """Draw what is published for a figure ("roofline", or a sweep) of a card, and return what it says.
+    """Draw what is published for a figure ("roofline", or a sweep) of a card; return its text.
 
     Returns "", and draws nothing, where nothing is published for this figure.
 
     Raises:
-        ValueError: there is no such card.
+        ValueError: the card does not exist.
     """
     if figure not in DRAWINGS or not published(card=card):
         return ""
@@ -82,10 +84,10 @@ def draw_published(axes: Axes, figure: str, card: str) -> str:
 
 @on_any_page
 def gains_figure(card: str = CARD) -> Figure:
-    """Draw how many times as fast FP16 was published to be on a card: products, training, inference.
+    """Draw the published speedups of FP16 on a card: products, training, inference.
 
     Raises:
-        ValueError: there is no such card; the message lists those there are.
+        ValueError: the card does not exist; the message lists all cards.
     """
     told = [
         (kind, reference, ratios)
@@ -134,10 +136,10 @@ def gains_figure(card: str = CARD) -> Figure:
 
 @on_any_page
 def generations_figure() -> Figure:
-    """Draw how many times as fast four trainings were in FP16, on a card of each generation since Volta.
+    """Draw the speedups of four trainings in FP16, on a card of each generation since Volta.
 
-    The reference is FP32 on the first two. Later cards have TF32, and the source does not say whether their FP32 runs
-    used it; these marks are hollow.
+    The reference is FP32 on the first two. Later cards have TF32, and the source does not say
+    whether their FP32 runs used it; these marks are hollow.
     """
     shown = new_figure(9, 4.2, layout="constrained")
     axes = shown.subplots()
@@ -166,15 +168,16 @@ def generations_figure() -> Figure:
     )
     parts = [f"{name} {first:.2f} to {last:.2f}" for name, (first, last) in ends.items()]
     words = (
-        f"How many times as fast training is in FP16, from the V100 to the B200: {', '.join(parts)}. "
-        "The reference of the hollow marks may be TF32, which is itself faster than FP32."
+        "How many times as fast training is in FP16, from the V100 to the B200: "
+        f"{', '.join(parts)}. The reference of the hollow marks may be TF32, which is "
+        "itself faster than FP32."
     )
     shown.supxlabel(wrapped(words, 115), fontsize=9.5)
     return described(shown, words)
 
 
 def generation_rows(workload: str) -> list[Published]:
-    """Return the published trainings of a workload on the cards of `GENERATIONS`, in their order."""
+    """Return the published trainings of a workload on the cards of `GENERATIONS`, in order."""
     rows = {
         row.card: row
         for row in published("training")
@@ -208,11 +211,14 @@ def _range(ratios: Sequence[float]) -> str:
     """
     if len(ratios) == 1:
         return f"{two_digits(ratios[0])} times"
-    return f"{two_digits(ratios[0])} to {two_digits(ratios[-1])} times ({two_digits(median(ratios))} in the middle)"
+    return (
+        f"{two_digits(ratios[0])} to {two_digits(ratios[-1])} times "
+        f"({two_digits(median(ratios))} in the middle)"
+    )
 
 
 def _promises(card: str) -> dict[str, float]:
-    """Return FP32 and, where there is one, TF32 -> how many times as much a data sheet promises in FP16."""
+    """Return the speedup that a data sheet promises for FP16 over FP32 and, if listed, TF32."""
     roof = data_sheet(card)
     if roof is None:
         return {}
@@ -295,7 +301,10 @@ def _roofline(axes: Axes, card: str) -> str:
     if roof is None:
         axes.set_axis_off()
         axes.text(0.5, 0.5, f"No bandwidth is on file for the {card}", ha="center", color=QUIET)
-        return f"Of the {card} no bandwidth is on file, so its roofline cannot be drawn; choose another card."
+        return (
+            f"Of the {card} no bandwidth is on file, so its roofline cannot be drawn; choose "
+            "another card."
+        )
     for name, own in _by_format(rows).items():
         axes.plot([row.intensity for row in own], [row.value for row in own], **_mark(name))
     furthest = max([row.intensity for row in rows], default=2 * roof.ridge(FP16))
@@ -307,8 +316,9 @@ def _roofline(axes: Axes, card: str) -> str:
         )
     _speeds(axes, "arithmetic intensity, FLOP for each byte")
     return (
-        f"By its data sheet the {card} moves {roof.bandwidth / 1e9:,.0f} GB/s, so its ridge is at "
-        f"{two_digits(roof.ridge(FP32))} FLOP a byte in FP32 and at {two_digits(roof.ridge(FP16))} in FP16."
+        f"By its data sheet the {card} moves {roof.bandwidth / 1e9:,.0f} GB/s, so its "
+        f"ridge is at {two_digits(roof.ridge(FP32))} FLOP a byte in FP32 and at "
+        f"{two_digits(roof.ridge(FP16))} in FP16."
     )
 
 
@@ -336,7 +346,10 @@ def _bandwidth(axes: Axes, card: str) -> str:
 
 
 def _alignment(axes: Axes, card: str) -> str:
-    """Draw what aligned sizes gained, on whichever card that was published; the others have no such row."""
+    """Draw what aligned sizes gained, on whichever card that was published.
+
+    The others have no such row.
+    """
     rows = [row for row in published("alignment") if row.ratio and row.ratio > 1]
     ratios = [row.ratio for row in rows if row.ratio]
     for place, (row, ratio) in enumerate(zip(rows, ratios, strict=True)):

@@ -1,10 +1,11 @@
 """Table of verdicts, recipes by tasks, from records alone, that a class can fill together.
 
-Idea: a cell is what `labkit.train.Comparison` says about the runs of one task under one recipe, paired by seed with
-FP32's: as good, worse, better, or that these runs cannot tell. Without records the cell is empty, and the table
-says which command fills it.
+Idea: a cell is what `labkit.train.Comparison` says about the runs of one task under one recipe,
+paired by seed with FP32's: as good, worse, better, or that these runs cannot tell. Without records
+the cell is empty, and the table says which command fills it.
 
-Invariant: no cell without records; a run that ended in inf or NaN is called broken, whatever its metric says.
+Invariant: no cell without records; a run that ended in inf or NaN is called broken, whatever its
+metric says.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from labkit.train import (
 )
 from labkit.widgets.base.number_words import percent
 
-# Okabe and Ito's palette as tints, so that the text keeps the colour of the theme; a word in each cell says the same.
+# Okabe and Ito's palette as tints, so that the text keeps the colour of the theme; a word in each
+# cell says the same.
 TINTS = {
     "as good": "rgba(86, 180, 233, 0.28)",
     "better": "rgba(0, 158, 115, 0.32)",
@@ -51,7 +53,8 @@ UNSCALED = "FP16"  # the recipe without scaling: what it loses says what there i
 class RecipeTable:
     """Verdicts of recipes by tasks. A notebook shows it in colour; `str` gives it as text.
 
-    records  task -> its runs, FP32's first
+    Attributes:
+        records: task -> its runs, FP32's first.
     """
 
     recipes: tuple[str, ...]
@@ -60,7 +63,7 @@ class RecipeTable:
     folder: Path
 
     def difference(self, task: str, recipe: str) -> Difference | None:
-        """Return how a recipe did on a task against FP32, or None where there are no records of one of them."""
+        """Return how a recipe did on a task against FP32, or None if one of them has no records."""
         found = Comparison(task, self.records[task], margin=margin_of(task))
         if recipe not in found.recipes or "FP32" not in found.recipes:
             return None
@@ -74,7 +77,7 @@ class RecipeTable:
         return "broken" if difference.broken else difference.verdict
 
     def missing(self) -> str:
-        """Return the command that fills the empty cells, "" where there are none."""
+        """Return the command that fills the empty cells, "" if there are none."""
         tasks = [t for t in self.records if any(not self.verdict(t, r) for r in self.recipes)]
         if not tasks:
             return ""
@@ -87,14 +90,17 @@ class RecipeTable:
         )
 
     def lost(self, task: str) -> float | None:
-        """Return which share of the activation gradients FP16 loses without scaling: the mean of all measured steps."""
+        """Return the share of activation gradients that FP16 loses without scaling.
+
+        It is the mean of all measured steps.
+        """
         steps = [step for r in self.records[task] if r.recipe == UNSCALED for step in r.steps]
         known = [step.underflow for step in steps if step.underflow is not None]
         return statistics.fmean(known) if known else None
 
     @property
     def sentence(self) -> str:
-        """What the table shows, in words."""
+        """Text of what the table shows."""
         verdicts = [self.verdict(t, r) for t in self.records for r in self.recipes]
         known = [v for v in verdicts if v]
         if not known:
@@ -112,8 +118,9 @@ class RecipeTable:
         margins = {margin_of(task) for task in self.records}
         margin = f"the margin of {margins.pop():g}" if len(margins) == 1 else "its task's margin"
         return (
-            f"As good: the 90% interval of the difference lies inside {margin}. Worse or better: the difference is "
-            "larger than FP32's own seeds scatter, and its 95% interval leaves out zero. Cannot tell: neither."
+            f"As good: the 90% interval of the difference lies inside {margin}. Worse or "
+            "better: the difference is larger than FP32's own seeds scatter, and its 95% "
+            "interval leaves out zero. Cannot tell: neither."
         )
 
     def __str__(self) -> str:
@@ -142,9 +149,10 @@ class RecipeTable:
             else ""
         )
         return (
-            "<div style='overflow-x:auto'>"
-            f"<table style='border-collapse:collapse;font-size:12px'><tr>{head}</tr>{rows}</table></div>"
-            f"<p>{html.escape(self.sentence)} {html.escape(self.rule)} {html.escape(self._where())}</p>{fill}"
+            "<div style='overflow-x:auto'><table "
+            f"style='border-collapse:collapse;font-size:12px'><tr>{head}</tr>{rows}</table></div>"
+            f"<p>{html.escape(self.sentence)} {html.escape(self.rule)} "
+            f"{html.escape(self._where())}</p>{fill}"
         )
 
     def _row(self, task: str) -> str:
@@ -161,15 +169,19 @@ class RecipeTable:
         last = ("?" if lost is None else percent(lost), "", "", "transparent")
         cells = [first, *(self._cell(task, recipe) for recipe in self.recipes), last]
         made = "".join(
-            f"<td style='{VALUE};background:{tint}' title='{html.escape(why, quote=True)}'>{html.escape(text)}"
-            f"<br><span style='opacity:0.75'>{html.escape(below) or '&nbsp;'}</span></td>"
+            (
+                f"<td style='{VALUE};background:{tint}' "
+                f"title='{html.escape(why, quote=True)}'>{html.escape(text)}<br><span "
+                f"style='opacity:0.75'>{html.escape(below) or '&nbsp;'}</span></td>"
+            )
             for text, below, why, tint in cells
         )
         return f"<tr><th style='{NAME}'>{html.escape(task.replace('_', ' '))}</th>{made}</tr>"
 
     def _cell(self, task: str, recipe: str) -> tuple[str, str, str, str]:
         """Return the word, the text below it, the tooltip, and the tint."""
-        verdict, difference = self.verdict(task, recipe), self.difference(task, recipe)
+        verdict = self.verdict(task, recipe)
+        difference = self.difference(task, recipe)
         if difference is None:
             return "?", "", "not run yet", TINTS[""]
         runs = f"{difference.broken} of {difference.seeds}"
@@ -185,7 +197,7 @@ class RecipeTable:
             {(r.device, r.versions["torch"]) for runs in self.records.values() for r in runs}
         )
         said = "; ".join(f"Recorded on {device} with torch {version}" for device, version in places)
-        return said + "." * bool(places)
+        return f"{said}." if places else ""
 
 
 def recipe_table(
@@ -194,7 +206,7 @@ def recipe_table(
     seeds: Iterable[int] | None = None,
     folder: Path | str | None = None,
 ) -> RecipeTable:
-    """Read what is on record of these tasks under these recipes (FP32 is read besides) and judge each pair.
+    """Read the records of these tasks under FP32 and these recipes, and judge each pair.
 
     Args:
         tasks: names of tasks, one row each.
@@ -211,7 +223,8 @@ def recipe_table(
     >>> table.verdict("segmentation", "FP16"), table.verdict("segmentation", "FP16 static")
     ('worse', 'as good')
     """
-    chosen, given = tuple(dict.fromkeys(recipes)), None if seeds is None else tuple(seeds)
+    chosen = tuple(dict.fromkeys(recipes))
+    given = None if seeds is None else tuple(seeds)
     place = results_folder() / "runs" if folder is None else Path(folder)
     records = {}
     for task in tasks:
@@ -236,5 +249,8 @@ def recipe_table(
 
 
 def margin_of(task: str) -> float:
-    """Return how large a difference may be and still not matter: the task's own margin, if the lab knows the task."""
+    """Return how large a difference may be and still not matter.
+
+    It is the task's own margin, if the lab knows the task.
+    """
     return TASKS[task].margin if task in TASKS else MARGIN

@@ -1,6 +1,7 @@
-"""The map of loss scales of a training: which scale loses gradients at which step, which one overflows, which is safe.
+"""Map of the loss scales of a training: lossy, safe and overflowing ones at each step.
 
-Invariant: what is drawn follows from the recorded exponents alone; the path is that of the record's own scale.
+Invariant: what is drawn follows from the recorded exponents alone; the path is that of the record's
+own scale.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ TOLERATED = 0.01  # share that a safe scale loses at most
 
 @on_any_page
 def scale_map_figure(record: RunRecord) -> Figure:
-    """Draw loss scale over step: what each scale would lose and overflow, with the path of the run's own scale.
+    """Draw what each loss scale would lose and overflow at each step, with the run's own scale.
 
     Raises:
         ValueError: the record has no histograms, or those of several kinds of gradients.
@@ -47,7 +48,8 @@ def scale_map_figure(record: RunRecord) -> Figure:
 
     figure = new_figure(8, 4.2, layout="constrained")
     axes = figure.subplots()
-    low, high = int(found.log2_scales[0]), int(found.log2_scales[-1])
+    low = int(found.log2_scales[0])
+    high = int(found.log2_scales[-1])
     steps = record.steps
     axes.imshow(
         shades,
@@ -82,6 +84,6 @@ def scale_map_sentence(record: RunRecord, found: ScaleMap | None = None) -> str:
         )
         windows.append(f"{when} {window}")
     return (
-        f"Safe scales: {'; '.join(windows)}. "
-        "Below them gradients are lost, above them some overflow. The line is the scale of this run."
+        f"Safe scales: {'; '.join(windows)}. Below them gradients are lost, above them "
+        "some overflow. The line is the scale of this run."
     )

@@ -1,7 +1,7 @@
 """Static pictures of trainings: recorded runs of several recipes, and one training of the clinic.
 
-Invariant: what is recorded is shown as recorded, with device, version and date; a loss or step that is no number is
-drawn as a cross.
+Invariant: what is recorded is shown as recorded, with device, version and date; a loss or step that
+is not a number is drawn as a cross.
 """
 
 from __future__ import annotations
@@ -48,11 +48,12 @@ MARKERS = "os^DvP"
 class Treatment(Protocol):
     """What a training of the clinic did: the part of its lesson's Treatment that is drawn.
 
-    losses  of each step, as the training returned it
-    scales  of each step, by a GradScaler; empty without one
-    steps   number of optimizer steps
-    score   of its model
-    error   what ended it, or ""
+    Attributes:
+        losses: of each step, as the training returned it.
+        scales: of each step, by a GradScaler; empty without one.
+        steps: number of optimizer steps.
+        score: of its model.
+        error: what ended it, or "".
     """
 
     losses: Sequence[float]
@@ -67,7 +68,7 @@ def race_figure(records: Sequence[RunRecord]) -> Figure:
     """Draw runs of one task: smoothed losses on the left, the metric of each seed on the right.
 
     Raises:
-        ValueError: there are no records, or they are of several tasks or devices.
+        ValueError: records is empty, or they are of several tasks or devices.
     """
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -101,18 +102,20 @@ def race_figure(records: Sequence[RunRecord]) -> Figure:
 
 
 def _title(records: Sequence[RunRecord]) -> str:
-    first, dates = records[0], {r.date[:10] for r in records}
+    first = records[0]
+    dates = {r.date[:10] for r in records}
     when = min(dates) if len(dates) == 1 else f"{min(dates)} to {max(dates)}"
     return f"Recorded: {first.task}, on {first.device} with torch {first.versions['torch']}, {when}"
 
 
 def race_sentence(records: Sequence[RunRecord]) -> str:
-    """Return what the figure shows: each recipe's mean metric beside the range of FP32's seeds, and how fast it was.
+    """Return a text on each recipe: its mean metric beside the range of FP32's, and its speed.
 
-    Steps a second are those of runs that were timed, each alone on one device; other runs have none.
+    Steps a second are those of runs that were timed, each alone on one device; other runs have
+    none.
 
     Raises:
-        ValueError: there are no records.
+        ValueError: records is empty.
     """
     if not records:
         raise ValueError("there is nothing to say about no records")
@@ -132,7 +135,8 @@ def _colour(recipe: str) -> str:
 
 def _draw_losses(axes: Axes, runs: Sequence[RunRecord], row: int) -> End:
     """Draw each run's losses; return the recipe's name at the middle one of their ends."""
-    recipe, ends = runs[0].recipe, []
+    recipe = runs[0].recipe
+    ends = []
     for run in runs:
         smooth = np.convolve([s.loss for s in run.steps], np.ones(10) / 10, mode="valid")
         steps = np.arange(10, 10 + len(smooth))
@@ -193,7 +197,7 @@ def treatment_figure(treatment: Treatment) -> Figure:
 
 
 def treatment_sentence(treatment: Treatment) -> str:
-    """Say in words what the picture shows.
+    """Return a text on what the picture shows.
 
     >>> from types import SimpleNamespace
     >>> treatment_sentence(SimpleNamespace(losses=(2.0, 1.0), score=0.5, steps=2, error=""))
@@ -203,11 +207,15 @@ def treatment_sentence(treatment: Treatment) -> str:
     """
     if treatment.error:
         return f"It ended with an error: {treatment.error}"
-    losses, steps = treatment.losses, len(treatment.losses)
+    losses = treatment.losses
+    steps = len(treatment.losses)
     bad = [step for step, loss in enumerate(losses) if not math.isfinite(loss)]
     went = f"The loss goes from {losses[0]:.3g} to {losses[-1]:.3g} in {steps} steps."
     if bad:
-        went = f"The loss is no finite number in {len(bad)} of {steps} steps, first in step {bad[0]} (counted from 0)."
+        went = (
+            f"The loss is no finite number in {len(bad)} of {steps} steps, first in step "
+            f"{bad[0]} (counted from 0)."
+        )
     skipped = steps - treatment.steps
     skips = f" {skipped} steps were skipped." if skipped else ""
     return f"{went}{skips} Score at the end: {treatment.score:.2f}."
@@ -237,6 +245,7 @@ def _draw_scales(axes: Axes, exponents: np.ndarray[tuple[int], np.dtype[np.float
     axes.step(range(len(exponents)), exponents, where="mid", color=FORMAT_COLOURS["FP16"], lw=1.6)
     (fallen,) = np.nonzero(np.diff(exponents) < 0)
     axes.plot(fallen, exponents[fallen], "x", color=INK, ms=5)
-    low, high = math.floor(exponents.min()) - 1, math.ceil(exponents.max()) + 1
+    low = math.floor(exponents.min()) - 1
+    high = math.ceil(exponents.max()) + 1
     axes.set_ylim(low, high)
     power_ticks(axes.set_yticks, range(low, high + 1, max(1, (high - low) // 4)))

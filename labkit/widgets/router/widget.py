@@ -1,10 +1,11 @@
-"""Widget of a router of a mixture of experts: its scores are rounded, and some tokens get other experts.
+"""Widget of a router of experts: its scores are rounded, and some tokens get other experts.
 
-A router gives each expert a score, and a token goes to the experts with the largest scores. Rounding moves each score a
-little, and makes some of them equal. The page computes every number (choosing.js), as `chosen_experts` does.
+A router gives each expert a score, and a token goes to the experts with the largest scores.
+Rounding moves each score a little, and makes some of them equal. The page computes every number
+(choosing.js), as `chosen_experts` does.
 
-Invariant: the scores are FP32 numbers, drawn by a counter-based generator, so that the page and Python have the same
-ones. Of equal scores the lower expert wins, as in `torch.sort(stable=True)`.
+Invariant: the scores are FP32 numbers, drawn by a counter-based generator, so that the page and
+Python have the same ones. Of equal scores the lower expert wins, as in `torch.sort(stable=True)`.
 
 Source: arXiv:2412.19437, 2.1.2 (sigmoid scores, the 8 best of 256 experts).
 """
@@ -36,7 +37,7 @@ HOW = "to turn the knobs, or go on in code: board.format = 'FP16'; print(board.c
 
 @cache
 def quantiles() -> tuple[float, ...]:
-    """Return the normal quantiles between which a random place is interpolated, `INTERVALS` + 1 of them.
+    """Return `INTERVALS` + 1 normal quantiles, between which a random place is interpolated.
 
     >>> len(quantiles()), quantiles()[256]
     (513, 0.0)
@@ -60,7 +61,7 @@ def _mixed(key: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 
 def router_logits(experts: int, spread: float, tokens: int = TOKENS) -> NDArray[np.float32]:
-    """Return the logits of the first tokens, [token, expert]: normal, with a standard deviation of `spread`.
+    """Return normal logits of the first tokens, [token, expert], of standard deviation `spread`.
 
     >>> logits = router_logits(256, 2.0)
     >>> logits.shape, bool(abs(logits.std() - 2) < 0.01)
@@ -78,7 +79,9 @@ def router_logits(experts: int, spread: float, tokens: int = TOKENS) -> NDArray[
 
 
 def chosen_experts(scores: NDArray[np.floating[Any]], chosen: int) -> NDArray[np.bool_]:
-    """Return which experts have the largest scores, [token, expert]; of equal ones the lower number.
+    """Return which experts have the largest scores, [token, expert].
+
+    Of experts with equal scores, the lower number is taken.
 
     >>> chosen_experts(np.array([[0.5, 0.75, 0.5, 0.25]]), 2).tolist()
     [[True, True, False, False]]
@@ -99,8 +102,9 @@ class RouterScores(LabWidget, folder="router"):
         spread: Standard deviation of the logits, one of `SPREADS`.
         rounded: "scores" (the sigmoid of each logit) or "logits".
 
-    Traits to read and set: all of these, and `token` (0 to 899). To read: `changed` (of each token, whether its set of
-    experts is another one), and `sentence`, which the page forms once it shows the widget.
+    Traits to read and set: all of these, and `token` (0 to 899). To read: `changed` (of each token,
+    whether its set of experts is another one), and `sentence`, which the page forms once it shows
+    the widget.
 
     Raises:
         TraitError: A trait is none of its choices; the message lists them.
@@ -164,8 +168,8 @@ class RouterScores(LabWidget, folder="router"):
     def still(self) -> dict[str, Any]:
         share = self.changed.mean()
         text = (
-            f"{self.experts} experts, {self.chosen} for each token; logits with a standard deviation of "
-            f"{self.spread:g}.\nWith the {self.rounded} rounded to {self.format}, {share:.1%} of {TOKENS} tokens get "
-            "another set.\n"
+            f"{self.experts} experts, {self.chosen} for each token; logits with a "
+            f"standard deviation of {self.spread:g}.\nWith the {self.rounded} rounded to "
+            f"{self.format}, {share:.1%} of {TOKENS} tokens get another set.\n"
         )
         return still(text, why_still(HOW, "These numbers stand"))

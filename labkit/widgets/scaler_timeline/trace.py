@@ -1,11 +1,13 @@
 """Traces of trainings on which any loss scaler can be replayed.
 
-Idea: a scaler needs to know one thing of a step, whether inf or NaN was found, and that follows from the largest
-gradient: it overflows where scale * largest rounds past 65504. So one training is recorded once, and `decide` gets,
-step by step, the found_inf that the trace has at the current scale.
+Idea: a scaler needs to know one thing of a step, whether inf or NaN was found, and that follows
+from the largest gradient: it overflows where scale * largest rounds past 65504. So one training is
+recorded once, and `decide` gets, step by step, the found_inf that the trace has at the current
+scale.
 
-Invariant: everything in a trace was measured in FP32, at the weights and batches of a real FP16 training. That training
-skipped nothing, since a skipped step leaves other weights behind. replay.scale[i] is the scale of step i.
+Invariant: everything in a trace was measured in FP32, at the weights and batches of a real FP16
+training. That training skipped nothing, since a skipped step leaves other weights behind.
+replay.scale[i] is the scale of step i.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ from labkit.records import (
 from labkit.train import Task, TrainingRun
 
 SCHEMA = "labkit.trace/1"
-LOST = 0.01  # a scale loses gradients where more than this share of the activation gradients' elements underflow
+# A scale loses gradients if more than this share of the activation gradients' elements underflow.
+LOST = 0.01
 # 65520 rounds to inf
 OVERFLOWS_FROM = float(FP16.max) + 2.0 ** (FP16.emax - FP16.significand_bits - 1)
 Column = NDArray[np.float64]
@@ -44,8 +47,10 @@ Column = NDArray[np.float64]
 class Trace:
     """One training's gradients, as far as loss scaling is concerned.
 
-    largest     largest magnitude among the weight and activation gradients of each step, unscaled
-    keeps_from  for each step, the smallest k for which at most 1% of the activation gradients underflow at scale 2^k
+    Attributes:
+        largest: largest magnitude among the weight and activation gradients of each step, unscaled.
+        keeps_from: for each step, the smallest k for which at most 1% of the activation gradients
+            underflow at scale 2^k.
     """
 
     task: str
@@ -75,7 +80,7 @@ class Trace:
 
 
 def keeps_from(histogram: ExponentHistogram) -> int:
-    """Return the smallest k, 0 or more, for which at most 1% of the elements underflow in FP16 at scale 2^k.
+    """Return the smallest k >= 0 with at most 1% of the elements underflowing at scale 2^k.
 
     >>> keeps_from(ExponentHistogram(np.array([50, 50]), lo=-30, zeros=0, non_finite=0))
     5
@@ -94,7 +99,9 @@ def measure_trace(
     steps: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Trace:
-    """Train, and record at each step what a scaler would have met; each step costs about three of plain training.
+    """Train, and record at each step what a scaler would have met.
+
+    Each step costs about three of plain training.
 
     Args:
         task: what is trained.
@@ -104,16 +111,16 @@ def measure_trace(
         progress: called with the number of each step done.
 
     Raises:
-        ValueError: the training skipped a step or its gradients left FP32, so the trace would be of another training.
+        ValueError: the training skipped a step or its gradients left FP32, so the trace would be of
+            another training.
     """
     run = TrainingRun(task, recipe, seed, measure_every=0)
-    largest, lowest = [], []
+    largest = []
+    lowest = []
     for number in range(1, 1 + (task.steps if steps is None else steps)):
         twin = run.fp32_twin()
-        activations, weights = (
-            twin.next_gradients("activation gradients"),
-            twin.next_gradients("weight gradients"),
-        )
+        activations = twin.next_gradients("activation gradients")
+        weights = twin.next_gradients("weight gradients")
         largest.append(
             max(float(g.abs().max()) for g in (*activations.values(), *weights.values()))
         )
@@ -121,8 +128,9 @@ def measure_trace(
         lowest.append(keeps_from(merge(histograms)))
         if not (run.step().stepped and np.isfinite(largest[-1])):
             raise ValueError(
-                f"step {number} of {task.name!r} under {recipe.name!r} was skipped, or its gradients left FP32. A "
-                "trace is of a training that skips nothing: take a recipe with a lower static scale."
+                f"step {number} of {task.name!r} under {recipe.name!r} was skipped, or "
+                "its gradients left FP32. A trace is of a training that skips nothing: "
+                "take a recipe with a lower static scale."
             )
         if progress is not None:
             progress(number)
@@ -156,11 +164,14 @@ def recorded_trace() -> Trace:
 class Replay:
     """A scaler on a trace; each column has one number for each step.
 
-    scale    the scale of the step
-    skipped  1 where the step found inf and was skipped, else 0
-    tracker  clean steps in a row before the step, since the scale last moved or an overflow was met
-    held     1 where the step was skipped and hysteresis kept the scale where it was, else 0
-    lossy    1 where the step was taken at a scale at which more than 1% of the gradients underflow, else 0
+    Attributes:
+        scale: the scale of the step.
+        skipped: 1 where the step found inf and was skipped, else 0.
+        tracker: clean steps in a row before the step, since the scale last moved or an overflow was
+            met.
+        held: 1 where the step was skipped and hysteresis kept the scale where it was, else 0.
+        lossy: 1 where the step was taken at a scale at which more than 1% of the gradients
+            underflow, else 0.
     """
 
     scale: Column

@@ -1,8 +1,9 @@
 """Loss scalers replayed on a recorded training: one with four sliders, and those of six frameworks.
 
-A trace says at which scale each step overflows and below which it loses gradients; that is the window behind the
-picture. The page replays the scaler at every movement (replay.js). The presets are replayed twice: as they ship, and
-with the same start and interval, so that only the rule differs.
+A trace says at which scale each step overflows and below which it loses gradients; that is the
+window behind the picture. The page replays the scaler at every movement (replay.js). The presets
+are replayed twice: as they ship, and with the same start and interval, so that only the rule
+differs.
 """
 
 from __future__ import annotations
@@ -73,15 +74,16 @@ def static_timeline(
 
 
 class ScalerTimeline(LabWidget, folder="scaler_timeline"):
-    """The loss scale, step by step, as a scaler with these four knobs would have moved it on a recorded training.
+    """Loss scale at each step of a recorded training, under a scaler with these four knobs.
 
     Args:
-        trace: what the scaler meets; None takes the one that travels with the lab (`measure_trace` makes others).
-        steps: how many of its steps; fewer where the trace is shorter.
-        init_log2_scale, growth_factor, backoff_factor, growth_interval: where the sliders stand first.
+        trace: what the scaler meets; None takes the one that travels with the lab (`measure_trace`
+            makes others).
+        steps: how many of its steps; fewer where the trace is shorter. init_log2_scale,
+            growth_factor, backoff_factor, growth_interval: first positions of the sliders.
 
-    Traits to read and set: the four knobs. To read: `config`, `replay`, and `sentence`, which the page forms once it
-    shows the widget.
+    Traits to read and set: the four knobs. To read: `config`, `replay`, and `sentence`, which the
+    page forms once it shows the widget.
 
     Raises:
         TraitError: a knob is out of its range; the message names the range.
@@ -150,12 +152,15 @@ class ScalerTimeline(LabWidget, folder="scaler_timeline"):
         return replay(self.config, self.trace, self.steps)
 
     def figure(self) -> Figure:
-        """Return a picture that stands still, for reports and for hosts without widgets."""
+        """Return a still picture, for reports and for hosts without widgets."""
         return static_timeline({"": self.replay}, self.trace, why="")
 
     def still(self) -> dict[str, Any]:
         found = self.replay
-        words = f"{found.skips} of {len(found)} steps are skipped, {int(found.lossy.sum())} lose gradients."
+        words = (
+            f"{found.skips} of {len(found)} steps are skipped, {int(found.lossy.sum())} lose "
+            "gradients."
+        )
         return still(words, WHY_STATIC, static_timeline({"": found}, self.trace))
 
 
@@ -176,7 +181,8 @@ class ScalerPresets(LabWidget, folder="scaler_timeline"):
         trace: what they meet; None takes the one that travels with the lab.
         presets: name -> scaler; the six of `labkit.amp.PRESETS` unless said otherwise.
 
-    Traits to read and set: `alike` (True: all start at 2^22 and wait for 20 clean steps), `selected` (a name). To read:
+    Traits to read and set: `alike` (True: all start at 2^22 and wait for 20 clean steps),
+    `selected` (a name). To read:
     `replays` (name -> Replay), and `sentence`, which the page forms once it shows the widget.
 
     Raises:

@@ -1,11 +1,11 @@
 """One training step in eight stages, walked through by hand, in any recipe and at any scale.
 
-Idea: a task, a recipe and a seed decide a run, so the same step can be taken again at another scale: the steps before
-it are replayed. `labkit.train.watch_step` measures; each tensor becomes a bar on an axis of powers of two, with FP16's
-window behind it, and each stage a sentence.
+Idea: a task, a recipe and a seed decide a run, so the same step can be taken again at another
+scale: the steps before it are replayed. `labkit.train.watch_step` measures; each tensor becomes a
+bar on an axis of powers of two, with FP16's window behind it, and each stage a sentence.
 
-Invariant: what is shown comes from a step that a run took; `another_step` takes it for good; every number in a
-sentence is one of the stage's own.
+Invariant: what is shown comes from a step that a run took; `another_step` takes it for good; every
+number in a sentence is one of the stage's own.
 """
 
 from __future__ import annotations
@@ -97,16 +97,23 @@ def as_text(step: StagedStep, recipe: Recipe) -> str:
         for tensor in stage.tensors:
             view = tensor_view(tensor)
             span = f"{view['smallest']:>9} .. {view['largest']:<9}" if view["bar"] else " " * 22
-            rest = f"{view['zeros']} zero" * bool(view["zeros"])
-            rest += f" {view['non_finite']} inf or NaN" * bool(view["non_finite"])
+            rest = f"{view['zeros']} zero" if view["zeros"] else ""
+            if view["non_finite"]:
+                rest += f" {view['non_finite']} inf or NaN"
             lines.append(f"    {view['name']:<22} {view['format']}  {span} {rest}".rstrip())
     return "\n".join(lines)
 
 
 def _cast(_step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
     if recipe.autocast is not None:
-        copy = f"a copy to {recipe.autocast.name} wherever a matrix product or a convolution asks for one"
-        return f"{recipe.name} casts nothing here: every weight stays in FP32, and autocast casts {copy}."
+        copy = (
+            f"a copy to {recipe.autocast.name} wherever a matrix product or a convolution "
+            "asks for one"
+        )
+        return (
+            f"{recipe.name} casts nothing here: every weight stays in FP32, and autocast "
+            f"casts {copy}."
+        )
     if recipe.model == FP32:
         return "Nothing is cast: everything in this step is FP32."
     low = sum(format_of(tensor.dtype) == recipe.model for tensor in stage.tensors)
@@ -124,10 +131,16 @@ def _forward(_step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
     share = " and ".join(f"{formats.count(name)} return {name}" for name in dict.fromkeys(formats))
     broken = next((tensor for tensor in stage.tensors if tensor.non_finite), None)
     if broken is not None:
-        return f"Of {len(formats)} layers, {share}. {broken.name} holds {broken.non_finite:,} inf or NaN."
+        return (
+            f"Of {len(formats)} layers, {share}. {broken.name} holds {broken.non_finite:,} "
+            "inf or NaN."
+        )
     largest = max(stage.tensors, key=lambda tensor: tensor.largest)
     where = f"{brief(largest.largest)}, in {largest.name}"
-    return f"Of {len(formats)} layers, {share}. The largest number is {where}; FP16 goes to {brief(FP16.max)}."
+    return (
+        f"Of {len(formats)} layers, {share}. The largest number is {where}; FP16 goes to "
+        f"{brief(FP16.max)}."
+    )
 
 
 def _loss(step: StagedStep, _recipe: Recipe, stage: StepStage) -> str:
@@ -137,7 +150,10 @@ def _loss(step: StagedStep, _recipe: Recipe, stage: StepStage) -> str:
     times = "inf" if scaled.non_finite else brief(scaled.largest)
     if step.scale == 1:
         return f"The loss is {brief(step.loss)}, in FP32, and nothing scales it."
-    return f"The loss is {brief(step.loss)}, in FP32. Times the scale {power(step.scale)} it is {times}."
+    return (
+        f"The loss is {brief(step.loss)}, in FP32. Times the scale {power(step.scale)} it is "
+        f"{times}."
+    )
 
 
 def _backward(step: StagedStep, _recipe: Recipe, stage: StepStage) -> str:
@@ -145,7 +161,10 @@ def _backward(step: StagedStep, _recipe: Recipe, stage: StepStage) -> str:
         sum(getattr(t, what) for t in stage.tensors) for what in ("non_finite", "zeros", "elements")
     )
     if bad:
-        return f"At scale {power(step.scale)} gradients overflow: {bad:,} of {total:,} numbers are inf or NaN."
+        return (
+            f"At scale {power(step.scale)} gradients overflow: {bad:,} of {total:,} numbers "
+            "are inf or NaN."
+        )
     times = (
         "Nothing is scaled"
         if step.scale == 1
@@ -155,14 +174,20 @@ def _backward(step: StagedStep, _recipe: Recipe, stage: StepStage) -> str:
         return f"{times}, and all {total:,} of them are zero: no weight will learn from this step."
     low = min(tensor.smallest for tensor in stage.tensors if tensor.smallest)
     high = max(tensor.largest for tensor in stage.tensors)
-    return f"{times}: they go from {brief(low)} to {brief(high)}, and {percent(zeros / total)} of them are zero."
+    return (
+        f"{times}: they go from {brief(low)} to {brief(high)}, and {percent(zeros / total)} "
+        "of them are zero."
+    )
 
 
 def _unscale(step: StagedStep, _recipe: Recipe, stage: StepStage) -> str:
     dtype = format_of(stage.tensors[0].dtype).name
     there = [tensor for tensor in stage.tensors if tensor.smallest]
     if not there:
-        return f"Divided by {power(step.scale)} in {dtype}: no finite gradient other than zero is left."
+        return (
+            f"Divided by {power(step.scale)} in {dtype}: no finite gradient other than zero "
+            "is left."
+        )
     low = min(tensor.smallest for tensor in there)
     small = low < FP16.smallest_subnormal / 2
     why = "which FP16 would have rounded to 0" if small else "which FP16 could hold too"
@@ -196,13 +221,19 @@ def _check(step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
 def _step(step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
     if not step.stepped:
         return "Skipped: the weights and the optimizer's state stay as they were."
-    what = f"{recipe.optimizer.name} {'weights' if recipe.model == recipe.optimizer else 'master weights'}"
+    what = (
+        f"{recipe.optimizer.name} "
+        f"{'weights' if recipe.model == recipe.optimizer else 'master weights'}"
+    )
     bad = sum(tensor.non_finite for tensor in stage.tensors)
     if bad:
         share = f"{bad:,} of its {step.weights:,} updates"
         return f"The optimizer computes in {recipe.optimizer.name}, and {share} are inf or NaN."
     largest = max(tensor.largest for tensor in stage.tensors)
-    return f"The optimizer moves {step.moved:,} of {step.weights:,} {what}, by {brief(largest)} at most."
+    return (
+        f"The optimizer moves {step.moved:,} of {step.weights:,} {what}, by {brief(largest)} "
+        "at most."
+    )
 
 
 def _copy_back(step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
@@ -228,7 +259,7 @@ def _copy_back(step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
 
 
 class StepDebugger(LabWidget, folder="step_debugger"):
-    """One training step in eight stages, with dtype, smallest and largest number, zeros and inf of every tensor.
+    """One training step in eight stages, with dtype, range, zeros and inf of every tensor.
 
     Args:
         task: what is trained.
@@ -236,8 +267,8 @@ class StepDebugger(LabWidget, folder="step_debugger"):
         recipes: the recipes on offer.
         seed: of the run.
 
-    What can be read and set: `stage` (0 to 7), `recipe_name`, `log2_scale` (0 to 40). What can be read: `watched`,
-    `sentence`. What can be done: `another_step()`, `reset()`.
+    What can be read and set: `stage` (0 to 7), `recipe_name`, `log2_scale` (0 to 40). What can be
+    read: `watched`, `sentence`. What can be done: `another_step()`, `reset()`.
 
     Raises:
         TraitError: a stage, a recipe or a scale that does not exist.
@@ -256,7 +287,8 @@ class StepDebugger(LabWidget, folder="step_debugger"):
     log2_scale = traitlets.Int(0).tag(sync=True)
     sentence = traitlets.Unicode().tag(sync=True)
     _taken: list[float]  # the scales of the steps that were taken for good
-    _scale: float  # that of the step on show: where the recipe's scaler has it, or where the slider was put
+    # The scale of the step that is shown: that of the recipe's scaler, or of the slider.
+    _scale: float
     _watched: StagedStep
     _sentences: list[str]
     _view = traitlets.Dict().tag(sync=True)
@@ -270,7 +302,8 @@ class StepDebugger(LabWidget, folder="step_debugger"):
         *,
         seed: int = 0,
     ) -> None:
-        self._task, self._seed = task, seed
+        self._task = task
+        self._seed = seed
         self._recipes = {row.name: row for row in (*recipes, recipe)}
         self._following = False
         about = {
@@ -294,7 +327,7 @@ class StepDebugger(LabWidget, folder="step_debugger"):
         return self._watched
 
     def another_step(self) -> None:
-        """Take the step that is shown for good, and show the next one, at the scale that the scaler asks for."""
+        """Take the step that is shown, and show the next one, at the scaler's new scale."""
         self._taken.append(self._watched.scale)
         self._show_scale(self._watched.scale_after)
         self._take()
@@ -321,14 +354,15 @@ class StepDebugger(LabWidget, folder="step_debugger"):
             self.sentence = self._sentences[self.stage]
 
     def reset(self) -> None:
-        """Stand before the first step of a new run."""
+        """Prepare the first step of a new run."""
         self._taken = []
         self._show_scale(self.recipe.scaler.init_scale)
         self._take()
 
     def _show_scale(self, scale: float) -> None:
-        """Take the next step at a scale; the slider stands at the power of two that is nearest."""
-        self._following, self._scale = False, scale
+        """Take the next step at a scale; the slider shows the nearest power of two."""
+        self._following = False
+        self._scale = scale
         self.log2_scale = min(max(round(math.log2(scale)), 0), MOST_LOG2_SCALE)
         self._following = True
 

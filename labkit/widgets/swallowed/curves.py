@@ -1,13 +1,14 @@
 """The weight while the same small update is subtracted from it again and again.
 
-Idea: repeat one rounded subtraction. In between two changes of spacing a rounded weight moves by the same amount every
-time. So many steps are guessed at once, and one call of `round_to` checks all of them; where the check fails, the guess
-starts anew from the step that is right. The result is that of the plain loop, bit for bit, in a hundredth of its time.
+Idea: repeat one rounded subtraction. In between two changes of spacing a rounded weight moves by
+the same amount every time. So many steps are guessed at once, and one call of `round_to` checks all
+of them; where the check fails, the guess starts again from the step that is right. The result is
+that of the plain loop, bit for bit, in a hundredth of its time.
 
 Invariant: each weight is the one before minus the update, rounded once as its method says.
 
-Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740, 3.1; W. Kahan, CACM 8(1), 1965;
-Gupta et al., Deep Learning with Limited Numerical Precision, arXiv:1502.02551, 3.
+Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740, 3.1; W. Kahan, CACM 8(1),
+1965; Gupta et al., Deep Learning with Limited Numerical Precision, arXiv:1502.02551, 3.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from labkit.formats import BF16, FP16, FP32, Format, Rounding, round_to
 Curve = NDArray[np.float64]  # [steps + 1], the weight before the first update and after each
 
 METHODS = ("FP32", "FP16", "BF16", "FP16 + Kahan", "FP16 + stochastic", "FP16 + FP32 master")
-SEED = 20_181  # of the random bits that stochastic rounding reads; the same at every position of the sliders
+# Stochastic rounding reads the same random bits at every position of the sliders.
+SEED = 20_181
 
 
 def curves(weight: float, update: float, steps: int) -> dict[str, Curve]:
-    """Return the weight after each step of w <- w - update, for every method, in the order of METHODS.
+    """Return the weight after each step of w <- w - update, by each method, in their order.
 
-    Weight and update are rounded to the format of the method first; a master copy is shown as the FP16 weight that a
-    network would compute with.
+    Weight and update are rounded to the format of the method first; a master copy is shown as the
+    FP16 weight that a network would compute with.
 
     >>> ends = {method: float(curve[-1]) for method, curve in curves(1.0, 2.0**-12, 1000).items()}
     >>> ends["FP32"], ends["FP16"], ends["FP16 + Kahan"], ends["FP16 + FP32 master"]
@@ -47,9 +49,10 @@ def curves(weight: float, update: float, steps: int) -> dict[str, Curve]:
 
 
 def repeated(weight: float, update: float, steps: int, format: Format) -> Curve:
-    """Subtract an update again and again in one format of at most 25 bits of precision, rounding to nearest even.
+    """Subtract an update repeatedly in a format of at most 25 bits, rounding to nearest even.
 
-    A difference is taken in float64 first; its 53 bits are at least 2 * 25 + 2, so that rounding twice rounds once.
+    A difference is taken in float64 first; its 53 bits are at least 2 * 25 + 2, so that rounding
+    twice rounds once.
 
     >>> repeated(1.0, 2.0**-11, 3, FP16)
     array([1.        , 0.99951172, 0.99902344, 0.99853516])
@@ -72,14 +75,18 @@ def repeated(weight: float, update: float, steps: int, format: Format) -> Curve:
 
 
 def compensated(weight: float, update: float, steps: int) -> Curve:
-    """Subtract an update repeatedly in FP16 by Kahan's algorithm: the loss of each subtraction is added to the next.
+    """Subtract an update repeatedly in FP16 by Kahan's algorithm.
 
-    numpy's float16 rounds each operation once, as `labkit.formats.sum_compensated` does, and is quick for one number.
+    What each subtraction loses is added to the next.
+
+    numpy's float16 rounds each operation once, as `labkit.formats.sum_compensated` does, and is
+    quick for one number.
 
     >>> compensated(1.0, 2.0**-13, 4)
     array([1.        , 1.        , 1.        , 0.99951172, 0.99951172])
     """
-    total, minus = np.float16(round_to(weight, FP16)), np.float16(round_to(update, FP16))
+    total = np.float16(round_to(weight, FP16))
+    minus = np.float16(round_to(update, FP16))
     lost = np.float16(0)
     found = [total]
     with np.errstate(all="ignore"):
@@ -93,7 +100,7 @@ def compensated(weight: float, update: float, steps: int) -> Curve:
 
 
 def stochastic(weight: float, update: float, steps: int) -> Curve:
-    """Subtract an update again and again in FP16, rounding up or down by chance, so that the mean is right."""
+    """Subtract an update repeatedly in FP16, rounding at random, so that the mean is right."""
     now, minus = (round_to(np.float64(value), FP16) for value in (weight, update))
     found = [now]
     for bits in random_bits(steps):

@@ -1,6 +1,7 @@
 """Swallowed updates: a thousand small steps of a weight, six ways to take them, two sliders.
 
-The page computes the curves at every movement of the hand (curves.js); Python computes the same for code (curves.py).
+The page computes the curves at every movement of the hand (curves.js); Python computes the same for
+code (curves.py).
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ WHY_STATIC = why_still(
     "to slide, or go on in code: swallowed.update = 2**-11; print(swallowed.ends)",
     "This weight stands",
 )
-# Four positions in each binade; all of them are exact in FP32, FP16 and BF16, so every method starts from the same.
-WEIGHTS = tuple((1 + i % 4 / 4) * 2.0 ** (i // 4 - 4) for i in range(33))  # 2^-4 to 2^4
-UPDATES = tuple((1 + i % 4 / 4) * 2.0 ** (i // 4 - 20) for i in range(57))  # 2^-20 to 2^-6
+# Four positions in each binade; all of them are exact in FP32, FP16 and BF16, so every method
+# starts from the same. 2^-4 to 2^4
+WEIGHTS = tuple((1 + i % 4 / 4) * 2.0 ** (i // 4 - 4) for i in range(33))
+# 2^-20 to 2^-6
+UPDATES = tuple((1 + i % 4 / 4) * 2.0 ** (i // 4 - 20) for i in range(57))
 MOST_STEPS = 100_000
 
 
@@ -48,15 +51,16 @@ def short(value: float) -> str:
 
 
 class SwallowedUpdates(LabWidget, folder="swallowed"):
-    """The weight while w <- w - update is repeated, in FP32, FP16, BF16, and in FP16 with three remedies.
+    """A weight while w <- w - update is repeated in FP32, FP16, BF16, and FP16 with remedies.
 
     Args:
         weight: w before the first update.
         update: what is subtracted each time, lr * g.
         steps: how often.
 
-    Traits to read and set: `weight`, `update`, `highlight` (the name of one curve, or ""). To read: `curves` (method ->
-    weights, [steps + 1]), `ends`, `moved`, and `sentence`, which the page forms once it shows the widget.
+    Traits to read and set: `weight`, `update`, `highlight` (the name of one curve, or ""). To read:
+    `curves` (method -> weights, [steps + 1]), `ends`, `moved`, and `sentence`, which the page forms
+    once it shows the widget.
 
     Raises:
         TraitError: weight or update is not a positive number that FP16 holds, or rounds to 0 there.
@@ -118,5 +122,8 @@ class SwallowedUpdates(LabWidget, folder="swallowed"):
 
     def still(self) -> dict[str, Any]:
         ends = ", ".join(f"{name} {short(end)}" for name, end in self.ends.items())
-        words = f"{self.steps:,} updates of {quarters(self.update)} take the weight {short(self.weight)} to: {ends}."
+        words = (
+            f"{self.steps:,} updates of {quarters(self.update)} take the weight "
+            f"{short(self.weight)} to: {ends}."
+        )
         return still(words, WHY_STATIC)

@@ -1,6 +1,7 @@
 """A whole training run behind a progress bar and a button that stops it.
 
-`labkit.train.train` runs in a thread, so the kernel stays free for the Stop button; its result is `record`.
+`labkit.train.train` runs in a thread, so the kernel stays free for the Stop button; its result is
+`record`.
 
 Invariant: one run for each bar, and it always ends in a record or in an error that is shown.
 """
@@ -33,24 +34,26 @@ POINTS = 100  # of the loss that is drawn
 
 
 class TrainingBar(LabWidget, folder="training_bar"):
-    """Trains a task under a recipe once, when Start is pressed, and draws its loss in a small picture.
+    """Training of a task under a recipe that Start begins, with a small picture of its loss.
 
     `record` is the run's record, or None until it ended.
 
     Args:
         task, recipe, seed: as in `labkit.train.train`.
         steps: how many; None takes the task's own number.
-        device: where, as `labkit.train.place` takes it; None is the GPU where there is one.
+        device: where, as `labkit.train.place` takes it; None is the GPU if there is one.
         options: passed on to `train` (measure_every, watch).
     """
 
     done = traitlets.Int(0).tag(sync=True)
     total = traitlets.Int().tag(sync=True)
-    phase = traitlets.Unicode("ready").tag(sync=True)  # ready, running, finished, stopped, failed
+    # ready, running, finished, stopped, failed
+    phase = traitlets.Unicode("ready").tag(sync=True)
     sentence = traitlets.Unicode().tag(sync=True)
     # about POINTS; None: not finite
     losses: traitlets.List[float | None] = traitlets.List().tag(sync=True)
-    wanted = traitlets.Unicode("").tag(sync=True)  # what the browser asks for: start, stop
+    # what the browser asks for: start, stop
+    wanted = traitlets.Unicode("").tag(sync=True)
 
     def __init__(
         self,
@@ -87,7 +90,10 @@ class TrainingBar(LabWidget, folder="training_bar"):
         self._stop.set()
 
     def _leave(self) -> None:
-        """Stop a run without a view, or at an Interrupt; one that has not started can still start."""
+        """Stop a run without a view, or at an Interrupt.
+
+        One that has not started can still start.
+        """
         if self.phase == "running":
             self.stop()
 
@@ -138,7 +144,9 @@ class TrainingBar(LabWidget, folder="training_bar"):
 def verdict(record: RunRecord) -> str:
     """Say in a sentence how a run ended.
 
-    >>> verdict(RunRecord("digits", "FP32", 0, (), 0.1, "accuracy", 0.2, "CPU", {}, "2026-01-01", stopped=True))
+    >>> when = "2026-01-01"
+    >>> run = ("digits", "FP32", 0, (), 0.1, "accuracy", 0.2, "CPU", {}, when)
+    >>> verdict(RunRecord(*run, stopped=True))
     'Stopped after 0 steps and 0.2 s: accuracy 0.100.'
     """
     how = "Stopped" if record.stopped else "Finished"

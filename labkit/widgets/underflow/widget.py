@@ -1,7 +1,8 @@
 """The underflow histogram: gradients by magnitude, and a loss scale that moves them.
 
-Scaling by a power of two shifts a histogram of exponents, so the page redraws from the same counts at every movement
-and forms the sentence; Python has the same shares from `fate(shift(histogram, log2_scale), format)`.
+Scaling by a power of two shifts a histogram of exponents, so the page redraws from the same counts
+at every movement and forms the sentence; Python has the same shares from `fate(shift(histogram,
+log2_scale), format)`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ AXIS = (-40, 22)  # exponents; the last six binades show what overflows FP16
 
 
 def with_total(snapshot: GradSnapshot) -> dict[str, ExponentHistogram]:
-    """Return the snapshot's layers after the histogram of all of them together; it has at least one."""
+    """Return the snapshot's layers after the histogram of all of them together.
+
+    It has at least one.
+    """
     if not snapshot.layers:
         how = "Take it after a backward pass: snapshot(gradients, ...) with at least one tensor."
         raise ValueError(f"this snapshot has no layers, so there is no gradient to show. {how}")
@@ -50,7 +54,7 @@ def with_total(snapshot: GradSnapshot) -> dict[str, ExponentHistogram]:
 def zeros_counted(
     observed: Mapping[str, float], histograms: Mapping[str, ExponentHistogram]
 ) -> dict[str, float]:
-    """Return layer -> share of zeros counted inside the FP16 pass, completed by that of all layers together.
+    """Return layer -> share of zeros counted in the FP16 pass, and that of all layers together.
 
     Each share is of all elements of its layer, so layers weigh as much as they have elements.
 
@@ -80,8 +84,8 @@ def rows(
 ) -> list[dict[str, Any]]:
     """Return the counts of each layer as JSON, those of all layers together first.
 
-    name, lo, counts as in ExponentHistogram, without empty bins at its ends; elements, zeros, non_finite;
-    observed, the share of zeros counted inside the FP16 pass, or None.
+    name, lo, counts as in ExponentHistogram, without empty bins at its ends; elements, zeros,
+    non_finite; observed, the share of zeros counted inside the FP16 pass, or None.
     """
     histograms = with_total(snapshot)
     observed = zeros_counted(observed_zeros, histograms) if observed_zeros is not None else {}
@@ -134,7 +138,8 @@ def static_underflow(
     axes = figure.add_axes((0.07, 0.38, 0.91, 0.48))
     title = f"{snapshot.kind[:1].upper()}{snapshot.kind[1:]}, step {snapshot.step}: {layer}"
     axes.set_title(title, loc="left", fontsize=11, color=INK, pad=22)
-    exponents, limits = np.arange(*AXIS), windows(format)
+    exponents = np.arange(*AXIS)
+    limits = windows(format)
     heights = (
         np.array([histogram.count(int(e), int(e)) for e in exponents])
         * 100
@@ -176,21 +181,23 @@ def static_underflow(
 
 
 class UnderflowHistogram(LabWidget, folder="underflow"):
-    """Gradients by magnitude, layer by layer, what a format makes of them, and a scale to move them with.
+    """Gradients of each layer by magnitude, their rounding to a format, and a loss scale.
 
     Args:
         snapshot: histograms of FP32 gradients, one per layer.
         format: whose windows are drawn.
         log2_scale: the first position of the slider, 0 to 30.
-        observed_zeros: layer -> share of zeros counted inside an FP16 backward pass, drawn beside what underflows.
-        observed_log2_scale: the scale of that pass; its zeros stay where they are when the slider moves.
+        observed_zeros: layer -> share of zeros counted inside an FP16 backward pass, drawn beside
+            what underflows.
+        observed_log2_scale: the scale of that pass; its zeros stay where they are when the slider
+            moves.
 
-    Traits to read and set: `log2_scale`, `layer` (a name, or ALL_LAYERS). To read: `fractions`, and `sentence`, which
-    the page forms once it shows the widget.
+    Traits to read and set: `log2_scale`, `layer` (a name, or ALL_LAYERS). To read: `fractions`, and
+    `sentence`, which the page forms once it shows the widget.
 
     Raises:
         ValueError: the snapshot has no layers, or observed_zeros does not fit it.
-        TraitError: log2_scale is not a whole number from 0 to 30, or there is no such layer.
+        TraitError: log2_scale is not a whole number from 0 to 30, or the layer does not exist.
 
     >>> import torch
     >>> from labkit.instrument import snapshot
@@ -221,7 +228,8 @@ class UnderflowHistogram(LabWidget, folder="underflow"):
         observed_zeros: Mapping[str, float] | None = None,
         observed_log2_scale: int = 0,
     ) -> None:
-        self.snapshot, self.format = snapshot, format
+        self.snapshot = snapshot
+        self.format = format
         self._histograms = with_total(snapshot)
         super().__init__(
             log2_scale=log2_scale,
@@ -251,7 +259,10 @@ class UnderflowHistogram(LabWidget, folder="underflow"):
 
     def still(self) -> dict[str, Any]:
         shares = ", ".join(f"{percent(share)} {name}" for name, share in self.fractions.items())
-        words = f"{self.snapshot.kind}, {self.layer}, at scale 2^{self.log2_scale} in {self.format.name}: {shares}."
+        words = (
+            f"{self.snapshot.kind}, {self.layer}, at scale 2^{self.log2_scale} in "
+            f"{self.format.name}: {shares}."
+        )
         return still(
             words,
             WHY_STATIC,

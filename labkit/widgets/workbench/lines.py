@@ -1,10 +1,11 @@
-"""The same run in plain torch: a short program, made from where the knobs stand.
+"""The same run in plain torch: a short program, made from the positions of the knobs.
 
-Each knob is a line or a part of one. What a knob leaves out is left out of the program, so FP32 is the loop that
-everybody knows, and O2 is that loop with its eight extra lines.
+Each knob is a line or a part of one. What a knob leaves out is left out of the program, so FP32 is
+the loop that everybody knows, and O2 is that loop with its eight extra lines.
 
-Invariant: the program runs as it is, with `model`, `make_optimizer`, `loss_of` and `batches` defined; in FP32 its
-losses are those of the workbench bit for bit. In FP16 they are torch's own kernels', which round elsewhere.
+Invariant: the program runs as it is, with `model`, `make_optimizer`, `loss_of` and `batches`
+defined; in FP32 its losses are those of the workbench bit for bit. In FP16 they are torch's own
+kernels', which round elsewhere.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def torch_lines(knobs: Knobs, task: Task) -> str:
         optimizer.zero_grad()
         losses.append(loss.item())
     """
-    dtype, scale = DTYPES.get(knobs.format, ""), f"2.0**{knobs.log2_scale}"
+    dtype = DTYPES.get(knobs.format, "")
+    scale = f"2.0**{knobs.log2_scale}"
     converted = knobs.format != "FP32" and not knobs.autocast
     masters = converted and knobs.masters != "none"
     refused = knobs.scaling is Scaling.DYNAMIC and converted and knobs.masters == "none"
@@ -84,7 +86,8 @@ def torch_lines(knobs: Knobs, task: Task) -> str:
     inputs = (
         f"inputs.to({dtype}) if inputs.is_floating_point() else inputs" if converted else "inputs"
     )
-    body = [f"loss = loss_of(model({inputs}){'.float()' * (knobs.format != 'FP32')}, targets)"]
+    widened = "" if knobs.format == "FP32" else ".float()"
+    body = [f"loss = loss_of(model({inputs}){widened}, targets)"]
     if knobs.format != "FP32" and knobs.autocast:
         body = [f"with torch.autocast(inputs.device.type, {dtype}):", f"    {body[0]}"]
     scaled = {
@@ -108,9 +111,8 @@ def torch_lines(knobs: Knobs, task: Task) -> str:
     body.append("optimizer.zero_grad()")
     if masters:
         body += ["for p, master in zip(model.parameters(), masters):", "    p.data.copy_(master)"]
-        body += ["    master.data.copy_(p)  # forgets what 16 bits do not hold"] * (
-            knobs.masters == "forgotten"
-        )
+        if knobs.masters == "forgotten":
+            body.append("    master.data.copy_(p)  # forgets what 16 bits do not hold")
     body.append("losses.append(loss.item())")
     return "\n".join(
         [*head, "losses = []", "for inputs, targets in batches:", *("    " + line for line in body)]
@@ -118,12 +120,17 @@ def torch_lines(knobs: Knobs, task: Task) -> str:
 
 
 def _cannot(knobs: Knobs, refused: bool) -> list[str]:
-    """Return what plain torch does otherwise, as comments; `refused`: it has no dynamic scaling for this run."""
-    lines, recipe = [], recipe_of(knobs)
+    """Return what plain torch does otherwise, as comments.
+
+    `refused` means that it has no dynamic scaling for this run.
+    """
+    lines = []
+    recipe = recipe_of(knobs)
     if knobs.given.tf32 and knobs.format == "FP32":
         switches = ("cuda.matmul", "cudnn.conv", "cudnn.rnn")
         lines.append(
-            "# on a GPU from Ampere on; elsewhere the operands of products were rounded to TF32 here"
+            "# on a GPU from Ampere on; elsewhere the operands of products were rounded "
+            "to TF32 here"
         )
         lines += [f'torch.backends.{name}.fp32_precision = "tf32"' for name in switches]
     if knobs.accumulator != "FP32" and knobs.format != "FP32":
@@ -132,11 +139,13 @@ def _cannot(knobs: Knobs, refused: bool) -> list[str]:
         )
     if recipe.products is not None:
         lines.append(
-            f"# plain torch multiplies FP32 numbers; here layers multiplied {recipe.products.forward.name}"
+            "# plain torch multiplies FP32 numbers; here layers multiplied "
+            f"{recipe.products.forward.name}"
         )
     if recipe.rounding is not WeightRounding.NEAREST:
         lines.append(
-            f"# plain torch rounds weights to nearest; here the rounding was {recipe.rounding.value}"
+            "# plain torch rounds weights to nearest; here the rounding was "
+            f"{recipe.rounding.value}"
         )
     ours = {
         f.name: getattr(recipe.scaler, f.name)
@@ -158,10 +167,11 @@ def _cannot(knobs: Knobs, refused: bool) -> list[str]:
 def _optimizer(knobs: Knobs, task: Task, weights: str) -> tuple[list[str], list[str]]:
     """Return an import, and the lines that make the optimizer.
 
-    Optimizers of torch take the knobs as options, others have them turned afterwards. One that no import reaches, or
-    whose options cannot be typed, is the task's own `make_optimizer`.
+    Optimizers of torch take the knobs as options, others have them turned afterwards. One that no
+    import reaches, or whose options cannot be typed, is the task's own `make_optimizer`.
     """
-    made, name = task.make_optimizer, optimizer_name(task)
+    made = task.make_optimizer
+    name = optimizer_name(task)
     maker = getattr(made, "func", made)
     options = made.keywords if isinstance(made, partial) and not made.args else {}
     typed = {key: repr(value) for key, value in options.items()}
@@ -181,15 +191,16 @@ def _optimizer(knobs: Knobs, task: Task, weights: str) -> tuple[list[str], list[
         return [], [f"optimizer = torch.optim.{name}({_arguments(weights, typed)})"]
     module = getattr(maker, "__module__", None) or "__main__"
     if plain and module != "__main__" and getattr(sys.modules.get(module), name, None) is maker:
-        imports, lines = (
-            [f"from {module} import {name}"],
-            [f"optimizer = {name}({_arguments(weights, typed)})"],
-        )
+        imports = [f"from {module} import {name}"]
+        lines = [f"optimizer = {name}({_arguments(weights, typed)})"]
     else:
-        imports, lines = [], [f"optimizer = make_optimizer({weights})  # the task's own: {name}"]
+        imports = []
+        lines = [f"optimizer = make_optimizer({weights})  # the task's own: {name}"]
     turns = [f'    group["lr"] *= 2.0**{knobs.log2_lr}'] if knobs.log2_lr else []
     turns += [f'    group["eps"] = {text}' for text in epsilon.values()]
-    return imports, lines + ["for group in optimizer.param_groups:", *turns] * bool(turns)
+    if turns:
+        lines += ["for group in optimizer.param_groups:", *turns]
+    return imports, lines
 
 
 def _arguments(weights: str, options: dict[str, str]) -> str:

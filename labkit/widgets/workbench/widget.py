@@ -1,7 +1,7 @@
 """The workbench: a live training with every knob, a fork, and three ways to take the result along.
 
-Idea: a workbench is handed on as a line of text: task, recipe and seed, and after them only what differs: `"digits;
-O2; seed=0; scaling=off"`.
+Idea: a workbench is handed on as a line of text: task, recipe and seed, and after them only what
+differs: `"digits; O2; seed=0; scaling=off"`.
 
 Invariant: the training is that of the recipe, bit for bit, until a knob is turned. A code holds
 knobs, seed and steps, but no device.
@@ -40,7 +40,9 @@ UNITS = (("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
 
 
 def opened(code: str) -> dict[str, Any]:
-    """Return the arguments of `Workbench` in a code; `knobs` are those that stand elsewhere than the recipe has them.
+    """Return the arguments of `Workbench` in a code.
+
+    `knobs` are those whose positions differ from the recipe's.
 
     >>> opened("digits; O2; seed=3; scaling=off; log2_lr=-2")["knobs"]
     {'scaling': <Scaling.OFF: 'off'>, 'log2_lr': -2}
@@ -58,7 +60,8 @@ def opened(code: str) -> dict[str, Any]:
     said = {name.strip(): text.strip() for name, _, text in (part.partition("=") for part in rest)}
     if len(said) < len(rest):
         raise ValueError(f"something stands twice in {code!r}")
-    numbers, knobs = {}, {}
+    numbers = {}
+    knobs = {}
     for name, text in said.items():
         least = {"seed": 0, "steps": 1}.get(name)
         if least is not None:
@@ -86,21 +89,25 @@ def size(count: int) -> str:
 
 
 class Workbench(LiveTraining, folder="workbench"):
-    """A training with every knob of a recipe, beside the FP32 run of the same seed; it can be forked at any step.
+    """A training with every knob of a recipe, beside the FP32 run of the same seed.
+
+    It can be forked at any step.
 
     Args:
         task: what to learn; a name in `TASKS` (before a GPU, in `GPU_TASKS` too), or a Task.
-        recipe: where the knobs stand first; a name in `RECIPES`, or a Recipe.
+        recipe: the first positions of the knobs: a name in `RECIPES`, or a Recipe.
         seed: decides first weights and batches, of all runs.
         steps: how many; None takes the task's own number.
-        device: where to train: "gpu", "cpu"; None takes the GPU where there is one.
+        device: where to train: "gpu", "cpu"; None takes the GPU if there is one.
         folder: where records and pictures are saved.
-        knobs: name -> position, for those that shall stand elsewhere than the recipe has them.
+        knobs: name -> position, for knobs that differ from the recipe.
 
-    Everything the learner can press is here for code too: `press("start")`, `turn(masters="forgotten")`, `fork(60)`.
+    Everything the learner can press is here for code too: `press("start")`,
+    `turn(masters="forgotten")`, `fork(60)`.
 
     Raises:
-        ValueError: an unknown task, recipe or device, or a recipe that has no position on the knobs.
+        ValueError: an unknown task, recipe or device, or a recipe that has no position on the
+            knobs.
 
     >>> bench = Workbench("digits", "O2", steps=20, device="cpu")
     >>> bench.phase, bench.history
@@ -110,10 +117,13 @@ class Workbench(LiveTraining, folder="workbench"):
     >>> bench.close()
     """
 
-    title, offered, forkable = "Workbench", ALL, True
+    title = "Workbench"
+    offered = ALL
+    forkable = True
     tour = traitlets.List(tour_of("workbench")).tag(sync=True)
     why_static = why_still(
-        'for its knobs, or go on in code: bench.press("start"), bench.turn(scaling="off"), bench.fork(60)'
+        'for its knobs, or go on in code: bench.press("start"), '
+        'bench.turn(scaling="off"), bench.fork(60)'
     )
 
     def __init__(
@@ -133,10 +143,12 @@ class Workbench(LiveTraining, folder="workbench"):
 
     @classmethod
     def from_code(cls, code: str, *, device: Any = None, folder: Path | str = ".") -> Workbench:
-        """Open the workbench that a code describes; "Copy a line that opens this" and `code` make one.
+        """Open the workbench that a code describes.
+
+        "Copy a line that opens this" and `code` make one.
 
         Raises:
-            ValueError: there is no such task, recipe, knob or position.
+            ValueError: the task, recipe, knob or position does not exist.
 
         >>> bench = Workbench.from_code("digits; O2; seed=3; scaling=off", device="cpu")
         >>> bench.code
@@ -180,7 +192,10 @@ class Workbench(LiveTraining, folder="workbench"):
         )
 
     def fork(self, step: int) -> None:
-        """Let a second run leave the first after a step; its knobs are then on show. Returns at once."""
+        """Let a second run leave the first after a step.
+
+        Its knobs are then on show. Returns at once.
+        """
         self.forked_run.ask(partial(self.forked_run.fork_after, step))
 
     @property
@@ -199,7 +214,10 @@ class Workbench(LiveTraining, folder="workbench"):
         record = self.record()
         stem = f"{record.task}-{'fork' if self.forked_run.active else 'run'}-seed{record.seed}"
         if what == "record":
-            return f"The record is in {record.save(self.folder / f'{stem}.json')}; labkit.train.load reads it."
+            return (
+                f"The record is in {record.save(self.folder / f'{stem}.json')}; "
+                "labkit.train.load reads it."
+            )
         path = write_atomic(self.folder / f"{stem}.png", png(self.figure()))
         return f"The picture is in {path}."
 
@@ -236,10 +254,8 @@ class Workbench(LiveTraining, folder="workbench"):
             case "fork":
                 return partial(self.forked_run.fork_after, int(content["step"]))
             case "choose" if "place" not in content:
-                task, recipe = (
-                    tasks(places()).get(content.get("task", "")),
-                    RECIPES.get(content.get("recipe", "")),
-                )
+                task = tasks(places()).get(content.get("task", ""))
+                recipe = RECIPES.get(content.get("recipe", ""))
                 return partial(self.forked_run.choose, task, recipe, content.get("branch"))
             case "save":
                 return partial(self._save_and_say, content["what"])

@@ -1,10 +1,10 @@
-"""Four processes that train one layer together, started from a notebook: a lane for each, and what they agreed on.
+"""Four processes, started from a notebook, that train one layer together: a lane for each.
 
-Idea: torchrun runs `labkit.train.workers` once, a `LineProcess`; each press of Train sends them one line, and
-each answer fills a column of the lanes. Until then a recorded training is drawn, faintly.
+Idea: torchrun runs `labkit.train.workers` once, a `LineProcess`; each press of Train sends them one
+line, and each answer fills a column of the lanes. Until then a recorded training is drawn, faintly.
 
-Invariant: no process is left: not after Stop, which ends all of them, and not after the kernel's end, of whatever
-kind, since they read from it and end when it does.
+Invariant: no process is left: not after Stop, which ends all of them, and not after the kernel's
+end, of whatever kind, since they read from it and end when it does.
 """
 
 from __future__ import annotations
@@ -55,11 +55,14 @@ PARTS = {
     "master weights": "fp32",
     "momentum": "bf16",
 }
-BAR = "display: inline-block; height: 1.1em; vertical-align: middle; background: var(--lk-{}); width: {:.2f}em"
+BAR = (
+    "display: inline-block; height: 1.1em; vertical-align: middle; background: var(--lk-{}); "
+    "width: {:.2f}em"
+)
 
 
 def lanes(steps: Sequence[dict[str, Any]], plan: WorkerPlan, recorded: str = "") -> dict[str, Any]:
-    """Return what the browser draws: a lane for each rank, a column for each step, in words."""
+    """Return what the browser draws: a lane for each rank, a column for each step, as text."""
     world = len(steps[0]["ranks"]) if steps else WORLD
     each = -(-OUTPUTS // world)
     rows = [f"rows {each * r} to {min(each * r + each, OUTPUTS) - 1}" for r in range(world)]
@@ -85,8 +88,10 @@ def verdict(steps: Sequence[dict[str, Any]], plan: WorkerPlan) -> str:
     """Say what came of a training, and where its ranks parted.
 
     >>> rank = (1024.0, True, False, 0.5)
-    >>> verdict([{"step": 1, "loss": 0.5, "ranks": [rank] * 2, "sent": 2048, "held": {}}], WorkerPlan())
-    'All ranks stepped or skipped as one. Skipped: 0 of 1. The loss ended at 0.5. A rank sent 2 KiB a step.'
+    >>> step = {"step": 1, "loss": 0.5, "ranks": [rank] * 2, "sent": 2048, "held": {}}
+    >>> print(verdict([step], WorkerPlan()))
+    All ranks stepped or skipped as one. Skipped: 0 of 1. The loss ended at 0.5.
+    A rank sent 2 KiB a step.
     """
     apart = next(
         (
@@ -104,7 +109,10 @@ def verdict(steps: Sequence[dict[str, Any]], plan: WorkerPlan) -> str:
         end = f"In the end their steps are {lengths} times as long as they should be."
         first = f"The ranks parted in step {apart}, and no error said so. {end}"
     sent = f" A rank sent {steps[-1]['sent'] / 1024:.0f} KiB a step." if steps[-1]["sent"] else ""
-    return f"{first} Skipped: {skipped} of {len(steps)}. The loss ended at {steps[-1]['loss']:.4g}.{sent}"
+    return (
+        f"{first} Skipped: {skipped} of {len(steps)}. The loss ended at "
+        f"{steps[-1]['loss']:.4g}.{sent}"
+    )
 
 
 def _on_record(*, sharded: bool) -> WorkerRecord | None:
@@ -115,7 +123,7 @@ def _on_record(*, sharded: bool) -> WorkerRecord | None:
 
 
 def memory_bars(workers: Workers) -> ipywidgets.HTML:
-    """Return bars of the bytes that one rank held in the last training of each way, or in a recorded one."""
+    """Return bars of the bytes a rank held in the last training of each way, or recorded."""
     shown: list[tuple[str, dict[str, int], str]] = []
     for sharded, name in ((False, "all weights (DDP)"), (True, "a part (FSDP2)")):
         record = _on_record(sharded=sharded)
@@ -129,20 +137,30 @@ def memory_bars(workers: Workers) -> ipywidgets.HTML:
                     made_on(record.device, record.versions, record.date),
                 )
             )
-    most, rows = max((sum(parts.values()) for _, parts, _ in shown), default=1), ""
+    most = max((sum(parts.values()) for _, parts, _ in shown), default=1)
+    rows = ""
     for name, parts, made in shown:
         bar = "".join(
-            f'<span title="{part}: {size:,} bytes" style="{BAR.format(PARTS[part], 30 * size / most)}"></span>'
+            (
+                f'<span title="{part}: {size:,} bytes" '
+                f'style="{BAR.format(PARTS[part], 30 * size / most)}"></span>'
+            )
             for part, size in parts.items()
         )
-        words = f"{sum(parts.values()):,} bytes" + f" (recorded: {escape(made)})" * bool(made)
-        faint = ' style="opacity: 0.5"' * bool(made)
+        words = f"{sum(parts.values()):,} bytes"
+        faint = ""
+        if made:
+            words += f" (recorded: {escape(made)})"
+            faint = ' style="opacity: 0.5"'
         rows += f"<tr><th scope='row'>{name}</th><td{faint}>{bar}</td><td>{words}</td></tr>"
     key = " ".join(
         f'<span style="{BAR.format(colour, 1)}"></span> {part}' for part, colour in PARTS.items()
     )
     missing = any(made for *_, made in shown) or len(shown) < 2
-    again = "<p>Train once with each rank holding a part, and once with each holding all; then run this cell again.</p>"
+    again = (
+        "<p>Train once with each rank holding a part, and once with each holding all; then "
+        "run this cell again.</p>"
+    )
     table = (
         f'<table class="lk-table" style="width: auto">{rows}</table><p class="lk-quiet">{key}</p>'
     )
@@ -150,17 +168,19 @@ def memory_bars(workers: Workers) -> ipywidgets.HTML:
 
 
 class Workers(LabWidget, folder="workers"):
-    """Four processes, started at the first Train; `steps` is what they answered in the last training.
+    """Four processes, started at the first Train.
+
+    `steps` is what they answered in the last training.
 
     Args:
         command: what starts them; None is torchrun with `labkit.train.workers`.
 
-    What can be read and set: `agree`, `sharded`, and `way`, one of `WAYS`. What can be read: `steps`, `phase`
-    ("ready", "training" or "ending"), `sentence`, and `held_by`, the bytes of one rank by what they are, for each
-    value of `sharded`.
+    What can be read and set: `agree`, `sharded`, and `way`, one of `WAYS`. What can be read:
+    `steps`, `phase` ("ready", "training" or "ending"), `sentence`, and `held_by`, the bytes of one
+    rank by what they are, for each value of `sharded`.
 
     Raises:
-        TraitError: there is no such way.
+        TraitError: the way does not exist.
     """
 
     agree = traitlets.Bool(True).tag(sync=True)
@@ -179,7 +199,8 @@ class Workers(LabWidget, folder="workers"):
         self._plan = WorkerPlan()  # of the training that is shown
         self.steps: list[dict[str, Any]] = []
         self.held_by: dict[bool, dict[str, int]] = {}
-        record, sentence = _on_record(sharded=True), READY
+        record = _on_record(sharded=True)
+        sentence = READY
         shown = lanes((), self._plan)
         if record is not None:
             made = made_on(record.device, record.versions, record.date)
@@ -200,16 +221,25 @@ class Workers(LabWidget, folder="workers"):
     def train(self) -> None:
         """Let the processes train by the plan; start them where they do not run."""
         if self._process is None or not self._process.running:
-            self._said, self._stopped, self.sentence = [], False, STARTING
+            self._said = []
+            self._stopped = False
+            self.sentence = STARTING
             self._process = LineProcess(self._command, on_line=self._on_line, on_end=self._on_end)
-        self.steps, self._plan = [], self.plan
-        self._lanes, self.phase = lanes((), self._plan), "training"
+        self.steps = []
+        self._plan = self.plan
+        self._lanes = lanes((), self._plan)
+        self.phase = "training"
         self._process.tell(json.dumps(asdict(self._plan)))
 
     def stop(self) -> None:
-        """Let all processes end, after the training that they are in; the next Train starts them again."""
+        """Let all processes end, after the training that they are in.
+
+        The next Train starts them again.
+        """
         if self._process is not None and self._process.running:
-            self._stopped, self.phase, self.sentence = True, "ending", STOPPING
+            self._stopped = True
+            self.phase = "ending"
+            self.sentence = STOPPING
             self._process.end_input()
 
     def record(self) -> WorkerRecord:
@@ -224,7 +254,7 @@ class Workers(LabWidget, folder="workers"):
         return WorkerRecord(self._plan, tuple(self.steps), *where)
 
     def page_state(self) -> dict[str, Any]:
-        """Describe the training on record: a page has no processes to start."""
+        """Describe the recorded training: a page has no processes to start."""
         record = _on_record(sharded=True)
         said = f"{WORLD} processes train one layer together. " + (
             verdict(record.steps, record.plan) if record else ""

@@ -1,8 +1,9 @@
 """The gradient zoom: from a network to the sixteen bits of one gradient, by one slider.
 
-A film of gradients (a few steps of a training) is seen from four distances: all layers, one layer's histogram, one
-tensor cell by cell, one gradient bit by bit. Step, scale and choice stay while one zooms. Doubling a gradient adds one
-to the exponent field and leaves the significand alone, except at both ends of FP16.
+A film of gradients (a few steps of a training) is seen from four distances: all layers, one layer's
+histogram, one tensor cell by cell, one gradient bit by bit. Step, scale and choice stay while one
+zooms. Doubling a gradient adds one to the exponent field and leaves the significand alone, except
+at both ends of FP16.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ class GradientZoom(LabWidget, folder="zoom"):
         film: step -> layer -> FP32 gradient, with the same layers at each step.
         kind: what they are: "activation gradients" or "weight gradients".
 
-    Traits to read and set: `zoom` (0 network, 1 layer, 2 tensor, 3 gradient), `frame` (index of the step), `layer`,
-    `row` and `column` (in the part of its tensor that is shown), `log2_scale`. To read: `gradient`, and `sentence`,
-    which the page forms once it shows the widget.
+    Traits to read and set: `zoom` (0 network, 1 layer, 2 tensor, 3 gradient), `frame` (index of the
+    step), `layer`, `row` and `column` (in the part of its tensor that is shown), `log2_scale`. To
+    read: `gradient`, and `sentence`, which the page forms once it shows the widget.
 
     Raises:
-        TypeError: the film is no dict of steps.
+        TypeError: the film is not a dict of steps.
         ValueError: there is no step, or the steps do not have the same layers and shapes.
         TraitError: an unknown layer, step, cell, distance or scale.
 
@@ -124,7 +125,8 @@ class GradientZoom(LabWidget, folder="zoom"):
     @traitlets.observe("layer")
     def _stay_inside(self, _change: object) -> None:
         rows, columns = self._tables[0][self.layer].shape
-        self.row, self.column = min(self.row, rows - 1), min(self.column, columns - 1)
+        self.row = min(self.row, rows - 1)
+        self.column = min(self.column, columns - 1)
 
     def still(self) -> dict[str, Any]:
         shot = self.snapshots[self.frame]
@@ -133,6 +135,9 @@ class GradientZoom(LabWidget, folder="zoom"):
 
 
 def _table(gradient: Tensor) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Return what is shown of a gradient [..., columns]: at most SIDE rows and columns of its first matrix."""
+    """Return what is shown of a gradient [..., columns].
+
+    That is at most SIDE rows and columns of its first matrix.
+    """
     whole = gradient.detach().float().cpu()
     return whole.reshape(-1, whole.shape[-1] if whole.dim() else 1)[:SIDE, :SIDE].numpy()
