@@ -371,13 +371,13 @@ def test_a_code_that_says_nothing_is_refused_in_words() -> None:
         ("digit; O2", "there is no 'digit' here; there are segmentation"),
         ("digits; O9; seed=0", "there is no 'O9' here; there are FP32"),
         ("digits; FP8; seed=0", "no knob for all of"),
-        ("digits; O2; seed", "'seed' is no setting"),
+        ("digits; O2; seed", "'seed' is not a setting"),
         ("digits; O2; seed=-1", "seed: expected a whole number from 0 on, got '-1'"),
         ("digits; O2; steps=0", "steps: expected a whole number from 1 on"),
         ("digits; O2; speed=9", "there is no knob 'speed'; there are format, autocast"),
         ("digits; O2; masters=gone", "masters: expected one of kept, forgotten, none, got 'gone'"),
         ("digits; O2; log2_scale=31", "log2_scale: expected from 0 to 30, got '31'"),
-        ("digits; O2; seed=1; seed=2", "something stands twice"),
+        ("digits; O2; seed=1; seed=2", "a setting is given twice"),
     ):
         with pytest.raises(ValueError, match=re.escape(says)):
             Workbench.from_code(code, device="cpu")

@@ -65,7 +65,7 @@ class Ruler:
             number = math.nan
         if not self.low <= number <= self.high:
             raise ValueError(
-                f"{said!r} is no number from {short(self.low)} to {short(self.high)}{self.unit}"
+                f"{said!r} is not a number from {short(self.low)} to {short(self.high)}{self.unit}"
             )
         return number
 

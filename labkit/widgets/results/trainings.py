@@ -118,7 +118,7 @@ def race_sentence(records: Sequence[RunRecord]) -> str:
         ValueError: records is empty.
     """
     if not records:
-        raise ValueError("there is nothing to say about no records")
+        raise ValueError("expected at least one record, got none")
     values = {r.recipe: [x.metric for x in records if x.recipe == r.recipe] for r in records}
     name = records[0].metric_name
     means = "; ".join(f"{recipe} {sum(v) / len(v):.2f}" for recipe, v in values.items())

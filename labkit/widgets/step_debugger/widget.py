@@ -145,7 +145,7 @@ def _forward(_step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
 
 def _loss(step: StagedStep, _recipe: Recipe, stage: StepStage) -> str:
     if not math.isfinite(step.loss):
-        return "The loss is no number any more: something overflowed before it."
+        return "The loss is not a number any more: something overflowed before it."
     scaled = stage.tensors[-1]
     times = "inf" if scaled.non_finite else brief(scaled.largest)
     if step.scale == 1:

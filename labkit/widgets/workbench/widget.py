@@ -56,10 +56,10 @@ def opened(code: str) -> dict[str, Any]:
         if name not in known:
             raise ValueError(f"there is no {name!r} here; there are {', '.join(known)}. ({FORM})")
     if plain := [part for part in rest if "=" not in part]:
-        raise ValueError(f"{plain[0]!r} is no setting. ({FORM})")
+        raise ValueError(f"{plain[0]!r} is not a setting. ({FORM})")
     said = {name.strip(): text.strip() for name, _, text in (part.partition("=") for part in rest)}
     if len(said) < len(rest):
-        raise ValueError(f"something stands twice in {code!r}")
+        raise ValueError(f"a setting is given twice in {code!r}")
     numbers = {}
     knobs = {}
     for name, text in said.items():
