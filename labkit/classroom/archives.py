@@ -39,8 +39,9 @@ from labkit.grading.submission import (
 UNPACKED_SUFFIXES = (*NOTEBOOKS, ".jsonl", ".zip")
 DEEPEST = 3
 LONGEST_NAME = 255  # bytes, of a file or a folder
-MAX_ARCHIVE = 256 << 20  # bytes of a learner's archive, and
-MAX_UNPACKED = 512 << 20  # of all that comes out of it: a few kilobytes may hold terabytes
+MAX_ARCHIVE = 256 << 20  # bytes of a learner's archive
+# Bytes of all that comes out of an archive: a few kilobytes may hold terabytes.
+MAX_UNPACKED = 512 << 20
 MAX_MEMBERS = 5000
 UTF8_NAME = 0x800  # general purpose bit 11 (APPNOTE 6.3.10, 4.4.4)
 ENCRYPTED = 0x1  # bit 0
@@ -125,7 +126,8 @@ class _Unpacking:
         """Unpack the archive in these bytes, or record why it cannot be unpacked."""
         try:
             archive = zipfile.ZipFile(io.BytesIO(content))
-        except Exception as error:  # damage raises many kinds of errors
+        except Exception as error:
+            # damage raises many kinds of errors
             self.refused[folder] = f"its archive cannot be unpacked: {str(error)[:100]}"
             return
         with archive:

@@ -223,7 +223,8 @@ class Diagnosis(TrainingObserver):
         self.watches = ExitStack()
         # prefix of its parameter names -> model
         self.models: dict[str, tuple[nn.Module, Watch]] = {}
-        self.roots: list[nn.Module] = []  # whole models, of which parts may be watched
+        # whole models, of which parts may be watched
+        self.roots: list[nn.Module] = []
         self.parameters: dict[str, Tensor] = {}
         self.before: dict[str, Tensor] = {}
         self.with_gradient: set[str] = set()
@@ -503,7 +504,8 @@ class ScriptDiagnosis(Diagnosis):
         self._phases = 1
         self._seen_leaves: set[int] = set()  # of earlier backward passes
         self.forward_passes = 0  # of modules that no other module calls
-        self._called: dict[int, nn.Module] = {}  # such modules that record gradients
+        # modules that no other module calls and that record gradients
+        self._called: dict[int, nn.Module] = {}
 
     def before_module(self, event: ModuleBegins) -> None:
         if self.stepped and line_of_user(sys._getframe(1)) is not None:
@@ -532,7 +534,8 @@ class ScriptDiagnosis(Diagnosis):
 
     def next_step(self) -> None:
         """Begin the next step, or end the script at the limit."""
-        if self.steps >= self.limit:  # an `except:` of the script has caught the end
+        # an `except:` of the script has caught the StepLimit before
+        if self.steps >= self.limit:
             _raise_in_handlers()
             raise StepLimit
         self.stepped = set()

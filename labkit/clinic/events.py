@@ -87,19 +87,25 @@ class TrainingObserver(OperationObserver):
         self.parts = GradientParts()
         self._known_scales: set[float] = set()  # of scalers, in this step
         self._pass = Pass(1.0, 0, "")  # the last backward pass
-        self._fresh: set[int] = set()  # ids of parameters whose gradient was clear before it
-        self._unscaled_at: dict[int, str] = {}  # optimizer -> the line that unscaled its gradients
+        # ids of parameters whose gradient was clear before the last backward pass
+        self._fresh: set[int] = set()
+        # optimizer -> the line that unscaled its gradients
+        self._unscaled_at: dict[int, str] = {}
         # step, optimizer and kind of a finding
         self._judged: set[tuple[int, int, str]] = set()
         self._factors: set[float] = set()
         self._in_fp16 = False  # an autocast region of FP16 was seen
-        self.recorded: set[int] = set()  # modules whose forward pass recorded gradients
-        self.unrecorded: dict[int, str] = {}  # modules whose forward pass did not -> why
-        self._leaves: list[Tensor] = []  # of a scaled loss, until its backward pass ends
-        # some of them, and their gradients as it left them
+        # modules whose forward pass recorded gradients
+        self.recorded: set[int] = set()
+        # modules whose forward pass did not -> why
+        self.unrecorded: dict[int, str] = {}
+        # the leaves of a scaled loss, until its backward pass ends
+        self._leaves: list[Tensor] = []
+        # some of these leaves, and their gradients as the backward pass left them
         self._as_scaled: list[tuple[Tensor, Tensor]] = []
         self._factor = 1.0  # of that loss
-        self._nothing_arrived = False  # the last backward pass left gradients of 0 alone
+        # the last backward pass left gradients of 0 alone
+        self._nothing_arrived = False
         self._loss_size = 0.0  # magnitude of what the last backward pass began at
         self.lossless: set[int] = set()  # steps whose loss was inf or NaN
         self.on(ModuleBegins, self.before_module).on(ModuleEnded, self.after_module)

@@ -116,16 +116,21 @@ class OperationObserver(StepObserver):
         self.events: list[Finding] = []
         self.optimizers: dict[int, Any] = {}
         self.modules = Modules()
-        # of torch.autograd.grad, or views of them
+        # results of torch.autograd.grad, or views of them
         self.scaled_gradients: list[Tensor] = []
-        self.regions: list[bool] = []  # autocast regions that are open: whether each is on
+        # autocast regions that are open: whether each is on
+        self.regions: list[bool] = []
         self.ran_in_half = False  # an operation gave 16-bit numbers
-        self._lines: dict[str, list[str]] = {}  # operation -> where this step's forward pass ran it
+        # operation -> where this step's forward pass ran it
+        self._lines: dict[str, list[str]] = {}
         self._total_before = 0.0  # of a running sum that is added to in place
         self.origins = Origins()
-        self.blamed: set[str] = set()  # constants, with their lines, that a fault was traced to
-        self._reported = (-1, "")  # the step and the pass whose first inf or NaN was reported
-        self._unscaled = True  # the gradients in the model are not those of a scaled loss
+        # constants, with their lines, that a fault was traced to
+        self.blamed: set[str] = set()
+        # the step and the pass whose first inf or NaN was reported
+        self._reported = (-1, "")
+        # the gradients in the model are not those of a scaled loss
+        self._unscaled = True
 
     def note(self, kind: Kind, seen: str, remedy: str = "") -> None:
         """Record an event, unless the lab itself caused it; the default remedy is the kind's."""

@@ -16,7 +16,8 @@ from labkit.findings import CheckReport, Finding, Status
 from labkit.train import RunRecord
 
 MANY_SKIPS = 20  # in a row: a dynamic scaler halves 2^16 to below 1 in 17
-MUCH_UNDERFLOW = 0.5  # the runs on record learn well up to some per cent and stall above a half
+# Recorded runs learn well with some per cent, and stall above a half.
+MUCH_UNDERFLOW = 0.5
 
 
 def find_pitfalls(record: RunRecord) -> CheckReport:

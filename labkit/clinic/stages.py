@@ -70,7 +70,8 @@ class GradientParts:
         self._parts: dict[int, list[Part]] = {}
         # of the gradients that a step has used: which tensor, and its version
         self._versions: dict[int, tuple[int, int]] = {}
-        self.reached: set[int] = set()  # ids of the parameters that ever got a gradient
+        # ids of the parameters that ever got a gradient
+        self.reached: set[int] = set()
 
     def of(self, parameter: Tensor) -> list[Part]:
         """Return the parts of a gradient since the last backward pass that found it cleared."""

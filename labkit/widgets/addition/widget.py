@@ -86,7 +86,8 @@ class AdditionPlayer(LabWidget, folder="addition"):
             )
         self._known = {row.name: row for row in (*OFFERED, format)}
         texts = {}
-        for name, x in (("a", a), ("b", b)):  # a number is written so that reading it gives it back
+        # a number is written so that reading it gives it back
+        for name, x in (("a", a), ("b", b)):
             texts[name] = x if isinstance(x, str) else repr(float(x)).removesuffix(".0")
             parse(texts[name], format)
         rows = [format_row(row) for row in self._known.values()]

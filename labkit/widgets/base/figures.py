@@ -65,7 +65,8 @@ STYLE: dict[Any, Any] = {
     ),
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
 }
-THEMED = {  # colour of a figure -> colours of its SVG, in a light theme and in a dark one
+# colour of a figure -> colours of its SVG, in a light theme and in a dark one
+THEMED = {
     INK: ("#1f1f1f", "#e6e6e6"),
     QUIET: ("#595959", "#b0b0b0"),
     FORMAT_COLOURS["FP32"]: ("#1a1a1a", "#f2f2f2"),
@@ -77,7 +78,8 @@ THEMED = {  # colour of a figure -> colours of its SVG, in a light theme and in 
     FATE_COLOURS["normal"]: ("#1878b0", "#56b4e9"),
     FATE_COLOURS["overflowed"]: ("#b8458a", "#d98bb5"),
 }
-LARGEST = 1.45  # times its own size in inches: then its smallest text has 16 px on a wide page
+# A figure grows at most by this factor: its smallest text then has 16 px on a wide page.
+LARGEST = 1.45
 THEMES = (
     "<style>.labkit-figure { color-scheme: light dark; max-width: 100%; } "
     '[data-jp-theme-light="true"] .labkit-figure, .vscode-light .labkit-figure '
@@ -85,7 +87,8 @@ THEMES = (
     '[data-jp-theme-light="false"] .labkit-figure, .vscode-dark .labkit-figure '
     "{ color-scheme: dark; }</style>"
 )
-BROAD = 5.0  # width of FP32's line, in points: it is seen under every thin line that covers it
+# Width of FP32's line in points, so that it shows under a thin line that covers it.
+BROAD = 5.0
 
 P = ParamSpec("P")
 

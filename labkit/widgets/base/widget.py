@@ -40,9 +40,8 @@ from labkit.widgets.base.joining import (
 )
 
 LENGTHS = range(5, 9)
-PAGE_TYPE = (
-    "application/vnd.labkit.page+json"  # of an output: a widget's folder and its state, for a page
-)
+# MIME type of an output for a page: a widget's folder and its state
+PAGE_TYPE = "application/vnd.labkit.page+json"
 Choices = Callable[[Any], Mapping[str, Collection[Any]]]
 
 
@@ -181,9 +180,8 @@ class LabWidget(anywidget.AnyWidget):
     """
 
     script_folder: ClassVar[str] = ""
-    for_pages: ClassVar[bool] = (
-        False  # outputs are for pages without a kernel: they hold the state (labkit.site)
-    )
+    # outputs are for pages without a kernel: they hold the state (labkit.site)
+    for_pages: ClassVar[bool] = False
     _assets = traitlets.Instance(Assets).tag(sync=True, **ipywidgets.widget_serialization)
     tour: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
     tour_step = traitlets.Int(-1).tag(sync=True)

@@ -42,17 +42,20 @@ START_LOG2 = 16  # where both scales begin
 LOWEST_WEIGHT = -6
 HIGHEST_WEIGHT = 22
 CALM_STEPS = 40  # before the weight first moves
-CLIP_NORM = 2.0**-20  # below the norm of any step's gradients, whatever their weight
+# This is below the norm of any step's gradients, whatever their weight.
+CLIP_NORM = 2.0**-20
 LEARNING_RATE = 5e-3
 EPSILON = 1e-12
 
 # A third of the usual batch: two runs at eight steps a second leave a slow machine time to draw.
 TASK = replace(TASKS["segmentation_small"], name="segmentation_small, batches of 8", batch_size=8)
 YOURS = replace(RECIPES["FP16 dynamic"], name="FP16 by hand", scaler=static(2.0**START_LOG2))
-SCALERS = RECIPES["FP16 dynamic"]  # starts at 2^16 too, and grows after 25 clean steps
+# starts at 2^16 too, and grows after 25 clean steps
+SCALERS = RECIPES["FP16 dynamic"]
 LAST_STEPS = 20  # the final loss is the mean over these
 LOG2_RANGE = (-4, 30)
-MEASURE_EVERY = 8  # steps between two looks at the window; each costs about three steps
+# steps between two looks at the window; each costs about three steps
+MEASURE_EVERY = 8
 
 
 def course(steps: int, seed: int = 0) -> tuple[int, ...]:
@@ -87,7 +90,8 @@ class GameStep:
         loss: of the batch, without the wandering weight.
         scale: what the loss was multiplied by.
         skipped: the gradients held inf or NaN, so the weights did not move.
-        keeps_from: log2 of the scale below which more than 1% of the activation gradients underflow
+        keeps_from: log2 of the scale below which more than 1% of the activation gradients
+            underflow.
         overflows_at: log2 of the scale from which the step overflows.
     """
 
@@ -362,7 +366,8 @@ class Duel(Controller):
         try:
             begun = self.phase is not Phase.IDLE or self._begun
             return None if begun else demonstration(self.total, self.seed)
-        except FileNotFoundError:  # in a data folder of somebody's own
+        except FileNotFoundError:
+            # a data folder of the user's own may lack it
             return None
 
     def points(self) -> list[Points]:

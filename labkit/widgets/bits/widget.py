@@ -62,7 +62,8 @@ class BitExplorer(LabWidget, folder="bits"):
     """
 
     text = traitlets.Unicode().tag(sync=True)
-    code = traitlets.Int().tag(  # as text: a page's numbers end at 2^53
+    # as text: a page's numbers end at 2^53
+    code = traitlets.Int().tag(
         sync=True,
         to_json=lambda code, _widget: hex(code),
         from_json=lambda text, _widget: int(text, 0),

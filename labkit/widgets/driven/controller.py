@@ -58,9 +58,8 @@ class Button(StrEnum):
     RESET = "reset"
 
 
-AFTER: dict[
-    Phase, dict[Button, Phase]
-] = {  # a button that is not here changes nothing in that phase
+# a button that is not here changes nothing in that phase
+AFTER: dict[Phase, dict[Button, Phase]] = {
     Phase.IDLE: {Button.START: Phase.RUNNING, Button.STEP: Phase.PAUSED},
     Phase.RUNNING: {
         Button.PAUSE: Phase.PAUSED,
@@ -103,9 +102,8 @@ class Controller(ABC):
     total: int  # planned steps
     place: Place  # where they train
 
-    _driving: ClassVar[weakref.ref[Controller] | None] = (
-        None  # one training at a time: two would share one core's time
-    )
+    # one training at a time: two would share one core's time
+    _driving: ClassVar[weakref.ref[Controller] | None] = None
     _turn: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self) -> None:
@@ -117,12 +115,13 @@ class Controller(ABC):
         self._single_steps = 0  # asked for by the step button and not done yet
         self._inbox: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._resting = False  # its thread ends, or has ended; the next command starts another
+        # its thread ends, or has ended; the next command starts another
+        self._resting = False
         self._closed = self._at_once = False
-        self._answered = 0  # number of the browser's latest command that was carried out
-        self._number = self._drawn = (
-            0  # of the latest frame, and of the latest one that the browser has drawn
-        )
+        # number of the browser's latest command that was carried out
+        self._answered = 0
+        # numbers of the latest frame, and of the latest one that the browser has drawn
+        self._number = self._drawn = 0
         self._due = self._last = -1.0
         # which points the browser has: a list of steps, and how many
         self._sent: list[tuple[Sequence[Any], int]] = []
@@ -228,9 +227,8 @@ class Controller(ABC):
     def _guard(self, work: Callable[[], object]) -> object:
         try:
             return work()
-        except (
-            Exception
-        ) as error:  # whatever went wrong in the learner's task, the figure has to say it
+        except Exception as error:
+            # The learner's task may raise anything, and the figure has to show it.
             self._fail(error)
         return None
 
@@ -358,7 +356,8 @@ class Controller(ABC):
 
     def _loop(self, before: threading.Thread | None) -> None:
         if before is not None:
-            before.join()  # it ends where the inbox told it to; what comes after that is ours
+            # it ends where the inbox told it to; what comes after that is ours
+            before.join()
         while True:
             try:
                 if not self._take_commands() or (self.due and not self._work()):

@@ -88,8 +88,10 @@ class _InterruptHandler:
 class DrivenWidget(LabWidget):
     """A widget whose runs are trained in the thread of a `Controller`."""
 
-    why_static: ClassVar[str]  # said with the standing picture, in hosts without widgets
-    _offers = traitlets.Dict().tag(sync=True)  # what the page offers to turn, and the devices
+    # shown with the still picture, in hosts without widgets
+    why_static: ClassVar[str]
+    # what the page offers to turn, and the devices
+    _offers = traitlets.Dict().tag(sync=True)
 
     def __init__(self, controller: Controller, **offers: Any) -> None:
         self.controller = controller

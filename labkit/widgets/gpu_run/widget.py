@@ -252,7 +252,8 @@ class GpuRun(LabWidget, folder="gpu_run"):
             OSError,
             ValueError,
             KeyError,
-        ) as error:  # a record that was damaged: the others' cells say so, too
+        ) as error:
+            # a record that was damaged: the others' cells say so, too
             self.sentence = f"{self.sentence} What was measured could not be drawn: {error}"
 
     def still(self) -> dict[str, Any]:

@@ -61,14 +61,16 @@ MAP_SCALES = range(LOG2_SCALE_RANGE[0], LOG2_SCALE_RANGE[1] + 1)
 MEASUREMENTS = 10  # how often in a run the metric is measured on the test data
 GHOSTS = 12  # how many ghosts stay; the oldest goes first
 SETTLE_STEPS = 4  # the fourth step under a change measures what it did to underflow
-MERGE_STEPS = 6  # a knob turned so soon after another (a drag) takes the first one's mark along
+# a knob turned so soon after another (a drag) takes the first one's mark along
+MERGE_STEPS = 6
 # Steps a second are the median of this many latest steps, without those that measured something.
 TIMED_STEPS = 30
 
 # (task, recipe, seed, device=) -> run; a test brings one that does not train
 MakeRun = Callable[..., Any]
 Options = list[dict[str, Any]]  # of an optimizer's groups
-MapRow = tuple[float, ...]  # a step, then the share lost at each scale, then that which overflows
+# a step, then the share lost at each scale, then that which overflows
+MapRow = tuple[float, ...]
 SLOWLY = (
     "Its sums are emulated bit by bit: seconds for a step of convolutions or attention. On "
     "digits it is quick."
@@ -261,7 +263,8 @@ class Branch:
         self._set_optimizer()
         step = self.done + 1
         mark = Mark(step, before, self.wanted, self.rescaled)
-        if self.steps and mark.label:  # else not a change of this run but its beginning
+        # a mark without these is not a change of this run but its beginning
+        if self.steps and mark.label:
             if self.marks and step - self.marks[-1].step <= MERGE_STEPS:
                 mark = Mark(step, self.marks.pop().before, self.wanted, self.rescaled)
             if mark.label:
@@ -463,7 +466,8 @@ class ForkedRun(Controller):
         branch.wanted = wanted
         if restarts and branch is self.run:
             self._remember()
-            self._one_run(wanted)  # without the fork, which left a run that is no more
+            # The fork goes, too: the run that it left is gone.
+            self._one_run(wanted)
         elif restarts or not branch.steps:
             self.branches[self.active] = branch.restarted(wanted)
         if restarts:
@@ -664,7 +668,8 @@ def on_record(task: Task, recipe: Recipe, seed: int) -> RunRecord | None:
     try:
         record = _load(task.name, recipe.name, seed)
         return record if record.fingerprint == fingerprint(task, recipe) else None
-    except (FileNotFoundError, ValueError):  # none, or a task that was typed into a notebook
+    except (FileNotFoundError, ValueError):
+        # none, or a task that was typed into a notebook
         return None
 
 

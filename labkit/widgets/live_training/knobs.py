@@ -48,7 +48,8 @@ PRESETS = (
     "unit scaled",
 )
 LOG2_SCALE_RANGE = (0, 30)
-DEFAULT_LOG2_SCALE = 10  # the slider's position if the recipe has no scale of its own
+# the slider's position if the recipe has no scale of its own
+DEFAULT_LOG2_SCALE = 10
 # of a scaling that is switched on here
 GROWTH_INTERVAL = RECIPES["FP16 dynamic"].scaler.growth_interval
 

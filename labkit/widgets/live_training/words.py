@@ -32,10 +32,10 @@ from labkit.widgets.live_training.knobs import Knobs, Scaling, describe, operand
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MANY_SKIPS = (
-    3  # as many skipped steps in a row are a story; one or two are how dynamic scaling works
-)
-OPT_LEVELS = ("O0", "O1", "O2", "O3")  # names that say something which their description does not
+# So many skipped steps in a row are reported; one or two are usual with dynamic scaling.
+MANY_SKIPS = 3
+# Names that say something that their description does not.
+OPT_LEVELS = ("O0", "O1", "O2", "O3")
 
 
 def streak(

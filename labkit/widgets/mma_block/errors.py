@@ -35,9 +35,8 @@ if TYPE_CHECKING:
 
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 ROWS = 17  # odd: the median is one of them
-WHO: dict[
-    str, tuple[AnyAccumulator, str, str]
-] = {  # accumulator, and its colour and style: never by colour alone
+# accumulator, and its colour and style: never by colour alone
+WHO: dict[str, tuple[AnyAccumulator, str, str]] = {
     "FP16, one by one": (SEQUENTIAL_FP16, FORMAT_COLOURS["FP16"], "s-"),
     "V100, C and D in FP16": (replace(SPECS["V100"], result=FP16), FORMAT_COLOURS["FP16"], "v--"),
     "V100": (SPECS["V100"], FATE_COLOURS["underflowed"], "v-"),

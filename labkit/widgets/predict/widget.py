@@ -235,9 +235,8 @@ class Predict(LabWidget, folder="predict"):
         try:
             truth = float(self._measure())
             said = reply_to_number(self._prediction, choice, truth)
-        except (
-            Exception
-        ) as error:  # a lesson's own code: an error out of a message of the browser is not seen
+        except Exception as error:
+            # a lesson's own code: an error out of a message of the browser is not seen
             lost = f"The true one could not be measured: {error}."
             self.right = False
             self.answered = f"Noted. {lost} Run the cells above, then this one again."
@@ -258,7 +257,8 @@ class Predict(LabWidget, folder="predict"):
             }
         try:
             truth = float(self._measure())
-        except Exception:  # a lesson's own code
+        except Exception:
+            # a lesson's own code
             truth = 0.0
         known = truth if 0 < truth < math.inf else 0.0
         texts = {
@@ -319,9 +319,8 @@ def predict(id: str, measure: Callable[[], float] | None = None) -> Predict:
         wait_for(id)
 
     def committed(change: Mapping[str, Any]) -> None:
-        with warnings.catch_warnings(
-            record=True
-        ) as said:  # a warning out of a message of the browser is not seen
+        with warnings.catch_warnings(record=True) as said:
+            # a warning out of a message of the browser is not seen
             warnings.simplefilter("always")
             save_answer(journal, "prediction", id, change["new"])
         answer_came(id)

@@ -23,9 +23,8 @@ from labkit.machine.front_end import host, silent
 from labkit.widgets.base.widget import LabWidget
 
 SECONDS = 15.0
-BUSY = (
-    1.0  # seconds after the deadline: the event loop came to it so late because a cell was running
-)
+# seconds after the deadline: the event loop came to it so late because a cell was running
+BUSY = 1.0
 WHAT_TO_DO = (
     "Widgets do not run here, so the lessons show still pictures instead.",
     (

@@ -33,7 +33,8 @@ class Quiz(LabWidget, folder="quiz"):
     # id, question and choices of each
     questions = traitlets.List(traitlets.Dict()).tag(sync=True)
     answers = traitlets.Dict().tag(sync=True)  # id -> choice
-    earlier = traitlets.Dict().tag(sync=True)  # the answers of the first time; {} while that lasts
+    # the answers of the first time; {} while that lasts
+    earlier = traitlets.Dict().tag(sync=True)
     # after: id -> answer, why and lesson, of what was committed
     results = traitlets.Dict().tag(sync=True)
 

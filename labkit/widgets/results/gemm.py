@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NOT_RECORDED = "not recorded yet: `make gpu` on a machine with a GPU records it"
-STYLES: dict[str, dict[str, Any]] = {  # never by colour alone
+# never by colour alone
+STYLES: dict[str, dict[str, Any]] = {
     "FP64": {"color": QUIET, "marker": "D", "ls": ":"},
     "FP32": {"color": FORMAT_COLOURS["FP32"], "marker": "o", "ls": "-"},
     "TF32": {"color": FORMAT_COLOURS["FP32"], "marker": "v", "ls": "--"},

@@ -46,7 +46,8 @@ VALUE = f"{CELL};white-space:nowrap"
 # the name of a row stays in sight where the table is wider than the page
 NAME = f"{CELL};text-align:left;position:sticky;left:0;background:var(--jp-layout-color0, Canvas)"
 SEEDS = (0, 1, 2)  # what the command for empty cells asks for
-UNSCALED = "FP16"  # the recipe without scaling: what it loses says what there is to lose
+# the recipe without scaling: what it loses says what there is to lose
+UNSCALED = "FP16"
 
 
 @dataclass(frozen=True, repr=False)

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FORMAT_OF = {  # a recipe's first word; FP16 otherwise
+# a recipe's first word; FP16 otherwise
+FORMAT_OF = {
     "FP32": "FP32",
     "O0": "FP32",
     "BF16": "BF16",

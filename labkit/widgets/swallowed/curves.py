@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from labkit.formats import BF16, FP16, FP32, Format, Rounding, round_to
 
-Curve = NDArray[np.float64]  # [steps + 1], the weight before the first update and after each
+# [steps + 1], the weight before the first update and after each
+Curve = NDArray[np.float64]
 
 METHODS = ("FP32", "FP16", "BF16", "FP16 + Kahan", "FP16 + stochastic", "FP16 + FP32 master")
 # Stochastic rounding reads the same random bits at every position of the sliders.

@@ -76,7 +76,8 @@ class SwallowedUpdates(LabWidget, folder="swallowed"):
     highlight = traitlets.Unicode("").tag(sync=True)
     sentence = traitlets.Unicode().tag(sync=True)
     _places = traitlets.Dict().tag(sync=True)
-    _random = traitlets.Bytes().tag(sync=True)  # uint32, for stochastic rounding at each step
+    # uint32, for stochastic rounding at each step
+    _random = traitlets.Bytes().tag(sync=True)
 
     def __init__(self, weight: float = 1.0, update: float = 2.0**-12, steps: int = 1000) -> None:
         if not 1 <= steps <= MOST_STEPS:

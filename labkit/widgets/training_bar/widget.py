@@ -122,11 +122,13 @@ class TrainingBar(LabWidget, folder="training_bar"):
             self.sentence = verdict(self.record)
             recipes = dict.fromkeys((RECIPES["FP32"], self._what[1]))
             paces: dict[str, float] = {}
-            if not self.record.stopped:  # time a few steps more, in turns with FP32's
+            # time a few steps more, in turns with FP32's
+            if not self.record.stopped:
                 paces = steps_per_second(
                     self._what[0], recipes, device=self.place, steps=2, stop=stop
                 )
-        except Exception as error:  # a thread has nobody above it to tell
+        except Exception as error:
+            # An exception in a thread has no caller, so the figure shows it.
             self.sentence = f"It failed: {type(error).__name__}: {error}"
             self.phase = "failed"
             return

@@ -179,7 +179,8 @@ def _optimizer(knobs: Knobs, task: Task, weights: str) -> tuple[list[str], list[
         plain = [ast.literal_eval(text) for text in typed.values()] == list(
             options.values()
         ) and "lr" in typed
-    except (SyntaxError, ValueError):  # a tensor, a number of numpy's, infinity
+    except (SyntaxError, ValueError):
+        # a tensor, a number of numpy's, infinity
         plain = False
     epsilon = (
         {"eps": epsilon_text(knobs.epsilon)}

@@ -118,7 +118,8 @@ def verdict(steps: Sequence[dict[str, Any]], plan: WorkerPlan) -> str:
 def _on_record(*, sharded: bool) -> WorkerRecord | None:
     try:
         return recorded_workers(sharded=sharded)
-    except FileNotFoundError:  # in a data folder of somebody's own
+    except FileNotFoundError:
+        # a data folder of the user's own may lack it
         return None
 
 
@@ -302,7 +303,8 @@ class Workers(LabWidget, folder="workers"):
         return self._process is not None and self._process.running
 
     def close(self) -> None:
-        if hasattr(self, "held_by"):  # ipywidgets closes a widget too whose arguments were refused
+        # ipywidgets closes a widget too whose arguments were refused
+        if hasattr(self, "held_by"):
             self.stop()
             if self._process is not None:
                 self._process.wait(10.0)
