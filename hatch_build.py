@@ -1,4 +1,4 @@
-"""Build hook: a wheel holds the data and the learners' notebooks, which a checkout keeps at its top.
+"""Build hook: the data and the learners' notebooks at a checkout's top become part of a wheel.
 
 `labkit.records.files` finds them in either place. An editable install reads the checkout. All else
 about the package is in pyproject.toml.

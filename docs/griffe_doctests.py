@@ -1,7 +1,7 @@
 """Extension of griffe: examples of docstrings become blocks of code.
 
-Our docstrings end with doctests that have no heading of their own. Without this, Markdown reads their
-`>>>` as quotations and their results as links.
+Our docstrings end with doctests that have no heading of their own. Without this, Markdown reads
+their `>>>` as quotations and their results as links.
 """
 
 from __future__ import annotations

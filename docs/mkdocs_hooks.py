@@ -1,7 +1,7 @@
-"""Hooks of the documentation site: pages that are kept elsewhere, the API, and widgets that work in the page.
+"""Hooks of the documentation site: pages kept elsewhere, the API, and widgets that work.
 
-README, CONTRIBUTING, CHANGELOG and data/README.md are pages, too, so each text exists once. Links to
-files that are no pages lead to the repository, if pyproject.toml names one, and are plain text
+README, CONTRIBUTING, CHANGELOG and data/README.md are pages, too, so each text exists once. Links
+to files that are not pages lead to the repository, if pyproject.toml names one, and are plain text
 otherwise.
 """
 
@@ -87,7 +87,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def _hidden_by_modules(package: str) -> list[str]:
-    """Return the entries of functions that have the name of their module: griffe finds the module instead."""
+    """Return the entries of functions named like their module, which griffe finds instead."""
     entries = []
     module = importlib.import_module(f"labkit.{package}")
     for name in getattr(module, "__all__", ()):
@@ -100,7 +100,7 @@ def _hidden_by_modules(package: str) -> list[str]:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Lead each link to a page of the site, or to the repository; let widgets work in the catalogue."""
+    """Point each link to a page of the site or to the repository, and start the widgets."""
     name = page.file.src_uri
     if name.startswith("api/"):
         return markdown

@@ -1,7 +1,8 @@
-"""The README's pictures, from a real browser: the slider as it moves, a failed check, the report of watch, a class.
+"""Pictures of the README, from a real browser: a slider, a failed check, a report, a class.
 
-Idea: a small site (`labkit.site`) shows the outputs of a notebook; a Chromium takes pictures of them in both themes.
-The class is an example: right answers and known mistakes of lesson 06, graded as any others are.
+Idea: a small site (`labkit.site`) shows the outputs of a notebook; a Chromium takes pictures of
+them in both themes. The class is an example: right answers and known mistakes of lesson 06, graded
+as any others are.
 
     make pictures
 """
@@ -36,10 +37,16 @@ from tests.browser import chromium
 
 IMAGES = Path(__file__).parents[1] / "notebooks" / "images"
 THEMES = ("light", "dark")
-SEED, LEARNERS = 1, 8
-STEP_MS, REST_MS = 130, 1600  # a step of the slider, and a rest at the ends of its way
+SEED = 1
+LEARNERS = 8
+# a step of the slider, and a pause at both ends
+STEP_MS = 130
+REST_MS = 1600
 # The picture is about the slider: what stands around it in a lesson is left out.
-ALONE = ".site-header, .lk-tour, .uf-layers, .uf-note { display: none } [data-widget] { padding: 4px 12px }"
+ALONE = (
+    ".site-header, .lk-tour, .uf-layers, .uf-note { display: none } "
+    "[data-widget] { padding: 4px 12px }"
+)
 
 
 def slider() -> UnderflowHistogram:
@@ -58,7 +65,7 @@ def failed_check() -> Any:
 
 
 def watched() -> Any:
-    """Return the report of a training in FP16 without a loss scale, whose loss is a mean over many pixels."""
+    """Return the report of a training in FP16 without a loss scale, on many pixels."""
     run = TrainingRun(TASKS["segmentation_small"], RECIPES["FP16"])
     with watch(run.engine.model, every=10) as w:
         for _ in range(30):
@@ -67,7 +74,7 @@ def watched() -> Any:
 
 
 def class_page(folder: Path) -> bytes:
-    """Return the page of an example class: eight learners of lesson 06, some with a known mistake."""
+    """Return the page of an example class: eight learners of lesson 06, some with a mistake."""
     ids = ("scaling.static_step", "scaling.unscale", "scaling.advance", "scaling.order")
     rows = []
     for learner in range(LEARNERS):
@@ -125,7 +132,7 @@ def notebook() -> Any:
 
 
 def frames(page: Any) -> Iterator[tuple[Image.Image, int]]:
-    """Yield pictures while a hand moves the slider from 2^0 to 2^16 and back, each with its duration in ms."""
+    """Yield pictures of a slider that moves from 2^0 to 2^16 and back, with durations in ms."""
     widget = page.locator("[data-widget]")
     hand = widget.locator("input[type=range]").first
     way = [*range(17), *range(15, 0, -1)]

@@ -58,7 +58,7 @@ class Button(StrEnum):
     RESET = "reset"
 
 
-# a button that is not here changes nothing in that phase
+# A button that is missing here changes nothing in that phase.
 AFTER: dict[Phase, dict[Button, Phase]] = {
     Phase.IDLE: {Button.START: Phase.RUNNING, Button.STEP: Phase.PAUSED},
     Phase.RUNNING: {
@@ -76,7 +76,7 @@ AFTER: dict[Phase, dict[Button, Phase]] = {
     Phase.FAILED: {Button.START: Phase.RUNNING, Button.RESET: Phase.IDLE},
 }
 
-# a ValueError or TypeError that it raises becomes the notice
+# A ValueError or TypeError that a command raises becomes the notice.
 Command = Button | Callable[[], object]
 # steps, what is drawn of one, how many are drawn
 Points = tuple[Sequence[Any], Callable[[Any], tuple[float, ...]], int]
@@ -90,13 +90,12 @@ class Controller(ABC):
     Attributes:
         notice: message on the last command; "" if it was simply carried out.
         error: message on what ended the training.
-        send: (content, buffers) -> None; the content is JSON without NaN, numbers that may be NaN
-            travel in buffers.
-        state: -> what a frame shows beside the points, as JSON.
+        send: sends a content, JSON without NaN, and buffers of numbers that may be NaN.
+        state: returns what a frame shows beside the points, as JSON.
         clock: seconds, monotonic.
     """
 
-    # others mean nothing
+    # buttons that mean something for these runs
     buttons: ClassVar[frozenset[Button]] = frozenset(Button)
     task: Task
     total: int  # planned steps
@@ -142,7 +141,7 @@ class Controller(ABC):
 
     @abstractmethod
     def begin_again(self) -> None:
-        """Forget the runs that Reset shall forget; the phase is still that before the button."""
+        """Drop the runs that Reset removes; the phase is still the one before the button."""
 
     @abstractmethod
     def train_on(self, where: Place) -> None:
@@ -150,11 +149,11 @@ class Controller(ABC):
 
     @abstractmethod
     def lead(self) -> bool:
-        """Let the run beside do the step that is due, if it has not; return whether it had to."""
+        """Do the due step of the reference run, if it is behind; return whether it was."""
 
     @abstractmethod
     def follow(self) -> None:
-        """Let the learner's runs do the step that is due."""
+        """Do the due step of the learner's runs."""
 
     # --- commands ---------------------------------------------------------------------------------
 

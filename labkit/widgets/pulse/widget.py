@@ -1,12 +1,12 @@
-"""Proof that widgets are alive: a message from the browser to the kernel and back.
+"""Proof that widgets work: a message from the browser to the kernel and back.
 
 Idea: the browser sends a number, the kernel returns it, and the browser shows how long that took.
 The cell ends at once; a deadline runs in the kernel's event loop. When it is over and nothing
 has answered, a place that the cell's output kept free says so. A kernel that was busy until then
-could hear no answer, and waits again.
+could not receive an answer, and waits again.
 
-Invariant: the green line appears only after the kernel has answered; below a page that stays
-silent, words say so, and a late answer takes them away.
+Invariant: the green line appears only after the kernel has answered; below a page that does
+not answer, a warning says so, and a late answer removes it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from labkit.machine.front_end import host, silent
 from labkit.widgets.base.widget import LabWidget
 
 SECONDS = 15.0
-# seconds after the deadline: the event loop came to it so late because a cell was running
+# An event loop that is later than the deadline by so many seconds was busy with a cell.
 BUSY = 1.0
 WHAT_TO_DO = (
     "Widgets do not run here, so the lessons show still pictures instead.",
@@ -64,10 +64,9 @@ def expect(
 def verdict_below(answered: Callable[[], bool]) -> Callable[[], None] | None:
     """Reserve a place below this cell for a warning that no answer came.
 
-    Return a function that empties it.
-
-    None where no verdict is possible: there is no kernel, or no page (a notebook executed for a
-    handout).
+    Returns:
+        A function that empties the place; None without a kernel or a page (a notebook executed
+        for a handout), where no verdict is possible.
     """
     try:
         from IPython import display, get_ipython
@@ -101,7 +100,7 @@ class Pulse(LabWidget, folder="pulse"):
 
     @property
     def alive(self) -> bool:
-        """Whether a message has been there and back."""
+        """Whether a message has made a round trip."""
         return self.round_trip_ms > 0
 
     def _answer(self, _widget: object, content: dict[str, Any], _buffers: object) -> None:
