@@ -31,7 +31,7 @@ from labkit.findings import Finding, Status
 from labkit.gemm.half_storage import HALVES
 from labkit.instrument import Report, Watch, watch
 from labkit.instrument.causes import causes_first
-from labkit.instrument.events import ModuleBegins, OptimizerBegins
+from labkit.instrument.events import GradScalerLike, ModuleBegins, OptimizerBegins
 from labkit.instrument.guard import guarded, reporting
 from labkit.instrument.log import skips_in_a_row
 from labkit.instrument.operations import Operations, in_backward
@@ -104,7 +104,7 @@ def diagnose(
     step: Callable[[Any], Any],
     model: nn.Module | None,
     optimizer: torch.optim.Optimizer | None,
-    scaler: Any = None,
+    scaler: GradScalerLike | None = None,
     batches: Iterable[Any] = (),
     steps: int = 20,
 ) -> Report:
@@ -231,7 +231,7 @@ class Diagnosis(TrainingObserver):
         self.finite_buffers: set[str] = set()
 
     @contextmanager
-    def observing(self, scaler: Any = None) -> Iterator[None]:
+    def observing(self, scaler: GradScalerLike | None = None) -> Iterator[None]:
         """Observe all events until the block ends; `scaler` is one whose class no source knows."""
         subscribed = STREAM.subscribed(self, *sources_of(scaler))
         with self.watches, subscribed, Operations(self.look, self.failed):
@@ -241,7 +241,7 @@ class Diagnosis(TrainingObserver):
         self,
         model: nn.Module,
         steps: int,
-        scaler: Any = None,
+        scaler: GradScalerLike | None = None,
         *,
         during_step: bool = False,
         name: str = "",

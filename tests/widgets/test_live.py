@@ -481,7 +481,7 @@ def test_a_training_in_its_thread_ends_or_fails_and_begins_again(watched, caplog
     w.c.tick = lambda: 1 / 0  # an error of the lab's own
     w.c.ask(Button.START)
     assert "ZeroDivisionError" in w.wait(lambda f: f["phase"] == "failed")["sentence"]
-    assert "could not go on" in caplog.text
+    assert "could not continue" in caplog.text
 
 
 def test_a_request_while_a_thread_ends_is_served_by_the_next_and_one_trains_at_a_time(watched):

@@ -363,7 +363,7 @@ class Controller(ABC):
                     return
             except Exception as error:
                 # A fault of ours, not of the task: log it, and show it in the figure if possible.
-                logging.getLogger(__name__).exception("the live training could not go on")
+                logging.getLogger(__name__).exception("the live training could not continue")
                 if self.phase is not Phase.FAILED:
                     self._fail(error)
                     # wakes the loop, which then posts

@@ -99,7 +99,7 @@ def _times(factor: float) -> str:
 
 
 def tasks(here: Sequence[Place]) -> dict[str, Task]:
-    """Return the tasks that are offered; where there is a GPU, those that are worth one too."""
+    """Return the tasks that are offered, with a GPU also those that are worth one."""
     return {**TASKS, **GPU_TASKS} if any(not each.emulated for each in here) else dict(TASKS)
 
 

@@ -212,7 +212,7 @@ def recipe_table(
     Args:
         tasks: names of tasks, one row each.
         recipes: names of recipes, one column each.
-        seeds: which to read; None takes all that are on record, and asks for three where there are
+        seeds: which to read; None takes all that were recorded, or requests three if there are
             none.
         folder: where `labkit compare --folder` wrote; None takes the runs that travel with the lab.
             A GPU's runs are in a folder of its name in there.

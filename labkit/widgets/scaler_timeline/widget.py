@@ -186,7 +186,7 @@ class ScalerPresets(LabWidget, folder="scaler_timeline"):
     `replays` (name -> Replay), and `sentence`, which the page forms once it shows the widget.
 
     Raises:
-        ValueError: there is no preset.
+        ValueError: presets is empty.
 
     >>> presets = ScalerPresets()
     >>> presets.replays["torch"].skips < presets.replays["DeepSpeed"].skips

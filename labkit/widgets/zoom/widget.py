@@ -39,7 +39,7 @@ class GradientZoom(LabWidget, folder="zoom"):
 
     Raises:
         TypeError: the film is not a dict of steps.
-        ValueError: there is no step, or the steps do not have the same layers and shapes.
+        ValueError: the film is empty, or its steps do not have the same layers and shapes.
         TraitError: an unknown layer, step, cell, distance or scale.
 
     >>> import torch
