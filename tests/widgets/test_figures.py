@@ -265,7 +265,7 @@ def test_a_race_says_what_it_shows_and_where_that_was_made() -> None:
     ):
         with pytest.raises(ValueError, match=f"one task, device .*{words}"):
             race_figure(figures)
-    with pytest.raises(ValueError, match="no records"):
+    with pytest.raises(ValueError, match="expected at least one record"):
         widgets.race_sentence([])
 
 

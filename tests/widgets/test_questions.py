@@ -85,7 +85,7 @@ def test_a_number_is_measured_after_the_learner_has_committed_and_answered_with_
 
 def test_a_value_off_the_line_is_refused_or_marks_nothing() -> None:
     for said in ("0", "-1", "101", "nan", "much", "1%", "inf"):
-        with pytest.raises(ValueError, match=r"no number from 0\.01 to 100%"):
+        with pytest.raises(ValueError, match=r"not a number from 0\.01 to 100%"):
             Predict(PERCENT, lambda: 24.0).choice = said
     for truth in (0.0, -1.0, float("nan"), float("inf"), "none"):
         widget = Predict(PERCENT, lambda truth=truth: truth if truth != "none" else 1 / 0)
