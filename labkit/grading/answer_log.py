@@ -1,8 +1,9 @@
-"""The learner's log: answers that were checked, their restoration into notebooks, hints, and progress.
+"""The learner's log: checked answers, their restoration into notebooks, hints, and progress.
 
-Each `check()` in a notebook appends the source of its cell, the points and the time to the journal beside the notebook
-(labkit.records.journal). Each `hint()` appends its step: the next call shows the next one, even after a restart.
-Progress is computed from the journal alone, so it spans all notebooks of a folder.
+Each `check()` in a notebook appends the source of its cell, the points and the time to the journal
+beside the notebook (labkit.records.journal). Each `hint()` appends its step: the next call shows
+the next one, even after a restart. Progress is computed from the journal alone, so it spans all
+notebooks of a folder.
 
 Invariant: only a cell without work is overwritten. Logging never fails a check.
 """
@@ -38,8 +39,9 @@ STARTER = "raise NotImplementedError("
 class LoggedAnswer:
     """An answer in the journal.
 
-    points, out_of  what it earned when it was checked, and the points of the exercise
-    when            UTC, ISO 8601
+    Attributes:
+        points, out_of: What it earned when it was checked, and the points of the exercise.
+        when: UTC, ISO 8601.
     """
 
     id: str
@@ -50,11 +52,12 @@ class LoggedAnswer:
 
 
 def log_answer(grade: Grade, function: object) -> None:
-    """Log the answer that a notebook has just checked, unless it is the starter or equals the last one."""
+    """Log a checked answer, unless it is the starter or equals the last one."""
     journal = current_journal()
     if journal is None or grade.unsolved:
         return
-    source, id = _source(function), grade.exercise.id
+    source = _source(function)
+    id = grade.exercise.id
     last = [line for line in entries(journal, "exercise") if line["id"] == id][-1:]
     if not source or (
         last and (last[0]["answer"], last[0].get("points")) == (source, grade.points)
@@ -84,7 +87,10 @@ def best(answers: list[LoggedAnswer]) -> LoggedAnswer:
 
 
 def restore_answers(folder: Path) -> list[str]:
-    """Write each exercise's best answer into its notebook if the cell holds no work; return a line for each.
+    """Write each exercise's best answer into its notebook if the cell holds no work.
+
+    Returns:
+        A line of text for each answer that was logged.
 
     Raises:
         OSError: a notebook cannot be written.
@@ -119,7 +125,11 @@ def _restore(notebook: Path, exercise: Exercise, answer: LoggedAnswer) -> str:
 
 
 def _starter(exercise: Exercise) -> str:
-    """Return the source of an exercise's cell as it was handed out; "" if its lesson is not installed."""
+    """Return the source of an exercise's cell as it was handed out.
+
+    Returns:
+        The source; "" if the exercise's lesson is not installed.
+    """
     lesson = next((lesson for lesson in lessons() if lesson.name == exercise.lesson), None)
     cells = [] if lesson is None else learners_notebook(lesson)["cells"]
     return next(
@@ -133,13 +143,14 @@ def _starter(exercise: Exercise) -> str:
 
 
 def has_work(present: str, answer: str, starter: str = "") -> bool:
-    r"""Return whether a cell is more than a starter: it has a line or a comment that the logged answer lacks.
+    r"""Return whether a cell has a line or a comment that the logged answer lacks.
 
     >>> has_work("def f(x):\n    raise NotImplementedError()", "def f(x):\n    return x")
     False
-    >>> has_work("def f(x):\n    raise NotImplementedError()\ncheck('a.b', f)", "def f(x):\n    return x")
+    >>> answer = "def f(x):\n    return x"
+    >>> has_work("def f(x):\n    raise NotImplementedError()\ncheck('a.b', f)", answer)
     False
-    >>> has_work("def f(x):\n    # double it?\n    raise NotImplementedError()", "def f(x):\n    return x")
+    >>> has_work("def f(x):\n    # double it?\n    raise NotImplementedError()", answer)
     True
     """
     if STARTER not in present:
@@ -153,13 +164,16 @@ def has_work(present: str, answer: str, starter: str = "") -> bool:
 
 
 def _lines(source: str) -> set[str]:
-    """Return the normalized lines of code, without docstrings, and the comments on lines of their own."""
+    """Return the normalized lines of code, and the comments on lines of their own.
+
+    Docstrings are left out.
+    """
     comments = {line.strip() for line in source.splitlines() if line.strip().startswith("#")}
     return comments | {line.strip() for line in bare(source).splitlines()}
 
 
 def _source(function: object) -> str:
-    """Return the source of the running cell, after that of the function if another cell defined it."""
+    """Return the source of the running cell, after the function's if another cell defined it."""
     from IPython.core.getipython import get_ipython
 
     parent: Any = getattr(get_ipython(), "get_parent", dict)()
@@ -206,7 +220,10 @@ def hint(exercise_id: str, journal: Path | None = None) -> Hint:
 
     Where `labkit grade` runs hand-ins there are no hints, and it says so.
 
-    journal   records hints that were read; None: the journal beside the notebook; without any, the first is returned
+    Args:
+        exercise_id: The exercise's id, as in "scaling.advance".
+        journal: Records hints that were read; None: the journal beside the notebook; without any,
+            the first is returned.
 
     >>> hint("start.smallest").text
     'The formula is in the docstring. It has two parts: the bias, and a power of two.'
@@ -255,7 +272,10 @@ class LessonProgress:
 
 @dataclass(frozen=True, repr=False)
 class Progress:
-    """The progress in all lessons, and the first unsolved exercise; a notebook shows it as a table."""
+    """The progress in all lessons, and the first unsolved exercise.
+
+    A notebook shows it as a table.
+    """
 
     lessons: tuple[LessonProgress, ...]
     next: str
@@ -270,8 +290,14 @@ class Progress:
         left = 'style="text-align:left"'
         row = f'<tr><th scope="row" {left}>{{}}</th><td {left}>{{}}</td><td {left}>{{}}</td></tr>'
         rows = "".join(row.format(*map(escape, lesson.columns)) for lesson in self.lessons)
-        caption = f'<caption style="caption-side:bottom;text-align:left;color:inherit">{escape(self.next)}</caption>'
-        return f'<table style="color:var(--jp-ui-font-color1,inherit)">{caption}<tbody>{rows}</tbody></table>'
+        caption = (
+            '<caption style="caption-side:bottom;text-align:left;color:inherit">'
+            f"{escape(self.next)}</caption>"
+        )
+        return (
+            '<table style="color:var(--jp-ui-font-color1,inherit)">'
+            f"{caption}<tbody>{rows}</tbody></table>"
+        )
 
 
 def progress(folder: Path | str = ".") -> Progress:

@@ -1,9 +1,11 @@
 """Grading of a class, whatever is handed in.
 
-First the code of all learners runs, each submission in a sandbox of its own, and is judged as its answers arrive.
-Recipes of projects are collected meanwhile; then each is trained once for the whole class, in the sandbox as well.
+First the code of all learners runs, each submission in a sandbox of its own, and is judged as its
+answers arrive. Recipes of projects are collected meanwhile; then each is trained once for the whole
+class, in the sandbox as well.
 
-Invariant: one row for each learner and exercise, with its reason; no submission costs another one's row.
+Invariant: one row for each learner and exercise, with its reason; no submission costs another one's
+row.
 """
 
 from __future__ import annotations
@@ -50,7 +52,11 @@ MOST_CODE = 20_000  # characters of an answer on a feedback page
 
 @dataclass(frozen=True)
 class Judged:
-    """The results of a notebook after its code ran: rows, and replies that a training must decide."""
+    """The results of a notebook after its code ran.
+
+    Attributes:
+        pending: Exercises with the replies that a training must decide.
+    """
 
     submission: Submission
     rows: list[GradeRow] = field(default_factory=list)
@@ -70,14 +76,21 @@ def grade(
     old_forms: bool = False,
     student: str = "",
 ) -> list[GradeRow]:
-    """Return the rows of all submissions, by student and in the order of the course; `workers` of them run at once.
+    """Return the rows of all submissions, by student and in the order of the course.
 
-    lesson     grade this one only; None: every lesson that some notebook belongs to
-    progress   is called with a line for each notebook, and with notices for the teacher
-    log        stores rows as they are produced; rows that it already holds are not produced again
-    output     the folder of the grades, which learners' code must not reach
-    old_forms  grade answers in the form of an earlier release by that form
-    student    grade this one only, in the lessons of the class; "": all
+    At most `workers` submissions run at once.
+
+    Args:
+        submissions: What learners handed in, as `find` returns it.
+        seed: Draws the cases.
+        limits: The limits of learners' code.
+        lesson: Grade this one only; None: every lesson that some notebook belongs to.
+        workers: How many submissions run at once.
+        progress: Is called with a line for each notebook, and with notices for the teacher.
+        log: Stores rows as they are produced; rows that it already holds are not produced again.
+        output: The folder of the grades, which learners' code must not reach.
+        old_forms: Grade answers in the form of an earlier release by that form.
+        student: Grade this one only, in the lessons of the class; "": all.
     """
     todo = plan(submissions, lesson)
     if student:
@@ -100,7 +113,8 @@ def grade(
         work = [(one, exercises) for one, exercises in left if exercises]
         jobs = [pool.submit(grader.run, one, exercises) for one, exercises in work]
         running = Counter(one.student for one, _ in work)
-        learners, done = len(running), defaultdict[str, list[Judged]](list)
+        learners = len(running)
+        done = defaultdict[str, list[Judged]](list)
         for job in as_completed(jobs):
             new = job.result()
             log.add(keys[new.submission], new.rows)
@@ -177,17 +191,21 @@ class _Grader:
     def __init__(
         self, runner: Runner, trainings: Trainings, seed: int, old_forms: bool = False
     ) -> None:
-        self.runner, self.trainings, self.seed = runner, trainings, seed
+        self.runner = runner
+        self.trainings = trainings
+        self.seed = seed
         self.old_forms = old_forms
         self._shared = SharedReplies(runner)
 
     def run(self, submission: Submission, exercises: Sequence[Exercise]) -> Judged:
         """Run the code of a notebook, and judge what a comparison decides.
 
-        An answer without full points is run again behind all statements that its learner added to the notebook: one of
-        them may have filled a table, changed a setting, or bound a name by `exec`. The better reply counts.
+        An answer without full points is run again behind all statements that its learner added to
+        the notebook: one of them may have filled a table, changed a setting, or bound a name by
+        `exec`. The better reply counts.
         """
-        programs, replies = dict[str, list[str]](), dict[str, Reply]()
+        programs: dict[str, list[str]] = {}
+        replies: dict[str, Reply] = {}
         if self.old_forms:
             exercises = [
                 former_of(exercise) if _is_former(submission, exercise) else exercise
@@ -224,7 +242,10 @@ class _Grader:
         return judged
 
     def _points(self, exercise: Exercise, reply: Reply) -> int:
-        """Return the points of a reply; all points where a training will decide, unless a name is missing."""
+        """Return the points of a reply.
+
+        A reply that a training will decide has all points, unless a name is missing.
+        """
         if exercise.trained is None:
             return self._grade(exercise, reply).points
         return (
@@ -289,13 +310,17 @@ class _Grader:
 
 
 class SharedReplies:
-    """Replies to equal programs, each run once for the whole class; several threads may use it at once.
+    """Replies to equal programs, each run once for the whole class.
 
-    Programs are equal if they differ only in blanks, comments and docstrings. All get the same cases.
+    Several threads may use it at once.
+
+    Programs are equal if they differ only in blanks, comments and docstrings. All get the same
+    cases.
     """
 
     def __init__(self, runner: Runner) -> None:
-        self._runner, self._lock = runner, threading.Lock()
+        self._runner = runner
+        self._lock = threading.Lock()
         self._replies = dict[tuple[str, ...], Future[Reply]]()
 
     def reply(self, request: Request) -> Reply:
@@ -313,7 +338,7 @@ class SharedReplies:
 
 
 def _is_former(submission: Submission, exercise: Exercise) -> bool:
-    """Return whether an answer has the form that its exercise had in an earlier release, by its text."""
+    """Return whether an answer, by its text, has the form that an earlier release asked for."""
     if not exercise.former:
         return False
     with suppress(Unreadable):
@@ -335,7 +360,8 @@ def sliced(submission: Submission, exercise: Exercise, *, whole: bool = False) -
     except Deleted:
         if any(cell.belongs_to(exercise) for cell in submission.other_cells):
             raise Unreadable(
-                "its cell is a cell of text: select it, press Y to make it code, and hand it in again"
+                "its cell is a cell of text: select it, press Y to make it code, and hand it in "
+                "again"
             ) from None
         raise
     except Unreadable:
@@ -380,7 +406,8 @@ def _place(cases: CaseSet, reply: Reply) -> str:
         return ""
     if not reply.ran:
         return "; while its cell ran"
-    reached, names = len(reply.answers), [check.name for check in cases.checks]
+    reached = len(reply.answers)
+    names = [check.name for check in cases.checks]
     return (
         f"; at check {reached + 1} of {len(names)}, {names[reached]!r}"
         if reached < len(names)

@@ -2,8 +2,9 @@
 
 Both values come from labkit.grading.sandbox.wire, so no learner's code runs here.
 
-Invariant: types, dtypes and shapes are compared before values. Only int for float (65536 for 65536.0), tuple for list
-and torch's bool for Python's are accepted. NaN equals NaN, and -0 equals 0.
+Invariant: types, dtypes and shapes are compared before values. Three pairs of types are accepted as
+equal: int for float (65536 for 65536.0), tuple for list, and torch's bool for Python's. NaN equals
+NaN, and -0 equals 0.
 """
 
 from __future__ import annotations
@@ -36,11 +37,15 @@ _NAMES = {
 def difference(expected: object, got: object, ulps: int = 0, two_zeros: bool = False) -> str | None:
     """Return the first difference of `got` from `expected`, as a sentence; None if they are equal.
 
-    ulps       how many representable values of its own format a float may differ by
-    two_zeros  True: the floats -0 and 0 differ; an int has one zero only
+    Args:
+        expected: The reference's answer.
+        got: The learner's answer.
+        ulps: How many representable values of its own format a float may differ by.
+        two_zeros: True: the floats -0 and 0 differ; an int has one zero only.
 
     >>> difference([1.0, 2.0], (1, 2))
-    >>> difference(Instance("ScalerState", {"scale": 8.0}), Instance("ScalerState", {"scale": 16.0}))
+    >>> state = Instance("ScalerState", {"scale": 8.0})
+    >>> difference(state, Instance("ScalerState", {"scale": 16.0}))
     '.scale: expected 8, got 16'
     >>> difference(1.0, None)
     'it returned None: did you forget `return`?'
@@ -77,7 +82,8 @@ def by_name(found: str, expected: object, names: Sequence[str]) -> str:
     is_tuple = isinstance(expected, (list, tuple)) and len(expected) == len(names)
     if place is None or not is_tuple:
         return found
-    name, rest = names[int(place[1])], found[place.end() :]
+    name = names[int(place[1])]
+    rest = found[place.end() :]
     gap = " " if " " in name and rest.startswith("[") else ""
     return f"{name}{gap}{rest}"
 
@@ -234,7 +240,8 @@ def _elements_differ(expected: torch.Tensor, got: torch.Tensor, ulps: int, at: s
     if first is None:
         return None
     index = ", ".join(map(str, _indices(first, expected.shape)))
-    a, b = expected.reshape(-1)[first].item(), got.reshape(-1)[first].item()
+    a = expected.reshape(-1)[first].item()
+    b = got.reshape(-1)[first].item()
     return _sentence(f"{at}[{index}]" if index else at, *_distinct(a, b)) + _in_bits(
         str(expected.dtype), a, b
     )
@@ -250,7 +257,10 @@ def _indices(place: int, shape: Sequence[int]) -> list[int]:
 
 
 def _in_bits(dtype: str, expected: float, got: float) -> str:
-    """Return the bits of both FP16 numbers; or a note that `got` is the FP32 number rounded to FP16."""
+    """Return the bits of two FP16 numbers.
+
+    Where `got` is the FP32 number rounded to FP16, a note says so instead.
+    """
     if dtype == "torch.float16":
         return f"\nexpected  {bits(expected)}\ngot       {bits(got)}"
     if dtype == "torch.float32" and abs(expected) < 65520:

@@ -1,7 +1,8 @@
 """Digests of what grading depends on beside the answers: each exercise, and the lab.
 
-Invariant: while a digest stays the same, grading again gives the same row. It changes with what is compared: points,
-cases, the answers of the reference, and known mistakes. A change of a comment changes it only where trainings decide.
+Invariant: while a digest stays the same, grading again gives the same row. It changes with what is
+compared: points, cases, the answers of the reference, and known mistakes. A change of a comment
+changes it only where trainings decide.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ from labkit.grading.sandbox.wire import dump
 
 @lru_cache(maxsize=512)
 def exercise_digest(id: str, seed: int) -> str:
-    """Return a digest of an exercise, as it is graded with this seed; "" if there is no such exercise."""
+    """Return a digest of an exercise as it is graded with this seed.
+
+    Returns:
+        The digest; "" if the course has no such exercise.
+    """
     exercise = EXERCISES.get(id)
     if exercise is None:
         return ""
@@ -43,7 +48,7 @@ def exercise_digest(id: str, seed: int) -> str:
 
 
 def lab_digest() -> str:
-    """Return a digest of the code that grades, and of the versions that learners' code runs with."""
+    """Return a digest of the grading code and of the versions that learners' code runs with."""
     folder = Path(__file__).parent
     files = sorted(folder.rglob("*.py"))
     content = [(path.relative_to(folder).as_posix(), path.read_bytes()) for path in files]

@@ -1,10 +1,11 @@
 """Exercises as data: checks with random cases drawn from a seed, and known mistakes.
 
-A lesson's exercises.py holds the checks. Title, difficulty, minutes, the name of the function and the reference come
-from the lesson's text (labkit.grading.exercises). A known mistake is a row: a sentence for its author, and the wrong
-answer as an expression or as an edit of the solution.
+A lesson's exercises.py holds the checks. Title, difficulty, minutes, the name of the function and
+the reference come from the lesson's text (labkit.grading.exercises). A known mistake is a row: a
+sentence for its author, and the wrong answer as an expression or as an edit of the solution.
 
-Invariant: points come from checks only. A check passes if all of its cases pass; there are no partial points.
+Invariant: points come from checks only. A check passes if all of its cases pass; there are no
+partial points.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ Rows: TypeAlias = tuple[tuple[str, str], ...]
 class Outcome:
     """The judgement of an answer.
 
-    passed   good enough
-    says     what happened, for the learner, whether it passed or not
-    facts    what identifies a known mistake: two answers with the same facts make the same mistake
-    bytes    memory kept between two steps, where that counts; else 0
+    Attributes:
+        passed: Whether the answer is good enough.
+        says: What happened, for the learner, whether it passed or not.
+        facts: What identifies a known mistake: two answers with the same facts make the same
+            mistake.
+        bytes: Memory kept between two steps, where that counts; else 0.
     """
 
     passed: bool
@@ -52,11 +55,14 @@ def _no_rows(*_: object) -> Rows:
 class Check:
     """One requirement of an exercise.
 
-    name     the requirement, as a sentence that the learner reads beside pass or fail
-    points   earned when all its cases pass
-    cases    random generator -> the calls to make; the same generator state gives the same calls
-    hidden   True: runs at grading only, because it takes long; it requires nothing beyond the visible checks
-    outcome  (answer off the wire, its case) -> what is judged: the answer itself, or an `Outcome`
+    Attributes:
+        name: The requirement, as a sentence that the learner reads beside pass or fail.
+        points: Earned when all its cases pass.
+        cases: Random generator -> the calls to make; the same generator state gives the same calls.
+        hidden: True if it runs at grading only, because it takes long. It requires nothing beyond
+            the visible checks.
+        outcome: (answer off the wire, its case) -> what is judged: the answer itself, or an
+            `Outcome`.
     """
 
     name: str
@@ -72,7 +78,8 @@ Edit: TypeAlias = tuple[str, str]
 
 def _unknown(*_: object) -> object:
     raise TypeError(
-        "expected an exercise of the course, whose reference and edits labkit.grading.exercises fills in"
+        "expected an exercise of the course, whose reference and edits labkit.grading.exercises "
+        "fills in"
     )
 
 
@@ -80,7 +87,9 @@ def _unknown(*_: object) -> object:
 class Mistake:
     """A plausible wrong answer: its name, the answer itself, and a sentence for its author.
 
-    edits   of the lesson's solution, which make the answer; () where the answer is a function of its own
+    Attributes:
+        edits: The edits of the lesson's solution that make the answer; () where the answer is a
+            function of its own.
     """
 
     name: str
@@ -90,7 +99,9 @@ class Mistake:
 
 
 def mistake(answer: Callable[..., object]) -> Mistake:
-    """Return the known mistake that this function makes, by its own name, with its docstring as the sentence.
+    """Return the known mistake that this function makes.
+
+    Its name is the function's, and its sentence for the learner is the docstring.
 
     >>> @mistake
     ... def forgets_the_sign(x: float) -> float:
@@ -110,9 +121,17 @@ def wrong(
     *,
     replace: Edit | Sequence[Edit] = (),
 ) -> Mistake:
-    """Return a known mistake as a row of a table: an expression, or an edit of the lesson's solution.
+    """Return a known mistake as a row of a table.
 
-    >>> wrong("forgets the sign", "this is what leaving out the sign gives.", lambda x: abs(x)).answer(-1.0)
+    Args:
+        name: What the mistake does, as in "forgets the sign".
+        sentence: What its author reads.
+        answer: The wrong answer as an expression; None if `replace` makes it.
+        replace: Edits that make the wrong answer out of the lesson's solution: a text of the
+            solution and the text in its place, or several such pairs.
+
+    >>> sentence = "this is what leaving out the sign gives."
+    >>> wrong("forgets the sign", sentence, lambda x: abs(x)).answer(-1.0)
     1.0
     >>> wrong("one too far", "this stops one step too late.", replace=("<", "<=")).edits
     (('<', '<='),)
@@ -124,7 +143,8 @@ def wrong(
     edits = cast("tuple[Edit, ...]", (tuple(replace),) if pair else tuple(replace))
     if (answer is None) == (not edits):
         raise TypeError(
-            f"wrong({name!r}, ...): expected either an answer or replace=(text of the solution, other text)"
+            f"wrong({name!r}, ...): expected either an answer or replace=(text of the solution, "
+            "other text)"
         )
     return Mistake(name, answer or _unknown, sentence, edits)
 
@@ -137,11 +157,13 @@ Key: TypeAlias = tuple[str, Any, int]
 class Trained:
     """The trainings that decide what answers are worth: grading runs each once, in the sandbox.
 
-    train     a function of the lesson's cases.py, which takes the parts of a key
-    result    the dataclass that it returns
-    needed    (cases[check][case], answers off the wire) -> the keys of the trainings that decide these answers
-    results   key -> its result, or why it failed; the judgement reads it
-    baseline  what is trained for comparison: where that fails, no answer is at fault
+    Attributes:
+        train: A function of the lesson's cases.py, which takes the parts of a key.
+        result: The dataclass that it returns.
+        needed: (cases[check][case], answers off the wire) -> the keys of the trainings that decide
+            these answers.
+        results: Key -> its result, or why it failed; the judgement reads it.
+        baseline: What is trained for comparison: where that fails, no answer is at fault.
     """
 
     train: Callable[[str, Any, int], object]
@@ -155,26 +177,30 @@ class Trained:
 class Exercise:
     """A question as data.
 
-    id          "scaling.advance": a word for the lesson, a dot, a word for the exercise
-    notes       for teachers: the point of the exercise, and why its tolerances are what they are
-    ulps        how far a float of the answer may lie from the reference; 0 where the arithmetic is exact
-    codes       True: its whole numbers are codes, and shown in hexadecimal
-    two_zeros   True: -0 and 0 are two answers
-    provides    names that exist at grading even if the notebook's own imports are gone
-    former      the last arguments of the calls that a former form of the exercise had: it was called without them
-    may_change  names of the arguments that an answer should change; all others must be unchanged after the call
-    run_by      (answer, *case) -> what is judged: it calls the answer; None: the answer is called with the case
-    trained     the trainings that decide what answers are worth; None: the answers themselves do
-    aside       the arguments of a call -> further rows for a counter-example: its bits, for instance
-
-    Read from the lesson's text:
-
-    lesson      its notebook, without the suffix: "06_loss_scaling"
-    title       of its heading
-    entry       the name of the function the learner writes
-    difficulty  1 to 3 dots
-    minutes     for learners who followed the lesson
-    reference   the lesson's solution
+    Attributes:
+        id: "scaling.advance": a word for the lesson, a dot, a word for the exercise.
+        notes: For teachers: the point of the exercise, and why its tolerances are what they are.
+        ulps: How far a float of the answer may lie from the reference; 0 where the arithmetic is
+            exact.
+        codes: True: its whole numbers are codes, and shown in hexadecimal.
+        two_zeros: True: -0 and 0 are two answers.
+        provides: Names that exist at grading even if the notebook's own imports are gone.
+        former: The last arguments of the calls that a former form of the exercise had: it was
+            called without them.
+        may_change: Names of the arguments that an answer should change; all others must be
+            unchanged after the call.
+        run_by: (answer, *case) -> what is judged: it calls the answer; None: the answer is called
+            with the case.
+        trained: The trainings that decide what answers are worth; None: the answers themselves do.
+        aside: The arguments of a call -> further rows for a counter-example: its bits, for
+            instance.
+        lesson: Its notebook, without the suffix: "06_loss_scaling". This field and those below are
+            read from the lesson's text.
+        title: The exercise's heading.
+        entry: The name of the function that the learner writes.
+        difficulty: 1 to 3 dots.
+        minutes: The time that learners need who followed the lesson.
+        reference: The lesson's solution.
     """
 
     id: str
@@ -209,9 +235,13 @@ class Exercise:
 
     @property
     def results(self) -> tuple[str, ...]:
-        """Return the names of the parts of an answer, from "Return (a, b)" in the docstring; () where it has none.
+        """Return the names of the parts of an answer, from "Return (a, b)" in the docstring.
 
-        The number format of a part is no part of its name. A description with brackets inside names nothing.
+        Returns:
+            The names; () where the docstring names no parts.
+
+        The number format of a part does not belong to its name. A description with brackets inside
+        names nothing.
         """
         stored: tuple[str, ...] | None = getattr(self.reference, "results", None)
         if stored is not None:

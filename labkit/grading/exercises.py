@@ -1,8 +1,8 @@
 """The exercises of the course, from the folders of its lessons.
 
-In a teacher's lab an exercise joins the lesson's exercises.py (checks and known mistakes) and its text (title,
-difficulty, minutes, and the solution, which is the reference). A learner's lab has one file instead of both
-(labkit.grading.stored).
+In a teacher's lab an exercise joins the lesson's exercises.py (checks and known mistakes) and its
+text (title, difficulty, minutes, and the solution, which is the reference). A learner's lab has one
+file instead of both (labkit.grading.stored).
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from labkit.grading.stored import stored_exercises
 
 
 class Exercises(Mapping[str, Exercise]):
-    """All exercises by id, in the order of the course: the order of rows in a table of grades. Read when first used."""
+    """All exercises by id, in the order of the course, which a table of grades follows.
+
+    The lessons are read when it is first used.
+    """
 
     def __getitem__(self, id: str) -> Exercise:
         return _all(lessons())[id]
@@ -53,7 +56,8 @@ def find_exercise(exercise_id: str) -> Exercise:
     if not near:
         raise ValueError(f"there is no exercise {exercise_id!r}: no lesson here has exercises")
     raise ValueError(
-        f"there is no exercise {exercise_id!r}; the nearest name is {near[0]!r}, of {', '.join(EXERCISES)}"
+        f"there is no exercise {exercise_id!r}; the nearest name is {near[0]!r}, of "
+        f"{', '.join(EXERCISES)}"
     )
 
 
@@ -62,26 +66,27 @@ def exercises_of(lesson: Lesson) -> tuple[Exercise, ...]:
     """Return the exercises of a lesson.
 
     Raises:
-        CourseError: text and exercises are inconsistent, or an edit does not match the solution; the message names the
-            file and the exercise.
+        CourseError: text and exercises are inconsistent, or an edit does not match the solution;
+            the message names the file and the exercise.
     """
     if not lesson.text.is_file():
         return stored_exercises(lesson)
-    known, module, place = (
-        questions(lesson.text),
-        lesson.module("exercises"),
-        lesson.folder / "exercises.py",
-    )
+    known = questions(lesson.text)
+    module = lesson.module("exercises")
+    place = lesson.folder / "exercises.py"
     if module is None:
         if known:
             raise CourseError(f"{place} is missing; lesson.py has the exercises {', '.join(known)}")
         return ()
     found: tuple[Exercise, ...] = tuple(getattr(module, "EXERCISES", ()))
-    if unknown := [exercise.id for exercise in found if exercise.id not in known]:
+    unknown = [exercise.id for exercise in found if exercise.id not in known]
+    if unknown:
         raise CourseError(
-            f"{place}: exercise {unknown[0]}: lesson.py has no cell with the tag exercise-{unknown[0]}"
+            f"{place}: exercise {unknown[0]}: lesson.py has no cell with the tag "
+            f"exercise-{unknown[0]}"
         )
-    if missing := known.keys() - {exercise.id for exercise in found}:
+    missing = known.keys() - {exercise.id for exercise in found}
+    if missing:
         raise CourseError(
             f"{place}: lesson.py has the exercise {min(missing)}, which EXERCISES lacks"
         )
@@ -116,7 +121,8 @@ def _all(course: tuple[Lesson, ...]) -> dict[str, Exercise]:
         for exercise in exercises_of(lesson):
             if exercise.id in found:
                 raise CourseError(
-                    f"{lesson.folder}: exercise {exercise.id} is also in {found[exercise.id].lesson}"
+                    f"{lesson.folder}: exercise {exercise.id} is also in "
+                    f"{found[exercise.id].lesson}"
                 )
             found[exercise.id] = exercise
     return found

@@ -1,10 +1,11 @@
 """Former forms of exercises: a function with fewer arguments, as earlier releases asked for it.
 
-Where an exercise got further arguments, its former form is the new one with those arguments fixed: `my_decode(code)`
-was `my_decode(code, 5, 10, 15)`. Id, points and checks are the same. Of the cases those are left that have these
-arguments; every check has some.
+Where an exercise got further arguments, its former form is the new one with those arguments fixed:
+`my_decode(code)` was `my_decode(code, 5, 10, 15)`. Id, points and checks are the same. Of the cases
+those are left that have these arguments; every check has some.
 
-Invariant: an answer in a former form is judged by the same references, cases and mistakes as one in the present form.
+Invariant: an answer in a former form is judged by the same references, cases and mistakes as one in
+the present form.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Grades as data, and their forms: a table in a notebook, plain text, one line in a teacher's list.
 
-A `Grade` has one `Verdict` for each check, the first counter-example of each, and the known mistake, if any. All forms
-are complete in words; colours, which come from JupyterLab's theme, and symbols only repeat them.
+A `Grade` has one `Verdict` for each check, the first counter-example of each, and the known
+mistake, if any. All forms say everything as text; colours, which come from JupyterLab's theme, and
+symbols only repeat them.
 
 Invariant: the last line says "Solved" exactly where every check of the notebook passed.
 """
@@ -16,7 +17,8 @@ from typing import Any
 from labkit.grading.exercise import Check, Exercise, Mistake, Outcome, Rows, _unknown
 
 _STYLE = (
-    "font-family:var(--jp-ui-font-family,sans-serif);font-size:clamp(var(--jp-ui-font-size1,13px),0.85vw,17px);"
+    "font-family:var(--jp-ui-font-family,sans-serif);"
+    "font-size:clamp(var(--jp-ui-font-size1,13px),0.85vw,17px);"
     "color:var(--jp-ui-font-color1,inherit);border:1px solid var(--jp-border-color2,#888);"
     "border-radius:4px;padding:8px 12px;margin:4px 0;max-width:60em"
 )
@@ -24,9 +26,11 @@ _MARK = (
     "font-weight:600;white-space:nowrap;padding-right:1em;vertical-align:top;text-align:left;color:"
 )
 LONGEST_VALUE = 60  # letters of an argument in a reason
-_PASS, _FAIL = "var(--jp-success-color0,#1b7a36)", "var(--jp-error-color0,#b3261e)"
+_PASS = "var(--jp-success-color0,#1b7a36)"
+_FAIL = "var(--jp-error-color0,#b3261e)"
 _CODE = (
-    "font-family:var(--jp-code-font-family,monospace);font-size:clamp(var(--jp-code-font-size,13px),0.85vw,17px);white-space:pre-wrap;"
+    "font-family:var(--jp-code-font-family,monospace);"
+    "font-size:clamp(var(--jp-code-font-size,13px),0.85vw,17px);white-space:pre-wrap;"
     "text-align:left;vertical-align:top;padding:0 1em 0 0"
 )
 
@@ -43,7 +47,12 @@ class CounterExample:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of one check. `counter_example` is None if it passed; `outcomes` are those that it judges."""
+    """The result of one check.
+
+    Attributes:
+        counter_example: The first case that failed; None if all passed.
+        outcomes: The judgements of its cases, where the check has them.
+    """
 
     check: Check
     counter_example: CounterExample | None = None
@@ -63,10 +72,11 @@ class Verdict:
 class Grade:
     """The judgement of an answer; a notebook shows it as a table.
 
-    mistake    the known mistake with the same answers, if any
-    complete   True: by `labkit grade`; False: in a notebook
-    note       why there are no verdicts, or what happened on the way; else ""
-    help       where to get help after repeated failures; else ""
+    Attributes:
+        mistake: The known mistake with the same answers, if any.
+        complete: True: by `labkit grade`; False: in a notebook.
+        note: Why there are no verdicts, or what happened on the way; else "".
+        help: Where to get help after repeated failures; else "".
     """
 
     exercise: Exercise
@@ -87,7 +97,7 @@ class Grade:
 
     @property
     def bytes(self) -> int:
-        """Return the memory that the answer's run kept between two steps; 0 if it does not count."""
+        """Return the bytes that the answer kept between two steps; 0 if they are not counted."""
         return max(
             (outcome.bytes for verdict in self.verdicts for outcome in verdict.outcomes), default=0
         )
@@ -126,7 +136,11 @@ class Grade:
 
 
 def _call(exercise: Exercise, example: CounterExample) -> str:
-    """Return the first call that failed, on a line: "my_ulp(x=1.5, emin=-14): "; "" without arguments."""
+    """Return the first failed call as one line: "my_ulp(x=1.5, emin=-14): ".
+
+    Returns:
+        The call, with a colon; "" where it has no arguments.
+    """
     own = exercise.parameters if exercise.reference is not _unknown else ()
     shown = [(name, " ".join(value.split())) for name, value in example.inputs if name in own]
     if not shown:
@@ -147,28 +161,35 @@ def heading(exercise: Exercise) -> str:
 
 def summary(grade: Grade) -> str:
     """Return the points, and what grading adds."""
-    passed, total = sum(verdict.passed for verdict in grade.verdicts), len(grade.verdicts)
+    passed = sum(verdict.passed for verdict in grade.verdicts)
+    total = len(grade.verdicts)
     points = f"{grade.points} of {grade.out_of} points"
     if grade.unsolved:
-        return f"Not solved yet: 0 of {grade.out_of} points. Replace the line that raises NotImplementedError."
+        return (
+            f"Not solved yet: 0 of {grade.out_of} points. Replace the line that raises "
+            "NotImplementedError."
+        )
     if not total:
         return f"{points}. {grade.note}"
     if grade.complete:
-        return f"{passed} of {total} checks pass: {points}." + (
-            f" {grade.note}" if grade.note else ""
-        )
+        note = f" {grade.note}" if grade.note else ""
+        return f"{passed} of {total} checks pass: {points}.{note}"
     if passed < total:
         return f"{passed} of {total} checks pass: {points}."
-    left = (
-        f", and {grade.out_of - grade.points} more for the same at grading"
-        if grade.points < grade.out_of
-        else ""
+    left = ""
+    if grade.points < grade.out_of:
+        left = f", and {grade.out_of - grade.points} more for the same at grading"
+    return (
+        f"Solved. {passed} of {total} checks pass: {points}{left}. Grading repeats them on "
+        "further cases."
     )
-    return f"Solved. {passed} of {total} checks pass: {points}{left}. Grading repeats them on further cases."
 
 
 def as_text(grade: Grade) -> str:
-    """Return the grade as plain text: a line for each check, with its counter-example; only the first is complete."""
+    """Return the grade as plain text: a line for each check, and counter-examples.
+
+    Only the first counter-example is complete.
+    """
     lines = [heading(grade.exercise)]
     for verdict in () if grade.unsolved else grade.verdicts:
         points = f"{verdict.points} of {verdict.check.points} points"
@@ -184,7 +205,10 @@ def as_text(grade: Grade) -> str:
 
 
 def as_json(grade: Grade) -> dict[str, Any]:
-    """Return the grade as plain data for the learner's page; of a hidden check only its name and points."""
+    """Return the grade as plain data for the learner's page.
+
+    A hidden check is listed with its name and points only.
+    """
     checks = [
         {
             "name": verdict.check.name,
@@ -202,20 +226,28 @@ def as_json(grade: Grade) -> dict[str, Any]:
 
 
 def as_html(grade: Grade) -> str:
-    """Return the grade as HTML that follows the notebook's theme. All output of the learner's code is escaped."""
+    """Return the grade as HTML that follows the notebook's theme.
+
+    All output of the learner's code is escaped.
+    """
     title = escape(heading(grade.exercise))
     checks = "" if grade.unsolved else checks_html(as_json(grade))
     help = f"<div>{escape(grade.help)}</div>" if grade.help else ""
     return (
-        f'<section class="labkit-grade" aria-label="{title}" style="{_STYLE}"><strong>{title}</strong>{checks}{help}'
+        f'<section class="labkit-grade" aria-label="{title}" style="{_STYLE}">'
+        f"<strong>{title}</strong>{checks}{help}"
         f"<div>{escape(summary(grade))}</div></section>"
     )
 
 
 def checks_html(details: Mapping[str, Any]) -> str:
-    """Return the checks and the known mistake of a grade, as `as_json` wrote it, as HTML; "" where it has none.
+    """Return the checks and the known mistake of a grade, as `as_json` wrote it, as HTML.
 
-    One slip often fails several checks: the first counter-example is open, and the others are folded.
+    Returns:
+        HTML; "" for a grade without verdicts and without a known mistake.
+
+    One slip often fails several checks: the first counter-example is open, and the others are
+    folded.
     """
     plain = 'style="background:none;text-align:left;vertical-align:top"'
     rows = ""
@@ -227,32 +259,43 @@ def checks_html(details: Mapping[str, Any]) -> str:
             + "</tr>"
             for row in check["rows"]
         )
-        colour, mark = (_PASS if check["mark"].endswith("pass") else _FAIL), escape(check["mark"])
+        colour = _PASS if check["mark"].endswith("pass") else _FAIL
+        mark = escape(check["mark"])
         line = f"{escape(check['name'])} ({check['points']} of {check['out_of']} points)"
         if inside:
             example = f'<table style="border:none;margin:2px 0">{inside}</table>'
             folded = f"<details><summary>its counter-example</summary>{example}</details>"
             line += example if first else folded
             first = False
-        rows += f'<tr {plain}><td style="{_MARK}{colour}">{mark}</td><td style="text-align:left">{line}</td></tr>'
+        rows += (
+            f'<tr {plain}><td style="{_MARK}{colour}">{mark}</td>'
+            f'<td style="text-align:left">{line}</td></tr>'
+        )
     html = f'<table style="border:none;margin:6px 0;text-align:left">{rows}</table>' if rows else ""
-    if known := details.get("mistake"):
+    known = details.get("mistake")
+    if known:
         html += (
-            '<div style="border-left:3px solid var(--jp-warn-color1,#a65f00);padding-left:8px;margin:6px 0">'
-            f"<strong>! A known mistake ({escape(known['name'])}):</strong> {escape(known['sentence'])}</div>"
+            '<div style="border-left:3px solid var(--jp-warn-color1,#a65f00);'
+            'padding-left:8px;margin:6px 0">'
+            f"<strong>! A known mistake ({escape(known['name'])}):</strong> "
+            f"{escape(known['sentence'])}</div>"
         )
     return html
 
 
 def _mark(verdict: Verdict) -> str:
-    return "✓ pass" if verdict.passed else "○ open" if verdict.unsolved else "✗ fail"
+    if verdict.passed:
+        return "✓ pass"
+    if verdict.unsolved:
+        return "○ open"
+    return "✗ fail"
 
 
 def _rows(grade: Grade, verdict: Verdict) -> list[tuple[str, str]]:
-    """Return a verdict's counter-example as names and values: the arguments, and how the answer differs.
+    """Return a verdict's counter-example as names and values: the arguments, and the difference.
 
-    The grade's first one also shows the expected and the actual answer. A later one that differs in the same way is
-    left out. Nothing that the check's name or another row says is repeated.
+    The grade's first one also shows the expected and the actual answer. A later one that differs in
+    the same way is left out. Nothing that the check's name or another row says is repeated.
     """
     examples = [other.counter_example for other in grade.verdicts if other.counter_example]
     example = verdict.counter_example

@@ -1,11 +1,13 @@
 """Judgement of answers: right, wrong, or a known mistake.
 
-Reference, submission and every known mistake answer the same `CaseSet`: the calls that a seed draws for the checks of
-an exercise. A check passes where the submission agrees with the reference. The submission makes a known mistake if it
-agrees with that mistake on every case of every check. A notebook uses the calls of `VISIBLE_SEED`; grading repeats
-them and adds those of a new seed, so that a table of the notebook's answers earns nothing.
+Reference, submission and every known mistake answer the same `CaseSet`: the calls that a seed draws
+for the checks of an exercise. A check passes where the submission agrees with the reference. The
+submission makes a known mistake if it agrees with that mistake on every case of every check. A
+notebook uses the calls of `VISIBLE_SEED`; grading repeats them and adds those of a new seed, so
+that a table of the notebook's answers earns nothing.
 
-Invariant: `judge` runs no learner's code. It compares answers that labkit.grading.sandbox.wire has read.
+Invariant: `judge` runs no learner's code. It compares answers that labkit.grading.sandbox.wire has
+read.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ from labkit.records.journal import current_journal
 VISIBLE_SEED = 0
 SECONDS_PER_UPDATE = 0.3
 HINTS = 3  # of each exercise
-# Some references and outcomes seed torch's generator and draw from it, and all threads of a process share it.
+# Some references and outcomes seed torch's generator and draw from it, and all threads of a process
+# share it.
 _one_at_a_time = threading.RLock()
 _failed_checks: Counter[str] = Counter()  # by exercise, since the process began
 
@@ -45,7 +48,8 @@ _failed_checks: Counter[str] = Counter()  # by exercise, since the process began
 class CaseSet:
     """The checks of an exercise, and the calls of each, cases[check][case].
 
-    complete   True: for grading; False: for a notebook
+    Attributes:
+        complete: True: for grading; False: for a notebook.
     """
 
     exercise: Exercise
@@ -55,9 +59,12 @@ class CaseSet:
 
 
 def check(exercise_id: str, function: object) -> Grade:
-    """Return the grade of `function` on the visible checks of an exercise; in a notebook, log the answer.
+    """Return the grade of `function` on the visible checks of an exercise.
 
-    Where `labkit grade` runs hand-ins, the cell that calls this judges nothing: the grade has no verdicts.
+    In a notebook, the answer is also logged.
+
+    Where `labkit grade` runs hand-ins, the cell that calls this judges nothing: the grade has no
+    verdicts.
 
     >>> grade = check("start.smallest", lambda exponent_bits, significand_bits: 2.0**-24)
     >>> grade.points, grade.mistake.name
@@ -79,7 +86,7 @@ def check(exercise_id: str, function: object) -> Grade:
 
 @contextmanager
 def _progress(exercise: Exercise) -> Iterator[None]:
-    """Show in a notebook how many optimizer steps an answer has taken, if its checks train a model."""
+    """Show in a notebook how many optimizer steps an answer has taken, if its checks train."""
     if exercise.run_by is None or current_journal() is None:
         yield
         return
@@ -87,7 +94,8 @@ def _progress(exercise: Exercise) -> Iterator[None]:
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     line: Any = None
-    steps, shown = 0, 0.0
+    steps = 0
+    shown = 0.0
 
     def count(*_: object) -> None:
         nonlocal line, steps, shown
@@ -106,22 +114,32 @@ def _progress(exercise: Exercise) -> Iterator[None]:
     finally:
         hook.remove()
         if line is not None:
-            line.update(HTML(f"Your answer was trained for {steps} steps."))  # type: ignore[no-untyped-call]
+            text = f"Your answer was trained for {steps} steps."
+            line.update(HTML(text))  # type: ignore[no-untyped-call]
 
 
 def _help(grade: Grade) -> str:
-    """Return a line that names the hints of an exercise, from its second failed check in this process on; else ""."""
+    """Return a line that names the hints of an exercise.
+
+    Returns:
+        The line from the second failed check in this process on; before, "".
+    """
     id = grade.exercise.id
     if grade.unsolved or all(verdict.passed for verdict in grade.verdicts):
         return ""
     _failed_checks[id] += 1
     if _failed_checks[id] < 2 or not any(id in lesson.table("hints") for lesson in lessons()):
         return ""
-    return f'Stuck? hint("{id}"), from labkit.grading, gives one more hint at each call and costs no points.'
+    return (
+        f'Stuck? hint("{id}"), from labkit.grading, gives one more hint at each call and '
+        "costs no points."
+    )
 
 
 def earned(exercise_id: str, function: object, seed: int) -> int:
-    """Return the points that `labkit grade --seed` gives for `function`, and display why; nbgrader's tests call this.
+    """Return the points that `labkit grade --seed` gives for `function`, and display why.
+
+    The tests in nbgrader's assignments call this.
 
     Output of the function is suppressed: nbgrader takes any on stderr for a failure.
 
@@ -183,7 +201,10 @@ def answers_of(case_set: CaseSet, function: object) -> list[list[Json]]:
 def judge(case_set: CaseSet, answers: list[list[Json]], note: str = "") -> Grade:
     """Return the grade of these answers: one verdict for each check, in order.
 
-    answers   answers[check][case], as `answers_of` gives them
+    Args:
+        case_set: The cases, and the exercise that they are drawn for.
+        answers: Answers[check][case], as `answers_of` gives them.
+        note: What happened on the way; the grade repeats it.
 
     Raises:
         ValueError: the number of answers differs from that of cases, or one cannot be read.
@@ -195,10 +216,8 @@ def judge(case_set: CaseSet, answers: list[list[Json]], note: str = "") -> Grade
 
 
 def _judge(case_set: CaseSet, answers: list[list[Json]], note: str) -> Grade:
-    expected, obtained = (
-        known_outcomes(case_set, case_set.exercise.reference),
-        outcomes_of(case_set, answers),
-    )
+    expected = known_outcomes(case_set, case_set.exercise.reference)
+    obtained = outcomes_of(case_set, answers)
     right = known_answers(case_set, case_set.exercise.reference)
     verdicts = tuple(
         _verdict(
@@ -282,14 +301,16 @@ def _counter_example(
     # a code comes first; widths and counts after it are numbers
     values = [_text(exercise, value) for value in arguments[:1]]
     values += [show(value) for value in arguments[1:]]
-    # reveals no right answer
+    # An outcome is a judgement: the check's name takes its place, so no right answer is revealed.
     expected = check.name if isinstance(right, Outcome) else _text(exercise, right)
     got = _text(exercise, answer)
     if exercise.codes and type(right) is type(answer) is int:
         mismatch = f"expected {expected}, got {got}"
     mismatch = by_name(mismatch, right, exercise.results)
-    if expected == got:  # they differ in what is cut off
-        expected = got = f"{got}, the same as far as shown"
+    if expected == got:
+        # The two differ in a part that `show` cuts off.
+        got = f"{got}, the same as far as shown"
+        expected = got
     inputs = tuple(zip(exercise.parameters if values else (), values, strict=True))
     return CounterExample(inputs + exercise.aside(*case), expected, got, mismatch)
 
@@ -334,17 +355,20 @@ def _same(mistaken: object, answer: object, exercise: Exercise) -> bool:
 def problems(lesson: Lesson) -> list[str]:
     """Return the problems of a lesson's exercises for its author, each with its file and exercise.
 
-    The solution must earn full marks. Each known mistake must lose points and be recognized by its own name.
+    The solution must earn full marks. Each known mistake must lose points and be recognized by its
+    own name.
 
     Raises:
         CourseError: text and exercises are inconsistent.
     """
-    hints, found = lesson.table("hints"), []
+    hints = lesson.table("hints")
+    found = []
     for exercise in exercises_of(lesson):
         own = hints.get(exercise.id, ())
         if len(own) != HINTS:
             found.append(
-                f"{lesson.folder / 'hints.toml'}: exercise {exercise.id}: expected {HINTS} hints, got {len(own)}"
+                f"{lesson.folder / 'hints.toml'}: exercise {exercise.id}: expected {HINTS} "
+                f"hints, got {len(own)}"
             )
         found += [
             f"{lesson.folder / 'exercises.py'}: exercise {exercise.id}: {what}"

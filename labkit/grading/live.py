@@ -31,11 +31,12 @@ SCHEMA = "labkit.live/1"
 class LiveAnswer:
     """What a page shows of an answer.
 
-    html      the picture of its grade, as in a notebook
-    text      the same as plain text
-    solved    every check passed
-    unsolved  the starter is still in place
-    notes     what stopped other cells that the answer uses
+    Attributes:
+        html: The picture of its grade, as in a notebook.
+        text: The same as plain text.
+        solved: Every check passed.
+        unsolved: The starter is still in place.
+        notes: What stopped other cells that the answer uses.
     """
 
     html: str

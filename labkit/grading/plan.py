@@ -1,8 +1,9 @@
-"""Choice of the notebooks to grade: lessons, attempts, lateness, and the notebook that holds each answer.
+"""Choice of the notebooks to grade: lessons, attempts, lateness, and which holds each answer.
 
-Every learner gets one row for every exercise of every lesson that is graded. The answer is taken from whichever of the
-learner's notebooks holds it; if none does, the row says what is missing. A notebook's time is that of its file, which
-zip archives preserve. With `--take`, a learner's notebooks of one lesson are attempts, ordered by time.
+Every learner gets one row for every exercise of every lesson that is graded. The answer is taken
+from whichever of the learner's notebooks holds it; if none does, the row says what is missing. A
+notebook's time is that of its file, which zip archives preserve. With `--take`, a learner's
+notebooks of one lesson are attempts, ordered by time.
 """
 
 from __future__ import annotations
@@ -17,16 +18,22 @@ from labkit.grading.exercises import EXERCISES
 from labkit.grading.program import defines
 from labkit.grading.submission import Submission
 
-DAY, MINUTE = 24 * 60 * 60, 60
+DAY = 24 * 60 * 60
+MINUTE = 60
 EARLIEST = datetime(2020, 1, 1).timestamp()  # archives and clocks without a time say 1980 or 1970
 
 
 def plan(
     submissions: Sequence[Submission], lesson: str | None
 ) -> list[tuple[Submission, list[Exercise]]]:
-    """Return the exercises to grade from each notebook, students in order, each exercise once for each student.
+    """Return the exercises to grade from each notebook.
 
-    lesson   grade this one only; None: every lesson that some notebook belongs to, or all if none is recognized
+    Students are in order, and each student has each exercise once.
+
+    Args:
+        submissions: What learners handed in.
+        lesson: Grade this one only; None: every lesson that some notebook belongs to, or all if
+            none is recognized.
     """
     whole = Counter(exercise.lesson for exercise in EXERCISES.values())
     graded = {lesson} if lesson else {one.lesson for one in submissions if one.lesson}
@@ -48,8 +55,8 @@ def plan(
 def _source_of(exercise: Exercise, student: str, own: Sequence[Submission]) -> Submission:
     """Return the notebook from which an answer is taken.
 
-    First come those that hold an answer, then those with the starter, then those without the cell; among equals those
-    of the exercise's own lesson, then the last by name.
+    First come those that hold an answer, then those with the starter, then those without the cell;
+    among equals those of the exercise's own lesson, then the last by name.
     """
     with_cell = [one for one in own if any(cell.belongs_to(exercise) for cell in one.cells)]
     of_lesson = [one for one in own if one.lesson == exercise.lesson]
@@ -66,7 +73,9 @@ def _source_of(exercise: Exercise, student: str, own: Sequence[Submission]) -> S
 
 
 def due_time(text: str) -> float:
-    """Return a date (its end) or a date and a time as seconds since 1970, in local time if no zone is named.
+    """Return a date (its end) or a date and a time as seconds since 1970.
+
+    A time without a zone is local time.
 
     >>> due_time("2026-11-30T23:59:59+00:00")
     1796083199.0
@@ -96,14 +105,21 @@ def late_days(submission: Submission, due: float | None) -> int:
 
 
 def implausible_times(submissions: Sequence[Submission], now: float) -> list[str]:
-    """Return a sentence for each notebook whose time is before 2020 or in the future: its lateness is unknown.
+    """Return a warning for each notebook whose time is before 2020 or in the future.
 
-    now   in seconds since 1970
+    The lateness of such a notebook is unknown.
+
+    Args:
+        submissions: What learners handed in.
+        now: In seconds since 1970.
     """
     doubtful = [
         one for one in submissions if one.path and not EARLIEST <= modified(one) <= now + MINUTE
     ]
-    message = "{0.student}: {0.notebook} has the time {1}, which cannot be right; check yourself whether it is late"
+    message = (
+        "{0.student}: {0.notebook} has the time {1}, which cannot be right; check yourself "
+        "whether it is late"
+    )
     return [message.format(one, _date(modified(one))) for one in doubtful]
 
 
@@ -122,9 +138,12 @@ def attempts(
 ) -> list[list[Submission]]:
     """Return the submissions to grade, round by round.
 
-    take   "last": each learner's last notebook of a lesson, in time if one is; "best": each in a round of its own,
-           only those in time if one is; None: all in one round
-    days   how many days late a notebook is; None: after `due`
+    Args:
+        submissions: What learners handed in.
+        take: "last": each learner's last notebook of a lesson, in time if one is; "best": each in a
+            round of its own, only those in time if one is; None: all in one round.
+        due: The deadline in seconds since 1970; None: there is none.
+        days: How many days late a notebook is; None: after `due`.
     """
     if take is None:
         return [list(submissions)]

@@ -1,10 +1,11 @@
 """The code of a notebook that is run for one exercise.
 
-The cells of the exercise run in their order, however often the cell was copied or split. Before them run those
-statements of other cells that bind a name which the answer uses, directly or through another statement. So helpers and
-constants count, and a training whose result the answer does not use is not repeated. A statement may do more than bind
-names: it fills a table, changes a setting or writes a file. A whole program has all statements that the learner added.
-Syntax of IPython becomes calls, by IPython's own rules.
+The cells of the exercise run in their order, however often the cell was copied or split. Before
+them run those statements of other cells that bind a name which the answer uses, directly or through
+another statement. So helpers and constants count, and a training whose result the answer does not
+use is not repeated. A statement may do more than bind names: it fills a table, changes a setting or
+writes a file. A whole program has all statements that the learner added. Syntax of IPython becomes
+calls, by IPython's own rules.
 
 Invariant: nothing here runs a learner's code; it is parsed at most.
 """
@@ -66,7 +67,7 @@ MAX_TRANSFORMED = 256 << 10
 
 
 class Unreadable(Exception):
-    """A submission or an answer that cannot be graded; the message is the reason in the teacher's list."""
+    """A submission or an answer that cannot be graded; the message tells the teacher why."""
 
 
 class Deleted(Unreadable):
@@ -88,12 +89,13 @@ class CodeCell:
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement at the top level of a cell, with the global names that it binds or changes, and those that it uses.
+    """A statement at the top level of a cell, with the global names that it binds and uses.
 
-    replaces    the names that it binds without using them: not X in X = X + 1
-    is_light    it takes no time: an import, a definition or a constant
-    is_starter  its body raises NotImplementedError, as the learner's starter does
-    is_star     it is `from ... import *`
+    Attributes:
+        replaces: The names that it binds without using them: not X in X = X + 1.
+        is_light: It takes no time: an import, a definition or a constant.
+        is_starter: Its body raises NotImplementedError, as the learner's starter does.
+        is_star: It is `from ... import *`.
     """
 
     source: str
@@ -106,9 +108,14 @@ class Statement:
 
 
 def program_of(cells: Sequence[CodeCell], exercise: Exercise, *, whole: bool = False) -> list[str]:
-    """Return the code to run for one exercise: the statements that it needs of other cells, then its own cells.
+    """Return the code to run for one exercise.
 
-    whole   also every statement before the answer that is not one of the lessons'
+    The statements of other cells that it needs come first, then its own cells.
+
+    Args:
+        cells: The code cells of a notebook, in their order.
+        exercise: The exercise to answer.
+        whole: Also every statement before the answer that is not one of the lessons'.
 
     Raises:
         Unreadable: the cell was deleted and its function is nowhere else, or it is not Python.
@@ -135,7 +142,11 @@ def _statements_of_lessons() -> frozenset[str]:
 
 
 def answers_to(cells: Sequence[CodeCell], exercise: Exercise) -> str:
-    """Return the code of the answer as it is in the notebook, without other cells; "" if there is none."""
+    """Return the code of the answer as it is in the notebook, without other cells.
+
+    Returns:
+        The code; "" if the notebook has no answer.
+    """
     try:
         answers, _, _ = _parts(cells, exercise)
     except Unreadable:
@@ -144,14 +155,17 @@ def answers_to(cells: Sequence[CodeCell], exercise: Exercise) -> str:
 
 
 def which_counts(cells: Iterable[CodeCell], exercise: Exercise) -> str:
-    """Return which of several answers counts, as a sentence; "" where there is one."""
+    """Return which of several answers counts, as a sentence; "" if only one exists."""
     own = dict.fromkeys(as_python(cell.source) for cell in cells if cell.belongs_to(exercise))
     answers = sum(_answers_in(source, exercise.entry) for source in own)
     return f"{answers} cells answer this exercise: the last one counts" if answers > 1 else ""
 
 
 def parameters_of(program: Sequence[str], entry: str) -> int | None:
-    """Return how many arguments a program's function takes by position; None if that cannot be read from its text.
+    """Return how many arguments a program's function takes by position.
+
+    Returns:
+        The number; None if the program's text does not show it.
 
     >>> parameters_of(["def f(a, b=1): ..."], "f"), parameters_of(["def f(*a): ..."], "f")
     (2, None)
@@ -172,7 +186,7 @@ def parameters_of(program: Sequence[str], entry: str) -> int | None:
 
 
 def defines(cells: Iterable[CodeCell], exercise: Exercise) -> bool:
-    """Return whether some cell, of any tag, holds an answer to the exercise that is not the starter."""
+    """Return whether some cell, of any tag, holds an answer to the exercise besides the starter."""
     return any(
         _answers_in(as_python(cell.source), exercise.entry)
         for cell in cells
@@ -182,7 +196,9 @@ def defines(cells: Iterable[CodeCell], exercise: Exercise) -> bool:
 
 @lru_cache(maxsize=4096)
 def as_python(source: str) -> str:
-    r"""Return a cell's source as Python: magics, shell commands and help requests are calls; line numbers stay.
+    r"""Return a cell's source as Python, line for line.
+
+    Magics, shell commands and help requests become calls.
 
     >>> as_python("x = !ls\nprint?")
     "x = get_ipython().getoutput('ls')\nget_ipython().run_line_magic('pinfo', 'print')"
@@ -199,7 +215,9 @@ def as_python(source: str) -> str:
 
 
 def bare(source: str) -> str:
-    r"""Return Python as it is formatted from its syntax tree, without comments and docstrings; other text as it is.
+    r"""Return Python as its syntax tree is written out, without comments and docstrings.
+
+    Text that is not Python is returned unchanged.
 
     >>> bare('def f(x):\n    "Twice."\n    return 2*x  # is it?') == bare('def f(x): return 2 * x')
     True
@@ -228,7 +246,8 @@ def _transformed(source: str) -> str:
 
     class Bounded(TransformerManager):
         def do_token_transforms(self, lines: list[str]) -> list[str]:
-            changed, read = True, 0
+            changed = True
+            read = 0
             while changed:
                 read += sum(map(len, lines))
                 if read > MAX_TRANSFORMED:
@@ -245,13 +264,14 @@ def _transformed(source: str) -> str:
 def _parts(
     cells: Sequence[CodeCell], exercise: Exercise
 ) -> tuple[list[str], list[Statement], list[Statement]]:
-    """Return the cells of the answer, and the statements of other cells before and after the exercise's last cell.
+    """Return the cells of the answer, and other cells' statements before and after its last cell.
 
-    A starter is left out if another cell of the exercise holds an answer. If none does, the last answer in any other
-    cell is added.
+    A starter is left out if another cell of the exercise holds an answer. If none does, the last
+    answer in any other cell is added.
     """
     places = [number for number, cell in enumerate(cells) if cell.belongs_to(exercise)]
-    before, after = list[Statement](), list[Statement]()
+    before: list[Statement] = []
+    after: list[Statement] = []
     for number, cell in enumerate(cells):
         if number not in places:
             part = before if number < max(places, default=len(cells)) else after
@@ -273,7 +293,8 @@ def _parts(
         if problems:
             raise Unreadable(problems[0])
         raise Deleted(
-            f"its cell was deleted: no code cell has the tag {exercise.tag} or the id {exercise.cell_id}"
+            f"its cell was deleted: no code cell has the tag {exercise.tag} or the id "
+            f"{exercise.cell_id}"
         )
     return answers, before, after
 
@@ -294,10 +315,16 @@ def _needed(
 ) -> list[str]:
     """Return the statements of other cells that the answer needs, in the order of the notebook.
 
-    What the answer itself uses is needed, however long it takes. Other lines of its cell, such as calls to try it out,
-    get definitions and constants only.
+    What the answer itself uses is needed, however long it takes. Other lines of its cell, such as
+    calls to try it out, get definitions and constants only.
 
-    known   also return each statement before the answer that is not one of these; None: no others
+    Args:
+        answers: The cells of the answer.
+        before: Statements of other cells above the answer.
+        after: Statements of other cells below it.
+        exercise: The exercise to answer.
+        known: Also return each statement before the answer that is not one of these; None: no
+            others.
     """
     own = [statement for source in answers for statement in _statements(source)]
     bound = frozenset({exercise.entry}).union(exercise.provides, *(s.replaces for s in own))
@@ -328,13 +355,18 @@ def _closure(
     after: Sequence[Statement],
     bound: frozenset[str],
 ) -> set[int]:
-    """Return the statements that bind these names, and the names that those use; earlier cells take precedence."""
-    statements, taken = [*before, *after], set[int]()
+    """Return the statements that bind these names, and those that bind the names which they use.
+
+    Earlier cells take precedence.
+    """
+    statements = [*before, *after]
+    taken: set[int] = set()
     places = defaultdict[str, list[int]](list)
     for i, statement in enumerate(statements):
         for name in statement.binds:
             places[name].append(i)
-    resolved, waiting = set[str](), set(names)
+    resolved: set[str] = set()
+    waiting = set(names)
     while waiting:
         name = waiting.pop()
         resolved.add(name)
@@ -362,7 +394,11 @@ def _syntax_problem(source: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _statements(source: str) -> list[Statement]:
-    """Return the statements of a cell as they are written; [] if it is not Python, or too deep for Python."""
+    """Return the statements of a cell as they are written.
+
+    Returns:
+        The statements; [] if the cell is not Python, or nested too deeply for Python's parser.
+    """
     try:
         body = ast.parse(source).body
         return [
@@ -373,7 +409,8 @@ def _statements(source: str) -> list[Statement]:
 
 
 def _statement(node: ast.stmt, text: str) -> Statement:
-    binds, uses = frozenset(_bound(node)), _used(node, text)
+    binds = frozenset(_bound(node))
+    uses = _used(node, text)
     return Statement(
         text,
         binds,
@@ -390,7 +427,8 @@ def _texts(source: str, body: Sequence[ast.stmt]) -> Iterator[str]:
     lines = [line.encode() for line in _LINE.findall(source)]
     for node in body:
         first = min([node, *getattr(node, "decorator_list", ())], key=lambda part: part.lineno)
-        start, end = first.lineno - 1, (node.end_lineno or node.lineno) - 1
+        start = first.lineno - 1
+        end = (node.end_lineno or node.lineno) - 1
         rows = lines[start : end + 1]
         rows[-1] = rows[-1][: node.end_col_offset]
         # a decorator's node begins after the @
@@ -443,7 +481,8 @@ def _root(node: ast.AST) -> Iterator[str]:
 def _used(statement: ast.stmt, text: str) -> frozenset[str]:
     """Return the global names that a statement uses, without the local variables of functions."""
     try:
-        waiting, names = [symtable.symtable(text, "cell", "exec")], set[str]()
+        waiting = [symtable.symtable(text, "cell", "exec")]
+        names: set[str] = set()
         while waiting:
             scope = waiting.pop()
             waiting += scope.get_children()

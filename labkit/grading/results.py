@@ -1,8 +1,8 @@
 """Results of a grading: rows, the log of a running grading, and the file of grades.
 
-Each notebook's rows are appended to a log beside the file of grades, one line of JSON for each notebook. At the end, or
-after an interrupt, the file of grades is written from the log: sorted and atomically. A log that remains belongs to an
-interrupted grading; the same command resumes it.
+Each notebook's rows are appended to a log beside the file of grades, one line of JSON for each
+notebook. At the end, or after an interrupt, the file of grades is written from the log: sorted and
+atomically. A log that remains belongs to an interrupted grading; the same command resumes it.
 
 Invariant: the same rows give the same bytes, in whatever order they were produced.
 """
@@ -42,7 +42,11 @@ _FORMULA = re.compile(r"'*[=+\-@＝＋－＠\t\r\n]")
 
 @dataclass(frozen=True)
 class GradeRow:
-    """One line of the file of grades; `details` are in the log only: the whole grade as plain data."""
+    """One line of the file of grades.
+
+    Attributes:
+        details: The whole grade as plain data, which the log alone holds.
+    """
 
     student: str
     notebook: str
@@ -63,7 +67,10 @@ def in_order(rows: Iterable[GradeRow]) -> list[GradeRow]:
 
 
 def best_of(rounds: Iterable[Iterable[GradeRow]]) -> list[GradeRow]:
-    """Return for each learner and exercise the row with the most points, among equals that of the first round."""
+    """Return the row with the most points for each learner and exercise.
+
+    Among rows of equal points it is that of the first round.
+    """
     best: dict[tuple[str, str], GradeRow] = {}
     for row in (row for rows in rounds for row in rows):
         key = (row.student, row.exercise)
@@ -77,7 +84,10 @@ def write(
 ) -> None:
     """Write the rows as CSV, atomically.
 
-    late   (learner, notebook) -> days late; None: there is no deadline, and the column is empty
+    Args:
+        rows: The rows to write, in any order.
+        path: The file of grades.
+        late: (learner, notebook) -> days late; None: there is no deadline, and the column is empty.
     """
     text = io.StringIO(newline="")
     columns = [column.name for column in fields(GradeRow) if column.name != "details"]
@@ -90,15 +100,19 @@ def write(
 
 
 class GradingLog:
-    """The rows of a grading in progress: its settings in the first line, then one line for each notebook.
+    """The rows of a grading in progress: its settings in line 1, then a line for each notebook.
 
-    A later grading uses the rows of an earlier one that are what it would find itself: with the same seed and settings,
-    of an exercise with the same digest. The seed stays even where all else changed.
+    A later grading uses the rows of an earlier one that are what it would find itself: with the
+    same seed and settings, of an exercise with the same digest. The seed stays even where all else
+    changed.
 
-    path       the log's file; None: rows are in memory only
-    earlier    where the log of a completed grading is saved for the next one to start from; None: nowhere
-    settings   what the rows of two gradings must share; the log's seed is used where the seed is None
-    digest     (exercise, seed) -> what its rows depend on beside the answers
+    Attributes:
+        path: The log's file; None: rows are in memory only.
+        earlier: Where the log of a completed grading is saved for the next one to start from; None:
+            nowhere.
+        settings: What the rows of two gradings must share; the log's seed is used where the seed is
+            None.
+        digest: (exercise, seed) -> what its rows depend on beside the answers.
     """
 
     def __init__(
@@ -108,7 +122,9 @@ class GradingLog:
         earlier: Path | None = None,
         digest: Callable[[str, int], str] = lambda exercise, seed: "",
     ) -> None:
-        self.path, self.earlier, self.settings = path, earlier, {"schema": SCHEMA, **settings}
+        self.path = path
+        self.earlier = earlier
+        self.settings = {"schema": SCHEMA, **settings}
         self.rows: dict[str, list[GradeRow]] = {}
         self._requested = set[str]()
         self._digest = digest
@@ -176,7 +192,7 @@ class GradingLog:
         return in_order(row for notebook in notebooks for row in self.rows.get(notebook, []))
 
     def keep_others(self, student: str) -> list[GradeRow]:
-        """Return the rows of all other learners, which stay in the log, and drop those of this one."""
+        """Drop the rows of this learner from the log, and return those of all others."""
         self.rows = {
             notebook: others
             for notebook, rows in self.rows.items()
@@ -186,7 +202,7 @@ class GradingLog:
         return [row for rows in self.rows.values() for row in rows]
 
     def end(self) -> None:
-        """Delete the log, or save it as the earlier one, without notebooks that were not handed in again."""
+        """Delete the log, or save this grading's notebooks in it as the earlier log."""
         if self.earlier is not None:
             self.rows = {
                 notebook: rows
@@ -220,7 +236,7 @@ def logged_rows(path: Path) -> list[GradeRow]:
 
 
 def _log_lines(path: Path | None) -> list[dict[str, Any]]:
-    """Return the lines of a grading's log; [] if there is no such file, or it is another."""
+    """Return the lines of a grading's log; [] if the file is missing or another one."""
     lines = read_lines(path) if path is not None else []
     return lines if lines and lines[0].get("schema") in (SCHEMA, BEFORE) else []
 
@@ -232,7 +248,8 @@ def visible(text: str) -> str:
     'a\\x1b[31m b\\u202e'
     """
     # which are part of some scripts and pictures
-    control, joiners = (("Cc", "Cf", "Cs", "Zl", "Zp"), "\u200c\u200d")
+    control = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    joiners = "\u200c\u200d"
     return "".join(
         letter.encode("unicode_escape").decode()
         if unicodedata.category(letter) in control and letter not in joiners
@@ -242,7 +259,9 @@ def visible(text: str) -> str:
 
 
 def guard(value: object) -> object:
-    """Return a value that a spreadsheet displays as it is: "=1+1" is escaped. `unguard` is the inverse.
+    """Return a value that a spreadsheet displays as it is: "=1+1" is escaped.
+
+    `unguard` is the inverse.
 
     >>> guard("=1+1"), guard("'=1+1"), guard("ada"), guard(-1)
     ("'=1+1", "''=1+1", 'ada', -1)

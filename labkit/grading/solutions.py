@@ -1,7 +1,8 @@
-"""The solutions in a lesson's text as functions: references of exercises, and known mistakes as edits of them.
+"""The solutions in a lesson's text as functions: references of exercises, and known mistakes.
 
-A solution runs as a learner's answer does (labkit.grading.program): its cell, with the imports and definitions of other
-cells that it uses. Calls at the top level of its cell, such as `check(...)`, are left out.
+A solution runs as a learner's answer does (labkit.grading.program): its cell, with the imports and
+definitions of other cells that it uses. Calls at the top level of its cell, such as `check(...)`,
+are left out.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from labkit.grading.program import CodeCell, program_of
 
 
 class Solutions:
-    """The solutions of a lesson, each a function by the name that learners write: `solutions.my_clip_step`.
+    """The solutions of a lesson, by the names that learners write: `solutions.my_clip_step`.
 
-    place   the lesson's lesson.py, or a file beside it: `Solutions(__file__)` in its exercises.py
+    Attributes:
+        place: The lesson's lesson.py, or a file beside it: `Solutions(__file__)` in its
+            exercises.py.
     """
 
     def __init__(self, place: str | Path) -> None:
@@ -44,10 +47,13 @@ class Solutions:
         return solution_of(cells[known[id].place].source)
 
     def edited(self, id: str, name: str, edits: Sequence[Edit]) -> Callable[..., Any]:
-        """Return the solution of an exercise with some of its text replaced; it is compiled when it is first called.
+        """Return the solution of an exercise with some of its text replaced.
+
+        It is compiled when it is first called.
 
         Raises:
-            CourseError: a text is not found in the solution, or more than once, or the edits change nothing.
+            CourseError: a text is not found in the solution, or more than once, or the edits change
+                nothing.
         """
         cells, question = _read(self._text)
         try:
@@ -89,7 +95,7 @@ def _function(text: Path, id: str, edits: tuple[Edit, ...]) -> Callable[..., Any
 
 
 def _edited(cell: Cell, edits: Sequence[Edit]) -> str:
-    """Return the source of an exercise's cell, with texts replaced between the marks of its solution."""
+    """Return the source of an exercise's cell, with texts of its solution replaced."""
     source = cell.source
     for old, new in edits:
         parts = re.split(rf"(^ *{BEGIN}$.*?^ *{END}$)", source, flags=re.MULTILINE | re.DOTALL)

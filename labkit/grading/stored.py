@@ -1,10 +1,11 @@
 """Exercises without solutions, for a learner's lab.
 
-In place of references there are the right answers to the visible cases, and of each known mistake a digest of its
-answers to them. A stored exercise is an ordinary `Exercise`; `labkit release` writes those of a lesson into one file of
-its folder.
+In place of references there are the right answers to the visible cases, and of each known mistake a
+digest of its answers to them. A stored exercise is an ordinary `Exercise`; `labkit release` writes
+those of a lesson into one file of its folder.
 
-Invariant: answers are judged as in the teacher's lab. Grading, which draws further cases, is not available.
+Invariant: answers are judged as in the teacher's lab. Grading, which draws further cases, is not
+available.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class StoredAnswers:
 
     def __call__(self, *_: object) -> object:
         raise TypeError(
-            "this lab has only the reference's answers to the visible cases; the teacher's lab has the reference"
+            "this lab has only the reference's answers to the visible cases; the teacher's lab "
+            "has the reference"
         )
 
 
@@ -63,7 +65,10 @@ def stored_cases(cases: Sequence[Case], _: Random) -> list[Case]:
 
 
 def stored_rows(rows: Mapping[str, Rows], *case: object) -> Rows:
-    """Replace `Exercise.aside`, as `partial(stored_rows, rows)`: return the rows of a visible case, by its repr."""
+    """Return the stored rows of a visible case, by its repr.
+
+    `partial(stored_rows, rows)` replaces `Exercise.aside`.
+    """
     return rows.get(repr(case), ())
 
 
@@ -71,7 +76,8 @@ def stored_exercises(lesson: Lesson) -> tuple[Exercise, ...]:
     """Return the exercises of a lesson in a learner's lab; () if it has none.
 
     Raises:
-        CourseError: the file cannot be read, for instance because another version of the lab wrote it.
+        CourseError: the file cannot be read, for instance because another version of the lab wrote
+            it.
     """
     if not lesson.judge.is_file():
         return ()
@@ -90,7 +96,8 @@ def digest(outcomes: Sequence[Sequence[object]], exercise: Exercise) -> str:
 
     >>> import torch
     >>> from labkit.grading.exercises import EXERCISES
-    >>> one, other = ([[value]] for value in ((1, 2.0, torch.tensor([0.0])), [1.0, 2, torch.tensor([-0.0])]))
+    >>> one = [[(1, 2.0, torch.tensor([0.0]))]]
+    >>> other = [[[1.0, 2, torch.tensor([-0.0])]]]
     >>> digest(one, EXERCISES["start.smallest"]) == digest(other, EXERCISES["start.smallest"])
     True
     """

@@ -1,6 +1,7 @@
-"""Submissions: the notebooks that learners hand in, their code cells, and the lessons that they belong to.
+"""Submissions: the notebooks that learners hand in, their code cells, and their lessons.
 
-Invariant: nothing here runs a learner's code, and no link is followed out of what its learner handed in.
+Invariant: nothing here runs a learner's code, and no link is followed out of what its learner
+handed in.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ NAMED_FILES = 3  # files in a sentence, before "and 5 more"
 class Submission:
     """One notebook of one student, which is read once, when its content is first used.
 
-    path      None if the student handed in no notebook, or it could not be unpacked
-    own       the student's folder, or the notebook itself; None: the caller named the file
-    refused   why it cannot be graded, if known before it is opened
+    Attributes:
+        path: None if the student handed in no notebook, or it could not be unpacked.
+        own: The student's folder, or the notebook itself; None: the caller named the file.
+        refused: Why it cannot be graded, if known before it is opened.
     """
 
     student: str
@@ -67,7 +69,7 @@ class Submission:
 
     @property
     def cells(self) -> tuple[CodeCell, ...]:
-        """Its code cells; none where there is a problem."""
+        """Its code cells; none if it has a problem."""
         return self._content[0]
 
     @property
@@ -77,7 +79,7 @@ class Submission:
 
     @property
     def other_cells(self) -> tuple[CodeCell, ...]:
-        """Its cells of text, with an id or tags and without their source: one of them may have been code."""
+        """Its cells of text, with ids or tags and without sources: one may have been code."""
         return self._content[2]
 
     @cached_property
@@ -107,17 +109,21 @@ def find(
 ) -> list[Submission]:
     """Return the submissions in files and folders, in order of name.
 
-    Both <folder>/<student>.ipynb and <folder>/<student>/.../<lesson>.ipynb are accepted, as are single files. Names
-    from Canvas, Moodle and Blackboard are parsed, and the name of a lesson behind that of a student. Checkpoints,
-    hidden files and macOS's additions to archives (__MACOSX) are ignored. A student with other files and no notebook
-    has one submission, whose reason names the files.
+    Both <folder>/<student>.ipynb and <folder>/<student>/.../<lesson>.ipynb are accepted, as are
+    single files. Names from Canvas, Moodle and Blackboard are parsed, and the name of a lesson
+    behind that of a student. Checkpoints, hidden files and macOS's additions to archives (__MACOSX)
+    are ignored. A student with other files and no notebook has one submission, whose reason names
+    the files.
 
-    refused   path -> why the file could not be unpacked from an archive: the reason in its student's rows
-    results   files and folders of the grading itself, which may lie beside the students'
+    Args:
+        paths: Files and folders that learners handed in.
+        refused: Path -> why the file could not be unpacked from an archive: the reason in its
+            student's rows.
+        results: Files and folders of the grading itself, which may lie beside the students'.
 
     Raises:
-        FileNotFoundError: a path does not exist, or there is no notebook at all.
-        ValueError: a single file is no notebook.
+        FileNotFoundError: a path does not exist, or no path has a notebook.
+        ValueError: a single file is not a notebook.
     """
     found: list[Submission] = []
     others: dict[str, list[str]] = {}
@@ -154,7 +160,7 @@ def find(
 
 
 def nobodys_files(paths: Iterable[Path]) -> list[str]:
-    """Return the names of the files beside the students' that are tables, logs or READMEs, and name no student."""
+    """Return the names of the tables, logs and READMEs beside the students' files."""
     folders = [path for path in paths if path.is_dir()]
     entries = [entry for folder in folders for entry in sorted(folder.iterdir())]
     return [
@@ -200,9 +206,12 @@ def hard_linked(submissions: Iterable[Submission]) -> list[list[Submission]]:
 
 
 def learner_in(name: str, assignment: str = "") -> tuple[str, str]:
-    """Return the student and the name of the file from names that Canvas, Moodle and Blackboard export.
+    """Return the student and the file's name, from what Canvas, Moodle and Blackboard export.
 
-    assignment   what Blackboard writes before each student of a folder, as `assignment_in` finds it
+    Args:
+        name: The name of a file or a folder.
+        assignment: What Blackboard writes before each student of a folder, as `assignment_in` finds
+            it.
 
     >>> learner_in("lovelaceada_LATE_12345_678901_06_loss_scaling-1.ipynb")
     ('lovelaceada_12345', '06_loss_scaling-1.ipynb')
@@ -215,19 +224,25 @@ def learner_in(name: str, assignment: str = "") -> tuple[str, str]:
     >>> learner_in("ada.ipynb")
     ('ada', 'ada.ipynb')
     """
-    if found := MOODLE.fullmatch(name) or CANVAS.fullmatch(name):
+    found = MOODLE.fullmatch(name) or CANVAS.fullmatch(name)
+    if found:
         return f"{found['who']}_{found['number']}", found["file"]
-    if found := BLACKBOARD.fullmatch(name):
+    found = BLACKBOARD.fullmatch(name)
+    if found:
         heads = found["heads"]
         who = heads.removeprefix(assignment) if assignment else heads.rpartition("_")[2]
         return who or heads, found["file"] or ""
-    if found := _before_a_lesson(lessons()).fullmatch(name):
+    found = _before_a_lesson(lessons()).fullmatch(name)
+    if found:
         return found["who"], found["file"]
     return _stem(name), name
 
 
 def assignment_in(names: Iterable[str]) -> str:
-    """Return what Blackboard wrote before the students in these names of files: "Lab_6_"; "" for a single student.
+    """Return what Blackboard wrote before the students in these names of files: "Lab_6_".
+
+    Returns:
+        The common prefix; "" for a single student.
 
     >>> assignment_in(f"Lab_6_{who}_attempt_2026-11-27-10-15-30.txt" for who in ("ada_l", "bob"))
     'Lab_6_'
@@ -258,14 +273,17 @@ def _stem(name: str) -> str:
 
 
 def is_nobodys(name: str) -> bool:
-    """Return whether a file beside the learners' is a table, a log or a README, and names no learner."""
+    """Return whether a file beside the learners' is a table, a log or a README."""
     if MOODLE.fullmatch(name) or CANVAS.fullmatch(name) or BLACKBOARD.fullmatch(name):
         return False
     return name.lower().endswith(NOBODYS) or name.partition(".")[0].lower() == "readme"
 
 
 def is_result(entry: Path) -> bool:
-    """Return whether an earlier grading wrote this file or folder: a page, a folder of pages, an anonymised class."""
+    """Return whether an earlier grading wrote this file or folder.
+
+    It writes pages, folders of pages, and anonymised classes.
+    """
     if not _is_folder(entry):
         return _is_page(entry)
     if (entry.parent / f"{entry.name}-key.csv").is_file():
@@ -293,9 +311,10 @@ def _of_file(path: Path, name: str, own: Path | None = None, assignment: str = "
 def _in_folder(
     folder: Path, assignment: str, others: dict[str, list[str]], results: Collection[Path]
 ) -> Iterator[Submission]:
-    """Yield the notebooks in a folder of students; add all other files to `others`, student -> their names.
+    """Yield the notebooks in a folder of students, and add all other files to `others`.
 
-    Archives beside the students' folders are unpacked before, into folders of their own (labkit.classroom.archives).
+    Archives beside the students' folders are unpacked before, into folders of their own
+    (labkit.classroom.archives).
     """
     real = folder.resolve()
     own_results = {path.resolve() for path in results}
@@ -330,9 +349,11 @@ def _is_folder(entry: Path) -> bool:
 def files_in(folder: Path, suffix: str) -> list[Path]:
     """Return the files below a folder with this suffix, in any case and not hidden, in order.
 
-    Links to folders are not followed. Folders deeper than MAX_DEPTH and unreadable ones are ignored.
+    Links to folders are not followed. Folders deeper than MAX_DEPTH and unreadable ones are
+    ignored.
     """
-    found, waiting = [], [(folder, 0)]
+    found = []
+    waiting = [(folder, 0)]
     while waiting:
         place, depth = waiting.pop()
         try:
@@ -350,17 +371,20 @@ def files_in(folder: Path, suffix: str) -> list[Path]:
 def content_of(path: Path, own: Path | None, most: int = MAX_BYTES) -> bytes:
     """Return the content of a file that a learner handed in.
 
-    own    the learner's folder, resolved: the file may be a link within it; None: anywhere
-    most   maximum size in bytes
+    Args:
+        path: The file.
+        own: The learner's folder, resolved: the file may be a link within it; None: anywhere.
+        most: Maximum size in bytes.
 
     Raises:
-        Unreadable: it is no regular file, too large, or a link out of the learner's folder.
+        Unreadable: it is not a regular file, too large, or a link out of the learner's folder.
     """
     try:
         real = path.resolve(strict=True)
         if own is not None and not real.is_relative_to(own):
             raise Unreadable(
-                "it is a link to something outside of what its learner handed in: hand in the file itself"
+                "it is a link to something outside of what its learner handed in: hand in the "
+                "file itself"
             )
         flags = (
             os.O_RDONLY
@@ -408,7 +432,8 @@ def _read_cells(submission: Submission) -> tuple[list[CodeCell], list[CodeCell]]
         content = content_of(submission.path, submission.own)
         if sum(map(content.count, (b",", b"{", b"["))) > MAX_VALUES:
             raise Unreadable(
-                f"more than {MAX_VALUES:,} values: clear the outputs of its cells, and hand it in again"
+                f"more than {MAX_VALUES:,} values: clear the outputs of its cells, and hand it "
+                "in again"
             )
         notebook = json.loads(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
@@ -435,7 +460,8 @@ def _read_cells(submission: Submission) -> tuple[list[CodeCell], list[CodeCell]]
 
 
 def _cell(cell: dict[str, object]) -> CodeCell:
-    metadata, source = cell.get("metadata"), cell.get("source")
+    metadata = cell.get("metadata")
+    source = cell.get("source")
     tags = metadata.get("tags") if isinstance(metadata, dict) else None
     lines = source if isinstance(source, list) else [source]
     return CodeCell(

@@ -1,6 +1,7 @@
-"""Trainings that decide the answers of a class, such as the recipes of projects: each is run once, in the sandbox.
+"""Trainings that decide the answers of a class, such as the recipes of projects.
 
-Invariant: what many learners submit is trained once; a training that fails costs only its own points.
+Invariant: what many learners submit is trained once; a training that fails costs only its own
+points.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class Trainings:
     """The missing trainings; several threads may request some."""
 
     def __init__(self, runner: Runner, workers: int = 1) -> None:
-        self.runner, self._missing, self._lock = runner, dict[Key, Trained](), threading.Lock()
+        self.runner = runner
+        self._missing: dict[Key, Trained] = {}
+        self._lock = threading.Lock()
         self.at_once = max(1, min(workers, usable_cores()))
         self.limits = replace(runner.limits, seconds=max(SECONDS, runner.limits.seconds))
 
@@ -48,7 +51,9 @@ class Trainings:
         Raises:
             NotStarted: FP32 cannot be trained on this machine, so that no recipe is at fault.
         """
-        missing, started, reported = self._missing, time.monotonic(), 0
+        missing = self._missing
+        started = time.monotonic()
+        reported = 0
         recipes = len({recipe for _, recipe, _ in missing})
         if missing:
             minutes = len(missing) * USUAL_SECONDS / self.at_once / 60
@@ -61,7 +66,8 @@ class Trainings:
             if done in (8, 64) or done * 10 // len(missing) > reported:
                 reported = done * 10 // len(missing)
                 progress(
-                    f"{recipes} recipes: {done} of {len(missing)} trainings; {left / 60:.1f} minutes to go"
+                    f"{recipes} recipes: {done} of {len(missing)} trainings; {left / 60:.1f} "
+                    "minutes to go"
                 )
         self._missing = {}
 

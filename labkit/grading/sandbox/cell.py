@@ -23,10 +23,11 @@ def run_cell(source: str, name: str, namespace: dict[str, object]) -> str:
     """
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     try:
-        # as a notebook does
+        # A notebook, too, allows `await` outside of functions.
         code = compile(source, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        if inspect.iscoroutine(waiting := eval(code, namespace)):
-            asyncio.run(waiting)
+        result = eval(code, namespace)
+        if inspect.iscoroutine(result):
+            asyncio.run(result)
     except BaseException as error:  # also sys.exit and KeyboardInterrupt
         line = where(error, name)
         return f"its cell stopped with {last_line(error)}" + (f" ({line})" if line else "")

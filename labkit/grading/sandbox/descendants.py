@@ -1,6 +1,7 @@
 """The processes that a process started, on Linux: what they use, and their end.
 
-Invariant: after `adopt_orphans`, `kill_children` ends every descendant, also those whose parent has ended.
+Invariant: after `adopt_orphans`, `kill_children` ends every descendant, also those whose parent has
+ended.
 
 Source: proc(5), prctl(2).
 """
@@ -25,7 +26,8 @@ def adopt_orphans() -> None:
 
 def descendants() -> list[int]:
     """Return the ids of all descendants of this process; none where unknown."""
-    found, pending = list[int](), _children()
+    found: list[int] = []
+    pending = _children()
     while pending:
         process = pending.pop()
         if process > 0:
@@ -37,7 +39,10 @@ def descendants() -> list[int]:
 
 
 def memory_of(process: int) -> int:
-    """Return a process's proportional set size in bytes, shared pages divided; 0 if it has ended. Source: proc(5)."""
+    """Return a process's proportional set size in bytes: shared pages are divided.
+
+    It is 0 for a process that has ended. Source: proc(5).
+    """
     with contextlib.suppress(OSError, IndexError, ValueError):
         rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
         return int(rollup.split("\nPss:")[1].split()[0]) << 10
@@ -64,7 +69,10 @@ def kill_children(seconds: float = 5.0) -> None:
 
 
 def cpu_seconds(process: int) -> float:
-    """Return the CPU time of a process and its ended children; 0.0 if it has ended. Source: proc(5)."""
+    """Return the CPU time of a process and its ended children, in seconds.
+
+    It is 0.0 for a process that has ended. Source: proc(5).
+    """
     with contextlib.suppress(OSError):
         after_name = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
         # utime, stime, cutime, cstime
@@ -75,7 +83,10 @@ def cpu_seconds(process: int) -> float:
 
 
 def queued_seconds(process: int) -> float:
-    """Return how long a process was ready to run while others had the processor; 0.0 where unknown. Source: proc(5)."""
+    """Return how long a process was ready to run while others had the processor, in seconds.
+
+    It is 0.0 where the system does not report it. Source: proc(5).
+    """
     with contextlib.suppress(OSError, IndexError, ValueError):
         return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9
     return 0.0

@@ -105,7 +105,8 @@ def _within_ulps(expected: torch.Tensor, got: torch.Tensor, ulps: int) -> torch.
     """Return, per element, whether both are equal, both NaN, or finite and at most `ulps` apart."""
     if not expected.dtype.is_floating_point:
         return expected == got
-    wide_expected, wide_got = expected.double(), got.double()
+    wide_expected = expected.double()
+    wide_got = got.double()
     equal = (wide_expected == wide_got) | (wide_expected.isnan() & wide_got.isnan())
     finite = wide_expected.isfinite() & wide_got.isfinite()
     return equal | (finite & ((_ordinal(expected) - _ordinal(got)).abs() <= ulps))

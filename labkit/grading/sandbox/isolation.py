@@ -1,10 +1,11 @@
 """Choice and test of the isolation that this machine provides.
 
-A probe runs where learners' code will run. It tries to read references, other submissions, the grades and the grader's
-memory, to reach the network, to start processes without limit and to leave one behind. A protection holds where the
-probe fails.
+A probe runs where learners' code will run. It tries to read references, other submissions, the
+grades and the grader's memory, to reach the network, to start processes without limit and to leave
+one behind. A protection holds where the probe fails.
 
-Invariant: what is reported has just been tested, on this machine, with the isolation that is then used.
+Invariant: what is reported has just been tested, on this machine, with the isolation that is then
+used.
 """
 
 from __future__ import annotations
@@ -46,10 +47,12 @@ NAMES = {
 
 
 def isolate(runner: Runner, private: Sequence[Path], output: Path) -> tuple[str, ...]:
-    """Give a runner the strongest isolation that works here; return the protections that hold, of NAMES.
+    """Give a runner the strongest isolation that works here, and return what holds, of NAMES.
 
-    private   submissions, which learners' code must not read
-    output    the folder of the grades
+    Args:
+        runner: The runner, which is not started yet.
+        private: Submissions, which learners' code must not read.
+        output: The folder of the grades.
 
     Raises:
         NotStarted: not even a process without isolation answers.
@@ -80,9 +83,10 @@ def _candidates() -> Iterator[Isolation]:
 
 
 def view() -> list[tuple[Path, bool]]:
-    """Return the files that learners' code sees: Python, its packages, the system's libraries, labkit and its data.
+    """Return the files that learners' code sees: Python, packages, libraries, labkit and its data.
 
-    The lessons' folders hold references and known mistakes; an empty folder replaces each of them (False).
+    The lessons' folders hold references and known mistakes; an empty folder replaces each of them
+    (False).
     """
     paths = sysconfig.get_paths()
     libraries = [
@@ -108,10 +112,13 @@ def view() -> list[tuple[Path, bool]]:
 
 
 def _course_folders() -> list[Path]:
-    """Return the folders of the course that exist: the lab's own lessons, and each lesson elsewhere."""
+    """Return the course's existing folders: the lab's own lessons, and each lesson elsewhere."""
     own = lessons_folder().resolve()
     others = (lesson.folder.resolve() for lesson in lessons())
-    return [own] * own.is_dir() + [folder for folder in others if not folder.is_relative_to(own)]
+    folders = [folder for folder in others if not folder.is_relative_to(own)]
+    if own.is_dir():
+        folders.insert(0, own)
+    return folders
 
 
 def _probed(runner: Runner, private: Sequence[Path], output: Path) -> tuple[str, ...]:
@@ -154,7 +161,10 @@ def _probed(runner: Runner, private: Sequence[Path], output: Path) -> tuple[str,
 
 
 def _is_running(name: str) -> bool:
-    """Return whether a process of this name (at most 15 letters) is running; False where unknown."""
+    """Return whether a process of this name (at most 15 letters) is running.
+
+    It is False where the system does not report it.
+    """
     for path in Path("/proc").glob("[0-9]*/comm"):
         with contextlib.suppress(OSError):
             if path.read_text(errors="replace").strip() == name:
@@ -163,7 +173,10 @@ def _is_running(name: str) -> bool:
 
 
 def _memory_paths(process: int) -> list[str]:
-    """Return the files that expose a process's memory and environment; none where the system has no such files."""
+    """Return the files that expose a process's memory and environment.
+
+    The tuple is empty where the system has no such files.
+    """
     return (
         [f"/proc/{process}/{name}" for name in ("mem", "environ")]
         if Path("/proc/self/mem").exists()
@@ -172,7 +185,10 @@ def _memory_paths(process: int) -> list[str]:
 
 
 def _probe(paths: dict[str, Any]) -> list[str]:
-    """Return the protections that hold, except "descendants". Its source runs in the sandbox, so it imports inside."""
+    """Return the protections that hold, except "descendants".
+
+    Its source runs in the sandbox, so it imports inside.
+    """
     import colorsys  # a module not loaded so far: the library is visible
     import contextlib
     import ctypes

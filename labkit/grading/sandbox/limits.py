@@ -13,7 +13,10 @@ from pathlib import Path
 
 
 def process_limit() -> int:
-    """Return the limit of processes for this user; 0 where there is none (root) or it is unknown."""
+    """Return the limit of processes for this user.
+
+    It is 0 where there is no limit (root) or where it is unknown.
+    """
     with contextlib.suppress(ImportError, AttributeError):
         import resource
 
@@ -33,11 +36,14 @@ def resident_memory() -> int:
 
 
 def limit_process(space: int, seconds: float, processes: int) -> None:
-    """Limit this process's resources and disable core dumps; limits that the system lacks are skipped.
+    """Limit this process's resources and disable core dumps.
 
-    space      bytes of address space, and of each file
-    seconds    of CPU time
-    processes  of this process's user; 0 for no limit
+    Limits that the system lacks are skipped.
+
+    Args:
+        space: Bytes of address space, and of each file.
+        seconds: Of CPU time.
+        processes: Of this process's user; 0 for no limit.
     """
     with contextlib.suppress(ImportError):
         import resource
@@ -51,10 +57,15 @@ def limit_process(space: int, seconds: float, processes: int) -> None:
 def create_control_group(
     name: str, memory: int, cores: float | None = None, root: Path = Path("/sys/fs/cgroup")
 ) -> list[Path]:
-    """Create a control group with limits; return its process files, to which a process writes its id to join.
+    """Create a control group with limits, and return its process files.
 
-    memory   bytes
-    cores    CPU cores, also fractions; None for all
+    A process that writes its id into these files joins the group.
+
+    Args:
+        name: The name of the group.
+        memory: Bytes.
+        cores: CPU cores, also fractions; None for all.
+        root: Where control groups are mounted.
 
     Raises:
         OSError: the system has no control groups, or this user may not create any.
@@ -87,14 +98,14 @@ def create_control_group(
 
 
 def remove_empty_groups(name: str, root: Path = Path("/sys/fs/cgroup")) -> None:
-    """Remove the control groups of this name that hold no process, in both versions; those in use stay."""
+    """Remove the control groups of this name, in both versions, unless a process uses them."""
     for group in (root / name, root / "memory" / name, root / "cpu" / name):
         with contextlib.suppress(OSError):
             group.rmdir()
 
 
 def remove_groups_of_the_dead(root: Path = Path("/sys/fs/cgroup")) -> None:
-    """Remove the control groups that gradings left behind which were killed: their names end in a dead process."""
+    """Remove the control groups of killed gradings: their names end in a dead process's id."""
     for kind in ("labkit", "memory/labkit"):
         for group in (root / kind).glob("grading-*"):
             if not Path("/proc", group.name.removeprefix("grading-")).exists():
@@ -102,7 +113,7 @@ def remove_groups_of_the_dead(root: Path = Path("/sys/fs/cgroup")) -> None:
 
 
 def killed_for_memory(events: str) -> int:
-    r"""Return how many processes of a control group were killed for memory, from memory.events or memory.oom_control.
+    r"""Return how many processes of a control group were killed for memory.
 
     >>> killed_for_memory("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
     3

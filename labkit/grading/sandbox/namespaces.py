@@ -1,11 +1,14 @@
 """What a process can reach on Linux: its namespaces and its privileges.
 
-Idea: in new namespaces a process has its own file system, network and process table. Without their creator's privileges
-it cannot leave them. Paths that are not mounted in its file system do not exist for it.
+Idea: in new namespaces a process has its own file system, network and process table. Without their
+creator's privileges it cannot leave them. Paths that are not mounted in its file system do not
+exist for it.
 
-Invariant: a system call that fails raises an OSError that names it, so isolation is never partial without notice.
+Invariant: a system call that fails raises an OSError that names it, so isolation is never partial
+without notice.
 
-Source: unshare(2), mount(2), pivot_root(2), mount_namespaces(7), user_namespaces(7), prctl(2), capset(2).
+Source: unshare(2), mount(2), pivot_root(2), mount_namespaces(7), user_namespaces(7), prctl(2),
+capset(2).
 """
 
 from __future__ import annotations
@@ -20,41 +23,44 @@ from pathlib import Path
 
 from labkit.processes import prctl
 
-MOUNTS, UTS, IPC, USERS, PROCESSES, NETWORK = (
-    0x20000,
-    0x4000000,
-    0x8000000,
-    0x10000000,
-    0x20000000,
-    0x40000000,
-)
-READ_ONLY, NO_SUID, NO_DEVICES, NO_EXEC, REMOUNT, BIND, RECURSIVE, PRIVATE = (
-    1,
-    2,
-    4,
-    8,
-    32,
-    4096,
-    16384,
-    1 << 18,
-)
+MOUNTS = 0x20000
+UTS = 0x4000000
+IPC = 0x8000000
+USERS = 0x10000000
+PROCESSES = 0x20000000
+NETWORK = 0x40000000
+READ_ONLY = 1
+NO_SUID = 2
+NO_DEVICES = 4
+NO_EXEC = 8
+REMOUNT = 32
+BIND = 4096
+RECURSIVE = 16384
+PRIVATE = 1 << 18
 DETACH = 2
-DUMPABLE, DROP_BOUND, NO_NEW_PRIVILEGES = 4, 24, 38  # options of prctl
+# Options of prctl.
+DUMPABLE = 4
+DROP_BOUND = 24
+NO_NEW_PRIVILEGES = 38
 CAPABILITIES_VERSION_3 = 0x20080522
 DEVICES = ("null", "zero", "random", "urandom")
 SCRATCH = Path("/scratch")  # the only writable folder of `mount_private_root`
 
 
 def unshare_namespaces() -> None:
-    """Move this process and its children to new namespaces of mounts, processes, network and messages.
+    """Move this process and its children to new namespaces.
 
-    Without root, also create a user namespace with this user only, privileged inside it and not outside.
+    The namespaces are those of mounts, processes, network and messages.
+
+    Without root, also create a user namespace with this user only, privileged inside it and not
+    outside.
 
     Raises:
         OSError: the system has no such namespaces, or this user may not create any.
     """
     if os.geteuid() != 0:
-        user, group = os.getuid(), os.getgid()
+        user = os.getuid()
+        group = os.getgid()
         _call("unshare", USERS)
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
@@ -64,12 +70,14 @@ def unshare_namespaces() -> None:
 
 
 def mount_private_root(view: Sequence[tuple[Path, bool]], root: Path = Path("/sys")) -> None:
-    """Replace this process's file system by the paths in `view`, read-only, and a SCRATCH of 64 MiB.
+    """Replace this process's file system by the paths in `view`, read-only, and 64 MiB of SCRATCH.
 
     Must run in the first process after `unshare_namespaces`.
 
-    view   pairs in mount order: a path, and whether to mount it (True) or an empty folder in its place
-    root   mount point while the new file system is assembled
+    Args:
+        view: Pairs in mount order: a path, and whether to mount it (True) or an empty folder in its
+            place.
+        root: Mount point while the new file system is assembled.
 
     Raises:
         OSError: a mount fails.

@@ -1,12 +1,12 @@
-"""The grader's side of the sandbox: starts the server process, sends it submissions, receives replies.
+"""The grader's side of the sandbox: it starts the server, sends submissions, receives replies.
 
-Learners' code always has limits of CPU time, memory and processes. On Linux it also has files, processes and a network
-of its own, and where root grades a user of its own. `labkit.grading.sandbox.isolation` tests at the start which of
-these the machine provides.
+Learners' code always has limits of CPU time, memory and processes. On Linux it also has files,
+processes and a network of its own, and where root grades a user of its own.
+`labkit.grading.sandbox.isolation` tests at the start which of these the machine provides.
 
-On every system, answers are only data: cases are drawn and judged in the grader, output is limited to 8 MiB, and a
-failure costs the exercise at which it happens. Elsewhere than on Linux the code can read and write whatever the user
-who grades can; docker/grader is a container with full isolation.
+On every system, answers are only data: cases are drawn and judged in the grader, output is limited
+to 8 MiB, and a failure costs the exercise at which it happens. Elsewhere than on Linux the code can
+read and write whatever the user who grades can; docker/grader is a container with full isolation.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from labkit.grading.sandbox.worker import Limits, Request, tensor_of
 from labkit.processes import LineProcess, kill_group, start_group
 from labkit.records import data_folder
 
-STARTING_SECONDS, ENDING_SECONDS = 120.0, 20.0
+STARTING_SECONDS = 120.0
+ENDING_SECONDS = 20.0
 PIECE = 1 << 20  # bytes that are read of a worker at once, though it ends no line
 SERVER = Path(__file__).with_name("server.py")
 READY = b"ready\n"
@@ -61,11 +62,14 @@ class Runner:
     """
 
     def __init__(self, limits: Limits, folder: Path) -> None:
-        self.limits, self.isolation, self.folder = limits, Isolation(), folder
+        self.limits = limits
+        self.isolation = Isolation()
+        self.folder = folder
         self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._numbers = itertools.count()
-        self._open, self._one_at_a_time = set[socket.socket](), threading.Lock()
+        self._open: set[socket.socket] = set()
+        self._one_at_a_time = threading.Lock()
         if FORKS:
             remove_groups_of_the_dead()
             self._control, theirs = socket.socketpair()
@@ -221,12 +225,18 @@ class Spawned(Worker):
 
 
 def _optimizes(request: Request) -> bool:
-    """Return whether a program may make an optimizer: what that imports is then imported once for all programs."""
+    """Return whether a program may make an optimizer.
+
+    What optimizers import is then imported once for all programs.
+    """
     return request.run_by is not None or any("optim" in source for source in request.program)
 
 
 class _Pickler(pickle.Pickler):
-    """A pickler that writes a module as its name, and a plain tensor as its bytes: ten times as fast as torch."""
+    """A pickler that writes a module as its name, and a plain tensor as its bytes.
+
+    It is ten times as fast as torch's.
+    """
 
     def reducer_override(self, obj: object) -> Any:
         if isinstance(obj, ModuleType):
@@ -243,7 +253,7 @@ class _Pickler(pickle.Pickler):
 
 
 def packed(content: object) -> bytes:
-    """Return the pickle of content that is sent to the sandbox; nothing is ever unpickled from it."""
+    """Return the pickle of content for the sandbox; nothing is ever unpickled from there."""
     stream = io.BytesIO()
     _Pickler(stream).dump(content)
     return stream.getvalue()

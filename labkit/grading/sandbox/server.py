@@ -1,8 +1,9 @@
 """The server process of the sandbox, started as a program: `python .../sandbox/server.py [SOCKET]`.
 
-It loads torch, labkit's layers and what hand-ins import of lessons once, then hides the lessons' folders, which hold
-references and known mistakes (labkit.course.hide). With the number of a socket as its argument it forks a supervisor
-for every connection it receives (Linux). Without an argument it answers one job from standard input.
+It loads torch, labkit's layers and what hand-ins import of lessons once, then hides the lessons'
+folders, which hold references and known mistakes (labkit.course.hide). With the number of a socket
+as its argument it forks a supervisor for every connection it receives (Linux). Without an argument
+it answers one job from standard input.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Supervision of workers: time, memory and the format of their answers.
 
-`supervise` starts a worker, a process that answers requests, and reads its channel. A worker that dies, exceeds a limit
-or writes anything else loses the request it was at; a fresh worker continues with the next. On Linux the supervisor is
-the first process inside the sandbox (`run_job`), so that everything a worker started ends with it. On other systems it
-is a thread of the grader (labkit.grading.sandbox.runner).
+`supervise` starts a worker, a process that answers requests, and reads its channel. A worker that
+dies, exceeds a limit or writes anything else loses the request it was at; a fresh worker continues
+with the next. On Linux the supervisor is the first process inside the sandbox (`run_job`), so that
+everything a worker started ends with it. On other systems it is a thread of the grader
+(labkit.grading.sandbox.runner).
 
 Invariant: one reply to every request, in order. Content of answers is counted here, not parsed.
 """
@@ -43,9 +44,10 @@ POLL_SECONDS = 0.1  # interval of the memory checks
 class Isolation:
     """The isolation of learners' code beyond limits; none by default.
 
-    namespaces   files, processes and network of its own
-    user         the user that it runs as; None: the grader's
-    view         the files it sees (`namespaces.mount_private_root`), with namespaces
+    Attributes:
+        namespaces: Files, processes and network of its own.
+        user: The user that it runs as; None: the grader's.
+        view: The files it sees (`namespaces.mount_private_root`), with namespaces.
     """
 
     namespaces: bool = False
@@ -57,11 +59,12 @@ class Isolation:
 class Reply:
     """The result of a request.
 
-    note      why there are no answers, or ""
-    answers   the answers to each check, as JSON; where the worker failed, those before
-    ran       its cell has run
-    broken    its worker ended, or was killed
-    late      it was killed after its time limit: the answers before that count
+    Attributes:
+        note: Why there are no answers, or "".
+        answers: The answers to each check, as JSON; where the worker failed, those before.
+        ran: Its cell has run.
+        broken: Its worker ended, or was killed.
+        late: It was killed after its time limit: the answers before that count.
     """
 
     exercise: str
@@ -75,7 +78,8 @@ class Reply:
 class Worker(ABC):
     """A process that answers requests.
 
-    tells_cpu   the system tells its CPU time, so that waiting is known from computing
+    Attributes:
+        tells_cpu: The system tells its CPU time, so that waiting is known from computing.
     """
 
     tells_cpu = False
@@ -93,15 +97,24 @@ class Worker(ABC):
         return 0.0
 
     def queued_seconds(self) -> float:
-        """Return how long it was ready to run while others had the processor; 0.0 where the system does not say."""
+        """Return how long it was ready to run while others had the processor, in seconds.
+
+        It is 0.0 where the system does not report it.
+        """
         return 0.0
 
     def memory_left(self) -> int:
-        """Return the bytes that it and its descendants may still take; 1 where the system does not report it."""
+        """Return the bytes that it and its descendants may still take.
+
+        It is 1 where the system does not report it.
+        """
         return 1
 
     def out_of_memory(self) -> bool:
-        """Return whether the system killed one of its processes for memory; False where it does not report it."""
+        """Return whether the system killed one of its processes for memory.
+
+        It is False where the system does not report it.
+        """
         return False
 
 
@@ -122,7 +135,8 @@ def supervise(
     """Report a reply to each request, in order; `start` starts a worker for those that are left."""
     left = list(requests)
     while left:
-        worker, unread = start(left), bytearray()
+        worker = start(left)
+        unread = bytearray()
         try:
             while left:
                 reply = Reply(left[0].exercise)
@@ -141,11 +155,14 @@ def supervise(
 
 def _read_reply(worker: Worker, unread: bytearray, limits: Limits, reply: Reply) -> Reply:
     """Fill in a reply from the lines of a worker, up to the one that ends the request."""
-    cpu, queued = worker.cpu_seconds(), worker.queued_seconds()
-    started, size = time.monotonic(), 0
+    cpu = worker.cpu_seconds()
+    queued = worker.queued_seconds()
+    started = time.monotonic()
+    size = 0
     while True:
         if (end := unread.find(b"\n")) >= 0:
-            kind, content = bytes(unread[:1]), unread[1:end].decode("ascii", "replace")
+            kind = bytes(unread[:1])
+            content = unread[1:end].decode("ascii", "replace")
             del unread[: end + 1]
             if kind == END and content == json.dumps(reply.exercise):
                 # the system may have ended a child only, and the others go on
@@ -186,10 +203,12 @@ def _memory_note(limits: Limits) -> str:
 
 
 def _seconds_left(limits: Limits, cpu: float | None, elapsed: float) -> float:
-    """Return how long a worker may go on.
+    """Return how many seconds a worker may still run.
 
-    cpu       seconds of CPU time that it used; None where unknown
-    elapsed   seconds since it began, without those in which it could run and others did
+    Args:
+        limits: The limits of the worker.
+        cpu: Seconds of CPU time that it used; None where unknown.
+        elapsed: Seconds since it began, without those in which it could run and others did.
 
     Raises:
         _LateWorker: it exceeded a limit; the message says whether it waits, where that is known.
@@ -222,7 +241,10 @@ def _exit_note(code: int | None) -> str:
 
 
 def run_job(grader: socket.socket) -> None:
-    """Receive a job, isolate this process, and send a line of JSON for each reply. Does not return."""
+    """Receive a job, isolate this process, and send a line of JSON for each reply.
+
+    It does not return.
+    """
     with grader.makefile("rb") as stream:
         requests, limits, isolation = cast(
             "tuple[Sequence[Request], Limits, Isolation]", pickle.load(stream)
@@ -256,15 +278,16 @@ def run_job(grader: socket.socket) -> None:
             lambda reply: grader.sendall(json.dumps(asdict(reply)).encode() + b"\n"),
         )
     finally:
-        group.remove()  # with namespaces, the process outside removes it as well, after this one has ended
+        # With namespaces, the process outside removes it as well, after this one has ended.
+        group.remove()
     os._exit(0)
 
 
 class _ControlGroup:
-    """A control group that limits the memory of a submission as a whole, if this user may create one.
+    """A control group that limits a submission's memory as a whole, if this user may create one.
 
-    Otherwise `Forked.memory_left` is checked ten times a second. The group is held by open files, since the process
-    that removes it no longer sees the system's files.
+    Otherwise `Forked.memory_left` is checked ten times a second. The group is held by open files,
+    since the process that removes it no longer sees the system's files.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -298,7 +321,10 @@ class _ControlGroup:
                 os.close(descriptor)
 
     def kills(self) -> int:
-        """Return how many of its processes the system killed for memory; 0 where it does not say."""
+        """Return how many of its processes the system killed for memory.
+
+        It is 0 where the system does not report it.
+        """
         with contextlib.suppress(OSError, ValueError):
             return killed_for_memory(os.pread(self._events, 4096, 0).decode())
         return 0
@@ -324,9 +350,11 @@ class Forked(Worker):
         grader: socket.socket,
         group: _ControlGroup,
     ) -> None:
-        self.grader, (self.channel, write) = grader, os.pipe()
+        self.grader = grader
+        (self.channel, write) = os.pipe()
         self.most = limits.memory + resident_memory()
-        self.group, self.kills = group, group.kills()
+        self.group = group
+        self.kills = group.kills()
         self.pid = os.fork()
         if self.pid == 0:
             with contextlib.suppress(BaseException):

@@ -1,10 +1,12 @@
 """Serialization of answers as plain JSON, so that no object of a learner's is ever compared.
 
-`dump` writes down what a function returned, `load` reads it back, and only the result of `load` is compared: numbers,
-strings, lists, tensors and `Instance`s. An object whose `__eq__` always returns True is reduced to a description. The
-notebook and the grading process use the same format, so an answer means the same in both.
+`dump` writes down what a function returned, `load` reads it back, and only the result of `load` is
+compared: numbers, strings, lists, tensors and `Instance`s. An object whose `__eq__` always returns
+True is reduced to a description. The notebook and the grading process use the same format, so an
+answer means the same in both.
 
-Invariant: `load` creates only the types named here, whatever its input; anything else is a ValueError.
+Invariant: `load` creates only the types named here, whatever its input; anything else is a
+ValueError.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ class Opaque:
 class Failure:
     """The reason why a call returned nothing. `where` is the line of the learner's code, if known.
 
-    kind    "unsolved" (the starter is unchanged), "call" (it cannot be called so) or "error" (it raised)
+    Attributes:
+        kind: "unsolved" (the starter is unchanged), "call" (it cannot be called so) or "error" (it
+            raised).
     """
 
     kind: str
@@ -78,10 +82,10 @@ class _TooLarge(Exception):
 def dump(value: object) -> Json:
     """Return `value` as JSON: a list of a tag and what it takes to build the value again.
 
-    Types are compared exactly (`type(value) is float`), so an instance of a subclass becomes an `Opaque`.
-    Numpy scalars, numpy arrays without dimensions, fractions and decimals become Python numbers, named tuples and
-    torch's sizes tuples, and an OrderedDict, a defaultdict or a Counter a dict. A tensor's gradient history, device and
-    strides are dropped.
+    Types are compared exactly (`type(value) is float`), so an instance of a subclass becomes an
+    `Opaque`. Numpy scalars, numpy arrays without dimensions, fractions and decimals become Python
+    numbers, named tuples and torch's sizes tuples, and an OrderedDict, a defaultdict or a Counter a
+    dict. A tensor's gradient history, device and strides are dropped.
 
     >>> dump([True, 2.0**-24])
     ['list', [['bool', True], ['float', '0x1.0000000000000p-24']]]
@@ -198,7 +202,7 @@ def _description(value: object) -> str:
 
 
 def _is_labkit_dataclass(kind: type) -> bool:
-    """Return whether this is a dataclass of labkit, and not a class of the same name defined by a learner."""
+    """Return whether this is a dataclass of labkit, and not a learner's class of the same name."""
     module = sys.modules.get(kind.__module__)
     found = getattr(module, kind.__name__, None)
     return dataclasses.is_dataclass(kind) and kind.__module__.startswith(OWN) and found is kind

@@ -1,6 +1,7 @@
 """The worker process, which runs a learner's code and writes its answers to a channel.
 
-Invariant: descriptors 0, 1 and 2 lead to the null device, so that nothing printed is taken for an answer.
+Invariant: descriptors 0, 1 and 2 lead to the null device, so that nothing printed is taken for an
+answer.
 """
 
 from __future__ import annotations
@@ -20,17 +21,22 @@ from labkit.grading.sandbox.answer import answer_case
 from labkit.grading.sandbox.cell import run_cell
 from labkit.grading.sandbox.limits import limit_process
 
-# First byte of a line: the cell has run, the answers to a check, why there are none, the end of a request.
-RAN, CHECK, NOTE, END = b"R", b"C", b"N", b"E"
+# First byte of a line: the cell has run, the answers to a check, why there are none, the end of a
+# request.
+RAN = b"R"
+CHECK = b"C"
+NOTE = b"N"
+END = b"E"
 
 
 @dataclass(frozen=True)
 class Limits:
     """Limits of a worker.
 
-    seconds     of CPU time, for each exercise
-    memory      bytes beyond what torch and labkit take
-    processes   at one time
+    Attributes:
+        seconds: Of CPU time, for each exercise.
+        memory: Bytes beyond what torch and labkit take.
+        processes: At one time.
     """
 
     seconds: float = 20.0
@@ -47,12 +53,14 @@ class Limits:
 class Request:
     """A learner's program for one exercise, and the calls to make of its function.
 
-    program      sources to run: statements of other cells first, the exercise's own cell last
-    call         how the function is called: "my_advance(state, found_inf, config)"
-    cases        cases[check][case]: the arguments of each call, pickled separately, so that calls share no object
-    provides     names that exist although no cell defines them
-    may_change   names of the arguments that the answer may change
-    run_by       what calls the function, where the cases do not
+    Attributes:
+        program: Sources to run: statements of other cells first, the exercise's own cell last.
+        call: How the function is called: "my_advance(state, found_inf, config)".
+        cases: Cases[check][case]: the arguments of each call, pickled separately, so that calls
+            share no object.
+        provides: Names that exist although no cell defines them.
+        may_change: Names of the arguments that the answer may change.
+        run_by: What calls the function, where the cases do not.
     """
 
     exercise: str
@@ -71,9 +79,15 @@ def tensor_of(content: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> tor
 
 
 def answer_all(requests: Sequence[Request], channel: BinaryIO, limits: Limits, used: int) -> None:
-    """Answer all requests, with one line for each check and one that ends a request. Does not return.
+    """Answer all requests: one line for each check, and one that ends the request.
 
-    used   bytes of address space that this process had before the learner's code
+    It does not return.
+
+    Args:
+        requests: The exercises to answer, in order.
+        channel: Where the lines are written.
+        limits: The limits of the learner's code.
+        used: Bytes of address space that this process had before the learner's code.
     """
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
