@@ -5,8 +5,9 @@ Markdown, code and colours of a terminal are converted by nbconvert's filters, f
 `site`. A widget becomes an element with its state, as JSON, and its still picture;
 site.js shows the widget in place of the picture if the widget answers without a kernel.
 
-Invariant: classes of cells are those of JupyterLab, so that the style sheets of widgets find them. Pictures are files:
-`Pictures` collects them. What is no HTML is escaped. A traceback, which names folders of the machine, is left out.
+Invariant: classes of cells are those of JupyterLab, so that the style sheets of widgets find them.
+Pictures are files: `Pictures` collects them. What is no HTML is escaped. A traceback, which names
+folders of the machine, is left out.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ DATA_URL = re.compile(r'src="data:image/(png);base64,([^"]+)"')
 
 @dataclass
 class Parts:
-    """Pictures by file name and widgets by folder, which the cells of a page need, and the questions in them."""
+    """The pictures, widgets and questions that the cells of a page need."""
 
     pictures: dict[str, bytes] = field(default_factory=dict)
     widgets: set[str] = field(default_factory=set)
@@ -101,7 +102,10 @@ def cell_html(cell: Any, parts: Parts) -> str:
         text = f'<div class="jp-RenderedMarkdown">{markdown(source)}</div>'
         return f'<div class="jp-Cell jp-MarkdownCell" id="{name}">\n{text}</div>\n'
     if cell.cell_type != "code":
-        return f'<div class="jp-Cell" id="{name}"><pre tabindex="0">{escape(cell.source)}</pre></div>\n'
+        return (
+            f'<div class="jp-Cell" id="{name}"><pre '
+            f'tabindex="0">{escape(cell.source)}</pre></div>\n'
+        )
     tags = cell.metadata.get("tags", ())
     if any(tag.startswith(EXERCISE) for tag in tags):
         outputs = [_exercise(cell.source, tags, parts)]
@@ -133,11 +137,15 @@ def _output(output: Any, key: str, parts: Parts) -> str:
 
     if output.output_type == "stream":
         kind = "site-warning" if output.name == "stderr" else "site-text"
-        return f'<pre class="{kind}" tabindex="0">{ansi2html(output.text)}</pre>\n'  # type: ignore[no-untyped-call]
+        text = ansi2html(output.text)  # type: ignore[no-untyped-call]
+        return f'<pre class="{kind}" tabindex="0">{text}</pre>\n'
     if output.output_type == "error":
         if output.ename == "NotImplementedError":
             return OWN_ANSWER
-        return f'<pre class="site-warning" tabindex="0">{escape(f"{output.ename}: {output.evalue}")}</pre>\n'
+        return (
+            '<pre class="site-warning" '
+            f'tabindex="0">{escape(f"{output.ename}: {output.evalue}")}</pre>\n'
+        )
     data = output.data
     if PAGE_TYPE in data:
         return widget_html(data, key, parts)
@@ -165,15 +173,17 @@ def _still(data: Any, parts: Parts) -> str:
     elif "text/html" in data:
         return f'<div class="site-html">{data["text/html"]}</div>\n'
     else:
-        return f'<pre class="site-text" tabindex="0">{ansi2html(words)}</pre>\n'  # type: ignore[no-untyped-call]
+        text = ansi2html(words)  # type: ignore[no-untyped-call]
+        return f'<pre class="site-text" tabindex="0">{text}</pre>\n'
     return f'<img alt="{escape(words, quote=True)}" {source}>\n'
 
 
 def widget_html(data: Any, key: str, parts: Parts) -> str:
-    """Return a widget's place in a page; what it needs is added to `parts`.
+    """Return a widget's place in a page, and add what it needs to `parts`.
 
     Args:
-        data: MIME type -> content, as an output has it: the state of the widget and its still picture.
+        data: MIME type -> content, as an output has it: the state of the widget and its still
+            picture.
         key: The name of the place, unique in its page.
         parts: What the page needs.
     """

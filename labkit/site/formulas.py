@@ -1,7 +1,7 @@
 """Formulas as embedded pictures, for pages that need no network.
 
-Idea: a page by nbconvert loads MathJax from a server, and without it shows LaTeX. This module lets matplotlib typeset
-each formula and embeds the picture, with its LaTeX as alternative text.
+Idea: a page by nbconvert loads MathJax from a server, and without it shows LaTeX. This module lets
+matplotlib typeset each formula and embeds the picture, with its LaTeX as alternative text.
 
 Invariant: text between backticks is not a formula, and the page loads no script for mathematics.
 """
@@ -53,7 +53,10 @@ def _formula(latex: str) -> str:
     if cases is None:
         return picture(latex)
     rows = "<br>".join("&emsp;".join(map(picture, row.split("&"))) for row in cases[1].split(r"\\"))
-    style = "border-left:1px solid;display:inline-block;padding-left:.5em;text-align:left;vertical-align:middle"
+    style = (
+        "border-left:1px "
+        "solid;display:inline-block;padding-left:.5em;text-align:left;vertical-align:middle"
+    )
     return f'{picture(latex[: cases.start()])}<span style="{style}">{rows}</span>'
 
 
@@ -78,4 +81,7 @@ def picture(latex: str) -> str:
         ) from error
     sizes = f"height:{height / EM:.2f}em;vertical-align:{-depth / EM:.2f}em"
     data = base64.b64encode(file.getvalue()).decode()
-    return f'<img alt="{escape(latex.strip())}" style="display:inline;{sizes}" src="data:image/svg+xml;base64,{data}">'
+    return (
+        f'<img alt="{escape(latex.strip())}" style="display:inline;{sizes}" '
+        f'src="data:image/svg+xml;base64,{data}">'
+    )

@@ -26,10 +26,11 @@ PYTHON = f"{FOLDER}/pyodide-{VERSION}/"
 class LiveFiles:
     """The exercises that pages check, and what checks them.
 
-    forms      by id: what a page reads of an exercise, without its solution
-    notebooks  the learner's notebook of each lesson, by name
-    modules    the lab's modules that judge, as a zip archive
-    pyodide    its files by name; or the address of a folder that has them
+    Attributes:
+        forms: By id: what a page reads of an exercise, without its solution.
+        notebooks: The learner's notebook of each lesson, by name.
+        modules: The lab's modules that judge, as a zip archive.
+        pyodide: Its files by name; or the address of a folder that has them.
     """
 
     forms: Mapping[str, Mapping[str, Any]]

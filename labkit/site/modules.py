@@ -1,7 +1,7 @@
-"""Widgets as files for other people's pages: ES modules in anywidget's form, which need neither Python nor a network.
+"""Widgets as files for other pages: ES modules that need neither Python nor a network.
 
-A file holds the widget's script, its style and the first value of each of its traits. A page of MyST or Jupyter Book
-shows it with the directive `{anywidget}`, a page of one's own by `import`.
+A file holds the widget's script, its style and the first value of each of its traits. A page of
+MyST or Jupyter Book shows it with the directive `{anywidget}`, a page of one's own by `import`.
 
 Source: https://anywidget.dev/en/afm (anywidget's front-end module).
 """
@@ -19,7 +19,8 @@ from labkit.widgets.base.widget import LabWidget, page_style
 HEAD = """\
 // {name}, a widget of fp16-lab {version} that needs no Python, as a module in anywidget's form.
 //
-// A page shows it by `import widget from "./{name}.mjs"; widget.render({{ el }})`, el being an element of the page.
+// A page shows it in its element `el` by
+// `import widget from "./{name}.mjs"; widget.render({{ el }})`.
 
 """
 

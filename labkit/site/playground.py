@@ -1,6 +1,9 @@
-"""The playground as one HTML file, which a double click opens: it needs neither Python nor a network.
+"""The playground as one HTML file, which a double click opens.
 
-Invariant: the file asks no server for anything; its content security policy forbids it. A link's # part is a setting.
+It needs neither Python nor a network.
+
+Invariant: the file asks no server for anything; its content security policy forbids it. A link's #
+part is a setting.
 """
 
 from __future__ import annotations
@@ -82,6 +85,8 @@ def write_playground(file: Path) -> Path:
     if file.is_dir():
         raise SiteError(f"expected a file, got the folder {file}; name a file in it")
     if not file.parent.is_dir():
-        raise SiteError(f"there is no folder {file.parent}; make it first, or name another place")
+        raise SiteError(
+            f"expected an existing folder, got {file.parent}; make it first, or name another place"
+        )
     write_atomic(file, playground_page().encode())
     return file

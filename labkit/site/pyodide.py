@@ -54,7 +54,7 @@ def pyodide_of_npm(cache: Path | None = None) -> dict[str, bytes]:
         cache: Where the package is kept; None: in this user's cache.
 
     Raises:
-        PyodideError: There is no npm, it fails, or the package is another one.
+        PyodideError: npm is missing or fails, or the package is another one.
     """
     kept = (cache or cache_folder()) / f"pyodide-{VERSION}.tgz"
     if kept.is_file() and _checksum(kept.read_bytes()) == SHA256:
@@ -62,7 +62,8 @@ def pyodide_of_npm(cache: Path | None = None) -> dict[str, bytes]:
     npm = shutil.which("npm")
     if npm is None:
         raise PyodideError(
-            f"expected npm, which has Pyodide, found none; install Node.js, or name a folder with the "
+            "expected npm, which has Pyodide, found none; install Node.js, or name a folder "
+            "with the "
             f"files of Pyodide {VERSION} by --pyodide FOLDER, or an address by --pyodide URL"
         )
     with TemporaryDirectory() as folder:
@@ -75,7 +76,8 @@ def pyodide_of_npm(cache: Path | None = None) -> dict[str, bytes]:
         if run.returncode or not found:
             said = (run.stderr.strip().splitlines() or ["no reason"])[-1]
             raise PyodideError(
-                f"expected pyodide@{VERSION} from npm, got: {said}; look whether this machine reaches "
+                f"expected pyodide@{VERSION} from npm, got: {said}; look whether this machine "
+                "reaches "
                 "npm's registry, or name a folder by --pyodide FOLDER"
             )
         package = found[0].read_bytes()

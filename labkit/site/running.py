@@ -1,10 +1,10 @@
-"""Runs of notebooks for pages: the outputs of each cell, and the state of each widget when its cell showed it.
+"""Runs of notebooks for pages: the outputs of each cell, and each widget's state at its cell.
 
-Idea: a cell before the first one makes widgets add their state to their outputs, as `PAGE_TYPE`. Exercises are run as
-they are handed out, so their cells raise; the run goes on.
+Idea: a cell before the first one makes widgets add their state to their outputs, as `PAGE_TYPE`.
+Exercises are run as they are handed out, so their cells raise; the run continues.
 
-Invariant: the notebook that is passed stays as it is. No journal of answers is read or written. A cell with the tag
-`lab-only` is about the machine of its reader, and does not run.
+Invariant: the notebook that is passed stays as it is. No journal of answers is read or written. A
+cell with the tag `lab-only` is about the machine of its reader, and does not run.
 """
 
 from __future__ import annotations
@@ -29,11 +29,16 @@ def read_notebook(path: Path) -> Any:
 
 
 def run_notebook(notebook: dict[str, Any], seconds: float = 600) -> Any:
-    """Return a notebook with the outputs of its cells, run from top to bottom in a kernel of this environment.
+    """Return a notebook with the outputs of its cells, run from top to bottom.
 
-    seconds  time limit of one cell
+    The cells run in a kernel of this environment.
 
-    A run that ends early (a cell takes longer, or the kernel dies) keeps what it has; the notebook's metadata say so.
+    A run that ends early (a cell takes longer, or the kernel dies) keeps what it has; the
+    notebook's metadata say so.
+
+    Args:
+        notebook: A notebook, which stays unchanged.
+        seconds: Time limit of one cell.
     """
     import nbformat
     from nbclient import NotebookClient
@@ -46,7 +51,9 @@ def run_notebook(notebook: dict[str, Any], seconds: float = 600) -> Any:
         if cell.cell_type == "code" and LAB_ONLY not in cell.metadata.get("tags", ())
     ]
     first = nbformat.v4.new_code_cell(FIRST_CELL)  # type: ignore[no-untyped-call]
-    trial = nbformat.v4.new_notebook(cells=[first, *run], metadata=whole.metadata)  # type: ignore[no-untyped-call]
+    trial = nbformat.v4.new_notebook(  # type: ignore[no-untyped-call]
+        cells=[first, *run], metadata=whole.metadata
+    )
     with TemporaryDirectory() as scratch:
         client = NotebookClient(
             trial, timeout=seconds, allow_errors=True, resources={"metadata": {"path": scratch}}

@@ -1,10 +1,11 @@
 """Files of a site: a page for each notebook, an index, scripts, a style sheet and pictures.
 
-Everything a page needs lies beside it as a classic script, a style sheet or a picture, or stands in the page itself,
-since a browser loads no module and fetches nothing from `file://`.
+Everything a page needs lies beside it as a classic script, a style sheet or a picture, or is part of
+the page itself, since a browser loads no module and fetches nothing from `file://`.
 
-Invariant: a page asks no server for anything; its content security policy forbids it. A folder is only written if it is
-new, empty, or holds a site: its list of files, MARKER. Files of the former site that the new one lacks are deleted.
+Invariant: a page asks no server for anything; its content security policy forbids it. A folder is
+only written if it is new, empty, or holds a site: its list of files, MARKER. Files of the former
+site that the new one lacks are deleted.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from labkit.widgets.base.widget import PAGE_TYPE, page_script, page_style, style
 from labkit.widgets.playground.widget import Playground
 
 MARKER = "labkit-site.json"
-INDEX, GLOSSARY = "index.html", "glossary.html"
+INDEX = "index.html"
+GLOSSARY = "glossary.html"
 LINK = re.compile(r"\[([^]]+)\]\([^)]*\)")  # in Markdown
 MAP_ROW = re.compile(
     r"^\| \**\w+\** \| \[[^]]+\]\((?P<name>\w+)\.ipynb\) \| (?P<minutes>\w*) \| (?P<seen>.*) \|$",
@@ -36,22 +38,28 @@ MAP_ROW = re.compile(
 )
 PAGE_LINK = re.compile(r'<a href="(?P<page>\w+\.html)(?:#[^"]*)?"[^>]*>(?P<text>.*?)</a>', re.S)
 OWN = "'self' file:"  # this page's server, or the folder of its file
-POLICY = f"default-src 'none'; img-src {OWN} data:; style-src {OWN} 'unsafe-inline'; script-src {OWN} 'unsafe-inline'"
+POLICY = (
+    f"default-src 'none'; img-src {OWN} data:; "
+    f"style-src {OWN} 'unsafe-inline'; script-src {OWN} 'unsafe-inline'"
+)
 NO_TITLES: Mapping[str, str] = MappingProxyType({})
 DOWNLOAD = """
 <div id="site-download" hidden>
-<button type="button" class="site-button" id="site-download-button">Download my answers as notebooks</button>
+<button type="button" class="site-button"
+ id="site-download-button">Download my answers as notebooks</button>
 <span id="site-download-status" role="status"></span></div>
 """
 IN_THE_LAB = (
     "For exercises, checks of your answers and trainings of your own you need the lab itself."
 )
 IN_PAGES = (
-    "Some exercises are solved and checked on these pages: their Python runs in your browser, and no answer "
+    "Some exercises are solved and checked on these pages: their Python runs in your browser, "
+    "and no answer "
     "leaves it. For the other exercises, and trainings of your own, you need the lab itself."
 )
 TRY_IT = (
-    "Try it: drag the loss scale, or focus it with Tab and use the arrow keys. These are gradients of a real network. "
+    "Try it: drag the loss scale, or focus it with Tab and use the arrow keys. These are "
+    "gradients of a real network. "
     "Those in the left zone become zero in FP16."
 )
 
@@ -64,9 +72,10 @@ class SiteError(ValueError):
 class Page:
     """A notebook as a page.
 
-    title     of its first heading, as HTML
-    sections  (id, HTML) of its headings of the second level
-    problem   why outputs are missing, or ""
+    Attributes:
+        title: Of its first heading, as HTML.
+        sections: (id, HTML) of its headings of the second level.
+        problem: Why outputs are missing, or "".
     """
 
     name: str
@@ -87,7 +96,8 @@ def require_site_folder(folder: Path) -> None:
         raise SiteError(f"expected a folder, got the file {folder}; name another place")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MARKER).is_file():
         raise SiteError(
-            f"expected a new folder, an empty one or a site that this command wrote, got {folder}, which holds other "
+            "expected a new folder, an empty one or a site that this command wrote, got "
+            f"{folder}, which holds other "
             "files; name another folder, or empty this one"
         )
 
@@ -122,7 +132,7 @@ def write_site(
         live: What pages need that check exercises; None: exercises are solved in the lab.
 
     Raises:
-        SiteError: the folder holds something else, or there is no notebook.
+        SiteError: the folder holds something else, or it has no notebook.
     """
     require_site_folder(folder)
     if not notebooks:
@@ -196,7 +206,8 @@ def _map(notebooks: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 def _code_style() -> str:
     from pygments.formatters import HtmlFormatter
 
-    light, dark = HtmlFormatter(style="default"), HtmlFormatter(style="github-dark")
+    light = HtmlFormatter(style="default")
+    dark = HtmlFormatter(style="github-dark")
     return "\n".join(
         [
             light.get_style_defs(".highlight"),
@@ -213,9 +224,15 @@ def _page(
     glossary: bool,
     live: LiveFiles | None = None,
 ) -> str:
-    """Return a whole page; `body` stands between its header and its footer.
+    """Return a whole page, with a header and a footer.
 
-    live   what its exercises need; None: it has none that it checks
+    Args:
+        title: The title of the page.
+        body: HTML between the header and the footer.
+        widgets: The names of the widgets on the page.
+        here: The file name of the page, which the header marks.
+        glossary: Whether the site has a glossary to link to.
+        live: What its exercises need; None: it has none that it checks.
     """
     if live is not None:
         body += live.settings()
