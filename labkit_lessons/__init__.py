@@ -1,14 +1,16 @@
 """The lessons of the course, a package each: texts, exercises, predictions, hints.
 
-A lesson's notebook imports from the lesson's package, and never deeper: `from labkit_lessons.lesson_10_clinic import
-look`. Lessons in the folders that the environment variable LABKIT_COURSE names belong to this package, too.
+A lesson's notebook imports from the lesson's package, and never deeper: `from
+labkit_lessons.lesson_10_clinic import look`. Lessons in the folders that the environment variable
+LABKIT_COURSE names belong to this package, too.
 """
 
 from labkit.course import added_parents
 
 __path__.extend(parent for parent in added_parents() if parent not in __path__)
 
-# Former name -> the lesson's name. Notebooks import these from labkit until version 0.4, with a warning.
+# Former name -> the lesson's name. Notebooks import these from labkit until version 0.4, with a
+# warning.
 MOVED: dict[str, str] = {
     "labkit.clinic.CONSULTATIONS": "labkit_lessons.lesson_10_clinic.CONSULTATIONS",
     "labkit.clinic.Consultation": "labkit_lessons.lesson_10_clinic.Consultation",

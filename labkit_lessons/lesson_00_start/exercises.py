@@ -24,7 +24,8 @@ def _any(random: Random) -> list[Case]:
 
 SMALLEST = Exercise(
     id="start.smallest",
-    notes="""Where a number format ends. The warm-up: a line of arithmetic, and a first look at a counter-example.""",
+    notes="""Where a number format ends. The warm-up: a line of arithmetic, and a first look at a
+    counter-example.""",
     checks=(
         Check("the formats that people use", 1, _known),
         Check("any format", 1, _any),

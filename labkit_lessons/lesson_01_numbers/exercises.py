@@ -27,7 +27,9 @@ def _codes(random: Random, low: int, high: int, count: int) -> list[Case]:
 
 
 def _fields(random: Random) -> tuple[int, int, int]:
-    """Return the widths and the bias of an unusual format: its bias is not 2^(exponent_bits - 1) - 1."""
+    """Return the widths and the bias of an unusual format: its bias is not 2^(exponent_bits - 1) -
+    1.
+    """
     exponent_bits = random.randrange(3, 9)
     usual = 2 ** (exponent_bits - 1) - 1
     bias = usual + random.choice((-1, 1)) * random.randrange(1, 20)
@@ -39,8 +41,11 @@ def _in_formats(
 ) -> list[Case]:
     """Return codes of formats that are drawn, of either sign.
 
-    field         largest exponent field -> the exponent field of the code
-    significands  of the codes, counted from the end where negative; (): any
+    Args:
+        random: Draws the formats and the codes.
+        count: How many codes to return.
+        field: Largest exponent field -> the exponent field of the code.
+        significands: The significands of the codes, counted from the end where negative; (): any.
     """
     cases: list[Case] = []
     for number in range(count):
@@ -95,11 +100,13 @@ def _cut(code: int, exponent_bits: int, significand_bits: int, bias: int) -> Row
 
 DECODE = Exercise(
     id="numbers.decode",
-    notes="""The bits of a number, read by hand: of FP16, and of formats with widths and a bias of their own.
+    notes="""The bits of a number, read by hand: of FP16, and of formats with widths and a bias of
+    their own.
 
-    The point: one formula for normal numbers, one for exponent field 0, and a last field that is no number at all. Such
-    a bias is what no library of the lab decodes, so that nothing is forbidden.
-    Oracle in the tests: numpy's float16, on all 65,536 codes; labkit.formats, times a power of two.""",
+    The point: one formula for normal numbers, one for exponent field 0, and a last field that is no
+    number at all. Such a bias is what no library of the lab decodes, so that nothing is forbidden.
+    Oracle in the tests: numpy's float16, on all 65,536 codes; labkit.formats, times a power of two.
+    """,
     checks=(
         Check("normal numbers", 2, _normal),
         Check("zero and the subnormal numbers", 2, _subnormal),
@@ -137,8 +144,8 @@ DECODE = Exercise(
         ),
         wrong(
             "has the usual bias",
-            "this has the usual bias, 2^(exponent_bits - 1) - 1. A format may have another one: it is "
-            "an argument.",
+            "this has the usual bias, 2^(exponent_bits - 1) - 1. A format may have another one: "
+            "it is an argument.",
             lambda code, e, s, bias: solution.my_decode(code, e, s, 2 ** (e - 1) - 1),
         ),
         wrong(
@@ -148,8 +155,8 @@ DECODE = Exercise(
         ),
         wrong(
             "divides by the largest significand",
-            "this is what dividing the significand by its largest value, 1023 in FP16, gives. Ten bits "
-            "make 1024 steps.",
+            "this is what dividing the significand by its largest value, 1023 in FP16, gives. "
+            "Ten bits make 1024 steps.",
             replace=("steps = 2**significand_bits", "steps = 2**significand_bits - 1"),
         ),
         wrong(
@@ -175,8 +182,8 @@ DECODE = Exercise(
         ),
         wrong(
             "knows no NaN",
-            "this is what taking all of the last exponent field for infinity gives. With any significand "
-            "bit set it is NaN.",
+            "this is what taking all of the last exponent field for infinity gives. With any "
+            "significand bit set it is NaN.",
             replace=("math.nan if significand else ", ""),
         ),
         wrong(
@@ -215,8 +222,11 @@ def _elsewhere(
 ) -> list[Case]:
     """Return numbers of formats that are drawn, at or above the smallest normal number.
 
-    significands  the number of significands -> one of them
-    below         the largest distance of the exponent from the smallest; 0: any
+    Args:
+        random: Draws the formats and the numbers.
+        count: How many numbers to return.
+        significands: The number of significands -> one of them.
+        below: The largest distance of the exponent from the smallest; 0: any.
     """
     cases: list[Case] = []
     for _ in range(count):
@@ -270,8 +280,9 @@ ULP = Exercise(
     id="numbers.ulp",
     notes="""How far the numbers of a format are apart.
 
-    The point: the spacing follows from the binade alone, doubles with every power of two, and stops shrinking at the
-    smallest exponent. Formats are drawn whose two ends belong to none of a library's.
+    The point: the spacing follows from the binade alone, doubles with every power of two, and stops
+    shrinking at the smallest exponent. Formats are drawn whose two ends belong to none of a
+    library's.
     Oracle in the tests: numpy's `spacing` on float16.""",
     checks=(
         Check("at powers of two", 1, _at_powers_of_two),
@@ -306,8 +317,8 @@ ULP = Exercise(
         ),
         wrong(
             "counts the hidden bit",
-            "this is half the spacing: what counting the hidden bit gives. Only the stored bits are "
-            "behind the point.",
+            "this is half the spacing: what counting the hidden bit gives. Only the stored bits "
+            "are behind the point.",
             replace=("- significand_bits", "- significand_bits - 1"),
         ),
         wrong(
@@ -318,8 +329,8 @@ ULP = Exercise(
         ),
         wrong(
             "stops one binade too low",
-            "this is what a lowest exponent of emin - 1 gives, as of exponent field 0. That field shares "
-            "the exponent of field 1, which is emin.",
+            "this is what a lowest exponent of emin - 1 gives, as of exponent field 0. That "
+            "field shares the exponent of field 1, which is emin.",
             replace=("max(exponent, emin)", "max(exponent, emin - 1)"),
         ),
         wrong(
@@ -357,7 +368,9 @@ def _wide(random: Random) -> list[Case]:
 
 
 def _short(random: Random) -> list[Case]:
-    """Formats that end before they get gaps: with 2 exponent bits at 4, with 3 at 16, with 4 at 256."""
+    """Formats that end before they get gaps: with 2 exponent bits at 4, with 3 at 16, with 4 at
+    256.
+    """
     just = [(2, 1), (3, 3), (4, 7), (5, 15)]  # one significand bit less, and there is a gap
     return [*((e, random.randrange(low, 20)) for e, low in ((3, 3), (4, 7), (3, 3), (2, 2))), *just]
 
@@ -366,7 +379,8 @@ FIRST_GAP = Exercise(
     id="numbers.first_gap",
     notes="""The whole number from which on a format has gaps.
 
-    The point: significand_bits + 1 bits count without a gap up to 2 to that power, and some formats end before.
+    The point: significand_bits + 1 bits count without a gap up to 2 to that power, and some formats
+    end before.
     Oracles in the tests: numpy, ml_dtypes and gfloat, asked number by number.""",
     checks=(
         Check(
@@ -435,9 +449,12 @@ def _one_step(codes: Iterable[int]) -> list[Case]:
 
 
 def _many_steps(random: Random, starts: Sequence[float], ends: Sequence[float]) -> list[Case]:
-    """Return cases of wide formats that no loop gets through: from one share of the numbers to another.
+    """Return cases of wide formats whose numbers are too many for a loop.
 
-    starts, ends   -1 is -inf, 0 is zero, 1 is +inf; an end beyond 1 is beyond +inf
+    Args:
+        random: Draws the formats.
+        starts: Where each case starts: -1 is -inf, 0 is zero, 1 is +inf.
+        ends: Where each case ends, on the same scale; beyond 1 is beyond +inf.
     """
     cases: list[Case] = []
     for exponent_bits, significand_bits in ((8, 23), (random.randrange(6, 11), 40)):
@@ -472,7 +489,9 @@ def _across(random: Random) -> list[Case]:
 
 
 def _negative(random: Random) -> list[Case]:
-    """From one binade into the one nearer to zero, from normal to subnormal numbers, and from -2^-24 to -0."""
+    """From one binade into the one nearer to zero, from normal to subnormal numbers, and from
+    -2^-24 to -0.
+    """
     ends = [0xBC00, 0xC000, 0x8400, 0x8002, 0x8001]
     codes = [*ends, *(random.randrange(0x8002, 0xFC00) for _ in range(4))]
     return [*_one_step(codes), *_many_steps(random, (-0.9, -0.5, -0.3), (-0.2, 0, 0.4))]
@@ -520,7 +539,9 @@ def solution_of_decode(code: int, exponent_bits: int, significand_bits: int) -> 
 
 @mistake
 def takes_the_zeros_for_two_numbers(code: int, e: int, s: int, steps: int) -> int:
-    """This is what a step from -0 to +0 gives. They are the same number: the next larger one is the smallest."""
+    """This is what a step from -0 to +0 gives. They are the same number: the next larger one is the
+    smallest.
+    """
     sign = 1 << e + s
     crosses = code >= sign and code - sign < steps
     return int(solution.my_next_up(code, e, s, steps - 1 if crosses else steps))
@@ -530,9 +551,9 @@ NEXT_UP = Exercise(
     id="numbers.next_up",
     notes="""From one number to those above it.
 
-    The point: read as integers, codes of positive numbers count upwards through binades, subnormals and into infinity;
-    negative ones count away from zero; and there are two zeros. IEEE 754-2019, 5.3.1 says the same of one step. Many
-    steps at once are an addition, which no library has.
+    The point: read as integers, codes of positive numbers count upwards through binades, subnormals
+    and into infinity; negative ones count away from zero; and there are two zeros. IEEE 754-2019,
+    5.3.1 says the same of one step. Many steps at once are an addition, which no library has.
     Oracle in the tests: numpy's nextafter.""",
     checks=(
         Check("positive numbers", 1, _positive),
@@ -582,8 +603,8 @@ NEXT_UP = Exercise(
         ),
         wrong(
             "stays at minus infinity",
-            "this is what leaving both infinities alone gives. Above -inf comes the largest negative "
-            "number.",
+            "this is what leaving both infinities alone gives. Above -inf comes the largest "
+            "negative number.",
             lambda code, e, s, steps: (
                 code if code == (2 << e + s) - 2**s else solution.my_next_up(code, e, s, steps)
             ),
@@ -638,7 +659,9 @@ def _edges(random: Random) -> list[Case]:
 
 
 def _narrow(random: Random) -> list[Case]:
-    """Bits that a dtype has, and that none has, packed: an odd number of 4-bit elements ends in half a byte."""
+    """Bits that a dtype has, and that none has, packed: an odd number of 4-bit elements ends in
+    half a byte.
+    """
     odd = random.randrange(3, 20) * 2 + 1
     others = [(_shape(random, 2), bits) for bits in (1, 12, 64, random.choice((2, 3, 5, 7, 9, 19)))]
     # more than FP32 counts without a gap
@@ -653,7 +676,8 @@ BYTES = Exercise(
     id="numbers.bytes",
     notes="""How many bytes a tensor takes.
 
-    The point: elements times bits, whatever the numbers are; which is also all that a number format saves by itself.
+    The point: elements times bits, whatever the numbers are; which is also all that a number format
+    saves by itself.
     Oracle in the tests: torch's own tensors.""",
     checks=(
         Check("tensors in 16 and in 32 bits", 1, _usual),

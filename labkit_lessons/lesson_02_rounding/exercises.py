@@ -50,8 +50,10 @@ def _ends(random: Random) -> tuple[int, int, float]:
 def _elsewhere(random: Random, parts: Sequence[float], *, small: bool = False) -> list[Case]:
     """Return numbers between two neighbours of formats that are drawn, of either sign.
 
-    parts   of a spacing, above an even neighbour and above an odd one in turn
-    small   True: subnormal numbers
+    Args:
+        random: Draws the formats and the numbers.
+        parts: The parts of a spacing, above an even neighbour and above an odd one in turn.
+        small: Whether the numbers are subnormal.
     """
     cases: list[Case] = []
     for number, part in enumerate(parts):
@@ -108,7 +110,9 @@ def _small(random: Random) -> list[Case]:
 
 
 def _large(random: Random) -> list[Case]:
-    """Up to half a spacing above the largest number belongs to it, if it is even; then comes infinity."""
+    """Up to half a spacing above the largest number belongs to it, if it is even; then comes
+    infinity.
+    """
     ends = [
         65504.0,
         65519.9,
@@ -156,9 +160,11 @@ NEAREST_EVEN = Exercise(
     id="rounding.nearest_even",
     notes="""A real number is rounded to a format, given by its significand bits and its two ends.
 
-    The point: find the spacing, round to a whole number of spacings, half-way to the even one; then mind both ends. The
-    largest number of a format may be any, so that no library rounds to all of them.
-    Oracle in the tests: numpy's float16, which rounds a float64 once, and ml_dtypes' float8_e4m3fn.""",
+    The point: find the spacing, round to a whole number of spacings, half-way to the even one; then
+    mind both ends. The largest number of a format may be any, so that no library rounds to all of
+    them.
+    Oracle in the tests: numpy's float16, which rounds a float64 once, and ml_dtypes' float8_e4m3fn.
+    """,
     checks=(
         Check("to the nearer of two neighbours", 2, _nearer),
         Check("half-way to the even one", 2, _half_way),
@@ -208,7 +214,8 @@ NEAREST_EVEN = Exercise(
         ),
         wrong(
             "forgets subnormals",
-            "this is what a spacing that shrinks without end gives. Below 2^emin it stays the same.",
+            "this is what a spacing that shrinks without end gives. Below 2^emin it stays the "
+            "same.",
             replace=("max(exponent, emin)", "max(exponent, emin - 30)"),
         ),
         wrong(
@@ -222,13 +229,14 @@ NEAREST_EVEN = Exercise(
         ),
         wrong(
             "forgets the hidden bit",
-            "this is what a spacing twice too wide gives: ten significant bits in FP16. It has eleven, "
-            "one of them hidden.",
+            "this is what a spacing twice too wide gives: ten significant bits in FP16. It has "
+            "eleven, one of them hidden.",
             replace=("- significand_bits", "- (significand_bits - 1)"),
         ),
         wrong(
             "never overflows",
-            "this is what rounding without an upper end gives. Beyond the largest number is infinity.",
+            "this is what rounding without an upper end gives. Beyond the largest number is "
+            "infinity.",
             replace=("<= largest", "<= math.inf"),
         ),
         wrong(
@@ -272,7 +280,9 @@ def _weights(codes: list[int]) -> list[Case]:
 
 
 def _with_last_bit(random: Random, last: int) -> list[Case]:
-    """Normal weights below 2,048 whose last significand bit is this, and which are no powers of two."""
+    """Normal weights below 2,048 whose last significand bit is this, and which are no powers of
+    two.
+    """
     return _weights(
         [random.randrange(2, 26) << 10 | random.randrange(1, 511) << 1 | last for _ in range(4)]
     )
@@ -306,8 +316,8 @@ SMALLEST_UPDATE = Exercise(
     id="rounding.smallest_update",
     notes="""The smallest update that moves an FP16 weight.
 
-    The point: it is about half the spacing at the weight; where exactly half is enough depends on the weight's last
-    bit. The learner searches, and reads the rule off what comes out.
+    The point: it is about half the spacing at the weight; where exactly half is enough depends on
+    the weight's last bit. The learner searches, and reads the rule off what comes out.
     Oracle in the tests: labkit.formats.add, which is integer arithmetic.""",
     checks=(
         Check("weights whose last bit is 0", 2, lambda random: _with_last_bit(random, 0)),
@@ -380,8 +390,8 @@ SMALLEST_UPDATE = Exercise(
         ),
         wrong(
             "goes down",
-            "this is the answer for weight - update. Below a power of two the spacing is half as wide, "
-            "so less is enough there.",
+            "this is the answer for weight - update. Below a power of two the spacing is half "
+            "as wide, so less is enough there.",
             replace=("weight + updates", "weight - updates"),
         ),
     ),
@@ -419,7 +429,9 @@ def _of_sign(random: Random, sign: int) -> list[Case]:
 
 
 def _exact(random: Random) -> list[Case]:
-    """A number of the format stays, even if the random number is 0; and so do multiples of 5, but not 7."""
+    """A number of the format stays, even if the random number is 0; and so do multiples of 5, but
+    not 7.
+    """
     drawn = [
         (*_number(random, sign, 0), part)
         for sign, part in ((1, 0.0), (1, 0.9), (-1, 0.0), (1, 0.3))
@@ -429,7 +441,9 @@ def _exact(random: Random) -> list[Case]:
 
 
 def _many(random: Random) -> list[Case]:
-    """A hundred random numbers for each, 0.005 apart from one another: the share that goes up is the part, exactly."""
+    """A hundred random numbers for each, 0.005 apart from one another: the share that goes up is
+    the part, exactly.
+    """
     numbers = [_number(random, sign, random.randrange(1, 8)) for sign in (1, -1)]
     return [(*number, (2 * i + 1) / 200) for number in numbers for i in range(100)]
 
@@ -438,8 +452,9 @@ STOCHASTIC = Exercise(
     id="rounding.stochastic",
     notes="""A rounding whose mean is right.
 
-    The point: go up with the probability that is the part of the spacing already covered. The random number is an
-    argument, so the answer is exact. Numbers of either sign go *up*, towards +inf, so that one rule serves both.""",
+    The point: go up with the probability that is the part of the spacing already covered. The
+    random number is an argument, so the answer is exact. Numbers of either sign go *up*, towards
+    +inf, so that one rule serves both.""",
     checks=(
         Check("positive numbers", 2, lambda random: _of_sign(random, 1)),
         Check("negative numbers", 1, lambda random: _of_sign(random, -1)),
@@ -461,8 +476,8 @@ STOCHASTIC = Exercise(
         ),
         wrong(
             "turned round",
-            "this is what going up where random is *above* the part gives: the farther neighbour is "
-            "taken more often.",
+            "this is what going up where random is *above* the part gives: the farther "
+            "neighbour is taken more often.",
             replace=("random <", "random >="),
         ),
         wrong(
@@ -525,7 +540,9 @@ def _once(values: Halves, total: np.float16 = FROM_ZERO[0], *_: np.float16) -> n
 
 
 def _continued(random: Random, arrays: Iterable[Halves]) -> list[Case]:
-    """Return each sum from 0 on; and going on from a total that lost something of its last number."""
+    """Return each sum from 0 on; and going on from a total that lost something of its
+    last number.
+    """
     cases: list[Case] = []
     for values in arrays:
         cases.append((values, *FROM_ZERO))
@@ -537,7 +554,9 @@ def _continued(random: Random, arrays: Iterable[Halves]) -> list[Case]:
 
 
 def _small_ones(random: Random) -> list[Case]:
-    """A large number, then many that are a quarter of its spacing: one after another, each is swallowed."""
+    """A large number, then many that are a quarter of its spacing: one after another, each is
+    swallowed.
+    """
     exponents = [random.randrange(6, 10) for _ in range(2)]
     arrays = [
         np.array([2.0**e] + [2.0 ** (e - 12)] * random.randrange(40, 80), np.float16)
@@ -571,7 +590,9 @@ def _short(random: Random) -> list[Case]:
 
 
 def _not_once(random: Random) -> list[Case]:
-    """Sums for which Kahan in FP16 is a spacing off the sum rounded once, and off his sum in two other orders."""
+    """Sums for which Kahan in FP16 is a spacing off the sum rounded once, and off his sum in two
+    other orders.
+    """
     cases: list[Case] = []
     while len(cases) < 4:
         values = np.array([random.uniform(-1, 3) for _ in range(60)], np.float16)
@@ -599,10 +620,11 @@ KAHAN = Exercise(
     id="rounding.kahan",
     notes="""A sum that carries along what each addition loses.
 
-    The point: after t = total + y, the difference (t - total) - y is what the addition got wrong, and FP16 holds it
-    exactly. Take it off the next number.
+    The point: after t = total + y, the difference (t - total) - y is what the addition got wrong,
+    and FP16 holds it exactly. Take it off the next number.
     Source: W. Kahan, Further remarks on reducing truncation errors, CACM 8(1), 1965.
-    Oracles in the tests: labkit.formats.sum_compensated, built from integer arithmetic, and math.fsum.""",
+    Oracles in the tests: labkit.formats.sum_compensated, built from integer arithmetic, and
+    math.fsum.""",
     checks=(
         Check("many small numbers after a large one", 2, _small_ones),
         Check("positive numbers", 1, _positive),
@@ -619,8 +641,8 @@ KAHAN = Exercise(
         ),
         wrong(
             "adds the loss",
-            "this is what y = x + lost gives: what was too much is added once more. (t - total) - y "
-            "is arrived minus meant, so it has to be subtracted.",
+            "this is what y = x + lost gives: what was too much is added once more. (t - total) "
+            "- y is arrived minus meant, so it has to be subtracted.",
             replace=("x - lost", "x + lost"),
         ),
         wrong(
@@ -697,7 +719,9 @@ def _ordinary(random: Random) -> list[Case]:
 
 
 def _small_numbers(random: Random) -> list[Case]:
-    """From 6e-5 to 1e-3, where the squares are subnormal in FP16 or 0; and a few times 2^-24, where the root is too."""
+    """From 6e-5 to 1e-3, where the squares are subnormal in FP16 or 0; and a few times 2^-24, where
+    the root is too.
+    """
     return [
         (_wholes(random, low, high, unit),)
         for low, high, unit in ((100, 1024, -20), (2, 9, -24), (1, 30, -24))
@@ -723,11 +747,14 @@ EPSILON = Exercise(
     id="rounding.epsilon",
     notes="""An epsilon that FP16 rounds to zero is repaired.
 
-    The point: constants are rounded too, and 1e-8 is 0 in FP16. A larger epsilon hides the symptom and changes the
-    answer; what helps is to compute in FP32 and round once, at the end. This is RMSNorm as its authors wrote it.
-    Source: B. Zhang, R. Sennrich, Root Mean Square Layer Normalization, arXiv:1910.07467; github.com/bzhangGo/rmsnorm.
+    The point: constants are rounded too, and 1e-8 is 0 in FP16. A larger epsilon hides the symptom
+    and changes the answer; what helps is to compute in FP32 and round once, at the end. This is
+    RMSNorm as its authors wrote it.
+    Source: B. Zhang, R. Sennrich, Root Mean Square Layer Normalization, arXiv:1910.07467;
+    github.com/bzhangGo/rmsnorm.
 
-    Tolerance: FP32 may sum in any order, which can move the result across one rounding to FP16: 1 ulp.""",
+    Tolerance: FP32 may sum in any order, which can move the result across one rounding to FP16: 1
+    ulp.""",
     checks=(
         Check("ordinary numbers, answered in FP16", 1, _ordinary),
         Check("zeros stay zeros", 1, always((torch.zeros(8, dtype=torch.float16),))),
@@ -738,8 +765,8 @@ EPSILON = Exercise(
     mistakes=(
         wrong(
             "as it was",
-            "this is the code as it was: in FP16 1e-8 is 0, small squares underflow, and large ones "
-            "overflow.",
+            "this is the code as it was: in FP16 1e-8 is 0, small squares underflow, and large "
+            "ones overflow.",
             replace=("x.float()", "x"),
         ),
         wrong(

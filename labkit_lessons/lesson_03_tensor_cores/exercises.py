@@ -35,7 +35,9 @@ def _others(random: Random) -> list[Case]:
 
 
 def _huge(random: Random) -> list[Case]:
-    """Products of more than half the last spacing: the sum grows until it is inf, at once or after some thousand."""
+    """Products of more than half the last spacing: the sum grows until it is inf, at once or after
+    some thousand.
+    """
     return [
         (4.0, 8.0),
         (16.0 + random.randrange(1, 9) / 8, 1.0),
@@ -45,7 +47,9 @@ def _huge(random: Random) -> list[Case]:
 
 
 def _long_products(random: Random) -> list[Case]:
-    """Products of up to 22 bits, for which it makes a difference that they are not rounded before they are added."""
+    """Products of up to 22 bits, for which it makes a difference that they are not rounded before
+    they are added.
+    """
     found: list[Case] = []
     while len(found) < 3:
         a, b = _number(random), _number(random)
@@ -55,7 +59,9 @@ def _long_products(random: Random) -> list[Case]:
 
 
 def _just_above_one(random: Random) -> Case:
-    """A product by less than 2^-13 above a power of two: FP32 takes 2048 of them and one more for a tie, and stops."""
+    """A product by less than 2^-13 above a power of two: FP32 takes 2048 of them and one more for a
+    tie, and stops.
+    """
     while True:
         a = random.randrange(1025, 2048)
         b = -(-(2**21) // a)
@@ -74,11 +80,11 @@ _TINY: list[Case] = [
 
 STANDSTILL = Exercise(
     id="tensor.standstill",
-    notes="""Where an FP16 accumulator stops counting. The count is what no call gives: the lab's `accumulate` adds, and
-    does not say which addition was the last that changed something.
+    notes="""Where an FP16 accumulator stops counting. The count is what no call gives: the lab's
+    `accumulate` adds, and does not say which addition was the last that changed something.
 
-    The point: a running sum grows until one more product is no more than half its spacing; from there on every further
-    product is swallowed, and more data change nothing.
+    The point: a running sum grows until one more product is no more than half its spacing; from
+    there on every further product is swallowed, and more data change nothing.
     Oracles in the tests: numpy's float16 running sum, and gfloat's rounding.""",
     checks=(
         Check("powers of two", 1, _powers),
@@ -93,8 +99,8 @@ STANDSTILL = Exercise(
     mistakes=(
         wrong(
             "always 2048",
-            "this is 2048 of them whatever they are. That is the answer for powers of two; others go "
-            "on past it.",
+            "this is 2048 of them whatever they are. That is the answer for powers of two; "
+            "others go on past it.",
             lambda a, b: (2048, float(round_to(2048 * a * b, FP16))),
         ),
         wrong(
@@ -115,9 +121,9 @@ STANDSTILL = Exercise(
         ),
         wrong(
             "rounds to FP32 on the way",
-            "this is what a sum in FP32, then rounded to FP16, gives. The first "
-            "rounding can end in the middle of two FP16 numbers, and the second then goes the wrong way. torch's "
-            "half() of FP64 does this, np.float16 rounds once.",
+            "this is what a sum in FP32, then rounded to FP16, gives. The first rounding can "
+            "end in the middle of two FP16 numbers, and the second then goes the wrong way. "
+            "torch's half() of FP64 does this, np.float16 rounds once.",
             replace=("float(total) + a * b", "np.float32(float(total) + a * b)"),
         ),
         wrong(
@@ -157,7 +163,9 @@ def _exact(random: Random) -> list[Case]:
 
 
 def _zeros(random: Random) -> list[Case]:
-    """Terms of 0, whose other operand is large; a C of 0 beside small products; and nothing but zeros."""
+    """Terms of 0, whose other operand is large; a C of 0 beside small products; and nothing but
+    zeros.
+    """
     a, b = ([x * 2.0**-12 for x in _magnitudes(random, 4)] for _ in range(2))
     return [
         ([0.0, *a, 1024.0], [1024.0, *b, -0.0], 2.0**-20, 23),
@@ -216,7 +224,9 @@ FP32_BITS = 24
 
 
 def _results(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Case]]:
-    """Return a drawer of the same blocks with results in FP32, and in two widths that no GPU has."""
+    """Return a drawer of the same blocks with results in FP32, and in two widths that
+    no GPU has.
+    """
 
     def drawn(random: Random) -> list[Case]:
         widths = random.sample((7, 9, 10, 12, 13), 2)
@@ -229,8 +239,9 @@ BLOCK = Exercise(
     id="tensor.block",
     notes="""One block is added up as a Tensor Core does it, to the bit.
 
-    The point: products are exact and not normalised, every term is cut at the same place, the sum is exact, and only
-    then is it cut, to FP32 or to another width. The lab emulates blocks that end in FP32 or FP16.
+    The point: products are exact and not normalised, every term is cut at the same place, the sum
+    is exact, and only then is it cut, to FP32 or to another width. The lab emulates blocks that end
+    in FP32 or FP16.
     Oracles in the tests: Python's decimal numbers for the sum, gfloat for the last rounding.""",
     checks=(
         Check(
@@ -322,7 +333,9 @@ BLOCK = Exercise(
 
 
 def _matrix(random: Random, rows: int, columns: int) -> Tensor:
-    """Whole numbers over 8, none of them zero: FP32 adds up their products exactly, FP16 does not."""
+    """Whole numbers over 8, none of them zero: FP32 adds up their products exactly,
+    FP16 does not.
+    """
     return (whole(random, (rows, columns), 1, 128) / 8).half()
 
 
@@ -352,8 +365,8 @@ PADDING = Exercise(
     id="tensor.padding",
     notes="""A layer gets sizes that Tensor Cores like, and its result back.
 
-    The point: zeros behind every dimension change no sum, so the padded layer holds the old one in its corner. Oracle
-    in the tests: torch.nn.functional.linear and pad.""",
+    The point: zeros behind every dimension change no sum, so the padded layer holds the old one in
+    its corner. Oracle in the tests: torch.nn.functional.linear and pad.""",
     checks=(
         Check("sizes that fit nowhere", 1, _odd),
         Check("only the number of classes does not fit", 1, _classes),
@@ -447,7 +460,8 @@ def _in_fp32(random: Random) -> list[Case]:
 
 
 def _beside_the_ridge(random: Random) -> list[Case]:
-    """The same layer on some devices: with a ridge just above, just at, and just below its intensity.
+    """The same layer on some devices: with a ridge just above, just at, and just below its
+    intensity.
 
     The intensity is a whole number of 64ths, so a float holds it, and no way to compare it rounds.
     """
@@ -462,12 +476,12 @@ def _beside_the_ridge(random: Random) -> list[Case]:
 
 INTENSITY = Exercise(
     id="tensor.intensity",
-    notes="""What limits a linear layer, before anything is timed. The lab's `intensity` gives the quotient; the FLOPs
-    and the bytes of the answer are what is counted here.
+    notes="""What limits a linear layer, before anything is timed. The lab's `intensity` gives the
+    quotient; the FLOPs and the bytes of the answer are what is counted here.
 
-    The point: FLOPs grow with the product of three sizes, bytes with the products of two, so a large layer waits for
-    the multipliers and a small batch for the memory. Oracle in the tests: torch's FLOP counter, and its tensors'
-    bytes.""",
+    The point: FLOPs grow with the product of three sizes, bytes with the products of two, so a
+    large layer waits for the multipliers and a small batch for the memory. Oracle in the tests:
+    torch's FLOP counter, and its tensors' bytes.""",
     checks=(
         Check("large layers", 1, _layers),
         Check("small batches", 1, _small_batches),
@@ -542,8 +556,8 @@ BACKWARD = Exercise(
     id="tensor.backward",
     notes="""The backward pass of a linear layer is the two matrix products that it is.
 
-    The point: training a layer is three GEMMs of the same work, and each of them sums over another of the three sizes.
-    Where matrices are square, every transposition fits, and only one is right.
+    The point: training a layer is three GEMMs of the same work, and each of them sums over another
+    of the three sizes. Where matrices are square, every transposition fits, and only one is right.
     Oracle in the tests: torch's autograd, and its FLOP counter.""",
     checks=(
         Check("three different sizes", 2, _rectangles),
@@ -605,7 +619,9 @@ BACKWARD = Exercise(
 
 
 def _matrices(random: Random, m: int, k: int, n: int, exponent: int = 0) -> tuple[Tensor, Tensor]:
-    """Return FP32 matrices with all 24 bits; no sum cancels, so that errors stay relative to the result."""
+    """Return FP32 matrices with all 24 bits; no sum cancels, so that errors stay relative to the
+    result.
+    """
 
     def full(rows: int, columns: int, sign: int) -> Tensor:
         odd = [
@@ -629,7 +645,9 @@ def _split_cases(products: int) -> Callable[[Random], list[Case]]:
 
 
 def _few_bits(random: Random) -> list[Case]:
-    """Numbers that BF16 holds, for which one product is enough; zeros; a number whose middle part is 0."""
+    """Numbers that BF16 holds, for which one product is enough; zeros; a number whose middle part
+    is 0.
+    """
     a, b = (
         torch.tensor([[float(random.randrange(1, 200)) for _ in range(3)] for _ in range(3)])
         for _ in range(2)
@@ -644,7 +662,9 @@ def _few_bits(random: Random) -> list[Case]:
 
 
 def _lost_parts(random: Random) -> list[Case]:
-    """Numbers so small that BF16 holds two of their parts and rounds the third, 31 * 2^-139, to 0."""
+    """Numbers so small that BF16 holds two of their parts and rounds the third, 31 *
+    2^-139, to 0.
+    """
     high = [2.0**-116 * (1 + random.randrange(32) / 128) for _ in range(4)]
     middle = [2.0**-125 * (1 + random.randrange(128) / 128) for _ in range(4)]
     small = torch.tensor([[h + m + 31 * 2.0**-139] for h, m in zip(high, middle, strict=True)])
@@ -654,9 +674,10 @@ def _lost_parts(random: Random) -> list[Case]:
 
 SPLIT = Exercise(
     id="tensor.split",
-    notes="""Each part is the rounding of what the parts before it leave. Products of BF16 numbers are exact in FP32.
-    The order of FP32's sums changes the last bits, so 16 ulps are allowed; three products for six differ by more.
-    Six products are as exact as FP32, but for numbers whose third part BF16 has not: there they differ by 31 ulps.""",
+    notes="""Each part is the rounding of what the parts before it leave. Products of BF16 numbers
+    are exact in FP32. The order of FP32's sums changes the last bits, so 16 ulps are allowed; three
+    products for six differ by more. Six products are as exact as FP32, but for numbers whose third
+    part BF16 has not: there they differ by 31 ulps.""",
     checks=(
         Check("one product", 1, _split_cases(1)),
         Check("three products", 1, _split_cases(3)),

@@ -50,7 +50,8 @@ def _fp32(random: Random) -> list[Case]:
     cases: list[Case] = [
         (_numbers(random, count), _numbers(random, count), 24) for count in (64, 300, 1000)
     ]
-    # the exact sum is just below the middle of two FP16 numbers: only the additions' error reaches across
+    # the exact sum is just below the middle of two FP16 numbers: only the additions' error reaches
+    # across
     near = [
         ([1.0] * 7 + [2.0**-8, -gap], [1.0] * 6 + [0.5 + 2.0**-9, 1.0, 1.0], 24)
         for gap in (2.0**-20, 2.0**-16)
@@ -64,13 +65,17 @@ def _fp32(random: Random) -> list[Case]:
 
 
 def _beside_a_middle(random: Random, sign: int) -> Case:
-    """An end beyond the middle of two FP16 numbers by less than half an ulp of FP32, which takes it for the middle."""
+    """An end beyond the middle of two FP16 numbers by less than half an ulp of FP32, which takes it
+    for the middle.
+    """
     even = random.randrange(512, 600) * 2
     return [sign * even / 1024, sign * 2.0**-11, sign * 5 * 2.0**-12], [1.0, 1.0, 2.0**-13], 24
 
 
 def _before_a_middle(random: Random) -> Case:
-    """A lower end just below the middle of two FP16 numbers, and above it if the sum is rounded to FP32."""
+    """A lower end just below the middle of two FP16 numbers, and above it if the sum is rounded to
+    FP32.
+    """
     even = random.randrange(880, 980) * 2
     return [even / 1024, 2.0**-11, 13 * 2.0**-12], [1.0, 1.0, 2.0**-14], 24
 
@@ -91,7 +96,9 @@ EXACT = "exact, size = math.fsum(products), math.fsum(map(abs, products))"
 
 
 def _in_any_precision(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Case]]:
-    """Return a drawer of the same sums, and of one of them in a precision that no accumulator has."""
+    """Return a drawer of the same sums, and of one of them in a precision that no
+    accumulator has.
+    """
 
     def drawn(random: Random) -> list[Case]:
         cases = draw(random)
@@ -104,11 +111,12 @@ def _in_any_precision(draw: Callable[[Random], list[Case]]) -> Callable[[Random]
 ALLOWED = Exercise(
     id="kernels.allowed",
     notes="""\
-The point: the bound of a sum counts additions, takes magnitudes, and comes before the last rounding, which is
-monotonic.
+The point: the bound of a sum counts additions, takes magnitudes, and comes before the last
+rounding, which is monotonic.
 
 Invariant: products and sums are exact in FP64, so only the formula decides.
-Oracle in the tests: fractions, and the accumulators of labkit.gemm, none of which leaves the interval.""",
+Oracle in the tests: fractions, and the accumulators of labkit.gemm, none of which leaves the
+interval.""",
     checks=(
         Check("one product, or none", 1, _in_any_precision(_one)),
         Check("sums of positive products in an FP16 accumulator", 2, _in_any_precision(_positive)),
@@ -167,9 +175,9 @@ Oracle in the tests: fractions, and the accumulators of labkit.gemm, none of whi
         ),
         wrong(
             "rounds the ends twice",
-            "this rounds the ends to FP32 and then to FP16. The first rounding can end in "
-            "the middle of two FP16 numbers, and the second one then goes the wrong way. torch's half() of FP64 "
-            "does this, np.float16 rounds once.",
+            "this rounds the ends to FP32 and then to FP16. The first rounding can end in the "
+            "middle of two FP16 numbers, and the second one then goes the wrong way. torch's "
+            "half() of FP64 does this, np.float16 rounds once.",
             replace=(
                 ("np.float16(exact - error)", "np.float16(np.float32(exact - error))"),
                 ("np.float16(exact + error)", "np.float16(np.float32(exact + error))"),

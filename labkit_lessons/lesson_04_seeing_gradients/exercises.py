@@ -26,7 +26,9 @@ def _number(random: Random, lowest: int = -30, highest: int = 20) -> float:
 
 
 def _inside(random: Random) -> list[Case]:
-    """No powers of two, many in one binade, some alone; FP32's ends; and equal numbers, of which each counts."""
+    """No powers of two, many in one binade, some alone; FP32's ends; and equal numbers, of which
+    each counts.
+    """
     ends = [_number(random, at, at + 1) for at in (-149 + 10, -127, -126, 126, 127)]
     x = _number(random)
     return [
@@ -72,10 +74,11 @@ def _in_widths(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[
 
 BINADES = Exercise(
     id="gradients.binades",
-    notes="""The histogram that every picture of this lesson is made of: the exponent of |x|, and what has none; in bins
-    of a width that the lab's histogram does not have.
+    notes="""The histogram that every picture of this lesson is made of: the exponent of |x|, and
+    what has none; in bins of a width that the lab's histogram does not have.
 
-    The numbers are FP32 numbers, so the logarithm that a learner may take is far from a whole number or exact.
+    The numbers are FP32 numbers, so the logarithm that a learner may take is far from a whole
+    number or exact.
     Oracle in the tests: numpy.frexp.""",
     checks=(
         Check("numbers between two powers of two", 2, _in_widths(_inside)),
@@ -96,8 +99,8 @@ BINADES = Exercise(
         ),
         wrong(
             "bins that meet at zero",
-            "this cuts the quotient towards zero: bin 0 then holds binades on both sides of 1. Round "
-            "down.",
+            "this cuts the quotient towards zero: bin 0 then holds binades on both sides of 1. "
+            "Round down.",
             replace=("(math.frexp(x)[1] - 1) // width", "int((math.frexp(x)[1] - 1) / width)"),
         ),
         wrong(
@@ -181,7 +184,9 @@ def _edges(random: Random) -> list[Case]:
 
 
 def _in_formats(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Case]]:
-    """Return a drawer of counts for FP16, and the same for two formats with other smallest numbers."""
+    """Return a drawer of counts for FP16, and the same for two formats with other
+    smallest numbers.
+    """
 
     def drawn(random: Random) -> list[Case]:
         cases: list[Case] = []
@@ -199,9 +204,9 @@ FP16_SMALLEST = -24
 
 FATE = Exercise(
     id="gradients.fate",
-    notes="""The counterfactual: scaling by 2^k adds k to every exponent, so no tensor is looked at again; and FP16
-    loses what lies below 2^-25, half of its smallest number, not what is merely subnormal. Formats are drawn that the
-    lab does not have.
+    notes="""The counterfactual: scaling by 2^k adds k to every exponent, so no tensor is looked at
+    again; and FP16 loses what lies below 2^-25, half of its smallest number, not what is merely
+    subnormal. Formats are drawn that the lab does not have.
 
     Oracle in the tests: numpy's float16, number by number.""",
     checks=(
@@ -252,7 +257,8 @@ FATE = Exercise(
         ),
         wrong(
             "ends a binade too low",
-            "this keeps the binade below half of the smallest number. All its numbers are nearer to zero.",
+            "this keeps the binade below half of the smallest number. All its numbers are "
+            "nearer to zero.",
             replace=("smallest - 1", "smallest - 2"),
         ),
         wrong(
@@ -302,7 +308,9 @@ def _case(*pairs: tuple[Tensor, Tensor]) -> Case:
 
 
 def _several(random: Random) -> list[Case]:
-    """Tensors of different sizes, so that a mean of shares is not the share; a matrix, a number, an empty one."""
+    """Tensors of different sizes, so that a mean of shares is not the share; a matrix, a number, an
+    empty one.
+    """
     matrix = [part.reshape(4, 5) for part in _pair(random, 16, 4, 1)]
     number = torch.tensor(2.0**-30), torch.tensor(0.0).half()
     return [
@@ -318,9 +326,11 @@ def _several(random: Random) -> list[Case]:
 
 
 def _other_zeros(random: Random) -> list[Case]:
-    """Gradients that FP16 could hold and lost on the way, and tiny ones that arrived as others; -0 is a zero.
+    """Gradients that FP16 could hold and lost on the way, and tiny ones that arrived as others; -0
+    is a zero.
 
-    And FP32's smallest numbers, whose products are 0; and inf and NaN, which are spoiled, but not zero.
+    And FP32's smallest numbers, whose products are 0; and inf and NaN, which are spoiled, but not
+    zero.
     """
     tiny = torch.tensor([2.0**-30, -(2.0**-27), 2.0**-10, 2.0**-40])
     arrived = torch.tensor([2.0**-24, -(2.0**-24), 0.0, -0.0]).half()
@@ -341,7 +351,9 @@ def _other_zeros(random: Random) -> list[Case]:
 
 
 def _above_noise(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Case]]:
-    """Return a drawer of the same gradients without noise, and with some that is at their size, above or below it."""
+    """Return a drawer of the same gradients without noise, and with some that is at their size,
+    above or below it.
+    """
 
     def drawn(random: Random) -> list[Case]:
         cases: list[Case] = []
@@ -368,9 +380,9 @@ def _nothing(_: Random) -> list[Case]:
 
 LOST = Exercise(
     id="gradients.lost",
-    notes="""A zero inside an FP16 pass may have been a zero in FP32 (a ReLU made it). Lost is what is above the noise
-    in FP32 and zero in FP16, as a share of what is above it in FP32, over all tensors together. The lab's `underflow`
-    knows no noise.
+    notes="""A zero inside an FP16 pass may have been a zero in FP32 (a ReLU made it). Lost is what
+    is above the noise in FP32 and zero in FP16, as a share of what is above it in FP32, over all
+    tensors together. The lab's `underflow` knows no noise.
 
     Oracle in the tests: numpy, on one long array.""",
     checks=(
@@ -411,7 +423,8 @@ LOST = Exercise(
         ),
         wrong(
             "leaves out what is at the noise",
-            "this counts a gradient that is just as large as the noise. Up to it all count as zero.",
+            "this counts a gradient that is just as large as the noise. Up to it all count as "
+            "zero.",
             replace=("> noise", ">= noise"),
         ),
         wrong(
@@ -442,8 +455,9 @@ LOST = Exercise(
         ),
         wrong(
             "rounds the fp32 gradients",
-            "this rounds the FP32 gradients and looks at what becomes zero. An FP16 "
-            "pass loses more than that: what was zero further up stays zero. Look at the FP16 gradients themselves.",
+            "this rounds the FP32 gradients and looks at what becomes zero. An FP16 pass loses "
+            "more than that: what was zero further up stays zero. Look at the FP16 gradients "
+            "themselves.",
             replace=("half == 0", "exact.half() == 0"),
         ),
         wrong(
@@ -500,11 +514,12 @@ def _ends(random: Random) -> list[Case]:
 
 WINDOW = Exercise(
     id="gradients.window",
-    notes="""Both ends, to the number: what is rounded to zero is 2^-25 and below (the tie goes to zero), what is
-    rounded to inf is 65520 and above. Where the two ends meet there is no scale at all.
+    notes="""Both ends, to the number: what is rounded to zero is 2^-25 and below (the tie goes to
+    zero), what is rounded to inf is 65520 and above. Where the two ends meet there is no scale at
+    all.
 
-    Magnitudes are floats of few digits and scales powers of two, so every product is exact. Oracle in the tests:
-    numpy's float16.""",
+    Magnitudes are floats of few digits and scales powers of two, so every product is exact. Oracle
+    in the tests: numpy's float16.""",
     checks=(
         Check(
             "both ends",
@@ -598,7 +613,9 @@ def _healthy(random: Random) -> Tensors:
 
 
 def _spoiled(random: Random, at: int, *elements: float) -> Tensors:
-    """Return tensors with these elements put into the one at this place; all later ones are NaN, as they would be."""
+    """Return tensors with these elements put into the one at this place; all later ones are NaN, as
+    they would be.
+    """
     found = _healthy(random)
     flat = found[at][1].view(-1)
     flat[random.sample(range(len(flat)), len(elements))] = torch.tensor(elements).half()
@@ -620,7 +637,9 @@ def _cancelling(random: Random) -> list[Case]:
 
 
 def _first_or_none(random: Random) -> list[Case]:
-    """The first tensor itself; none at all; one alone; FP16's largest number, a layer that runs twice, a loss."""
+    """The first tensor itself; none at all; one alone; FP16's largest number, a layer that runs
+    twice, a loss.
+    """
     loss = ("loss", torch.tensor(math.nan).half())
     largest = [("shared", tensor.fill_(65504)) for _, tensor in _healthy(random)[:1]]
     twice = [*largest, *_healthy(random)[1:3], ("shared", torch.tensor([-3.0]).half()), loss]
@@ -642,8 +661,8 @@ def _first_or_none(random: Random) -> list[Case]:
 
 CULPRIT = Exercise(
     id="gradients.culprit",
-    notes="""What comes later is a consequence. The first tensor that is not finite is the place to repair, and how
-    large the one before it was says whether it was an overflow on its way.
+    notes="""What comes later is a consequence. The first tensor that is not finite is the place to
+    repair, and how large the one before it was says whether it was an overflow on its way.
 
     Oracle in the tests: numpy, backwards from the last tensor.""",
     checks=(

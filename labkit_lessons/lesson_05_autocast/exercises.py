@@ -32,14 +32,15 @@ def _drawn(each: str, all_but_one_of: str = "") -> Callable[[Random], list[Case]
 
 LISTS = Exercise(
     id="autocast.lists",
-    notes="""Which list an operation is on is a fact, which one knows, derives or looks up; the lab's own table has it,
-    so the points are for the lookup at least. The text asks to derive it first.
+    notes="""Which list an operation is on is a fact, which one knows, derives or looks up; the
+    lab's own table has it, so the points are for the lookup at least. The text asks to derive it
+    first.
 
-    Matrix products run in FP16, what sums many terms or leaves FP16's range runs in FP32, several operands are
-    brought to one dtype, and the rest is left alone, batch norm included.
+    Matrix products run in FP16, what sums many terms or leaves FP16's range runs in FP32, several
+    operands are brought to one dtype, and the rest is left alone, batch norm included.
 
-    Checks ask for all operations but one. At grading they leave out another one, so a table of the notebook's answers
-    is not enough.
+    Checks ask for all operations but one. At grading they leave out another one, so a table of the
+    notebook's answers is not enough.
     Oracle in the tests: the policy in torch's shipped headers.""",
     checks=(
         Check(
@@ -70,14 +71,14 @@ LISTS = Exercise(
         ),
         wrong(
             "keeps einsum",
-            "this is what leaving einsum off the lists gives. It is a matrix product in other words, "
-            "and gains as much.",
+            "this is what leaving einsum off the lists gives. It is a matrix product in other "
+            "words, and gains as much.",
             replace=((', "einsum"', ""), ('"batch_norm"', '"batch_norm", "einsum"')),
         ),
         wrong(
             "denies einsum",
-            "this is what denying einsum gives. It is a matrix product in other words, and gains as "
-            "much.",
+            "this is what denying einsum gives. It is a matrix product in other words, and "
+            "gains as much.",
             replace=(', "einsum"', ""),
         ),
         wrong(
@@ -122,7 +123,8 @@ LISTS = Exercise(
         ),
         wrong(
             "keeps bmm",
-            "this is what leaving bmm off the lists gives. It is a product of matrices, many at a time.",
+            "this is what leaving bmm off the lists gives. It is a product of matrices, many at "
+            "a time.",
             replace=(('"bmm", ', ""), ('"batch_norm"', '"batch_norm", "bmm"')),
         ),
         wrong(
@@ -150,7 +152,9 @@ WIDEST_FIRST = ("FP32", "FP16")
 
 
 def _program(random: Random, rules: str) -> Case:
-    """Return steps whose operands are inputs or earlier results; an operation that keeps has one operand."""
+    """Return steps whose operands are inputs or earlier results; an operation that keeps has one
+    operand.
+    """
     given = {"x": random.choice(WIDEST_FIRST), "w": "FP32", "mask": "FP16"}
     names, steps = list(given), []
     for number, rule in enumerate(rules, 1):
@@ -197,7 +201,8 @@ RESIDUAL = [("h1", "allow", ("x", "w")), ("h2", "keep", ("h1",)), ("y", "promote
 
 DTYPES = Exercise(
     id="autocast.dtypes",
-    notes="""Each operation's rule decides from the dtypes that *arrive*, and those are what earlier operations decided.
+    notes="""Each operation's rule decides from the dtypes that *arrive*, and those are what earlier
+    operations decided.
 
     Oracle in the tests: the same programs, run under autocast.""",
     checks=(
@@ -283,7 +288,9 @@ Layer = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def _layer(random: Random, extra: int = 0, n: int = 3, k: int = 4, m: int = 2) -> Layer:
-    """Return numbers of up to 5 significand bits; `extra` adds bits that FP16 does not hold to x and weight."""
+    """Return numbers of up to 5 significand bits; `extra` adds bits that FP16 does not hold to x
+    and weight.
+    """
     x, weight = (whole(random, (rows, k), 16, 32) / 16 for rows in (n, m))
     bias, grad_y = (whole(random, (rows, m), 16, 32) / 16 for rows in (1, n))
     if extra:
@@ -296,8 +303,8 @@ def _rounded(random: Random) -> list[Case]:
 
 
 def _beyond(random: Random) -> list[Case]:
-    """Results beyond FP16, which are inf: of all three products, and of either sign; and operands that are inf once
-    they are FP16, each in turn; the last is a gradient that arrives so.
+    """Results beyond FP16, which are inf: of all three products, and of either sign; and operands
+    that are inf once they are FP16, each in turn; the last is a gradient that arrives so.
     """
     (x, weight, bias, grad_y), large = _layer(random), 2.0**17
     x, weight, grad_y = x.abs(), weight.abs(), grad_y.abs()
@@ -321,7 +328,9 @@ def _rounded_bias(random: Random) -> Case:
 
 
 def _swamped(random: Random) -> list[Case]:
-    """Outputs near 2048, to which a bias below 1 and the last products are added: order and rounding show."""
+    """Outputs near 2048, to which a bias below 1 and the last products are added: order and
+    rounding show.
+    """
     cases: list[Case] = []
     for _ in range(2):
         x = torch.cat([torch.full((2, 2), 32.0), whole(random, (2, 8), 1, 8).abs() / 16], dim=1)
@@ -332,7 +341,9 @@ def _swamped(random: Random) -> list[Case]:
 
 
 def _underflowing(random: Random) -> list[Case]:
-    """Gradients whose products fall below FP16's smallest subnormal; and operands that are subnormal numbers."""
+    """Gradients whose products fall below FP16's smallest subnormal; and operands that are
+    subnormal numbers.
+    """
     x, weight, bias, grad_y = _layer(random)
     products = [(1.0, 2.0**-10, 1.0, 2.0**-16), (2.0**-10, 1.0, 1.0, 2.0**-16)]
     operands = [(2.0**-17, 1.0, 2.0**-17, 1.0), (1.0, 2.0**-17, 2.0**-17, 1.0)]
@@ -360,12 +371,13 @@ def accumulates_in_FP16(
 
 LINEAR = Exercise(
     id="autocast.linear",
-    notes="""Operands are rounded to FP16, each of the three products is accumulated in FP32 and rounded once, and a
-    gradient passes through a cast by being cast the other way, so an FP32 weight gets an FP32 gradient that holds an
-    FP16 value.
+    notes="""Operands are rounded to FP16, each of the three products is accumulated in FP32 and
+    rounded once, and a gradient passes through a cast by being cast the other way, so an FP32
+    weight gets an FP32 gradient that holds an FP16 value.
 
-    Inputs are small whole numbers over powers of two, so every product and FP32 sum is exact in any order, and answers
-    are compared bit for bit. Oracle in the tests: torch's autograd through explicit casts.""",
+    Inputs are small whole numbers over powers of two, so every product and FP32 sum is exact in any
+    order, and answers are compared bit for bit. Oracle in the tests: torch's autograd through
+    explicit casts.""",
     checks=(
         Check(
             "numbers that FP16 holds",
@@ -443,7 +455,9 @@ LINEAR = Exercise(
 
 
 def _settled(logits: Tensor) -> bool:
-    """Return whether every probability rounds to the same FP16 number when it is a few FP32 ulps off."""
+    """Return whether every probability rounds to the same FP16 number when it is a few FP32 ulps
+    off.
+    """
     exact = torch.softmax(logits.double(), dim=1)
     return bool(((exact * (1 - 2.0**-20)).half() == (exact * (1 + 2.0**-20)).half()).all())
 
@@ -495,14 +509,15 @@ def _masked(random: Random) -> list[Case]:
 
 SOFTMAX = Exercise(
     id="autocast.softmax",
-    notes="""torch's own softmax of FP32 logits is right, too. It gives the answer without its reason, so
-    the text asks to write it; nothing enforces that.
+    notes="""torch's own softmax of FP32 logits is right, too. It gives the answer without its
+    reason, so the text asks to write it; nothing enforces that.
 
-    exp(x) is inf in FP16 from 11.1 on and in FP32 from 88.8 on, so subtract the largest logit of the *row*
-    first; and sum in FP32. Oracle in the tests: torch's softmax in FP64, rounded.
+    exp(x) is inf in FP16 from 11.1 on and in FP32 from 88.8 on, so subtract the largest logit of
+    the *row* first; and sum in FP32. Oracle in the tests: torch's softmax in FP64, rounded.
 
-    A correct answer may write its FP32 arithmetic in any order. No probability here lies so near the
-    middle of two FP16 numbers that this could change it, so answers are compared bit for bit.""",
+    A correct answer may write its FP32 arithmetic in any order. No probability here lies so near
+    the middle of two FP16 numbers that this could change it, so answers are compared bit for bit.
+    """,
     checks=(
         Check("small logits", 1, _ordinary),
         # from 12 to 14: exp is above 65520, so inf in FP16, and fine in FP32
@@ -520,7 +535,8 @@ SOFTMAX = Exercise(
             ],
         ),
         Check("a masked logit of -inf", 1, _masked),
-        # each probability is about 2^-12, and their FP16 sum, term by term, would stop growing at 2048
+        # each probability is about 2^-12, and their FP16 sum, term by term, would stop growing at
+        # 2048
         Check(
             "4,096 logits, summed in FP32",
             2,
@@ -601,8 +617,8 @@ SOFTMAX = Exercise(
         ),
         wrong(
             "sums in FP16",
-            "this is what an FP16 sum gives: it loses digits with each term, and stops growing long "
-            "before the end.",
+            "this is what an FP16 sum gives: it loses digits with each term, and stops growing "
+            "long before the end.",
             replace=(
                 ("logits.float()", "logits"),
                 ("powers.sum(dim=1, keepdim=True)", "sum(powers.split(1, dim=1))"),
@@ -653,8 +669,9 @@ def _mixtures(random: Random) -> list[Case]:
 
 CACHE = Exercise(
     id="autocast.cache",
-    notes="""A weight that is used twice in a forward pass needs one cast, and an in-place edit in between makes it
-    stale. torch counts a tensor's edits in `_version`; its own autocast does not look, and returns the old cast.
+    notes="""A weight that is used twice in a forward pass needs one cast, and an in-place edit in
+    between makes it stale. torch counts a tensor's edits in `_version`; its own autocast does not
+    look, and returns the old cast.
 
     Oracle in the tests: casting anew every time, which must give the same tensors.""",
     checks=(

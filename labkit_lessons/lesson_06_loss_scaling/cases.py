@@ -1,6 +1,7 @@
 """Miniatures of a training step: a loop of single calls, and a scaled backward pass.
 
-Invariant: every call is deterministic. No order of calls is refused; a wrong one computes what it would in practice.
+Invariant: every call is deterministic. No order of calls is refused; a wrong one computes what it
+would in practice.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ LEARNING_RATE = 0.25
 
 @dataclass(frozen=True)
 class Knobs:
-    """Factors and interval of a scaler's rule, of any size; `labkit.amp.ScalerConfig` refuses a factor of 1."""
+    """Factors and interval of a scaler's rule, of any size; `labkit.amp.ScalerConfig` refuses a
+    factor of 1.
+    """
 
     growth_factor: float = 2.0
     backoff_factor: float = 0.5
@@ -25,16 +28,18 @@ class Knobs:
 
 @dataclass
 class Loop:
-    """A training loop between two steps; the loss of a batch is (batch . model_weight), so its gradient is the batch.
+    """A training loop between two steps; the loss of a batch is (batch . model_weight), so its
+    gradient is the batch.
 
-    batches         what one step accumulates over, each FP32 [4]
-    master_weight   FP32 [4], what the optimizer steps
-    model_weight    FP16 [4], what the forward pass computes with
-    gradient        [4], what `backward` adds to: FP16 and scaled, until `unscale`
-    scale           of the loss
-    max_norm        of the clipped gradient
-    growth_tracker  clean steps in a row; the third one doubles the scale
-    found_inf       whether `unscale` found inf or NaN; until `update`
+    Attributes:
+        batches: What one step accumulates over, each FP32 [4].
+        master_weight: FP32 [4], what the optimizer steps.
+        model_weight: FP16 [4], what the forward pass computes with.
+        gradient: [4], what `backward` adds to: FP16 and scaled, until `unscale`.
+        scale: Of the loss.
+        max_norm: Of the clipped gradient.
+        growth_tracker: Clean steps in a row; the third one doubles the scale.
+        found_inf: Whether `unscale` found inf or NaN; until `update`.
     """
 
     batches: list[Tensor]
@@ -51,7 +56,9 @@ class Loop:
         self.gradient = torch.zeros(SHAPE).half()
 
     def backward(self, batch: Tensor) -> None:
-        """Run forward pass, scaled loss and backward pass of a batch; add its scaled gradient in FP16."""
+        """Run forward pass, scaled loss and backward pass of a batch; add its scaled gradient in
+        FP16.
+        """
         mean = batch / len(self.batches)
         self.gradient = self.gradient + (mean * self.scale).half()
 
@@ -90,12 +97,15 @@ class Loop:
 
 @dataclass(frozen=True)
 class ScaledBackward:
-    """A backward pass in miniature: it rounds scale x gradient to FP16, as the backward pass of a scaled loss would.
+    """A backward pass in miniature: it rounds scale x gradient to FP16, as the backward pass of a
+    scaled loss would.
 
-    gradient   FP32 [n], of the unscaled loss
+    Attributes:
+        gradient: FP32 [n], of the unscaled loss.
 
     >>> import torch
-    >>> ScaledBackward(torch.tensor([2.0**-30]))(1.0), ScaledBackward(torch.tensor([2.0**-30]))(2.0**20)
+    >>> gradient = torch.tensor([2.0**-30])
+    >>> ScaledBackward(gradient)(1.0), ScaledBackward(gradient)(2.0**20)
     (tensor([0.], dtype=torch.float16), tensor([0.0010], dtype=torch.float16))
     """
 

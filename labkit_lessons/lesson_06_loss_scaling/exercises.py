@@ -29,7 +29,9 @@ def _backward(random: Random, low: int, high: int, units: int) -> ScaledBackward
 
 
 def _ordinary_steps(random: Random) -> list[Case]:
-    """Gradients n / 2^11 below 1/2; weights n / 2^10: FP16 can hold both, and in FP32 their sum is exact."""
+    """Gradients n / 2^11 below 1/2; weights n / 2^10: FP16 can hold both, and in FP32 their sum is
+    exact.
+    """
     cases: list[Case] = []
     for _ in range(4):
         weight, backward = whole(random, (4,), 0, 1024) / 2**10, _backward(random, 65, 1024, 2**11)
@@ -40,7 +42,9 @@ def _ordinary_steps(random: Random) -> list[Case]:
 
 
 def _large_steps(random: Random) -> list[Case]:
-    """Elements of 32,768 and more once they are scaled, all of one sign: each is finite, their FP16 sum is not."""
+    """Elements of 32,768 and more once they are scaled, all of one sign: each is finite, their FP16
+    sum is not.
+    """
     weight, gradient = (
         whole(random, (4,), 0, 1024) / 2**10,
         whole(random, (4,), 512, 1024).abs() / 2**11,
@@ -53,7 +57,9 @@ def _large_steps(random: Random) -> list[Case]:
 
 
 def _tiny_steps(random: Random) -> list[Case]:
-    """Gradients n / 2^36 below 2^-26: without a scale FP16 rounds them to 0, with 2^22 or more it holds them."""
+    """Gradients n / 2^36 below 2^-26: without a scale FP16 rounds them to 0, with 2^22 or more it
+    holds them.
+    """
     return [
         (torch.zeros(4), _backward(random, 1, 1024, 2**36), 2.0 ** random.randrange(22, 27), 0.5)
         for _ in range(4)
@@ -91,11 +97,12 @@ def _short_steps(random: Random) -> list[Case]:
 
 STATIC_STEP = Exercise(
     id="scaling.static_step",
-    notes="""The gradient is cast to FP32 before it is unscaled, because FP16 loses the small gradients once more; and
-    the step is thrown away when the gradient holds inf or NaN.
+    notes="""The gradient is cast to FP32 before it is unscaled, because FP16 loses the small
+    gradients once more; and the step is thrown away when the gradient holds inf or NaN.
 
-    Weights, gradients and learning rates are such that every sum fits FP32's 24 bits and every factor is a power of
-    two. The result is exact in whatever order it is written, so answers are compared bit for bit.""",
+    Weights, gradients and learning rates are such that every sum fits FP32's 24 bits and every
+    factor is a power of two. The result is exact in whatever order it is written, so answers are
+    compared bit for bit.""",
     checks=(
         Check(
             "ordinary gradients move the weight by lr times the gradient",
@@ -205,14 +212,17 @@ def _gradients(random: Random, low: int = 1, high: int = 2048) -> list[Tensor]:
 
 
 def _ordinary_gradients(random: Random) -> list[Case]:
-    """Quotients that FP16 holds too; a single number; an empty tensor and a number without dimensions; no tensor."""
+    """Quotients that FP16 holds too; a single number; an empty tensor and a number without
+    dimensions; no tensor.
+    """
     cases: list[Case] = [(_gradients(random), 2.0 ** random.randrange(3, 11)) for _ in range(3)]
     single = whole(random, (1,), 1, 2048).half()
     return [*cases, ([single], 2.0**5), ([single[:0], single.reshape(())], 2.0**-3), ([], 2.0**5)]
 
 
 def _limited(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Case]]:
-    """Return a drawer of the same cases without a limit; and of clean gradients below a limit, at it and above it.
+    """Return a drawer of the same cases without a limit; and of clean gradients below a limit, at
+    it and above it.
 
     Above it is one element, of either sign; and in units of the scaled gradients all of them are.
     """
@@ -230,7 +240,9 @@ def _limited(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Ca
 
 
 def _spoiled_gradients(random: Random, element: float, first: float | None = None) -> list[Case]:
-    """One bad element, once in each tensor; and perhaps another one at the beginning of every tensor."""
+    """One bad element, once in each tensor; and perhaps another one at the beginning of every
+    tensor.
+    """
     cases: list[Case] = []
     for place in range(2):
         gradients = _gradients(random)
@@ -245,12 +257,12 @@ def _spoiled_gradients(random: Random, element: float, first: float | None = Non
 
 UNSCALE = Exercise(
     id="scaling.unscale",
-    notes="""The gradients are cast to FP32 before they are divided, and every element of every tensor is looked at, for
-    inf *and* NaN. A sum is no substitute: it overflows although all its terms are finite. The limit is what no
-    framework's unscaling has.
+    notes="""The gradients are cast to FP32 before they are divided, and every element of every
+    tensor is looked at, for inf *and* NaN. A sum is no substitute: it overflows although all its
+    terms are finite. The limit is what no framework's unscaling has.
 
-    Scales are powers of two and gradients are FP16 numbers, so every quotient is exact and answers are compared bit for
-    bit. Oracle in the tests: torch.amp.GradScaler.unscale_.""",
+    Scales are powers of two and gradients are FP16 numbers, so every quotient is exact and answers
+    are compared bit for bit. Oracle in the tests: torch.amp.GradScaler.unscale_.""",
     checks=(
         Check("the gradients of the loss, in FP32", 1, _limited(_ordinary_gradients)),
         # quotients below 2^-26, which FP16 has no numbers for
@@ -314,8 +326,9 @@ UNSCALE = Exercise(
         ),
         wrong(
             "tests the sum in FP16",
-            "this is what testing the FP16 sum gives: it overflows at 65520 although every "
-            "term is finite, and a clean step is thrown away. Sum in FP32, or ask torch.isfinite for every element.",
+            "this is what testing the FP16 sum gives: it overflows at 65520 although every term "
+            "is finite, and a clean step is thrown away. Sum in FP32, or ask torch.isfinite for "
+            "every element.",
             replace=(
                 "isfinite(grad).all()) for grad in grads",
                 "isfinite(grad.sum())) for grad in scaled_grads",
@@ -324,7 +337,8 @@ UNSCALE = Exercise(
         wrong(
             "looks for inf alone",
             "this is what looking for inf alone gives, or comparing magnitudes with 65504: "
-            "every comparison with NaN is False, and inf - inf or 0 x inf inside the backward pass makes NaN.",
+            "every comparison with NaN is False, and inf - inf or 0 x inf inside the backward "
+            "pass makes NaN.",
             replace=(
                 "all(bool(torch.isfinite(grad).all())",
                 "not any(bool(torch.isinf(grad).any())",
@@ -402,7 +416,9 @@ def _config(random: Random, low: int, high: int) -> Knobs:
 
 
 def _with_factors_of_1(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Case]]:
-    """Return a drawer of the same steps, and of two of them with factors of 1, which no framework's scaler takes."""
+    """Return a drawer of the same steps, and of two of them with factors of 1, which no framework's
+    scaler takes.
+    """
 
     def drawn(random: Random) -> list[Case]:
         cases = draw(random)
@@ -420,7 +436,9 @@ def _state(random: Random, tracker: int = 0) -> ScalerState:
 
 
 def _counting(random: Random) -> list[Case]:
-    """Clean steps well before the interval is complete: the very first one, and one beyond the usual 2000."""
+    """Clean steps well before the interval is complete: the very first one, and one beyond the
+    usual 2000.
+    """
     cases: list[Case] = []
     for tracker in (0, 1, 11, 2500):
         config = Knobs(growth_interval=tracker + random.randrange(4, 500))
@@ -454,9 +472,11 @@ def _backing_off(random: Random) -> list[Case]:
 
 
 def _in_a_row(random: Random) -> list[Case]:
-    """Sixty steps, each from where the rule stood: growth, overflow and counting as training mixes them.
+    """Sixty steps, each from where the rule stood: growth, overflow and counting as training mixes
+    them.
 
-    At most 12 of them grow, so that a factor of 3 never needs more than FP32's 24 bits, to which torch rounds.
+    At most 12 of them grow, so that a factor of 3 never needs more than FP32's 24 bits, to which
+    torch rounds.
     """
     config, cases = _config(random, 5, 8), list[Case]()
     state = _state(random)
@@ -469,18 +489,19 @@ def _in_a_row(random: Random) -> list[Case]:
 
 ADVANCE = Exercise(
     id="scaling.advance",
-    notes="""The rule is torch.amp.GradScaler's: inf or NaN multiplies the scale by the backoff factor and starts the
-    count of clean steps again; the clean step that completes the growth interval multiplies it by the growth factor and
-    starts the count again too.
+    notes="""The rule is torch.amp.GradScaler's: inf or NaN multiplies the scale by the backoff
+    factor and starts the count of clean steps again; the clean step that completes the growth
+    interval multiplies it by the growth factor and starts the count again too.
 
-    A count is always below its interval here, since it starts again where the interval is complete; so >= and ==
-    (torch's way) and a remainder are one and the same. What the last two cost when an interval is lowered:
-    scaling.repair.
+    A count is always below its interval here, since it starts again where the interval is complete;
+    so >= and == (torch's way) and a remainder are one and the same. What the last two cost when an
+    interval is lowered: scaling.repair.
 
-    Factors of 1 are a limit of the rule that every framework refuses, so that no call of one answers.
+    Factors of 1 are a limit of the rule that every framework refuses, so that no call of one
+    answers.
 
-    Scales stay far from the ends of FP32, where torch and labkit differ (see labkit.amp.advance). On these inputs both
-    agree to the bit.""",
+    Scales stay far from the ends of FP32, where torch and labkit differ (see labkit.amp.advance).
+    On these inputs both agree to the bit.""",
     checks=(
         Check("a clean step is counted, and the scale stays", 1, _with_factors_of_1(_counting)),
         Check(
@@ -550,8 +571,8 @@ ADVANCE = Exercise(
         ),
         wrong(
             "never counts",
-            "this is what not counting clean steps gives: the tracker stays at 0 and the scale never "
-            "grows.",
+            "this is what not counting clean steps gives: the tracker stays at 0 and the scale "
+            "never grows.",
             replace=("growth_tracker=state.growth_tracker + 1", "growth_tracker=0"),
         ),
         wrong(
@@ -596,7 +617,9 @@ CLIP_SHAPES = ((2,), (2, 2), (3,))
 
 
 def _scaled(random: Random, low: int, high: int, log2_unit: int) -> list[Tensor]:
-    """Return FP16 tensors of whole numbers, low <= |n| < high <= 2048, in units of a power of two: all exact."""
+    """Return FP16 tensors of whole numbers, low <= |n| < high <= 2048, in units of a power of two:
+    all exact.
+    """
     return [(whole(random, shape, low, high) * 2.0**log2_unit).half() for shape in CLIP_SHAPES]
 
 
@@ -609,7 +632,9 @@ def _long(random: Random) -> list[Case]:
 
 
 def _long_or_one(random: Random) -> list[Case]:
-    """The same; a single number; a number without dimensions, beside an empty tensor; just above the limit."""
+    """The same; a single number; a number without dimensions, beside an empty tensor; just above
+    the limit.
+    """
     single = (whole(random, (1,), 256, 1024) * 2.0**-3).half()
     shapes = [single.reshape(()), single[:0]]
     return [*_long(random), ([single], 2.0**4, 0.5), (shapes, 2.0**4, 0.5), *_near(random)[2:]]
@@ -645,12 +670,13 @@ def _spoiled(random: Random, *elements: float) -> list[Case]:
 
 CLIP = Exercise(
     id="scaling.clip",
-    notes="""`max_norm` is about the gradient of the loss, so unscale first (in FP32), then measure one norm over all
-    tensors, and only ever shorten.
+    notes="""`max_norm` is about the gradient of the loss, so unscale first (in FP32), then measure
+    one norm over all tensors, and only ever shorten.
 
-    Tolerance: a learner may or may not add torch's 1e-6 to the norm, and may sum in another order. Wherever a case
-    clips, the norm is above 1, so the 1e-6 moves the result by at most 1e-6 / 2^-24 < 17 ulps, and a sum of 9 squares
-    by fewer than 9: 64 ulps accept both. The nearest mistake, a norm rounded to FP16, is up to 2^12 ulps away.""",
+    Tolerance: a learner may or may not add torch's 1e-6 to the norm, and may sum in another order.
+    Wherever a case clips, the norm is above 1, so the 1e-6 moves the result by at most 1e-6 / 2^-24
+    < 17 ulps, and a sum of 9 squares by fewer than 9: 64 ulps accept both. The nearest mistake, a
+    norm rounded to FP16, is up to 2^12 ulps away.""",
     checks=(
         Check("long gradients are shortened to max_norm, all by the same factor", 2, _long_or_one),
         Check(
@@ -670,7 +696,8 @@ CLIP = Exercise(
             1,
             lambda random: [(_scaled(random, 512, 640, k - 10), 2.0**k, 1.3) for k in (4, 6, 8)],
         ),
-        # scaled elements from 28,800 to 32,736: finite each, but the norm of the nine is above 86,400
+        # scaled elements from 28,800 to 32,736: finite each, but the norm of the nine is above
+        # 86,400
         Check(
             "the norm of large scaled gradients",
             2,
@@ -760,7 +787,8 @@ CLIP = Exercise(
             "never skips",
             "this is what clipping inf gives: a factor of 0, and inf x 0 is NaN.",
             replace=(
-                "    if not all(torch.isfinite(grad).all() for grad in grads):\n        return None\n",
+                "    if not all(torch.isfinite(grad).all() for grad in grads):\n"
+                "        return None\n",
                 "",
             ),
         ),
@@ -802,12 +830,12 @@ def _loop(
 
 ORDER = Exercise(
     id="scaling.order",
-    notes="""A training step is taken apart into seven calls, each of which does what its name says to whatever stands
-    there, right or wrong. A wrong order is not refused: its consequences are computed, and they are those of the real
-    thing.
+    notes="""A training step is taken apart into seven calls, each of which does what its name says
+    to whatever stands there, right or wrong. A wrong order is not refused: its consequences are
+    computed, and they are those of the real thing.
 
-    Every call is deterministic, so two answers with the same calls agree bit for bit, and each known mistake has its
-    own consequence in some case.""",
+    Every call is deterministic, so two answers with the same calls agree bit for bit, and each
+    known mistake has its own consequence in some case.""",
     checks=(
         Check("one batch", 2, lambda random: [_loop(random) for _ in range(3)]),
         Check(
@@ -955,7 +983,8 @@ def _scale(random: Random) -> float:
 def _clean(random: Random) -> list[Case]:
     """Counting, growing at the interval, counting again: what the faulty scaler does well.
 
-    A large scale grows like any other; an interval of 1 grows at every clean step; what is empty holds no inf.
+    A large scale grows like any other; an interval of 1 grows at every clean step; what is empty
+    holds no inf.
     """
     usual: list[Case] = [(_scale(random), tracker, _grads(random), 10) for tracker in (0, 4, 8, 9)]
     empty = [torch.zeros(0).half(), *_grads(random)]
@@ -974,7 +1003,9 @@ def _not_finite(random: Random) -> list[Case]:
 
 
 def _at_the_floor(random: Random) -> list[Case]:
-    """Steps with inf at the floor and above it; half of 1.5 is below, so 1 comes next, whatever the count was."""
+    """Steps with inf at the floor and above it; half of 1.5 is below, so 1 comes next, whatever the
+    count was.
+    """
     cases: list[Case] = []
     for scale, tracker in ((1.0, 0), (2.0, 0), (4.0, 0), (1.5, 12)):
         grads = _grads(random)
@@ -989,19 +1020,19 @@ SINKS = ("max(scale * 0.5, 1.0)", "scale * 0.5")
 
 REPAIR = Exercise(
     id="scaling.repair",
-    notes="""A repair may call the lab's own scaler. Its author has to find all three faults nevertheless: the sum of
-    the gradients, the comparison and the floor.
+    notes="""A repair may call the lab's own scaler. Its author has to find all three faults
+    nevertheless: the sum of the gradients, the comparison and the floor.
 
-    The scaler of the lesson is short, plausible and wrong in three places: it asks the FP16 sum of the
-    gradients whether they are finite, it compares the count with `==`, so an interval that was lowered in the meantime
-    is never met, and nothing keeps the scale from becoming 0. One repaired, two left, is a known mistake; so is each
-    repair that breaks something else.
+    The scaler of the lesson is short, plausible and wrong in three places: it asks the FP16 sum of
+    the gradients whether they are finite, it compares the count with `==`, so an interval that was
+    lowered in the meantime is never met, and nothing keeps the scale from becoming 0. One repaired,
+    two left, is a known mistake; so is each repair that breaks something else.
 
-    Factors and scales are powers of two, so answers are compared bit for bit. Oracle in the tests: a
-    torch.amp.GradScaler, where it is sound.
+    Factors and scales are powers of two, so answers are compared bit for bit. Oracle in the tests:
+    a torch.amp.GradScaler, where it is sound.
 
-    Source: torch 2.13, torch/amp/grad_scaler.py and ATen/native/cuda/AmpKernels.cu (the count compared with ==; no
-    floor).""",
+    Source: torch 2.13, torch/amp/grad_scaler.py and ATen/native/cuda/AmpKernels.cu (the count
+    compared with ==; no floor).""",
     checks=(
         Check("clean steps are counted, and the interval grows the scale", 1, _clean),
         Check("inf and NaN skip the step and halve the scale", 1, _not_finite),
@@ -1035,21 +1066,22 @@ REPAIR = Exercise(
         ),
         wrong(
             "only the floor is repaired",
-            "this still has a sum that overflows in FP16 although every term is "
-            "finite, and a count compared with ==, so a lowered interval is never met and growth stops.",
+            "this still has a sum that overflows in FP16 although every term is finite, and a "
+            "count compared with ==, so a lowered interval is never met and growth stops.",
             replace=(SUMS, EQUALS),
         ),
         wrong(
             "only the comparison is repaired",
-            "this still has a sum that overflows in FP16 although every term is "
-            "finite, and a scale that sinks without a floor: after enough skipped steps it is 0, and 1 / 0 is inf.",
+            "this still has a sum that overflows in FP16 although every term is finite, and a "
+            "scale that sinks without a floor: after enough skipped steps it is 0, and 1 / 0 is "
+            "inf.",
             replace=(SUMS, SINKS),
         ),
         wrong(
             "only the sum is repaired",
-            "this still has a count compared with ==, so a lowered interval is never met "
-            "and growth stops. It also has a scale that sinks without a floor: after enough skipped steps it is 0, "
-            "and 1 / 0 is inf.",
+            "this still has a count compared with ==, so a lowered interval is never met and "
+            "growth stops. It also has a scale that sinks without a floor: after enough skipped "
+            "steps it is 0, and 1 / 0 is inf.",
             replace=(EQUALS, SINKS),
         ),
         wrong(

@@ -18,7 +18,9 @@ Training = tuple[Tensor, list[Tensor], float, float]
 
 
 def _training(random: Random, steps: int, lr: float = 0.125) -> Training:
-    """Return a master between 0.5 and 1.5, gradients n / 2^9 below 1, scaled, the scale and the learning rate."""
+    """Return a master between 0.5 and 1.5, gradients n / 2^9 below 1, scaled, the scale and the
+    learning rate.
+    """
     master, scale = (1024 + whole(random, (4,), 1, 512)) / 2**10, 2.0**6
     return (
         master,
@@ -29,7 +31,9 @@ def _training(random: Random, steps: int, lr: float = 0.125) -> Training:
 
 
 def _between(random: Random) -> list[Case]:
-    """A master that FP16 does not hold, from the start; then no gradient at all, and gradients of 0."""
+    """A master that FP16 does not hold, from the start; then no gradient at all, and gradients of
+    0.
+    """
     (first, grads, scale, lr), (second, *_) = _training(random, 2), _training(random, 0)
     none: list[list[Tensor]] = [[], [torch.zeros(4).half()] * 2]
     return [
@@ -39,7 +43,9 @@ def _between(random: Random) -> list[Case]:
 
 
 def _spoiled(random: Random) -> list[Case]:
-    """One step with inf, -inf or NaN in the middle; then the first, the last, and all of them with inf."""
+    """One step with inf, -inf or NaN in the middle; then the first, the last, and all of them with
+    inf.
+    """
     cases = [_training(random, 4) for _ in range(3)]
     for (_, grads, *_), element in zip(cases, (torch.inf, -torch.inf, torch.nan), strict=True):
         grads[random.randrange(1, 3)][random.randrange(4)] = element
@@ -52,11 +58,12 @@ def _spoiled(random: Random) -> list[Case]:
 
 STEP = Exercise(
     id="master.step",
-    notes="""The optimizer steps FP32 weights with FP32 gradients, and the model gets their rounding; the master itself
-    is never rounded. A step with inf or NaN changes nothing.
+    notes="""The optimizer steps FP32 weights with FP32 gradients, and the model gets their
+    rounding; the master itself is never rounded. A step with inf or NaN changes nothing.
 
-    Weights, gradients and learning rates are whole numbers over powers of two that fit FP32's 24 bits in every sum, so
-    answers are compared bit for bit. Oracle in the tests: torch.optim.SGD on FP32 weights.""",
+    Weights, gradients and learning rates are whole numbers over powers of two that fit FP32's 24
+    bits in every sum, so answers are compared bit for bit. Oracle in the tests: torch.optim.SGD on
+    FP32 weights.""",
     checks=(
         # of at least a few ulps of FP16
         Check(
@@ -159,7 +166,9 @@ STEP = Exercise(
 
 
 def _bills(random: Random, *models: tuple[int, bool]) -> list[Case]:
-    """Return models with these bits and with or without masters, each under SGD, with momentum, and under Adam."""
+    """Return models with these bits and with or without masters, each under SGD, with momentum, and
+    under Adam.
+    """
     return [
         (random.randrange(1_000, 1_000_000_000), bits, master, moments)
         for bits, master in models
@@ -169,10 +178,12 @@ def _bills(random: Random, *models: tuple[int, bool]) -> list[Case]:
 
 MEMORY = Exercise(
     id="master.memory",
-    notes="""Mixed precision with master weights keeps *as many* bytes per parameter as FP32 training does; what it
-    saves are activations. Oracle in the tests: the tensors of torch.optim.Adam and SGD, counted.
+    notes="""Mixed precision with master weights keeps *as many* bytes per parameter as FP32
+    training does; what it saves are activations. Oracle in the tests: the tensors of
+    torch.optim.Adam and SGD, counted.
 
-    Source: arXiv:1910.02054 (ZeRO), section 3.1, counts the same 16 bytes for mixed precision with Adam.""",
+    Source: arXiv:1910.02054 (ZeRO), section 3.1, counts the same 16 bytes for mixed precision with
+    Adam.""",
     checks=(
         Check(
             "FP32 training: SGD, with momentum, Adam",
@@ -245,7 +256,9 @@ Parameters = list[tuple[str, tuple[int, ...], bool]]
 
 
 def _model(random: Random, kinds: str, frozen: float = 0.0) -> Parameters:
-    """Return a model: "l" linear, "c" convolution, "b" batch norm, "n" layer norm, "e" embedding, "s" a scalar."""
+    """Return a model: "l" linear, "c" convolution, "b" batch norm, "n" layer norm, "e" embedding,
+    "s" a scalar.
+    """
     parameters: Parameters = []
     for number, kind in enumerate(kinds):
         n, m = random.randrange(2, 64), random.randrange(2, 64)
@@ -263,7 +276,9 @@ def _model(random: Random, kinds: str, frozen: float = 0.0) -> Parameters:
 
 
 def _alone(random: Random) -> list[Case]:
-    """A group that stays empty, or both; sizes of 1 and of 0, which are dimensions all the same; names that mislead."""
+    """A group that stays empty, or both; sizes of 1 and of 0, which are dimensions all the same;
+    names that mislead.
+    """
     n = random.randrange(2, 64)
     models: list[list[tuple[str, tuple[int, ...]]]] = [
         [("fc.weight", (n, n))],
@@ -286,9 +301,10 @@ def _alone(random: Random) -> list[Case]:
 
 GROUPS = Exercise(
     id="master.groups",
-    notes="""Weight decay is for matrices and filters; biases and the weights of normalisation layers have one dimension
-    and get none, frozen parameters are in no group, and the dimensions tell them apart where names do not
-    (`ln_1.weight`). Oracle in the tests: the layers of real torch models.""",
+    notes="""Weight decay is for matrices and filters; biases and the weights of normalisation
+    layers have one dimension and get none, frozen parameters are in no group, and the dimensions
+    tell them apart where names do not (`ln_1.weight`). Oracle in the tests: the layers of real
+    torch models.""",
     checks=(
         Check(
             "weights decay, biases do not",
@@ -334,8 +350,8 @@ GROUPS = Exercise(
         ),
         wrong(
             "norms by name",
-            "this is what looking for `bn` and `norm` gives. `ln_1.weight` is a norm too; its shape "
-            "tells.",
+            "this is what looking for `bn` and `norm` gives. `ln_1.weight` is a norm too; its "
+            "shape tells.",
             replace=("len(shape) > 1", 'not any(word in name for word in ("bias", "norm", "bn"))'),
         ),
         wrong(
@@ -394,11 +410,11 @@ def _shapes(random: Random) -> list[Case]:
 
 FLAT = Exercise(
     id="master.flat",
-    notes="""One tensor means one kernel for unscaling, one for the step, instead of one for each layer; the price is
-    bookkeeping. Order and shapes must survive.
+    notes="""One tensor means one kernel for unscaling, one for the step, instead of one for each
+    layer; the price is bookkeeping. Order and shapes must survive.
 
-    All numbers are whole over powers of two, so answers are compared bit for bit. Oracle in the tests:
-    torch.nn.utils.parameters_to_vector and vector_to_parameters.""",
+    All numbers are whole over powers of two, so answers are compared bit for bit. Oracle in the
+    tests: torch.nn.utils.parameters_to_vector and vector_to_parameters.""",
     checks=(
         Check(
             "vectors",
@@ -488,7 +504,9 @@ History = list[tuple[Tensor, bool]]
 
 
 def _walk(random: Random, steps: int, size: float, skips: float = 0.0) -> History:
-    """Return a weight that drifts one way, FP32 steps of about `size`; a skipped step leaves it where it is."""
+    """Return a weight that drifts one way, FP32 steps of about `size`; a skipped step leaves it
+    where it is.
+    """
     master = torch.tensor([random.uniform(1.0, 1.5) for _ in range(3)])
     history: History = [(master, True)]
     for _ in range(steps):
@@ -515,11 +533,12 @@ CAST = ("return average", "return average.float()")
 
 EMA = Exercise(
     id="master.ema",
-    notes="""With a decay of 0.999 each step moves the average by a thousandth of the difference, far below an ulp of an
-    FP16 average: it must be FP32, follow the master weights, and stand still when a step was skipped.
+    notes="""With a decay of 0.999 each step moves the average by a thousandth of the difference,
+    far below an ulp of an FP16 average: it must be FP32, follow the master weights, and stand still
+    when a step was skipped.
 
-    A correct answer may be written as d * a + (1 - d) * w or as a + (1 - d) * (w - a); both stay within the ulps
-    allowed. Oracle in the tests: torch.optim.swa_utils.""",
+    A correct answer may be written as d * a + (1 - d) * w or as a + (1 - d) * (w - a); both stay
+    within the ulps allowed. Oracle in the tests: torch.optim.swa_utils.""",
     checks=(
         Check(
             "a few large steps",
@@ -671,7 +690,9 @@ def _large(random: Random) -> list[Case]:
 
 
 def _huge(random: Random) -> list[Case]:
-    """Sums beyond FP32's largest number; on both sides of BF16's and of FP32's, for few numbers and for many."""
+    """Sums beyond FP32's largest number; on both sides of BF16's and of FP32's, for few numbers and
+    for many.
+    """
     few, many = 2 ** random.randrange(1, 8), 2 ** random.randrange(9, 12)
     ends = [
         (count, largest / count * part)
@@ -687,7 +708,8 @@ def _huge(random: Random) -> list[Case]:
 
 ACCUMULATOR = Exercise(
     id="master.accumulator",
-    notes="A number is swallowed if it is below half an ulp of the sum, so the significant bits limit the count.",
+    notes="A number is swallowed if it is below half an ulp of the sum, so the significant "
+    "bits limit the count.",
     checks=(
         Check("few numbers and many", 2, _few_and_many),
         Check("numbers that are small", 1, _small),

@@ -25,7 +25,9 @@ KNOBS = ("model_bits", "casts_by_operation", "norms_in_fp32", "master_weights", 
 
 
 def _level(level: str) -> Callable[[Random], list[Case]]:
-    """Return the draw of a level as it is, with one knob turned, with some, and as it is once more."""
+    """Return the draw of a level as it is, with one knob turned, with some, and as it
+    is once more.
+    """
 
     def draw(random: Random) -> list[Case]:
         chosen = [random.sample(KNOBS, count) for count in (1, 2, 3)]
@@ -41,10 +43,12 @@ def _another(random: Random, knob: str) -> object:
 
 LEVELS = Exercise(
     id="recipes.levels",
-    notes="""apex named four mixtures in 2018, and each is five answers: what the model is in, whether operations are
-    cast one by one, whether norms stay behind, whether FP32 masters are kept, how the loss is scaled. A level is where
-    one begins: apex let any knob be set otherwise, `initialize(..., opt_level="O2", keep_batchnorm_fp32=False)`.
-    Oracle in the tests: the properties that apex.amp.frontend set for each level, typed from its source.""",
+    notes="""apex named four mixtures in 2018, and each is five answers: what the model is in,
+    whether operations are cast one by one, whether norms stay behind, whether FP32 masters are
+    kept, how the loss is scaled. A level is where one begins: apex let any knob be set otherwise,
+    `initialize(..., opt_level="O2", keep_batchnorm_fp32=False)`.
+    Oracle in the tests: the properties that apex.amp.frontend set for each level, typed from its
+    source.""",
     checks=(
         Check("O3, all of it", 1, _level("O3")),
         Check("O1, by operation", 1, _level("O1")),
@@ -140,8 +144,9 @@ def _shuffled(random: Random) -> list[Case]:
 
 WHICH = Exercise(
     id="recipes.which",
-    notes="""Four probes decide it: a weight of a linear layer, a weight of a norm, what the optimizer steps, and what
-    comes out of a linear layer. You need this to recognise O0 to O3 in other people's scripts.
+    notes="""Four probes decide it: a weight of a linear layer, a weight of a norm, what the
+    optimizer steps, and what comes out of a linear layer. You need this to recognise O0 to O3 in
+    other people's scripts.
     Oracle in the tests: networks cast by hand in plain torch, and torch.autocast.""",
     checks=(
         Check("O0, O1, O2 and O3", 2, _shuffled),
@@ -235,10 +240,11 @@ def _lines(name: str, points: int, masters: bool, scaling: bool) -> Check:
 
 LINES = Exercise(
     id="recipes.lines",
-    notes="""FP32 is three lines: forward, backward, step. Masters add two, scaling adds four, and those of a batch are
-    repeated where gradients are added up over several. The answer is a list of names, so that it can be compared; the
-    tests carry the list out in torch. Some lines may change places: a scale is above 1, so unscaling makes no inf, and
-    it may be looked for before; the scale may move before the masters are copied back.""",
+    notes="""FP32 is three lines: forward, backward, step. Masters add two, scaling adds four, and
+    those of a batch are repeated where gradients are added up over several. The answer is a list of
+    names, so that it can be compared; the tests carry the list out in torch. Some lines may change
+    places: a scale is above 1, so unscaling makes no inf, and it may be looked for before; the
+    scale may move before the masters are copied back.""",
     checks=(
         _lines("FP32: nothing is added", 1, False, False),
         _lines("scaling alone, as O1 takes it", 1, False, True),
@@ -252,7 +258,8 @@ LINES = Exercise(
             "scaling was for nothing.",
             replace=(
                 '["gradients to masters"] * masters + ["unscale", "look for inf"] * scaling',
-                '["unscale"] * scaling + ["gradients to masters"] * masters + ["look for inf"] * scaling',
+                '["unscale"] * scaling + ["gradients to masters"] * masters + ["look for inf"] '
+                "* scaling",
             ),
         ),
         wrong(
@@ -370,7 +377,9 @@ def _held(random: Random) -> list[Case]:
 
 
 def _at_the_end(random: Random) -> list[Case]:
-    """FP16 ends at 2^-24, and rounds to it what is above 2^-25: an epsilon there, and v from there to 2^-24."""
+    """FP16 ends at 2^-24, and rounds to it what is above 2^-25: an epsilon there, and v from there
+    to 2^-24.
+    """
     small = _power(random, -20, -14)
     epsilons = (2.0**-25, 2.0**-25 * (1 + 2.0**-20), random.uniform(3.2e-8, 5.8e-8), 2.0**-24)
     # v is 2^-25 at 5.4592e-3
@@ -386,9 +395,10 @@ def _at_the_end(random: Random) -> list[Case]:
 
 EPSILON = Exercise(
     id="recipes.epsilon",
-    notes="""The step divides by sqrt(v) + epsilon. At the first step v is 0.001 g^2, which FP16 loses for gradients
-    below about 2^-8, and 1e-8 is zero in FP16. Then the division is g / 0 or 0 / 0. Gradients are FP16 numbers; for
-    none of them does it matter whether g^2 is rounded on the way to v.
+    notes="""The step divides by sqrt(v) + epsilon. At the first step v is 0.001 g^2, which FP16
+    loses for gradients below about 2^-8, and 1e-8 is zero in FP16. Then the division is g / 0 or 0
+    / 0. Gradients are FP16 numbers; for none of them does it matter whether g^2 is rounded on the
+    way to v.
     Oracle in the tests: torch.optim.Adam stepping an FP16 parameter.""",
     checks=(
         Check("gradients whose square FP16 holds", 1, _held),
@@ -438,8 +448,8 @@ EPSILON = Exercise(
         ),
         wrong(
             "always NaN",
-            "this is NaN everywhere, but a number other than 0, divided by 0, is inf. NaN comes one "
-            "step later.",
+            "this is NaN everywhere, but a number other than 0, divided by 0, is inf. NaN comes "
+            "one step later.",
             replace=('"nan" if gradient == 0 else "inf"', '"nan"'),
         ),
         wrong(
@@ -469,7 +479,9 @@ def _runs(random: Random, shift: float, scatter: float, noise: float, seeds: int
 
 
 def _alike(random: Random) -> list[Case]:
-    """Differences that are small and steady: the interval lies inside the margin; last, beyond FP32's range too."""
+    """Differences that are small and steady: the interval lies inside the margin; last, beyond
+    FP32's range too.
+    """
     within = [
         _runs(random, shift, 0.05, 0.004, n) for shift in (-0.004, 0.0, 0.004) for n in (3, 5)
     ]
@@ -485,9 +497,11 @@ def _noisy(random: Random) -> list[Case]:
 
 
 def _beside(random: Random, seeds: int, noise: float, part: float, near: bool = False) -> Case:
-    """Draw a mean difference that is this part of a limit: where "as good" ends (near), or where a difference begins.
+    """Draw a mean difference that is this part of a limit: where "as good" ends (near), or where a
+    difference begins.
 
-    Where that is the interval's doing (a noise of 0.05), the scatter of `other` alone would decide otherwise.
+    Where that is the interval's doing (a noise of 0.05), the scatter of `other` alone would decide
+    otherwise.
     """
     t_90, t_95 = T_90[seeds], T_95[seeds]
     while True:
@@ -513,7 +527,8 @@ def _beside(random: Random, seeds: int, noise: float, part: float, near: bool = 
 def _at_the_limits(random: Random) -> list[Case]:
     """Just inside and just beyond: the interval, FP32's range, and the margin.
 
-    Last, differences that are all the margin, all FP32's range, and 2^-12 to either side: exact, however it is written.
+    Last, differences that are all the margin, all FP32's range, and 2^-12 to either side: exact,
+    however it is written.
     """
     far = [
         _beside(random, n, noise, part)
@@ -536,7 +551,9 @@ def _at_the_limits(random: Random) -> list[Case]:
 
 
 def _ended_in_nan(random: Random) -> list[Case]:
-    """All runs ended in NaN; and one of five, whose 0 leaves the mean uncertain, though the others are better."""
+    """All runs ended in NaN; and one of five, whose 0 leaves the mean uncertain, though the others
+    are better.
+    """
     fp32 = [round(random.uniform(0.52, 0.58), 3) for _ in range(5)]
     one = [round(a + random.uniform(0.19, 0.21), 3) for a in fp32]
     one[random.randrange(5)] = math.nan
@@ -545,9 +562,10 @@ def _ended_in_nan(random: Random) -> list[Case]:
 
 VERDICT = Exercise(
     id="recipes.verdict",
-    notes="""Runs of one seed share first weights and batches, so they are pairs, and their differences count. *As good*
-    is shown if the 90% interval of their mean lies inside the margin; *worse* or *better* if the mean is beyond both
-    the range of FP32's own seeds and the half width of its 95% interval. Else the runs cannot tell.
+    notes="""Runs of one seed share first weights and batches, so they are pairs, and their
+    differences count. *As good* is shown if the 90% interval of their mean lies inside the margin;
+    *worse* or *better* if the mean is beyond both the range of FP32's own seeds and the half width
+    of its 95% interval. Else the runs cannot tell.
     Oracle in the tests: numpy, and Student's t from an independent table.""",
     checks=(
         Check(
@@ -673,9 +691,11 @@ def _plain(random: Random) -> list[Case]:
 
 
 def _behind(random: Random) -> list[Case]:
-    """A cheap one that is a little behind, within what seeds do; a cheaper one of which one seed alone went well.
+    """A cheap one that is a little behind, within what seeds do; a cheaper one of which one seed
+    alone went well.
 
-    Last, beside one that passes, a cheaper one: just at the lowest mean that does, and 2^-10 below; then it alone.
+    Last, beside one that passes, a cheaper one: just at the lowest mean that does, and 2^-10 below;
+    then it alone.
     """
     fp32 = _fp32(random)
     drawn = [
@@ -713,7 +733,9 @@ def _none(random: Random) -> list[Case]:
 
 
 def _broken(random: Random) -> list[Case]:
-    """One seed of the cheapest ended in NaN; once where FP32 scatters so much that even a 0 for it would pass."""
+    """One seed of the cheapest ended in NaN; once where FP32 scatters so much that even a 0 for it
+    would pass.
+    """
     near, far = _fp32(random), [round(random.uniform(0.5, 0.6) + d, 3) for d in (0.0, 0.2, -0.2)]
     return [
         (fp32, _cheapest_gets(_candidates(random, fp32, [0.016, 0.008, 0.0]), 2, math.nan))
@@ -723,8 +745,9 @@ def _broken(random: Random) -> list[Case]:
 
 CHEAPEST = Exercise(
     id="recipes.cheapest",
-    notes="""Memory is counted, the metric is measured on the same seeds, and a recipe passes if its mean falls short of
-    FP32's by no more than FP32's seeds scatter. Among those that pass, bytes decide.""",
+    notes="""Memory is counted, the metric is measured on the same seeds, and a recipe passes if its
+    mean falls short of FP32's by no more than FP32's seeds scatter. Among those that pass, bytes
+    decide.""",
     checks=(
         Check("a cheap one that fails, two that pass", 1, _plain),
         Check("one that is behind by less than seeds scatter", 2, _behind),

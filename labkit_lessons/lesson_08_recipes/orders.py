@@ -10,11 +10,14 @@ from dataclasses import dataclass
 class AnyOrder:
     """The outcome of a list of lines: one normal form for all valid orders.
 
-    lines   the lines that an answer may have, in that order
-    needs   pairs of lines: the first comes before the second, if both are present. Of lines repeated equally often,
-            each comes before its own; else all of the first come before all of the second
+    Attributes:
+        lines: The lines that an answer may have, in that order.
+        needs: Pairs of lines: the first comes before the second, if both are present. Of lines
+            repeated equally often, each comes before its own; else all of the first come before all
+            of the second.
 
-    >>> whisked = AnyOrder(("egg", "milk", "whisk", "eat"), (("egg", "whisk"), ("milk", "whisk"), ("whisk", "eat")))
+    >>> needs = (("egg", "whisk"), ("milk", "whisk"), ("whisk", "eat"))
+    >>> whisked = AnyOrder(("egg", "milk", "whisk", "eat"), needs)
     >>> whisked(["milk", "egg", "whisk", "eat"], ()), whisked(["whisk", "egg", "eat"], ())
     (['egg', 'milk', 'whisk', 'eat'], ['whisk', 'egg', 'eat'])
     """
@@ -23,7 +26,9 @@ class AnyOrder:
     needs: tuple[tuple[str, str], ...]
 
     def __call__(self, answer: object, case: tuple[object, ...]) -> object:
-        """Return the lines in normal order, in rounds if some are repeated; the answer itself if one is too early."""
+        """Return the lines in normal order, in rounds if some are repeated; the answer itself if
+        one is too early.
+        """
         if not isinstance(answer, list | tuple) or not {*map(str, answer)} <= {*self.lines}:
             return answer
         found = [str(line) for line in answer]

@@ -17,9 +17,11 @@ from labkit.grading.exercise import Case, Check, Exercise, wrong
 
 
 def trainings(random: Random, factors: tuple[float, ...], max_norm: float) -> list[Case]:
-    """Return one training: (weight[3,4], batches of x[8,4] and y[8,3], max_norm); a factor for each batch's targets.
+    """Return one training: (weight[3,4], batches of x[8,4] and y[8,3], max_norm); a factor for each
+    batch's targets.
 
-    FP16 must round every number. At a scale of 2^16 a factor of 1 overflows nowhere, and one of 500 everywhere.
+    FP16 must round every number. At a scale of 2^16 a factor of 1 overflows nowhere, and one of 500
+    everywhere.
     """
     weight = whole(random, (3, 4), 1, 700) / 1401
     pairs = [
@@ -58,8 +60,9 @@ CHECKS = (
 TRANSLATE = Exercise(
     id="frameworks.translate",
     notes="""\
-The point: apex hides three things in two calls. `initialize` casts; `scale_loss` scales and, at the end of its block,
-unscales; the patched optimizer skips. torch.amp has a call for each, and their order is yours to keep.
+The point: apex hides three things in two calls. `initialize` casts; `scale_loss` scales and, at the
+end of its block, unscales; the patched optimizer skips. torch.amp has a call for each, and their
+order is yours to keep.
 
 Invariant: where the two rules agree, and they do until a scale of 2^24, so do all bits.
 Oracle in the tests: numpy, with a layer, a gradient and a scale of its own.""",
@@ -68,7 +71,8 @@ Oracle in the tests: numpy, with a layer, a gradient and a scale of its own.""",
         wrong(
             "clips scaled gradients",
             "this clips the scaled gradients, which are 65,536 times too long. apex has "
-            "unscaled them at the end of its block; in torch it takes `scaler.unscale_(optimizer)` before clipping.",
+            "unscaled them at the end of its block; in torch it takes "
+            "`scaler.unscale_(optimizer)` before clipping.",
             replace=("        scaler.unscale_(optimizer)\n", ""),
         ),
         wrong(
@@ -119,8 +123,9 @@ CLIP = "nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n"
 REPAIR = Exercise(
     id="frameworks.repair",
     notes="""\
-The point: what apex does, it does at the end of `scale_loss`'s block. In the block gradients are scaled, and of the
-model; after it they are unscaled, and the masters'. Two of the three faults raise no error.
+The point: what apex does, it does at the end of `scale_loss`'s block. In the block gradients are
+scaled, and of the model; after it they are unscaled, and the masters'. Two of the three faults
+raise no error.
 
 Oracle in the tests: numpy, with FP32 masters and a half model of its own.""",
     checks=CHECKS,
@@ -175,8 +180,9 @@ Oracle in the tests: numpy, with FP32 masters and a half model of its own.""",
 CALLBACK = Exercise(
     id="frameworks.callback",
     notes="""\
-The point: the loop calls `before_x`, does x, and calls `after_x`, whatever happened. Who does x in its place, cancels
-it. So the scaler steps before_step, cancels the loop's own step, and moves its scale after_step, also of a skipped one.
+The point: the loop calls `before_x`, does x, and calls `after_x`, whatever happened. Who does x in
+its place, cancels it. So the scaler steps before_step, cancels the loop's own step, and moves its
+scale after_step, also of a skipped one.
 
 Oracle in the tests: numpy, as for frameworks.translate, whose numbers these are.""",
     checks=CHECKS,
@@ -221,7 +227,8 @@ Oracle in the tests: numpy, as for frameworks.translate, whose numbers these are
             "before the training.",
             replace=(
                 "            scaler.update()\n",
-                '            nonlocal scaler\n            scaler.update()\n            scaler = GradScaler("cpu")\n',
+                "            nonlocal scaler\n            scaler.update()\n"
+                '            scaler = GradScaler("cpu")\n',
             ),
         ),
     ),
@@ -244,7 +251,8 @@ def _gradients(random: Random, steps: int, top: int, spread: int) -> list[float]
 def _rule(name: str, random: Random, **knobs: float) -> ScalerConfig:
     """Return a framework's rule with a short interval, and a start of 2^16."""
     interval = random.randint(2, 4)
-    return replace(PRESETS[name], **{"init_scale": 2.0**16, "growth_interval": interval, **knobs})  # type: ignore[arg-type]
+    changed = {"init_scale": 2.0**16, "growth_interval": interval, **knobs}
+    return replace(PRESETS[name], **changed)  # type: ignore[arg-type]
 
 
 def _plain(random: Random) -> list[Case]:
@@ -273,7 +281,9 @@ def _high(random: Random) -> list[Case]:
 
 
 def _floor(random: Random) -> list[Case]:
-    """Large gradients: the scale comes down to its floor, and overflows go on there; 16 cannot be halved down to 6."""
+    """Large gradients: the scale comes down to its floor, and overflows go on there; 16 cannot be
+    halved down to 6.
+    """
     rules = [
         _rule(name, random, init_scale=16.0, growth_interval=3) for name in ("OneFlow", "fastai")
     ]
@@ -303,9 +313,11 @@ def _cap(random: Random) -> list[Case]:
 
 
 def _ends(random: Random, floor: bool) -> list[Case]:
-    """All knobs at once: a scale that walks between a floor and a cap, hysteresis at both, and counts that end there.
+    """All knobs at once: a scale that walks between a floor and a cap, hysteresis at both, and
+    counts that end there.
 
-    The gradients' exponents lie around the end that is meant: 65520 is passed at the floor, or just below the cap.
+    The gradients' exponents lie around the end that is meant: 65520 is passed at the floor, or just
+    below the cap.
     """
     cases: list[Case] = []
     for hysteresis in (1, 2, 3):
@@ -324,7 +336,9 @@ def _ends(random: Random, floor: bool) -> list[Case]:
 
 
 def _paused(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Case]]:
-    """Return a drawer of the same steps without a pause and with one, and of a run in which a pause shows."""
+    """Return a drawer of the same steps without a pause and with one, and of a run in which a pause
+    shows.
+    """
 
     def drawn(random: Random) -> list[Case]:
         cases = draw(random)
@@ -340,8 +354,9 @@ def _paused(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Cas
 SKIPS = Exercise(
     id="frameworks.skips",
     notes="""\
-The point: one rule and a handful of knobs. Hysteresis lets the first overflow pass without backing off, so the next one
-comes sooner; a floor and a cap stop the scale; and one framework looks for nothing once it is at its floor.
+The point: one rule and a handful of knobs. Hysteresis lets the first overflow pass without backing
+off, so the next one comes sooner; a floor and a cap stop the scale; and one framework looks for
+nothing once it is at its floor.
 
 Invariant: all scales are powers of two or the ends given, so every product is exact.
 Oracle in the tests: each framework's own rule, written from its source, without `advance`.""",
@@ -415,7 +430,8 @@ Oracle in the tests: each framework's own rule, written from its source, without
         ),
         wrong(
             "pauses after every overflow",
-            "this pauses after every overflow. Where hysteresis keeps the scale, the count starts at 0.",
+            "this pauses after every overflow. Where hysteresis keeps the scale, the count "
+            "starts at 0.",
             replace=(
                 "clean, overflows = 0, overflows + 1",
                 "clean, overflows = -pause, overflows + 1",
@@ -490,7 +506,9 @@ def _shared(_: Random) -> list[Case]:
 
 
 def _narrow(_: Random) -> list[Case]:
-    """Promote where all are FP16, where all are FP32, and the last of three; keep of either, and of both."""
+    """Promote where all are FP16, where all are FP32, and the last of three; keep of either, and of
+    both.
+    """
     return [
         _six(
             "a allow x w1",
@@ -536,8 +554,9 @@ def _drawn(random: Random) -> list[Case]:
 CASTS = Exercise(
     id="frameworks.casts",
     notes="""\
-The point: the rule of an operation says in which format it wants its inputs, and so which format comes out. A cast
-stands where the two differ. Decided for the whole graph, a tensor is cast to a format once, however many need it.
+The point: the rule of an operation says in which format it wants its inputs, and so which format
+comes out. A cast stands where the two differ. Decided for the whole graph, a tensor is cast to a
+format once, however many need it.
 
 Oracle in the tests: labkit.amp.explain of the same network, run under autocast.""",
     checks=(

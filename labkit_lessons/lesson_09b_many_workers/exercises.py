@@ -19,7 +19,9 @@ solution = Solutions(__file__)
 
 
 def _ranks(random: Random, world: int) -> tuple[list[Tensor], list[Tensor], float, float]:
-    """Return parts of whole numbers over 2^10, rows of two, and scaled gradients; the last part is shorter."""
+    """Return parts of whole numbers over 2^10, rows of two, and scaled gradients; the last part is
+    shorter.
+    """
     shapes = [(3, 2)] * (world - 1) + [(random.randint(1, 3), 2)]
     parts = [whole(random, shape, -1024, 1024) / 2**10 for shape in shapes]
     scale = 2.0 ** random.randint(12, 15)
@@ -28,7 +30,9 @@ def _ranks(random: Random, world: int) -> tuple[list[Tensor], list[Tensor], floa
 
 
 def _clean(random: Random) -> list[Case]:
-    """Gradients of ordinary size; and of FP16's largest, which are finite though their sum is not."""
+    """Gradients of ordinary size; and of FP16's largest, which are finite though their
+    sum is not.
+    """
     parts, gradients, scale, lr = _ranks(random, 2)
     largest = [torch.full_like(gradient, 65504) for gradient in gradients]
     return [
@@ -46,7 +50,9 @@ def _with_an_empty_part(random: Random) -> tuple[list[Tensor], list[Tensor], flo
 
 
 def _spoiled(random: Random, bad: float) -> list[Case]:
-    """One element, the first or another, of one rank; the first rank, the last, and one between; a scale of 1, too."""
+    """One element, the first or another, of one rank; the first rank, the last, and one between; a
+    scale of 1, too.
+    """
     cases: list[Case] = []
     for world, rank, place in (
         (4, 0, 1),
@@ -62,7 +68,9 @@ def _spoiled(random: Random, bad: float) -> list[Case]:
 
 
 def _several(random: Random) -> list[Case]:
-    """Inf of either sign: their sum is NaN; on several ranks at once: the scale is halved once all the same."""
+    """Inf of either sign: their sum is NaN; on several ranks at once: the scale is halved once all
+    the same.
+    """
     parts, gradients, scale, lr = _ranks(random, 4)
     gradients[1][0] = torch.tensor([torch.inf, -torch.inf])
     every = [torch.full_like(g, torch.inf) for g in gradients]
@@ -86,8 +94,8 @@ ALONE = """fine = [bool(torch.isfinite(gradient).all()) for gradient in gradient
 AGREE = Exercise(
     id="workers.agree",
     notes="""\
-The point: each rank sees only its own part of the gradients. If one of them holds inf, all skip, and the one scale that
-all share is halved once.
+The point: each rank sees only its own part of the gradients. If one of them holds inf, all skip,
+and the one scale that all share is halved once.
 
 Invariant: gradients, scales and learning rates are such that every step is exact in FP32.
 Oracle in the tests: one process that holds all parts in one tensor, and torch's GradScaler.""",
@@ -196,7 +204,9 @@ def _small(random: Random) -> list[Case]:
 
 
 def _overflowing(random: Random) -> list[Case]:
-    """Nothing before: then the sum is inf, and that is the answer; inf or NaN of one rank stays, inf - inf is NaN."""
+    """Nothing before: then the sum is inf, and that is the answer; inf or NaN of one rank stays,
+    inf - inf is NaN.
+    """
     spoiled = _draw(random, 4, 1, 2)
     spoiled[2][1], spoiled[1][2], spoiled[0][3], spoiled[3][3] = (
         torch.inf,
@@ -238,8 +248,9 @@ def _one_bad_rank(random: Random) -> list[Case]:
 PREDIVIDE = Exercise(
     id="workers.predivide",
     notes="""\
-The point: the sum may overflow although every gradient and their mean fit, and a quotient may underflow although the
-mean does not. So a part of the division comes before the sum, and the rest after it.
+The point: the sum may overflow although every gradient and their mean fit, and a quotient may
+underflow although the mean does not. So a part of the division comes before the sum, and the rest
+after it.
 
 Invariant: every operation is rounded to FP16, in the order of the ranks.
 Oracle in the tests: numpy's FP16.""",
@@ -309,7 +320,9 @@ def _even(random: Random) -> list[Case]:
 
 
 def _uneven(random: Random) -> list[Case]:
-    """A last part that is shorter; every rank holds something, and floor and fair shares differ from it."""
+    """A last part that is shorter; every rank holds something, and floor and fair shares differ
+    from it.
+    """
     return [
         (11, 4),
         (7, 4),
@@ -320,7 +333,9 @@ def _uneven(random: Random) -> list[Case]:
 
 
 def _empty(random: Random) -> list[Case]:
-    """Ranks that hold nothing: one row, fewer rows than ranks, and the case that people do not expect."""
+    """Ranks that hold nothing: one row, fewer rows than ranks, and the case that people do not
+    expect.
+    """
     return [
         (1, 4),
         (3, 8),
@@ -347,9 +362,9 @@ PART = "(min(rank * each, rows), min(rank * each + each, rows))"
 PARTS = Exercise(
     id="workers.parts",
     notes="""\
-The point: the parts are as long as the first one, until the rows are used up; blocks of rows are what torch.chunk does
-not know. So the last ranks may hold less, or
-nothing, and who looks for inf there finds none.
+The point: the parts are as long as the first one, until the rows are used up; blocks of rows are
+what torch.chunk does not know. So the last ranks may hold less, or nothing, and who looks for inf
+there finds none.
 
 Oracle in the tests: torch.chunk, and the DTensor of FSDP2.
 Source: torch.distributed.tensor.Shard (as torch.chunk).""",

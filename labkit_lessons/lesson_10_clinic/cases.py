@@ -1,6 +1,8 @@
-"""The trainings that are brought to the consultations of this lesson, and what a repaired one reaches.
+"""The trainings that are brought to the consultations of this lesson, and what a repaired one
+reaches.
 
-Invariant: the same name, seed and number of batches give the same model and batches, after torch.manual_seed.
+Invariant: the same name, seed and number of batches give the same model and batches, after
+torch.manual_seed.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from .treatment import Batch, Consultation, Treatment, Work, treatment
 
 
 def _reached(model: nn.Module, call: Callable[[Any, Tensor], Any] = nn.Module.__call__) -> float:
-    """Return the share of test digits that a model gets right as it is used after training: in eval(), in FP16."""
+    """Return the share of test digits that a model gets right as it is used after training: in
+    eval(), in FP16.
+    """
     model.eval()
     dtype = next(model.parameters()).dtype
     with torch.autocast("cpu", torch.float16, enabled=dtype is torch.float32):
@@ -30,7 +34,9 @@ def _reached(model: nn.Module, call: Callable[[Any, Tensor], Any] = nn.Module.__
 
 
 def _gains_moved(model: nn.Module) -> float:
-    """Return the share of the norms' gains, which begin at 1, that are no longer 1; NaN where there is no norm."""
+    """Return the share of the norms' gains, which begin at 1, that are no longer 1; NaN where there
+    is no norm.
+    """
     gains = [norm.weight.flatten() for norm in model.modules() if isinstance(norm, nn.LayerNorm)]
     return float((torch.cat(gains) != 1).float().mean()) if gains else math.nan
 
@@ -86,7 +92,9 @@ def attended(model: Any, inputs: Tensor, weights: Callable[[Tensor], Tensor] = _
 
 
 def odd_step(seed: int) -> int:
-    """Return the number of the batch, counted from 0, in which something is odd: another one for each seed."""
+    """Return the number of the batch, counted from 0, in which something is odd: another one for
+    each seed.
+    """
     return 11 + 7 * seed % 16
 
 
@@ -167,9 +175,15 @@ CONSULTATIONS: dict[str, Consultation] = {
 
 
 def treat(name: str, work: Work, seed: int = 0, steps: int | None = None) -> Treatment:
-    """Run a training of a consultation on one thread and return what it did; an exception of the training is raised.
+    """Run a training of a consultation on one thread, and return what it did.
 
-    steps   number of batches; None: that of the consultation
+    An exception of the training is raised.
+
+    Args:
+        name: The name of the consultation.
+        work: The training.
+        seed: Draws the model and the batches.
+        steps: Number of batches; None: that of the consultation.
 
     Raises:
         KeyError: there is no consultation of this name.
@@ -179,7 +193,9 @@ def treat(name: str, work: Work, seed: int = 0, steps: int | None = None) -> Tre
 
 
 def look(name: str, work: Work, seed: int = 0) -> Treatment:
-    """Run a training of a consultation, and return what it did; an exception ends it and becomes its `error`."""
+    """Run a training of a consultation, and return what it did; an exception ends it and becomes
+    its `error`.
+    """
     try:
         return treat(name, work, seed)
     except Exception as error:

@@ -1,7 +1,8 @@
-"""Exercises of the clinic: a diagnosis that fits the run, and a training that learns, in 16 bits, from all.
+"""Exercises of the clinic: a diagnosis that fits the run, and a training that learns, in 16 bits,
+from all.
 
-Each is a consultation: the lesson's own solution is the repaired training, and a known mistake is an edit of it. The
-diagnosis that the solution returns is the right one.
+Each is a consultation: the lesson's own solution is the repaired training, and a known mistake is
+an edit of it. The diagnosis that the solution returns is the right one.
 """
 
 from __future__ import annotations
@@ -36,9 +37,13 @@ def _consultation(
 ) -> Exercise:
     """Return the exercise of a consultation.
 
-    places      the words among which a diagnosis names one, separated by commas
-    as_it_came  edits that take the repair away
-    fp32        edits that take the 16 bits away
+    Args:
+        word: The word for the exercise in its id.
+        notes: The point of the exercise, for teachers.
+        places: The words among which a diagnosis names one, separated by commas.
+        as_it_came: Edits that take the repair away.
+        fp32: Edits that take the 16 bits away.
+        *own: Further known mistakes.
     """
     (returned,) = re.findall(
         r"^    return losses, (.*)$", solution.source(f"clinic.{word}"), re.MULTILINE
@@ -99,7 +104,8 @@ MASK_LINE = "            scores = scores.masked_fill(padding[:, None], LOWEST)\n
 TWO_MASKS = (
     (
         MASK_LINE,
-        "            mask = padding[:, None].half() * LOWEST\n            scores = scores + mask + mask\n",
+        "            mask = padding[:, None].half() * LOWEST\n"
+        "            scores = scores + mask + mask\n",
     ),
 )
 UNCLAMPED = (("inputs.clamp(0, 1)", "inputs"),)
@@ -119,14 +125,16 @@ def _passed_over(condition: str, line: str) -> Edit:
     """Return the edit that passes over a batch where a condition holds, in front of a line."""
     return (
         f"        {line}",
-        f"        if {condition}:\n            losses.append(0.0)\n            continue\n        {line}",
+        f"        if {condition}:\n            losses.append(0.0)\n            continue\n"
+        f"        {line}",
     )
 
 
 EXERCISES = (
     _consultation(
         "clip",
-        "Gradients are clipped while they are still scaled, and SGD makes steps 65,536 times too short.",
+        "Gradients are clipped while they are still scaled, and SGD makes steps 65,536 times "
+        "too short.",
         "autocast, backward, clip_grad_norm_, scaler.step, learning rate",
         (("        scaler.unscale_(optimizer)\n", ""),),
         FP32,
@@ -138,7 +146,8 @@ EXERCISES = (
         ),
         wrong(
             "switches the scaler off",
-            "this clips what was never scaled: its scaler is switched off. Scale the loss, and unscale in time.",
+            "this clips what was never scaled: its scaler is switched off. Scale the loss, and "
+            "unscale in time.",
             replace=('GradScaler("cpu")', 'GradScaler("cpu", enabled=False)'),
         ),
         wrong(
@@ -311,7 +320,8 @@ EXERCISES = (
     ),
     _consultation(
         "eval",
-        "The scaler keeps one broken picture out of the weights. Nothing keeps it out of the statistics.",
+        "The scaler keeps one broken picture out of the weights. Nothing keeps it out of the "
+        "statistics.",
         "weights, gradients, statistics, loss, scale",
         UNCLAMPED,
         (*FP32, *UNCLAMPED),

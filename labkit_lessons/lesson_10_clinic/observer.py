@@ -1,8 +1,9 @@
 """Observer of a training: the weights of each step, and the dtypes of its products.
 
-A grade rests on the weights: grading repeats every step from them, in another process. Only the training's own process
-knows the dtypes of products and the use of an autograd function. A copy of this module records them, which `unpatched`
-makes from its source: a cell that replaced a name in the imported module does not change it.
+A grade rests on the weights: grading repeats every step from them, in another process. Only the
+training's own process knows the dtypes of products and the use of an autograd function. A copy of
+this module records them, which `unpatched` makes from its source: a cell that replaced a name in
+the imported module does not change it.
 
 Invariant: after `observed`, all hooks are removed.
 """
@@ -32,7 +33,8 @@ PRODUCTS = {
     "convolution": 0,
     "convolution_backward": 0,
 }
-# Read at the first import: afterwards the sandbox hides the lessons' folders, also from the copy that `unpatched` makes
+# Read at the first import: afterwards the sandbox hides the lessons' folders, also from the copy
+# that `unpatched` makes
 SOURCE: bytes = globals().get("SOURCE") or Path(__file__).read_bytes()
 MOST_STATES = 256  # of a training's weights; no consultation has more than 64 steps
 
@@ -49,11 +51,14 @@ def unpatched() -> ModuleType:
 class Observations:
     """Counts and weights of one training.
 
-    products   dtype -> how many products had inputs of it
-    examples   module -> how many examples it was called with
-    functions  parameters that an autograd function of the training's own was applied to, by how often
-    states     all parameters, one after another, in FP32: whenever they changed
-    norms, rates, scales   of each optimizer step: length of the gradients, learning rate; of each scaler update: scale
+    Attributes:
+        products: dtype -> how many products had inputs of it.
+        examples: module -> how many examples it was called with.
+        functions: Parameters that an autograd function of the training's own was applied to, by how
+            often.
+        states: All parameters, one after another, in FP32: whenever they changed.
+        norms, rates, scales: Of each optimizer step: length of the gradients, learning rate; of
+            each scaler update: scale.
     """
 
     products: dict[str, int] = field(default_factory=dict)
@@ -123,7 +128,9 @@ def observed(model: nn.Module) -> Iterator[Observations]:
         stack.callback(register_optimizer_step_pre_hook(before_step).remove)
         stack.enter_context(tap(torch.amp.GradScaler, "update", around_update))
         stack.callback(setattr, torch.autograd.Function, "apply", apply)
-        torch.autograd.Function.apply = classmethod(around_apply)  # type: ignore[assignment, method-assign]
+        torch.autograd.Function.apply = classmethod(  # type: ignore[assignment, method-assign]
+            around_apply
+        )
         stack.enter_context(Products())  # type: ignore[no-untyped-call]
         yield seen
     weights()

@@ -1,15 +1,19 @@
-"""Replay of a training from its weights: every loss and every step of a consultation, computed once more in FP32.
+"""Replay of a training from its weights: every loss and every step of a consultation, computed once
+more in FP32.
 
-A training in 16 bits and its replay in FP32 start each step from the same weights, so they part by rounding alone. The
-unit in which they are compared is FP16's: u = 2**-11, half the distance between 1 and the next number. A loss agrees
-where it lies within 4 u of the replay's. The median distance between the elements of a step and of its replay, in units
-of their median size, is the *noise* of the step. Measured over all seeds, 70% of the steps have a noise below 0.01 u in
-FP32, below 0.2 to 1.1 u in FP16, and below 3 to 8 u in BF16. (For attention it is 3 u in FP16 and 12 to 23 u in BF16.)
-So the weights show in which format they were trained. A second replay separates rounding from added random numbers: it
-computes its products in FP16, so that it differs from the FP32 replay as an honest training does. The two differences
-have a correlation of 0.3 to 1 in the median step, and below 0.03 where the products were computed in FP32.
+A training in 16 bits and its replay in FP32 start each step from the same weights, so they part by
+rounding alone. The unit in which they are compared is FP16's: u = 2**-11, half the distance between
+1 and the next number. A loss agrees where it lies within 4 u of the replay's. The median distance
+between the elements of a step and of its replay, in units of their median size, is the *noise* of
+the step. Measured over all seeds, 70% of the steps have a noise below 0.01 u in FP32, below 0.2 to
+1.1 u in FP16, and below 3 to 8 u in BF16. (For attention it is 3 u in FP16 and 12 to 23 u in BF16.)
+So the weights show in which format they were trained. A second replay separates rounding from added
+random numbers: it computes its products in FP16, so that it differs from the FP32 replay as an
+honest training does. The two differences have a correlation of 0.3 to 1 in the median step, and
+below 0.03 where the products were computed in FP32.
 
-Invariant: nothing here runs a learner's code, and nothing is read from the process that ran it but the weights.
+Invariant: nothing here runs a learner's code, and nothing is read from the process that ran it but
+the weights.
 """
 
 from __future__ import annotations
@@ -35,7 +39,8 @@ from .treatment import Batch, one_at_a_time
 
 U = 2.0**-11
 LOSS_ULPS = 4  # u, by which a loss may differ from its replay, relative to the loss or to 1
-ALIKE = 0.15  # the least correlation, in the median step, of what a step and its replay in FP16 were rounded by
+# The least correlation, in the median step, of what a step and its replay in FP16 were rounded by.
+ALIKE = 0.15
 STEP = 0.5  # the largest distance between a step and its replay, as a share of the replay's length
 SURE = 0.05  # nearer than this, it is nobody else's step
 LENGTH = 0.05  # by so much a step may be longer or shorter than its replay
@@ -47,15 +52,20 @@ Loss = Callable[[Any, Batch], Tensor]
 class Text:
     """What a consultation's text says of its training, and the replay computes.
 
-    readings  (model, batch) -> the loss; several where a repair may choose one of them, for a batch or for all
-    rate      the learning rate; None: it falls, and each step's own is taken from the step
-    adam      True: Adam with torch's defaults; False: SGD
-    clip      the norm to which gradients are clipped, or None
-    penalty   added to the loss before the backward pass, or None
-    noise     the least and the largest noise, in u, of a training in the text's format
-    bfloat16  True: weights may be BF16, which rounds single steps away; so the way from the first weights is compared
-    unread    how many examples are broken: each may be left out, or its batch's step skipped, whose loss is then none
-    seeds     of the batches that grading draws from: those on which each condition of the text can be decided
+    Attributes:
+        readings: (model, batch) -> the loss; several where a repair may choose one of them, for a
+            batch or for all.
+        rate: The learning rate; None: it falls, and each step's own is taken from the step.
+        adam: True: Adam with torch's defaults; False: SGD.
+        clip: The norm to which gradients are clipped, or None.
+        penalty: Added to the loss before the backward pass, or None.
+        noise: The least and the largest noise, in u, of a training in the text's format.
+        bfloat16: True: weights may be BF16, which rounds single steps away; so the way from the
+            first weights is compared.
+        unread: How many examples are broken: each may be left out, or its batch's step skipped,
+            whose loss is then none.
+        seeds: Of the batches that grading draws from: those on which each condition of the text can
+            be decided.
     """
 
     readings: tuple[Loss, ...]
@@ -73,17 +83,18 @@ class Text:
 class Replay:
     """What a replay found.
 
-    begins        the first weights are the model's
-    wrong_losses  (step, returned, replayed) of losses that do not agree
-    taken         numbers of the batches whose steps were found between the states
-    lost          how many changes of the weights are no step of the text
-    lengths       of each step that was taken, in units of its replay's
-    clipped       the same, of steps whose gradient the text clips
-    noises        of each step that was taken, in u
-    alike         correlation of each step's distance from the replay's with that of a replay in FP16
-    rates         learning rate of each step that was taken, where the text gives none
-    partly        names of parameters that move otherwise than in the replay
-    bare          how many steps are nearer to one without the penalty than to one with it
+    Attributes:
+        begins: The first weights are the model's.
+        wrong_losses: (step, returned, replayed) of losses that do not agree.
+        taken: Numbers of the batches whose steps were found between the states.
+        lost: How many changes of the weights are no step of the text.
+        lengths: Of each step that was taken, in units of its replay's.
+        clipped: The same, of steps whose gradient the text clips.
+        noises: Of each step that was taken, in u.
+        alike: Correlation of each step's distance from the replay's with that of a replay in FP16.
+        rates: Learning rate of each step that was taken, where the text gives none.
+        partly: Names of parameters that move otherwise than in the replay.
+        bare: How many steps are nearer to one without the penalty than to one with it.
     """
 
     begins: bool = True
@@ -101,7 +112,9 @@ class Replay:
 
 @lru_cache(maxsize=64)
 def beginning(name: str, steps: int, seed: int) -> tuple[nn.Module, list[Batch]]:
-    """Return the model and the batches that a consultation begins with; the model is not to be changed."""
+    """Return the model and the batches that a consultation begins with; the model is not to be
+    changed.
+    """
     with one_at_a_time, random_state_kept():
         torch.manual_seed(seed)
         case = CONSULTATIONS[name]
@@ -119,10 +132,14 @@ def rebuilt(name: str, seed: int, weights: Tensor, buffers: Sequence[Tensor]) ->
 
 
 def replay(name: str, seed: int, states: Tensor, losses: Sequence[float]) -> Replay:
-    """Compute each loss and each step of a training anew, from the weights with which it computed them.
+    """Compute each loss and each step of a training again, from the same weights.
 
-    states   FP32 [n, parameters]: all parameters, whenever they had changed; the first are those of the beginning
-    losses   what the training returned, a loss for each batch
+    Args:
+        name: The name of the consultation.
+        seed: Drew the model and the batches.
+        states: FP32 [n, parameters]: all parameters, whenever they had changed; the first are those
+            of the beginning.
+        losses: What the training returned, a loss for each batch.
     """
     text, found = TEXTS[name], Replay()
     first, batches = beginning(name, CONSULTATIONS[name].steps, seed)
@@ -151,7 +168,8 @@ def replay(name: str, seed: int, states: Tensor, losses: Sequence[float]) -> Rep
             and change is not None
             and number + 1 < len(losses)
         ):
-            # Adam's steps resemble one another: was this one skipped, and is the change that of the next batch?
+            # Adam's steps resemble one another: was this one skipped, and is the change that of the
+            # next batch?
             after = optimizer.step(
                 _reading(text, model, batches[number + 1], losses[number + 1])[1][0], change
             )
@@ -206,7 +224,9 @@ class _Steps:
         self.text, self.mean, self.square, self.count = text, torch.zeros(()), torch.zeros(()), 0
 
     def step(self, gradient: Tensor, change: Tensor) -> Tensor:
-        """Return the step that this gradient makes; where the text gives no rate, one of the length of the change."""
+        """Return the step that this gradient makes; where the text gives no rate, one of the length
+        of the change.
+        """
         if self.text.clip is not None:
             gradient = gradient * min(1.0, self.text.clip / (float(gradient.norm()) + 1e-6))
         if self.text.rate is None:
@@ -238,7 +258,9 @@ class _Moves:
         self.lengths: list[list[tuple[float, ...]]] = [[] for _ in self.names]
 
     def add(self, apart: Tensor, way: Tensor, weights: Tensor) -> None:
-        """Note a step: how far it lies from the replay's, how long that is, and how large the weights are."""
+        """Note a step: how far it lies from the replay's, how long that is, and how large the
+        weights are.
+        """
         parts = zip(*(one.split(self.sizes) for one in (apart, way, weights)), strict=True)
         for part, lengths in zip(parts, self.lengths, strict=True):
             lengths.append(tuple(float(one.norm()) for one in part))
@@ -247,7 +269,9 @@ class _Moves:
         """Return the parameters whose steps are not those of the replay."""
         found = []
         for name, lengths in zip(self.names, self.lengths, strict=True):
-            if bfloat16:  # of a weight, half the distance to the next number is lost at most, and now and then a step
+            # Of a weight, half the distance to the next number is lost at most, and now and then a
+            # step.
+            if bfloat16:
                 wrong = any(off > 0.3 * way + 2.0**-8 * weight for off, way, weight in lengths)
             else:
                 wrong = (
@@ -281,7 +305,9 @@ def bent(numbers: Sequence[float]) -> float:
 def _reading(
     text: Text, model: Any, batch: Batch, returned: float
 ) -> tuple[float, list[Tensor], Loss]:
-    """Return the loss nearest to the returned one; gradients with the penalty, and without it; and which reading."""
+    """Return the loss nearest to the returned one; gradients with the penalty, and without it; and
+    which reading.
+    """
     parameters = list(model.parameters())
     losses = [(reading(model, batch), reading) for reading in text.readings]
     loss, reading = min(losses, key=lambda one: abs(float(one[0].detach()) - returned))
@@ -296,7 +322,9 @@ def _reading(
 
 
 def _rounded(text: Text, model: Any, batch: Batch, reading: Loss, otherwise: Tensor) -> Tensor:
-    """Return the gradient whose products are computed in FP16, at the largest scale of three at which it is finite."""
+    """Return the gradient whose products are computed in FP16, at the largest scale of three at
+    which it is finite.
+    """
     for scale in (2.0**16, 2.0**8, 1.0):
         with autocast(FP16):
             loss = reading(model, batch)
@@ -343,7 +371,9 @@ def _of_vectors(model: Any, batch: Batch) -> Tensor:
 
 
 def _masked(model: Any, batch: Batch, empty: str) -> Tensor:
-    """Return the loss of attention; `empty` is what a text without a token attends to: all, its scores, or nothing."""
+    """Return the loss of attention; `empty` is what a text without a token attends to: all, its
+    scores, or nothing.
+    """
     none = batch[2].all(1)
     hidden = batch[2] if empty != "scores" else batch[2] & ~none[:, None]
 
@@ -355,7 +385,9 @@ def _masked(model: Any, batch: Batch, empty: str) -> Tensor:
 
 
 def _in_range(model: Any, batch: Batch, repair: str) -> Tensor:
-    """Return the loss of pictures whose pixels lie between 0 and 1; `repair` says how to treat a broken one."""
+    """Return the loss of pictures whose pixels lie between 0 and 1; `repair` says how to treat a
+    broken one.
+    """
     inputs, targets = batch
     largest = inputs.flatten(1).amax(1)
     if repair == "clamp" or not bool((largest > 1).any()):

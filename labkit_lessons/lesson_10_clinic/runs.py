@@ -1,8 +1,9 @@
-"""Judgement of consultations: the diagnosis must fit the run, and the training must learn, in 16 bits, from all data.
+"""Judgement of consultations: the diagnosis must fit the run, and the training must learn, in 16
+bits, from all data.
 
-Idea: the answer is a training. `treat` runs it in the sandbox of learners' code and returns numbers,
-which are judged here. A diagnosis has two parts, where and how much, and is right or wrong as a whole, so that a guess
-of one part gets no feedback.
+Idea: the answer is a training. `treat` runs it in the sandbox of learners' code and returns
+numbers, which are judged here. A diagnosis has two parts, where and how much, and is right or wrong
+as a whole, so that a guess of one part gets no feedback.
 """
 
 from __future__ import annotations
@@ -42,11 +43,13 @@ NEAR = 0.1  # by so much, as a share, may a number be off; it is read with three
 
 @dataclass(frozen=True)
 class StoredDiagnosis:
-    """Stands for the right diagnosis where learners are handed the lab: sealed, to be opened by one that is near it.
+    """Stands for the right diagnosis where learners are handed the lab: sealed, to be opened by one
+    that is near it.
 
-    A key is derived from a place and an eighth of an octave by scrypt, salted for each release, in about 0.3 s.
-    `sealed` holds, by a digest of each key that opens it, the right diagnosis. A search over all places and all sizes
-    takes some minutes; no table that was made for another release helps.
+    A key is derived from a place and an eighth of an octave by scrypt, salted for each release, in
+    about 0.3 s. `sealed` holds, by a digest of each key that opens it, the right diagnosis. A
+    search over all places and all sizes takes some minutes; no table that was made for another
+    release helps.
     """
 
     salt: bytes
@@ -93,7 +96,8 @@ def stored_diagnosis(
 class Diagnosed:
     """The outcome of a diagnosis: whether it fits, as a whole.
 
-    places   the words among which a diagnosis names one
+    Attributes:
+        places: The words among which a diagnosis names one.
     """
 
     right: Diagnosis | StoredDiagnosis
@@ -123,7 +127,9 @@ class Diagnosed:
         )
 
     def sealed(self, salt: bytes) -> Diagnosed:
-        """Return the outcome for learners, which does not say which diagnosis is right (labkit.classroom.release)."""
+        """Return the outcome for learners, which does not say which diagnosis is right
+        (labkit.classroom.release).
+        """
         assert not isinstance(self.right, StoredDiagnosis)
         return Diagnosed(stored_diagnosis(self.right, self.places, salt), self.places)
 
@@ -144,7 +150,9 @@ def _masked(content: bytes, key: bytes) -> bytes:
 
 
 def _size(amount: object) -> str:
-    """Return an eighth of an octave in which a number lies, read with three digits; what is none, as it is written."""
+    """Return an eighth of an octave in which a number lies, read with three digits; what is none,
+    as it is written.
+    """
     if not isinstance(amount, float | int):
         return _exactly(amount)
     number = float(_read(amount))
@@ -174,7 +182,9 @@ def _read(amount: object) -> str:
 
 
 def treated(name: str, answer: object, case: Case) -> object:
-    """Judge a training by its weights and losses; the facts are the names of the observations that refuse it."""
+    """Judge a training by its weights and losses; the facts are the names of the observations that
+    refuse it.
+    """
     if not isinstance(answer, Instance):
         return answer
     seen, seed = Treatment(**answer.fields), int(str(case[0]))  # type: ignore[arg-type]
@@ -194,7 +204,9 @@ def treated(name: str, answer: object, case: Case) -> object:
 
 
 def _of_returned(name: str, seen: Treatment) -> dict[str, str]:
-    """Return what is wrong with what came back, before anything is replayed: observation -> what it says."""
+    """Return what is wrong with what came back, before anything is replayed: observation -> what it
+    says.
+    """
     asked = CONSULTATIONS[name]
     given = sum(len(batch[0]) for batch in asked.batches(asked.steps, 0))
     broken = next((step for step, loss in enumerate(seen.losses) if not math.isfinite(loss)), None)
@@ -215,9 +227,11 @@ def _of_returned(name: str, seen: Treatment) -> dict[str, str]:
         "parameters": (wrong_form or [buffer.shape for buffer in seen.buffers] != kept)
         and "the model has other parameters than it came with",
         "examples": seen.examples < given - TEXTS[name].unread
-        and f"{given - seen.examples} of {given} examples never went through the model: leave none out",
+        and f"{given - seen.examples} of {given} examples never went through the model: "
+        "leave none out",
         "format of products": seen.half < asked.half
-        and f"{seen.half:.0%} of its products are computed in {asked.format}: repair the fault, and leave the rest",
+        and f"{seen.half:.0%} of its products are computed in {asked.format}: repair the "
+        "fault, and leave the rest",
         "format of weights": (
             not set(seen.weights) <= set(asked.weights) or (narrow and "float32" in seen.weights)
         )
@@ -228,7 +242,8 @@ def _of_returned(name: str, seen: Treatment) -> dict[str, str]:
         and "its loss is not scaled: the scaler is switched off, or its scale is 1",
         "autograd function": bool(asked.decided)
         and seen.decided < asked.steps
-        and f"a function of yours was applied to {asked.decided} {seen.decided} times in {asked.steps} steps",
+        and f"a function of yours was applied to {asked.decided} {seen.decided} times in "
+        f"{asked.steps} steps",
     }
     return {kind: text for kind, text in problems.items() if text}
 
@@ -252,12 +267,13 @@ def _of_replay(name: str, run: Replay, losses: int) -> dict[str, str]:
         "first weights": not run.begins
         and "its first weights are not those of the model that it got",
         "losses": bool(run.wrong_losses)
-        and f"{len(run.wrong_losses)} of {losses} losses are not those of its weights: step {step} returns {got:.4g},"
-        f" and its weights have {right:.4g}",
+        and f"{len(run.wrong_losses)} of {losses} losses are not those of its weights: step "
+        f"{step} returns {got:.4g}, and its weights have {right:.4g}",
         "updates": run.lost > 0
         and f"{run.lost} changes of the weights are no step of the text's optimizer on its batches",
         "steps": taken < asked.steps - asked.skips
-        and f"{taken} of {asked.steps} steps were taken: a step that is left out, or caught, repairs nothing",
+        and f"{taken} of {asked.steps} steps were taken: a step that is left out, or caught, "
+        "repairs nothing",
         "clipping": any(abs(one - 1) > LENGTH for one in run.clipped)
         and f"a step is {max(run.clipped):.2f} times as long as clipping leaves it",
         "penalty": 2 * run.bare > max(1, taken)
@@ -265,17 +281,18 @@ def _of_replay(name: str, run: Replay, losses: int) -> dict[str, str]:
         "learning rate": text.rate is not None
         and taken > 0
         and abs(length - 1) > LENGTH
-        and f"its steps are {length:.2f} times as long as a learning rate of {text.rate:g} makes them",
+        and f"its steps are {length:.2f} times as long as a learning rate of {text.rate:g} "
+        "makes them",
         "schedule": text.rate is None
         and not falls
-        and f"the learning rate goes from {ends[0]:.3g} to {ends[1]:.3g} over the steps that are taken; it should"
-        " fall to 0 over them",
+        and f"the learning rate goes from {ends[0]:.3g} to {ends[1]:.3g} over the steps that "
+        "are taken; it should fall to 0 over them",
         "all parameters": bool(run.partly)
         and f"{' and '.join(run.partly)} did not move as the gradients say",
         "format of steps": taken > 0
         and not (least <= low and high <= most)
-        and f"its steps lie {quantile(run.noises, 0.5):.3g} roundings of FP16 from those of FP32: this is not"
-        f" {'BF16' if text.bfloat16 else 'FP16'}",
+        and f"its steps lie {quantile(run.noises, 0.5):.3g} roundings of FP16 from those of "
+        f"FP32: this is not {'BF16' if text.bfloat16 else 'FP16'}",
         "rounding of steps": bool(run.alike)
         and not text.bfloat16
         and quantile(run.alike, 0.5) < ALIKE

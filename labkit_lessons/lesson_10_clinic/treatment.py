@@ -1,11 +1,13 @@
-"""Consultations, and the run of a training that a learner diagnosed and repaired, with a record of what it did.
+"""Consultations, and the run of a training that a learner diagnosed and repaired, with a record of
+what it did.
 
 Idea: a consultation is a model, batches and a score. The learner writes the training between them,
-`(model, batches) -> (losses, diagnosis)`. While it runs, the observer records its weights whenever they
-change, and counts the formats of its products. The weights are returned with the losses, as plain numbers: grading
-repeats every step from them.
+`(model, batches) -> (losses, diagnosis)`. While it runs, the observer records its weights whenever
+they change, and counts the formats of its products. The weights are returned with the losses, as
+plain numbers: grading repeats every step from them.
 
-Invariant: the same training, seed and number of batches give the same treatment; torch's random state stays as it was.
+Invariant: the same training, seed and number of batches give the same treatment; torch's random
+state stays as it was.
 """
 
 from __future__ import annotations
@@ -34,18 +36,20 @@ Batch = tuple[Tensor, ...]
 class Consultation:
     """A training to repair: its model and data, and the conditions that a repair has to meet.
 
-    model    creates the model, in FP32; torch's generator is seeded before
-    batches  (count, seed) -> the batches to train on
-    steps    number of batches of a treatment
-    limit    the score that a repaired training reaches and a broken one does not
-    score    of a trained model
-    metric   what the score is, in words
-    skips    how many steps may be skipped at most
-    format   the format of 16 bits that its text names
-    half     the least share of its products that has to be computed in it
-    decided  the parameter that an autograd function of the learner's has to be applied to; "" for none
-    weights  the dtypes that its parameters may have at the end
-    scaled   its loss has to be scaled by a GradScaler
+    Attributes:
+        model: Creates the model, in FP32; torch's generator is seeded before.
+        batches: (count, seed) -> the batches to train on.
+        steps: Number of batches of a treatment.
+        limit: The score that a repaired training reaches and a broken one does not.
+        score: Of a trained model.
+        metric: What the score is, in words.
+        skips: How many steps may be skipped at most.
+        format: The format of 16 bits that its text names.
+        half: The least share of its products that has to be computed in it.
+        decided: The parameter that an autograd function of the learner's has to be applied to; ""
+            for none.
+        weights: The dtypes that its parameters may have at the end.
+        scaled: Its loss has to be scaled by a GradScaler.
     """
 
     model: Callable[[], nn.Module]
@@ -66,23 +70,25 @@ class Consultation:
 class Treatment:
     """What a training returned, and what was observed of it.
 
-    losses     of each step, as it returned them
-    diagnosis  the second value that it returned
-    score      of its model: higher is better, NaN is worst
-    products   number of matrix products and convolutions
-    half       the share of them whose inputs had the consultation's format of 16 bits
-    decided    how often a function of its own was applied to the parameter that the consultation names
-    examples   number of examples that went through the model
-    steps      number of optimizer steps
-    norms      the norm of all gradients together, at each of those steps
-    rates      the learning rate in each of them
-    scales     of the loss in each step, by a GradScaler; () without one
-    weights    the dtypes of the model's parameters at the end
-    still      the names of parameters that did not change
-    error      the error that ended it, or ""
-    states     FP32 [n, parameters]: all parameters, one after another, after each change; None if some were added or
-               removed
-    buffers    of the model, at the end
+    Attributes:
+        losses: Of each step, as it returned them.
+        diagnosis: The second value that it returned.
+        score: Of its model: higher is better, NaN is worst.
+        products: Number of matrix products and convolutions.
+        half: The share of them whose inputs had the consultation's format of 16 bits.
+        decided: How often a function of its own was applied to the parameter that the consultation
+            names.
+        examples: Number of examples that went through the model.
+        steps: Number of optimizer steps.
+        norms: The norm of all gradients together, at each of those steps.
+        rates: The learning rate in each of them.
+        scales: Of the loss in each step, by a GradScaler; () without one.
+        weights: The dtypes of the model's parameters at the end.
+        still: The names of parameters that did not change.
+        error: The error that ended it, or "".
+        states: FP32 [n, parameters]: all parameters, one after another, after each change; None if
+            some were added or removed.
+        buffers: Of the model, at the end.
     """
 
     losses: tuple[float, ...] = ()
@@ -104,9 +110,15 @@ class Treatment:
 
 
 def treatment(case: Consultation, work: Work, seed: int = 0, steps: int | None = None) -> Treatment:
-    """Run a training of a consultation on one thread and return what it did; an exception of the training is raised.
+    """Run a training of a consultation on one thread, and return what it did.
 
-    steps   number of batches; None: that of the consultation
+    An exception of the training is raised.
+
+    Args:
+        case: The consultation.
+        work: The training.
+        seed: Draws the model and the batches.
+        steps: Number of batches; None: that of the consultation.
 
     Raises:
         ValueError: the training did not return a pair of losses and diagnosis.

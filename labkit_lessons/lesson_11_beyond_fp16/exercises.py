@@ -18,7 +18,8 @@ Named = dict[str, Tensor]
 
 
 def _moving(random: Random, moves: dict[str, list[float]], weight: float) -> tuple[Named, Named]:
-    """Return parameters of elements near a weight, of either sign; each moves by part of the distance there.
+    """Return parameters of elements near a weight, of either sign; each moves by part of the
+    distance there.
 
     The updates come in another order than the weights.
     """
@@ -33,8 +34,8 @@ def _moving(random: Random, moves: dict[str, list[float]], weight: float) -> tup
 
 
 def _clear(random: Random) -> list[Case]:
-    """Updates far below and far above half the distance; two that cancel; zeros, which any update moves; and what is
-    no number of BF16 after the step.
+    """Updates far below and far above half the distance; two that cancel; zeros, which any update
+    moves; and what is no number of BF16 after the step.
     """
     weight = 2.0 ** random.randrange(-6, 6)
     zero = torch.zeros(2).bfloat16()
@@ -81,8 +82,9 @@ def _one_of_many(random: Random) -> list[Case]:
 
 
 def _near(random: Random) -> list[Case]:
-    """Just below and just above half the distance, where FP16 and other limits decide otherwise; and exactly half: the
-    even neighbour is taken, so a weight that is even stays, and an odd one moves.
+    """Just below and just above half the distance, where FP16 and other limits decide otherwise;
+    and exactly half: the even neighbour is taken, so a weight that is even stays, and an odd one
+    moves.
     """
     below, above = 0.5 - random.uniform(1, 2) * 2.0**-16, 0.5 + random.uniform(1, 2) * 2.0**-16
     parts = {
@@ -128,8 +130,9 @@ def _around_one(_: Random) -> list[Case]:
 
 FROZEN = Exercise(
     id="beyond.frozen",
-    notes="""A parameter is frozen if *no* element of it moves, and whether one moves is decided by BF16's rounding at
-    that element, not by the size of the update alone: below a power of two numbers are twice as close.""",
+    notes="""A parameter is frozen if *no* element of it moves, and whether one moves is decided by
+    BF16's rounding at that element, not by the size of the update alone: below a power of two
+    numbers are twice as close.""",
     checks=(
         Check("updates far from the limit", 1, _clear),
         Check("one element that moves is enough", 1, _one_of_many),
@@ -145,8 +148,8 @@ FROZEN = Exercise(
         ),
         wrong(
             "adds in FP32",
-            "this is what comparing in FP32 gives: there nearly every update arrives. The sum has to "
-            "be rounded to BF16.",
+            "this is what comparing in FP32 gives: there nearly every update arrives. The sum "
+            "has to be rounded to BF16.",
             replace=((".bfloat16()", ""), ("equal(weight)", "equal(weight.float())")),
         ),
         wrong(
@@ -200,7 +203,9 @@ LOW, HIGH = 3e-4, 4e-4  # Source: arXiv:2507.18071, 5.1
 
 
 def _texts(random: Random, means: list[float], low: float, high: float) -> list[Case]:
-    """Return one call: a text for each mean of log-ratios, in any order; single tokens differ far more."""
+    """Return one call: a text for each mean of log-ratios, in any order; single tokens differ far
+    more.
+    """
     learner, sampler = [], []
     for mean in random.sample(means, len(means)):
         theirs = [random.uniform(-4, -0.1) for _ in range(random.choice((1, 2, 8, 100)))]
@@ -233,7 +238,9 @@ def _wide(random: Random) -> list[Case]:
 
 
 def _equal(random: Random) -> list[Case]:
-    """Equal log-probabilities: the ratio is 1, which no limit of 0 clips; a text twice; and no texts at all."""
+    """Equal log-probabilities: the ratio is 1, which no limit of 0 clips; a text twice; and no
+    texts at all.
+    """
     text = [random.uniform(-4, -0.1) for _ in range(4)]
     far = [x - 0.01 for x in text]
     return [
@@ -245,7 +252,8 @@ def _equal(random: Random) -> list[Case]:
 
 CLIPPED = Exercise(
     id="beyond.clipped",
-    notes="What counts is the *mean* of a text's log-ratios, as a ratio again, and the two limits differ.",
+    notes="What counts is the *mean* of a text's log-ratios, as a ratio again, and the two "
+    "limits differ.",
     checks=(
         Check("the published limits, from both sides", 2, _published),
         Check("wide limits: a ratio is not its logarithm", 2, _wide),
@@ -254,8 +262,8 @@ CLIPPED = Exercise(
     mistakes=(
         wrong(
             "adds up",
-            "this is what the sum of the log-ratios gives. GSPO takes their mean: long texts are judged "
-            "as short ones.",
+            "this is what the sum of the log-ratios gives. GSPO takes their mean: long texts "
+            "are judged as short ones.",
             replace=(" / len(mine)", ""),
         ),
         wrong(
@@ -280,7 +288,8 @@ CLIPPED = Exercise(
             "whole.",
             replace=(
                 "ratio < 1 - low or ratio > 1 + high",
-                "not all(1 - low <= math.exp(a - b) <= 1 + high for a, b in zip(mine, theirs, strict=True))",
+                "not all(1 - low <= math.exp(a - b) <= 1 + high for a, b in zip(mine, theirs, "
+                "strict=True))",
             ),
         ),
         wrong(
@@ -325,7 +334,9 @@ def _one_channel(random: Random) -> list[Case]:
 
 
 def _several(random: Random) -> list[Case]:
-    """Channels that need different powers, in a block of another shape; square matrices; a power above 2^16."""
+    """Channels that need different powers, in a block of another shape; square matrices; a power
+    above 2^16.
+    """
     powers = random.sample(range(12), 6)
     mixed = [random.uniform(1.1, 1.9) * 2.0 ** (power - 4) * 65504 for power in powers]
     return [
@@ -352,7 +363,8 @@ def _nothing_to_move(random: Random) -> list[Case]:
 
 RESCUE = Exercise(
     id="beyond.rescue",
-    notes="Powers of two change exponents alone, so FP32 computes the same bits. Each channel has a power of its own.",
+    notes="Powers of two change exponents alone, so FP32 computes the same bits. Each channel "
+    "has a power of its own.",
     checks=(
         Check("one channel beyond the limit", 1, _one_channel),
         Check("channels that need different powers", 2, _several),

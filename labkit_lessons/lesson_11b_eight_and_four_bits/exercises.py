@@ -31,8 +31,8 @@ def _any_size(random: Random, sign: int) -> list[Case]:
 
 
 def _positive(random: Random) -> list[Case]:
-    """A significand between 1.5 and 1.75, where the tops differ; one number alone; a long block, the largest at its
-    end; and other formats' largest numbers.
+    """A significand between 1.5 and 1.75, where the tops differ; one number alone; a long block,
+    the largest at its end; and other formats' largest numbers.
     """
     cases = [*_any_size(random, 1), (_block(random, random.uniform(1.55, 1.7) * 2.0**5), 448.0)]
     long = [*_block(random, 3.0)] * 5
@@ -46,7 +46,9 @@ def _after(x: float) -> float:
 
 
 def _at_the_limit(random: Random) -> list[Case]:
-    """Exactly top times a power of two, and the number after it; last, where logarithms make it seem more."""
+    """Exactly top times a power of two, and the number after it; last, where logarithms make it
+    seem more.
+    """
     limits = [(top, top * 2.0 ** random.randrange(-40, 40)) for top in (6.0, 448.0, 57344.0)]
     fits = [
         (top, top * 2.0**k)
@@ -57,14 +59,17 @@ def _at_the_limit(random: Random) -> list[Case]:
 
 
 def _nothing(random: Random) -> list[Case]:
-    """Blocks that any scale holds: zeros, and numbers far below the smallest scale, up to it and beyond."""
+    """Blocks that any scale holds: zeros, and numbers far below the smallest scale, up to it and
+    beyond.
+    """
     ends = [([-x], 6.0) for x in (6 * 2.0**-127, _after(6 * 2.0**-127))]
     return [([0.0] * 4, 6.0), ([-0.0, 2.0**-149], 6.0), (_block(random, 2.0**-140), 448.0), *ends]
 
 
 MX_SCALE = Exercise(
     id="beyond.mx_scale",
-    notes="A block's scale is a power of two, and it is read off the largest magnitude. Rounded up, nothing saturates.",
+    notes="A block's scale is a power of two, and it is read off the largest magnitude. "
+    "Rounded up, nothing saturates.",
     checks=(
         Check("blocks whose largest number is positive", 1, _positive),
         Check("blocks whose largest number is negative", 1, lambda random: _any_size(random, -1)),
@@ -74,8 +79,8 @@ MX_SCALE = Exercise(
     mistakes=(
         wrong(
             "rounds down",
-            "this is floor(log2 largest) - floor(log2 top), as OCP's text has it: the largest number "
-            "may saturate. Here it must not.",
+            "this is floor(log2 largest) - floor(log2 top), as OCP's text has it: the largest "
+            "number may saturate. Here it must not.",
             replace=(
                 "largest > top * 2.0**k",
                 "largest and math.frexp(largest)[1] > math.frexp(top)[1] + k",
@@ -112,8 +117,9 @@ MX_SCALE = Exercise(
         ),
         wrong(
             "subtracts two logarithms",
-            "this is log2(largest) - log2(top), rounded up. Both logarithms are rounded, "
-            "so the difference may be a little above a whole number: a number that fits exactly gets a larger scale.",
+            "this is log2(largest) - log2(top), rounded up. Both logarithms are rounded, so the "
+            "difference may be a little above a whole number: a number that fits exactly gets a "
+            "larger scale.",
             replace=(
                 "largest > top * 2.0**k",
                 "largest and math.ceil(math.log2(largest) - math.log2(top)) > k",
@@ -121,13 +127,14 @@ MX_SCALE = Exercise(
         ),
         wrong(
             "has no end",
-            "this is what an exponent without an end gives: a scale has 8 bits, and ends at 2^-127.",
+            "this is what an exponent without an end gives: a scale has 8 bits, and ends at "
+            "2^-127.",
             replace=("k = -127", "k = -400"),
         ),
         wrong(
             "turned round",
-            "this is the exponent that numbers are multiplied by. Return that of the scale, by which "
-            "they are divided.",
+            "this is the exponent that numbers are multiplied by. Return that of the scale, by "
+            "which they are divided.",
             replace=("return k", "return -k"),
         ),
     ),
@@ -148,7 +155,9 @@ def _short(random: Random) -> list[Case]:
 
 
 def _long(random: Random) -> list[Case]:
-    """Falling magnitudes, so that what leaves the history is felt; random ones; equal ones; and a long history."""
+    """Falling magnitudes, so that what leaves the history is felt; random ones; equal ones; and a
+    long history.
+    """
     falling = sorted(_steps(random, 9), reverse=True)
     a, b, c = sorted(_steps(random, 3))
     alike = [c, a, b, c, a, a, b, a, a]
@@ -171,7 +180,9 @@ def _outlier(random: Random) -> list[Case]:
 
 
 def _zeros(random: Random) -> list[Case]:
-    """A tensor of zeros: first, for longer than the history, and beside others; and one that is nearly zero."""
+    """A tensor of zeros: first, for longer than the history, and beside others; and one that is
+    nearly zero.
+    """
     a, b = _steps(random, 2)
     tiny = [x * 2.0**-60 for x in (a, b, b)]
     runs = ([0.0, a, b], 1), ([a, 0.0, 0.0, b, a], 2), (tiny, 2), ([0.0] * 2, 4)
@@ -180,8 +191,8 @@ def _zeros(random: Random) -> list[Case]:
 
 HISTORY = Exercise(
     id="beyond.history",
-    notes="""Delayed scaling looks back, never at the tensor in hand; and it takes the largest of a few steps.
-    Two ulps are free: top * (1 / largest) rounds twice.""",
+    notes="""Delayed scaling looks back, never at the tensor in hand; and it takes the largest of a
+    few steps. Two ulps are free: top * (1 / largest) rounds twice.""",
     ulps=2,
     checks=(
         Check("a run shorter than its history", 1, _short),
@@ -251,7 +262,9 @@ GRID = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # the magnitudes of E2M1
 
 
 def _between(random: Random, places: tuple[int, ...], sign: int = 1) -> Case:
-    """Return a block of numbers between two neighbours: some eighths of the way; chances on both sides, and there."""
+    """Return a block of numbers between two neighbours: some eighths of the way; chances on both
+    sides, and there.
+    """
     scale, block, chances = 2.0 ** random.randrange(-20, 20), [], []
     for place in places:
         for side in (-1, 0, 1):
@@ -288,8 +301,8 @@ def _ends(random: Random) -> list[Case]:
 
 BLOCK = Exercise(
     id="beyond.block",
-    notes="""The numbers of a 4-bit format are not equally far apart, so find the distance from one to the next first.
-    Then chance decides as in lesson 02.""",
+    notes="""The numbers of a 4-bit format are not equally far apart, so find the distance from one
+    to the next first. Then chance decides as in lesson 02.""",
     checks=(
         Check("small numbers, where the steps are 0.5", 1, _small),
         Check("large numbers, where the steps are 1 and 2", 2, _large),
@@ -361,7 +374,9 @@ SIZES = (9, 27, 64, 100, 144, 256, 784, 1000, 1024, 3000, 4096)
 
 
 def _layer(random: Random, fan_in: int, width: int, log2_size: int) -> Case:
-    """Return a call whose gradient's exponent lies clearly nearer to one whole number than to the next."""
+    """Return a call whose gradient's exponent lies clearly nearer to one whole number than to the
+    next.
+    """
     off = random.choice((-1, 1)) * random.uniform(0.05, 0.4)
     root = round(math.log2(width) / 2) + off  # as if the width's root were this
     return fan_in, width, math.sqrt(width) / 2.0 ** (root - log2_size)
@@ -378,7 +393,9 @@ def _shapes(random: Random) -> list[Case]:
 
 
 def _losses(random: Random) -> list[Case]:
-    """A loss that was divided by much, or multiplied; last, a factor of 1.46 times a power of two."""
+    """A loss that was divided by much, or multiplied; last, a factor of 1.46 times a
+    power of two.
+    """
     return [
         *(_layer(random, 1000, 64, log2) for log2 in (-20, -8, -1, 1, 8)),
         (1000, 64, 8.0 / (1.46 * 2.0**-4)),
@@ -387,8 +404,8 @@ def _losses(random: Random) -> list[Case]:
 
 UNIT = Exercise(
     id="beyond.unit",
-    notes="""No scale has to be searched for. A weight's follows from its layer's shape, a gradient's from the shape
-    and one number for the whole network.""",
+    notes="""No scale has to be searched for. A weight's follows from its layer's shape, a
+    gradient's from the shape and one number for the whole network.""",
     checks=(
         Check("layers as wide as what comes in", 1, _square),
         Check("layers of other shapes", 2, _shapes),
@@ -415,7 +432,8 @@ UNIT = Exercise(
             "is nearer to 1 than to 2, and its logarithm, 0.55, is nearer to 1 than to 0.",
             replace=(
                 "gradient = round(math.log2(math.sqrt(width) / size))",
-                "gradient = min(range(-60, 60), key=lambda k: abs(2.0**k - math.sqrt(width) / size))",
+                "gradient = min(range(-60, 60), key=lambda k: abs(2.0**k - math.sqrt(width) / "
+                "size))",
             ),
         ),
         wrong(

@@ -23,7 +23,9 @@ def _numbers(random: Random, count: int, spread: int) -> list[float]:
 
 
 def _odd(random: Random) -> list[Case]:
-    """An odd number of numbers: the rest is one longer; in the first, two small ones there make up for each other."""
+    """An odd number of numbers: the rest is one longer; in the first, two small ones there make up
+    for each other.
+    """
     large = 2.0 ** random.randrange(10, 40)
     return [
         ([large, large * 2.0**-24, large * 2.0**-24],),
@@ -40,8 +42,8 @@ def _swallowed(random: Random) -> list[Case]:
 
 ORDERS = Exercise(
     id="beyond.orders",
-    notes="""FP32 rounds after each addition, so the order is part of the result; a GPU chooses it by a batch's
-    shape.""",
+    notes="""FP32 rounds after each addition, so the order is part of the result; a GPU chooses it
+    by a batch's shape.""",
     checks=(
         Check(
             "numbers of one size",
@@ -146,7 +148,9 @@ def _change(random: Random) -> list[Case]:
 
 
 def _both(random: Random) -> list[Case]:
-    """A training: some of each kind, in two orders; a change of 300 is no count, and a count of 1 no change."""
+    """A training: some of each kind, in two orders; a change of 300 is no count, and a count of 1
+    no change.
+    """
     numbers = [
         ("counts", 1.0),
         ("changes", 300.0),
@@ -164,8 +168,9 @@ def _both(random: Random) -> list[Case]:
 
 KEEP = Exercise(
     id="beyond.keep",
-    notes="""BF16 has 8 significant bits, and two facts follow. It counts to 2^8. And a number that changes by less than
-    2^-9 of itself in a step never changes: half the distance of numbers is at least that.""",
+    notes="""BF16 has 8 significant bits, and two facts follow. It counts to 2^8. And a number that
+    changes by less than 2^-9 of itself in a step never changes: half the distance of numbers is at
+    least that.""",
     checks=(
         Check("whole numbers", 2, _count),
         Check("numbers that change", 2, _change),

@@ -1,4 +1,6 @@
-"""Lesson 11d: a small mixture of experts, trained on digits, and attention that is computed block by block."""
+"""Lesson 11d: a small mixture of experts, trained on digits, and attention that is computed block
+by block.
+"""
 
 from .attention import blockwise_attention
 from .mixture import Mixture, trained_mixture

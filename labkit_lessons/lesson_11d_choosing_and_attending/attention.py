@@ -1,4 +1,5 @@
-"""Attention that reads the keys block by block, as fast kernels do, with a format for each of its four numbers.
+"""Attention that reads the keys block by block, as fast kernels do, with a format for each of its
+four numbers.
 
 Source: arXiv:1805.02867 (online softmax); arXiv:2205.14135 (FlashAttention).
 """

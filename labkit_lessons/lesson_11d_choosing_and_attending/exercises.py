@@ -41,7 +41,9 @@ def _equal(random: Random) -> list[Case]:
 
 
 def _halfway(random: Random) -> list[Case]:
-    """Numbers halfway between two of 3 bits: 1.125 goes down to 1, 1.375 up to 1.5, both to an even significand."""
+    """Numbers halfway between two of 3 bits: 1.125 goes down to 1, 1.375 up to 1.5, both to an even
+    significand.
+    """
     ties = [1.125, 1.375, 1.0, 1.5, 1.25]
     scaled = [math.ldexp(x, random.randrange(-20, 20)) for x in ties]
     just = [1.125, math.nextafter(1.125, 2), 1.0, 1.25, math.nextafter(1.375, 0)]
@@ -80,8 +82,9 @@ def _ends(random: Random) -> list[Case]:
 
 SETS = Exercise(
     id="route.sets",
-    notes="""Rounding makes different scores equal, and then the number of the expert decides. The set changes where the
-    last chosen score and the next one are nearer than the distance of two numbers of the format.""",
+    notes="""Rounding makes different scores equal, and then the number of the expert decides. The
+    set changes where the last chosen score and the next one are nearer than the distance of two
+    numbers of the format.""",
     checks=(
         Check("scores of a router", 2, _router),
         Check("equal scores", 1, _equal),
@@ -180,7 +183,9 @@ def _rows(random: Random) -> list[Case]:
 
 
 def _edges(random: Random) -> list[Case]:
-    """Elements at half of the smallest number, some of them equal, just above it, and at the smallest number itself."""
+    """Elements at half of the smallest number, some of them equal, just above it, and at the
+    smallest number itself.
+    """
     top = float(random.randrange(-40, 40))
     cases: list[Case] = []
     for largest, smallest in (E4M3, E5M2, E2M1):
@@ -222,8 +227,9 @@ def _large(random: Random) -> list[Case]:
 
 SCALE = Exercise(
     id="attend.scale",
-    notes="""P is at most 1, so the whole range of the format above 1 is free: a factor 2^8 in E4M3. It is a loss scale
-    for attention, and it can be chosen once, since the largest element of a row is always 1.""",
+    notes="""P is at most 1, so the whole range of the format above 1 is free: a factor 2^8 in E4M3.
+    It is a loss scale for attention, and it can be chosen once, since the largest element of a row
+    is always 1.""",
     checks=(
         Check("rows of scores", 2, _rows),
         Check("at half of the smallest number", 1, _edges),
@@ -234,7 +240,8 @@ SCALE = Exercise(
     mistakes=(
         wrong(
             "counts what is masked",
-            "this is what you get if masked tokens count. Their P is 0 in every format, so nothing is lost.",
+            "this is what you get if masked tokens count. Their P is 0 in every format, so "
+            "nothing is lost.",
             replace=(("score > -math.inf and ", ""),),
         ),
         wrong(
@@ -255,7 +262,8 @@ SCALE = Exercise(
         ),
         wrong(
             "one factor too many",
-            "this is the next larger power of two. P = 1 would become larger than the largest number.",
+            "this is the next larger power of two. P = 1 would become larger than the largest "
+            "number.",
             replace=(("math.floor(math.log2(largest))", "math.floor(math.log2(largest)) + 1"),),
         ),
         wrong(

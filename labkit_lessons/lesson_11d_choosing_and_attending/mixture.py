@@ -18,7 +18,9 @@ STEPS, BATCH, RATE = 300, 64, 2e-3
 
 
 class Routed(NamedTuple):
-    """What a mixture computed: logits of the classes [n, 10], and the experts of each digit [n, 8], sorted."""
+    """What a mixture computed: logits of the classes [n, 10], and the experts of each digit [n, 8],
+    sorted.
+    """
 
     outputs: Tensor
     experts: Tensor
@@ -56,7 +58,9 @@ class Mixture(nn.Module):
 
 
 def trained_mixture(seed: int = 0) -> Mixture:
-    """Return a mixture after 300 steps of Adam in FP32, on the lab's digits; takes about two seconds."""
+    """Return a mixture after 300 steps of Adam in FP32, on the lab's digits; takes about two
+    seconds.
+    """
     data = single_digits()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

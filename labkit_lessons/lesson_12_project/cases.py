@@ -1,8 +1,8 @@
 """The three tasks of the project, the recipes under which they fail, and the training of a recipe.
 
-In one the gradients are too small for FP16, in one the updates are too small for the weights, in one epsilon is too
-small for the optimizer. All are short, so that grading takes seconds. In the task "drift" weights near 1.5 follow a
-change of at most 0.1, in steps of 3e-4, below half an ulp.
+In one the gradients are too small for FP16, in one the updates are too small for the weights, in
+one epsilon is too small for the optimizer. All are short, so that grading takes seconds. In the
+task "drift" weights near 1.5 follow a change of at most 0.1, in steps of 3e-4, below half an ulp.
 
 Invariant: FP32 learns each task on every seed, and the failing recipe learns none.
 """
@@ -47,7 +47,9 @@ def _calibrated_model() -> nn.Module:
 
 
 def recovered_share(outputs: Tensor, targets: Tensor) -> float:
-    """Return by what share the mean square error of the drift was reduced, 0 to 1; 0 where it grew, or is NaN."""
+    """Return by what share the mean square error of the drift was reduced, 0 to 1; 0 where it grew,
+    or is NaN.
+    """
     initial = F.mse_loss(_after().test_inputs @ _before().T, targets)
     share = 1 - float(F.mse_loss(outputs, targets) / initial)
     return share if share > 0 else 0.0
@@ -86,10 +88,11 @@ FAILING: dict[str, Recipe] = {
 class ProjectRun:
     """The results of a training that a project is judged by.
 
-    metric       after the last step
-    not_finite   the first step whose loss is inf or NaN, or None
-    stepped      for each step, whether the weights moved
-    memory       bytes by category after the first step that was not skipped
+    Attributes:
+        metric: After the last step.
+        not_finite: The first step whose loss is inf or NaN, or None.
+        stepped: For each step, whether the weights moved.
+        memory: Bytes by category after the first step that was not skipped.
     """
 
     metric: float

@@ -1,4 +1,6 @@
-"""Exercises of the project: three tasks at which FP16 fails, and recipes that repair them at the least memory."""
+"""Exercises of the project: three tasks at which FP16 fails, and recipes that repair them at the
+least memory.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,10 @@ from .runs import PROVIDES, project_checks, trained
 TARGETS = Exercise(
     id="project.targets",
     notes="""\
-The targets are millionths, and the loss is a mean over a thousand of them. Without a scale FP16 loses the
-gradients. With one, nothing else is in the way: plain SGD moves far enough for FP16 weights to notice, so no master is
-needed either, and 4 bytes a weight do. BF16 does as well, without a scale.""",
+The targets are millionths, and the loss is a mean over a thousand of them. Without a scale FP16
+loses the gradients. With one, nothing else is in the way: plain SGD moves far enough for FP16
+weights to notice, so no master is needed either, and 4 bytes a weight do. BF16 does as well,
+without a scale.""",
     checks=project_checks("targets", limit=4),
     mistakes=(
         wrong(
@@ -27,8 +30,8 @@ needed either, and 4 bytes a weight do. BF16 does as well, without a scale.""",
         ),
         wrong(
             "FP32 between steps",
-            "this is plain FP32: it learns, and it is what you were to improve. Compute in 16 bits, "
-            "and halve the weights and gradients between steps.",
+            "this is plain FP32: it learns, and it is what you were to improve. Compute in 16 "
+            "bits, and halve the weights and gradients between steps.",
             lambda seeds: RECIPES["FP32"],
         ),
         wrong(
@@ -63,10 +66,10 @@ needed either, and 4 bytes a weight do. BF16 does as well, without a scale.""",
 DRIFT = Exercise(
     id="project.drift",
     notes="""\
-Weights near 1.5 and steps of 3e-4, below half an ulp. A master is the cure that everybody knows, at 16 bytes a
-weight with Adam. Kahan's compensation takes 14, and stochastic rounding none beyond the 12 that FP16 weights, FP16
-gradients and FP32 moments take. The same in BF16 is too coarse: its random numbers add more noise than FP32's seeds
-scatter.""",
+Weights near 1.5 and steps of 3e-4, below half an ulp. A master is the cure that everybody knows, at
+16 bytes a weight with Adam. Kahan's compensation takes 14, and stochastic rounding none beyond the
+12 that FP16 weights, FP16 gradients and FP32 moments take. The same in BF16 is too coarse: its
+random numbers add more noise than FP32's seeds scatter.""",
     checks=project_checks("drift", limit=12),
     mistakes=(
         wrong(
@@ -77,20 +80,20 @@ scatter.""",
         ),
         wrong(
             "FP32 between steps",
-            "this is plain FP32: it learns, and it is what you were to improve. Compute in 16 bits, "
-            "and halve the weights and gradients between steps.",
+            "this is plain FP32: it learns, and it is what you were to improve. Compute in 16 "
+            "bits, and halve the weights and gradients between steps.",
             lambda seeds: RECIPES["FP32"],
         ),
         wrong(
             "masters",
-            "this remembers in FP32 masters, 4 bytes a weight. On average one can remember without a "
-            "second number.",
+            "this remembers in FP32 masters, 4 bytes a weight. On average one can remember "
+            "without a second number.",
             lambda seeds: RECIPES["FP16 static"],
         ),
         wrong(
             "Kahan",
-            "this remembers what rounding cut off, in 2 bytes a weight. There is a rounding that needs no "
-            "memory at all.",
+            "this remembers what rounding cut off, in 2 bytes a weight. There is a rounding "
+            "that needs no memory at all.",
             lambda seeds: RECIPES["FP16 Kahan"],
         ),
         wrong(
@@ -121,9 +124,9 @@ scatter.""",
 DIGITS = Exercise(
     id="project.digits",
     notes="""\
-O3 runs Adam in FP16, where epsilon, 1e-8, is 0 and a square of a small gradient is 0 too: 0 divided by 0. A scale
-does not help, for Adam meets gradients that were unscaled. An optimizer in FP32 does, at 12 bytes a weight; BF16 has
-the range for epsilon, and takes 8.""",
+O3 runs Adam in FP16, where epsilon, 1e-8, is 0 and a square of a small gradient is 0 too: 0 divided
+by 0. A scale does not help, for Adam meets gradients that were unscaled. An optimizer in FP32 does,
+at 12 bytes a weight; BF16 has the range for epsilon, and takes 8.""",
     checks=project_checks("digits", limit=8),
     mistakes=(
         wrong(
@@ -134,14 +137,14 @@ the range for epsilon, and takes 8.""",
         ),
         wrong(
             "FP32 between steps",
-            "this is plain FP32: it learns, and it is what you were to improve. Compute in 16 bits, "
-            "and halve the weights, gradients and moments between steps.",
+            "this is plain FP32: it learns, and it is what you were to improve. Compute in 16 "
+            "bits, and halve the weights, gradients and moments between steps.",
             lambda seeds: RECIPES["FP32"],
         ),
         wrong(
             "masters",
-            "this steps FP32 masters, where epsilon is what it says, and costs as much as FP32. Who "
-            "needs them here?",
+            "this steps FP32 masters, where epsilon is what it says, and costs as much as FP32. "
+            "Who needs them here?",
             lambda seeds: RECIPES["FP16 static"],
         ),
         wrong(
@@ -152,7 +155,8 @@ the range for epsilon, and takes 8.""",
         ),
         wrong(
             "Kahan",
-            "this keeps bits that are not missing here. The missing part was range, inside the optimizer.",
+            "this keeps bits that are not missing here. The missing part was range, inside the "
+            "optimizer.",
             lambda seeds: RECIPES["FP16 Kahan"],
         ),
         wrong(

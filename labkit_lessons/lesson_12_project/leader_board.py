@@ -1,10 +1,10 @@
 """The leader board of the project: most points first, among equals the fewest bytes.
 
-A folder is the board, and each file in it an entrant. Nothing leaves the machine: a class copies its files into one
-folder.
+A folder is the board, and each file in it an entrant. Nothing leaves the machine: a class copies
+its files into one folder.
 
-Invariant: files are written atomically. An unreadable file is named with the reason, and affects no other entrant.
-The files can be edited, so the board is no basis for marks: `labkit grade` is.
+Invariant: files are written atomically. An unreadable file is named with the reason, and affects no
+other entrant. The files can be edited, so the board is no basis for marks: `labkit grade` is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _HEAD = ("place", "name", "points", "bytes kept")
 
 @dataclass(frozen=True)
 class Entrant:
-    """One line of the board: a name, the points of all projects, and the bytes that their runs kept."""
+    """One line of the board: a name, the points of all projects, and the bytes that their runs
+    kept.
+    """
 
     name: str
     points: int
@@ -38,7 +40,9 @@ class Entrant:
 
 @dataclass(frozen=True, repr=False)
 class LeaderBoard:
-    """The entrants, best first, and the unreadable files with the reasons; a notebook shows a table."""
+    """The entrants, best first, and the unreadable files with the reasons; a notebook shows a
+    table.
+    """
 
     entrants: tuple[Entrant, ...]
     damaged: tuple[str, ...] = ()
@@ -83,7 +87,8 @@ class LeaderBoard:
 def enter(folder: Path | str, name: str, grades: Sequence[Grade]) -> Path:
     """Write an entrant into a folder, replacing one of the same name; return its file.
 
-    Bytes are those that the graded runs keep between two steps. Where `labkit grade` runs hand-ins, nothing is written.
+    Bytes are those that the graded runs keep between two steps. Where `labkit grade` runs hand-ins,
+    nothing is written.
 
     Raises:
         ValueError: the name cannot name a file, or there is no grade.
@@ -93,8 +98,8 @@ def enter(folder: Path | str, name: str, grades: Sequence[Grade]) -> Path:
         return file
     if not _NAME.fullmatch(name):
         raise ValueError(
-            "expected a name of 1 to 40 letters and digits, inside also space, dot, hyphen and underscore, since it "
-            f"names a file; got {name!r}"
+            "expected a name of 1 to 40 letters and digits, inside also space, dot, hyphen and "
+            f"underscore, since it names a file; got {name!r}"
         )
     if not grades:
         raise ValueError(

@@ -1,9 +1,10 @@
 """Judgement of the project's recipes by real trainings.
 
-The answer to a project is a `Recipe` as plain data. It is rebuilt here, and the task is trained under it and under
-FP32. Results are stored by task, recipe and seed.
+The answer to a project is a `Recipe` as plain data. It is rebuilt here, and the task is trained
+under it and under FP32. Results are stored by task, recipe and seed.
 
-Invariant: the same task, recipe and seed give the same outcome. Runs never overlap: they share torch's generator.
+Invariant: the same task, recipe and seed give the same outcome. Runs never overlap: they share
+torch's generator.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ def run_of(task: str, recipe: Recipe, seed: int) -> ProjectRun:
 
 
 def trained(task: str) -> Trained:
-    """Return the trainings that decide the answers to a task, a check's judgement and FP32's spread included.
+    """Return the trainings that decide the answers to a task, a check's judgement and FP32's spread
+    included.
 
     Those of known mistakes run when the first wrong answer is compared with them.
     """
@@ -143,7 +145,9 @@ def finite(task: str, recipe: Recipe, seeds: tuple[int, ...]) -> Outcome:
 
 
 def reaches(task: str, recipe: Recipe, seeds: tuple[int, ...]) -> Outcome:
-    """Return whether a training in 16 bits falls short of FP32's metric by at most the spread of FP32's seeds."""
+    """Return whether a training in 16 bits falls short of FP32's metric by at most the spread of
+    FP32's seeds.
+    """
     if min(format.bits for format in (recipe.model, recipe.autocast) if format) > MOST_BITS:
         return Outcome(False, "all of it is computed in FP32: train in 16 bits", ("in FP32",))
     runs = [run_of(task, recipe, seed) for seed in seeds]
@@ -152,7 +156,10 @@ def reaches(task: str, recipe: Recipe, seeds: tuple[int, ...]) -> Outcome:
     allowed = spread(task)
     how = "as good" if fp32 - own <= allowed else "worse" if own > fp32 / 2 else "far behind"
     name = runs[0].metric_name
-    says = f"{how}: {name} {own:.3f}, FP32 {fp32:.3f} on the same seeds, and FP32's seeds scatter by {allowed:.3f}"
+    says = (
+        f"{how}: {name} {own:.3f}, FP32 {fp32:.3f} on the same seeds, and FP32's seeds "
+        f"scatter by {allowed:.3f}"
+    )
     return Outcome(how == "as good", says, (how,))
 
 
