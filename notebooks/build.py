@@ -1,14 +1,15 @@
 """The learners' notebooks, from the texts of the lessons.
 
-Idea: a lesson is written once, as a text (jupytext's py:percent) that holds the solutions. The learner's notebook is
-the same without them: what stands between `### BEGIN SOLUTION` and `### END SOLUTION` becomes one line to replace. The
-words of the field stand in labkit_lessons/glossary.toml; they become a notebook too, and a lesson's text links to a
-word where it first uses it. Its head says what others say of it: lesson 00 has a row for each lesson in its map, and
-each lesson ends with a line that leads to its neighbours. Where pyproject.toml names the repository's address, a badge
-opens a lesson on a host, and a first cell gets the lab there.
+Idea: a lesson is written once, as a text (jupytext's py:percent) that holds the solutions. The
+learner's notebook is the same without them: what stands between `### BEGIN SOLUTION` and `### END
+SOLUTION` becomes one line to replace. The words of the field stand in labkit_lessons/glossary.toml;
+they become a notebook too, and a lesson's text links to a word where it first uses it. Its head
+says what others say of it: lesson 00 has a row for each lesson in its map, and each lesson ends
+with a line that leads to its neighbours. Where pyproject.toml names the repository's address, a
+badge opens a lesson on a host, and a first cell gets the lab there.
 
-Invariant: the same source gives the same bytes. Ids of cells come from their content, outputs are empty, and metadata
-is ours.
+Invariant: the same source gives the same bytes. Ids of cells come from their content, outputs are
+empty, and metadata is ours.
 
     python notebooks/build.py            write notebooks/*.ipynb
     python notebooks/build.py --check    say which differ from their sources, and fail if any does
@@ -31,11 +32,13 @@ from labkit.course.notebook import METADATA, Notebook, lines
 ROOT, NOTEBOOKS = Path(__file__).parents[1], Path(__file__).parent
 SOURCES = lessons_folder()
 HOSTED = """\
-# On Colab, Kaggle or a host like them: gets the lab, and keeps what is installed there. Elsewhere it does nothing.
+# On Colab, Kaggle or a host like them: gets the lab, and keeps what is installed there.
+# Elsewhere it does nothing.
 import importlib.util, subprocess, sys
 
 if importlib.util.find_spec("labkit") is None:
-    for words in (["pip", "install", "--quiet", "--no-deps", "git+ADDRESS"], ["labkit", "setup", "--here"]):
+    get = ["pip", "install", "--quiet", "--no-deps", "git+ADDRESS"]
+    for words in (get, ["labkit", "setup", "--here"]):
         done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True)
         print(done.stdout, done.stderr if done.returncode else "")
         done.check_returncode()
@@ -57,7 +60,8 @@ BADGES = {  # what it opens, its picture, the address it leads to
 
 GITHUB = "https://github.com/"
 GLOSSARY = "glossary.ipynb"
-MAP = "| | lesson | minutes | you will see |\n|---|---|---|---|\n"  # under it, lesson 00 has a row for each
+# Under it, lesson 00 has a row for each.
+MAP = "| | lesson | minutes | you will see |\n|---|---|---|---|\n"
 MAP_ROW = re.compile(r"^\| \**(\w+)\** \| .*(?:\n|$)", re.MULTILINE)
 # Code, formulas, headings, and what is a link already: no word in there becomes a link.
 UNTOUCHED = r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$\n]*\$|^#.*?$|\[[^\]]*\]\([^)]*\)"
@@ -74,17 +78,26 @@ def solved(lesson: Lesson) -> Notebook:
 
 
 def repository() -> str:
-    """Return the setting of [tool.labkit] in pyproject.toml: the repository's address, or "" where none is named."""
+    """Return the setting of [tool.labkit] in pyproject.toml: the repository's address.
+
+    Returns:
+        The address; "" if the project names none.
+    """
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return str(settings["tool"]["labkit"]["repository"])
 
 
 def for_hosts(cells: list[dict[str, Any]], lesson: str, setting: str) -> list[dict[str, Any]]:
-    """Return a lesson's cells with badges under its title and a first cell of code; as they are without an address.
+    """Return a lesson's cells with badges under its title and a first cell of code.
 
-    setting  "https://github.com/OWNER/NAME", with "@REVISION" at its end where that is not main
+    Without an address the cells stay as they are. Only GitHub's addresses get badges: the hosts
+    ask for them.
 
-    Only GitHub's addresses get badges: the hosts ask for them.
+    Args:
+        cells: The cells of the lesson's notebook.
+        lesson: The lesson's name: "06_loss_scaling".
+        setting: "https://github.com/OWNER/NAME", with "@REVISION" at its end where that is not
+            main.
 
     Raises:
         ValueError: the setting is an address that a host without a key cannot clone.
@@ -93,7 +106,8 @@ def for_hosts(cells: list[dict[str, Any]], lesson: str, setting: str) -> list[di
         return cells
     if not setting.startswith(("https://", "file://")):
         raise ValueError(
-            f'expected [tool.labkit] repository = "https://github.com/OWNER/NAME" in pyproject.toml, got {setting!r}. '
+            'expected [tool.labkit] repository = "https://github.com/OWNER/NAME" in '
+            f"pyproject.toml, got {setting!r}. "
             "A host clones without a key: give the address that a browser shows."
         )
     address, _, revision = setting.partition("@")
@@ -121,7 +135,7 @@ def for_hosts(cells: list[dict[str, Any]], lesson: str, setting: str) -> list[di
 
 
 class Head(NamedTuple):
-    """What other lessons say of one: its file and number, the title without it, its minutes, and what is seen there."""
+    """What other lessons say of one: file, number, title, minutes, and what it shows."""
 
     name: str
     number: str
@@ -136,7 +150,10 @@ class Head(NamedTuple):
 
 
 def heads() -> list[Head]:
-    """Return all lessons in their order, read from the first lines of each source; "" for what it does not say."""
+    """Return all lessons in their order, read from the first lines of each source.
+
+    A field that a source leaves out is "".
+    """
     patterns = (
         r"^# # (?:\w+ · )?([^:\n]+)",
         r"About (\d+) minutes",
@@ -157,21 +174,27 @@ def heads() -> list[Head]:
 
 
 def mapped(text: str) -> str:
-    """Return a cell's text with a row for each lesson in its map; a row that stands there waits for its lesson."""
+    """Return a cell's text with a row for each lesson in its map.
+
+    A row that the text has already stays until its lesson exists.
+    """
     above, head, below = text.partition(MAP)
+    if not head:
+        return text
     rows = {row[1]: row[0] for row in MAP_ROW.finditer(below)}
-    for name, number, title, minutes, seen in heads() if head else ():
+    for name, number, title, minutes, seen in heads():
         if seen:
             rows[number] = f"| **{number}** | [{title}]({name}.ipynb) | {minutes} | {seen} |\n"
-    return (
-        above + head + "".join(rows[number] for number in sorted(rows)) + MAP_ROW.sub("", below)
-        if head
-        else text
-    )
+    table = "".join(rows[number] for number in sorted(rows))
+    return above + head + table + MAP_ROW.sub("", below)
 
 
 def neighbours(name: str) -> str:
-    """Return the line that leads from a lesson to its neighbours and to the map; "" if it is alone."""
+    """Return the line that leads from a lesson to its neighbours and to the map.
+
+    Returns:
+        The line; "" if the lesson is the only one.
+    """
     every = heads()
     at = [lesson.name for lesson in every].index(name)
     before = [f"← {lesson.link}" for lesson in every[max(at - 1, 0) : at]]
@@ -186,11 +209,15 @@ def terms() -> dict[str, dict[str, Any]]:
 
 
 def glossary() -> Notebook:
-    """Return the page of all words, in the order of the alphabet: a cell for each, so that a link can lead to it."""
+    """Return the page of all words, in alphabetical order.
+
+    Each word has a cell, so that a link can lead to it.
+    """
     intro = (
-        "# Glossary\n\nThe words of the lessons, in short. A lesson links here where a word first appears; the number"
-        " says which lesson explains it.\n\nKeep this page open in its tab: the link that opens it leads to its top,"
-        " and every later one straight to its word. The table of contents (on the left) lists all words."
+        "# Glossary\n\nThe words of the lessons, in short. A lesson links here where a word "
+        "first appears; the number says which lesson explains it.\n\n"
+        "Keep this page open in its tab: the link that opens it leads to its top, and every "
+        "later one straight to its word. The table of contents (on the left) lists all words."
     )
     rows = sorted(terms().items(), key=lambda row: row[0].lower())
     texts = {"glossary": intro} | {_slug(name): _explained(name, row) for name, row in rows}
@@ -200,9 +227,12 @@ def glossary() -> Notebook:
 
 
 def anchor_of(name: str) -> str:
-    """Return where a link to a word leads: to its cell, which JupyterLab and an HTML export find by its id.
+    """Return the target of a link to a word: the word's cell.
 
-    (By its heading JupyterLab finds it only once the cell is drawn, so not in a notebook that the link opens.)
+    JupyterLab and an HTML export find the cell by its id.
+
+    (By its heading JupyterLab finds it only once the cell is drawn, so not in a notebook that the
+    link opens.)
 
     >>> anchor_of("loss scale")
     'glossary.ipynb#cell-id=loss-scale'
@@ -211,7 +241,9 @@ def anchor_of(name: str) -> str:
 
 
 def typeset(text: str) -> str:
-    """Return a cell's text with each power of two as a formula, as widgets write it; code and formulas stay.
+    """Return a cell's text with each power of two as a formula, as widgets write it.
+
+    Code and formulas stay as they are.
 
     >>> typeset("from 2^-24 on, in code `2^-24`")
     'from $2^{-24}$ on, in code `2^-24`'
@@ -223,9 +255,12 @@ def typeset(text: str) -> str:
 
 
 def linked(text: str, names: dict[str, str]) -> str:
-    """Return a cell's text with a link at the first appearance of each word, and take the linked words out of `names`.
+    """Return a cell's text with a link at the first appearance of each word.
 
-    Formulas, headings and what is a link already stay as they are; so does code, unless all of it is a word.
+    Linked words are removed from `names`.
+
+    Formulas, headings and what is a link already stay as they are; so does code, unless all of it
+    is a word.
 
     Args:
         text: Markdown of the cell.
@@ -273,7 +308,7 @@ def wanted() -> dict[Path, str]:
 
 
 def stale() -> list[Path]:
-    """Return the notebooks that differ from what their sources give, are missing, or have no source."""
+    """Return the notebooks that are missing, lack a source, or differ from what theirs gives."""
     texts = wanted()
     written = {path: path.read_text(encoding="utf-8") for path in NOTEBOOKS.glob("*.ipynb")}
     return sorted(
