@@ -1,7 +1,8 @@
 """What every test shares: one thread, a first line that says so, and long modules first.
 
-The models here are so small that handing work to a second thread costs more than the work; on a shared machine it can
-be tens of times slower. The variables are set before anything imports torch, and kernels started by tests inherit them.
+The models here are so small that handing work to a second thread costs more than the work; on a
+shared machine it can be tens of times slower. The variables are set before anything imports torch,
+and kernels started by tests inherit them.
 """
 
 import os
@@ -19,7 +20,8 @@ NO_BROWSER = "no browser found"
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
-# What takes longest: begun last, it would hold one process while the others have nothing left to do.
+# What takes longest: begun last, it would hold one process while the others have nothing left to
+# do.
 LONGEST = (
     "tests/test_notebooks.py",
     "tests/grading/",
@@ -39,7 +41,9 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the modules of LONGEST first, in that order; pytest-xdist keeps it under --no-loadscope-reorder."""
+    """Put the modules of LONGEST first, in that order; pytest-xdist keeps it under
+    --no-loadscope-reorder.
+    """
     items.sort(
         key=lambda item: min(
             [i for i, path in enumerate(LONGEST) if item.nodeid.startswith(path)], default=99
@@ -59,7 +63,9 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the seconds of each package's tests, set-up included, where --durations asks for the slowest tests."""
+    """Print the seconds of each package's tests, set-up included, where --durations asks for the
+    slowest tests.
+    """
     if terminalreporter.config.option.durations is None:
         return
     seconds: Counter[str] = Counter()
@@ -77,7 +83,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="module")
 def preloaded_kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Jupyter kernels that this process and its children start have imported torch and the lab; see tests.kernels."""
+    """Jupyter kernels that this process and its children start have imported torch and the lab; see
+    tests.kernels.
+    """
     with (
         preloaded(tmp_path_factory.mktemp("kernels")) as environment,
         pytest.MonkeyPatch.context() as patch,
@@ -89,7 +97,9 @@ def preloaded_kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A headless Chromium for the tests of a module; at its end Playwright's event loop ends, too."""
+    """A headless Chromium for the tests of a module; at its end Playwright's event loop
+    ends, too.
+    """
     from tests.browser import chromium
 
     with chromium.running() as browser:

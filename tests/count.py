@@ -1,4 +1,6 @@
-"""Lines of the repository by package: `python -m tests.count`; `--tests` also lists the folders of the tests."""
+"""Lines of the repository by package: `python -m tests.count`; `--tests` also lists the folders of
+the tests.
+"""
 
 import re
 import sys
@@ -7,7 +9,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 COLUMNS = {".py": "Python", ".js": "JS, CSS", ".css": "JS, CSS"}
-# The table's parts; a file belongs to the first pattern that matches its path, and its row is what the pattern names.
+# The table's parts; a file belongs to the first pattern that matches its path, and its row is what
+# the pattern names.
 PARTS = {
     "content of the course": {
         "exercises": r"labkit_lessons/[^/]+/(?!lesson\.py)",

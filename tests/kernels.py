@@ -1,8 +1,10 @@
-"""Jupyter kernels that begin with torch and the lab imported: forked from one process, instead of started.
+"""Jupyter kernels that begin with torch and the lab imported: forked from one process, instead of
+started.
 
-A kernel imports for three seconds before its first cell. `preloaded` writes a kernel specification named python3, which
-Jupyter finds before its own. Its command connects to a server that has imported everything, and sends it the arguments,
-environment, folder and output streams; the server forks, and the child becomes the kernel. All else is as Jupyter has
+A kernel imports for three seconds before its first cell. `preloaded` writes a kernel specification
+named python3, which Jupyter finds before its own. Its command connects to a server that has
+imported everything, and sends it the arguments, environment, folder and output streams; the server
+forks, and the child becomes the kernel. All else is as Jupyter has
 it: connection files, messages, interrupts. A kernel ends with the process that asked for it.
 """
 
@@ -34,7 +36,9 @@ IMPORTED = (
 
 @contextmanager
 def preloaded(folder: Path) -> Iterator[dict[str, str]]:
-    """Start the server, and write the specification in a folder; yield the environment by which Jupyter finds it."""
+    """Start the server, and write the specification in a folder; yield the environment by which
+    Jupyter finds it.
+    """
     if sys.platform != "linux":
         yield {}
         return

@@ -1,7 +1,9 @@
-"""Rules of plain English for the project's prose: `python -m tests.prose [PATH ...]` prints what breaks them.
+"""Rules of plain English for the project's prose: `python -m tests.prose [PATH ...]` prints what
+breaks them.
 
-Prose is what people read: docstrings, messages, Markdown, the text of lessons. Names of functions and classes have one
-rule of their own. CONTRIBUTING.md says how to write; these are only the faults that a program can find.
+Prose is what people read: docstrings, messages, Markdown, the text of lessons. Names of functions
+and classes have one rule of their own. CONTRIBUTING.md says how to write; these are only the faults
+that a program can find.
 """
 
 import ast
@@ -81,7 +83,9 @@ def passages(path: Path) -> Iterator[Prose]:
 
 
 def of_python(tree: ast.Module) -> Iterator[Prose]:
-    """Yield docstrings and other strings of four words or more; a field of an f-string counts as one word."""
+    """Yield docstrings and other strings of four words or more; a field of an f-string counts as
+    one word.
+    """
     docstrings = set()
     for node in ast.walk(tree):
         if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
@@ -114,7 +118,9 @@ def of_cells(text: str) -> Iterator[Prose]:
 
 
 def of_markdown(text: str) -> Iterator[Prose]:
-    """Yield paragraphs, items of lists and cells of tables, without code, formulas and the addresses of links."""
+    """Yield paragraphs, items of lists and cells of tables, without code, formulas and the
+    addresses of links.
+    """
     text = re.sub(
         r"(?ms)^```.*?^```|\$\$.*?\$\$", lambda match: "\n" * match.group().count("\n"), text
     )

@@ -1,4 +1,5 @@
-"""How slow is this machine now? What a limit against hanging is multiplied with, so that a busy machine fails no test.
+"""How slow is this machine now? What a limit against hanging is multiplied with, so that a busy
+machine fails no test.
 
 Idea: a fixed piece of work is timed on the wall, so that slow processors and busy ones count alike.
 """

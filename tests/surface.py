@@ -1,11 +1,14 @@
-"""The public surface: what lessons, scripts, terminals and hand-ins rely on. `python -m tests.surface` writes it down;
-with ids of exercises it asks only these for their answers, with "names" none.
+"""The public surface: what lessons, scripts, terminals and hand-ins rely on. `python -m
+tests.surface` writes it down; with ids of exercises it asks only these for their answers, with
+"names" none.
 
-Imports of lessons, README and docs; commands with their options; names of widgets, recipes, presets, tasks, faults and
-consultations; exercises with their points, predictions, hints, and what each reference and each known mistake answers.
+Imports of lessons, README and docs; commands with their options; names of widgets, recipes,
+presets, tasks, faults and consultations; exercises with their points, predictions, hints, and what
+each reference and each known mistake answers.
 
-An answer is kept as a digest of its structure (types, shapes, strings, signs of special values) and one weighted sum of
-its finite numbers, since the last bits of a matrix product depend on the processor.
+An answer is kept as a digest of its structure (types, shapes, strings, signs of special values) and
+one weighted sum of its finite numbers, since the last bits of a matrix product depend on the
+processor.
 """
 
 import hashlib
@@ -97,7 +100,9 @@ def commands() -> dict[str, list[str]]:
 
 
 def answers(exercise_id: str, mistakes: bool = True) -> dict[str, list[Any]]:
-    """Return a sketch of what the reference, and each known mistake, answer in the notebook and with one seed."""
+    """Return a sketch of what the reference, and each known mistake, answer in the notebook and
+    with one seed.
+    """
     exercise = EXERCISES[exercise_id]
     paper = grading_cases(exercise, SEED)
     known = {

@@ -1,4 +1,6 @@
-"""What lessons 11, 11b and 11c say: their predictions against runs of their cells, their table against the records."""
+"""What lessons 11, 11b and 11c say: their predictions against runs of their cells, their table
+against the records.
+"""
 
 import ast
 import copy

@@ -1,4 +1,6 @@
-"""The commands: what they print, and what they answer to a wrong path, a broken package, an interrupt, a second run."""
+"""The commands: what they print, and what they answer to a wrong path, a broken package, an
+interrupt, a second run.
+"""
 
 import os
 import runpy
@@ -23,7 +25,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def environment(*first: Path) -> dict[str, str]:
-    """Return the environment of a command that finds packages in the first folders, then this checkout."""
+    """Return the environment of a command that finds packages in the first folders, then this
+    checkout.
+    """
     paths = os.pathsep.join(map(str, [*first, ROOT]))
     return {**os.environ, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
 

@@ -1,4 +1,6 @@
-"""README and docs: their Python runs, their links lead somewhere, and their tables agree with what they describe."""
+"""README and docs: their Python runs, their links lead somewhere, and their tables agree with what
+they describe.
+"""
 
 import ast
 import inspect
@@ -67,7 +69,10 @@ def test_an_error_message_leads_to_what_it_means_and_to_its_repair() -> None:
 
 ROOT = Path(__file__).parents[1]
 GUIDES = ("docs/learners.md", "docs/teachers.md", "docs/practitioners.md", "docs/reading-path.md")
-OTHERS = "README.md CONTRIBUTING.md data/README.md docs/errors.md docs/widgets.md docs/frameworks.md docs/testing.md"
+OTHERS = (
+    "README.md CONTRIBUTING.md data/README.md docs/errors.md docs/widgets.md "
+    "docs/frameworks.md docs/testing.md"
+)
 PAGES = [ROOT / name for name in (*OTHERS.split(), *GUIDES)]
 README, LEARNERS, _, PRACTITIONERS, READING_PATH = (
     (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", *GUIDES)

@@ -1,4 +1,6 @@
-"""The documentation site: built without a warning, from pages that exist once, and asking no other host."""
+"""The documentation site: built without a warning, from pages that exist once, and asking no other
+host.
+"""
 
 import importlib
 import os

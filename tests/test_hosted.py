@@ -1,4 +1,6 @@
-"""A host that has torch and not the lab gets it by a notebook's first cell: nothing is replaced, nothing restarted."""
+"""A host that has torch and not the lab gets it by a notebook's first cell: nothing is replaced,
+nothing restarted.
+"""
 
 import importlib.util
 import json
@@ -73,7 +75,9 @@ def test_an_address_as_git_writes_it_leads_to_the_same_page_and_what_no_host_can
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Every lesson as built in a checkout whose pyproject.toml names an address: file -> notebook."""
+    """Every lesson as built in a checkout whose pyproject.toml names an address: file
+    -> notebook.
+    """
     checkout = tmp_path_factory.mktemp("published")
     own = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     named = re.sub(r'^repository = ""$', f'repository = "{GITHUB}"', own, flags=re.MULTILINE)
@@ -168,7 +172,9 @@ def test_only_what_is_missing_is_installed_and_never_torch(
 @pytest.mark.slow  # builds the lab from a clone
 @pytest.mark.timeout(400 * slowness())
 def test_the_first_cell_gets_the_lab_from_a_clone_and_keeps_torch(tmp_path: Path) -> None:
-    """An environment with all that is installed here but the lab; `origin` is a bare clone on disk."""
+    """An environment with all that is installed here but the lab; `origin` is a bare
+    clone on disk.
+    """
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout: there is nothing to clone")
     origin, here = tmp_path / "origin.git", tmp_path / "host"

@@ -35,7 +35,9 @@ def random_floats(count, seed=0):
 
 
 def ties(format, dtype):
-    """Values, half-way points, and the numbers of `dtype` next to each; beyond max as well; both signs."""
+    """Values, half-way points, and the numbers of `dtype` next to each; beyond max as well; both
+    signs.
+    """
     values = decode(
         np.random.default_rng(1).integers(format.max_code, size=20_000, dtype=np.uint64), format
     )
@@ -139,8 +141,9 @@ def two_threads():
 
 
 def test_what_is_rounded_in_pieces_wakes_no_threads(two_threads):
-    # torch works in parallel above 2^15 elements, and MKL, which it asks for whole numbers, from 2^12. A dozen such
-    # operations on each piece wait for all threads each time; on a busy machine that is milliseconds.
+    # torch works in parallel above 2^15 elements, and MKL, which it asks for whole numbers, from
+    # 2^12. A dozen such operations on each piece wait for all threads each time; on a busy machine
+    # that is milliseconds.
     modes = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]
     for dtype, rounding in itertools.product((torch.float32, torch.float64), modes):
         largest = operations(round_tensor, torch.randn(2**17, dtype=dtype), E4M3, rounding)

@@ -1,7 +1,8 @@
 """Imports run one way: the layers are the syllabus, and a lesson uses only what was already met.
 
-The rule is a table. grimp reads every import statement in labkit, also those inside functions, and runs none; an
-offence is reported as module:line. Within a layer no module may need itself, by whatever detour.
+The rule is a table. grimp reads every import statement in labkit, also those inside functions, and
+runs none; an offence is reported as module:line. Within a layer no module may need itself, by
+whatever detour.
 """
 
 import ast
@@ -153,7 +154,8 @@ def offences(graph: grimp.ImportGraph) -> list[str]:
         layer = layer_of(importer)
         if layer not in TO_THE_LEFT:
             found.append(
-                f"{importer}:1: {layer} is no layer of the house; give it a place in the table of this test"
+                f"{importer}:1: {layer} is no layer of the house; give it a place in the table "
+                "of this test"
             )
             continue
         for imported in sorted(graph.find_modules_directly_imported_by(importer)):
@@ -207,7 +209,9 @@ def circles(graph: grimp.ImportGraph) -> list[list[str]]:
 
 
 def notebook_offences(lessons: Path) -> list[str]:
-    """Return imports in lessons that go deeper than a layer or a lesson, or take everything with `*`."""
+    """Return imports in lessons that go deeper than a layer or a lesson, or take everything with
+    `*`.
+    """
     found = []
     for file in sorted(lessons.glob("*/lesson.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))):
@@ -225,7 +229,10 @@ def notebook_offences(lessons: Path) -> list[str]:
                     or (top == "labkit" and not script and not layer)
                     or (top == "labkit_lessons" and not lesson)
                 ):
-                    what = f"import names from labkit.<layer> or the lesson's package, not {module} or *"
+                    what = (
+                        "import names from labkit.<layer> or the lesson's package, not "
+                        f"{module} or *"
+                    )
                     found.append(f"{file.parent.name}:{node.lineno}: {what}")
     return found
 

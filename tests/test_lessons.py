@@ -1,4 +1,6 @@
-"""The statements of lessons about themselves: minutes and points, the map, and links to the glossary."""
+"""The statements of lessons about themselves: minutes and points, the map, and links to the
+glossary.
+"""
 
 import csv
 import doctest
@@ -112,7 +114,9 @@ def test_texts_that_answer_are_closed_until_they_are_opened() -> None:
 
 
 def test_questions_of_a_choice_have_an_answer_that_waits() -> None:
-    """But those that a widget, a project or the clinic answers, and the warm-up of a lesson's next question."""
+    """But those that a widget, a project or the clinic answers, and the warm-up of a lesson's next
+    question.
+    """
     by_touch = {"recipes.fork", "autocast.stage", "rounding.thousandth"}
     answered = {
         id for source in SOURCES.values() for cell in cells_of(source) for id in cell.answers
@@ -134,7 +138,10 @@ def test_worked_example_the_first_appearance_becomes_a_link() -> None:
         {"ulp": "ulp", "loss scale": "loss scale", "FP16": "FP16"},
         "glossary.ipynb#cell-id=",
     )
-    text = "# ulp\n\n`ulp` and $ulp$: an ulp, two ulps. A **Loss scale** in FP16, fp16.\n\n```\nulp\n```"
+    text = (
+        "# ulp\n\n`ulp` and $ulp$: an ulp, two ulps. A **Loss scale** in FP16, fp16.\n\n"
+        "```\nulp\n```"
+    )
     assert build.linked(text, names) == (
         f"# ulp\n\n`ulp` and $ulp$: an [ulp]({page}ulp), two ulps. "
         f"A **[Loss scale]({page}loss-scale)** in [FP16]({page}FP16), fp16.\n\n```\nulp\n```"
@@ -195,7 +202,9 @@ def test_a_word_is_linked_in_the_lesson_that_explains_it_and_a_spelling_means_on
 
 
 def test_lesson_06_counts_the_steps_that_no_scale_could_help() -> None:
-    """torch as shipped stays at 2^16 for all 2,000 steps; numpy counts them, without the lab's replay."""
+    """torch as shipped stays at 2^16 for all 2,000 steps; numpy counts them, without the lab's
+    replay.
+    """
     trace = recorded_trace()
     lower, upper = np.exp2(trace.keeps_from), 65520 / np.array(trace.largest)
     none = np.flatnonzero(lower >= upper)
@@ -223,7 +232,9 @@ def test_lesson_06_counts_the_steps_that_no_scale_could_help() -> None:
 
 
 def test_lessons_09_and_03_say_which_scalers_have_a_cap_and_what_a_record_lost() -> None:
-    """The preset is fastai 1; section 1 of lesson 09 trains with fastai 2, whose scaler is torch's."""
+    """The preset is fastai 1; section 1 of lesson 09 trains with fastai 2, whose scaler
+    is torch's.
+    """
     assert [PRESETS[name].cap for name in ("apex", "fastai")] == [2.0**24, 2.0**24]
     assert PRESETS["torch"].cap > 2.0**25
     assert "apex and fastai 1 stop at 2^24, and torch goes on to 2^25" in SOURCES["09_frameworks"]
@@ -238,7 +249,9 @@ def test_lessons_09_and_03_say_which_scalers_have_a_cap_and_what_a_record_lost()
 
 
 def test_lesson_07_bf16_loses_half_of_2048_micro_batches_in_turn_and_little_in_pairs() -> None:
-    """Section 7 of lesson 07: sums of micro-batches by its own cell, as its table and its prediction state them."""
+    """Section 7 of lesson 07: sums of micro-batches by its own cell, as its table and its
+    prediction state them.
+    """
     cells = {
         cell["id"]: "".join(cell["source"])
         for cell in build.learners(build.lesson("07_master_weights"))["cells"]

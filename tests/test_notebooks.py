@@ -1,4 +1,6 @@
-"""The lessons: notebooks equal their sources, run from top to bottom as handed out, and can be solved in full."""
+"""The lessons: notebooks equal their sources, run from top to bottom as handed out, and can be
+solved in full.
+"""
 
 import itertools
 import os
@@ -202,7 +204,8 @@ SMALL = {
 
 
 def answered_later(source: Lesson) -> dict[str, Any]:
-    """Return the notebook of a learner who runs each exercise as it was handed out, and then answers it.
+    """Return the notebook of a learner who runs each exercise as it was handed out, and then
+    answers it.
 
     What a lesson times, it times once instead of several times, and small.
     """
@@ -218,14 +221,17 @@ def answered_later(source: Lesson) -> dict[str, Any]:
     return {**notebook, "cells": [SMALL, *itertools.chain.from_iterable(twice)]}
 
 
-# A hang is ended where it happens, by a limit for each cell and each exercise that grows with how slow the machine is.
+# A hang is ended where it happens, by a limit for each cell and each exercise that grows with how
+# slow the machine is.
 patient = pytest.mark.timeout(3600)
 
 
 def execute(
     notebook: dict[str, Any], environment: Mapping[str, str] = os.environ
 ) -> dict[str, Any]:
-    """Run a notebook in a kernel of its own and return it; raises what a red cell raised, and names one that hangs."""
+    """Run a notebook in a kernel of its own and return it; raises what a red cell raised, and names
+    one that hangs.
+    """
     document = nbformat.reads(build.text_of(notebook), as_version=4)
     slow = slowness()
     nbclient.NotebookClient(
@@ -283,7 +289,9 @@ def test_a_notebook_runs_from_top_to_bottom_without_any_answer() -> None:
 
 
 def graded(folder: Path, lessons: list[str]) -> list[GradeRow]:
-    """Return the rows of two learners: one hands lessons in as they were handed out, the other as they are solved."""
+    """Return the rows of two learners: one hands lessons in as they were handed out, the other as
+    they are solved.
+    """
     for student, made in (("unfilled", build.learners), ("solved", build.solved)):
         (folder / student).mkdir()
         for lesson in lessons:

@@ -1,7 +1,8 @@
 """Does everybody get the same lab? Ranges, pins, conda, make and containers must agree.
 
-pyproject.toml has the ranges, constraints.txt the pins; environment.yml, the Makefile and Dockerfiles install by them.
-And no file may know on whose machine, or from which registry, it was written.
+pyproject.toml has the ranges, constraints.txt the pins; environment.yml, the Makefile and
+Dockerfiles install by them. And no file may know on whose machine, or from which registry, it was
+written.
 """
 
 import json
@@ -279,7 +280,8 @@ def test_no_file_names_a_registry_or_a_place_on_somebody_s_machine():
     assert lines == []
 
 
-# `labkit` on the package index is another project; ours is fp16-lab, and only the import is called labkit.
+# `labkit` on the package index is another project; ours is fp16-lab, and only the import is called
+# labkit.
 OTHER_PROJECT = re.compile(
     r"pip3?\s+install(?:\s+|(?:[ \t]+[^\s`;&|]+){1,6}?[ \t]+)[\"'\\]*labkit(?![\w./])"
 )
@@ -296,5 +298,7 @@ def test_no_text_says_to_install_another_project_of_the_import_s_name():
 
 
 def test_package_json_leaves_the_scripts_of_the_environment_alone() -> None:
-    """Node takes a "type" for all scripts below it: JupyterLab's own in .venv, which are no modules, would fail."""
+    """Node takes a "type" for all scripts below it: JupyterLab's own in .venv, which are no
+    modules, would fail.
+    """
     assert "type" not in json.loads((ROOT / "package.json").read_text(encoding="utf-8"))

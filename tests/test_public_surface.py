@@ -1,7 +1,8 @@
-"""The public surface is that of public_surface.json: what others rely on goes only with a reason in CHANGELOG.md.
+"""The public surface is that of public_surface.json: what others rely on goes only with a reason in
+CHANGELOG.md.
 
-A name that goes is taken out of the file by hand, and its row in CHANGELOG says why. What is new is written down by
-`python -m tests.surface`, in the commit that adds it.
+A name that goes is taken out of the file by hand, and its row in CHANGELOG says why. What is new is
+written down by `python -m tests.surface`, in the commit that adds it.
 """
 
 import json
@@ -32,7 +33,8 @@ def test_everything_written_down_exists() -> None:
 def test_references_and_known_mistakes_answer_as_they_did(everything: bool) -> None:
     """The structure is equal, and the sum of the numbers up to what processors differ by.
 
-    The quick test asks references that need no training; that each mistake keeps its name is in tests/grading.
+    The quick test asks references that need no training; that each mistake keeps its name is in
+    tests/grading.
     """
     chosen = [id for id in WRITTEN["answers"] if everything or not id.startswith(TRAINS)]
     assert chosen

@@ -1,4 +1,6 @@
-"""Is the wheel the whole lab? It is built, installed into an empty environment, and used without a checkout."""
+"""Is the wheel the whole lab? It is built, installed into an empty environment, and used without a
+checkout.
+"""
 
 import email
 import json
@@ -30,7 +32,8 @@ from tests.slowness import slowness
 ROOT = Path(__file__).parents[1]
 PACKAGES = Path(sysconfig.get_path("purelib"))
 
-# In the new environment, before anything else runs: whoever opens a file of the checkout is told so.
+# In the new environment, before anything else runs: whoever opens a file of the checkout is told
+# so.
 HIDES_THE_CHECKOUT = f"""
 import os, sys
 ROOT, PACKAGES = {str(ROOT) + os.sep!r}, {str(Path(sys.prefix)) + os.sep!r}
@@ -59,7 +62,9 @@ class Installed:
 
 
 def environment(folder: Path, wheel: Path) -> Path:
-    """Create an environment with this wheel, in which the checkout is hidden; return its folder of programs."""
+    """Create an environment with this wheel, in which the checkout is hidden; return its folder of
+    programs.
+    """
     venv.create(folder, with_pip=False)
     programs = folder / ("Scripts" if os.name == "nt" else "bin")
     pip = [sys.executable, "-m", "pip", "--python", str(programs / "python")]
@@ -191,7 +196,9 @@ def needs(metadata: Message) -> set[str]:
 
 @pytest.mark.slow
 def test_the_source_archive_builds_the_same_wheel(installed: Installed, tmp_path: Path) -> None:
-    """It has what a wheel is made of, and the pages; tests and what only this place needs stay behind."""
+    """It has what a wheel is made of, and the pages; tests and what only this place needs stay
+    behind.
+    """
     program = f"from hatchling.build import build_sdist; build_sdist({str(tmp_path)!r})"
     call([sys.executable, "-c", program], installed.folder / "source")
     (archive,) = tmp_path.glob("*.tar.gz")

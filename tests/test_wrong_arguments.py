@@ -1,8 +1,8 @@
 """Arguments of a wrong kind end in an error of the lab, which names the argument and what to pass.
 
-`VALID` has one right call of each public function. Each of its arguments is replaced, one at a time,
-by an object of a class that nothing knows; the error must be raised by a `raise` of the lab, not by
-Python or torch somewhere below.
+`VALID` has one right call of each public function. Each of its arguments is replaced, one at a
+time, by an object of a class that nothing knows; the error must be raised by a `raise` of the lab,
+not by Python or torch somewhere below.
 """
 
 import ast
@@ -386,7 +386,8 @@ def test_a_wrong_kind_is_refused_in_the_labs_words(name: str, argument: str) -> 
     assert is_the_labs(caught.value), f"{caught.value!r}"
 
 
-# without arguments; with paths, which pathlib reads; or called by the lab alone, once for each operation
+# without arguments; with paths, which pathlib reads; or called by the lab alone, once for each
+# operation
 WITHOUT = {
     "amp.custom_bwd",
     "amp.explain",

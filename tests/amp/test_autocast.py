@@ -1,6 +1,8 @@
-"""Autocast: which operation runs in which dtype, and why; its cache of weights' casts; recurrent layers.
+"""Autocast: which operation runs in which dtype, and why; its cache of weights' casts; recurrent
+layers.
 
-The oracles: torch's own list of CUDA cases, the region without a cache, casts by hand, and FP32 layers.
+The oracles: torch's own list of CUDA cases, the region without a cache, casts by hand, and FP32
+layers.
 """
 
 import gc
@@ -117,7 +119,8 @@ def test_an_explicit_dtype_is_honoured_by_name_and_position() -> None:
 
 def test_what_is_not_floating_point_is_left_alone() -> None:
     a, out = torch.ones(2, 2), torch.zeros(2, 2)
-    # FP16 and BF16 meet in FP32: 1e10 is beyond FP16, and 1 + 2^-10 is none of BF16's numbers. torch refuses the pair.
+    # FP16 and BF16 meet in FP32: 1e10 is beyond FP16, and 1 + 2^-10 is none of BF16's numbers.
+    # torch refuses the pair.
     half, brain = torch.tensor([1 + 2.0**-10]).half(), torch.tensor([1e10]).bfloat16()
     with autocast():
         assert (a.double() @ a.double()).dtype == torch.float64
@@ -142,7 +145,9 @@ def test_banned_operations_name_the_safe_form() -> None:
 
 
 def cases() -> list[tuple[str, str, object, tuple[object, ...], dict[str, object], torch.dtype]]:
-    """(group, name, function, args, kwargs, dtype that CUDA autocast returns) from torch's own test lists."""
+    """(group, name, function, args, kwargs, dtype that CUDA autocast returns) from torch's own test
+    lists.
+    """
     lists = pytest.importorskip("torch.testing._internal.autocast_test_lists").AutocastTestLists(
         torch.device("cpu")
     )
@@ -171,7 +176,9 @@ NOT_ON_A_CPU = {"cudnn_convolution", "cudnn_convolution_transpose", "einsum"}
 
 
 def explicit(group: str, function: Callable[..., Any], kwargs: Any, *args: Any) -> Any:
-    """What the lists ask for, written as casts: all to FP16 for fp16 rows, all to FP32 for the others."""
+    """What the lists ask for, written as casts: all to FP16 for fp16 rows, all to FP32 for the
+    others.
+    """
     to = torch.float16 if group.endswith("fp16") else torch.float32
     cast = lambda t: t.to(to) if t.is_floating_point() else t  # noqa: E731
     return function(*tree_map_only(torch.Tensor, cast, args), **kwargs)
@@ -180,7 +187,9 @@ def explicit(group: str, function: Callable[..., Any], kwargs: Any, *args: Any) 
 def with_gradients(
     run: Callable[..., Any], args: Any
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]] | str:
-    """Return floating-point results, and the gradients of floating-point arguments; or the type of torch's error."""
+    """Return floating-point results, and the gradients of floating-point arguments; or the type of
+    torch's error.
+    """
     leaf = lambda t: t.clone().requires_grad_() if t.is_floating_point() else t  # noqa: E731
     args = tree_map_only(torch.Tensor, leaf, args)
     leaves = [t for t in tree_leaves(args) if isinstance(t, torch.Tensor) and t.requires_grad]
@@ -206,7 +215,9 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def test_dtypes_values_and_gradients_are_those_of_torchs_own_list_of_cuda_cases() -> None:
-    """Each row returns the dtype that CUDA autocast returns, and the values and gradients of casts written out."""
+    """Each row returns the dtype that CUDA autocast returns, and the values and gradients of casts
+    written out.
+    """
     rows = cases()
     assert len(rows) > 90
     for number, (group, name, function, args, kwargs, expected) in enumerate(rows):
@@ -400,7 +411,9 @@ def test_an_edit_in_the_region_is_seen() -> None:
 
 
 def test_a_weight_used_twice_has_the_same_gradient_with_and_without_a_cache() -> None:
-    """Weight tying: an embedding of 5 words is also the last layer. Gradients are added up in FP32 either way."""
+    """Weight tying: an embedding of 5 words is also the last layer. Gradients are added up in FP32
+    either way.
+    """
     for format in (FP16, BF16, E4M3):
         gradients = []
         for cache in (True, False):
@@ -419,7 +432,9 @@ def test_a_weight_used_twice_has_the_same_gradient_with_and_without_a_cache() ->
 
 
 def test_a_cast_from_under_no_grad_serves_a_use_with_gradients() -> None:
-    """In torch, once, a cast that was cached without history was reused with gradients on, and the weight got none."""
+    """In torch, once, a cast that was cached without history was reused with gradients on, and the
+    weight got none.
+    """
     # and a cast from the latter does not leave it
     for without in (torch.no_grad, torch.inference_mode):
         w, x = nn.Parameter(torch.ones(2, 2)), torch.ones(1, 2, requires_grad=True)
@@ -467,7 +482,9 @@ def test_a_new_weight_where_an_old_one_was_is_another() -> None:
 
 
 def test_one_weight_in_nested_regions_native_and_emulated() -> None:
-    """FP16 with gradients in BF16 is emulated, in FP32 tensors: what is kept of it is no operand for native FP16."""
+    """FP16 with gradients in BF16 is emulated, in FP32 tensors: what is kept of it is no operand
+    for native FP16.
+    """
     # of values, and of gradients
     formats = [(FP16, None), (FP16, BF16), (BF16, None), (E4M3, None), (E4M3, E5M2)]
     for outer, inner in itertools.product(formats, formats):
@@ -527,7 +544,9 @@ def test_worked_example_an_lstm_after_a_linear_layer() -> None:
 def run(
     layer: nn.RNNBase, x: Tensor, state: Any, packed: bool
 ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
-    """Return the output of a recurrent layer, packed or not, and its end state; and all gradients of a sum of them."""
+    """Return the output of a recurrent layer, packed or not, and its end state; and all gradients
+    of a sum of them.
+    """
     states = [t.requires_grad_() for t in ((state,) if isinstance(state, Tensor) else state or ())]
     x = x.requires_grad_()
     lengths = torch.tensor([5, 7, 2, 5])
@@ -540,7 +559,9 @@ def run(
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 def test_results_and_gradients_are_those_of_fp32_but_for_the_rounding() -> None:
-    """The oracle is torch's FP32 layer on the FP16 values of input, weights and state: seven steps, a rounding each."""
+    """The oracle is torch's FP32 layer on the FP16 values of input, weights and state: seven steps,
+    a rounding each.
+    """
     for (kind, options), with_state, packed in itertools.product(
         OPTIONS, (False, True), (False, True)
     ):
@@ -564,7 +585,7 @@ def test_results_and_gradients_are_those_of_fp32_but_for_the_rounding() -> None:
             assert (a.float() - b).abs().max() < 7 * FP16.epsilon * b.abs().max(), case
 
 
-# --- torch's layers ask torch's autocast: what they are told, and what nobody else is ---------------------------------
+# --- torch's layers ask torch's autocast: what they are told, and what nobody else is -------------
 
 
 def refused(layer: nn.Module, x: Tensor) -> bool:

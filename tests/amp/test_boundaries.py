@@ -1,4 +1,6 @@
-"""What an engine takes and returns in any container, and what it refuses: numbers, orders, steps by hand."""
+"""What an engine takes and returns in any container, and what it refuses: numbers, orders, steps by
+hand.
+"""
 
 import copy
 import dataclasses

@@ -1,4 +1,6 @@
-"""A run that was interrupted goes on bit for bit; what does not fit is refused, and nothing has changed."""
+"""A run that was interrupted goes on bit for bit; what does not fit is refused, and nothing has
+changed.
+"""
 
 import copy
 import io
@@ -51,7 +53,9 @@ def engine_for(recipe: Recipe, seed: int = 0, **options: object) -> Engine:
 
 
 def train(engine: Engine, steps: int, after: Callable[[], None] = lambda: None) -> list[float]:
-    """Batches, labels and dropout from torch's global generator; noise from numpy's and Python's."""
+    """Batches, labels and dropout from torch's global generator; noise from numpy's and
+    Python's.
+    """
     losses = []
     for _ in range(steps):
         engine.zero_grad()
@@ -344,7 +348,9 @@ def test_nothing_is_saved_between_backward_and_step_nor_what_cannot_be_read(tmp_
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system kills otherwise")
 @pytest.mark.slow
 def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
-    """Twenty times a process that writes one checkpoint after the other is killed; each time the newest is there."""
+    """Twenty times a process that writes one checkpoint after the other is killed; each time the
+    newest is there.
+    """
     torch.manual_seed(0)
     engine = Engine(nn.Linear(700, 700), torch.optim.SGD, RECIPES["O2"])
     start = time.perf_counter()
@@ -384,7 +390,9 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_a_stochastic_recipe_goes_on_on_another_kind_of_device() -> None:
-    """The state dict of a GPU's engine differs from this one in its generator alone, whose state seeds ours."""
+    """The state dict of a GPU's engine differs from this one in its generator alone, whose state
+    seeds ours.
+    """
     said = "drawn on a GPU when this was saved, and are drawn on a CPU now.* not bit for bit"
     for recipe in ("FP16 stochastic", "BF16 stochastic", "NVFP4"):
         steps, start = [], nn.Linear(32, 4)

@@ -1,6 +1,8 @@
-"""What happens to a model between two steps: edits count, or are refused in words; copies train on by themselves.
+"""What happens to a model between two steps: edits count, or are refused in words; copies train on
+by themselves.
 
-And what follows an engine: listeners at the moments of a step, and an average of the master weights.
+And what follows an engine: listeners at the moments of a step, and an average of the master
+weights.
 """
 
 import copy
@@ -269,7 +271,8 @@ def one_weight(recipe: str = "O2", make: MakeOptimizer = PLAIN) -> Engine:
 
 
 def test_worked_example_of_a_step_with_a_static_scale():
-    # y = w x with w = 1 and x = 0.25: the gradient is x, 2^10 times as large on its way and unscaled in the step.
+    # y = w x with w = 1 and x = 0.25: the gradient is x, 2^10 times as large on its way and
+    # unscaled in the step.
     engine, events, seen = one_weight("FP16 static", SGD), list[StepEvent](), {}
 
     def look(event: StepEvent) -> None:

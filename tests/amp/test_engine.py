@@ -1,4 +1,6 @@
-"""Recipes, and one training step under any: held against loops that are written out here, without labkit in them."""
+"""Recipes, and one training step under any: held against loops that are written out here, without
+labkit in them.
+"""
 
 import copy
 import itertools
@@ -74,7 +76,9 @@ def unmoved(before: list[Tensor], after: Iterable[Tensor]) -> bool:
 
 
 def test_o2_is_bit_equal_to_a_plain_loop() -> None:
-    """FP16 weights and activations; FP32 norms, accumulation, master and Adam; a dynamic scale that overflows."""
+    """FP16 weights and activations; FP32 norms, accumulation, master and Adam; a dynamic scale that
+    overflows.
+    """
     recipe = replace(O2, scaler=ScalerConfig(init_scale=2.0**18, growth_interval=2))
     engine = Engine(net(), ADAM, recipe)
 
@@ -186,7 +190,8 @@ def test_two_engines_share_a_loss_and_step_each_on_its_own() -> None:
         first.backward(loss, other_engines=[second])
         assert second.model.bias.grad.item() == 2.0**10 * overflow, "the smaller scale"  # type: ignore[union-attr]
         if overflow == 1.0:
-            # dL/dW1 = W2^T x / 2 summed over the two rows of ones: each row of the gradient is one number of W2.
+            # dL/dW1 = W2^T x / 2 summed over the two rows of ones: each row of the gradient is one
+            # number of W2.
             expected = second.model.weight.detach().T.expand(4, 4)
             torch.testing.assert_close(first.gradients()["weight"], expected, rtol=1e-2, atol=1e-3)
         assert [first.step().stepped, second.step().stepped] == [overflow == 1.0, True]
@@ -336,7 +341,10 @@ def test_gradients_are_set_to_none_or_to_zeros_as_torch_does() -> None:
 def test_tensors_on_another_device_and_models_without_numbers_are_refused() -> None:
     """The meta device stands for a GPU that was forgotten; a model on it has no numbers."""
     far = torch.randn(3, 4, device="meta")
-    two_devices = "linear: expected all tensors on one device, got some on .* Move the batch to where the weights are"
+    two_devices = (
+        "linear: expected all tensors on one device, got some on .* Move the batch to where "
+        "the weights are"
+    )
     assert (
         Engine(nn.Linear(2, 2), SGD, RECIPES["FP32"], device="meta").model.weight.device
         == far.device
@@ -501,7 +509,9 @@ def test_a_loss_that_is_none_is_refused_in_words_and_the_engine_goes_on() -> Non
 
 
 class WithLoss(nn.Module):
-    """A model that returns its loss, as many do; `wrapped` in something that the engine does not open."""
+    """A model that returns its loss, as many do; `wrapped` in something that the engine does not
+    open.
+    """
 
     def __init__(self, wrapped: bool) -> None:
         super().__init__()

@@ -1,9 +1,11 @@
-"""The lists: the policy of CUDA, its reasons, and what is registered on top. The oracle is what torch ships.
-And the ledger of a forward pass: what it writes down is what autocast does, and errors are those numpy finds.
-And custom_fwd and custom_bwd: operations whose forward and backward somebody wrote. The meaning is torch.amp's.
+"""The lists: the policy of CUDA, its reasons, and what is registered on top. The oracle is what
+torch ships. And the ledger of a forward pass: what it writes down is what autocast does, and errors
+are those numpy finds. And custom_fwd and custom_bwd: operations whose forward and backward somebody
+wrote. The meaning is torch.amp's.
 
-torch states its policy twice, and both are read here: in a C++ header, as four lists of names; and in the code behind
-them, which runs on tensors that only say they are on a GPU (FakeTensor), so no GPU is needed to ask what it returns.
+torch states its policy twice, and both are read here: in a C++ header, as four lists of names; and
+in the code behind them, which runs on tensors that only say they are on a GPU (FakeTensor), so no
+GPU is needed to ask what it returns.
 """
 
 import copy
@@ -227,7 +229,9 @@ def torchs_cuda_autocast(dtype: torch.dtype) -> Iterator[None]:
 def dtypes_on_a_gpu(
     function: Callable[..., Any], args: Any, region: Any
 ) -> tuple[torch.dtype, ...] | str:
-    """Return the dtypes of what a function returns for such arguments on a GPU in a region, or the error's type."""
+    """Return the dtypes of what a function returns for such arguments on a GPU in a region, or the
+    error's type.
+    """
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -643,11 +647,11 @@ def test_half_a_pair_is_refused() -> None:
         Half.apply(torch.ones(1, requires_grad=True)).backward()
 
 
-# --- backward called inside a region: what Python computes in it is cast, as under torch's autocast -------------------
-
-
+# --- backward called inside a region: what Python computes in it is cast, as under torch's autocast
 class Plain(torch.autograd.Function):
-    """An elementwise product whose backward multiplies matrices in FP32, and notes what came of it."""
+    """An elementwise product whose backward multiplies matrices in FP32, and notes what
+    came of it.
+    """
 
     @staticmethod
     def forward(ctx: Any, a: Tensor) -> Tensor:
@@ -671,7 +675,9 @@ torch_autocast = partial(torch.autocast, "cpu", torch.float16)
 def noted(
     region: Any, inside: bool, suspended: bool, run: Callable[[Tensor, Tensor], object]
 ) -> list[torch.dtype]:
-    """Return the dtypes of matrix products in a custom backward and three kinds of hooks, of FP32 gradients."""
+    """Return the dtypes of matrix products in a custom backward and three kinds of hooks, of FP32
+    gradients.
+    """
     notes.clear()
     a, layer = torch.ones(2, 2, requires_grad=True), torch.nn.Identity()
     product = lambda gradient: notes.append((gradient @ gradient).dtype)  # noqa: E731
@@ -689,7 +695,9 @@ def noted(
 
 
 def test_hooks_and_custom_functions_see_autocast_where_they_see_torchs() -> None:
-    """Matrix products are on torch's CPU list as on CUDA's, so torch's own region says what is right."""
+    """Matrix products are on torch's CPU list as on CUDA's, so torch's own region says what is
+    right.
+    """
     places = [(True, False), (True, True), (False, False)]
     for (inside, suspended), (how, run) in itertools.product(places, PASSES.items()):
         theirs = noted(torch_autocast, inside, suspended, run)
@@ -698,7 +706,9 @@ def test_hooks_and_custom_functions_see_autocast_where_they_see_torchs() -> None
 
 
 def test_a_thread_of_autograd_has_the_regions_of_the_thread_that_called_backward() -> None:
-    """For a GPU, backward runs in another thread, where torch opens the caller's modes by itself; here by hand."""
+    """For a GPU, backward runs in another thread, where torch opens the caller's modes by itself;
+    here by hand.
+    """
     seen: list[torch.dtype] = []
     a = torch.ones(2, 2)
 

@@ -1,8 +1,10 @@
-"""The loss scaler: worked examples, torch.amp.GradScaler's own kernel as the oracle, reports of skipped steps; presets.
+"""The loss scaler: worked examples, torch.amp.GradScaler's own kernel as the oracle, reports of
+skipped steps; presets.
 
-Presets replay the originals: each rule is stated here once more, as a plain loop in the original's own terms. A loop
-yields, step by step, the scale before the step and whether the step reaches the weights. It starts with the original's
-defaults; `window` is the one value that some tests shorten, so that 10,000 steps see many growths.
+Presets replay the originals: each rule is stated here once more, as a plain loop in the original's
+own terms. A loop yields, step by step, the scale before the step and whether the step reaches the
+weights. It starts with the original's defaults; `window` is the one value that some tests shorten,
+so that 10,000 steps see many growths.
 """
 
 import itertools
@@ -68,7 +70,9 @@ def test_static_and_none_never_move() -> None:
 
 
 def test_equal_to_torch_over_random_steps() -> None:
-    """Factors that are no powers of two are rounded to FP32 at every step, as torch's scale is: equal, not close."""
+    """Factors that are no powers of two are rounded to FP32 at every step, as torch's scale is:
+    equal, not close.
+    """
     factors = ((2.0, 0.5), (1.5, 0.3), (1.001, 0.999), (7.0, 1 / 3))
     for interval, (growth, backoff) in itertools.product((1, 2, 7, 50), factors):
         rng = random.Random(interval)
@@ -77,7 +81,8 @@ def test_equal_to_torch_over_random_steps() -> None:
         state = initial(config)
         for step in range(3000):
             found_inf = rng.random() < (0.02 if (step // 200) % 3 else 0.3)
-            # Neither may run off FP32's bottom, where torch goes on to 0: that has a test of its own.
+            # Neither may run off FP32's bottom, where torch goes on to 0: that has a test of its
+            # own.
             found_inf = (found_inf or state.scale > 2.0**126) and state.scale > 2.0**-100
             torch._amp_update_scale_(
                 scale, tracker, torch.tensor(float(found_inf)), growth, backoff, interval
@@ -129,7 +134,8 @@ def test_floor_and_cap_are_reached_and_kept() -> None:
     steps = ScalerConfig(init_scale=4.0, floor=2.0, growth_interval=2, steps_at_floor=True)
     assert must_skip(ScalerState(4.0), True, steps)
     assert not must_skip(ScalerState(2.0), True, steps)
-    # At the floor two overflows pass for two clean steps, so the scale grows, and the third is one again.
+    # At the floor two overflows pass for two clean steps, so the scale grows, and the third is one
+    # again.
     assert scales([True] * 4, steps) == [4, 2, 2, 4, 2]
 
 
@@ -237,7 +243,9 @@ STEPS = 10_000
 
 
 def torch_rule(trace: Trace, window: int = 2000) -> Steps:
-    """torch's own kernel, not a retelling. It may fall below 2^-126; we do not, so neither does it here."""
+    """torch's own kernel, not a retelling. It may fall below 2^-126; we do not, so neither does it
+    here.
+    """
     scale, tracker = torch.tensor(65536.0), torch.tensor(0, dtype=torch.int32)
     for inf in trace:
         yield scale.item(), not inf
@@ -259,7 +267,9 @@ def apex_rule(trace: Trace, window: int = 2000) -> Steps:
 def deepspeed_rule(
     trace: Trace, window: int = 1000, delayed_shift: int = 2, consecutive: bool = False
 ) -> Steps:
-    """Iterations are numbered from 0, the last overflow was "in iteration -1", and nothing restarts after growth."""
+    """Iterations are numbered from 0, the last overflow was "in iteration -1", and nothing restarts
+    after growth.
+    """
     scale, last_overflow, left = 2.0**16, -1, delayed_shift
     for iteration, inf in enumerate(trace):
         yield scale, not inf
@@ -349,7 +359,9 @@ def bursts(seed: int) -> Trace:
 
 
 def just_around(window: int) -> Trace:
-    """Clean runs one short of the window, exact, and one over, parted by one, two and three overflows."""
+    """Clean runs one short of the window, exact, and one over, parted by one, two and three
+    overflows.
+    """
     runs = [(window + extra, overflows) for extra in (-1, 0, 1) for overflows in (1, 2, 3)]
     runs += [(2 * window + extra, 1) for extra in (-1, 0, 1)]
     trace: list[bool] = []
@@ -377,7 +389,9 @@ def traces(window: int) -> dict[str, Trace]:
 def first_difference(
     theirs: Steps, trace: Trace, config: ScalerConfig
 ) -> tuple[int, object, object] | None:
-    """The first step that differs, up to where DeepSpeed's and Megatron's scales leave FP32 and ours stays in it."""
+    """The first step that differs, up to where DeepSpeed's and Megatron's scales leave FP32 and
+    ours stays in it.
+    """
     within = list(takewhile(lambda step: step[0] <= torch.finfo(torch.float32).max, theirs))
     assert len(within) >= min(90 * config.growth_interval, len(trace))
     pairs = enumerate(zip(within, ours(trace, config), strict=False))
@@ -388,7 +402,9 @@ def first_difference(
     "window", [2, *(pytest.param(window, marks=pytest.mark.slow) for window in (30, None))]
 )
 def test_a_preset_replays_the_original(window: int | None) -> None:
-    """With a short window, which sees many growths; the slow ones are longer, up to the preset's own."""
+    """With a short window, which sees many growths; the slow ones are longer, up to the preset's
+    own.
+    """
     assert list(PRESETS) == list(RULES)
     for name, rule in RULES.items():
         config = replace(PRESETS[name], growth_interval=window or PRESETS[name].growth_interval)

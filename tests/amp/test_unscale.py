@@ -52,7 +52,8 @@ def test_one_bad_element_anywhere_is_found_and_named(bad: float) -> None:
 
 
 def test_what_overflows_by_unscaling_is_found_too() -> None:
-    # Finite as it arrives: a scale below 1 makes it larger. torch looks before it multiplies, and lets this through.
+    # Finite as it arrives: a scale below 1 makes it larger. torch looks before it multiplies, and
+    # lets this through.
     for dtype in WIDE:
         huge = torch.tensor([torch.finfo(dtype).max / 2], dtype=dtype)
         assert at_fault([huge], 2.0**-126) == (True, [0]), dtype
@@ -99,7 +100,8 @@ def test_shapes_and_strides_of_all_kinds() -> None:
 
 @pytest.mark.parametrize("in_place", [False, True])
 def test_sparse_gradients_are_added_up_in_fp32_then_unscaled(in_place: bool) -> None:
-    # Row 1 twice: 40000 + 40000 is beyond FP16, but not beyond the FP32 that the optimizer will see.
+    # Row 1 twice: 40000 + 40000 is beyond FP16, but not beyond the FP32 that the optimizer will
+    # see.
     for dtype in (*LOW, *WIDE):
         rows = torch.tensor([[40000.0, 8.0], [16.0, 0.0], [40000.0, 8.0]], dtype=dtype)
         sparse = torch.sparse_coo_tensor(
@@ -180,7 +182,9 @@ def test_what_is_short_enough_is_left_as_it_is_and_so_are_inf_and_nan() -> None:
 
 
 class Residual(nn.Module):
-    """Its input is read twice, inside the scaled layer and beside it; one tensor goes in by name."""
+    """Its input is read twice, inside the scaled layer and beside it; one tensor goes
+    in by name.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -236,7 +240,9 @@ def test_worked_example_the_gradient_inside_is_larger_and_outside_is_not() -> No
 
 
 class QuietBlock(nn.Linear):
-    """A block whose inner gradients are 2^-15 of what flows in and out: below FP16, while outside all is well."""
+    """A block whose inner gradients are 2^-15 of what flows in and out: below FP16, while outside
+    all is well.
+    """
 
     def forward(self, inputs: Tensor) -> Tensor:
         return super().forward(inputs * 2.0**15) * 2.0**-15

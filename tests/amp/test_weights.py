@@ -1,4 +1,5 @@
-"""Master weights: what FP32 remembers and FP16 forgets; in groups, flat or not, and what does without.
+"""Master weights: what FP32 remembers and FP16 forgets; in groups, flat or not, and what does
+without.
 
 And converting a network to FP16: what is cast, what stays, and how the two meet in one model.
 """
@@ -40,7 +41,8 @@ def one_weight(value: float) -> nn.Linear:
 
 
 def test_worked_example_a_thousand_small_updates() -> None:
-    # The spacing of FP16 at 1 is 2^-10; an update of 2^-12 is swallowed alone, and a thousand of them make a quarter.
+    # The spacing of FP16 at 1 is 2^-10; an update of 2^-12 is swallowed alone, and a thousand of
+    # them make a quarter.
     models = one_weight(1.0), one_weight(1.0)
     for model, master in zip(models, (True, False), strict=True):
         weights = Weights(model, partial(torch.optim.SGD, lr=1.0), master=master)
@@ -119,7 +121,9 @@ def test_any_optimizer_steps_the_master_as_it_steps_plain_fp32_tensors() -> None
 
 
 def test_an_optimizer_that_would_teach_nothing_and_wrong_groups_are_refused() -> None:
-    """One of the model's own FP16 weights would step tensors that get no gradient, and every step be called well."""
+    """One of the model's own FP16 weights would step tensors that get no gradient, and every step
+    be called well.
+    """
     half, sgd = nn.Linear(2, 1).half(), partial(torch.optim.SGD, lr=0.1)
     single = nn.Linear(2, 1)  # is its own master
     weights = Weights(single, lambda _: torch.optim.SGD(single.parameters(), lr=1.0))
@@ -311,7 +315,8 @@ def test_nearest_loses_every_update_kahan_none_and_stochastic_none_on_average() 
     assert (drift(WeightRounding.NEAREST) == 1.0).all()
     assert (drift(WeightRounding.KAHAN) == 1.125).all(), "1 + 1024 * 2^-13, exactly"
     walked = drift(WeightRounding.STOCHASTIC) - 1
-    # Each step goes up by 2^-10 with probability 1/8: binomial, mean 128 and deviation sqrt(1024/8 * 7/8) of them.
+    # Each step goes up by 2^-10 with probability 1/8: binomial, mean 128 and deviation sqrt(1024/8
+    # * 7/8) of them.
     ulps = walked * 2**10
     assert torch.equal(ulps, ulps.round())
     assert abs(ulps.mean().item() - 128) < 5 * (112 / 1000) ** 0.5
@@ -473,7 +478,9 @@ class Attention(nn.Module):
 
 
 class Fourier(nn.Module):
-    """A filter in frequencies, of a length that is no power of two, with real parameters for complex weights."""
+    """A filter in frequencies, of a length that is no power of two, with real parameters for
+    complex weights.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -509,7 +516,9 @@ class Text(nn.Module):
 
 
 class Weighed(nn.Module):
-    """Operations that torch refuses for two dtypes: writing into, interpolating, looking up, adding at places."""
+    """Operations that torch refuses for two dtypes: writing into, interpolating, looking up, adding
+    at places.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -533,7 +542,9 @@ class Weighed(nn.Module):
 
 
 def orthogonal(by: str) -> nn.Module:
-    """Return a layer whose weight is a matrix exponential, a solution, or a product of reflections."""
+    """Return a layer whose weight is a matrix exponential, a solution, or a product of
+    reflections.
+    """
     return Text(parametrizations.orthogonal(nn.Linear(WIDTH, WIDTH), orthogonal_map=by))
 
 

@@ -1,4 +1,6 @@
-"""The roof, with numbers that a person can check, and published numbers: sources, dates, and ratios of them."""
+"""The roof, with numbers that a person can check, and published numbers: sources, dates, and ratios
+of them.
+"""
 
 import csv
 import re
@@ -49,7 +51,9 @@ def test_the_fastest_of_each_counts():
 
 
 def test_a_run_is_measured_by_the_peak_and_by_its_own_ceiling():
-    """With m rows, a product of FP32 n = k = 1000 does about m / 2 FLOP for each byte, as long as m is small."""
+    """With m rows, a product of FP32 n = k = 1000 does about m / 2 FLOP for each byte, as long as m
+    is small.
+    """
     roof = roofline([COPY, LARGE])
     one = GemmCase(1, 1000, 1000, FP32)
     assert intensity(one) == pytest.approx(0.5, rel=0.01)
@@ -73,7 +77,9 @@ def test_a_run_is_measured_by_the_peak_and_by_its_own_ceiling():
 
 
 def test_worked_example_the_data_sheet_of_a_v100():
-    """125 TFLOP/s in FP16, 15.7 in FP32 and 900 GB/s: "8x in theory", and a ridge at 139 FLOP a byte."""
+    """125 TFLOP/s in FP16, 15.7 in FP32 and 900 GB/s: "8x in theory", and a ridge at 139 FLOP a
+    byte.
+    """
     roof = data_sheet("V100")
     assert roof is not None
     assert (roof.peak(FP16), roof.peak(FP32), roof.peak(FP64)) == (125e12, 15.7e12, 7.8e12)
@@ -82,7 +88,9 @@ def test_worked_example_the_data_sheet_of_a_v100():
 
 
 def test_every_row_says_what_where_and_when_and_a_ratio_is_that_of_its_two_numbers():
-    """Of speeds the value over the reference; of times the other way round; of memory what is left."""
+    """Of speeds the value over the reference; of times the other way round; of memory
+    what is left.
+    """
     assert len(ROWS) == len(published()) == len({tuple(row.values()) for row in ROWS})
     for row in ROWS:
         assert row["kind"] in KINDS
@@ -98,7 +106,9 @@ def test_every_row_says_what_where_and_when_and_a_ratio_is_that_of_its_two_numbe
 
 
 def test_no_product_beats_its_card_s_data_sheet():
-    """Within 10%: clocks are boosted; FP64 has Tensor Cores on an A100, twice the plain peak. Else a row is wrong."""
+    """Within 10%: clocks are boosted; FP64 has Tensor Cores on an A100, twice the plain peak. Else
+    a row is wrong.
+    """
     for row in published("product"):
         roof = data_sheet(row.card)
         peaks = {format.name: peak for format, peak in roof.peaks.items()} if roof else {}
@@ -113,7 +123,9 @@ def test_no_product_beats_its_card_s_data_sheet():
     [("FP32", 2 / 12), ("FP16", 2 / 6), ("FP8", 2 / 4), ("NVFP4", 2 / 3.125)],
 )
 def test_intensity_counts_the_bytes_of_the_format(format, intensity):
-    """In a product of one number by one number, both operands and the result move; 8 and 4 bits give 16."""
+    """In a product of one number by one number, both operands and the result move; 8 and 4 bits
+    give 16.
+    """
     row = replace(published("product")[0], format=format, m=1, n=1, k=1)
     assert row.intensity == pytest.approx(intensity)
 

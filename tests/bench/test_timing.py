@@ -1,4 +1,6 @@
-"""Cases, whose arithmetic is counted by hand, torch's FLOP counter and the tensors; their timing, by a told clock."""
+"""Cases, whose arithmetic is counted by hand, torch's FLOP counter and the tensors; their timing,
+by a told clock.
+"""
 
 from dataclasses import replace
 from itertools import product
@@ -54,7 +56,9 @@ def test_a_product_or_convolution_is_what_torch_counts_and_holds():
 
 
 def test_the_products_of_a_linear_layer_are_those_of_autograd():
-    """Forward and backward through F.linear, and the same by the three cases: same numbers, same FLOPs."""
+    """Forward and backward through F.linear, and the same by the three cases: same numbers, same
+    FLOPs.
+    """
     y_case, dx_case, dw_case = bench.linear_gemms(6, 5, 3, FP64)
     x, w = torch.randn(6, 5, dtype=torch.float64), torch.randn(3, 5, dtype=torch.float64)
     x.requires_grad_(), w.requires_grad_()
@@ -190,7 +194,9 @@ SMALL = [GemmCase(8, 8, 8, FP32), GemmCase(8, 16, 8, FP32), GemmCase(16, 16, 8, 
 
 @pytest.fixture
 def told(monkeypatch):
-    """A clock that tells a list of seconds, one for each group, and writes down whose turn it was."""
+    """A clock that tells a list of seconds, one for each group, and writes down whose
+    turn it was.
+    """
     turns, seconds = [], []
 
     def clock(call, group):
@@ -202,7 +208,9 @@ def told(monkeypatch):
 
 
 def test_worked_example_of_a_run():
-    """2 * 1000^3 operations in a millisecond are 2 TFLOP/s; 3 * 1000^2 FP16 numbers in it are 6 GB/s."""
+    """2 * 1000^3 operations in a millisecond are 2 TFLOP/s; 3 * 1000^2 FP16 numbers in it are 6
+    GB/s.
+    """
     run = GemmRun(
         GemmCase(1000, 1000, 1000, FP16), seconds=1e-3, low=1e-3, high=1e-3, calls=1, error=0.25
     )

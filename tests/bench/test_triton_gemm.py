@@ -1,4 +1,6 @@
-"""Our own kernel, in Triton's interpreter, on a CPU, with small shapes that fit no tile: it is slow."""
+"""Our own kernel, in Triton's interpreter, on a CPU, with small shapes that fit no tile: it is
+slow.
+"""
 
 import os
 import platform
@@ -45,7 +47,9 @@ print("every product is right")
     not BUILT_FOR_THIS, reason="THERE IS NO TRITON FOR THIS SYSTEM: our own GEMM kernel was not run"
 )
 def test_every_shape_and_layout_is_multiplied_right():
-    """FP16 only: the interpreter multiplies the bit patterns of BF16 numbers as if they were whole ones (3.7.1)."""
+    """FP16 only: the interpreter multiplies the bit patterns of BF16 numbers as if they were whole
+    ones (3.7.1).
+    """
     command, here = [sys.executable, "-c", PROGRAM], Path(__file__).parents[2]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run(

@@ -2,9 +2,10 @@
 
 Run by hand: .venv/bin/python tests/benchmarks/bench_autocast.py
 
-Tensors of 4 x 4, so that nearly all the time is overhead; BF16, which both regions cast to on a CPU. The ratios to the
-operation alone say what it costs to be written in Python, above autograd. The rows after those are real layers, and the
-last ones 12 steps of a model that torch.compile has compiled, whose first step is not measured.
+Tensors of 4 x 4, so that nearly all the time is overhead; BF16, which both regions cast to on a
+CPU. The ratios to the operation alone say what it costs to be written in Python, above autograd.
+The rows after those are real layers, and the last ones 12 steps of a model that torch.compile has
+compiled, whose first step is not measured.
 """
 
 from collections.abc import Callable

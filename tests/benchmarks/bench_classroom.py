@@ -1,9 +1,11 @@
 """Memory and time of a room of learners: real kernels at once, each with the whole of lesson 06.
 
-Run by hand: .venv/bin/python tests/benchmarks/bench_classroom.py [--kernels 20] [--lesson 06_loss_scaling]
+Run by hand: .venv/bin/python tests/benchmarks/bench_classroom.py [--kernels 20] [--lesson
+06_loss_scaling]
 
-Printed are the seconds to a kernel's first picture and to its last cell, the memory of a kernel and of all, and which
-failed (a cell whose failing is the lesson may). Aims, for 20: none fails, 400 MiB each, 8 GB in all.
+Printed are the seconds to a kernel's first picture and to its last cell, the memory of a kernel and
+of all, and which failed (a cell whose failing is the lesson may). Aims, for 20: none fails, 400 MiB
+each, 8 GB in all.
 """
 
 import asyncio
@@ -26,7 +28,9 @@ CELL_SECONDS = 1800  # so that a kernel that hangs is told, however busy the mac
 
 @dataclass
 class Learner:
-    """One kernel: seconds from its start to the first picture and to the end, MiB at most and at the end, errors."""
+    """One kernel: seconds from its start to the first picture and to the end, MiB at most and at
+    the end, errors.
+    """
 
     picture: float = 0.0
     done: float = 0.0
@@ -42,7 +46,9 @@ def memory_of(process: int) -> float:
 
 
 async def work(lesson: Path, folder: str, all_there: asyncio.Barrier) -> Learner:
-    """Run a lesson in a kernel of its own, from its start to its last cell; it lives until all others are there too."""
+    """Run a lesson in a kernel of its own, from its start to its last cell; it lives until all
+    others are there too.
+    """
     learner, notebook = Learner(), nbformat.read(lesson, 4)  # type: ignore[no-untyped-call]
     place = {"metadata": {"path": folder}}
     client = NotebookClient(
@@ -95,7 +101,8 @@ def main() -> None:
         values = sorted(getattr(learner, what) for learner in learners)
         print(f"{what:8} median {statistics.median(values):6.0f}, most {values[-1]:6.0f} {unit}")
     print(
-        f"all      {sum(learner.end for learner in learners):.0f} MiB at the end, {len(learners)} kernels at once"
+        f"all      {sum(learner.end for learner in learners):.0f} MiB at the end, "
+        f"{len(learners)} kernels at once"
     )
     failed = [
         f"{number}: {text}" for number, learner in enumerate(learners) for text in learner.failed

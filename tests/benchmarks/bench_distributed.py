@@ -2,9 +2,10 @@
 
 Run by hand: .venv/bin/python tests/benchmarks/bench_distributed.py
 
-torchrun starts the processes, one thread each, with gloo. The time of a step is the median of the slowest rank's, as a
-ratio to one process under DDP in FP32, with as many rows for each rank; where there are fewer cores than processes it
-says nothing of a cluster. The bytes that a rank writes to its connections are counted. Beside them stands what rings
+torchrun starts the processes, one thread each, with gloo. The time of a step is the median of the
+slowest rank's, as a ratio to one process under DDP in FP32, with as many rows for each rank; where
+there are fewer cores than processes it says nothing of a cluster. The bytes that a rank writes to
+its connections are counted. Beside them stands what rings
 send: 2(n-1)/n of the gradients' bytes under DDP. FSDP2 adds up in half of that (gloo does not),
 and puts the FP16 weights together before forward, for (n-1)/n of their bytes.
 """
@@ -49,7 +50,9 @@ def step(engine, x):
 
 
 def measured():
-    """Return for each way the seconds of a step on the slowest rank, and the bytes that this rank sent in it."""
+    """Return for each way the seconds of a step on the slowest rank, and the bytes that this rank
+    sent in it.
+    """
     engines, x = {way: engine_of(*way) for way in WAYS}, torch.randn(ROWS, WIDTH)
     seconds, sent = {way: [] for way in WAYS}, {way: [] for way in WAYS}
     for number in range(ROUNDS + 2):
@@ -65,7 +68,9 @@ def measured():
 
 
 def by_ring(world, sharded, reduce):
-    """Return what a ring sends: gradients added up, and FP16 weights put together where they are sharded."""
+    """Return what a ring sends: gradients added up, and FP16 weights put together where they are
+    sharded.
+    """
     weights, share = 2 * (WIDTH * WIDTH + WIDTH), (world - 1) / world
     bytes_each = (reduce.bits // 8 + 2) if sharded else 2 * (reduce.bits // 8)
     return share * weights * bytes_each
@@ -103,7 +108,8 @@ def main():
         for (sharded, reduce), (seconds, sent) in zip(WAYS, found, strict=True):
             name, ring = "FSDP2" if sharded else "DDP", by_ring(world, sharded, reduce) / 1024
             print(
-                f"{world:>9} {name:<6}{reduce.name:<11}{seconds / first:>7.2f}{sent / 1024:>10.0f}{ring:>8.0f}"
+                f"{world:>9} "
+                f"{name:<6}{reduce.name:<11}{seconds / first:>7.2f}{sent / 1024:>10.0f}{ring:>8.0f}"
             )
 
 

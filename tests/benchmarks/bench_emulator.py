@@ -2,9 +2,10 @@
 
 Run by hand: .venv/bin/python tests/benchmarks/bench_emulator.py [--sizes 32 256 1024]
 
-Every row of `SPECS` at 256 x 256 x 256 (aim: under 50 ms each on 2 cores), products as `digits_cnn` makes them, and
-squares of several sizes: the cost of one product should not grow with them. Then the plain accumulators, and a
-training step of digits_cnn on each, next to the usual FP32 accumulation.
+Every row of `SPECS` at 256 x 256 x 256 (aim: under 50 ms each on 2 cores), products as `digits_cnn`
+makes them, and squares of several sizes: the cost of one product should not grow with them. Then
+the plain accumulators, and a training step of digits_cnn on each, next to the usual FP32
+accumulation.
 """
 
 import os

@@ -2,8 +2,8 @@
 
     .venv/bin/python -m tests.benchmarks.bench_grading [LEARNERS]
 
-Each learner hands in lesson 06 with six answers of their own, so that no reply is shared. The first number has the
-start of the sandbox in it, the second is that of one more row.
+Each learner hands in lesson 06 with six answers of their own, so that no reply is shared. The first
+number has the start of the sandbox in it, the second is that of one more row.
 """
 
 import contextlib

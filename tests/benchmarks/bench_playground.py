@@ -2,11 +2,12 @@
 
 Run by hand: .venv/bin/python tests/benchmarks/bench_playground.py [--seconds 3]
 
-For each problem, steps a second of both twins together: in the page, which trains in slices of time between its frames
-and draws; in the page without drawing; and in a worker of the same page, which is what a worker could give at most.
-Beside them the same pair of steps by `Engine` on the CPU, one thread. Then the time from a key on the handle of the
-loss scale to the end of the next frame, while it trains, and from the file's opening to its first frame. Aims: 60 steps
-a second on spirals and digits, 20 on the picture; the next frame; one second.
+For each problem, steps a second of both twins together: in the page, which trains in slices of time
+between its frames and draws; in the page without drawing; and in a worker of the same page, which
+is what a worker could give at most. Beside them the same pair of steps by `Engine` on the CPU, one
+thread. Then the time from a key on the handle of the loss scale to the end of the next frame, while
+it trains, and from the file's opening to its first frame. Aims: 60 steps a second on spirals and
+digits, 20 on the picture; the next frame; one second.
 """
 
 import itertools
@@ -84,7 +85,9 @@ NETWORKS: dict[str, tuple[list[int], Callable[[], nn.Module], int]] = {
 
 
 def engine_steps(name: str, seconds: float) -> float:
-    """Return how many pairs of steps a second `Engine` takes, in FP16 with a static scale and in FP32."""
+    """Return how many pairs of steps a second `Engine` takes, in FP16 with a static scale and in
+    FP32.
+    """
     sizes, activation, samples = NETWORKS[name]
     inputs = torch.randn(samples, sizes[0])
     targets = torch.randint(sizes[-1], (samples,))

@@ -2,7 +2,8 @@
 
 Run by hand: .venv/bin/python tests/benchmarks/bench_testing.py [--sizes 256 1024]
 
-The aim: the bound, with the exact result that it needs, within 3 times the FP64 product of the same operands.
+The aim: the bound, with the exact result that it needs, within 3 times the FP64 product of the same
+operands.
 """
 
 from functools import partial

@@ -1,16 +1,19 @@
 """Cost of a training step in mixed precision on a CPU, as a multiple of plain torch's in FP32.
 
-Run by hand: .venv/bin/python tests/benchmarks/bench_training.py [--seconds 6] [--only WORD] [--ways WAY ...]
+Run by hand: .venv/bin/python tests/benchmarks/bench_training.py [--seconds 6] [--only WORD] [--ways
+WAY ...]
 
-Ways are "by hand", "torch.amp", our "drop-in" for it and the names of recipes, each also with " compiled" behind it
-(minutes to begin); with each stand the casts of a step as torch's dispatcher counts them. "by hand" has O1's casts in
-each layer's forward, products in FP32 rounded once, and a static scale: what a graph can at best be. torch.amp is
-torch.autocast("cpu", torch.float16) with its scaler: its half kernels are what takes its time, and it has no FP16 LSTM.
-Large networks pay for casts of operands and results, small ones for the Python around each operation
+Ways are "by hand", "torch.amp", our "drop-in" for it and the names of recipes, each also with "
+compiled" behind it (minutes to begin); with each stand the casts of a step as torch's dispatcher
+counts them. "by hand" has O1's casts in each layer's forward, products in FP32 rounded once, and a
+static scale: what a graph can at best be. torch.amp is torch.autocast("cpu", torch.float16) with
+its scaler: its half kernels are what takes its time, and it has no FP16 LSTM. Large networks pay
+for casts of operands and results, small ones for the Python around each operation
 (bench_autocast.py).
 
-Aims: 5 times faster than torch.amp on CNN and transformer; within 1.6 of FP32 where matrix products dominate; within
-6 for a recipe of 8 or 4 bits: --ways "FP8 current" "FP8 delayed" MXFP8 NVFP4 "unit scaled" "BF16 Kahan".
+Aims: 5 times faster than torch.amp on CNN and transformer; within 1.6 of FP32 where matrix products
+dominate; within 6 for a recipe of 8 or 4 bits: --ways "FP8 current" "FP8 delayed" MXFP8 NVFP4 "unit
+scaled" "BF16 Kahan".
 """
 
 import warnings
@@ -39,7 +42,9 @@ WAYS = ["by hand", "FP32", "O1", "O1 graph", "O2", "BF16", "torch.amp"]
 
 @dataclass(frozen=True)
 class Case:
-    """A network, its optimizer, and the shapes of a batch: inputs (pixels or characters) and targets."""
+    """A network, its optimizer, and the shapes of a batch: inputs (pixels or characters) and
+    targets.
+    """
 
     name: str
     model: Callable[[], nn.Module]
@@ -67,13 +72,15 @@ CASES = (
 
 
 def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross entropy in FP32; a text's logits have their classes on the last axis."""
+    """Return the mean cross entropy in FP32; a text's logits have their classes on the
+    last axis.
+    """
     if logits.dim() == 3:
         logits, targets = logits.flatten(0, 1), targets.flatten()
     return F.cross_entropy(logits.float(), targets)
 
 
-# --- casts by hand ---------------------------------------------------------------------------------------------------
+# --- casts by hand --------------------------------------------------------------------------------
 
 
 def wide(tensor: Tensor | None) -> Tensor | None:
@@ -132,11 +139,13 @@ BY_HAND = {
 }
 
 
-# --- steps -----------------------------------------------------------------------------------------------------------
+# --- steps ----------------------------------------------------------------------------------------
 
 
 def step_of(way: str, case: Case) -> Call:
-    """Return a training step: plain torch's, one with casts by hand, torch.amp's, or that of a recipe."""
+    """Return a training step: plain torch's, one with casts by hand, torch.amp's, or that of a
+    recipe.
+    """
     name, model, (inputs, targets) = way.removesuffix(" compiled"), case.model(), case.batch()
     for module in model.modules() if name == "by hand" else ():
         if type(module) in BY_HAND:
@@ -197,7 +206,9 @@ class Casts(TorchDispatchMode):
 
 
 def casts_of(way: str, step: Call) -> int | str:
-    """Return how many casts a step has, or how it fails; the third step is the first that runs as a graph."""
+    """Return how many casts a step has, or how it fails; the third step is the first that runs as a
+    graph.
+    """
     try:
         for _ in range(3):
             step()
@@ -225,7 +236,8 @@ def main() -> None:
         ]
         cells += [f"{way} {casts[way]}" for way in steps if way not in works]
         print(
-            f"{case.name:12} plain {took['plain'] * 1e3:.2f} ms; times that (casts): {', '.join(cells)}",
+            f"{case.name:12} plain {took['plain'] * 1e3:.2f} ms; times that (casts): "
+            f"{', '.join(cells)}",
             flush=True,
         )
 

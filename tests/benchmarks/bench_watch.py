@@ -2,11 +2,13 @@
 
 Run by hand: .venv/bin/python tests/benchmarks/bench_watch.py [--seconds 6]
 
-A plain FP32 loop with Adam. Times of a step that is not sampled, of one that is, and of one that is replayed in FP32 as
-well, as multiples of the step that nobody watches. Aims: within 1%, at most 3 times, at most 5 times.
+A plain FP32 loop with Adam. Times of a step that is not sampled, of one that is, and of one that is
+replayed in FP32 as well, as multiples of the step that nobody watches. Aims: within 1%, at most 3
+times, at most 5 times.
 
-A second line is about recording: a step that is not sampled as a multiple of the plain one, and one that is as a
-multiple of one that is sampled and not recorded; medians of paired blocks. Aim: at most 1.1 each.
+A second line is about recording: a step that is not sampled as a multiple of the plain one, and one
+that is as a multiple of one that is sampled and not recorded; medians of paired blocks. Aim: at
+most 1.1 each.
 """
 
 import tempfile
@@ -51,7 +53,9 @@ def stepper(
 
 
 def watched_seconds(step: Callable[[], None], region: object, times: int) -> float:
-    """Return the CPU seconds of a step; a watch begins with a step that is sampled, and sums it up in the next."""
+    """Return the CPU seconds of a step; a watch begins with a step that is sampled, and sums it up
+    in the next.
+    """
     with region:
         step()
         step()

@@ -1,7 +1,7 @@
 """What the benchmarks share: calls that take turns in one process, and their times as ratios.
 
-A ratio of two medians holds on a busy machine where the calls took turns; seconds do not. The clock is the process's
-own, so that other processes count little.
+A ratio of two medians holds on a busy machine where the calls took turns; seconds do not. The clock
+is the process's own, so that other processes count little.
 """
 
 import argparse
@@ -18,7 +18,9 @@ Call = Callable[[], Any]
 
 
 def options(description: str, **defaults: Any) -> argparse.Namespace:
-    """Read the command line (an option for each default, of its type), take one thread, and print the machine."""
+    """Read the command line (an option for each default, of its type), take one thread, and print
+    the machine.
+    """
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     for name, default in defaults.items():
         if isinstance(default, bool):
@@ -39,8 +41,9 @@ def options(description: str, **defaults: Any) -> argparse.Namespace:
 def medians(calls: dict[str, Call], seconds: float = 2.0, fewest: int = 5) -> dict[str, float]:
     """Return the median seconds of each call.
 
-    The calls take turns, in another order in each round, since the second finds a warm cache. A call that has had its
-    share of the seconds waits for the others; the first call of each fills caches and does not count.
+    The calls take turns, in another order in each round, since the second finds a warm cache. A
+    call that has had its share of the seconds waits for the others; the first call of each fills
+    caches and does not count.
     """
     taken: dict[str, list[float]] = {name: [] for name in calls}
     left = dict.fromkeys(calls, seconds / len(calls))
@@ -56,7 +59,9 @@ def medians(calls: dict[str, Call], seconds: float = 2.0, fewest: int = 5) -> di
 
 
 def print_ratios(title: str, seconds: dict[str, float], times: int = 1) -> None:
-    """Print the time of the first call, of which there were so many, and the others as multiples of it."""
+    """Print the time of the first call, of which there were so many, and the others as multiples of
+    it.
+    """
     first, *others = seconds
     base = seconds[first]
     ratios = "   ".join(f"{name} {seconds[name] / base:.2f}" for name in others)

@@ -1,6 +1,8 @@
-"""A headless Chromium for the tests that look at a page: the one that is named, or the first found in PATH.
+"""A headless Chromium for the tests that look at a page: the one that is named, or the first found
+in PATH.
 
-Where none is found the tests are skipped and say how to get one; with LABKIT_REQUIRE_BROWSER=1 that is an error.
+Where none is found the tests are skipped and say how to get one; with LABKIT_REQUIRE_BROWSER=1 that
+is an error.
 """
 
 import os
@@ -12,8 +14,9 @@ import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 WHERE_TO_GET_ONE = (
-    f"no browser found (looked for {', '.join(NAMES)} in PATH). Debian and Ubuntu: `apt-get install chromium`; "
-    "macOS: `brew install --cask chromium`; or name one: LABKIT_BROWSER=/path/to/chrome"
+    f"no browser found (looked for {', '.join(NAMES)} in PATH). Debian and Ubuntu: `apt-get "
+    "install chromium`; macOS: `brew install --cask chromium`; or name one: "
+    "LABKIT_BROWSER=/path/to/chrome"
 )
 FLAGS = [
     "--no-sandbox",
@@ -31,7 +34,9 @@ def find() -> str | None:
 
 @contextmanager
 def running() -> Iterator[object]:
-    """Start a Chromium and end it; in between this thread has Playwright's event loop, and no second one can begin."""
+    """Start a Chromium and end it; in between this thread has Playwright's event loop, and no
+    second one can begin.
+    """
     executable = find()
     if executable is None:
         if os.environ.get("LABKIT_REQUIRE_BROWSER") == "1":

@@ -1,8 +1,9 @@
 """A real JupyterLab and a real Chromium, for tests that touch widgets as a learner does.
 
-`lab` is one server for all tests (on a free port, with its own settings, in an empty folder) in the browser of a
-module; `lab.notebook(cells)` opens a notebook of these cells and waits until its kernel is idle. A notebook can be run,
-its widgets are on `page`, and `python("expression")` asks its kernel directly, beside the browser.
+`lab` is one server for all tests (on a free port, with its own settings, in an empty folder) in the
+browser of a module; `lab.notebook(cells)` opens a notebook of these cells and waits until its
+kernel is idle. A notebook can be run, its widgets are on `page`, and `python("expression")` asks
+its kernel directly, beside the browser.
 """
 
 import ast
@@ -32,7 +33,8 @@ SERVER_OPTIONS = {
     "ServerApp.open_browser": False,
     "ServerApp.allow_root": True,
     "ServerApp.port_retries": 0,
-    "LabApp.expose_app_in_browser": True,  # `jupyterapp` in the page, to run commands without hunting for menus
+    # `jupyterapp` in the page, to run commands without hunting for menus.
+    "LabApp.expose_app_in_browser": True,
     "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
 }
 SETTINGS = {
@@ -47,7 +49,8 @@ IDLE = """() => {
   const session = panel && panel.sessionContext;
   return session && session.isReady && session.session?.kernel?.status === "idle";
 }"""
-# Messages of widgets that the page has sent and the kernel has not finished with; a widget holds further ones back.
+# Messages of widgets that the page has sent and the kernel has not finished with; a widget holds
+# further ones back.
 ANSWERED = """() => [...jupyterapp.shell.currentWidget.sessionContext.session.kernel._futures.values()].every(
   (future) => future.msg.header.msg_type !== "comm_msg"
 )"""
@@ -87,7 +90,9 @@ class Notebook:
         self.page.wait_for_function(IDLE, timeout=1000 * timeout_s)
 
     def python(self, expression: str, timeout_s: float = 20) -> object:
-        """Return the value of a Python expression in the kernel; it must survive repr and literal_eval."""
+        """Return the value of a Python expression in the kernel; it must survive repr and
+        literal_eval.
+        """
         reply = self.kernel.execute_interactive(
             "",
             user_expressions={"answer": expression},
@@ -104,7 +109,9 @@ class Notebook:
             assert time.monotonic() < end, f"still not true after {timeout_s} s: {expression}"
 
     def settle(self) -> None:
-        """Wait until the kernel has answered all that the page sent: nothing late then undoes what a test sets."""
+        """Wait until the kernel has answered all that the page sent: nothing late then undoes what
+        a test sets.
+        """
         self.page.evaluate(NEXT_FRAME)
         self.page.wait_for_function(ANSWERED, polling="raf")
 
@@ -133,7 +140,9 @@ class Notebook:
         canvas: int = 0,
         tolerance: int = 24,
     ) -> int:
-        """Count the pixels near a colour of the theme in a part of a widget's canvas, once it is drawn."""
+        """Count the pixels near a colour of the theme in a part of a widget's canvas, once it is
+        drawn.
+        """
         self.page.evaluate(NEXT_FRAME)
         element = self.widget(kind).locator("canvas").nth(canvas).element_handle()
         return self.page.evaluate(
@@ -227,7 +236,9 @@ class Lab:
     def shown(
         self, cells: list[str], *selectors: str, name: str | None = None, **page: float
     ) -> Iterator[Notebook]:
-        """Open a notebook of these cells, run it, wait until the page shows all of that; close it without an error."""
+        """Open a notebook of these cells, run it, wait until the page shows all of that; close it
+        without an error.
+        """
         notebook = self.notebook(cells, name=name, **page)
         notebook.run_all()
         for selector in selectors:
@@ -262,7 +273,8 @@ def lab(server: Server, browser: object) -> Iterator[Lab]:
 
 @contextmanager
 def serving(home: Path, autosave: bool = False) -> Iterator[Server]:
-    """Start a JupyterLab with its settings, its configuration and its folder of notebooks in `home`; end it.
+    """Start a JupyterLab with its settings, its configuration and its folder of notebooks in
+    `home`; end it.
 
     autosave   a changed notebook is saved after a second, by itself
     """
@@ -318,7 +330,9 @@ def free_port() -> int:
 def wait_until_it_answers(
     server: subprocess.Popen[bytes], address: str, log: Path, timeout_s: float = 60
 ) -> None:
-    """Wait for the server's first answer; a server that ends, or stays silent, fails with its log."""
+    """Wait for the server's first answer; a server that ends, or stays silent, fails
+    with its log.
+    """
     end = time.monotonic() + timeout_s
     while time.monotonic() < end and server.poll() is None:
         try:

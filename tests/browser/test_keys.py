@@ -1,6 +1,7 @@
 """Keys in and out of widgets: what a learner without a mouse meets, in a real JupyterLab.
 
-Nothing is clicked here and no command is called: every step is a key. `where` says what has the focus.
+Nothing is clicked here and no command is called: every step is a key. `where` says what has the
+focus.
 """
 
 import re
@@ -32,7 +33,10 @@ WHERE = """() => {
   const place = on.closest(".labkit") ? "widget" : on === content.activeCell.node ? "cell" : on.tagName;
   return `${place} ${content.activeCellIndex} ${content.mode}`;
 }"""
-SOURCES = "jupyterapp.shell.currentWidget.content.widgets.map((cell) => cell.model.sharedModel.getSource())"
+SOURCES = (
+    "jupyterapp.shell.currentWidget.content.widgets.map((cell) => "
+    "cell.model.sharedModel.getSource())"
+)
 COUNTS = "jupyterapp.shell.currentWidget.content.widgets.map((cell) => cell.model.executionCount)"
 OUTPUT = """index => {
   const cell = jupyterapp.shell.currentWidget.content.widgets[index];
@@ -63,7 +67,9 @@ def go_to(page, index):
 
 
 def enter(page, index):
-    """Go to a cell, and from there into its widget, as lesson 00 tells: the lab's JupyterLab has no stop between."""
+    """Go to a cell, and from there into its widget, as lesson 00 tells: the lab's JupyterLab has no
+    stop between.
+    """
     go_to(page, index)
     page.wait_for_function(HAS_WIDGET, arg=index)
     press(page, "Tab")
@@ -76,7 +82,9 @@ def forget_answers(lab):
 
 
 def focus_first_cell(page):
-    """What a click into the notebook, or the end of the menu, leaves: the first cell has the focus."""
+    """What a click into the notebook, or the end of the menu, leaves: the first cell
+    has the focus.
+    """
     page.evaluate("jupyterapp.shell.currentWidget.content.widgets[0].node.focus()")
     at(page, "cell 0 command")
 
@@ -124,7 +132,8 @@ def test_ctrl_s_saves_and_the_focus_stays(notebook, lab, page):
     saved = lab.folder / "keys.ipynb"
     page.evaluate("jupyterapp.shell.currentWidget.context.model.setMetadata('by_key', 'control s')")
     page.evaluate(
-        "addEventListener('keydown', (e) => setTimeout(() => (window.pageKept = e.defaultPrevented)), true)"
+        "addEventListener('keydown', (e) => setTimeout(() => (window.pageKept = "
+        "e.defaultPrevented)), true)"
     )
     press(page, "Control+s")
     page.wait_for_function("() => !jupyterapp.shell.currentWidget.context.model.dirty")
@@ -221,7 +230,9 @@ def run(page, index):
 
 
 def visit(page, index):
-    """Go up into the widget of the cell that has just run, answer what it asks, and come back to the next cell."""
+    """Go up into the widget of the cell that has just run, answer what it asks, and come back to
+    the next cell.
+    """
     enter(page, index)
     press(page, "d", "d")
     asks = {".labkit-predict input[type=radio]": ["Space"], ".lk-guess": ["Control+a", "1"]}

@@ -1,4 +1,6 @@
-"""Trainings in a real JupyterLab: what is pressed and drawn; a cell that is moved, an interrupt, a kernel that ends."""
+"""Trainings in a real JupyterLab: what is pressed and drawn; a cell that is moved, an interrupt, a
+kernel that ends.
+"""
 
 import json
 import re
@@ -51,7 +53,9 @@ def opened(lab):
 
 @pytest.fixture
 def live(opened):
-    """The widget before its first step, scaling off; the FP32 run may be there from the test before."""
+    """The widget before its first step, scaling off; the FP32 run may be there from the test
+    before.
+    """
     opened.notebook.python("live.press('reset')")
     opened.notebook.python("live.change(scaling='off', log2_scale=10, master_weights=True)")
     opened.until("d.phase === 'idle' && d.step === '0' && d.scaling === 'off'")
@@ -105,7 +109,10 @@ def test_a_page_that_is_loaded_again_shows_the_whole_run_and_the_theme(live):
     assert live.pixels("fp16", 0.06, 0.2) > 50
 
 
-BENCH = "from labkit.widgets import Workbench\nbench = Workbench('segmentation_small', 'FP16 static', steps=60)\nbench"
+BENCH = (
+    "from labkit.widgets import Workbench\n"
+    "bench = Workbench('segmentation_small', 'FP16 static', steps=60)\nbench"
+)
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +164,10 @@ def test_a_line_that_opens_the_same_bench_is_copied(bench):
     assert bench.notebook.python(again) == bench.notebook.python("bench.code")
 
 
-LIVE = "from labkit.widgets import LiveTraining\nLiveTraining('digits', 'FP16 static', steps=100_000, device='cpu')"
+LIVE = (
+    "from labkit.widgets import LiveTraining\n"
+    "LiveTraining('digits', 'FP16 static', steps=100_000, device='cpu')"
+)
 END_THE_KERNEL = ["session.kernel.requestExecute({code: 'import os; os._exit(1)'})", "shutdown()"]
 
 
@@ -184,7 +194,9 @@ RUNNING = ".labkit-live[data-phase=running]:not([data-step='0'])"
 
 @pytest.fixture(scope="module")
 def endless(lab):
-    """A notebook whose one cell shows a live training, which runs; all that were made are in `made`."""
+    """A notebook whose one cell shows a live training, which runs; all that were made are in
+    `made`.
+    """
     with lab.shown(
         ["made = []", f"{LIVE.replace('LiveTraining(', 'made.append(LiveTraining(')})\nmade[-1]"]
     ) as nb:
@@ -239,7 +251,10 @@ from labkit.train import TASKS
 from labkit.widgets import TrainingBar
 made = []
 """
-NEW_BAR = "made.append(TrainingBar(TASKS['digits'], RECIPES['FP32'], steps=100_000, device='cpu'))\nmade[-1]"
+NEW_BAR = (
+    "made.append(TrainingBar(TASKS['digits'], RECIPES['FP32'], steps=100_000, "
+    "device='cpu'))\nmade[-1]"
+)
 
 
 def test_a_training_with_a_bar_stops_when_hidden_or_interrupted(lab):
@@ -265,7 +280,10 @@ EACH_KIND = [
     "predict('start.warm_up')",
     "pulse()",
 ]
-WHY = "Widgets cannot be shown here: the front end of anywidget is switched off in the server that shows this page."
+WHY = (
+    "Widgets cannot be shown here: the front end of anywidget is switched off in the server "
+    "that shows this page."
+)
 CURE = "To mend it: `jupyter labextension enable anywidget`, then restart JupyterLab."
 
 
@@ -304,7 +322,10 @@ def test_the_first_tab_stop_of_a_training_is_a_control(live):
     assert live.page.evaluate("document.activeElement.dataset.button") == "start"
 
 
-SKIPS = "from labkit.widgets import LiveTraining\nlive = LiveTraining('digits', 'FP16 static', steps=30)\nlive"
+SKIPS = (
+    "from labkit.widgets import LiveTraining\n"
+    "live = LiveTraining('digits', 'FP16 static', steps=30)\nlive"
+)
 
 
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
@@ -325,7 +346,10 @@ def test_a_skip_is_seen_where_motion_is_wanted(lab, motion):
         assert notebook.page.evaluate("window.moves") == (1 if motion == "no-preference" else 0)
 
 
-EIGHT = "from labkit.widgets import Workbench\nbench = Workbench('digits', 'FP8 delayed', steps=4)\nbench"
+EIGHT = (
+    "from labkit.widgets import Workbench\n"
+    "bench = Workbench('digits', 'FP8 delayed', steps=4)\nbench"
+)
 
 
 def test_a_recipe_of_8_bits_does_not_show_fp32_as_its_format(lab):

@@ -1,4 +1,5 @@
-"""Bits, number line and swallowed updates under a learner's hand, beyond what test_widgets.py has of each.
+"""Bits, number line and swallowed updates under a learner's hand, beyond what test_widgets.py has
+of each.
 
 Whatever the page shows is held against what the kernel knows, and that against numpy.
 """
@@ -79,7 +80,9 @@ def canvas(page):
 
 
 def test_zooming_in_shows_single_numbers(notebook, page):
-    """By keys, by the wheel, by a button: what was a band becomes marks. The kernel hears of each in its time."""
+    """By keys, by the wheel, by a button: what was a band becomes marks. The kernel hears of each
+    in its time.
+    """
     octaves = "__import__('math').log2(line.window[1] / line.window[0])"
     assert page.locator(".labkit-number-line").get_attribute("data-dense") == "true"
     canvas(page).focus()

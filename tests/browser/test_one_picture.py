@@ -1,4 +1,6 @@
-"""The one picture of a live training in JupyterLab: size, handle, time travel, map, what networks paint."""
+"""The one picture of a live training in JupyterLab: size, handle, time travel, map, what networks
+paint.
+"""
 
 import pytest
 
@@ -16,7 +18,8 @@ live
 """
 TALLEST = 520  # CSS pixels from its title to what the networks paint, at 1280 x 720
 TALLEST_WITH_BITS = 600  # JupyterLab leaves 608 of 720
-# The widget's dark bars and its own ink, as one number that changes when anything is drawn elsewhere.
+# The widget's dark bars and its own ink, as one number that changes when anything is drawn
+# elsewhere.
 DRAWN = """() => {
   const canvas = document.querySelector(".lt-histogram canvas");
   return canvas.toDataURL();

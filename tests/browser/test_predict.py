@@ -1,4 +1,6 @@
-"""Lessons in a real JupyterLab: what waits for a prediction, how a number is answered, and a link into the glossary."""
+"""Lessons in a real JupyterLab: what waits for a prediction, how a number is answered, and a link
+into the glossary.
+"""
 
 import json
 
@@ -151,7 +153,9 @@ SEEN = """(name) => {
 
 
 def test_a_link_opens_the_glossary_and_the_next_one_leads_to_its_word(lab):
-    """JupyterLab 4 forgets the place in a notebook that it has yet to open; the glossary says so at its top."""
+    """JupyterLab 4 forgets the place in a notebook that it has yet to open; the glossary says so at
+    its top.
+    """
     (lab.folder / "glossary.ipynb").write_text(build.text_of(build.glossary()), encoding="utf-8")
     (source,) = [source for source in build.sources() if source.name == "01_numbers"]
     lesson = nbformat.reads(json.dumps(build.learners(source)), as_version=4)

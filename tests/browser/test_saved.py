@@ -1,6 +1,7 @@
 """Do the widgets of a notebook stand on the day after, and on every day after that?
 
-Each day begins with a new kernel. A save then holds no widget of its own, and the states of the file must stay in it.
+Each day begins with a new kernel. A save then holds no widget of its own, and the states of the
+file must stay in it.
 """
 
 import json
@@ -95,7 +96,9 @@ def test_a_notebook_that_is_only_opened_and_saved_keeps_its_widgets(lab: Lab) ->
 @pytest.mark.slow
 @pytest.mark.timeout(600 * slowness())
 def test_after_a_restart_a_run_cell_and_an_autosave_too(tmp_path: Path, browser: object) -> None:
-    """Each day has a server of its own, and the first one restarts the kernel of widgets that were live."""
+    """Each day has a server of its own, and the first one restarts the kernel of widgets that were
+    live.
+    """
     with serving(tmp_path) as server:
         first_day(Lab(server, browser), restart_and_save)
     for act in (save, restart_and_save, run_one_cell_and_save, edit_and_wait_for_autosave, None):

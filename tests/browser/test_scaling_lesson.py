@@ -44,7 +44,8 @@ from labkit.widgets import *
 """
 CELLS = {
     "predict": "predict('scaling.lost')",
-    "underflow": "UnderflowHistogram(gradient_snapshot(TrainingRun(TASKS['segmentation_small'], RECIPES['FP16'])))",
+    "underflow": "UnderflowHistogram(gradient_snapshot(TrainingRun(TASKS['segmentation_small'], "
+    "RECIPES['FP16'])))",
     "scaler-timeline": "ScalerTimeline(growth_interval=20)",
     "scaler-presets": "ScalerPresets()",
     "live": "LiveTraining(TASKS['digits'], RECIPES['FP16'], steps=200, device='cpu')",

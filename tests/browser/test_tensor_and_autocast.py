@@ -1,4 +1,5 @@
-"""A Tensor Core's block, the ledger and the step debugger under a learner's hands, in a real JupyterLab, by keyboard.
+"""A Tensor Core's block, the ledger and the step debugger under a learner's hands, in a real
+JupyterLab, by keyboard.
 
 What is drawn is read back from the page and held against the kernel.
 """

@@ -1,7 +1,8 @@
-"""Lesson 06 on three days, and a notebook of version 0.2.0: what was done on the first day stands until the cells run.
+"""Lesson 06 on three days, and a notebook of version 0.2.0: what was done on the first day stands
+until the cells run.
 
-Each day begins with another JupyterLab and a new kernel. Day 1 runs the lesson by keyboard and saves it; day 2 reads
-and saves; day 3 runs all cells.
+Each day begins with another JupyterLab and a new kernel. Day 1 runs the lesson by keyboard and
+saves it; day 2 reads and saves; day 3 runs all cells.
 """
 
 import shutil
@@ -73,7 +74,8 @@ def save_by_keyboard(notebook: Notebook) -> None:
 def standing(notebook: Notebook, count: int, saved: int) -> None:
     """Wait until so many widgets stand, of which so many say at their top that they were saved."""
     notebook.page.wait_for_function(
-        f"([count, saved]) => {{ const [c, s] = ({STANDING})(); return c === count && s === saved; }}",
+        f"([count, saved]) => {{ const [c, s] = ({STANDING})(); return c === count && s === "
+        "saved; }",
         arg=[count, saved],
         timeout=1000 * PATIENCE_S,
     )
@@ -81,7 +83,9 @@ def standing(notebook: Notebook, count: int, saved: int) -> None:
 
 
 def of_the_training(notebook: Notebook) -> dict[str, str]:
-    """Return what a live training shows: how far it came, what was turned, and what was sketched."""
+    """Return what a live training shows: how far it came, what was turned, and what was
+    sketched.
+    """
     root = notebook.widget("live")
     notebook.until_data("live", "Number(d.step) > 0")
     data = root.evaluate("(root) => ({ ...root.dataset })")
@@ -128,7 +132,9 @@ def test_lesson_06_keeps_its_widgets_for_three_days(tmp_path: Path, browser: obj
 
 
 def test_a_notebook_of_0_2_keeps_them_for_three_days(tmp_path: Path, browser: object) -> None:
-    """Its training had run 40 steps. Its widgets have no words of ours at the top: their scripts are those of then."""
+    """Its training had run 40 steps. Its widgets have no words of ours at the top: their scripts
+    are those of then.
+    """
     name = "saved_live_0_2"
     document = saved_at_0_2(f"{name}.ipynb")
     nbformat.write(document, tmp_path / f"{name}.ipynb")

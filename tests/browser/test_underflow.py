@@ -1,7 +1,7 @@
 """The underflow histogram and the gradient zoom under a learner's hand, in a real JupyterLab.
 
-What is drawn is read back from the pixels (how many are vermilion), what is written from the page, and both are held
-against what the kernel knows.
+What is drawn is read back from the pixels (how many are vermilion), what is written from the page,
+and both are held against what the kernel knows.
 """
 
 import pytest
@@ -26,7 +26,10 @@ w
 ]
 BITS = """[...document.querySelectorAll('.labkit-zoom [data-field] .be-cells')].map(
   (row) => [...row.querySelectorAll('b')].map((bit) => bit.textContent).join(''))"""
-RINGED = "(root) => [...root.querySelectorAll('.lk-ringed')].filter((one) => one.getClientRects().length).length"
+RINGED = (
+    "(root) => [...root.querySelectorAll('.lk-ringed')].filter((one) => "
+    "one.getClientRects().length).length"
+)
 FOCUS = "document.activeElement.textContent"
 
 
@@ -40,7 +43,9 @@ def notebook(lab):
 
 @pytest.fixture
 def page(notebook):
-    """The page with the slider at 2^0 on all layers together, and the kernel of the same opinion."""
+    """The page with the slider at 2^0 on all layers together, and the kernel of the
+    same opinion.
+    """
     notebook.settle()
     notebook.python("[setattr(w, 'log2_scale', 0), setattr(w, 'layer', ALL_LAYERS)]")
     notebook.page.wait_for_function(
@@ -58,7 +63,9 @@ COUNT_MOVES = """() => {
 
 
 def test_keys_and_drags_of_slider_and_histogram_move_numbers_and_pixels(notebook, page):
-    """Without scaling most are lost, with 2^10 hardly any; a drag over the width of a binade is one step."""
+    """Without scaling most are lost, with 2^10 hardly any; a drag over the width of a binade is one
+    step.
+    """
     lost = notebook.pixels("underflow", "underflowed")
     assert notebook.python("w.fractions['underflowed']") > 0.5
     assert lost > 1000

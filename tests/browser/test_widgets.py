@@ -1,7 +1,8 @@
-"""Every widget once in a real JupyterLab: it is shown, a key moves one control, and the page says what the kernel says.
+"""Every widget once in a real JupyterLab: it is shown, a key moves one control, and the page says
+what the kernel says.
 
-No key reaches the notebook, Esc gives the cell the focus, both themes can be read, an exported page needs no network,
-and a notebook whose kernel is gone says so and comes back.
+No key reaches the notebook, Esc gives the cell the focus, both themes can be read, an exported page
+needs no network, and a notebook whose kernel is gone says so and comes back.
 """
 
 from dataclasses import dataclass
@@ -41,7 +42,9 @@ for plan in map(json.loads, sys.stdin):
 
 @dataclass(frozen=True)
 class Widget:
-    """A widget in a cell, the control that has the focus first, the keys, and what the kernel then knows of it."""
+    """A widget in a cell, the control that has the focus first, the keys, and what the kernel then
+    knows of it.
+    """
 
     made: str
     control: str
@@ -135,7 +138,8 @@ WIDGETS = {
         "Workers((sys.executable, '-c', TRAINING))",
         ".lk-segments input:checked",
         "ArrowRight Tab ArrowRight Tab Space" + 4 * " Shift+Tab" + " Enter",
-        "(w.sharded, w.way, w.agree, len(w.steps), w.phase) == (False, 'FP16, divided before', False, 1, 'ready')",
+        "(w.sharded, w.way, w.agree, len(w.steps), w.phase) == (False, 'FP16, divided before', "
+        "False, 1, 'ready')",
     ),
     "zoom": Widget(
         "GradientZoom({0: gradients})",
@@ -147,7 +151,8 @@ WIDGETS = {
 ORDER = list(WIDGETS)
 
 HAS_FOCUS = "i => document.activeElement === jupyterapp.shell.currentWidget.content.widgets[i].node"
-# Contrast (WCAG 2.2) of the text of each widget with the colour behind it, of which a part may be seen through.
+# Contrast (WCAG 2.2) of the text of each widget with the colour behind it, of which a part may be
+# seen through.
 CONTRASTS = """() => {
   const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
   const linear = (part) => (part <= 10.3 ? part / 3294.6 : ((part / 255 + 0.055) / 1.055) ** 2.4);
@@ -167,7 +172,10 @@ CONTRASTS = """() => {
 }"""
 RUNS = """() => [...document.querySelectorAll(":is(.labkit-live, .labkit-beat-scaler, .labkit-workbench) canvas")]
     .map((canvas) => canvas.closest(".labkit").querySelector(".lk-sentence").dataset.text)"""
-SHOWN = "all => all.map((output) => output.querySelector('img') !== null || output.innerText.trim().length > 40)"
+SHOWN = (
+    "all => all.map((output) => output.querySelector('img') !== null || "
+    "output.innerText.trim().length > 40)"
+)
 CURE = "Choose Run\u00a0> Run All Above Selected Cell, then run this cell again (Shift+Enter)."
 STILL_ALIVE = """() => [...document.querySelectorAll('.labkit :is(button, input, select, canvas)')]
     .filter((control) => !control.closest('[inert]')).length"""

@@ -1,4 +1,6 @@
-"""The class page and the feedback pages on what failed: kinds, first cases, graded code, links and equal answers."""
+"""The class page and the feedback pages on what failed: kinds, first cases, graded code, links and
+equal answers.
+"""
 
 from pathlib import Path
 

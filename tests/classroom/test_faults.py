@@ -1,4 +1,5 @@
-"""What if a process is killed, a disk is full, a clock is wrong, or two do the same? Nothing is lost or half-written.
+"""What if a process is killed, a disk is full, a clock is wrong, or two do the same? Nothing is
+lost or half-written.
 
 The table in docs/teachers.md says what is tried here; who kills the hub is tried in test_hub.py.
 """

@@ -1,4 +1,6 @@
-"""What comes back to learners and teacher: pages, marks, and tables, which are read as they were written."""
+"""What comes back to learners and teacher: pages, marks, and tables, which are read as they were
+written.
+"""
 
 import json
 import os
@@ -231,7 +233,10 @@ def test_of_several_notebooks_the_last_in_time_counts_or_the_best_row_of_each_ex
 def test_canvas_and_moodle_get_their_own_table_back_with_a_column_of_points(
     rows: list[GradeRow], tmp_path: Path
 ) -> None:
-    canvas = '\ufeffStudent,ID,SIS Login ID,Section\nPoints Possible,,,\n"Müller, Zoë",77,zoe,1\n"Carl, C",78,carl,1\n'
+    canvas = (
+        '\ufeffStudent,ID,SIS Login ID,Section\nPoints Possible,,,\n"Müller, Zoë",77,zoe,1\n'
+        '"Carl, C",78,carl,1\n'
+    )
     roster = read_roster(put(tmp_path / "r.csv", canvas))
     write_gradebook(
         tmp_path / "out.csv",
@@ -328,7 +333,9 @@ def test_archives_of_canvas_moodle_macos_and_learners_become_learners(tmp_path: 
 
 
 def test_an_archive_of_one_learner_names_no_other(tmp_path: Path) -> None:
-    """What Moodle gave to one learner is that learner's; an export that lies beside the folders is a class."""
+    """What Moodle gave to one learner is that learner's; an export that lies beside the folders is
+    a class.
+    """
     put(
         tmp_path / "class" / "Moodle export.zip",
         archive(
@@ -363,7 +370,9 @@ def test_an_archive_of_one_learner_names_no_other(tmp_path: Path) -> None:
 def test_grade_gives_everything_back_and_then_runs_what_changed_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A whole grading with a teacher's word; then once more, with one notebook changed; what is unreadable stops it."""
+    """A whole grading with a teacher's word; then once more, with one notebook changed; what is
+    unreadable stops it.
+    """
     folder = tmp_path / "Übung 6"
     put(folder / "Zoë" / NOTEBOOK, notebook(*solved()))
     put(folder / "Émile" / NOTEBOOK, notebook(code(ADVANCE, ID), code("1/0")))

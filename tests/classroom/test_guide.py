@@ -1,4 +1,6 @@
-"""Does the guide for teachers say what is so? Its commands, lessons and exercises exist, and its example works."""
+"""Does the guide for teachers say what is so? Its commands, lessons and exercises exist, and its
+example works.
+"""
 
 import re
 import shlex
@@ -58,8 +60,8 @@ def test_the_lesson_of_the_guide_is_graded_released_and_listed(
     )
     assert main(["exercises", "--course", str(folder)]) == 0
     assert (
-        "powers.floor,20_powers,The power below,my_floor,1,5,2,0,any number,one too high; one too low"
-        in (capsys.readouterr().out.splitlines())
+        "powers.floor,20_powers,The power below,my_floor,1,5,2,0,any number,one too high; one "
+        "too low" in (capsys.readouterr().out.splitlines())
     )
     handed_in = tmp_path / "in" / "ada" / "20_powers.ipynb"
     handed_in.parent.mkdir(parents=True)

@@ -1,4 +1,6 @@
-"""Does a second handout reach a class? Two releases, pip, and the folder of a learner over two weeks."""
+"""Does a second handout reach a class? Two releases, pip, and the folder of a learner over two
+weeks.
+"""
 
 import os
 import subprocess

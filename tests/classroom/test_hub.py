@@ -1,7 +1,9 @@
-"""Does a class share one machine? The real JupyterHub, two browsers at once, from log-in to feedback.
+"""Does a class share one machine? The real JupyterHub, two browsers at once, from log-in to
+feedback.
 
-What starts a hub is slow and needs root, JupyterHub and its proxy. LABKIT_HUB names the python of an environment that
-has them and the lab, in a place that every user can read; without it that test is skipped, loudly.
+What starts a hub is slow and needs root, JupyterHub and its proxy. LABKIT_HUB names the python of
+an environment that has them and the lab, in a place that every user can read; without it that test
+is skipped, loudly.
 """
 
 import asyncio
@@ -96,7 +98,9 @@ def test_a_folder_that_learners_cannot_reach_is_refused_before_a_user_is_made(
 def test_without_root_only_the_right_password_lets_in_and_an_idle_kernel_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The classes that JupyterHub's configuration extends are stand-ins, so that it need not be installed."""
+    """The classes that JupyterHub's configuration extends are stand-ins, so that it need not be
+    installed.
+    """
     names = {
         "": [],
         ".auth": ["Authenticator"],
@@ -191,7 +195,8 @@ def hub() -> Iterator[Hub]:
     python = os.environ.get("LABKIT_HUB")
     if not python or os.geteuid() != 0:
         pytest.skip(
-            "no hub: LABKIT_HUB=/path/to/python with jupyterhub and the lab, as root, runs this test"
+            "no hub: LABKIT_HUB=/path/to/python with jupyterhub and the lab, as root, runs this "
+            "test"
         )
     top = Path(tempfile.mkdtemp(prefix="labkit-classroom-"))
     top.chmod(0o755)
@@ -319,8 +324,8 @@ def test_a_learner_s_widgets_stand_on_each_day_with_a_server_of_its_own(
 
 # --- JupyterHub's chart ---
 
-# The keys that we give, of the chart's own schema; it refuses a key that it does not know. Restated from
-# jupyterhub/values.schema.yaml of zero-to-jupyterhub-k8s (BSD-3-Clause), commit 02dd73d.
+# The keys that we give, of the chart's own schema; it refuses a key that it does not know. Restated
+# from jupyterhub/values.schema.yaml of zero-to-jupyterhub-k8s (BSD-3-Clause), commit 02dd73d.
 KNOWN = {
     "hub": {"config": dict},
     "singleuser": {

@@ -1,4 +1,6 @@
-"""Deadlines: for a class and for one learner, what lateness costs, and what the screen says of it."""
+"""Deadlines: for a class and for one learner, what lateness costs, and what the screen
+says of it.
+"""
 
 import os
 from pathlib import Path

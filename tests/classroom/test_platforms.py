@@ -1,4 +1,6 @@
-"""For other platforms: questions in GIFT, read by a parser that nobody here wrote; an autograder for Gradescope."""
+"""For other platforms: questions in GIFT, read by a parser that nobody here wrote; an autograder
+for Gradescope.
+"""
 
 import csv
 import io

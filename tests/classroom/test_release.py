@@ -1,7 +1,9 @@
-"""Does a class get a lab that judges as the teacher's does, without a solution, and nbgrader a course that agrees?
+"""Does a class get a lab that judges as the teacher's does, without a solution, and nbgrader a
+course that agrees?
 
-The real nbgrader takes a minute to install and minutes to grade: that test is slow. LABKIT_NBGRADER names the python of
-an environment that has it; else one is made with pip, and where that cannot be the test is skipped, loudly.
+The real nbgrader takes a minute to install and minutes to grade: that test is slow. LABKIT_NBGRADER
+names the python of an environment that has it; else one is made with pip, and where that cannot be
+the test is skipped, loudly.
 """
 
 import ast
@@ -50,7 +52,8 @@ from tests.slowness import slowness
 ROOT = Path(__file__).parents[2]
 LESSON = "06_loss_scaling"
 GONE = ("grade", "release")
-# An editable install finds the checkout's modules where the learners' lab has none: here it shall not.
+# An editable install finds the checkout's modules where the learners' lab has none: here it shall
+# not.
 NO_CHECKOUT = f"""
 import sys
 sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in str(finder).lower()]
@@ -90,7 +93,9 @@ def in_the_lab(released: Path, program: str) -> str:
 
 
 def members(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Name and content of every file of a folder, and of what is inside its wheels and packed files."""
+    """Name and content of every file of a folder, and of what is inside its wheels and packed
+    files.
+    """
     for file in sorted(path.rglob("*")):
         if file.is_file():
             yield from opened(file.relative_to(path).as_posix(), file.read_bytes())
@@ -108,7 +113,9 @@ def opened(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def squeezed(text: str) -> str:
-    """A text without white space and without what JSON puts around a line, so that no layout hides a body."""
+    """A text without white space and without what JSON puts around a line, so that no layout hides
+    a body.
+    """
     return "".join(text.replace("\\n", "").replace('",', "").replace('"', "").split())
 
 
@@ -231,7 +238,8 @@ def test_the_learners_lab_has_the_package_of_lessons_without_solutions(released:
     )
     absent = (f"lesson_{LESSON}.exercises", f"lesson_{LESSON}.lesson", *["lesson_10_clinic"] * 2)
     assert said.splitlines() == [
-        f"labkit_lessons.lesson_{LESSON}.cases {released / 'lab' / 'labkit_lessons' / '__init__.py'}",
+        f"labkit_lessons.lesson_{LESSON}.cases "
+        f"{released / 'lab' / 'labkit_lessons' / '__init__.py'}",
         *(f"No module named 'labkit_lessons.{name}'" for name in absent),
     ]
 
@@ -307,7 +315,9 @@ def test_a_stored_diagnosis_takes_what_the_whole_one_takes_and_does_not_say_whic
 def test_a_stored_diagnosis_costs_a_tenth_of_a_second_and_more_to_try(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """scrypt reads and writes 128 x r x n bytes p times: 100 MiB for each diagnosis that is tried."""
+    """scrypt reads and writes 128 x r x n bytes p times: 100 MiB for each diagnosis
+    that is tried.
+    """
     asked: list[dict[str, Any]] = []
     derived = hashlib.scrypt
 
@@ -343,7 +353,9 @@ def test_a_missing_lesson_is_reported(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.slow
 @pytest.mark.timeout(900 * slowness())
 def test_lesson_06_runs_in_the_learners_lab_from_starters_to_solved(released: Path) -> None:
-    """The notebook that is handed out, in which each exercise is then solved as the model answer does."""
+    """The notebook that is handed out, in which each exercise is then solved as the model answer
+    does.
+    """
     lesson = Lesson(lessons_folder() / f"lesson_{LESSON}")
     notebook = json.loads(
         (released / "learners" / "notebooks" / f"{LESSON}.ipynb").read_text(encoding="utf-8")
@@ -488,7 +500,8 @@ def test_nbgrader_gives_the_same_points_partial_credit_included(tmp_path: Path) 
         "exercise-scaling.advance": ADVANCE.replace("+ 1 ==", "+ 1 >"),
         "exercise-scaling.clip": CLIP.replace("my_clip_step(scaled", "another_name(scaled"),
         "exercise-scaling.unscale": (
-            "def my_unscale(scaled_grads, scale, limit):\n    return lightning.unscale(scaled_grads)"
+            "def my_unscale(scaled_grads, scale, limit):\n"
+            "    return lightning.unscale(scaled_grads)"
         ),
     }
     hand_in(course, "ada", {**whole, **partial})

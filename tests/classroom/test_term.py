@@ -1,4 +1,6 @@
-"""A term as docs/teachers.md has it: four lessons, a roster, extensions, an appeal, a changed exercise."""
+"""A term as docs/teachers.md has it: four lessons, a roster, extensions, an appeal, a changed
+exercise.
+"""
 
 import os
 from pathlib import Path
@@ -66,7 +68,10 @@ def test_a_term_goes_from_the_first_grading_to_the_last_table(
     whole, ulp = sum(out_of.values()), EXERCISES["numbers.ulp"].points
 
     def grade(*options: str) -> list[str]:
-        words = f"grade {folder} --csv {tmp_path / 'grades.csv'} --changed --report {tmp_path / 'class.html'}"
+        words = (
+            f"grade {folder} --csv {tmp_path / 'grades.csv'} --changed --report "
+            f"{tmp_path / 'class.html'}"
+        )
         words += f" --feedback {tmp_path / 'back'} --roster {tmp_path / 'gradebook.csv'}"
         words += (
             f" --gradebook {tmp_path / 'marks.csv'} --due 2026-11-30T18:00 --late 10 --late-cap 50"
@@ -79,7 +84,8 @@ def test_a_term_goes_from_the_first_grading_to_the_last_table(
         columns = [next(name for name in lines[0] if name.startswith(lesson)) for lesson in LESSONS]
         return {line["ID"]: sum(float(line[name]) for name in columns) for line in lines}
 
-    # the first grading: Grace has a later deadline, Alan two free days, of which each notebook takes its own
+    # the first grading: Grace has a later deadline, Alan two free days, of which each notebook
+    # takes its own
     said = grade()
     assert any(line.startswith("late: 2 of 4 learners by up to 2 days") for line in said)
     first = sums()

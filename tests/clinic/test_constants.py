@@ -1,4 +1,6 @@
-"""Constants that FP16 does not have are read in the source, run or not; what meets no tensor is left alone."""
+"""Constants that FP16 does not have are read in the source, run or not; what meets no tensor is
+left alone.
+"""
 
 import functools
 from pathlib import Path
@@ -34,7 +36,8 @@ MEETS_A_TENSOR = [
     "positions.new_full((1,), 70000)",
     "EPSILON = 1e-8\ny = x.sum() + EPSILON",
     "def dice(p, t, eps=1e-8):\n    return (p * t).sum() / (p.sum() + eps)",
-    "class Norm:\n    def __init__(self, eps=1e-10): self.eps = eps\n    def f(self, x): return x + self.eps",
+    "class Norm:\n    def __init__(self, eps=1e-10): self.eps = eps\n"
+    "    def f(self, x): return x + self.eps",
 ]
 MEETS_NONE_OR_FITS = [
     "torch.optim.Adam(net.parameters(), lr=1e-3, eps=1e-8)",

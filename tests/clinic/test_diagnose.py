@@ -1,4 +1,6 @@
-"""`diagnose` on training loops: the faults that it claims to find are found, and healthy trainings have no finding."""
+"""`diagnose` on training loops: the faults that it claims to find are found, and healthy trainings
+have no finding.
+"""
 
 import sys
 from collections.abc import Callable, Iterable

@@ -1,4 +1,6 @@
-"""A diagnosis never ends a run: its own failures are in its report, and the script goes on unchanged."""
+"""A diagnosis never ends a run: its own failures are in its report, and the script goes on
+unchanged.
+"""
 
 import sys
 from pathlib import Path
@@ -38,7 +40,8 @@ for _ in range(4):
     print("loss", loss.item())
 """
 
-# Functions that fail in one run: none of a row calls another, and of a pair like enter and exit a row has only one.
+# Functions that fail in one run: none of a row calls another, and of a pair like enter and exit a
+# row has only one.
 ROWS: list[list[tuple[Any, str]]] = [
     [
         *((ScriptDiagnosis, name) for name in ("before_module", "backward_begins")),

@@ -1,4 +1,5 @@
-"""Scripts that were written apart from the diagnosis: the healthy ones are quiet, the faulty ones get their cause.
+"""Scripts that were written apart from the diagnosis: the healthy ones are quiet, the faulty ones
+get their cause.
 
 `tests/guard/scripts` has them, with the cause and the right repair of each faulty one as edits.
 """
@@ -21,7 +22,8 @@ HEALTHY = sorted(
     for path in SCRIPTS.glob("*.py")
     if path.read_text(encoding="utf-8").startswith('"""Healthy')
 )
-# script -> the faults that are named, the first finding of each; "" where a warning or the headline names it
+# script -> the faults that are named, the first finding of each; "" where a warning or the headline
+# names it
 CAUSES = {
     "adam_eps_above_gradients": "epsilon above what it guards",
     "backbone_never_cleared": "gradients of an earlier step",

@@ -1,4 +1,6 @@
-"""A run's record, read as an experienced colleague would: the recorded failures, each named for what it is."""
+"""A run's record, read as an experienced colleague would: the recorded failures, each named for
+what it is.
+"""
 
 from labkit.clinic import Status, find_pitfalls
 from labkit.train import RunRecord, StepRecord, recorded

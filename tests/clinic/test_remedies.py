@@ -1,4 +1,6 @@
-"""Each remedy that a diagnosis prints is applied: the script that gets it is at fault, the edited one is healthy."""
+"""Each remedy that a diagnosis prints is applied: the script that gets it is at fault, the edited
+one is healthy.
+"""
 
 from pathlib import Path
 
@@ -30,7 +32,8 @@ for step in range(12):
 """
 AS_FP32 = "h = h.float(); zero = h.square().sum(1) * 0; "
 TOO = " + h.square().mean()"  # so that gradients are not zero
-# operation whose domain or derivative is left -> the faulty line, and what the remedy replaces in it by what
+# operation whose domain or derivative is left -> the faulty line, and what the remedy replaces in
+# it by what
 AT_AN_EDGE: dict[str, tuple[str, str, str]] = {
     "log": ("loss = -zero.log().mean()", "zero.log", "zero.clamp(min=1e-6).log"),
     "log2": ("loss = -zero.log2().mean()", "zero.log2", "zero.clamp(min=1e-6).log2"),
@@ -115,7 +118,8 @@ SCRIPTS: dict[str, tuple[str, str, str]] = {
     "a second pass that is not unscaled": (
         LOOP.replace(
             "    scaler.step(optimizer)\n",
-            "    scaler.unscale_(optimizer)\n    optimizer.zero_grad()\n    second()\n    scaler.step(optimizer)\n",
+            "    scaler.unscale_(optimizer)\n    optimizer.zero_grad()\n    second()\n"
+            "    scaler.step(optimizer)\n",
         )
         .replace("LOSS", "loss = h.square().mean()")
         .replace("for step", "second = lambda: scaler.scale(model(x).mean()).backward()\nfor step"),

@@ -17,7 +17,9 @@ from labkit.machine import Status
 
 
 class Weighted(nn.Module):
-    """Multiplies by weights, three in a thousand of which are tiny: so are the gradients behind it."""
+    """Multiplies by weights, three in a thousand of which are tiny: so are the
+    gradients behind it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +91,9 @@ def test_gradients_that_arrive_are_none() -> None:
 
 
 def test_a_decay_that_is_added_to_the_gradient_is_not_lost() -> None:
-    """RMSprop and SGD add the decay to the gradient; a decay of 1e-9 is lost beside a BF16 weight."""
+    """RMSprop and SGD add the decay to the gradient; a decay of 1e-9 is lost beside a
+    BF16 weight.
+    """
     for make, dtype, lost in (
         (torch.optim.RMSprop, torch.float32, False),
         (torch.optim.SGD, torch.bfloat16, False),

@@ -1,6 +1,8 @@
-"""Trainings in the style of practitioners, most written without having read the doctor: healthy ones, and broken ones.
+"""Trainings in the style of practitioners, most written without having read the doctor: healthy
+ones, and broken ones.
 
-Each returns what its author would hand to `diagnose`: a step, its batches, the model, the optimizer and the scaler.
+Each returns what its author would hand to `diagnose`: a step, its batches, the model, the optimizer
+and the scaler.
 """
 
 import copy
@@ -43,7 +45,9 @@ def usual(
     scaler_class: Any = torch.amp.GradScaler,
     **knobs: Any,
 ) -> Case:
-    """The loop of torch's own examples; `clip`: at which norm, if at all; `then` comes after each update."""
+    """The loop of torch's own examples; `clip`: at which norm, if at all; `then` comes after each
+    update.
+    """
     scaler = scaler_class("cpu", **knobs)
 
     def train_step(batch: Any) -> float:
@@ -197,7 +201,9 @@ class CharLSTM(nn.Module):
 
 @cache
 def has_half_lstm() -> bool:
-    """Return whether torch computes an LSTM in BF16 on this processor: oneDNN can on a few of them."""
+    """Return whether torch computes an LSTM in BF16 on this processor: oneDNN can on a
+    few of them.
+    """
     try:
         with bf16():
             nn.LSTM(2, 2)(torch.ones(1, 1, 2))

@@ -1,4 +1,6 @@
-"""Lesson folders: the lab's own, one that lies elsewhere, and folders that are not as they should be."""
+"""Lesson folders: the lab's own, one that lies elsewhere, and folders that are not as they should
+be.
+"""
 
 import doctest
 import os
@@ -77,7 +79,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "lesson.py": TEXT,
         "exercises.py": EXERCISE,
         "hints.toml": '"posits.largest" = ["Compare.", "Return.", "Both."]\n',
-        "predictions.toml": '"posits.guess" = {question = "1 + 1?", answer = "2", choices = {"2" = "Yes."}}\n',
+        "predictions.toml": '"posits.guess" = {question = "1 + 1?", answer = "2", choices = {"2" = '
+        '"Yes."}}\n',
     }.items():
         (folder / name).write_text(text, encoding="utf-8")
     yield folder

@@ -1,4 +1,6 @@
-"""Faults: each broken training really fails, each repaired one comes through, and its error leads back to it."""
+"""Faults: each broken training really fails, each repaired one comes through, and its error leads
+back to it.
+"""
 
 import csv
 import re
@@ -95,7 +97,9 @@ def test_each_broken_training_fails_and_each_repaired_one_does_not(names: set[st
 def test_each_fails_under_cudas_lists_too_or_says_that_it_does_not(
     names: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In CUDA's autocast `sum` and `exp` are FP32, in torch's for CPUs they are not. The lab's face follows CUDA's."""
+    """In CUDA's autocast `sum` and `exp` are FP32, in torch's for CPUs they are not. The lab's face
+    follows CUDA's.
+    """
     faces = {name: getattr(torch_amp, name) for name in ("autocast", "custom_fwd", "custom_bwd")}
     for name, face in faces.items():
         monkeypatch.setattr(torch.amp, name, face)
@@ -103,7 +107,8 @@ def test_each_fails_under_cudas_lists_too_or_says_that_it_does_not(
     wrong: dict[str, object] = {}
     for fault in (FAULTS[name] for name in sorted(names)):
         if fault.shown is not None:
-            continue  # it runs in processes of its own, which have no face in place of torch's autocast
+            # It runs in processes of its own, which have no face in place of torch's autocast.
+            continue
         broken, fixed = run(fault, fixed=False), run(fault, fixed=True)
         if fault.failed(broken) is bool(fault.only == "cpu" or fault.prevented) or fault.failed(
             fixed
@@ -129,7 +134,9 @@ def test_the_limits_of_each_fault_are_stated_everywhere(capsys: pytest.CaptureFi
 
 
 def states_after_a_fault_and_a_consultation() -> list[bool]:
-    """Return whether the random states of the CPU and of the GPU are what they were, and a fault still fails."""
+    """Return whether the random states of the CPU and of the GPU are what they were, and a fault
+    still fails.
+    """
     from labkit_lessons.lesson_10_clinic import look
 
     torch.manual_seed(12)

@@ -1,4 +1,6 @@
-"""Cards of what only a GPU shows: their evidence is what was published, and their code runs, here as a rehearsal."""
+"""Cards of what only a GPU shows: their evidence is what was published, and their code runs, here
+as a rehearsal.
+"""
 
 import pytest
 import torch
@@ -15,7 +17,8 @@ def test_worked_example_a_card_is_found_by_its_error_and_shows_its_fault_by_a_cl
     None
 ):
     (card,) = explain(
-        "RuntimeError: \"_amp_foreach_non_finite_check_and_unscale_cuda\" not implemented for 'BFloat16'"
+        'RuntimeError: "_amp_foreach_non_finite_check_and_unscale_cuda" not implemented for '
+        "'BFloat16'"
     )
     assert card.id == "scaler_for_bf16"
     assert "enabled=not False" not in code_of(GPU_CARDS[card.id].function, fixed=False)

@@ -1,4 +1,6 @@
-"""Messages as torch itself raises them: code that fails, the row that its text leads to, and the code repaired."""
+"""Messages as torch itself raises them: code that fails, the row that its text leads to, and the
+code repaired.
+"""
 
 from __future__ import annotations
 

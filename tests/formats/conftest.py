@@ -85,7 +85,9 @@ def dtype_of():
 
 @pytest.fixture
 def assert_same_bits():
-    """Assert that two float arrays agree bit for bit; all NaNs are one. `case` is in the message."""
+    """Assert that two float arrays agree bit for bit; all NaNs are one. `case` is in
+    the message.
+    """
 
     def check(got, wanted, given=None, *case):
         assert got.shape == wanted.shape, case

@@ -41,7 +41,9 @@ def random_values(format, count, seed):
 
 
 def close_pairs(format, count, seed):
-    """Pairs of nearly opposite numbers, where subtraction cancels, and of numbers a few binades apart."""
+    """Pairs of nearly opposite numbers, where subtraction cancels, and of numbers a few binades
+    apart.
+    """
     rng = np.random.default_rng(seed)
     codes = rng.integers(format.max_code, size=count)
     near = np.clip(codes + rng.integers(-20, 20, size=count), 0, format.max_code)
@@ -149,7 +151,8 @@ def test_all_pairs_of_eight_bit_numbers(gfloat_round, assert_same_bits):
 
 
 def test_formats_of_the_machine_agree_with_it(assert_same_bits):
-    # FP64 is added in Python's integers. Of FP16, sums (41 bits) and products (22) are exact in float64.
+    # FP64 is added in Python's integers. Of FP16, sums (41 bits) and products (22) are exact in
+    # float64.
     for format, native, count in (
         (FP16, np.float16, 300_000),
         (FP32, np.float32, 50_000),

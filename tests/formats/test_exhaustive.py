@@ -31,7 +31,9 @@ ORACLES = {
 
 
 def count_mismatches(format, first, last):
-    """Compare both roundings with the oracle for patterns first to last; NaN must meet NaN, all else the same bits."""
+    """Compare both roundings with the oracle for patterns first to last; NaN must meet NaN, all
+    else the same bits.
+    """
     patterns = np.arange(first, last, dtype=np.uint64).astype(np.uint32)
     values = patterns.view(np.float32)
     with np.errstate(over="ignore", invalid="ignore"):

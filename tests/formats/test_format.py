@@ -1,4 +1,6 @@
-"""Rows of formats, of blocks, their codes and neighbours, against what gfloat, ml_dtypes and numpy know of them."""
+"""Rows of formats, of blocks, their codes and neighbours, against what gfloat, ml_dtypes and numpy
+know of them.
+"""
 
 import dataclasses
 import math
@@ -270,7 +272,8 @@ def test_encode_refuses_what_the_format_does_not_hold():
         (
             0.1,
             FP16,
-            r"0\.1 is not a value of FP16; the nearest is 0\.0999755859375\. Round first: encode\(round_to",
+            r"0\.1 is not a value of FP16; the nearest is 0\.0999755859375\. Round first: "
+            r"encode\(round_to",
         ),
         (65520.0, FP16, "65520.0 is not a value of FP16; the nearest is inf"),
         (np.inf, E4M3, "inf is not a value of E4M3"),

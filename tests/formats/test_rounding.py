@@ -1,4 +1,6 @@
-"""Rounding once, in every mode, against oracles nobody here wrote; and numbers as people write them."""
+"""Rounding once, in every mode, against oracles nobody here wrote; and numbers as people write
+them.
+"""
 
 from decimal import Decimal
 from fractions import Fraction
@@ -41,7 +43,9 @@ DETERMINISTIC = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]
 
 
 def midpoints_and_neighbours(format):
-    """Every value, every half-way point, and the float64 numbers next to each; beyond max as well; both signs."""
+    """Every value, every half-way point, and the float64 numbers next to each; beyond max as well;
+    both signs.
+    """
     values = decode(np.arange(format.max_code + 1), format)
     beyond = format.max + np.arange(1, 4) * ulp(format.max, format) / 2
     points = np.concatenate([values, (values[1:] + values[:-1]) / 2, beyond, [np.inf]])
@@ -110,7 +114,8 @@ def test_powers_of_two_as_ml_dtypes(dtype_of, assert_same_bits):
     values = np.concatenate(
         [codes.view(np.float32), np.float32([0, -0.0, -1, np.inf, np.nan, 1.5, 3, 2.0**-140])]
     )
-    # ml_dtypes 0.6 rounds everything strictly between 2^-127 and 2^-126 up, which is not to the nearest.
+    # ml_dtypes 0.6 rounds everything strictly between 2^-127 and 2^-126 up, which is not to the
+    # nearest.
     values = values[(values <= 2.0**-127) | (values >= 2.0**-126) | np.isnan(values)]
     with np.errstate(over="ignore", invalid="ignore"):
         wanted = values.astype(dtype_of(E8M0)).astype(np.float32)
@@ -246,7 +251,8 @@ def test_what_is_no_number_in_text_is_refused():
 
 
 def test_text_is_rounded_once_and_in_any_mode():
-    above_a_tie = "1.00048828125000000000000000000001"  # 1 + 2^-11 and a little: float64 would lose the little
+    # 1 + 2^-11 and a little: float64 would lose the little.
+    above_a_tie = "1.00048828125000000000000000000001"
     assert parse(above_a_tie, FP16).value == 1 + 2**-10
     assert parse(above_a_tie, FP16, Rounding.TOWARD_ZERO).value == 1.0
     assert parse("-1/3", FP16, Rounding.TOWARD_NEGATIVE).value == -0.33349609375

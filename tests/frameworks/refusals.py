@@ -1,4 +1,6 @@
-"""Misuses as rows, each of which has to be refused: with its error and its words, or with torch's words and more."""
+"""Misuses as rows, each of which has to be refused: with its error and its words, or with torch's
+words and more.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -8,7 +10,8 @@ Misuses = Mapping[str, tuple[Callable[..., Any], type[Exception], str]]
 
 
 def not_refused(misuses: Misuses, given: Callable[[], tuple[Any, ...]] = tuple) -> dict[str, str]:
-    """Do each misuse with fresh arguments, and return those that were not refused as they should: name -> why.
+    """Do each misuse with fresh arguments, and return those that were not refused as they should:
+    name -> why.
 
     >>> not_refused({"zero": (lambda: 1 / 0, ZeroDivisionError, "division"), "one": (lambda: 1, ValueError, "one")})
     {'one': 'expected ValueError, got nothing'}
@@ -27,7 +30,9 @@ def not_refused(misuses: Misuses, given: Callable[[], tuple[Any, ...]] = tuple) 
 def assert_refused_in_torchs_words(
     faults: Mapping[str, Callable[[Any], Any]], torchs: Any, ours: Any
 ) -> None:
-    """Do each fault, name -> act(make), with torch's class and ours: the same error, whose words begin as torch's."""
+    """Do each fault, name -> act(make), with torch's class and ours: the same error, whose words
+    begin as torch's.
+    """
     for fault, act in faults.items():
         said = {}
         for make in (torchs, ours):

@@ -1,6 +1,8 @@
-"""One training in every dialect, with all bits of the weights equal where the rules of two frameworks agree.
+"""One training in every dialect, with all bits of the weights equal where the rules of two
+frameworks agree.
 
-And what stands between the lab and the real frameworks, tried without them; `make hosts` tries it with them.
+And what stands between the lab and the real frameworks, tried without them; `make hosts` tries it
+with them.
 """
 
 import ast
@@ -220,7 +222,9 @@ def test_a_callback_watches_from_open_to_close_and_a_second_time():
 
 
 def test_watch_observes_an_optimizer_outside_torch_and_which_steps_a_scaler_skipped():
-    """The face of fastai has fastai's kind, which no hook of torch's tells of; a scaler steps the callback instead."""
+    """The face of fastai has fastai's kind, which no hook of torch's tells of; a scaler steps the
+    callback instead.
+    """
     for scale in (None, 2.0**8, 2.0**127):
         torch.manual_seed(0)
         learn = synth_learner(cbs=None if scale is None else MixedPrecision(init_scale=scale))

@@ -1,4 +1,6 @@
-"""Does apex's face do what apex did? Levels, casts, refusals, checkpoints: what its own tests held, in our words."""
+"""Does apex's face do what apex did? Levels, casts, refusals, checkpoints: what its own tests held,
+in our words.
+"""
 
 import copy
 import inspect
@@ -68,7 +70,7 @@ def train_on(model, optimizer, steps):
     return loss.item()
 
 
-# --- the levels -------------------------------------------------------------------------------------------------------
+# --- the levels -----------------------------------------------------------------------------------
 
 
 def test_what_each_level_is():
@@ -344,7 +346,7 @@ def test_an_inf_in_a_closure_that_a_step_has_called_is_no_secret():
         optimizer.step(lambda: closure(math.inf))
 
 
-# --- casts, as O1 and init open them ----------------------------------------------------------------------------------
+# --- casts, as O1 and init open them --------------------------------------------------------------
 
 x = torch.randn(4, 4, generator=torch.Generator().manual_seed(0)).abs()
 ONES = torch.ones(4, 4)
@@ -435,7 +437,7 @@ def test_decorated_functions_do_nothing_outside():
     assert [f(x, x.half()).dtype for f in (half, wide, widest)] == [HALF, FLOAT, FLOAT]
 
 
-# --- steps ------------------------------------------------------------------------------------------------------------
+# --- steps ----------------------------------------------------------------------------------------
 
 
 def test_gradients_may_be_added_up_over_several_losses_scaled_or_not():
@@ -569,7 +571,7 @@ def test_momentum_from_before_initialize_goes_with_the_weights_and_frozen_ones_s
     assert optimizer.param_groups[0]["params"][0] is model[0].weight
 
 
-# --- what is written down ---------------------------------------------------------------------------------------------
+# --- what is written down -------------------------------------------------------------------------
 
 
 def test_a_checkpoint_of_each_level_is_gone_on_with_in_each():

@@ -1,4 +1,6 @@
-"""Many models, losses and optimizers under apex's face: an inf in each place, and FP32 that skips the same steps."""
+"""Many models, losses and optimizers under apex's face: an inf in each place, and FP32 that skips
+the same steps.
+"""
 
 import itertools
 import math
@@ -15,7 +17,9 @@ INF = math.inf
 
 
 class TwoWeights(nn.Module):
-    """A weight in FP32 and one in FP16; or both in FP32, but what is computed with is rounded as FP16 would be."""
+    """A weight in FP32 and one in FP16; or both in FP32, but what is computed with is rounded as
+    FP16 would be.
+    """
 
     def __init__(self, unique: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -60,7 +64,9 @@ def reached(losses, optimizers, loss):
 
 
 def without_amp(losses, optimizers, iterations, skipped, dtype):
-    """Train by torch alone and return all weights; `skipped` holds (iteration, optimizer) whose step is not taken."""
+    """Train by torch alone and return all weights; `skipped` holds (iteration, optimizer) whose
+    step is not taken.
+    """
     models, made = make(losses, optimizers, dtype)
     for i in range(iterations):
         for model in models:
@@ -74,7 +80,9 @@ def without_amp(losses, optimizers, iterations, skipped, dtype):
 
 
 def under_amp(losses, optimizers, iterations, level, inject, scalers, how):
-    """Train under amp, with an inf in one gradient; `inject` is (iteration, loss, model, weight) or None."""
+    """Train under amp, with an inf in one gradient; `inject` is (iteration, loss, model, weight) or
+    None.
+    """
     models, made = make(losses, optimizers, torch.float16)
     amp._amp_state.allow_incoming_model_not_fp32 = True
     models, made = amp.initialize(

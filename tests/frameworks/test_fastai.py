@@ -1,4 +1,6 @@
-"""Does fastai's face train as fastai does? The loop and its events; then fastai's own check of its callbacks."""
+"""Does fastai's face train as fastai does? The loop and its events; then fastai's own check of its
+callbacks.
+"""
 
 import copy
 import itertools
@@ -43,7 +45,7 @@ def by_layer(model):
     return [list(layer.parameters()) for layer in model]
 
 
-# --- the loop ---------------------------------------------------------------------------------------------------------
+# --- the loop -------------------------------------------------------------------------------------
 
 
 class Listing(Callback):
@@ -161,7 +163,7 @@ def test_what_is_not_trained_is_noticed():
         two_layers(splitter=by_layer).freeze_to(2)
 
 
-# --- optimizers -------------------------------------------------------------------------------------------------------
+# --- optimizers -----------------------------------------------------------------------------------
 
 OPTIMIZERS = {
     "SGD": (SGD, torch.optim.SGD, 0.0),
@@ -443,7 +445,7 @@ def test_what_cannot_be_is_refused_in_words():
     assert not_refused(MISUSES) == {}
 
 
-# --- mixed precision --------------------------------------------------------------------------------------------------
+# --- mixed precision ------------------------------------------------------------------------------
 
 
 class Seen(Callback):
@@ -622,7 +624,9 @@ def test_a_fit_that_was_cancelled_in_a_batch_keeps_what_was_learnt():
 
 @pytest.mark.parametrize("opt_func", [partial(SGD, mom=0.9), partial(Adam, wd=0.3)])
 def test_flat_masters_keep_each_parameters_state_from_fit_to_fit(opt_func):
-    """Also where a part of the group was frozen in the first one, and has fewer steps; biases do not decay."""
+    """Also where a part of the group was frozen in the first one, and has fewer steps; biases do
+    not decay.
+    """
     ends = []
     for flat in (False, True):
         torch.manual_seed(7)
@@ -671,7 +675,9 @@ def test_flat_masters_of_groups_in_several_dtypes():
 
 @pytest.mark.parametrize("flat", [False, True])
 def test_what_a_callback_writes_into_weights_or_masters_stays(flat):
-    """It is written after the first step was copied into the model; the steps that follow are tiny."""
+    """It is written after the first step was copied into the model; the steps that
+    follow are tiny.
+    """
 
     class Write(Callback):
         order = 65

@@ -1,4 +1,6 @@
-"""Does OneFlow's face train as its graphs do? Its tutorial after two imports, then what a graph does and refuses."""
+"""Does OneFlow's face train as its graphs do? Its tutorial after two imports, then what a graph
+does and refuses.
+"""
 
 import copy
 import math
@@ -63,7 +65,7 @@ def test_the_tutorial():
     assert "(MODULE:model:Sequential(" in repr(graph_model)
 
 
-# --- what a graph does ------------------------------------------------------------------------------------------------
+# --- what a graph does ----------------------------------------------------------------------------
 
 
 def line(
@@ -178,7 +180,7 @@ def test_a_state_dict_is_loaded_before_the_first_call():
     assert "(MODULE:layers[3]:Linear(" in repr(listed)
 
 
-# --- its casts are decided once ---------------------------------------------------------------------------------------
+# --- its casts are decided once -------------------------------------------------------------------
 
 
 class Building(nn.Graph):
@@ -206,7 +208,9 @@ class Building(nn.Graph):
 
 
 def trained(graph, steps=6):
-    """Return the weights, the running statistics, the scale and the last outputs; the third step overflows."""
+    """Return the weights, the running statistics, the scale and the last outputs; the third step
+    overflows.
+    """
     numbers = torch.Generator().manual_seed(1)
     for i in range(steps):
         x = flow.randn(8, 8, generator=numbers) * (1e6 if i == 2 else 1.0)
@@ -289,7 +293,7 @@ def test_a_bare_parameter_is_trained_and_what_is_no_tensor_comes_back_as_it_is()
     assert graph.weight.item() == 1 - 0.5 * (1.5 + 3.5)
 
 
-# --- what it refuses --------------------------------------------------------------------------------------------------
+# --- what it refuses ------------------------------------------------------------------------------
 
 MISUSES = {
     "backoff": (

@@ -1,7 +1,9 @@
-"""The five texts that the lab promises to run: each is a script that uses all its names and checks its own numbers.
+"""The five texts that the lab promises to run: each is a script that uses all its names and checks
+its own numbers.
 
-The scripts, in seed_texts, are of our own writing: each changes nothing but an import of what its text shows, and
-repeats its trainings by loops of torch alone. No name of these tables is removed again.
+The scripts, in seed_texts, are of our own writing: each changes nothing but an import of what its
+text shows, and repeats its trainings by loops of torch alone. No name of these tables is removed
+again.
 """
 
 import ast
@@ -47,7 +49,9 @@ def script(name: str) -> Path:
 
 
 def used_in(name: str) -> set[str]:
-    """Return the names, attributes, keywords and texts of a script's code, without its comments and imports."""
+    """Return the names, attributes, keywords and texts of a script's code, without its comments and
+    imports.
+    """
     used: set[str] = set()
     for node in ast.walk(ast.parse(script(name).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Name):
@@ -85,7 +89,9 @@ def test_each_script_uses_every_name_of_its_text():
 
 
 def test_each_script_imports_the_lab_in_the_frameworks_place():
-    """What it imports beside labkit is torch and the standard library, so the checks are torch's."""
+    """What it imports beside labkit is torch and the standard library, so the checks
+    are torch's.
+    """
     for name in NAMES:
         for node in ast.walk(ast.parse(script(name).read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import | ast.ImportFrom):

@@ -1,4 +1,6 @@
-"""Is our autocast a drop-in for torch.autocast? Its face here; what it casts is proved in tests/amp."""
+"""Is our autocast a drop-in for torch.autocast? Its face here; what it casts is proved in
+tests/amp.
+"""
 
 import inspect
 import itertools
@@ -71,7 +73,9 @@ def test_cross_entropy_rounds_its_log_probabilities_as_torch_does_on_a_gpu():
 
 
 def test_cross_entropy_of_fp32_logits_is_torchs():
-    """What is written out in Python against torch's own C++: values and gradients, of classes and of probabilities."""
+    """What is written out in Python against torch's own C++: values and gradients, of classes and
+    of probabilities.
+    """
     generator = torch.Generator().manual_seed(0)
     flat, image = (torch.randn(shape, generator=generator) for shape in ((6, 5), (2, 5, 3, 2)))
     knobs = itertools.product(
@@ -221,7 +225,9 @@ def test_a_region_is_one_thread_s_and_a_decorated_function_serves_two_at_once():
 
 
 def differentiable(module, cast_inputs, device_type="cpu"):
-    """Return a product whose forward and backward somebody wrote, under the decorators of torch or of ours."""
+    """Return a product whose forward and backward somebody wrote, under the decorators of torch or
+    of ours.
+    """
     forward_as, backward_as = module
 
     class Product(torch.autograd.Function):
@@ -246,7 +252,9 @@ def differentiable(module, cast_inputs, device_type="cpu"):
 
 
 def test_custom_autograd_functions_compute_in_torchs_dtypes():
-    """A product is on the lists of CPU and of CUDA, so torch's own regions can say what is right."""
+    """A product is on the lists of CPU and of CUDA, so torch's own regions can say what
+    is right.
+    """
     for region, cast_inputs in itertools.product(
         (None, True, False), (None, torch.float32, torch.float16)
     ):

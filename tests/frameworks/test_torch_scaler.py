@@ -1,4 +1,6 @@
-"""Is ours a drop-in? Signatures, order of calls, messages, 10,000 random steps against torch's own, its holes."""
+"""Is ours a drop-in? Signatures, order of calls, messages, 10,000 random steps against torch's own,
+its holes.
+"""
 
 import copy
 import inspect
@@ -178,7 +180,9 @@ def test_arguments_and_result_of_the_optimizers_step_pass_through(make_scaler):
 def test_what_is_scaled_keeps_its_type_and_dtype_but_a_loss_without_dimensions_is_fp32_at_least(
     make_scaler,
 ):
-    """Restates test_grad_scaling_scale of test_cuda.py, on one device: every tensor in nested lists and tuples."""
+    """Restates test_grad_scaling_scale of test_cuda.py, on one device: every tensor in nested lists
+    and tuples.
+    """
     scaler, four = make_scaler(init_scale=2.0), torch.full((1,), 4.0)
     lazily = scaler.scale(torch.ones(()) for _ in range(2))
     assert scaler._scale is None, "nothing is drawn yet"
@@ -222,7 +226,9 @@ def test_a_new_scale_is_taken_by_value_and_leaves_the_tracker(make_scaler):
 
 
 def test_what_others_write_into_its_tensors_counts(make_scaler):
-    """Ours remembers the numbers it wrote, to spare the device a question; nobody else's writing may be missed."""
+    """Ours remembers the numbers it wrote, to spare the device a question; nobody else's writing
+    may be missed.
+    """
     scaler, (weight, optimizer) = make_scaler(growth_interval=5), weight_and_optimizer()
     for scale, tracker in ((4.0, 3), (32.0, 0), (2.0, 4)):
         scaler.scale(weight.sum())
@@ -325,7 +331,9 @@ Moment = namedtuple("Moment", "scale tracker weights")
 
 
 def wander(scaler_class, steps, seed, lowest, fused):
-    """Train two weights in two optimizers with every liberty that the order of calls leaves, drawn from a seed."""
+    """Train two weights in two optimizers with every liberty that the order of calls leaves, drawn
+    from a seed.
+    """
     draw = random.Random(seed)
     gradients = torch.randn(steps, 2, 4, generator=torch.Generator().manual_seed(seed)) * 8
     weights = [nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(4))]
@@ -376,7 +384,8 @@ def _turn_a_knob(draw, scaler):
         scaler.load_state_dict(pickle.loads(pickle.dumps(scaler)).state_dict())
 
 
-# Below a scale of 1, ours unscales a fused optimizer's gradients before its kernel does: the last bit may differ there.
+# Below a scale of 1, ours unscales a fused optimizer's gradients before its kernel does: the last
+# bit may differ there.
 @pytest.mark.parametrize(
     ("fused", "lowest", "steps"),
     [
@@ -402,13 +411,15 @@ def test_random_steps_leave_the_same_scale_tracker_and_weights_bit_for_bit(fused
     assert min(skipped / steps, 10 * at_the_top / steps) > 0.1, "the walk met what it should"
 
 
-# What PyTorch's own tests ask of its GradScaler, asked anew of both. Each docstring names the case of
-# pytorch/test/test_torch.py (or test_cuda.py) that it restates; what the random walk above meets (two optimizers of
-# which one overflows, clipping, fused steps) is not repeated.
+# What PyTorch's own tests ask of its GradScaler, asked anew of both. Each docstring names the case
+# of pytorch/test/test_torch.py (or test_cuda.py) that it restates; what the random walk above meets
+# (two optimizers of which one overflows, clipping, fused steps) is not repeated.
 
 
 def test_gradients_that_are_spoilt_after_unscaling_reach_the_weights(make_scaler):
-    """Restates test_params_invalidated_with_grads_invalidated_between_unscale_and_step: unscale_ looks once."""
+    """Restates test_params_invalidated_with_grads_invalidated_between_unscale_and_step: unscale_
+    looks once.
+    """
     for knobs in ({"foreach": False}, {"foreach": True}, {"fused": True}):
         scaler, (weight, optimizer) = make_scaler(), weight_and_optimizer(**knobs)
         scaler.scale(weight.sum())
@@ -419,7 +430,9 @@ def test_gradients_that_are_spoilt_after_unscaling_reach_the_weights(make_scaler
 
 
 def unscaled(make_scaler, gradients):
-    """Return what `_unscale_grads_` finds in gradients of a scale of 4, and what it leaves of them."""
+    """Return what `_unscale_grads_` finds in gradients of a scale of 4, and what it
+    leaves of them.
+    """
     parameters = [
         nn.Parameter(torch.zeros(gradient.shape, dtype=gradient.dtype)) for gradient in gradients
     ]
@@ -434,7 +447,9 @@ def unscaled(make_scaler, gradients):
 
 
 def test_gradients_of_any_layout_and_dtype_are_divided_and_searched(make_scaler):
-    """Restates test_grad_scaling_unscale: contiguous, transposed, sliced and FP16 gradients in one optimizer."""
+    """Restates test_grad_scaling_unscale: contiguous, transposed, sliced and FP16 gradients in one
+    optimizer.
+    """
     for where, bad in [(None, 0.0), *itertools.product(range(5), (math.inf, -math.inf, math.nan))]:
         four = torch.full((20, 20), 4.0)
         gradients = [four.clone(), four.clone().t(), four.clone()[:, :5], four.half(), four.half()]
@@ -484,7 +499,9 @@ class OldRecorder(Recorder):
 
 
 def test_an_optimizer_that_unscales_by_itself_is_handed_what_it_needs(make_scaler):
-    """Restates test_grad_scaler_pass_itself: the scaler itself, with a warning, or scale and found_inf as tensors."""
+    """Restates test_grad_scaler_pass_itself: the scaler itself, with a warning, or scale and
+    found_inf as tensors.
+    """
     weight = nn.Parameter(torch.ones(3))
     old, new = OldRecorder([weight]), Recorder([weight])
     scaler = make_scaler(init_scale=2.0)
@@ -499,12 +516,14 @@ def test_an_optimizer_that_unscales_by_itself_is_handed_what_it_needs(make_scale
     assert not {"grad_scale", "found_inf"} & vars(new).keys()
 
 
-# Where torch's does harm in silence, and ours does not: each test shows both, side by side. torch's half is a fact of
-# torch 2.13; if a later torch closes a hole, that half fails and says so.
+# Where torch's does harm in silence, and ours does not: each test shows both, side by side. torch's
+# half is a fact of torch 2.13; if a later torch closes a hole, that half fails and says so.
 
 
 def begin(scaler_class, optimizer_class=torch.optim.SGD, **knobs):
-    """Return a scaler that has met its first loss, a weight of 1, and an optimizer with a learning rate of 1."""
+    """Return a scaler that has met its first loss, a weight of 1, and an optimizer with a learning
+    rate of 1.
+    """
     scaler, weight = scaler_class("cpu", **knobs), nn.Parameter(torch.ones(1))
     scaler.scale(weight.sum())
     return scaler, weight, optimizer_class([weight], lr=1.0)

@@ -58,7 +58,8 @@ def test_worked_example_4096_ones() -> None:
 
 
 def test_worked_example_four_ways_to_add_the_same_numbers() -> None:
-    # 1 + 3 * 2^-24: each 2^-24 alone is half an ulp of FP32 and a tie; two together are a whole one.
+    # 1 + 3 * 2^-24: each 2^-24 alone is half an ulp of FP32 and a tie; two together are a whole
+    # one.
     a, b = [1.0, 1.0, 1.0, 1.0], [1.0, 2.0**-24, 2.0**-24, 2.0**-24]
     assert dot(a, b, SEQUENTIAL_FP32, torch.float16) == 1.0
     assert dot(a, b, PAIRWISE_FP32, torch.float16) == 1 + 2.0**-23
@@ -66,7 +67,7 @@ def test_worked_example_four_ways_to_add_the_same_numbers() -> None:
     assert dot(a, b, SEQUENTIAL_FP16, torch.float16) == 1.0
 
 
-# --- oracles: every rounding in whole numbers --------------------------------------------------------------------
+# --- oracles: every rounding in whole numbers -----------------------------------------------------
 
 
 def product(x: float, y: float) -> int:
@@ -100,7 +101,9 @@ def exactly(a: list[float], b: list[float], c: float, result: str) -> float:
 def numbers(
     dtype: torch.dtype, wide: float, count: int = 150, k: int = 13
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gaussian numbers spread over 2^-wide to 2^wide, half of them cancelling in pairs, some only nearly."""
+    """Gaussian numbers spread over 2^-wide to 2^wide, half of them cancelling in pairs, some only
+    nearly.
+    """
     g = torch.Generator().manual_seed(SEED)
 
     def draw(*shape: int) -> torch.Tensor:
@@ -143,7 +146,8 @@ def test_exact_is_rounded_once_to_any_format() -> None:
 
 
 def test_exact_is_not_a_sum_in_fp64() -> None:
-    # 1 + 2^-24 is a tie of FP32 that goes down to 1; with 2^-90 on top it must go up, and FP64 cannot see that.
+    # 1 + 2^-24 is a tie of FP32 that goes down to 1; with 2^-90 on top it must go up, and FP64
+    # cannot see that.
     for sign, wanted in ((1.0, 1 + 2.0**-23), (-1.0, 1.0)):
         a, b = [1.0, 2.0**-12, sign * 2.0**-45], [1.0, 2.0**-12, 2.0**-45]
         assert np.float32(1 + 2.0**-24 + sign * 2.0**-90) == 1.0
@@ -156,8 +160,8 @@ def test_exact_is_not_a_sum_in_fp64() -> None:
 
 
 def test_exact_over_a_long_sum_that_cancels() -> None:
-    # 1000 products of 24-bit numbers, less the FP32 number nearest to their sum: only an exact sum has the rest.
-    # sums as large as can be
+    # 1000 products of 24-bit numbers, less the FP32 number nearest to their sum: only an exact sum
+    # has the rest. sums as large as can be
     a, b = torch.rand(2, 4, 1000, generator=torch.Generator().manual_seed(SEED)) / 2 + 0.5
     near = [
         exactly(*case, 0.0, "FP32")
@@ -172,7 +176,8 @@ def test_exact_over_a_long_sum_that_cancels() -> None:
 
 
 def test_a_fused_multiply_add_rounds_once_even_where_fp64_would_round_twice() -> None:
-    # (1 + 2^-23)^2 * 2^-1 beside a tiny C: FP64 drops the tiny part and sees a tie where there is none.
+    # (1 + 2^-23)^2 * 2^-1 beside a tiny C: FP64 drops the tiny part and sees a tie where there is
+    # none.
     x, tiny = 1 + 2.0**-12, 2.0**-80
     a, b = [tiny, x], [1.0, x]  # x^2 = 1 + 2^-11 + 2^-24 is a tie of FP32
     assert dot(a, b, SEQUENTIAL_FP32, torch.float32) == 1 + 2.0**-11 + 2.0**-23

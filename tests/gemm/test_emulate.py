@@ -1,4 +1,6 @@
-"""The Tensor Core emulation, by numpy and numba, against exact rational arithmetic; its rows, and one block shown."""
+"""The Tensor Core emulation, by numpy and numba, against exact rational arithmetic; its rows, and
+one block shown.
+"""
 
 import itertools
 import math
@@ -31,7 +33,8 @@ def one(spec: MmaSpec, c: float, a: list[float], b: list[float], out: Format = F
 
 
 def test_worked_example_four_generations_four_answers() -> None:
-    # 1 + 16 * 2^-24: 2^-24 is one place beyond what V100 keeps of a term beside 1, and just what the others keep.
+    # 1 + 16 * 2^-24: 2^-24 is one place beyond what V100 keeps of a term beside 1, and just what
+    # the others keep.
     seed = {gpu: one(spec, 1.0, [1.0] * 16, [2.0**-24] * 16) for gpu, spec in SPECS.items()}
     assert seed == {
         "V100": 1.0,
@@ -53,7 +56,8 @@ def test_worked_example_four_generations_four_answers() -> None:
 
 
 def test_what_was_seen_on_v100_t4_and_a100() -> None:
-    # Fasi, Higham, Mikaitis and Pranesh 2021, section 3: observations on hardware, which the rows must repeat.
+    # Fasi, Higham, Mikaitis and Pranesh 2021, section 3: observations on hardware, which the rows
+    # must repeat.
     v100, *later = (SPECS[gpu] for gpu in ("V100", "T4", "A100"))
     below_one, tiny = 1 - 2.0**-24, 2.0**-24
     for spec in (v100, *later):
@@ -93,7 +97,7 @@ def test_what_was_seen_on_v100_t4_and_a100() -> None:
     assert more < nearly, "on A100 too"
 
 
-# --- against the reference ---------------------------------------------------------------------------------------
+# --- against the reference ------------------------------------------------------------------------
 
 
 def assert_same_as_the_reference(
@@ -191,7 +195,8 @@ def test_tf32_ignores_the_last_13_bits() -> None:
     x = torch.tensor([[1 + 2.0**-10 + 2.0**-11 + 2.0**-23]])
     assert emulate(x, torch.ones(1, 1), None, spec).item() == 1 + 2.0**-10
     assert emulate(-x, torch.ones(1, 1), None, spec).item() == -1 - 2.0**-10, "toward zero"
-    # 0x7F800001 is a NaN whose only one is the last bit, 0xFF801FFF has all that is cut, 0x7F802000 the first kept.
+    # 0x7F800001 is a NaN whose only one is the last bit, 0xFF801FFF has all that is cut, 0x7F802000
+    # the first kept.
     words = np.array([[0x7F800001], [0xFF801FFF], [0x7F802000], [0x7FC00000]], dtype=np.uint32)
     for make in (torch.from_numpy, np.asarray):
         d = np.asarray(emulate(make(words.view(np.float32)), make(one), None, spec)).ravel()
@@ -256,7 +261,8 @@ def both(monkeypatch: pytest.MonkeyPatch, *given: object) -> tuple[np.ndarray, n
 
 @needs_numba
 def test_every_row_bit_for_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The oracle's dot products, as rows of one A and columns of one B: every kind of A meets every kind of B.
+    # The oracle's dot products, as rows of one A and columns of one B: every kind of A meets every
+    # kind of B.
     for row, result in CASES:
         a, b, c = cases(row, result, 96, 7)
         c = c[:, None] * np.where(np.arange(96) % 3, 0.0, 1.0)
@@ -332,7 +338,8 @@ def test_without_numba_the_lab_uses_numpy_and_says_what_would_do(
         emulate(ones, ones.T, None, SPECS["V100"])
 
 
-# arXiv:2511.10909: (block length, fraction bits) for each generation and operand, typed from the paper's account.
+# arXiv:2511.10909: (block length, fraction bits) for each generation and operand, typed from the
+# paper's account.
 PAPER = {
     "V100": {FP16: (4, 23)},
     "T4": {FP16: (8, 24)},

@@ -1,4 +1,6 @@
-"""FP16 storage with FP32 sums on a CPU: what a GPU would have stored, also where torch has kernels on CUDA alone."""
+"""FP16 storage with FP32 sums on a CPU: what a GPU would have stored, also where torch has kernels
+on CUDA alone.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +17,8 @@ from labkit.gemm import SEQUENTIAL_FP16, half_storage, rounds_once
 
 
 def test_worked_example_4096_ones() -> None:
-    # An FP16 accumulator stops counting at 2048 (2048 + 1 rounds back to 2048); an FP32 one does not.
+    # An FP16 accumulator stops counting at 2048 (2048 + 1 rounds back to 2048); an FP32 one does
+    # not.
     total = np.float16(0)
     for _ in range(4096):
         total += np.float16(1)
@@ -25,7 +28,8 @@ def test_worked_example_4096_ones() -> None:
 
 
 def test_forward_and_backward_of_a_linear_layer_round_once() -> None:
-    # The three GEMMs of a linear layer, written out: Y = X W^T, dX = dY W, dW = dY^T X, each rounded once.
+    # The three GEMMs of a linear layer, written out: Y = X W^T, dX = dY W, dW = dY^T X, each
+    # rounded once.
     g = torch.Generator().manual_seed(0)
     x = torch.randn(16, 40, generator=g).half().requires_grad_()
     w = torch.randn(24, 40, generator=g).half().requires_grad_()
@@ -110,7 +114,9 @@ def test_products_by_any_name_round_once() -> None:
 
 
 def test_attention_layers_in_training_and_evaluation() -> None:
-    """In evaluation torch has a fused fast path for these, which a mode that listens keeps from being taken."""
+    """In evaluation torch has a fused fast path for these, which a mode that listens keeps from
+    being taken.
+    """
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
     attention = nn.MultiheadAttention(16, 4, batch_first=True)
@@ -149,14 +155,17 @@ def test_a_layer_equals_its_fp16_cell_in_a_loop_forward_and_backward(kind: Any) 
     y.float().sum().backward()
     torch.stack(steps).float().sum().backward()
     assert torch.equal(x.grad, by_hand.grad)  # type: ignore[arg-type]
-    # Weights: the layer adds up over time in FP32 and rounds once, the loop of cells in FP16, six times half an ulp.
+    # Weights: the layer adds up over time in FP32 and rounds once, the loop of cells in FP16, six
+    # times half an ulp.
     for ours, other in zip(layer.parameters(), cell.parameters(), strict=True):
         assert ours.grad.dtype == torch.float16  # type: ignore[union-attr]
         assert (ours.grad - other.grad).abs().max() <= 6 * FP16.epsilon * other.grad.abs().max()  # type: ignore[operator, union-attr]
 
 
 def test_a_state_that_grows_by_less_than_half_an_ulp_stays_constant_in_fp16() -> None:
-    """An accumulating ReLU layer, h = h + 2^-12 x: from 1 on, FP16 loses every step; the FP32 layer does not."""
+    """An accumulating ReLU layer, h = h + 2^-12 x: from 1 on, FP16 loses every step; the FP32 layer
+    does not.
+    """
     layer = nn.RNN(1, 1, nonlinearity="relu", bias=False)
     with torch.no_grad():
         layer.weight_ih_l0.fill_(2.0**-12)
@@ -222,7 +231,9 @@ HALF, BRAIN = torch.float16, torch.bfloat16
 
 
 def on_cuda_only(dtype: torch.dtype) -> list[Any]:
-    """Torch's own list: operations that CUDA has in a dtype, and a CPU in FP32 but not in that dtype."""
+    """Torch's own list: operations that CUDA has in a dtype, and a CPU in FP32 but not in that
+    dtype.
+    """
     opinfo = pytest.importorskip("torch.testing._internal.common_methods_invocations")
     ops = [op for op in opinfo.op_db if dtype in op.dtypesIfCUDA and dtype not in op.dtypes]
     return [op for op in ops if torch.float32 in op.dtypes]
@@ -247,7 +258,9 @@ def cast(value: Any, dtypes: dict[torch.dtype, torch.dtype]) -> Any:
 
 
 def run(op: Any, sample: Any) -> tuple[list[Tensor], list[Tensor]]:
-    """Return results and gradients of one of torch's sample inputs; the loss is linear, so its gradient is exact."""
+    """Return results and gradients of one of torch's sample inputs; the loss is linear, so its
+    gradient is exact.
+    """
     leaves = [
         t
         for t in tree_leaves(sample)

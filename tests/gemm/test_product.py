@@ -1,8 +1,10 @@
-"""Layers whose matrix products are added up in a chosen accumulator, forward and backward, in any format.
+"""Layers whose matrix products are added up in a chosen accumulator, forward and backward, in any
+format.
 
-Small whole numbers make everything exact, so results must equal torch's own to the bit; where rounding is the point,
-it is written out. Of formats that torch does not compute in, the oracle is `mma_reference`, dot product by dot product,
-and ml_dtypes for what is stored."""
+Small whole numbers make everything exact, so results must equal torch's own to the bit; where
+rounding is the point, it is written out. Of formats that torch does not compute in, the oracle is
+`mma_reference`, dot product by dot product, and ml_dtypes for what is stored.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -48,7 +50,8 @@ def test_worked_example_the_backward_products_stop_too() -> None:
 
 
 def test_the_three_products_of_a_linear_layer() -> None:
-    # Y = X W^T + bias, dX = dY W, dW = dY^T X: each added up by the accumulator and rounded to FP16 once.
+    # Y = X W^T + bias, dX = dY W, dW = dY^T X: each added up by the accumulator and rounded to FP16
+    # once.
     g = torch.Generator().manual_seed(0)
     x, w = (torch.randn(16, 40, generator=g).half().requires_grad_() for _ in range(2))
     bias, dy = (
@@ -187,7 +190,8 @@ def test_attention() -> None:
                 for n, x in option.items()
             }
             exact = F.scaled_dot_product_attention(*(t.double() for t in low), **wide)
-            # Weights are rounded to half an ulp, and so is the sum of their products with V: |w| sums to 1.
+            # Weights are rounded to half an ulp, and so is the sum of their products with V: |w|
+            # sums to 1.
             bound = 1.01 * torch.finfo(dtype).eps / 2 * (low[2].double().abs().amax() + exact.abs())
             assert ((ours.double() - exact).abs() <= bound).all(), (option, dtype)
 
@@ -209,14 +213,16 @@ def test_attention_shares_keys_among_heads_and_drops() -> None:
 
 
 def test_a_convolutions_gradient_for_its_input_is_rounded_once() -> None:
-    # An input pixel's gradient is a sum over 9 patches: they meet in FP32, and only their sum is rounded to FP16.
+    # An input pixel's gradient is a sum over 9 patches: they meet in FP32, and only their sum is
+    # rounded to FP16.
     g = torch.Generator().manual_seed(0)
     x = torch.randn(1, 2, 6, 6, generator=g).half().requires_grad_()
     w, dy = torch.randn(3, 2, 3, 3, generator=g).half(), torch.randn(1, 3, 6, 6, generator=g).half()
     run(F.conv2d, (x, w), {"padding": 1}, EXACT).backward(dy)
     exact = torch.nn.grad.conv2d_input(x.shape, w.double(), dy.double(), padding=1)
     assert x.grad is not None
-    # 9 FP32 sums are added in FP32: off by at most 9 * 2^-24 of the sum of sizes, then half an ulp of FP16.
+    # 9 FP32 sums are added in FP32: off by at most 9 * 2^-24 of the sum of sizes, then half an ulp
+    # of FP16.
     size = torch.nn.grad.conv2d_input(x.shape, w.double().abs(), dy.double().abs(), padding=1)
     assert ((x.grad.double() - exact).abs() <= exact.abs() * 2.0**-11 + size * 9 * 2.0**-23).all()
 
@@ -327,7 +333,9 @@ def stored(values: np.ndarray, format: Format) -> np.ndarray:
 
 
 def dots(a: np.ndarray, b: np.ndarray, formats: tuple[Format, Format], *row: int) -> np.ndarray:
-    """a @ b, each element by the reference; `row` is block length, fraction bits and significand bits of a result."""
+    """a @ b, each element by the reference; `row` is block length, fraction bits and significand
+    bits of a result.
+    """
     length, fraction_bits, result_bits = row
     first, second = (format.name for format in formats)
     settings = (0.0, first, length, fraction_bits, "FP32", result_bits, second)
@@ -350,7 +358,8 @@ def test_worked_example_hopper_loses_what_its_fp16_units_keep() -> None:
 
 
 def test_a_layer_in_fp8_forward_and_backward() -> None:
-    # E4M3 forward, E5M2 gradients: dX = dY W multiplies E5M2 by E4M3, dW = dY^T X, which is (X^T dY)^T, the other way.
+    # E4M3 forward, E5M2 gradients: dX = dY W multiplies E5M2 by E4M3, dW = dY^T X, which is (X^T
+    # dY)^T, the other way.
     for gpu, row in (("H100", (32, 13, 13)), ("Ada", (16, 13, 13)), ("B200", (32, 25, 23))):
         x, w, dy = (
             drawn(5, 70).requires_grad_(),

@@ -1,7 +1,9 @@
-"""Products in TF32: torch's switches, and without TF32 hardware operands rounded, in both directions.
+"""Products in TF32: torch's switches, and without TF32 hardware operands rounded, in both
+directions.
 
-Oracles: `round_to` in float64 for the operands, float64 products for results, the Tensor Core's emulator where sums are
-exact, and torch's own layers for what is no product."""
+Oracles: `round_to` in float64 for the operands, float64 products for results, the Tensor Core's
+emulator where sums are exact, and torch's own layers for what is no product.
+"""
 
 import itertools
 import threading
@@ -34,7 +36,9 @@ def test_worked_example_11_significant_bits() -> None:
 
 
 def test_exact_products_and_sums_are_the_tensor_cores_to_the_bit() -> None:
-    """k = 1: 11 by 11 bits fit into FP32's 24. And sums of whole numbers up to 990: each is below 2^24 in size."""
+    """k = 1: 11 by 11 bits fit into FP32's 24. And sums of whole numbers up to 990: each is below
+    2^24 in size.
+    """
     torch.manual_seed(0)
     a, b = torch.randn(40, 1) * 2.0 ** torch.randint(-20, 20, (40, 1)), torch.randn(1, 30)
     c, d = (torch.randint(-990, 990, shape).float() for shape in ((5, 16), (16, 9)))
@@ -155,7 +159,9 @@ LAYERS = [(kind, options) for kind in ("LSTM", "GRU", "RNN") for options in SHAP
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 def test_recurrent_layers_are_torchs_on_numbers_that_rounding_leaves_alone() -> None:
-    """On inputs and weights of TF32, h alone is rounded, by 2^-12 of it or less; with W_hh zero that has no effect."""
+    """On inputs and weights of TF32, h alone is rounded, by 2^-12 of it or less; with W_hh zero
+    that has no effect.
+    """
     for (kind, options), packed in itertools.product(LAYERS, (False, True)):
         torch.manual_seed(0)
         layer = getattr(nn, kind)(4, 6, **options)

@@ -1,8 +1,8 @@
 """`labkit.frameworks.torch_amp` against torch.amp on a card: call by call, and whole trainings.
 
-Each function runs in a process that has a card, real or simulated, and returns what differs in plain values. Compared
-are the dtypes and the bytes of what a call returns, and of the gradients where the calls are modules; and, on a CPU,
-the dtypes of ours with those of torch on the card.
+Each function runs in a process that has a card, real or simulated, and returns what differs in
+plain values. Compared are the dtypes and the bytes of what a call returns, and of the gradients
+where the calls are modules; and, on a CPU, the dtypes of ours with those of torch on the card.
 """
 
 import logging
@@ -177,7 +177,9 @@ def _compare_sample(comparison: Comparison, op: Any, sample: Any, dtype: torch.d
 
 
 def modules(given: str) -> dict[str, Any]:
-    """Compare every module of torch.nn, forward and backward, with the weights in FP32 and inputs of a dtype."""
+    """Compare every module of torch.nn, forward and backward, with the weights in FP32 and inputs
+    of a dtype.
+    """
     from torch.testing._internal.common_modules import module_db
 
     comparison = Comparison()
@@ -221,7 +223,9 @@ def _module_call(info: Any, sample: Any, training: bool, dtype: torch.dtype, dev
 
 
 def _with_gradients(out: Any, leaves: list[Any]) -> list[Tensor]:
-    """Return the tensors of an output, and the gradients of leaves under a backward pass outside of autocast."""
+    """Return the tensors of an output, and the gradients of leaves under a backward pass outside of
+    autocast.
+    """
     tensors = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
     differentiable = [tensor for tensor in tensors if tensor.requires_grad]
     if differentiable:
@@ -245,13 +249,16 @@ def power_of_matrix(n: int, to: Callable[[Tensor], Tensor], *_: Any) -> Tensor:
 
 
 def composites() -> dict[str, Any]:
-    """Compare functions of torch.nn.functional that are made of several operations, as people call them."""
+    """Compare functions of torch.nn.functional that are made of several operations, as people call
+    them.
+    """
     generator = torch.Generator().manual_seed(0)
     logits, other = (4 * torch.randn(2, 4, 6, 8, generator=generator) for _ in range(2))
     classes = torch.randint(8, (8,), generator=generator)
     rows, weight = logits.view(-1, 8)[:8], torch.rand(8, generator=generator)
     soft = other.view(-1, 8)[:8].softmax(1)
-    # Called with what sends tensors to a device and a dtype, the classes and the weights of classes.
+    # Called with what sends tensors to a device and a dtype, the classes and the weights of
+    # classes.
     calls: dict[str, Callable[..., Any]] = {
         "softmax": lambda t, *_: F.softmax(t(logits), -1),
         "softmax, dtype named": lambda t, *_: F.softmax(t(logits), -1, dtype=HALF),
@@ -335,8 +342,7 @@ def composites() -> dict[str, Any]:
     return comparison.answer()
 
 
-# --- what `labkit gpu` asks of a card: the calls of torch's own lists, recurrent layers, trainings ---
-
+# --- what `labkit gpu` asks of a card: the calls of torch's own lists, recurrent layers, trainings
 # what opens an autocast region, and what makes a scaler
 Pair = tuple[Callable[[], Any], Callable[..., Any]]
 
@@ -352,14 +358,18 @@ def pairs(device: str) -> tuple[Pair, Pair]:
 
 @contextmanager
 def repeatable() -> Iterator[None]:
-    """Ask torch for kernels that give the same bits twice; otherwise torch.amp would not even equal itself."""
+    """Ask torch for kernels that give the same bits twice; otherwise torch.amp would not even equal
+    itself.
+    """
     exact = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True)
     with exact, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         yield
 
 
 def listed_calls(device: str) -> dict[str, list[Any]]:
-    """Return group -> its rows in torch's autocast test lists: name, arguments and, in some, named ones."""
+    """Return group -> its rows in torch's autocast test lists: name, arguments and, in some, named
+    ones.
+    """
     if "expecttest" not in sys.modules:
         try:
             import expecttest  # noqa: F401
@@ -378,7 +388,9 @@ def listed_calls(device: str) -> dict[str, list[Any]]:
 
 
 def groups() -> list[str]:
-    """Return the groups of torch's lists; where this torch has none, "lists", of which the check says why."""
+    """Return the groups of torch's lists; where this torch has none, "lists", of which the check
+    says why.
+    """
     try:
         return list(listed_calls("cpu"))
     except Exception:
@@ -386,7 +398,8 @@ def groups() -> list[str]:
 
 
 def lists(group: str, device: str, theirs: Pair, ours: Pair) -> dict[str, str]:
-    """Return each call of a group -> "equal", "unusable: ..." where torch itself refuses, or how the two differ.
+    """Return each call of a group -> "equal", "unusable: ..." where torch itself refuses, or how
+    the two differ.
 
     Each is called wherever torch has it.
     """
@@ -411,7 +424,9 @@ def _listed(function: Callable[..., Any], args: Any, named: Any, region: Any) ->
 
 
 def recurrent(layer: str, width: int, packed: bool, device: str) -> Call:
-    """Return a linear layer and a recurrent one, forward and backward, as networks have them; maybe packed."""
+    """Return a linear layer and a recurrent one, forward and backward, as networks have them; maybe
+    packed.
+    """
 
     def call(region: Any) -> list[Tensor]:
         first = nn.Linear(width, width).to(device)
@@ -436,7 +451,8 @@ def compare_training(
 ) -> str:
     """Return "equal", or the first step at which two trainings of a network differ.
 
-    The scale begins so high that the first steps overflow, and grows every third step, so that all of it is met.
+    The scale begins so high that the first steps overflow, and grows every third step, so that all
+    of it is met.
     """
     with repeatable():
         runs = [_training(network, device, width, steps, *pair) for pair in (theirs, ours)]
@@ -466,6 +482,7 @@ def _training(
         scaler.step(optimizer)
         scaler.update()
         seen.append(
-            f"loss {loss.item()!r}, scale {scaler.get_scale()!r}, tracker {scaler._get_growth_tracker()}"
+            f"loss {loss.item()!r}, scale {scaler.get_scale()!r}, tracker "
+            f"{scaler._get_growth_tracker()}"
         )
     return seen

@@ -1,4 +1,6 @@
-"""Tests with the mark gpu are skipped where there is no GPU, loudly; with LABKIT_REQUIRE_GPU=1 that is an error."""
+"""Tests with the mark gpu are skipped where there is no GPU, loudly; with LABKIT_REQUIRE_GPU=1 that
+is an error.
+"""
 
 import os
 from dataclasses import dataclass, field
@@ -13,7 +15,9 @@ collect_ignore = ["simulated"]
 
 @dataclass
 class Asked:
-    """What a check is asked: on which device, how much, and where it leaves what it found, in plain values."""
+    """What a check is asked: on which device, how much, and where it leaves what it found, in plain
+    values.
+    """
 
     device: str = "cuda"
     thorough: bool = True
@@ -24,13 +28,16 @@ def without_a_gpu(required: bool) -> NoReturn:
     if required:
         pytest.fail("LABKIT_REQUIRE_GPU=1, but torch reaches no GPU here", pytrace=False)
     pytest.skip(
-        "THERE IS NO GPU: nothing of this was asked of one; `make gpu` on a machine with one asks it"
+        "THERE IS NO GPU: nothing of this was asked of one; `make gpu` on a machine with one "
+        "asks it"
     )
 
 
 @pytest.fixture
 def asked(request: pytest.FixtureRequest) -> Asked:
-    """Return what `labkit gpu` asks of a check; everything, of the GPU, where pytest alone runs it."""
+    """Return what `labkit gpu` asks of a check; everything, of the GPU, where pytest
+    alone runs it.
+    """
     served: Asked | None = getattr(request.config, "asked", None)
     return served or Asked()
 

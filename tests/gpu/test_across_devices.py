@@ -1,4 +1,5 @@
-"""Training on the simulated card and on the CPU: each recipe and task, checkpoints, copies, instruments, full memory.
+"""Training on the simulated card and on the CPU: each recipe and task, checkpoints, copies,
+instruments, full memory.
 
 The functions run in one process with the card, each by itself; a test holds each outcome.
 """
@@ -61,7 +62,9 @@ def step(trained: Engine, x: torch.Tensor) -> float:
 
 
 def steps(trained: Engine, count: int = 3, seed: int = 0) -> list[str]:
-    """Take steps on batches that the seed decides, and return their losses in hexadecimal, so that NaN equals NaN."""
+    """Take steps on batches that the seed decides, and return their losses in hexadecimal, so that
+    NaN equals NaN.
+    """
     return [step(trained, batch(8, 32, seed=100 * seed + number)).hex() for number in range(count)]
 
 
@@ -89,7 +92,9 @@ def said() -> Iterator[list[str]]:
 
 
 def checkpoints_go_on_on_the_other_device() -> None:
-    """Every recipe, both ways: bit for bit, or with a warning where random numbers are the device's own."""
+    """Every recipe, both ways: bit for bit, or with a warning where random numbers are the device's
+    own.
+    """
     with tempfile.TemporaryDirectory() as folder:
         for recipe in RECIPES:
             for here, there in (("cuda", "cpu"), ("cpu", "cuda")):
@@ -297,7 +302,9 @@ def what_is_on_another_device_is_refused_and_the_engine_goes_on() -> None:
 
 
 def a_card_that_is_full_in_a_step() -> None:
-    """The step ends by OutOfMemoryError wherever memory runs out; nothing has moved, and the next step goes on."""
+    """The step ends by OutOfMemoryError wherever memory runs out; nothing has moved, and the next
+    step goes on.
+    """
     from tests.gpu.simulated.runtime import limited_memory
 
     for recipe in (
@@ -391,11 +398,13 @@ STEPS = 4
 
 
 def on_both(pairs: list[list[str]]) -> list[list[Any]]:
-    """Train each task under its recipe on the card and on the CPU; return names and both losses and metrics.
+    """Train each task under its recipe on the card and on the CPU; return names and both losses and
+    metrics.
 
-    The card's kernels are the CPU's, so that a difference is one of ours. Three things do differ, as on a real card:
-    random numbers are the device's own; attention has several kernels, of which both take the plain one here; an LSTM
-    has fused cells on the card, which store the two products of a step in the input's format, as CUDA's do.
+    The card's kernels are the CPU's, so that a difference is one of ours. Three things do differ,
+    as on a real card: random numbers are the device's own; attention has several kernels, of which
+    both take the plain one here; an LSTM has fused cells on the card, which store the two products
+    of a step in the input's format, as CUDA's do.
     """
     rows = []
     for task, recipe in pairs:

@@ -1,7 +1,8 @@
-"""The drop-in against torch.amp on a simulated card: operations, modules, composites, whole trainings.
+"""The drop-in against torch.amp on a simulated card: operations, modules, composites, whole
+trainings.
 
-The card runs the CPU's kernels under CUDA's key, so which operation is cast to what is torch's own C++. What its
-kernels cannot show is cuBLAS and cuDNN.
+The card runs the CPU's kernels under CUDA's key, so which operation is cast to what is torch's own
+C++. What its kernels cannot show is cuBLAS and cuDNN.
 """
 
 from functools import partial
@@ -18,7 +19,8 @@ from tests.gpu import against_torch
 from tests.gpu.checks import test_checks as checks
 from tests.gpu.conftest import Asked, without_a_gpu
 
-# Where the drop-in differs from torch on purpose: name -> why. A name that no longer differs fails its test.
+# Where the drop-in differs from torch on purpose: name -> why. A name that no longer differs fails
+# its test.
 KEPT_IN_FP32 = (
     "torch multiplies in FP16 inside, then divides or factorizes in FP32, or fails: kept in FP32"
 )
@@ -28,7 +30,8 @@ FACTORS = {"svd_lowrank": KEPT_IN_FP32, "pca_lowrank": KEPT_IN_FP32}
 OPERATIONS = {
     "float32": {"cov": KEPT_IN_FP32, "corrcoef": KEPT_IN_FP32, **FACTORS},
     "float16": {
-        "cov": "torch rounds what it multiplies to FP16; ours is FP16 throughout, as without autocast",
+        "cov": "torch rounds what it multiplies to FP16; ours is FP16 throughout, as without "
+        "autocast",
         "norm": REFUSED_BY_TORCH,
         "linalg.norm": REFUSED_BY_TORCH,
         "linalg.matrix_norm": REFUSED_BY_TORCH,
@@ -39,15 +42,21 @@ OPERATIONS = {
         **FACTORS,
     },
 }
-STEP_BY_STEP = "gradients differ in FP16's last bit: torch runs it step by step, for want of cuDNN on this card"
+STEP_BY_STEP = (
+    "gradients differ in FP16's last bit: torch runs it step by step, for want of cuDNN on "
+    "this card"
+)
 MODULES = {"nn.LSTM": STEP_BY_STEP, "nn.RNN": STEP_BY_STEP}
 UNWRITTEN = {"linalg.lstsq"}  # returns memory that nobody wrote to, which differs from call to call
-# On a CPU alone: operations below autocast, which torch calls itself and whose CPU kernels return other dtypes.
+# On a CPU alone: operations below autocast, which torch calls itself and whose CPU kernels return
+# other dtypes.
 ON_CPU = {"_softmax_backward_data", "native_batch_norm", "native_group_norm"}
 
 
 def widened(name: str, how: list[str]) -> bool:
-    """Return whether an operation has no half kernel, and ours is FP32 where torch fails or stays in half."""
+    """Return whether an operation has no half kernel, and ours is FP32 where torch fails or stays
+    in half.
+    """
     in_fp32 = all(words.endswith("labkit accepts") or "labkit float32" in words for words in how)
     return name.replace(".", "_") in NO_HALF_KERNEL and in_fp32
 
@@ -110,7 +119,9 @@ def trainings() -> dict[str, str]:
 def test_composites_and_trainings_are_torchs_and_a_cross_entropy_in_fp32_is_seen(
     simulated_gpu: Any,
 ) -> None:
-    """The rule of labkit.amp.autocast, which goes by the documentation's list, is another one than torch's."""
+    """The rule of labkit.amp.autocast, which goes by the documentation's list, is another one than
+    torch's.
+    """
     found = simulated_gpu("T4", [against_torch.composites, by_the_list, trainings])
     composites = found[against_torch.composites]
     assert composites["different"] == composites["on_cpu"] == {}

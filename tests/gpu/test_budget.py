@@ -1,9 +1,10 @@
-"""What a step costs a GPU: host waits, copies from the host and dispatched operations, for each recipe.
+"""What a step costs a GPU: host waits, copies from the host and dispatched operations, for each
+recipe.
 
-A step of a small network is bound by the host, which launches each operation and may have to wait for the card. The
-table says how many operations a step may dispatch, as a multiple of torch.amp with GradScaler on the same network; each
-recipe waits once at most, with clipping and without, and copies nothing from the host. Of several ranks, NCCL is taken
-only where it was chosen.
+A step of a small network is bound by the host, which launches each operation and may have to wait
+for the card. The table says how many operations a step may dispatch, as a multiple of torch.amp
+with GradScaler on the same network; each recipe waits once at most, with clipping and without, and
+copies nothing from the host. Of several ranks, NCCL is taken only where it was chosen.
 """
 
 import itertools
@@ -54,7 +55,9 @@ BUDGET = {
     "NVFP4": 5.0,
 }
 CLIPPING = 10  # operations more, at most
-WARM_UP = 7  # steps: a graph is recorded, scales have a history, a scale that is too high has been skipped often
+# Steps: a graph is recorded, scales have a history, a scale that is too high has been skipped
+# often.
+WARM_UP = 7
 
 
 def convolutions() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
@@ -118,7 +121,9 @@ def all_costs() -> dict[str, Any]:
 
 
 def overflow_and_reach_beyond() -> dict[str, Any]:
-    """A step whose loss is inf after clean ones; and an input beyond FP16 after some that were within."""
+    """A step whose loss is inf after clean ones; and an input beyond FP16 after some that were
+    within.
+    """
     from tests.gpu.simulated.counting import counted
 
     torch.manual_seed(0)
@@ -172,7 +177,9 @@ def test_each_recipe_keeps_its_budget(found: Outcomes) -> None:
 
 
 def test_what_a_step_finds_for_the_first_time_is_read_then(found: Outcomes) -> None:
-    """Names of gradients at fault cost a second wait; a step with inputs beyond FP16 is left out, not one after it."""
+    """Names of gradients at fault cost a second wait; a step with inputs beyond FP16 is left out,
+    not one after it.
+    """
     seen = found[overflow_and_reach_beyond]
     assert seen["overflow"] == [True, ["weight", "bias"], 2]
     assert seen["given up"]
@@ -180,7 +187,9 @@ def test_what_a_step_finds_for_the_first_time_is_read_then(found: Outcomes) -> N
 
 
 def choices() -> dict[str, Any]:
-    """Join a group as rank 0 and as rank 1 of a machine with one GPU, and return what would be joined."""
+    """Join a group as rank 0 and as rank 1 of a machine with one GPU, and return what would be
+    joined.
+    """
     joined: list[Any] = []
     found: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:

@@ -1,7 +1,8 @@
-"""The lessons on a machine with a GPU: what trains in them trains there by default, and no cell ends in an error.
+"""The lessons on a machine with a GPU: what trains in them trains there by default, and no cell
+ends in an error.
 
-Each cell that makes a widget which trains or measures is run for itself, with the imports of its lesson, and the
-widget is started; the slow tests run whole lessons.
+Each cell that makes a widget which trains or measures is run for itself, with the imports of its
+lesson, and the widget is started; the slow tests run whole lessons.
 """
 
 import ast
@@ -58,7 +59,9 @@ def calls_live(code: ast.Module) -> bool:
 
 @cache
 def cells() -> dict[str, tuple[str, str, str]]:
-    """Return, for each cell that makes such a widget: lesson and id -> imports, statements, the widget's expression."""
+    """Return, for each cell that makes such a widget: lesson and id -> imports, statements, the
+    widget's expression.
+    """
     found = {}
     for source in build.sources():
         imports = ""
@@ -108,7 +111,9 @@ def trained_behind_a_bar(bar: Any, limit: float) -> str:
 
 
 def measured(widget: Any, folder: str, limit: float) -> str:
-    """Start the measurement, which may write nothing into the lab's own data, and stop it in its first part."""
+    """Start the measurement, which may write nothing into the lab's own data, and stop it in its
+    first part.
+    """
     os.environ["LABKIT_DATA"] = folder
     begun = threading.Event()
     widget.observe(lambda change: change["new"] >= 1 and begun.set(), "part")

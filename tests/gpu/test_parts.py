@@ -291,7 +291,9 @@ def test_a_training_is_on_record_apart_from_those_of_other_devices_unless_it_was
 
 
 def test_the_parts_with_checks_are_those_that_checks_are_marked_with():
-    """A check of an unknown part would run nowhere, and one of an unknown kind would not be read."""
+    """A check of an unknown part would run nowhere, and one of an unknown kind would
+    not be read.
+    """
     marks = [
         mark.args
         for function in vars(test_checks).values()
@@ -362,7 +364,9 @@ def test_ctrl_c_in_a_part_ends_the_command_and_none_begins_when_the_time_is_up(
 
 
 def test_progress_is_a_line_as_a_part_begins_and_one_as_it_ends(monkeypatch, tmp_path):
-    """While a part runs, its first line is there; one for which there is no time has only a last."""
+    """While a part runs, its first line is there; one for which there is no time has
+    only a last.
+    """
     file, seen = tmp_path / "progress.jsonl", []
     file.write_text("of another run")
     monkeypatch.setattr(
@@ -431,7 +435,9 @@ def items_with_planted_failures():
 
 
 def memory_held_by_what_came_before():
-    """Return what `prepared` says that a step of 1 MiB holds, while a cycle of 8 MiB of an earlier one is there."""
+    """Return what `prepared` says that a step of 1 MiB holds, while a cycle of 8 MiB of an earlier
+    one is there.
+    """
     gc.disable()
     cycle = SimpleNamespace(tensor=torch.zeros(2**21, device="cuda"))
     cycle.itself = cycle

@@ -1,7 +1,9 @@
-"""The passport of a GPU: items that raise, hang and kill their process cost their own line, and no other.
+"""The passport of a GPU: items that raise, hang and kill their process cost their own line, and no
+other.
 
-The items of most tests are small functions of this module, served by a process as the real ones are. The last part
-writes a passport on the simulated T4; `passport_t4_simulated.jsonl` is such a one, and the input of the reader's tests.
+The items of most tests are small functions of this module, served by a process as the real ones
+are. The last part writes a passport on the simulated T4; `passport_t4_simulated.jsonl` is such a
+one, and the input of the reader's tests.
 """
 
 import itertools
@@ -33,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 T4 = Path(__file__).with_name("passport_t4_simulated.jsonl")
 Found = dict[str, Any]
 
-# --- writing -----------------------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
 def lines_before(device: str, found: Found) -> None:
@@ -191,7 +193,7 @@ def test_a_passport_ends_with_how_it_ended_and_what_is_missing(
     )
 
 
-# --- the command -------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 def test_the_end_says_where_the_file_is_and_no_file_is_replaced(
@@ -213,7 +215,7 @@ def test_the_end_says_where_the_file_is_and_no_file_is_replaced(
         assert "cannot be written" in capsys.readouterr().err
 
 
-# --- reading -----------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 def read(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -291,7 +293,9 @@ def test_no_value_in_a_line_keeps_the_rest_from_being_read() -> None:
 
 
 def told(*changed: Found) -> str:
-    """Return the report of the T4's passport with these lines in the place of those of the same items."""
+    """Return the report of the T4's passport with these lines in the place of those of the same
+    items.
+    """
     rows = {row["item"]: row for row in map(json.loads, T4.read_text().splitlines())}
     rows |= {row["item"]: row for row in changed}
     return passport.report(passport.parse("\n".join(map(json.dumps, rows.values())).encode()))
@@ -357,7 +361,7 @@ def test_equal_differences_share_a_row_with_the_known_reason_and_missing_items_a
     assert "Missing (the time was up): 2 of 'train', 1 of 'pace'" in text
 
 
-# --- the items ---------------------------------------------------------------------------------------------------
+# --- the items ------------------------------------------------------------------------------------
 
 
 def test_the_cpu_takes_the_calls_that_cuda_takes() -> None:
@@ -399,7 +403,7 @@ def test_the_catalogue_has_every_recipe_and_task_under_unique_names_in_plain_val
     assert line["ulps"] == [0, 0, 0]
 
 
-# --- on the simulated card ---------------------------------------------------------------------------------------
+# --- on the simulated card ------------------------------------------------------------------------
 
 REFUSED, CAPTURED = (
     "refusal layer_norm of Half with weights of Float",

@@ -1,4 +1,6 @@
-"""The simulated card of tests/gpu/simulated: what it is, counts and refuses, and the commands below it."""
+"""The simulated card of tests/gpu/simulated: what it is, counts and refuses, and the commands below
+it.
+"""
 
 import io
 import subprocess

@@ -1,4 +1,6 @@
-"""Right answers to lesson 06, the files in which learners hand them in, and a class of such files graded by command."""
+"""Right answers to lesson 06, the files in which learners hand them in, and a class of such files
+graded by command.
+"""
 
 import io
 import json
@@ -10,7 +12,10 @@ from labkit.classroom.tables import read_table
 from labkit.cli import main
 
 LESSON, NOTEBOOK, JOURNAL = "06_loss_scaling", "06_loss_scaling.ipynb", "labkit-answers.jsonl"
-SETUP = "import torch\nfrom labkit.amp import ScalerConfig, ScalerState\nfrom labkit.grading import check\n"
+SETUP = (
+    "import torch\nfrom labkit.amp import ScalerConfig, ScalerState\n"
+    "from labkit.grading import check\n"
+)
 
 # Answers as a good student writes them: not our references, so that each proves the other.
 STATIC_STEP = """

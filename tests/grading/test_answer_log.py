@@ -1,4 +1,6 @@
-"""Answers are kept, through a kill of the kernel, and brought back where no work is; and hints come one by one."""
+"""Answers are kept, through a kill of the kernel, and brought back where no work is; and hints come
+one by one.
+"""
 
 import json
 import linecache
@@ -40,7 +42,9 @@ CHECK = 'check("start.smallest", my_smallest)'
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A learner's folder with lesson 00, as handed out; the process stands there, in another home."""
+    """A learner's folder with lesson 00, as handed out; the process stands there, in
+    another home.
+    """
     for home in ("HOME", "USERPROFILE"):
         monkeypatch.setenv(home, str(tmp_path))
     monkeypatch.delenv("LABKIT_ANSWERS", raising=False)
@@ -122,7 +126,9 @@ def test_an_answer_comes_back_where_no_work_is_and_only_there(ask, folder: Path)
 
 
 def test_a_starter_is_no_work_and_what_was_begun_in_it_is() -> None:
-    """Half an answer, a helper or a thought is never written over, though the starter's last line still stands."""
+    """Half an answer, a helper or a thought is never written over, though the starter's last line
+    still stands.
+    """
     line = "    raise NotImplementedError("
     for lesson in {exercise.lesson for exercise in EXERCISES.values()}:
         source = build.lesson(lesson)

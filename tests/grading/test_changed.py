@@ -1,4 +1,6 @@
-"""Gradings that start from an earlier one: which rows they use again, and what they say of the others."""
+"""Gradings that start from an earlier one: which rows they use again, and what they say of the
+others.
+"""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""`check("scaling.advance", my_advance)`: what a learner sees, for a right answer, a wrong one, and everything else."""
+"""`check("scaling.advance", my_advance)`: what a learner sees, for a right answer, a wrong one, and
+everything else.
+"""
 
 import html
 import math
@@ -86,7 +88,9 @@ def test_a_second_failed_check_names_the_hints(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_is_right_in_the_notebook_alone_or_everywhere_else_earns_nothing_at_grading() -> None:
-    """By a table of the notebook's calls; and an answer that is wrong on those alone: grading must not be kinder."""
+    """By a table of the notebook's calls; and an answer that is wrong on those alone: grading must
+    not be kinder.
+    """
     known = [case for cases in visible_cases(ADVANCE).cases for case in cases]
     for in_the_notebook, points, seeds in ((True, 8, (12345,)), (False, 0, range(3))):
 
@@ -217,7 +221,9 @@ def test_answers_that_do_not_fit_the_cases_are_refused() -> None:
 
 
 def test_judgements_take_turns_for_they_share_torchs_generator() -> None:
-    """Else one that seeds it and draws gets other numbers, and a right repair in the clinic earns nothing."""
+    """Else one that seeds it and draws gets other numbers, and a right repair in the clinic earns
+    nothing.
+    """
     both, met = threading.Barrier(2), []
 
     def outcome(answer: object, case: object) -> object:

@@ -1,6 +1,8 @@
-"""A hundred answers to the clinic, as `labkit grade` runs them: right repairs keep all points, nothing else earns them.
+"""A hundred answers to the clinic, as `labkit grade` runs them: right repairs keep all points,
+nothing else earns them.
 
-Each answer is the lesson's own cell with lines of it replaced, so that what is wrong with it can be read here.
+Each answer is the lesson's own cell with lines of it replaced, so that what is wrong with it can be
+read here.
 """
 
 import tomllib
@@ -102,7 +104,9 @@ def edited(program: list[str], *edits: Sequence[str], before: str = "") -> list[
 
 
 def refused_by(runner: Runner, name: str, program: list[str]) -> set[str]:
-    """Return the names of the observations that refuse an answer, "error" where it has none; empty: full marks."""
+    """Return the names of the observations that refuse an answer, "error" where it has none; empty:
+    full marks.
+    """
     paper = grading_cases(EXERCISES[f"clinic.{name}"], DAY)
     (reply,) = runner.run([request_of(paper, program)]).values()
     assert not reply.note, reply.note
@@ -114,7 +118,9 @@ def refused_by(runner: Runner, name: str, program: list[str]) -> set[str]:
 
 
 def falsified(name: str, program: list[str]) -> dict[str, tuple[list[str], set[str]]]:
-    """Return wrong answers, each with the names of observations of which one at least is to refuse it."""
+    """Return wrong answers, each with the names of observations of which one at least is to refuse
+    it.
+    """
     right, entry = program, EXERCISES[f"clinic.{name}"].entry
     diagnosis = right[-1].rpartition("return losses, ")[2].splitlines()[0]
     fault = FAULT[name]
@@ -176,7 +182,9 @@ def falsified(name: str, program: list[str]) -> dict[str, tuple[list[str], set[s
 def test_the_reference_passes_as_it_is_graded(
     name: str, runner: Runner, programs: dict[str, list[str]]
 ) -> None:
-    """On the calls of the notebook, too; the slow tests check each in the notebook of the lesson."""
+    """On the calls of the notebook, too; the slow tests check each in the notebook of
+    the lesson.
+    """
     assert refused_by(runner, name, programs[name]) == set()
 
 

@@ -1,8 +1,8 @@
-"""Detours: answers that call a library instead of computing, or compute something else. None of them earns full marks,
-and none is accused.
+"""Detours: answers that call a library instead of computing, or compute something else. None of
+them earns full marks, and none is accused.
 
-An exercise asks for what no library has, or says why it lets one answer. A former form, which asked for FP16 alone, is
-answered by many; `labkit grade` grades it by request only.
+An exercise asks for what no library has, or says why it lets one answer. A former form, which asked
+for FP16 alone, is answered by many; `labkit grade` grades it by request only.
 """
 
 import functools
@@ -219,7 +219,8 @@ DETOURS: dict[str, list[Answer]] = {
         lambda scores, chosen, bits: sets(scores, chosen, [round(x * 2**bits) for x in scores]),
         lambda scores, chosen, bits: sets(scores, chosen, [round(x, bits) for x in scores]),
         lambda scores, chosen, bits: sets(scores, chosen, torch.tensor(scores).bfloat16().tolist()),
-        # FP32 first, twice the exact ones, signs left out, by an unstable order, all at the threshold
+        # FP32 first, twice the exact ones, signs left out, by an unstable order, all at the
+        # threshold
         lambda scores, chosen, bits: sets(
             scores, chosen, of_bits(torch.tensor(scores).tolist(), bits)
         ),

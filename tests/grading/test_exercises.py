@@ -1,7 +1,8 @@
-"""Every exercise: its lesson's solution earns all points by either door; a known mistake loses some and is named.
+"""Every exercise: its lesson's solution earns all points by either door; a known mistake loses some
+and is named.
 
-The doors are a notebook's cell and `labkit grade`. The clinic is graded in test_clinic_answers.py; recipes of projects
-are trained in test_project.py.
+The doors are a notebook's cell and `labkit grade`. The clinic is graded in test_clinic_answers.py;
+recipes of projects are trained in test_project.py.
 """
 
 import math
@@ -63,7 +64,9 @@ def test_an_exercise_is_complete() -> None:
 
 
 def not_caught(exercise: Exercise, *seeds: int) -> list[str]:
-    """Return the known mistakes that keep all points with one of these seeds, or are not called by their own names."""
+    """Return the known mistakes that keep all points with one of these seeds, or are not called by
+    their own names.
+    """
     found = []
     for paper in (grading_cases(exercise, seed) for seed in seeds):
         for mistake in exercise.mistakes:
@@ -98,7 +101,9 @@ def test_every_mistake_is_called_by_name_with_other_seeds(exercise: Exercise) ->
 
 
 def test_a_coin_passes_less_than_once_in_a_thousand_gradings() -> None:
-    """Whoever draws an answer from those that are ever right, anew for each call; a constant is such a coin, too."""
+    """Whoever draws an answer from those that are ever right, anew for each call; a constant is
+    such a coin, too.
+    """
     for exercise in CHECKED:
         right = [
             repr(a)
@@ -109,7 +114,9 @@ def test_a_coin_passes_less_than_once_in_a_thousand_gradings() -> None:
 
 
 def test_what_is_learnt_by_heart_does_not_pass() -> None:
-    """A table of the notebook's calls, with its first answer for every other call, earns less at grading."""
+    """A table of the notebook's calls, with its first answer for every other call, earns less at
+    grading.
+    """
     for exercise in CHECKED:
         shown, day = (
             (p, known_outcomes(p, exercise.reference))
@@ -142,7 +149,9 @@ def test_cases_depend_on_the_seed_and_on_nothing_else() -> None:
 
 @pytest.fixture(scope="module")
 def programs() -> dict[str, list[str]]:
-    """Return what runs for each exercise: the definitions it names elsewhere in its lesson, then its own cell."""
+    """Return what runs for each exercise: the definitions it names elsewhere in its lesson, then
+    its own cell.
+    """
     return {exercise.id: program_of(cells_of(exercise.lesson), exercise) for exercise in SOLVED}
 
 

@@ -1,4 +1,6 @@
-"""The clinic: a diagnosis is true of the lesson's run, any honest repair passes, and what gives something up fails."""
+"""The clinic: a diagnosis is true of the lesson's run, any honest repair passes, and what gives
+something up fails.
+"""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -226,7 +228,9 @@ def test_a_schedule_falls_in_a_line() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_noise_of_steps_tells_the_format(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An oracle: the noise of a step in FP16 is its rounding, so it is that of BF16, divided by about 2^3."""
+    """An oracle: the noise of a step in FP16 is its rounding, so it is that of BF16, divided by
+    about 2^3.
+    """
     exercise = EXERCISES[f"clinic.{name}"]
     in_fp32 = next(known.answer for known in exercise.mistakes if known.name == "all in FP32")
     wide = treat(name, in_fp32, seed=1)

@@ -1,4 +1,6 @@
-"""The exercises of lessons 01 to 04: their references against numpy, ml_dtypes, gfloat, decimal numbers and torch."""
+"""The exercises of lessons 01 to 04: their references against numpy, ml_dtypes, gfloat, decimal
+numbers and torch.
+"""
 
 import dataclasses
 import math
@@ -40,7 +42,9 @@ def test_decode_with_any_bias_is_labkits_times_a_power_of_two() -> None:
 
 
 def test_ulp_is_numpys_spacing() -> None:
-    """Except at 65504, where numpy steps to infinity; there it is the distance to the number below."""
+    """Except at 65504, where numpy steps to infinity; there it is the distance to the
+    number below.
+    """
     below_max = EVERY[np.abs(EVERY) < 65504]
     for x in [
         *below_max[::41],
@@ -111,7 +115,9 @@ def test_nearest_even_is_numpys_float16() -> None:
 
 
 def test_smallest_update_moves_and_the_one_below_does_not() -> None:
-    """Held against additions made of whole numbers; that a sum grows with its terms settles all the others."""
+    """Held against additions made of whole numbers; that a sum grows with its terms settles all the
+    others.
+    """
     for (weight,) in cases("rounding.smallest_update"):
         update = float(reference("rounding.smallest_update")(weight))
         below = next_down(update, FP16)
@@ -137,7 +143,8 @@ def test_kahan_is_near_the_exact_sum() -> None:
             continue
         numbers = [float(total), -float(lost), *values.tolist()]
         exact, magnitude = math.fsum(numbers), math.fsum(map(abs, numbers))
-        # Higham, Accuracy and Stability, 4.3: at most 2u + O(n u^2) of the sum of magnitudes; u = 2^-11.
+        # Higham, Accuracy and Stability, 4.3: at most 2u + O(n u^2) of the sum of magnitudes; u =
+        # 2^-11.
         assert abs(float(ours) - exact) <= (2 * 2.0**-11 + 2 * len(values) * 2.0**-22) * magnitude
 
 
@@ -150,7 +157,9 @@ def test_epsilon_is_what_float64_gives_rounded_once() -> None:
 
 
 def test_a_number_in_an_array_without_dimensions_is_a_number() -> None:
-    """As numpy and labkit.formats return them: nobody should lose points for not writing float(...)."""
+    """As numpy and labkit.formats return them: nobody should lose points for not writing
+    float(...).
+    """
     grade = check(
         "rounding.smallest_update",
         lambda weight: np.asarray(reference("rounding.smallest_update")(weight)),
@@ -198,7 +207,9 @@ def test_flops_and_bytes_are_torchs() -> None:
 def in_decimals(
     a: list[float], b: list[float], c: float, fraction_bits: int, result_bits: int
 ) -> float:
-    """Add a block in decimal numbers, which hold every binary fraction here exactly; gfloat cuts the sum."""
+    """Add a block in decimal numbers, which hold every binary fraction here exactly; gfloat cuts
+    the sum.
+    """
 
     def exponent(x: float) -> int:
         return int(np.frexp(x)[1]) - 1

@@ -14,8 +14,9 @@ from tests.grading.cases import SEEDS, cases, reference
 
 # --- lesson 08: recipes ---
 
-# apex/amp/frontend.py, classes O0 to O3: cast_model_type, patch_torch_functions, keep_batchnorm_fp32, master_weights,
-# loss_scale. Where apex says None there is nothing to decide: the model is FP32 and keeps what it has.
+# apex/amp/frontend.py, classes O0 to O3: cast_model_type, patch_torch_functions,
+# keep_batchnorm_fp32, master_weights, loss_scale. Where apex says None there is nothing to decide:
+# the model is FP32 and keeps what it has.
 APEX = {
     "O0": ("float32", False, None, False, 1.0),
     "O1": (None, True, None, None, "dynamic"),
@@ -90,7 +91,9 @@ def test_the_choice_is_the_best_of_all_that_could_be_named() -> None:
 
 
 class Step:
-    """Carries out the lines in plain torch on one FP16 (or FP32) weight whose loss is weight * gradient."""
+    """Carries out the lines in plain torch on one FP16 (or FP32) weight whose loss is weight *
+    gradient.
+    """
 
     def __init__(self, masters: bool, gradient: float) -> None:
         self.weight = nn.Parameter(torch.ones(1).half() if masters else torch.ones(1))
@@ -152,7 +155,9 @@ def halves(numbers: Any) -> Any:
 
 
 def trained(weight: Any, batches: Any, max_norm: float) -> tuple[Any, float, int]:
-    """Train a linear layer in numpy: FP16 operands and results, an FP32 weight, and a scale that is halved at inf."""
+    """Train a linear layer in numpy: FP16 operands and results, an FP32 weight, and a scale that is
+    halved at inf.
+    """
     master, scale, skipped = weight.numpy().astype(np.float64), 2.0**16, 0
     for x, y in batches:
         inputs, target = halves(x.numpy()), y.numpy().astype(np.float64)
@@ -183,7 +188,8 @@ def test_a_training_is_numpys(id: str) -> None:
 
 
 def skipped_by(largest: list[float], config: Any, pause: int) -> list[int]:
-    """Say the rule in DeepSpeed's words: what is left of hysteresis is counted down, and filled up by growth.
+    """Say the rule in DeepSpeed's words: what is left of hysteresis is counted down, and filled up
+    by growth.
 
     A pause moves the step from which clean ones are counted.
     """
@@ -206,7 +212,9 @@ def test_skips_are_those_of_another_way_to_count() -> None:
 
 
 def test_with_the_casts_in_place_each_node_finds_what_it_needs() -> None:
-    """Each cast is needed by some node, none is made twice, and without any one of them a node goes without."""
+    """Each cast is needed by some node, none is made twice, and without any one of them a node goes
+    without.
+    """
     for given, nodes in cases("frameworks.casts"):
         casts = reference("frameworks.casts")(given, nodes)
         assert len(set(casts)) == len(casts)
@@ -216,7 +224,9 @@ def test_with_the_casts_in_place_each_node_finds_what_it_needs() -> None:
 
 
 def needs_met(given: Any, nodes: Any, casts: Any) -> list[bool]:
-    """Return for each node whether all of its inputs are there in the format that it computes in."""
+    """Return for each node whether all of its inputs are there in the format that it
+    computes in.
+    """
     there, met = dict(given), []
     for name, rule, inputs in nodes:
         own = [there[source] for source in inputs]

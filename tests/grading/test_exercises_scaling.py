@@ -153,7 +153,8 @@ def test_advance_is_what_torch_does() -> None:
         (weight,) = parameters_with([torch.tensor([torch.inf if found_inf else 0.0])])
         scaler.step(torch.optim.SGD([weight], lr=0.0))
         scaler.update()
-        # torch keeps the scale in FP32, where 1.5 or 3 to these powers is exact: both are equal, not close.
+        # torch keeps the scale in FP32, where 1.5 or 3 to these powers is exact: both are equal,
+        # not close.
         expected = ScalerState(scaler.get_scale(), scaler._get_growth_tracker())
         assert reference("scaling.advance")(state, found_inf, config) == expected
 
@@ -216,7 +217,9 @@ def test_the_repaired_scaler_is_torchs_where_torchs_is_sound() -> None:
 
 
 def test_the_ordered_loop_is_a_plain_torch_training_step() -> None:
-    """Linear model, SGD, accumulation and clipping in FP32: within FP16's rounding of the gradient it is the same."""
+    """Linear model, SGD, accumulation and clipping in FP32: within FP16's rounding of the gradient
+    it is the same.
+    """
     for (loop,) in cases("scaling.order"):
         weight = torch.nn.Parameter(loop.master_weight.clone())
         for batch in loop.batches:

@@ -1,8 +1,9 @@
-"""The edges of exercises: answers that are right but for one, claims of texts, and right answers in another dress.
+"""The edges of exercises: answers that are right but for one, claims of texts, and right answers in
+another dress.
 
-The right ones earn everything, in the notebook and at grading. The others earned full marks once, and lose a check now:
-a row names the check that must refuse it. Each is the reference itself, changed at that edge alone, so no other check
-could.
+The right ones earn everything, in the notebook and at grading. The others earned full marks once,
+and lose a check now: a row names the check that must refuse it. Each is the reference itself,
+changed at that edge alone, so no other check could.
 """
 
 import math
@@ -40,7 +41,8 @@ def norm_of(scaled_grads: Any, scale: float) -> float:
     return float(torch.cat([g.double().flatten() for g in scaled_grads]).norm()) / scale
 
 
-# --- the reference, but for one kind of case: (exercise, check, what the kind is called, change of the answer) ---
+# --- the reference, but for one kind of case: (exercise, check, what the kind is called, change of
+# the answer) ---
 
 
 def but(when: Callable[..., Any], says: Callable[..., Any]) -> Change:
@@ -77,7 +79,9 @@ def plain_or_split(a: Any, b: Any, products: int) -> Any:
 
 
 def good_ranks(gradients: Any, before: int) -> Any:
-    """Return the gradients of the ranks without inf and NaN, or all if there is no such rank, and the divisor."""
+    """Return the gradients of the ranks without inf and NaN, or all if there is no such rank, and
+    the divisor.
+    """
     return [g for g in gradients if g.isfinite().all()] or gradients, before
 
 
@@ -884,8 +888,9 @@ def test_each_loses_the_check_whose_case_it_fails(exercise_id: str) -> None:
 #
 # A row: exercise, words of its text, check, whether a case is that one.
 
-# Such a case must be drawn in the notebook and by a seed of grading. An edge has no row where an answer that is wrong
-# there alone is a known mistake, or is above; nor where several cases of a check that is named for it hold the claim.
+# Such a case must be drawn in the notebook and by a seed of grading. An edge has no row where an
+# answer that is wrong there alone is a known mistake, or is above; nor where several cases of a
+# check that is named for it hold the claim.
 
 
 def has(value: Any, of: Callable[[Any], Any]) -> bool:
@@ -1161,7 +1166,9 @@ def plain(text: str) -> str:
 
 @cache
 def text_of(exercise_id: str) -> str:
-    """Return what a learner reads of an exercise: the text before its cell, and the cell without the solution."""
+    """Return what a learner reads of an exercise: the text before its cell, and the cell without
+    the solution.
+    """
     exercise = EXERCISES[exercise_id]
     cells = re.split(r"(?m)^(?=# %%)", build.lesson(exercise.lesson).text.read_text())
     at = next(i for i, cell in enumerate(cells) if f'tags=["{exercise.tag}"]' in cell)

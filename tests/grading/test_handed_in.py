@@ -1,7 +1,8 @@
-"""A class is graded: each of eighty hand-ins, honest, clumsy, odd or hostile, has its points, a row and a reason.
+"""A class is graded: each of eighty hand-ins, honest, clumsy, odd or hostile, has its points, a row
+and a reason.
 
-Code that nobody has read runs here, in processes of its own. They are handed in at once and graded once, by the command
-with all that a teacher may ask for, and the tests read what came back.
+Code that nobody has read runs here, in processes of its own. They are handed in at once and graded
+once, by the command with all that a teacher may ask for, and the tests read what came back.
 """
 
 import io
@@ -66,7 +67,9 @@ def inside(content: str | bytes, file: str = NOTEBOOK, **others: str | bytes) ->
 
 
 def link(target: str, file: str = "", **others: str | bytes) -> Write:
-    """A link as NAME/FILE with other files beside it, or as NAME and FILE where it begins with a point, or is empty."""
+    """A link as NAME/FILE with other files beside it, or as NAME and FILE where it begins with a
+    point, or is empty.
+    """
 
     def write(folder: Path, name: str) -> None:
         path = folder / name / file if file[:1].isalnum() else folder / f"{name}{file}"
@@ -104,7 +107,8 @@ def each(says: str) -> Says:
     return dict.fromkeys(ALL, says)
 
 
-# What Python runs in a notebook, however deep or long: beside an answer it costs nothing, in its cell neither.
+# What Python runs in a notebook, however deep or long: beside an answer it costs nothing, in its
+# cell neither.
 HARMLESS = {
     "900 terms": "x = " + "+".join(["1"] * 900),
     "400 attributes": "class A: pass\na = A()\na.a = a\nx = a" + ".a" * 400,
@@ -161,7 +165,8 @@ LOST = {
     "scaling.unscale": f"syntax error in line 2: expected ':' (graded by Python {PYTHON})",
 }
 
-# How it is handed in, the exercises that earn all their points (the others earn nothing), and words of reasons.
+# How it is handed in, the exercises that earn all their points (the others earn nothing), and words
+# of reasons.
 CLASS: dict[str, tuple[Write, Iterable[str], Says]] = {
     # right, in ordinary ways and in odd ones
     "honest": (flat(GOOD), ONE, {}),
@@ -265,7 +270,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def out(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Grade them all, once, with a roster and the teacher's own word on three; return the folder of what came back."""
+    """Grade them all, once, with a roster and the teacher's own word on three; return the folder of
+    what came back.
+    """
     out = tmp_path_factory.mktemp("out")
     names = [*CLASS, "nobody handed in"]
     write_table(
@@ -307,7 +314,9 @@ def marks(out: Path) -> Lines:
 
 
 def expect(marks: Lines, rows: Mapping[str, tuple[object, Iterable[str], Says]]) -> None:
-    """Compare the points of every exercise, and the words of reasons, with the rows of the table."""
+    """Compare the points of every exercise, and the words of reasons, with the rows of
+    the table.
+    """
     for name, (_, earns, says) in rows.items():
         points = {id: int(marks[name, id]["points"]) for id in FULL}
         assert points == {id: FULL[id] if id in earns else 0 for id in FULL}, (
@@ -417,7 +426,8 @@ def test_what_an_archive_holds_and_cannot_be_unpacked_is_its_learners_row(tmp_pa
     }
 
 
-# What learners hand in, and the reason where it is no notebook. A name is a learner's, whatever it ends in.
+# What learners hand in, and the reason where it is no notebook. A name is a learner's, whatever it
+# ends in.
 KINDS: dict[str, tuple[str | bytes, str]] = {
     ".IPYNB": (GOOD, ""),
     ".ipynb": (GOOD, ""),

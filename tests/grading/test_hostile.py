@@ -1,7 +1,9 @@
-"""Who would rather break the grading than learn gets a row, and costs nobody else's: submissions as data.
+"""Who would rather break the grading than learn gets a row, and costs nobody else's: submissions as
+data.
 
-What needs walls is asked only where they stand. Where nothing can be forked, as on Windows, each submission gets a
-program of its own: with the fork server switched off, that road is tried on Linux too.
+What needs walls is asked only where they stand. Where nothing can be forked, as on Windows, each
+submission gets a program of its own: with the fork server switched off, that road is tried on Linux
+too.
 """
 
 import os
@@ -52,7 +54,10 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="walls are Linux's")
 
 
 def hand_in(folder: Path, student: str, cell: str) -> None:
-    names = f"CLASSMATE, GRADES = {str(folder / 'honest.ipynb')!r}, {str(folder.parent / 'grades.csv')!r}"
+    names = (
+        f"CLASSMATE, GRADES = {str(folder / 'honest.ipynb')!r}, "
+        f"{str(folder.parent / 'grades.csv')!r}"
+    )
     exercises = code(f"{names}\n{cell}", "scaling.advance"), code(UNSCALE, "scaling.unscale")
     put(folder / f"{student}.ipynb", notebook(code(f"{SETUP}\n{names}"), *exercises))
 
@@ -60,7 +65,8 @@ def hand_in(folder: Path, student: str, cell: str) -> None:
 def expect_rows(tmp_path: Path, students: dict[str, Row]) -> None:
     """Grade these students, and an honest one with them; every row is what it must be.
 
-    Where not all walls stand, only the rows of ANYWHERE are compared, and the test is skipped at its end.
+    Where not all walls stand, only the rows of ANYWHERE are compared, and the test is skipped at
+    its end.
     """
     folder = tmp_path / "class"
     (tmp_path / "grades.csv").write_text("nobody's yet")
@@ -106,7 +112,9 @@ def test_each_of_them_gets_its_row(tmp_path: Path, group: dict[str, Row]) -> Non
 def test_what_is_named_by_a_relative_path_is_tried_where_it_lies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`labkit grade . --csv grades.csv`: the probe stands elsewhere, and must not try its own folder instead."""
+    """`labkit grade . --csv grades.csv`: the probe stands elsewhere, and must not try its own
+    folder instead.
+    """
     monkeypatch.chdir(tmp_path)
     Path("ada.ipynb").write_text("{}")
     with scratch() as folder, Runner(Limits(), folder) as runner:
@@ -145,7 +153,9 @@ def test_a_link_to_what_all_may_read_says_nothing_of_the_sandbox(tmp_path: Path)
 
 
 class Clock(Worker):
-    """A worker that takes so many seconds of CPU time and of the queue in each second of the wall's."""
+    """A worker that takes so many seconds of CPU time and of the queue in each second of the
+    wall's.
+    """
 
     tells_cpu = True
 
@@ -260,7 +270,9 @@ def of_class(tmp_path: Path, answers: dict[str, str], *options: str) -> dict[str
     reason="the system does not tell what processes share",
 )
 def test_memory_is_that_of_a_submission_and_not_of_each_of_its_processes(tmp_path: Path) -> None:
-    """Eight processes of 150 MiB are too much for 300 MiB together; eight that share 60 MiB are not."""
+    """Eight processes of 150 MiB are too much for 300 MiB together; eight that share 60 MiB are
+    not.
+    """
     forks = RIGHT.replace("my_advance", "right") + FORKS
     answers = {"hog": forks.replace("EACH", "150"), "sharer": forks.replace("EACH", "1")}
     lines = of_class(tmp_path, answers, "--memory", "300", "--seconds", f"{20 * slowness():.0f}")
@@ -274,7 +286,9 @@ def test_memory_is_that_of_a_submission_and_not_of_each_of_its_processes(tmp_pat
     not os.path.exists("/proc/self/stat"), reason="the system does not tell what processes took"
 )
 def test_time_is_that_of_a_submission_and_not_of_its_first_process(tmp_path: Path) -> None:
-    """One child that computes for ever, or one after another that ends: the first process does nothing but wait."""
+    """One child that computes for ever, or one after another that ends: the first process does
+    nothing but wait.
+    """
     answers = {"lives": BURNS.replace("FOREVER", "True"), "ends": BURNS.replace("FOREVER", "False")}
     for line in of_class(tmp_path, answers, "--seconds", "2").values():
         assert "stopped after 2 s of CPU time" in line["reason"]

@@ -1,4 +1,6 @@
-"""What hand-ins import of lessons while they are graded, and what `check`, `hint` and `enter` do there: nothing."""
+"""What hand-ins import of lessons while they are graded, and what `check`, `hint` and `enter` do
+there: nothing.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,5 @@
-"""Honest learners get their points, wherever and however the answer stands: notebooks as data, with their rows.
+"""Honest learners get their points, wherever and however the answer stands: notebooks as data, with
+their rows.
 
 Every answer is a right one, or the starter; what is odd is where and how it stands.
 """
@@ -38,7 +39,8 @@ FULL = {id: EXERCISES[id].points for id in IDS.values()}
 
 @dataclass(frozen=True)
 class Odd:
-    """What a student hands in, and what it is worth: the full points of `earns`, nothing for the other exercises.
+    """What a student hands in, and what it is worth: the full points of `earns`, nothing for the
+    other exercises.
 
     says   part of the reason of scaling.advance
     """
@@ -76,12 +78,14 @@ def line(before: str = "", after: str = "") -> Odd:
     return Odd(lesson(cell(before + PLAIN + after, "advance")))
 
 
-# The texts of cells: CONSTANTS, what ONE = 1 looks like; BEFORE and AFTER, lines before and after an answer.
+# The texts of cells: CONSTANTS, what ONE = 1 looks like; BEFORE and AFTER, lines before and after
+# an answer.
 TEXTS = tomllib.loads(Path(__file__).with_name("odd_notebooks.toml").read_text(encoding="utf-8"))
 CONSTANTS, BEFORE = TEXTS["constants"], TEXTS["before"]
 AFTER = {name: text.replace("CHECK", CHECK.strip()) for name, text in TEXTS["after"].items()}
 SLOW_RUN = cell(
-    "import time\ntime.sleep(600)\nrun = [time.sleep(600) for _ in range(9)]\ngrads = time.sleep(600)"
+    "import time\ntime.sleep(600)\nrun = [time.sleep(600) for _ in range(9)]\n"
+    "grads = time.sleep(600)"
 )
 SOLVED, OPEN, HELPED = cell(PLAIN, "advance"), cell(STARTER, "advance"), cell(ADVANCE, "advance")
 UNSCALED, BY_BYTES, EARLIER = (

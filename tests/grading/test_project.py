@@ -1,4 +1,6 @@
-"""The projects: a recipe that came off the wire is trained for real, and a board says who kept the least."""
+"""The projects: a recipe that came off the wire is trained for real, and a board says who kept the
+least.
+"""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -125,7 +127,9 @@ def test_what_stops_in_the_call_is_a_failure_and_not_trained() -> None:
 def test_the_failing_run_fails_and_the_reference_is_within_half_of_fp32s_spread_on_every_seed(
     task: str,
 ) -> None:
-    """On average over two seeds, as it is graded; so no other machine's rounding turns a verdict."""
+    """On average over two seeds, as it is graded; so no other machine's rounding turns
+    a verdict.
+    """
     recipe = EXERCISES[f"project.{task}"].reference(VISIBLE)
     assert isinstance(recipe, Recipe)
     fp32 = {seed: run_of(task, RECIPES["FP32"], seed).metric for seed in SEEDS}
@@ -257,8 +261,7 @@ def test_a_damaged_file_is_named_and_changes_no_other_rank(tmp_path: Path) -> No
         assert says in str(board)
 
 
-# --- trainings that end badly: the recipe pays, but where not even FP32 trains, nobody is graded ---
-
+# --- trainings that end badly: the recipe pays, but where not even FP32 trains, nobody is graded
 YOUR_FP32, YOUR_O3 = (replace(RECIPES[name], name="yours") for name in ("FP32", "O3"))
 TRAINED = EXERCISES["project.digits"].trained
 
@@ -301,7 +304,9 @@ def test_where_not_even_fp32_trains_no_recipe_is_blamed() -> None:
 
 @pytest.mark.usefixtures("nothing_kept")
 def test_the_time_is_announced_before_the_first_training() -> None:
-    """Nine hundred learners with a recipe each: two at once, at 0.6 seconds, take four and a half minutes."""
+    """Nine hundred learners with a recipe each: two at once, at 0.6 seconds, take four and a half
+    minutes.
+    """
     told: list[str] = []
 
     def trained(questions: object, limits: object) -> dict[str, Reply]:

@@ -1,4 +1,6 @@
-"""From a folder of notebooks to the code that is run for one exercise, and to a row, whatever is in the folder."""
+"""From a folder of notebooks to the code that is run for one exercise, and to a row, whatever is in
+the folder.
+"""
 
 import json
 from contextlib import suppress
@@ -115,7 +117,8 @@ def test_a_lesson_is_recognised_by_its_exercises_or_its_file(tmp_path: Path) -> 
         assert Submission("ada", path.name, path).lesson == lesson, (name, exercise)
 
 
-# --- whatever is handed in, `labkit grade` ends well: each learner has a row with a reason, and the class goes on ---
+# --- whatever is handed in, `labkit grade` ends well: each learner has a row with a reason, and the
+# class goes on ---
 
 IN_LESSON = {exercise.id for exercise in EXERCISES.values() if exercise.lesson == LESSON}
 GOOD = answered()

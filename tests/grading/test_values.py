@@ -1,4 +1,6 @@
-"""What learners return: it travels as plain JSON, and a sentence names the first place where two values part."""
+"""What learners return: it travels as plain JSON, and a sentence names the first place where two
+values part.
+"""
 
 import json
 import math
@@ -158,7 +160,9 @@ def test_what_is_forgiven() -> None:
 
 
 def test_a_difference_names_the_result_it_lies_in() -> None:
-    """By the words of the docstring that the learner reads; a grade without such words counts from 0."""
+    """By the words of the docstring that the learner reads; a grade without such words counts from
+    0.
+    """
     exercise = EXERCISES["route.sets"]
     answer = answers_of(
         visible_cases(exercise),
@@ -247,7 +251,8 @@ def test_values_are_shown_as_a_person_reads_them() -> None:
 def test_fp16_is_shown_in_bits() -> None:
     expected = torch.tensor([1.0, 2.0**-30])
     assert difference(expected, expected.half().float()) == (
-        "[1]: expected 2^-30 (9.31e-10), got 0\nwhat you got is this number rounded to FP16: S 0  E 00000  F 0000000000"
+        "[1]: expected 2^-30 (9.31e-10), got 0\n"
+        "what you got is this number rounded to FP16: S 0  E 00000  F 0000000000"
     )
     said = str(difference(torch.tensor([1.0]).half(), torch.tensor([1.5]).half())).splitlines()
     shown = ["expected  S 0  E 01111  F 0000000000", "got       S 0  E 01111  F 1000000000"]

@@ -1,4 +1,5 @@
-"""Costs of a step on the simulated card: operations, waits of the host, copies; of each recipe and of a watched step.
+"""Costs of a step on the simulated card: operations, waits of the host, copies; of each recipe and
+of a watched step.
 
 As a program, run in a process with the card, it prints them as JSON.
 """
@@ -69,7 +70,9 @@ def by_operation(waits: Mapping[str, int]) -> dict[str, int]:
 
 
 def watched_costs() -> dict[str, Any]:
-    """Return the costs of each of the first steps under a watch: in FP32, under torch.amp, and of an engine."""
+    """Return the costs of each of the first steps under a watch: in FP32, under torch.amp, and of
+    an engine.
+    """
     from labkit.instrument import watch
     from tests.gpu.simulated.counting import counted
 
@@ -130,5 +133,6 @@ def training(way: str) -> tuple[Any, Callable[[], None]]:
 
 if __name__ == "__main__":
     print(ENDS + json.dumps(all_costs()), flush=True)
-    # torch's threads of a device may still be waiting, and end a process that tidies up with an abort
+    # torch's threads of a device may still be waiting, and end a process that tidies up with an
+    # abort
     os._exit(0)

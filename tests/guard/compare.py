@@ -9,7 +9,9 @@ LINES = 12  # of an item's differences, at most
 
 
 def compare(old: Path, new: Path, lines: int = LINES) -> int:
-    """Print the differences of two recordings; return 1 if there are any, or if there is nothing to compare."""
+    """Print the differences of two recordings; return 1 if there are any, or if there is nothing to
+    compare.
+    """
     before, after = texts(old), texts(new)
     differing = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
     for name in differing:

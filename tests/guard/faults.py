@@ -1,4 +1,6 @@
-"""Reports of `watch` and `diagnose` on each fault, broken and fixed, and the bits of the training under them."""
+"""Reports of `watch` and `diagnose` on each fault, broken and fixed, and the bits of the training
+under them.
+"""
 
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -15,7 +17,8 @@ from tests.guard.processes import Item
 from tests.guard.reports import plain_report
 from tests.guard.trees import guarded_tree
 
-# The batch from which on a fault is seen, and how many steps are looked at, where the first six do not show it.
+# The batch from which on a fault is seen, and how many steps are looked at, where the first six do
+# not show it.
 SEEN_FROM = {
     "clip_with_inf": (49, 15),
     "nan_only_in_eval": (29, 15),
@@ -30,7 +33,9 @@ WATCHES = {"watch": (1, 1), "watch_seldom": (4, 4)}
 
 
 def items() -> Iterator[Item]:
-    """Yield items for each form of each fault: a diagnosis, and watches that sample each step or few."""
+    """Yield items for each form of each fault: a diagnosis, and watches that sample each step or
+    few.
+    """
     for name in FAULTS:
         for form in ("broken", "fixed"):
             fixed = form == "fixed"
@@ -40,7 +45,9 @@ def items() -> Iterator[Item]:
 
 
 def started(name: str, fixed: bool) -> tuple[Training, list[Any]]:
-    """Return a training that has done the steps before its fault is seen, and the batches to look at."""
+    """Return a training that has done the steps before its fault is seen, and the batches to look
+    at.
+    """
     torch.manual_seed(0)
     training = FAULTS[name].function(fixed)
     batches = list(training.batches)

@@ -1,4 +1,6 @@
-"""Grades of hostile and odd hand-ins and of edited answers to the clinic, by the command `labkit grade`."""
+"""Grades of hostile and odd hand-ins and of edited answers to the clinic, by the command `labkit
+grade`.
+"""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -11,7 +13,8 @@ from tests.guard.processes import Item
 from tests.guard.trees import guarded_tree
 
 SEED = "5"
-# how a hand-in ends that takes all it can get of processes or memory depends on the machine's load: only its points
+# how a hand-in ends that takes all it can get of processes or memory depends on the machine's load:
+# only its points
 BY_LOAD = ("starts processes without end", "starts threads without end", "eats memory slowly")
 
 

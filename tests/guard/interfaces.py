@@ -1,6 +1,8 @@
-"""Trainings to the bit through what else takes a step: the engine's options and events, and each framework's calls.
+"""Trainings to the bit through what else takes a step: the engine's options and events, and each
+framework's calls.
 
-Every training meets batches whose loss overflows FP16, so that steps are skipped, scales fall and clips meet inf.
+Every training meets batches whose loss overflows FP16, so that steps are skipped, scales fall and
+clips meet inf.
 """
 
 from collections.abc import Callable, Iterator
@@ -97,7 +99,8 @@ def events(recipe: str) -> str:
         gradients = "; ".join(f"{name} {digest(g)}" for name, g in event.gradients.items())
         report = "" if event.report is None else f" {render(vars(event.report))}"
         lines.append(
-            f"{event.moment.name} loss {exact(event.loss)} scale {exact(event.scale)}{report}: {gradients}"
+            f"{event.moment.name} loss {exact(event.loss)} scale {exact(event.scale)}{report}: "
+            f"{gradients}"
         )
 
     with trained.listen(listen):
@@ -111,7 +114,9 @@ def events(recipe: str) -> str:
 
 
 def torch_amp(clips: bool) -> str:
-    """Return scales and tensors of a training by labkit's autocast and GradScaler, with two optimizers."""
+    """Return scales and tensors of a training by labkit's autocast and GradScaler, with two
+    optimizers.
+    """
     from labkit.frameworks import GradScaler, autocast
 
     model = network()

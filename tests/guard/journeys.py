@@ -1,17 +1,18 @@
-"""Journeys through labkit's code, counted as a reader walks them: files opened, functions entered, turns back.
+"""Journeys through labkit's code, counted as a reader walks them: files opened, functions entered,
+turns back.
 
     python -m tests.guard journeys [--tree TREE] [--walk]
 
-b: one step of `Engine` under O2 with clipping: zero_grad, forward, backward, clip, step. It is the second of a
-   training, so that nothing is counted that happens only once.
+b: one step of `Engine` under O2 with clipping: zero_grad, forward, backward, clip, step. It is the
+   second of a training, so that nothing is counted that happens only once.
 
-d: `labkit diagnose script.py` on a script of ten lines that clips before it unscales, from the command line to the
-   printed report.
+d: `labkit diagnose script.py` on a script of ten lines that clips before it unscales, from the
+   command line to the printed report.
 
-The way of counting. The reader opens each function where it is first called, and reads it once. A function is a code
-object of a file of labkit. Comprehensions and lambdas belong to the function that they stand in, and what an import
-runs is not counted. Functions in the order of their first calls are the walk. The first one opens a file. Each further
-one
+The way of counting. The reader opens each function where it is first called, and reads it once. A
+function is a code object of a file of labkit. Comprehensions and lambdas belong to the function
+that they stand in, and what an import runs is not counted. Functions in the order of their first
+calls are the walk. The first one opens a file. Each further one
 
     opens     is in a file that was not opened yet
     stays     is in the file that the reader is in: that of the function before it in the walk
@@ -20,10 +21,11 @@ one
 so that opens, stays and returns add up to the functions. Besides, a function of the walk
 
     climbs    is in a file that was opened before the file of the labkit function that calls it: the call goes back up.
-              It may stay or return as well: the caller is not always the function before it in the walk.
+              It may stay or return as well: the caller is not always the function before it in the
+              walk.
 
-`climbing pairs` counts pairs of files, caller's and callee's, between which a function climbs. `calls` counts all calls
-of functions of the walk: what the machine does, not what the reader reads.
+`climbing pairs` counts pairs of files, caller's and callee's, between which a function climbs.
+`calls` counts all calls of functions of the walk: what the machine does, not what the reader reads.
 """
 
 import contextlib
@@ -60,7 +62,9 @@ STEPS = 3  # of the script
 
 @dataclass(frozen=True)
 class Stop:
-    """A function of the walk: its file and name, how it is reached, and the file that a call climbs from, or ""."""
+    """A function of the walk: its file and name, how it is reached, and the file that a call climbs
+    from, or "".
+    """
 
     file: str
     name: str
@@ -104,11 +108,15 @@ class Walk:
         self.stops.append(Stop(file, code.co_qualname, turn, climbs_from))
 
     def _is_function(self, code: CodeType) -> bool:
-        """Return whether a code object is a function of labkit; `<listcomp>` and the like belong to another."""
+        """Return whether a code object is a function of labkit; `<listcomp>` and the like belong to
+        another.
+        """
         return code.co_filename.startswith(self.root) and not code.co_name.startswith("<")
 
     def _caller(self, frame: FrameType) -> str:
-        """Return the file of the labkit function that called, through torch or not; "" outside of all."""
+        """Return the file of the labkit function that called, through torch or not; "" outside of
+        all.
+        """
         above = frame.f_back
         found = ""
         while above is not None:

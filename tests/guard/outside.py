@@ -1,4 +1,6 @@
-"""Reports of `labkit watch` and `labkit diagnose` on the scripts of `scripts/`, as their users see them."""
+"""Reports of `labkit watch` and `labkit diagnose` on the scripts of `scripts/`, as their users see
+them.
+"""
 
 import os
 import sys
@@ -18,7 +20,9 @@ COMMANDS = {"diagnose": ["diagnose", "--folder", "report"], "watch": ["watch", "
 
 
 def items() -> Iterator[Item]:
-    """Yield an item for each command on each script, and for a diagnosis of each script that is repaired."""
+    """Yield an item for each command on each script, and for a diagnosis of each script that is
+    repaired.
+    """
     for script in scripts():
         text = script.read_text(encoding="utf-8")
         for name, words in COMMANDS.items():
@@ -30,7 +34,9 @@ def items() -> Iterator[Item]:
 
 
 def run(name: str, text: str, words: list[str]) -> str:
-    """Return the exit status of a command on a script, what it prints, and the values of its report."""
+    """Return the exit status of a command on a script, what it prints, and the values of its
+    report.
+    """
     with TemporaryDirectory() as folder:
         here = Path(folder)
         os.chdir(here)

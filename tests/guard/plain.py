@@ -1,4 +1,6 @@
-"""Texts without what differs from run to run or from place to place: paths, addresses, times and sizes."""
+"""Texts without what differs from run to run or from place to place: paths, addresses, times and
+sizes.
+"""
 
 import hashlib
 import re

@@ -1,7 +1,7 @@
 """Items that run in a process each, several at a time, and write what they return into files.
 
-Idea: the parent has imported everything and runs nothing. A fork of it starts at once, and every item starts from the
-same state.
+Idea: the parent has imported everything and runs nothing. A fork of it starts at once, and every
+item starts from the same state.
 """
 
 import os
@@ -18,7 +18,9 @@ LIMIT = 400  # seconds of an item
 
 @dataclass(frozen=True)
 class Item:
-    """What one file records: the file's name without .txt, and the function that returns the text."""
+    """What one file records: the file's name without .txt, and the function that
+    returns the text.
+    """
 
     name: str
     text: Callable[[], str]
@@ -28,7 +30,9 @@ RAISED = "the item raised"
 
 
 def run_all(items: Sequence[Item], folder: Path, at_once: int = 2) -> list[str]:
-    """Write the text of each item into the folder, and return the names of items that raised or ended their process."""
+    """Write the text of each item into the folder, and return the names of items that raised or
+    ended their process.
+    """
     running: dict[int, Item] = {}
     failed: list[str] = []
     waiting = list(items)

@@ -1,4 +1,6 @@
-"""Recorder of all items: started by `python -m tests.guard record`, with the labkit of the tree that it measures."""
+"""Recorder of all items: started by `python -m tests.guard record`, with the labkit of the tree
+that it measures.
+"""
 
 import os
 import sys
@@ -26,7 +28,9 @@ PARTS = {
 
 
 def items(word: str = "") -> list[Item]:
-    """Return all items whose names, FOLDER/NAME, contain a word; only the parts that can have some are imported."""
+    """Return all items whose names, FOLDER/NAME, contain a word; only the parts that can have some
+    are imported.
+    """
     folder = word.partition("/")[0]
     parts = [PARTS[folder]] if folder in PARTS else PARTS.values()
     modules = [import_module(f"tests.guard.{part}") for part in parts]

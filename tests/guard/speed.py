@@ -2,11 +2,12 @@
 
     python -m tests.guard speed OLD_TREE [--tree TREE] [--seconds 4] [--pairs 3] [--only WORD]
 
-A block of steps runs in the one process and then in the other, so that both find the machine alike; which of the two is
-first is drawn anew for each pair of blocks. The ratio of a case is the median of its blocks' ratios, new to old, with a
-95% interval of that median by the order of the ratios, which assumes no distribution. Processes are started anew a few
-times, since where memory lies makes one process a percent faster than the next. `speed` of a tree against itself shows
-what the ratios are worth on this machine.
+A block of steps runs in the one process and then in the other, so that both find the machine alike;
+which of the two is first is drawn anew for each pair of blocks. The ratio of a case is the median
+of its blocks' ratios, new to old, with a 95% interval of that median by the order of the ratios,
+which assumes no distribution. Processes are started anew a few times, since where memory lies makes
+one process a percent faster than the next. `speed` of a tree against itself shows what the ratios
+are worth on this machine.
 """
 
 import json
@@ -69,7 +70,8 @@ def worker(tree: Path) -> Iterator[Worker]:
 
 
 def compare_speed(old: Path, new: Path, seconds: float, pairs: int, word: str) -> int:
-    """Print the ratio of each case that both trees have; return 1 if an interval is above the limit, 2 if one is cut.
+    """Print the ratio of each case that both trees have; return 1 if an interval is above the
+    limit, 2 if one is cut.
 
     Args:
         old: the tree that is the base of the ratios.
@@ -131,7 +133,8 @@ def blocks(old: Worker, new: Worker, case: str, seconds: float) -> list[tuple[fl
 
 
 def interval(values: Sequence[float], coverage: float = 0.95) -> tuple[float, float]:
-    """Return the narrowest pair of order statistics, alike from both ends, that covers the median so often.
+    """Return the narrowest pair of order statistics, alike from both ends, that covers the median
+    so often.
 
     >>> interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     (1.0, 6.0)

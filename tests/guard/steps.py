@@ -1,6 +1,8 @@
-"""Steps to be timed: of each recipe, with clipping, through torch's calls, and under a watch or a diagnosis.
+"""Steps to be timed: of each recipe, with clipping, through torch's calls, and under a watch or a
+diagnosis.
 
-As a program it answers the requests of `speed.py`: a line with a case and a number of steps, answered by their seconds.
+As a program it answers the requests of `speed.py`: a line with a case and a number of steps,
+answered by their seconds.
 """
 
 import json
@@ -72,7 +74,9 @@ def timed(step: Step, steps: int) -> float:
 def watched_seconds(
     make: Callable[..., tuple[Any, Step]], argument: Any, every: tuple[int, int], steps: int
 ) -> float:
-    """Return the CPU seconds of steps under a watch; its first two, of which one is sampled always, are not timed."""
+    """Return the CPU seconds of steps under a watch; its first two, of which one is sampled always,
+    are not timed.
+    """
     trained, step = warmed_up(make, argument)
     with watch(trained, every=every[0], against_fp32_every=every[1]):
         step()

@@ -97,7 +97,9 @@ def caller(up):
 
 
 def test_a_walk_counts_stays_returns_and_climbs(tmp_path: Path) -> None:
-    """Top opens a file; below opens another; again is a return; back up from below is a return and a climb."""
+    """Top opens a file; below opens another; again is a return; back up from below is a return and
+    a climb.
+    """
     (tmp_path / "labkit").mkdir()
     texts = {"below": BELOW, "top": TOP}
     modules = {}

@@ -1,7 +1,8 @@
 """Programs of the guard, run with the labkit of any checkout.
 
-Idea: `tests` is a namespace package. A folder that holds nothing but `tests/guard`, a link to this folder, comes first
-on the path, then the checkout. So the guard is this one; labkit and all other tests are the checkout's.
+Idea: `tests` is a namespace package. A folder that holds nothing but `tests/guard`, a link to this
+folder, comes first on the path, then the checkout. So the guard is this one; labkit and all other
+tests are the checkout's.
 """
 
 import os
@@ -18,7 +19,9 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 @contextmanager
 def environment(tree: Path) -> Iterator[dict[str, str]]:
-    """Yield the environment of a program that uses a checkout's labkit: one thread, and no random order of sets."""
+    """Yield the environment of a program that uses a checkout's labkit: one thread, and no random
+    order of sets.
+    """
     if not (tree / "labkit" / "__init__.py").is_file():
         raise SystemExit(f"expected a checkout of the lab, got {tree}, which has no labkit")
     with TemporaryDirectory(prefix="guard-") as folder:

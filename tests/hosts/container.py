@@ -1,7 +1,9 @@
-"""Do a container's steps run? Those of the Dockerfile are taken one by one, in a Debian that debootstrap makes.
+"""Do a container's steps run? Those of the Dockerfile are taken one by one, in a Debian that
+debootstrap makes.
 
-What an image has and Debian has not is made first: a `python` and a `pip` that may install, in /venv. Each step
-runs behind `unshare`, with a /proc of its own; nothing stays mounted. Then follows what environment.yml gives pip.
+What an image has and Debian has not is made first: a `python` and a `pip` that may install, in
+/venv. Each step runs behind `unshare`, with a /proc of its own; nothing stays mounted. Then follows
+what environment.yml gives pip.
 """
 
 import os
@@ -20,7 +22,9 @@ CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 @dataclass
 class Container:
-    """What a Dockerfile changes as it goes: variables, the folder, the user; `root` is where its / lies."""
+    """What a Dockerfile changes as it goes: variables, the folder, the user; `root` is where its /
+    lies.
+    """
 
     root: Path
     variables: dict[str, str] = field(default_factory=lambda: {"PATH": PATH})
@@ -100,7 +104,9 @@ def copy_checkout(source: Path, target: Path) -> None:
 
 
 def bare(folder: Path, release: str) -> Container:
-    """Make a Debian in a folder, with a Python that pip may install into; one that is there already is kept."""
+    """Make a Debian in a folder, with a Python that pip may install into; one that is there already
+    is kept.
+    """
     if not (folder / "usr" / "bin" / "python3").exists():
         command = [
             "debootstrap",
@@ -119,7 +125,8 @@ def bare(folder: Path, release: str) -> Container:
 
 
 def made(folder: Path, release: str, source: Path) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
-    """Make the environment of the Dockerfile, then of environment.yml; return its Python's command, and rows on both.
+    """Make the environment of the Dockerfile, then of environment.yml; return its Python's command,
+    and rows on both.
 
     The second goes on where the first left /venv: what it brings has to fit beside it.
     """

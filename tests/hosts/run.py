@@ -1,10 +1,12 @@
-"""Does the lab work where classes are held? Environments like a host's are made; lessons and rooms are tried in them.
+"""Does the lab work where classes are held? Environments like a host's are made; lessons and rooms
+are tried in them.
 
-    python tests/hosts/run.py [HOST ...] [--rooms records] [--lessons 00 06] [--processes 2] [--python BIN/python]
+    python tests/hosts/run.py [HOST ...] [--rooms records] [--lessons 00 06] [--processes 2]
+    [--python BIN/python]
 
-Without a name, all of hosts.toml, one after another; with --python an environment that is there already is asked. Its
-rows in data/hosts.md are replaced by the new ones. A host that this machine cannot make is left out, in words, and its
-rows stay.
+Without a name, all of hosts.toml, one after another; with --python an environment that is there
+already is asked. Its rows in data/hosts.md are replaced by the new ones. A host that this machine
+cannot make is left out, in words, and its rows stay.
 """
 
 import argparse
@@ -44,7 +46,8 @@ TESTERS = [
     "pyyaml",
 ]
 LESSONS = ["00", "01", "05", "06"]
-# What asks most of versions comes first; then the other rooms. Browser tests need more than a host's packages.
+# What asks most of versions comes first; then the other rooms. Browser tests need more than a
+# host's packages.
 FIRST = ["records", "clinic", "frameworks", "instrument", "amp", "modes", "formats"]
 FOLDERS = {test.parent.name for test in (ROOT / "tests").glob("*/test_*.py")}
 ROOMS = FIRST + sorted(FOLDERS - {*FIRST, "browser", "hosts"})
@@ -58,7 +61,9 @@ print("Python " + sys.version.split()[0], *found, sep=", ")
 
 @dataclass(frozen=True)
 class Host:
-    """An environment, the command that runs its Python, and the packages whose versions the table gives."""
+    """An environment, the command that runs its Python, and the packages whose versions the table
+    gives.
+    """
 
     name: str
     python: tuple[str, ...]
@@ -86,7 +91,9 @@ class Host:
 
 
 def made(name: str) -> tuple[Host, list[tuple[str, str]]]:
-    """Make an environment like a host's; return it, with rows (what, result) of what its making showed."""
+    """Make an environment like a host's; return it, with rows (what, result) of what its making
+    showed.
+    """
     row, folder = HOSTS[name], ROOT / "out" / "hosts" / name
     if "debian" in row:
         python, rows = container.made(folder, row["debian"], ROOT)
@@ -109,7 +116,10 @@ def cannot(name: str) -> str | None:
     if "debian" not in HOSTS[name]:
         return None
     if shutil.which("debootstrap") is None or shutil.which("unshare") is None:
-        return "there is no debootstrap or no unshare: it is made on Linux alone (apt install debootstrap)"
+        return (
+            "there is no debootstrap or no unshare: it is made on Linux alone (apt install "
+            "debootstrap)"
+        )
     return None if os.geteuid() == 0 else "only root may make a system in a folder"
 
 
@@ -132,7 +142,9 @@ def tried(host: Host, asked: argparse.Namespace) -> Iterator[tuple[str, str]]:
 
 
 def tests(host: Host, parts: Sequence[Sequence[str]], end: float, processes: int) -> str:
-    """Run tests part by part until the time is up; return how many passed and failed, which, and what was not run."""
+    """Run tests part by part until the time is up; return how many passed and failed, which, and
+    what was not run.
+    """
     counts, failed, left = Counter[str](), list[str](), list[str]()
     many = ["-n", str(processes), "--dist", "loadfile"] if processes > 1 else []
     for part in parts:
@@ -166,7 +178,9 @@ def tests(host: Host, parts: Sequence[Sequence[str]], end: float, processes: int
 
 
 def write(name: str, versions: str, rows: Sequence[tuple[str, str]]) -> None:
-    """Put a host's rows into the table, in place of the old ones about the same: lessons, rooms ..."""
+    """Put a host's rows into the table, in place of the old ones about the same:
+    lessons, rooms ...
+    """
     day, lines = f"{datetime.now(UTC):%Y-%m-%d}", TABLE.read_text(encoding="utf-8").splitlines()
     new = [f"| {name} | {versions} | {what} | {result} | {day} |" for what, result in rows]
     about = tuple(what.split()[0] for what, _ in rows)

@@ -1,4 +1,6 @@
-"""The real Accelerate: one import changes, and it trains in FP16 on a CPU as the lab's own loop does."""
+"""The real Accelerate: one import changes, and it trains in FP16 on a CPU as the lab's own loop
+does.
+"""
 
 import pytest
 import torch

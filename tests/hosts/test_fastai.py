@@ -1,4 +1,6 @@
-"""The real fastai: with one callback its Learner trains by the lab's recipes, on a CPU, as the lab's own loop does."""
+"""The real fastai: with one callback its Learner trains by the lab's recipes, on a CPU, as the
+lab's own loop does.
+"""
 
 from functools import partial
 from pathlib import Path
@@ -159,7 +161,9 @@ TEXT = Path(__file__).parents[1] / "frameworks" / "seed_texts" / "fastai_text.py
 
 
 def test_the_script_that_the_lab_runs_in_fastais_place_is_fastais(monkeypatch):
-    """The same script, numbers included, with the real imports; only what asks for a GPU is replaced."""
+    """The same script, numbers included, with the real imports; only what asks for a GPU is
+    replaced.
+    """
 
     def before_fit(self):
         self.model_pgs, self.master_pgs = fp16.get_master(self.opt, self.flat_master)

@@ -1,4 +1,6 @@
-"""The real Lightning: with one plugin its Trainer trains in FP16 on a CPU as the lab's own loop does."""
+"""The real Lightning: with one plugin its Trainer trains in FP16 on a CPU as the lab's own loop
+does.
+"""
 
 import pytest
 import torch

@@ -1,7 +1,8 @@
-"""One small training for every framework: four inputs, twelve batches, of which the sixth overflows in FP16.
+"""One small training for every framework: four inputs, twelve batches, of which the sixth overflows
+in FP16.
 
-`own_loop` is the lab's engine in a loop of five lines; what a framework does with the lab's casts and scale inside must
-be equal to it, bit for bit, the skipped step included.
+`own_loop` is the lab's engine in a loop of five lines; what a framework does with the lab's casts
+and scale inside must be equal to it, bit for bit, the skipped step included.
 """
 
 from dataclasses import replace
@@ -55,7 +56,9 @@ def own_loop(schedule: bool = False, epochs: int = 1, clip: float | None = None)
 
 
 def clip_as_torch(gradients: list[Tensor], max_norm: float) -> None:
-    """Clip as `torch.nn.utils.clip_grad_norm_` in frameworks: by a norm in FP32; that of `engine.clip` is FP64."""
+    """Clip as `torch.nn.utils.clip_grad_norm_` in frameworks: by a norm in FP32; that of
+    `engine.clip` is FP64.
+    """
     factor = (max_norm / (nn.utils.get_total_norm(gradients) + 1e-6)).clamp(max=1.0)
     for gradient in gradients:
         gradient.mul_(factor)

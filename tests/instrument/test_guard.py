@@ -1,6 +1,8 @@
-"""An instrument never ends a run: whatever fails inside it stands in the report, and the run goes on unchanged.
+"""An instrument never ends a run: whatever fails inside it stands in the report, and the run goes
+on unchanged.
 
-A failure is planted in each function of a watch that torch or a tapped method enters, directly or one call further in.
+A failure is planted in each function of a watch that torch or a tapped method enters, directly or
+one call further in.
 """
 
 import sys

@@ -1,4 +1,6 @@
-"""Histograms of exponents, what a format does to their numbers, and probes; numpy's frexp and FP16 are the oracles."""
+"""Histograms of exponents, what a format does to their numbers, and probes; numpy's frexp and FP16
+are the oracles.
+"""
 
 import math
 from dataclasses import replace
@@ -36,7 +38,8 @@ def test_scaling_by_a_power_of_two_is_a_shift_and_merging_is_counting_everything
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_every_bit_pattern_against_frexp(dtype: torch.dtype) -> None:
-    # All 2^16 patterns of the 16-bit types; for FP32 a seeded million, with all its subnormal exponents.
+    # All 2^16 patterns of the 16-bit types; for FP32 a seeded million, with all its subnormal
+    # exponents.
     if dtype == torch.float32:
         patterns = torch.randint(
             -(2**31), 2**31 - 1, (1_000_000,), generator=torch.Generator().manual_seed(0)
@@ -147,7 +150,8 @@ def test_against_rounding_every_element() -> None:
 
 
 def test_the_three_slivers_are_as_stated() -> None:
-    # Every FP32 number between the smallest and the largest of each sliver's binade: who is counted wrongly?
+    # Every FP32 number between the smallest and the largest of each sliver's binade: who is counted
+    # wrongly?
     def wrong(lowest: float, is_as_told: object) -> np.ndarray:
         first = np.float32(lowest).view(np.int32)
         values = np.arange(first, first + 2**23, dtype=np.int32).view(np.float32)
@@ -229,7 +233,8 @@ def test_underflow_counts_what_fp32_had_and_fp16_lost() -> None:
 def test_worked_example_of_a_swallowed_update_and_parameters_without_a_gradient_do_not_count() -> (
     None
 ):
-    # FP16's spacing from 1 up is 2^-10: half of it is swallowed (a tie, and 1 is even), a little more is not.
+    # FP16's spacing from 1 up is 2^-10: half of it is swallowed (a tie, and 1 is even), a little
+    # more is not.
     weights = torch.ones(4).half()
     updates = torch.tensor([2.0**-11, 2.0**-11 + 2.0**-18, 2.0**-10, 0.0])
     after = (weights.float() + updates).half()

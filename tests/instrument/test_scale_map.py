@@ -1,4 +1,6 @@
-"""The map of loss scales: shares lost and overflowing by step and scale, against rounding every gradient."""
+"""The map of loss scales: shares lost and overflowing by step and scale, against rounding every
+gradient.
+"""
 
 import numpy as np
 import pytest

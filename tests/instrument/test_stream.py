@@ -1,4 +1,6 @@
-"""The stream of events: hooks and taps are open while a listener observes their event, and each listener is alone."""
+"""The stream of events: hooks and taps are open while a listener observes their event, and each
+listener is alone.
+"""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

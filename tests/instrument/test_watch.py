@@ -1,7 +1,8 @@
 """What does a watch see of a training loop, and does it leave no trace?
 
-The first test is a worked example, counted by hand. What every watch must keep to comes next: the run is the one that
-would be without it, bit for bit and draw for draw, and nothing stays behind, whatever happens inside.
+The first test is a worked example, counted by hand. What every watch must keep to comes next: the
+run is the one that would be without it, bit for bit and draw for draw, and nothing stays behind,
+whatever happens inside.
 """
 
 import copy

@@ -1,6 +1,8 @@
-"""Twelve faults are named, with the layer and the step they were planted in, and each with its repair.
+"""Twelve faults are named, with the layer and the step they were planted in, and each with its
+repair.
 
-Each is planted into the same small network and a plain torch loop. A healthy run comes first: nothing is found in it.
+Each is planted into the same small network and a plain torch loop. A healthy run comes first:
+nothing is found in it.
 """
 
 import itertools
@@ -214,7 +216,9 @@ def test_steps_that_labkit_itself_skips_are_counted(by) -> None:
 
 
 def penalty(scaled: bool | None) -> Report:
-    """A gradient penalty: without a scaler (None), of the unscaled loss, of the scaled loss divided by the scale."""
+    """A gradient penalty: without a scaler (None), of the unscaled loss, of the scaled loss divided
+    by the scale.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 32), nn.Softplus(), nn.Linear(32, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
@@ -234,14 +238,18 @@ def penalty(scaled: bool | None) -> Report:
 
 
 def test_safe_scales_of_a_gradient_penalty_are_those_without_a_scaler() -> None:
-    """The scale is a power of two, so it may move no histogram: the run without a scaler is the oracle."""
+    """The scale is a power of two, so it may move no histogram: the run without a scaler is the
+    oracle.
+    """
     without = penalty(None).safe_scales()
     assert without == penalty(False).safe_scales() == penalty(True).safe_scales()
     assert len(without) == 7
 
 
 def small(factor: float, inputs: float, scale: float | None) -> Case:
-    """A training whose loss is small, or whose inputs are: then the weight gradients alone do not fit into FP16."""
+    """A training whose loss is small, or whose inputs are: then the weight gradients alone do not
+    fit into FP16.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
     batches = [(inputs * torch.randn(256, 8), torch.randint(3, (256,))) for _ in range(5)]

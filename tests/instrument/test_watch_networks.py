@@ -1,7 +1,8 @@
-"""Does a watch count what a program counts that keeps everything? Networks, each with its own way to be hard.
+"""Does a watch count what a program counts that keeps everything? Networks, each with its own way
+to be hard.
 
-The oracle, `brute_force`, keeps everything and counts in plain Python and numpy; it shares no code with labkit. Each
-network takes two steps in each; every count must be equal.
+The oracle, `brute_force`, keeps everything and counts in plain Python and numpy; it shares no code
+with labkit. Each network takes two steps in each; every count must be equal.
 """
 
 import copy
@@ -103,7 +104,9 @@ def tensors(output):
 
 
 def brute_force(model, step, scale):  # one page, to be read at once
-    """Run a step, and count all: {exponent: count}, with "zero" and "bad" for zeros, and for inf and NaN."""
+    """Run a step, and count all: {exponent: count}, with "zero" and "bad" for zeros, and for inf
+    and NaN.
+    """
     seen, handles, running = defaultdict(lambda: defaultdict(Counter)), [], []
     arrived = seen["activation gradients"]
 
@@ -152,7 +155,9 @@ NETWORKS = {
 
 
 def step_of(name, optimizers):
-    """The step of a loop that scales its loss: of a GAN the generator's; of two halves of a batch, or the plain one."""
+    """The step of a loop that scales its loss: of a GAN the generator's; of two halves of a batch,
+    or the plain one.
+    """
     _, inputs, targets = NETWORKS[name]
 
     def step(model, running=None):

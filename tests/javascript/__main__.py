@@ -1,9 +1,9 @@
 """Checks of the widgets' JavaScript: `python -m tests.javascript`.
 
-The modules of each widget are joined, which needs Python alone. With the tools that `npm ci` installs,
-biome checks their form, tsc their types, and node runs the tests of what needs no browser. Node is a tool
-of developers: where it is missing, one line says what was left out, and CI fails, which sets
-LABKIT_REQUIRE_JAVASCRIPT.
+The modules of each widget are joined, which needs Python alone. With the tools that `npm ci`
+installs, biome checks their form, tsc their types, and node runs the tests of what needs no
+browser. Node is a tool of developers: where it is missing, one line says what was left out, and CI
+fails, which sets LABKIT_REQUIRE_JAVASCRIPT.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ REQUIRED = "LABKIT_REQUIRE_JAVASCRIPT"
 def join_all() -> list[str]:
     """Return what is wrong with the modules of the widgets, each fault once.
 
-    A class of a widget joins its modules when it is made, so a fault may show when labkit.widgets is imported.
+    A class of a widget joins its modules when it is made, so a fault may show when labkit.widgets
+    is imported.
     """
     try:
         from labkit.widgets.base import joining

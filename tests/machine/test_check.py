@@ -27,7 +27,9 @@ GIB = 2**30
 
 
 def hold(finding: Finding, status: Status, *words: str) -> None:
-    """Hold that a finding has this status, and says each of these words in what it found or in its remedy."""
+    """Hold that a finding has this status, and says each of these words in what it found or in its
+    remedy.
+    """
     assert finding.status is status
     assert [each for each in words if each not in f"{finding.what} {finding.remedy}"] == []
 
@@ -261,7 +263,9 @@ def test_a_container_says_its_limit_and_the_server_is_recognised_by_its_command(
 
 
 def test_a_front_end_that_was_switched_off_is_named_with_how_to_switch_it_on(tmp_path, monkeypatch):
-    """`jupyter labextension disable anywidget` leaves the files where they are, and notes it in a file of its own."""
+    """`jupyter labextension disable anywidget` leaves the files where they are, and notes it in a
+    file of its own.
+    """
     for name in front_end.EXTENSIONS:
         extension(tmp_path / "extensions", name, "1.0")
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "config"))

@@ -25,7 +25,9 @@ HERE = {"a": A, "b": B}
 
 
 def notebook(shown: list[str], states: dict[str, Any] | None) -> dict[str, Any]:
-    """A notebook of a cell that shows these widgets; without states, it was saved without widgets."""
+    """A notebook of a cell that shows these widgets; without states, it was saved
+    without widgets.
+    """
     outputs = [
         {"output_type": "display_data", "data": {VIEW: {"model_id": id}}, "metadata": {}}
         for id in shown

@@ -1,4 +1,6 @@
-"""Functions that torch wrote in Python: what they are made of is seen, and what they compute stays the same."""
+"""Functions that torch wrote in Python: what they are made of is seen, and what they compute stays
+the same.
+"""
 
 import pytest
 import torch
@@ -36,7 +38,9 @@ def test_the_body_computes_the_same() -> None:
 
 
 def test_a_function_that_leaves_asking_to_another_is_left_alone() -> None:
-    """max_pool2d calls one of two functions, and meshgrid's helper asks about meshgrid: entered, they never end."""
+    """max_pool2d calls one of two functions, and meshgrid's helper asks about meshgrid: entered,
+    they never end.
+    """
     image = torch.arange(16.0).reshape(1, 1, 4, 4).half()
     assert not is_composite(F.max_pool2d)
     with half_storage("cpu"):

@@ -1,10 +1,12 @@
-"""Does every exercise notice when an answer is wrong? Plants faults into the lessons' solutions, and judges each.
+"""Does every exercise notice when an answer is wrong? Plants faults into the lessons' solutions,
+and judges each.
 
 Run by hand: make mutants, or .venv/bin/python -m tests.mutants.answers [WORDS ...] [--processes 2]
 
-A fault is refused by some call of the exercise; or it is not met by any of its calls; or it is equal, right on the
-whole domain that the text asks about. Each of the equal ones has its reason in equal.toml; one without makes the exit
-status 1. WORDS choose the exercises whose names have one of them.
+A fault is refused by some call of the exercise; or it is not met by any of its calls; or it is
+equal, right on the whole domain that the text asks about. Each of the equal ones has its reason in
+equal.toml; one without makes the exit status 1. WORDS choose the exercises whose names have one of
+them.
 """
 
 import argparse
@@ -47,7 +49,9 @@ def function_in(sources: list[str], exercise: Exercise) -> Answer | None:
 
 
 def faults_of(exercise: Exercise) -> Iterator[tuple[str, Answer | None]]:
-    """Yield (what is changed, the answer with that fault) for every fault of the lesson's own solution."""
+    """Yield (what is changed, the answer with that fault) for every fault of the lesson's own
+    solution.
+    """
     *needed, own = program_of(cells_of(exercise.lesson), exercise)
     for name, source in in_code(own):
         yield name, function_in([*needed, source], exercise)
@@ -86,7 +90,9 @@ def _agrees(paper: CaseSet, answer: Answer, number: int, place: int) -> bool:
 
 
 def judged(paper: CaseSet) -> tuple[int, list[str]]:
-    """Return how many faults there are, and which are neither refused nor without effect on the calls of the paper."""
+    """Return how many faults there are, and which are neither refused nor without effect on the
+    calls of the paper.
+    """
     known_outcomes(paper, paper.exercise.reference)  # not within the time of an answer
     count, equal = 0, []
     for name, answer in faults_of(paper.exercise):
@@ -99,7 +105,9 @@ def judged(paper: CaseSet) -> tuple[int, list[str]]:
 
 
 def unexplained(exercise: Exercise, equal: list[str]) -> list[str]:
-    """Return those of the equal faults that have no reason; one for "call dropped" is one for each call that is."""
+    """Return those of the equal faults that have no reason; one for "call dropped" is one for each
+    call that is.
+    """
     reasons = tuple(EQUAL.get(exercise.id, {}))
     return [
         name

@@ -1,10 +1,13 @@
-"""Draw faults at random: `python tests/mutants/draw.py SEED COUNT PATH ...` prints rows for faults.toml.
+"""Draw faults at random: `python tests/mutants/draw.py SEED COUNT PATH ...` prints rows for
+faults.toml.
 
-Each fault changes one expression or statement of the source under the paths: a comparison, a boolean operator, an
-arithmetic operator, a condition, a number, a truth value, or a call whose result nobody uses. The draw is uniform over
-packages first and over their faults second, so that a large package does not hide a small one.
+Each fault changes one expression or statement of the source under the paths: a comparison, a
+boolean operator, an arithmetic operator, a condition, a number, a truth value, or a call whose
+result nobody uses. The draw is uniform over packages first and over their faults second, so that a
+large package does not hide a small one.
 
-`tests` is the folder that mirrors the package. Run the rows once, then replace it by the test that notices each.
+`tests` is the folder that mirrors the package. Run the rows once, then replace it by the test that
+notices each.
 """
 
 import ast
@@ -67,7 +70,9 @@ def spans(tree: ast.Module, source: str) -> Iterator[tuple[Any, str]]:
 
 
 def annotations(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what types alone see, and what an f-string holds (its segments have no place of their own)."""
+    """Yield what types alone see, and what an f-string holds (its segments have no place of their
+    own).
+    """
     for name in ("annotation", "returns"):
         if (part := getattr(node, name, None)) is not None:
             yield from ast.walk(part)
@@ -78,7 +83,9 @@ def annotations(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def planted(source: str, node: ast.expr | ast.stmt, becomes: str) -> tuple[str, str]:
-    """Return whole lines that occur once in the source and hold the node, and the same with its replacement."""
+    """Return whole lines that occur once in the source and hold the node, and the same with its
+    replacement.
+    """
     lines = source.splitlines(keepends=True)
     first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
     was = "".join(lines[first : last + 1])
@@ -127,7 +134,9 @@ def parses(source: str) -> bool:
 
 
 def mirrored(path: str) -> str:
-    """Return the tests of a package: the folder of the same name, or the nearest one that exists."""
+    """Return the tests of a package: the folder of the same name, or the nearest one
+    that exists.
+    """
     folder = Path("tests", *Path(path).with_suffix("").parts[1:])
     return next(each for each in (folder, *folder.parents) if (ROOT / each).is_dir()).as_posix()
 

@@ -1,7 +1,9 @@
-"""Faults of an answer to an exercise: what goes wrong when one is written, planted into a right one, one at a time.
+"""Faults of an answer to an exercise: what goes wrong when one is written, planted into a right
+one, one at a time.
 
-`in_code` changes one place of a solution: a comparison, a constant, a sign, a statement. `around` changes what goes in
-or comes out: another dtype, the elements swapped, one kind of input handled wrongly.
+`in_code` changes one place of a solution: a comparison, a constant, a sign, a statement. `around`
+changes what goes in or comes out: another dtype, the elements swapped, one kind of input handled
+wrongly.
 """
 
 import ast
@@ -234,7 +236,9 @@ def _other_dtype(tensor: Any) -> Any:
 
 
 def _only(index: int) -> Change:
-    """Return a change that spoils all elements of a sequence or tensor but the first, or the last."""
+    """Return a change that spoils all elements of a sequence or tensor but the first,
+    or the last.
+    """
 
     def changed(value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.numel() > 1:
@@ -275,7 +279,9 @@ OUT: dict[str, Change] = {
 def _where(
     kind: Callable[[torch.Tensor], torch.Tensor], instead: Callable[[torch.Tensor], torch.Tensor]
 ) -> Change:
-    """Return a change of each element of this kind, in floating-point tensors and numbers wherever they stand."""
+    """Return a change of each element of this kind, in floating-point tensors and numbers wherever
+    they stand.
+    """
 
     def of_one(value: Any) -> Any:
         x = (
@@ -327,7 +333,9 @@ class Faulty:
 
 
 def around(right: Answer, may_change: tuple[bool, ...]) -> Iterator[tuple[str, Faulty]]:
-    """Yield (what is changed, the answer with that fault); `may_change` says which arguments an answer may change."""
+    """Yield (what is changed, the answer with that fault); `may_change` says which arguments an
+    answer may change.
+    """
     yield from (
         (f"out: {name}", Faulty(right, partial(_changed_out, change)))
         for name, change in OUT.items()

@@ -1,11 +1,13 @@
-"""Do our tests notice when something is wrong? Plants one fault at a time into a copy of labkit and runs the tests.
+"""Do our tests notice when something is wrong? Plants one fault at a time into a copy of labkit and
+runs the tests.
 
 Run by hand: make mutants, or .venv/bin/python tests/mutants/run.py [WORDS ...] [--processes 2]
 
-The faults stand in faults.toml as data; WORDS choose those whose name or file has one of them. First the tests must
-pass on a copy without a fault. A fault that no test notices, one whose text no longer occurs exactly once, one that
-ends in anything but a failed test (a module that cannot be imported proves nothing), or one that takes too long: each
-makes the exit status 1. The working tree is only read.
+The faults stand in faults.toml as data; WORDS choose those whose name or file has one of them.
+First the tests must pass on a copy without a fault. A fault that no test notices, one whose text no
+longer occurs exactly once, one that ends in anything but a failed test (a module that cannot be
+imported proves nothing), or one that takes too long: each makes the exit status 1. The working tree
+is only read.
 """
 
 import argparse
@@ -67,7 +69,8 @@ def copied(folder: Path) -> Path:
 
 def run_tests(folder: Path, tests: tuple[str, ...]) -> tuple[int, str]:
     """Run some tests on the copy in a folder; return pytest's exit status and what it said."""
-    # No bytecode: a file that was replaced within a second and has the same length would be taken for the old one.
+    # No bytecode: a file that was replaced within a second and has the same length would be taken
+    # for the old one.
     here = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     call = [
         sys.executable,
@@ -87,9 +90,11 @@ def run_tests(folder: Path, tests: tuple[str, ...]) -> tuple[int, str]:
 
 
 def tried(fault: Fault, folders: SimpleQueue[Path]) -> tuple[str, str]:
-    """Plant a fault into one of the copies, run its tests, and take it out again; return a line of the table.
+    """Plant a fault into one of the copies, run its tests, and take it out again; return a line of
+    the table.
 
-    The second text says why the fault does not count as noticed; it is empty where a test noticed it.
+    The second text says why the fault does not count as noticed; it is empty where a test noticed
+    it.
     """
     folder, began, noticed_by, wrong = folders.get(), time.perf_counter(), "", ""
     source = (folder / fault.file).read_text(encoding="utf-8")

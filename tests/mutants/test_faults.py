@@ -1,4 +1,5 @@
-"""The faults that `make mutants` plants do not rot: those of one exercise, and all reasons in equal.toml.
+"""The faults that `make mutants` plants do not rot: those of one exercise, and all reasons in
+equal.toml.
 
 Those of labkit can still be planted, and the tests that notice them exist.
 """

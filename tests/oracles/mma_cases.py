@@ -1,7 +1,9 @@
-"""Dot products that tell one Tensor Core from another: gaussian ones, and every way to make alignment matter.
+"""Dot products that tell one Tensor Core from another: gaussian ones, and every way to make
+alignment matter.
 
-Each maker returns A[count, k], B[count, k] and C[count]; `cases` mixes them and rounds them to the formats of a row.
-labkit's formats are used to make the numbers; what they come to is `mma_reference`'s business.
+Each maker returns A[count, k], B[count, k] and C[count]; `cases` mixes them and rounds them to the
+formats of a row. labkit's formats are used to make the numbers; what they come to is
+`mma_reference`'s business.
 """
 
 import math
@@ -15,7 +17,9 @@ Cases = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def cases(row: MmaSpec, result: Format, count: int, seed: int) -> Cases:
-    """`count` dot products over two blocks and a bit, of every kind in turn; all but the last kind are finite."""
+    """`count` dot products over two blocks and a bit, of every kind in turn; all but the last kind
+    are finite.
+    """
     rng = np.random.default_rng(seed)
     shape = -(-count // len(MAKERS)), 2 * row.block_length + 3
     parts = [maker(row, result, rng, shape) for maker in MAKERS]
@@ -71,7 +75,9 @@ def around_the_cut(
 def cancelled_at_the_cut(
     row: MmaSpec, result: Format, rng: np.random.Generator, shape: tuple[int, int]
 ) -> Cases:
-    """A large pair that cancels, and in its block a small term at the edge of what is kept: its last bits come out."""
+    """A large pair that cancels, and in its block a small term at the edge of what is kept: its
+    last bits come out.
+    """
     (count, _), format = shape, row.operands
     a, b, every = np.zeros(shape), np.zeros(shape), np.arange(count)
     places = (
@@ -101,7 +107,9 @@ def _factors(power: np.ndarray, format: Format, rng: np.random.Generator) -> lis
 def unnormalised(
     row: MmaSpec, result: Format, rng: np.random.Generator, shape: tuple[int, int]
 ) -> Cases:
-    """Significands near 2: products near 4 stay as they are, beside terms at the edge of what is kept."""
+    """Significands near 2: products near 4 stay as they are, beside terms at the edge of what is
+    kept.
+    """
     a, b = rng.uniform(1.5, 2, shape), rng.uniform(1.5, 2, shape)
     small, down = rng.random(shape) < 0.5, -(row.fraction_bits // 2)
     return (

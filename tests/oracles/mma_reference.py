@@ -1,13 +1,15 @@
 """The Tensor Core model once more, in exact rational arithmetic, from its description alone.
 
-Nothing of labkit is used: no format, no row, no rounding. Every finite number is a whole multiple of 2^-GRID, so a
-Python integer holds it; what is written here follows arXiv:2511.10909 sentence by sentence, one dot product at a time.
+Nothing of labkit is used: no format, no row, no rounding. Every finite number is a whole multiple
+of 2^-GRID, so a Python integer holds it; what is written here follows arXiv:2511.10909 sentence by
+sentence, one dot product at a time.
 """
 
 import math
 from collections.abc import Sequence
 
-GRID = 400  # 2^-400 divides every product (2^-298 at least), every unit of alignment and every FP32 number
+# 2^-400 divides every product (2^-298 at least), every unit of alignment and every FP32 number.
+GRID = 400
 
 # name: (exponent of the smallest normal number, stored significand bits), written out by hand
 FORMATS = {
@@ -43,7 +45,9 @@ def dot(
     result_bits: int = 23,
     operands_b: str = "",
 ) -> float:
-    """D = C + sum of a[i] * b[i], block after block; `operands_b` names the format of b where it is another one."""
+    """D = C + sum of a[i] * b[i], block after block; `operands_b` names the format of b where it is
+    another one.
+    """
     for first in range(0, len(a), block_length):
         part = slice(first, first + block_length)
         pair = operands, operands_b or operands
@@ -78,7 +82,9 @@ def block(
 
 
 def to_format(total: int, result: str, bits: int = 52, nearest: bool = True) -> float:
-    """A multiple of 2^-GRID in a format, or with fewer significand bits; beyond the largest is infinity."""
+    """A multiple of 2^-GRID in a format, or with fewer significand bits; beyond the largest is
+    infinity.
+    """
     emin, stored = FORMATS[result]
     place = 1 << (GRID + exponent_of(total, emin) - min(bits, stored))
     units, rest = divmod(abs(total), place)

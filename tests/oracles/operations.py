@@ -1,4 +1,6 @@
-"""Which operations does torch carry out inside a function, and on how many elements? Seen below all code of ours."""
+"""Which operations does torch carry out inside a function, and on how many elements? Seen below all
+code of ours.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +11,9 @@ from torch.utils._pytree import tree_leaves
 
 
 class _Watch(TorchDispatchMode):
-    """Keep, by name, the most elements that an operation read or wrote; views and empty memory do not count."""
+    """Keep, by name, the most elements that an operation read or wrote; views and empty memory do
+    not count.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +35,8 @@ class _Watch(TorchDispatchMode):
 
 
 def operations(function: Callable[..., Any], *given: Any) -> dict[str, int]:
-    """Return operation -> the elements of the largest tensor that it read or wrote inside function(*given).
+    """Return operation -> the elements of the largest tensor that it read or wrote inside
+    function(*given).
 
     >>> operations(lambda x: [piece.neg() + 1 for piece in x.split(3)], torch.ones(10))
     {'neg': 3, 'add': 3}

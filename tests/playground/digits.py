@@ -1,4 +1,6 @@
-"""The playground's digits as JavaScript, made of the lab's: `python -m tests.playground.digits` writes the file."""
+"""The playground's digits as JavaScript, made of the lab's: `python -m tests.playground.digits`
+writes the file.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ FILE = Path("labkit/widgets/playground/digits_data.js")
 TRAINED, TESTED = 448, 64
 LEVELS = "0123456789abcdefg"
 COMMENTS = (
-    f"Handwritten digits of 8 x 8 pixels: those of the lab, {TRAINED} to train on, then {TESTED} others.",
+    f"Handwritten digits of 8 x 8 pixels: those of the lab, {TRAINED} to train on, then {TESTED} "
+    "others.",
     "",
     "A text is a digit, and its pixels row by row, each a brightness from 0 to g, which is 16.",
     "",

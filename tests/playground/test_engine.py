@@ -1,8 +1,9 @@
-"""One step of the page against one step of `Engine`, from the states before steps 1, 2, 10, 50 and 100 of a training.
+"""One step of the page against one step of `Engine`, from the states before steps 1, 2, 10, 50 and
+100 of a training.
 
-Both begin with the page's weights, optimizer state and scaler, and see the same batch. The engine's recipe takes the
-accumulator `SEQUENTIAL_FP32`, which the page's products have. Each operation of the page has the engine's operands, so
-that a difference stays where it arises:
+Both begin with the page's weights, optimizer state and scaler, and see the same batch. The engine's
+recipe takes the accumulator `SEQUENTIAL_FP32`, which the page's products have. Each operation of
+the page has the engine's operands, so that a difference stays where it arises:
 
 - products of 16-bit operands, and of FP8: equal to the bit, so that their zeros are, too;
 - products of FP32 operands, which torch adds in an order of its own: rounding by `labkit.testing.compare`, in both;
@@ -10,8 +11,8 @@ that a difference stays where it arises:
 - scale and skip: equal;
 - the optimizer's step: as `bound_of_step` says.
 
-The engine adds a bias after the product; so that it comes first, as in the page, it is a row of the weights, and each
-input has a 1.
+The engine adds a bias after the product; so that it comes first, as in the page, it is a row of the
+weights, and each input has a 1.
 """
 
 from __future__ import annotations
@@ -118,7 +119,9 @@ def texts(values: Floats) -> list[str]:
 
 
 class Dense(nn.Module):
-    """A layer whose bias is the first row of its weights; it keeps its operands and their gradients."""
+    """A layer whose bias is the first row of its weights; it keeps its operands and their
+    gradients.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         super().__init__()
@@ -180,7 +183,9 @@ def engine() -> Iterator[NodeEngine]:
 
 
 def recipe_of(preset: str) -> Recipe:
-    """Return the lab's recipe, with the page's accumulator where its operands are narrower than FP32."""
+    """Return the lab's recipe, with the page's accumulator where its operands are narrower than
+    FP32.
+    """
     recipe = RECIPES[preset]
     narrow = recipe.model != FP32 or recipe.autocast is not None
     return replace(recipe, accumulator=SEQUENTIAL_FP32) if narrow else recipe
@@ -277,7 +282,9 @@ def flat(tensor: Tensor) -> list[str]:
 
 
 def steps_between(got: Floats, wanted: Floats, format: Format) -> Floats:
-    """Return how many units in the last place numbers are apart; 0 where both are the same or NaN."""
+    """Return how many units in the last place numbers are apart; 0 where both are the
+    same or NaN.
+    """
     alike = (got == wanted) | (np.isnan(got) & np.isnan(wanted))
     with np.errstate(invalid="ignore"):
         apart = np.abs(got - wanted) / np.maximum(ulp(got, format), ulp(wanted, format))
@@ -299,7 +306,9 @@ class Page:
     def require(
         self, a: Tensor, b: Tensor, formats: tuple[str, str], result: str, stored: Floats
     ) -> None:
-        """Require that a product is the engine's `stored`, to the bit; in FP32, that both are rounding."""
+        """Require that a product is the engine's `stored`, to the bit; in FP32, that both are
+        rounding.
+        """
         ours = self.product(a, b, formats, result)
         format = format_named(result)
         if format == FP32:
@@ -394,7 +403,9 @@ def require_loss(page: Page, found: Stepped, state: dict[str, Any]) -> None:
 def reach_of(
     method: dict[str, Any], gradient: Floats, state: dict[str, Any], i: int, updates: int
 ) -> Floats:
-    """Return the step that gradient and memory would take if they had one sign: roundings are of that size."""
+    """Return the step that gradient and memory would take if they had one sign: roundings are of
+    that size.
+    """
     before = np.abs(state["first"][i]) if state["first"] else np.zeros_like(gradient)
     sum_of_both = before + np.abs(gradient)
     if method["kind"] == "SGD":

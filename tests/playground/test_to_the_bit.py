@@ -1,4 +1,6 @@
-"""The page's trainings against a reference made of the lab's own parts: every weight in every step, to the bit."""
+"""The page's trainings against a reference made of the lab's own parts: every weight in every step,
+to the bit.
+"""
 
 from __future__ import annotations
 

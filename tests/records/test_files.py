@@ -1,4 +1,5 @@
-"""A file is whole or not there, readable by others; what is new is never written into the package that was installed.
+"""A file is whole or not there, readable by others; what is new is never written into the package
+that was installed.
 
 Kills: tests/amp/test_checkpoint.py.
 """
@@ -100,7 +101,9 @@ FP32 = "runs/digits/fp32-seed0.json"
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a package far from any checkout, with one record in its data; the home folder is empty."""
+    """Return a package far from any checkout, with one record in its data; the home folder is
+    empty.
+    """
     package = tmp_path / "site-packages" / "labkit"
     for name in (FP32, "digits.npz"):
         (package / "data" / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,6 @@
-"""A learner's files: the journal of answers, and notebooks, whose changed copies are kept, in folders of any name."""
+"""A learner's files: the journal of answers, and notebooks, whose changed copies are kept, in
+folders of any name.
+"""
 
 import json
 import os
@@ -75,7 +77,10 @@ def test_two_kernels_in_one_folder_lose_nothing_of_each_other(journal: Path) -> 
     program = (
         "import sys; from pathlib import Path; from labkit.records.journal import append_answer\n"
     )
-    program += "for n in range(40): append_answer(Path(sys.argv[1]), 'exercise', f'{sys.argv[2]}{n}', 'x' * 3000)"
+    program += (
+        "for n in range(40): append_answer(Path(sys.argv[1]), 'exercise', "
+        "f'{sys.argv[2]}{n}', 'x' * 3000)"
+    )
     kernels = [
         subprocess.Popen([sys.executable, "-c", program, str(journal), name]) for name in "ab"
     ]

@@ -1,4 +1,6 @@
-"""A lesson as a page that needs no network: its formulas are pictures, and every one of every lesson can be typeset."""
+"""A lesson as a page that needs no network: its formulas are pictures, and every one of every
+lesson can be typeset.
+"""
 
 import base64
 import re

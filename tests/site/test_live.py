@@ -1,4 +1,6 @@
-"""Exercises that a page checks, in a real Chromium: their verdicts, their limits, and no way out."""
+"""Exercises that a page checks, in a real Chromium: their verdicts, their limits, and
+no way out.
+"""
 
 import os
 import re

@@ -1,4 +1,6 @@
-"""The playground as one file: small, opened by a double click, without a network, its setting in the address."""
+"""The playground as one file: small, opened by a double click, without a network, its setting in
+the address.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def opened(file: Path, browser: Any) -> Iterator[Callable[..., Any]]:
-    """Return a function that opens the file at an address; no error is thrown and nothing asked of a network."""
+    """Return a function that opens the file at an address; no error is thrown and nothing asked of
+    a network.
+    """
     errors: list[str] = []
     requests: list[str] = []
 

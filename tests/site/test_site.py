@@ -1,4 +1,6 @@
-"""The site in a browser: from files and from a server, in both themes, on a telephone, by keyboard, without scripts."""
+"""The site in a browser: from files and from a server, in both themes, on a telephone, by keyboard,
+without scripts.
+"""
 
 import base64
 import json
@@ -60,7 +62,10 @@ def lesson() -> Any:
     """Return a lesson with each kind of cell and output."""
     markdown = nbformat.v4.new_markdown_cell
     row = "| **07** | [Later](07_later.ipynb) | 5 | an [ulp](glossary.ipynb#cell-id=ulp) again |"
-    text = "# 06 · A lesson\n\nIt loses $2^{-25}$, an [ulp](glossary.ipynb#cell-id=ulp).\n\n| a |\n|---|\n| 1 |"
+    text = (
+        "# 06 · A lesson\n\nIt loses $2^{-25}$, an [ulp](glossary.ipynb#cell-id=ulp).\n\n"
+        "| a |\n|---|\n| 1 |"
+    )
     words = nbformat.v4.new_output("stream", name="stdout", text="\x1b[31mred\x1b[0m <b>\n")
     error = {
         "ename": "NotImplementedError",
@@ -415,7 +420,10 @@ def test_every_lesson_can_be_read_and_its_widgets_answer(tmp_path: Path, browser
                 browser, address, viewport={"width": width, "height": 800}, color_scheme=theme
             ) as page:
                 assert page.evaluate("document.documentElement.scrollWidth") == width, lesson.name
-                found = "[...document.querySelectorAll('[data-widget]:has(.labkit)')].map((e) => e.dataset.widget)"
+                found = (
+                    "[...document.querySelectorAll('[data-widget]:has(.labkit)')].map((e) "
+                    "=> e.dataset.widget)"
+                )
                 answering |= set(page.evaluate(found))
         assert "never run" not in (folder / f"{lesson.name}.html").read_text()
     assert answering >= {

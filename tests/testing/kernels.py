@@ -1,8 +1,10 @@
-"""Kernels with faults that public threads report, and right ones, as small functions on a CPU; and what they compute.
+"""Kernels with faults that public threads report, and right ones, as small functions on a CPU; and
+what they compute.
 
-A row is a name, the thread that a fault was drawn from, its case, and the function. A fault is planted as the thread
-describes it; sizes and values are small, and a few faults moved to another place. Right kernels have other orders of
-the additions, are those of other cards, or have another algorithm of the same operation.
+A row is a name, the thread that a fault was drawn from, its case, and the function. A fault is
+planted as the thread describes it; sizes and values are small, and a few faults moved to another
+place. Right kernels have other orders of the additions, are those of other cards, or have another
+algorithm of the same operation.
 """
 
 import math
@@ -213,7 +215,9 @@ def rescale(old: Tensor, new: Tensor) -> Tensor:
 def norm(
     x: Tensor, w: Tensor | float = 1.0, b: Tensor | float = 0.0, eps: float = 1e-5, **other: Any
 ) -> Tensor:
-    """Layer norm with parts that a fault replaces: mean, variance, and the reciprocal of the deviation."""
+    """Layer norm with parts that a fault replaces: mean, variance, and the reciprocal of the
+    deviation.
+    """
     x = x.float()
     centre = other.get("mean", lambda x: x.mean(1, keepdim=True))(x)
     variance = other.get("variance", lambda d: (d * d).mean(1, keepdim=True))(x - centre)

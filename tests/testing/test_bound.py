@@ -1,8 +1,9 @@
 """The bound against rational arithmetic: no right sum exceeds it, in any order, of any numbers.
 
-Numbers are drawn to be ordinary, of all magnitudes, cancelling, or adversarial: ties at the end of a large sum. Each
-sum is computed in the orders of `labkit.testing.orders`, by numpy and by torch, and compared with a sum of fractions.
-The short version has some ten thousand sums, the one marked slow a million.
+Numbers are drawn to be ordinary, of all magnitudes, cancelling, or adversarial: ties at the end of
+a large sum. Each sum is computed in the orders of `labkit.testing.orders`, by numpy and by torch,
+and compared with a sum of fractions. The short version has some ten thousand sums, the one marked
+slow a million.
 """
 
 from collections.abc import Iterator
@@ -150,7 +151,9 @@ def test_no_order_exceeds_the_bound_in_a_million_sums(format: Format, how: Arith
 
 @pytest.mark.parametrize("out", [FP16, BF16, FP32, E5M2, E4M3])
 def test_what_is_stored_lies_between_the_rounded_ends(out: Format) -> None:
-    """Subnormal results, overflow to infinity, NaN where the format has no infinity: none is a fault."""
+    """Subnormal results, overflow to infinity, NaN where the format has no infinity: none is a
+    fault.
+    """
     for format, how in [*IEEE[:5], CARDS[0], CARDS[6]]:
         for kind in KINDS:
             x, y = draw(kind, format, 19, 60, np.random.default_rng(5))
@@ -174,7 +177,9 @@ def test_what_is_stored_lies_between_the_rounded_ends(out: Format) -> None:
 
 
 def test_the_bound_is_reached_and_that_of_a_tensor_core_is_as_by_hand() -> None:
-    """A worked example: 1 and seven terms of 2^-24 (1 - 2^-23), one by one in FP32, each of which is lost."""
+    """A worked example: 1 and seven terms of 2^-24 (1 - 2^-23), one by one in FP32, each of which
+    is lost.
+    """
     tiny = np.float32(2.0**-24 * (1 - 2.0**-23))
     x = np.float32([1.0, *[tiny] * 7])
     got = np.float32(0)
@@ -183,9 +188,11 @@ def test_the_bound_is_reached_and_that_of_a_tensor_core_is_as_by_hand() -> None:
     assert got == 1.0
     operation = matmul(x, np.ones(8, np.float32))
     lost = float(operation.value) - float(got)
-    # seven terms of almost u are lost; the bound counts seven additions, and a product that might be rounded
+    # seven terms of almost u are lost; the bound counts seven additions, and a product that might
+    # be rounded
     assert 7 / 8 * 0.999 < lost / float(operation.error(Arithmetic("FP32"))) < 1
-    # one block of an H100: 16 products, 25 bits behind the point; and a sum of a V100 that comes near its bound
+    # one block of an H100: 16 products, 25 bits behind the point; and a sum of a V100 that comes
+    # near its bound
     ones, how = np.ones((1, 16), np.float16), arithmetic("H100", (FP16, FP16))
     bound = float(matmul(ones, ones.T).error(how)[0, 0])
     # K 2^-F S' + B (2^-r + 2^-24) S, with K = S = 16, F = 25, B = 2, r = 23
@@ -202,7 +209,9 @@ def test_the_bound_is_reached_and_that_of_a_tensor_core_is_as_by_hand() -> None:
 
 
 def test_operands_that_are_subnormal_align_as_normal_ones_and_overflow_has_no_bound() -> None:
-    """In FP16 2^-24 counts with exponent -14: the block is cut 2^10 times coarser than the product tells."""
+    """In FP16 2^-24 counts with exponent -14: the block is cut 2^10 times coarser than the product
+    tells.
+    """
     a = np.float16([[2.0**-24, *[2.0**-24 * 3] * 3]])
     b = np.float16([[1024.0, *[1.0 + 2.0**-10] * 3]]).T
     how, operation = arithmetic("V100", (FP16, FP16)), matmul(a, b)

@@ -1,4 +1,6 @@
-"""Verdicts: worked examples, 60 kernels with a fault, 60 without, and input that cannot be judged."""
+"""Verdicts: worked examples, 60 kernels with a fault, 60 without, and input that cannot
+be judged.
+"""
 
 import math
 from collections.abc import Callable
@@ -94,7 +96,8 @@ SUSPECTS = {
     "BF16 partial sums": "partial sums of 64 terms that are added up in BF16",
     "cuts the result to BF16": "rounding toward zero at the end",
     "rounds FP32 sums toward zero": "additions that round toward zero in FP32: the errors have this size",
-    # FP16 is the second suspect, unless a drawn operand is subnormal there, which depends on the CPU.
+    # FP16 is the second suspect, unless a drawn operand is subnormal there, which depends on the
+    # CPU.
     "TF32 where FP32 was promised": "operands that were rounded to TF32 first",
     "split-K: an empty slice adds its old accumulator": "an offset: 0.25 was added to the exact result",
     "TF32 operands cut, not rounded": "operands that were cut to TF32 first",

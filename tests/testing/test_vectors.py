@@ -1,4 +1,6 @@
-"""Block formats by kernels that share no code with labkit: right ones, wrong ones, and other conventions."""
+"""Block formats by kernels that share no code with labkit: right ones, wrong ones, and other
+conventions.
+"""
 
 import re
 from collections.abc import Callable

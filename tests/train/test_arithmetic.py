@@ -1,7 +1,8 @@
-"""Arithmetic of a training: FP32 is IEEE's, TF32 a recipe of its own, and a record says which it was.
+"""Arithmetic of a training: FP32 is IEEE's, TF32 a recipe of its own, and a record says which it
+was.
 
-What cuDNN would do is not asked here but of torch's switches: a dispatch mode reads them at each product, forward and
-backward. Before and after, they are as the session has them.
+What cuDNN would do is not asked here but of torch's switches: a dispatch mode reads them at each
+product, forward and backward. Before and after, they are as the session has them.
 """
 
 import json
@@ -49,7 +50,9 @@ class AtEachProduct(TorchDispatchMode):
 
 @pytest.fixture
 def session() -> Iterator[None]:
-    """A user's session with BF16 products on the CPU and timing of cuDNN's algorithms; torch's defaults else."""
+    """A user's session with BF16 products on the CPU and timing of cuDNN's algorithms; torch's
+    defaults else.
+    """
     # torch.backends.cudnn.benchmark, which torch's own tests freeze
     torch._C._set_cudnn_benchmark(True)
     torch.backends.mkldnn.matmul.fp32_precision = "bf16"
@@ -103,7 +106,9 @@ def test_on_a_cpu_that_multiplies_fp32_as_it_is_nothing_is_set() -> None:
 
 
 def test_runs_that_overlap_in_threads_restore_at_the_end(session: None) -> None:
-    """The first run ends while the second, which began while there was one thread, is in the middle of a step."""
+    """The first run ends while the second, which began while there was one thread, is in the middle
+    of a step.
+    """
     inside, first_done, seen = threading.Event(), threading.Event(), []
 
     def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,10 @@
-"""Differences of metrics, judged by hand and then by scipy's own numbers; records, saved and loaded whole.
+"""Differences of metrics, judged by hand and then by scipy's own numbers; records, saved and loaded
+whole.
 
-And where FP16 hurts, where it does not, and what cures it: the runs on record, and a few trained here and now. Each
-phenomenon is shown with a margin, each cure by the lab's own verdict: it is not worse than FP32, and far better than
-what it cures. Bigger proof: `make test-all` trains every task again and holds it to its record.
+And where FP16 hurts, where it does not, and what cures it: the runs on record, and a few trained
+here and now. Each phenomenon is shown with a margin, each cure by the lab's own verdict: it is not
+worse than FP32, and far better than what it cures. Bigger proof: `make test-all` trains every task
+again and holds it to its record.
 """
 
 import itertools
@@ -57,7 +59,9 @@ def test_worked_example_dense_detection_without_a_scale() -> None:
 
 
 def test_worked_example_as_good_is_a_claim_with_a_test_of_its_own() -> None:
-    """Differences 0.009, 0.014, 0.011: mean 0.0113; 2.920 * 0.0025166 / sqrt(3) = 0.0042, together inside 0.02."""
+    """Differences 0.009, 0.014, 0.011: mean 0.0113; 2.920 * 0.0025166 / sqrt(3) = 0.0042, together
+    inside 0.02.
+    """
     fp32, other = [0.706, 0.659, 0.668], [0.715, 0.673, 0.679]
     found = comparison(fp32, other).difference("O1")
     assert found.verdict == "as good"
@@ -69,9 +73,11 @@ def test_worked_example_as_good_is_a_claim_with_a_test_of_its_own() -> None:
 VERDICTS = [  # metrics of FP32, of the other, more, and the verdict
     # Mean -0.2, far beyond FP32's spread; but one seed went up and one came down.
     ([0.6, 0.601], [0.7, 0.1], {}, "cannot tell"),
-    # One seed of three that died: the deep convolutions without masters, on their first three seeds.
+    # One seed of three that died: the deep convolutions without masters, on their first three
+    # seeds.
     ([0.8615, 0.8514, 0.7683], [0.8464, 0.8564, 0.1008], {}, "cannot tell"),
-    # Every pair 0.005 apart, FP32's seeds alike: worse by the second test, as good by the first, which comes first.
+    # Every pair 0.005 apart, FP32's seeds alike: worse by the second test, as good by the first,
+    # which comes first.
     ([0.7, 0.7, 0.7], [0.695, 0.695, 0.695], {}, "as good"),
     ([0.7, 0.7, 0.7], [0.695, 0.695, 0.695], {"margin": 0.004}, "worse"),
     # Broken runs, even with the same metric; and NaN is the worst one.
@@ -102,7 +108,9 @@ def test_verdicts_follow_from_the_pairs() -> None:
 
 
 def test_the_two_intervals_are_students() -> None:
-    """Points of Student's t by another way: integrate its density, and find where 5% and 2.5% are left."""
+    """Points of Student's t by another way: integrate its density, and find where 5% and 2.5% are
+    left.
+    """
     x = np.linspace(0, 20, 400_001)
     for n in range(2, 13):
         v = n - 1
@@ -218,7 +226,9 @@ def test_where_gradients_underflow_and_nothing_happens() -> None:
 
 
 def test_pure_fp16_with_adam_breaks() -> None:
-    """Adam's epsilon of 1e-8 is 0 in FP16, and the squares of small gradients are 0: the update is inf or NaN."""
+    """Adam's epsilon of 1e-8 is 0 in FP16, and the squares of small gradients are 0: the update is
+    inf or NaN.
+    """
     tasks = ("digits_cnn", "autoencoder", "char_lstm", "gpt", "unet", "gauss_conv")
     for task, seed in itertools.product(tasks, SEEDS):
         record, metric = recorded(task, "O3", seed), recorded(task, "FP32", seed).metric
@@ -265,7 +275,9 @@ def test_every_task_is_on_record_and_says_where_it_was_made() -> None:
 
 
 def test_live_the_cliff_is_the_number_of_elements_in_the_mean() -> None:
-    """The same regression, the mean over 64 targets and over 1,000: trained here, half a second each."""
+    """The same regression, the mean over 64 targets and over 1,000: trained here, half a second
+    each.
+    """
     wide = TASKS["small_targets"]
     tasks = wide, replace(wide, batch_size=64)
     lost, kept = (train(task, RECIPES["FP16"], measure_every=0).metric for task in tasks)
@@ -284,10 +296,11 @@ def test_live_each_layer_of_small_weights_loses_more() -> None:
 @pytest.mark.parametrize("recipe", ["FP32", "FP16", "O2"])
 @pytest.mark.parametrize("task", sorted(TASKS))
 def test_what_is_on_record_happens_again(task: str, recipe: str) -> None:
-    """Another processor, maybe of the same name, rounds other sums; an FP16 number may then be its neighbour.
+    """Another processor, maybe of the same name, rounds other sums; an FP16 number may then be its
+    neighbour.
 
-    So the first loss agrees to four digits in FP32, to FP16's epsilon else, and the next ones by as much more in each
-    step, since each step trains on; the metric as near as seeds do.
+    So the first loss agrees to four digits in FP32, to FP16's epsilon else, and the next ones by as
+    much more in each step, since each step trains on; the metric as near as seeds do.
     """
     record = recorded(task, recipe, 0)
     again = train(TASKS[task], RECIPES[recipe], 0)

@@ -1,6 +1,8 @@
-"""Devices to train on, and many runs, none of them twice, on any of them and by any number of ranks.
+"""Devices to train on, and many runs, none of them twice, on any of them and by any number of
+ranks.
 
-A second label for the CPU stands in for a GPU; two real ranks share the runs, and go on where they were ended.
+A second label for the CPU stands in for a GPU; two real ranks share the runs, and go on where they
+were ended.
 """
 
 import contextlib
@@ -396,7 +398,9 @@ def test_a_gpu_that_this_torch_cannot_use_is_left_out_and_the_reason_given(
 
 
 def test_worked_example_by_a_clock_that_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps of half a second under FP32, of an eighth under O1, and a first round that is slow and does not count."""
+    """Steps of half a second under FP32, of an eighth under O1, and a first round that is slow and
+    does not count.
+    """
     seconds, clock, order = {"FP32": 0.5, "O1": 0.125}, [0.0], list[str]()
 
     def step(run: TrainingRun) -> None:

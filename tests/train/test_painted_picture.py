@@ -103,7 +103,9 @@ def test_the_window_of_scales_is_inside_the_slider() -> None:
 
 
 def test_lesson_06_says_what_is_on_record_and_what_happens() -> None:
-    """Text, prediction, record and the number of a live run agree: the numbers of the text are read from it."""
+    """Text, prediction, record and the number of a live run agree: the numbers of the text are read
+    from it.
+    """
     text = build.lesson("06_loss_scaling").text.read_text(encoding="utf-8").replace("\n# ", " ")
 
     def number(pattern: str) -> float:

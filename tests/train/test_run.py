@@ -1,4 +1,5 @@
-"""A training step in any precision, held against loops written out here, and what a run can be asked.
+"""A training step in any precision, held against loops written out here, and what a run can be
+asked.
 
 Forks, swallowed updates and memory are held against plain torch and against counts by hand.
 """
@@ -163,7 +164,8 @@ def test_dropout_follows_from_seed_and_step() -> None:
 
 
 def test_the_fp32_twin_draws_the_same_mask() -> None:
-    # Dropout and ReLU stop three quarters of the first layer's activation gradients; another mask would stop others.
+    # Dropout and ReLU stop three quarters of the first layer's activation gradients; another mask
+    # would stop others.
     for recipe in ("FP16 static", "O1", "BF16"):
         run = TrainingRun(DROPOUT, RECIPES[recipe])
         exact, here = (
@@ -270,7 +272,9 @@ def at(step, name):
 
 
 def test_watching_does_not_change_a_run():
-    """Not where a recurrent layer returns a tuple, either: its output is not seen, but its weights are."""
+    """Not where a recurrent layer returns a tuple, either: its output is not seen, but its weights
+    are.
+    """
     small = {task: replace(TASKS[task], batch_size=2) for task in ("gpt", "char_lstm")}
     for task, recipe in (
         *((SMALL, name) for name in RECIPE_NAMES),

@@ -1,4 +1,6 @@
-"""The tasks, of a CPU's size and of a GPU's, and their data, picture sets from the user's disk included."""
+"""The tasks, of a CPU's size and of a GPU's, and their data, picture sets from the user's disk
+included.
+"""
 
 import gzip
 import itertools
@@ -27,7 +29,9 @@ def test_every_task_takes_a_step_in_every_precision() -> None:
 
 
 def test_the_data_are_what_they_say() -> None:
-    """Windows hold the text that they were cut from, shapes are brighter than the ground, noise is as strong."""
+    """Windows hold the text that they were cut from, shapes are brighter than the ground, noise is
+    as strong.
+    """
     windows = text_windows(length=16, train=3, test=1)
     first = "".join(CHARACTERS[i] for i in windows.train_inputs[0].tolist())
     assert first == topics[min(topics)][:16].lower()

@@ -1,4 +1,6 @@
-"""Memory of a training: the bill against measurements that others published, and against the engine's own bytes."""
+"""Memory of a training: the bill against measurements that others published, and against the
+engine's own bytes.
+"""
 
 from functools import partial
 

@@ -1,4 +1,5 @@
-"""A fingerprint of what the lab must leave as it finds it: torch, IPython, warnings, signals and random states.
+"""A fingerprint of what the lab must leave as it finds it: torch, IPython, warnings, signals and
+random states.
 
 `fingerprint()` holds the objects themselves, so that an identity cannot be that of a dead object.
 """
@@ -61,7 +62,9 @@ def _members(owner: ModuleType | type, place: str) -> Iterator[tuple[str, Any]]:
 
 
 def callables() -> dict[str, Any]:
-    """Return the callables of all loaded modules of the watched packages, and of the classes there."""
+    """Return the callables of all loaded modules of the watched packages, and of the
+    classes there.
+    """
     found: dict[str, Any] = {}
     for module_name, module in list(sys.modules.items()):
         if module_name.partition(".")[0] not in WATCHED or not isinstance(module, ModuleType):
@@ -114,7 +117,9 @@ def fingerprint() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def changes(before: tuple[dict[str, Any], dict[str, Any]]) -> list[str]:
-    """Return the places that are not as they were, new ones in modules that were loaded included."""
+    """Return the places that are not as they were, new ones in modules that were loaded
+    included.
+    """
     functions, values = before
     now_functions, now_values = fingerprint()
     loaded = {place.rpartition(".")[0] for place in functions}

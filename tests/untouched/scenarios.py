@@ -1,7 +1,7 @@
 """What the lab does in a process, and whether that process is afterwards as it was found.
 
-`python -m tests.untouched.scenarios` imports everything from outside first, then runs one scenario after another, and
-prints a JSON object: scenario -> what it changed for good.
+`python -m tests.untouched.scenarios` imports everything from outside first, then runs one scenario
+after another, and prints a JSON object: scenario -> what it changed for good.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ LIST_IMPORTS = "import tests.untouched.scenarios as s; s.import_labkit(); s.prin
 
 
 def use_torch() -> None:
-    """Use torch without the lab: it wraps an optimizer's step at its first use, and loads modules."""
+    """Use torch without the lab: it wraps an optimizer's step at its first use, and
+    loads modules.
+    """
     import_module("torch._dynamo")
     for make in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
         model = _network()

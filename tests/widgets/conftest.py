@@ -1,4 +1,6 @@
-"""What widgets' tests in a browser share: the functions of their scripts, and a blank page without a kernel."""
+"""What widgets' tests in a browser share: the functions of their scripts, and a blank page without
+a kernel.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -21,7 +23,9 @@ def engine(request: pytest.FixtureRequest) -> Iterator[NodeEngine | BrowserEngin
 
 @pytest.fixture(scope="module")
 def js(request: pytest.FixtureRequest, engine: NodeEngine | BrowserEngine) -> Scripts:
-    """The functions of the folders that a test module names in FOLDERS, as its class SCRIPTS where it has one."""
+    """The functions of the folders that a test module names in FOLDERS, as its class SCRIPTS where
+    it has one.
+    """
     kind: type[Scripts] = getattr(request.module, "SCRIPTS", Scripts)
     return kind(engine, *request.module.FOLDERS)
 

@@ -1,7 +1,7 @@
 """Widgets and their scripts in a blank page: no JupyterLab, no kernel, as in a static page.
 
-`Scripts` runs functions of a widget's modules, to compare them with labkit: in node where it is installed, which needs
-no browser. `Page` shows widgets from their state.
+`Scripts` runs functions of a widget's modules, to compare them with labkit: in node where it is
+installed, which needs no browser. `Page` shows widgets from their state.
 """
 
 import json
@@ -22,7 +22,9 @@ PLAIN = """(value) => JSON.parse(JSON.stringify(value, (_, part) => {
 
 
 def _plain(value: Any) -> Any:
-    """Read what `PLAIN` wrote: numbers of JavaScript are floats, its whole numbers of any size are ints."""
+    """Read what `PLAIN` wrote: numbers of JavaScript are floats, its whole numbers of any size are
+    ints.
+    """
     if isinstance(value, list):
         return [_plain(part) for part in value]
     if not isinstance(value, dict):
@@ -67,7 +69,8 @@ class Scripts:
         if "exact" in folders:
             rows = [format_row(row) for row in FORMATS.values()]
             self.engine.call(
-                "(rows) => { globalThis.F = {}; for (const row of rows) F[row.name] = derived(row) }",
+                "(rows) => { globalThis.F = {}; for (const row of rows) F[row.name] = "
+                "derived(row) }",
                 [rows],
             )
 
@@ -99,8 +102,9 @@ class Page:
         self.page.add_script_tag(content=page_script(widget.script_folder))
         state = json.dumps(widget.page_state(), allow_nan=False)
         self.page.evaluate(
-            "([name, state]) => { document.body.append(document.createElement('div'));"
-            " globalThis.shown = labkitWidgets[name](JSON.parse(state), document.body.lastChild); }",
+            "([name, state]) => { document.body.append(document.createElement('div')); "
+            "globalThis.shown = labkitWidgets[name](JSON.parse(state), "
+            "document.body.lastChild); }",
             [name, state],
         )
         return self.page.locator("section.labkit").last

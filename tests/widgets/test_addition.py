@@ -82,7 +82,9 @@ def value(row):
 
 
 def test_worked_example_a_ten_thousandth_is_lost(js):
-    """By hand: 0.0001 is 1.1010001110 x 2^-14 in FP16; 14 places further right, nothing of it reaches 2^-10."""
+    """By hand: 0.0001 is 1.1010001110 x 2^-14 in FP16; 14 places further right, nothing of it
+    reaches 2^-10.
+    """
     found = js.scenes("1", "0.0001")
     assert [scene["title"] for scene in found] == ADD
     a, b = (row(found[0], name) for name in "ab")
@@ -109,7 +111,8 @@ def test_worked_example_a_ten_thousandth_is_lost(js):
     )
     assert value(row(found[5], "result")) == 1
     assert found[5]["sentence"] == (
-        "1 + 1.0002e-4 = 1 in FP16. The exact sum is 1.00010001659…, so the error is −0.102 ulp; b left no trace."
+        "1 + 1.0002e-4 = 1 in FP16. The exact sum is 1.00010001659…, so the error is −0.102 "
+        "ulp; b left no trace."
     )
 
 
@@ -180,7 +183,9 @@ def test_each_station_in_words(js):
 
 
 def random_operands(count):
-    """Return pairs of finite float16 codes as text, near enough to each other to be interesting, and some far apart."""
+    """Return pairs of finite float16 codes as text, near enough to each other to be interesting,
+    and some far apart.
+    """
     generator = np.random.default_rng(3)
     a, b = generator.integers(0, 2**16, (2, count)).astype(np.uint16).view(np.float16)
     with np.errstate(all="ignore"):
@@ -191,7 +196,9 @@ def random_operands(count):
 
 @pytest.mark.parametrize("operation", ["add", "multiply"])
 def test_the_paper_is_right_for_any_two_numbers(js, operation):
-    """The result row is what numpy's float16 gives; the rows above it add up to it, up to what sticky stands for."""
+    """The result row is what numpy's float16 gives; the rows above it add up to it, up to what
+    sticky stands for.
+    """
     pairs = random_operands(60)
     assert len(pairs) > 90
     sheets = js.run(SHEETS, [[repr(float(x)), repr(float(y))] for x, y in pairs], "FP16", operation)

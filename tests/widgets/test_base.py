@@ -1,4 +1,6 @@
-"""What every widget stands on: its assets, its tour, messages that take turns, and the pulse that proves it alive."""
+"""What every widget stands on: its assets, its tour, messages that take turns, and the pulse that
+proves it alive.
+"""
 
 import math
 import re

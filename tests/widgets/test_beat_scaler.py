@@ -1,4 +1,6 @@
-"""Beat the scaler, without a browser: the rules, the score, the words, what is sent; and the trainings are real."""
+"""Beat the scaler, without a browser: the rules, the score, the words, what is sent; and the
+trainings are real.
+"""
 
 import json
 import math
@@ -155,13 +157,15 @@ def test_underflows_are_reported_only_at_the_end_and_an_error_is_shown():
         return game.sentence()
 
     assert said(Phase.RUNNING, mine, theirs, steps=480) == (
-        "Step 100 of 480: you have skipped 4 steps, the scaler 6. The end adds those that lost gradients."
+        "Step 100 of 480: you have skipped 4 steps, the scaler 6. The end adds those that lost "
+        "gradients."
     )
     assert said(Phase.PAUSED, mine, theirs).startswith(
         "Paused at step 100 of 100: you have skipped 4 steps, the "
     )
     assert said(Phase.FINISHED, mine, theirs).startswith(
-        "The scaler wins: 76% of your 100 steps were useful, 91% of the scaler's. You skipped 4 and ran 20 at a scale "
+        "The scaler wins: 76% of your 100 steps were useful, 91% of the scaler's. You skipped 4 "
+        "and ran 20 at a scale "
     )
     assert said(Phase.FINISHED, theirs, mine, in_sight=True).startswith(
         "You win with the window in sight: 91%"
@@ -353,7 +357,9 @@ SMALL = replace(rules.TASK, batch_size=2)
 
 
 def test_the_weighted_run_is_the_plain_one_at_weight_one_and_overflows_where_the_window_says():
-    """The oracle: the lab's own run of the same task. A weight of 2^0 changes nothing, bit for bit."""
+    """The oracle: the lab's own run of the same task. A weight of 2^0 changes nothing,
+    bit for bit.
+    """
     weighted = rules.WeightedRun(SMALL, rules.SCALERS, 0, (0,) * 3)
     plain = TrainingRun(SMALL, rules.SCALERS, 0, measure_every=0)
     assert [weighted.step() for _ in range(3)] == [plain.step() for _ in range(3)]
@@ -369,7 +375,9 @@ def test_the_weighted_run_is_the_plain_one_at_weight_one_and_overflows_where_the
 
 
 def test_adam_notices_nothing_of_the_weight_as_long_as_fp16_holds_everything():
-    """Scale and weight in opposite directions: the FP16 gradients are the same, and so is the training."""
+    """Scale and weight in opposite directions: the FP16 gradients are the same, and so is the
+    training.
+    """
     losses = []
     for weights in ((0, 0, 0, 0), (0, 5, -3, 2)):
         run, found = make_run(SMALL, rules.YOURS, 0, weights), []

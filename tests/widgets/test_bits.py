@@ -1,4 +1,6 @@
-"""The arithmetic that pages do by themselves is that of labkit.formats; and the bit explorer: state, texts, page."""
+"""The arithmetic that pages do by themselves is that of labkit.formats; and the bit explorer:
+state, texts, page.
+"""
 
 import math
 import random

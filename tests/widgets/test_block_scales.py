@@ -1,4 +1,6 @@
-"""Numbers in blocks: the page's numbers are those of labkit.formats and labkit.amp, for every format and switch."""
+"""Numbers in blocks: the page's numbers are those of labkit.formats and labkit.amp, for every
+format and switch.
+"""
 
 from itertools import product
 from typing import Any
@@ -30,7 +32,9 @@ SWITCHES = list(product((False, True), repeat=3))  # scale_up, stochastic, rotat
 
 
 def blocks() -> list[list[float]]:
-    """Random blocks of FP16 numbers, of every size and with outliers; ties, and zeros of both signs."""
+    """Random blocks of FP16 numbers, of every size and with outliers; ties, and zeros of both
+    signs.
+    """
     generator = np.random.default_rng(1)
     rows = [generator.standard_normal(COUNT) * 2.0 ** generator.integers(-20, 12) for _ in range(8)]
     for row in rows[::2]:
@@ -81,7 +85,8 @@ def test_the_numbers_are_those_of_round_blocks_and_of_the_engine():
         turned = rotate(torch.from_numpy(numbers)[None], -1)
         for up, rotated in product((False, True), repeat=2):
             if name == "NVFP4" and rotated:
-                continue  # the engine's FP32 sums may differ by one ulp, and so may the tensor's scale
+                # The engine's FP32 sums may differ by one ulp, and so may the tensor's scale.
+                continue
             start = turned if rotated else torch.from_numpy(numbers)[None]
             engine = round_to_blocks(start * float(tensor), format, scale_up=up).double().numpy()[0]
             stored = (engine.reshape(-1, 16) @ rotation()).ravel() if rotated else engine

@@ -1,4 +1,6 @@
-"""What Python and JavaScript both form is the same: words of numbers, labels, and the list of it."""
+"""What Python and JavaScript both form is the same: words of numbers, labels, and the
+list of it.
+"""
 
 from __future__ import annotations
 

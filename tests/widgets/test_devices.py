@@ -1,4 +1,5 @@
-"""Where the widgets that train do so: the GPU where there is one, the CPU else; and the training behind a bar.
+"""Where the widgets that train do so: the GPU where there is one, the CPU else; and the training
+behind a bar.
 
 Two devices stand in for a GPU: `meta`, which computes nothing, and the CPU with a second label.
 """

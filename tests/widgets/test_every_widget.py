@@ -1,5 +1,7 @@
-"""What holds of every widget: its state travels as JSON, it refuses what does not exist, and a page without widgets
-gets its sentence, with a picture or a table, and the reason why it stands still. No browser is needed."""
+"""What holds of every widget: its state travels as JSON, it refuses what does not exist, and a page
+without widgets gets its sentence, with a picture or a table, and the reason why it stands still. No
+browser is needed.
+"""
 
 import json
 import math

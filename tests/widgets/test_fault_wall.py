@@ -72,7 +72,8 @@ def test_the_outcome_of_a_run_is_shown_with_its_warning_and_valid_json(wall: Fau
     view = outcome_view(fault, TrainingOutcome((2.0, math.inf, math.nan), 0.1))
     assert view["losses"] == [2.0, None, None]
     assert view["sentence"] == (
-        "3 steps, loss 2 at first and 2 at last, inf or NaN in 2; its score is 0.1, and it is well from 0.88 on."
+        "3 steps, loss 2 at first and 2 at last, inf or NaN in 2; its score is 0.1, and it is "
+        "well from 0.88 on."
     )
 
     seen = wall.run("schedule_counts_skips", "broken")

@@ -175,7 +175,8 @@ def test_every_sweep_and_the_roof_can_be_drawn_as_measured_here(data):
         assert title(right).startswith("Measured here: "), sweep
         assert right.lines or right.patches, sweep
         assert figure.get_supxlabel(), sweep
-        figure.canvas.draw()  # labels that do not fit, or marks that matplotlib does not know, would fail here
+        # Labels that do not fit, or marks that matplotlib does not know, would fail here.
+        figure.canvas.draw()
     assert title(roofline_figure(here=[measured["ceilings"], measured["size"]]).axes[1]).startswith(
         "Measured here"
     )
@@ -191,8 +192,8 @@ def test_the_roof_is_drawn_where_copies_and_products_of_one_device_say(data):
     assert "not recorded yet" in words(right)
     assert title(left).startswith("Recorded: A stand-in")
     assert figure.get_supxlabel().replace("\n", " ") == (
-        "A stand-in copies 1 GB/s; below so many FLOP a byte a case waits for memory: FP32 1000, BF16 2100, "
-        "FP16 4200. So do 7 of these 7 cases."
+        "A stand-in copies 1 GB/s; below so many FLOP a byte a case waits for memory: FP32 "
+        "1000, BF16 2100, FP16 4200. So do 7 of these 7 cases."
     )
     roofs = [line for line in left.lines if line.get_marker() in ("", "None")]
     assert len(roofs) == 3
@@ -247,7 +248,10 @@ RECORDS = [recorded("segmentation", recipe, seed) for recipe in RECIPES for seed
 def test_a_race_says_what_it_shows_and_where_that_was_made() -> None:
     figure = race_figure(RECORDS)
     first = RECORDS[0]
-    where = f"Recorded: segmentation, on {first.device} with torch {first.versions['torch']}, {first.date[:10]}"
+    where = (
+        f"Recorded: segmentation, on {first.device} with torch {first.versions['torch']}, "
+        f"{first.date[:10]}"
+    )
     assert figure.get_suptitle() == where
     assert figure.get_supxlabel().replace("\n", " ") == widgets.race_sentence(RECORDS)
     fp32 = [r.metric for r in RECORDS if r.recipe == "FP32"]
@@ -294,7 +298,9 @@ RECORD = RunRecord("toy", "FP32", 0, (STEP,), 0.9, "accuracy", 1.0, "CPU", {"tor
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """FP32 at 0.90, 0.91, 0.92; O1 as good; O3 worse; BF16 broken once; FP16 loses 60% at its first step."""
+    """FP32 at 0.90, 0.91, 0.92; O1 as good; O3 worse; BF16 broken once; FP16 loses 60% at its first
+    step.
+    """
     metrics = {"FP32": 0.90, "O1": 0.895, "O3": 0.40, "BF16": 0.90, "FP16": 0.91}
     for recipe, metric in metrics.items():
         for seed in range(3):
@@ -398,7 +404,8 @@ def test_bars_are_as_tall_as_the_fractions(snap):
     for k in (0, 6, 30):
         widget.log2_scale = k
         drawn = bars(static_underflow(snap, FP16, k))
-        # At 2^30 some of layer head lies beyond the axis, so overflow may be drawn shorter, never taller.
+        # At 2^30 some of layer head lies beyond the axis, so overflow may be drawn shorter, never
+        # taller.
         for name, colour in widgets.FATE_COLOURS.items():
             wanted = pytest.approx(100 * widget.fractions[name])
             assert drawn[colour] == wanted or (
@@ -414,7 +421,9 @@ class Images(HTMLParser):
 
 
 def test_a_figure_of_a_lesson_has_a_text_alternative():
-    """What IPython hands to JupyterLab is an image with words, and the words are those of its sentence."""
+    """What IPython hands to JupyterLab is an image with words, and the words are those of its
+    sentence.
+    """
     races = [recorded("digits", recipe, 0) for recipe in ("FP32", "O1")]
     painted = [recorded("painted_picture", recipe, 0) for recipe in ("FP32", "FP16")]
     for figure, sentence in (
@@ -509,7 +518,9 @@ def test_each_colour_of_a_theme_is_read_on_its_page():
 
 
 def inks(figure):
-    """Return what is drawn to be seen: (what, colour) of texts, lines, markers, bars and their edges; zones are not."""
+    """Return what is drawn to be seen: (what, colour) of texts, lines, markers, bars and their
+    edges; zones are not.
+    """
     for artist in figure.findobj(
         lambda a: a.get_visible() and (a.get_alpha() is None or np.min(a.get_alpha()) > FAINT)
     ):

@@ -37,7 +37,8 @@ def test_each_public_name_of_the_widgets_is_found() -> None:
 
 
 def test_functions_named_as_their_packages_are_functions() -> None:
-    # `import labkit.widgets.predict.widget` puts the package in the place of a name that comes later
+    # `import labkit.widgets.predict.widget` puts the package in the place of a name that comes
+    # later
     program = (
         "import labkit.widgets.predict.widget, labkit.widgets.quiz.widget\n"
         "from labkit.widgets import predict, pulse, quiz\n"

@@ -66,7 +66,10 @@ def test_an_import_over_several_lines_is_stripped() -> None:
 
 
 def test_documentation_comments_are_left_out() -> None:
-    source = "/** Of a. */\n/**\n * @param {number} b\n */\nexport function a(b) {\n  /** In it. */\n  return b;\n}\n"
+    source = (
+        "/** Of a. */\n/**\n * @param {number} b\n */\nexport function a(b) {\n"
+        "  /** In it. */\n  return b;\n}\n"
+    )
     assert parse("a.js", source).text == "function a(b) {\n  return b;\n}\n"
 
 

@@ -1,4 +1,6 @@
-"""The live training, without a browser: what buttons do, what steps do, what is said, and what is sent."""
+"""The live training, without a browser: what buttons do, what steps do, what is said, and what is
+sent.
+"""
 
 import json
 import math
@@ -221,15 +223,19 @@ def test_what_cannot_be_trained_or_turned_is_refused_with_what_can():
 
 def test_an_error_and_nan_have_a_sentence_and_reset_begins_again():
     c = ticked(controller(breaks_at=3), 3)
-    ended = "Training ended after step 2 by an error: RuntimeError: no such operator. Press Reset to begin again."
+    ended = (
+        "Training ended after step 2 by an error: RuntimeError: no such operator. Press "
+        "Reset to begin again."
+    )
     assert (c.phase, sentence(c)) == ("failed", ended)
     c.handle(Button.RESET)
     ticked(c, 2)
     assert (c.phase, len(c.run.steps), len(c.fp32.steps)) == ("running", 2, 2)
     c = ticked(controller(losses=dict.fromkeys(range(4, 21), math.nan)), 6)
     assert sentence(c) == (
-        "Step 6 of 20: the loss of FP16 without scaling has been NaN since step 4, FP32 at 0.0833. Infinity or NaN "
-        "sits in its weights or activations, and no loss scale takes it out: press Reset."
+        "Step 6 of 20: the loss of FP16 without scaling has been NaN since step 4, FP32 at "
+        "0.0833. Infinity or NaN sits in its weights or activations, and no loss scale takes it "
+        "out: press Reset."
     )
     assert "inf" not in sentence(ticked(controller(losses={4: math.inf}), 6)), "this one came back"
 
@@ -261,16 +267,18 @@ def test_the_sentence_says_what_the_figure_shows():
     for c, words in (
         (
             moment(underflow=0.82),
-            f"Step 120 of 250: FP16 without scaling {numbers}; 82% of its gradient elements underflow.",
-        ),
-        (
-            moment(Phase.PAUSED, knobs=scaled, underflow=0.0),
-            f"Paused at step 120 of 250: FP16 with a static scale of 2^10 {numbers}; none of its gradient elements "
+            f"Step 120 of 250: FP16 without scaling {numbers}; 82% of its gradient elements "
             "underflow.",
         ),
         (
+            moment(Phase.PAUSED, knobs=scaled, underflow=0.0),
+            f"Paused at step 120 of 250: FP16 with a static scale of 2^10 {numbers}; none of its "
+            "gradient elements underflow.",
+        ),
+        (
             ended,
-            "Finished at step 120: FP16 without scaling has Dice 0.040, FP32 0.706; losses 0.0252 and 0.0101.",
+            "Finished at step 120: FP16 without scaling has Dice 0.040, FP32 0.706; losses "
+            "0.0252 and 0.0101.",
         ),
         (
             moment(Phase.FINISHED, changes=2, wanted=Knobs(scaling=Scaling.DYNAMIC)),
@@ -279,14 +287,15 @@ def test_the_sentence_says_what_the_figure_shows():
         ),
         (
             moment(knobs=too_high, skipped=7),
-            f"Step 120 of 250: FP16 with a static scale of 2^30 {numbers}. The last 7 steps were skipped: at scale 2^0 "
-            "the gradients overflow, so the weights stand still.",
+            f"Step 120 of 250: FP16 with a static scale of 2^30 {numbers}. The last 7 steps were "
+            "skipped: at scale 2^0 the gradients overflow, so the weights stand still.",
         ),
         (
             beginning,
-            "Nothing has run yet. Press Start: FP16 without scaling or master weights trains beside FP32 on the CPU, "
-            "emulated, with the same first weights and the same batches, for 250 steps. "
-            "Drawn faintly, from records: FP32 reached Dice 0.677 in 250 steps.",
+            "Nothing has run yet. Press Start: FP16 without scaling or master weights trains "
+            "beside FP32 on the CPU, emulated, with the same first weights and the same "
+            "batches, for 250 steps. Drawn faintly, from records: FP32 reached Dice 0.677 in "
+            "250 steps.",
         ),
         (building, "Getting ready: the data, and networks with the same first weights."),
     ):
@@ -562,7 +571,9 @@ def test_messages_of_the_browser_are_commands_and_the_standing_figure_survives_l
 
 
 def test_a_real_run_is_the_run_that_train_would_do():
-    """Driven by hand, changed on the way: the same losses as a TrainingRun that is changed at the same step."""
+    """Driven by hand, changed on the way: the same losses as a TrainingRun that is changed at the
+    same step.
+    """
     task, recipe = TASKS["digits"], RECIPES["FP16"]
     live = LiveTraining(task, recipe, seed=3, steps=8, device="cpu")
     c = ticked(live.forked_run, 4)

@@ -1,4 +1,6 @@
-"""A Tensor Core's block, bit by bit: what is drawn is what the arithmetic says, and the sentence belongs to it."""
+"""A Tensor Core's block, bit by bit: what is drawn is what the arithmetic says, and the sentence
+belongs to it.
+"""
 
 import math
 from fractions import Fraction
@@ -53,9 +55,11 @@ def value_of(row: dict[str, str], top: int, kinds: str = "zk") -> Fraction:
 
 
 def test_four_generations_answer_differently():
-    """The sums that tell how many bits each keeps behind the point: 23, 24 and 25; and where an FP16 C stands still.
+    """The sums that tell how many bits each keeps behind the point: 23, 24 and 25; and where an
+    FP16 C stands still.
 
-    One after another, ones stop at 2048; blocks of 4, 8 and 16 ones, each added exactly, at 4, 8 and 16 times that.
+    One after another, ones stop at 2048; blocks of 4, 8 and 16 ones, each added exactly, at 4, 8
+    and 16 times that.
     """
     for preset, knob, answers in (
         ("1 and small terms", -24, (1.0, 1 + 2.0**-20, 1 + 2.0**-20)),
@@ -77,15 +81,15 @@ def test_the_sentence_and_the_places_of_the_bits(js):
     terms = PRESETS["1 and small terms"].make(-24)
     first = shown(js, terms, "V100")[0]
     assert first["sentence"] == (
-        "The V100, block 1 of 4, aligns 4 products and C to 2^0 and keeps 23 bits behind the point, down to 2^-23: "
-        "4 terms are cut off altogether. After all 4 blocks D = 1, where the exact sum is 1 + 2^-20. T4, A100, "
-        "Ada, H100, H200 and B200 get 1 + 2^-20."
+        "The V100, block 1 of 4, aligns 4 products and C to 2^0 and keeps 23 bits behind the "
+        "point, down to 2^-23: 4 terms are cut off altogether. After all 4 blocks D = 1, where "
+        "the exact sum is 1 + 2^-20. T4, A100, Ada, H100, H200 and B200 get 1 + 2^-20."
     )
     row = rows(first)["a0·b0"]
     assert (row["bits"].strip(), row["kinds"].strip()) == ("0" * 25 + "1", "z" * 25 + "c")
     assert shown(js, terms, "H100")[0]["sentence"] == (
-        "The H100 aligns 16 products and C to 2^0 and keeps 25 bits behind the point, down to 2^-25: nothing is "
-        "cut off. D = 1 + 2^-20, exactly. V100 gets 1."
+        "The H100 aligns 16 products and C to 2^0 and keeps 25 bits behind the point, down to "
+        "2^-25: nothing is cut off. D = 1 + 2^-20, exactly. V100 gets 1."
     )
     assert rows(shown(js, terms, "A100")[0])["a0·b0"]["kinds"].strip() == "z" * 25 + "k"
 

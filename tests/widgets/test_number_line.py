@@ -37,7 +37,10 @@ from labkit.widgets.swallowed.widget import UPDATES, WEIGHTS, quarters
 from tests.widgets.pages import Scripts
 
 NARROW = [row for row in FORMATS.values() if row is not FP64]
-OUTCOMES = "(x, name, mode) => outcomesOf(x, F[name], mode).map(({ value, odds }) => [value, odds.n, odds.d])"
+OUTCOMES = (
+    "(x, name, mode) => outcomesOf(x, F[name], mode).map(({ value, odds }) => [value, "
+    "odds.n, odds.d])"
+)
 
 
 class Outcome(NamedTuple):
@@ -82,8 +85,8 @@ def test_worked_example_and_text_moves_x_and_x_writes_the_text(page):
         page.set(rounding=mode)
         assert root.locator(f"label:has(input[value={mode}]) .nl-value").text_content() == value
     assert page.trait("sentence") == (
-        "2049 lies half-way between the FP16 numbers 2048 and 2050, 2 apart; stochastic rounding makes it 2048 in 50% "
-        "and 2050 in 50% of the draws."
+        "2049 lies half-way between the FP16 numbers 2048 and 2050, 2 apart; stochastic "
+        "rounding makes it 2048 in 50% and 2050 in 50% of the draws."
     )
     box = root.get_by_role("textbox", name="x")
     box.fill("2^-24")
@@ -200,12 +203,14 @@ def test_the_sentence_says_where_x_lies_and_what_it_becomes(js):
         (
             0.1,
             FP16,
-            "0.1 lies between the FP16 numbers 0.0999755859375 and 0.10003662109375, 2^-14 = 6.1e-5",
+            "0.1 lies between the FP16 numbers 0.0999755859375 and 0.10003662109375, 2^-14 = "
+            "6.1e-5",
         ),
         (
             70000.0,
             FP16,
-            "70000 lies beyond the last FP16 number, 65504; to nearest, ties to even, it becomes inf",
+            "70000 lies beyond the last FP16 number, 65504; to nearest, ties to even, it "
+            "becomes inf",
         ),
         (-70000.0, FP16, "-70000 lies beyond the last FP16 number, -65504;"),
         (
@@ -313,7 +318,9 @@ class TestStochastic:
                 assert abs(after - (before - u)) < float(np.spacing(near)) or after == before - u
 
     def test_it_arrives_on_average_within_four_sigma(self):
-        """A step of a quarter ulp moves by a whole one with probability 1/4: variance 3/16 ulp^2 a step."""
+        """A step of a quarter ulp moves by a whole one with probability 1/4: variance 3/16 ulp^2 a
+        step.
+        """
         ulp = 2.0**-11
         update = ulp / 4
         end = stochastic(1.0, update, STEPS)[-1]
@@ -321,7 +328,10 @@ class TestStochastic:
         assert abs(end - (1 - STEPS * update)) < 4 * sigma
 
 
-CURVES = "(all, steps, random) => all.map(([w, u]) => curvesOf(w, u, steps, random).map((curve) => [...curve]))"
+CURVES = (
+    "(all, steps, random) => all.map(([w, u]) => curvesOf(w, u, steps, random).map((curve) "
+    "=> [...curve]))"
+)
 SENTENCE = """(weight, update, steps, random) => {
   return swallowedSentence(curvesOf(weight, update, steps, random), weight, update, steps);
 }"""
@@ -363,7 +373,9 @@ def test_the_page_follows_its_sliders_without_a_kernel(page):
 
 
 def test_the_sentence_says_which_go_too_far_and_which_stay_short(js):
-    """At 1.5 an update of 0.625 ulp is rounded up to a whole one; from 16 to 8 one of 1.25 ulp is rounded down."""
+    """At 1.5 an update of 0.625 ulp is rounded up to a whole one; from 16 to 8 one of 1.25 ulp is
+    rounded down.
+    """
     said = sentence(js, 1.5, 1.25 * 2.0**-11)
     assert said.startswith(
         "1,000 updates of 1.25 × 2^-11 should take the weight from 1.5 to 0.8896: "

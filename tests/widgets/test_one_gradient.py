@@ -1,4 +1,6 @@
-"""One gradient of a bar: that it is a real one of its layer, and what the cast makes of it at each scale."""
+"""One gradient of a bar: that it is a real one of its layer, and what the cast makes of it at each
+scale.
+"""
 
 from typing import Any
 

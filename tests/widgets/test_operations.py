@@ -1,4 +1,6 @@
-"""The ledger of a forward pass, the passes over its graph, and the step debugger: sentences follow what is moved."""
+"""The ledger of a forward pass, the passes over its graph, and the step debugger: sentences follow
+what is moved.
+"""
 
 from dataclasses import replace
 
@@ -59,8 +61,8 @@ class TestMoved:
         board.move("exp", "allow")
         assert board.overrides == {"exp 1": "allow"}
         assert board.sentence == (
-            "With exp on the allow list, exp overflows: 4 of its 4 results are inf or NaN, where FP32 has up to "
-            "268000. It reaches the last result."
+            "With exp on the allow list, exp overflows: 4 of its 4 results are inf or NaN, "
+            "where FP32 has up to 268000. It reaches the last result."
         )
         row = view(board, "exp")
         assert (row["moved"], row["gives"], row["flag"], row["bar"]) == (
@@ -89,8 +91,8 @@ class TestMoved:
         board.overrides = {row.key: "deny" for row in board.rows}
         assert board.overrides == {"matmul 1": "deny"}  # the others stand there anyway
         assert board.sentence == (
-            "With matmul on the deny list, all 4 operations run in FP32; the last result equals FP32's "
-            "(exact when every operation is on its own list)."
+            "With matmul on the deny list, all 4 operations run in FP32; the last result equals "
+            "FP32's (exact when every operation is on its own list)."
         )
         board = CastLedger(
             nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), torch.rand(2, 4)
@@ -185,7 +187,8 @@ def test_each_pass_looks_at_each_operation_once_and_says_what_it_does() -> None:
         # 68 of 4 + 2
         (
             21,
-            "insert: linear asks for weight FP32 → FP16, bias FP32 → FP16: 0.4 KiB to read and write.",
+            "insert: linear asks for weight FP32 → FP16, bias FP32 → FP16: 0.4 KiB to read and "
+            "write.",
         ),
         (27, "cancel: at matmul, input FP32 → FP16 repeats an existing cast, and goes."),
         (29, "hoist: the weight of linear is cast here, for all its uses; "),

@@ -1,4 +1,6 @@
-"""The playground in a page: it trains, its knobs hold from the next step on, and its address is its setting."""
+"""The playground in a page: it trains, its knobs hold from the next step on, and its address is its
+setting.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Widgets that run a process: the GPU's measurement and the four workers. Short programs stand in for both."""
+"""Widgets that run a process: the GPU's measurement and the four workers. Short programs stand in
+for both.
+"""
 
 import json
 import os
@@ -36,7 +38,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-# The beginning of programs that stand in for `labkit gpu --quick`: what they call writes the file of progress.
+# The beginning of programs that stand in for `labkit gpu --quick`: what they call writes the file
+# of progress.
 PROGRESS = """
 import json, sys
 def part(name, number, outcome=""):
@@ -105,7 +108,9 @@ def wait_for_part(widget: GpuRun) -> None:
 
 
 def test_stop_ends_the_command_and_what_it_started() -> None:
-    """As `labkit gpu` does, the program starts another one; its pipe is closed only when that has ended, too."""
+    """As `labkit gpu` does, the program starts another one; its pipe is closed only when that has
+    ended, too.
+    """
     text = (
         f"part('size', 1); import subprocess; subprocess.run([sys.executable, '-c', {WAITING!r}])"
     )
@@ -208,7 +213,9 @@ def test_only_this_gpu_is_drawn_at_once_and_undrawable_parts_are_reported(folder
 
 @pytest.mark.slow
 def test_the_progress_of_the_command_is_understood() -> None:
-    """The door between the two: the file of `labkit gpu` is what the bar follows. A rehearsal on the CPU."""
+    """The door between the two: the file of `labkit gpu` is what the bar follows. A rehearsal on
+    the CPU.
+    """
     where = Place(torch.device("cpu"), device_report("cpu").name, "gpu")
     rehearsal = (
         sys.executable,

@@ -1,4 +1,6 @@
-"""Predictions and the quiz: asked first, answered after, kept in a journal; numpy and torch give the right answers."""
+"""Predictions and the quiz: asked first, answered after, kept in a journal; numpy and torch give
+the right answers.
+"""
 
 import ast
 import json

@@ -1,4 +1,6 @@
-"""Widgets that train, on a page that cannot: the run on record is seen, and nothing that would train."""
+"""Widgets that train, on a page that cannot: the run on record is seen, and nothing that would
+train.
+"""
 
 from collections.abc import Callable
 

@@ -1,4 +1,6 @@
-"""What the replies to predictions claim, computed again by numpy and torch, by the emulator or by real runs."""
+"""What the replies to predictions claim, computed again by numpy and torch, by the emulator or by
+real runs.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,6 @@
-"""A router with rounded scores: the page's choices are those of Python, and its knobs work by keyboard."""
+"""A router with rounded scores: the page's choices are those of Python, and its knobs work by
+keyboard.
+"""
 
 from itertools import product
 
@@ -56,7 +58,9 @@ def test_the_page_changes_the_same_tokens(js):
 
 
 def test_the_changed_tokens_are_those_of_torch():
-    """A second way: torch's sigmoid, rounding and top k, for logits without equal scores at the cut."""
+    """A second way: torch's sigmoid, rounding and top k, for logits without equal scores at the
+    cut.
+    """
     board = RouterScores("FP16", experts=64, chosen=4)
     scores = torch.from_numpy(router_logits(64, 1.0)).sigmoid()
     rounded = scores.half().float()

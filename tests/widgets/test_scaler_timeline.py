@@ -1,4 +1,6 @@
-"""The scaler timeline, without a browser: the trace is true, the replay is torch's, the words follow the knobs."""
+"""The scaler timeline, without a browser: the trace is true, the replay is torch's, the words
+follow the knobs.
+"""
 
 from dataclasses import replace
 
@@ -48,7 +50,10 @@ class Replays(Scripts):
         return self.run("replayOf", traces.config_state(config), traces.trace_state(trace, steps))
 
     def sentence(self, config: ScalerConfig, trace: Trace, name: str = "") -> str:
-        said = "(name, config, replay) => (name ? presetSentence(name, config, replay) : replaySentence(replay))"
+        said = (
+            "(name, config, replay) => (name ? presetSentence(name, config, replay) : "
+            "replaySentence(replay))"
+        )
         return str(self.run(said, name, traces.config_state(config), self.replay(config, trace)))
 
 
@@ -56,7 +61,9 @@ FOLDERS, SCRIPTS = ("exact", "scaler_timeline"), Replays
 
 
 def test_what_is_recorded_is_measured_now_and_a_real_fp16_step_overflows_where_it_says():
-    """The same gradients, up to what another processor adds in another order: the difference grows with each step."""
+    """The same gradients, up to what another processor adds in another order: the difference grows
+    with each step.
+    """
     short = measure_trace(TASKS["segmentation_small"], steps=3)
     for step, (now, then) in enumerate(zip(short.largest, RECORDED.largest, strict=False)):
         assert now == pytest.approx(then, rel=0.01 * 2**step), step
@@ -103,7 +110,9 @@ def test_a_trace_is_kept_whole_and_nothing_else_is_taken_for_one(tmp_path):
 
 
 def test_torchs_own_scaler_goes_the_same_way():
-    """The oracle: torch.amp.GradScaler, fed the recorded found_inf through a gradient that overflows or does not."""
+    """The oracle: torch.amp.GradScaler, fed the recorded found_inf through a gradient that
+    overflows or does not.
+    """
     for knobs in ({}, {"growth_interval": 7}, {"backoff_factor": 0.25, "growth_factor": 3.0}):
         config = ScalerConfig(**{"init_scale": 2.0**24, "growth_interval": 20, **knobs})
         names = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")

@@ -1,4 +1,6 @@
-"""The sketch of a loss: strokes, the loss at a step, the sentence that compares, and what is saved."""
+"""The sketch of a loss: strokes, the loss at a step, the sentence that compares, and
+what is saved.
+"""
 
 import json
 import math

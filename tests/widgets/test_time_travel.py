@@ -1,4 +1,6 @@
-"""Going back in a live training: the same run again, another setting, what stays of the path, and how much is kept."""
+"""Going back in a live training: the same run again, another setting, what stays of the path, and
+how much is kept.
+"""
 
 import json
 import math
@@ -110,7 +112,9 @@ def test_a_run_of_ones_own_without_copies_trains_and_says_why_it_stays() -> None
 
 
 class Fragile:
-    """A run that fails once, in the middle of a step: the weights have moved, and the step is not counted."""
+    """A run that fails once, in the middle of a step: the weights have moved, and the step is not
+    counted.
+    """
 
     failed = False
 

@@ -10,7 +10,8 @@ from labkit import widgets
 from labkit.widgets.base.joining import FOLDERS
 from labkit.widgets.base.widget import LabWidget
 
-# Traits of every widget, of ipywidgets or of anywidget, which no view reads but the root's (`SharedTraits`).
+# Traits of every widget, of ipywidgets or of anywidget, which no view reads but the root's
+# (`SharedTraits`).
 SHARED = set(LabWidget.class_trait_names(sync=True))
 IMPORTED = re.compile(r'@typedef \{import\("(?P<path>[^"]+)"\)\.(?P<name>\w+)\} Traits')
 PROPERTY = re.compile(r"@property \{.*?\} (?P<name>\[?\w+\]?)(?= |\n|$)", re.DOTALL)

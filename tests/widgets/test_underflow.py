@@ -1,4 +1,6 @@
-"""The underflow histogram and the gradient zoom: their data, and the shares and sentences that the page forms of it."""
+"""The underflow histogram and the gradient zoom: their data, and the shares and sentences that the
+page forms of it.
+"""
 
 import json
 from typing import Any
@@ -51,13 +53,13 @@ def test_the_page_says_it_in_a_sentence_that_code_can_read(page):
     layer = torch.tensor([2.0**-30, 2.0**-28, 2.0**-20, 2.0**-10])
     root = page.show(UnderflowHistogram(snapshot({"conv": layer}, step=0, kind=KIND)))
     assert page.trait("sentence") == (
-        "At scale 2^0 (no scaling), 50% of these activation gradients underflow in FP16, 25% are subnormal and "
-        "25% keep full precision."
+        "At scale 2^0 (no scaling), 50% of these activation gradients underflow in FP16, 25% "
+        "are subnormal and 25% keep full precision."
     )
     root.get_by_role("slider").fill("5")
     assert page.trait("sentence") == (
-        "At scale 2^5, none of these activation gradients underflow in FP16, 75% are subnormal and 25% keep full "
-        "precision."
+        "At scale 2^5, none of these activation gradients underflow in FP16, 75% are subnormal "
+        "and 25% keep full precision."
     )
     root.get_by_role("button", name="Tour").click()
     for _ in range(3):
@@ -79,7 +81,9 @@ ON_THE_EDGE = torch.tensor([2.0**-40, 2.0**-30, 2.0**-26, 2.0**-20])
 
 
 def moments(js: Scripts, reduced: bool) -> Any:
-    """The bars at 0 to 600 ms after the scale went from 2^10 to 1, and once a hand moved it to 2^4."""
+    """The bars at 0 to 600 ms after the scale went from 2^10 to 1, and once a hand
+    moved it to 2^4.
+    """
     row = rows(snapshot({"conv": ON_THE_EDGE}, step=0, kind=KIND))[0]
     return js.run(MOTION, row, windows(FP16), reduced)
 
@@ -150,7 +154,9 @@ def test_fractions_agree_with_rounding_every_element(gradients):
 
 
 def test_the_page_has_the_shares_of_python(js, gradients):
-    """For each layer and scale: the counts, shifted, have the fate. Nothing is sent once for each scale."""
+    """For each layer and scale: the counts, shifted, have the fate. Nothing is sent once for each
+    scale.
+    """
     widget = UnderflowHistogram(snapshot(gradients, step=3, kind=KIND))
     sent = json.loads(json.dumps(widget.get_state()))
     assert [row["name"] for row in sent["_rows"]] == [ALL_LAYERS, *gradients]
@@ -175,7 +181,8 @@ def test_the_sentence_names_layer_and_format_and_warns_of_infinity(js):
         return js.run("sayFate", vars(what), log2_scale, layer, KIND, format.name)
 
     assert sentence(Fate(0.5, 0.0, 0.5, 0.0), FP16, 3, "conv") == (
-        "At scale 2^3, 50% of the activation gradients of layer conv underflow in FP16 and 50% keep full precision."
+        "At scale 2^3, 50% of the activation gradients of layer conv underflow in FP16 and 50% "
+        "keep full precision."
     )
     for lot, format, k, end in (
         (

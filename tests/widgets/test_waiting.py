@@ -14,7 +14,9 @@ widget = import_module("labkit.widgets.predict.widget")
 
 
 class Shell:
-    """A notebook's kernel as the lab sees it: the request that runs, and what is called before a cell."""
+    """A notebook's kernel as the lab sees it: the request that runs, and what is called before a
+    cell.
+    """
 
     def __init__(self) -> None:
         self.kernel = self.events = self

@@ -1,4 +1,6 @@
-"""The workbench without a browser: knobs and recipes, what begins anew and what goes on, forks, words, exports."""
+"""The workbench without a browser: knobs and recipes, what begins anew and what goes on, forks,
+words, exports.
+"""
 
 import re
 from collections.abc import Iterable

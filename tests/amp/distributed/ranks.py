@@ -1,7 +1,8 @@
-"""What each process does in the tests of many: a case by its name, whose result is left in a folder.
+"""What each process does in the tests of many: a case by its name, whose result is left in a
+folder.
 
-`launch` starts the processes as torchrun does, by telling each its rank; torchrun itself, whose own process costs as
-much as a rank, starts those of tests/train/test_grid.py.
+`launch` starts the processes as torchrun does, by telling each its rank; torchrun itself, whose own
+process costs as much as a rank, starts those of tests/train/test_grid.py.
 """
 
 import multiprocessing
@@ -97,7 +98,8 @@ def case(function: Callable[[], Any]) -> Callable[[], Any]:
     return function
 
 
-# --- what the cases share: a network whose arithmetic is exact, so that the order of a sum does not matter ----------
+# --- what the cases share: a network whose arithmetic is exact, so that the order of a sum does not
+# matter
 
 
 def halves(*shape: int, seed: int) -> Tensor:
@@ -184,7 +186,9 @@ def whole(part: Tensor, like: DTensor) -> Tensor:
 
 
 def distributed(recipe: Recipe, sharded: bool, **options: Any) -> DistributedEngine:
-    """Return an engine of the exact network; on each rank but the first it begins with other weights."""
+    """Return an engine of the exact network; on each rank but the first it begins with other
+    weights.
+    """
     net = exact_network()
     if dist.get_rank():
         torch.nn.init.zeros_(net[0].weight)
@@ -204,7 +208,9 @@ def worked_example() -> Any:
 
 
 def scaled_products() -> dict[str, Any]:
-    """Return what delayed scales remember on this rank; masters trained in blocks, sharded; what is refused."""
+    """Return what delayed scales remember on this rank; masters trained in blocks, sharded; what is
+    refused.
+    """
     engine = distributed(RECIPES["FP8 delayed"], False)
     train(engine, [own_rows(b) for b in exact_batches()])
     sharded = distributed(RECIPES["MXFP8"], True)
@@ -250,7 +256,9 @@ def unused() -> Any:
 
 
 def overflow_on_the_last_rank(sharded: bool, **options: Any) -> Any:
-    """Return reports of three steps; in the second, one gradient of the last rank's batch is beyond FP16."""
+    """Return reports of three steps; in the second, one gradient of the last rank's batch is beyond
+    FP16.
+    """
     engine = distributed(RECIPES["FP16 dynamic"], sharded, **options)
     engine.scaler = ScalerState(1024.0, growth_tracker=3)
     batches = [own_rows(b) for b in exact_batches(3)]
@@ -261,7 +269,9 @@ def overflow_on_the_last_rank(sharded: bool, **options: Any) -> Any:
 
 @case
 def on_its_device() -> Any:
-    """Train on this rank's own device, sharded and not, reduced in FP32 and FP16, beside one process; then overflow."""
+    """Train on this rank's own device, sharded and not, reduced in FP32 and FP16, beside one
+    process; then overflow.
+    """
     kind = os.environ["DEVICE"]
     device = torch.device(kind, dist.get_rank()) if kind == "cuda" else torch.device(kind)
     one = Engine(exact_network(), sgd, RECIPES["FP16 static"], device=device)
@@ -289,7 +299,9 @@ def on_its_device() -> Any:
 
 @case
 def all_ways() -> Any:
-    """Train the exact network with parts and whole, flat and not, accumulated, clipped, and reduced in FP16."""
+    """Train the exact network with parts and whole, flat and not, accumulated, clipped, and reduced
+    in FP16.
+    """
     ways: dict[Any, Any] = {}
     recipes = ("FP32", "O1", "FP16 static", "FP16 no master", "FP16 Kahan", "BF16")
     for recipe, sharded, flat, parts in product(recipes, (False, True), (False, True), (1, 2)):
@@ -362,7 +374,9 @@ RUN_STEPS = 40
 
 @case
 def long_run() -> Any:
-    """Train with dropout, and a checkpoint after each step; go on from the last one that is there."""
+    """Train with dropout, and a checkpoint after each step; go on from the last one
+    that is there.
+    """
     torch.manual_seed(dist.get_rank())
     net = nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.5), nn.ReLU(), nn.Linear(5, 3))
     engine = DistributedEngine(
@@ -468,7 +482,9 @@ def batch_counts() -> Any:
 
 @case
 def reductions() -> Any:
-    """Take a step whose mean gradient fits FP16 and whose sum over the ranks does not; and one of FP32's digits."""
+    """Take a step whose mean gradient fits FP16 and whose sum over the ranks does not; and one of
+    FP32's digits.
+    """
     found: dict[Any, Any] = {}
     ways: tuple[dict[str, Any], ...] = ({}, {"reduce": FP16}, {"reduce": FP16, "predivide": False})
     for sharded, options in product((False, True), ways):
@@ -492,7 +508,9 @@ def reductions() -> Any:
 
 @case
 def scalers() -> Any:
-    """Train under torch's ShardedGradScaler, ours, and one that nobody shares, each rank stepping its own weights."""
+    """Train under torch's ShardedGradScaler, ours, and one that nobody shares, each rank stepping
+    its own weights.
+    """
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler as Torchs
 
     kinds: dict[str, Any] = {"torch": Torchs, "ours": ShardedGradScaler, "alone": GradScaler}

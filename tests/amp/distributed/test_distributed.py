@@ -1,4 +1,6 @@
-"""Many processes train one model: bit-equal to one process, resumed whoever was killed when, and watched as one."""
+"""Many processes train one model: bit-equal to one process, resumed whoever was killed when, and
+watched as one.
+"""
 
 import random
 import shutil
@@ -45,7 +47,9 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 
 
 def test_two_processes_train_as_one_and_skip_as_one(two: list[Any]) -> None:
-    """A worked example: bit-equal masters; then one gradient of one rank overflows, and both skip, with one scale."""
+    """A worked example: bit-equal masters; then one gradient of one rank overflows, and both skip,
+    with one scale.
+    """
     reports, masters = one_process("FP16 static")
     assert [stepped for stepped, *_ in reports] == [True] * 2
     assert not torch.equal(masters["0.weight"], ranks.exact_network()[0].weight)
@@ -86,7 +90,8 @@ def watched_apart(first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
 
 
 def test_delayed_scales_follow_from_the_largest_magnitude_of_any_rank(two: list[Any]) -> None:
-    """One process sees all rows, so its magnitudes are those of both ranks; its mean is of twice as many.
+    """One process sees all rows, so its magnitudes are those of both ranks; its mean is of twice as
+    many.
 
     Where weights are replaced, scales that need their names are refused, and blocks are not.
     """
@@ -131,7 +136,9 @@ def test_two_ranks_count_what_one_process_counts(two: list[Any]) -> None:
 def test_parameters_that_a_step_does_not_use_get_the_mean_over_those_that_do(
     two: list[Any],
 ) -> None:
-    """Rank 0's loss has a gradient of 1 at the second layer, and the other rank's has none: the mean is a half."""
+    """Rank 0's loss has a gradient of 1 at the second layer, and the other rank's has none: the
+    mean is a half.
+    """
     for found in two:
         for gradients, stepped in found["unused"]:
             assert stepped
@@ -180,7 +187,9 @@ def test_fp16_is_divided_by_what_torch_divides_by() -> None:
 
 @pytest.mark.slow
 def test_a_sum_that_fp16_cannot_hold_overflows_unless_it_is_divided_before(tmp_path: Path) -> None:
-    """Each rank's scaled gradient is 20480: FP16 holds it, and the mean; not the sum of four. Nor a mean's 12 bits."""
+    """Each rank's scaled gradient is 20480: FP16 holds it, and the mean; not the sum of four. Nor a
+    mean's 12 bits.
+    """
     for found in ranks.launch("reductions", 4, tmp_path):
         for (sharded, options), (gradients, report, mean) in found.items():
             overflows = options == 2  # in FP16, and not divided before
@@ -223,11 +232,12 @@ def test_another_number_of_ranks_goes_on_sharded_or_not_flat_or_not(
 @pytest.mark.slow
 @pytest.mark.parametrize("sharded", [False, True])
 def test_twelve_ranks_that_are_killed_anywhere_cost_no_step(tmp_path: Path, sharded: bool) -> None:
-    """Somebody kills a rank, and does not know what it does: joins, builds, trains, writes or reads.
+    """Somebody kills a rank, and does not know what it does: joins, builds, trains, writes or
+    reads.
 
-    The moment is drawn over the time that a process takes to get as far as its third step; every second time, over two
-    steps from a checkpoint on. All six ranks of each kind are alive when they are hit (else it does not count), and
-    each of the others ends by itself and says why.
+    The moment is drawn over the time that a process takes to get as far as its third step; every
+    second time, over two steps from a checkpoint on. All six ranks of each kind are alive when they
+    are hit (else it does not count), and each of the others ends by itself and says why.
     """
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     whole.mkdir()

@@ -1,4 +1,6 @@
-"""Graphs: bit-equal to eager autocast, or eager autocast itself and a line to look at; and what is told of them."""
+"""Graphs: bit-equal to eager autocast, or eager autocast itself and a line to look at; and what is
+told of them.
+"""
 
 import copy
 import inspect
@@ -185,7 +187,9 @@ def test_worked_example_of_a_linear_layer_and_a_softmax() -> None:
 
 
 class Written(nn.Linear):
-    """A layer without a bias whose forward is written as a function of what it multiplies by, and of inputs."""
+    """A layer without a bias whose forward is written as a function of what it multiplies by, and
+    of inputs.
+    """
 
     def __init__(self, size: int, forward: Callable[..., Tensor]) -> None:
         super().__init__(size, size, bias=False)
@@ -221,7 +225,9 @@ def test_worked_examples_of_casts_that_a_graph_leaves_out() -> None:
 
 
 def test_a_graph_makes_the_casts_of_eager_autocast_and_no_other() -> None:
-    """A norm of torch.nn.functional is Python: its cast was once written down twice, where the trace saw it made."""
+    """A norm of torch.nn.functional is Python: its cast was once written down twice, where the
+    trace saw it made.
+    """
 
     class Casts(TorchDispatchMode):
         count = 0
@@ -312,7 +318,9 @@ def require_equal(
     rows: Callable[[int], int] = lambda _: 4,
     edit: Callable[..., object] = lambda *_: None,
 ) -> CastGraph:
-    """Call a graph and a copy of its network side by side, with `edit(call, network)` before; return the graph."""
+    """Call a graph and a copy of its network side by side, with `edit(call, network)` before;
+    return the graph.
+    """
     other = copy.deepcopy(model)
     graph = CastGraph(other, FP16)
     for number in range(calls):
@@ -503,7 +511,9 @@ def test_under_a_mode_that_does_not_look_on_there_is_a_graph() -> None:
 def trained(
     model: nn.Module, steps: int = 4, in_place: bool = False, **compile: Any
 ) -> list[list[Tensor]]:
-    """Output, loss and gradients of some steps under "O1 graph"; compiled in one piece, or not at all."""
+    """Output, loss and gradients of some steps under "O1 graph"; compiled in one piece, or not at
+    all.
+    """
     torch._dynamo.reset()
     model, seen = copy.deepcopy(model), []
     compiled = (
@@ -570,7 +580,9 @@ def test_a_custom_function_is_not_compiled_and_reported() -> None:
     shutil.which("g++") is None, reason="inductor writes C++, and there is no compiler for it here"
 )
 def test_inductor_is_bit_equal_if_it_leaves_no_round_trip_out() -> None:
-    """Else it leaves out FP32 -> FP16 -> FP32 between two operations of one kernel: relu(half(x)).float()."""
+    """Else it leaves out FP32 -> FP16 -> FP32 between two operations of one kernel:
+    relu(half(x)).float().
+    """
     torch.manual_seed(0)
     net = networks.mlp(32, 2)
     with torch._inductor.config.patch(emulate_precision_casts=True), warnings.catch_warnings():

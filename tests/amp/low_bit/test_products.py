@@ -1,4 +1,5 @@
-"""Products of 8- and 4-bit operands: what is written is held against gfloat and ml_dtypes, layers against a reference.
+"""Products of 8- and 4-bit operands: what is written is held against gfloat and ml_dtypes, layers
+against a reference.
 
 The reference is scalar, and shares no code with them.
 """
@@ -75,7 +76,9 @@ def around_every_code(format) -> np.ndarray:
 
 
 def blocks_of(count: int, size: int, seed: int) -> np.ndarray:
-    """Blocks of numbers of all sizes, as in training: beside each other 2^-24 to 1, and some zeros."""
+    """Blocks of numbers of all sizes, as in training: beside each other 2^-24 to 1, and
+    some zeros.
+    """
     rng = np.random.default_rng(seed)
     sizes = rng.integers(-24, 1, (count, size)) + rng.integers(-60, 60, (count, 1))
     values = np.ldexp(rng.uniform(-2, 2, (count, size)), sizes).astype(np.float32)
@@ -120,7 +123,8 @@ def test_stochastic_rounding_goes_to_a_neighbour_as_often_as_the_distance_says()
         assert bool(((drawn == below) | (drawn == above) | (drawn == values.double())).all()), (
             format
         )
-        # The mean of 400 draws is the value, within 5 standard deviations of at most half a step each.
+        # The mean of 400 draws is the value, within 5 standard deviations of at most half a step
+        # each.
         assert bool(
             ((drawn.mean(0) - values.double()).abs() <= 5 * (above - below) / 2 / 20).all()
         ), format
@@ -147,7 +151,7 @@ def products_of(
     return [t.detach().double().numpy() for t in (y, x.grad, layer.weight.grad)]
 
 
-# --- the reference: numbers one at a time, rounded by gfloat --------------------------------------------------------
+# --- the reference: numbers one at a time, rounded by gfloat --------------------------------------
 
 GFLOAT = {format.name: row for format, (row, _) in ELEMENTS.items()}
 f32 = np.float32
@@ -176,7 +180,9 @@ def reference_block(block: list[float], name: str, up: bool) -> list[float]:
 def reference_operand(
     t: np.ndarray, format: ProductFormat, role: str, unit: float
 ) -> tuple[np.ndarray, float]:
-    """Rows of numbers, whose products are summed along the row: their values, and the scale of all of them."""
+    """Rows of numbers, whose products are summed along the row: their values, and the scale of all
+    of them.
+    """
     row = format.gradient if role == "gradient" else format.forward
     largest = f32(np.abs(t).max())
     scale = {"MXFP8": 1.0, "MXFP4": 1.0, "128": 1.0, "NVFP4": f32(2688) / largest}.get(
@@ -251,8 +257,9 @@ def test_the_three_products_are_those_of_the_reference(shape: tuple[int, int, in
     for name, format in REFERENCED.items():
         products, wanted = products_of(format, x, w, d), reference_products(format, *inputs)
         for product, (exact, size), length in zip(products, wanted, (k, n, m), strict=True):
-            # FP32 adds `length` products, in any order: Higham, theorem 3.1; rotated operands may differ in their last
-            # bit, and then by a step of E2M1 where that is a tie, so a handful of elements may.
+            # FP32 adds `length` products, in any order: Higham, theorem 3.1; rotated operands may
+            # differ in their last bit, and then by a step of E2M1 where that is a tie, so a handful
+            # of elements may.
             off = np.abs(product - exact) > (length + 3) * 2.0**-24 * size
             assert off.mean() <= (0.02 if format.hadamard and length == m else 0), (
                 f"{name}: {off.sum()}"
@@ -304,7 +311,9 @@ def test_a_delayed_scale_is_that_of_the_steps_before() -> None:
 
 
 def test_a_margin_leaves_powers_of_two_above_the_largest_magnitude() -> None:
-    """Transformer Engine's rule: scale = (largest number of FP8 / amax) / 2^margin; amax was 7/16, which E4M3 holds."""
+    """Transformer Engine's rule: scale = (largest number of FP8 / amax) / 2^margin; amax was 7/16,
+    which E4M3 holds.
+    """
     for margin in (0, 2, 6):
         layer = nn.Linear(2, 1, bias=False)
         layer.weight.data.fill_(1.0)
@@ -438,7 +447,9 @@ def test_a_contradiction_is_refused_with_its_reason() -> None:
 
 
 def test_a_layer_of_zeros_learns() -> None:
-    """A last layer often begins at zero: no magnitude, no scale, and its gradient is there all the same."""
+    """A last layer often begins at zero: no magnitude, no scale, and its gradient is there all the
+    same.
+    """
     x = torch.randn(8, 32, generator=torch.Generator().manual_seed(0))
     for name, zero in itertools.product(SCALED, (0.0, -0.0)):
         model = nn.Sequential(nn.Linear(32, 16, bias=False), nn.Linear(16, 16, bias=False))
@@ -457,7 +468,9 @@ def test_a_layer_of_zeros_learns() -> None:
 
 
 def test_tiny_operands_have_a_product() -> None:
-    """Their scales are so large that FP32 would not hold the product of two of them with little more."""
+    """Their scales are so large that FP32 would not hold the product of two of them with little
+    more.
+    """
     engine = engine_with(RECIPES["FP8 current"].products, nn.Linear(32, 4, bias=False))
     for size in (1e-20, 1e-30):
         x = torch.randn(8, 32, generator=torch.Generator().manual_seed(0)) * size
@@ -489,7 +502,9 @@ def test_a_history_of_zeros_keeps_the_scale() -> None:
 
 
 def test_other_derivatives_are_refused_by_the_recipe_s_name() -> None:
-    """Of a gradient, and by torch.func; those of "FP8", which only casts, are tested with autocast."""
+    """Of a gradient, and by torch.func; those of "FP8", which only casts, are tested
+    with autocast.
+    """
     x = torch.randn(3, 4, requires_grad=True)
     for name in SCALED:
         net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))

@@ -1,7 +1,8 @@
-"""apex.amp's pages as a script: O0 to O3, scale_loss, registered functions, clipping, several losses, checkpoints.
+"""apex.amp's pages as a script: O0 to O3, scale_loss, registered functions, clipping, several
+losses, checkpoints.
 
-C51 of data/claims.csv: initialize(model, optimizer, opt_level) and scale_loss(loss, optimizer). The trainings are
-repeated by loops that are written with torch alone.
+C51 of data/claims.csv: initialize(model, optimizer, opt_level) and scale_loss(loss, optimizer). The
+trainings are repeated by loops that are written with torch alone.
 """
 
 import copy
@@ -34,7 +35,9 @@ BATCHES = [
 
 
 def train(opt_level, **overrides):
-    """Return the model, what its output was in, and the scale at the end, after the three lines of apex."""
+    """Return the model, what its output was in, and the scale at the end, after the three lines of
+    apex.
+    """
     model = make_model()
     optimizer = make_optimizer(model)
     model, optimizer = amp.initialize(
@@ -51,7 +54,9 @@ def train(opt_level, **overrides):
 
 
 def repeat(forward, weights, scale, dynamic, masters=True):
-    """Train by torch alone: `forward` computes in half; FP32 weights are stepped, or half ones without masters."""
+    """Train by torch alone: `forward` computes in half; FP32 weights are stepped, or half ones
+    without masters.
+    """
     for x, y in BATCHES:
         leaves = [w.detach().clone().requires_grad_() for w in weights]
         loss = F.mse_loss(forward(x, leaves).float(), y)

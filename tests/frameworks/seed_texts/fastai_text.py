@@ -1,7 +1,8 @@
-"""fastai's page of callback.fp16 as a script: its helpers, its learner, both conversions, and its own checks.
+"""fastai's page of callback.fp16 as a script: its helpers, its learner, both conversions, and its
+own checks.
 
-C54 of data/claims.csv: to_fp16() and to_fp32(), a MixedPrecision callback around the same loop. The trainings are
-repeated by loops that are written with torch alone.
+C54 of data/claims.csv: to_fp16() and to_fp32(), a MixedPrecision callback around the same loop. The
+trainings are repeated by loops that are written with torch alone.
 """
 
 import math

@@ -1,7 +1,9 @@
-"""OneFlow's page of AMP as a script: nn.Graph with enable_amp, set_grad_scaler with both scalers, accumulation.
+"""OneFlow's page of AMP as a script: nn.Graph with enable_amp, set_grad_scaler with both scalers,
+accumulation.
 
-C53 of data/claims.csv: nn.Graph with config.enable_amp and set_grad_scaler(GradScaler(init_scale, growth_factor,
-backoff_factor, growth_interval)). The trainings are repeated by loops that are written with torch alone.
+C53 of data/claims.csv: nn.Graph with config.enable_amp and set_grad_scaler(GradScaler(init_scale,
+growth_factor, backoff_factor, growth_interval)). The trainings are repeated by loops that are
+written with torch alone.
 """
 
 import torch

@@ -1,6 +1,8 @@
-"""torch.amp's recipe as a script: autocast, GradScaler, use_amp, gradients that are looked at, and a checkpoint.
+"""torch.amp's recipe as a script: autocast, GradScaler, use_amp, gradients that are looked at, and
+a checkpoint.
 
-C52 of data/claims.csv: autocast and GradScaler(enabled=False is a no-op). torch's own classes are the oracle.
+C52 of data/claims.csv: autocast and GradScaler(enabled=False is a no-op). torch's own classes are
+the oracle.
 """
 
 import copy
@@ -103,7 +105,7 @@ new_scaler.load_state_dict(checkpoint["scaler"])
 torchs.load_state_dict(checkpoint["scaler"])
 assert new_scaler.get_scale() == torchs.get_scale() == scaler.get_scale()
 
-# --- a disabled region inside, a decorated function, a function with a backward of its own ---------
+# --- a disabled region inside, a decorated function, a function with a backward of its own --------
 
 a, b = torch.rand(8, 8, device=DEVICE), torch.rand(8, 8, device=DEVICE)
 with autocast(device_type=DEVICE, dtype=torch.float16):

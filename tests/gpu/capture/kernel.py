@@ -1,20 +1,21 @@
 """Single instructions of Tensor Cores, and a GPU that executes a given one.
 
-Idea: PTX names an instruction by its shape and types, and from these follow how many words a row of each matrix has and
-how many threads execute it. `MmaSpec` says what an instruction computes; this says how it is called. PTX is also the
-language that every NVIDIA driver understands, so no compiler has to be installed, and only the assembler stands between
-what is written here and the hardware. The kernel loads each thread's registers, executes the instruction and stores the
-registers.
+Idea: PTX names an instruction by its shape and types, and from these follow how many words a row of
+each matrix has and how many threads execute it. `MmaSpec` says what an instruction computes; this
+says how it is called. PTX is also the language that every NVIDIA driver understands, so no compiler
+has to be installed, and only the assembler stands between what is written here and the hardware.
+The kernel loads each thread's registers, executes the instruction and stores the registers.
 
-Invariant: what an `Instruction` stores was chosen; what follows from it is a property. A kernel holds one multiply
-instruction, once.
+Invariant: what an `Instruction` stores was chosen; what follows from it is a property. A kernel
+holds one multiply instruction, once.
 
-What is not here: Volta's m8n8k4, whose registers are laid out otherwise; Blackwell's tcgen05, which needs memory of its
-own (there mma.sync is asked). FP8 by mma.sync is one instruction on Ada alone: for Hopper and later the assembler turns
-it into conversions and two FP16 instructions.
+What is not here: Volta's m8n8k4, whose registers are laid out otherwise; Blackwell's tcgen05, which
+needs memory of its own (there mma.sync is asked). FP8 by mma.sync is one instruction on Ada alone:
+for Hopper and later the assembler turns it into conversions and two FP16 instructions.
 
-Source: NVIDIA PTX ISA, "Multiply-and-Accumulate Instruction: mma", "Asynchronous Multiply-and-Accumulate: wgmma",
-"Matrix descriptor format"; CUDA driver API, cuModuleLoadData and cuLaunchKernel.
+Source: NVIDIA PTX ISA, "Multiply-and-Accumulate Instruction: mma", "Asynchronous
+Multiply-and-Accumulate: wgmma", "Matrix descriptor format"; CUDA driver API, cuModuleLoadData and
+cuLaunchKernel.
 """
 
 import ctypes
@@ -95,7 +96,9 @@ INSTRUCTIONS = (
 
 
 def kernel(instruction: Instruction) -> str:
-    """Return the PTX of a kernel `one_mma(a, b, c, d)`: load registers, one instruction, store registers."""
+    """Return the PTX of a kernel `one_mma(a, b, c, d)`: load registers, one instruction, store
+    registers.
+    """
     a, d = instruction.words // 2, instruction.result_words // 2
     b = 0 if instruction.grouped else instruction.words // 4
     kind = "f32" if instruction.result is FP32 else "b32"
@@ -132,7 +135,9 @@ def _list(name: str, count: int) -> str:
 
 
 def _move(what: str, name: str, count: int, kind: str) -> str:
-    """Return PTX that loads (or stores) a thread's registers of one operand, which lie side by side in memory."""
+    """Return PTX that loads (or stores) a thread's registers of one operand, which lie side by side
+    in memory.
+    """
     vector = f".v{count}" if count > 1 else ""
     registers = _list(name, count) if count > 1 else f"%{name}0"
     order = f"{registers}, [%at]" if what == "ld" else f"[%at], {registers}"
@@ -147,10 +152,12 @@ def _mma_sync(instruction: Instruction, a: int, b: int, d: int) -> list[str]:
 
 
 def _wgmma(instruction: Instruction) -> list[str]:
-    """Return the instruction and its surroundings: B into shared memory, its descriptor, and waiting for D.
+    """Return the instruction and its surroundings: B into shared memory, its descriptor, and
+    waiting for D.
 
-    The descriptor holds, in units of 16 bytes, where B begins and how far apart its two pieces are: 128 bytes. (In
-    which of the two directions that distance is meant does not matter: both fields hold it.)
+    The descriptor holds, in units of 16 bytes, where B begins and how far apart its two pieces are:
+    128 bytes. (In which of the two directions that distance is meant does not matter: both fields
+    hold it.)
     """
     count = instruction.result_words // 2
     kind, asynchronous, shape, *types = instruction.name.split(".")

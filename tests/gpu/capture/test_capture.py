@@ -1,5 +1,7 @@
-"""Captures of Tensor Cores, checked without one: register layouts by the formulas of the PTX manual, the questions by
-what they shall contain, files by reading them back. What was captured is compared with the emulator."""
+"""Captures of Tensor Cores, checked without one: register layouts by the formulas of the PTX
+manual, the questions by what they shall contain, files by reading them back. What was captured is
+compared with the emulator.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,8 +27,9 @@ def numbered(rows, words):
     return (np.arange(rows)[:, None] * 1000 + np.arange(words)).astype(np.uint32)[None]
 
 
-# Elements a_i, b_i, c_i of thread `lane`, as the PTX ISA writes them, for i = 0, 1, ...: rows and columns [lane, i].
-# g = lane >> 2, t = lane % 4. (PTX ISA, "Matrix fragments for mma.m16n8k16 with floating point type".)
+# Elements a_i, b_i, c_i of thread `lane`, as the PTX ISA writes them, for i = 0, 1, ...: rows and
+# columns [lane, i]. g = lane >> 2, t = lane % 4. (PTX ISA, "Matrix fragments for mma.m16n8k16 with
+# floating point type".)
 G, T = np.arange(32)[:, None] >> 2, np.arange(32)[:, None] % 4
 A_OF = {
     "16 bits": lambda i: (G + 8 * np.isin(i, (2, 3, 6, 7)), T * 2 + (i & 1) + 8 * (i >= 4)),
@@ -81,7 +84,9 @@ def test_warps_take_sixteen_rows_each_and_wgmma_has_b_in_shared_memory():
 
 
 def test_a_kernel_is_one_instruction_and_loads_what_the_host_laid_out():
-    """Each thread's registers lie side by side: the stride and the width of a load are as many words as the host's."""
+    """Each thread's registers lie side by side: the stride and the width of a load are as many
+    words as the host's.
+    """
     for row in INSTRUCTIONS:
         lines = kernel(row).splitlines()
         (line,) = [line for line in lines if line.startswith(("mma.", "wgmma.mma_async"))]

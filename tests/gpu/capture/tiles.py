@@ -1,18 +1,19 @@
 """Questions to one real Tensor Core instruction, and its answers.
 
-Idea: cuBLAS says nothing of its order of summation, so its results prove little about the hardware. Here a warp (or, on
-Hopper, a group of four) loads its registers, executes one instruction and stores its registers. Which matrix element
-sits in which register of which thread is worked out in numpy, where it can be checked without a GPU. Random matrices
-rarely show how a block is aligned, cut and rounded; so besides them there are families that do: numbers of nearly equal
-size, sums that cancel, numbers at the bottom of the format, infinities and NaN. Questions and answers are kept as the
-words that the hardware saw, beside the GPU, its driver and the date.
+Idea: cuBLAS says nothing of its order of summation, so its results prove little about the hardware.
+Here a warp (or, on Hopper, a group of four) loads its registers, executes one instruction and
+stores its registers. Which matrix element sits in which register of which thread is worked out in
+numpy, where it can be checked without a GPU. Random matrices rarely show how a block is aligned,
+cut and rounded; so besides them there are families that do: numbers of nearly equal size, sums that
+cancel, numbers at the bottom of the format, infinities and NaN. Questions and answers are kept as
+the words that the hardware saw, beside the GPU, its driver and the date.
 
-Invariant: a capture is kept only if the instruction multiplied matrices of small whole numbers right; then no element
-can have been in a wrong place. The same instruction and seed give the same questions. load(save(capture)) holds the
-same words.
+Invariant: a capture is kept only if the instruction multiplied matrices of small whole numbers
+right; then no element can have been in a wrong place. The same instruction and seed give the same
+questions. load(save(capture)) holds the same words.
 
-Source: NVIDIA PTX ISA, "Matrix fragments for mma.m16n8k8" (k16, k32), "Register fragments for wgmma.mma_async",
-"Shared memory matrix layout".
+Source: NVIDIA PTX ISA, "Matrix fragments for mma.m16n8k8" (k16, k32), "Register fragments for
+wgmma.mma_async", "Shared memory matrix layout".
 """
 
 import io
@@ -43,7 +44,8 @@ def capture(instruction: Instruction, a: Words, b: Words, c: Words) -> Words:
     """
     if not torch.cuda.is_available():
         raise RuntimeError(
-            "a Tensor Core is asked for, and torch reaches no GPU here. `emulate` answers without one."
+            "a Tensor Core is asked for, and torch reaches no GPU here. `emulate` answers "
+            "without one."
         )
     registers = (a_registers(a), b_registers(b, instruction), c_registers(c))
     asked = [torch.from_numpy(part.view(np.int32)).cuda() for part in registers]
@@ -66,8 +68,8 @@ def a_registers(a: Words) -> Words:
 def b_registers(b: Words, instruction: Instruction) -> Words:
     """Return B's words [tile, 8, words] as they lie in registers, or for wgmma in shared memory.
 
-    In registers: thread 4g + t holds words t and t + 4 of column g. In shared memory: pieces of 8 columns x 16 bytes,
-    one behind the other.
+    In registers: thread 4g + t holds words t and t + 4 of column g. In shared memory: pieces of 8
+    columns x 16 bytes, one behind the other.
     """
     tiles, columns, words = b.shape
     parts = b.reshape(tiles, columns, words // 4, 4)
@@ -79,7 +81,8 @@ def b_registers(b: Words, instruction: Instruction) -> Words:
 def c_registers(c: Words) -> Words:
     """Return C's words [tile, m, 8 or 4] as they lie in registers: [tile, thread, register].
 
-    Thread 4g + t holds columns 2t and 2t + 1 of rows g and g + 8: two FP32 words, or one word of two FP16 numbers.
+    Thread 4g + t holds columns 2t and 2t + 1 of rows g and g + 8: two FP32 words, or one word of
+    two FP16 numbers.
     """
     tiles, m, words = c.shape
     # tile, warp, upper or lower rows, g, t, word of the pair
@@ -137,14 +140,18 @@ class MmaCapture:
         return file.getvalue()
 
     def matrices(self) -> tuple[NDArray[Any], NDArray[Any], Values]:
-        """Return A[tile, m, k], B[tile, k, 8] and C[tile, m, 8] as values; for TF32, A and B as FP32 numbers."""
+        """Return A[tile, m, k], B[tile, k, 8] and C[tile, m, 8] as values; for TF32, A and B as
+        FP32 numbers.
+        """
         operands, result = stored_as(self.instruction.operands), self.instruction.result
         kind = np.float32 if operands is FP32 else np.float64
         a, b = (from_words(words, operands).astype(kind) for words in (self.a, self.b))
         return a, b.transpose(0, 2, 1), from_words(self.c, result)
 
     def mismatches(self, spec: MmaSpec) -> dict[str, int]:
-        """Return family -> how many elements of D differ, in any bit, from what `emulate` gives by `spec`."""
+        """Return family -> how many elements of D differ, in any bit, from what `emulate` gives by
+        `spec`.
+        """
         d = emulate(*self.matrices(), spec, out=self.instruction.result)
         answers = self.d.view(self.instruction.result.code_dtype)
         differs = (d.view(answers.dtype) != answers).sum(axis=(1, 2))
@@ -173,7 +180,8 @@ def ask(instruction: Instruction, tiles: int = 32, seed: int = 0) -> MmaCapture:
     """Ask the GPU at hand: `tiles` tiles of each family.
 
     Raises:
-        RuntimeError: small whole numbers are multiplied wrong, so that some element was not in its place.
+        RuntimeError: small whole numbers are multiplied wrong, so that some element was not in its
+            place.
     """
     whole = a, b, c = draw_tiles("whole numbers", instruction, 4, seed)
     operands, result = stored_as(instruction.operands), instruction.result
@@ -196,7 +204,9 @@ def ask(instruction: Instruction, tiles: int = 32, seed: int = 0) -> MmaCapture:
 def draw_tiles(
     family: str, instruction: Instruction, tiles: int, seed: int
 ) -> tuple[Words, Words, Words]:
-    """Return the words of A, B and C for some tiles of a family; see FAMILIES, and "whole numbers"."""
+    """Return the words of A, B and C for some tiles of a family; see FAMILIES, and
+    "whole numbers".
+    """
     generator = np.random.default_rng([seed, instruction.k, instruction.m, *family.encode()])
     operands, result = stored_as(instruction.operands), instruction.result
     drawn = operands if family == "uncut" else instruction.operands
@@ -247,7 +257,9 @@ def _draw(
 
 
 def families(instruction: Instruction) -> tuple[str, ...]:
-    """Return the families that an instruction is asked; TF32 also gets FP32 numbers with bits that it should ignore."""
+    """Return the families that an instruction is asked; TF32 also gets FP32 numbers with bits that
+    it should ignore.
+    """
     return (*FAMILIES, "uncut") if instruction.operands is TF32 else FAMILIES
 
 
@@ -257,7 +269,9 @@ def stored_as(format: Format) -> Format:
 
 
 def to_words(values: Values, format: Format) -> Words:
-    """Return values [..., n] as 32-bit words [..., n * bits / 32], the first value in the lowest bits."""
+    """Return values [..., n] as 32-bit words [..., n * bits / 32], the first value in the lowest
+    bits.
+    """
     return np.ascontiguousarray(encode(values, format)).view("<u4")
 
 

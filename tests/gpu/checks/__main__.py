@@ -1,8 +1,9 @@
 """Serve the checks as items are served, by the arguments of `labkit.gpu.catalogue.worker_command`.
 
-A check is a test of this folder with the mark `check(part, kind)`; the name of its item is that of its parameter. Each
-runs as pytest runs it, with its fixtures; what it leaves in `asked.found` is the item's line, and an assertion that
-fails, or anything else that it raises, the item's error. What the lab measures without a check is served, too.
+A check is a test of this folder with the mark `check(part, kind)`; the name of its item is that of
+its parameter. Each runs as pytest runs it, with its fixtures; what it leaves in `asked.found` is
+the item's line, and an assertion that fails, or anything else that it raises, the item's error.
+What the lab measures without a check is served, too.
 """
 
 import os

@@ -1,4 +1,5 @@
-"""Checks of a GPU: `pytest -m gpu` runs them, and `labkit gpu`, whose parts and passports keep what they found.
+"""Checks of a GPU: `pytest -m gpu` runs them, and `labkit gpu`, whose parts and passports keep what
+they found.
 
 Off a GPU, `labkit gpu --device cpu` rehearses them: our own autocast stands on both sides.
 """
@@ -39,7 +40,9 @@ def named(name: str, *values: Any, skip: bool = False) -> Any:
 
 
 def check_unlike(asked: Asked, how: dict[str, str]) -> None:
-    """Leave how many calls there were and which were unlike torch's; fail where torch did not refuse it itself."""
+    """Leave how many calls there were and which were unlike torch's; fail where torch did not
+    refuse it itself.
+    """
     unlike = {call: said for call, said in how.items() if said != against_torch.EQUAL}
     wrong = {
         call: said for call, said in unlike.items() if not said.startswith(against_torch.UNUSABLE)
@@ -130,7 +133,8 @@ def test_a_real_tensor_core_answers_as_the_emulator_does(asked: Asked, row: Inst
 def wrong_products(tile: Tile, dtype: torch.dtype, m: int, n: int, k: int, device: str) -> int:
     """Return how many elements of a product are wrong.
 
-    Small whole numbers have sums that FP32 holds exactly: one rounding is left, and no tolerance is needed.
+    Small whole numbers have sums that FP32 holds exactly: one rounding is left, and no tolerance is
+    needed.
     """
     generator = torch.Generator(device).manual_seed(0)
     a = torch.randint(-3, 4, (m, k), generator=generator, device=device).to(dtype)

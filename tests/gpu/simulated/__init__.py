@@ -2,12 +2,13 @@
 
     python -m tests.gpu.simulated T4 -- labkit lab     # any command; each Python process below it has the card
 
-What it shows: everything that follows from devices and dtypes (what CUDA refuses and the CPU takes, copies, host waits,
-random states, memory statistics, out of memory). What it does not show: the numerics of cuBLAS and cuDNN, speed,
-asynchrony, NCCL, Triton and what torch.compile makes with it.
+What it shows: everything that follows from devices and dtypes (what CUDA refuses and the CPU takes,
+copies, host waits, random states, memory statistics, out of memory). What it does not show: the
+numerics of cuBLAS and cuDNN, speed, asynchrony, NCCL, Triton and what torch.compile makes with it.
 
-The card is torch's own CUDA key with the CPU's kernels below (`cpp/`), compiled once for a version of torch
-(`build.py`) and loaded before torch (`startup/`); `refusals.py` lists what CUDA refuses, and `counting.py` counts.
+The card is torch's own CUDA key with the CPU's kernels below (`cpp/`), compiled once for a version
+of torch (`build.py`) and loaded before torch (`startup/`); `refusals.py` lists what CUDA refuses,
+and `counting.py` counts.
 """
 
 import inspect
@@ -28,7 +29,9 @@ REQUIRE = "LABKIT_REQUIRE_SIMULATED_GPU"
 
 
 def environment(card: str, base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment in which Python processes have the card, compiled now if it was not."""
+    """Return the environment in which Python processes have the card, compiled now if
+    it was not.
+    """
     if card not in CARDS:
         raise ValueError(f"expected one of the cards {', '.join(CARDS)}, got {card!r}")
     if (reason := reason_against()) is not None:
@@ -47,7 +50,9 @@ Call = Callable[..., Any] | tuple[Any, ...]
 
 
 class Outcomes:
-    """What several functions returned that ran in one process; asked for one that raised, it raises the traceback."""
+    """What several functions returned that ran in one process; asked for one that raised, it raises
+    the traceback.
+    """
 
     def __init__(self, card: str, found: Mapping[str, tuple[Any, str]]) -> None:
         self.card, self.found = card, found
@@ -66,9 +71,10 @@ def run(
 ) -> Any:
     """Run code in a process with the card and return its answer.
 
-    `code` is a function of a module's top level, called with `arguments` (what JSON holds) in the process, whose result
-    is returned; or a list of such functions, which share the process since one takes seconds to import torch, and whose
-    `Outcomes` are returned. AssertionError: the process failed, or the function; with the traceback.
+    `code` is a function of a module's top level, called with `arguments` (what JSON holds) in the
+    process, whose result is returned; or a list of such functions, which share the process since
+    one takes seconds to import torch, and whose `Outcomes` are returned. AssertionError: the
+    process failed, or the function; with the traceback.
     """
     if callable(code):
         return run(card, [(code, *arguments)], timeout=timeout)[code]
@@ -86,7 +92,8 @@ def run(
     )
     if done.returncode != 0:
         raise AssertionError(
-            f"a process with a simulated {card} ended with {done.returncode}\n{done.stdout}{done.stderr}"
+            f"a process with a simulated {card} ended with {done.returncode}\n"
+            f"{done.stdout}{done.stderr}"
         )
     return Outcomes(card, json.loads(done.stdout.rstrip("\n").rpartition("\n")[2]))
 

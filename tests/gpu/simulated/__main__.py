@@ -1,4 +1,6 @@
-"""`python -m tests.gpu.simulated CARD -- COMMAND ...`: run a command whose Python processes have the card."""
+"""`python -m tests.gpu.simulated CARD -- COMMAND ...`: run a command whose Python processes have
+the card.
+"""
 
 import os
 import shutil
@@ -14,7 +16,9 @@ USAGE = (
 
 
 def main(words: list[str]) -> int:
-    """Replace this process by the command, which has a simulated card, as has every Python process that it starts."""
+    """Replace this process by the command, which has a simulated card, as has every Python process
+    that it starts.
+    """
     card, *command = words or [""]
     if command[:1] == ["--"]:
         command = command[1:]

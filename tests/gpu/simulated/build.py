@@ -1,7 +1,8 @@
 """Compilation of the simulated card, once for each version of torch and of the sources.
 
-The library lies in the environment it belongs to, `.venv/simulated-cuda/KEY.so`. Processes that want it at the same
-time wait for the first one; it is written aside and renamed, so that nobody loads half of it.
+The library lies in the environment it belongs to, `.venv/simulated-cuda/KEY.so`. Processes that
+want it at the same time wait for the first one; it is written aside and renamed, so that nobody
+loads half of it.
 """
 
 import fcntl
@@ -45,7 +46,10 @@ def reason_against() -> str | None:
     if shutil.which("g++") is None:
         return "a simulated GPU needs g++, which is not installed (Debian: apt-get install g++)"
     if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
-        return "a simulated GPU needs Python's C headers, which are not installed (Debian: apt-get install python3-dev)"
+        return (
+            "a simulated GPU needs Python's C headers, which are not installed (Debian: "
+            "apt-get install python3-dev)"
+        )
     return None
 
 

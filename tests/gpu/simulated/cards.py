@@ -1,7 +1,7 @@
 """The cards that can be simulated: what each says of itself.
 
-Source: NVIDIA's data sheets and the CUDA programming guide, table "Technical Specifications per Compute Capability";
-the memory is what `torch.cuda.get_device_properties` reports on such a card.
+Source: NVIDIA's data sheets and the CUDA programming guide, table "Technical Specifications per
+Compute Capability"; the memory is what `torch.cuda.get_device_properties` reports on such a card.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,9 @@ class Card:
 
     @property
     def device_name(self) -> str:
-        """The name that `torch.cuda.get_device_name` returns; it says that the card is simulated."""
+        """The name that `torch.cuda.get_device_name` returns; it says that the card is
+        simulated.
+        """
         return f"{self.name} (simulated)"
 
 

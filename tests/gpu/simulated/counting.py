@@ -1,4 +1,6 @@
-"""Counts of what a piece of code costs the simulated card: those of `HostWaits`, and the waits through torch.cuda."""
+"""Counts of what a piece of code costs the simulated card: those of `HostWaits`, and the waits
+through torch.cuda.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,13 +1,15 @@
-"""What CUDA refuses and the CPU takes: the rows of the passport of a real card, and what the simulated card needs.
+"""What CUDA refuses and the CPU takes: the rows of the passport of a real card, and what the
+simulated card needs.
 
-A row is an operation that works on the CPU and raises on a real card, in torch's words. Its `example` runs with a
-device and raises for "cuda". Most rows follow from torch itself, or from the rules of devices in `cpp/operations.cpp`;
-where the CPU's kernel below the simulated card would take the arguments, `operations` and `dtypes` say when to refuse:
-when each named argument has its dtype.
+A row is an operation that works on the CPU and raises on a real card, in torch's words. Its
+`example` runs with a device and raises for "cuda". Most rows follow from torch itself, or from the
+rules of devices in `cpp/operations.cpp`; where the CPU's kernel below the simulated card would take
+the arguments, `operations` and `dtypes` say when to refuse: when each named argument has its dtype.
 
-To add a refusal that a real card has reported: write its row in labkit/gpu/passport/refusals.toml, with the card and
-torch's version as its source, and in KERNELS here where the simulated card does not refuse by itself.
-`tests/gpu/test_simulated.py` runs each row on the CPU and on the simulated card.
+To add a refusal that a real card has reported: write its row in labkit/gpu/passport/refusals.toml,
+with the card and torch's version as its source, and in KERNELS here where the simulated card does
+not refuse by itself. `tests/gpu/test_simulated.py` runs each row on the CPU and on the simulated
+card.
 """
 
 import re
@@ -40,7 +42,9 @@ KERNELS = {
 
 @dataclass(frozen=True)
 class Refusal:
-    """A refusal: a name, an example (Python, with `torch`, `F` and `device`), torch's words, where they were read."""
+    """A refusal: a name, an example (Python, with `torch`, `F` and `device`), torch's words, where
+    they were read.
+    """
 
     name: str
     example: str
@@ -62,7 +66,9 @@ class Refusal:
 
 
 def _rule_of(name: str) -> dict[str, object]:
-    """Return the fields of a row that make the simulated card refuse; none where it refuses by itself."""
+    """Return the fields of a row that make the simulated card refuse; none where it refuses by
+    itself.
+    """
     if name == "histogram":  # it has a kernel for the CPU alone
         parts = ("bin_edges", "from_bin_cts", "from_bin_tensors")
         return {"operations": ("histogram", *(f"_histogramdd_{part}" for part in parts))}
@@ -80,16 +86,22 @@ def _rule_of(name: str) -> dict[str, object]:
 
 
 def _rows() -> Iterator[Refusal]:
-    # Read here, since labkit.gpu imports torch, and torch is being imported when the simulated card is set up.
+    # Read here, since labkit.gpu imports torch, and torch is being imported when the simulated card
+    # is set up.
     table = ROOT / "labkit" / "gpu" / "passport" / "refusals.toml"
     for row in tomllib.loads(table.read_text(encoding="utf-8"))["row"]:
         if row.pop("refused", True):
             yield Refusal(**row, **_rule_of(row["name"]))
-    one = "x, one = torch.ones(16, 16, device=device).to(torch.float8_e4m3fn), torch.ones((), device=device)"
+    one = (
+        "x, one = torch.ones(16, 16, device=device).to(torch.float8_e4m3fn), torch.ones((), "
+        "device=device)"
+    )
     yield Refusal(
         name="FP8 product on a card without FP8",
-        example=f"{one}; torch._scaled_mm(x, x.t(), scale_a=one, scale_b=one, out_dtype=torch.float32)",
-        words="torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9",
+        example=f"{one}; torch._scaled_mm(x, x.t(), scale_a=one, scale_b=one, "
+        "out_dtype=torch.float32)",
+        words="torch._scaled_mm is only supported on CUDA devices with compute capability >= "
+        "9.0 or 8.9",
         source="aten/src/ATen/native/cuda/ScaledBlas.cpp, _scaled_mm_out_cuda",
         operations=("_scaled_mm",),
         below=(8, 9),

@@ -1,8 +1,8 @@
 """The functions of `torch._C` on which `torch.cuda` is built, for the simulated card.
 
-torch.cuda itself is torch's own: its lazy initialization, its refusal of forked children, its streams, events, random
-states and memory statistics. What a CUDA build has below it, and this torch lacks, is filled in here before torch.cuda
-is imported (`startup/sitecustomize.py`).
+torch.cuda itself is torch's own: its lazy initialization, its refusal of forked children, its
+streams, events, random states and memory statistics. What a CUDA build has below it, and this torch
+lacks, is filled in here before torch.cuda is imported (`startup/sitecustomize.py`).
 """
 
 import sys
@@ -44,7 +44,9 @@ def _wait(name: str) -> None:
 
 
 def _memory_statistics(device: int) -> dict[str, Any]:
-    """Return those of the caching allocator's statistics that the card has, as nested as torch.cuda unfolds them."""
+    """Return those of the caching allocator's statistics that the card has, as nested as torch.cuda
+    unfolds them.
+    """
     now = simulated_cuda.memory()
 
     def over_pools(kind: str) -> dict[str, dict[str, int]]:
@@ -67,7 +69,9 @@ def _memory_statistics(device: int) -> dict[str, Any]:
 
 
 class _Event:
-    """The base of torch.cuda.Event: the time at which it was recorded, since all work is done at once."""
+    """The base of torch.cuda.Event: the time at which it was recorded, since all work is done at
+    once.
+    """
 
     cuda_event = 0
 
@@ -100,7 +104,9 @@ class _Event:
 
 
 def _streams_and_events(torch_c: Any) -> dict[str, Any]:
-    """Return the bases of torch.cuda.Stream, torch's generic one on the card, and of torch.cuda.Event."""
+    """Return the bases of torch.cuda.Stream, torch's generic one on the card, and of
+    torch.cuda.Event.
+    """
 
     class _CudaStreamBase(torch_c.Stream):  # type: ignore[misc]
         def __new__(
@@ -168,7 +174,9 @@ def _initialize(card: Card) -> Callable[[], None]:
 
 
 def _make_storages() -> None:
-    """Let torch.UntypedStorage(size, device="cuda") make one, which C++ does only in a build with CUDA."""
+    """Let torch.UntypedStorage(size, device="cuda") make one, which C++ does only in a build with
+    CUDA.
+    """
     from torch.storage import UntypedStorage
 
     on_host = UntypedStorage.__new__

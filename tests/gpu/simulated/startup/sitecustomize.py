@@ -1,7 +1,9 @@
-"""What Python runs at its start in a process with a simulated card: it waits for torch to be imported.
+"""What Python runs at its start in a process with a simulated card: it waits for torch to be
+imported.
 
-This folder stands first on PYTHONPATH, see `tests.gpu.simulated.environment`. A process that never imports torch
-pays for this file alone. A `sitecustomize` that the machine has anyway runs as it would have.
+This folder stands first on PYTHONPATH, see `tests.gpu.simulated.environment`. A process that never
+imports torch pays for this file alone. A `sitecustomize` that the machine has anyway runs as it
+would have.
 """
 
 import os
@@ -11,12 +13,15 @@ from importlib.util import module_from_spec, spec_from_file_location
 
 
 class BeforeTorch:
-    """A finder that finds nothing: it is told what is about to be imported, and prepares for torch."""
+    """A finder that finds nothing: it is told what is about to be imported, and
+    prepares for torch.
+    """
 
     @staticmethod
     def find_spec(name, path=None, target=None):
         if name == "torch" and "simulated_cuda" not in sys.modules:
-            # before torch's own libraries: whoever asks first for CUDA's hooks decides which ones there are
+            # before torch's own libraries: whoever asks first for CUDA's hooks decides which ones
+            # there are
             library = os.environ["LABKIT_SIMULATED_GPU_LIBRARY"]
             loader = ExtensionFileLoader("simulated_cuda", library)
             module = module_from_spec(
