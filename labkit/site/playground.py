@@ -85,8 +85,6 @@ def write_playground(file: Path) -> Path:
     if file.is_dir():
         raise SiteError(f"expected a file, got the folder {file}; name a file in it")
     if not file.parent.is_dir():
-        raise SiteError(
-            f"expected an existing folder, got {file.parent}; make it first, or name another place"
-        )
+        raise SiteError(f"there is no folder {file.parent}; make it first, or name another place")
     write_atomic(file, playground_page().encode())
     return file
