@@ -148,7 +148,7 @@ def test_a_scale_that_tokens_share_moves_the_past() -> None:
     before = names["weights"] @ names["round_to_blocks"](names["values"], names["MXFP8"], (32, 1))
     after = names["weights"] @ names["round_to_blocks"](names["louder"], names["MXFP8"], (32, 1))
     assert (after - before)[5].abs().max() > 0
-    assert predictions()["attend.future"].answer == "yes"
+    assert predictions()["attend.future"].answer == "yes, a little"
 
 
 @pytest.mark.parametrize("seed", range(3))

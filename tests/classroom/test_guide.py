@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.cli import ALIASES, COMMANDS, main, parser_of
+from labkit.cli import COMMANDS, main, parser_of
 from labkit.course import COURSE, Lesson, notebook_of, solution_of, text_of
 from labkit.grading import EXERCISES
 from labkit.grading.exercises import _all, exercises_of
@@ -31,7 +31,7 @@ def test_every_command_option_and_exercise_of_the_text_exists() -> None:
     assert len(commands()) >= 3
     for name, *words in commands():
         parser_of(name).parse_args(words)
-    assert set(re.findall(r"`labkit ([a-z]+)", GUIDE)) <= {*COMMANDS, *ALIASES}
+    assert set(re.findall(r"`labkit ([a-z]+)", GUIDE)) <= {*COMMANDS}
     parsers = map(parser_of, ("grade", "release", "exercises", "board", "classroom", "site"))
     known = {
         option

@@ -11,8 +11,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from labkit.cli import main
 from labkit.site.formulas import picture, typeset
+from tests.notebook_page import to_html
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
@@ -37,13 +37,11 @@ def test_no_formula_of_a_lesson_needs_a_network():
             assert re.findall(r"\$[^$]+\$", shown) == [], path.stem
 
 
-def test_a_page_loads_no_mathjax_and_asks_no_server(tmp_path, capsys):
+def test_a_page_loads_no_mathjax_and_asks_no_server(tmp_path):
     pytest.importorskip("nbconvert")
     lesson = tmp_path / "06_loss_scaling.ipynb"
     shutil.copy(NOTEBOOKS / lesson.name, lesson)
-    assert main(["html", str(lesson)]) == 0
-    page = (tmp_path / "06_loss_scaling.html").read_text()
-    assert capsys.readouterr().out.strip().endswith("06_loss_scaling.html")
+    page = to_html(lesson).read_text()
     assert "mathjax" not in page.lower()
     assert re.findall(r"src=\"(?:https?:)?//[^\"]+", page) == []
     assert r'alt="S \cdot \max|g| \geq 65520"' in page

@@ -157,7 +157,7 @@ def test_ink_is_read_on_the_hosts_background(shown: Any, dark: bool) -> None:
 
 def test_command_writes_the_modules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["site", "--widgets", str(tmp_path / "widgets")]) == 0
-    assert "9 modules" in capsys.readouterr().out
+    assert "10 modules" in capsys.readouterr().out
     assert (tmp_path / "widgets" / "NumberLine.mjs").is_file()
 
 

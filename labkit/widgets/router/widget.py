@@ -111,7 +111,7 @@ class RouterScores(LabWidget, folder="router"):
 
     >>> board = RouterScores("BF16")
     >>> print(f"{board.changed.mean():.3f}")
-    0.145
+    0.142
     """
 
     format = traitlets.Unicode("BF16").tag(sync=True)
