@@ -1,23 +1,13 @@
 """Findings of a check, under their names and former names."""
 
-import pytest
-
 from labkit import clinic, instrument, machine
-from labkit.findings import CheckReport, Finding, Status
+from labkit.findings import CheckReport, Status
 from labkit.instrument.report import from_plain
 
 
 def test_the_report_of_a_check_is_report_in_machine_and_clinic() -> None:
     assert machine.Report is clinic.Report is CheckReport
     assert issubclass(instrument.Report, CheckReport)
-
-
-def test_the_former_names_of_a_findings_fields_work_and_warn() -> None:
-    found = Finding("disk", Status.BAD, "it is full", "delete something")
-    with pytest.warns(DeprecationWarning, match="use Finding.what"):
-        assert found.says == "it is full"
-    with pytest.warns(DeprecationWarning, match="use Finding.remedy"):
-        assert found.repair == "delete something"
 
 
 def test_a_report_of_version_0_2_is_read() -> None:

@@ -84,7 +84,11 @@ def follow(container: Container, source: Path, dockerfile: str) -> int:
             Path(f"{container.root}{value}").mkdir(parents=True, exist_ok=True)
         elif name == "USER":
             container.user = value
-        elif name == "COPY":
+        elif name == "FROM":
+            # A later stage begins anew. All stages share one root here: what one copies from another is there.
+            container.folder = "/"
+            container.user = "root"
+        elif name == "COPY" and not value.startswith("--from="):
             copy_checkout(source, Path(f"{container.root}{container.folder}"))
         elif name == "RUN":
             container.shell(rest.strip())

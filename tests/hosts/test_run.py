@@ -61,8 +61,11 @@ def test_the_dockerfile_s_steps_are_taken_one_by_one(tmp_path, monkeypatch):
         == len(re.findall(r"^RUN ", text, re.MULTILINE))
         == len(did)
     )
-    assert did[1][:2] == ("root", "/lab")
-    assert "pip install --no-cache-dir -c constraints.txt" in did[1][2]
+    assert did[0][:2] == ("root", "/lab")
+    assert "pip wheel --no-cache-dir -c constraints.txt" in did[0][2]
+    installs = [step for step in did if "pip install" in step[2]]
+    assert [step[:2] for step in installs] == [("root", "/")] * 2
+    assert all("-c /parts/constraints.txt" in step[2] for step in installs)
     assert (image.user, image.folder) == ("learner", f"/home/{image.user}")
     assert (tmp_path / "lab" / "notebooks" / "00_start.ipynb").is_file()
     assert image.command("true")[:2] == ["unshare", "--mount"]
