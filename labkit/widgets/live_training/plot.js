@@ -287,7 +287,7 @@ function inkUpright(plot, x, colour, style) {
 function drawLoss(plot) {
   const { scene, tint, curves, fp32, x } = plot;
   const { state, points } = scene;
-  const sketch = inkSketch(scene);
+  const sketch = sketchOf(scene);
   const all = [...lossesOnShow(state, points), sketch.map(([, loss]) => loss)];
   const y = inkLosses(plot, plot.place.loss, "Loss of each batch, log scale", all);
   /**
@@ -345,7 +345,7 @@ export function lossesOnShow(state, points) {
  * @param {Scene<RunState, RunPoints>} scene
  * @returns {Sketch}
  */
-function inkSketch({ model }) {
+function sketchOf({ model }) {
   const own = /** @type {Model<RunTraits>} */ (/** @type {unknown} */ (model));
   return own.get("sketched") ?? [];
 }
