@@ -83,7 +83,7 @@ def set_up(folder: Path, test: bool = False, python: str = sys.executable) -> in
 
 
 def torch_options() -> list[str]:
-    """Return the options of pip that choose a build of torch, from the environment's TORCH_OPTIONS."""
+    """Return pip's options that choose a build of torch: the environment's TORCH_OPTIONS."""
     return shlex.split(os.environ.get("TORCH_OPTIONS", ""))
 
 

@@ -638,8 +638,8 @@ COMMANDS: dict[str, Command] = {
             Argument(
                 "--live",
                 action="store_true",
-                help="exercises that need no torch are solved and checked in the pages, by a Python "
-                "in the browser (Pyodide, asked of npm once)",
+                help="exercises that need no torch are solved and checked in the pages, by a "
+                "Python in the browser (Pyodide, asked of npm once)",
             ),
             Argument(
                 "--pyodide",
@@ -869,7 +869,7 @@ COMMANDS: dict[str, Command] = {
         (
             "labkit release course_2026",
             "labkit release course_2026 --lessons 01 06 --nbgrader",
-            "labkit release course_2026 --lessons 06 --questions questions.gift --gradescope autograder.zip",
+            "labkit release course_2026 --questions questions.gift --gradescope autograder.zip",
         ),
         (
             Argument("folder", type=Path, help="where learners/ and teacher/ are written"),

@@ -173,7 +173,7 @@ def _tags(answer: Sequence[Any]) -> Iterator[str]:
 
 
 def _needs(lesson: Lesson, exercise: Exercise) -> str:
-    """Return a module that the cell of an exercise or its solution needs, and pages lack; else ""."""
+    """Return a module that an exercise or its solution needs and pages lack; else ""."""
     cells = cells_of(learners_notebook(lesson), {})
     own = "\n".join(cell.source for cell in cells if cell.belongs_to(exercise))
     if named := FROM_OUTSIDE.search(own):

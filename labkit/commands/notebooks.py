@@ -278,7 +278,7 @@ def _pyodide(arguments: Namespace) -> Mapping[str, bytes] | str | None:
 
 
 def _live(notebooks: Mapping[str, Any], pyodide: Mapping[str, bytes] | str) -> LiveFiles:
-    """Return what the pages of these notebooks need to check exercises; say which stay in the lab."""
+    """Return what the pages need to check exercises, and print which exercises stay in the lab."""
     from labkit.classroom.live import live_exercises, page_modules
     from labkit.site import LiveFiles
 

@@ -70,7 +70,7 @@ def watch(arguments: Namespace) -> int:
 
 
 def _print_recordings(path: Path) -> None:
-    """Print where the recording of a training is, to standard error: standard output is the report's."""
+    """Print the place of a recording to standard error: standard output is the report's."""
     if path.is_file():
         print(f"recorded to {path}; compare: labkit diff {path} OTHER", file=sys.stderr)
     else:
@@ -175,8 +175,8 @@ def explain(arguments: Namespace) -> int:
         near = difflib.get_close_matches(text, known, n=1)
         suggestion = f" Did you mean `labkit explain {near[0]}`?" if near else ""
         print(
-            f"No known fault has this message.{suggestion} `labkit explain` lists all faults; where a training fails "
-            "without a message, run `labkit diagnose train.py`.",
+            f"No known fault has this message.{suggestion} `labkit explain` lists all faults; "
+            "where a training fails without a message, run `labkit diagnose train.py`.",
             file=sys.stderr,
         )
     return 0 if found or others else 1

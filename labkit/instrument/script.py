@@ -92,7 +92,7 @@ def run_as_main(script: Path, arguments: list[str]) -> None:
 
 
 class ScriptWatch(StepObserver):
-    """A watch for each model, opened when an optimizer of it steps, or is skipped, for the first time.
+    """A watch for each model, opened at the first step, or skipped step, of its optimizer.
 
     A training that is recorded is observed from its first forward pass on: the batch is seen there.
     """
@@ -110,7 +110,7 @@ class ScriptWatch(StepObserver):
 
     @contextmanager
     def opening_with_forward(self) -> Iterator[None]:
-        """Open watches before the first forward pass of a model whose optimizer exists, in a block."""
+        """In a block, open watches before the first forward pass of models with an optimizer."""
         with ExitStack() as stack:
             self._opening = stack
             stack.enter_context(tap(nn.Module, "__call__", self._before_forward))
@@ -160,7 +160,7 @@ class ScriptWatch(StepObserver):
             guarded(opened.scaler_begins, opened.failed)(event)
 
     def _open_for(self, optimizer: Any, before_step: bool = False) -> Watch | None:
-        """Open a watch on the model of an optimizer, and return it; None if the model is watched or not found."""
+        """Open a watch on an optimizer's model; return None if it is watched or not found."""
         if id(optimizer) in self._known:
             return None
         self._known.add(id(optimizer))

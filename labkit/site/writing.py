@@ -1,7 +1,7 @@
 """Files of a site: a page for each notebook, an index, scripts, a style sheet and pictures.
 
-Everything a page needs lies beside it as a classic script, a style sheet or a picture, or is part of
-the page itself, since a browser loads no module and fetches nothing from `file://`.
+Everything a page needs lies beside it as a classic script, a style sheet or a picture, or is part
+of the page itself, since a browser loads no module and fetches nothing from `file://`.
 
 Invariant: a page asks no server for anything; its content security policy forbids it. A folder is
 only written if it is new, empty, or holds a site: its list of files, MARKER. Files of the former

@@ -4,8 +4,8 @@ A test that fails with `Unexplained` shows its own line and the verdict, without
 package. A section at the end of the run lists such tests with what would explain them. The fixture
 `explained` is `assert_explained`.
 
-Invariant: nothing is changed in other tests, and labkit.testing, which needs torch, is imported only
-by a test that asks for the fixture.
+Invariant: nothing is changed in other tests, and labkit.testing, which needs torch, is imported
+only by a test that asks for the fixture.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ MOVED = {"PatientWall": "labkit.widgets.FaultWall"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name from its module; return a widget by its former name, with a DeprecationWarning."""
+    """Import a name from its module; a former name of a widget warns."""
     if name in _module_of:
         value = getattr(import_module(f"{__name__}.{_module_of[name]}"), name)
         globals()[name] = value

@@ -173,8 +173,9 @@ class Predict(LabWidget, folder="predict"):
 
     `choice` and `answered` follow what the learner does.
 
-    `measure` is called when a number has been committed, and returns the true one. Where the environment variable
-    LABKIT_GUESS_FIRST is "1", texts that answer a prediction do not open before it is answered.
+    `measure` is called when a number has been committed, and returns the true one. Where the
+    environment variable LABKIT_GUESS_FIRST is "1", texts that answer a prediction do not open
+    before it is answered.
     """
 
     # as a part of classes: labkit-answer-ID of texts, labkit-waits-ID of outputs; "" for a
