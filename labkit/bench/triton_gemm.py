@@ -71,8 +71,8 @@ def tile_of_d(
     m: tl.tensor,
     n: tl.tensor,
     k: tl.tensor,
-    a_row: tl.tensor,
     # strides: from one element to the next row's, and to the next column's
+    a_row: tl.tensor,
     a_column: tl.tensor,
     b_row: tl.tensor,
     b_column: tl.tensor,

@@ -113,7 +113,9 @@ def questions(path: Path) -> dict[str, Question]:
     heading = None
     for place, cell in enumerate(cells):
         if cell.cell_type == "markdown":
-            heading = next(reversed(list(_HEADING.finditer(cell.source))), heading)
+            headings = list(_HEADING.finditer(cell.source))
+            if headings:
+                heading = headings[-1]
         for id in (tag.removeprefix(TAG) for tag in cell.tags if tag.startswith(TAG)):
             if id in found:
                 raise CourseError(f"{path}: two cells have the tag {TAG}{id}")

@@ -221,8 +221,9 @@ def _finish(
     kept = abs(total) >> places if places > 0 else abs(total) << -places
     rest = abs(total) & ((1 << places) - 1) if places > 0 else 0
     nearest = RESULT_ROUNDING[format] is Rounding.NEAREST_EVEN
+    # Above half a unit the rest goes up; at exactly half it does so where the kept number is odd.
     up = nearest and 2 * rest + (kept & 1) > 1 << max(places, 0)
-    size = math.ldexp(kept + up, result_exponent - bits)
+    size = math.ldexp(kept + 1 if up else kept, result_exponent - bits)
     result = math.copysign(size if size <= format.max else math.inf, total)
     return BlockSum(
         spec,

@@ -92,9 +92,7 @@ def attended(model: Any, inputs: Tensor, weights: Callable[[Tensor], Tensor] = _
 
 
 def odd_step(seed: int) -> int:
-    """Return the number of the batch, counted from 0, in which something is odd: another one for
-    each seed.
-    """
+    """Return the number of the batch, from 0, in which something is odd: another one for 16 seeds."""
     return 11 + 7 * seed % 16
 
 

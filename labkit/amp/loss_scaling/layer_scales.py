@@ -62,7 +62,8 @@ def layer_scales(model: nn.Module, log2_scales: Mapping[str, int]) -> Iterator[d
     with ExitStack() as hooks:
         for layer_name, log2 in log2_scales.items():
             layer = _layer(model, layer_name, log2)
-            enter, leave = (partial(torch.mul, other=2.0**k) for k in (log2, -log2))
+            enter = partial(torch.mul, other=2.0**log2)
+            leave = partial(torch.mul, other=2.0**-log2)
             inputs: _Inputs = []
             at_inputs = partial(_at_inputs, leave, inputs)
             at_output = partial(_at_output, enter, inputs, layer_name)
