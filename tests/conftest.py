@@ -15,7 +15,7 @@ import pytest
 
 from tests.kernels import preloaded
 
-# with which the reason begins why a test is skipped where there is no browser (tests.browser.chromium)
+# The beginning of the reason for which tests are skipped without a browser (tests.browser.chromium).
 NO_BROWSER = "no browser found"
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Give tests that are skipped for want of a browser one place, so that the summary has one line for them all."""
+    """Give all tests that need a browser one place, so that the summary has one line for them."""
     report = yield
     if report.skipped and isinstance(report.longrepr, tuple) and NO_BROWSER in report.longrepr[2]:
         report.longrepr = ("tests/browser", 0, report.longrepr[2])

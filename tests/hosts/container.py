@@ -85,7 +85,8 @@ def follow(container: Container, source: Path, dockerfile: str) -> int:
         elif name == "USER":
             container.user = value
         elif name == "FROM":
-            # A later stage begins anew. All stages share one root here: what one copies from another is there.
+            # A later stage begins at the root. All stages share one root here, so what one copies
+            # from another is already there.
             container.folder = "/"
             container.user = "root"
         elif name == "COPY" and not value.startswith("--from="):
