@@ -13,8 +13,8 @@
 # %% [markdown] on_the_map="the sixteen bits of a number, both ends of FP16, and how far its numbers are apart"
 # # 01 · Numbers
 #
-# **You will be able to** read the sixteen bits of an FP16 number. You can say where FP16 ends, and how far its numbers
-# are apart. You know which of the usual sentences about it are true.
+# **You will be able to** read the sixteen bits of an FP16 number. You can say where FP16 ends, and
+# how far its numbers are apart. You know which of the usual sentences about it are true.
 #
 # About 60 minutes. Builds on: binary numbers, and a little Python. Five exercises, 26 points.
 
@@ -31,9 +31,10 @@ from labkit.widgets import BitExplorer, NumberLine, predict
 # %% [markdown]
 # ## 1 · Sixteen bits
 #
-# A floating-point number has three parts: a sign, a power of two, and a significand. 1.5 is $+1 \times 2^0 \times 1.5$,
-# and -6 is $-1 \times 2^2 \times 1.5$. Each part has its own bits, in this order: **S**ign, **E**xponent,
-# signi**f**icand. Compare three formats: FP32 has 32 bits, FP16 and BF16 have 16.
+# A floating-point number has three parts: a sign, a power of two, and a significand. 1.5 is
+# $+1 \times 2^0 \times 1.5$, and -6 is $-1 \times 2^2 \times 1.5$. Each part has its own bits, in
+# this order: **S**ign, **E**xponent, signi**f**icand. Compare three formats: FP32 has 32 bits, FP16
+# and BF16 have 16.
 
 # %% id="predict-exponent-bits"
 predict("numbers.exponent_bits")
@@ -45,44 +46,50 @@ for row in (FP32, FP16, BF16):
     )
 
 # %% [markdown]
-# Now try it yourself. **Click bits**, or type a number. Which bit turns 1 into 1.5? Which one turns 1 into 0.5? Which
-# one makes it infinite?
+# Now try it yourself. **Click bits**, or type a number. Which bit turns 1 into 1.5? Which one turns
+# 1 into 0.5? Which one makes it infinite?
 
 # %% id="touch-bits"
 BitExplorer(FP16, value=1.0)
 
 # %% [markdown] tags=["answer-numbers.exponent_bits"]
-# **How to read it.** Take the three fields as whole numbers $S$ (0 or 1), $E$ (0 to 31) and $F$ (0 to 1023).
+# **How to read it.** Take the three fields as whole numbers $S$ (0 or 1), $E$ (0 to 31) and $F$ (0
+# to 1023).
 #
-# - The **exponent** is stored 15 too large. This 15 is called the *bias*. With it $E$ needs no sign: $E = 15$ means
-#   $2^0$, $E = 14$ means $2^{-1}$.
-# - The **significand** is written in binary. $1.F$ means: 1, the point, then the ten bits of $F$. So $F$ = `1000000000`
-#   gives 1.1000000000 in binary, which is 1 + 1/2 = 1.5.
-# - The 1 before the point is **not stored**. It is always there, except where $E = 0$: then it is a 0.
+# - The **exponent** is stored 15 too large. This 15 is called the *bias*. With it $E$ needs no
+#   sign: $E = 15$ means $2^0$, $E = 14$ means $2^{-1}$.
+# - The **significand** is written in binary. $1.F$ means: 1, the point, then the ten bits of $F$.
+#   So $F$ = `1000000000` gives 1.1000000000 in binary, which is 1 + 1/2 = 1.5.
+# - The 1 before the point is **not stored**. It is always there, except where $E = 0$: then it is
+#   a 0.
 # - The last exponent field, $E = 31$, is kept for infinity and for NaN, "not a number".
 #
 # $$\text{value} = \begin{cases} (-1)^S \cdot 2^{E - 15} \cdot 1.F & 1 \le E \le 30 \quad \text{normal} \\
 # (-1)^S \cdot 2^{-14} \cdot 0.F & E = 0 \quad \text{zero and subnormal} \\
 # \pm\infty \text{ if } F = 0, \text{ else NaN} & E = 31 \end{cases}$$
 #
-# An example: `0 10000 1000000000` is $S = 0$, $E = 16$ and $1.F = 1.5$, so the value is $2^1 \times 1.5 = 3$.
+# An example: `0 10000 1000000000` is $S = 0$, $E = 16$ and $1.F = 1.5$, so the value is
+# $2^1 \times 1.5 = 3$.
 
 # %% [markdown]
-# *How exercises work.* Write your answer between the `def` line and the check. You can run the cell as often as you
-# like. Grading runs only the exercise's own cell, with the imports, functions, classes and constants of other cells
-# that it uses. Do not change the arguments of your function: sort or overwrite a copy.
+# *How exercises work.* Write your answer between the `def` line and the check. You can run the cell
+# as often as you like. Grading runs only the exercise's own cell, with the imports, functions,
+# classes and constants of other cells that it uses. Do not change the arguments of your function:
+# sort or overwrite a copy.
 #
-# *No idea how to begin? `from labkit.grading import hint`, then `hint("numbers.decode")`: you get three hints, one by
-# one, at no cost.*
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("numbers.decode")`: you get
+# three hints, one by one, at no cost.*
 #
 # ### Exercise 1: the bits of a number, read by hand  ●●○  12 min
 #
-# `code` is an integer, 0x3C00 for example. Cut it into its three fields: `>>` shifts right, and `&` keeps the bits
-# that both numbers have. Then follow the three lines above; $1.F$ is `1 + F / 1024`. Infinity is `math.inf`, NaN is `math.nan`.
+# `code` is an integer, 0x3C00 for example. Cut it into its three fields: `>>` shifts right, and `&`
+# keeps the bits that both numbers have. Then follow the three lines above; $1.F$ is `1 + F / 1024`.
+# Infinity is `math.inf`, NaN is `math.nan`.
 #
-# FP16 has 5 exponent bits, 10 significand bits and a bias of 15. Write your function for any of these three. In all these formats the
-# smallest exponent is `1 - bias`, and the last exponent field is kept for infinity and NaN. (Formats with a bias of their own exist:
-# Tesla's Dojo computes in one.)
+# FP16 has 5 exponent bits, 10 significand bits and a bias of 15. Write your function for any of
+# these three. In all these formats the smallest exponent is `1 - bias`, and the last exponent field
+# is kept for infinity and NaN. (Formats with a bias of their own exist: Tesla's Dojo computes in
+# one.)
 
 
 # %% id="exercise-numbers-decode" tags=["exercise-numbers.decode"]
@@ -117,8 +124,8 @@ print(f"\nFP16: exponents {FP16.emin} to {FP16.emax}, largest number {FP16.max:,
 print(f"FP32: exponents {FP32.emin} to {FP32.emax}, largest number {FP32.max:.3g}")
 
 # %% [markdown] tags=["answer-numbers.overflow"]
-# The largest number is not 2^15 but almost 2^16: all bits behind the point are ones, 2^15 x 1.1111111111 in binary. And
-# what happens at the other end?
+# The largest number is not 2^15 but almost 2^16: all bits behind the point are ones, 2^15 x
+# 1.1111111111 in binary. And what happens at the other end?
 
 # %% id="predict-underflow"
 predict("numbers.underflow")
@@ -130,12 +137,14 @@ for x in (7e-5, 3e-5, 1e-6, 2e-7, 8e-8, 3e-8, 2.9e-8):
     print(f"{x:8.2g} becomes {rounded:9.3g}   {kind!s:<10} {abs(rounded - x) / x:7.2%} off")
 
 # %% [markdown] tags=["answer-numbers.underflow"]
-# **Below 6.1e-5 numbers do not become zero at once.** There the exponent field is 0, and the hidden 1 is gone. These numbers are
-# called *subnormal*. They go down to zero in 1,024 equal steps of 2^-24 = 5.96e-8.
+# **Below 6.1e-5 numbers do not become zero at once.** There the exponent field is 0, and the hidden
+# 1 is gone. These numbers are called *subnormal*. They go down to zero in 1,024 equal steps of
+# 2^-24 = 5.96e-8.
 #
-# So *precision* is lost first. A number just above 6.1e-5 has eleven significant bits. Below, it has ten, then nine, in the end
-# one. A number becomes zero only where zero is the nearest: below 2.98e-8, which is half of the smallest step. Very small
-# gradients end there: lesson 06 comes back to this.
+# So *precision* is lost first. A number just above 6.1e-5 has eleven significant bits. Below, it
+# has ten, then nine, in the end one. A number becomes zero only where zero is the nearest: below
+# 2.98e-8, which is half of the smallest step. Very small gradients end there: lesson 06 comes back
+# to this.
 
 # %% [markdown]
 # ## 3 · How far apart
@@ -144,7 +153,8 @@ for x in (7e-5, 3e-5, 1e-6, 2e-7, 8e-8, 3e-8, 2.9e-8):
 predict("numbers.between")
 
 # %% [markdown]
-# **Drag the number**, and zoom: from the subnormal numbers to 65504. Compare the linear view with the logarithmic one.
+# **Drag the number**, and zoom: from the subnormal numbers to 65504. Compare the linear view with
+# the logarithmic one.
 
 # %% id="touch-line"
 NumberLine(FP16)
@@ -162,12 +172,13 @@ print("\nfrom 1 on:", *np.sort(every[(every >= 1) & (every < 1.004)]))
 print("1 + 0.0001 =", np.float16(1) + np.float16(0.0001))
 
 # %% [markdown] tags=["answer-numbers.between"]
-# In the linear view small numbers are close together. In the logarithmic view every power of two has equally many.
+# In the linear view small numbers are close together. In the logarithmic view every power of two
+# has equally many.
 
 # %% [markdown]
-# The distance between neighbours is called **ulp**, *unit in the last place*. It depends only on the power of two below the
-# number, and it doubles with each. In FP16 the numbers above 1 are 2^-10 = 0.00098 apart, so adding 0.0001 does not reach the
-# next one.
+# The distance between neighbours is called **ulp**, *unit in the last place*. It depends only on
+# the power of two below the number, and it doubles with each. In FP16 the numbers above 1 are
+# 2^-10 = 0.00098 apart, so adding 0.0001 does not reach the next one.
 #
 # $$\text{ulp}(x) = 2^{\max(e, \, -14) - 10}, \qquad 2^e \le |x| < 2^{e+1}$$
 #
@@ -184,7 +195,8 @@ for format in (FP32, FP16):
     print(f"0.1 in {format.name} is {near:.12f}, off by {abs(near / 0.1 - 1):.2g} of its size")
 
 # %% [markdown] tags=["answer-numbers.tenth"]
-# In the normal range half an ulp is never more than 2^-11 = 0.049% of a number. Numbers of all sizes are equally exact.
+# In the normal range half an ulp is never more than 2^-11 = 0.049% of a number. Numbers of all
+# sizes are equally exact.
 #
 # | x | power of two below it | ulp(x) |
 # |---|---|---|
@@ -195,8 +207,9 @@ for format in (FP32, FP16):
 # %% [markdown]
 # ### Exercise 2: how far apart?  ●○○  6 min
 #
-# `x` is a number of a format, as a Python float. FP16 has 10 significand bits, and its smallest exponent `emin` is -14; other
-# formats have others. Take care below 2^emin: the first line of the count above is from there.
+# `x` is a number of a format, as a Python float. FP16 has 10 significand bits, and its smallest
+# exponent `emin` is -14; other formats have others. Take care below 2^emin: the first line of the
+# count above is from there.
 
 
 # %% id="exercise-numbers-ulp" tags=["exercise-numbers.ulp"]
@@ -216,9 +229,10 @@ check("numbers.ulp", my_ulp)
 # %% [markdown]
 # ### Exercise 3: the first whole number that is missing  ●○○  5 min
 #
-# From some power of two on the ulp is 2, and odd numbers are missing. Which whole number above 0 is the first that a format
-# like FP16 (5, 10) does not hold? All formats here are built as FP16 is: bias 2^(exponent_bits - 1) - 1, and the last exponent
-# field is kept for infinity and NaN. Compute it: in some formats, such as FP64 (11, 52), a loop that counts up takes years.
+# From some power of two on the ulp is 2, and odd numbers are missing. Which whole number above 0 is
+# the first that a format like FP16 (5, 10) does not hold? All formats here are built as FP16 is:
+# bias 2^(exponent_bits - 1) - 1, and the last exponent field is kept for infinity and NaN. Compute
+# it: in some formats, such as FP64 (11, 52), a loop that counts up takes years.
 
 
 # %% id="exercise-numbers-first-gap" tags=["exercise-numbers.first_gap"]
@@ -245,20 +259,21 @@ for code in (0x0000, 0x03FF, 0x3BFF, 0x7BFF, 0x7C00, 0x8000, 0xBC00):
     print(f"0x{code:04X} is {value:<12.6g} 0x{code + 1:04X} is {after:<12.6g} {field_bits(code + 1)}")
 
 # %% [markdown] tags=["answer-numbers.next_code"]
-# **The codes are in order.** Add 1 to a code, and you have the code of the next larger number. This works from one
-# power of two into the next, from subnormal to normal numbers, and from the largest number to infinity. This is the
-# reason why the exponent comes before the significand, and why it has a bias. Two positive numbers can be compared like
-# two integers.
+# **The codes are in order.** Add 1 to a code, and you have the code of the next larger number. This
+# works from one power of two into the next, from subnormal to normal numbers, and from the largest
+# number to infinity. This is the reason why the exponent comes before the significand, and why it
+# has a bias. Two positive numbers can be compared like two integers.
 #
-# Only the sign is an exception. Codes of negative numbers count *away* from zero. And zero has two codes, +0 and -0, which are
-# equal.
+# Only the sign is an exception. Codes of negative numbers count *away* from zero. And zero has two
+# codes, +0 and -0, which are equal.
 
 # %% [markdown]
 # ### Exercise 4: the numbers above  ●●○  10 min
 #
-# Your function takes a code and returns a code, as hardware does. It goes up by `steps` numbers, one or more. There may be
-# billions of steps, so add instead of counting. Be careful around zero and at both infinities: +0 and -0 are one number. FP16 has 5
-# exponent bits and 10 significand bits; write it for any format that is built like it.
+# Your function takes a code and returns a code, as hardware does. It goes up by `steps` numbers,
+# one or more. There may be billions of steps, so add instead of counting. Be careful around zero
+# and at both infinities: +0 and -0 are one number. FP16 has 5 exponent bits and 10 significand
+# bits; write it for any format that is built like it.
 
 
 # %% id="exercise-numbers-next-up" tags=["exercise-numbers.next_up"]
@@ -292,13 +307,15 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
     print(f"{dtype!s:<15} {tensor.untyped_storage().nbytes():>10,} bytes")
 
 # %% [markdown] tags=["answer-numbers.bytes"]
-# For one tensor it is exactly half. Does *training* take half the memory? That is another question. Training also keeps
-# gradients, the optimizer's state, and often a copy of the weights in FP32. Not all of these are FP16: see lesson 07.
+# For one tensor it is exactly half. Does *training* take half the memory? That is another question.
+# Training also keeps gradients, the optimizer's state, and often a copy of the weights in FP32. Not
+# all of these are FP16: see lesson 07.
 
 # %% [markdown]
 # ### Exercise 5: bytes of a tensor  ●○○  3 min
 #
-# Formats of 6 and 4 bits exist too. Count as if elements were stored without gaps; the last byte counts as a whole one.
+# Formats of 6 and 4 bits exist too. Count as if elements were stored without gaps; the last byte
+# counts as a whole one.
 
 
 # %% id="exercise-numbers-bytes" tags=["exercise-numbers.bytes"]
@@ -324,7 +341,7 @@ check("numbers.bytes", my_bytes)
 # | C06 between 1 and 2 the numbers are 2^-10 apart, so 1 + 0.0001 = 1 | true | section 3 |
 # | C09 an FP16 tensor takes half the bytes of an FP32 one | true, of one tensor | section 5 |
 #
-# **Where you meet this.** `torch.finfo(torch.float16)` and `np.finfo(np.float16)` (`max`, `eps`, `tiny`; numpy has
-# `smallest_subnormal` too), `np.spacing`, `np.nextafter`, `tensor.element_size()`. Other places: the format `e` of
-# Python's `struct`, `_Float16` in C, `std::float16_t` in C++23, `__half` in CUDA, the dtypes `F16` and `BF16` of
-# safetensors files.
+# **Where you meet this.** `torch.finfo(torch.float16)` and `np.finfo(np.float16)` (`max`, `eps`,
+# `tiny`; numpy has `smallest_subnormal` too), `np.spacing`, `np.nextafter`,
+# `tensor.element_size()`. Other places: the format `e` of Python's `struct`, `_Float16` in C,
+# `std::float16_t` in C++23, `__half` in CUDA, the dtypes `F16` and `BF16` of safetensors files.

@@ -13,10 +13,11 @@
 # %% [markdown] on_the_map="one addition step by step, updates that do not change a weight, and two cures"
 # # 02 · Rounding
 #
-# **You will be able to** say what any addition gives in FP16. You find the updates that do not change a weight. You
-# apply two cures: rounding by chance, and Kahan's sum.
+# **You will be able to** say what any addition gives in FP16. You find the updates that do not
+# change a weight. You apply two cures: rounding by chance, and Kahan's sum.
 #
-# About 60 minutes. Builds on: lesson 01 (ulp, subnormal numbers, codes in order). Five exercises, 30 points.
+# About 60 minutes. Builds on: lesson 01 (ulp, subnormal numbers, codes in order). Five exercises,
+# 30 points.
 
 # %% id="setup"
 import math
@@ -31,14 +32,16 @@ from labkit.widgets import AdditionPlayer, NumberLine, SwallowedUpdates, predict
 # %% [markdown]
 # ## 1 · To the nearest
 #
-# Almost no real number is an FP16 number, so almost every result is rounded to one of its two neighbours. To which?
+# Almost no real number is an FP16 number, so almost every result is rounded to one of its two
+# neighbours. To which?
 
 # %% id="predict-tie"
 predict("rounding.tie")
 
 # %% [markdown]
-# **Drag the number** between two neighbours, and watch where each rounding mode takes it. It opens at 2052.6. The modes differ most
-# half-way between the two neighbours: put it on 2049, on 2051, and on -2049.
+# **Drag the number** between two neighbours, and watch where each rounding mode takes it. It opens
+# at 2052.6. The modes differ most half-way between the two neighbours: put it on 2049, on 2051, and
+# on -2049.
 
 # %% id="touch-modes-line"
 NumberLine(FP16, x=2052.6, scale="linear", window=(2040, 2060))
@@ -59,22 +62,24 @@ for mode in modes:
     print(f"{mode.name:<16} {np.mean(round_to(ties, FP16, mode) - ties) / 2**-10:+.3f}")
 
 # %% [markdown] tags=["answer-rounding.tie"]
-# **Round to nearest, ties to even** is the default of processors. The result is the nearest number. A *tie* lies
-# exactly half-way: then it is the neighbour whose last significand bit is 0. So ties go up as often as down, and long
-# sums do not drift.
+# **Round to nearest, ties to even** is the default of processors. The result is the nearest number.
+# A *tie* lies exactly half-way: then it is the neighbour whose last significand bit is 0. So ties
+# go up as often as down, and long sums do not drift.
 #
-# Near the upper end the rule works as if 65536 were a number, and calls it infinity. That is why 65520, half-way from 65504, is the
-# first to overflow. (Inside a Tensor Core things are simpler, and less exact: lesson 03.)
+# Near the upper end the rule works as if 65536 were a number, and calls it infinity. That is why
+# 65520, half-way from 65504, is the first to overflow. (Inside a Tensor Core things are simpler,
+# and less exact: lesson 03.)
 
 # %% [markdown]
-# *No idea how to begin? `from labkit.grading import hint`, then `hint("rounding.nearest_even")`: you get three hints,
-# one by one, at no cost.*
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("rounding.nearest_even")`:
+# you get three hints, one by one, at no cost.*
 #
 # ### Exercise 1: round to a format  ●●○  10 min
 #
-# Divide by the ulp, round to a whole number, multiply back; Python's `round` takes ties to the even one already. Then take care of
-# both ends. Below 2^emin the ulp stays the same. At the upper end, round as if there were none: a result beyond `largest` is
-# infinity. FP16 has 10 significand bits, `emin` is -14 and `largest` is 65504. E4M3 of FP8 has 3, -6 and 448.
+# Divide by the ulp, round to a whole number, multiply back; Python's `round` takes ties to the even
+# one already. Then take care of both ends. Below 2^emin the ulp stays the same. At the upper end,
+# round as if there were none: a result beyond `largest` is infinity. FP16 has 10 significand bits,
+# `emin` is -14 and `largest` is 65504. E4M3 of FP8 has 3, -6 and 448.
 
 
 # %% id="exercise-rounding-nearest-even" tags=["exercise-rounding.nearest_even"]
@@ -102,12 +107,13 @@ check("rounding.nearest_even", my_round)
 predict("rounding.whole")
 
 # %% [markdown]
-# Here is an addition as it is done on paper, and in hardware. **Play it**, step by step: first 1 + 0.0001, then 2048 +
-# 1, then two numbers that you choose.
+# Here is an addition as it is done on paper, and in hardware. **Play it**, step by step: first 1 +
+# 0.0001, then 2048 + 1, then two numbers that you choose.
 #
-# Watch the bits that fall off on the right when the smaller number is moved under the larger one. Hardware does not
-# keep all of them. It keeps three. The **guard** bit is the first one behind the last place, and the **round** bit is
-# the second. The **sticky** bit is 1 if *any* bit behind these two is 1. That is enough to round correctly:
+# Watch the bits that fall off on the right when the smaller number is moved under the larger one.
+# Hardware does not keep all of them. It keeps three. The **guard** bit is the first one behind the
+# last place, and the **round** bit is the second. The **sticky** bit is 1 if *any* bit behind these
+# two is 1. That is enough to round correctly:
 #
 # | guard | round, sticky | what was cut off | the result |
 # |---|---|---|---|
@@ -119,11 +125,13 @@ predict("rounding.whole")
 AdditionPlayer(1.0, 0.0001)
 
 # %% [markdown] tags=["answer-rounding.whole"]
-# **Added exactly, rounded once.** The smaller number is shifted until both have the same power of two. The bits that do not fit into
-# eleven places decide the rounding, and are then gone. So the error of one addition is never more than half an ulp *of the result*.
+# **Added exactly, rounded once.** The smaller number is shifted until both have the same power of
+# two. The bits that do not fit into eleven places decide the rounding, and are then gone. So the
+# error of one addition is never more than half an ulp *of the result*.
 #
-# That does no harm once. But the order of a sum begins to matter. Textbooks write this with two signs: RN(x) is x *rounded to the
-# nearest* number, and fl(a + b) is the *floating-point* sum, what the machine gives.
+# That does no harm once. But the order of a sum begins to matter. Textbooks write this with two
+# signs: RN(x) is x *rounded to the nearest* number, and fl(a + b) is the *floating-point* sum, what
+# the machine gives.
 #
 # $$\text{fl}(a + b) = \text{RN}(a + b), \qquad \text{fl}(\text{fl}(a + b) + c) \neq \text{fl}(a + \text{fl}(b + c))$$
 #
@@ -151,10 +159,10 @@ predict("rounding.thousandth", lambda: thousandths(np.float16))
 print("FP16", thousandths(np.float16), "  FP32", thousandths(np.float32))
 
 # %% [markdown]
-# **One rounding or two?** A product that is added is often rounded twice: after the multiplication, and after the
-# addition. Hardware has one instruction for both, a **fused multiply-add**. It keeps the whole product, and rounds
-# once. Here x times x is $1 + 2^{-5} + 2^{-12}$, and FP16 has no bit for the last part if the first is 1. Then
-# $1 + 2^{-5}$ is taken away:
+# **One rounding or two?** A product that is added is often rounded twice: after the multiplication,
+# and after the addition. Hardware has one instruction for both, a **fused multiply-add**. It keeps
+# the whole product, and rounds once. Here x times x is $1 + 2^{-5} + 2^{-12}$, and FP16 has no bit
+# for the last part if the first is 1. Then $1 + 2^{-5}$ is taken away:
 
 # %% id="touch-fused"
 x, most = 1 + 2.0**-6, 1 + 2.0**-5
@@ -164,15 +172,15 @@ print("fused: subtract, then round once:", float(fused_multiply_add(x, x, -most,
 # %% [markdown]
 # ## 3 · Swallowed updates
 #
-# Training is such a sum: a weight, and thousands of small updates. If a weight is the same number after an update, the update was
-# *swallowed*.
+# Training is such a sum: a weight, and thousands of small updates. If a weight is the same number
+# after an update, the update was *swallowed*.
 
 # %% id="predict-swallowed"
 predict("rounding.swallowed")
 
 # %% [markdown]
-# **Slide the weight and the update.** It opens with a larger update, 2^-10. Make it smaller: when does the FP16 line stop
-# moving? Which lines follow the exact one, and what do they cost?
+# **Slide the weight and the update.** It opens with a larger update, 2^-10. Make it smaller: when
+# does the FP16 line stop moving? Which lines follow the exact one, and what do they cost?
 
 # %% id="touch-swallowed"
 SwallowedUpdates(weight=1.0, update=2**-10)
@@ -185,17 +193,19 @@ for weight in (1.5, 1.5 + 2**-10, 1.0):
     print(f"{weight:<13}", *(f"{'swallowed' if w == weight else 'moves':>10}" for w in after))
 
 # %% [markdown] tags=["answer-rounding.swallowed"]
-# **Half an ulp decides.** Below it the update is swallowed, above it the weight moves by a whole ulp. At exactly half, the tie goes
-# to the even one: a weight whose last bit is 0 stays, one whose last bit is 1 moves.
+# **Half an ulp decides.** Below it the update is swallowed, above it the weight moves by a whole
+# ulp. At exactly half, the tie goes to the even one: a weight whose last bit is 0 stays, one whose
+# last bit is 1 moves.
 #
-# A power of two is a special case. A *binade* is the range from one power of two to the next, and below a power of two
-# the numbers are half as far apart. So downwards a quarter of its own ulp is enough.
+# A power of two is a special case. A *binade* is the range from one power of two to the next, and
+# below a power of two the numbers are half as far apart. So downwards a quarter of its own ulp is
+# enough.
 
 # %% [markdown]
 # ### Exercise 2: the smallest update that moves a weight  ●●○  8 min
 #
-# Find it by trying: `np.arange(1, 0x7800, dtype=np.uint16).view(np.float16)` is every FP16 number from 2^-24 to 32752, in
-# order. The weight is positive and below 2048; here the update is *added*.
+# Find it by trying: `np.arange(1, 0x7800, dtype=np.uint16).view(np.float16)` is every FP16 number
+# from 2^-24 to 32752, in order. The weight is positive and below 2048; here the update is *added*.
 
 
 # %% id="exercise-rounding-smallest-update" tags=["exercise-rounding.smallest_update"]
@@ -210,7 +220,8 @@ def my_smallest_update(weight):
 check("rounding.smallest_update", my_smallest_update)
 
 # %% [markdown]
-# Try your function on a few weights in a new cell, and print `weight / my_smallest_update(weight)`. What do you see?
+# Try your function on a few weights in a new cell, and print `weight / my_smallest_update(weight)`.
+# What do you see?
 
 # %% id="predict-rule"
 predict("rounding.rule")
@@ -223,8 +234,9 @@ for ratio in (1000, 2000, 2500, 3000, 3500, 4100, 10_000):
     print(f"weight / update = {ratio:<6,}  {lost:6.1%} of the weights do not move")
 
 # %% [markdown] tags=["answer-rounding.rule"]
-# A learning rate of 0.001 and a gradient a tenth of the weight is a ratio of 10,000: in FP16 that weight never moves. Lesson 07 keeps a
-# copy of the weights in FP32, the *master weights*. There are two other cures, and both need only FP16.
+# A learning rate of 0.001 and a gradient a tenth of the weight is a ratio of 10,000: in FP16 that
+# weight never moves. Lesson 07 keeps a copy of the weights in FP32, the *master weights*. There are
+# two other cures, and both need only FP16.
 
 # %% [markdown]
 # ## 4 · Two cures
@@ -240,8 +252,9 @@ drawn = round_to(np.full(10_000, 1 + 2**-12), FP16, Rounding.STOCHASTIC, random_
 print(f"went up: {np.mean(drawn > 1):.1%}   mean: 1 + {drawn.mean() - 1:.3g}   2^-12 = {2**-12:.3g}")
 
 # %% [markdown] tags=["answer-rounding.stochastic"]
-# **Wrong each time, right in the mean.** A number that is a quarter of the way up goes up one time in four. So an update of a quarter
-# ulp moves the weight every fourth time, and on average the weight is where it should be. The price is noise, and random numbers.
+# **Wrong each time, right in the mean.** A number that is a quarter of the way up goes up one time
+# in four. So an update of a quarter ulp moves the weight every fourth time, and on average the
+# weight is where it should be. The price is noise, and random numbers.
 #
 # $$P(\text{up}) = \frac{x - \text{lower}}{\text{spacing}}$$
 #
@@ -250,8 +263,8 @@ print(f"went up: {np.mean(drawn > 1):.1%}   mean: 1 + {drawn.mean() - 1:.3g}   2
 # %% [markdown]
 # ### Exercise 3: round by chance  ●●○  6 min
 #
-# The random number is an argument, from 0 up to but not including 1, so your answer is exact. Up is towards +inf, for
-# negative numbers too.
+# The random number is an argument, from 0 up to but not including 1, so your answer is exact. Up is
+# towards +inf, for negative numbers too.
 
 
 # %% id="exercise-rounding-stochastic" tags=["exercise-rounding.stochastic"]
@@ -266,9 +279,10 @@ def my_stochastic(x, spacing, random):
 check("rounding.stochastic", my_stochastic)
 
 # %% [markdown]
-# The second cure remembers. After `t = total + y` we can compute the error of the addition. The computation is exact in
-# FP16, as long as `total` is the larger number. `t - total` is the part that was added, and `y` should have been added.
-# **Kahan's sum** subtracts the difference from the next number.
+# The second cure remembers. After `t = total + y` we can compute the error of the addition. The
+# computation is exact in FP16, as long as `total` is the larger number. `t - total` is the part
+# that was added, and `y` should have been added. **Kahan's sum** subtracts the difference from the
+# next number.
 
 # %% id="touch-kahan"
 total, y = np.float16(1), np.float16(0.0004)
@@ -283,8 +297,9 @@ print("Kahan:            ", sum_compensated(values, FP16).value)
 # %% [markdown]
 # ### Exercise 4: Kahan's sum  ●●○  6 min
 #
-# Two variables, `total` and `lost`; four lines in the loop. Your sum goes on where an earlier one ended, as an optimizer
-# does at each step: it gets both. Every operation on two `np.float16` rounds to FP16, so you need no extra rounding.
+# Two variables, `total` and `lost`; four lines in the loop. Your sum goes on where an earlier one
+# ended, as an optimizer does at each step: it gets both. Every operation on two `np.float16` rounds
+# to FP16, so you need no extra rounding.
 
 
 # %% id="exercise-rounding-kahan" tags=["exercise-rounding.kahan"]
@@ -319,17 +334,18 @@ print("\nFP16:", x / (x.norm() + 1e-8))
 print("FP32:", x.float() / (x.float().norm() + 1e-8))
 
 # %% [markdown] tags=["answer-rounding.epsilon"]
-# **An epsilon is rounded like any number.** In FP16 1e-8 is 0, and -1e9, which is often used to mask attention, is
-# -inf. A larger epsilon hides the NaN, but it changes the answer wherever the numbers are small.
+# **An epsilon is rounded like any number.** In FP16 1e-8 is 0, and -1e9, which is often used to
+# mask attention, is -inf. A larger epsilon hides the NaN, but it changes the answer wherever the
+# numbers are small.
 #
-# The squares in a norm are worse: 0.0001 squared is already 0, and 300 squared is infinite. So such a line is computed in FP32 and
-# rounded once, at its end.
+# The squares in a norm are worse: 0.0001 squared is already 0, and 300 squared is infinite. So such
+# a line is computed in FP32 and rounded once, at its end.
 
 # %% [markdown]
 # ### Exercise 5: repair the epsilon  ●●○  6 min
 #
-# RMSNorm, as it was first published: `x / ((x * x).mean().sqrt() + 1e-8)`. Written like that, with FP16 inputs, it is
-# wrong in three ways. Keep the formula and the 1e-8; return FP16 again.
+# RMSNorm, as it was first published: `x / ((x * x).mean().sqrt() + 1e-8)`. Written like that, with
+# FP16 inputs, it is wrong in three ways. Keep the formula and the 1e-8; return FP16 again.
 
 
 # %% id="exercise-rounding-epsilon" tags=["exercise-rounding.epsilon"]
@@ -350,10 +366,11 @@ check("rounding.epsilon", my_normalise)
 # |---|---|---|
 # | C07 an update smaller than half the spacing at the weight is lost | true; at exactly half the last bit decides, and below a power of two the spacing is half as wide | section 3 |
 #
-# And on the way: sums depend on their order, 2048 + 1 = 2048, and ties go to the even one. C06 of lesson 01, 1 + 0.0001 = 1,
-# means that a weight does not learn.
+# And on the way: sums depend on their order, 2048 + 1 = 2048, and ties go to the even one. C06 of
+# lesson 01, 1 + 0.0001 = 1, means that a weight does not learn.
 #
-# **Where you meet this.** `fesetround` in C, `__float2half_rn` and its variants `_rz`, `_ru`, `_rd` in CUDA,
-# `math.fsum` and `np.sum` (adds in pairs). RMSNorm and softmax, which frameworks compute in FP32. Stochastic rounding
-# in torchao's low-bit optimizers (`bf16_stochastic_round`) and on AWS Trainium. Kahan's sum in torchdistX's
-# `AnyPrecisionAdamW` (`use_kahan_summation`). The `eps` of Adam, layer norm and cosine similarity.
+# **Where you meet this.** `fesetround` in C, `__float2half_rn` and its variants `_rz`, `_ru`, `_rd`
+# in CUDA, `math.fsum` and `np.sum` (adds in pairs). RMSNorm and softmax, which frameworks compute
+# in FP32. Stochastic rounding in torchao's low-bit optimizers (`bf16_stochastic_round`) and on AWS
+# Trainium. Kahan's sum in torchdistX's `AnyPrecisionAdamW` (`use_kahan_summation`). The `eps` of
+# Adam, layer norm and cosine similarity.

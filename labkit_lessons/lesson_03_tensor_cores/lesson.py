@@ -13,12 +13,12 @@
 # %% [markdown] on_the_map="a Tensor Core's sum, bit by bit, on seven generations; which layers gain from FP16"
 # # 03 · Tensor Cores
 #
-# **You will be able to** add up a block as a Tensor Core does, bit by bit. You can say which accumulator a long sum
-# needs. You can predict whether a layer gains from FP16, before you time it.
+# **You will be able to** add up a block as a Tensor Core does, bit by bit. You can say which
+# accumulator a long sum needs. You can predict whether a layer gains from FP16, before you time it.
 #
-# About 105 minutes. Builds on: lesson 02 (one addition, swallowed updates). Six exercises, 34 points. No GPU is needed:
-# the arithmetic of seven generations is emulated to the bit. Speed is measured on your machine. Published measurements
-# of real GPUs name their source.
+# About 105 minutes. Builds on: lesson 02 (one addition, swallowed updates). Six exercises, 34
+# points. No GPU is needed: the arithmetic of seven generations is emulated to the bit. Speed is
+# measured on your machine. Published measurements of real GPUs name their source.
 
 # %% id="setup"
 import math
@@ -54,15 +54,15 @@ from labkit.widgets import sweep_figure
 #
 # $$D = A \cdot B + C \qquad D_{ij} = C_{ij} + \sum_k A_{ik} \, B_{kj}$$
 #
-# A *Tensor Core* is the part of an NVIDIA GPU that does this for a small piece of the matrices, a *tile*, in one instruction. On
-# Volta, the first GPU that had them, a tile is 4 x 4 x 4.
+# A *Tensor Core* is the part of an NVIDIA GPU that does this for a small piece of the matrices, a
+# *tile*, in one instruction. On Volta, the first GPU that had them, a tile is 4 x 4 x 4.
 
 # %% id="predict-product"
 predict("tensor.product")
 
 # %% [markdown]
-# **One tile, by hand.** Row 1 of A meets column 2 of B, and C is where the sum begins. Change a number, or `i` and `j`, and
-# run it again.
+# **One tile, by hand.** Row 1 of A meets column 2 of B, and C is where the sum begins. Change a
+# number, or `i` and `j`, and run it again.
 
 # %% id="touch-tile"
 A = torch.tensor([[1, 2, 0, 1], [0, 1, 3, 0.5], [2, 0, 1, 1], [1, 1, 1, 1]]).half()
@@ -103,11 +103,13 @@ print("".join(f"{name:>9}" for name in ("FP32", "V100", "A100", "H100", "exactly
 print(f"{'':<16}" + "".join(f"{(value - 1) * 2**24:>9g}" for value in (in_fp32, *found, 1 + 22.5 * 2**-24)))
 
 # %% [markdown] tags=["answer-tensor.product"]
-# **The products are better than FP16, the additions worse than FP32.** A product of two numbers of 11 bits has 22 bits, and all of
-# them enter the sum. So does its exponent, even where FP16 has no such exponent: 300 * 300 is 90,000, not inf.
+# **The products are better than FP16, the additions worse than FP32.** A product of two numbers of
+# 11 bits has 22 bits, and all of them enter the sum. So does its exponent, even where FP16 has no
+# such exponent: 300 * 300 is 90,000, not inf.
 #
-# But a Tensor Core does not add as a processor's FP32 unit does. How it adds differs from generation to generation; you
-# can watch it in section 3. First: why does the format of a sum matter?
+# But a Tensor Core does not add as a processor's FP32 unit does. How it adds differs from
+# generation to generation; you can watch it in section 3. First: why does the format of a sum
+# matter?
 
 # %% [markdown]
 # ## 2 · What adds up
@@ -131,22 +133,23 @@ for name, adder in adders.items():
     print(f"{name:<24}{short:>8,.0f}{long:>10,.0f}")
 
 # %% [markdown] tags=["answer-tensor.ones"]
-# **An accumulator does not overflow first. It stops counting.** The *accumulator* is where the sum is kept. Added one by one, an
-# FP16 accumulator stops at 2048: its numbers are 2 apart there, and 1 is half of that.
+# **An accumulator does not overflow first. It stops counting.** The *accumulator* is where the sum
+# is kept. Added one by one, an FP16 accumulator stops at 2048: its numbers are 2 apart there, and 1
+# is half of that.
 #
-# A Tensor Core adds a whole block before it rounds: 4 ones on a V100, 8 on an A100, 16 on an H100. So with an FP16 accumulator it
-# counts 4, 8 or 16 times as far, and then it stops as well. With C and D in FP32 a V100 counts to 16.8 million, an A100 to 33.6
-# and an H100 to 67.1.
+# A Tensor Core adds a whole block before it rounds: 4 ones on a V100, 8 on an A100, 16 on an H100.
+# So with an FP16 accumulator it counts 4, 8 or 16 times as far, and then it stops as well. With C
+# and D in FP32 a V100 counts to 16.8 million, an A100 to 33.6 and an H100 to 67.1.
 
 # %% [markdown]
-# *No idea how to begin? `from labkit.grading import hint`, then `hint("tensor.standstill")`: you get three hints, one
-# by one, at no cost.*
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("tensor.standstill")`: you
+# get three hints, one by one, at no cost.*
 #
 # ### Exercise 1: where an FP16 accumulator stops  ●●○  8 min
 #
-# Add the product `a * b` to `total` again and again. The product is exact (a Python float holds it). The sum is rounded
-# to `np.float16` once, after each addition. Count the additions that changed something. (If the sum overflows, it stays
-# at inf.)
+# Add the product `a * b` to `total` again and again. The product is exact (a Python float holds
+# it). The sum is rounded to `np.float16` once, after each addition. Count the additions that
+# changed something. (If the sum overflows, it stays at inf.)
 
 
 # %% id="exercise-tensor-standstill" tags=["exercise-tensor.standstill"]
@@ -171,9 +174,9 @@ check("tensor.standstill", my_standstill)
 predict("tensor.same")
 
 # %% [markdown]
-# You see one element of D and one block of its sum, bit by bit. **Move the slider** until the last bit is cut off, then choose
-# another GPU. `large, small, minus large` shows where bits are cut off. With `ones` you can find where each generation stops
-# counting. `random` is the everyday case.
+# You see one element of D and one block of its sum, bit by bit. **Move the slider** until the last
+# bit is cut off, then choose another GPU. `large, small, minus large` shows where bits are cut off.
+# With `ones` you can find where each generation stops counting. `random` is the everyday case.
 
 # %% id="touch-block"
 MmaBlock("1 and small terms", "V100")
@@ -194,16 +197,19 @@ for name, (a, b, c) in sums.items():
 # **Align, cut, add, cut.** This is what a Tensor Core does with a block:
 #
 # 1. **Align.** All products of the block, and C, are shifted to the largest exponent among them.
-# 2. **Cut.** Bits behind the last of 23 (V100), 24 (A100) or 25 (H100) places are cut off, never rounded.
+# 2. **Cut.** Bits behind the last of 23 (V100), 24 (A100) or 25 (H100) places are cut off, never
+#    rounded.
 # 3. **Add.** The remaining bits are added exactly.
-# 4. **Cut.** The sum is cut to FP32 (or rounded to nearest, if D is FP16). Then D is the C of the next block.
+# 4. **Cut.** The sum is cut to FP32 (or rounded to nearest, if D is FP16). Then D is the C of the
+#    next block.
 #
 # In a formula, with $F$ places, terms $t$ and their exponents $e_t$:
 #
 # $$D = \text{cut}\Big(\sum_t \text{cut}_F\big(t \cdot 2^{-E}\big)\Big) \cdot 2^{E}, \qquad E = \max_t e_t$$
 #
-# So small terms are cut off next to a large one, *even if there are many of them*. A sum of positive numbers is never
-# too large. Over a long sum these errors add up. How much does it matter? Enter a number.
+# So small terms are cut off next to a large one, *even if there are many of them*. A sum of
+# positive numbers is never too large. Over a long sum these errors add up. How much does it matter?
+# Enter a number.
 
 
 # %% id="predict-errors"
@@ -222,21 +228,24 @@ predict("tensor.errors", times_larger)
 sum_errors_figure()
 
 # %% [markdown] tags=["answer-tensor.errors"]
-# Cutting always errs in the same direction, so errors add up with the number of blocks: K / 4, K / 8 or K / 16.
-# Rounding to nearest errs in both directions. Even so, a V100's sum of 8,192 products is a thousand times better than
-# an FP16 accumulator's. It is off by less than 2^-11, and that is how much a single FP16 operand may be off. (cuBLAS
-# does not document the order in which it adds the blocks.)
+# Cutting always errs in the same direction, so errors add up with the number of blocks: K / 4, K /
+# 8 or K / 16. Rounding to nearest errs in both directions. Even so, a V100's sum of 8,192 products
+# is a thousand times better than an FP16 accumulator's. It is off by less than 2^-11, and that is
+# how much a single FP16 operand may be off. (cuBLAS does not document the order in which it adds
+# the blocks.)
 
 # %% [markdown]
 # ### Exercise 2: one block of a Tensor Core  ●●●  15 min
 #
 # Terms are the products and C.
 #
-# - The exponent of a number is `math.frexp(x)[1] - 1`. That of a product is the *sum* of its operands' exponents.
-# - A term of 0 has no exponent: leave it out when you look for the largest. If all terms are 0, so is the sum.
+# - The exponent of a number is `math.frexp(x)[1] - 1`. That of a product is the *sum* of its
+#   operands' exponents.
+# - A term of 0 has no exponent: leave it out when you look for the largest. If all terms are 0, so
+#   is the sum.
 # - One unit is 2^(largest exponent - fraction_bits). `math.trunc` cuts to whole units.
-# - Last, cut the sum: `n.bit_length()` says how many bits a whole number has, and the result keeps `result_bits`, 24 in FP32. Other
-#   accumulators keep fewer or more.
+# - Last, cut the sum: `n.bit_length()` says how many bits a whole number has, and the result keeps
+#   `result_bits`, 24 in FP32. Other accumulators keep fewer or more.
 
 
 # %% id="exercise-tensor-block" tags=["exercise-tensor.block"]
@@ -277,8 +286,9 @@ for case in linear_gemms(batch=64, inputs=300, outputs=10):
     print(f"{case.about:<24}{case.m:>6}{case.n:>6}{case.k:>6}{case.flops:>12,}")
 
 # %% [markdown] tags=["answer-tensor.backward"]
-# **Each of the three sizes is summed over once.** Forward sums over the inputs, dX over the outputs, dW over the batch. So the
-# length of the sums, and with it the error, is different in each. And a size that is slow on a Tensor Core is in all three.
+# **Each of the three sizes is summed over once.** Forward sums over the inputs, dX over the
+# outputs, dW over the batch. So the length of the sums, and with it the error, is different in
+# each. And a size that is slow on a Tensor Core is in all three.
 #
 # $$Y = X W^\top \qquad dX = dY \, W \qquad dW = dY^\top X$$
 
@@ -307,9 +317,10 @@ check("tensor.backward", my_backward)
 predict("tensor.bound")
 
 # %% [markdown]
-# A device has two limits: how fast it reads and writes (*bandwidth*), and how fast it multiplies. Both are measured on your machine
-# now. A *FLOP* is one multiplication or addition; the *intensity* of a layer is how many FLOP it does for each byte that it moves.
-# **Put your own layers** into the list.
+# A device has two limits: how fast it reads and writes (*bandwidth*), and how fast it multiplies.
+# Both are measured on your machine now. A *FLOP* is one multiplication or addition; the *intensity*
+# of a layer is how many FLOP it does for each byte that it moves. **Put your own layers** into the
+# list.
 
 # %% id="touch-roofline" tags=["answer-tensor.bound"]
 print(device_report(), "\n")
@@ -327,20 +338,24 @@ for name, layer in layers.items():
 print(f"{'ridge, where the limits meet':<32}{roof.ridge(FP32):>10.3g}{roof.ridge(narrow):>20.3g}")
 
 # %% [markdown]
-# **Choose a card.** No GPU was measured for this lab yet. So the left half of each figure shows what *others published*
-# about the card of your choice. A hexagon is one number with its source and date (they are in `data/published.csv`). A
-# dotted line is the promise of the data sheet. Once a GPU is on record here, it takes their place.
+# **Choose a card.** No GPU was measured for this lab yet. So the left half of each figure shows
+# what *others published* about the card of your choice. A hexagon is one number with its source and
+# date (they are in `data/published.csv`). A dotted line is the promise of the data sheet. Once a
+# GPU is on record here, it takes their place.
 
 # %% id="touch-roofline-figure" tags=["answer-tensor.bound"]
 card = "A100"  # or one of these: P100, GTX 1080 Ti, T4, RTX 3090, V100, RTX 4090, H100
 roofline_figure(here=[ceilings, measure("layers", rounds=2, seconds=8)], card=card)
 
 # %% [markdown] tags=["answer-tensor.bound"]
-# **Under the slope only bytes count. Under the flat roof only multipliers count.** This picture is called a *roofline*.
+# **Under the slope only bytes count. Under the flat roof only multipliers count.** This picture is
+# called a *roofline*.
 #
-# - On the slope (little intensity) half the bytes give twice the speed, with or without Tensor Cores.
-# - On the flat part Tensor Cores lift the roof. The *ridge*, where slope and roof meet, moves to the right. A layer that was limited
-#   by its multiplications in FP32 may be limited by memory in FP16.
+# - On the slope (little intensity) half the bytes give twice the speed, with or without Tensor
+#   Cores.
+# - On the flat part Tensor Cores lift the roof. The *ridge*, where slope and roof meet, moves to
+#   the right. A layer that was limited by its multiplications in FP32 may be limited by memory in
+#   FP16.
 # - A small batch, an activation, a norm, an optimizer's step are always on the slope.
 #
 # $$\text{intensity} = \frac{2 \, m \, n \, k}{\text{bytes} \cdot (mk + kn + mn)} \qquad \text{speed} \le \min(\text{peak}, \ \text{intensity} \cdot \text{bandwidth})$$
@@ -369,7 +384,8 @@ check("tensor.intensity", my_layer)
 # %% [markdown]
 # ## 6 · How much faster?
 #
-# "2x", "4x", "8x", "10x": each number is right somewhere. The makers' data sheets promise, at the most, in TFLOP/s:
+# "2x", "4x", "8x", "10x": each number is right somewhere. The makers' data sheets promise, at the
+# most, in TFLOP/s:
 #
 # | | FP64 | FP32 | FP16 | FP16 over FP32 |
 # |---|---|---|---|---|
@@ -378,9 +394,9 @@ check("tensor.intensity", my_layer)
 # | A100 (Ampere) | 9.7 | 19.5 (TF32: 156) | 312 | 16x, but 2x over TF32 |
 # | H100 SXM (Hopper) | 34 | 67 (TF32: 495) | 989 | 15x, but 2x over TF32 |
 #
-# (Without sparsity; other Pascal cards, such as the P40, multiply in FP16 at 1/64 of their FP32 speed.) These are roofs. What a
-# product of *some size* reaches has to be measured. On a CPU with AVX512-BF16 you can see a speed-up in low precision without
-# any GPU:
+# (Without sparsity; other Pascal cards, such as the P40, multiply in FP16 at 1/64 of their FP32
+# speed.) These are roofs. What a product of *some size* reaches has to be measured. On a CPU with
+# AVX512-BF16 you can see a speed-up in low precision without any GPU:
 
 # %% id="touch-speed" tags=["claim-C17"]
 here = device_report()
@@ -396,9 +412,9 @@ for n in sizes:
 sweep_figure("size", card=card)
 
 # %% [markdown]
-# And what would a card gain in whole trainings? Others timed hundreds of them in FP16 (mixed precision) and in FP32. On
-# an A100 and later cards, FP32 products may run in TF32, where it is allowed. That is faster by itself, so the table
-# says what FP16 was compared with.
+# And what would a card gain in whole trainings? Others timed hundreds of them in FP16 (mixed
+# precision) and in FP32. On an A100 and later cards, FP32 products may run in TF32, where it is
+# allowed. That is faster by itself, so the table says what FP16 was compared with.
 
 # %% id="touch-gains" tags=["claim-C12", "claim-C13"]
 print(f"{'published: times as fast in FP16':<52}{'slowest':>9}{'middle':>9}{'fastest':>9}")
@@ -410,13 +426,14 @@ for name in ("V100", "T4", "RTX 3090", "A100", "RTX 4090", "H100"):
 gains_figure(card)
 
 # %% [markdown]
-# **One number does not exist.** In the middle a V100 trains 2.9 times as fast as in FP32, and it varies between 0.97
-# and 5.8 times. An A100 trains 1.7 times as fast as in TF32. Work that waits for data or for memory gains nothing.
-# Products are 3 times as fast on the GeForce cards and 13 times on an A100. So "4x" fits the one, "10x" the other, and
-# "8x" is the promise of V100's data sheet.
+# **One number does not exist.** In the middle a V100 trains 2.9 times as fast as in FP32, and it
+# varies between 0.97 and 5.8 times. An A100 trains 1.7 times as fast as in TF32. Work that waits
+# for data or for memory gains nothing. Products are 3 times as fast on the GeForce cards and 13
+# times on an A100. So "4x" fits the one, "10x" the other, and "8x" is the promise of V100's data
+# sheet.
 #
-# **Newer cards gain less.** Four trainings were timed on a card of each generation, in one benchmark. What is a new card
-# waiting for?
+# **Newer cards gain less.** Four trainings were timed on a card of each generation, in one
+# benchmark. What is a new card waiting for?
 
 # %% id="touch-gain-by-card"
 generations_figure()
@@ -424,44 +441,49 @@ generations_figure()
 # %% [markdown]
 # ResNet-50 gained 2.26 times on a V100 and 1.04 times on a B200. Two causes fit this:
 #
-# - On the A100 and later cards, "FP32" may already run in TF32 on Tensor Cores. The source does not say.
-# - The faster the products, the larger the part of a step that is *not* a product: batch norm, data, memory. A card that
-#   waits for images gains nothing from FP16.
+# - On the A100 and later cards, "FP32" may already run in TF32 on Tensor Cores. The source does not
+#   say.
+# - The faster the products, the larger the part of a step that is *not* a product: batch norm,
+#   data, memory. A card that waits for images gains nothing from FP16.
 #
-# On some cards 16 bits are *slower*. A GTX 1660 Ti takes 8.6 times as long in FP16 as in FP32. An RTX 2080 Ti emulates
-# BF16, and takes 1.8 times as long in it. `labkit check` says what was published of your card.
+# On some cards 16 bits are *slower*. A GTX 1660 Ti takes 8.6 times as long in FP16 as in FP32. An
+# RTX 2080 Ti emulates BF16, and takes 1.8 times as long in it. `labkit check` says what was
+# published of your card.
 
 # %% [markdown]
-# **Is there a GPU in your machine?** Then measure it: in three minutes it makes the measurements of these figures, and
-# trains some of the lab's tasks in FP32 and in FP16. The results are stored. Run the cells above and below again, and
-# they show your GPU. Without a GPU the button says what you can do.
+# **Is there a GPU in your machine?** Then measure it: in three minutes it makes the measurements of
+# these figures, and trains some of the lab's tasks in FP32 and in FP16. The results are stored. Run
+# the cells above and below again, and they show your GPU. Without a GPU the button says what you
+# can do.
 
 # %% id="touch-my-gpu"
 GpuRun()
 
 # %% [markdown]
-# **What counts is hardware that multiplies the format.** A CPU without FP16 arithmetic is *slower* in FP16 than in FP32. Where it
-# has BF16 instructions, BF16 is 2 to 3 times as fast in large products, and slower in small ones.
+# **What counts is hardware that multiplies the format.** A CPU without FP16 arithmetic is *slower*
+# in FP16 than in FP32. Where it has BF16 instructions, BF16 is 2 to 3 times as fast in large
+# products, and slower in small ones.
 #
-# A whole training step gains less than its products. Everything on the slope gains 2x at most, and the parts that stay
-# in FP32 gain nothing. So "2x to train" needs a GPU, a network of large products, and a measurement. The button makes
-# it in short, `make gpu` in full.
+# A whole training step gains less than its products. Everything on the slope gains 2x at most, and
+# the parts that stay in FP32 gain nothing. So "2x to train" needs a GPU, a network of large
+# products, and a measurement. The button makes it in short, `make gpu` in full.
 #
-# And the sizes? Tensor Cores are fed 16 bytes at a time: 8 numbers of FP16 or BF16. A row that does not begin at a multiple of 16
-# bytes has to be fetched in smaller pieces.
+# And the sizes? Tensor Cores are fed 16 bytes at a time: 8 numbers of FP16 or BF16. A row that does
+# not begin at a multiple of 16 bytes has to be fetched in smaller pieces.
 
 # %% id="touch-alignment" tags=["claim-C16"]
 sweep_figure("alignment", card=card)
 
 # %% [markdown]
-# The CPU on the right loses a quarter at most (FP16, rows of 511 numbers). A GPU loses more. For an H100, a layer of
-# 10,922 units was published as 1.45 times as fast with 10,912 or 10,944 units. (These are multiples of 32 and 64; newer
-# cards like 64.) The cure costs little: 1,001 classes become 1,008, which is 0.7% more work.
+# The CPU on the right loses a quarter at most (FP16, rows of 511 numbers). A GPU loses more. For an
+# H100, a layer of 10,922 units was published as 1.45 times as fast with 10,912 or 10,944 units.
+# (These are multiples of 32 and 64; newer cards like 64.) The cure costs little: 1,001 classes
+# become 1,008, which is 0.7% more work.
 #
 # ### Exercise 5: multiples of 8  ●●○  8 min
 #
-# Add zeros at the end (this is called *padding*), in the tensors' own dtype. Multiply as a Tensor Core does: FP16 in, FP32 inside,
-# FP16 out: `(x.float() @ weight.float().T).half()`.
+# Add zeros at the end (this is called *padding*), in the tensors' own dtype. Multiply as a Tensor
+# Core does: FP16 in, FP32 inside, FP16 out: `(x.float() @ weight.float().T).half()`.
 
 
 # %% id="exercise-tensor-padding" tags=["exercise-tensor.padding"]
@@ -487,10 +509,12 @@ check("tensor.padding", my_padded_linear)
 #
 # *Three small numbers are one large one.*
 #
-# Tensor Cores multiply 16-bit numbers, many times faster than FP32. Can they multiply FP32 matrices?
+# Tensor Cores multiply 16-bit numbers, many times faster than FP32. Can they multiply FP32
+# matrices?
 #
-# An FP32 number has 24 significant bits, a BF16 number has 8. So an FP32 number is exactly the sum of three BF16 numbers: its first 8
-# bits, the next 8, and the last 8. Call them `high`, `middle` and `low`. A product of two sums has nine parts:
+# An FP32 number has 24 significant bits, a BF16 number has 8. So an FP32 number is exactly the sum
+# of three BF16 numbers: its first 8 bits, the next 8, and the last 8. Call them `high`, `middle`
+# and `low`. A product of two sums has nine parts:
 #
 # | | high | middle | low |
 # |---|---|---|---|
@@ -524,8 +548,9 @@ for count in (1, 3, 6, 9):
 print(f"FP32 itself:         error {(a @ b - exact).abs().max() / exact.abs().max():.1e}")
 
 # %% [markdown] tags=["answer-tensor.split"]
-# **Six products are as good as FP32.** The other three are about $2^{-24}$ or smaller, as small as FP32's own rounding. Three products
-# have about 16 bits. The products themselves are exact, and the sums are FP32, as in section 1.
+# **Six products are as good as FP32.** The other three are about $2^{-24}$ or smaller, as small as
+# FP32's own rounding. Three products have about 16 bits. The products themselves are exact, and the
+# sums are FP32, as in section 1.
 #
 # | products | bits, about | where |
 # |---|---|---|
@@ -533,15 +558,17 @@ print(f"FP32 itself:         error {(a @ b - exact).abs().max() / exact.abs().ma
 # | 3 | 16 | `"high"` allows it, or TF32 with 11 bits |
 # | 9 | 24 | cuBLAS on a B200, `CUBLAS_COMPUTE_32F_EMULATED_16BFX9` |
 #
-# NVIDIA takes nine, because the result is then almost that of FP32 for any input. On a GB200 this was published as 1.4 times as fast as
-# FP32. In the same way FP64 is made out of INT8 or FP8: this is the *Ozaki scheme*.
+# NVIDIA takes nine, because the result is then almost that of FP32 for any input. On a GB200 this
+# was published as 1.4 times as fast as FP32. In the same way FP64 is made out of INT8 or FP8: this
+# is the *Ozaki scheme*.
 #
-# *Sources:* the documentation of `torch.set_float32_matmul_precision`; pytorch/pytorch#195301 (GB200); NVIDIA/cutlass#2293;
-# arXiv:2508.00441 and arXiv:2504.08009 (Ozaki). *Not reproduced here:* the speed.
+# *Sources:* the documentation of `torch.set_float32_matmul_precision`; pytorch/pytorch#195301
+# (GB200); NVIDIA/cutlass#2293; arXiv:2508.00441 and arXiv:2504.08009 (Ozaki). *Not reproduced
+# here:* the speed.
 
 # %% [markdown]
-# Which of these does *your* torch use? From torch 2.9 on each backend has a switch of its own. The old switches still work, but do not
-# mix both kinds.
+# Which of these does *your* torch use? From torch 2.9 on each backend has a switch of its own. The
+# old switches still work, but do not mix both kinds.
 #
 # | old | new | allows |
 # |---|---|---|
@@ -553,9 +580,10 @@ print(f"FP32 itself:         error {(a @ b - exact).abs().max() / exact.abs().ma
 #
 # ### Exercise 6: FP32 with BF16 hands  ●●○  10 min
 #
-# Split both matrices into three parts each. Round to BF16, subtract, and round the rest. Then add up the products in the order of `PAIRS`:
-# the first one, the first three, or the first six. Multiply and add in FP32. The last bits may differ. Some numbers are so small
-# that BF16 rounds their third part to 0.
+# Split both matrices into three parts each. Round to BF16, subtract, and round the rest. Then add
+# up the products in the order of `PAIRS`: the first one, the first three, or the first six.
+# Multiply and add in FP32. The last bits may differ. Some numbers are so small that BF16 rounds
+# their third part to 0.
 
 
 # %% id="exercise-tensor-split" tags=["exercise-tensor.split"]
@@ -597,11 +625,12 @@ check("tensor.split", my_product)
 # | C20 the backward pass of a linear layer is two more products | true, to the bit; with torch's W[outputs, inputs], dX = dY W | section 4 |
 # | C67 a matrix product on 16-bit numbers cannot have FP32's accuracy | false: six products of BF16 parts have it | section 7 |
 #
-# C12, C13 and C16 are settled by published measurements; the button above repeats them on your own GPU. C14 (inference)
-# is settled in lesson 05.
+# C12, C13 and C16 are settled by published measurements; the button above repeats them on your own
+# GPU. C14 (inference) is settled in lesson 05.
 #
-# **Where you meet this.** `mma.sync`, `wgmma` and `tcgen05.mma` in NVIDIA's PTX, `nvcuda::wmma` in CUDA C++; `CUBLAS_COMPUTE_32F`
-# and `CUBLAS_COMPUTE_16F`, which choose the accumulator; `torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction`,
-# `allow_fp16_accumulation` and `torch.set_float32_matmul_precision`; `torch.utils.flop_counter.FlopCounterMode`; "tensor pipe
-# utilisation" in Nsight Compute. DeepSeek-V3 adds FP8 blocks up outside the Tensor Core every 128 products, because inside
-# only 14 bits are kept.
+# **Where you meet this.** `mma.sync`, `wgmma` and `tcgen05.mma` in NVIDIA's PTX, `nvcuda::wmma` in
+# CUDA C++; `CUBLAS_COMPUTE_32F` and `CUBLAS_COMPUTE_16F`, which choose the accumulator;
+# `torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction`, `allow_fp16_accumulation` and
+# `torch.set_float32_matmul_precision`; `torch.utils.flop_counter.FlopCounterMode`; "tensor pipe
+# utilisation" in Nsight Compute. DeepSeek-V3 adds FP8 blocks up outside the Tensor Core every 128
+# products, because inside only 14 bits are kept.

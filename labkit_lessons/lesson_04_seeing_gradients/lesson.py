@@ -13,18 +13,20 @@
 # %% [markdown] on_the_map="the gradients of a training, from the network to their bits; five networks, and your own"
 # # 04 · Seeing gradients
 #
-# **You will be able to** say which gradients of a network FP16 cannot hold, at any scale and in any layer. You find the
-# layer that made the first inf. You look into the training of your own model with three lines.
+# **You will be able to** say which gradients of a network FP16 cannot hold, at any scale and in any
+# layer. You find the layer that made the first inf. You look into the training of your own model
+# with three lines.
 #
-# About 90 minutes, best in two sittings (the second begins with section 5). Five exercises, 30 points. Builds on: the
-# bits of a number (lesson 01), and what a backward pass is. You need three facts:
+# About 90 minutes, best in two sittings (the second begins with section 5). Five exercises, 30
+# points. Builds on: the bits of a number (lesson 01), and what a backward pass is. You need three
+# facts:
 #
-# - FP16's smallest number is 2^-24 = 5.96e-8. A number that is not above half of it becomes 0: it *underflows*. From
-#   65520 on, a number becomes inf: it *overflows*.
-# - A network passes *activations* forward, from layer to layer. The backward pass brings their gradients (*activation
-#   gradients*) and those of the weights (*weight gradients*).
-# - `FP32` and `FP16` are names of recipes. A *recipe* says in which format a network is trained. Here `FP16` is used
-#   without any remedy.
+# - FP16's smallest number is 2^-24 = 5.96e-8. A number that is not above half of it becomes 0: it
+#   *underflows*. From 65520 on, a number becomes inf: it *overflows*.
+# - A network passes *activations* forward, from layer to layer. The backward pass brings their
+#   gradients (*activation gradients*) and those of the weights (*weight gradients*).
+# - `FP32` and `FP16` are names of recipes. A *recipe* says in which format a network is trained.
+#   Here `FP16` is used without any remedy.
 
 # %% id="setup"
 import math
@@ -42,8 +44,9 @@ from labkit.widgets import GradientZoom, predict
 # %% [markdown]
 # ## 1 · How many?
 #
-# A small network looks at pictures of 32 x 32 pixels. For every pixel it says: disc, square, or ground. It is trained in FP32. At its
-# first step, its activation gradients are computed once in FP32 and once in FP16, with the same weights and the same pictures.
+# A small network looks at pictures of 32 x 32 pixels. For every pixel it says: disc, square, or
+# ground. It is trained in FP32. At its first step, its activation gradients are computed once in
+# FP32 and once in FP16, with the same weights and the same pictures.
 
 
 # %% id="predict-lost"
@@ -62,9 +65,9 @@ predict("gradients.lost", lambda: 100 * lost_at_first("unet"))
 predict("gradients.later")
 
 # %% [markdown]
-# Now look: here is a film of its FP32 gradients, from the first step to the fortieth. Each picture has a bar for each
-# power of two. The colours behind the bars show how FP16 stores them: as zero, *subnormal* (with fewer bits), normal,
-# or inf.
+# Now look: here is a film of its FP32 gradients, from the first step to the fortieth. Each picture
+# has a bar for each power of two. The colours behind the bars show how FP16 stores them: as zero,
+# *subnormal* (with fewer bits), normal, or inf.
 #
 # **Slide the step.** Then look at the rows below: each is a layer. Which layers lose most?
 
@@ -77,24 +80,27 @@ for step in range(41):
 GradientZoom(film)
 
 # %% [markdown] tags=["answer-gradients.lost", "answer-gradients.later"]
-# **Gradients are not lost evenly.** Some layers lose a tenth and more, others almost nothing. The lost share grows
-# while the network learns: for a pixel that is already right, the gradient is small.
+# **Gradients are not lost evenly.** Some layers lose a tenth and more, others almost nothing. The
+# lost share grows while the network learns: for a pixel that is already right, the gradient is
+# small.
 
 # %% [markdown]
-# What you see is a *histogram* of exponents. The numbers from one power of two to the next are called a *binade*. Each is counted
-# into the binade of its magnitude; zeros, inf and NaN are in none.
+# What you see is a *histogram* of exponents. The numbers from one power of two to the next are
+# called a *binade*. Each is counted into the binade of its magnitude; zeros, inf and NaN are in
+# none.
 #
-# *How exercises work.* Write your answer between the `def` line and the check. You can run the cell as often as you
-# like. Grading runs only the exercise's own cell, with the imports, functions, classes and constants of other cells
-# that it uses.
+# *How exercises work.* Write your answer between the `def` line and the check. You can run the cell
+# as often as you like. Grading runs only the exercise's own cell, with the imports, functions,
+# classes and constants of other cells that it uses.
 #
-# *No idea how to begin? `from labkit.grading import hint`, then `hint("gradients.binades")`: you get three hints, one
-# by one, at no cost.*
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("gradients.binades")`: you
+# get three hints, one by one, at no cost.*
 #
 # ### Exercise 1: count by powers of two  ●○○  9 min
 #
-# Count numbers into bins of `width` binades. The binade with exponent $e$ holds all $x$ with $2^e \le |x| < 2^{e+1}$. Bin $n$ holds the
-# binades from $n \cdot$ `width` up to the next bin; $n$ may be negative. With a width of 1 each binade is a bin. `math.frexp(x)` may help.
+# Count numbers into bins of `width` binades. The binade with exponent $e$ holds all $x$ with
+# $2^e \le |x| < 2^{e+1}$. Bin $n$ holds the binades from $n \cdot$ `width` up to the next bin; $n$
+# may be negative. With a width of 1 each binade is a bin. `math.frexp(x)` may help.
 
 
 # %% id="exercise-gradients-binades" tags=["exercise-gradients.binades"]
@@ -125,25 +131,27 @@ check("gradients.binades", my_binades)
 predict("gradients.bits")
 
 # %% [markdown]
-# **Slide *Zoom*** from *network* over *layer* and *tensor* to *gradient*: you see the sixteen bits of one number in
-# FP16. (A click, or Enter, zooms in. Esc zooms out.) In the tensor, choose another cell with a click or the arrow keys.
-# Then press **× 2** a few times, and watch the bits.
+# **Slide *Zoom*** from *network* over *layer* and *tensor* to *gradient*: you see the sixteen bits
+# of one number in FP16. (A click, or Enter, zooms in. Esc zooms out.) In the tensor, choose another
+# cell with a click or the arrow keys. Then press **× 2** a few times, and watch the bits.
 
 # %% id="touch-zoom"
 GradientZoom({0: film[0], 40: film[40]})
 
 # %% [markdown] tags=["answer-gradients.bits"]
-# **Multiplying a normal number by two changes only its exponent.** Its significand keeps all its bits. So the whole
-# histogram moves to the right by one binade, and nothing else changes. A *subnormal* number, below 2^-14, gains: FP16
-# stores fewer of its bits, and each doubling brings back one of them.
+# **Multiplying a normal number by two changes only its exponent.** Its significand keeps all its
+# bits. So the whole histogram moves to the right by one binade, and nothing else changes. A
+# *subnormal* number, below 2^-14, gains: FP16 stores fewer of its bits, and each doubling brings
+# back one of them.
 #
 # $$x = \pm\, 2^{e} \times 1.f \quad\Rightarrow\quad 2x = \pm\, 2^{e+1} \times 1.f$$
 
 # %% [markdown]
 # ## 3 · What would another scale lose?
 #
-# Suppose all gradients were larger by a factor $2^k$. What would FP16 lose *then*? You do not need a second training to
-# answer this. Multiplying by $2^k$ moves every bar $k$ places to the right. So count again, with the bars moved.
+# Suppose all gradients were larger by a factor $2^k$. What would FP16 lose *then*? You do not need
+# a second training to answer this. Multiplying by $2^k$ moves every bar $k$ places to the right. So
+# count again, with the bars moved.
 
 
 # %% id="predict-scale"
@@ -162,14 +170,15 @@ for step in (0, 40):
     print(f"step {step:>2}   lost at scale {shares}")
 
 # %% [markdown]
-# Lesson 06 shows how to make all gradients larger without changing the result of the training. Here it is enough that
-# they could be.
+# Lesson 06 shows how to make all gradients larger without changing the result of the training. Here
+# it is enough that they could be.
 #
 # ### Exercise 2: what would another scale lose?  ●●○  8 min
 #
-# You get counts, as your `my_binades` returns them for a width of 1. FP16's smallest number is 2^-24. A binade is lost if it lies
-# below 2^-25 after the scale: all its numbers are then below half of that. The binade that begins at 2^-25 is not lost. Write it
-# for any format, whose smallest number is 2^smallest.
+# You get counts, as your `my_binades` returns them for a width of 1. FP16's smallest number is
+# 2^-24. A binade is lost if it lies below 2^-25 after the scale: all its numbers are then below
+# half of that. The binade that begins at 2^-25 is not lost. Write it for any format, whose smallest
+# number is 2^smallest.
 
 
 # %% id="exercise-gradients-fate" tags=["exercise-gradients.fate"]
@@ -192,8 +201,9 @@ check("gradients.fate", my_lost_share)
 # %% [markdown]
 # ### Exercise 3: which scales lose nothing?  ●●●  12 min
 #
-# Two gradients decide it: the smallest and the largest magnitude. At a scale $2^k$ the smallest must stay *above* 2^-25 (at 2^-25
-# itself it becomes 0), and the largest must stay below 65520. Try every whole k from -40 to 60.
+# Two gradients decide it: the smallest and the largest magnitude. At a scale $2^k$ the smallest
+# must stay *above* 2^-25 (at 2^-25 itself it becomes 0), and the largest must stay below 65520. Try
+# every whole k from -40 to 60.
 
 
 # %% id="exercise-gradients-window" tags=["exercise-gradients.window"]
@@ -215,7 +225,8 @@ check("gradients.window", my_window)
 #
 # *The share of zeros does not show what FP16 lost.*
 #
-# You have no FP32 gradients to compare with, only an FP16 training. It is tempting to count the zeros in it.
+# You have no FP32 gradients to compare with, only an FP16 training. It is tempting to count the
+# zeros in it.
 
 # %% id="predict-zeros"
 predict("gradients.zeros")
@@ -228,18 +239,19 @@ for task in ("segmentation", "digits"):
     print(f"{name:<31} {zeros:4.0%} zeros   {lost:4.0%} lost   in the end {record.metric_name} {record.metric:.2f}")
 
 # %% [markdown] tags=["answer-gradients.zeros"]
-# **Counting zeros in FP16 does not show what was lost.** In *digits* the border of each picture is black, so the
-# weights there have no gradient, in any format. In *segmentation* most activation gradients became zero. But a weight
-# gradient is a sum over many pixels, so it is almost never zero. It is only wrong.
+# **Counting zeros in FP16 does not show what was lost.** In *digits* the border of each picture is
+# black, so the weights there have no gradient, in any format. In *segmentation* most activation
+# gradients became zero. But a weight gradient is a sum over many pixels, so it is almost never
+# zero. It is only wrong.
 
 # %% [markdown]
-# You need a comparison: the same weights and the same batch, in FP32 and in FP16. *Lost* is what is non-zero there and
-# zero here.
+# You need a comparison: the same weights and the same batch, in FP32 and in FP16. *Lost* is what is
+# non-zero there and zero here.
 #
 # ### Exercise 4: lost, or zero all along?  ●●○  8 min
 #
-# Count over all tensors together, element by element. Gradients of FP32 up to `noise` in magnitude count as zero, for they are
-# rounding errors of FP32. A `noise` of 0 leaves all in.
+# Count over all tensors together, element by element. Gradients of FP32 up to `noise` in magnitude
+# count as zero, for they are rounding errors of FP32. A `noise` of 0 leaves all in.
 
 
 # %% id="exercise-gradients-lost" tags=["exercise-gradients.lost"]
@@ -264,8 +276,9 @@ check("gradients.lost", my_lost)
 # %% [markdown]
 # ## 5 · The other end
 #
-# *Second sitting.* So far numbers were too small. Here is a network of eight layers whose weights are too large: every layer makes
-# its activations four to five times larger. It computes in FP16. What do you see at the end?
+# *Second sitting.* So far numbers were too small. Here is a network of eight layers whose weights
+# are too large: every layer makes its activations four to five times larger. It computes in FP16.
+# What do you see at the end?
 
 # %% id="predict-overflow"
 predict("gradients.overflow")
@@ -284,9 +297,10 @@ for name, tensor in passed:
     print(f"{name:<8} largest finite magnitude {tensor.nan_to_num(0, 0, 0).abs().max().item():>8,.0f}   {kind}")
 
 # %% [markdown] tags=["answer-gradients.overflow"]
-# **First inf, then NaN.** A product is too large and becomes inf. One layer later inf meets inf with the opposite sign
-# in a sum, and `inf - inf` is NaN. From there on everything is NaN, the loss too. You *notice* the NaN. Its cause is the
-# first inf, and the layer before it shows how near it was.
+# **First inf, then NaN.** A product is too large and becomes inf. One layer later inf meets inf
+# with the opposite sign in a sum, and `inf - inf` is NaN. From there on everything is NaN, the loss
+# too. You *notice* the NaN. Its cause is the first inf, and the layer before it shows how near it
+# was.
 
 # %% [markdown]
 # ### Exercise 5: who was first?  ●●○  10 min
@@ -326,11 +340,13 @@ check("gradients.culprit", my_culprit)
 #
 # You compute the table now. Each row takes a second.
 #
-# - *Lost*: the share of activation gradients, and of weight gradients, that FP16 loses at the first step.
-# - *Swallowed*: the share of the weights that a step does not move, if they are stored in FP16 (lesson 02).
+# - *Lost*: the share of activation gradients, and of weight gradients, that FP16 loses at the first
+#   step.
+# - *Swallowed*: the share of the weights that a step does not move, if they are stored in FP16
+#   (lesson 02).
 # - *Weights*: their bytes in FP16, as a share of those in FP32.
-# - *Kept*: all bytes that stay from step to step, in mixed precision (weights in FP16 with an FP32 copy), as a share of those in
-#   FP32.
+# - *Kept*: all bytes that stay from step to step, in mixed precision (weights in FP16 with an FP32
+#   copy), as a share of those in FP32.
 
 # %% id="predict-networks"
 predict("gradients.networks")
@@ -354,20 +370,21 @@ for task in ("digits", "digits_cnn", "segmentation_small", "char_lstm", "gpt"):
 # %% [markdown] tags=["answer-gradients.networks"]
 # Read it by columns.
 #
-# - Many gradients are lost in one network of five, about one percent in another, next to none in the rest. It depends
-#   on the loss: *segmentation_small* takes a mean over half a million numbers.
-# - Where much is lost, activation gradients are lost first. In an autoencoder, which is not here, it is the other way
-#   round: try `lost_at_first("autoencoder", "weight gradients")`.
-# - Updates are swallowed where they are small compared with the weights. Here that is the classifier with its plain
-#   SGD.
-# - Weights take half the bytes (a little more where some layers stay in FP32). What is *kept* does not shrink at all.
+# - Many gradients are lost in one network of five, about one percent in another, next to none in
+#   the rest. It depends on the loss: *segmentation_small* takes a mean over half a million numbers.
+# - Where much is lost, activation gradients are lost first. In an autoencoder, which is not here,
+#   it is the other way round: try `lost_at_first("autoencoder", "weight gradients")`.
+# - Updates are swallowed where they are small compared with the weights. Here that is the
+#   classifier with its plain SGD.
+# - Weights take half the bytes (a little more where some layers stay in FP32). What is *kept* does
+#   not shrink at all.
 
 # %% [markdown]
 # ## 7 · What halves, and what does not
 #
-# Many texts say: *mixed precision halves the memory*. Count by category. The lab counts the bytes that stay from step
-# to step. A hook of torch counts the bytes that autograd saves for the backward pass, for three linear layers of plain
-# torch.
+# Many texts say: *mixed precision halves the memory*. Count by category. The lab counts the bytes
+# that stay from step to step. A hook of torch counts the bytes that autograd saves for the backward
+# pass, for three linear layers of plain torch.
 
 # %% id="predict-memory"
 predict("gradients.memory")
@@ -396,15 +413,17 @@ for category, size in fp32.items():
     print(f"{category:<19}{size:>12,} bytes in FP32 {mixed[category]:>12,} in mixed precision   {ratio}")
 
 # %% [markdown] tags=["answer-gradients.memory"]
-# **Half true.** Weights, gradients and the tensors saved for the backward pass halve. The optimizer's state stays as it
-# was, and the FP32 copy of the weights is *new*. Together, these bytes are as many as before. So memory shrinks where
-# activations are the larger part: large batches, large pictures, long texts.
+# **Half true.** Weights, gradients and the tensors saved for the backward pass halve. The
+# optimizer's state stays as it was, and the FP32 copy of the weights is *new*. Together, these
+# bytes are as many as before. So memory shrinks where activations are the larger part: large
+# batches, large pictures, long texts.
 
 # %% [markdown]
 # ## 8 · Your own model
 #
-# Everything you saw works on any model, in any loop, also with `torch.amp`. Three lines: import `watch`, open a block around the
-# training, ask for the report. It changes no value of the training. Put your own model and data here.
+# Everything you saw works on any model, in any loop, also with `torch.amp`. Three lines: import
+# `watch`, open a block around the training, ask for the report. It changes no value of the
+# training. Put your own model and data here.
 
 # %% id="touch-own"
 torch.manual_seed(0)
@@ -421,10 +440,11 @@ with watch(model, every=50) as watched:
 watched.report()
 
 # %% [markdown]
-# Read the report from the top. First comes the verdict. This network runs in FP32, so the report says what FP16 *would*
-# lose, and which scales would prevent it. Then come the scale in use beside its window, the loss layer by layer, and
-# the histograms. `watched.report().save()` writes all of it into a folder, as one page that you can send to somebody.
-# Then remove the `1e-4 *`, and compare.
+# Read the report from the top. First comes the verdict. This network runs in FP32, so the report
+# says what FP16 *would* lose, and which scales would prevent it. Then come the scale in use beside
+# its window, the loss layer by layer, and the histograms. `watched.report().save()` writes all of
+# it into a folder, as one page that you can send to somebody. Then remove the `1e-4 *`, and
+# compare.
 
 # %% [markdown]
 # ## What was settled
@@ -439,7 +459,8 @@ watched.report()
 # | C21 many gradients of a real network are below what FP16 can hold | true, again in 04, for some: it grows in training | sections 1, 3 |
 # | C22 activation gradients underflow first | half true, again in 04: where much is lost; not in an autoencoder | section 6 |
 #
-# **Where you meet this.** `torch.nn.Module.register_full_backward_hook` and `Tensor.register_hook`, which such
-# instruments use. `wandb.watch`, which shows *scaled* gradients under `torch.amp`; the `DebugUnderflowOverflow` of
-# Hugging Face's Transformers, which names the first inf of a forward pass. `torch.autograd.graph.saved_tensors_hooks`
-# and `torch.cuda.memory_summary` for memory; TransformerEngine's statistics of its own layers.
+# **Where you meet this.** `torch.nn.Module.register_full_backward_hook` and `Tensor.register_hook`,
+# which such instruments use. `wandb.watch`, which shows *scaled* gradients under `torch.amp`; the
+# `DebugUnderflowOverflow` of Hugging Face's Transformers, which names the first inf of a forward
+# pass. `torch.autograd.graph.saved_tensors_hooks` and `torch.cuda.memory_summary` for memory;
+# TransformerEngine's statistics of its own layers.

@@ -13,8 +13,9 @@
 # %% [markdown] on_the_map="which operation runs in which dtype and what it costs; one training step, tensor by tensor"
 # # 05 · Autocast
 #
-# **You will be able to** say in which dtype each operation of a network runs, and why. You see what it would cost if it
-# ran in another dtype. You follow one training step, tensor by tensor, from its weights back to its weights.
+# **You will be able to** say in which dtype each operation of a network runs, and why. You see what
+# it would cost if it ran in another dtype. You follow one training step, tensor by tensor, from its
+# weights back to its weights.
 #
 # About 110 minutes. Builds on: FP16 ends at 65504 and rounds to 11 bits (lessons 01 and 02). Five
 # exercises, 34 points.
@@ -40,8 +41,8 @@ from labkit.widgets import CastLedger, StepDebugger, predict
 # %% [markdown]
 # ## 1 · Casts that you do not write
 #
-# A network has FP32 weights and gets FP32 inputs. To *cast* a tensor is to change its dtype. With one line,
-# `with autocast(FP16):`, many operations of the network run in FP16. Which ones?
+# A network has FP32 weights and gets FP32 inputs. To *cast* a tensor is to change its dtype. With
+# one line, `with autocast(FP16):`, many operations of the network run in FP16. Which ones?
 
 # %% id="predict-dtypes"
 predict("autocast.dtypes")
@@ -55,9 +56,9 @@ with autocast(FP16):
 print("x", x.dtype, "  linear", y.dtype, "  mse_loss", loss.dtype)
 
 # %% [markdown]
-# Now a whole network. Each row is one operation of its forward pass. You see its operands, its list and the reason, its
-# result, and the difference from the same network in FP32. The coloured bar on the left shows the format. **Click
-# another list**, or reach a row with Tab and use the arrow keys.
+# Now a whole network. Each row is one operation of its forward pass. You see its operands, its list
+# and the reason, its result, and the difference from the same network in FP32. The coloured bar on
+# the left shows the format. **Click another list**, or reach a row with Tab and use the arrow keys.
 
 
 # %% id="touch-ledger" tags=["claim-C24"]
@@ -94,14 +95,15 @@ CastLedger(Classifier(), digits.train_inputs[:64], digits.train_targets[:64], ti
 #
 # $$\left|\frac{\text{rounded}(x) - x}{x}\right| \le 2^{-11} \approx 0.05\,\%,$$
 #
-# the mark on each bar. A product of matrices rounds its operands and its result. The sum in between is kept at about FP32's
-# precision: lesson 03 has the exact rule.
+# the mark on each bar. A product of matrices rounds its operands and its result. The sum in between
+# is kept at about FP32's precision: lesson 03 has the exact rule.
 #
-# Now move `cross_entropy` to *allow*: the loss keeps only three decimal digits, but no more than that is lost. Kernels
-# of this kind compute in FP32 inside. Only their inputs and results are rounded. Section 3 shows where this hurts more.
+# Now move `cross_entropy` to *allow*: the loss keeps only three decimal digits, but no more than
+# that is lost. Kernels of this kind compute in FP32 inside. Only their inputs and results are
+# rounded. Section 3 shows where this hurts more.
 #
-# **Whose lists are these?** They are those of torch *on a GPU* (CUDA). The lab uses them on every machine. torch's own autocast
-# for the *CPU* has other lists:
+# **Whose lists are these?** They are those of torch *on a GPU* (CUDA). The lab uses them on every
+# machine. torch's own autocast for the *CPU* has other lists:
 
 # %% id="touch-cpu-lists"
 h = torch.randn(4, 8).half()
@@ -121,23 +123,25 @@ for name, run in operations.items():
     print(f"{name:<20}{as_cuda!s:<27}{as_cpu}")
 
 # %% [markdown]
-# So `softmax`, `exp` and `sum` stay in FP16 on the CPU. Texts about autocast are nearly always about GPUs. Before you
-# train with `torch.autocast("cpu", ...)`, look at its own list.
+# So `softmax`, `exp` and `sum` stay in FP16 on the CPU. Texts about autocast are nearly always
+# about GPUs. Before you train with `torch.autocast("cpu", ...)`, look at its own list.
 #
-# **Name the dtype.** Without one, `torch.autocast("cuda")` means FP16, and needs a loss scale. `torch.autocast("cpu")` means
-# BF16, and needs none. The same line of code is another training on another device:
+# **Name the dtype.** Without one, `torch.autocast("cuda")` means FP16, and needs a loss scale.
+# `torch.autocast("cpu")` means BF16, and needs none. The same line of code is another training on
+# another device:
 
 # %% id="touch-default-dtype"
 for device in ("cuda", "cpu"):
     print(f'torch.autocast("{device}") casts to', torch.get_autocast_dtype(device))
 
 # %% [markdown]
-# **And is the GPU's list true?** torch's documentation has `cross_entropy` among the operations that run in FP32. But
-# `cross_entropy` has two parts: `log_softmax`, and the mean of its results for the right classes. torch calls the first
-# part *with a dtype*, that of the logits. Autocast respects a dtype that is named. So FP16 logits get an FP16
-# `log_softmax`. The lab's `autocast` keeps it in FP32. `labkit.frameworks.torch_amp` has torch's behaviour. How much do
-# they differ? Here a network answers 4,096 times, and its best class is right each time. The larger the spread of its
-# logits, the surer it is.
+# **And is the GPU's list true?** torch's documentation has `cross_entropy` among the operations
+# that run in FP32. But `cross_entropy` has two parts: `log_softmax`, and the mean of its results
+# for the right classes. torch calls the first part *with a dtype*, that of the logits. Autocast
+# respects a dtype that is named. So FP16 logits get an FP16 `log_softmax`. The lab's `autocast`
+# keeps it in FP32. `labkit.frameworks.torch_amp` has torch's behaviour. How much do they differ?
+# Here a network answers 4,096 times, and its best class is right each time. The larger the spread
+# of its logits, the surer it is.
 
 # %% id="touch-cross-entropy" tags=["claim-C63"]
 print("               mean loss in            losses that are 0 in")
@@ -156,23 +160,26 @@ for spread in (1, 4, 16, 64):
     print(f"{spread:>4}{means[0]:>12.5f}{means[1]:>17.5f}{zeros[0]:>11.0%}{zeros[1]:>17.0%}{off:>19.2%}")
 
 # %% [markdown]
-# The mean hardly differs: the roundings go up as often as down. The small losses differ. A loss below $2^{-25}$ is 0 in
-# FP16, so a sure network gets more losses of exactly 0. If you compare losses exactly, or weight single examples by
-# their loss, write `F.cross_entropy(logits.float(), classes)`. Then it is FP32 everywhere.
+# The mean hardly differs: the roundings go up as often as down. The small losses differ. A loss
+# below $2^{-25}$ is 0 in FP16, so a sure network gets more losses of exactly 0. If you compare
+# losses exactly, or weight single examples by their loss, write
+# `F.cross_entropy(logits.float(), classes)`. Then it is FP32 everywhere.
 #
-# *How exercises work.* Write your answer between the `def` line and the check. You can run the cell as often as you
-# like. Grading runs only the exercise's own cell, with the imports, functions, classes and constants of other cells
-# that it uses. Do not change the arguments of your function: sort or overwrite a copy.
+# *How exercises work.* Write your answer between the `def` line and the check. You can run the cell
+# as often as you like. Grading runs only the exercise's own cell, with the imports, functions,
+# classes and constants of other cells that it uses. Do not change the arguments of your function:
+# sort or overwrite a copy.
 #
-# *No idea how to begin? `from labkit.grading import hint`, then `hint("autocast.lists")`: you get three hints, one by
-# one, at no cost.*
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("autocast.lists")`: you get
+# three hints, one by one, at no cost.*
 #
 # ### Exercise 1: thirty operations, four lists  ●○○  6 min
 #
-# Ask for each operation: is it a product of matrices? Does it leave FP16's range, or add up many terms? Must several
-# operands agree? If the answer is always no, it is on no list: "keep". (torch has a fourth list, *set dtype*, for
-# softmax and sum: they get FP32. It counts as "deny" here.) Decide first; the lab's `rule_for`
-# knows them all, and tells you afterwards which ones surprised you.
+# Ask for each operation: is it a product of matrices? Does it leave FP16's range, or add up many
+# terms? Must several operands agree? If the answer is always no, it is on no list: "keep". (torch
+# has a fourth list, *set dtype*, for softmax and sum: they get FP32. It counts as "deny" here.)
+# Decide first; the lab's `rule_for` knows them all, and tells you afterwards which ones surprised
+# you.
 
 
 # %% id="exercise-autocast-lists" tags=["exercise-autocast.lists"]
@@ -214,7 +221,8 @@ print("weight", layer.weight.dtype, "  its gradient", layer.weight.grad.dtype)
 print("activation", y.dtype, "  loss", loss.dtype, "  Adam's state", optimizer.state[layer.weight]["exp_avg"].dtype)
 
 # %% [markdown]
-# How much does this cost? Take the same layer and input without autocast. Enter the number that you expect.
+# How much does this cost? Take the same layer and input without autocast. Enter the number that you
+# expect.
 
 
 # %% id="predict-error"
@@ -230,14 +238,15 @@ def apart_in_percent():
 predict("autocast.error", apart_in_percent)
 
 # %% [markdown] tags=["answer-autocast.weights"]
-# The weight was never FP16. Autocast casts a *copy* of it for the product. The backward pass sends the gradient back
-# through that cast: before the cast it is FP16, after it FP32. So the optimizer sees FP32 weights and FP32 gradients.
-# Nothing else is needed: the FP32 weights *are* the master weights. (If a model is stored in FP16 with `model.half()`,
-# it has no FP32 weights. Then a separate FP32 copy is needed: lesson 07.)
+# The weight was never FP16. Autocast casts a *copy* of it for the product. The backward pass sends
+# the gradient back through that cast: before the cast it is FP16, after it FP32. So the optimizer
+# sees FP32 weights and FP32 gradients. Nothing else is needed: the FP32 weights *are* the master
+# weights. (If a model is stored in FP16 with `model.half()`, it has no FP32 weights. Then a
+# separate FP32 copy is needed: lesson 07.)
 #
-# And where does `loss.backward()` belong, inside the block or outside? For torch's own operations it makes no
-# difference: their backward runs in the dtype of their forward. But a backward pass that is written in Python is code
-# like any other:
+# And where does `loss.backward()` belong, inside the block or outside? For torch's own operations
+# it makes no difference: their backward runs in the dtype of their forward. But a backward pass
+# that is written in Python is code like any other:
 
 # %% id="touch-backward" tags=["claim-C26"]
 rotation = torch.linalg.qr(torch.randn(64, 64, generator=torch.Generator().manual_seed(0)))[0]
@@ -271,13 +280,15 @@ for name, function in (("linear", layer), ("written in Python", Rotated.apply)):
     print(f"{name:<18} backward inside or outside: gradients differ by up to {apart.abs().max().item():.1e}")
 
 # %% [markdown]
-# Inside the block, torch's autocast turned the FP32 rotation into an FP16 one. Call `backward` outside. (The lab's autocast
-# does nothing while a backward pass runs. torch has `custom_fwd` and `custom_bwd` for functions like this one.)
+# Inside the block, torch's autocast turned the FP32 rotation into an FP16 one. Call `backward`
+# outside. (The lab's autocast does nothing while a backward pass runs. torch has `custom_fwd` and
+# `custom_bwd` for functions like this one.)
 #
 # ### Exercise 2: follow the dtypes  ●●○  8 min
 #
-# A forward pass is a list of steps: `("h1", "allow", ("x", "w"))` computes `h1` from `x` and `w` with an operation of
-# the allow list. `given` holds the dtypes of the inputs. Return the dtype of each step's result.
+# A forward pass is a list of steps: `("h1", "allow", ("x", "w"))` computes `h1` from `x` and `w`
+# with an operation of the allow list. `given` holds the dtypes of the inputs. Return the dtype of
+# each step's result.
 
 
 # %% id="exercise-autocast-dtypes" tags=["exercise-autocast.dtypes"]
@@ -307,8 +318,9 @@ check("autocast.dtypes", my_dtypes)
 # %% [markdown]
 # ### Exercise 3: a linear layer, cast by hand  ●●●  15 min
 #
-# Write what `F.linear` does under autocast, forward and backward. In the lab a product of FP16 operands is added up in FP32 and
-# rounded to FP16 *once*, at the end: `(a.float() @ b.float()).half()`. (A Tensor Core comes close to that; lesson 03 has its exact
+# Write what `F.linear` does under autocast, forward and backward. In the lab a product of FP16
+# operands is added up in FP32 and rounded to FP16 *once*, at the end:
+# `(a.float() @ b.float()).half()`. (A Tensor Core comes close to that; lesson 03 has its exact
 # rule.) The three products are
 #
 # $$Y = X W^T + b, \qquad dX = dY\, W, \qquad dW = dY^T X.$$
@@ -355,11 +367,12 @@ print("exp leaves FP16 above log(65504) =", round(torch.tensor(65504.0).log().it
 #
 # torch's softmax does this, and also computes in FP32.
 #
-# Below is a transformer block whose normalisation and softmax are written by hand. It has one large activation, as real
-# transformers do. Autocast keeps it correct, because `pow`, `rsqrt`, `exp` and `sum` are on the deny list.
+# Below is a transformer block whose normalisation and softmax are written by hand. It has one large
+# activation, as real transformers do. Autocast keeps it correct, because `pow`, `rsqrt`, `exp` and
+# `sum` are on the deny list.
 #
-# **Move each of them to *allow*, and back.** Which one ends in NaN? Which one does no harm here? Which two do damage
-# that you would not notice? Then try *All allowed*, with FP16 and with BF16.
+# **Move each of them to *allow*, and back.** Which one ends in NaN? Which one does no harm here?
+# Which two do damage that you would not notice? Then try *All allowed*, with FP16 and with BF16.
 
 
 # %% id="touch-block"
@@ -385,11 +398,13 @@ activations[0, 0, 7] = 300.0
 CastLedger(Block(), activations, title="A transformer block, written by hand")
 
 # %% [markdown]
-# `exp` ends in NaN, and `rsqrt` does no harm. `pow` and `sum` are the dangerous ones. Their result overflows to inf, and this inf
-# is a divisor later: $1/\infty$ is 0. One token is switched off, without a NaN and without an error.
+# `exp` ends in NaN, and `rsqrt` does no harm. `pow` and `sum` are the dangerous ones. Their result
+# overflows to inf, and this inf is a divisor later: $1/\infty$ is 0. One token is switched off,
+# without a NaN and without an error.
 #
-# So each result that is stored *between* two operations has to fit into FP16. An official `layer_norm` or `softmax` is
-# one operation, so nothing is stored in between. BF16 does not overflow here, but it is coarser everywhere.
+# So each result that is stored *between* two operations has to fit into FP16. An official
+# `layer_norm` or `softmax` is one operation, so nothing is stored in between. BF16 does not
+# overflow here, but it is coarser everywhere.
 #
 # People say that batch norm "stays in FP32". Does it?
 
@@ -402,13 +417,14 @@ print("takes", h.dtype, "  gives", normalised.dtype)
 print("its weight", norm.weight.dtype, "  its running mean", norm.running_mean.dtype)
 
 # %% [markdown]
-# That is half true. Its weights, its statistics and its arithmetic are FP32. Its input and output are FP16. It is on no
-# list, because its kernel always computes in FP32.
+# That is half true. Its weights, its statistics and its arithmetic are FP32. Its input and output
+# are FP16. It is on no list, because its kernel always computes in FP32.
 #
 # ### Exercise 4: a softmax that survives FP16  ●●○  8 min
 #
-# Your logits arrive in FP16, one example per row. Return FP16 probabilities. torch has this in one line; write it with `exp`,
-# `max` and `sum`, to see where it could fail. It should work for logits of 6,000 and of -500. Compute in FP32, and round once, at the end.
+# Your logits arrive in FP16, one example per row. Return FP16 probabilities. torch has this in one
+# line; write it with `exp`, `max` and `sum`, to see where it could fail. It should work for logits
+# of 6,000 and of -500. Compute in FP32, and round once, at the end.
 
 
 # %% id="exercise-autocast-softmax" tags=["exercise-autocast.softmax"]
@@ -458,7 +474,8 @@ with autocast(FP16):
     print("einsum gives", product.dtype, "and equals a @ b to the bit:", torch.equal(product, a @ b))
 
 # %% [markdown]
-# `einsum` *is* a product of matrices. After two casts it calls `bmm`, and a `bmm` of FP16 is what Tensor Cores do.
+# `einsum` *is* a product of matrices. After two casts it calls `bmm`, and a `bmm` of FP16 is what
+# Tensor Cores do.
 
 
 # %% id="touch-register" tags=["claim-C29"]
@@ -474,9 +491,9 @@ with autocast(FP16):
         print("registered as float:  energy", safe_energy(h).item())
 
 # %% [markdown]
-# You do not have to register anything. The lists apply to the operations *inside* a function too. `h * h` is on no
-# list, so it stays in FP16. Register a function where that is wrong. Here it is wrong: $300^2$ overflows inside the
-# function.
+# You do not have to register anything. The lists apply to the operations *inside* a function too.
+# `h * h` is on no list, so it stays in FP16. Register a function where that is wrong. Here it is
+# wrong: $300^2$ overflows inside the function.
 
 # %% id="touch-hand" tags=["claim-C30", "answer-autocast.hand"]
 torch.manual_seed(0)
@@ -501,9 +518,10 @@ print("a weight of 1 in model.half(), after 1000 updates of -2^-12:", model.weig
 # | the whole model, `model.half()` | the optimizer has no FP32 weights, and small updates are swallowed |
 
 # %% [markdown]
-# **An adapter promotes.** *LoRA* leaves a 16-bit layer as it is, and adds a second way beside it: two small FP32 layers, A and
-# then B. Only these two learn. An FP16 tensor plus an FP32 tensor is FP32: torch *promotes*. So the result of one adapted layer makes all
-# that follows FP32, without a word:
+# **An adapter promotes.** *LoRA* leaves a 16-bit layer as it is, and adds a second way beside it:
+# two small FP32 layers, A and then B. Only these two learn. An FP16 tensor plus an FP32 tensor is
+# FP32: torch *promotes*. So the result of one adapted layer makes all that follows FP32, without a
+# word:
 
 
 # %% id="touch-lora"
@@ -532,15 +550,16 @@ print("under autocast it is", model.dtype)
 CastLedger(model, images, digits.train_targets[:64], title="A layer with an adapter")
 
 # %% [markdown]
-# Under autocast linear layers are on the allow list, A and B too. So both terms are FP16, and nothing is promoted. Without
-# autocast, write the cast yourself: `base + self.b(self.a(x)).to(base.dtype)`, where `base` is what the layer returns. The
-# layers that follow must then be in FP16 as well. (`peft` does so. Its adapters are in FP32 by default,
+# Under autocast linear layers are on the allow list, A and B too. So both terms are FP16, and
+# nothing is promoted. Without autocast, write the cast yourself:
+# `base + self.b(self.a(x)).to(base.dtype)`, where `base` is what the layer returns. The layers that
+# follow must then be in FP16 as well. (`peft` does so. Its adapters are in FP32 by default,
 # `autocast_adapter_dtype=True`.)
 
 # %% [markdown]
-# One more thing is hidden. A weight that is used twice is cast once: autocast keeps the FP16 copy until the block ends.
-# This is the *cast cache*. But what if the weight changes inside the block? Compare the lab's autocast with torch's
-# own:
+# One more thing is hidden. A weight that is used twice is cast once: autocast keeps the FP16 copy
+# until the block ends. This is the *cast cache*. But what if the weight changes inside the block?
+# Compare the lab's autocast with torch's own:
 
 # %% id="touch-cache"
 layer, x = nn.Linear(64, 64), torch.randn(32, 64)
@@ -564,19 +583,21 @@ print("the lab's autocast sees the new weights:  ", halved_inside(autocast(FP16)
 print("torch.autocast sees the new weights:      ", halved_inside(torch.autocast("cpu", torch.float16)))
 
 # %% [markdown]
-# The lab's cache notices that the weight was edited, and casts again. torch's does not: the second result comes from
-# the *old* weight, without a warning. In a usual training this does not happen, because weights change after the block.
-# But remember it if you edit weights inside the block.
+# The lab's cache notices that the weight was edited, and casts again. torch's does not: the second
+# result comes from the *old* weight, without a warning. In a usual training this does not happen,
+# because weights change after the block. But remember it if you edit weights inside the block.
 #
 # ### Exercise 5: a cache that sees edits  ●●○  10 min
 #
 # Process a list of events:
 #
 # - `("use", "w1")`: a layer wants the FP16 cast of `weights["w1"]`.
-# - `("edit", "w1")`: someone multiplies it by 0.5 in place. Here your function does so: it changes the tensor in `weights`.
+# - `("edit", "w1")`: someone multiplies it by 0.5 in place. Here your function does so: it changes
+#   the tensor in `weights`.
 # - `("close", "")`: the autocast block ends, and the cache is emptied.
 #
-# Cast as rarely as you can, and never use a cast that is out of date. `tensor._version` counts a tensor's in-place edits.
+# Cast as rarely as you can, and never use a cast that is out of date. `tensor._version` counts a
+# tensor's in-place edits.
 
 
 # %% id="exercise-autocast-cache" tags=["exercise-autocast.cache"]
@@ -608,17 +629,17 @@ check("autocast.cache", my_casts)
 # %% [markdown]
 # ## 5 · One training step in slow motion
 #
-# Autocast is one of eight things that happen in a step. Here they are, one by one, on a real step of a real network. Each bar is
-# a tensor, from its smallest to its largest magnitude.
+# Autocast is one of eight things that happen in a step. Here they are, one by one, on a real step
+# of a real network. Each bar is a tensor, from its smallest to its largest magnitude.
 
 # %% id="predict-stage"
 predict("autocast.stage")
 
 # %% [markdown]
-# Walk through with *Next*, or with the arrow keys on the stages. Watch stage 4 turn into stage 5. Then drag the scale
-# to $2^{36}$ and walk through again; take *Another step* a few times. Last, compare three recipes. Their names come
-# from apex, the first library for mixed precision in PyTorch. (Its mixed precision was removed in 2025.) Lesson 08 says
-# more about them.
+# Walk through with *Next*, or with the arrow keys on the stages. Watch stage 4 turn into stage 5.
+# Then drag the scale to $2^{36}$ and walk through again; take *Another step* a few times. Last,
+# compare three recipes. Their names come from apex, the first library for mixed precision in
+# PyTorch. (Its mixed precision was removed in 2025.) Lesson 08 says more about them.
 #
 # | | weights of the model | computes in | optimizer steps |
 # |---|---|---|---|
@@ -630,10 +651,11 @@ predict("autocast.stage")
 StepDebugger(replace(TASKS["segmentation_small"], batch_size=4))
 
 # %% [markdown]
-# O3's Adam ends in inf and NaN at once. It divides by the root of squared gradients, plus an epsilon of 1e-8. In FP16 the
-# squares are 0, and so is the epsilon.
+# O3's Adam ends in inf and NaN at once. It divides by the root of squared gradients, plus an
+# epsilon of 1e-8. In FP16 the squares are 0, and so is the epsilon.
 #
-# In torch, the same step is seven lines. They can stay in the code when you want FP32, because both parts can be switched off.
+# In torch, the same step is seven lines. They can stay in the code when you want FP32, because both
+# parts can be switched off.
 
 
 # %% id="touch-torch" tags=["claim-C52"]
@@ -669,9 +691,10 @@ print("enabled=True does:", torch.equal(train_in_torch(True), train_plainly()))
 # %% [markdown]
 # ## 6 · Inference: no step, no scale
 #
-# A trained network that only answers needs no loss scale and no master weights. There are two ways to FP16: `.half()`
-# converts the weights themselves, and autocast casts them at each call. Both run under `torch.inference_mode()`, so
-# that nothing is stored for a backward pass. Try both on a UNet, and on images that are not normalised.
+# A trained network that only answers needs no loss scale and no master weights. There are two ways
+# to FP16: `.half()` converts the weights themselves, and autocast casts them at each call. Both run
+# under `torch.inference_mode()`, so that nothing is stored for a backward pass. Try both on a UNet,
+# and on images that are not normalised.
 
 # %% id="touch-inference"
 torch.manual_seed(0)
@@ -712,11 +735,12 @@ one = sorted(row.ratio for row in published("inference") if row.batch == "1")
 print(f"{f'any network, one example at a time ({len(one)})':<46}{one[0]:>9.2f}{median(one):>9.2f}{one[-1]:>9.2f}")
 
 # %% [markdown]
-# **Half the bytes for certain, speed where the card has it.** `.half()` halves the weights; autocast keeps them in FP32
-# and halves activations. The answers differ in the third decimal digit. Pixels above 65504 become inf and then NaN, in
-# both ways: normalise first. A halved model refuses FP32 input. On a CPU nothing gets faster. For GPUs others published
-# these figures: in the middle 2.7 times the speed of FP32 on a V100, and 1.9 times that of TF32 on an A100. With one
-# example at a time the gain is almost nothing: then the GPU waits for its orders.
+# **Half the bytes for certain, speed where the card has it.** `.half()` halves the weights;
+# autocast keeps them in FP32 and halves activations. The answers differ in the third decimal digit.
+# Pixels above 65504 become inf and then NaN, in both ways: normalise first. A halved model refuses
+# FP32 input. On a CPU nothing gets faster. For GPUs others published these figures: in the middle
+# 2.7 times the speed of FP32 on a V100, and 1.9 times that of TF32 on an A100. With one example at
+# a time the gain is almost nothing: then the GPU waits for its orders.
 
 # %% [markdown]
 # ## What was settled
@@ -736,7 +760,8 @@ print(f"{f'any network, one example at a time ({len(one)})':<46}{one[0]:>9.2f}{m
 # | C52 torch.amp has autocast and GradScaler, and enabled=False is a no-op | true: equal to the bit | section 5 |
 # | C63 under autocast `cross_entropy` runs in FP32 | half true: its mean does; on a GPU torch rounds the log-probabilities of FP16 logits to FP16 | section 1 |
 #
-# **Where you meet this.** `torch.autocast("cuda", torch.float16)` and its lists in `ATen/autocast_mode.h`;
-# `custom_fwd`, `custom_bwd`; `register_float_function` and `half_function` in `apex.amp` (removed from apex in 2025).
-# Lightning's `precision="16-mixed"`; Keras' `mixed_float16` policy, which decides by layer; JAX's `jmp.Policy`, which
-# leaves the decision to you.
+# **Where you meet this.** `torch.autocast("cuda", torch.float16)` and its lists in
+# `ATen/autocast_mode.h`; `custom_fwd`, `custom_bwd`; `register_float_function` and `half_function`
+# in `apex.amp` (removed from apex in 2025). Lightning's `precision="16-mixed"`; Keras'
+# `mixed_float16` policy, which decides by layer; JAX's `jmp.Policy`, which leaves the decision to
+# you.

@@ -13,10 +13,11 @@
 # %% [markdown] on_the_map="updates that do not change FP16 weights, and what it costs to remember them"
 # # 07 · Master weights
 #
-# **You will be able to** say when FP16 weights stop learning. You write the step that every framework takes with master
-# weights, and compute their cost.
+# **You will be able to** say when FP16 weights stop learning. You write the step that every
+# framework takes with master weights, and compute their cost.
 #
-# About 85 minutes. Builds on: lesson 02 (half an ulp), lesson 06 (scale, unscale, skip). Six exercises, 33 points.
+# About 85 minutes. Builds on: lesson 02 (half an ulp), lesson 06 (scale, unscale, skip). Six
+# exercises, 33 points.
 
 # %% id="setup"
 import time
@@ -34,26 +35,28 @@ from labkit.widgets import LiveTraining, predict, race_figure
 # %% [markdown]
 # ## 1 · What stalls
 #
-# A classifier has learned upright digits. Now it is fine-tuned on digits turned by 90 degrees, with Adam and a small learning rate
-# of 2e-5. Its weights are stored in FP16. Only *stored*: the optimizer computes each step in FP32, and then the new weight is
-# rounded to FP16.
+# A classifier has learned upright digits. Now it is fine-tuned on digits turned by 90 degrees, with
+# Adam and a small learning rate of 2e-5. Its weights are stored in FP16. Only *stored*: the
+# optimizer computes each step in FP32, and then the new weight is rounded to FP16.
 
 # %% id="predict-stall"
 predict("master.stall")
 
 # %% [markdown]
-# These runs are recorded, 2,000 steps each. *No master* is the training just described. The others keep an FP32 copy of the weights.
+# These runs are recorded, 2,000 steps each. *No master* is the training just described. The others
+# keep an FP32 copy of the weights.
 
 # %% id="touch-record" tags=["claim-C41", "answer-master.stall"]
 recipes = ["FP32", "FP16 static", "FP16 no master", "BF16", "BF16 no master"]
 race_figure([recorded("fine_tuning", recipe, seed) for recipe in recipes for seed in (0, 1, 2)])
 
 # %% [markdown] tags=["answer-master.stall"]
-# The broad line is *FP32*, and the two with a master lie on it. Without a master there is no error, no NaN and no skipped step.
-# And yet half of the learning is missing, and in BF16 nearly all of it.
+# The broad line is *FP32*, and the two with a master lie on it. Without a master there is no error,
+# no NaN and no skipped step. And yet half of the learning is missing, and in BF16 nearly all of it.
 
 # %% [markdown]
-# Why? Count the updates of one step that did not change their weight. These updates are called *swallowed*:
+# Why? Count the updates of one step that did not change their weight. These updates are called
+# *swallowed*:
 
 # %% id="touch-swallowed"
 for recipe in recipes:
@@ -66,13 +69,15 @@ for recipe in recipes:
     )
 
 # %% [markdown]
-# An update of 2e-5 is below half an ulp for every weight from 0.0625 up (FP16), or from 0.0078 up (BF16). BF16 has more range
-# and three significand bits fewer, so for *weights* it is the worse format. For a weight $w$ and an update $u$ in FP16 or BF16:
+# An update of 2e-5 is below half an ulp for every weight from 0.0625 up (FP16), or from 0.0078 up
+# (BF16). BF16 has more range and three significand bits fewer, so for *weights* it is the worse
+# format. For a weight $w$ and an update $u$ in FP16 or BF16:
 #
 # $$w - u = w \quad\text{if}\quad u < \tfrac12\,\mathrm{ulp}(w)$$
 #
-# A larger learning rate makes the gap smaller. The networks of lesson 06 moved in large steps: they needed a loss scale rather than a
-# master. *Underflow* (a gradient becomes zero) and *swallowed updates* (a weight does not change) are two different problems.
+# A larger learning rate makes the gap smaller. The networks of lesson 06 moved in large steps: they
+# needed a loss scale rather than a master. *Underflow* (a gradient becomes zero) and *swallowed
+# updates* (a weight does not change) are two different problems.
 
 # %% [markdown]
 # ## 2 · The FP32 copy remembers
@@ -104,8 +109,9 @@ for step in range(1, 11):
     print(f"step {step:>2}   FP16 alone {alone:.5f}   master {master:.5f}   its FP16 copy {master.half():.5f}")
 
 # %% [markdown] tags=["answer-master.ten", "answer-master.first"]
-# The copy does not move for four steps. Then it jumps by a whole ulp, because the master has added the updates up. Copying back loses
-# up to half an ulp every time. But this loss does not add up: the *next* step starts from the master, not from the copy.
+# The copy does not move for four steps. Then it jumps by a whole ulp, because the master has added
+# the updates up. Copying back loses up to half an ulp every time. But this loss does not add up:
+# the *next* step starts from the master, not from the copy.
 
 # %% [markdown]
 # One step of training with master weights, then:
@@ -115,13 +121,13 @@ for step in range(1, 11):
 # 3. the optimizer changes the FP32 master weights;
 # 4. the masters are rounded into the FP16 model.
 #
-# *No idea how to begin? `from labkit.grading import hint`, then `hint("master.step")`: you get three hints, one by one,
-# at no cost.*
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("master.step")`: you get
+# three hints, one by one, at no cost.*
 #
 # ### Exercise 1: the master step  ●●○  10 min
 #
-# Train for as many steps as there are gradients, with SGD. Each gradient comes from a backward pass in FP16 and carries the
-# scale. If one holds inf or NaN, its step is left out.
+# Train for as many steps as there are gradients, with SGD. Each gradient comes from a backward pass
+# in FP16 and carries the scale. If one holds inf or NaN, its step is left out.
 
 
 # %% id="exercise-master-step" tags=["exercise-master.step"]
@@ -143,8 +149,8 @@ def my_master_training(master, scaled_grads, scale, lr):
 check("master.step", my_master_training)
 
 # %% [markdown] site="Press *Play*: a recorded training without master weights runs again. In the lab you train it yourself, and tick *master weights* after 300 steps. What was swallowed before stays swallowed, but from then on small updates are kept."
-# Switch it off and on while a network trains. Press *Start*, wait for 300 steps, and tick *master weights*. What was swallowed before stays
-# swallowed, but from now on small updates are kept.
+# Switch it off and on while a network trains. Press *Start*, wait for 300 steps, and tick *master
+# weights*. What was swallowed before stays swallowed, but from now on small updates are kept.
 
 # %% id="touch-live"
 LiveTraining(TASKS["fine_tuning"], RECIPES["FP16 no master"], seed=0)
@@ -152,8 +158,9 @@ LiveTraining(TASKS["fine_tuning"], RECIPES["FP16 no master"], seed=0)
 # %% [markdown]
 # ## 3 · What it costs
 #
-# FP16 halves the weights. And a second copy of them in FP32? Count bytes for weights, masters, and Adam's *moments*: for each weight
-# Adam remembers the mean of its gradients and the mean of their squares.
+# FP16 halves the weights. And a second copy of them in FP32? Count bytes for weights, masters, and
+# Adam's *moments*: for each weight Adam remembers the mean of its gradients and the mean of their
+# squares.
 
 # %% id="predict-bill"
 predict("master.bill")
@@ -179,9 +186,10 @@ for recipe in ("FP32", "O1", "O2", "O3"):
     print(f"{recipe:<24}{model.nbytes / 1e6:9.0f}{own / 1e6:9.0f}{moments / 1e6:9.0f}")
 
 # %% [markdown] tags=["answer-master.bill"]
-# Gradients come on top: as many bytes as the weights. With Adam that makes 16 bytes for each parameter in FP32 *and* in O2. So mixed
-# precision saves nothing on parameters. It saves on activations, and in most networks these are the larger part. Only O3 halves
-# everything, and section 1 showed the price.
+# Gradients come on top: as many bytes as the weights. With Adam that makes 16 bytes for each
+# parameter in FP32 *and* in O2. So mixed precision saves nothing on parameters. It saves on
+# activations, and in most networks these are the larger part. Only O3 halves everything, and
+# section 1 showed the price.
 #
 # | bytes for each parameter | weight | gradient | master | moments | together |
 # |---|---|---|---|---|---|
@@ -192,8 +200,9 @@ for recipe in ("FP32", "O1", "O2", "O3"):
 # %% [markdown]
 # ### Exercise 2: the memory bill  ●○○  6 min
 #
-# How many bytes do weights, gradients, master weights and the optimizer's moments take? Gradients have the model's format. The
-# optimizer keeps its moments in the format of the weights that it changes: the masters if there are any.
+# How many bytes do weights, gradients, master weights and the optimizer's moments take? Gradients
+# have the model's format. The optimizer keeps its moments in the format of the weights that it
+# changes: the masters if there are any.
 
 
 # %% id="exercise-master-memory" tags=["exercise-master.memory"]
@@ -217,9 +226,10 @@ check("master.memory", my_bill)
 # %% [markdown]
 # ## 4 · Groups, and one flat tensor
 #
-# An optimizer can treat parameters differently, in *parameter groups*. Fine-tuning uses them: frozen layers, a smaller learning rate
-# for early layers, no *weight decay* on biases and norms. (Weight decay makes each weight a little smaller in every step.) Masters must
-# keep the groups apart, or one rate is used for all.
+# An optimizer can treat parameters differently, in *parameter groups*. Fine-tuning uses them:
+# frozen layers, a smaller learning rate for early layers, no *weight decay* on biases and norms.
+# (Weight decay makes each weight a little smaller in every step.) Masters must keep the groups
+# apart, or one rate is used for all.
 
 
 # %% id="touch-groups" tags=["claim-C44"]
@@ -246,13 +256,15 @@ for name, groups in (("one group for all", None), ("no decay on norms and biases
     )
 
 # %% [markdown]
-# The gradients were zero, so only weight decay could move anything. In one group it made the norm's weights smaller,
-# and that is unwanted. In two groups they stay 1. The last layer, which is meant to decay, ends the same.
+# The gradients were zero, so only weight decay could move anything. In one group it made the norm's
+# weights smaller, and that is unwanted. In two groups they stay 1. The last layer, which is meant
+# to decay, ends the same.
 #
 # ### Exercise 3: parameter groups  ●○○  6 min
 #
-# Make the two groups that most recipes use: weight decay for everything with two dimensions or more, none for the rest
-# (biases, the weights of normalisation layers, single numbers). Frozen parameters belong to neither.
+# Make the two groups that most recipes use: weight decay for everything with two dimensions or
+# more, none for the rest (biases, the weights of normalisation layers, single numbers). Frozen
+# parameters belong to neither.
 
 
 # %% id="exercise-master-groups" tags=["exercise-master.groups"]
@@ -273,12 +285,13 @@ def my_groups(parameters):
 check("master.groups", my_groups)
 
 # %% [markdown]
-# A large network has hundreds of parameters, and a step works on each of them several times. Put the masters of a group one after
-# another into a single tensor, and it is one long operation. Is that faster?
+# A large network has hundreds of parameters, and a step works on each of them several times. Put
+# the masters of a group one after another into a single tensor, and it is one long operation. Is
+# that faster?
 #
-# torch has something similar built in. With `foreach=True` an optimizer handles many parameters with one call, and with
-# `fused=True` it does the whole step in one kernel. The cell compares with both ways: one parameter at a time, and
-# `foreach`.
+# torch has something similar built in. With `foreach=True` an optimizer handles many parameters
+# with one call, and with `fused=True` it does the whole step in one kernel. The cell compares with
+# both ways: one parameter at a time, and `foreach`.
 
 # %% id="predict-flat"
 predict("master.flat")
@@ -305,15 +318,15 @@ for size in ((400, 1_000), (40, 10_000), (4, 100_000)):
     print(f"{size[0]:>4} parameters of {size[1]:>7,} {ratios[0]:18.1f}x {ratios[1]:9.1f}x")
 
 # %% [markdown] tags=["answer-master.flat"]
-# For many small parameters it is faster. The larger they are, the less there is to gain. `foreach` and `fused` do much of the same
-# inside, so this matters less today than when apex and fastai v1 offered a flat master. The price is more work to keep order, and you
-# write that now.
+# For many small parameters it is faster. The larger they are, the less there is to gain. `foreach`
+# and `fused` do much of the same inside, so this matters less today than when apex and fastai v1
+# offered a flat master. The price is more work to keep order, and you write that now.
 
 # %% [markdown]
 # ### Exercise 4: one flat master  ●●○  10 min
 #
-# `flat` holds the master weights of all layers, one after another, row by row. Take one step of SGD on it and cut the model's
-# FP16 weights out of the result. Each weight has its gradient's shape.
+# `flat` holds the master weights of all layers, one after another, row by row. Take one step of SGD
+# on it and cut the model's FP16 weights out of the result. Each weight has its gradient's shape.
 
 
 # %% id="exercise-master-flat" tags=["exercise-master.flat"]
@@ -336,8 +349,9 @@ check("master.flat", my_flat_step)
 # %% [markdown]
 # ## 5 · What else must follow the master
 #
-# Many recipes test the network with a *moving average* of its weights (EMA). With a decay of 0.99 each step moves the average a
-# hundredth of the way to the newest weights. Which weights should it follow, and in which format is it kept?
+# Many recipes test the network with a *moving average* of its weights (EMA). With a decay of 0.99
+# each step moves the average a hundredth of the way to the newest weights. Which weights should it
+# follow, and in which format is it kept?
 
 # %% id="touch-ema" tags=["claim-C45"]
 engine = Engine(nn.Linear(1, 1, bias=False), partial(torch.optim.SGD, lr=1.0), RECIPES["O2"])
@@ -357,14 +371,15 @@ print(
 )
 
 # %% [markdown]
-# The average in FP16 never left 1: a hundredth of the distance is below half an ulp. (With the usual decay of 0.999 it is a
-# thousandth, and worse.) The same is true of everything that changes slowly: averages, Adam's moments, the running statistics of
-# batch norm. Keep them in FP32, and let them follow the master.
+# The average in FP16 never left 1: a hundredth of the distance is below half an ulp. (With the
+# usual decay of 0.999 it is a thousandth, and worse.) The same is true of everything that changes
+# slowly: averages, Adam's moments, the running statistics of batch norm. Keep them in FP32, and let
+# them follow the master.
 #
 # ### Exercise 5: an average that follows the master  ●●○  8 min
 #
-# Keep an exponential moving average of the weights. It starts as the first weights, and every step moves it to
-# `decay * average + (1 - decay) * weight`. A skipped step does not count.
+# Keep an exponential moving average of the weights. It starts as the first weights, and every step
+# moves it to `decay * average + (1 - decay) * weight`. A skipped step does not count.
 
 
 # %% id="exercise-master-ema" tags=["exercise-master.ema"]
@@ -387,8 +402,8 @@ check("master.ema", my_ema)
 # %% [markdown]
 # ## 6 · Can it be done without a master?
 #
-# Lesson 02 had two cures for swallowed updates: rounding by chance, and Kahan's sum. Do they cure a network's weights, too? The
-# task is that of section 1.
+# Lesson 02 had two cures for swallowed updates: rounding by chance, and Kahan's sum. Do they cure a
+# network's weights, too? The task is that of section 1.
 
 # %% id="predict-cures"
 predict("master.cures")
@@ -398,13 +413,15 @@ recipes = ["FP32", "FP16 no master", "FP16 stochastic", "FP16 Kahan"]
 race_figure([recorded("fine_tuning", recipe, seed) for recipe in recipes for seed in (0, 1, 2)])
 
 # %% [markdown] tags=["answer-master.cures"]
-# Rounding by chance swallows nearly as many updates as before. But an update that comes through is a whole ulp, so on average the sum
-# is right. Kahan's sum keeps the part that was cut off in a second FP16 number. That takes four bytes for each weight, two fewer than an FP16
-# copy and its FP32 master.
+# Rounding by chance swallows nearly as many updates as before. But an update that comes through is
+# a whole ulp, so on average the sum is right. Kahan's sum keeps the part that was cut off in a
+# second FP16 number. That takes four bytes for each weight, two fewer than an FP16 copy and its
+# FP32 master.
 
 # %% [markdown]
-# **And a model that comes in 16 bits?** Large models are stored in BF16. `from_pretrained(..., dtype=torch.bfloat16)` loads one in a
-# line. Then you fine-tune it under autocast. Who has the FP32 masters?
+# **And a model that comes in 16 bits?** Large models are stored in BF16.
+# `from_pretrained(..., dtype=torch.bfloat16)` loads one in a line. Then you fine-tune it under
+# autocast. Who has the FP32 masters?
 
 # %% id="touch-loaded"
 def share_moved(loaded_in, trained_in):
@@ -426,17 +443,19 @@ print(f"loaded in BF16, and trained so:     {share_moved(torch.bfloat16, torch.b
 print(f"loaded in BF16, then model.float(): {share_moved(torch.bfloat16, torch.float32):4.0%}")
 
 # %% [markdown]
-# **There are none.** Autocast casts weights for a product; it does not keep a second copy. The optimizer steps what the model has. So
-# cast the model to FP32 before the optimizer is made, or let the framework make masters: DeepSpeed and Megatron do, and FSDP2 does
-# if the model was loaded in FP32. There is no error otherwise. The loss falls for a while, because the smallest weights move.
+# **There are none.** Autocast casts weights for a product; it does not keep a second copy. The
+# optimizer steps what the model has. So cast the model to FP32 before the optimizer is made, or let
+# the framework make masters: DeepSpeed and Megatron do, and FSDP2 does if the model was loaded in
+# FP32. There is no error otherwise. The loss falls for a while, because the smallest weights move.
 
 # %% [markdown]
 # ## 7 · Adding up many small things
 #
 # *A sum of many gradients is a weight that gets many small updates.*
 #
-# A large batch often does not fit into memory. So it is cut into *micro-batches*, and their gradients are added up before the step
-# (lesson 06). Workers add up their gradients in the same way (lesson 09b). In which format should the sum be stored?
+# A large batch often does not fit into memory. So it is cut into *micro-batches*, and their
+# gradients are added up before the step (lesson 06). Workers add up their gradients in the same way
+# (lesson 09b). In which format should the sum be stored?
 
 # %% id="predict-micro"
 predict("master.micro")
@@ -473,31 +492,35 @@ for count in (8, 64, 512, 2048):
     print(f"{count:<15}" + "".join(f"{error:15.2%}" for error in errors))
 
 # %% [markdown] tags=["answer-master.micro"]
-# **BF16 loses almost half of the sum.** All micro-batches have about the same size. After 256 of them the sum is 256 times as large
-# as the next one, and that is half an ulp of BF16: the next one is swallowed. FP16 has 11 significant bits, so this begins at 2,048.
-# FP32 has 24, and it begins at 16.8 million.
+# **BF16 loses almost half of the sum.** All micro-batches have about the same size. After 256 of
+# them the sum is 256 times as large as the next one, and that is half an ulp of BF16: the next one
+# is swallowed. FP16 has 11 significant bits, so this begins at 2,048. FP32 has 24, and it begins at
+# 16.8 million.
 #
-# So frameworks add up BF16 gradients in FP32: Megatron's `accumulate_allreduce_grads_in_fp32`, DeepSpeed's `grad_accum_dtype`,
-# `reduce_dtype` in FSDP2. This takes four bytes for each weight instead of two.
+# So frameworks add up BF16 gradients in FP32: Megatron's `accumulate_allreduce_grads_in_fp32`,
+# DeepSpeed's `grad_accum_dtype`, `reduce_dtype` in FSDP2. This takes four bytes for each weight
+# instead of two.
 #
-# The order matters as much as the format. In pairs, both numbers of an addition have about the same size, so nothing is swallowed. A
-# ring of workers adds in turn, and rounds at each worker. With 8 workers in BF16 this costs 0.3%; with 512 workers it costs 4%.
+# The order matters as much as the format. In pairs, both numbers of an addition have about the same
+# size, so nothing is swallowed. A ring of workers adds in turn, and rounds at each worker. With 8
+# workers in BF16 this costs 0.3%; with 512 workers it costs 4%.
 
 # %% [markdown]
-# *Sources:* NVIDIA/Megatron-LM#372 and #502, which ask why; deepspeedai/DeepSpeed#2768, where trainings diverged;
-# pytorch/pytorch#106395, where a training was stable on 96 GPUs and unstable on 384. *Not reproduced here:* these trainings.
+# *Sources:* NVIDIA/Megatron-LM#372 and #502, which ask why; deepspeedai/DeepSpeed#2768, where
+# trainings diverged; pytorch/pytorch#106395, where a training was stable on 96 GPUs and unstable
+# on 384. *Not reproduced here:* these trainings.
 #
 # ### Exercise 6: the smallest accumulator that is right  ●●○  8 min
 #
 # You add up `count` numbers of about the size `size`. A format is *right* if
 #
-# - no number is swallowed: `count` is at most $2^b$, where $b$ is its number of significant bits (BF16 counts to 256 and
-#   loses the 257th);
+# - no number is swallowed: `count` is at most $2^b$, where $b$ is its number of significant bits
+#   (BF16 counts to 256 and loses the 257th);
 # - `size` is at least its smallest normal number;
 # - the sum, `count` times `size`, is at most its largest number.
 #
-# Return the first right format of `FORMATS`. The formats are in the order of their bytes, and of two with the same bytes the one with
-# more bits comes first.
+# Return the first right format of `FORMATS`. The formats are in the order of their bytes, and of
+# two with the same bytes the one with more bits comes first.
 
 # %% id="accumulator-formats"
 FORMATS = {  # name: (significant bits, smallest normal number, largest number)
@@ -537,7 +560,8 @@ check("master.accumulator", my_accumulator)
 # | C45 an EMA of the weights must follow the master weights | true, and be kept in FP32 | section 5 |
 # | C65 gradients may be added up in the format in which they were computed | half true: up to 256 of them in BF16, up to 2,048 in FP16 | section 7 |
 #
-# **Where you meet this.** `prep_param_lists(flat_master=...)` and `FP16_Optimizer` in the old apex (its mixed
-# precision was removed in 2025), `to_fp16(flat_master=True)` in fastai v1, DeepSpeed's and Megatron's `fp32_groups_flat`, `multi_precision=True` in MXNet and Paddle.
-# Under `torch.amp.autocast` (O1) the parameters themselves are FP32: they *are* the master, and the FP16 copy is a cache.
-# BF16 training at scale either keeps an FP32 master or rounds stochastically.
+# **Where you meet this.** `prep_param_lists(flat_master=...)` and `FP16_Optimizer` in the old apex
+# (its mixed precision was removed in 2025), `to_fp16(flat_master=True)` in fastai v1, DeepSpeed's
+# and Megatron's `fp32_groups_flat`, `multi_precision=True` in MXNet and Paddle. Under
+# `torch.amp.autocast` (O1) the parameters themselves are FP32: they *are* the master, and the FP16
+# copy is a cache. BF16 training at scale either keeps an FP32 master or rounds stochastically.

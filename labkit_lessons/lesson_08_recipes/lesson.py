@@ -13,10 +13,12 @@
 # %% [markdown] on_the_map="O0 to O3 as settings of the same knobs, runs that fork, and which recipe a task bears"
 # # 08 · Recipes
 #
-# **You will be able to** read O0 to O3 as four settings of the same knobs, and choose a recipe for a task by evidence.
-# You can say whether two recipes differ, are as good as each other, or whether your runs cannot tell.
+# **You will be able to** read O0 to O3 as four settings of the same knobs, and choose a recipe for
+# a task by evidence. You can say whether two recipes differ, are as good as each other, or whether
+# your runs cannot tell.
 #
-# About 115 minutes. Builds on: lessons 05 (autocast), 06 (scaling), 07 (master weights). Six exercises, 32 points.
+# About 115 minutes. Builds on: lessons 05 (autocast), 06 (scaling), 07 (master weights). Six
+# exercises, 32 points.
 
 # %% id="setup"
 from dataclasses import replace
@@ -34,16 +36,17 @@ from labkit.widgets import Playground, Workbench, predict, race_figure, recipe_t
 # %% [markdown]
 # ## 1 · Four settings of the same knobs
 #
-# You know every part by now: in which format operations compute, where weights live, what happens to the loss. A **recipe** is one
-# choice for each part. In 2018 NVIDIA's library apex gave four of them names: O0, O1, O2, O3. apex's mixed precision was removed
-# in 2025. The names are still used.
+# You know every part by now: in which format operations compute, where weights live, what happens
+# to the loss. A **recipe** is one choice for each part. In 2018 NVIDIA's library apex gave four of
+# them names: O0, O1, O2, O3. apex's mixed precision was removed in 2025. The names are still used.
 
 # %% id="predict-levels"
 predict("recipes.levels")
 
 # %% [markdown]
-# Look at four things in a network with batch norm: a convolution's weight, a norm's weight, the weight that the optimizer changes,
-# and the output of the convolution. (A *norm* is short for a normalisation layer here.)
+# Look at four things in a network with batch norm: a convolution's weight, a norm's weight, the
+# weight that the optimizer changes, and the output of the convolution. (A *norm* is short for a
+# normalisation layer here.)
 
 
 # %% id="touch-levels" tags=["claim-C46", "answer-recipes.levels"]
@@ -69,15 +72,16 @@ for level in ("O0", "O1", "O2", "O3"):
 # | **O3** | FP16 | FP16 | the model, once | the FP16 weights | none |
 
 # %% [markdown]
-# *No idea how to begin? `from labkit.grading import hint`, then `hint("recipes.levels")`: you get three hints, one by
-# one, at no cost.*
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("recipes.levels")`: you get
+# three hints, one by one, at no cost.*
 #
 # ### Exercise 1: four settings of the same knobs  ●○○  6 min
 #
-# `master_weights` means FP32 copies of a 16-bit model's weights. Where the weights are FP32 themselves, there are none.
+# `master_weights` means FP32 copies of a 16-bit model's weights. Where the weights are FP32
+# themselves, there are none.
 #
-# apex lets you turn single knobs, as `initialize(..., opt_level="O2", keep_batchnorm_fp32=False)`. Those are in `changed`, and
-# win over the level.
+# apex lets you turn single knobs, as `initialize(..., opt_level="O2", keep_batchnorm_fp32=False)`.
+# Those are in `changed`, and win over the level.
 
 
 # %% id="exercise-recipes-levels" tags=["exercise-recipes.levels"]
@@ -105,8 +109,8 @@ check("recipes.levels", my_knobs)
 # %% [markdown]
 # ### Exercise 2: which of the four is it?  ●●○  8 min
 #
-# You get a script that trains "in mixed precision". You print the same four dtypes in it as above. Which recipe is it?
-# BF16, FP64 and FP8 have no O-levels, and not every mixture of FP16 has a name.
+# You get a script that trains "in mixed precision". You print the same four dtypes in it as above.
+# Which recipe is it? BF16, FP64 and FP8 have no O-levels, and not every mixture of FP16 has a name.
 
 
 # %% id="exercise-recipes-which" tags=["exercise-recipes.which"]
@@ -125,34 +129,39 @@ check("recipes.which", my_level)
 # %% [markdown]
 # ## 2 · The workbench
 #
-# Here is every knob, on a training that runs now: the painted picture of lesson 06. The broad line, *FP32*, has the same seed. A run can be **forked**: a
-# second run starts from it after any step, with exactly the same numbers, and sees the same batches. So if the two differ later,
-# it is your knob that made the difference.
+# Here is every knob, on a training that runs now: the painted picture of lesson 06. The broad line,
+# *FP32*, has the same seed. A run can be **forked**: a second run starts from it after any step,
+# with exactly the same numbers, and sees the same batches. So if the two differ later, it is your
+# knob that made the difference.
 
 # %% id="predict-fork"
 predict("recipes.fork")
 
 # %% [markdown] site="Press *Play*: a recorded training runs again. In the lab you turn the knobs while it trains, and fork the run at any step."
 # Three things to try:
-# 1. *Start*. At the end, fork at step 60 and press *Continue* without changing anything. Then fork again, and turn scaling *off*.
-# 2. Choose the task *fine tuning*, and fork it with masters *forgotten*. Watch the share of swallowed updates, not the loss.
+# 1. *Start*. At the end, fork at step 60 and press *Continue* without changing anything. Then fork
+#    again, and turn scaling *off*.
+# 2. Choose the task *fine tuning*, and fork it with masters *forgotten*. Watch the share of
+#    swallowed updates, not the loss.
 # 3. Choose the task *autoencoder* and recipe *O3*. Then fork after step 0 with another epsilon.
 
 # %% id="touch-bench"
 Workbench("painted_picture", "FP16 static")
 
 # %% [markdown]
-# Knobs on the left are formats. A model is *built* in them, so changing one starts the run again. (A fork then begins again
-# at the step at which it left the run.) Knobs on the right are decisions of a single step, and may change while it runs. Open *The same in plain torch* and turn
-# the knobs: each one is a line or two.
+# Knobs on the left are formats. A model is *built* in them, so changing one starts the run again.
+# (A fork then begins again at the step at which it left the run.) Knobs on the right are decisions
+# of a single step, and may change while it runs. Open *The same in plain torch* and turn the knobs:
+# each one is a line or two.
 #
 # ### Exercise 3: the lines that a recipe adds  ●●○  8 min
 #
-# FP32 is `forward`, `backward`, `step`. Masters add `gradients to masters` and `masters to model`. Scaling adds `scale loss`,
-# `unscale`, `look for inf` and `update scale`.
+# FP32 is `forward`, `backward`, `step`. Masters add `gradients to masters` and `masters to model`.
+# Scaling adds `scale loss`, `unscale`, `look for inf` and `update scale`.
 #
-# Gradients may be added up over several batches before the step, as in lesson 06. `forward`, `scale loss` and `backward` run once for
-# each batch, and every other line once. Return all lines in the order in which they run.
+# Gradients may be added up over several batches before the step, as in lesson 06. `forward`,
+# `scale loss` and `backward` run once for each batch, and every other line once. Return all lines
+# in the order in which they run.
 
 
 # %% id="exercise-recipes-lines" tags=["exercise-recipes.lines"]
@@ -194,21 +203,21 @@ for task, epsilon in (("digits", 1e-8), ("autoencoder", 1e-8), ("autoencoder", 1
     print(f"{task:<12}{optimizer:<5} epsilon {epsilon:g}:", *(f"{loss:.4f}" for loss in six_losses(task, epsilon)))
 
 # %% [markdown] tags=["answer-recipes.o3"]
-# With SGD nothing breaks. Adam divides by $\sqrt{v} + \epsilon$, where $v$ is the mean of squared gradients. Its
-# $\epsilon = 10^{-8}$ is **zero** in FP16. In the first step $v$ is a thousandth of the squared gradient, and for small gradients
-# that is zero too:
+# With SGD nothing breaks. Adam divides by $\sqrt{v} + \epsilon$, where $v$ is the mean of squared
+# gradients. Its $\epsilon = 10^{-8}$ is **zero** in FP16. In the first step $v$ is a thousandth of
+# the squared gradient, and for small gradients that is zero too:
 #
 # $$10^{-8} < 2^{-25} \quad\text{and}\quad 0.001\,g^2 < 2^{-25} \;\text{ for }\; |g| < 0.0055$$
 #
-# So the first step is g / 0 = inf. Where the gradient is 0 too, it is 0 / 0 = NaN. O2's optimizer computes in FP32, and
-# none of this happens. *Very unstable* is therefore half true: it depends on the optimizer, and on one constant that
-# people overlook.
+# So the first step is g / 0 = inf. Where the gradient is 0 too, it is 0 / 0 = NaN. O2's optimizer
+# computes in FP32, and none of this happens. *Very unstable* is therefore half true: it depends on
+# the optimizer, and on one constant that people overlook.
 
 # %% [markdown]
 # ### Exercise 4: an epsilon that FP16 can hold  ●●○  10 min
 #
-# Adam's first step in FP16: v is 0.001 times the squared gradient, rounded to FP16 once; epsilon is rounded to FP16 as well.
-# `round_to(x, FP16)` rounds. A step whose denominator is not 0 is finite.
+# Adam's first step in FP16: v is 0.001 times the squared gradient, rounded to FP16 once; epsilon is
+# rounded to FP16 as well. `round_to(x, FP16)` rounds. A step whose denominator is not 0 is finite.
 
 # %% id="exercise-recipes-epsilon" tags=["exercise-recipes.epsilon"]
 from labkit.formats import FP16, round_to
@@ -247,42 +256,46 @@ print(Comparison("digits", tuple(records)))
 race_figure(records)
 
 # %% [markdown] tags=["answer-recipes.equal"]
-# Not one loss in a hundred is the same number, but no difference between the recipes' results is visible. How do you
-# *show* that there is none? "I see no difference" is not enough: with few runs you see no difference between good and
-# bad either.
+# Not one loss in a hundred is the same number, but no difference between the recipes' results is
+# visible. How do you *show* that there is none? "I see no difference" is not enough: with few runs
+# you see no difference between good and bad either.
 
 # %% [markdown]
-# **Three verdicts.** Take the same seeds for both recipes. Runs of one seed share first weights and batches, so they are **pairs**.
-# Let $\bar d$ be the mean of their differences (other minus FP32), and $s_d$ the standard deviation of the differences.
+# **Three verdicts.** Take the same seeds for both recipes. Runs of one seed share first weights and
+# batches, so they are **pairs**. Let $\bar d$ be the mean of their differences (other minus FP32),
+# and $s_d$ the standard deviation of the differences.
 #
-# 1. **As good** must be shown. Before you look, say how large a difference would not matter: the *margin*, here 0.02. The recipe is
-#    as good if the whole 90% interval of the mean difference lies inside the margin. (This is the usual test of equivalence, *TOST*:
-#    two one-sided tests.)
+# 1. **As good** must be shown. Before you look, say how large a difference would not matter: the
+#    *margin*, here 0.02. The recipe is as good if the whole 90% interval of the mean difference
+#    lies inside the margin. (This is the usual test of equivalence, *TOST*: two one-sided tests.)
 #
 #    $$\left|\bar d\right| + t_{90}\,\frac{s_d}{\sqrt n} < \text{margin}$$
 #
-# 2. **Worse** or **better** must be shown too. The mean difference is larger than the range of FP32's own seeds, and larger than
-#    half the width of its 95% interval:
+# 2. **Worse** or **better** must be shown too. The mean difference is larger than the range of
+#    FP32's own seeds, and larger than half the width of its 95% interval:
 #
 #    $$\left|\bar d\right| > \max\!\left(\text{range of FP32},\; t_{95}\,\frac{s_d}{\sqrt n}\right)$$
 #
 # 3. Otherwise these runs **cannot tell**. More seeds may.
 #
-# The numbers $t_{90}$ and $t_{95}$ are **Student's t**. A standard deviation of three numbers is itself uncertain; $t$ makes the
-# interval wide enough for that. It comes from a table, and depends on how many pairs there are:
+# The numbers $t_{90}$ and $t_{95}$ are **Student's t**. A standard deviation of three numbers is
+# itself uncertain; $t$ makes the interval wide enough for that. It comes from a table, and depends
+# on how many pairs there are:
 #
 # | pairs | 2 | 3 | 4 | 5 | very many |
 # |---|---|---|---|---|---|
 # | $t_{90}$ | 6.31 | 2.92 | 2.35 | 2.13 | 1.64 |
 # | $t_{95}$ | 12.7 | 4.30 | 3.18 | 2.78 | 1.96 |
 #
-# An example with three pairs: differences -0.010, 0.002, 0.005. Their mean is -0.001 and $s_d$ = 0.0079, so the 90% interval is
-# -0.001 ± 2.92 · 0.0079 / 1.73 = -0.001 ± 0.013. It lies inside ±0.02: as good.
+# An example with three pairs: differences -0.010, 0.002, 0.005. Their mean is -0.001 and $s_d$ =
+# 0.0079, so the 90% interval is -0.001 ± 2.92 · 0.0079 / 1.73 = -0.001 ± 0.013. It lies inside
+# ±0.02: as good.
 #
 # ### Exercise 5: a difference, or only seeds?  ●●○  12 min
 #
-# Write this rule. Check *as good* first: a difference inside the margin does not matter, however certain it is. $s_d$ is
-# `statistics.stdev` (with $n - 1$ below). A run that ended in NaN counts as metric 0.
+# Write this rule. Check *as good* first: a difference inside the margin does not matter, however
+# certain it is. $s_d$ is `statistics.stdev` (with $n - 1$ below). A run that ended in NaN counts as
+# metric 0.
 
 # %% id="exercise-recipes-verdict" tags=["exercise-recipes.verdict"]
 import math
@@ -312,8 +325,8 @@ check("recipes.verdict", my_verdict)
 # %% [markdown]
 # ## 5 · The table
 #
-# Every task of the lab under every recipe, by these verdicts. (*Broken* is a recipe with a run that ended in inf or NaN.) Point at a
-# cell to see its numbers.
+# Every task of the lab under every recipe, by these verdicts. (*Broken* is a recipe with a run that
+# ended in inf or NaN.) Point at a cell to see its numbers.
 
 # %% id="predict-table"
 predict("recipes.table")
@@ -325,32 +338,37 @@ recipe_table(TASKS, recipes)
 # %% [markdown] tags=["answer-recipes.table"]
 # Read it by columns.
 #
-# - *O1* and *O2* are worse than FP32 on no task, and as good on most. On *segmentation*, *segmentation small* and *gauss conv*
-#   these seeds cannot always tell: another seed changes more there than the recipe does.
+# - *O1* and *O2* are worse than FP32 on no task, and as good on most. On *segmentation*,
+#   *segmentation small* and *gauss conv* these seeds cannot always tell: another seed changes more
+#   there than the recipe does.
 # - *FP16* without a scale is worse on four tasks of twelve.
 # - Without masters fine-tuning is worse, as lesson 07 showed.
-# - *O3* is `.half()` on everything. On digits it is as good, on small targets it learns nothing, and where Adam steps it breaks.
+# - *O3* is `.half()` on everything. On digits it is as good, on small targets it learns nothing,
+#   and where Adam steps it breaks.
 #
-# The last column is the share of activation gradients that underflow without a scale, as a mean over the run. It is a warning and
-# no verdict. *Segmentation small* loses three quarters of them, and no difference is shown. *Gauss conv* loses a tenth, and with it
-# 99% of its first weight gradients: its convolutions have nothing to start from, and it learns nothing.
+# The last column is the share of activation gradients that underflow without a scale, as a mean
+# over the run. It is a warning and no verdict. *Segmentation small* loses three quarters of them,
+# and no difference is shown. *Gauss conv* loses a tenth, and with it 99% of its first weight
+# gradients: its convolutions have nothing to start from, and it learns nothing.
 #
-# Look at *gauss conv* once more. With seed 4 nothing learned there, not even FP32. In BF16 seed 3 learned nothing as
-# well, and without masters it was seed 1. It is easy to blame the recipe for one run that fails. Look at more seeds
-# first.
+# Look at *gauss conv* once more. With seed 4 nothing learned there, not even FP32. In BF16 seed 3
+# learned nothing as well, and without masters it was seed 1. It is easy to blame the recipe for one
+# run that fails. Look at more seeds first.
 
 # %% [markdown]
-# **Fill it together.** Each of you takes one task or one recipe, or brings a new task: `labkit compare fine_tuning
-# --recipes FP32 O1 O3 --seeds 0 1 2 --folder our_runs --device cpu` in a terminal, everybody's files into one folder.
-# Then `recipe_table(TASKS, recipes, folder="our_runs")` shows what the class knows. Can you find a task that O2 makes
-# worse? (Runs of a GPU are kept in a folder of its name: recipes are compared on one device.)
+# **Fill it together.** Each of you takes one task or one recipe, or brings a new task:
+# `labkit compare fine_tuning --recipes FP32 O1 O3 --seeds 0 1 2 --folder our_runs --device cpu` in
+# a terminal, everybody's files into one folder. Then
+# `recipe_table(TASKS, recipes, folder="our_runs")` shows what the class knows. Can you find a task
+# that O2 makes worse? (Runs of a GPU are kept in a folder of its name: recipes are compared on one
+# device.)
 
 # %% [markdown]
 # ## 6 · How much underflow does a training bear?
 #
-# There is an edge between *nothing happens* and *nothing is learned*, and you can find it. `small_targets` takes the
-# mean of squared errors over a batch. Each run takes a second. Its metric is *R2*: 1 is perfect, 0 is no better than
-# the mean.
+# There is an edge between *nothing happens* and *nothing is learned*, and you can find it.
+# `small_targets` takes the mean of squared errors over a batch. Each run takes a second. Its metric
+# is *R2*: 1 is perfect, 0 is no better than the mean.
 
 # %% id="predict-cliff"
 predict("recipes.cliff")
@@ -384,9 +402,10 @@ for batch_size in (30, 300, 1000):
     )
 
 # %% [markdown] tags=["answer-recipes.cliff", "answer-recipes.harmless"]
-# A mean over $N$ divides each gradient by $N$. So ten times the batch moves the whole histogram 3.3 binades (powers of two) to the
-# left. With 300, most gradients are lost from the first step on, **and nothing happens**. Those that survive are the large ones, and
-# they point in the right direction. With 1,000, nothing is learned. So the share that is lost is a warning and no verdict.
+# A mean over $N$ divides each gradient by $N$. So ten times the batch moves the whole histogram 3.3
+# binades (powers of two) to the left. With 300, most gradients are lost from the first step on,
+# **and nothing happens**. Those that survive are the large ones, and they point in the right
+# direction. With 1,000, nothing is learned. So the share that is lost is a warning and no verdict.
 
 # %% [markdown]
 # Depth has the same effect: each layer of these convolutions multiplies gradients by small weights.
@@ -398,8 +417,8 @@ for depth in (2, 3, 4, 5, 6, 7):
     print(f"{depth} convolutions: {first.underflow:6.1%} of the activation gradients underflow at the first step")
 
 # %% [markdown]
-# The learning rate comes *after* the gradient, so it changes nothing about underflow. But it changes the other limit: an update must
-# be at least half an ulp of its weight.
+# The learning rate comes *after* the gradient, so it changes nothing about underflow. But it
+# changes the other limit: an update must be at least half an ulp of its weight.
 
 # %% id="touch-rate"
 run = TrainingRun(TASKS["fine_tuning"], RECIPES["FP16 no master"])
@@ -412,9 +431,9 @@ for learning_rate in (2e-6, 2e-5, 2e-4, 2e-3):
 # %% [markdown]
 # ## 7 · What is it worth?
 #
-# The workbench counted what a run keeps between steps. O2 stores no less than FP32: 16-bit weights, and also masters
-# and moments in FP32. The tensors *inside* a step become smaller. Count the bytes that autograd saves for the backward
-# pass, in plain torch:
+# The workbench counted what a run keeps between steps. O2 stores no less than FP32: 16-bit weights,
+# and also masters and moments in FP32. The tensors *inside* a step become smaller. Count the bytes
+# that autograd saves for the backward pass, in plain torch:
 
 # %% id="predict-memory"
 predict("recipes.memory")
@@ -445,15 +464,16 @@ parameters = sum(p.numel() for p in net.parameters())
 print(f"weights, gradients and Adam: {16 * parameters:,} bytes in FP32, {(2 + 2 + 4 + 8) * parameters:,} in O2")
 
 # %% [markdown] tags=["answer-recipes.memory"]
-# "Twice the batch in the same memory" is true of activations, exactly. It is false of weights and optimizer state. Where those are the
-# larger part (a large model, a small batch), mixed precision frees little. Half true.
+# "Twice the batch in the same memory" is true of activations, exactly. It is false of weights and
+# optimizer state. Where those are the larger part (a large model, a small batch), mixed precision
+# frees little. Half true.
 
 # %% [markdown]
 # ### Exercise 6: the cheapest that passes  ●●○  10 min
 #
-# A recipe passes if its mean metric is at least FP32's mean minus FP32's range (largest minus smallest seed), and no run of it
-# ended in NaN. Of those that pass, take the one with the fewest bytes; if none does, "FP32". (This is a simpler rule than that of
-# section 4.)
+# A recipe passes if its mean metric is at least FP32's mean minus FP32's range (largest minus
+# smallest seed), and no run of it ended in NaN. Of those that pass, take the one with the fewest
+# bytes; if none does, "FP32". (This is a simpler rule than that of section 4.)
 
 
 # %% id="exercise-recipes-cheapest" tags=["exercise-recipes.cheapest"]
@@ -477,10 +497,11 @@ def my_choice(fp32, candidates):
 check("recipes.cheapest", my_choice)
 
 # %% [markdown]
-# **Which size fits your card?** Weights, gradients, masters and moments take a number of bytes for each parameter, by recipe. What
-# autograd saves grows with the batch. For a transformer both can be counted from its shape. Here is the largest GPT that
-# can be trained with Adam on one card, and how many texts of 1,024 tokens fit into its batch. A quarter of the card is left free
-# for what is not counted:
+# **Which size fits your card?** Weights, gradients, masters and moments take a number of bytes for
+# each parameter, by recipe. What autograd saves grows with the batch. For a transformer both can be
+# counted from its shape. Here is the largest GPT that can be trained with Adam on one card, and how
+# many texts of 1,024 tokens fit into its batch. A quarter of the card is left free for what is not
+# counted:
 
 # %% id="touch-fits"
 for gigabytes in (8, 16, 24, 80):
@@ -491,17 +512,19 @@ for gigabytes in (8, 16, 24, 80):
     print(f"{gigabytes:>3} GB   " + "".join(f"{part:<24}" for part in parts))
 
 # %% [markdown]
-# O2 does not fit a larger *network* than FP32, since both have 16 bytes for each parameter; it fits a larger *batch*. Only O3
-# halves the bytes of a parameter.
+# O2 does not fit a larger *network* than FP32, since both have 16 bytes for each parameter; it fits
+# a larger *batch*. Only O3 halves the bytes of a parameter.
 #
-# *Published:* BERT-large with 512 tokens on a V100 took 14,949 MiB in FP32 and 13,939 MiB in FP16 (batch 4), and 7,275 MiB in
-# FP16 with a batch of 1 and recomputation. The same count gives 13,052, 10,616 and 7,125: it is too low by 2% to 24%, because the
-# library keeps buffers, and autocast keeps some results in FP32. (`labkit.train.memory_bill` counts; the rows are in
+# *Published:* BERT-large with 512 tokens on a V100 took 14,949 MiB in FP32 and 13,939 MiB in FP16
+# (batch 4), and 7,275 MiB in FP16 with a batch of 1 and recomputation. The same count gives 13,052,
+# 10,616 and 7,125: it is too low by 2% to 24%, because the library keeps buffers, and autocast
+# keeps some results in FP32. (`labkit.train.memory_bill` counts; the rows are in
 # `data/published.csv`.)
 
 # %% [markdown]
-# Go on freely: below is a small network whose targets are five millionths. Which settings train it with the fewest bytes for
-# each weight? Open the exercise under the layers; it keeps the best settings that you find.
+# Go on freely: below is a small network whose targets are five millionths. Which settings train it
+# with the fewest bytes for each weight? Open the exercise under the layers; it keeps the best
+# settings that you find.
 
 # %% id="touch-freely"
 Playground("targets")
@@ -509,8 +532,8 @@ Playground("targets")
 # %% [markdown]
 # ## 8 · Which format for which card?
 #
-# The check of your machine knows what the matrix units of each generation multiply. From this follow the format, the loss scale and the
-# flags:
+# The check of your machine knows what the matrix units of each generation multiply. From this
+# follow the format, the loss scale and the flags:
 
 # %% id="touch-which-card"
 for generation in GENERATIONS:
@@ -528,8 +551,8 @@ print("here:", place())
 # | AMD MI200 | BF16 | no | its matrix units make FP16's subnormal numbers zero |
 # | a CPU, an Apple GPU | measure first | for FP16 | 16 bits may be slower than FP32 |
 #
-# A model that was trained in BF16 may not run in FP16 (lesson 11). *Source* for the MI200: MIOpen's documentation, "MI200 MFMA behavior
-# specifics". *Not reproduced here:* AMD's and Apple's cards.
+# A model that was trained in BF16 may not run in FP16 (lesson 11). *Source* for the MI200: MIOpen's
+# documentation, "MI200 MFMA behavior specifics". *Not reproduced here:* AMD's and Apple's cards.
 
 # %% [markdown]
 # ## What was settled
@@ -543,7 +566,8 @@ print("here:", place())
 # | C49 mixed precision reaches the accuracy of FP32 | true of O1 and O2: as good on most tasks here, worse on none | section 5 |
 # | C50 do not expect bit-for-bit identical results, expect statistically equivalent ones | true | section 4 |
 #
-# **Where you meet this.** `apex.amp.initialize(opt_level="O2")` (removed from apex in 2025; the names are still used),
-# DeepSpeed's `"fp16": {"enabled": true}` (O2 in all but name) and `"auto_cast"`, Lightning's `precision="16-mixed"` (O1) and
-# `"16-true"` (O3), PaddlePaddle's `paddle.amp.auto_cast(level="O1")`, Megatron-LM's `--fp16` and `--bf16`, Hugging Face's
+# **Where you meet this.** `apex.amp.initialize(opt_level="O2")` (removed from apex in 2025; the
+# names are still used), DeepSpeed's `"fp16": {"enabled": true}` (O2 in all but name) and
+# `"auto_cast"`, Lightning's `precision="16-mixed"` (O1) and `"16-true"` (O3), PaddlePaddle's
+# `paddle.amp.auto_cast(level="O1")`, Megatron-LM's `--fp16` and `--bf16`, Hugging Face's
 # `TrainingArguments(fp16=True)`.

@@ -13,16 +13,17 @@
 # %% [markdown] on_the_map="one training in four dialects, an old script repaired, a graph with its casts decided once"
 # # 09 · Frameworks
 #
-# **You will be able to** read mixed precision in four dialects: apex, torch.amp, OneFlow and fastai. You translate one
-# into another, and repair an old script. You name the step at which two scalers differ, and say when it is better to
-# cast by hand.
+# **You will be able to** read mixed precision in four dialects: apex, torch.amp, OneFlow and
+# fastai. You translate one into another, and repair an old script. You name the step at which two
+# scalers differ, and say when it is better to cast by hand.
 #
-# About 90 minutes, best in two sittings (the second begins with section 5). Five exercises, 29 points. Builds on:
-# autocast (lesson 05) and loss scaling (lesson 06). You need three facts from these lessons:
+# About 90 minutes, best in two sittings (the second begins with section 5). Five exercises, 29
+# points. Builds on: autocast (lesson 05) and loss scaling (lesson 06). You need three facts from
+# these lessons:
 #
 # - *autocast* looks each operation up in a list, and casts its inputs to FP16 or to FP32.
-# - The loss is multiplied by a *scale*. The gradients are divided by it before the step. A step whose gradients hold inf or
-#   NaN is *skipped*, and the scale is halved.
+# - The loss is multiplied by a *scale*. The gradients are divided by it before the step. A step
+#   whose gradients hold inf or NaN is *skipped*, and the scale is halved.
 # - The weights stay in FP32, or FP32 *master weights* are kept beside FP16 ones.
 
 # %% id="setup"
@@ -45,8 +46,8 @@ from labkit.widgets import CastPasses, ScalerPresets, predict
 # %% [markdown]
 # ## 1 · One training, four dialects
 #
-# A network of two layers, nine batches, and plain SGD. The loss of three batches is so large that FP16 overflows. The
-# next cell has the code that all four share.
+# A network of two layers, nine batches, and plain SGD. The loss of three batches is so large that
+# FP16 overflows. The next cell has the code that all four share.
 
 
 # %% id="shared"
@@ -74,9 +75,9 @@ def sgd(net):
 
 
 # %% [markdown]
-# Each of the next four cells trains the network with the lab's own version of the framework. (apex removed its `amp` in
-# 2025; fastai's needs a GPU; OneFlow is another library.) Only the import is the lab's. The calls are those of the
-# original.
+# Each of the next four cells trains the network with the lab's own version of the framework. (apex
+# removed its `amp` in 2025; fastai's needs a GPU; OneFlow is another library.) Only the import is
+# the lab's. The calls are those of the original.
 
 # %% id="dialect-apex" tags=["claim-C51"]
 def in_apex():
@@ -191,12 +192,12 @@ for name, train in dialects.items():
 # The more a framework does for you, the less you can forget, and the less you see.
 
 # %% [markdown]
-# *How exercises work.* Write your answer between the `def` line and the check. You can run the cell as often as you
-# like. Grading runs only the exercise's own cell, with the imports, functions, classes and constants of other cells
-# that it uses.
+# *How exercises work.* Write your answer between the `def` line and the check. You can run the cell
+# as often as you like. Grading runs only the exercise's own cell, with the imports, functions,
+# classes and constants of other cells that it uses.
 #
-# *No idea how to begin? `from labkit.grading import hint`, then `hint("frameworks.translate")`: you get three hints,
-# one by one, at no cost.*
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("frameworks.translate")`: you
+# get three hints, one by one, at no cost.*
 #
 # ### Exercise 1: translate apex to torch.amp  ●●○  10 min
 #
@@ -261,8 +262,8 @@ check("frameworks.translate", my_torch_training)
 # %% [markdown]
 # ## 2 · An old script
 #
-# Many scripts for apex are still in use. Some were never right. First, a call that only apex has: you can *register*
-# functions of your own, or of torch, before `initialize`. Is that necessary?
+# Many scripts for apex are still in use. Some were never right. First, a call that only apex has:
+# you can *register* functions of your own, or of torch, before `initialize`. Is that necessary?
 
 
 # %% id="touch-register" tags=["claim-C29"]
@@ -279,14 +280,14 @@ for register in (False, True):
     print(f"sigmoid of FP16, {'registered as float' if register else 'not registered'}: {sigmoid_gives(register)}")
 
 # %% [markdown]
-# **It is not necessary.** A function that is not registered runs in the dtype of its inputs. You register a function
-# when FP16 is not exact enough for it.
+# **It is not necessary.** A function that is not registered runs in the dtype of its inputs. You
+# register a function when FP16 is not exact enough for it.
 #
 # ### Exercise 2: repair an old apex script  ●●○  10 min
 #
-# This script is for level O2: the model is FP16, and the optimizer steps FP32 *masters*. It has **three faults**. apex
-# refuses the first. Run the cell, read the message, and repair that fault. The other two raise no error: the script
-# runs, and learns nothing.
+# This script is for level O2: the model is FP16, and the optimizer steps FP32 *masters*. It has
+# **three faults**. apex refuses the first. Run the cell, read the message, and repair that fault.
+# The other two raise no error: the script runs, and learns nothing.
 
 
 # %% id="touch-broken"
@@ -340,18 +341,19 @@ check("frameworks.repair", my_repaired_training)
 # %% [markdown]
 # ## 3 · Spot the difference
 #
-# In section 1 all scales were equal in the end. That is not always so. All frameworks move the scale by the same rule,
-# but with different settings. You know four of them from lesson 06: the start, the interval, a *cap* and a *floor*. The
-# fifth is *hysteresis*: the number of overflows until the scale is halved.
+# In section 1 all scales were equal in the end. That is not always so. All frameworks move the
+# scale by the same rule, but with different settings. You know four of them from lesson 06: the
+# start, the interval, a *cap* and a *floor*. The fifth is *hysteresis*: the number of overflows
+# until the scale is halved.
 
 # %% id="predict-first"
 predict("frameworks.first")
 
 
 # %% [markdown]
-# Here are 14 steps. All scalers start at 2^23 and grow after two clean steps. You see the exponent of the scale in each
-# step; `x` marks a skipped step. For each framework the cell prints the first step at which its scale, or its decision,
-# differs from torch's.
+# Here are 14 steps. All scalers start at 2^23 and grow after two clean steps. You see the exponent
+# of the scale in each step; `x` marks a skipped step. For each framework the cell prints the first
+# step at which its scale, or its decision, differs from torch's.
 
 
 # %% id="touch-spot" tags=["answer-frameworks.first"]
@@ -379,15 +381,16 @@ for name in PRESETS:
 # %% [markdown] tags=["answer-frameworks.first"]
 # **Name the setting.** Look at the steps just before the one at which two frameworks differ:
 #
-# - After *growth*: a cap. apex and fastai 1 stop at 2^24, and torch goes on to 2^25. (fastai 2, which you ran in
-#   section 1, uses torch's scaler, and has no cap.)
-# - After an *overflow*: hysteresis. DeepSpeed and Megatron skip the step, and leave the scale as it is. Only the second
-#   overflow halves it.
-# - OneFlow has a floor of 1 and no cap before the end of FP32. These 14 steps reach neither of them.
+# - After *growth*: a cap. apex and fastai 1 stop at 2^24, and torch goes on to 2^25. (fastai 2,
+#   which you ran in section 1, uses torch's scaler, and has no cap.)
+# - After an *overflow*: hysteresis. DeepSpeed and Megatron skip the step, and leave the scale as it
+#   is. Only the second overflow halves it.
+# - OneFlow has a floor of 1 and no cap before the end of FP32. These 14 steps reach neither of
+#   them.
 
 # %% [markdown]
-# The same on a real training, with 400 steps. **Choose two frameworks**, and look for the first step at which they
-# differ.
+# The same on a real training, with 400 steps. **Choose two frameworks**, and look for the first
+# step at which they differ.
 
 # %% id="touch-presets"
 ScalerPresets()
@@ -395,16 +398,19 @@ ScalerPresets()
 # %% [markdown]
 # ### Exercise 3: which steps are skipped?  ●●●  12 min
 #
-# You get the largest gradient of each step, and the settings of a scaler. Which steps does it skip? The rules:
+# You get the largest gradient of each step, and the settings of a scaler. Which steps does it skip?
+# The rules:
 #
-# - A step overflows if `scale * gradient` is 65520 or more. It is skipped, and the count of clean steps starts again.
-# - The scale is halved from overflow number `hysteresis` on, counted since the scale last grew. It never goes below
-#   `floor`.
-# - After `growth_interval` clean steps in a row the scale doubles, up to `cap`. Then both counts start again, also at
-#   the cap.
-# - If `steps_at_floor` is True, the scaler does not look for inf while the scale is at `floor`: such a step counts as
-#   clean.
-# - After the scale was halved, or held at `floor` instead, the next `pause` clean steps do not count. No framework has this knob.
+# - A step overflows if `scale * gradient` is 65520 or more. It is skipped, and the count of clean
+#   steps starts again.
+# - The scale is halved from overflow number `hysteresis` on, counted since the scale last grew. It
+#   never goes below `floor`.
+# - After `growth_interval` clean steps in a row the scale doubles, up to `cap`. Then both counts
+#   start again, also at the cap.
+# - If `steps_at_floor` is True, the scaler does not look for inf while the scale is at `floor`:
+#   such a step counts as clean.
+# - After the scale was halved, or held at `floor` instead, the next `pause` clean steps do not
+#   count. No framework has this knob.
 
 
 # %% id="exercise-frameworks-skips" tags=["exercise-frameworks.skips"]
@@ -437,8 +443,8 @@ check("frameworks.skips", my_skipped_steps)
 # %% [markdown]
 # ## 4 · The loop that calls you
 #
-# In fastai you do not write the loop. You write *callbacks*: methods that the loop calls at its *events*. To scale a loss you
-# have to know their order. So print it, for one batch.
+# In fastai you do not write the loop. You write *callbacks*: methods that the loop calls at its
+# *events*. To scale a loss you have to know their order. So print it, for one batch.
 
 
 # %% id="touch-events"
@@ -457,18 +463,19 @@ heard = listening.heard[listening.heard.index("before_batch") : listening.heard.
 print(" → ".join(heard))
 
 # %% [markdown]
-# Around each part x of the loop there are two events, `before_x` and `after_x`. A callback that replaces x raises a
-# *cancel* exception, `CancelStepException` for the step. Then the loop leaves out x, and still calls `after_x`. It also
-# calls it after a skipped step. So fastai's schedules of the learning rate count skipped steps too.
+# Around each part x of the loop there are two events, `before_x` and `after_x`. A callback that
+# replaces x raises a *cancel* exception, `CancelStepException` for the step. Then the loop leaves
+# out x, and still calls `after_x`. It also calls it after a skipped step. So fastai's schedules of
+# the learning rate count skipped steps too.
 #
 # The loop calls `backward()` of `learn.loss_grad`. (`learn.loss` is a copy that you can look at.)
 #
 # ### Exercise 4: write the callback  ●●●  12 min
 #
-# The model of this exercise opens autocast itself. The callback does the rest: scale the loss, unscale the gradients,
-# clip them, step or skip, move the scale. Write a class with three methods, for three events. `self.opt` is the
-# optimizer, `self.model` the model, and you set a value in the learner by `self.learn.loss_grad = ...`. A `GradScaler`
-# does the scaling.
+# The model of this exercise opens autocast itself. The callback does the rest: scale the loss,
+# unscale the gradients, clip them, step or skip, move the scale. Write a class with three methods,
+# for three events. `self.opt` is the optimizer, `self.model` the model, and you set a value in the
+# learner by `self.learn.loss_grad = ...`. A `GradScaler` does the scaling.
 
 
 # %% id="callback-learner"
@@ -514,8 +521,9 @@ check("frameworks.callback", my_fastai_training)
 # %% [markdown]
 # ## 5 · The graph, before and after
 #
-# *Second sitting.* autocast decides at each call. But a network does the same in every step. So OneFlow, and compilers,
-# decide once, for a *graph*. That is the list of all operations, with the results that each one uses.
+# *Second sitting.* autocast decides at each call. But a network does the same in every step. So
+# OneFlow, and compilers, decide once, for a *graph*. That is the list of all operations, with the
+# results that each one uses.
 #
 # How many casts does a graph need? Here is a transformer of two blocks, with nine linear layers.
 
@@ -531,7 +539,8 @@ def casts_of_a_transformer():
 predict("frameworks.casts", casts_of_a_transformer)
 
 # %% [markdown]
-# Now a smaller network, in which one weight is used twice. Five *passes* turn it into a graph with all casts in place:
+# Now a smaller network, in which one weight is used twice. Five *passes* turn it into a graph with
+# all casts in place:
 #
 # - **colour**: look up the list of each operation;
 # - **propagate**: find the format of its result;
@@ -539,7 +548,8 @@ predict("frameworks.casts", casts_of_a_transformer)
 # - **cancel**: remove casts that do nothing;
 # - **hoist**: cast a weight only once, even if it is used several times.
 #
-# The widget opens behind the last pass. **Press Play** to watch all five. Which operation gets a cast for an input that is FP16 already?
+# The widget opens behind the last pass. **Press Play** to watch all five. Which operation gets a
+# cast for an input that is FP16 already?
 
 # %% id="touch-passes"
 CastPasses()
@@ -567,8 +577,8 @@ for _ in range(2):
 print(explain(graph))
 
 # %% [markdown] tags=["answer-frameworks.casts"]
-# There is the allow list, the deny list, and a third group that keeps the format of its input: `relu` is in it, and
-# `mean` too. `einsum` is a matrix product, so it runs in FP16.
+# There is the allow list, the deny list, and a third group that keeps the format of its input:
+# `relu` is in it, and `mean` too. `einsum` is a matrix product, so it runs in FP16.
 
 # %% [markdown]
 # ### Exercise 5: place the casts  ●●○  10 min
@@ -614,9 +624,10 @@ check("frameworks.casts", my_casts_placed)
 # %% [markdown]
 # ## 6 · The third way: no autocast
 #
-# There is a third way: you write the casts yourself, where you want them. A linear layer casts its weight to the dtype
-# of its input. The input is cast once, before the first layer. nanochat, a well-known small trainer of language models,
-# changed to this in 2026. Here it is for the network of section 1.
+# There is a third way: you write the casts yourself, where you want them. A linear layer casts its
+# weight to the dtype of its input. The input is cast once, before the first layer. nanochat, a
+# well-known small trainer of language models, changed to this in 2026. Here it is for the network
+# of section 1.
 
 
 # %% id="touch-by-hand"
@@ -645,8 +656,8 @@ same = all(map(torch.equal, by_hand().parameters(), first.parameters()))
 print("by hand, the weights are", "equal to torch.amp's, to the bit" if same else "others")
 
 # %% [markdown]
-# There is no list, no state, and nothing is hidden: you read exactly what runs. And the price? If you forget a cast,
-# nothing warns you.
+# There is no list, no state, and nothing is hidden: you read exactly what runs. And the price? If
+# you forget a cast, nothing warns you.
 
 # %% id="touch-forgotten"
 h = torch.full((4, 512), 16.0).half()
@@ -656,9 +667,9 @@ with lab_autocast(FP16):
     print("mean of squares, under autocast:   ", (h * h).sum(-1).div(512)[0].item())
 
 # %% [markdown]
-# 512 squares of 16 are 131,072, and FP16 ends at 65504. The lab's autocast follows the lists for a GPU, and they have
-# sums on the deny list. torch's list for the *CPU* does not: `torch.autocast("cpu", torch.float16)` would give inf
-# here, too.
+# 512 squares of 16 are 131,072, and FP16 ends at 65504. The lab's autocast follows the lists for a
+# GPU, and they have sums on the deny list. torch's list for the *CPU* does not:
+# `torch.autocast("cpu", torch.float16)` would give inf here, too.
 #
 # | | autocast | by hand |
 # |---|---|---|
@@ -668,21 +679,22 @@ with lab_autocast(FP16):
 # | a weight that is used several times | is cast once: autocast keeps the cast | is cast in every call |
 # | which operations run in FP16 | you have to look it up | you read it in the code |
 #
-# So: cast by hand if the model is yours, has few kinds of layers, and is well known. Use autocast everywhere else. With
-# BF16 it is safer than with FP16, because sums of BF16 do not overflow.
+# So: cast by hand if the model is yours, has few kinds of layers, and is well known. Use autocast
+# everywhere else. With BF16 it is safer than with FP16, because sums of BF16 do not overflow.
 
 # %% [markdown]
 # ## 7 · What a compiler leaves out
 #
-# `torch.compile` makes a graph too, and joins neighbouring operations into one *kernel*: one pass through memory
-# instead of three. Three FP16 operations, compiled on this lab's machine with its default compiler, *inductor*:
+# `torch.compile` makes a graph too, and joins neighbouring operations into one *kernel*: one pass
+# through memory instead of three. Three FP16 operations, compiled on this lab's machine with its
+# default compiler, *inductor*:
 
 # %% id="predict-compiled"
 predict("frameworks.compiled")
 
 # %% [markdown]
-# Inductor needs a C++ compiler and up to a minute. So the result was **recorded** (torch 2.13, CPU, g++). The next cell
-# shows the reason, without a compiler.
+# Inductor needs a C++ compiler and up to a minute. So the result was **recorded** (torch 2.13, CPU,
+# g++). The next cell shows the reason, without a compiler.
 
 # %% id="touch-rounded-once" tags=["answer-frameworks.compiled"]
 a = torch.randn(100_000, generator=torch.Generator().manual_seed(0)).half()
@@ -694,14 +706,14 @@ print(f"mean error, rounded after each: {(each.double() - exact).abs().mean():.2
 print(f"mean error, rounded once:       {(once.double() - exact).abs().mean():.2e}")
 
 # %% [markdown] tags=["answer-frameworks.compiled"]
-# **It leaves out the roundings in between.** Inside a kernel, numbers stay in FP32, and the casts to FP16 and back are
-# *elided* (left out). That is more exact, and faster. But the result is different: a compiled network does not equal
-# the same network before compiling, bit for bit. `torch._inductor.config.emulate_precision_casts = True` brings the
-# roundings back.
+# **It leaves out the roundings in between.** Inside a kernel, numbers stay in FP32, and the casts
+# to FP16 and back are *elided* (left out). That is more exact, and faster. But the result is
+# different: a compiled network does not equal the same network before compiling, bit for bit.
+# `torch._inductor.config.emulate_precision_casts = True` brings the roundings back.
 
 # %% [markdown]
-# It cannot leave out the rounding of a matrix product's inputs. (The casts themselves may run inside another kernel.) A
-# graph that is only captured, not yet compiled, shows these casts:
+# It cannot leave out the rounding of a matrix product's inputs. (The casts themselves may run
+# inside another kernel.) A graph that is only captured, not yet compiled, shows these casts:
 
 
 # %% id="touch-captured"
@@ -723,8 +735,8 @@ def casts_captured(net, x):
 print("casts in the captured graph:", *casts_captured(small_network(), torch.ones(8, 4)))
 
 # %% [markdown]
-# There are five: the input, two weights and two biases. `torch.compile` recorded the casts of autocast at the first
-# call. If you change autocast afterwards, it compiles anew.
+# There are five: the input, two weights and two biases. `torch.compile` recorded the casts of
+# autocast at the first call. If you change autocast afterwards, it compiles anew.
 
 # %% [markdown]
 # ## What was settled
@@ -739,6 +751,7 @@ print("casts in the captured graph:", *casts_captured(small_network(), torch.one
 # | C29 functions off the lists must be registered before use | false, again in 09: apex runs an unregistered one in the dtype that comes | section 2 |
 # | C52 torch.amp: `enabled=False` is a no-op | true, again in 09: nine steps equal plain FP32 to the bit | section 1 |
 #
-# **Where you meet this.** `torch.amp.autocast` and `torch.amp.GradScaler`; `apex.amp` in scripts from before 2025;
-# `oneflow.nn.Graph`; fastai's `Learner.to_fp16`; you can read all four in `labkit.frameworks`. Lightning's `Precision`
-# plugin, `Accelerator.backward` and DeepSpeed's engine do the same at events of their own.
+# **Where you meet this.** `torch.amp.autocast` and `torch.amp.GradScaler`; `apex.amp` in scripts
+# from before 2025; `oneflow.nn.Graph`; fastai's `Learner.to_fp16`; you can read all four in
+# `labkit.frameworks`. Lightning's `Precision` plugin, `Accelerator.backward` and DeepSpeed's engine
+# do the same at events of their own.

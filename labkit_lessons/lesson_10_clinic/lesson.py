@@ -13,12 +13,12 @@
 # %% [markdown] on_the_map="failing trainings that people bring: find the cause, and repair it at one place"
 # # 10 · The clinic
 #
-# **You will be able to** find out why a training in 16 bits fails. You use its picture, an instrument and its code. You
-# repair it at one place, and keep 16 bits everywhere else.
+# **You will be able to** find out why a training in 16 bits fails. You use its picture, an
+# instrument and its code. You repair it at one place, and keep 16 bits everywhere else.
 #
-# About 110 minutes, in as many sittings as you like. Ten exercises, 30 points. Builds on: autocast (lesson 05), loss
-# scaling (lesson 06), master weights (lesson 07). Each consultation takes about ten minutes, and none needs another.
-# Run the first cell, and then begin with any of them.
+# About 110 minutes, in as many sittings as you like. Ten exercises, 30 points. Builds on: autocast
+# (lesson 05), loss scaling (lesson 06), master weights (lesson 07). Each consultation takes about
+# ten minutes, and none needs another. Run the first cell, and then begin with any of them.
 
 # %% id="setup"
 import warnings
@@ -36,13 +36,15 @@ from labkit_lessons.lesson_10_clinic import CONSULTATIONS, look
 # %% [markdown]
 # ## How a consultation goes
 #
-# A person brings a training that fails. You get its code, a function of `model` and `batches`. It trains the model, and
-# returns the losses and a *diagnosis*. At first the diagnosis is `None`: unknown.
+# A person brings a training that fails. You get its code, a function of `model` and `batches`. It
+# trains the model, and returns the losses and a *diagnosis*. At first the diagnosis is `None`:
+# unknown.
 #
 # 1. **Look.** `look` runs the training, and a picture shows how it went.
 # 2. **Examine.** The next cell measures this training. Change the cell to measure something else.
 # 3. **Choose** a cause. Then you can read the answer.
-# 4. **Treat.** The cell of the exercise begins with the training. Repair it there, and delete the line that raises.
+# 4. **Treat.** The cell of the exercise begins with the training. Repair it there, and delete the
+#    line that raises.
 #
 # The check runs your training on other batches. It must fulfil four conditions:
 #
@@ -51,19 +53,21 @@ from labkit_lessons.lesson_10_clinic import CONSULTATIONS, look
 # - It uses every example and takes every step.
 # - The diagnosis is right.
 #
-# So keep the format of 16 bits, the loss scale, the optimizer and its learning rate, and return the losses as they are. The check
-# computes each loss and each step again from your model's weights, and names any that differ.
+# So keep the format of 16 bits, the loss scale, the optimizer and its learning rate, and return the
+# losses as they are. The check computes each loss and each step again from your model's weights,
+# and names any that differ.
 #
-# A diagnosis has two parts: *where*, in a word from a list, and *how much*, a number. `return losses, ("log", 0.5)` gives one. It is right
-# or wrong as a whole.
+# A diagnosis has two parts: *where*, in a word from a list, and *how much*, a number.
+# `return losses, ("log", 0.5)` gives one. It is right or wrong as a whole.
 #
-# *Stuck? `from labkit.grading import hint`, then `hint("clinic.clip")`: you get three hints, one by one, at no cost.*
+# *Stuck? `from labkit.grading import hint`, then `hint("clinic.clip")`: you get three hints, one by
+# one, at no cost.*
 
 # %% [markdown]
 # ## 1 · Nothing is learned, without an error
 #
-# *"I added gradient clipping, as in the paper. Since then the loss does not fall. There is no error and no NaN, and the
-# loss scale is fine. Without mixed precision the same script learns."*
+# *"I added gradient clipping, as in the paper. Since then the loss does not fall. There is no error
+# and no NaN, and the loss scale is fine. Without mixed precision the same script learns."*
 
 
 # %% id="patient-clip"
@@ -86,7 +90,8 @@ seen = look("clip", clip_as_it_came)
 treatment_figure(seen)
 
 # %% [markdown]
-# **Examine.** `norms` has one number for each step: the length of all gradients together, as the optimizer gets them.
+# **Examine.** `norms` has one number for each step: the length of all gradients together, as the
+# optimizer gets them.
 
 # %% id="touch-clip" tags=["claim-C38"]
 for step in range(0, 40, 8):
@@ -98,8 +103,9 @@ predict("clinic.clip")
 # %% [markdown]
 # ### Exercise 1: nothing is learned, without an error  ●●○  8 min
 #
-# *Where* is one of `"autocast"`, `"backward"`, `"clip_grad_norm_"`, `"scaler.step"`, `"learning rate"`: which part has
-# the fault? *How much* is a number: the largest norm that the optimizer's gradients can have before the repair.
+# *Where* is one of `"autocast"`, `"backward"`, `"clip_grad_norm_"`, `"scaler.step"`,
+# `"learning rate"`: which part has the fault? *How much* is a number: the largest norm that the
+# optimizer's gradients can have before the repair.
 
 
 # %% id="exercise-clinic-clip" tags=["exercise-clinic.clip"] starter="clip_as_it_came"
@@ -131,8 +137,9 @@ check("clinic.clip", my_clip_training)
 # %% [markdown]
 # ## 2 · Attempting to unscale FP16 gradients
 #
-# *"I load the model in FP16 to save memory, and train it with autocast and a GradScaler, as the tutorial says. The
-# first step ends with an error. There are a hundred threads about it, and each one gives different advice."*
+# *"I load the model in FP16 to save memory, and train it with autocast and a GradScaler, as the
+# tutorial says. The first step ends with an error. There are a hundred threads about it, and each
+# one gives different advice."*
 
 
 # %% id="patient-unscale"
@@ -155,8 +162,8 @@ def unscale_as_it_came(model, batches):
 print(look("unscale", unscale_as_it_came).error)
 
 # %% [markdown]
-# **Examine.** A gradient has the dtype of its weight. What would happen to an FP16 weight without this error? Each
-# update below is smaller than the one before.
+# **Examine.** A gradient has the dtype of its weight. What would happen to an FP16 weight without
+# this error? Each update below is smaller than the one before.
 
 # %% id="touch-unscale" tags=["claim-C30"]
 for dtype in (torch.float32, torch.float16):
@@ -174,8 +181,9 @@ predict("clinic.unscale")
 # %% [markdown]
 # ### Exercise 2: attempting to unscale FP16 gradients  ●○○  8 min
 #
-# *Where* is one of `"inputs"`, `"weights"`, `"loss"`, `"gradients"`, `"scale"`: what is FP16 and should not be? *How
-# much* is a number: the largest update that does not change an FP16 weight of 0.125.
+# *Where* is one of `"inputs"`, `"weights"`, `"loss"`, `"gradients"`, `"scale"`: what is FP16 and
+# should not be? *How much* is a number: the largest update that does not change an FP16 weight of
+# 0.125.
 
 
 # %% id="exercise-clinic-unscale" tags=["exercise-clinic.unscale"] starter="unscale_as_it_came"
@@ -206,8 +214,9 @@ check("clinic.unscale", my_unscale_training)
 # %% [markdown]
 # ## 3 · The loss is NaN, though autocast is off around it
 #
-# *"My loss has logarithms, so I compute it in FP32: I switch autocast off around it. The loss is NaN from the first
-# step. Strangely, the model learns for a while. Then more and more steps are skipped."*
+# *"My loss has logarithms, so I compute it in FP32: I switch autocast off around it. The loss is
+# NaN from the first step. Strangely, the model learns for a while. Then more and more steps are
+# skipped."*
 
 
 # %% id="patient-region"
@@ -247,8 +256,9 @@ predict("clinic.region")
 # %% [markdown]
 # ### Exercise 3: the loss is NaN, though autocast is off around it  ●●○  8 min
 #
-# *Where* is one of `"model"`, `"softmax"`, `"log"`, `"backward"`, `"scaler.update"`: which one has the first result
-# that is not finite? *How much* is a number: the value of 1e-8 in the format in which it is added.
+# *Where* is one of `"model"`, `"softmax"`, `"log"`, `"backward"`, `"scaler.update"`: which one has
+# the first result that is not finite? *How much* is a number: the value of 1e-8 in the format in
+# which it is added.
 
 
 # %% id="exercise-clinic-region" tags=["exercise-clinic.region"] starter="region_as_it_came"
@@ -282,8 +292,8 @@ check("clinic.region", my_region_training)
 # %% [markdown]
 # ## 4 · It learns, and stops too early
 #
-# *"The learning rate falls linearly to 0. With mixed precision the model ends far worse than without. There is a
-# warning about the order of two calls, but the order is right."*
+# *"The learning rate falls linearly to 0. With mixed precision the model ends far worse than
+# without. There is a warning about the order of two calls, but the order is right."*
 
 
 # %% id="patient-schedule"
@@ -320,8 +330,8 @@ predict("clinic.schedule")
 # %% [markdown]
 # ### Exercise 4: it learns, and stops too early  ●●○  8 min
 #
-# *Where* is one of `"autocast"`, `"backward"`, `"scaler.step"`, `"scaler.update"`, `"schedule.step"`: which call does
-# something wrong? *How much* is the number of skipped steps.
+# *Where* is one of `"autocast"`, `"backward"`, `"scaler.step"`, `"scaler.update"`,
+# `"schedule.step"`: which call does something wrong? *How much* is the number of skipped steps.
 
 
 # %% id="exercise-clinic-schedule" tags=["exercise-clinic.schedule"] starter="schedule_as_it_came"
@@ -355,8 +365,9 @@ check("clinic.schedule", my_schedule_training)
 # %% [markdown]
 # ## 5 · The backward pass ends with two dtypes
 #
-# *"I wrote my own `autograd.Function`. In FP32 it works, and I checked its gradients. Under autocast the forward pass
-# works too. The backward pass ends with an error in a line that I wrote, and I never cast anything."*
+# *"I wrote my own `autograd.Function`. In FP32 it works, and I checked its gradients. Under
+# autocast the forward pass works too. The backward pass ends with an error in a line that I wrote,
+# and I never cast anything."*
 
 
 # %% id="patient-function"
@@ -387,7 +398,8 @@ def function_as_it_came(model, batches):
 print(look("function", function_as_it_came).error)
 
 # %% [markdown]
-# **Examine.** Which dtypes does `forward` get, and which does `backward` get? Is autocast on in each of them?
+# **Examine.** Which dtypes does `forward` get, and which does `backward` get? Is autocast on in
+# each of them?
 
 
 # %% id="touch-function"
@@ -415,11 +427,12 @@ predict("clinic.function")
 # ### Exercise 5: the backward pass ends with two dtypes  ●●○  8 min
 #
 # Here you also write the class, inside the function, and give it a new name. Two decorators help:
-# `torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)` and `torch.amp.custom_bwd(device_type="cpu")`.
-# Everything except this class stays in FP16.
+# `torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)` and
+# `torch.amp.custom_bwd(device_type="cpu")`. Everything except this class stays in FP16.
 #
-# *Where* is one of `"forward"`, `"backward"`, `"loss"`, `"optimizer.step"`: which of them fails? The second part is a
-# name instead of a number: which of `"grad"`, `"x"` and `"weight"` is FP32 in that line.
+# *Where* is one of `"forward"`, `"backward"`, `"loss"`, `"optimizer.step"`: which of them fails?
+# The second part is a name instead of a number: which of `"grad"`, `"x"` and `"weight"` is FP32 in
+# that line.
 
 
 # %% id="exercise-clinic-function" tags=["exercise-clinic.function"] starter="function_as_it_came"
@@ -452,9 +465,9 @@ check("clinic.function", my_function_training)
 # %% [markdown]
 # ## 6 · NaN, from one batch on
 #
-# *"Attention over eight tokens. Some texts are shorter, so I mask the padding. I mask a second time, as the library
-# did, because two masks cannot hurt. All is well for some steps. Then the loss becomes NaN and stays NaN, at a batch
-# that looks like all the others."*
+# *"Attention over eight tokens. Some texts are shorter, so I mask the padding. I mask a second
+# time, as the library did, because two masks cannot hurt. All is well for some steps. Then the loss
+# becomes NaN and stays NaN, at a batch that looks like all the others."*
 
 
 # %% id="patient-mask"
@@ -480,8 +493,8 @@ def mask_as_it_came(model, batches):
 treatment_figure(look("mask", mask_as_it_came))
 
 # %% [markdown]
-# **Examine.** Does the batch really look like all the others? And what is the softmax of a row that was masked once,
-# and of one that was masked twice?
+# **Examine.** Does the batch really look like all the others? And what is the softmax of a row that
+# was masked once, and of one that was masked twice?
 
 # %% id="touch-mask" tags=["claim-C55"]
 shortest = [int((~padding).sum(1).min()) for _, _, padding in CONSULTATIONS["mask"].batches(40, seed=0)]
@@ -497,8 +510,9 @@ predict("clinic.mask")
 # %% [markdown]
 # ### Exercise 6: NaN, from one batch on  ●●○  8 min
 #
-# *Where* is one of `"embed"`, `"mix"`, `"scores"`, `"softmax"`, `"head"`, `"loss"`: which one has the first result with
-# NaN? *How much* is the number of the batch in which it happens when `look` runs it, counted from 0.
+# *Where* is one of `"embed"`, `"mix"`, `"scores"`, `"softmax"`, `"head"`, `"loss"`: which one has
+# the first result with NaN? *How much* is the number of the batch in which it happens when `look`
+# runs it, counted from 0.
 
 
 # %% id="exercise-clinic-mask" tags=["exercise-clinic.mask"] starter="mask_as_it_came"
@@ -529,8 +543,8 @@ check("clinic.mask", my_mask_training)
 # %% [markdown]
 # ## 7 · A little worse than it should be
 #
-# *"We trained everything in BF16: no scaler, no NaN, and the loss is only a little worse than in FP32. Then a reader
-# looked into the published weights. All gains of our norms are exactly 1.0."*
+# *"We trained everything in BF16: no scaler, no NaN, and the loss is only a little worse than in
+# FP32. Then a reader looked into the published weights. All gains of our norms are exactly 1.0."*
 #
 # Here is a network of one norm and one layer. Its score is the share of gains that are no longer 1.
 
@@ -553,8 +567,8 @@ seen = look("gains", gains_as_it_came)
 treatment_figure(seen)
 
 # %% [markdown]
-# **Examine.** `still` names the parameters that never moved. One step of Adam has about the size of the learning rate.
-# How does it change a weight of 1, of 0.1, of 0?
+# **Examine.** `still` names the parameters that never moved. One step of Adam has about the size of
+# the learning rate. How does it change a weight of 1, of 0.1, of 0?
 
 # %% id="touch-gains"
 print("never moved:", *seen.still)
@@ -570,10 +584,12 @@ predict("clinic.gains")
 # %% [markdown]
 # ### Exercise 7: a little worse than it should be  ●●○  8 min
 #
-# The layer stays in BF16, and the learning rate at 0.001. The norm may be FP32; or you keep FP32 masters of all.
+# The layer stays in BF16, and the learning rate at 0.001. The norm may be FP32; or you keep FP32
+# masters of all.
 #
-# *Where* is one of `"norm.weight"`, `"norm.bias"`, `"linear.weight"`, `"linear.bias"`. *How much* is a number: the
-# smallest update that could move a BF16 weight of 1 upwards, which is half the distance to the next number.
+# *Where* is one of `"norm.weight"`, `"norm.bias"`, `"linear.weight"`, `"linear.bias"`. *How much*
+# is a number: the smallest update that could move a BF16 weight of 1 upwards, which is half the
+# distance to the next number.
 
 
 # %% id="exercise-clinic-gains" tags=["exercise-clinic.gains"] starter="gains_as_it_came"
@@ -602,8 +618,8 @@ check("clinic.gains", my_gains_training)
 # %% [markdown]
 # ## 8 · NaN in eval(), and only there
 #
-# *"Training is healthy. The loss falls; one step was skipped, which is normal. Then I call `model.eval()`, and every
-# output is NaN. After `model.train()` the outputs are fine again."*
+# *"Training is healthy. The loss falls; one step was skipped, which is normal. Then I call
+# `model.eval()`, and every output is NaN. After `model.train()` the outputs are fine again."*
 
 
 # %% id="patient-eval"
@@ -624,7 +640,8 @@ def eval_as_it_came(model, batches):
 treatment_figure(look("eval", eval_as_it_came))
 
 # %% [markdown]
-# **Examine.** A model's `state_dict` has everything that it stores. And what was the largest number in each batch?
+# **Examine.** A model's `state_dict` has everything that it stores. And what was the largest number
+# in each batch?
 
 # %% id="touch-eval" tags=["claim-C31"]
 torch.manual_seed(0)
@@ -640,11 +657,11 @@ predict("clinic.eval")
 # %% [markdown]
 # ### Exercise 8: NaN in eval(), and only there  ●●○  8 min
 #
-# A pixel lies between 0 and 1. One picture is broken. The other 63 of its batch are good, and the model must learn from
-# them.
+# A pixel lies between 0 and 1. One picture is broken. The other 63 of its batch are good, and the
+# model must learn from them.
 #
-# *Where* is one of `"weights"`, `"gradients"`, `"statistics"`, `"loss"`, `"scale"`: what stays inf or NaN? *How much*
-# is the step in which this begins when `look` runs it, counted from 0.
+# *Where* is one of `"weights"`, `"gradients"`, `"statistics"`, `"loss"`, `"scale"`: what stays inf
+# or NaN? *How much* is the step in which this begins when `look` runs it, counted from 0.
 
 
 # %% id="exercise-clinic-eval" tags=["exercise-clinic.eval"] starter="eval_as_it_came"
@@ -674,8 +691,8 @@ check("clinic.eval", my_eval_training)
 # %% [markdown]
 # ## 9 · A penalty that outweighs the loss
 #
-# *"I add a penalty on the gradient with respect to the inputs, so that the model is smooth. In FP32 it works. With a
-# scaler the model learns nothing, for every weight of the penalty that I tried."*
+# *"I add a penalty on the gradient with respect to the inputs, so that the model is smooth. In FP32
+# it works. With a scaler the model learns nothing, for every weight of the penalty that I tried."*
 
 
 # %% id="patient-penalty"
@@ -699,7 +716,8 @@ def penalty_as_it_came(model, batches):
 treatment_figure(look("penalty", penalty_as_it_came))
 
 # %% [markdown]
-# **Examine.** The cell computes the penalty of one batch with three scales. What does it depend on, and how?
+# **Examine.** The cell computes the penalty of one batch with three scales. What does it depend on,
+# and how?
 
 # %% id="touch-penalty"
 torch.manual_seed(0)
@@ -720,8 +738,8 @@ predict("clinic.penalty")
 #
 # Keep the penalty, with its intended size.
 #
-# *Where* is one of `"autocast"`, `"loss"`, `"penalty"`, `"scaler.step"`, `"learning rate"`: which one has a wrong
-# value? *How much* is the factor by which it is wrong, in the first step.
+# *Where* is one of `"autocast"`, `"loss"`, `"penalty"`, `"scaler.step"`, `"learning rate"`: which
+# one has a wrong value? *How much* is the factor by which it is wrong, in the first step.
 
 
 # %% id="exercise-clinic-penalty" tags=["exercise-clinic.penalty"] starter="penalty_as_it_came"
@@ -755,9 +773,9 @@ check("clinic.penalty", my_penalty_training)
 # %% [markdown]
 # ## 10 · It learns in FP32, and hardly in FP16
 #
-# *"My normalisation has three lines: square, sum, root. It has no matrix product, so I left it outside autocast. In
-# FP32 the model learns in forty steps. With autocast around its two layers it does not. The loss has no inf and no NaN,
-# and no step is skipped."*
+# *"My normalisation has three lines: square, sum, root. It has no matrix product, so I left it
+# outside autocast. In FP32 the model learns in forty steps. With autocast around its two layers it
+# does not. The loss has no inf and no NaN, and no step is skipped."*
 
 
 # %% id="patient-overflow"
@@ -781,7 +799,8 @@ def overflow_as_it_came(model, batches):
 treatment_figure(look("overflow", overflow_as_it_came))
 
 # %% [markdown]
-# **Examine.** Go through its lines, for one batch and one step. What is the largest number after each line?
+# **Examine.** Go through its lines, for one batch and one step. What is the largest number after
+# each line?
 
 # %% id="touch-overflow" tags=["claim-C56"]
 torch.manual_seed(0)
@@ -803,15 +822,17 @@ for where, region in {"the CPU's lists": torch.autocast, "a GPU's lists": gpu_li
         print(f"the same sum inside of autocast, {where}: {(features * features).sum(1).dtype}")
 
 # %% [markdown] tags=["answer-clinic.overflow"]
-# Outside autocast nothing is cast, and `features` came out of it as FP16. So the sum overflows on a CPU and on a GPU.
-# *Inside* autocast it depends on the device: the sum is on the deny list for a GPU, and not on that for a CPU (lesson
-# 05). But the squares are FP16 there too, before they are added up.
+# Outside autocast nothing is cast, and `features` came out of it as FP16. So the sum overflows on a
+# CPU and on a GPU. *Inside* autocast it depends on the device: the sum is on the deny list for a
+# GPU, and not on that for a CPU (lesson 05). But the squares are FP16 there too, before they are
+# added up.
 
 # %% [markdown]
 # ### Exercise 10: it learns in FP32, and hardly in FP16  ●●○  8 min
 #
-# *Where* is one of `"body"`, `"relu"`, `"sum"`, `"sqrt"`, `"head"`: which one has the first result that does not fit
-# into FP16? *How much* is a number: the length of a vector (the root of that sum) from which on it happens.
+# *Where* is one of `"body"`, `"relu"`, `"sum"`, `"sqrt"`, `"head"`: which one has the first result
+# that does not fit into FP16? *How much* is a number: the length of a vector (the root of that sum)
+# from which on it happens.
 
 
 # %% id="exercise-clinic-overflow" tags=["exercise-clinic.overflow"] starter="overflow_as_it_came"
@@ -845,8 +866,9 @@ check("clinic.overflow", my_overflow_training)
 # %% [markdown]
 # ## The wall: all other known faults
 #
-# Here are all the other faults, as cards. The front shows what the person saw, the back shows the cause. **Guess before
-# you turn a card.** Then run it, broken and cured. Type an error message into the box to find the card of that error.
+# Here are all the other faults, as cards. The front shows what the person saw, the back shows the
+# cause. **Guess before you turn a card.** Then run it, broken and cured. Type an error message into
+# the box to find the card of that error.
 
 # %% id="touch-wall"
 treated = ("clip_before_unscale", "half_weights_unscaled", "switched_off_but_half", "schedule_counts_skips")
@@ -854,8 +876,8 @@ treated += ("function_without_custom_fwd", "row_all_masked", "gains_in_bf16", "n
 FaultWall(without=(*treated, "penalty_from_scaled", "forward_overflow"))
 
 # %% [markdown]
-# Some of them test the claims of tutorials. The cell runs each one, broken and cured, and prints its score, or the
-# error that ended it.
+# Some of them test the claims of tutorials. The cell runs each one, broken and cured, and prints
+# its score, or the error that ended it.
 
 # %% id="touch-claims" tags=["claim-C39", "claim-C57", "claim-C58", "claim-C59", "claim-C60", "claim-C61"]
 for name in (
@@ -873,8 +895,8 @@ for name in (
         print(f"{name:<23}{'cured' if cured else 'broken':<8}{said}")
 
 # %% [markdown]
-# The last one is not a fault. `zero_grad(set_to_none=True)`, torch's default, deletes the gradients instead of writing
-# zeros into them. Here a layer is used only in the first of five steps.
+# The last one is not a fault. `zero_grad(set_to_none=True)`, torch's default, deletes the gradients
+# instead of writing zeros into them. Here a layer is used only in the first of five steps.
 
 
 # %% id="touch-none" tags=["claim-C62"]
@@ -913,5 +935,5 @@ for set_to_none in (True, False):
 # | C61 `inference_mode` also drops version tracking | true: you cannot train on its outputs; after `no_grad` you can | the wall |
 # | C62 `zero_grad(set_to_none=True)` helps a little | half true: the gradients use no memory in the forward pass; but Adam leaves weights where they are that zeros would still move | the wall |
 #
-# **Where you meet this.** `labkit explain "the words of an error"` finds the fault that causes an error. `labkit
-# diagnose train.py` looks for the same faults in your own script.
+# **Where you meet this.** `labkit explain "the words of an error"` finds the fault that causes an
+# error. `labkit diagnose train.py` looks for the same faults in your own script.

@@ -13,20 +13,23 @@
 # %% [markdown] on_the_map="BF16: weights and averages that do not change, two programs that disagree, a model that FP16 cannot run"
 # # 11 · Beyond FP16: BF16
 #
-# **You will be able to** say what BF16 loses that FP16 keeps, and the reverse. You find weights that never change, texts
-# that two programs judge differently, and the layer at which FP16 fails.
+# **You will be able to** say what BF16 loses that FP16 keeps, and the reverse. You find weights
+# that never change, texts that two programs judge differently, and the layer at which FP16 fails.
 #
-# About 60 minutes in three parts; none needs another. Three exercises, 15 points. Builds on: the effect of rounding on
-# small updates (lesson 02), master weights (lesson 07). You need three facts from these lessons:
+# About 60 minutes in three parts; none needs another. Three exercises, 15 points. Builds on: the
+# effect of rounding on small updates (lesson 02), master weights (lesson 07). You need three facts
+# from these lessons:
 #
-# - FP16 has 11 significant bits, and its largest number is 65504. **BF16** has the range of FP32, but only 8
-#   significant bits.
-# - An update is *swallowed* if it is smaller than half the distance between two numbers: the weight does not change.
-# - A *recipe* says in which formats a network is trained. All recipes of this lesson are in `RECIPES`.
+# - FP16 has 11 significant bits, and its largest number is 65504. **BF16** has the range of FP32,
+#   but only 8 significant bits.
+# - An update is *swallowed* if it is smaller than half the distance between two numbers: the weight
+#   does not change.
+# - A *recipe* says in which formats a network is trained. All recipes of this lesson are in
+#   `RECIPES`.
 #
-# Everything is emulated, number by number, and exact to the bit. So it is slow. Results that took longer than some
-# seconds were **recorded** (torch 2.13, CPU, seeds 0, 1 and 2). Each part also names published results that were *not*
-# reproduced here.
+# Everything is emulated, number by number, and exact to the bit. So it is slow. Results that took
+# longer than some seconds were **recorded** (torch 2.13, CPU, seeds 0, 1 and 2). Each part also
+# names published results that were *not* reproduced here.
 
 # %% id="setup"
 import copy
@@ -49,9 +52,9 @@ from labkit.widgets import SwallowedUpdates, predict
 #
 # *BF16 weights that never change, and an average of Adam that never falls.*
 #
-# A network has learned to read digits. Now the pictures are turned by 90 degrees. The network is frozen, and only *gains* are
-# learned: each hidden number is multiplied by its gain. Each gain begins at exactly 1.0. (Fine-tuning methods with few parameters
-# do this.)
+# A network has learned to read digits. Now the pictures are turned by 90 degrees. The network is
+# frozen, and only *gains* are learned: each hidden number is multiplied by its gain. Each gain
+# begins at exactly 1.0. (Fine-tuning methods with few parameters do this.)
 #
 # The gains are stored in BF16, without FP32 master weights. Adam's learning rate is 0.001.
 
@@ -97,13 +100,15 @@ for recipe in ("FP32", "BF16 no master", "BF16 stochastic", "BF16 Kahan"):
     print(f"{recipe:<16} loss {loss:5.2f}   moved {moved:4.0%}   gains from {low:.3f} to {high:.3f}")
 
 # %% [markdown] tags=["answer-beyond.gains"]
-# **In BF16 no gain moved.** Above 1.0 the numbers of BF16 are $2^{-7}$ apart, so half the distance is 0.0039. Below 1.0 it is
-# 0.0020. Adam's step is about the learning rate, 0.001. So every update is swallowed, and more steps do not help. (The printed
-# loss is that of one batch, so it is noisy. Look at the share of gains that moved.)
+# **In BF16 no gain moved.** Above 1.0 the numbers of BF16 are $2^{-7}$ apart, so half the distance
+# is 0.0039. Below 1.0 it is 0.0020. Adam's step is about the learning rate, 0.001. So every update
+# is swallowed, and more steps do not help. (The printed loss is that of one batch, so it is noisy.
+# Look at the share of gains that moved.)
 
 # %% [markdown]
-# **See it.** A weight of 1.0 gets the same update 1,000 times. It opens at an update of $2^{-10}$, about Adam's 0.001. Which curves
-# lie on the exact one? Make the update larger until BF16 moves as well.
+# **See it.** A weight of 1.0 gets the same update 1,000 times. It opens at an update of $2^{-10}$,
+# about Adam's 0.001. Which curves lie on the exact one? Make the update larger until BF16 moves as
+# well.
 
 # %% id="touch-swallowed"
 SwallowedUpdates(weight=1.0, update=2**-10)
@@ -131,8 +136,9 @@ SwallowedUpdates(weight=1.0, update=2**-10)
 # | a learned temperature that begins at 1: its end | 1.89 | exactly 1.000 |
 # | weight decay of 1.0, which multiplies each weight by 1 - 0.001 | weights shrink | swallowed: equal to a decay of 0 |
 #
-# Adam's second moment has the same trouble. It is a running average of squared gradients. In each step Adam multiplies it by
-# `beta2`, and adds a little. torch's default for `beta2` is 0.999; most large language models take 0.95.
+# Adam's second moment has the same trouble. It is a running average of squared gradients. In each
+# step Adam multiplies it by `beta2`, and adds a little. torch's default for `beta2` is 0.999; most
+# large language models take 0.95.
 
 # %% id="touch-ratchet"
 def second_moments(beta2, format):
@@ -151,11 +157,13 @@ for beta2 in (0.999, 0.99, 0.95):
         print(f"beta2 {beta2:<5}  {name}  " + "  ".join(f"step {at}: {moments[at - 1]:.2e}" for at in (99, 100, 1000, 3000)))
 
 # %% [markdown]
-# **With beta2 = 0.999 it goes up, and never down.** 0.999 times a number of BF16 rounds to the same number. After one bad batch the
-# steps of Adam stay too small. With beta2 = 0.99 the moment falls, and stops 47% too high. With 0.95 it stops 4% too high, and that
-# does no harm. DeepSeek-V3 stores both moments of Adam in BF16, and its report finds no loss of quality. It uses 0.95.
+# **With beta2 = 0.999 it goes up, and never down.** 0.999 times a number of BF16 rounds to the same
+# number. After one bad batch the steps of Adam stay too small. With beta2 = 0.99 the moment falls,
+# and stops 47% too high. With 0.95 it stops 4% too high, and that does no harm. DeepSeek-V3 stores
+# both moments of Adam in BF16, and its report finds no loss of quality. It uses 0.95.
 #
-# **Recorded** with beta2 = 0.999 (6,000 steps, then other data): the second moment is 32 times too large at the end.
+# **Recorded** with beta2 = 0.999 (6,000 steps, then other data): the second moment is 32 times too
+# large at the end.
 #
 # | second moment in | accuracy |
 # |---|---|
@@ -163,20 +171,20 @@ for beta2 in (0.999, 0.99, 0.95):
 # | BF16 | 0.61 |
 # | BF16, stochastic rounding | 0.75 |
 #
-# *Sources:* arXiv:2010.06192, with both cures; arXiv:2412.19437, 3.3 (DeepSeek-V3's moments in BF16). *Not reproduced here:* people
-# found published models with norm weights of exactly 1.0.
+# *Sources:* arXiv:2010.06192, with both cures; arXiv:2412.19437, 3.3 (DeepSeek-V3's moments in
+# BF16). *Not reproduced here:* people found published models with norm weights of exactly 1.0.
 #
-# *How exercises work.* Write your answer between the `def` line and the check. You can run the cell as often as you
-# like. Grading runs only the exercise's own cell, with the imports, functions, classes and constants of other cells
-# that it uses.
+# *How exercises work.* Write your answer between the `def` line and the check. You can run the cell
+# as often as you like. Grading runs only the exercise's own cell, with the imports, functions,
+# classes and constants of other cells that it uses.
 #
-# *No idea how to begin? `from labkit.grading import hint`, then `hint("beyond.frozen")`: you get three hints, one by
-# one, at no cost.*
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("beyond.frozen")`: you get
+# three hints, one by one, at no cost.*
 #
 # ### Exercise 1: find the frozen parameter  ●●○  8 min
 #
-# You get weights in BF16, and the updates that an optimizer adds to them, in FP32. A parameter is *frozen* if its sum,
-# rounded to BF16, equals the weight in *every* element.
+# You get weights in BF16, and the updates that an optimizer adds to them, in FP32. A parameter is
+# *frozen* if its sum, rounded to BF16, equals the weight in *every* element.
 
 
 # %% id="exercise-beyond-frozen" tags=["exercise-beyond.frozen"]
@@ -203,9 +211,9 @@ check("beyond.frozen", my_frozen)
 #
 # *Two programs with the same weights disagree; FP16 makes the difference smaller than BF16.*
 #
-# In reinforcement learning a language model learns by trial: it writes texts, and each text gets a reward. Two programs share the
-# work. A fast *sampler* writes, a *learner* trains. Both have the same weights. But they add in different orders, and round at
-# different places.
+# In reinforcement learning a language model learns by trial: it writes texts, and each text gets a
+# reward. Two programs share the work. A fast *sampler* writes, a *learner* trains. Both have the
+# same weights. But they add in different orders, and round at different places.
 #
 # So they disagree a little about the probability of each token (a word or a part of a word).
 
@@ -236,13 +244,13 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
     print(f"{dtype!s:<16} a token differs by {token:.1e}   a text of 32: ratio up to {ratios.max():.3f}")
 
 # %% [markdown] tags=["answer-beyond.mismatch"]
-# **BF16 differs eight times as much as FP16.** It has three significant bits fewer, and $2^3 = 8$. The
-# log-probabilities of a text add up. So for long texts the ratio of the two probabilities moves away from 1, although
-# the weights are equal.
+# **BF16 differs eight times as much as FP16.** It has three significant bits fewer, and $2^3 = 8$.
+# The log-probabilities of a text add up. So for long texts the ratio of the two probabilities moves
+# away from 1, although the weights are equal.
 #
-# Does this harm the training? It depends on the method. **Recorded:** it does not harm the plain method (REINFORCE),
-# even with a sampler in FP8. It harms a method that *clips* by that ratio: GSPO, with its published limits of 3e-4 and
-# 4e-4.
+# Does this harm the training? It depends on the method. **Recorded:** it does not harm the plain
+# method (REINFORCE), even with a sampler in FP8. It harms a method that *clips* by that ratio:
+# GSPO, with its published limits of 3e-4 and 4e-4.
 #
 # | learner / sampler | steps to a reward of 0.4 | texts that are clipped |
 # |---|---|---|
@@ -251,17 +259,18 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
 # | BF16 / FP8 | 110 to 135 | 49% |
 # | BF16 / FP8, the learner computes old log-probabilities itself | 64 to 69 | 0% |
 #
-# *Sources:* arXiv:2510.26788 (back to FP16), arXiv:2507.18071 (GSPO). *Not reproduced here:* a training that collapses.
+# *Sources:* arXiv:2510.26788 (back to FP16), arXiv:2507.18071 (GSPO). *Not reproduced here:* a
+# training that collapses.
 
 # %% [markdown]
-# *Try:* change `torch.tanh` into `torch.relu` in the cell above, and run it. The differences change. Is their ratio
-# still 1 to 8?
+# *Try:* change `torch.tanh` into `torch.relu` in the cell above, and run it. The differences
+# change. Is their ratio still 1 to 8?
 #
 # ### Exercise 2: which texts are clipped?  ●●○  8 min
 #
-# For each token of a text, take the learner's log-probability minus the sampler's. Take the mean over the text. The
-# text's ratio is $e^{\text{mean}}$. A text is clipped if its ratio is *below* 1 - `low` or *above* 1 + `high`. The
-# model learns nothing from a clipped text.
+# For each token of a text, take the learner's log-probability minus the sampler's. Take the mean
+# over the text. The text's ratio is $e^{\text{mean}}$. A text is clipped if its ratio is *below*
+# 1 - `low` or *above* 1 + `high`. The model learns nothing from a clipped text.
 
 
 # %% id="exercise-beyond-clipped" tags=["exercise-beyond.clipped"]
@@ -289,12 +298,14 @@ check("beyond.clipped", my_clipped)
 #
 # *A model that was trained in BF16 can hold numbers that FP16 cannot.*
 #
-# A T4 or a V100 computes in FP16, and not in BF16. But most language models of today were trained in BF16. Their
-# activations may be larger than 65504, and no one noticed: BF16 goes up to $3.4 \cdot 10^{38}$.
+# A T4 or a V100 computes in FP16, and not in BF16. But most language models of today were trained
+# in BF16. Their activations may be larger than 65504, and no one noticed: BF16 goes up to
+# $3.4 \cdot 10^{38}$.
 #
-# Here is a small language model. It reads eight characters and guesses the next one. Its two blocks are *gated*, as in
-# most models: `down(silu(gate(x)) * up(x))`. It is trained in BF16. Then one *outlier channel* is planted: a row of
-# `up` times $2^{13}$, and the same column of `down` divided by $2^{13}$. Large models get such channels by themselves.
+# Here is a small language model. It reads eight characters and guesses the next one. Its two blocks
+# are *gated*, as in most models: `down(silu(gate(x)) * up(x))`. It is trained in BF16. Then one
+# *outlier channel* is planted: a row of `up` times $2^{13}$, and the same column of `down` divided
+# by $2^{13}$. Large models get such channels by themselves.
 
 # %% id="predict-born"
 predict("beyond.born")
@@ -373,17 +384,18 @@ for name in columns[0]:
     print(f"{name:<15}" + "".join(f"{column[name]:10.1f}" for column in columns))
 
 # %% [markdown] tags=["answer-beyond.born"]
-# **One product is infinite.** Find the first `inf` in the column FP16. The outputs of `gate` and `up` are finite. Their product is
-# above 100,000, so FP16 makes it infinite, and `down` gets it. The next norm divides infinity by infinity. From there on everything
-# is NaN.
+# **One product is infinite.** Find the first `inf` in the column FP16. The outputs of `gate` and
+# `up` are finite. Their product is above 100,000, so FP16 makes it infinite, and `down` gets it.
+# The next norm divides infinity by infinity. From there on everything is NaN.
 
 # %% [markdown]
 # There are four rescues:
 #
 # - *Clamp*: cut the hidden numbers at 65504. They are finite, and wrong.
 # - *An island of FP32*: compute the product and `down` in FP32. `down` needs its weights in FP32.
-# - *Move a power of two*: divide the row of `up` by $2^k$, and multiply the column of `down` by $2^k$. Only exponents change, so FP32
-#   gives the same bits as before. (A row of `gate` cannot be divided: `silu` is not linear.)
+# - *Move a power of two*: divide the row of `up` by $2^k$, and multiply the column of `down` by
+#   $2^k$. Only exponents change, so FP32 gives the same bits as before. (A row of `gate` cannot be
+#   divided: `silu` is not linear.)
 # - *Refuse*: run the model in BF16 or FP32, on a card that has them.
 
 
@@ -413,12 +425,12 @@ with torch.no_grad():
         print(f"{name:<18} loss {loss:.4f}   an output differs from FP32's by up to {error:.4f}")
 
 # %% [markdown]
-# **The power of two costs nothing.** It is as exact as the island, and needs no memory and no other kernel. The island's `down` takes
-# twice its bytes. BF16 is less exact than FP16, here as everywhere, because it has three bits fewer. *Try:* move $2^3$. Does the error
-# change?
+# **The power of two costs nothing.** It is as exact as the island, and needs no memory and no other
+# kernel. The island's `down` takes twice its bytes. BF16 is less exact than FP16, here as
+# everywhere, because it has three bits fewer. *Try:* move $2^3$. Does the error change?
 #
-# When must you refuse? If `x` itself, the sum that runs through all blocks, is above 65504. Every block reads it, so no row and
-# column inside a block can take its factor.
+# When must you refuse? If `x` itself, the sum that runs through all blocks, is above 65504. Every
+# block reads it, so no row and column inside a block can take its factor.
 #
 # | model | what overflowed in FP16 | repair |
 # |---|---|---|
@@ -426,12 +438,14 @@ with torch.no_grad():
 # | Gemma 4, text | the product before `down_proj` in layer 0 | the product and `down_proj` in FP32 |
 # | Gemma 4, pictures | features times the root of the width | this product in FP32 |
 #
-# *Sources:* huggingface/transformers#5651, #20683 and #46277, unslothai/unsloth-zoo#600. *Not reproduced here:* these models.
+# *Sources:* huggingface/transformers#5651, #20683 and #46277, unslothai/unsloth-zoo#600. *Not
+# reproduced here:* these models.
 #
 # ### Exercise 3: move powers of two  ●●○  10 min
 #
-# For each hidden number you get its largest magnitude. Its $k$ is the smallest whole number, from 0 on, at which this magnitude
-# divided by $2^k$ is at most `limit`. Divide its row of `up` by $2^k$, and multiply its column of `down` by $2^k$.
+# For each hidden number you get its largest magnitude. Its $k$ is the smallest whole number, from 0
+# on, at which this magnitude divided by $2^k$ is at most `limit`. Divide its row of `up` by $2^k$,
+# and multiply its column of `down` by $2^k$.
 
 
 # %% id="exercise-beyond-rescue" tags=["exercise-beyond.rescue"]
@@ -460,15 +474,16 @@ check("beyond.rescue", my_rescue)
 # %% [markdown]
 # ## What was settled
 #
-# - In BF16 without a master, a value does not change if its updates are below half an ulp. This happened to gains, to
-#   weight decay, and to Adam's second moment with beta2 = 0.999.
+# - In BF16 without a master, a value does not change if its updates are below half an ulp. This
+#   happened to gains, to weight decay, and to Adam's second moment with beta2 = 0.999.
 # - FP16 has three more significant bits than BF16. They help where two programs must agree.
-# - A model that was trained in BF16 may need its range. Then a power of two, moved from one layer to the next, is exact.
+# - A model that was trained in BF16 may need its range. Then a power of two, moved from one layer
+#   to the next, is exact.
 #
 # | claim | verdict | where you saw it |
 # |---|---|---|
 # | C64 a model that was trained in BF16 runs in FP16: both have 16 bits | false: numbers above 65504 become infinite | part 3 |
 #
-# **Where you meet this.** Stochastic rounding in `torchao`'s optimizers; BF16 moments in DeepSeek-V3; the option
-# `dtype="float16"` of samplers in reinforcement learning. Lesson 11b goes on to 8 and 4 bits, and lesson 11c to the order
-# of sums and to positions.
+# **Where you meet this.** Stochastic rounding in `torchao`'s optimizers; BF16 moments in
+# DeepSeek-V3; the option `dtype="float16"` of samplers in reinforcement learning. Lesson 11b goes
+# on to 8 and 4 bits, and lesson 11c to the order of sums and to positions.

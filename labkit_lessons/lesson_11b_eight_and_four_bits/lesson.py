@@ -13,19 +13,21 @@
 # %% [markdown] on_the_map="FP8 and FP4: a scale for a tensor or for a block, what one outlier does, rounding by chance"
 # # 11b · Eight and four bits
 #
-# **You will be able to** choose the scale of a tensor and of a block, and say what one very large number does to its
-# neighbours. You round a block by chance.
+# **You will be able to** choose the scale of a tensor and of a block, and say what one very large
+# number does to its neighbours. You round a block by chance.
 #
-# About 70 minutes in five parts. A teacher can choose among them: parts 3, 4 and 5 do not need each other, so that part 5 can
-# replace part 4. Four exercises, 19 points. Builds on: the loss scale (lesson 06). You need two facts from earlier lessons:
+# About 70 minutes in five parts. A teacher can choose among them: parts 3, 4 and 5 do not need each
+# other, so that part 5 can replace part 4. Four exercises, 19 points. Builds on: the loss scale
+# (lesson 06). You need two facts from earlier lessons:
 #
-# - A *scale* is a factor that moves numbers into the range of a format. They are multiplied before they are rounded, and
-#   divided afterwards.
-# - A *recipe* says in which formats a network is trained. All recipes of this lesson are in `RECIPES`.
+# - A *scale* is a factor that moves numbers into the range of a format. They are multiplied before
+#   they are rounded, and divided afterwards.
+# - A *recipe* says in which formats a network is trained. All recipes of this lesson are in
+#   `RECIPES`.
 #
-# Everything is emulated, number by number, and exact to the bit. So it is slow. Results that took longer than some
-# seconds were **recorded** (torch 2.13, CPU, seeds 0, 1 and 2). Each part also names published results that were *not*
-# reproduced here.
+# Everything is emulated, number by number, and exact to the bit. So it is slow. Results that took
+# longer than some seconds were **recorded** (torch 2.13, CPU, seeds 0, 1 and 2). Each part also
+# names published results that were *not* reproduced here.
 
 # %% id="setup"
 import math
@@ -53,17 +55,19 @@ from labkit.widgets import BlockScales, Workbench, predict
 # - **E4M3** has 4 significant bits, and its largest number is 448.
 # - **E5M2** has 3 significant bits, and its largest number is 57344.
 #
-# In this part each tensor has one scale. The tensor is multiplied by its scale and rounded to FP8, and the product is divided by the
-# scale. With one scale for each tensor, weights and activations take E4M3, and gradients take E5M2. (With a scale for each block,
-# gradients take E4M3 too: the lab's `MXFP8`, NVIDIA's, and DeepSeek-V3 do so.) In the lab only the operands of matrix products have
-# 8 bits. (Other systems store more in FP8: DeepSeek-V3 the activations that it saves for the backward pass, Transformer Engine the
-# weights, if you ask for it.)
+# In this part each tensor has one scale. The tensor is multiplied by its scale and rounded to FP8,
+# and the product is divided by the scale. With one scale for each tensor, weights and activations
+# take E4M3, and gradients take E5M2. (With a scale for each block, gradients take E4M3 too: the
+# lab's `MXFP8`, NVIDIA's, and DeepSeek-V3 do so.) In the lab only the operands of matrix products
+# have 8 bits. (Other systems store more in FP8: DeepSeek-V3 the activations that it saves for the
+# backward pass, Transformer Engine the weights, if you ask for it.)
 #
 # There are two ways to choose the scale of a tensor:
 #
 # - *Current* scaling reads the tensor's largest magnitude first. It has to read the tensor twice.
-# - *Delayed* scaling takes the largest magnitude of the last 16 steps. A larger number *saturates*: it is cut to the largest number.
-#   (16 is the lab's choice. Transformer Engine looks back 1,024 steps by default.)
+# - *Delayed* scaling takes the largest magnitude of the last 16 steps. A larger number *saturates*:
+#   it is cut to the largest number. (16 is the lab's choice. Transformer Engine looks back 1,024
+#   steps by default.)
 #
 # At step 50 there is one bad batch: its inputs are 100 times too large.
 
@@ -97,12 +101,13 @@ for recipe in ("FP32", "FP8 current", "FP8 delayed"):
     print(f"{recipe:<12} loss {before:.2f}, bad batch {bad:5.2f}, then {after:.2f} and {last:.2f}")
 
 # %% [markdown] tags=["answer-beyond.outlier"]
-# **The delayed scale protects.** It cuts the outlier to the range of the last steps, and the training hardly changes.
-# FP32 and current scaling use the bad batch as it is. Articles often say the reverse ("delayed scaling fails at
-# outliers"). They are right where the outlier is *correct* data.
+# **The delayed scale protects.** It cuts the outlier to the range of the last steps, and the
+# training hardly changes. FP32 and current scaling use the bad batch as it is. Articles often say
+# the reverse ("delayed scaling fails at outliers"). They are right where the outlier is *correct*
+# data.
 #
-# After the bad batch its large magnitude is still in the history, for 16 steps or for 1,024. So the scale is too small
-# for a while, and small numbers lose bits.
+# After the bad batch its large magnitude is still in the history, for 16 steps or for 1,024. So the
+# scale is too small for a while, and small numbers lose bits.
 #
 # **Recorded**, 300 steps, three seeds:
 #
@@ -120,17 +125,17 @@ for recipe in ("FP32", "FP8 current", "FP8 delayed"):
 Workbench("digits", "FP8 delayed", steps=60)
 
 # %% [markdown]
-# *How exercises work.* Write your answer between the `def` line and the check. You can run the cell as often as you
-# like. Grading runs only the exercise's own cell, with the imports, functions, classes and constants of other cells
-# that it uses.
+# *How exercises work.* Write your answer between the `def` line and the check. You can run the cell
+# as often as you like. Grading runs only the exercise's own cell, with the imports, functions,
+# classes and constants of other cells that it uses.
 #
-# *No idea how to begin? `from labkit.grading import hint`, then `hint("beyond.history")`: you get three hints, one by
-# one, at no cost.*
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("beyond.history")`: you get
+# three hints, one by one, at no cost.*
 #
 # ### Exercise 1: a history of largest magnitudes  ●●○  8 min
 #
-# Write delayed scaling. The scale of a step is `top` divided by the largest magnitude of the `length` steps *before*
-# it. If there is no step before it, or it is 0, the scale is 1.
+# Write delayed scaling. The scale of a step is `top` divided by the largest magnitude of the
+# `length` steps *before* it. If there is no step before it, or it is 0, the scale is 1.
 
 
 # %% id="exercise-beyond-history" tags=["exercise-beyond.history"]
@@ -155,10 +160,10 @@ check("beyond.history", my_scales)
 # %% [markdown]
 # ## 2 · Blocks
 #
-# With 4 bits one scale for a whole tensor is not enough. Neighbouring numbers form a *block*, and each block has a
-# scale of its own. **MXFP4** has blocks of 32, with scales that are powers of two. **NVFP4** has blocks of 16, with
-# scales in E4M3. It also has one FP32 scale for the whole tensor, so that the scales of the blocks fit into E4M3. The
-# elements of both are **E2M1**, 4 bits:
+# With 4 bits one scale for a whole tensor is not enough. Neighbouring numbers form a *block*, and
+# each block has a scale of its own. **MXFP4** has blocks of 32, with scales that are powers of two.
+# **NVFP4** has blocks of 16, with scales in E4M3. It also has one FP32 scale for the whole tensor,
+# so that the scales of the blocks fit into E4M3. The elements of both are **E2M1**, 4 bits:
 
 # %% id="touch-e2m1"
 print("E2M1:", decode(np.arange(8), E2M1))
@@ -168,32 +173,33 @@ print("scale 2, rounded down, 13 saturates:", round_to_blocks(block, MXFP4)[0].t
 print("scale 4, rounded up, and 3 is worse:", round_to_blocks(block, MXFP4, scale_up=True)[0].tolist())
 
 # %% [markdown]
-# Here are 32 numbers, and one of them is much larger. All of them share its scale. Drag it up: with each doubling more of
-# its neighbours become 0. How large is it when only itself is left? Then choose NVFP4: which numbers come back, and why
-# only these? The switches belong to this part and the next. A line below computes the number that you point at, and
-# the picture shows where blocks lie.
+# Here are 32 numbers, and one of them is much larger. All of them share its scale. Drag it up: with
+# each doubling more of its neighbours become 0. How large is it when only itself is left? Then
+# choose NVFP4: which numbers come back, and why only these? The switches belong to this part and
+# the next. A line below computes the number that you point at, and the picture shows where blocks
+# lie.
 
 # %% id="touch-blocks"
 BlockScales(format="MXFP4")
 
 # %% [markdown]
-# May the largest number of a block be cut? The OCP standard rounds the block's scale down, so it may. NVIDIA's recipe
-# rounds the scale up, so it may not. **Recorded:** for MXFP8 it does not matter. For MXFP4 it matters, and in both
-# directions:
+# May the largest number of a block be cut? The OCP standard rounds the block's scale down, so it
+# may. NVIDIA's recipe rounds the scale up, so it may not. **Recorded:** for MXFP8 it does not
+# matter. For MXFP4 it matters, and in both directions:
 #
 # | three seeds | FP32 | scale rounded up | scale rounded down |
 # |---|---|---|---|
 # | MLP on digits, accuracy | 0.88 | 0.87 | **0.35 to 0.78** |
 # | small GPT, loss | 2.41 | **2.91** | 2.50 |
 #
-# Neither way is safe. Papers disagree, so try both in your training. (There is a third size between a tensor and 32
-# numbers. DeepSeek-V3 used FP8 blocks of 1 x 128 for activations and 128 x 128 for weights, with scales in FP32. That
-# was not trained here.)
+# Neither way is safe. Papers disagree, so try both in your training. (There is a third size between
+# a tensor and 32 numbers. DeepSeek-V3 used FP8 blocks of 1 x 128 for activations and 128 x 128 for
+# weights, with scales in FP32. That was not trained here.)
 #
 # ### Exercise 2: choose the scale of a block  ●○○  7 min
 #
-# The scale is $2^k$. Find the smallest $k$, from -127 on, at which no number saturates: no magnitude is above `top`
-# $\cdot\, 2^k$.
+# The scale is $2^k$. Find the smallest $k$, from -127 on, at which no number saturates: no
+# magnitude is above `top` $\cdot\, 2^k$.
 
 
 # %% id="exercise-beyond-mx-scale" tags=["exercise-beyond.mx_scale"]
@@ -219,9 +225,9 @@ check("beyond.mx_scale", my_exponent)
 #
 # *A mean error does not show which numbers became zero.*
 #
-# One column of a tensor is 30 times larger than the others. In its blocks the small numbers become 0. A *Hadamard rotation* mixes 16
-# numbers by sums and differences, so an outlier is spread over all of them. The matrix product stays the same. Is the rounding
-# error smaller?
+# One column of a tensor is 30 times larger than the others. In its blocks the small numbers
+# become 0. A *Hadamard rotation* mixes 16 numbers by sums and differences, so an outlier is spread
+# over all of them. The matrix product stays the same. Is the rounding error smaller?
 
 # %% id="predict-rotated"
 predict("beyond.rotated")
@@ -237,9 +243,10 @@ for name, tensor in (("as it is", x), ("rotated", rotate(x, -1))):
     print(f"{name:<9} error {error:.3f}   zeros {everywhere:.0%}, in the outlier's block {beside:.0%}")
 
 # %% [markdown] tags=["answer-beyond.rotated"]
-# **The error grows, and the zeros go.** One number that is large and exact makes the mean error small, whatever happens
-# to its neighbours. A mean error does not show them. (`2688` in the cell is NVFP4's scale of the whole tensor: 448, the
-# largest scale of a block, times 6, the largest element.)
+# **The error grows, and the zeros go.** One number that is large and exact makes the mean error
+# small, whatever happens to its neighbours. A mean error does not show them. (`2688` in the cell is
+# NVFP4's scale of the whole tensor: 448, the largest scale of a block, times 6, the largest
+# element.)
 
 # %% [markdown]
 # The recipe `NVFP4` has four switches here:
@@ -247,10 +254,11 @@ for name, tensor in (("as it is", x), ("rotated", rotate(x, -1))):
 # - square blocks for weights;
 # - stochastic rounding of gradients;
 # - the rotation;
-# - the last layer in FP32. (NVIDIA's recipe keeps about 16% of the linear layers in BF16, most of them at the end.)
+# - the last layer in FP32. (NVIDIA's recipe keeps about 16% of the linear layers in BF16, most of
+#   them at the end.)
 #
-# And it has the scale of the whole tensor. That one is not a detail. The scales of the blocks are in E4M3, which has no number
-# below $2^{-9}$. What happens to small gradients without it?
+# And it has the scale of the whole tensor. That one is not a detail. The scales of the blocks are
+# in E4M3, which has no number below $2^{-9}$. What happens to small gradients without it?
 
 # %% id="touch-tensor-scale"
 for size in (1e-2, 1e-3, 1e-4, 1e-6):
@@ -265,9 +273,10 @@ for size in (1e-2, 1e-3, 1e-4, 1e-6):
         print(f"gradients of {size:.0e}, {name:<8} a tensor scale: {lost:4.0%} of the blocks lost, error {error:.2f}")
 
 # %% [markdown]
-# **Without the tensor scale, gradients of 1e-4 are gone, every block of them.** With it, NVFP4 has the same error at any size.
-# So NVFP4 is not a format alone, but a *schedule*: a format, a scale for the tensor, some layers in BF16, and in NVIDIA's
-# training also the last part of all steps in BF16.
+# **Without the tensor scale, gradients of 1e-4 are gone, every block of them.** With it, NVFP4 has
+# the same error at any size. So NVFP4 is not a format alone, but a *schedule*: a format, a scale
+# for the tensor, some layers in BF16, and in NVIDIA's training also the last part of all steps in
+# BF16.
 #
 # **Recorded:**
 #
@@ -277,8 +286,8 @@ for size in (1e-2, 1e-3, 1e-4, 1e-6):
 # | small GPT | stochastic rounding | closes two thirds of the gap to FP32 |
 # | both | rotation, square blocks | no difference beyond noise |
 #
-# Even the sums are cut. The H100 adds FP8 products with 13 bits behind the point. (The B200 keeps 25 bits there.) You
-# can add the sums of short pieces in FP32 instead:
+# Even the sums are cut. The H100 adds FP8 products with 13 bits behind the point. (The B200 keeps
+# 25 bits there.) You can add the sums of short pieces in FP32 instead:
 
 # %% id="touch-promotion"
 numbers = torch.Generator().manual_seed(0)
@@ -290,18 +299,20 @@ for every in (4096, 512, 128):
     print(f"added to an FP32 sum every {every:>4}: error {relative.abs().mean():.4%}, mean {relative.mean():+.4%}")
 
 # %% [markdown]
-# **All of the error has one sign:** cutting goes towards zero. DeepSeek-V3's kernel therefore adds the sum to one in
-# FP32 every 128 products. The H100 does not do this by itself. The B200 does not need it.
+# **All of the error has one sign:** cutting goes towards zero. DeepSeek-V3's kernel therefore adds
+# the sum to one in FP32 every 128 products. The H100 does not do this by itself. The B200 does not
+# need it.
 #
-# *Sources:* arXiv:2209.05433 (FP8), NVIDIA's Transformer Engine (delayed and current scales), OCP Microscaling 1.0,
-# arXiv:2506.08027 (MXFP8), arXiv:2509.25149 (NVFP4), arXiv:2412.19437 (blocks of 128, sums every 128), arXiv:2511.10909
-# (bits of the sums). *Not reproduced here:* the need for rotation and square blocks; those runs had $10^{12}$ tokens.
+# *Sources:* arXiv:2209.05433 (FP8), NVIDIA's Transformer Engine (delayed and current scales), OCP
+# Microscaling 1.0, arXiv:2506.08027 (MXFP8), arXiv:2509.25149 (NVFP4), arXiv:2412.19437 (blocks of
+# 128, sums every 128), arXiv:2511.10909 (bits of the sums). *Not reproduced here:* the need for
+# rotation and square blocks; those runs had $10^{12}$ tokens.
 #
 # ### Exercise 3: round a block by chance  ●●●  12 min
 #
-# `GRID` has the numbers of E2M1. Take $|x|$ / scale, and cut it at 6. This size lies between a lower and an upper
-# number of the grid. Go up if `random` is *below* (size - lower) / (upper - lower). A number of the grid stays. Then
-# multiply by the scale, and restore the sign.
+# `GRID` has the numbers of E2M1. Take $|x|$ / scale, and cut it at 6. This size lies between a
+# lower and an upper number of the grid. Go up if `random` is *below* (size - lower) / (upper -
+# lower). A number of the grid stays. Then multiply by the scale, and restore the sign.
 
 # %% id="grid"
 GRID = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -332,10 +343,11 @@ check("beyond.block", my_block)
 # %% [markdown]
 # ## 4 · No scales at all
 #
-# Somebody has to find a loss scale. Is that necessary? *Unit scaling* computes the size that numbers have in a network
-# that begins to learn. This size follows from the shapes of the layers.
+# Somebody has to find a loss scale. Is that necessary? *Unit scaling* computes the size that
+# numbers have in a network that begins to learn. This size follows from the shapes of the layers.
 #
-# Here is a network of five layers, at several widths. You see the activation gradients of its second layer.
+# Here is a network of five layers, at several widths. You see the activation gradients of its
+# second layer.
 
 # %% id="predict-width"
 predict("beyond.width")
@@ -368,9 +380,10 @@ for width in (64, 128, 256, 512, 1024):
     print(f"width {width:>4}   E4M3 makes zero: {plain:4.0%} {'#' * int(30 * plain):<26} unit scaled: {scaled:.0%}")
 
 # %% [markdown] tags=["answer-beyond.width"]
-# **With unit scaling the share does not change.** A weight of size $1/\sqrt{n}$ keeps the size of the numbers that it
-# multiplies. So a gradient is of size $c/\sqrt{\text{width}}$, with one $c$ for the whole network. Multiply it by
-# $\sqrt{\text{width}}/c$, rounded to a power of two. Then it is of size 1 at every width.
+# **With unit scaling the share does not change.** A weight of size $1/\sqrt{n}$ keeps the size of
+# the numbers that it multiplies. So a gradient is of size $c/\sqrt{\text{width}}$, with one $c$ for
+# the whole network. Multiply it by $\sqrt{\text{width}}/c$, rounded to a power of two. Then it is
+# of size 1 at every width.
 #
 # **Recorded** (E4M3 everywhere, for gradients too; no loss scale; width 1,024; three seeds):
 #
@@ -380,24 +393,24 @@ for width in (64, 128, 256, 512, 1024):
 # | with unit scaling | 0.91, 0.94, 0.94 |
 # | FP32 | 0.94 |
 #
-# With E5M2 for gradients there was no harm at all: the loss of gradients is visible in the histograms, and not in the
-# training.
+# With E5M2 for gradients there was no harm at all: the loss of gradients is visible in the
+# histograms, and not in the training.
 #
-# `RECIPES["unit scaled"]` does this for any network. It computes the factors of weights and gradients from the layer's
-# shape, and $c$ from the first backward pass. Both are powers of two. In the paper the factors are part of the network,
-# and the weights are stored at size 1.
+# `RECIPES["unit scaled"]` does this for any network. It computes the factors of weights and
+# gradients from the layer's shape, and $c$ from the first backward pass. Both are powers of two. In
+# the paper the factors are part of the network, and the weights are stored at size 1.
 
 # %% [markdown]
 # *Source:* arXiv:2303.11257. *Not reproduced here:* large models.
 #
-# *Try:* give the network He's weights without the factor 2, `(1 / size) ** 0.5`. Does the share with unit scaling still
-# not change?
+# *Try:* give the network He's weights without the factor 2, `(1 / size) ** 0.5`. Does the share
+# with unit scaling still not change?
 #
 # ### Exercise 4: factors that follow from the shape  ●○○  6 min
 #
-# Both factors are powers of two, $2^k$. The weight's $k$ is the whole number nearest to $\log_2 \sqrt{\text{fan\_in}}$.
-# The gradient's is nearest to $\log_2 (\sqrt{\text{width}} / \text{size})$. No case lies exactly between two whole
-# numbers.
+# Both factors are powers of two, $2^k$. The weight's $k$ is the whole number nearest to
+# $\log_2 \sqrt{\text{fan\_in}}$. The gradient's is nearest to
+# $\log_2 (\sqrt{\text{width}} / \text{size})$. No case lies exactly between two whole numbers.
 
 
 # %% id="exercise-beyond-unit" tags=["exercise-beyond.unit"]
@@ -420,12 +433,13 @@ check("beyond.unit", my_unit_exponents)
 # %% [markdown]
 # ## 5 · Weights that learn to be rounded
 #
-# A finished network often gets fewer bits for its weights, so that it needs less memory. Here each weight becomes one of three
-# numbers: $-s$, 0 or $s$, where $s$ is the mean magnitude of the layer. Two ways:
+# A finished network often gets fewer bits for its weights, so that it needs less memory. Here each
+# weight becomes one of three numbers: $-s$, 0 or $s$, where $s$ is the mean magnitude of the layer.
+# Two ways:
 #
 # - **Round afterwards**: train in FP32, then round.
-# - **Quantization-aware training**: round in each forward pass, and train on. But the gradient of rounding is 0 almost
-#   everywhere. So one pretends that it is 1: the *straight-through estimator*.
+# - **Quantization-aware training**: round in each forward pass, and train on. But the gradient of
+#   rounding is 0 almost everywhere. So one pretends that it is 1: the *straight-through estimator*.
 
 
 # %% id="touch-straight"
@@ -474,12 +488,14 @@ for seed in range(3):
     print(f"seed {seed}: FP32 {exact:.3f}, rounded afterwards {afterwards:.3f}, trained with the rounding {aware:.3f}")
 
 # %% [markdown]
-# **The weights move to where rounding does no harm.** Rounded afterwards, the network loses up to a third of its accuracy.
-# Trained with the rounding, it gets nearly all of it back. But there is a price: the training needs the FP32 weights. An update is
-# far smaller than the distance of the three values, so only an FP32 *master* can add it up (lesson 07).
+# **The weights move to where rounding does no harm.** Rounded afterwards, the network loses up to a
+# third of its accuracy. Trained with the rounding, it gets nearly all of it back. But there is a
+# price: the training needs the FP32 weights. An update is far smaller than the distance of the
+# three values, so only an FP32 *master* can add it up (lesson 07).
 #
-# **And the optimizer's state in 8 bits?** Adam keeps the mean square $v$ of each gradient. The squares of small gradients are very
-# small. 256 evenly spaced codes, from 0 to the largest number of a block:
+# **And the optimizer's state in 8 bits?** Adam keeps the mean square $v$ of each gradient. The
+# squares of small gradients are very small. 256 evenly spaced codes, from 0 to the largest number
+# of a block:
 
 # %% id="touch-states"
 v = torch.cat([state["exp_avg_sq"].flatten() for state in adam.state.values()])
@@ -491,17 +507,18 @@ for name, values in (("v", v), ("square root of v", v.sqrt())):
         print(f"{name:<17} one scale for {block:>4} numbers: {zeros:4.0%} become 0")
 
 # %% [markdown]
-# A $v$ of 0 is the worst error of all: Adam divides by its root. Blocks help a little. The root helps more, since it halves the
-# number of binades. 8-bit optimizers do both, or space their codes like a floating-point format (lesson 11c).
+# A $v$ of 0 is the worst error of all: Adam divides by its root. Blocks help a little. The root
+# helps more, since it halves the number of binades. 8-bit optimizers do both, or space their codes
+# like a floating-point format (lesson 11c).
 #
-# *Sources:* arXiv:1308.3432 (straight-through estimator), arXiv:2402.17764 (three values for each weight), arXiv:2110.02861 (Adam in
-# 8 bits). *Not reproduced here:* large models with three values.
+# *Sources:* arXiv:1308.3432 (straight-through estimator), arXiv:2402.17764 (three values for each
+# weight), arXiv:2110.02861 (Adam in 8 bits). *Not reproduced here:* large models with three values.
 
 # %% [markdown]
 # ## On record: four tasks, seven recipes
 #
-# How bad is it on the whole? Four tasks of the lab were trained with each recipe and three seeds. The table shows means
-# (accuracy; Dice for *segmentation_small*).
+# How bad is it on the whole? Four tasks of the lab were trained with each recipe and three seeds.
+# The table shows means (accuracy; Dice for *segmentation_small*).
 
 # %% id="touch-record"
 ON_RECORD = ("digits", "char_lstm", "gpt", "segmentation_small")
@@ -511,11 +528,11 @@ for recipe in ("FP32", "BF16 stochastic", "BF16 Kahan", "FP8 current", "FP8 dela
     print(f"{recipe:<16}" + "".join(f"{sum(metrics) / 3:20.3f}" for metrics in runs))
 
 # %% [markdown]
-# **With scales that fit, 8 bits are enough here, and 4 nearly.** In *digits*, *char_lstm* and *gpt* each recipe is *as
-# good* as FP32 by the test of lesson 08 (its 90% interval lies inside the margin of 0.02). *segmentation_small* varies
-# a lot from seed to seed. There three seeds show this only for "FP8 current". That is luck: its three differences
-# happen to be nearly equal. These are small tasks. Problems that appear at $10^{12}$ tokens may not appear in 400
-# steps.
+# **With scales that fit, 8 bits are enough here, and 4 nearly.** In *digits*, *char_lstm* and *gpt*
+# each recipe is *as good* as FP32 by the test of lesson 08 (its 90% interval lies inside the margin
+# of 0.02). *segmentation_small* varies a lot from seed to seed. There three seeds show this only
+# for "FP8 current". That is luck: its three differences happen to be nearly equal. These are small
+# tasks. Problems that appear at $10^{12}$ tokens may not appear in 400 steps.
 #
 # How many seeds does a verdict need? "BF16 Kahan" was trained with 24:
 
@@ -526,18 +543,21 @@ for seeds in (3, 6, 12, 24):
     print(f"{seeds:>2} seeds   difference {found.mean:+.3f} ± {found.interval_90:.3f}   {found.verdict}")
 
 # %% [markdown]
-# **The interval shrinks with the root of the number of seeds.** Here the differences vary by 0.02 to 0.04. So an
-# interval of ± 0.01 takes 12 to 50 seeds; three seeds give ± 0.05. For the other recipes of the last column more seeds
-# are still to be run: `labkit compare segmentation_small --recipes FP32 MXFP8`.
+# **The interval shrinks with the root of the number of seeds.** Here the differences vary by 0.02
+# to 0.04. So an interval of ± 0.01 takes 12 to 50 seeds; three seeds give ± 0.05. For the other
+# recipes of the last column more seeds are still to be run:
+# `labkit compare segmentation_small --recipes FP32 MXFP8`.
 
 # %% [markdown]
 # ## What was settled
 #
-# - In FP8 and FP4 the scale decides: for a tensor or for a block, from this step or from earlier ones, rounded up or
-#   down. A mean error does not show which is better.
-# - Numbers beside an outlier lose their bits. A smaller block, a rotation or rounding by chance limits the loss.
-# - With unit scaling the factors follow from the shapes of the layers, and no scale has to be found.
+# - In FP8 and FP4 the scale decides: for a tensor or for a block, from this step or from earlier
+#   ones, rounded up or down. A mean error does not show which is better.
+# - Numbers beside an outlier lose their bits. A smaller block, a rotation or rounding by chance
+#   limits the loss.
+# - With unit scaling the factors follow from the shapes of the layers, and no scale has to be
+#   found.
 #
-# **Where you meet this.** Transformer Engine's `DelayedScaling`, `Float8CurrentScaling`, `MXFP8BlockScaling` and
-# `NVFP4BlockScaling`; `torchao.float8` and `torchao.prototype.mx_formats`; `unit_scaling`. You can read the recipes of
-# this lesson in `labkit.amp.low_bit`.
+# **Where you meet this.** Transformer Engine's `DelayedScaling`, `Float8CurrentScaling`,
+# `MXFP8BlockScaling` and `NVFP4BlockScaling`; `torchao.float8` and `torchao.prototype.mx_formats`;
+# `unit_scaling`. You can read the recipes of this lesson in `labkit.amp.low_bit`.

@@ -13,19 +13,20 @@
 # %% [markdown] on_the_map="the order of sums, positions that round to their neighbours, and four short cards"
 # # 11c · Order and positions
 #
-# **You will be able to** say why the same question gets other bits in a larger batch, and which values must stay in
-# FP32.
+# **You will be able to** say why the same question gets other bits in a larger batch, and which
+# values must stay in FP32.
 #
-# About 50 minutes in two parts and five short cards. A teacher can choose among them: none needs another. Two
-# exercises, 10 points. Builds on: sums in FP16 (lesson 02), autocast (lesson 05). You need two facts from these lessons:
+# About 50 minutes in two parts and five short cards. A teacher can choose among them: none needs
+# another. Two exercises, 10 points. Builds on: sums in FP16 (lesson 02), autocast (lesson 05). You
+# need two facts from these lessons:
 #
-# - FP16 has 11 significant bits, and its largest number is 65504. **BF16** has the range of FP32, but only 8
-#   significant bits.
+# - FP16 has 11 significant bits, and its largest number is 65504. **BF16** has the range of FP32,
+#   but only 8 significant bits.
 # - *Autocast* casts the inputs of matrix products to a 16-bit format.
 #
-# Everything is emulated, number by number, and exact to the bit. So it is slow. Results that took longer than some
-# seconds were **recorded** (torch 2.13, CPU, seeds 0, 1 and 2). Each part also names published results that were *not*
-# reproduced here.
+# Everything is emulated, number by number, and exact to the bit. So it is slow. Results that took
+# longer than some seconds were **recorded** (torch 2.13, CPU, seeds 0, 1 and 2). Each part also
+# names published results that were *not* reproduced here.
 
 # %% id="setup"
 import numpy as np
@@ -40,8 +41,8 @@ from labkit.widgets import NumberLine, predict
 # %% [markdown]
 # ## 1 · Same row, another answer
 #
-# A server answers many questions at once, in a batch. You send your question twice. The weights are the same, and
-# nothing is random. Only the batch around your row is larger the second time.
+# A server answers many questions at once, in a batch. You send your question twice. The weights are
+# the same, and nothing is random. Only the batch around your row is larger the second time.
 
 # %% id="predict-rows"
 predict("beyond.rows")
@@ -57,20 +58,22 @@ for batch in (1, 2, 33, 256):
     print(f" the largest result is {alone.abs().max():.0f}")
 
 # %% [markdown] tags=["answer-beyond.rows"]
-# **The batch chooses the order of the sums.** The library chooses a kernel by the shape of the batch, and each kernel
-# adds in an order of its own. FP32 rounds after each addition. (Your numbers may differ: they depend on the library of
-# your processor. Two calls with the same shape give the same bits.)
+# **The batch chooses the order of the sums.** The library chooses a kernel by the shape of the
+# batch, and each kernel adds in an order of its own. FP32 rounds after each addition. (Your numbers
+# may differ: they depend on the library of your processor. Two calls with the same shape give the
+# same bits.)
 #
 # **Recorded:**
 #
 # - For other shapes, the bits differ in 74% to 97% of the results.
-# - A trained `char_lstm` wrote 20 texts of 100 characters, alone and in a batch of 64. No character differs.
+# - A trained `char_lstm` wrote 20 texts of 100 characters, alone and in a batch of 64. No character
+#   differs.
 #
 # Bits differ, tokens do not. Tokens differ in larger models and longer texts.
 
 # %% [markdown]
-# **Can a result be the same for every batch?** Yes, if the order of the sum does not depend on the batch. Cut each sum into pieces
-# of a fixed length, and add them in a fixed order:
+# **Can a result be the same for every batch?** Yes, if the order of the sum does not depend on the
+# batch. Cut each sum into pieces of a fixed length, and add them in a fixed order:
 
 # %% id="touch-invariant"
 def fixed_order(rows, weights, piece=256):
@@ -88,25 +91,26 @@ in_a_large_batch = fixed_order(rows, weights)[0]
 print("bits that differ:", [(fixed_order(rows[:batch], weights)[0] != in_a_large_batch).sum().item() for batch in (1, 2, 33, 256)])
 
 # %% [markdown]
-# No bit differs. The price is speed: the library can no longer choose the best kernel for each shape. vLLM has such kernels as a
-# switch.
+# No bit differs. The price is speed: the library can no longer choose the best kernel for each
+# shape. vLLM has such kernels as a switch.
 #
-# *Source:* Thinking Machines Lab, "Defeating Nondeterminism in LLM Inference" (2025). *Not reproduced here:* one
-# question, asked 1,000 times, got 80 different answers.
+# *Source:* Thinking Machines Lab, "Defeating Nondeterminism in LLM Inference" (2025). *Not
+# reproduced here:* one question, asked 1,000 times, got 80 different answers.
 #
-# *How exercises work.* Write your answer between the `def` line and the check. You can run the cell as often as you
-# like. Grading runs only the exercise's own cell, with the imports, functions, classes and constants of other cells
-# that it uses.
+# *How exercises work.* Write your answer between the `def` line and the check. You can run the cell
+# as often as you like. Grading runs only the exercise's own cell, with the imports, functions,
+# classes and constants of other cells that it uses.
 #
-# *No idea how to begin? `from labkit.grading import hint`, then `hint("beyond.orders")`: you get three hints, one by
-# one, at no cost.*
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("beyond.orders")`: you get
+# three hints, one by one, at no cost.*
 #
 # ### Exercise 1: the same numbers in two orders  ●●○  7 min
 #
 # Add FP32 numbers in two orders:
 #
 # - one after another;
-# - the first half one after another from 0, the rest one after another from 0, and then these two sums.
+# - the first half one after another from 0, the rest one after another from 0, and then these two
+#   sums.
 #
 # Round to FP32 (`np.float32`) after *each* addition. The first half of 41 numbers has 20.
 
@@ -138,15 +142,16 @@ check("beyond.orders", my_two_sums)
 #
 # *Neighbouring positions round to the same BF16 number, and autocast rounds them.*
 #
-# A transformer has to know the position of a token. *RoPE* turns each pair of numbers by an angle: the position times a speed. Only
-# the angle *between* two tokens matters. Positions are whole numbers: 0, 1, 2, ... In the code of models they are called `position_ids`.
+# A transformer has to know the position of a token. *RoPE* turns each pair of numbers by an angle:
+# the position times a speed. Only the angle *between* two tokens matters. Positions are whole
+# numbers: 0, 1, 2, ... In the code of models they are called `position_ids`.
 
 # %% id="predict-positions"
 predict("beyond.positions")
 
 # %% [markdown]
-# **Drag the number** to 257, and then to 259. Each mark is a number of BF16. The shaded interval holds all numbers that round to the
-# same mark.
+# **Drag the number** to 257, and then to 259. Each mark is a number of BF16. The shaded interval
+# holds all numbers that round to the same mark.
 
 # %% id="touch-line"
 NumberLine(BF16, 257.0, scale="linear", window=(250.0, 266.0))
@@ -178,14 +183,16 @@ for name, formats in {
     print(f"{name:<26}" + "".join(f"{right_ones(start, **formats):7.2f}" for start in STARTS))
 
 # %% [markdown] tags=["answer-beyond.positions"]
-# **Positions and angles need FP32.** FP16 counts to $2^{11}$ = 2,048, BF16 to $2^8$ = 256. Beyond that, neighbours get the same
-# position. Angles in BF16 fail later: they are right up to 1,000. A rotation (cosine and sine) in BF16 is not exact either, but it
-# does no harm here.
+# **Positions and angles need FP32.** FP16 counts to $2^{11}$ = 2,048, BF16 to $2^8$ = 256. Beyond
+# that, neighbours get the same position. Angles in BF16 fail later: they are right up to 1,000. A
+# rotation (cosine and sine) in BF16 is not exact either, but it does no harm here.
 #
-# **Autocast rounds FP32 positions, and no line of your code says so.** Most models compute all angles as one matrix product,
-# `inv_freq @ position_ids`. Autocast casts the inputs of matrix products to BF16. So it rounds the positions, and the last row equals the
-# row *ids BF16*. This broke real models in 2024 (Llama and Gemma in transformers) and in 2026 (Ideogram 4 in diffusers: all
-# positions of an image became one). The cure: compute the angles where autocast is switched off, `autocast(enabled=False)`.
+# **Autocast rounds FP32 positions, and no line of your code says so.** Most models compute all
+# angles as one matrix product, `inv_freq @ position_ids`. Autocast casts the inputs of matrix
+# products to BF16. So it rounds the positions, and the last row equals the row *ids BF16*. This
+# broke real models in 2024 (Llama and Gemma in transformers) and in 2026 (Ideogram 4 in diffusers:
+# all positions of an image became one). The cure: compute the angles where autocast is switched
+# off, `autocast(enabled=False)`.
 #
 # **Recorded:** an attention layer has *learned* "the token before". How often it is right:
 #
@@ -196,19 +203,20 @@ for name, formats in {
 # | BF16 | falls to 0.43 at position 300 |
 
 # %% [markdown]
-# *Sources:* arXiv:2104.09864 (RoPE), arXiv:2411.13476 (BF16 breaks it in long texts), huggingface/transformers#29285,
-# huggingface/diffusers#13920. *Not reproduced here:* harm by a BF16 rotation alone.
+# *Sources:* arXiv:2104.09864 (RoPE), arXiv:2411.13476 (BF16 breaks it in long texts),
+# huggingface/transformers#29285, huggingface/diffusers#13920. *Not reproduced here:* harm by a BF16
+# rotation alone.
 #
 # ### Exercise 2: what must stay in FP32?  ●○○  6 min
 #
-# BF16 keeps 8 significant bits. Two facts follow. It counts to $2^8$, and no further. And what changes by *less* than
-# $2^{-9}$ of itself in a step never changes.
+# BF16 keeps 8 significant bits. Two facts follow. It counts to $2^8$, and no further. And what
+# changes by *less* than $2^{-9}$ of itself in a step never changes.
 #
 # A part of a training has a name, a kind and a number:
 #
 # - Kind `"counts"`: the number is the largest whole number that the part holds.
-# - Kind `"changes"`: the number is the fraction of itself by which the part changes in a step. (Adam's second moment
-#   with beta2 = 0.999: 1 - 0.999.)
+# - Kind `"changes"`: the number is the fraction of itself by which the part changes in a step.
+#   (Adam's second moment with beta2 = 0.999: 1 - 0.999.)
 
 
 # %% id="exercise-beyond-keep" tags=["exercise-beyond.keep"]
@@ -231,21 +239,23 @@ check("beyond.keep", my_fp32_parts)
 # %% [markdown]
 # ## Five cards
 #
-# **TF32** is FP32 rounded to 11 significant bits by a Tensor Core, where you allow it. `1024.5 * 1` is 1024. On GPUs
-# from Ampere on, torch allows TF32 in convolutions by default, and in matrix products only if you switch it on. In the
-# lab FP32 is FP32, and `RECIPES["TF32"]` is TF32 on any device. **Recorded:** least squares of degree 8 was as good in
-# two of three seeds, and 28 times worse in the third.
+# **TF32** is FP32 rounded to 11 significant bits by a Tensor Core, where you allow it. `1024.5 * 1`
+# is 1024. On GPUs from Ampere on, torch allows TF32 in convolutions by default, and in matrix
+# products only if you switch it on. In the lab FP32 is FP32, and `RECIPES["TF32"]` is TF32 on any
+# device. **Recorded:** least squares of degree 8 was as good in two of three seeds, and 28 times
+# worse in the third.
 #
-# **The epsilon trap.** Adam divides by $\sqrt{v} + 10^{-8}$. If gradients are far below $10^{-8}$, only epsilon is left
-# in this sum. **Recorded** (*digits*, loss times $10^{-8}$): accuracy 0.09; with an epsilon of $10^{-15}$ it is 0.88. A
-# loss scale does not help, because the gradients are divided by it before the step.
+# **The epsilon trap.** Adam divides by $\sqrt{v} + 10^{-8}$. If gradients are far below $10^{-8}$,
+# only epsilon is left in this sum. **Recorded** (*digits*, loss times $10^{-8}$): accuracy 0.09;
+# with an epsilon of $10^{-15}$ it is 0.88. A loss scale does not help, because the gradients are
+# divided by it before the step.
 #
-# **Adam in 8 bits** (arXiv:2110.02861). **Recorded:** with evenly spaced codes the loss explodes within six steps, in
-# blocks too, because 24% to 53% of the second moments become zero. With codes that are spaced like a floating-point
-# format it trains as well as FP32.
+# **Adam in 8 bits** (arXiv:2110.02861). **Recorded:** with evenly spaced codes the loss explodes
+# within six steps, in blocks too, because 24% to 53% of the second moments become zero. With codes
+# that are spaced like a floating-point format it trains as well as FP32.
 #
-# **Biased rounding in attention** (arXiv:2510.04212): where probabilities are exactly 1, all errors of BF16 have the
-# same sign, so they add up over the steps. *Not reproduced here.*
+# **Biased rounding in attention** (arXiv:2510.04212): where probabilities are exactly 1, all errors
+# of BF16 have the same sign, so they add up over the steps. *Not reproduced here.*
 
 # **Muon in FP16.** The optimizer Muon divides a matrix of gradients by its norm, and then makes all its singular values nearly equal
 # by five products. The products are small enough for FP16. The norm is not: it adds up *squares*, and the square of 1e-5 is 0 in
@@ -274,10 +284,11 @@ for size in (1e-3, 1e-5):
         print(f"gradients of {size:.0e}   {dtype!s:<15}  norm in {norm_in!s:<15}  singular values {values}")
 
 # %% [markdown]
-# **And its epsilon has a size.** Muon's result should not depend on the size of the gradient: it divides by the norm. But most
-# implementations divide by `norm + 1e-7`, so that they never divide by 0. For gradients whose norm is far below $10^{-7}$
-# that is a division by nearly the same number each time. So the step gets smaller with the gradients. A loss scale does not help
-# here either: gradients are divided by it first.
+# **And its epsilon has a size.** Muon's result should not depend on the size of the gradient: it
+# divides by the norm. But most implementations divide by `norm + 1e-7`, so that they never divide
+# by 0. For gradients whose norm is far below $10^{-7}$ that is a division by nearly the same number
+# each time. So the step gets smaller with the gradients. A loss scale does not help here either:
+# gradients are divided by it first.
 
 # %% id="touch-muon-epsilon"
 def length_of_step(gradient, epsilon):
@@ -302,9 +313,10 @@ for gradient in (1e-3, 1e-10):
 # %% [markdown]
 # ## What was settled
 #
-# - The shape of a batch chooses the order of a sum, so the last bits depend on the neighbours in the batch.
-# - Values that count, and values that change slowly, stay in FP32. So do positions and their angles, and autocast does
-#   not know that.
+# - The shape of a batch chooses the order of a sum, so the last bits depend on the neighbours in
+#   the batch.
+# - Values that count, and values that change slowly, stay in FP32. So do positions and their
+#   angles, and autocast does not know that.
 #
-# **Where you meet this.** Batch-invariant kernels in vLLM; `position_ids` and `inv_freq` in `transformers`; TF32 in
-# torch's convolutions; 8-bit optimizers in `bitsandbytes`.
+# **Where you meet this.** Batch-invariant kernels in vLLM; `position_ids` and `inv_freq` in
+# `transformers`; TF32 in torch's convolutions; 8-bit optimizers in `bitsandbytes`.

@@ -13,9 +13,11 @@
 # %% [markdown] on_the_map="three runs that fail for three reasons; you repair them at the least memory"
 # # 12 · Project: three runs that fail
 #
-# **You will be able to** find out why a training in 16 bits fails, and repair it at the least memory.
+# **You will be able to** find out why a training in 16 bits fails, and repair it at the least
+# memory.
 #
-# About 60 minutes. Builds on: lessons 06 (scaling), 07 (master weights), 08 (recipes). Three projects, 24 points.
+# About 60 minutes. Builds on: lessons 06 (scaling), 07 (master weights), 08 (recipes). Three
+# projects, 24 points.
 
 # %% id="setup"
 from dataclasses import replace
@@ -46,16 +48,18 @@ def compare_with_fp32(name):
 # %% [markdown]
 # ## The rules
 #
-# Below, three tasks fail under three recipes, for three different reasons. For each you submit a `Recipe`. The check
-# trains with your recipe and with FP32, on the same seeds. It has three conditions:
+# Below, three tasks fail under three recipes, for three different reasons. For each you submit a
+# `Recipe`. The check trains with your recipe and with FP32, on the same seeds. It has three
+# conditions:
 #
 # 1. every loss is a finite number;
-# 2. it computes in 16 bits, and its metric is below FP32's by no more than the spread of FP32's own seeds;
-# 3. between two steps, it stores no more bytes for each weight than the project allows: weights, gradients, masters,
-#    moments.
+# 2. it computes in 16 bits, and its metric is below FP32's by no more than the spread of FP32's own
+#    seeds;
+# 3. between two steps, it stores no more bytes for each weight than the project allows: weights,
+#    gradients, masters, moments.
 #
-# Grading uses other seeds. Each project begins with the failing run, and with one instrument to examine it. You may use
-# all other instruments of this course as well.
+# Grading uses other seeds. Each project begins with the failing run, and with one instrument to
+# examine it. You may use all other instruments of this course as well.
 #
 # These are the parts of `Recipe("mine", ...)`:
 #
@@ -70,16 +74,18 @@ def compare_with_fp32(name):
 # | `rounding` | without masters: `WeightRounding.NEAREST`, `.STOCHASTIC` or `.KAHAN` | `NEAREST` |
 # | `gradient_format` | the format that autocast rounds gradients to, for example `E5M2` beside `autocast=E4M3` | that of `autocast` |
 #
-# So `Recipe("mine", model=FP16)` keeps FP32 masters, 4 bytes a weight, unless you write `master_weights=False`.
+# So `Recipe("mine", model=FP16)` keeps FP32 masters, 4 bytes a weight, unless you write
+# `master_weights=False`.
 #
-# If two parts contradict each other, an error gives the reason. Recipes with a name are in `RECIPES`;
-# `replace(RECIPES["O2"], ...)` changes one.
+# If two parts contradict each other, an error gives the reason. Recipes with a name are in
+# `RECIPES`; `replace(RECIPES["O2"], ...)` changes one.
 
 # %% [markdown]
 # ## 1 · Targets of five millionths
 #
-# A small network learns a smooth function of eight numbers by plain SGD. Its activation function is tanh. Its targets
-# are five millionths large. Its last layer starts with all weights at zero, as is common for a regression.
+# A small network learns a smooth function of eight numbers by plain SGD. Its activation function is
+# tanh. Its targets are five millionths large. Its last layer starts with all weights at zero, as is
+# common for a regression.
 
 # %% id="touch-targets"
 record = compare_with_fp32("targets")
@@ -98,12 +104,13 @@ failing = TrainingRun(PROJECT_TASKS["targets"], FAILING["targets"])
 UnderflowHistogram(gradient_snapshot(failing))
 
 # %% [markdown]
-# The text below the picture says that the gradients of four layers are zero in FP32 too. Do not count them as lost: the
-# last layer starts at zero, so it passes nothing on in the first step. FP16 loses gradients in the last layer.
+# The text below the picture says that the gradients of four layers are zero in FP32 too. Do not
+# count them as lost: the last layer starts at zero, so it passes nothing on in the first step. FP16
+# loses gradients in the last layer.
 
 # %% [markdown]
-# *No idea how to begin? `from labkit.grading import hint`, then `hint("project.targets")`: you get three hints, one by
-# one, at no cost.*
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("project.targets")`: you get
+# three hints, one by one, at no cost.*
 #
 # ### Project 1: targets of five millionths  ●●○  12 min
 #
@@ -126,8 +133,9 @@ check("project.targets", my_targets_recipe)
 # %% [markdown]
 # ## 2 · A sensor that drifts
 #
-# A layer was calibrated, and its weights are between 1 and 2. Then the right weights drifted by a tenth at most. Adam
-# follows them, with a learning rate of 3e-4. The metric is the share of the drift that Adam has followed.
+# A layer was calibrated, and its weights are between 1 and 2. Then the right weights drifted by a
+# tenth at most. Adam follows them, with a learning rate of 3e-4. The metric is the share of the
+# drift that Adam has followed.
 
 # %% id="touch-drift"
 record = compare_with_fp32("drift")
@@ -170,15 +178,15 @@ check("project.drift", my_drift_recipe)
 # %% [markdown]
 # ## 3 · Adam in sixteen bits
 #
-# Digits again, a small MLP, and O3: everything in FP16, the optimizer too. Few recipes store fewer bytes, and this one
-# learns nothing.
+# Digits again, a small MLP, and O3: everything in FP16, the optimizer too. Few recipes store fewer
+# bytes, and this one learns nothing.
 
 # %% id="touch-digits"
 record = compare_with_fp32("digits")
 
 # %% [markdown]
-# The first loss is a number, the second is not. Look at the optimizer. Adam divides the mean gradient by the root of
-# the mean square, plus epsilon. How large is that square? Enter a number.
+# The first loss is a number, the second is not. Look at the optimizer. Adam divides the mean
+# gradient by the root of the mean square, plus epsilon. How large is that square? Enter a number.
 
 # %% id="predict-square"
 predict("project.square", lambda: FP16.smallest_subnormal / (0.001 * 0.0001**2))
@@ -196,8 +204,8 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
 predict("project.digits")
 
 # %% [markdown]
-# What do the instruments say? `find_pitfalls` sees losses and gradients, and guesses that the forward pass is wrong. It
-# does not see the optimizer.
+# What do the instruments say? `find_pitfalls` sees losses and gradients, and guesses that the
+# forward pass is wrong. It does not see the optimizer.
 
 # %% id="touch-digits-pitfalls"
 find_pitfalls(record)
@@ -230,9 +238,9 @@ check("project.digits", my_digits_recipe)
 # %% [markdown]
 # ## The leader board
 #
-# More points come first, and among equals fewer bytes. Write your name between the quotes and run the cell: it puts one
-# file into the folder `leader_board` next to this notebook. Nothing leaves your machine. For one board of the whole
-# class, copy everybody's files into one folder.
+# More points come first, and among equals fewer bytes. Write your name between the quotes and run
+# the cell: it puts one file into the folder `leader_board` next to this notebook. Nothing leaves
+# your machine. For one board of the whole class, copy everybody's files into one folder.
 
 # %% id="leader-board"
 my_name = ""
@@ -249,8 +257,8 @@ show("leader_board")
 # %% [markdown]
 # ## The ten questions again
 #
-# You may have answered them in lesson 00. Answer them once more. After each answer you see whether it is right, and
-# the table at the end compares both times.
+# You may have answered them in lesson 00. Answer them once more. After each answer you see whether
+# it is right, and the table at the end compares both times.
 
 # %% id="quiz-after"
 quiz("after")
@@ -258,11 +266,12 @@ quiz("after")
 # %% [markdown]
 # ## What was settled
 #
-# - Three failures look alike: a metric far below FP32's. They have three causes: gradients below FP16's range, updates
-#   below half an ulp, an epsilon that is zero.
-# - Each has a cure that costs no memory. Master weights are the best known cure. They repair two of the three, and need
-#   more memory both times.
-# - The evidence came first: a histogram, a count of weights that did not move, one division by hand.
+# - Three failures look alike: a metric far below FP32's. They have three causes: gradients below
+#   FP16's range, updates below half an ulp, an epsilon that is zero.
+# - Each has a cure that costs no memory. Master weights are the best known cure. They repair two of
+#   the three, and need more memory both times.
+# - The evidence came first: a histogram, a count of weights that did not move, one division by
+#   hand.
 #
-# In real frameworks: `torch.amp.GradScaler` (1), stochastic rounding in `torchao`'s optimizers and on Trainium (2), `eps` of
-# `torch.optim.Adam` in any script that calls `.half()` (3).
+# In real frameworks: `torch.amp.GradScaler` (1), stochastic rounding in `torchao`'s optimizers and
+# on Trainium (2), `eps` of `torch.optim.Adam` in any script that calls `.half()` (3).
