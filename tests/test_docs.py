@@ -31,20 +31,36 @@ def test_the_page_for_practitioners_names_each_export_of_a_report() -> None:
     assert [name for name in exports if f".{name}(" not in text] == []
 
 
-def test_the_catalogue_has_each_widget_with_its_picture_and_lines_that_run() -> None:
-    assert catalogue.PAGE.read_text(encoding="utf-8") == catalogue.page(), (
-        "`make docs` writes it anew"
-    )
-    classes = {name for name in widgets.__all__ if inspect.isclass(getattr(widgets, name))}
-    shown = {name for name in classes if issubclass(getattr(widgets, name), LabWidget)}
-    names = {row.name for row in catalogue.WIDGETS}
-    assert shown - names == {"Predict", "Pulse", "Quiz"}, "opened by predict, pulse and quiz"
-    assert {row.lesson for row in catalogue.WIDGETS} <= {lesson.name for lesson in lessons()}
-    for row in catalogue.WIDGETS:
-        ast.parse(catalogue.opening(row))
-        assert (catalogue.PICTURES / f"{row.name}.png").is_file() is row.still, (
-            "`make pictures` takes them"
-        )
+CATALOGUE = catalogue.read_widgets()
+
+
+def test_catalogue_of_widgets_is_up_to_date() -> None:
+    page = catalogue.page(CATALOGUE)
+    assert catalogue.PAGE.read_text(encoding="utf-8") == page, "`make docs` writes the page"
+
+
+def test_catalogue_has_every_widget() -> None:
+    classes = [getattr(widgets, name) for name in widgets.__all__]
+    widget_classes = {
+        each.__name__ for each in classes if inspect.isclass(each) and issubclass(each, LabWidget)
+    }
+    opened_by_functions = {"Predict", "Pulse", "Quiz"}
+    assert widget_classes - {row.name for row in CATALOGUE} == opened_by_functions
+
+
+@pytest.mark.parametrize("row", CATALOGUE, ids=lambda row: row.name)
+def test_code_of_the_catalogue_is_python(row: catalogue.Widget) -> None:
+    ast.parse(catalogue.whole_code(row))
+
+
+@pytest.mark.parametrize("row", CATALOGUE, ids=lambda row: row.name)
+def test_picture_exists_where_the_catalogue_shows_one(row: catalogue.Widget) -> None:
+    picture = catalogue.PICTURES / f"{row.name}.png"
+    assert picture.is_file() is row.still, "`make pictures` takes the pictures"
+
+
+def test_lessons_of_the_catalogue_exist() -> None:
+    assert {row.lesson for row in CATALOGUE} <= {lesson.name for lesson in lessons()}
 
 
 def test_the_page_of_errors_is_up_to_date() -> None:
