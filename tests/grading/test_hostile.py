@@ -27,26 +27,26 @@ from labkit.grading.sandbox.supervisor import Isolation, Reply, Worker, supervis
 from labkit.grading.sandbox.worker import Limits, Request
 from labkit.grading.submission import find
 from tests.grading.hand_ins import RIGHT, SETUP, UNSCALE, answered, code, graded, notebook, put
-from tests.grading.hostile import CHEATS, HOSTILE, Row
+from tests.grading.hostile import BREAKS, CHEATS, Row
 from tests.slowness import slowness
 
 ROOT = Path(__file__).parents[2]
 ANYWHERE = (
-    "os._exit in the cell",
-    "os._exit in the call",
-    "os._exit at the third check",
+    "os exit in the cell",
+    "os exit in the call",
+    "os exit at the third check",
     "a segmentation fault",
     "loops in the cell",
     "loops at the third check",
-    "sys.exit after the answer",
-    "sys.exit in the call",
+    "sys exit after the answer",
+    "sys exit in the call",
     "eats memory",
     "prints without end",
     "200 MB into the channel",
     "a forged verdict",
     "equals everything",
     "replaces the comparison",
-    "calls the lab's own",
+    "calls the labs own",
     "imports the list",
 )
 SECONDS = 2.0
@@ -86,7 +86,7 @@ def expect_rows(tmp_path: Path, students: dict[str, Row]) -> None:
         f"{name}: {row.points} points, {row.reason}"
         for number, name in names.items()
         if (row := by[number, "scaling.advance"]).points != students[name].points
-        or students[name].says not in f"{row.exercise}: {row.reason}"
+        or students[name].reason not in f"{row.exercise}: {row.reason}"
     ]
     assert not wrong, "\n".join(wrong)
     assert {
@@ -99,7 +99,7 @@ def expect_rows(tmp_path: Path, students: dict[str, Row]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", [HOSTILE, CHEATS], ids=["HOSTILE", "CHEATS"])
+@pytest.mark.parametrize("group", [BREAKS, CHEATS], ids=["breaks", "cheats"])
 def test_each_of_them_gets_its_row(tmp_path: Path, group: dict[str, Row]) -> None:
     """On other systems than Linux, which have no walls, those of ANYWHERE alone."""
     expect_rows(
@@ -344,7 +344,7 @@ def test_a_class_gets_the_rows_it_gets_from_the_fork_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hand_in(tmp_path, "honest", RIGHT)
-    hand_in(tmp_path, "leaves", HOSTILE["os._exit in the cell"].source)
+    hand_in(tmp_path, "leaves", BREAKS["os exit in the cell"].source)
     said: list[str] = []
     spawned = grade(
         find([tmp_path]), 5, Limits(2.0), lesson="06_loss_scaling", progress=said.append

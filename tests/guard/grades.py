@@ -20,7 +20,7 @@ BY_LOAD = ("starts processes without end", "starts threads without end", "eats m
 
 def items() -> Iterator[Item]:
     """Yield an item for each group of hand-ins."""
-    yield Item("grades/hostile", partial(hostile, "HOSTILE"))
+    yield Item("grades/hostile", partial(hostile, "BREAKS"))
     yield Item("grades/cheats", partial(hostile, "CHEATS"))
     yield Item("grades/odd", odd)
     from tests.grading.test_clinic_answers import NAMES

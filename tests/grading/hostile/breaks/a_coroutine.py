@@ -1,0 +1,2 @@
+async def my_advance(state, found_inf, config):
+    return state

@@ -1,0 +1,7 @@
+def my_advance(state, found_inf, config):
+    while True:
+        try:
+            while True:
+                pass
+        except BaseException:
+            pass

