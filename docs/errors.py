@@ -18,23 +18,24 @@ HEAD = """<!-- Made by `make docs`; do not edit. -->
 
 # Your error message
 
-Mixed precision fails with a few recurring messages, and more often without any. Search this page for
-your message, or type `labkit explain "the message"` in a terminal. Each message leads to a known fault:
-a short training that fails like yours, and its repair. `labkit explain NAME` runs both on a CPU.
+Mixed precision fails with a few recurring messages, and more often without any. Search this page
+for your message, or type `labkit explain "the message"` in a terminal. Each message leads to a
+known fault: a short training that fails like yours, and its repair. `labkit explain NAME` runs both
+on a CPU.
 
 ## The messages
 """
 OTHER_FRAMEWORKS = """
 ## Messages of other frameworks
 
-No training of the lab raises these messages. Each item says what the message means, what to run next,
-and which cards come nearest.
+No training of the lab raises these messages. Each item says what the message means, what to run
+next, and which cards come nearest.
 """
 SILENT = """
 ## Without a message
 
-Each item gives the symptom and its cause. `labkit diagnose train.py` looks for these faults in your own
-script.
+Each item gives the symptom and its cause. `labkit diagnose train.py` looks for these faults in your
+own script.
 """
 
 
