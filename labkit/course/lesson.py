@@ -2,19 +2,20 @@
 
 A lesson is a folder `lesson_NN_name`; its notebook is `NN_name.ipynb`. In the folder are
 
-- lesson.py: the text with solutions, in jupytext's py:percent form; not for learners
-- exercises.py: EXERCISES, the checks and known mistakes of each exercise; not for learners
-- judge.pkl.gz: replaces these two in a learner's lab
-- predictions.toml: questions that are answered before the lesson shows the answer
+- lesson.py: the text with solutions, in jupytext's py:percent form; hidden from learners
+- exercises.py: EXERCISES, the checks and known mistakes of each exercise; hidden from learners
+- judge.pkl.gz: replaces these two files in a learner's lab
+- predictions.toml: questions that learners answer before the lesson shows the answer
 - hints.toml: three hints for each exercise
-- questions.toml: questions of the quiz, asked before and after the course
-- cases.py: what exercises pass to learners' code, or train; the sandbox imports it before that
-  code runs
-- __init__.py: what the notebook imports from labkit_lessons.<folder>, if anything
+- questions.toml: questions of the quiz before and after the course
+- cases.py: the arguments and trainings that exercises pass to learners' code; the sandbox imports
+  this module before learners' code runs
+- __init__.py: names that the notebook imports from labkit_lessons.<folder>
+- any other modules that these import
 
-and any other modules that these import. The lab's own lessons are the package labkit_lessons,
-beside labkit in a checkout and in a wheel; `add_folders` and the environment variable LABKIT_COURSE
-name further ones. Nothing in labkit names a lesson's folder.
+The lab's own lessons are the package labkit_lessons, beside labkit in a checkout and in a wheel.
+`add_folders` and the environment variable LABKIT_COURSE add folders of other lessons. No module of
+labkit refers to a lesson by name.
 
 Invariant: modules of a lesson are imported as labkit_lessons.<folder>.<module>, wherever the folder
 is, so that objects pickled in one lab can be unpickled in another.
@@ -36,10 +37,11 @@ from typing import Any
 
 from labkit.records.files import PACKAGE as LABKIT
 
-# environment variable: folders of further lessons, separated as in PATH
+# The environment variable that names folders of other lessons, separated as in PATH.
 COURSE = "LABKIT_COURSE"
 PACKAGE = "labkit_lessons"
-NOT_FOR_LEARNERS = ("lesson", "exercises")  # how the names of such files begin
+# Prefixes of the names of modules that are hidden from learners.
+NOT_FOR_LEARNERS = ("lesson", "exercises")
 JUDGE = "judge.pkl.gz"
 OWN = LABKIT.parent / PACKAGE
 _FOLDER = re.compile(r"lesson_\w+")
@@ -47,7 +49,7 @@ _hidden = False
 
 
 class CourseError(ValueError):
-    """A lesson folder is not as it should be.
+    """A lesson folder is invalid.
 
     The message names the file and, if known, the exercise.
     """
@@ -78,36 +80,37 @@ class Lesson:
         """Import the lesson's package, from which its notebook imports.
 
         Raises:
-            CourseError: its __init__.py does not run.
+            CourseError: If its __init__.py does not run.
         """
-        return self._imported(f"{PACKAGE}.{self.folder.name}", "__init__.py")
+        return self._import(f"{PACKAGE}.{self.folder.name}", "__init__.py")
 
     def module(self, stem: str) -> ModuleType | None:
-        """Import a module of the lesson, or return None where the folder has no such file.
+        """Import a module of the lesson; return None if the folder has no such file.
 
         Raises:
-            CourseError: it does not run.
+            CourseError: If the module does not run.
         """
         if not (self.folder / f"{stem}.py").is_file():
             return None
-        return self._imported(f"{PACKAGE}.{self.folder.name}.{stem}", f"{stem}.py")
+        return self._import(f"{PACKAGE}.{self.folder.name}.{stem}", f"{stem}.py")
 
-    def _imported(self, module: str, file: str) -> ModuleType:
+    def _import(self, module: str, file: str) -> ModuleType:
         self.register()
         try:
             return importlib.import_module(module)
-        except Exception as error:  # whatever its author wrote
+        # The module is its author's code, which can raise anything.
+        except Exception as error:
             raise CourseError(
                 f"{self.folder / file} does not run: {type(error).__name__}: {error}"
             ) from error
 
     def register(self) -> None:
-        """Let the package of lessons find this one.
+        """Add the lesson to the search path of the package of lessons.
 
-        In a new process it finds those that LABKIT_COURSE names by itself.
+        The package does this itself for the folders in LABKIT_COURSE when a process imports it.
 
         Raises:
-            CourseError: there is no package of lessons, or it is not the one beside labkit.
+            CourseError: If the package of lessons is missing, or is not the one beside labkit.
         """
         remedy = "install the lab again: `make setup` in a checkout, else pip"
         try:
@@ -126,74 +129,75 @@ class Lesson:
             importlib.invalidate_caches()
 
     def table(self, stem: str) -> dict[str, Any]:
-        """Return the content of a TOML file of the lesson, not to be changed.
+        """Return the content of a TOML file of the lesson, or {} if the folder has no such file.
 
-        It is empty if the folder has no such file.
+        Do not change the result: it is cached.
 
         Raises:
-            CourseError: it is not valid TOML.
+            CourseError: If the file is not valid TOML.
         """
         path = self.folder / f"{stem}.toml"
+        if not path.is_file():
+            return {}
         try:
-            return _parsed(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            return _parse_toml(path.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise CourseError(f"{path}: {error}") from error
 
 
 @lru_cache(maxsize=256)
-def _parsed(text: str) -> dict[str, Any]:
+def _parse_toml(text: str) -> dict[str, Any]:
     return tomllib.loads(text)
 
 
 def lessons_folder() -> Path:
-    """Return the folder of the lab's own lessons: their package, which is beside labkit."""
+    """Return the folder of the lab's own lessons, the package beside labkit."""
     return OWN
 
 
 def lessons() -> tuple[Lesson, ...]:
-    """Return all lessons in order: the lab's own, and those in the folders of LABKIT_COURSE.
+    """Return all lessons in order: the lab's own and those in the folders of LABKIT_COURSE.
 
     >>> [lesson.name for lesson in lessons()][:2]
     ['00_start', '01_numbers']
 
     Raises:
-        CourseError: a folder holds no lesson, a lesson has no text, or two lessons have the same
-            name.
+        CourseError: If a folder holds no lesson, a lesson has no text, or two lessons have the
+            same name.
     """
     if _hidden:
         return ()
-    found = {lesson.name: lesson for lesson in lessons_in(lessons_folder())}
-    for folder in _added():
-        own = lessons_in(folder)
-        if not own:
+    by_name = {lesson.name: lesson for lesson in lessons_in(lessons_folder())}
+    for folder in _added_folders():
+        added = lessons_in(folder)
+        if not added:
             raise CourseError(
                 f"expected a folder lesson_NN_name, or a folder of such folders, got {folder}"
             )
-        for lesson in own:
-            if lesson.name in found:
+        for lesson in added:
+            if lesson.name in by_name:
                 raise CourseError(
-                    f"{lesson.folder} and {found[lesson.name].folder} have the same name; rename "
+                    f"{lesson.folder} and {by_name[lesson.name].folder} have the same name; rename "
                     "one"
                 )
             if not lesson.text.is_file() and not lesson.judge.is_file():
                 raise CourseError(
                     f"{lesson.folder} has no lesson.py: the text of the lesson, with its solutions"
                 )
-            found[lesson.name] = lesson
-    return tuple(found[name] for name in sorted(found))
+            by_name[lesson.name] = lesson
+    return tuple(by_name[name] for name in sorted(by_name))
 
 
 def add_folders(folders: Iterable[Path]) -> None:
     """Add folders of lessons to the course, in this process and in those that it starts.
 
     Raises:
-        CourseError: one of them holds no lesson; see `lessons`.
+        CourseError: If `lessons` raises it for one of the folders. None is added then.
     """
-    every = dict.fromkeys(
-        [*map(str, _added()), *(str(folder.expanduser().resolve()) for folder in folders)]
-    )
+    paths = [str(folder) for folder in _added_folders()]
+    paths += [str(folder.expanduser().resolve()) for folder in folders]
     before = os.environ.get(COURSE)
-    os.environ[COURSE] = os.pathsep.join(every)
+    os.environ[COURSE] = os.pathsep.join(dict.fromkeys(paths))
     try:
         lessons()
     except CourseError:
@@ -205,7 +209,7 @@ def add_folders(folders: Iterable[Path]) -> None:
 
 
 def lessons_named(names: Sequence[str]) -> list[Lesson]:
-    """Return the lessons that these names begin, in the order of the course.
+    """Return the lessons with these names or numbers, in the order of the course.
 
     Without names it returns all lessons.
 
@@ -213,75 +217,80 @@ def lessons_named(names: Sequence[str]) -> list[Lesson]:
     ['00_start', '01_numbers']
 
     Raises:
-        ValueError: there is no lesson of a name; the message lists the lessons.
+        ValueError: If no lesson has one of the names. The message lists the lessons.
     """
-    every = lessons()
+    if not names:
+        return list(lessons())
+    selected = set()
     for name in names:
-        if not any(_is_called(lesson, name) for lesson in every):
-            raise ValueError(
-                f"there is no lesson {name!r}; there are: {', '.join(each.name for each in every)}"
-            )
-    return [
-        lesson for lesson in every if not names or any(_is_called(lesson, name) for name in names)
-    ]
-
-
-def _is_called(lesson: Lesson, name: str) -> bool:
-    return lesson.name == name or lesson.name.split("_")[0] == name
+        matching = [
+            lesson for lesson in lessons() if name in (lesson.name, lesson.name.split("_")[0])
+        ]
+        if not matching:
+            known = ", ".join(lesson.name for lesson in lessons())
+            raise ValueError(f"there is no lesson {name!r}; there are: {known}")
+        selected.update(matching)
+    return [lesson for lesson in lessons() if lesson in selected]
 
 
 def moved_to_lessons(module: str) -> dict[str, str]:
     """Return the names that moved from a module of labkit to lessons: former name -> new place."""
     table: dict[str, str] = importlib.import_module(PACKAGE).MOVED
-    rows = ((*former.rpartition("."), place) for former, place in table.items())
-    return {name: place for former_module, _, name, place in rows if former_module == module}
+    moved = {}
+    for former, place in table.items():
+        former_module, _, name = former.rpartition(".")
+        if former_module == module:
+            moved[name] = place
+    return moved
 
 
 def hide() -> None:
     """Hide all lessons from this process.
 
-    The sandbox calls this before it runs learners' code.
-
-    What has been imported of lessons stays importable.
+    The sandbox calls this before it runs learners' code. Modules of lessons that are already
+    imported stay importable.
 
     Raises:
-        CourseError: a module that is not for learners has been imported, by a lesson's cases.py for
-            instance.
+        CourseError: If a module that is hidden from learners has been imported, for instance by a
+            lesson's cases.py.
     """
     global _hidden
     _hidden = True
     for name, module in list(sys.modules.items()):
-        if name.split(".")[0] != PACKAGE:
+        # labkit_lessons.<folder>.<module>
+        parts = name.split(".")
+        if parts[0] != PACKAGE:
             continue
-        if name.count(".") > 1 and name.split(".")[2].startswith(NOT_FOR_LEARNERS):
+        if len(parts) > 2 and parts[2].startswith(NOT_FOR_LEARNERS):
             raise CourseError(
                 f"expected no module with solutions or known mistakes, got {name}; import it "
                 "neither in the lesson's __init__.py nor in its cases.py"
             )
+        # Without a search path, a package can import no further modules.
         if hasattr(module, "__path__"):
             module.__path__ = []
 
 
 def lessons_hidden() -> bool:
-    """Return whether this process runs the hand-ins of learners, and sees no lesson (`hide`)."""
+    """Return whether `hide` has been called: this process runs learners' submissions."""
     return _hidden
 
 
 def added_parents() -> list[str]:
-    """Return the folders that LABKIT_COURSE names, as parts of the package's search path."""
-    found = (lesson.folder.parent for folder in _added() for lesson in lessons_in(folder))
-    return list(dict.fromkeys(map(str, found)))
+    """Return the parents of the lessons in LABKIT_COURSE, for the search path of the package."""
+    parents = []
+    for folder in _added_folders():
+        parents += [str(lesson.folder.parent) for lesson in lessons_in(folder)]
+    return list(dict.fromkeys(parents))
 
 
-def _added() -> list[Path]:
+def _added_folders() -> list[Path]:
+    """Return the folders that LABKIT_COURSE names."""
     return [Path(folder) for folder in os.environ.get(COURSE, "").split(os.pathsep) if folder]
 
 
 def lessons_in(folder: Path) -> list[Lesson]:
-    """Return the lessons in a folder, in their order.
-
-    If the folder is a lesson itself, it is the only one.
-    """
+    """Return the lessons in a folder, in their order; a lesson's own folder holds only itself."""
     if _FOLDER.fullmatch(folder.name):
         return [Lesson(folder)] if folder.is_dir() else []
     return [

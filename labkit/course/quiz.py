@@ -1,4 +1,4 @@
-"""Quiz of the course: questions before and after it, from the questions.toml of the lessons."""
+"""The quiz before and after the course, from the questions.toml of the lessons."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ class QuizQuestion:
     """A question of the quiz.
 
     Attributes:
-        choices: in the order shown, without "I do not know", which is added.
-        answer: the choice that is right.
-        why: one or two sentences, shown after the second time.
-        lesson: the notebook that teaches it.
+        question: The question, in Markdown.
+        choices: The choices in the order shown, without `UNKNOWN`, which is added.
+        answer: The right choice.
+        why: One or two sentences of explanation, shown after the second quiz.
+        lesson: The name of the notebook that teaches the answer.
+
+    Raises:
+        ValueError: If the answer is not among the choices, or `UNKNOWN` is.
     """
 
     question: str
@@ -28,7 +32,7 @@ class QuizQuestion:
 
     @property
     def all_choices(self) -> tuple[str, ...]:
-        """All choices, in the order shown."""
+        """All choices in the order shown, with `UNKNOWN` last."""
         return (*self.choices, UNKNOWN)
 
     def __post_init__(self) -> None:
@@ -39,8 +43,12 @@ class QuizQuestion:
 
 
 def quiz_questions() -> dict[str, QuizQuestion]:
-    """Return the questions by id, from the questions.toml of all lessons."""
-    rows = {id: row for lesson in lessons() for id, row in lesson.table("questions").items()}
-    return {
-        id: QuizQuestion(**row | {"choices": tuple(row["choices"])}) for id, row in rows.items()
-    }
+    """Return the questions of all lessons by id."""
+    questions = {}
+    for lesson in lessons():
+        for id, row in lesson.table("questions").items():
+            choices = tuple(row["choices"])
+            questions[id] = QuizQuestion(
+                row["question"], choices, row["answer"], row["why"], row["lesson"]
+            )
+    return questions

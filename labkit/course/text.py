@@ -2,12 +2,14 @@
 
 An exercise has two cells. A text cell has the heading
 "### Exercise 3: clip at the right place  ●●○  12 min". The code cell below it has the tag
-exercise-scaling.clip, with the solution between two marks. Title, difficulty, minutes and solution
-are read from these cells only. A cell whose head has `starter="faulty"` begins, for a learner, with
-the body of the lesson's function `faulty`, to be repaired. A cell with the tag answer-scaling.order
-answers that prediction.
+exercise-scaling.clip, and its solution is between two marks. Title, difficulty, minutes and
+solution are read from these cells only.
 
-Invariant: the cells are those that jupytext reads (tests/course).
+If the code cell's head has `starter="faulty"`, learners start from the body of the lesson's
+function `faulty`, which they repair. A text cell with the tag answer-scaling.order answers the
+prediction scaling.order.
+
+Invariant: the cells are the same as jupytext reads them (tests/course).
 """
 
 from __future__ import annotations
@@ -49,13 +51,13 @@ class Cell:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Its tags."""
+        """The tags of the cell."""
         tags = self.metadata.get("tags", ())
         return tuple(map(str, tags)) if isinstance(tags, list | tuple) else ()
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """Ids of the predictions that it answers."""
+        """The ids of the predictions that the cell answers."""
         return answered(self.tags)
 
 
@@ -70,13 +72,15 @@ def answered(tags: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Question:
-    """What the text says of an exercise.
+    """An exercise, as its two cells describe it.
 
     Attributes:
-        id: "scaling.clip".
-        title: title of its heading, with a capital letter.
-        entry: name of the function that the learner writes: the last one that the cell defines.
-        place: number of its cell among the cells of the lesson.
+        id: The id in the code cell's tag, such as "scaling.clip".
+        title: The title of the heading, with a capital letter.
+        difficulty: The number of filled circles, from 1 to 3.
+        minutes: The estimated time.
+        entry: The name of the learner's function, the last one that the code cell defines.
+        place: The index of the code cell among the cells of the lesson.
     """
 
     id: str
@@ -95,6 +99,7 @@ def cells_of(text: str) -> tuple[Cell, ...]:
     Cell(cell_type='code', source='1 + 1', metadata={'tags': ['x']})
     """
     marks = list(_MARK.finditer(text))
+    # A cell ends where the next one begins.
     ends = [mark.start() for mark in marks[1:]] + [len(text)]
     return tuple(
         _cell(mark["head"].strip(), text[mark.end() : end].strip("\n"))
@@ -106,18 +111,20 @@ def questions(path: Path) -> dict[str, Question]:
     """Return the exercises of a lesson's text, by id, in their order.
 
     Raises:
-        CourseError: an exercise has no heading above its cell, no function, or two cells.
+        CourseError: If an exercise has no heading, no function, or two code cells.
     """
     cells = cells_of(path.read_text(encoding="utf-8"))
-    found = dict[str, Question]()
+    by_id = dict[str, Question]()
+    # The last heading that no exercise has taken.
     heading = None
     for place, cell in enumerate(cells):
         if cell.cell_type == "markdown":
             headings = list(_HEADING.finditer(cell.source))
             if headings:
                 heading = headings[-1]
-        for id in (tag.removeprefix(TAG) for tag in cell.tags if tag.startswith(TAG)):
-            if id in found:
+        ids = [tag.removeprefix(TAG) for tag in cell.tags if tag.startswith(TAG)]
+        for id in ids:
+            if id in by_id:
                 raise CourseError(f"{path}: two cells have the tag {TAG}{id}")
             if heading is None:
                 raise CourseError(
@@ -125,21 +132,25 @@ def questions(path: Path) -> dict[str, Question]:
                     'title  ●●○  8 min" above'
                 )
             require_marks(cell.source, f"{path}: exercise {id}")
-            title, dots = heading["title"], heading["dots"]
-            found[id] = Question(
-                id,
-                title[:1].upper() + title[1:],
-                dots.count("●"),
-                int(heading["minutes"]),
-                _entry(cell.source, f"{path}: exercise {id}"),
-                place,
+            title = heading["title"]
+            by_id[id] = Question(
+                id=id,
+                title=title[:1].upper() + title[1:],
+                difficulty=heading["dots"].count("●"),
+                minutes=int(heading["minutes"]),
+                entry=_entry(cell.source, f"{path}: exercise {id}"),
+                place=place,
             )
             heading = None
-    return found
+    return by_id
 
 
 def starter_of(source: str, to_repair: str = "") -> str:
-    r"""Replace each solution in a cell's source by a line that raises and the lines `to_repair`.
+    r"""Replace each solution in a cell's source by a line that raises NotImplementedError.
+
+    Args:
+        source: The source of a code cell, with marks.
+        to_repair: Lines that follow the line that raises, for the learner to repair.
 
     >>> cell = "def f(x):\n    ### BEGIN SOLUTION\n    return x\n    ### END SOLUTION\n\nf(1)"
     >>> print(starter_of(cell))
@@ -148,29 +159,30 @@ def starter_of(source: str, to_repair: str = "") -> str:
     <BLANKLINE>
     f(1)
     """
+    starter = f"{REPAIR}\n{to_repair}" if to_repair else STARTER
     solution = re.compile(rf"^([ ]*){BEGIN}$.*?^[ ]*{END}$", re.MULTILINE | re.DOTALL)
-    return solution.sub(
-        lambda found: found[1] + (f"{REPAIR}\n{to_repair}" if to_repair else STARTER), source
-    )
+    # A function, since backslashes in a replacement text would be escapes.
+    return solution.sub(lambda match: match[1] + starter, source)
 
 
 def lines_to_repair(cell: Cell, cells: Sequence[Cell]) -> str:
     """Return the body of the function that a cell's `starter` names, or "" without a starter.
 
     Raises:
-        CourseError: no cell of the lesson defines it.
+        CourseError: If no cell of the lesson defines the function.
     """
     name = cell.metadata.get("starter")
     if name is None:
         return ""
-    for other in (
-        each for each in cells if each.cell_type == "code" and f"def {name}(" in each.source
-    ):
-        for node in ast.parse(solution_of(other.source)).body:
+    for other in cells:
+        # Only cells that mention the function are parsed: a cell with a magic is not plain Python.
+        if other.cell_type != "code" or f"def {name}(" not in other.source:
+            continue
+        source = solution_of(other.source)
+        for node in ast.parse(source).body:
             if isinstance(node, ast.FunctionDef) and node.name == name:
-                return "\n".join(
-                    solution_of(other.source).split("\n")[node.body[0].lineno - 1 : node.end_lineno]
-                )
+                first = node.body[0].lineno - 1
+                return "\n".join(source.split("\n")[first : node.end_lineno])
     raise CourseError(
         f"an exercise begins with the function {name!r}, which no cell of the lesson defines"
     )
@@ -186,10 +198,14 @@ def solution_of(source: str) -> str:
 
 
 def require_marks(source: str, where: str) -> None:
-    """Require that each solution is opened and closed.
+    """Check that each mark that begins a solution is followed by one that ends it.
+
+    Args:
+        source: The source of a cell.
+        where: The place of the cell, for the message.
 
     Raises:
-        CourseError: one is not.
+        CourseError: If the marks do not match.
     """
     marks = [line.strip() for line in source.split("\n") if line.strip() in (BEGIN, END)]
     if marks != [BEGIN, END] * (len(marks) // 2):
@@ -199,16 +215,16 @@ def require_marks(source: str, where: str) -> None:
 
 
 def _cell(head: str, body: str) -> Cell:
-    """Return a cell of the text after its mark: `[markdown] id="x" tags=["y"]`."""
-    markdown = head.startswith("[markdown]")
+    """Return the cell with a head such as `[markdown] id="x" tags=["y"]` and these lines."""
+    is_markdown = head.startswith("[markdown]")
     metadata = {key: json.loads(value) for key, value in _ASSIGNMENT.findall(head)}
-    if markdown:
+    if is_markdown:
         body = "\n".join(line.removeprefix("#").removeprefix(" ") for line in body.split("\n"))
-    return Cell("markdown" if markdown else "code", body, metadata)
+    return Cell("markdown" if is_markdown else "code", body, metadata)
 
 
 def _entry(source: str, where: str) -> str:
-    """Return the name of the last function that a cell defines at its top."""
+    """Return the name of the last function that a cell defines at its top level."""
     names = [
         node.name
         for node in ast.parse(solution_of(source)).body
