@@ -1,13 +1,13 @@
-"""The code of a notebook that is run for one exercise.
+"""The part of a notebook's code that runs for one exercise.
 
-The cells of the exercise run in their order, however often the cell was copied or split. Before
-them run those statements of other cells that bind a name which the answer uses, directly or through
-another statement. So helpers and constants count, and a training whose result the answer does not
-use is not repeated. A statement may do more than bind names: it fills a table, changes a setting or
-writes a file. A whole program has all statements that the learner added. Syntax of IPython becomes
+The cells of the exercise run in their order, even if a learner copied or split a cell. Statements
+of other cells run before them if they bind a name that the answer uses, directly or through another
+statement. So helpers and constants count, and a training is not repeated unless the answer uses its
+result. A statement can do more than bind names: it can fill a table, change a setting or write a
+file. Therefore a *whole* program has every statement that the learner added. IPython syntax becomes
 calls, by IPython's own rules.
 
-Invariant: nothing here runs a learner's code; it is parsed at most.
+Invariant: this module parses learners' code and never runs it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from labkit.grading.exercise import Exercise
 
 _CELL_MAGIC = re.compile(r"\A(\s*)%%(?=time\b|timeit\b|capture\b|prun\b)")
 _TIMED = re.compile(r"^([ \t]*|[\w, ]+=[ \t]*)%time[ \t]+(?=\S)", re.MULTILINE)
-_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)?")  # as Python's tokenizer splits lines
+# Lines as Python's tokenizer splits them; str.splitlines splits at other characters, too.
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)?")
+# Methods that change their object.
 _MUTATORS = frozenset(
     [
         "append",
@@ -44,6 +46,7 @@ _MUTATORS = frozenset(
         "clear",
     ]
 )
+# Replacements for functions that IPython provides, as source, for programs that use them.
 _STAND_INS = {
     "display": "def display(*_, **__): pass",
     "get_ipython": """\
@@ -62,16 +65,16 @@ def get_ipython():
     return Shell()""",
 }
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-# characters of one cell that IPython may read; it reads the cell again for each magic
+# The most characters of one cell that IPython may read; it reads the cell again for each magic.
 MAX_TRANSFORMED = 256 << 10
 
 
 class Unreadable(Exception):
-    """A submission or an answer that cannot be graded; the message tells the teacher why."""
+    """A submission or an answer cannot be graded. The message tells the teacher why."""
 
 
 class Deleted(Unreadable):
-    """No code cell of an exercise, and no answer elsewhere."""
+    """A notebook has no code cell of an exercise, and no answer in another cell."""
 
 
 @dataclass(frozen=True)
@@ -89,13 +92,16 @@ class CodeCell:
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement at the top level of a cell, with the global names that it binds and uses.
+    """A statement at the top level of a cell.
 
     Attributes:
-        replaces: The names that it binds without using them: not X in X = X + 1.
-        is_light: It takes no time: an import, a definition or a constant.
-        is_starter: Its body raises NotImplementedError, as the learner's starter does.
-        is_star: It is `from ... import *`.
+        source: The text of the statement.
+        binds: The global names that it binds or changes.
+        uses: The global names that it uses.
+        replaces: The names that it binds without using them. X = X + 1 does not replace X.
+        is_light: Whether it takes no time: an import, a definition or a constant.
+        is_starter: Whether its body raises NotImplementedError, as a learner's starter does.
+        is_star: Whether it is `from ... import *`.
     """
 
     source: str
@@ -115,38 +121,31 @@ def program_of(cells: Sequence[CodeCell], exercise: Exercise, *, whole: bool = F
     Args:
         cells: The code cells of a notebook, in their order.
         exercise: The exercise to answer.
-        whole: Also every statement before the answer that is not one of the lessons'.
+        whole: Whether to include every statement before the answer that the learner added.
 
     Raises:
-        Unreadable: the cell was deleted and its function is nowhere else, or it is not Python.
+        Unreadable: If the answer's cell was deleted and no other cell has the function, or if the
+            cell is not Python.
     """
     answers, before, after = _parts(cells, exercise)
-    return [
-        *_needed(answers, before, after, exercise, _statements_of_lessons() if whole else None),
-        *answers,
-    ]
+    known = _statements_of_lessons() if whole else None
+    return _needed(answers, before, after, exercise, known) + answers
 
 
 @lru_cache(maxsize=1)
 def _statements_of_lessons() -> frozenset[str]:
-    """Return the statements of all notebooks that learners are given."""
-    cells = (
-        cell
-        for lesson in lessons()
-        for cell in learners_notebook(lesson)["cells"]
-        if cell["cell_type"] == "code"
-    )
-    return frozenset(
-        each.source for cell in cells for each in _statements(as_python("".join(cell["source"])))
-    )
+    """Return the statements of all notebooks that learners receive."""
+    sources: set[str] = set()
+    for lesson in lessons():
+        for cell in learners_notebook(lesson)["cells"]:
+            if cell["cell_type"] == "code":
+                source = as_python("".join(cell["source"]))
+                sources.update(statement.source for statement in _statements(source))
+    return frozenset(sources)
 
 
 def answers_to(cells: Sequence[CodeCell], exercise: Exercise) -> str:
-    """Return the code of the answer as it is in the notebook, without other cells.
-
-    Returns:
-        The code; "" if the notebook has no answer.
-    """
+    """Return the code of the answer's own cells, or "" if the notebook has no answer."""
     try:
         answers, _, _ = _parts(cells, exercise)
     except Unreadable:
@@ -162,31 +161,47 @@ def which_counts(cells: Iterable[CodeCell], exercise: Exercise) -> str:
 
 
 def parameters_of(program: Sequence[str], entry: str) -> int | None:
-    """Return how many arguments a program's function takes by position.
+    """Return how many arguments a function of a program takes by position.
+
+    Args:
+        program: The program's cells, as `program_of` returns them.
+        entry: The name of the function.
 
     Returns:
-        The number; None if the program's text does not show it.
+        The number of arguments, or None if the text does not state it.
 
     >>> parameters_of(["def f(a, b=1): ..."], "f"), parameters_of(["def f(*a): ..."], "f")
     (2, None)
     """
-    found = None
+    # The last definition counts.
+    count = None
     for source in program:
-        for node in [] if _syntax_problem(source) else ast.parse(source).body:
-            arguments = None
-            if isinstance(node, ast.FunctionDef) and node.name == entry:
-                arguments = node.args
-            elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
-                names = [target.id for target in node.targets if isinstance(target, ast.Name)]
-                arguments = node.value.args if entry in names else None
-            if arguments is not None:
+        if _syntax_problem(source):
+            continue
+        for node in ast.parse(source).body:
+            arguments = _arguments_of(node, entry)
+            if arguments is None:
+                continue
+            if arguments.vararg:
+                count = None
+            else:
                 count = len(arguments.posonlyargs) + len(arguments.args)
-                found = None if arguments.vararg else count
-    return found
+    return count
+
+
+def _arguments_of(node: ast.stmt, entry: str) -> ast.arguments | None:
+    """Return the arguments of a function that a statement defines by def or lambda."""
+    if isinstance(node, ast.FunctionDef) and node.name == entry:
+        return node.args
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
+        names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+        if entry in names:
+            return node.value.args
+    return None
 
 
 def defines(cells: Iterable[CodeCell], exercise: Exercise) -> bool:
-    """Return whether some cell, of any tag, holds an answer to the exercise besides the starter."""
+    """Return whether any cell, with or without the tag, holds an answer besides the starter."""
     return any(
         _answers_in(as_python(cell.source), exercise.entry)
         for cell in cells
@@ -210,12 +225,13 @@ def as_python(source: str) -> str:
     blank = source[: len(source) - len(source.lstrip("\n"))]
     try:
         return blank + _transformed(source.lstrip("\n")).rstrip("\n")
-    except Exception:  # neither Python nor IPython: reported as a syntax error
+    # The cell is neither Python nor IPython, which is reported as a syntax error later.
+    except Exception:
         return source
 
 
 def bare(source: str) -> str:
-    r"""Return Python as its syntax tree is written out, without comments and docstrings.
+    r"""Return Python source in a normal form, without comments and docstrings.
 
     Text that is not Python is returned unchanged.
 
@@ -231,7 +247,7 @@ def bare(source: str) -> str:
             ):
                 node.body = node.body[1:] or [ast.Pass()]
         return ast.unparse(tree)
-    # no Python, or too deep to be written
+    # The text is not Python, or is nested too deeply.
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return source
 
@@ -240,7 +256,7 @@ def _transformed(source: str) -> str:
     """Return a cell transformed by IPython's own rules.
 
     Raises:
-        ValueError: it has too many magics, for each of which IPython reads the cell again.
+        ValueError: If the cell has too many magics: IPython reads the cell again for each.
     """
     from IPython.core.inputtransformer2 import TransformerManager
 
@@ -258,37 +274,50 @@ def _transformed(source: str) -> str:
     return str(Bounded().transform_cell(source))  # type: ignore[no-untyped-call]
 
 
-# --- which cells, which statements ---
+# --- selection of cells and statements ---
 
 
 def _parts(
     cells: Sequence[CodeCell], exercise: Exercise
 ) -> tuple[list[str], list[Statement], list[Statement]]:
-    """Return the cells of the answer, and other cells' statements before and after its last cell.
+    """Return the answer's cells, and the statements of other cells before and after the last one.
 
-    A starter is left out if another cell of the exercise holds an answer. If none does, the last
-    answer in any other cell is added.
+    Raises:
+        Unreadable: If the notebook has no answer.
     """
+    entry = exercise.entry
     places = [number for number, cell in enumerate(cells) if cell.belongs_to(exercise)]
+    last = max(places, default=len(cells))
     before: list[Statement] = []
     after: list[Statement] = []
     for number, cell in enumerate(cells):
-        if number not in places:
-            part = before if number < max(places, default=len(cells)) else after
-            part += _statements(as_python(cell.source))
+        if number in places:
+            continue
+        statements = _statements(as_python(cell.source))
+        if number < last:
+            before += statements
+        else:
+            after += statements
+
+    # A copied cell counts once.
     own = dict.fromkeys(as_python(cells[number].source) for number in places)
-    problems = [problem for source in own if (problem := _syntax_problem(source))]
+    problems = [_syntax_problem(source) for source in own if _syntax_problem(source)]
     answers = [source for source in own if not _syntax_problem(source)]
-    if any(_answers_in(source, exercise.entry) for source in answers):
-        defining = [
-            s for s in answers if any(exercise.entry in each.binds for each in _statements(s))
+    if any(_answers_in(source, entry) for source in answers):
+        # Leave out cells that define nothing but the starter.
+        answers = [
+            source for source in answers if _answers_in(source, entry) or not _binds(source, entry)
         ]
-        answers = [s for s in answers if s not in defining or _answers_in(s, exercise.entry)]
     else:
-        answers = [] if problems else answers
-        answers += [
-            s.source for s in [*before, *after] if exercise.entry in s.binds and not s.is_starter
-        ][-1:]
+        if problems:
+            answers = []
+        # The last answer in any other cell counts.
+        elsewhere = [
+            statement.source
+            for statement in [*before, *after]
+            if entry in statement.binds and not statement.is_starter
+        ]
+        answers += elsewhere[-1:]
     if not answers:
         if problems:
             raise Unreadable(problems[0])
@@ -297,6 +326,10 @@ def _parts(
             f"{exercise.cell_id}"
         )
     return answers, before, after
+
+
+def _binds(source: str, name: str) -> bool:
+    return any(name in statement.binds for statement in _statements(source))
 
 
 def _answers_in(source: str, entry: str) -> bool:
@@ -315,38 +348,49 @@ def _needed(
 ) -> list[str]:
     """Return the statements of other cells that the answer needs, in the order of the notebook.
 
-    What the answer itself uses is needed, however long it takes. Other lines of its cell, such as
-    calls to try it out, get definitions and constants only.
+    A name that the answer itself uses is required: every statement that binds it runs, however long
+    it takes. A name that only other lines of its cell use, such as a call to try it out, is
+    optional: statements that bind it run only if they are light.
 
     Args:
         answers: The cells of the answer.
         before: Statements of other cells above the answer.
         after: Statements of other cells below it.
         exercise: The exercise to answer.
-        known: Also return each statement before the answer that is not one of these; None: no
-            others.
+        known: The statements of the lessons. All statements before the answer that are not among
+            them run, too. None adds no statements.
     """
     own = [statement for source in answers for statement in _statements(source)]
-    bound = frozenset({exercise.entry}).union(exercise.provides, *(s.replaces for s in own))
-    inner = _closure({exercise.entry}, own, [], frozenset())
-    needed = frozenset[str]().union(*(own[i].uses for i in inner)) - bound
-    added = {i for i, s in enumerate(before) if known is not None and s.source not in known}
-    wished = (
-        frozenset[str]().union(*(s.uses for s in own), *(before[i].uses for i in added)) - bound
-    )
-    builtin = frozenset(vars(builtins))  # only an earlier cell replaces these
+    bound = frozenset({exercise.entry, *exercise.provides}) | _union(s.replaces for s in own)
+    # A later cell does not replace a builtin for an earlier one.
+    builtin = frozenset(vars(builtins))
     after = [replace(statement, binds=statement.binds - builtin) for statement in after]
     others = [*before, *after]
-    light = [s if s.is_light else Statement("") for s in others]
-    early = len(before)
-    taken = added | _closure(needed, before, after, bound)
-    taken |= _closure(wished - needed, light[:early], light[early:], bound)
-    used = needed | wished | frozenset[str]().union(*(others[i].uses for i in taken))
-    if used - bound - builtin - frozenset[str]().union(*(others[i].binds for i in taken)):
-        # any of them may bind the rest
-        taken |= {i for i, statement in enumerate(others) if statement.is_star}
+    added = set[int]()
+    if known is not None:
+        added = {i for i, statement in enumerate(before) if statement.source not in known}
+
+    entry_statements = _closure({exercise.entry}, own, [], frozenset())
+    required = _union(own[i].uses for i in entry_statements) - bound
+    optional = _union(s.uses for s in own) | _union(before[i].uses for i in added)
+    optional -= bound | required
+
+    selected = added | _closure(required, before, after, bound)
+    # Empty statements take the places of slow ones, so that the indices stay those of `others`.
+    light = [statement if statement.is_light else Statement("") for statement in others]
+    selected |= _closure(optional, light[: len(before)], light[len(before) :], bound)
+
+    used = required | optional | _union(others[i].uses for i in selected)
+    unbound = used - bound - builtin - _union(others[i].binds for i in selected)
+    if unbound:
+        # Any star import can bind these names.
+        selected |= {i for i, statement in enumerate(others) if statement.is_star}
     stand_ins = [text for name, text in _STAND_INS.items() if name in used]
-    return stand_ins + [others[i].source for i in sorted(taken)]
+    return stand_ins + [others[i].source for i in sorted(selected)]
+
+
+def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
+    return frozenset[str]().union(*sets)
 
 
 def _closure(
@@ -355,25 +399,33 @@ def _closure(
     after: Sequence[Statement],
     bound: frozenset[str],
 ) -> set[int]:
-    """Return the statements that bind these names, and those that bind the names which they use.
+    """Return the statements that bind some names, and those that bind the names they use in turn.
 
-    Earlier cells take precedence.
+    Args:
+        names: The names to start from.
+        before: Statements above the answer, which take precedence.
+        after: Statements below the answer.
+        bound: Names that are not looked up.
+
+    Returns:
+        Indices into the statements before and after, counted through.
     """
     statements = [*before, *after]
-    taken: set[int] = set()
-    places = defaultdict[str, list[int]](list)
+    binders = defaultdict[str, list[int]](list)
     for i, statement in enumerate(statements):
         for name in statement.binds:
-            places[name].append(i)
+            binders[name].append(i)
+    selected: set[int] = set()
     resolved: set[str] = set()
     waiting = set(names)
     while waiting:
         name = waiting.pop()
         resolved.add(name)
-        new = set([i for i in places[name] if i < len(before)] or places[name]) - taken
-        taken |= new
-        waiting |= {used for i in new for used in statements[i].uses} - resolved - bound
-    return taken
+        earlier = [i for i in binders[name] if i < len(before)]
+        new = set(earlier or binders[name]) - selected
+        selected |= new
+        waiting |= _union(statements[i].uses for i in new) - resolved - bound
+    return selected
 
 
 # --- parsing ---
@@ -383,9 +435,8 @@ def _closure(
 def _syntax_problem(source: str) -> str:
     try:
         ast.parse(source)
-    except (
-        Exception
-    ) as error:  # SyntaxError; ValueError, RecursionError, MemoryError for odd or deep sources
+    # SyntaxError, or ValueError, RecursionError and MemoryError for odd or deeply nested sources.
+    except Exception as error:
         line = f" in line {error.lineno}" if isinstance(error, SyntaxError) else ""
         version = ".".join(map(str, sys.version_info[:2]))
         return f"syntax error{line}: {getattr(error, 'msg', error)} (graded by Python {version})"
@@ -394,16 +445,12 @@ def _syntax_problem(source: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _statements(source: str) -> list[Statement]:
-    """Return the statements of a cell as they are written.
-
-    Returns:
-        The statements; [] if the cell is not Python, or nested too deeply for Python's parser.
-    """
+    """Return the statements of a cell, or [] if Python's parser cannot read it."""
     try:
         body = ast.parse(source).body
-        return [
-            _statement(node, text) for node, text in zip(body, _texts(source, body), strict=True)
-        ]
+        texts = _texts(source, body)
+        return [_statement(node, text) for node, text in zip(body, texts, strict=True)]
+    # See `_syntax_problem`.
     except Exception:
         return []
 
@@ -411,11 +458,13 @@ def _statements(source: str) -> list[Statement]:
 def _statement(node: ast.stmt, text: str) -> Statement:
     binds = frozenset(_bound(node))
     uses = _used(node, text)
+    # A recursive function uses its own name without needing an earlier value of it.
+    replaces = binds if isinstance(node, _DEFINITIONS) else binds - uses
     return Statement(
         text,
         binds,
         uses,
-        replaces=binds if isinstance(node, _DEFINITIONS) else binds - uses,
+        replaces=replaces,
         is_light=_is_light(node),
         is_starter=any(_raises_not_implemented(each) for each in getattr(node, "body", ())),
         is_star=isinstance(node, ast.ImportFrom) and node.names[0].name == "*",
@@ -423,23 +472,29 @@ def _statement(node: ast.stmt, text: str) -> Statement:
 
 
 def _texts(source: str, body: Sequence[ast.stmt]) -> Iterator[str]:
-    """Yield the text of each statement. Unparsing instead would fail for deep or large ones."""
+    """Yield the text of each statement.
+
+    ast.unparse would fail for statements that are nested too deeply. Columns in the tree are
+    counted in bytes of UTF-8.
+    """
     lines = [line.encode() for line in _LINE.findall(source)]
     for node in body:
-        first = min([node, *getattr(node, "decorator_list", ())], key=lambda part: part.lineno)
-        start = first.lineno - 1
+        decorators = getattr(node, "decorator_list", [])
+        start = min(part.lineno for part in [node, *decorators]) - 1
         end = (node.end_lineno or node.lineno) - 1
         rows = lines[start : end + 1]
         rows[-1] = rows[-1][: node.end_col_offset]
-        # a decorator's node begins after the @
-        rows[0] = rows[0][0 if first is not node else node.col_offset :]
+        # A decorator's node begins after its @, so its line is kept whole.
+        if not decorators:
+            rows[0] = rows[0][node.col_offset :]
         yield b"".join(rows).decode().lstrip()
 
 
 def _raises_not_implemented(node: object) -> bool:
-    raised = node.exc if isinstance(node, ast.Raise) else None
-    raised = raised.func if isinstance(raised, ast.Call) else raised
-    return isinstance(raised, ast.Name) and raised.id == "NotImplementedError"
+    if not isinstance(node, ast.Raise):
+        return False
+    error = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+    return isinstance(error, ast.Name) and error.id == "NotImplementedError"
 
 
 def _bound(statement: ast.AST) -> Iterator[str]:
@@ -463,15 +518,17 @@ def _bound(statement: ast.AST) -> Iterator[str]:
 
 
 def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and its descendants, except those with a scope of their own."""
     waiting = [node]
     while waiting:
-        yield (each := waiting.pop())
-        if not isinstance(each, (*_DEFINITIONS, ast.Lambda, ast.comprehension)):
-            waiting += ast.iter_child_nodes(each)
+        current = waiting.pop()
+        yield current
+        if not isinstance(current, (*_DEFINITIONS, ast.Lambda, ast.comprehension)):
+            waiting += ast.iter_child_nodes(current)
 
 
 def _root(node: ast.AST) -> Iterator[str]:
-    """Yield the name before all dots and brackets: TABLE of TABLE[3].x."""
+    """Yield the name before all dots and brackets: TABLE for TABLE[3].x."""
     while isinstance(node, (ast.Subscript, ast.Attribute)):
         node = node.value
     if isinstance(node, ast.Name):
@@ -487,18 +544,19 @@ def _used(statement: ast.stmt, text: str) -> frozenset[str]:
             scope = waiting.pop()
             waiting += scope.get_children()
             is_top = scope.get_type() == "module"
-            names |= {
-                s.get_name()
-                for s in scope.get_symbols()
-                if (s.is_referenced() if is_top else s.is_global())
-            }
+            for symbol in scope.get_symbols():
+                # At the top level, every name that is read is global.
+                is_used = symbol.is_referenced() if is_top else symbol.is_global()
+                if is_used:
+                    names.add(symbol.get_name())
         return frozenset(names)
-    # an await in a comprehension at the top level, or deeper than the compiler goes
+    # An await in a comprehension at the top level, or nesting too deep for the compiler.
     except Exception:
         return frozenset(node.id for node in ast.walk(statement) if isinstance(node, ast.Name))
 
 
 def _is_light(statement: ast.stmt) -> bool:
+    """Return whether a statement is an import, a definition, or an assignment without a call."""
     if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
         return not any(
             isinstance(node, (ast.Call, ast.Await)) for node in _outside_functions(statement.value)
