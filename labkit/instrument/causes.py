@@ -1,11 +1,12 @@
 """Findings that follow from others: one cause is one fault.
 
 Idea: an inf in the forward pass spoils the backward pass and the step, and the scale falls. The
-first of these is the cause, and the others are named in its sentence. A table says which kinds
-explain which.
+first of these findings is the cause, and its sentence names the others. The table `EXPLAINED_BY`
+lists the kinds that can cause each kind.
 
-Invariant: a finding is left out only if a finding of a kind that explains it stays, from the same
-step or an earlier one. Faults of the order of calls explain whatever follows from wrong gradients.
+Invariant: a finding is left out only if a finding of a kind that explains it stays. That one is
+from the same step or an earlier one, except for the kinds in `AT_ANY_TIME`. Faults in the order of
+calls explain every finding that follows from wrong gradients.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ IN_FORWARD = frozenset(
         Kind.SOFTMAX_OF_A_MASKED_ROW,
     )
 )
-OF_ORDER = frozenset(
+# faults in the order of calls
+CALL_ORDER = frozenset(
     (
         Kind.GRADIENTS_OUTLIVE_A_STEP,
         Kind.SCALED_AFTER_UNSCALE,
@@ -37,16 +39,17 @@ OF_ORDER = frozenset(
         Kind.NO_STEP_TAKEN,
     )
 )
-# what spoils the weights, so that later forward passes overflow
-SPOILS = OF_ORDER | {
+# kinds that leave inf or NaN in the weights, so that later forward passes overflow
+SPOILS_WEIGHTS = CALL_ORDER | {
     Kind.EPSILON_IS_ZERO,
     Kind.STEP_NOT_FINITE,
     Kind.NOT_FINITE_IN_OPTIMIZER,
     Kind.FIRST_INF,
     Kind.FIRST_NAN,
 }
-# a watch that compares with FP32 samples some steps only
-AT_ANY_TIME = OF_ORDER | {Kind.UNDERFLOW}
+# Kinds that explain findings of earlier steps, too. A watch samples only some steps, so it may
+# notice these kinds later than their consequences.
+AT_ANY_TIME = CALL_ORDER | {Kind.UNDERFLOW}
 NOT_FINITE = IN_FORWARD | {
     Kind.NOT_FINITE_IN_FP32,
     Kind.NOT_FINITE_IN_BACKWARD,
@@ -54,23 +57,24 @@ NOT_FINITE = IN_FORWARD | {
     Kind.FIRST_INF,
     Kind.FIRST_NAN,
 }
-LATER = IN_FORWARD | {Kind.NOT_FINITE_IN_FP32}
+# kinds that spoiled weights of an earlier step explain
+AFTER_SPOILED_WEIGHTS = IN_FORWARD | {Kind.NOT_FINITE_IN_FP32}
 # kind -> the kinds that explain it
 EXPLAINED_BY: dict[str, frozenset[Kind]] = {
-    Kind.NOT_FINITE_IN_FP32: IN_FORWARD | OF_ORDER,
+    Kind.NOT_FINITE_IN_FP32: IN_FORWARD | CALL_ORDER,
     Kind.NOT_FINITE_IN_BACKWARD: IN_FORWARD
-    | OF_ORDER
+    | CALL_ORDER
     | {Kind.NOT_FINITE_IN_FP32, Kind.NOT_FINITE_DERIVATIVE},
-    Kind.NOT_FINITE_DERIVATIVE: IN_FORWARD | OF_ORDER | {Kind.NOT_FINITE_IN_FP32},
-    Kind.NOT_FINITE_IN_OPTIMIZER: NOT_FINITE | OF_ORDER | {Kind.EPSILON_IS_ZERO},
+    Kind.NOT_FINITE_DERIVATIVE: IN_FORWARD | CALL_ORDER | {Kind.NOT_FINITE_IN_FP32},
+    Kind.NOT_FINITE_IN_OPTIMIZER: NOT_FINITE | CALL_ORDER | {Kind.EPSILON_IS_ZERO},
     Kind.TRAINABLE_WEIGHTS_IN_HALF: frozenset((Kind.EPSILON_IS_ZERO, Kind.UPDATES_SWALLOWED)),
-    Kind.STEP_NOT_FINITE: NOT_FINITE | OF_ORDER,
-    Kind.SCALE_FALLS: NOT_FINITE | OF_ORDER,
+    Kind.STEP_NOT_FINITE: NOT_FINITE | CALL_ORDER,
+    Kind.SCALE_FALLS: NOT_FINITE | CALL_ORDER,
     Kind.NO_STEP_TAKEN: IN_FORWARD,
-    Kind.SCALE_TOO_LOW: NOT_FINITE | OF_ORDER | {Kind.SCALE_FALLS},
-    Kind.UNDERFLOW: NOT_FINITE | OF_ORDER | {Kind.SCALE_FALLS},
+    Kind.SCALE_TOO_LOW: NOT_FINITE | CALL_ORDER | {Kind.SCALE_FALLS},
+    Kind.UNDERFLOW: NOT_FINITE | CALL_ORDER | {Kind.SCALE_FALLS},
     Kind.ALL_GRADIENTS_ARE_ZERO: NOT_FINITE
-    | OF_ORDER
+    | CALL_ORDER
     | {Kind.SCALE_FALLS, Kind.UNDERFLOW, Kind.BACKWARD_INSIDE_AUTOCAST},
     Kind.NEVER_MOVED: NOT_FINITE | {Kind.SCALE_FALLS},
     Kind.NOTHING_MOVED: frozenset(
@@ -82,12 +86,12 @@ EXPLAINED_BY: dict[str, frozenset[Kind]] = {
         )
     )
     | NOT_FINITE,
-    Kind.GRADIENTS_READ_WHILE_SCALED: OF_ORDER,
+    Kind.GRADIENTS_READ_WHILE_SCALED: CALL_ORDER,
 }
 
 
 def causes_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Return findings without those that follow from another, which name what followed.
+    """Return the causes among findings; each sentence names the findings that followed from it.
 
     >>> from labkit.instrument.symptoms import finding
     >>> cause = finding(Kind.OVERFLOW, "", 2, "first inf in float16", "train.py:3")
@@ -96,38 +100,45 @@ def causes_first(findings: Iterable[Finding]) -> list[Finding]:
     ['first inf in float16; it led to: scale falls']
     """
     every = list(findings)
-    # of a cause that is itself explained, the first one counts
-    cause_of = {number: _cause(each, every) for number, each in enumerate(every)}
+    cause_of = [_index_of_cause(each, every) for each in every]
     led_to: dict[int, list[str]] = {}
-    for number, cause in cause_of.items():
+    for each, cause in zip(every, cause_of, strict=True):
         if cause is None:
             continue
-        while (earlier := cause_of[cause]) is not None:
+        # a cause may itself have a cause: follow the chain to its start
+        earlier = cause_of[cause]
+        while earlier is not None:
             cause = earlier
-        led_to.setdefault(cause, []).append(every[number].name)
-    kept = []
-    for number, each in enumerate(every):
-        if cause_of[number] is not None:
+            earlier = cause_of[cause]
+        names = led_to.setdefault(cause, [])
+        if each.name not in names:
+            names.append(each.name)
+    causes = []
+    for index, each in enumerate(every):
+        if cause_of[index] is not None:
             continue
-        names = list(dict.fromkeys(led_to.get(number, [])))
-        what = f"{each.what}; it led to: {', '.join(names)}" if names else each.what
-        kept.append(replace(each, what=what))
-    return kept
+        if index in led_to:
+            each = replace(each, what=f"{each.what}; it led to: {', '.join(led_to[index])}")
+        causes.append(each)
+    return causes
 
 
-def _cause(found: Finding, every: list[Finding]) -> int | None:
-    """Return the number of the first finding that explains another one, or None."""
-    if found.status is Status.OK:
+def _index_of_cause(effect: Finding, every: list[Finding]) -> int | None:
+    """Return the index of the first finding that explains `effect`, or None."""
+    if effect.status is Status.OK:
         return None
-    explaining = EXPLAINED_BY.get(found.name, frozenset())
-    for number, other in enumerate(every):
-        if other is found or other.status is not Status.BAD:
+    explaining = EXPLAINED_BY.get(effect.name, frozenset())
+    effect_step = effect.step or 0
+    for index, other in enumerate(every):
+        if other is effect or other.status is not Status.BAD:
             continue
-        if found.name in LATER and other.name in SPOILS:
-            if (other.step or 0) < (found.step or 0):
-                return number
+        other_step = other.step or 0
+        if effect.name in AFTER_SPOILED_WEIGHTS and other.name in SPOILS_WEIGHTS:
+            # the weights of a step are spoiled only after its forward pass
+            if other_step < effect_step:
+                return index
             continue
-        in_time = other.name in AT_ANY_TIME or (other.step or 0) <= (found.step or 0)
+        in_time = other.name in AT_ANY_TIME or other_step <= effect_step
         if other.name in explaining and in_time:
-            return number
+            return index
     return None

@@ -1,20 +1,23 @@
 """Events of a training, each a type: what happened, and the objects that it happened to.
 
 Idea: torch's hooks, scalers and engines report to one stream (`labkit.instrument.stream`), each
-moment as a small object. A listener observes types of events. An instrument that relies on an event
-which no longer exists does not pass the type checker.
+moment as a small object. A listener subscribes to types of events, so the type checker finds an
+instrument that relies on an event which no longer exists.
 
-Invariant: an event holds references, and is not kept beyond the call of a listener.
+Invariant: an event holds references to tensors and modules. A listener does not keep it after its
+handler has returned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
+import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
 
 class Event:
@@ -23,12 +26,28 @@ class Event:
     __slots__ = ()
 
 
+class ModelHolder(Protocol):
+    """An object that trains a module, such as an engine or a run."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The module."""
+
+
 class OptimizerLike(Protocol):
     """An optimizer, or a wrapper of one, as far as an instrument needs it."""
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """The groups of parameters with their options, as torch.optim.Optimizer has them."""
+
+
+class StatefulOptimizer(OptimizerLike, Protocol):
+    """An optimizer with the state of torch.optim.Optimizer."""
+
+    @property
+    def state(self) -> Mapping[Any, Mapping[str, Any]]:
+        """Parameter -> name -> state, such as `exp_avg`; a tensor or a number."""
 
 
 class GradScalerLike(Protocol):
@@ -49,21 +68,21 @@ class ModuleBegins(Event):
     """The forward pass of a module begins."""
 
     module: nn.Module
-    args: Any
+    args: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleEnded(Event):
-    """It has ended; after an exception the output is None."""
+    """The forward pass of a module has ended; after an exception the output is None."""
 
     module: nn.Module
-    args: Any
-    output: Any
+    args: tuple[Any, ...]
+    output: Any  # whatever the module returns
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterRegistered(Event):
-    """A module gets a parameter, or None under that name."""
+    """A parameter, or None, is assigned to an attribute of a module."""
 
     module: nn.Module
     name: str
@@ -77,24 +96,24 @@ class BackwardBegins(Event):
     `roots` is its first argument.
     """
 
-    roots: Any
+    roots: Tensor | Sequence[Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class BackwardEnded(Event):
-    """It has ended, maybe with an exception."""
+    """`torch.autograd.backward` has ended, maybe with an exception."""
 
 
 @dataclass(frozen=True, slots=True)
 class GradBegins(Event):
     """`torch.autograd.grad` begins; `outputs` is its first argument."""
 
-    outputs: Any
+    outputs: Tensor | Sequence[Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class GradEnded(Event):
-    """It has ended, with these gradients; after an exception there are none."""
+    """`torch.autograd.grad` has ended; after an exception `gradients` is empty."""
 
     gradients: tuple[Tensor | None, ...]
     create_graph: bool
@@ -109,21 +128,21 @@ class ClipBegins(Event):
 class ScheduleSteps(Event):
     """A schedule of the learning rate is about to step."""
 
-    schedule: Any
+    schedule: LRScheduler
 
 
 @dataclass(frozen=True, slots=True)
 class AutocastBegins(Event):
     """A region of torch.autocast opens."""
 
-    region: Any
+    region: torch.autocast
 
 
 @dataclass(frozen=True, slots=True)
 class AutocastEnds(Event):
     """A region of torch.autocast closes."""
 
-    region: Any
+    region: torch.autocast
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +152,12 @@ class CastBegins(Event):
 
 @dataclass(frozen=True, slots=True)
 class CastEnded(Event):
-    """It has cast it."""
+    """The lab's autocast has cast a tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class LossScaled(Event):
-    """A loss is multiplied by what `scale()` returns; reading it may wait for a device."""
+    """A loss is multiplied by the scale, which `scale()` returns; the call may wait for a device."""
 
     scale: Callable[[], float]
 
@@ -163,7 +182,7 @@ class ScalerStepBegins(Event):
 
 @dataclass(frozen=True, slots=True)
 class ScalerStepEnded(Event):
-    """It has decided, or the step raised an exception."""
+    """A scaler has decided on a step, or the step raised an exception."""
 
     optimizer: OptimizerLike
     raised: bool = False
@@ -171,12 +190,12 @@ class ScalerStepEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class StandInStepped(Event):
-    """A scaler has stepped this object in an optimizer's place.
+    """A scaler has stepped an object that represents an optimizer.
 
     The optimizer itself steps afterwards.
     """
 
-    stand_in: Any
+    stand_in: OptimizerLike
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,14 +256,17 @@ OutcomeT = TypeVar("OutcomeT", bound=Outcome, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class EngineStepBegins(Event):
-    """An engine's step begins; until it has ended, the hooks of its optimizer are about masters."""
+    """An engine's step begins.
+
+    Until it has ended, the events of its optimizer are about the engine's master weights.
+    """
 
     engine: SteppingEngine
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStepEnded(Event):
-    """It has ended, or it raised an exception."""
+    """An engine's step has ended, or it raised an exception."""
 
     engine: SteppingEngine
     raised: bool = False
@@ -255,13 +277,11 @@ class StepEvent(Event, Generic[OutcomeT]):
     """A moment of an engine's step.
 
     Attributes:
-        moment: the moment.
         loss: the unscaled loss of the last backward pass: a scalar in FP32.
         scale: the loss scale.
-        gradients: parameter name -> gradient; at SCALED as they are in the model, from UNSCALED on
-            in FP32, before empty.
+        gradients: parameter name -> gradient. At FORWARD the mapping is empty; at SCALED it holds
+            the model's gradients as they are; from UNSCALED on, unscaled gradients in FP32.
         report: the result of the step; None before STEPPED.
-        engine: the engine.
     """
 
     moment: Moment

@@ -6,8 +6,8 @@ Idea: the exponent of a binade decides its fate, except in three small intervals
   subnormal.
 - 65520 to 65536 rounds to infinity. Its binade is counted as normal.
 
-The tests measure how small they are. Formats whose top binade is cut short (E4M3 ends at 448) have
-a wider third one.
+The tests measure how small these intervals are. The third one is wider in formats whose top binade
+is cut short (E4M3 ends at 448).
 
 Invariant: the four fractions are of the non-zero finite elements and add up to 1, or are all 0 when
 there are none.
@@ -36,8 +36,8 @@ def fate(histogram: ExponentHistogram, format: FormatLike) -> Fate:
     """Return the effect of rounding the numbers of a histogram to `format`.
 
     Raises:
-        ValueError: the format has no sign or no zero (E8M0); nothing can underflow there, and half
-            of all numbers has no place.
+        ValueError: the format has no sign or no zero (E8M0). Nothing underflows in such a format,
+            and it cannot represent negative numbers.
 
     >>> import torch
     >>> from labkit.formats import FP16

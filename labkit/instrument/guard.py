@@ -1,8 +1,8 @@
 """Boundary between an instrument and the run that it observes.
 
-Failures of an instrument are reported, and do not end the run.
+Invariant: a failure of an instrument is reported, and does not end the run.
 
-Each function that torch or a tapped method calls is entered through `guarded`, `guarded_around` or
+Torch and tapped methods call an instrument only through `guarded`, `guarded_around` or
 `guarded_context`. An exception of the instrument goes to a `Failed` callback, which adds it to the
 report. An exception of the run itself passes unchanged, and so does one that is not an `Exception`
 (KeyboardInterrupt, SystemExit).
@@ -17,7 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-MOST_CHARACTERS = 160  # of a message in a report: torch writes paragraphs
+# of a message in a report: torch's own messages may be paragraphs
+MOST_CHARACTERS = 160
 
 # called with the place in the instrument that failed, and the exception
 Failed = Callable[[str, Exception], None]
@@ -28,7 +29,7 @@ class Unseen(Exception):
 
 
 def in_short(error: BaseException) -> str:
-    r"""Return an error's type and the first line of its message, at most 160 characters of it.
+    r"""Return an error's type and the first line of its message, cut to 160 characters.
 
     >>> in_short(ValueError("no such\nlayout"))
     'ValueError: no such'
@@ -36,35 +37,42 @@ def in_short(error: BaseException) -> str:
     line = str(error).strip().partition("\n")[0]
     if len(line) > MOST_CHARACTERS:
         line = f"{line[: MOST_CHARACTERS - 3]}..."
-    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+    kind = type(error).__name__
+    return f"{kind}: {line}" if line else kind
 
 
 def described(where: str, error: Exception) -> str:
-    r"""Return a failure as one line: where in the instrument, what was raised, file and line.
+    r"""Return one line about a failure: the place in the instrument, the error, file and line.
 
     >>> described("count", ValueError("no such\nlayout"))
     'count failed with ValueError: no such'
     """
+    sentence = f"{where} failed with {in_short(error)}"
     frames = traceback.extract_tb(error.__traceback__)
-    at = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{where} failed with {in_short(error)}{at}"
+    if not frames:
+        return sentence
+    innermost = frames[-1]
+    return f"{sentence} ({Path(innermost.filename).name}:{innermost.lineno})"
 
 
-def name_of(function: Any) -> str:
-    """Return a readable name of a function.
+def name_of(function: Callable[..., Any]) -> str:
+    """Return a readable name of a function, for a report.
 
     >>> name_of(partial(name_of, 3))
     'name of'
     """
     while isinstance(function, partial):
         function = function.func
-    return str(getattr(function, "__name__", type(function).__name__)).strip("_").replace("_", " ")
+    name: str = getattr(function, "__name__", type(function).__name__)
+    return name.strip("_").replace("_", " ")
 
 
 class reporting:
-    """Context that reports an exception of its block, and continues after it.
+    """Context that reports an exception of its block, and continues after the block.
 
-    `where` may be a function with a name.
+    Args:
+        failed: receives the place and the exception.
+        where: the place in the instrument, or a function whose name is the place.
     """
 
     __slots__ = ("failed", "where")
@@ -79,7 +87,8 @@ class reporting:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if not isinstance(error, Exception):
             return False
-        self.failed(self.where if isinstance(self.where, str) else name_of(self.where), error)
+        where = self.where if isinstance(self.where, str) else name_of(self.where)
+        self.failed(where, error)
         return True
 
 
@@ -98,7 +107,10 @@ def guarded(hook: Callable[..., Any], failed: Failed) -> Callable[..., None]:
 
 
 class _Original:
-    """A method of the run, with the result of its call: the tap around it may fail afterwards."""
+    """A method of the run that keeps the outcome of its call.
+
+    If the tap around it fails afterwards, the run still gets this outcome.
+    """
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self.call = call
@@ -119,7 +131,9 @@ class _Original:
 def guarded_around(
     around: Callable[..., Any], failed: Failed, call: Any, /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Call `around(call, *args)` with the outcome of `call`, even if `around` itself fails.
+    """Return `around(call, *args)`; if `around` itself fails, the outcome of `call` alone.
+
+    If `around` fails before it has called `call`, `call` runs afterwards; it never runs again.
 
     >>> def clumsy(call, x): return call(x) / 0
     >>> guarded_around(clumsy, lambda where, error: print(where, "failed"), abs, -3)
@@ -136,12 +150,15 @@ def guarded_around(
         if original.error is not None:
             raise original.error from None
     finally:
-        original.error = None  # its traceback holds this frame
-    return original.result if original.called else call(*args, **kwargs)
+        # its traceback refers to this frame: without this line the two would keep each other alive
+        original.error = None
+    if original.called:
+        return original.result
+    return call(*args, **kwargs)
 
 
 class guarded_context:
-    """Context around a block that lets the block run even if the context fails to open or close."""
+    """Context that runs its block even if the context inside it fails to open or to close."""
 
     __slots__ = ("context", "failed", "open", "where")
 

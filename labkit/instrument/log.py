@@ -1,7 +1,8 @@
 """Log of a watch: its records step by step, and the findings that follow from them.
 
-Idea: a finding follows from counts that exist anyway: an update that changed nothing, an optimizer
-state that its decay does not change, an epsilon that is zero in its format.
+Idea: a finding follows from counts that a watch makes anyway. Examples are an update that changes
+nothing, an optimizer state that its decay does not change, and an epsilon that is zero in its
+format.
 
 Invariants: a log holds numbers, names and sentences, never the model or a tensor. A finding names a
 layer or parameter, and the first step that shows it.
@@ -20,9 +21,10 @@ from torch import Tensor
 
 from labkit.findings import Finding, Status
 from labkit.formats import FP16, Format
+from labkit.instrument.events import StatefulOptimizer
 from labkit.instrument.fate import fate
 from labkit.instrument.guard import Unseen, in_short, reporting
-from labkit.instrument.histogram import merge, shift
+from labkit.instrument.histogram import ExponentHistogram, merge, shift
 from labkit.instrument.records import (
     AgainstFP32,
     NonFinite,
@@ -39,8 +41,9 @@ from labkit.instrument.stream import StepObserver
 from labkit.instrument.symptoms import Kind, finding
 
 RAISE_THE_SCALE = "Let the loss scale be larger: a larger init_scale, or a shorter growth_interval."
-MOST = 0.5  # share above which a loss is a fault
-# FP32 keeps what is small beside a weight
+# share of lost or unchanged numbers above which it is a fault
+MOST = 0.5
+# faults of weights and states in 16 bits; FP32 keeps updates that are small beside a weight
 IN_HALF_ONLY = frozenset(
     (
         Kind.UPDATES_SWALLOWED,
@@ -49,20 +52,28 @@ IN_HALF_ONLY = frozenset(
         Kind.WEIGHT_DECAY_LOST,
     )
 )
-DECAYS = {  # optimizer state -> its decay factor, from its parameter group
-    "exp_avg": lambda group: group["betas"][0],
-    "exp_avg_sq": lambda group: group["betas"][1],
-    "square_avg": lambda group: group["alpha"],
-    "momentum_buffer": lambda group: group["momentum"],
-}
-# a GradScaler's initial scale; a larger scale may still be falling
+# optimizer states that each step multiplies by a decay factor
+DECAYING_STATES = ("exp_avg", "exp_avg_sq", "square_avg", "momentum_buffer")
+# a GradScaler's initial scale; a scale as large as this may still be falling
 FIRST_SCALE = 2.0**16
-# consecutive skips at the end; with fewer, the scaler may still be searching for its scale
+# consecutive skips at the end; after fewer, the scaler may still be searching for its scale
 MANY_SKIPS = 8
+# optimizer states of which eps is added to the square root
+ROOTS = ("exp_avg_sq", "square_avg", "max_exp_avg_sq")
+# eps dominates if it is more than this many times the root ...
+FAR_ABOVE = 10.0
+# ... for this share of the roots
+NEARLY_ALL = 0.9
 
 
 class Log:
-    """The records of one watched model; `step` is the current step."""
+    """The records of one watched model.
+
+    Attributes:
+        step: number of the current step.
+        dominated: one entry for each sampled step: what `dominating_epsilon` returned.
+        narrow: parameters in 16 bits, or whose masters are in 16 bits.
+    """
 
     def __init__(self, name: str, formats: tuple[Format, ...]) -> None:
         self.name = name
@@ -72,57 +83,70 @@ class Log:
         self.skips: list[Skip] = []
         self.non_finite: list[NonFinite] = []
         self.against_fp32: list[AgainstFP32] = []
-        self._found: dict[tuple[str, str], Finding] = {}
-        self._unseen: dict[str, int] = {}  # what -> first step
+        self.dominated: list[tuple[float, float] | None] = []
+        self.narrow: set[str] = set()
+        # (name of the kind, layer) -> the first finding
+        self._findings: dict[tuple[str, str], Finding] = {}
+        # what cannot be observed -> first step
+        self._unseen: dict[str, int] = {}
         # parameter -> its first checksum, whether it moved
         self._checksums: dict[str, tuple[int, bool]] = {}
-        self._meant: set[str] = set()  # parameters with a gradient other than zero
-        # of each sampled step: eps and the root that it is added to, where eps is far above it
-        self.dominated: list[tuple[float, float] | None] = []
-        # parameters in 16 bits, or whose masters keep only 16
-        self.narrow: set[str] = set()
+        # parameters with a gradient other than zero in some sampled step
+        self._driven: set[str] = set()
 
     def report(self, steps: int, running: WatchedStep | None, watch: StepObserver) -> Report:
         """Return a report of the steps so far.
 
-        It includes the sampled step in progress, and the failures of the watch.
+        Args:
+            steps: number of steps, skipped ones included.
+            running: the sampled step in progress, which the report includes.
+            watch: the watch; the report lists its failures.
         """
+        watched = list(self.watched)
+        if running is not None:
+            watched.append(running)
         report = Report(
             model=self.name,
             steps=steps,
-            watched=(*self.watched, *([] if running is None else [running])),
+            watched=tuple(watched),
             skips=tuple(self.skips),
             non_finite=tuple(self.non_finite),
             against_fp32=tuple(self.against_fp32),
             formats=tuple(format.name for format in self.formats),
         )
-        found = list(self._found.values())
+        findings = list(self._findings.values())
         with reporting(watch.failed, "faults"):
-            still = [
-                n for n, (_, moved) in self._checksums.items() if n in self._meant and not moved
+            never_moved = [
+                name
+                for name, (_, moved) in self._checksums.items()
+                if name in self._driven and not moved
             ]
-            found += faults(report, still)
-            found = [f for f in found if f.name not in IN_HALF_ONLY or f.layer in self.narrow]
-            if len(self.dominated) > 1 and None not in self.dominated:
-                found.append(_epsilon_dominates(report, self.dominated[0]))
-            if len(self.watched) > 1 and self._meant and set(still) == self._meant:
-                found.append(_nothing_moved(report, len(still)))
-        unseen = (
-            *(f"{what} (first in step {step})" for what, step in self._unseen.items()),
-            *watch.failures.values(),
-        )
-        found.sort(key=lambda each: each.step or 0)
-        return replace(report, findings=tuple(found), unseen=unseen)
+            findings += faults(report, never_moved)
+            findings = [
+                each
+                for each in findings
+                if each.name not in IN_HALF_ONLY or each.layer in self.narrow
+            ]
+            # one sampled step may be an exception, so it takes at least two
+            dominated = [each for each in self.dominated if each is not None]
+            if len(dominated) > 1 and len(dominated) == len(self.dominated):
+                findings.append(_epsilon_dominates(report, *dominated[0]))
+            if len(self.watched) > 1 and self._driven and set(never_moved) == self._driven:
+                findings.append(_nothing_moved(report, len(never_moved)))
+        findings.sort(key=lambda each: each.step or 0)
+        unseen = [f"{what} (first in step {step})" for what, step in self._unseen.items()]
+        unseen += watch.failures.values()
+        return replace(report, findings=tuple(findings), unseen=tuple(unseen))
 
     def add_finding(self, found: Finding) -> None:
-        """Add a finding, unless it is known."""
-        self._found.setdefault((found.name, found.layer), found)
+        """Add a finding, unless the log has one of the same kind and layer."""
+        self._findings.setdefault((found.name, found.layer), found)
 
     def add_unseen(self, what: str) -> None:
         """Add what cannot be observed, with the first step."""
         self._unseen.setdefault(what, self.step)
 
-    def record_checksums(self, weights: dict[str, Tensor]) -> None:
+    def record_checksums(self, weights: Mapping[str, Tensor]) -> None:
         """Record a checksum of each weight.
 
         A weight with the same checksum in all sampled steps never moved.
@@ -134,15 +158,14 @@ class Log:
 
     def record_moves(self, sample: Sample) -> None:
         """Record which parameters a step should move, and which it moved."""
-        self._meant |= {
-            name for name in with_gradient(sample.counts) if sample.moves.get(name, (0, 0))[0]
-        }
+        for name in with_gradient(sample.counts):
+            elements_with_gradient, _ = sample.moves.get(name, (0, 0))
+            if elements_with_gradient:
+                self._driven.add(name)
         for name in sample.moves:
             first, moved = self._checksums[name]
-            self._checksums[name] = (
-                first,
-                moved or sample.counts["updates"][name].finite_non_zero > 0,
-            )
+            moved_now = sample.counts["updates"][name].finite_non_zero > 0
+            self._checksums[name] = (first, moved or moved_now)
 
     @contextmanager
     def replaying(self, what: str) -> Iterator[None]:
@@ -156,177 +179,165 @@ class Log:
                 self.add_unseen(
                     f"{what}: the model's input has a graph of its own, of another model"
                 )
-                return
-            self.add_unseen(f"{what}: the replay ended with {in_short(error)}")
+            else:
+                self.add_unseen(f"{what}: the replay ended with {in_short(error)}")
+
+
+# Faults of an optimizer's state
 
 
 @torch.no_grad()
 def state_faults(
-    optimizer: Any, weights: Mapping[str, Tensor], step: int, line: str
+    optimizer: StatefulOptimizer, weights: Mapping[str, Tensor], step: int, line: str
 ) -> Iterator[Finding]:
-    """Yield faults of an optimizer's state after a step: ineffective decay, an epsilon of zero."""
+    """Yield faults of an optimizer's state after a step: decay without effect, an epsilon of zero.
+
+    Args:
+        optimizer: it has just stepped.
+        weights: parameter name -> the tensor that the optimizer steps.
+        step: number of the step.
+        line: file and line of the user's code that called the step.
+    """
     names = {id(weight): name for name, weight in weights.items()}
     for group in optimizer.param_groups:
         for weight in group["params"]:
             name = names.get(id(weight))
             if name is None:
                 continue
-            yield from _decay_of_weight(optimizer, group, weight, name, step, line)
+            says = _lost_weight_decay(optimizer, group, weight)
+            if says:
+                yield finding(Kind.WEIGHT_DECAY_LOST, name, step, says, line)
             state = optimizer.state.get(weight, {})
-            for key in DECAYS.keys() & state.keys():
-                if isinstance(state[key], Tensor):
-                    yield from _decay_of_state(
-                        DECAYS[key](group), key, state[key], name, step, line
-                    )
-            kept = next((s for s in state.values() if isinstance(s, Tensor) and s.dim()), weight)
-            eps = group.get("eps")
-            if isinstance(eps, float) and eps and not torch.tensor(eps, dtype=kept.dtype):
-                says = (
-                    f"{eps:g} is zero in {dtype_name(kept)}, and does not prevent a division by "
-                    "zero"
-                )
+            for key in DECAYING_STATES:
+                if isinstance(state.get(key), Tensor):
+                    says = _lost_state_decay(group, key, state[key])
+                    if says:
+                        yield finding(Kind.OPTIMIZER_STATE_CANNOT_DECAY, name, step, says, line)
+            says = _zero_epsilon(group, weight, state)
+            if says:
                 yield finding(Kind.EPSILON_IS_ZERO, name, step, says, line)
 
 
-def _is_decoupled(optimizer: Any, group: Any) -> bool:
+def _lost_weight_decay(
+    optimizer: StatefulOptimizer, group: Mapping[str, Any], weight: Tensor
+) -> str:
+    """Return a sentence if weight decay leaves most of a weight unchanged, else ""."""
+    # FP32 keeps updates that are small beside a weight. Decay that is not decoupled is added to the
+    # gradient, where it is not small.
+    if weight.itemsize > 2 or not _is_decoupled(optimizer, group):
+        return ""
+    rate = float(group.get("lr") or 0) * float(group.get("weight_decay") or 0)
+    if rate == 0:
+        return ""
+    share = _unchanged_share(weight, 1 - rate)
+    if share <= MOST:
+        return ""
+    return (
+        f"{rate:.2g} of a weight is less than half an ulp of {dtype_name(weight)} for "
+        f"{share:.0%} of them"
+    )
+
+
+def _is_decoupled(optimizer: StatefulOptimizer, group: Mapping[str, Any]) -> bool:
     """Return whether weight decay multiplies the weight, as in AdamW.
 
-    Else it is added to the gradient.
+    Otherwise, it is added to the gradient.
     """
     name = type(optimizer).__name__
     by_name = name.endswith("W") or name in ("Lion", "Muon")
     return bool(group.get("decoupled_weight_decay", by_name))
 
 
-def _decay_of_weight(
-    optimizer: Any, group: Any, weight: Tensor, name: str, step: int, line: str
-) -> Iterator[Finding]:
-    # FP32 keeps what is small beside a weight; an L2 term is added to the gradient, which is not
-    if weight.itemsize > 2 or not _is_decoupled(optimizer, group):
-        return
-    rate = float(group.get("lr") or 0) * float(group.get("weight_decay") or 0)
-    if rate and (share := _unmoved(weight, 1 - rate)) > MOST:
-        says = (
-            f"{rate:.2g} of a weight is less than half an ulp of {dtype_name(weight)} for "
-            f"{share:.0%} of them"
-        )
-        yield finding(Kind.WEIGHT_DECAY_LOST, name, step, says, line)
+def _lost_state_decay(group: Mapping[str, Any], key: str, state: Tensor) -> str:
+    """Return a sentence if its decay leaves most of a state unchanged, else ""."""
+    if key == "exp_avg":
+        decay = float(group["betas"][0])
+    elif key == "exp_avg_sq":
+        decay = float(group["betas"][1])
+    elif key == "square_avg":
+        decay = float(group["alpha"])
+    else:
+        decay = float(group["momentum"])
+    if not 0 < decay < 1:
+        return ""
+    share = _unchanged_share(state, decay)
+    if share <= MOST:
+        return ""
+    return f"{key} in {dtype_name(state)} times {decay:g} is the same number for {share:.0%} of it"
 
 
-def _decay_of_state(
-    decay: Any, key: str, state: Tensor, name: str, step: int, line: str
-) -> Iterator[Finding]:
-    if 0 < float(decay) < 1 and (share := _unmoved(state, float(decay))) > MOST:
-        says = (
-            f"{key} in {dtype_name(state)} times {float(decay):g} is the same number for "
-            f"{share:.0%} of it"
-        )
-        yield finding(Kind.OPTIMIZER_STATE_CANNOT_DECAY, name, step, says, line)
-
-
-def _unmoved(tensor: Tensor, factor: float) -> float:
+def _unchanged_share(tensor: Tensor, factor: float) -> float:
     """Return the share of the non-zero elements that a multiplication does not change."""
-    if abs(1 - factor) > torch.finfo(tensor.dtype).eps:  # more than an ulp
+    # a change by more than an ulp is never rounded away
+    if abs(1 - factor) > torch.finfo(tensor.dtype).eps:
         return 0.0
     tensor = local_part(tensor)
     non_zero = tensor != 0
     count = int(non_zero.sum())
-    return int((non_zero & (tensor * factor == tensor)).sum()) / count if count else 0.0
+    if count == 0:
+        return 0.0
+    unchanged = non_zero & (tensor * factor == tensor)
+    return int(unchanged.sum()) / count
 
 
-def faults(report: Report, never_moved: Iterable[str]) -> Iterator[Finding]:
-    """Yield the findings that follow from the counts, each with the first step that shows it."""
-    found: dict[tuple[Kind, str], Finding] = {}
-    # steps were taken after the last skip
-    settled = bool(report.skips) and report.skips[-1].step < report.steps - 1
-    for bad in report.non_finite:
-        if bad.by_scale:
-            what = Kind.SCALE_TOO_HIGH
-        else:
-            what = Kind.FIRST_NAN if bad.value == "NaN" else Kind.FIRST_INF
-        each = finding(what, bad.layer, bad.step, str(bad), bad.line)
-        if bad.by_scale and settled:
-            each = replace(
-                each, status=Status.OK, remedy="", what=f"{bad}; the scaler lowered its scale"
-            )
-        found.setdefault((what, bad.layer), each)
-    for watched in report.watched:
-        driven = with_gradient(watched.histograms)
-        for name, (meant, still) in watched.moves.items():
-            if meant and still / meant > MOST and name in driven:
-                says = (
-                    f"{still / meant:.0%} of its weights have a gradient and are the same number "
-                    "after the step"
-                )
-                swallowed = finding(
-                    Kind.UPDATES_SWALLOWED, name, watched.step, says, watched.lines.get("step", "")
-                )
-                found.setdefault((Kind.UPDATES_SWALLOWED, name), swallowed)
-    yield from found.values()
-    first_step = report.watched[0].step if report.watched else 0
-    lines = report.watched[0].lines if report.watched else {}
-    for name in never_moved:
-        says = "it has gradients, and is the same in all sampled steps"
-        yield finding(Kind.NEVER_MOVED, name, first_step, says, lines.get("step", ""))
-    skipped = [
-        skip for n, skip in enumerate(reversed(report.skips)) if skip.step == report.steps - 1 - n
-    ][::-1]
-    scales = [skip.scale for skip in skipped]
-    if (
-        in_a_row := skips_in_a_row(scales, report.steps, never_taken=len(skipped) == report.steps)
-    ) is not None:
-        yield in_a_row
-    lost = list(_underflow(report))
-    # both are one fault, and the underflow names the gradients
-    yield from lost or _scale_too_low(report)
-
-
-# states whose root eps is added to
-ROOTS = ("exp_avg_sq", "square_avg", "max_exp_avg_sq")
-FAR_ABOVE = 10.0  # times the root
-NEARLY_ALL = 0.9
+def _zero_epsilon(group: Mapping[str, Any], weight: Tensor, state: Mapping[str, Any]) -> str:
+    """Return a sentence if eps is zero in the format of an optimizer's state, else ""."""
+    eps = group.get("eps")
+    if not isinstance(eps, float) or eps == 0:
+        return ""
+    # eps is added to a state as large as the weight; a scalar is a count of steps
+    added_to = weight
+    for value in state.values():
+        if isinstance(value, Tensor) and value.dim():
+            added_to = value
+            break
+    if torch.tensor(eps, dtype=added_to.dtype):
+        return ""
+    return f"{eps:g} is zero in {dtype_name(added_to)}, and does not prevent a division by zero"
 
 
 @torch.no_grad()
-def dominating_epsilon(optimizer: Any) -> tuple[float, float] | None:
+def dominating_epsilon(optimizer: StatefulOptimizer) -> tuple[float, float] | None:
     """Return an optimizer's eps and the typical root, if eps is far above nearly all roots.
 
-    A mean of squares that has just begun is divided by 1 - beta^steps, as Adam does.
+    The roots are those of a mean of squares. As Adam does, a mean is divided by 1 - beta^steps
+    first, because it began at zero.
     """
     # for each state: the number of roots far below eps, the number of roots, the typical root
     counts: list[Tensor] = []
     eps = 0.0
     for group in optimizer.param_groups:
-        given = group.get("eps")
-        # Adafactor has two
-        eps = float(given) if isinstance(given, float | int) else 0.0
+        option = group.get("eps")
+        # Adafactor has a pair, which is not compared
+        eps = float(option) if isinstance(option, float | int) else 0.0
+        if eps == 0:
+            continue
         for weight in group["params"]:
             state = optimizer.state.get(weight, {})
-            key = next((key for key in ROOTS if isinstance(state.get(key), Tensor)), None)
-            if key is None or not eps:
+            keys = [key for key in ROOTS if isinstance(state.get(key), Tensor)]
+            if not keys:
                 continue
-            mean = local_part(state[key]).float()
-            done = float(state.get("step", 0) or 0)
-            if "betas" in group and done:
-                mean = mean / (1 - float(group["betas"][1]) ** done)
+            mean = local_part(state[keys[0]]).float()
+            steps = float(state.get("step", 0) or 0)
+            if "betas" in group and steps:
+                mean = mean / (1 - float(group["betas"][1]) ** steps)
             root = torch.where(mean > 0, mean.sqrt(), torch.nan)
             small = (root * FAR_ABOVE < eps).sum()
             known = (~root.isnan()).sum()
             counts.append(torch.stack([small.float(), known.float(), root.nanmedian()]))
     if not counts:
         return None
-    # one wait for the device
-    read = torch.stack([each.to(counts[0].device) for each in counts]).tolist()
-    below, every = sum(row[0] for row in read), sum(row[1] for row in read)
-    if not every or below < NEARLY_ALL * every:
+    # all states in one transfer: the host waits for the device once
+    rows = torch.stack([each.to(counts[0].device) for each in counts]).tolist()
+    far_below = sum(small for small, _, _ in rows)
+    total = sum(known for _, known, _ in rows)
+    if not total or far_below < NEARLY_ALL * total:
         return None
-    roots = sorted(row[2] for row in read if row[1])
+    roots = sorted(root for _, known, root in rows if known)
     return eps, roots[len(roots) // 2]
 
 
-def _epsilon_dominates(report: Report, seen: tuple[float, float] | None) -> Finding:
-    assert seen is not None
-    eps, root = seen
+def _epsilon_dominates(report: Report, eps: float, root: float) -> Finding:
     first = report.watched[0]
     says = (
         f"eps of {eps:g} is added to a root of {root:.2g}: the optimizer divides by eps, and its "
@@ -341,16 +352,101 @@ def _nothing_moved(report: Report, count: int) -> Finding:
     return finding(Kind.NOTHING_MOVED, "", first.step, says, first.lines.get("step", ""))
 
 
+# Faults that follow from the counts of a report
+
+
+def faults(report: Report, never_moved: Iterable[str]) -> Iterator[Finding]:
+    """Yield the findings that follow from the counts, each with the first step that shows it.
+
+    Args:
+        report: the records of a watch.
+        never_moved: parameters with gradients that are the same in all sampled steps.
+    """
+    yield from _non_finite_values(report)
+    yield from _swallowed_updates(report)
+    first_step = 0
+    line = ""
+    if report.watched:
+        first_step = report.watched[0].step
+        line = report.watched[0].lines.get("step", "")
+    for name in never_moved:
+        says = "it has gradients, and is the same in all sampled steps"
+        yield finding(Kind.NEVER_MOVED, name, first_step, says, line)
+    skips = _skips_at_the_end(report)
+    scales = [skip.scale for skip in skips]
+    in_a_row = skips_in_a_row(scales, report.steps, never_taken=len(skips) == report.steps)
+    if in_a_row is not None:
+        yield in_a_row
+    # a low scale and underflow are one fault, and the finding of underflow names the gradients
+    underflows = list(_underflow(report))
+    if underflows:
+        yield from underflows
+    else:
+        yield from _scale_too_low(report)
+
+
+def _non_finite_values(report: Report) -> Iterator[Finding]:
+    """Yield the first inf or NaN of each kind and layer."""
+    # steps were taken after the last skip, so the scaler has come down to a scale that works
+    settled = bool(report.skips) and report.skips[-1].step < report.steps - 1
+    seen = set[tuple[Kind, str]]()
+    for source in report.non_finite:
+        if source.by_scale:
+            kind = Kind.SCALE_TOO_HIGH
+        elif source.value == "NaN":
+            kind = Kind.FIRST_NAN
+        else:
+            kind = Kind.FIRST_INF
+        if (kind, source.layer) in seen:
+            continue
+        seen.add((kind, source.layer))
+        found = finding(kind, source.layer, source.step, str(source), source.line)
+        if source.by_scale and settled:
+            what = f"{source}; the scaler lowered its scale"
+            found = replace(found, status=Status.OK, remedy="", what=what)
+        yield found
+
+
+def _swallowed_updates(report: Report) -> Iterator[Finding]:
+    """Yield, for each parameter, the first step that left most of its driven weights unchanged."""
+    seen = set[str]()
+    for watched in report.watched:
+        driven = with_gradient(watched.histograms)
+        line = watched.lines.get("step", "")
+        for name, (elements, unchanged) in watched.moves.items():
+            if name in seen or name not in driven or elements == 0:
+                continue
+            share = unchanged / elements
+            if share > MOST:
+                seen.add(name)
+                says = (
+                    f"{share:.0%} of its weights have a gradient and are the same number "
+                    "after the step"
+                )
+                yield finding(Kind.UPDATES_SWALLOWED, name, watched.step, says, line)
+
+
+def _skips_at_the_end(report: Report) -> list[Skip]:
+    """Return the skips of the last steps of a run, the latest last, if these were all skipped."""
+    skips = []
+    for number, skip in enumerate(reversed(report.skips)):
+        # in an unbroken row, the n-th skip from the end is the n-th step from the end
+        if skip.step == report.steps - 1 - number:
+            skips.append(skip)
+    skips.reverse()
+    return skips
+
+
 def skips_in_a_row(scales: Sequence[float], step: int, *, never_taken: bool) -> Finding | None:
     """Return the finding for consecutive skipped steps at the end of a training.
 
-    A few are usual: a dynamic scaler finds its scale by them.
+    A few skips are usual: a dynamic scaler finds its scale by them.
 
     Args:
         scales: scales of the skipped steps.
         step: the current one.
-        never_taken: no step was taken before them, so a scale that is still large may be on its
-            way.
+        never_taken: no step was taken before them, so a scale that is still large may still be
+            falling to one that works.
     """
     if len(scales) < MANY_SKIPS:
         return None
@@ -370,90 +466,123 @@ def _scale_too_low(report: Report) -> Iterator[Finding]:
     It is below their window, or leaves most of them subnormal.
     """
     gradients = report.gradients()
-    for watched in (w for w in report.watched if w.half and w.scale > 0):
+    for watched in report.watched:
+        if not watched.half or watched.scale <= 0:
+            continue
         driven = with_gradient(watched.histograms)
-        used = math.floor(math.log2(watched.scale))
+        half_parameters = [
+            name
+            for name in watched.moves
+            if name in driven and name.rpartition(".")[0] in watched.half
+        ]
         for kind, names in (
             ("activation gradients", watched.half),
-            (
-                "weight gradients",
-                [n for n in watched.moves if n in driven and n.rpartition(".")[0] in watched.half],
-            ),
+            ("weight gradients", half_parameters),
         ):
-            mine = [h for name in names if (h := gradients.get(f"{kind} of {name}")) is not None]
-            if not mine:
+            of_kind = {
+                name: gradients[f"{kind} of {name}"]
+                for name in names
+                if f"{kind} of {name}" in gradients
+            }
+            if not of_kind:
                 continue
-            low = max(window(h, FP16).low for h in mine)
-            high = min(w.high for w in report.safe_scales().values())
-            fates = fate(shift(merge(mine), used), FP16)
-            lost = fates.underflowed + fates.subnormal
-            if lost > MOST:
-                what = (
-                    f"the {kind} of {len(mine)} layers"
-                    if names is watched.half
-                    else f"{len(mine)} {kind}"
-                )
-                first = max(low, used + 1)
-                says = (
-                    f"{lost:.0%} of {what} are zero or subnormal in FP16 at a scale of 2^{used}; "
-                    f"scales from 2^{first} to 2^{max(high, first)} keep them"
-                )
-                line = watched.lines.get("backward", "")
-                found = finding(Kind.SCALE_TOO_LOW, "", watched.step, says, line)
-                if fates.underflowed <= MOST and lost < NEARLY_ALL and watched.scale != 1:
-                    # subnormal numbers have fewer digits, and are not lost; the loss is scaled
-                    # already
-                    found = finding(Kind.SMALL_GRADIENTS, "", watched.step, says, line)
-                elif watched.scale != 1:
-                    found = replace(found, remedy=RAISE_THE_SCALE)
+            found = _too_low_for(report, watched, kind, of_kind)
+            if found is not None:
                 yield found
                 return
-            if used < low:
-                yield _outside_its_window(report, kind, names, watched, used)
-                return
+
+
+def _too_low_for(
+    report: Report, watched: WatchedStep, kind: str, gradients: Mapping[str, ExponentHistogram]
+) -> Finding | None:
+    """Return a finding if the scale of a step is too low for some FP16 gradients, else None.
+
+    Args:
+        report: the report of all steps.
+        watched: the step.
+        kind: the kind of the gradients.
+        gradients: name -> histogram of the unscaled gradients.
+    """
+    log2_scale = math.floor(math.log2(watched.scale))
+    low = max(window(histogram, FP16).low for histogram in gradients.values())
+    fates = fate(shift(merge(gradients.values()), log2_scale), FP16)
+    lost = fates.underflowed + fates.subnormal
+    if lost <= MOST:
+        if log2_scale < low:
+            return _outside_its_window(watched, kind, gradients, log2_scale)
+        return None
+
+    if kind == "activation gradients":
+        what = f"the {kind} of {len(gradients)} layers"
+    else:
+        what = f"{len(gradients)} {kind}"
+    first = max(low, log2_scale + 1)
+    last = max(first, min(each.high for each in report.safe_scales().values()))
+    says = (
+        f"{lost:.0%} of {what} are zero or subnormal in FP16 at a scale of 2^{log2_scale}; "
+        f"scales from 2^{first} to 2^{last} keep them"
+    )
+    line = watched.lines.get("backward", "")
+    too_low = finding(Kind.SCALE_TOO_LOW, "", watched.step, says, line)
+    if watched.scale == 1:
+        return too_low
+    # The loss is scaled already. Subnormal numbers have fewer digits, but they are not lost.
+    if fates.underflowed <= MOST and lost < NEARLY_ALL:
+        return finding(Kind.SMALL_GRADIENTS, "", watched.step, says, line)
+    return replace(too_low, remedy=RAISE_THE_SCALE)
 
 
 def _outside_its_window(
-    report: Report, kind: str, names: Iterable[str], watched: WatchedStep, used: int
+    watched: WatchedStep, kind: str, gradients: Mapping[str, ExponentHistogram], log2_scale: int
 ) -> Finding:
-    """Return a note on the layer that loses more than one in a thousand of its gradients.
+    """Return a note on the layer that needs the largest scale.
 
-    The others lose less, and no repair is needed where a training reaches what FP32 reaches.
+    It loses more than one in a thousand of its gradients. The others lose less, and a training that
+    reaches what FP32 reaches needs no repair.
     """
-    gradients = report.gradients()
-    mine = {
-        name: gradients[f"{kind} of {name}"] for name in names if f"{kind} of {name}" in gradients
-    }
-    name = max(mine, key=lambda name: window(mine[name], FP16).low)
-    lost = fate(shift(without_noise(mine[name]), used), FP16).underflowed
+    lows = {name: window(histogram, FP16).low for name, histogram in gradients.items()}
+    name = max(lows, key=lows.__getitem__)
+    lost = fate(shift(without_noise(gradients[name]), log2_scale), FP16).underflowed
     says = (
-        f"{lost:.2%} of its {kind} underflow in FP16 at a scale of 2^{used}, more than one in a "
-        f"thousand; a scale of 2^{window(mine[name], FP16).low} keeps them"
+        f"{lost:.2%} of its {kind} underflow in FP16 at a scale of 2^{log2_scale}, more than one "
+        f"in a thousand; a scale of 2^{lows[name]} keeps them"
     )
     line = watched.lines.get("backward", "")
     return finding(Kind.SMALL_GRADIENTS, name, watched.step, says, line)
 
 
 def _underflow(report: Report) -> Iterator[Finding]:
-    seen = set[str]()
-    lines = {w.step: w.lines.get("backward", "") for w in report.watched}
-    for beside in report.against_fp32:
-        line = lines.get(beside.step, "")
-        if not beside.arrived[0] and beside.arrived[1] and "" not in seen:
-            seen.add("")
+    """Yield the gradients that are not zero in FP32 and zero here, each with the first step."""
+    lines = {watched.step: watched.lines.get("backward", "") for watched in report.watched}
+    zero_at_outputs = False
+    seen = set[tuple[str, str]]()
+    for compared in report.against_fp32:
+        line = lines.get(compared.step, "")
+        non_zero, elements = compared.arrived
+        if non_zero == 0 and elements and not zero_at_outputs:
+            zero_at_outputs = True
             says = "the gradient at the model's outputs is zero: it underflowed before them"
-            yield finding(Kind.UNDERFLOW, "", beside.step, says, line)
-        for kind, layers in beside.lost.items():
-            bad = {
-                n: lost / alive
-                for n, (lost, alive) in layers.items()
-                if alive and lost / alive > MOST
-            }
-            if len(bad) > 1 and len(bad) == sum(alive > 0 for _, alive in layers.values()):
-                bad = {"": min(bad.values())}
-            for name, share in bad.items():
-                if (key := f"{kind} {name}") not in seen:
-                    seen.add(key)
-                    where = "" if name else "in every layer at least "
-                    says = f"{where}{share:.0%} of its {kind} are not zero in FP32 and zero here"
-                    yield finding(Kind.UNDERFLOW, name, beside.step, says, line)
+            yield finding(Kind.UNDERFLOW, "", compared.step, says, line)
+        for kind, layers in compared.lost.items():
+            for name, share in _mostly_lost(layers).items():
+                if (kind, name) in seen:
+                    continue
+                seen.add((kind, name))
+                where = "" if name else "in every layer at least "
+                says = f"{where}{share:.0%} of its {kind} are not zero in FP32 and zero here"
+                yield finding(Kind.UNDERFLOW, name, compared.step, says, line)
+
+
+def _mostly_lost(layers: Mapping[str, tuple[int, int]]) -> dict[str, float]:
+    """Return the layers that lost most of their gradients, with the shares.
+
+    If all of several layers did, the only name is "", with the smallest share.
+    """
+    shares = {}
+    for name, (lost, non_zero) in layers.items():
+        if non_zero:
+            shares[name] = lost / non_zero
+    mostly_lost = {name: share for name, share in shares.items() if share > MOST}
+    if len(mostly_lost) > 1 and len(mostly_lost) == len(shares):
+        return {"": min(mostly_lost.values())}
+    return mostly_lost

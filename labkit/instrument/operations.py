@@ -1,4 +1,4 @@
-"""Operations below autocast, as a dispatch mode sees them, with the modules that run them."""
+"""Observer of the operations that run below autocast, and of the modules that run them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from labkit.instrument.guard import Failed
 
 
 def in_backward() -> bool:
-    """Return whether a backward pass is running; checkpointing repeats forward passes in it."""
+    """Return whether a backward pass is running.
+
+    Checkpointing repeats forward passes in it, which an observer must not count again.
+    """
     return torch._C._current_graph_task_id() != -1
 
 
@@ -29,13 +32,14 @@ class Modules:
     def add_names(self, model: nn.Module, unnamed: str | None = None, prefix: str = "") -> None:
         """Add the names of a model's modules.
 
-        The model itself is called `unnamed`, or by its class. `prefix` comes before the names of a
-        model that is a part of another one.
+        Args:
+            model: the model.
+            unnamed: name of the model itself; None: that of its class.
+            prefix: comes before the names of submodules, for a model inside another one.
         """
-        own = type(model).__name__ if unnamed is None else unnamed
-        self.names |= {
-            id(module): prefix + name if name else own for name, module in model.named_modules()
-        }
+        for name, module in model.named_modules():
+            self.names[id(module)] = prefix + name
+        self.names[id(model)] = type(model).__name__ if unnamed is None else unnamed
 
     @property
     def innermost(self) -> str:
@@ -51,33 +55,37 @@ class Modules:
         return self.running.pop() if self.running else ""
 
 
-Look = Callable[[Any, Any, Any], Callable[[Any], None] | None]
+# (operation, args, kwargs) -> a function of the result, or None
+BeforeOperation = Callable[[Any, Any, Any], Callable[[Any], None] | None]
 
 
 class Operations(TorchDispatchMode):
     """A mode that reports each operation below autocast, in the dtype that it is computed in.
 
     Args:
-        look: (operation, args, kwargs), called before it runs -> a function of its result, or None.
+        look: called before each operation; the function that it returns is called with the result.
         failed: receives an exception of these functions; None: it is raised.
     """
 
-    def __init__(self, look: Look, failed: Failed | None = None) -> None:
+    def __init__(self, look: BeforeOperation, failed: Failed | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._look = look
         self._failed = failed
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation unchanged, between the calls of the observer."""
-        kwargs, then = kwargs or {}, None
+        if kwargs is None:
+            kwargs = {}
+        look_at_result = None
         try:
-            then = self._look(func, args, kwargs)
+            look_at_result = self._look(func, args, kwargs)
         except Exception as error:
             self._report("observing the inputs of an operation", error)
         result = func(*args, **kwargs)
+        if look_at_result is None:
+            return result
         try:
-            if then is not None:
-                then(result)
+            look_at_result(result)
         except Exception as error:
             self._report("observing the result of an operation", error)
         return result
@@ -90,10 +98,21 @@ class Operations(TorchDispatchMode):
 
 def outside_modes() -> AbstractContextManager[Any]:
     """Return a context without dispatch modes, which hides an observer's own operations."""
-    return _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext()
+    if torch._C._len_torch_dispatch_stack():
+        return _disable_current_modes()
+    return nullcontext()
 
 
 def op_of_node(name: str) -> str:
-    """Return an operation's name from that of its node: "LogSoftmaxBackward0" is "log_softmax"."""
-    bare = re.sub(r"Backward\d*$", "", name)
-    return bare if name.endswith("Backward") else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", bare).lower()
+    """Return the name of the operation of a graph node.
+
+    The name of a torch.autograd.Function, which has no number at its end, is kept as written.
+
+    >>> op_of_node("LogSoftmaxBackward0"), op_of_node("MyFunctionBackward")
+    ('log_softmax', 'MyFunction')
+    """
+    operation = re.sub(r"Backward\d*$", "", name)
+    if name.endswith("Backward"):
+        return operation
+    # from camel case to snake case
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).lower()

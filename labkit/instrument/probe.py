@@ -1,11 +1,11 @@
 """Probe of a backward pass, layer by layer, and the shares of its numbers that a format loses.
 
 Idea: a probe keeps the gradient at the output of every layer. Only the FP32 gradients of the same
-weights and batch show what FP16 lost. A zero inside the FP16 pass may be a zero in FP32 too (ReLU),
-and a gradient that never arrived leaves nothing to count. An update is swallowed if a weight with a
+weights and batch show what FP16 lost: a zero in the FP16 pass may be a zero in FP32 too (ReLU), and
+a gradient that never arrived leaves nothing to count. An update is swallowed if a weight with a
 gradient is the same number after the step: the update was below half an ulp of the weight's format.
 
-Invariant: a probe changes no value; after its `with` block, no hook remains on the model.
+Invariant: a probe changes no value. After its `with` block, no hook remains on the model.
 """
 
 from __future__ import annotations
@@ -88,30 +88,46 @@ def probe(model: nn.Module) -> Iterator[Probe]:
     arrived: dict[str, Tensor] = {}
 
     def listen(name: str, output: Tensor) -> None:
+        def on_gradient(gradient: Tensor) -> None:
+            arrived[name] = gradient.detach()
+
         if output.requires_grad:
-            output.register_hook(lambda gradient: arrived.__setitem__(name, gradient.detach()))
+            output.register_hook(on_gradient)
 
     probed = Probe()
     try:
         with layer_outputs(model, listen):
             yield probed
     finally:
-        probed.gradients |= {name: arrived[name] for name in leaf_layers(model) if name in arrived}
+        # gradients arrive in the reverse order; the result is in the order of the model
+        for name in leaf_layers(model):
+            if name in arrived:
+                probed.gradients[name] = arrived[name]
 
 
 def snapshot(gradients: Mapping[str, Tensor], *, step: int, kind: str) -> GradSnapshot:
-    """Turn gradients (layer name -> tensor) into histograms."""
+    """Return the histograms of a step's gradients.
+
+    Args:
+        gradients: layer name -> gradient.
+        step: number of the training step.
+        kind: "weight gradients" or "activation gradients".
+
+    >>> snapshot({"fc": torch.tensor([0.5, 0.0])}, step=3, kind="weight gradients").layers["fc"].zeros
+    1
+    """
     require_kind(gradients, Mapping, "gradients", "Pass gradients by layer")
     require_kind(step, int, "step")
     require_kind(kind, str, "kind")
-    return GradSnapshot(step, kind, {name: exponent_histogram(g) for name, g in gradients.items()})
+    layers = {name: exponent_histogram(gradient) for name, gradient in gradients.items()}
+    return GradSnapshot(step, kind, layers)
 
 
 def underflow(reference: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -> float:
     """Return the share (0 to 1) of non-zero elements of the FP32 `reference` that `observed` lost.
 
-    Both must come from the same weights and batch; a loss scale in `observed` does no harm, since
-    it moves no zero.
+    Both must come from the same weights and batch. The gradients in `observed` may be scaled: a
+    scale changes no zero.
 
     Raises:
         ValueError: the two do not hold the same layers, or a layer's shapes differ.
@@ -124,34 +140,34 @@ def underflow(reference: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -
     require_kind(observed, Mapping, "observed", remedy)
     if list(reference) != list(observed):
         raise ValueError(
-            f"underflow compares the same layers: reference {list(reference)}, observed "
-            f"{list(observed)}"
+            f"underflow: expected the same layers in both, got reference {list(reference)} and "
+            f"observed {list(observed)}"
         )
     lost = 0
-    alive = 0
+    non_zero = 0
     for name, exact in reference.items():
-        if exact.shape != observed[name].shape:
+        here = observed[name]
+        if exact.shape != here.shape:
             raise ValueError(
-                f"layer {name!r}: reference {tuple(exact.shape)}, observed "
-                f"{tuple(observed[name].shape)}"
+                f"layer {name!r}: expected one shape in both, got reference {tuple(exact.shape)} "
+                f"and observed {tuple(here.shape)}"
             )
-        non_zero = exact != 0
-        alive += int(non_zero.sum())
-        lost += int((non_zero & (observed[name] == 0)).sum())
-    return lost / alive if alive else 0.0
+        is_non_zero = exact != 0
+        non_zero += int(is_non_zero.sum())
+        lost += int((is_non_zero & (here == 0)).sum())
+    return lost / non_zero if non_zero else 0.0
 
 
 def zeros_inside(observed: Mapping[str, Tensor]) -> float:
-    """Return the share of zeros among all elements.
+    """Return the share of zeros among all elements, 0 to 1.
 
-    It is the tempting measure, but says little about underflow.
-
-    It counts the zeros that ReLU made in any precision, and misses every element whose path was cut
-    further up.
+    This share says little about underflow. It includes the zeros that ReLU makes in any precision,
+    and it misses gradients that never arrived because they underflowed in a later layer.
     """
     require_kind(observed, Mapping, "observed", "Pass gradients by layer: probed.gradients.")
-    elements = sum(g.numel() for g in observed.values())
-    return sum(int((g == 0).sum()) for g in observed.values()) / elements if elements else 0.0
+    elements = sum(gradient.numel() for gradient in observed.values())
+    zeros = sum(int((gradient == 0).sum()) for gradient in observed.values())
+    return zeros / elements if elements else 0.0
 
 
 def swallowed(
@@ -159,7 +175,7 @@ def swallowed(
 ) -> float:
     """Return the share of the weights with a non-zero gradient that did not change, 0 to 1.
 
-    It is 0 if none has one.
+    It is 0 if no weight has a non-zero gradient.
 
     >>> weight, update = torch.ones(3).half(), torch.tensor([0.0, 2.0**-12, 2.0**-9]).half()
     >>> # 2^-12 is below half the spacing of FP16 under 1
@@ -172,14 +188,15 @@ def swallowed(
     require_kind(before, Iterable, "before", "Pass lists of tensors")
     require_kind(after, Iterable, "after", "Pass lists of tensors")
     require_kind(gradients, Iterable, "gradients", "Pass lists of tensors")
-    meant = 0
-    still = 0
+    with_gradient = 0
+    unchanged = 0
     for old, new, gradient in zip(before, after, gradients, strict=True):
-        if gradient is not None:
-            these, unmoved = swallowed_counts(old, new, gradient)
-            meant += these
-            still += unmoved
-    return still / meant if meant else 0.0
+        if gradient is None:
+            continue
+        counts = swallowed_counts(old, new, gradient)
+        with_gradient += counts[0]
+        unchanged += counts[1]
+    return unchanged / with_gradient if with_gradient else 0.0
 
 
 @torch.no_grad()
@@ -191,8 +208,9 @@ def swallowed_counts(before: Tensor, after: Tensor, gradient: Tensor) -> tuple[i
     """
     if not before.shape == after.shape == gradient.shape:
         raise ValueError(
-            "a weight before, after and its gradient have one shape; these are "
+            "expected one shape of the weight before, the weight after and the gradient; got "
             f"{tuple(before.shape)}, {tuple(after.shape)} and {tuple(gradient.shape)}"
         )
-    moves = gradient != 0
-    return int(moves.sum()), int((moves & (before == after)).sum())
+    has_gradient = gradient != 0
+    unchanged = has_gradient & (before == after)
+    return int(has_gradient.sum()), int(unchanged.sum())

@@ -1,11 +1,11 @@
-"""Recorder of a watched training: sketches of each sampled step, and the file that they end in.
+"""Recorder of a watched training: it keeps sketches of each sampled step for a recording.
 
 Idea: a watch counts all tensors of a sampled step anyway; the recorder gets the same tensors and
-keeps a sketch of each. What the steps hold in memory is bounded: the least important ones lose
-their drawn elements first, and then are dropped.
+keeps a sketch of each. The memory of all sketches is bounded: the least important steps lose their
+drawn elements first, and are dropped later.
 
-Invariants: the training is bit for bit what it is without the recorder. A failure of the recorder
-is reported, and the training goes on.
+Invariants: the training is bit for bit the same as without the recorder. A failure of the recorder
+is reported, and the training continues.
 """
 
 from __future__ import annotations
@@ -16,37 +16,45 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from labkit.instrument.events import OptimizerLike
 from labkit.instrument.histogram import ExponentHistogram
-from labkit.instrument.recording import (
-    Digests,
-    Key,
-    RecordedStep,
-    Recording,
-    importance,
-)
-from labkit.instrument.sample import floats
+from labkit.instrument.recording import Digests, Key, RecordedStep, Recording, importance
+from labkit.instrument.sample import floats, local_part
 from labkit.instrument.sketch import NO_ELEMENTS, Measured, Sketch, measured, places
 from labkit.instrument.user_code import INSTRUMENT, line_of_user
 from labkit.records import arithmetic_settings, device_name, versions
 
-MOST_OF_LAYER = 4  # tensors of one kind and layer in a step, as of calls and outputs
-MOST_CALLS = 16  # calls of the model in one step whose batch is noted
-MOST_ELEMENTS = 1 << 23  # drawn elements in memory
+# tensors of one kind and layer in a step: a layer may be called several times, or return several
+MOST_OF_LAYER = 4
+# calls of the model in one step whose batch is recorded
+MOST_CALLS = 16
+# drawn elements in memory, in all steps together
+MOST_ELEMENTS = 1 << 23
+# sketches in memory, in all steps together
 MOST_TENSORS = 1 << 18
-MOST_GROUPS = 4  # parameter groups of an optimizer whose settings are noted
-SMALL_BATCH = 1 << 18  # bytes of a batch on a CPU that are all in its digest
+# parameter groups of an optimizer whose settings are recorded
+MOST_GROUPS = 4
+# bytes: the digest of a larger batch, or of one on a GPU, covers drawn elements only
+SMALL_BATCH = 1 << 18
 
 
 class SketchedStep:
     """The sketches of the sampled step that is running.
 
-    lines  layer -> file and line of the user's code that called it first; shared by all steps
+    Attributes:
+        lines: layer -> file and line of the user's code that called it first; shared by all steps.
+        tensors: (kind, name) -> sketch, or the numbers that a sketch is made of.
+        losses: unscaled losses, one for each backward pass.
+        batch: digests of the inputs, one for each call of the model.
+        random: checksum of the state of torch's generator at the first call.
+        running: the model is being called.
     """
 
     def __init__(self, step: int, lines: dict[str, str]) -> None:
@@ -56,45 +64,48 @@ class SketchedStep:
         self.losses: list[float] = []
         self.batch: list[Digests] = []
         self.random = 0
-        self.running = False  # the model is called
+        self.running = False
+        # (kind, layer) -> number of tensors so far
         self._numbers: dict[Key, int] = defaultdict(int)
 
     def add(self, kind: str, layer: str, tensor: Tensor, scale: float = 1.0) -> float:
         """Keep the sketch of tensor / scale, and return the norm of the tensor.
 
-        A later one of the same parameter takes its place.
+        It replaces an earlier sketch of the same kind and layer.
         """
-        found = measured(tensor, scale)
-        self.tensors[kind, layer] = found
-        return found.norm
+        numbers = measured(tensor, scale)
+        self.tensors[kind, layer] = numbers
+        return numbers.norm
 
     def add_output(self, layer: str, tensor: Tensor) -> None:
-        """Keep the sketch of a tensor that a layer returned, numbered from the second on.
+        """Keep the sketch of a tensor that a layer returned.
 
-        A call without gradients is not part of the training, unless it is inside one of the model
-        that is.
+        From the second tensor of a layer on, the name of the sketch has a number.
         """
+        # A layer that is called without gradients, and not by the model, is not part of the
+        # training.
         if not (self.running or torch.is_grad_enabled()):
             return
         number = self._numbers["activations", layer]
         self._numbers["activations", layer] += 1
         if layer not in self.lines:
             self.lines[layer] = _line_of_caller()
-        self._add_numbered("activations", layer, number, tensor, 1.0)
+        self._add_numbered("activations", layer, number, tensor)
 
     def add_arrived(self, layer: str, number: int, gradient: Tensor, scale: float) -> None:
         """Keep the sketch of the gradient that arrived at a layer's output of that number."""
         self._add_numbered("activation gradients", layer, number, gradient, scale)
 
     def _add_numbered(
-        self, kind: str, layer: str, number: int, tensor: Tensor, scale: float
+        self, kind: str, layer: str, number: int, tensor: Tensor, scale: float = 1.0
     ) -> None:
         if number < MOST_OF_LAYER:
             name = f"{layer} #{number + 1}" if number else layer
             self.tensors[kind, name] = measured(tensor, scale)
 
     def drop_elements(self) -> None:
-        """Discard the drawn elements; what the short form needs is computed before."""
+        """Discard the drawn elements, to save memory."""
+        # the sketch is made first: its projection and digest depend on the elements
         self.tensors = {
             key: replace(_as_sketch(each), elements=NO_ELEMENTS)
             for key, each in self.tensors.items()
@@ -104,57 +115,66 @@ class SketchedStep:
         """Discard the sketches of a kind."""
         self.tensors = {key: each for key, each in self.tensors.items() if key[0] != kind}
 
-    def called(self, args: Any, kwargs: Any) -> None:
-        """Note the batch of a call of the model, and the state of the random numbers."""
+    def called(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Record the batch of a call of the model, and the state of the random generator."""
         if not self.batch:
             self.random = zlib.crc32(torch.get_rng_state().numpy().tobytes())
-        if len(self.batch) < MOST_CALLS:
-            leaves = tree_leaves((args, kwargs))
-            self.batch.append(digests(leaves))
-            for leaf in floats(leaves):
-                number = self._numbers["inputs", ""]
-                self._numbers["inputs", ""] += 1
-                self._add_numbered("inputs", "input", number, leaf, 1.0)
+        if len(self.batch) >= MOST_CALLS:
+            return
+        leaves = tree_leaves((args, kwargs))
+        self.batch.append(digests(leaves))
+        for leaf in floats(leaves):
+            number = self._numbers["inputs", ""]
+            self._numbers["inputs", ""] += 1
+            self._add_numbered("inputs", "input", number, leaf)
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _FinishedStep:
     """A sampled step that is over; its sketches are computed when the recording is written."""
 
-    running: SketchedStep
+    sketched: SketchedStep
     scale: float
     counts: Mapping[str, Mapping[str, ExponentHistogram]]
 
-    def step(self) -> RecordedStep:
-        histograms = {
-            (kind, layer): histogram
-            for kind, of_kind in self.counts.items()
-            for layer, histogram in of_kind.items()
-        }
-        running = self.running
+    def recorded(self) -> RecordedStep:
+        histograms = {}
+        for kind, of_kind in self.counts.items():
+            for layer, histogram in of_kind.items():
+                histograms[kind, layer] = histogram
+        step = self.sketched
         return RecordedStep(
-            running.step,
-            self.scale,
-            sum(running.losses) if running.losses else None,
-            tuple(running.batch),
-            running.random,
-            len(running.losses),
-            {key: _as_sketch(each) for key, each in running.tensors.items()},
-            histograms,
+            step=step.step,
+            scale=self.scale,
+            loss=sum(step.losses) if step.losses else None,
+            batch=tuple(step.batch),
+            random=step.random,
+            backward=len(step.losses),
+            sketches={key: _as_sketch(each) for key, each in step.tensors.items()},
+            histograms=histograms,
         )
 
 
 class Recorder:
-    """The steps of a recording, and where it is written to."""
+    """The steps of a recording, and the path of its file.
+
+    Attributes:
+        layers: layer -> its class.
+        settings: name -> value of what can change the numbers of a run.
+        written: path of the file once it is written, else None.
+    """
 
     def __init__(self, path: Path, every: int) -> None:
-        self.path, self.every = path, every
+        self.path = path
+        self.every = every
         self.layers: dict[str, str] = {}
         self.settings: dict[str, str] = {}
         self.written: Path | None = None
         self._lines: dict[str, str] = {}
-        self._steps: dict[int, _Kept] = {}
+        # number of the sampled step -> the step
+        self._steps: dict[int, _FinishedStep] = {}
         self._sampled = 0
+        # in memory, in all steps together
         self._tensors = 0
         self._elements = 0
 
@@ -163,17 +183,22 @@ class Recorder:
         return SketchedStep(step, self._lines)
 
     def observe_model(self, layers: Mapping[str, str], parameter: Tensor) -> None:
-        """Note the layers of the model, and what can change the numbers of a run on its device."""
+        """Record the layers of the model, and the settings of its device that change numbers.
+
+        Args:
+            layers: layer -> its class.
+            parameter: any parameter of the model, which names the device.
+        """
         self.layers = dict(layers)
         device = parameter.device
-        found = {"device": device_name(device), **versions(device)}
-        found |= arithmetic_settings(device)
-        found["threads"] = str(torch.get_num_threads())
-        found["default dtype"] = str(torch.get_default_dtype()).removeprefix("torch.")
-        self.settings |= found
+        self.settings["device"] = device_name(device)
+        self.settings |= versions(device)
+        self.settings |= arithmetic_settings(device)
+        self.settings["threads"] = str(torch.get_num_threads())
+        self.settings["default dtype"] = str(torch.get_default_dtype()).removeprefix("torch.")
 
-    def observe_optimizer(self, optimizer: Any) -> None:
-        """Note the settings of an optimizer when it first steps, and the seed."""
+    def observe_optimizer(self, optimizer: OptimizerLike) -> None:
+        """Record the settings of an optimizer and the seed, when the optimizer first steps."""
         self.settings.setdefault("seed", str(torch.initial_seed()))
         name = type(optimizer).__name__
         for number, group in enumerate(optimizer.param_groups[:MOST_GROUPS]):
@@ -184,91 +209,120 @@ class Recorder:
 
     def end(
         self,
-        running: SketchedStep,
+        sketched: SketchedStep,
         scale: float,
         counts: Mapping[str, Mapping[str, ExponentHistogram]],
     ) -> None:
-        """Keep a sampled step that is over, within the limits of memory."""
-        self._steps[self._sampled] = _Kept(running, scale, counts)
-        self._sampled += 1
-        self._tensors += len(running.tensors)
-        self._elements += _elements_in(running)
-        self._stay_bounded()
+        """Keep a sampled step that is over, and stay within the limits of memory.
 
-    def _stay_bounded(self) -> None:
-        """Drop the elements of the least important steps, and then whole steps."""
-        for index in self._least_important_first():
-            if self._elements <= MOST_ELEMENTS:
-                break
-            kept = self._steps[index]
-            self._elements -= _elements_in(kept.running)
-            kept.running.drop_elements()
+        Args:
+            sketched: its sketches.
+            scale: the scale of its loss.
+            counts: kind -> layer -> histogram.
+        """
+        self._steps[self._sampled] = _FinishedStep(sketched, scale, counts)
+        self._sampled += 1
+        self._tensors += len(sketched.tensors)
+        self._elements += _elements_in(sketched)
+        self._limit_elements()
         while self._tensors > MOST_TENSORS and len(self._steps) > 1:
-            dropped = self._steps.pop(max(self._steps, key=importance)).running
+            # the sort key of the least important step is the largest
+            dropped = self._steps.pop(max(self._steps, key=importance)).sketched
             self._tensors -= len(dropped.tensors)
             self._elements -= _elements_in(dropped)
 
-    def _least_important_first(self) -> list[int]:
-        """Return the indices of steps with elements; none while there is room for more."""
+    def _limit_elements(self) -> None:
+        """Discard drawn elements of the least important steps until the rest fits into memory."""
         if self._elements <= MOST_ELEMENTS:
-            return []
-        whole = [index for index, kept in self._steps.items() if _elements_in(kept.running)]
-        return sorted(whole, key=importance, reverse=True)
+            return
+        for index in sorted(self._steps, key=importance, reverse=True):
+            sketched = self._steps[index].sketched
+            elements = _elements_in(sketched)
+            if elements == 0:
+                continue
+            sketched.drop_elements()
+            self._elements -= elements
+            if self._elements <= MOST_ELEMENTS:
+                return
 
     def recording(
         self, model: str, steps: int, skipped: int, lines: Mapping[str, str], unseen: Iterable[str]
     ) -> Recording:
-        """Return what was recorded so far."""
+        """Return what was recorded so far.
+
+        Args:
+            model: class of the model.
+            steps: number of steps, skipped ones included.
+            skipped: number of steps that a scaler did not take.
+            lines: "backward" or "step" -> file and line of the user's code that called it.
+            unseen: what could not be recorded, and why.
+        """
+        all_lines = {layer: line for layer, line in self._lines.items() if line}
+        all_lines.update(lines)
         return Recording(
-            model,
-            steps,
-            self.every,
-            tuple(self._steps[index].step() for index in sorted(self._steps)),
-            self.layers,
-            {**{layer: line for layer, line in self._lines.items() if line}, **lines},
-            skipped,
-            self.settings,
-            tuple(unseen),
+            model=model,
+            steps=steps,
+            every=self.every,
+            sampled=tuple(self._steps[index].recorded() for index in sorted(self._steps)),
+            layers=self.layers,
+            lines=all_lines,
+            skipped=skipped,
+            settings=self.settings,
+            unseen=tuple(unseen),
         )
 
 
 def _as_sketch(tensor: Measured | Sketch) -> Sketch:
-    return tensor if isinstance(tensor, Sketch) else tensor.sketch()
+    if isinstance(tensor, Sketch):
+        return tensor
+    return tensor.sketch()
 
 
-def _elements_in(running: SketchedStep) -> int:
-    return sum(len(each.elements) for each in running.tensors.values())
+def _elements_in(step: SketchedStep) -> int:
+    return sum(len(each.elements) for each in step.tensors.values())
 
 
 def _line_of_caller() -> str:
-    """Return the line of the user's code that called a layer, whose hook runs."""
-    frame: Any = sys._getframe(1)
+    """Return the line of the user's code that called the layer whose hook is running; or ""."""
+    frame: FrameType | None = sys._getframe(1)
+    # the frames of the hook itself
     while frame is not None and frame.f_code.co_filename.startswith(INSTRUMENT):
         frame = frame.f_back
-    return (line_of_user(frame) or "") if frame is not None else ""
+    if frame is None:
+        return ""
+    return line_of_user(frame) or ""
 
 
-def digests(leaves: Iterable[Any]) -> Digests:
-    """Return digests of a batch: of its bits in order, and of the same bits in any order.
+def digests(leaves: Iterable[object]) -> Digests:
+    """Return two digests of a batch: one depends on the order of its elements, the other does not.
+
+    Args:
+        leaves: the arguments of the model; only dense tensors count.
 
     >>> one, other = torch.tensor([1, 2]), torch.tensor([2, 1])
     >>> digests([one])[0] == digests([other])[0], digests([one])[1] == digests([other])[1]
     (False, True)
     """
-    ordered, any_order = 0, 0
+    ordered = 0
+    any_order = 0
     for leaf in leaves:
         if not isinstance(leaf, Tensor) or leaf.layout != torch.strided or not leaf.numel():
             continue
-        tensor = leaf.detach()
-        tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-        tensor = tensor.resolve_conj().resolve_neg().contiguous()
-        raw = tensor.view(torch.uint8).reshape(-1)
-        # words of an element's size, so that whole elements may change places
-        word = raw.view({1: torch.uint8, 2: torch.int16}.get(tensor.itemsize, torch.int32))
-        any_order += int(word.sum(dtype=torch.int64)) + tensor.numel()
-        if raw.numel() > SMALL_BATCH or not raw.is_cpu:
-            at = torch.from_numpy(places(word.numel())).to(word.device)
-            raw = word[at].cpu().view(torch.uint8)
-        ordered = zlib.crc32(raw.numpy().tobytes(), ordered)
+        tensor = local_part(leaf).resolve_conj().resolve_neg().contiguous()
+        content = tensor.view(torch.uint8).reshape(-1)
+        # words of an element's size (of 4 bytes in larger elements), so that a sum over them stays
+        # the same if whole elements change places
+        if tensor.itemsize == 1:
+            words = content
+        elif tensor.itemsize == 2:
+            words = content.view(torch.int16)
+        else:
+            words = content.view(torch.int32)
+        any_order += int(words.sum(dtype=torch.int64)) + tensor.numel()
+        if content.numel() > SMALL_BATCH or not content.is_cpu:
+            at = torch.from_numpy(places(words.numel())).to(words.device)
+            content = words[at].cpu().view(torch.uint8)
+        ordered = zlib.crc32(content.numpy().tobytes(), ordered)
         ordered = zlib.crc32(str(tuple(tensor.shape)).encode(), ordered)
+    # 32 bits, as a CRC has
     return ordered, any_order & 0xFFFFFFFF

@@ -1,13 +1,14 @@
-"""Recordings of trainings: what two runs need to be compared later, in one small file.
+"""Recordings of trainings: the data for a later comparison of two runs, in one small file.
 
-Idea: a file is a zip of one JSON header and raw columns of numbers: names and shapes are in the
-header, once. Of every sampled step it has the short form of all sketches. Of as many steps as there
-is room for it has the drawn elements, exact norms and histograms, too: the first four, then those
-that halve the rest. Those of layers and gradients come before those of weights and updates.
+Idea: a file is a zip of one JSON header and raw columns of numbers. The header holds each name and
+shape once. The file has the short form of all sketches of every sampled step. As far as its size
+allows, it also has the long form of a step: drawn elements, exact norms and histograms. The first
+four steps come first, then those that halve the rest of the training, and so on. The long forms of
+layers and gradients come before those of weights and updates.
 
 Invariants: a file has at most 2 MB, whatever the length of the training. It is written whole or not
-at all. It holds no pickle, so reading one runs no code. A file that is cut, damaged or foreign is
-refused with a sentence.
+at all. It holds no pickle, so reading one runs no code. `Recording.load` refuses a file that is cut,
+damaged or of another kind, with a message that says so.
 """
 
 from __future__ import annotations
@@ -32,10 +33,14 @@ from labkit.records import write_atomic
 
 SCHEMA = "labkit.recording/1"
 SUFFIX = ".labkit"
+# size of a file
 MOST_BYTES = 2_000_000
-# unpacked: a file of strangers must not fill the memory
+# size of a file's content after decompression: a hostile file must not fill the memory
 MOST_UNPACKED = 256_000_000
-FIRST_STEPS = 4  # sampled steps that are dropped last
+# size of a zip's own data for one member, at most
+MEMBER_BYTES = 160
+# sampled steps that are dropped last
+FIRST_STEPS = 4
 HEADER = "recording.json"
 # short form of a sketch: column -> type; the norm is cut to 16 bits
 COLUMNS = {
@@ -48,7 +53,8 @@ COLUMNS = {
     "digest": "<u2",
     "lost": "<f2",
 }
-# parts of the long form, in the order in which there is room for them
+# parts of the long form -> kinds of tensors; the parts are written in this order until the file is
+# full
 PARTS = {
     "layers": (
         "inputs",
@@ -59,7 +65,7 @@ PARTS = {
     ),
     "weights": ("weights", "updates"),
 }
-# of an exponent histogram: column -> type; its counts follow
+# long form of a histogram: column -> type; the counts follow as one more column
 BINS = {"tensor": "<u2", "lo": "<i2", "length": "<u2", "zeros": "<i8", "non_finite": "<i8"}
 
 Key = tuple[str, str]  # kind of a tensor, and its name
@@ -67,21 +73,22 @@ Digests = tuple[int, int]  # of a batch: of its bits in order, and in any order
 
 
 class NotARecording(ValueError):
-    """A file that is no recording, or one that is cut, damaged or of a later version."""
+    """A file is of another kind, or is a recording that is cut, damaged or of a later version."""
 
 
 @dataclass(frozen=True, eq=False)
 class RecordedStep:
     """One sampled step of a recording.
 
-    step        its number, from 0
-    scale       of its loss
-    loss        unscaled, summed over the backward passes of the step; None where none was seen
-    batch       digests of the model's inputs, a pair for each call
-    random      checksum of the state of torch's generator at the first call; 0 where none was seen
-    backward    number of backward passes
-    sketches    (kind, name) -> sketch, in the order in which the tensors came to be
-    histograms  (kind, layer) -> histogram; empty where there was no room
+    Attributes:
+        step: number of the step, from 0.
+        scale: scale of the loss.
+        loss: unscaled loss, summed over the backward passes of the step; None if none was observed.
+        batch: digests of the model's inputs, a pair for each call.
+        random: checksum of the state of torch's generator at the first call; 0 if none was observed.
+        backward: number of backward passes.
+        sketches: (kind, name) -> sketch, in the order in which the tensors were computed.
+        histograms: (kind, layer) -> histogram; empty if the file had no space left for them.
     """
 
     step: int
@@ -98,15 +105,16 @@ class RecordedStep:
 class Recording:
     """A recorded training.
 
-    model     class of the model
-    steps     number of steps, skipped ones included
-    every     one step in so many was sampled
-    sampled   the sampled steps
-    layers    layer -> its class
-    lines     layer, "backward" or "step" -> file and line of the user's code that called it
-    skipped   number of steps that a scaler did not take
-    settings  what can change a run's numbers: versions, device, seed, threads, optimizers
-    unseen    what could not be recorded, and why
+    Attributes:
+        model: class of the model.
+        steps: number of steps, skipped ones included.
+        every: one step in so many was sampled.
+        sampled: the sampled steps.
+        layers: layer -> its class.
+        lines: layer, "backward" or "step" -> file and line of the user's code that called it.
+        skipped: number of steps that a scaler did not take.
+        settings: what can change a run's numbers: versions, device, seed, threads, optimizers.
+        unseen: what could not be recorded, and why.
     """
 
     model: str
@@ -128,10 +136,11 @@ class Recording:
         """Read a recording.
 
         Raises:
-            NotARecording: the file is none, or is cut or damaged.
-            OSError: it cannot be read.
+            NotARecording: the file is of another kind, or is cut or damaged.
+            OSError: the file cannot be read.
         """
         path = Path(path)
+        # twice the size of our own files, for those of a later version
         with path.open("rb") as file:
             content = file.read(2 * MOST_BYTES + 1)
         if len(content) > 2 * MOST_BYTES:
@@ -146,28 +155,33 @@ class Recording:
 
 
 def importance(index: int) -> tuple[int, int, int]:
-    """Return a sort key of a sampled step: those that are kept longest come first.
+    """Return a sort key for the sampled step of an index: the most important step comes first.
+
+    After the first steps come those whose index has the largest power of two as a divisor. So the
+    steps that remain are spread evenly over the training.
 
     >>> sorted(range(10), key=importance)
     [0, 1, 2, 3, 8, 4, 6, 5, 7, 9]
     """
     if index < FIRST_STEPS:
         return 0, 0, index
-    halvings = (index & -index).bit_length()
-    return 1, -halvings, index
+    # index & -index is the largest power of two that divides it
+    power = (index & -index).bit_length()
+    return 1, -power, index
 
 
 # Writing
 
 
 class _Table:
-    """Numbers for values that are written once."""
+    """Table of distinct values; columns of numbers refer to a value by its number."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
         self._numbers: dict[Any, int] = {}
 
     def number(self, value: Any) -> int:
+        """Return the number of a hashable value, which is added if it is new."""
         if value not in self._numbers:
             self._numbers[value] = len(self.values)
             self.values.append(value)
@@ -176,7 +190,10 @@ class _Table:
 
 def packed(recording: Recording) -> bytes:
     """Return a recording as the content of a file."""
-    tensors, shapes, dtypes = _Table(), _Table(), _Table()
+    tensors = _Table()
+    shapes = _Table()
+    dtypes = _Table()
+    # every form is made before the header, which holds the finished tables
     short = [
         zlib.compress(_short_form(step, tensors, shapes, dtypes)) for step in recording.sampled
     ]
@@ -199,15 +216,17 @@ def packed(recording: Recording) -> bytes:
         "dtypes": dtypes.values,
         "sampled": [_facts(step) for step in recording.sampled],
     }
-    kept, chosen = _selected(short, long, len(zlib.compress(json.dumps(header).encode())))
+    header_bytes = len(zlib.compress(json.dumps(header).encode()))
+    written, steps_with = _selected(short, long, header_bytes)
     facts = header["sampled"]
-    for index in kept:
-        facts[index]["parts"] = [part for part in PARTS if index in chosen[part]]
-    header["sampled"] = [facts[index] for index in kept]
+    for index in written:
+        facts[index]["parts"] = [part for part in PARTS if index in steps_with[part]]
+    header["sampled"] = [facts[index] for index in written]
+
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(zipfile.ZipInfo(HEADER), json.dumps(header), zipfile.ZIP_DEFLATED)
-        for index in kept:
+        for index in written:
             number = recording.sampled[index].step
             archive.writestr(zipfile.ZipInfo(f"short/{number}"), short[index])
             for part in facts[index]["parts"]:
@@ -215,34 +234,42 @@ def packed(recording: Recording) -> bytes:
     return file.getvalue()
 
 
-MEMBER = 160  # bytes that a zip needs for one member, at most
-
-
 def _selected(
-    short: Sequence[bytes], long: Mapping[str, Sequence[bytes]], taken: int
+    short: Sequence[bytes], long: Mapping[str, Sequence[bytes]], header_bytes: int
 ) -> tuple[list[int], dict[str, set[int]]]:
-    """Return the indices of the steps that there is room for, and of those with each part."""
-    left = MOST_BYTES - taken - 10 * MEMBER
-    kept: list[int] = []
+    """Return the indices of the steps that fit into the file, and for each part, of its steps.
+
+    The most important steps come first; all short forms come before the long forms.
+
+    Args:
+        short: short form of each step.
+        long: part -> long form of each step, b"" for none.
+        header_bytes: size of the header.
+    """
+    # ten members more than counted: for the header, the zip's directory, and as a reserve
+    left = MOST_BYTES - header_bytes - 10 * MEMBER_BYTES
+    fitting: list[int] = []
     for index in sorted(range(len(short)), key=importance):
-        left -= len(short[index]) + MEMBER
-        if left < 0:
-            left += len(short[index]) + MEMBER
+        size = len(short[index]) + MEMBER_BYTES
+        if size > left:
             break
-        kept.append(index)
-    chosen: dict[str, set[int]] = {part: set() for part in long}
+        left -= size
+        fitting.append(index)
+    steps_with: dict[str, set[int]] = {part: set() for part in long}
     for part, forms in long.items():
-        for index in kept:
+        for index in fitting:
             if not forms[index]:
                 continue
-            if len(forms[index]) + MEMBER > left:
+            size = len(forms[index]) + MEMBER_BYTES
+            if size > left:
                 break
-            left -= len(forms[index]) + MEMBER
-            chosen[part].add(index)
-    return sorted(kept), chosen
+            left -= size
+            steps_with[part].add(index)
+    return sorted(fitting), steps_with
 
 
 def _facts(step: RecordedStep) -> dict[str, Any]:
+    """Return the entry of a step in the header."""
     return {
         "step": step.step,
         "scale": step.scale,
@@ -265,18 +292,21 @@ def layer_of(name: str) -> str:
 
 
 def _short_form(step: RecordedStep, tensors: _Table, shapes: _Table, dtypes: _Table) -> bytes:
+    """Return the columns of a step's sketches, without elements and histograms."""
     log2_scale = round(math.log2(step.scale)) if step.scale > 0 else 0
     lost: dict[Key, float] = {}
     for (kind, layer), histogram in step.histograms.items():
-        by = log2_scale if "gradients" in kind else 0
-        fates = fate(shift(histogram, by), FP16)
+        # histograms of gradients are unscaled; FP16 rounds the scaled ones
+        if "gradients" in kind:
+            histogram = shift(histogram, log2_scale)
+        fates = fate(histogram, FP16)
         lost[kind, layer] = fates.underflowed + fates.overflowed
     rows: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     for (kind, name), each in step.sketches.items():
         rows["tensor"].append(tensors.number((kind, name)))
         rows["shape"].append(shapes.number(each.shape))
         rows["dtype"].append(dtypes.number(each.dtype))
-        rows["norm"].append(_cut(each.norm))
+        rows["norm"].append(_upper_bits(each.norm))
         rows["largest"].append(each.largest)
         rows["projection"].append(each.projection)
         rows["digest"].append(each.digest)
@@ -285,14 +315,18 @@ def _short_form(step: RecordedStep, tensors: _Table, shapes: _Table, dtypes: _Ta
 
 
 def _long_form(step: RecordedStep, kinds: Sequence[str], tensors: _Table) -> bytes:
-    """Return elements, norms and histograms of some kinds of tensors; b"" where none are kept."""
+    """Return the long form of some kinds of tensors; b"" if their elements were dropped.
+
+    It is the sizes of the following columns, elements, norms, the columns of histograms, and counts.
+    """
     sketches = [each for (kind, _), each in step.sketches.items() if kind in kinds]
     if not any(len(each.elements) for each in sketches):
         return b""
     bins: dict[str, list[Any]] = {name: [] for name in BINS}
-    counts: list[Any] = []
+    counts: list[int] = []
     for key, histogram in step.histograms.items():
-        if key[0] not in kinds:
+        kind, _ = key
+        if kind not in kinds:
             continue
         bins["tensor"].append(tensors.number(key))
         bins["lo"].append(histogram.lo)
@@ -300,38 +334,53 @@ def _long_form(step: RecordedStep, kinds: Sequence[str], tensors: _Table) -> byt
         bins["zeros"].append(histogram.zeros)
         bins["non_finite"].append(histogram.non_finite)
         counts.extend(histogram.counts.tolist())
-    drawn = np.concatenate([each.elements for each in sketches])
+    elements = np.concatenate([each.elements for each in sketches]).astype("<f4")
     norms = np.array([each.norm for each in sketches], dtype="<f8")
-    sizes = np.array([len(drawn), len(bins["lo"]), len(counts)], dtype="<u4").tobytes()
-    numbers = _shuffled(np.asarray(drawn, dtype="<f4")) + _shuffled(norms)
-    content = sizes + numbers + _columns(bins, BINS) + _shuffled(np.asarray(counts, dtype="<i8"))
+    sizes = np.array([len(elements), len(bins["lo"]), len(counts)], dtype="<u4")
+    content = (
+        sizes.tobytes()
+        + _shuffled(elements)
+        + _shuffled(norms)
+        + _columns(bins, BINS)
+        + _shuffled(np.array(counts, dtype="<i8"))
+    )
     return zlib.compress(content)
 
 
-def _cut(number: float) -> int:
+def _upper_bits(number: float) -> int:
     """Return the upper 16 bits of a number in FP32."""
     with np.errstate(over="ignore"):
         return int(np.float32(number).view(np.uint32)) >> 16
 
 
-def _uncut(bits: int) -> float:
-    """Return the middle of the numbers with these upper 16 bits; zero, inf and NaN as they are."""
-    middle = 0x8000 if bits & 0x7FFF and bits & 0x7F80 != 0x7F80 else 0
-    return float(np.uint32((bits << 16) | middle).view(np.float32))
+def _from_upper_bits(bits: int) -> float:
+    """Return the middle of the FP32 numbers with these upper 16 bits; zero, inf and NaN unchanged."""
+    # In these 16 bits, 0x7FFF selects all but the sign, and 0x7F80 the exponent, which is all ones
+    # in inf and NaN.
+    is_zero = bits & 0x7FFF == 0
+    is_finite = bits & 0x7F80 != 0x7F80
+    lower_bits = 0x8000 if is_finite and not is_zero else 0
+    return float(np.uint32((bits << 16) | lower_bits).view(np.float32))
 
 
 def _columns(rows: Mapping[str, list[Any]], types: Mapping[str, str]) -> bytes:
+    """Return the columns in the order of their types, each shuffled."""
+    # a number that is too large for its column becomes inf
     with np.errstate(over="ignore"):
         return b"".join(_shuffled(np.array(rows[name], dtype=types[name])) for name in types)
 
 
 def _shuffled(numbers: np.ndarray[Any, Any]) -> bytes:
-    """Return first bytes, then second bytes ...: those of exponents are alike, and pack well."""
+    """Return the first bytes of all numbers, then their second bytes, and so on.
+
+    The bytes of exponents are alike, and compress well side by side.
+    """
     return numbers.view(np.uint8).reshape(-1, numbers.itemsize).T.tobytes()
 
 
 # Reading
 
+# what zipfile, json, numpy and our own checks raise for a damaged file
 UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -352,8 +401,9 @@ def unpacked(content: bytes) -> Recording:
     """Return the recording in a file's content.
 
     Raises:
-        NotARecording: it holds none, or is cut or damaged.
+        NotARecording: the content is that of another kind of file, or is cut or damaged.
     """
+    # the signature of a zip
     if not content.startswith(b"PK"):
         raise NotARecording(
             "expected a recording, got another kind of file. "
@@ -382,10 +432,10 @@ def unpacked(content: bytes) -> Recording:
 
 def _check_schema(schema: str) -> None:
     name, _, version = schema.partition("/")
-    ours, _, our_version = SCHEMA.partition("/")
-    if name != ours:
+    own_name, _, own_version = SCHEMA.partition("/")
+    if name != own_name:
         raise ValueError(f"its schema is {schema!r}")
-    if int(version) > int(our_version):
+    if int(version) > int(own_version):
         raise NotARecording(
             f"expected the schema {SCHEMA}, got {schema}, of a later version. Update labkit."
         )
@@ -397,36 +447,38 @@ def _recording(header: Mapping[str, Any], archive: zipfile.ZipFile) -> Recording
     dtypes = [str(name) for name in header["dtypes"]]
     sampled = []
     for facts in header["sampled"]:
-        number, rows = int(facts["step"]), int(facts["tensors"])
-        columns, rest = _read_columns(_unpack(archive.read(f"short/{number}")), COLUMNS, rows)
+        number = int(facts["step"])
+        short = _decompressed(archive.read(f"short/{number}"))
+        columns, rest = _read_columns(short, COLUMNS, int(facts["tensors"]))
         if rest:
             raise ValueError(f"step {number} has {len(rest)} bytes too many")
         sketches = {}
         for row, index in enumerate(columns["tensor"]):
             sketches[tensors[index]] = Sketch(
-                shapes[columns["shape"][row]],
-                dtypes[columns["dtype"][row]],
-                _uncut(int(columns["norm"][row])),
-                float(columns["largest"][row]),
-                float(columns["projection"][row]),
-                int(columns["digest"][row]),
-                NO_ELEMENTS,
-                float(columns["lost"][row]),
+                shape=shapes[columns["shape"][row]],
+                dtype=dtypes[columns["dtype"][row]],
+                norm=_from_upper_bits(int(columns["norm"][row])),
+                largest=float(columns["largest"][row]),
+                projection=float(columns["projection"][row]),
+                digest=int(columns["digest"][row]),
+                elements=NO_ELEMENTS,
+                lost=float(columns["lost"][row]),
             )
         histograms: dict[Key, ExponentHistogram] = {}
         for part in facts["parts"]:
-            data = _unpack(archive.read(f"{part}/{number}"))
-            histograms |= _read_long(data, PARTS[part], sketches, tensors)
+            long = _decompressed(archive.read(f"{part}/{number}"))
+            histograms |= _add_long_form(long, PARTS[part], sketches, tensors)
+        batch = [(int(ordered), int(any_order)) for ordered, any_order in facts["batch"]]
         sampled.append(
             RecordedStep(
-                number,
-                float(facts["scale"]),
-                None if facts["loss"] is None else float(facts["loss"]),
-                tuple((int(ordered), int(any_order)) for ordered, any_order in facts["batch"]),
-                int(facts["random"]),
-                int(facts["backward"]),
-                sketches,
-                histograms,
+                step=number,
+                scale=float(facts["scale"]),
+                loss=None if facts["loss"] is None else float(facts["loss"]),
+                batch=tuple(batch),
+                random=int(facts["random"]),
+                backward=int(facts["backward"]),
+                sketches=sketches,
+                histograms=histograms,
             )
         )
     return Recording(
@@ -446,54 +498,63 @@ def _texts(fields: Mapping[str, Any]) -> dict[str, str]:
     return {str(name): str(value) for name, value in fields.items()}
 
 
-def _unpack(data: bytes) -> bytes:
-    """Return data that zlib packed, at most as much as a recording can hold."""
-    unpacking = zlib.decompressobj()
-    found = unpacking.decompress(data, MOST_UNPACKED)
-    if not unpacking.eof:
+def _decompressed(data: bytes) -> bytes:
+    """Return data that zlib compressed, at most as much as a recording can hold."""
+    decompressor = zlib.decompressobj()
+    content = decompressor.decompress(data, MOST_UNPACKED)
+    if not decompressor.eof:
         raise ValueError("a part of it is cut or too large")
-    return found
+    return content
 
 
-def _read_column(data: bytes, kind: str, count: int) -> tuple[np.ndarray[Any, Any], bytes]:
-    size = np.dtype(kind).itemsize
-    if len(data) < size * count:
+def _read_column(data: bytes, dtype: str, count: int) -> tuple[np.ndarray[Any, Any], bytes]:
+    """Return the column at the start of the data, and the rest of the data."""
+    itemsize = np.dtype(dtype).itemsize
+    end = itemsize * count
+    if len(data) < end:
         raise ValueError("a column is too short")
-    planes = np.frombuffer(data[: size * count], dtype=np.uint8).reshape(size, count)
-    return np.ascontiguousarray(planes.T).view(kind).reshape(count), data[size * count :]
+    # the inverse of `_shuffled`
+    bytes_by_place = np.frombuffer(data[:end], dtype=np.uint8).reshape(itemsize, count)
+    column = np.ascontiguousarray(bytes_by_place.T).view(dtype).reshape(count)
+    return column, data[end:]
 
 
 def _read_columns(
     data: bytes, types: Mapping[str, str], count: int
 ) -> tuple[dict[str, np.ndarray[Any, Any]], bytes]:
+    """Return the columns at the start of the data, and the rest of the data."""
     columns = {}
-    for name, kind in types.items():
-        columns[name], data = _read_column(data, kind, count)
+    for name, dtype in types.items():
+        columns[name], data = _read_column(data, dtype, count)
     return columns, data
 
 
-def _read_long(
+def _add_long_form(
     data: bytes, kinds: Sequence[str], sketches: dict[Key, Sketch], tensors: Sequence[Key]
 ) -> dict[Key, ExponentHistogram]:
     """Add elements and norms to the sketches of some kinds, and return their histograms."""
     keys = [key for key in sketches if key[0] in kinds]
+    # three sizes of 4 bytes, as `_long_form` writes them
     drawn, rows, bins = (int(size) for size in np.frombuffer(data[:12], dtype="<u4"))
-    numbers, data = _read_column(data[12:], "<f4", drawn)
+    elements, data = _read_column(data[12:], "<f4", drawn)
     norms, data = _read_column(data, "<f8", len(keys))
     columns, data = _read_columns(data, BINS, rows)
     counts, data = _read_column(data, "<i8", bins)
+    # a sketch has as many elements as were drawn of its tensor
     ends = np.cumsum([min(sketches[key].size, DRAWN) for key in keys])
     if data or ends[-1] != drawn or columns["length"].sum() != bins:
         raise ValueError("the lengths of its columns contradict each other")
-    for key, norm, elements in zip(keys, norms, np.split(numbers, ends[:-1]), strict=True):
-        sketches[key] = replace(sketches[key], norm=float(norm), elements=elements)
-    parts = np.split(counts, np.cumsum(columns["length"])[:-1])
-    return {
-        tensors[columns["tensor"][row]]: ExponentHistogram(
-            parts[row],
-            int(columns["lo"][row]),
-            int(columns["zeros"][row]),
-            int(columns["non_finite"][row]),
+    elements_by_key = np.split(elements, ends[:-1])
+    for key, norm, own_elements in zip(keys, norms, elements_by_key, strict=True):
+        sketches[key] = replace(sketches[key], norm=float(norm), elements=own_elements)
+    counts_by_row = np.split(counts, np.cumsum(columns["length"])[:-1])
+    histograms = {}
+    for row in range(rows):
+        key = tensors[columns["tensor"][row]]
+        histograms[key] = ExponentHistogram(
+            counts=counts_by_row[row],
+            lo=int(columns["lo"][row]),
+            zeros=int(columns["zeros"][row]),
+            non_finite=int(columns["non_finite"][row]),
         )
-        for row in range(rows)
-    }
+    return histograms

@@ -2,8 +2,6 @@
 
 Idea: the effect of another format or scale, and the safe scales, follow from counts per binade. So
 a report holds counts, and no tensor.
-
-Invariant: the same counts give the same answers.
 """
 
 from __future__ import annotations
@@ -17,7 +15,9 @@ import numpy as np
 from labkit.formats import Format
 from labkit.instrument.histogram import ExponentHistogram
 
-NOISE = 20  # binades: a gradient so far below the largest is rounding errors
+# Binades below a tensor's largest number. A sum in FP32 has 24 significant bits, so a gradient that
+# is further below the largest one consists of rounding errors.
+NOISE = 24
 KINDS = ("weights", "activations", "activation gradients", "weight gradients", "updates")
 # kind -> name of a layer or parameter -> histogram
 Histograms = Mapping[str, Mapping[str, ExponentHistogram]]
@@ -25,12 +25,12 @@ Histograms = Mapping[str, Mapping[str, ExponentHistogram]]
 
 def trimmed(histogram: ExponentHistogram) -> ExponentHistogram:
     """Return the same counts without the empty binades at both ends."""
-    used = np.flatnonzero(histogram.counts)
-    first, last = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
-    lo = histogram.lo + first if len(used) else 0
-    return ExponentHistogram(
-        histogram.counts[first:last].copy(), lo, histogram.zeros, histogram.non_finite
-    )
+    occupied = np.flatnonzero(histogram.counts)
+    if not len(occupied):
+        return replace(histogram, counts=histogram.counts[:0].copy(), lo=0)
+    first = int(occupied[0])
+    end = int(occupied[-1]) + 1
+    return replace(histogram, counts=histogram.counts[first:end].copy(), lo=histogram.lo + first)
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,15 @@ class WatchedStep:
     """One sampled step.
 
     Attributes:
-        step: its number, from 0, skipped ones included.
-        scale: scale of its loss.
-        histograms: kind -> name -> histogram; all gradients unscaled. Layers are named for
-            activations, parameters for the rest.
-        moves: parameter -> weights with a gradient, and those of them that are the same number
-            after the step.
-        memory: bytes: weights, master weights, gradients, optimizer state, activations (kept for
-            backward).
-        casts: "float32 to float16" -> casts inside the model, and the bytes that they wrote.
+        step: number of the step, from 0; skipped steps count.
+        scale: scale of the loss.
+        histograms: kind -> name -> histogram of unscaled numbers. The names are those of layers for
+            activations and their gradients, else those of parameters.
+        moves: parameter -> (number of elements with a gradient, how many of these are the same
+            number after the step).
+        memory: "weights", "master weights", "gradients", "optimizer state" or "activations" (those
+            kept for backward) -> bytes.
+        casts: "float32 to float16" -> (number of casts inside the model, bytes that they wrote).
         clipped: norm of the gradients of the step / norm after backward; 1 without clipping.
         half: the layers whose gradients arrived in FP16.
         lines: "backward", "clip" and "step" -> file and line of the user's code that called them.
@@ -66,10 +66,14 @@ class WatchedStep:
 def with_gradient(histograms: Histograms) -> set[str]:
     """Return the parameters whose gradient is more than rounding errors.
 
-    A bias before a batch norm has only rounding errors, for instance.
+    The gradient of a bias before a batch norm, for instance, is exactly zero, so what is left of it
+    are rounding errors.
     """
     tops = {name: h.top for name, h in histograms.get("weight gradients", {}).items()}
-    return {name for name, top in tops.items() if top > max(tops.values()) - NOISE}
+    if not tops:
+        return set()
+    lowest = max(tops.values()) - NOISE
+    return {name for name, top in tops.items() if top > lowest}
 
 
 @dataclass(frozen=True)
@@ -84,16 +88,18 @@ class Skip:
 
 @dataclass(frozen=True)
 class NonFinite:
-    """Where inf or NaN came from in a step, found by replaying it.
+    """The source of inf or NaN in a step, found by a replay of the step.
 
     Attributes:
-        layer: "" outside of any; of an input or a weight, its name.
+        step: number of the step.
+        layer: the layer, "" outside all layers; the name of the parameter if the source is a
+            weight.
         op: the operation.
         direction: "forward", "backward", "input", "weight" or "after the model".
         value: "inf" or "NaN".
         largest: the largest finite |value| among the operation's inputs.
-        by_scale: whether nothing is inf or NaN in the gradients divided by the scale.
-        line: file and line of the user's code in the forward pass, if known.
+        by_scale: the scale is the cause: without it, the gradients hold neither inf nor NaN.
+        line: file and line of the user's code in the forward pass; "" if unknown.
     """
 
     step: int
@@ -107,27 +113,31 @@ class NonFinite:
 
     def __str__(self) -> str:
         """Return one sentence."""
-        where = {
-            "forward": f"{self.op} in the forward pass of {self.layer or 'the model'}",
-            "backward": f"{self.op} in the backward pass of {self.layer or 'the model'}",
-            "input": f"{self.op} that the model got",
-            "weight": f"the weight {self.layer}, before the step",
-        }.get(self.direction, self.op)
+        if self.direction in ("forward", "backward"):
+            layer = self.layer or "the model"
+            where = f"{self.op} in the {self.direction} pass of {layer}"
+        elif self.direction == "input":
+            where = f"{self.op} that the model got"
+        elif self.direction == "weight":
+            where = f"the weight {self.layer}, before the step"
+        else:
+            where = self.op
         return f"{self.value} from {where}; largest finite value before it {self.largest:.3g}"
 
 
 @dataclass(frozen=True)
 class AgainstFP32:
-    """A step's gradients beside those of the same step in FP32.
+    """A step's gradients compared with those of the same step in FP32.
 
     Attributes:
-        lost: kind -> name -> elements that are zero here and not in FP32, elements that are not
-            zero in FP32.
-        histograms: kind -> name -> the FP32 ones, unscaled.
-        arrived: how many elements of the gradient at the model's outputs are not zero here, and how
-            many there are.
-        begins_at: "the model's outputs" (losses between the loss and them are not included) or "the
-            loss".
+        step: number of the step.
+        lost: kind -> name -> (number of elements that are zero here and not in FP32, number of
+            elements that are not zero in FP32).
+        histograms: kind -> name -> histogram of the unscaled FP32 gradients.
+        arrived: (number of non-zero elements, number of elements) of the gradient that arrived at
+            the model's outputs.
+        begins_at: where the FP32 gradients begin. "the loss", or "the model's outputs": then what
+            underflowed between the loss and the outputs is not included.
     """
 
     step: int
@@ -142,8 +152,8 @@ class Window:
     """The scales, as powers of two, that keep a layer's gradients inside a format.
 
     Attributes:
-        low: the least at which at most one in a thousand underflows.
-        high: the largest at which none overflows.
+        low: the smallest scale at which at most one gradient in a thousand underflows.
+        high: the largest scale at which no gradient overflows.
     """
 
     low: int
@@ -155,15 +165,11 @@ class Window:
         return self.low <= self.high
 
 
-# binades below a tensor's largest number, where FP32 has no digit of a sum left
-NOISE = 24
-
-
 def without_noise(histogram: ExponentHistogram) -> ExponentHistogram:
-    """Return a histogram without the numbers that are below 2^-24 of its largest.
+    """Return a histogram without the numbers that are more than 24 binades below its largest.
 
-    A gradient is a sum, and FP32 rounds it to 24 bits: where the exact sum is 0, noise of that size
-    is left.
+    A gradient is a sum, which FP32 rounds to 24 bits: if the exact sum is 0, rounding errors of that
+    size remain.
 
     >>> import torch
     >>> from labkit.instrument import exponent_histogram
@@ -181,7 +187,10 @@ def without_noise(histogram: ExponentHistogram) -> ExponentHistogram:
 def window(histogram: ExponentHistogram, format: Format, tolerance: float = 1e-3) -> Window:
     """Return the safe scales for a histogram of unscaled gradients that are not all zero.
 
-    Noise counts for none.
+    Args:
+        histogram: the gradients; those that `without_noise` removes do not count.
+        format: the format that the scaled gradients are rounded to.
+        tolerance: share of the gradients that may underflow at the smallest safe scale.
 
     >>> import torch
     >>> from labkit.formats import FP16
@@ -190,10 +199,13 @@ def window(histogram: ExponentHistogram, format: Format, tolerance: float = 1e-3
     Window(low=5, high=25)
     """
     histogram = without_noise(histogram)
-    exponents = histogram.lo + np.flatnonzero(histogram.counts)
-    before = np.cumsum(histogram.counts[histogram.counts > 0])
-    least = int(
-        exponents[np.searchsorted(before, math.floor(tolerance * before[-1]), side="right")]
-    )
+    occupied = np.flatnonzero(histogram.counts)
+    exponents = histogram.lo + occupied
+    # numbers in this binade and below
+    cumulative = np.cumsum(histogram.counts[occupied])
+    tolerated = math.floor(tolerance * cumulative[-1])
+    # the first binade that is not tolerated to underflow
+    least = int(exponents[np.searchsorted(cumulative, tolerated, side="right")])
+    # as in `fate`: the binade below the smallest subnormal rounds up to it
     survives_from = format.emin - format.significand_bits - 1
-    return Window(survives_from - least, format.emax - int(exponents[-1]))
+    return Window(low=survives_from - least, high=format.emax - int(exponents[-1]))

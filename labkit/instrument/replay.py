@@ -1,8 +1,9 @@
 """Replay of a step: in FP32, or unchanged with an observer of every operation.
 
-Idea: a watch keeps the model's inputs, the state of the random generators and the gradients at its
-outputs until the step is over. With them, a copy of the model repeats the step. `against_fp32`
-compares its gradients with those of FP32; `culprit` finds the source of its inf or NaN.
+Idea: until a step is over, a watch keeps the model's inputs, the state of the random generators and
+the gradients that arrived at the model's outputs. With these, a copy of the model repeats the step.
+`against_fp32` compares the gradients of the step with those of FP32; `culprit` finds the source of
+inf or NaN.
 
 Invariant: a replay leaves the model, its buffers and the random state unchanged.
 """
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -33,25 +35,38 @@ from labkit.instrument.sample import count, dense, floats, largest, non_finite
 from labkit.instrument.user_code import line_of_user
 from labkit.modes import LabMode, open_modes, under
 
+# a replay in FP32 widens tensors of these dtypes
 NARROW = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
-DEVICES = ("cpu", "cuda")
+# types of attributes of modules that a replay restores, such as counters
 PLAIN = (bool, int, float, str)
+KINDS = ("activation gradients", "weight gradients")
 
 
 @dataclass
 class Call:
-    """A call of the model: its arguments, the state before it, and the gradients of its outputs."""
+    """A call of the model: its arguments, the state before it, and the gradients of its outputs.
 
-    args: Any
-    kwargs: Any
+    Attributes:
+        args: positional arguments.
+        kwargs: keyword arguments.
+        versions: the tensors among the arguments, with torch's counter of their changes in place.
+        random: state of the generator of the CPU and, if CUDA is in use, that of the GPU.
+        autocast: (device, enabled, dtype) of torch.autocast.
+        modes: the lab's open modes.
+        attributes: attributes of modules that may have counters or settings, before the call.
+        seeds: number of an output -> the gradient that arrived there.
+        differentiated: these gradients were themselves differentiated (create_graph).
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
     versions: list[tuple[Tensor, int]]
     random: list[Tensor]
     autocast: list[tuple[str, bool, torch.dtype]]
     modes: tuple[LabMode, ...]
-    # of modules with counters or settings, before the call
     attributes: list[tuple[nn.Module, dict[str, Any]]]
     seeds: dict[int, Tensor] = field(default_factory=dict)
-    differentiated: bool = False  # its gradients were, too: create_graph
+    differentiated: bool = False
 
     def hook_outputs(self, outputs: list[Tensor], failed: Failed) -> None:
         """Record the gradients that arrive at the model's outputs."""
@@ -64,32 +79,45 @@ class Call:
         self.differentiated |= torch.is_grad_enabled()
 
 
-def note_call(modules: list[nn.Module], args: Any, kwargs: Any) -> Call:
-    """Record the arguments of a call of a model, and the state before it."""
-    cuda = [torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else []
+def note_call(modules: list[nn.Module], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    """Record the arguments of a call of a model, and the state before it.
+
+    Args:
+        modules: those of the model that may have counters or settings.
+        args: positional arguments.
+        kwargs: keyword arguments.
+    """
+    random_states = [torch.get_rng_state()]
+    devices = ["cpu"]
+    if torch.cuda.is_initialized():
+        random_states.append(torch.cuda.get_rng_state())
+        devices.append("cuda")
+    # tensors of inference mode have no counter
+    versions = [
+        (each, each._version)
+        for each in (*args, *kwargs.values())
+        if isinstance(each, Tensor) and not each.is_inference()
+    ]
+    autocast = [
+        (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+        for device in devices
+    ]
     return Call(
-        args,
-        kwargs,
-        [
-            (t, t._version)
-            for t in (*args, *kwargs.values())
-            if isinstance(t, Tensor) and not t.is_inference()
-        ],
-        [torch.get_rng_state(), *cuda],
-        [
-            (d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d))
-            for d in DEVICES[: 1 + bool(cuda)]
-        ],
-        open_modes(),
-        [(module, vars(module).copy()) for module in modules],
+        args=args,
+        kwargs=kwargs,
+        versions=versions,
+        random=random_states,
+        autocast=autocast,
+        modes=open_modes(),
+        attributes=[(module, vars(module).copy()) for module in modules],
     )
 
 
-def replayable(calls: list[Call]) -> list[Call]:
-    """Return the calls, if a replay is possible.
+def require_replayable(calls: list[Call]) -> None:
+    """Raise an error if the calls of a step cannot be replayed.
 
     Raises:
-        Unseen: a call cannot be replayed.
+        Unseen: the message has the reason.
     """
     if not calls:
         raise Unseen("the model was not called as a whole in it")
@@ -102,32 +130,37 @@ def replayable(calls: list[Call]) -> list[Call]:
             )
         if any(tensor._version != version for tensor, version in call.versions):
             raise Unseen("an input of the model was changed in place after the call")
-    return calls
 
 
 def copied_model(model: nn.Module, wide: bool) -> tuple[nn.Module, dict[int, Any]]:
-    """Return a copy of a model without gradients, in FP32 if `wide`, and the copy's memo.
+    """Return a copy of a model without gradients, and the memo of `copy.deepcopy`.
 
-    Only torch's own hooks are copied.
+    The memo maps the id of each copied object to its copy. Of hooks, only torch's own are copied.
+
+    Args:
+        model: the model.
+        wide: whether the copy has its narrow weights and buffers in FP32.
+
+    Raises:
+        Unseen: the model cannot be copied.
     """
-    memo: dict[int, Any] = {}
     if any(hasattr(parameter, "to_local") for parameter in model.parameters()):
         raise Unseen("this rank holds parts of the weights")
+    # deepcopy takes an object's copy from the memo, if it is there already
+    memo: dict[int, Any] = {}
     for parameter in model.parameters():
         dtype = torch.float32 if wide and parameter.dtype in NARROW else parameter.dtype
-        memo[id(parameter)] = nn.Parameter(
-            parameter.detach().to(dtype, copy=True), parameter.requires_grad
-        )
+        copied_weight = parameter.detach().to(dtype, copy=True)
+        memo[id(parameter)] = nn.Parameter(copied_weight, parameter.requires_grad)
     for module in model.modules():
         for hooks in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks):
-            kept = [
-                (key, hook)
-                for key, hook in hooks.items()
-                if type(hook).__module__.startswith("torch.")
-            ]
-            memo[id(hooks)] = OrderedDict(kept)
+            torch_hooks = OrderedDict[int, Any]()
+            for key, hook in hooks.items():
+                if type(hook).__module__.startswith("torch."):
+                    torch_hooks[key] = hook
+            memo[id(hooks)] = torch_hooks
         for value in vars(module).values():
-            # a result of the last forward pass
+            # a result of the last forward pass, which deepcopy refuses while it has a graph
             if isinstance(value, Tensor) and not value.is_leaf:
                 memo[id(value)] = value.detach()
     try:
@@ -142,24 +175,39 @@ def copied_model(model: nn.Module, wide: bool) -> tuple[nn.Module, dict[int, Any
 
 
 def wide_tree(tree: Any) -> Any:
-    """Return a tree with its narrow tensors in FP32."""
-    return tree_map_only(Tensor, lambda t: t.float() if t.dtype in NARROW else t, tree)
+    """Return nested lists, tuples and dicts with their narrow tensors in FP32."""
+
+    def widen(tensor: Tensor) -> Tensor:
+        return tensor.float() if tensor.dtype in NARROW else tensor
+
+    return tree_map_only(Tensor, widen, tree)
 
 
 @contextmanager
 def restored_state(call: Call, memo: dict[int, Any], wide: bool) -> Iterator[None]:
-    """Restore the attributes of modules; and for this block, the random state and autocast."""
+    """Restore the state before a call for a replay by a copy of the model.
+
+    The attributes of the copy's modules stay restored; the state of the random generators and of
+    autocast is restored in this block only.
+
+    Args:
+        call: the call.
+        memo: the copy's memo, of `copied_model`.
+        wide: whether autocast is off.
+    """
     for module, attributes in call.attributes:
-        vars(memo[id(module)]).update(
-            {name: value for name, value in attributes.items() if type(value) in PLAIN}
-        )
-    # models may draw from either
+        copied_attributes = vars(memo[id(module)])
+        for name, value in attributes.items():
+            if type(value) in PLAIN:
+                copied_attributes[name] = value
+    # A model may also draw from these generators. Their state at the call is unknown, but the
+    # replay must not advance them.
     python = random.getstate()
     legacy = np.random.get_state()  # noqa: NPY002
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices), ExitStack() as stack:
         torch.set_rng_state(call.random[0])
-        if call.random[1:]:
+        if len(call.random) > 1:
             torch.cuda.set_rng_state(call.random[1])
         for device, enabled, dtype in call.autocast:
             stack.enter_context(torch.autocast(device, dtype, enabled=enabled and not wide))
@@ -172,44 +220,57 @@ def restored_state(call: Call, memo: dict[int, Any], wide: bool) -> Iterator[Non
 
 def run_backward(outputs: list[Tensor], seeds: dict[int, Tensor], scale: float) -> None:
     """Run backward from the gradients that arrived at the outputs, divided by `scale`."""
-    pairs = [
-        (outputs[n], (seed / scale).to(outputs[n].dtype))
-        for n, seed in seeds.items()
-        if outputs[n].requires_grad
-    ]
-    torch.autograd.backward([output for output, _ in pairs], [seed for _, seed in pairs])
+    roots = []
+    gradients = []
+    for number, seed in seeds.items():
+        output = outputs[number]
+        if output.requires_grad:
+            roots.append(output)
+            gradients.append((seed / scale).to(output.dtype))
+    torch.autograd.backward(roots, gradients)
 
 
-class _Compared:
-    """Gradients of FP32, and which of them are zero in the run: counts by kind and name."""
+class _Comparison:
+    """Gradients of FP32, and how many of them are zero in the run.
+
+    Attributes:
+        exact: kind -> name -> histogram of the FP32 gradients.
+        lost: kind -> name -> (number of elements that are zero in the run and not in FP32, number
+            of elements that are not zero in FP32).
+    """
 
     def __init__(self) -> None:
-        self.exact: dict[str, dict[str, ExponentHistogram]] = {
-            "activation gradients": {},
-            "weight gradients": {},
-        }
-        self.lost: dict[str, dict[str, tuple[int, int]]] = {
-            "activation gradients": {},
-            "weight gradients": {},
-        }
+        self.exact: dict[str, dict[str, ExponentHistogram]] = {kind: {} for kind in KINDS}
+        self.lost: dict[str, dict[str, tuple[int, int]]] = {kind: {} for kind in KINDS}
 
     def add(self, kind: str, name: str, reference: Tensor, here: Tensor | None) -> None:
-        parts = [self.exact[kind][name]] if name in self.exact[kind] else []
-        self.exact[kind][name] = trimmed(merge([*parts, count(reference)]))
+        """Add a gradient of FP32 and that of the run, which is None if none was observed."""
+        histogram = count(reference)
+        if name in self.exact[kind]:
+            histogram = merge([self.exact[kind][name], histogram])
+        self.exact[kind][name] = trimmed(histogram)
         if here is None or here.shape != reference.shape:
             return
-        reference, here = (t.to_dense() if t.is_sparse else t for t in (reference, here))
-        non_zero = reference != 0
-        zeros, alive = self.lost[kind].get(name, (0, 0))
-        self.lost[kind][name] = (
-            zeros + int((non_zero & (here == 0)).sum()),
-            alive + int(non_zero.sum()),
-        )
+        if reference.is_sparse:
+            reference = reference.to_dense()
+        if here.is_sparse:
+            here = here.to_dense()
+        is_non_zero = reference != 0
+        lost, non_zero = self.lost[kind].get(name, (0, 0))
+        lost += int((is_non_zero & (here == 0)).sum())
+        non_zero += int(is_non_zero.sum())
+        self.lost[kind][name] = (lost, non_zero)
 
     def hook(
         self, model: nn.Module, own_name: str, observed: dict[tuple[str, int], Tensor]
     ) -> None:
-        """Compare gradients at leaf layers' outputs with the observed ones, call by call."""
+        """Compare the gradients at the outputs of leaf layers with the observed ones.
+
+        Args:
+            model: the copy in FP32.
+            own_name: the name of the model itself, if it is a leaf.
+            observed: (layer, number of the output in the step) -> gradient in the run.
+        """
         numbers: dict[str, int] = defaultdict(int)
 
         def after_forward(name: str, _: nn.Module, __: Any, output: Any) -> None:
@@ -236,15 +297,26 @@ def against_fp32(
     gradients: dict[str, Tensor | None],
     loss: Callable[[Any], Tensor] | None,
 ) -> AgainstFP32:
-    """Replay the calls of a step in FP32 and compare gradients of layer outputs and parameters.
+    """Replay the calls of a step in FP32, and compare gradients of layer outputs and parameters.
+
+    Args:
+        model: the model; a copy of it is replayed.
+        calls: calls of the model in the step.
+        scale: scale of the loss.
+        step: number of the step.
+        observed: (layer, number of the output in the step) -> gradient in the run.
+        gradients: parameter -> gradient in the run.
+        loss: the model's output -> the unscaled loss; None: the replay begins with the gradients
+            that arrived at the model's outputs.
 
     Raises:
-        Unseen: they cannot be replayed.
+        Unseen: the calls cannot be replayed.
     """
-    (copied, memo) = copied_model(model, wide=True)
-    compared = _Compared()
-    compared.hook(copied, type(model).__name__, observed)
-    for call in replayable(calls):
+    copied, memo = copied_model(model, wide=True)
+    comparison = _Comparison()
+    comparison.hook(copied, type(model).__name__, observed)
+    require_replayable(calls)
+    for call in calls:
         with restored_state(call, memo, wide=True), torch.enable_grad():
             output = copied(*wide_tree(call.args), **wide_tree(call.kwargs))
             if loss is not None:
@@ -253,14 +325,17 @@ def against_fp32(
                 run_backward(floats(output), call.seeds, scale)
     for name, parameter in copied.named_parameters():
         if parameter.grad is not None:
-            compared.add("weight gradients", name, parameter.grad, gradients.get(name))
-    outputs = [gradient for call in calls for gradient in call.seeds.values()]
-    arrived = (
-        sum(int(dense(gradient).count_nonzero()) for gradient in outputs),
-        sum(g.numel() for g in outputs),
+            comparison.add("weight gradients", name, parameter.grad, gradients.get(name))
+    seeds = [seed for call in calls for seed in call.seeds.values()]
+    non_zero = sum(int(dense(seed).count_nonzero()) for seed in seeds)
+    elements = sum(seed.numel() for seed in seeds)
+    return AgainstFP32(
+        step=step,
+        lost=comparison.lost,
+        histograms=comparison.exact,
+        arrived=(non_zero, elements),
+        begins_at="the loss" if loss is not None else "the model's outputs",
     )
-    begins_at = "the loss" if loss is not None else "the model's outputs"
-    return AgainstFP32(step, compared.lost, compared.exact, arrived, begins_at)
 
 
 def culprit(model: nn.Module, calls: list[Call], scale: float, step: int) -> NonFinite | None:
@@ -269,72 +344,116 @@ def culprit(model: nn.Module, calls: list[Call], scale: float, step: int) -> Non
     It is None if inf and NaN do not reappear.
 
     Raises:
-        Unseen: they cannot be replayed.
+        Unseen: the calls cannot be replayed.
     """
+    # a source before the step: its weights, or its batch
     for name, weight in model.named_parameters():
-        if bad := non_finite(weight):
-            return NonFinite(step, name, "", "weight", bad, largest([weight]))
-    for call in replayable(calls):
+        value = non_finite(weight)
+        if value:
+            return NonFinite(
+                step, layer=name, op="", direction="weight", value=value, largest=largest([weight])
+            )
+    require_replayable(calls)
+    for call in calls:
         for tensor in floats((call.args, call.kwargs)):
-            bad = non_finite(tensor)
-            # one of -inf is a mask
-            if bad == "NaN" or bool((dense(tensor) == math.inf).any()):
-                return NonFinite(step, "", "a batch", "input", bad, largest([tensor]))
-    first = _first_non_finite(model, calls, step, 1.0, scale)
-    if first is not None and first.direction == "backward" and scale != 1:
-        return replace(first, by_scale=_first_non_finite(model, calls, step, scale, scale) is None)
-    return first
+            value = non_finite(tensor)
+            # an input with -inf, and without inf, is a mask
+            if value == "NaN" or bool((dense(tensor) == math.inf).any()):
+                return NonFinite(
+                    step,
+                    layer="",
+                    op="a batch",
+                    direction="input",
+                    value=value,
+                    largest=largest([tensor]),
+                )
+    # a source in the step
+    first = _first_non_finite(model, calls, step, divisor=1.0, scale=scale)
+    if first is None or first.direction != "backward" or scale == 1:
+        return first
+    unscaled = _first_non_finite(model, calls, step, divisor=scale, scale=scale)
+    return replace(first, by_scale=unscaled is None)
 
 
 def _first_non_finite(
-    model: nn.Module, calls: list[Call], step: int, scale: float, scale_of_run: float
+    model: nn.Module, calls: list[Call], step: int, *, divisor: float, scale: float
 ) -> NonFinite | None:
-    """Replay calls with output gradients divided by `scale`.
+    """Replay calls, and return the first operation with inf or NaN, or None.
 
-    Returns:
-        The first operation with inf or NaN.
+    Args:
+        model: the model; a copy of it is replayed.
+        calls: calls of the model in the step.
+        step: number of the step.
+        divisor: the gradients at the model's outputs are divided by it.
+        scale: scale of the loss in the run.
     """
     copied, memo = copied_model(model, wide=False)
-    layers = _Layers(copied, step)
+    search = _Search(copied, step)
     for call in calls:
-        with restored_state(call, memo, wide=False), torch.enable_grad(), Operations(layers.look):
+        with restored_state(call, memo, wide=False), torch.enable_grad(), Operations(search.look):
             output = floats(under(call.modes, copied, *call.args, **call.kwargs))
-        layers.label(output, "")
-        if any(non_finite(t) for t in output) and layers.first:
-            return layers.first
-        forward = layers.first
-        layers.first = None
-        seeds = [call.seeds[n] for n in call.seeds]
-        bad = next((what for seed in seeds if (what := non_finite(seed))), "")
-        if bad:
-            where = "between the model's outputs and the scaled loss"
-            narrow = (
-                bad == "inf"
-                and scale_of_run != 1
-                and all(seed.dtype == torch.float16 for seed in seeds)
-            )
-            return NonFinite(
-                step, "", where, "after the model", bad, largest(output), by_scale=narrow
-            )
-        run_backward(output, call.seeds, scale)
-        if layers.first or forward:
-            return layers.first or forward
+        search.label(output, "")
+        if search.first is not None and any(non_finite(tensor) for tensor in output):
+            return search.first
+        # Inf and NaN that did not reach the output may be masked. They are the source only if the
+        # backward pass shows no other one.
+        in_forward = search.first
+        search.first = None
+        seeds = list(call.seeds.values())
+        for seed in seeds:
+            value = non_finite(seed)
+            if value:
+                too_high = (
+                    value == "inf"
+                    and scale != 1
+                    and all(each.dtype == torch.float16 for each in seeds)
+                )
+                return NonFinite(
+                    step,
+                    layer="",
+                    op="between the model's outputs and the scaled loss",
+                    direction="after the model",
+                    value=value,
+                    largest=largest(output),
+                    by_scale=too_high,
+                )
+        run_backward(output, call.seeds, divisor)
+        if search.first is not None:
+            return search.first
+        if in_forward is not None:
+            return in_forward
+    # every operation was finite, but a sum of gradients over several calls may overflow
     for name, parameter in copied.named_parameters():
-        if parameter.grad is not None and (bad := non_finite(parameter.grad)):
+        if parameter.grad is None:
+            continue
+        value = non_finite(parameter.grad)
+        if value:
             return NonFinite(
-                step, name, "sum of gradients", "backward", bad, largest([parameter.grad])
+                step,
+                layer=name,
+                op="sum of gradients",
+                direction="backward",
+                value=value,
+                largest=largest([parameter.grad]),
             )
     return None
 
 
-class _Layers:
-    """The layer of each operation and graph node, and the first one that gave inf or NaN."""
+class _Search:
+    """Search for the first operation of a replay that results in inf or NaN, and its layer.
+
+    Attributes:
+        modules: the modules whose forward passes are running.
+        step: number of the step.
+        first: the first such operation so far, or None.
+    """
 
     def __init__(self, model: nn.Module, step: int) -> None:
         self.modules = Modules()
         self.step = step
         self.first: NonFinite | None = None
-        self._known: dict[Any, str] = {}
+        # nodes of the graph that are hooked
+        self._labelled: set[Any] = set()
         self.modules.add_names(model, unnamed="")
         for module in model.modules():
             module.register_forward_pre_hook(self._enter, with_kwargs=True)
@@ -348,47 +467,75 @@ class _Layers:
         self.label(floats(output), self.modules.leave())
 
     def label(self, tensors: Iterable[Tensor], layer: str) -> None:
-        """Assign the layer to all unassigned nodes that lead to these tensors, and observe each."""
-        ahead = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
-        while ahead:
-            node = ahead.pop()
-            if node in self._known:
+        """Hook all new nodes of the graph that lead to these tensors, as operations of the layer."""
+        pending = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+        while pending:
+            node = pending.pop()
+            if node in self._labelled:
                 continue
-            self._known[node] = layer
+            self._labelled.add(node)
             node.register_hook(partial(self._after_node, op_of_node(node.name()), layer))
-            ahead += [other for other, _ in node.next_functions if other is not None]
+            pending += [inner for inner, _ in node.next_functions if inner is not None]
 
-    def _after_node(self, op: str, layer: str, results: Any, given: Any) -> None:
-        self.judge(op, layer, "backward", floats(given), floats(results))
+    def _after_node(self, op: str, layer: str, grad_inputs: Any, grad_outputs: Any) -> None:
+        """Judge a node of the backward pass; torch passes its results first."""
+        self._judge(op, layer, "backward", floats(grad_outputs), floats(grad_inputs))
 
     def look(self, func: Any, args: Any, kwargs: Any) -> Callable[[Any], None] | None:
-        """Look at what an operation of a forward pass is given and returns."""
-        given = floats((args, kwargs))
+        """Return a function that judges the result of a forward operation, or None.
+
+        An operation without tensors, or with inf as an argument, is intended to return what it
+        returns; memory of `empty` holds anything.
+        """
+        inputs = floats((args, kwargs))
         op = func.overloadpacket.__name__
-        written_inf = any(isinstance(a, float) and not math.isfinite(a) for a in args)
-        if not given or written_inf or "empty" in op or self.first is not None:
+        written_inf = any(isinstance(arg, float) and not math.isfinite(arg) for arg in args)
+        if not inputs or written_inf or "empty" in op or self.first is not None:
             return None
-        before = [t.detach().clone() for t in given] if op.endswith("_") else given
+        # an operation in place overwrites its input
+        if op.endswith("_"):
+            inputs = [tensor.detach().clone() for tensor in inputs]
         layer = self.modules.innermost
         caller = sys._getframe(1)
-        return lambda result: self.judge(
-            op.strip("_"), layer, "forward", before, floats(result), caller
-        )
 
-    def judge(
+        def judge_result(result: Any) -> None:
+            self._judge(op.strip("_"), layer, "forward", inputs, floats(result), caller)
+
+        return judge_result
+
+    def _judge(
         self,
         op: str,
         layer: str,
         direction: str,
-        given: list[Tensor],
+        inputs: list[Tensor],
         results: list[Tensor],
-        caller: Any = None,
+        caller: FrameType | None = None,
     ) -> None:
         """Record the first operation that makes inf or NaN from finite numbers, or NaN from inf."""
-        if self.first is None and (bad := next(filter(None, map(non_finite, results)), "")):
-            before = {non_finite(t) for t in given}
-            if (bad == "NaN" and "NaN" not in before) or before <= {""}:
-                line = line_of_user(caller) or "" if caller is not None else ""
-                self.first = NonFinite(
-                    self.step, layer, op, direction, bad, largest(given), line=line
-                )
+        if self.first is not None:
+            return
+        value = ""
+        for result in results:
+            value = non_finite(result)
+            if value:
+                break
+        if not value:
+            return
+        input_values = {non_finite(tensor) for tensor in inputs}
+        made_nan = value == "NaN" and "NaN" not in input_values
+        all_finite = input_values <= {""}
+        if not (made_nan or all_finite):
+            return
+        line = ""
+        if caller is not None:
+            line = line_of_user(caller) or ""
+        self.first = NonFinite(
+            self.step,
+            layer=layer,
+            op=op,
+            direction=direction,
+            value=value,
+            largest=largest(inputs),
+            line=line,
+        )

@@ -1,6 +1,6 @@
 """Report of a training: results that print, show in a notebook, and can be saved and exported.
 
-Idea: `watch` and `diagnose` return the same report; labkit.instrument.report_page draws it.
+Idea: `watch` and `diagnose` return the same kind of report; labkit.instrument.report_page draws it.
 
 Invariant: a report that is saved and loaded is equal to the original.
 """
@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import labkit
 from labkit.findings import SIGNS, Finding, Status
@@ -33,11 +34,14 @@ from labkit.instrument.results import (
 )
 from labkit.instrument.symptoms import Kind, finding
 
-NAMES = {
+# kind -> prefix of its histograms in TensorBoard and W&B
+EXPORT_NAMES = {
     "weights": "parameters",
     "weight gradients": "gradients",
     "activation gradients": "activation_gradients",
 }
+# skipped steps that a text lists one by one
+MOST_SKIPS = 5
 
 
 class HistogramWriter(Protocol):
@@ -56,10 +60,9 @@ class MetricsRun(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Report(TrainingResults):
-    """The results of a watch or a diagnosis, which print, show in a notebook, save and load.
+    """Results of a watch or a diagnosis; they print, show in a notebook, save and load.
 
-    `steps` is the number of steps, skipped ones included; `watched` are the sampled ones, and
-    `unseen` says what could not be observed, and why.
+    The fields are described at `TrainingResults`.
     """
 
     def save(self, folder: str | Path = "watch-report") -> Path:
@@ -85,6 +88,7 @@ class Report(TrainingResults):
         """
         for step, name, histogram in _named_histograms(self):
             edges, counts = _binades(histogram)
+            # of the bin of zeros, and of each binade: 0.75 of its upper edge
             middles = np.concatenate([[0.0], edges[2:] * 0.75])
             writer.add_histogram_raw(
                 name,
@@ -122,56 +126,55 @@ class Report(TrainingResults):
             ValueError: the file is not a report of a watch.
         """
         path = Path(path)
-        stored = (path / "report.json" if path.is_dir() else path).read_text(encoding="utf-8")
+        file = path / "report.json" if path.is_dir() else path
+        text = file.read_text(encoding="utf-8")
         try:
-            plain = json.loads(stored)
-        except ValueError:  # no JSON at all
+            plain = json.loads(text)
+        except ValueError:
+            # any other text file: refused below
             plain = None
         if not isinstance(plain, dict) or "watched" not in plain:
             raise ValueError(f"{path}: expected a report of a watch, as Report.save writes it")
         return from_plain(plain)
 
     def __str__(self) -> str:
-        """Return the report as plain text, as for an issue.
-
-        It holds the verdict, the findings with their repairs, and the numbers.
-        """
+        """Return the report as plain text: verdict, findings with their repairs, and numbers."""
         lines = [
-            (
-                f"{run_in_words(self)} (labkit {labkit.__version__}, torch {torch.__version__}, "
-                f"{platform.system()})"
-            )
+            f"{run_in_words(self)} (labkit {labkit.__version__}, torch {torch.__version__}, "
+            f"{platform.system()})",
+            self.summary,
         ]
+        # the worst status is the last one
         for status in reversed(Status):
             for group in grouped(self, status):
-                lines.append(f"{SIGNS[status]} {status:<4}  {group[0].name}: {in_words(group)}")
-                if group[0].remedy:
-                    lines += [f"{'':8}-> {group[0].to_do}"]
+                first = group[0]
+                lines.append(f"{SIGNS[status]} {status:<4}  {first.name}: {in_words(group)}")
+                if first.remedy:
+                    lines.append(f"{'':8}-> {first.to_do}")
         lines += [f"- {line}" for line in numbers(self)]
-        lines += [
-            f"- step {skip.step} skipped at scale {power(skip.scale)}: {skip.why}"
-            for skip in self.skips[:5]
-        ]
-        if len(self.skips) > 5:
-            lines += [f"- {len(self.skips) - 5} more were skipped"]
-        return "\n".join(
-            [
-                lines[0],
-                self.summary,
-                *lines[1:],
-                *(f"- not observed: {what}" for what in self.unseen),
-            ]
-        )
+        for skip in self.skips[:MOST_SKIPS]:
+            lines.append(f"- step {skip.step} skipped at scale {power(skip.scale)}: {skip.why}")
+        if len(self.skips) > MOST_SKIPS:
+            lines.append(f"- {len(self.skips) - MOST_SKIPS} more were skipped")
+        lines += [f"- not observed: {what}" for what in self.unseen]
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         return body(self)
 
 
-JSON_SCHEMA = "labkit.report/1"  # of `as_json`; docs/practitioners.md describes it
+# version of what `as_json` returns; docs/practitioners.md describes it
+JSON_SCHEMA = "labkit.report/1"
 
 
 def as_json(command: str, reports: Sequence[Report], status: int) -> dict[str, Any]:
-    """Return the findings of a command as values of JSON, by a schema that has a version."""
+    """Return the findings of a command as values of JSON, in the schema `JSON_SCHEMA`.
+
+    Args:
+        command: name of the command.
+        reports: its reports, one for each model.
+        status: its exit status.
+    """
     return {
         "schema": JSON_SCHEMA,
         "labkit": labkit.__version__,
@@ -204,26 +207,7 @@ def as_json(command: str, reports: Sequence[Report], status: int) -> dict[str, A
     }
 
 
-def to_plain(report: Report) -> dict[str, Any]:
-    """Return a report as values of JSON."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, tuple(_RECORDS.values())):
-            return {name: plain(item) for name, item in vars(value).items()}
-        if isinstance(value, ExponentHistogram):
-            return {
-                "lo": value.lo,
-                "counts": value.counts.tolist(),
-                "zeros": value.zeros,
-                "bad": value.non_finite,
-            }
-        if isinstance(value, Mapping):
-            return {key: plain(item) for key, item in value.items()}
-        return [plain(item) for item in value] if isinstance(value, tuple | list) else value
-
-    return {name: plain(value) for name, value in vars(report).items()}
-
-
+# field of a report -> type of its items
 _RECORDS: dict[str, type] = {
     "watched": WatchedStep,
     "skips": Skip,
@@ -233,45 +217,80 @@ _RECORDS: dict[str, type] = {
 }
 
 
+def to_plain(report: Report) -> dict[str, Any]:
+    """Return a report as values of JSON, which `from_plain` reads."""
+    return {name: _to_json(value) for name, value in vars(report).items()}
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, tuple(_RECORDS.values())):
+        return {name: _to_json(item) for name, item in vars(value).items()}
+    if isinstance(value, ExponentHistogram):
+        return {
+            "lo": value.lo,
+            "counts": value.counts.tolist(),
+            "zeros": value.zeros,
+            "bad": value.non_finite,
+        }
+    if isinstance(value, Mapping):
+        return {key: _to_json(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_to_json(item) for item in value]
+    return value
+
+
 def from_plain(plain: Mapping[str, Any]) -> Report:
-    values: dict[str, Any] = {}
+    """Return the report that `to_plain` returned as values of JSON."""
+    fields: dict[str, Any] = {}
     for name, value in plain.items():
-        value = _from_json(value)
-        values[name] = (
-            tuple((_finding if name == "findings" else _RECORDS[name])(**item) for item in value)
-            if name in _RECORDS
-            else value
-        )
-    return Report(**values)
+        field = _from_json(value)
+        if name == "findings":
+            field = tuple(_finding(item) for item in field)
+        elif name in _RECORDS:
+            field = tuple(_RECORDS[name](**item) for item in field)
+        fields[name] = field
+    return Report(**fields)
 
 
-def _finding(**item: Any) -> Finding:
-    if "says" in item:  # of version 0.2
+def _finding(fields: Mapping[str, Any]) -> Finding:
+    # a report that version 0.2 saved
+    if "says" in fields:
         return finding(
-            Kind(item["what"]), item["layer"], item["step"], item["says"], item.get("line", "")
+            Kind(fields["what"]),
+            fields["layer"],
+            fields["step"],
+            fields["says"],
+            fields.get("line", ""),
         )
-    return Finding(**{**item, "status": Status(item["status"])})
+    return Finding(**{**fields, "status": Status(fields["status"])})
 
 
 def _from_json(value: Any) -> Any:
     if isinstance(value, dict) and set(value) == {"lo", "counts", "zeros", "bad"}:
         return ExponentHistogram(
-            np.array(value["counts"], dtype=np.int64), value["lo"], value["zeros"], value["bad"]
+            counts=np.array(value["counts"], dtype=np.int64),
+            lo=value["lo"],
+            zeros=value["zeros"],
+            non_finite=value["bad"],
         )
     if isinstance(value, dict):
         return {key: _from_json(item) for key, item in value.items()}
-    return tuple(_from_json(item) for item in value) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return tuple(_from_json(item) for item in value)
+    return value
 
 
 def _named_histograms(report: Report) -> Iterator[tuple[int, str, ExponentHistogram]]:
+    """Yield step, name for an export, and histogram, of each histogram that is not empty."""
     for watched in report.watched:
         for kind, layers in watched.histograms.items():
+            prefix = EXPORT_NAMES.get(kind, kind)
             for name, histogram in layers.items():
                 if histogram.finite_non_zero:
-                    yield watched.step, f"{NAMES.get(kind, kind)}/{name}", histogram
+                    yield watched.step, f"{prefix}/{name}", histogram
 
 
-def _binades(histogram: ExponentHistogram) -> tuple[Any, Any]:
-    """Return [n + 1] edges and [n] counts; zeros are in a first bin from 0."""
+def _binades(histogram: ExponentHistogram) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the edges [n + 1] and the counts [n] of bins; the first bin, from 0, holds zeros."""
     edges = 2.0 ** np.arange(histogram.lo, histogram.lo + len(histogram.counts) + 1)
     return np.concatenate([[0.0], edges]), np.concatenate([[histogram.zeros], histogram.counts])

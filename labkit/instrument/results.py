@@ -24,8 +24,10 @@ from labkit.instrument.records import (
     window,
 )
 
-MOST_NAMES = 4  # in a line of text
-LOST_TO_MENTION = 0.01  # share of a layer's gradients
+# names of layers in a line of text
+MOST_NAMES = 4
+# share of a layer's gradients that a headline mentions if it would be lost
+LOST_TO_MENTION = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +35,17 @@ class TrainingResults(CheckReport):
     """The records of a watch or a diagnosis, and its findings.
 
     Attributes:
+        findings: the findings.
+        model: class of the model; "" if unknown.
         steps: number of steps, skipped ones included.
-        watched: the sampled ones.
+        watched: the sampled steps.
+        skips: the skipped steps.
+        non_finite: sources of inf and NaN.
+        against_fp32: comparisons of steps with FP32.
         unseen: what could not be observed, and why.
-        partial: why a main check could not look; "" if all did.
-        half: if False, no operation of a diagnosis ran in 16 bits.
+        formats: names of the formats whose losses the report shows.
+        partial: why a main check could not run; "" if all checks ran.
+        half: False if no operation of a diagnosis ran in 16 bits.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -56,7 +64,7 @@ class TrainingResults(CheckReport):
     def exit_status(self) -> int:
         """The exit status of a command.
 
-        It is 1 for a fault, 3 if there is none but a main check could not look, else 0.
+        It is 1 for a fault, 3 for no fault if a main check could not run, else 0.
         """
         if not self.healthy:
             return 1
@@ -65,44 +73,65 @@ class TrainingResults(CheckReport):
     @property
     def summary(self) -> str:
         """The verdict in one sentence."""
-        bad, warned = (list(grouped(self, status)) for status in (Status.BAD, Status.WARN))
-        also = f", and {_number(len(warned), 'warning')}" if warned else ""
-        if bad:
-            return f"{_number(len(bad), 'fault')} to repair{also}."
+        faults = len(list(grouped(self, Status.BAD)))
+        warnings = len(list(grouped(self, Status.WARN)))
+        also = f", and {_counted(warnings, 'warning')}" if warnings else ""
+        if faults:
+            return f"{_counted(faults, 'fault')} to repair{also}."
         if self.partial:
             return f"Nothing wrong in what could be observed{also}. Not observed: {self.partial}."
-        return f"No fault was found{also}." if warned else _all_clear(self)
+        if warnings:
+            return f"No fault was found{also}."
+        return _all_clear(self)
 
     def histograms(self, kind: str, step: int | None = None) -> dict[str, ExponentHistogram]:
-        """Return name -> histogram of one watched step, or of all together.
+        """Return name -> histogram of one watched step, or of all of them together.
+
+        Args:
+            kind: one of "weights", "activations", "activation gradients", "weight gradients" and
+                "updates".
+            step: number of a watched step; None: all steps.
 
         Raises:
             ValueError: the kind is unknown, or the step was not watched.
         """
         if kind not in KINDS:
             raise ValueError(f"kind: expected {', '.join(KINDS)}; got {kind!r}")
-        chosen = [w for w in self.watched if step in (None, w.step)]
-        if step is not None and not chosen:
-            seen = ", ".join(str(w.step) for w in self.watched) or "none"
+        steps = [each for each in self.watched if step in (None, each.step)]
+        if step is not None and not steps:
+            seen = ", ".join(str(each.step) for each in self.watched) or "none"
             raise ValueError(
                 f"step {step} was not watched; watched: {seen}. watch(model, every=1) watches each "
                 "step."
             )
-        names = dict.fromkeys(name for w in chosen for name in w.histograms.get(kind, {}))
-        each = [w.histograms.get(kind, {}) for w in chosen]
-        return {name: trimmed(merge(h[name] for h in each if name in h)) for name in names}
+        parts: dict[str, list[ExponentHistogram]] = {}
+        for watched in steps:
+            for name, histogram in watched.histograms.get(kind, {}).items():
+                parts.setdefault(name, []).append(histogram)
+        return {name: trimmed(merge(of_name)) for name, of_name in parts.items()}
 
     def fates(
         self, kind: str, format: Format = FP16, log2_scale: int = 0, step: int | None = None
     ) -> dict[str, Fate]:
-        """Return name -> effect of a format on one kind of numbers, multiplied by 2^log2_scale."""
+        """Return name -> effect of rounding one kind of numbers to a format.
+
+        Args:
+            kind: kind of the numbers, as for `histograms`.
+            format: the format.
+            log2_scale: the numbers are multiplied by 2^log2_scale before they are rounded.
+            step: number of a watched step; None: all steps.
+        """
         return {
-            name: fate(shift(h, log2_scale), format)
-            for name, h in self.histograms(kind, step).items()
+            name: fate(shift(histogram, log2_scale), format)
+            for name, histogram in self.histograms(kind, step).items()
         }
 
     def gradients(self, step: int | None = None) -> dict[str, ExponentHistogram]:
-        """Return all unscaled gradients by name, and the FP32 gradients of replayed steps."""
+        """Return name -> histogram of all unscaled gradients.
+
+        The FP32 gradients of replayed steps are included. A name is, for instance, "weight
+        gradients of fc.bias".
+        """
         parts: dict[str, list[ExponentHistogram]] = {}
         sampled_steps: tuple[WatchedStep | AgainstFP32, ...] = (*self.watched, *self.against_fp32)
         for sampled in sampled_steps:
@@ -114,13 +143,20 @@ class TrainingResults(CheckReport):
         return {name: histogram for name, histogram in merged.items() if histogram.finite_non_zero}
 
     def safe_scales(self, format: Format = FP16, tolerance: float = 1e-3) -> dict[str, Window]:
-        """Return the window of safe scales of each layer's or parameter's gradients."""
+        """Return the window of safe scales of each layer's or parameter's gradients.
+
+        Args:
+            format: the format that the scaled gradients are rounded to.
+            tolerance: share of the gradients that may underflow at the smallest safe scale.
+        """
         return {name: window(h, format, tolerance) for name, h in self.gradients().items()}
 
     def one_scale(self, format: Format = FP16) -> tuple[int, float, float]:
-        """Return the largest scale (log2) that is safe for all layers, and its losses.
+        """Return the largest scale that overflows no gradient, and the shares that underflow.
 
-        The losses with a scale for each layer are returned as well.
+        Returns:
+            The log2 of that scale, the share of all gradients that underflow at this scale, and the
+            share that would underflow if each layer had the largest safe scale of its own.
 
         Raises:
             ValueError: no gradient was observed.
@@ -128,20 +164,20 @@ class TrainingResults(CheckReport):
         gradients = self.gradients()
         if not gradients:
             raise ValueError("no non-zero gradient was observed, so nothing limits the scale")
-        windows = {name: window(h, format) for name, h in gradients.items()}
-        one = min(w.high for w in windows.values())
-        total = sum(h.finite_non_zero for h in gradients.values())
-        together = sum(
-            fate(shift(h, one), format).underflowed * h.finite_non_zero for h in gradients.values()
-        )
-        apart = sum(
-            fate(shift(h, windows[name].high), format).underflowed * h.finite_non_zero
-            for name, h in gradients.items()
-        )
-        return one, together / total, apart / total
+        largest = {name: window(h, format).high for name, h in gradients.items()}
+        log2_scale = min(largest.values())
+        total = 0
+        lost_together = 0.0
+        lost_apart = 0.0
+        for name, histogram in gradients.items():
+            count = histogram.finite_non_zero
+            total += count
+            lost_together += fate(shift(histogram, log2_scale), format).underflowed * count
+            lost_apart += fate(shift(histogram, largest[name]), format).underflowed * count
+        return log2_scale, lost_together / total, lost_apart / total
 
 
-def _number(count: int, noun: str) -> str:
+def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
@@ -158,13 +194,15 @@ def grouped(report: TrainingResults, status: Status) -> Iterator[list[Finding]]:
     """
     groups: dict[tuple[str, str, str], list[Finding]] = {}
     for each in report.of(status):
-        repeats = bool(each.layer) or each.step is not None
-        groups.setdefault((each.name, each.line, "" if repeats else each.what), []).append(each)
+        # without layer and step, only the sentence tells two findings apart
+        has_place = bool(each.layer) or each.step is not None
+        sentence = "" if has_place else each.what
+        groups.setdefault((each.name, each.line, sentence), []).append(each)
     yield from groups.values()
 
 
 def step_of(group: list[Finding]) -> str:
-    """Return the step of a group of findings, or how many there are."""
+    """Return the first step of a group of findings, and how many other steps there are."""
     steps = sorted({each.step for each in group if each.step is not None})
     # a diagnosis counts its steps in the sentence
     if not steps or "step " in group[0].what:
@@ -177,17 +215,20 @@ def step_of(group: list[Finding]) -> str:
 def in_words(group: list[Finding]) -> str:
     """Return the place of findings of one kind, and the sentence of the first."""
     layers = list(dict.fromkeys(each.layer for each in group if each.layer))
-    named = f"in {', '.join(layers[:MOST_NAMES])}" if layers else ""
+    in_layers = ""
+    if layers:
+        in_layers = f"in {', '.join(layers[:MOST_NAMES])}"
     if len(layers) > MOST_NAMES:
-        named += f" and {len(layers) - MOST_NAMES} more"
-    place = ", ".join(part for part in (group[0].line, step_of(group), named) if part)
-    return f"{place}: {group[0].what}" if place else group[0].what
+        in_layers += f" and {len(layers) - MOST_NAMES} more"
+    first = group[0]
+    place = ", ".join(part for part in (first.line, step_of(group), in_layers) if part)
+    return f"{place}: {first.what}" if place else first.what
 
 
 def _all_clear(report: TrainingResults) -> str:
     """Return the headline of a report without findings.
 
-    For a run in a wider format it says what FP16 would lose.
+    For a run without FP16 gradients, it includes what FP16 would lose.
     """
     if not report.steps:
         return "No optimizer of this model stepped, so there is nothing to report."
@@ -196,21 +237,21 @@ def _all_clear(report: TrainingResults) -> str:
         return (
             "Nothing wrong was found, and no operation ran in 16 bits: this was a training in FP32."
         )
-    if any(w.half for w in report.watched) or not gradients or report.watched[-1].scale <= 0:
+    in_fp16 = any(watched.half for watched in report.watched)
+    if in_fp16 or not gradients or report.watched[-1].scale <= 0:
         return "Nothing wrong was found."
-    used = round(math.log2(report.watched[-1].scale))
-    lost = {name: fate(shift(h, used), FP16).underflowed for name, h in gradients.items()}
+    log2_scale = round(math.log2(report.watched[-1].scale))
+    lost = {name: fate(shift(h, log2_scale), FP16).underflowed for name, h in gradients.items()}
     name, share = max(lost.items(), key=lambda item: item[1])
     if share < LOST_TO_MENTION:
         return "Nothing wrong was found."
     where = name.replace("activation gradients of", "activation gradients of layer")
     low = max(w.low for w in report.safe_scales().values())
     high = report.one_scale()[0]
-    advice = (
-        f"use a scale from 2^{low} to 2^{high}"
-        if low <= high
-        else "no single scale keeps all gradients"
-    )
+    if low <= high:
+        advice = f"use a scale from 2^{low} to 2^{high}"
+    else:
+        advice = "no single scale keeps all gradients"
     return (
         f"Nothing wrong was found in this format. In FP16, {share:.0%} of the {where} would be "
         f"lost; {advice}."
@@ -222,28 +263,34 @@ def numbers(report: TrainingResults) -> Iterator[str]:
     gradients = report.gradients()
     if gradients:
         low = max(window.low for window in report.safe_scales().values())
-        one, together, apart = report.one_scale()
-        safe = (
-            f"from 2^{low} to 2^{one}"
-            if low <= one
-            else f"none: one layer needs 2^{low}, another bears 2^{one}"
-        )
+        high, together, apart = report.one_scale()
+        if low <= high:
+            safe = f"from 2^{low} to 2^{high}"
+        else:
+            safe = f"none: one layer needs 2^{low}, another bears 2^{high}"
         yield f"scales at which FP16 keeps all gradients but one in a thousand: {safe}"
         yield (
-            f"at 2^{one} FP16 loses {together:.2%} of them; with the largest safe scale for each "
+            f"at 2^{high} FP16 loses {together:.2%} of them; with the largest safe scale for each "
             f"layer {apart:.2%}"
         )
     if report.watched:
-        memory = {name: size for name, size in report.watched[-1].memory.items() if size}
-        yield "memory: " + ", ".join(
-            f"{name} {size / 2**20:.3g} MiB" for name, size in memory.items()
-        )
-    if report.watched:
-        for cast, (times, size) in report.watched[-1].casts.items():
-            yield f"casts in a step: {times} from {cast}, {size / 2**20:.3g} MiB written"
+        last = report.watched[-1]
+        memory = [f"{name} {_mib(size)}" for name, size in last.memory.items() if size]
+        yield f"memory: {', '.join(memory)}"
+        for cast, (times, size) in last.casts.items():
+            yield f"casts in a step: {times} from {cast}, {_mib(size)} written"
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.3g} MiB"
 
 
 def power(scale: float) -> str:
-    """Return 2^16 for 65536, and other numbers in short form."""
+    """Return a scale as text, a power of two as such.
+
+    >>> power(65536), power(3)
+    ('2^16', '3')
+    """
     significand, exponent = math.frexp(scale)
+    # frexp returns a significand from 0.5 to 1
     return f"2^{exponent - 1}" if significand == 0.5 else f"{scale:g}"

@@ -1,9 +1,9 @@
 """The counts of one sampled step, tensor by tensor.
 
-Idea: tensors are counted as they are, and the scale is taken out of the histogram afterwards: a
-power of two shifts its bins. So a sample holds counts only, and adds no computation to the step.
+Idea: tensors are counted as they are. The scale is removed from the histogram afterwards, since a
+power of two only shifts its bins. So a sample holds counts, and unscales no tensor.
 
-Invariant: no tensor of the step is changed, and each number is counted once: forward passes that
+Invariant: no tensor of the step is changed. Each number is counted once: forward passes that
 checkpointing repeats in the backward pass are not counted.
 """
 
@@ -22,7 +22,7 @@ from torch.autograd import graph
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_leaves
 
-from labkit.instrument.events import CastBegins, CastEnded, ModuleEnded
+from labkit.instrument.events import CastBegins, CastEnded, ModuleEnded, StatefulOptimizer
 from labkit.instrument.guard import Failed, Unseen, reporting
 from labkit.instrument.histogram import ExponentHistogram, exponent_histogram, merge, shift
 from labkit.instrument.operations import Operations, in_backward, outside_modes
@@ -35,7 +35,12 @@ from labkit.modes import open_modes
 MEMORY = ("weights", "master weights", "gradients", "optimizer state", "activations")
 TRANSFORMED = "computations inside a transform of torch.func (grad, vmap ...)"
 INNER = "gradients of torch.autograd.grad and of create_graph=True: their scale is unknown"
-CHANGED = 1e-5  # of a norm: more than another order of the same sum
+# Relative change of a norm above which a gradient was changed after backward. Another order of the
+# same sum changes it less.
+CHANGED = 1e-5
+# a norm of the step's gradients below this share of the norm after backward: they were clipped
+CLIPPED = 0.999
+# dtypes that exponent_histogram counts
 COUNTED = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -45,62 +50,68 @@ def in_transform() -> bool:
 
 
 def compiled(model: nn.Module) -> str:
-    """Return why a compiled model's layers cannot be hooked; "" for a plain one."""
+    """Return why a compiled model's layers cannot be hooked; "" for a model without compilation."""
     for name, module in model.named_modules():
-        if (
-            type(module).__name__ == "OptimizedModule"
-            or getattr(module, "_compiled_call_impl", None) is not None
-        ):
-            return (
-                f"{name.removesuffix('_orig_mod') or type(module).__name__} is compiled, and hooks "
-                "would change it"
-            )
+        # of torch.compile(module), and of module.compile()
+        wrapped = type(module).__name__ == "OptimizedModule"
+        compiled_in_place = getattr(module, "_compiled_call_impl", None) is not None
+        if wrapped or compiled_in_place:
+            shown = name.removesuffix("_orig_mod") or type(module).__name__
+            return f"{shown} is compiled, and hooks would change it"
     return ""
 
 
 def floats(tree: Any) -> list[Tensor]:
-    """Return the tensors of real or complex numbers in lists, tuples, dicts and dataclasses."""
+    """Return the tensors of real or complex numbers in nested containers, in their order.
+
+    Args:
+        tree: anything; torch's pytrees, such as lists, tuples, dicts and dataclasses, are searched.
+    """
     return [
-        t
-        for t in tree_leaves(tree)
-        if isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex())
+        leaf
+        for leaf in tree_leaves(tree)
+        if isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex())
     ]
 
 
 def dtype_name(tensor: Tensor) -> str:
-    """Return "float16" for torch.float16."""
+    """Return a tensor's dtype without the prefix "torch.", for instance "float16"."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
 def local_part(tensor: Tensor) -> Tensor:
     """Return this process's part of a sharded tensor (a DTensor), in the same memory.
 
-    Other tensors are returned unchanged.
+    Other tensors are only detached.
     """
     tensor = tensor.detach()
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    if hasattr(tensor, "to_local"):
+        local: Tensor = tensor.to_local()
+        return local
+    return tensor
 
 
 def dense(tensor: Tensor) -> Tensor:
     """Return the stored numbers of a tensor, dense or sparse, in a dtype that can be counted.
 
-    FP64 is rounded to FP32; 8-bit formats fit into it.
+    FP64 is rounded to FP32; FP32 represents the numbers of 8-bit formats exactly.
     """
     tensor = local_part(tensor)
-    if tensor.layout != torch.strided:
-        tensor = (
-            tensor.coalesce().values() if tensor.layout == torch.sparse_coo else tensor.values()
-        )
+    if tensor.layout == torch.sparse_coo:
+        tensor = tensor.coalesce().values()
+    elif tensor.layout != torch.strided:
+        tensor = tensor.values()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
     return tensor if tensor.dtype in COUNTED else tensor.float()
 
 
 def count(tensor: Tensor, scale: float = 1.0) -> ExponentHistogram:
-    """Count the numbers of tensor / scale, exactly where the scale is a power of two."""
-    significand, exponent = math.frexp(scale)
+    """Count the numbers of tensor / scale, exactly if the scale is a power of two."""
     if scale == 1:
         return exponent_histogram(dense(tensor))
+    significand, exponent = math.frexp(scale)
+    # frexp returns a significand from 0.5 to 1: this scale is 2^(exponent - 1)
     if significand == 0.5:
         return shift(exponent_histogram(dense(tensor)), 1 - exponent)
     return exponent_histogram(dense(tensor).float() / scale)
@@ -120,11 +131,14 @@ def non_finite(tensor: Tensor) -> str:
 
 
 def largest(tensors: Iterable[Tensor]) -> float:
-    """Return the largest finite |number|; 0 where none is finite."""
-    sizes = [dense(t).abs().float() for t in tensors]
-    return max(
-        (s[s.isfinite()].max().item() for s in sizes if bool(s.isfinite().any())), default=0.0
-    )
+    """Return the largest finite |number| of all tensors; 0 if no number is finite."""
+    result = 0.0
+    for tensor in tensors:
+        magnitudes = dense(tensor).abs().float()
+        finite_ones = magnitudes[magnitudes.isfinite()]
+        if finite_ones.numel():
+            result = max(result, finite_ones.max().item())
+    return result
 
 
 def length(tensors: Iterable[Tensor]) -> float:
@@ -134,22 +148,29 @@ def length(tensors: Iterable[Tensor]) -> float:
 
 def checksum(tensor: Tensor) -> int:
     """Return a sum over a tensor's bits, which changes when the tensor does."""
-    bits = dense(tensor).contiguous()
-    return int(bits.view(torch.int32 if bits.itemsize == 4 else torch.int16).sum(dtype=torch.int64))
+    numbers = dense(tensor).contiguous()
+    codes = numbers.view(torch.int32 if numbers.itemsize == 4 else torch.int16)
+    return int(codes.sum(dtype=torch.int64))
 
 
 def storage_bytes(tensors: Iterable[Tensor], seen: set[int]) -> int:
-    """Return the bytes of the tensors' storages that are not in `seen`, and add these to it."""
+    """Return the bytes of the tensors' storages, each storage once.
+
+    Args:
+        tensors: dense or sparse tensors.
+        seen: addresses of storages that do not count; those of the tensors are added.
+    """
     total = 0
     for tensor in tensors:
-        parts = (
-            [tensor._values(), tensor._indices()]
-            if tensor.layout == torch.sparse_coo
-            else [local_part(tensor)]
-        )
-        for storage in (part.untyped_storage() for part in parts):
-            total += storage.nbytes() if storage.data_ptr() not in seen else 0
-            seen.add(storage.data_ptr())
+        if tensor.layout == torch.sparse_coo:
+            parts = [tensor._values(), tensor._indices()]
+        else:
+            parts = [local_part(tensor)]
+        for part in parts:
+            storage = part.untyped_storage()
+            if storage.data_ptr() not in seen:
+                seen.add(storage.data_ptr())
+                total += storage.nbytes()
     return total
 
 
@@ -171,14 +192,21 @@ def non_fatal(method: Callable[..., None]) -> Callable[..., None]:
 def _without_hooks(
     pack: Any, unpack: Any, disable: Any, *args: Any, **kwargs: Any
 ) -> Iterator[None]:
-    """Remove our hooks while torch.func runs, which refuses any.
+    """Context around a context of torch.func, which refuses hooks of saved tensors.
 
-    Hooks of others are refused as before.
+    Our hooks are removed for its time; those of others are refused as before.
+
+    Args:
+        pack: our hook for a tensor that is saved.
+        unpack: our hook for a saved tensor that is used.
+        disable: torch's context, which refuses hooks.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
     """
     top = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    ours = top is not None and top[0] is pack
+    is_ours = top is not None and top[0] is pack
     with ExitStack() as stack:
-        if ours:
+        if is_ours:
             torch._C._autograd._pop_saved_tensors_default_hooks()
             stack.callback(torch._C._autograd._push_saved_tensors_default_hooks, pack, unpack)
         with disable(*args, **kwargs):
@@ -186,7 +214,7 @@ def _without_hooks(
 
 
 class Sketches(Protocol):
-    """What keeps sketches of the tensors of a step."""
+    """A keeper of sketches of the tensors of a step."""
 
     def add(self, kind: str, layer: str, tensor: Tensor, scale: float = 1.0) -> float:
         """Keep the sketch of tensor / scale, and return the norm of the tensor."""
@@ -203,43 +231,61 @@ class Sketches(Protocol):
 
 
 class CountedCasts:
-    """Counter of floating-point casts by torch's autocast, the model or a source."""
+    """Counter of floating-point casts by torch's autocast, by the model, or by the lab's autocast.
 
-    def __init__(self, casts: dict[str, tuple[int, int]], by_sources: bool) -> None:
+    Args:
+        casts: "float32 to float16" -> (number of casts, bytes that they wrote); it is updated.
+        by_lab: whether the lab's modes are open. Then only the casts between `CastBegins` and
+            `CastEnded` count, since the modes cast tensors for their own work, too.
+    """
+
+    def __init__(self, casts: dict[str, tuple[int, int]], by_lab: bool) -> None:
         self._casts = casts
-        self._look = not by_sources
-        self._inside: list[bool] = []  # of the casts that run: what was counted before
+        self._counting = not by_lab
+        # of the casts of the lab that are running: whether casts counted before
+        self._counted_before: list[bool] = []
 
     def begins(self, _: CastBegins) -> None:
-        """Count what a region of the lab casts from now on."""
-        self._inside.append(self._look)
-        self._look = True
+        """Count casts from now on."""
+        self._counted_before.append(self._counting)
+        self._counting = True
 
     def ended(self, _: CastEnded) -> None:
-        """Count as before."""
-        self._look = self._inside.pop()
+        """Count as before the cast of the lab."""
+        self._counting = self._counted_before.pop()
 
     def look(self, func: Any, args: Any, _: Any) -> Callable[[Tensor], None] | None:
-        """Return the count of a cast that is about to run, or None for another operation."""
-        return (
-            partial(self._count, args[0])
-            if self._look and func is torch.ops.aten._to_copy.default
-            else None
-        )
+        """Return a function that counts a cast by its result, or None for another operation."""
+        if self._counting and func is torch.ops.aten._to_copy.default:
+            return partial(self._count, args[0])
+        return None
 
     def _count(self, before: Tensor, after: Tensor) -> None:
         if after.is_floating_point() and after.dtype != before.dtype:
-            name = f"{before.dtype} to {after.dtype}".replace("torch.", "")
+            name = f"{dtype_name(before)} to {dtype_name(after)}"
             times, size = self._casts.get(name, (0, 0))
             self._casts[name] = (times + 1, size + after.numel() * after.element_size())
 
 
 class Sample:
-    """Counts of one step, from the forward passes observed while it is subscribed to the stream.
+    """Counts of one sampled step.
 
-    counts    kind -> name of a layer or parameter -> histogram
-    norms     parameter -> norm of its gradient after backward, unscaled
-    sketches  of a recording; None: nothing is recorded
+    Args:
+        step: number of the step.
+        names: id of a module -> its name.
+        scale: returns the scale of the backward pass that is running.
+        failed: receives failures.
+        keep: whether gradients of layer outputs are kept for a comparison with FP32.
+        sketches: of a recording; None: nothing is recorded.
+
+    Attributes:
+        kept: (layer, number of the output in the step) -> gradient; None: none are kept.
+        counts: kind -> name of a layer or parameter -> histogram.
+        norms: parameter -> norm of its gradient after backward, unscaled.
+        moves: as in `WatchedStep`; so are memory, casts, clipped and lines.
+        before: parameter -> copy of the weight before the step.
+        inner: torch.autograd.grad is running.
+        half: layers whose gradients arrived in FP16.
     """
 
     def __init__(
@@ -252,9 +298,9 @@ class Sample:
         sketches: Sketches | None = None,
     ) -> None:
         self.sketches = sketches
-        self.step, self._names, self._scale, self.failed = step, names, scale, failed
+        self.step = step
+        self.failed = failed
         self.kept: dict[tuple[str, int], Tensor] | None = {} if keep else None
-        self._numbers: dict[str, int] = defaultdict(int)
         self.counts: dict[str, dict[str, ExponentHistogram]] = defaultdict(dict)
         self.norms: dict[str, float] = {}
         self.moves: dict[str, tuple[int, int]] = {}
@@ -262,9 +308,14 @@ class Sample:
         self.casts: dict[str, tuple[int, int]] = {}
         self.clipped = 1.0
         self.before: dict[str, Tensor] = {}
-        self.inner = False  # torch.autograd.grad is running
-        self.half: set[str] = set()  # layers whose gradients arrived in FP16
+        self.inner = False
+        self.half: set[str] = set()
         self.lines: dict[str, str] = {}
+        self._names = names
+        self._scale = scale
+        # layer -> number of its outputs so far that require a gradient
+        self._numbers: dict[str, int] = defaultdict(int)
+        # addresses of the storages that are kept for backward
         self._saved: set[int] = set()
 
     @non_fatal
@@ -276,14 +327,15 @@ class Sample:
             return
         if in_transform():
             raise Unseen(TRANSFORMED)
-        again = in_backward()
+        # checkpointing repeats the forward pass; the gradients arrive at the repeated outputs
+        is_repeated = in_backward()
         for tensor in floats(event.output):
-            if not again:
+            if not is_repeated:
                 self.add("activations", name, count(tensor))
             if tensor.requires_grad:
                 tensor.register_hook(partial(self._arrived, name, self._numbers[name]))
                 self._numbers[name] += 1
-            if self.sketches is not None and not again:
+            if self.sketches is not None and not is_repeated:
                 self.sketches.add_output(name, tensor)
 
     @non_fatal
@@ -300,16 +352,15 @@ class Sample:
 
     def add(self, kind: str, name: str, histogram: ExponentHistogram) -> None:
         """Add to the counts of a layer, which may be called several times in a step."""
-        before = self.counts[kind].get(name)
-        self.counts[kind][name] = trimmed(
-            histogram if before is None else merge([before, histogram])
-        )
+        if name in self.counts[kind]:
+            histogram = merge([self.counts[kind][name], histogram])
+        self.counts[kind][name] = trimmed(histogram)
 
     @non_fatal
     def gradient(self, name: str, gradient: Tensor, scale: float) -> None:
-        """Count a parameter's gradient after backward.
+        """Count a parameter's gradient after a backward pass.
 
-        The last backward of a step has the sum of all.
+        It replaces the counts of earlier passes, since torch adds to their gradients.
         """
         self.counts["weight gradients"][name] = trimmed(count(gradient, scale))
         if self.sketches is None:
@@ -320,46 +371,68 @@ class Sample:
 
     @contextmanager
     def inside(self, parameters: Callable[[], Iterable[Tensor]]) -> Iterator[None]:
-        """Measure the tensors that a forward pass saves for backward, and count its casts."""
-        # then they are gathered for a while
-        sharded = any(hasattr(p, "to_local") for p in parameters())
-        weights = {local_part(p).untyped_storage().data_ptr() for p in parameters()}
-        # of the user, as for offloading
-        top = torch._C._autograd._top_saved_tensors_default_hooks(True)
-        pack, unpack = top if top is not None else (lambda t: t, lambda t: t)
+        """Measure the tensors that a forward pass saves for backward, and count its casts.
 
-        def note(tensor: Tensor) -> None:
-            if tensor.layout == torch.strided and type(tensor) in (Tensor, nn.Parameter):
-                storage = tensor.untyped_storage()
-                if sharded and storage.data_ptr() not in self._saved:
-                    weights.update(local_part(p).untyped_storage().data_ptr() for p in parameters())
-                if storage.data_ptr() not in weights and storage.data_ptr() not in self._saved:
-                    self._saved.add(storage.data_ptr())
-                    self.memory["activations"] += storage.nbytes()
+        Args:
+            parameters: returns the model's parameters, which are saved, too, but are no
+                activations.
+        """
+        casts = CountedCasts(self.casts, by_lab=bool(open_modes()))
+        counting = Listener(self.failed)
+        counting.on(CastBegins, casts.begins)
+        counting.on(CastEnded, casts.ended)
+        with (
+            self._measuring_activations(parameters),
+            Operations(casts.look, self.failed),
+            STREAM.subscribed(counting),
+        ):
+            yield
 
-        def note_and_pack(tensor: Tensor) -> Any:
+    @contextmanager
+    def _measuring_activations(self, parameters: Callable[[], Iterable[Tensor]]) -> Iterator[None]:
+        """Add the bytes of tensors that are saved for backward to the memory of activations."""
+
+        def addresses() -> set[int]:
+            return {local_part(p).untyped_storage().data_ptr() for p in parameters()}
+
+        weights = addresses()
+        is_sharded = any(hasattr(parameter, "to_local") for parameter in parameters())
+
+        def measure(tensor: Tensor) -> None:
+            if tensor.layout != torch.strided or type(tensor) not in (Tensor, nn.Parameter):
+                return
+            storage = tensor.untyped_storage()
+            address = storage.data_ptr()
+            if address in self._saved:
+                return
+            # sharded weights are gathered into other storages for a while
+            if is_sharded:
+                weights.update(addresses())
+            if address not in weights:
+                self._saved.add(address)
+                self.memory["activations"] += storage.nbytes()
+
+        # hooks of the user, as for offloading: ours call them, since torch runs the last pair only
+        pack: Callable[[Tensor], Any] = _unchanged
+        unpack: Callable[[Any], Tensor] = _unchanged
+        users_hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        if users_hooks is not None:
+            pack, unpack = users_hooks
+
+        def measure_and_pack(tensor: Tensor) -> Any:
             with reporting(self.failed, "measuring activations"):
-                note(tensor)
+                measure(tensor)
             return pack(tensor)
 
-        with ExitStack() as stack:
-            stack.enter_context(saved_tensors_hooks(note_and_pack, unpack))
-            stack.enter_context(
-                tap(
-                    graph,
-                    "disable_saved_tensors_hooks",
-                    partial(_without_hooks, note_and_pack, unpack),
-                )
-            )
-            casts = CountedCasts(self.casts, by_sources=bool(open_modes()))
-            stack.enter_context(Operations(casts.look, self.failed))
-            counting = Listener(self.failed)
-            counting.on(CastBegins, casts.begins).on(CastEnded, casts.ended)
-            stack.enter_context(STREAM.subscribed(counting))
+        around_disable = partial(_without_hooks, measure_and_pack, unpack)
+        with (
+            saved_tensors_hooks(measure_and_pack, unpack),
+            tap(graph, "disable_saved_tensors_hooks", around_disable),
+        ):
             yield
 
     def forget_gradients(self) -> None:
-        """Discard the gradients of backward: an engine accumulates them, and reports the sum."""
+        """Discard the gradients of backward passes: an engine sums them itself, and reports the sum."""
         self.counts["weight gradients"].clear()
         self.norms.clear()
         if self.sketches is not None:
@@ -372,8 +445,15 @@ class Sample:
         weights: dict[str, Tensor],
         gradients: dict[str, Tensor | None],
     ) -> None:
-        """Count the weights before a step, and keep a copy of them until it is over."""
+        """Count the weights before a step, and keep a copy of them until it is over.
+
+        Args:
+            parameters: parameter -> its weights in the model.
+            weights: parameter -> the weights that the optimizer steps, maybe masters.
+            gradients: parameter -> its unscaled gradient, or None.
+        """
         arrived = {name: gradient for name, gradient in gradients.items() if gradient is not None}
+        # gradients that no hook has seen, such as the sums of an engine
         for name in arrived.keys() - self.norms.keys():
             self.gradient(name, arrived[name], 1.0)
         if "weights" not in self.counts:
@@ -384,71 +464,86 @@ class Sample:
                 for name, parameter in parameters.items():
                     self.sketches.add("weights", name, parameter)
         self.before = {name: local_part(weight).clone() for name, weight in weights.items()}
-        taken_norms = {name: length([gradient]) for name, gradient in arrived.items()}
+        norms = {name: length([gradient]) for name, gradient in arrived.items()}
         if self.sketches is not None:
-            for name, norm in taken_norms.items():
+            for name, norm in norms.items():
                 # changed after backward, as by clipping or a sum over ranks
                 if abs(norm - self.norms[name]) > CHANGED * norm:
                     self.sketches.add("step gradients", name, arrived[name])
-        left = math.hypot(*(self.norms[name] for name in arrived))
-        taken = math.hypot(*taken_norms.values())
-        if math.isfinite(left) and taken < 0.999 * left:
-            self.clipped = min(self.clipped, taken / left)
+        norm_after_backward = math.hypot(*(self.norms[name] for name in arrived))
+        norm = math.hypot(*norms.values())
+        if math.isfinite(norm_after_backward) and norm < CLIPPED * norm_after_backward:
+            self.clipped = min(self.clipped, norm / norm_after_backward)
 
     @non_fatal
     @torch.no_grad()
     def after_step_sample(
         self, weights: dict[str, Tensor], gradients: dict[str, Tensor | None]
     ) -> None:
-        """Count the updates and the swallowed ones; then release the copy."""
+        """Count the updates and the swallowed ones, and release the copies of the weights."""
         for name, weight in weights.items():
             before = self.before.pop(name)
             weight = local_part(weight)
-            gradient = gradients.get(name)
-            wide = weight.itemsize >= 4
-            update = weight.detach() - before if wide else weight.float() - before.float()
+            # the difference of two numbers in 16 bits may not be one
+            if weight.itemsize >= 4:
+                update = weight - before
+            else:
+                update = weight.float() - before.float()
             self.add("updates", name, count(update))
             if self.sketches is not None:
                 self.sketches.add("updates", name, update)
-            if gradient is not None:
-                full = (
-                    gradient.to_dense()
-                    if gradient.layout != torch.strided
-                    else local_part(gradient)
-                )
-                self.moves[name] = swallowed_counts(before, weight, full)
+            gradient = gradients.get(name)
+            if gradient is None:
+                continue
+            if gradient.layout == torch.strided:
+                gradient = local_part(gradient)
+            else:
+                gradient = gradient.to_dense()
+            self.moves[name] = swallowed_counts(before, weight, gradient)
 
     @non_fatal
     def measure(
-        self, parameters: Iterable[Tensor], weights: Iterable[Tensor], optimizer: Any
+        self,
+        parameters: Iterable[Tensor],
+        weights: Iterable[Tensor],
+        optimizer: StatefulOptimizer,
     ) -> None:
-        """Measure the memory between two steps, in bytes; each storage once."""
+        """Measure the memory between two steps, in bytes; each storage once.
+
+        Args:
+            parameters: the model's weights.
+            weights: the weights that the optimizer steps, maybe masters.
+            optimizer: of several optimizers of a model, each adds its masters and its state.
+        """
         parameters = list(parameters)
         weights = list(weights)
+        gradients = [each.grad for each in (*parameters, *weights) if each.grad is not None]
+        states: list[Tensor] = []
+        for weight in weights:
+            of_weight = optimizer.state.get(weight, {}).values()
+            states.extend(each for each in of_weight if isinstance(each, Tensor))
+        # the order matters: weights that are not masters were seen as parameters
         seen = set[int]()
-        states = [
-            t for w in weights for t in optimizer.state.get(w, {}).values() if isinstance(t, Tensor)
-        ]
-        gradients = [t.grad for t in (*parameters, *weights) if t.grad is not None]
-        self.memory |= {
-            "weights": storage_bytes(parameters, seen),
-            "gradients": storage_bytes(gradients, seen),
-        }
+        self.memory["weights"] = storage_bytes(parameters, seen)
+        self.memory["gradients"] = storage_bytes(gradients, seen)
         self.memory["master weights"] += storage_bytes(weights, seen)
         self.memory["optimizer state"] += storage_bytes(states, seen)
 
     def done(self) -> WatchedStep:
-        """Return what was counted, as a record."""
-        counts = dict(self.counts)
-        half = tuple(sorted(self.half))
+        """Return the record of what was counted."""
         return WatchedStep(
-            self.step,
-            self._scale(),
-            counts,
-            self.moves,
-            self.memory,
-            self.casts,
-            self.clipped,
-            half,
-            self.lines,
+            step=self.step,
+            scale=self._scale(),
+            histograms=dict(self.counts),
+            moves=self.moves,
+            memory=self.memory,
+            casts=self.casts,
+            clipped=self.clipped,
+            half=tuple(sorted(self.half)),
+            lines=self.lines,
         )
+
+
+def _unchanged(value: Any) -> Any:
+    """Return the value: the hooks of saved tensors if the user has none."""
+    return value

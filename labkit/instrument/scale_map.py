@@ -1,12 +1,13 @@
-"""What every loss scale would lose and overflow at every step of a training.
+"""Map of the gradients that each loss scale would lose and overflow at each step of a training.
 
 Idea: a scale of 2^k moves the exponents of all gradients by k. So one histogram of FP32 gradients
-for each step says what any scale would do there, without another training. Between the scales that
-lose and those that overflow lies the window of safe ones, which moves while a network learns.
+for each step shows the effect of any scale at that step, without another training. The window of
+safe scales is between those that lose gradients and those that overflow, and moves while a network
+learns.
 
-Invariant: lost and overflowing are shares of the finite gradients other than zero. The map is about
-the weights of the run that was watched: under another scale a training would have come to other
-weights.
+Invariant: `lost` and `overflowing` are shares of the finite gradients other than zero. The map is
+about the weights of the run that was watched: with another scale, the training would have led to
+other weights.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class ScaleMap:
     overflowing: NDArray[np.float64]
 
     def safe(self, tolerated: float = 0.01) -> NDArray[np.bool_]:
-        """Return where a scale overflows nothing and loses at most a tolerated share [n, k]."""
+        """Return a mask [n, k] of the scales that overflow nothing and lose at most `tolerated`."""
         result: NDArray[np.bool_] = (self.overflowing == 0) & (self.lost <= tolerated)
         return result
 
@@ -55,7 +56,7 @@ def scale_row(
     log2_scales: Sequence[int] = LOG2_SCALES,
     format: FormatLike = FP16,
 ) -> tuple[list[float], list[float]]:
-    """Return the shares that are lost and that overflow at each scale.
+    """Return the shares of a histogram's numbers that are lost, and that overflow, at each scale.
 
     >>> import torch
     >>> from labkit.instrument import exponent_histogram
@@ -73,31 +74,34 @@ def scale_map(
     log2_scales: Sequence[int] = LOG2_SCALES,
     format: FormatLike = FP16,
 ) -> ScaleMap:
-    """Return what each scale would lose and overflow in a format, at the step of each snapshot.
+    """Return the shares that each scale would lose and overflow, at the step of each snapshot.
 
     Args:
         snapshots: histograms of FP32 gradients, as `labkit.train.train(..., watch=[...])` records
-            them; those of one kind, since activation and weight gradients have other windows.
+            them. All are of one kind, since the windows of activation and weight gradients differ.
         log2_scales: whole exponents of the scales.
-        format: format of the gradients.
+        format: format that the scaled gradients would be rounded to.
 
     Raises:
-        ValueError: there is no snapshot, or they are of several kinds.
+        ValueError: `snapshots` is empty, or holds several kinds.
     """
     require_kind(snapshots, Iterable, "snapshots", "Pass those of a record: record.snapshots.")
-    taken = list(snapshots)
-    for each in taken:
-        require_kind(each, GradSnapshot, "a snapshot")
-    kinds = sorted({snapshot.kind for snapshot in taken})
+    all_snapshots = list(snapshots)
+    for snapshot in all_snapshots:
+        require_kind(snapshot, GradSnapshot, "a snapshot")
+    kinds = sorted({snapshot.kind for snapshot in all_snapshots})
     if len(kinds) != 1:
         raise ValueError(
             f"scale_map: expected snapshots of one kind of gradients, got {kinds or 'none'}. "
             'Take those of one kind: [s for s in record.snapshots if s.kind == "weight gradients"].'
         )
-    rows = [scale_row(merge(each.layers.values()), log2_scales, format) for each in taken]
+    rows = [
+        scale_row(merge(snapshot.layers.values()), log2_scales, format)
+        for snapshot in all_snapshots
+    ]
     return ScaleMap(
-        np.array([snapshot.step for snapshot in taken], dtype=np.int64),
-        np.array(log2_scales, dtype=np.int64),
-        np.array([lost for lost, _ in rows]),
-        np.array([overflowing for _, overflowing in rows]),
+        steps=np.array([snapshot.step for snapshot in all_snapshots], dtype=np.int64),
+        log2_scales=np.array(log2_scales, dtype=np.int64),
+        lost=np.array([lost for lost, _ in rows]),
+        overflowing=np.array([overflowing for _, overflowing in rows]),
     )

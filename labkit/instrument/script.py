@@ -1,10 +1,10 @@
 """Runs of an unchanged training script under a watch: `labkit watch train.py --its --arguments`.
 
 Idea: the script runs as Python would run it. At the first step of each optimizer, taken or skipped,
-the outermost living module that holds its parameters is found, and watched from then on. `labkit
-diagnose` runs a script alike.
+the watch looks for the outermost living module that holds the optimizer's parameters, and opens on
+it. `labkit diagnose` runs a script in the same way.
 
-Invariant: the script's output, files and exit status are its own.
+Invariant: the script's output, files and exit status are the same as without the watch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import gc
 import runpy
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.instrument.events import OptimizerBegins, ScalerStepBegins
+from labkit.instrument.events import OptimizerBegins, OptimizerLike, ScalerStepBegins
 from labkit.instrument.guard import described, guarded, reporting
 from labkit.instrument.ranks import group_of
 from labkit.instrument.report import Report
@@ -30,9 +30,12 @@ from labkit.instrument.stream import STREAM, StepObserver
 from labkit.instrument.taps import tap
 from labkit.instrument.watch import Watch, watch
 
-MOST_ATTEMPTS = 32  # forward passes in which optimizers are looked for
+# forward passes before which a recorded watch looks for optimizers
+MOST_ATTEMPTS = 32
+# exit status of a process that Ctrl+C ended: 128 + SIGINT
+INTERRUPTED = 130
 NO_MODULE = (
-    "an optimizer whose parameters are in no module, as masters of one's own are: "
+    "an optimizer whose parameters are in no module, such as handwritten master weights: "
     "`labkit diagnose` finds the model by its loss, or use watch(model) in the script"
 )
 
@@ -43,11 +46,11 @@ def watched(
     """Run a script under watch; return its exit status, and a report for each model.
 
     Args:
-        script: a file.
-        arguments: those of the script.
+        script: path of the script.
+        arguments: command-line arguments of the script.
         every: sample one step in so many.
-        record: file to record the training of the first model to; further models get a number
-            behind its name.
+        record: file to record the training of the first model to. The files of further models get
+            a number after its name.
     """
     watches = ScriptWatch(every, record)
     try:
@@ -66,51 +69,62 @@ def run_script(script: Path, arguments: list[str]) -> int:
     try:
         run_as_main(script, arguments)
     except SystemExit as end:
+        if end.code is None:
+            return 0
+        if isinstance(end.code, int):
+            return end.code
         if isinstance(end.code, str):
             sys.stderr.write(f"{end.code}\n")
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException as error:
+        return 1
+    except KeyboardInterrupt:
         traceback.print_exc()
-        return 130 if isinstance(error, KeyboardInterrupt) else 1
+        return INTERRUPTED
+    except BaseException:
+        traceback.print_exc()
+        return 1
     return 0
 
 
 def run_as_main(script: Path, arguments: list[str]) -> None:
     """Run a script with the sys.argv and sys.path of `python script arguments`.
 
-    Its exceptions are raised.
+    Exceptions of the script are raised.
     """
-    before = sys.argv
-    path = list(sys.path)
+    argv_before = sys.argv
+    path_before = list(sys.path)
     sys.argv = [str(script), *arguments]
     sys.path[0] = str(script.resolve().parent)
     try:
         runpy.run_path(str(script), run_name="__main__")
     finally:
-        sys.argv = before
-        sys.path[:] = path
+        sys.argv = argv_before
+        sys.path[:] = path_before
 
 
 class ScriptWatch(StepObserver):
-    """A watch for each model, opened at the first step, or skipped step, of its optimizer.
+    """Listener that opens a watch for each model at the first step, taken or skipped.
 
-    A training that is recorded is observed from its first forward pass on: the batch is seen there.
+    A recorded training is watched from its first forward pass on, where its batch is seen.
     """
 
     def __init__(self, every: int, record: Path | None = None) -> None:
         super().__init__()
-        self.every, self._record = every, record
+        self.every = every
+        self.open: list[Watch] = []
+        self._record = record
+        # closes the tap on forward passes; None while there is no tap
         self._opening: ExitStack | None = None
         self._attempts = 0
-        self._inside = False  # an outermost forward pass runs
-        self.open: list[Watch] = []
+        # an outermost forward pass is running
+        self._inside = False
+        # ids of optimizers
         self._known: set[int] = set()
         self.on(OptimizerBegins, self.before_optimizer)
         self.on(ScalerStepBegins, self.scaler_begins)
 
     @contextmanager
     def opening_with_forward(self) -> Iterator[None]:
-        """In a block, open watches before the first forward pass of models with an optimizer."""
+        """Open watches before the first forward pass of models with an optimizer, in a block."""
         with ExitStack() as stack:
             self._opening = stack
             stack.enter_context(tap(nn.Module, "__call__", self._before_forward))
@@ -122,16 +136,17 @@ class ScriptWatch(StepObserver):
             return call(module, *args, **kwargs)
         self._attempts += 1
         with reporting(self.failed, "looking for optimizers"):
-            optimizers = _optimizers_beside(module)
+            optimizers = _optimizers_of(module)
             for optimizer in optimizers:
                 self._open_for(optimizer, before_step=True)
             if optimizers or self._attempts >= MOST_ATTEMPTS:
                 self._opening.close()
                 self._opening = None
         if self._opening is None:
-            # through the class: a watch that has just opened observes this call, too
-            again: Any = type(module).__call__
-            return again(module, *args, **kwargs)
+            # Look the method up again instead of using `call`: a watch that has just opened has
+            # tapped it, and observes this call, too.
+            tapped_call: Any = type(module).__call__
+            return tapped_call(module, *args, **kwargs)
         self._inside = True
         try:
             return call(module, *args, **kwargs)
@@ -139,35 +154,41 @@ class ScriptWatch(StepObserver):
             self._inside = False
 
     def before_optimizer(self, event: OptimizerBegins) -> None:
-        """Look for the model of an optimizer that is new.
-
-        A watch that opens observes this step, too.
-        """
+        """Look for the model of an optimizer that is new."""
         opened = self._open_for(event.optimizer)
         if opened is not None:
+            # the new watch missed this event: pass it on
             guarded(opened.before_optimizer, opened.failed)(event)
 
     def scaler_begins(self, event: ScalerStepBegins) -> None:
-        """Find the model here as well.
+        """Look for the model of an optimizer that is new.
 
-        If a scaler skips every step, the optimizer is never called.
+        If a scaler skips every step, the optimizer is never called, so this is the only event.
         """
         if id(event.optimizer) in self._known:
             return
         self.scaled_by(event.scale)
         opened = self._open_for(event.optimizer)
         if opened is not None:
+            # the new watch missed this event: pass it on
             guarded(opened.scaler_begins, opened.failed)(event)
 
-    def _open_for(self, optimizer: Any, before_step: bool = False) -> Watch | None:
-        """Open a watch on an optimizer's model; return None if it is watched or not found."""
+    def _open_for(self, optimizer: OptimizerLike, before_step: bool = False) -> Watch | None:
+        """Open a watch on an optimizer's model; return None if it is watched or not found.
+
+        Args:
+            optimizer: the optimizer.
+            before_step: the step has not begun; else the watch opens in the middle of a step.
+        """
         if id(optimizer) in self._known:
             return None
         self._known.add(id(optimizer))
         model = model_of([p for group in optimizer.param_groups for p in group["params"]])
         if model is None:
             self.failures.setdefault(("an optimizer", "no module"), NO_MODULE)
-        if model is None or any(w.model is group_of(model, model)[0] for w in self.open):
+            return None
+        inner_model, _ = group_of(model, model)
+        if any(each.model is inner_model for each in self.open):
             return None
         opened = watch(model, self.every, against_fp32_every=10 * self.every)
         if self._record is not None:
@@ -193,39 +214,49 @@ class ScriptWatch(StepObserver):
     def reports(self, script: str) -> list[Report]:
         """Return a report for each model; the first includes failures outside of any one watch."""
         reports = [each.report() for each in self.open]
-        if self.failures:
-            first, *others = reports or [Report(model=script, steps=0)]
-            reports = [replace(first, unseen=(*first.unseen, *self.failures.values())), *others]
+        if not self.failures:
+            return reports
+        if not reports:
+            reports = [Report(model=script, steps=0)]
+        first = reports[0]
+        reports[0] = replace(first, unseen=(*first.unseen, *self.failures.values()))
         return reports
 
 
 def _numbered(path: Path, number: int) -> Path:
-    """Return the path for the first model, and one with a number behind its name for others."""
-    return path.with_name(f"{path.stem}-{number + 1}{path.suffix}") if number else path
+    """Return the path for model 0, or the path with a number after its stem for another model."""
+    if number == 0:
+        return path
+    return path.with_name(f"{path.stem}-{number + 1}{path.suffix}")
 
 
-def _optimizers_beside(module: nn.Module) -> list[Any]:
+def _optimizers_of(module: nn.Module) -> list[torch.optim.Optimizer]:
     """Return all living optimizers if one of them steps a parameter of the module, else none."""
     own = {id(parameter) for parameter in module.parameters()}
-    alive = [v for v in gc.get_objects() if issubclass(type(v), torch.optim.Optimizer)]
-    stepped = {id(p) for each in alive for group in each.param_groups for p in group["params"]}
-    return [] if own.isdisjoint(stepped) else alive
+    # by type: isinstance would ask an object's __class__, which may run code of the user
+    alive = [each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer)]
+    for optimizer in alive:
+        for group in optimizer.param_groups:
+            if any(id(parameter) in own for parameter in group["params"]):
+                return alive
+    return []
 
 
-def model_of(parameters: list[Tensor]) -> nn.Module | None:
-    """Return the outermost living module that holds these parameters, or None.
+def model_of(parameters: Iterable[Tensor]) -> nn.Module | None:
+    """Return the outermost living module that holds some of these parameters, or None.
 
-    Of several, it is the one that holds most of them.
+    Of several such modules, it is the one that holds most of them.
     """
     wanted = {id(parameter) for parameter in parameters}
-    alive = [value for value in gc.get_objects() if issubclass(type(value), nn.Module)]
-    holding = [module for module in alive if any(id(p) in wanted for p in module.parameters())]
+
+    def number_held(module: nn.Module) -> int:
+        return sum(id(parameter) in wanted for parameter in module.parameters())
+
+    alive = [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]
+    holding = [module for module in alive if number_held(module)]
     inner = {id(part) for module in holding for part in module.modules() if part is not module}
-    return max(
-        (module for module in holding if id(module) not in inner),
-        key=lambda module: sum(id(p) in wanted for p in module.parameters()),
-        default=None,
-    )
+    outermost = [module for module in holding if id(module) not in inner]
+    return max(outermost, key=number_held, default=None)
 
 
 def leaves(root: Tensor) -> list[Tensor]:
@@ -236,15 +267,16 @@ def leaves(root: Tensor) -> list[Tensor]:
     >>> [leaf is a for leaf in leaves((3 * a + b).sum())]
     [True]
     """
-    todo = [root.grad_fn]
-    known = set()
-    found = []
-    while todo:
-        node: Any = todo.pop()
-        if node is None or node in known:
+    pending = [root.grad_fn]
+    visited = set()
+    result = []
+    while pending:
+        node: Any = pending.pop()
+        if node is None or node in visited:
             continue
-        known.add(node)
+        visited.add(node)
+        # only the nodes that accumulate gradients of leaves have this attribute
         if hasattr(node, "variable"):
-            found.append(node.variable)
-        todo += [following for following, _ in node.next_functions]
-    return found
+            result.append(node.variable)
+        pending += [following for following, _ in node.next_functions]
+    return result

@@ -1,10 +1,10 @@
-"""Sketches of tensors: numbers that tell how far apart two trainings are.
+"""Sketches of tensors: few numbers that show how far apart the tensors of two trainings are.
 
 Idea: 64 elements are drawn at places that depend on the number of elements only. So two runs draw
-the same ones, and the distance of the drawn elements estimates that of the tensors. A digest over
-the drawn elements and a sum of all bits shows a tensor that is the same.
+the same elements, and the distance of the drawn elements estimates that of the tensors. A digest of
+the drawn elements and of the sum of all bits shows whether two tensors are the same.
 
-Invariants: a tensor is not changed, and no random number is drawn. On a GPU one sketch waits for
+Invariants: a tensor is not changed, and no random number is drawn. On a GPU, one sketch waits for
 the device once.
 """
 
@@ -14,7 +14,7 @@ import math
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -23,11 +23,15 @@ from torch import Tensor
 
 from labkit.instrument.sample import dense
 
-DRAWN = 64
-NO_ELEMENTS: NDArray[np.float32] = np.zeros(0, dtype=np.float32)
-# magnitudes whose squares, and sums of a hundred million of them, FP32 holds
-SMALLEST_SQUARED, LARGEST_SQUARED = 1e-12, 1e15
 Elements: TypeAlias = NDArray[np.float32]
+
+DRAWN = 64
+NO_ELEMENTS: Elements = np.zeros(0, dtype=np.float32)
+# FP32 represents the squares of magnitudes between these, and sums of a hundred million of them
+SMALLEST_SQUARED = 1e-12
+LARGEST_SQUARED = 1e15
+# shapes whose places are cached: more than the tensors of a model
+CACHED_SHAPES = 4096
 
 # constants of SplitMix64, a hash of whole numbers (Steele, Lea and Flood, OOPSLA 2014)
 GOLDEN = 0x9E3779B97F4A7C15
@@ -39,14 +43,15 @@ SECOND_MIX = 0x94D049BB133111EB
 class Sketch:
     """Summary of one tensor in one step; gradients are unscaled.
 
-    shape       of the tensor
-    dtype       such as "float32"
-    norm        Euclidean length; to 8 bits where no elements are kept
-    largest     largest magnitude; NaN where the tensor holds one
-    projection  sum of the drawn elements with fixed signs
-    digest      checksum of the bits as they were, scaled or not: 16 bits
-    elements    the drawn elements, float32; empty where only the numbers above are kept
-    lost        share of the numbers that FP16 rounds to zero or infinity at the scale in use
+    Attributes:
+        shape: shape of the tensor.
+        dtype: for instance "float32".
+        norm: Euclidean length; with 8 significant bits if it was read from a short form.
+        largest: largest magnitude; NaN if the tensor holds NaN.
+        projection: sum of the drawn elements with fixed signs.
+        digest: checksum, in 16 bits, of the bits of the tensor before it was unscaled.
+        elements: the drawn elements, float32; empty if they were dropped.
+        lost: share of the numbers that FP16 rounds to zero or infinity at the scale in use.
     """
 
     shape: tuple[int, ...]
@@ -69,7 +74,7 @@ class Sketch:
         return math.isfinite(self.largest)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=CACHED_SHAPES)
 def places(size: int) -> NDArray[np.int64]:
     """Return the places of the drawn elements of a tensor with `size` elements, in ascending order.
 
@@ -78,20 +83,24 @@ def places(size: int) -> NDArray[np.int64]:
     """
     if size <= DRAWN:
         return np.arange(size, dtype=np.int64)
-    drawn: dict[int, None] = {}
+    drawn = set[int]()
     number = 0
     while len(drawn) < DRAWN:
-        drawn[_hashed(number) % size] = None
+        drawn.add(_hashed(number) % size)
         number += 1
-    return np.sort(np.array(list(drawn), dtype=np.int64))
+    return np.array(sorted(drawn), dtype=np.int64)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=CACHED_SHAPES)
 def _indices(shape: tuple[int, ...]) -> tuple[NDArray[np.int64], ...]:
-    return np.unravel_index(places(math.prod(shape)), shape) if shape else ()
+    """Return the indices of the drawn elements, one array for each dimension."""
+    if not shape:
+        return ()
+    return np.unravel_index(places(math.prod(shape)), shape)
 
 
 def _hashed(number: int) -> int:
+    """Return the n-th output of SplitMix64, 64 bits."""
     mask = (1 << 64) - 1
     mixed = (number + 1) * GOLDEN & mask
     mixed = (mixed ^ mixed >> 30) * FIRST_MIX & mask
@@ -99,14 +108,27 @@ def _hashed(number: int) -> int:
     return mixed ^ mixed >> 31
 
 
-SIGNS: Elements = np.array(
-    [1.0 if _hashed(1000 + number) >> 40 & 1 else -1.0 for number in range(DRAWN)],
-    dtype=np.float32,
-)
+def _signs() -> Elements:
+    """Return the signs of a projection: one bit of further outputs of the hash for each element."""
+    bits = [_hashed(1000 + number) >> 40 & 1 for number in range(DRAWN)]
+    return np.array([1.0 if bit else -1.0 for bit in bits], dtype=np.float32)
+
+
+SIGNS = _signs()
 
 
 class Measured(NamedTuple):
-    """Numbers that are read of a tensor while the training waits; a sketch follows later."""
+    """The numbers of a tensor that a sketch is made of; the training waits until they are read.
+
+    Attributes:
+        shape: shape of the tensor.
+        dtype: its dtype.
+        norm: its Euclidean length.
+        largest: its largest magnitude.
+        bits: sum of its bits as whole numbers; 0 if all elements are drawn.
+        elements: the drawn elements.
+        scale: the sketch is that of tensor / scale.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -120,15 +142,24 @@ class Measured(NamedTuple):
         """Return the sketch of tensor / scale."""
         bits = (self.bits & 0xFFFFFFFF).to_bytes(4, "little")
         digest = zlib.crc32(bits, zlib.crc32(self.elements.tobytes())) & 0xFFFF
-        elements, norm, largest = self.elements, self.norm, self.largest
+        elements = self.elements
+        norm = self.norm
+        largest = self.largest
         if self.scale not in (0, 1):
             elements = elements / np.float32(self.scale)
             norm /= self.scale
             largest /= self.scale
         with np.errstate(invalid="ignore", over="ignore"):
             projection = float(SIGNS[: len(elements)] @ elements)
-        name = str(self.dtype).removeprefix("torch.")
-        return Sketch(tuple(self.shape), name, norm, largest, projection, digest, elements)
+        return Sketch(
+            shape=tuple(self.shape),
+            dtype=str(self.dtype).removeprefix("torch."),
+            norm=norm,
+            largest=largest,
+            projection=projection,
+            digest=digest,
+            elements=elements,
+        )
 
 
 def sketch(tensor: Tensor, scale: float = 1.0) -> Sketch:
@@ -142,8 +173,9 @@ def sketch(tensor: Tensor, scale: float = 1.0) -> Sketch:
 
 
 def measured(tensor: Tensor, scale: float = 1.0) -> Measured:
-    """Return what a sketch is made of: a copy, so the tensor may change afterwards."""
+    """Return the numbers that a sketch is made of: copies, so the tensor may change afterwards."""
     numbers = tensor.detach()
+    # most tensors are like this, and take a fraction of the time of the general case
     if (
         type(numbers) is Tensor
         and numbers.dtype is torch.float32
@@ -152,7 +184,6 @@ def measured(tensor: Tensor, scale: float = 1.0) -> Measured:
         and numbers.is_contiguous()
         and numbers.numel()
     ):
-        # what most tensors are, at a fraction of the cost of the general case
         flat = numbers.numpy().reshape(-1)
         norm, largest = _norm_and_largest(flat)
         bits = 0
@@ -162,48 +193,53 @@ def measured(tensor: Tensor, scale: float = 1.0) -> Measured:
         return Measured(numbers.shape, torch.float32, norm, largest, bits, drawn, scale)
     numbers = dense(tensor)
     if not numbers.numel():
-        found = 0.0, 0.0, 0, np.zeros(0, dtype=np.float32)
+        norm, largest, bits, drawn = 0.0, 0.0, 0, NO_ELEMENTS
     elif numbers.is_cpu:
-        found = _on_cpu(numbers)
+        norm, largest, bits, drawn = _on_cpu(numbers)
     else:
-        found = _on_device(numbers)
-    return Measured(numbers.shape, tensor.dtype, *found, scale)
+        norm, largest, bits, drawn = _on_device(numbers)
+    return Measured(numbers.shape, tensor.dtype, norm, largest, bits, drawn, scale)
 
 
 def _norm_and_largest(flat: Elements) -> tuple[float, float]:
-    high, low = float(np.maximum.reduce(flat)), -float(np.minimum.reduce(flat))
-    # both are NaN where one number is
-    largest = abs(high if high >= low else low)
+    """Return the Euclidean length and the largest magnitude of an array."""
+    maximum = float(np.maximum.reduce(flat))
+    minimum = float(np.minimum.reduce(flat))
+    # both are NaN if the array holds NaN
+    largest = abs(maximum) if maximum >= -minimum else abs(minimum)
     if SMALLEST_SQUARED < largest < LARGEST_SQUARED:
         return math.sqrt(np.dot(flat, flat)), largest
-    # FP32 does not hold the squares
+    # squares of such numbers are outside the range of FP32
     wide = flat.astype(np.float64)
     return math.sqrt(np.dot(wide, wide)), largest
 
 
 def _bits(numbers: Tensor) -> int:
-    """Return the sum of an array's bits as whole numbers; 0 where all elements are drawn."""
+    """Return the sum of a tensor's codes as whole numbers; 0 if all elements are drawn."""
     if numbers.numel() <= DRAWN:
         return 0
     whole = torch.int32 if numbers.itemsize == 4 else torch.int16
+    # a sum of 32 bits wraps around, as the remainder in `_on_device` does
     return int(np.add.reduce(numbers.view(whole).numpy(), dtype=np.int32))
 
 
 def _on_cpu(numbers: Tensor) -> tuple[float, float, int, Elements]:
+    """Return norm, largest magnitude, sum of bits and drawn elements."""
     in_memory = numbers
     if not numbers.is_contiguous():
-        # the norm, the largest and the sum of bits need no order: take that of the memory
+        # the first three do not depend on the order, so take that of the memory, without a copy
         order = sorted(range(numbers.dim()), key=numbers.stride, reverse=True)
         in_memory = numbers.permute(order).contiguous()
     in_memory = in_memory.flatten()
     bits = _bits(in_memory)
     norm, largest = _norm_and_largest(in_memory.float().numpy())
-    # a scalar has no index, and is its own element
+    # a scalar has no index; it becomes an array with one element
     drawn = np.atleast_1d(numbers.float().numpy()[_indices(tuple(numbers.shape))])
     return norm, largest, bits, drawn.astype(np.float32)
 
 
 def _on_device(numbers: Tensor) -> tuple[float, float, int, Elements]:
+    """Return norm, largest magnitude, sum of bits and drawn elements, in one transfer to the host."""
     whole = torch.int32 if numbers.itemsize == 4 else torch.int16
     bits = numbers.contiguous().view(whole).sum(dtype=torch.int64).remainder(1 << 32)
     if numbers.numel() <= DRAWN:
@@ -211,5 +247,6 @@ def _on_device(numbers: Tensor) -> tuple[float, float, int, Elements]:
     flat = numbers.reshape(-1).double()
     at = torch.from_numpy(places(numbers.numel())).to(numbers.device, non_blocking=True)
     summary = torch.stack([flat.norm(), flat.abs().max(), bits.double()])
-    read: Any = torch.cat([summary, flat[at]]).cpu().numpy()
-    return float(read[0]), float(read[1]), int(read[2]), read[3:].astype(np.float32)
+    values: NDArray[np.float64] = torch.cat([summary, flat[at]]).cpu().numpy()
+    norm, largest, bit_sum = values[:3].tolist()
+    return norm, largest, int(bit_sum), values[3:].astype(np.float32)

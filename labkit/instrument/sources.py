@@ -39,6 +39,7 @@ from labkit.instrument.events import (
     ModuleEnded,
     OptimizerBegins,
     OptimizerEnded,
+    OptimizerLike,
     ParameterRegistered,
     ScalerStepBegins,
     ScalerStepEnded,
@@ -51,14 +52,14 @@ ABOUT_HOOKS = r"Using `torch\.compile\(module\)` when there are global hooks"
 
 
 class Sender(Protocol):
-    """What events are sent to: the stream."""
+    """Receiver of events: the stream."""
 
     def emit(self, event: Event) -> None:
-        """Send an event to those who observe its type."""
+        """Send an event to the listeners that observe its type."""
 
 
 class Emitter(Sender, Protocol):
-    """What a source sends its events and its failures to."""
+    """Receiver of a source's events and failures."""
 
     def failed(self, where: str, error: Exception) -> None:
         """Report a failure of the source."""
@@ -70,7 +71,7 @@ class Source:
 
     Attributes:
         emits: the types of its events.
-        open: what a context is entered with while the source is open.
+        open: returns a context, which is entered while the source is open.
     """
 
     emits: tuple[type[Event], ...]
@@ -78,13 +79,14 @@ class Source:
 
 
 class _NoWarningAboutHooks:
-    """Suppress torch's warning about global hooks at the call of a compiled module.
+    """Context that suppresses torch's warning about global hooks at the call of a compiled module.
 
-    The hooks are ours, and read only.
+    The hooks are those of this module, and change nothing. The context may be entered several times.
     """
 
     def __init__(self) -> None:
         self._open = 0
+        # the entry of warnings.filters that this context added
         self._own: object = None
 
     def __enter__(self) -> None:
@@ -96,12 +98,12 @@ class _NoWarningAboutHooks:
     def __exit__(self, *_: object) -> None:
         self._open -= 1
         if self._open == 0:
-            # by identity: a script may have changed the filters meanwhile
-            kept = [each for each in warnings.filters if each is not self._own]
-            warnings.filters[:] = kept  # type: ignore[index]
+            # by identity: a script may have added an equal filter meanwhile
+            others = [each for each in warnings.filters if each is not self._own]
+            warnings.filters[:] = others  # type: ignore[index]
 
 
-# of all sources together; the stream's lock guards it
+# shared by all sources; the stream's lock guards it
 _no_warning_about_hooks = _NoWarningAboutHooks()
 
 
@@ -153,7 +155,8 @@ def _optimizer_ended(stream: Emitter) -> Iterator[None]:
 
 def _backward(stream: Emitter) -> AbstractContextManager[None]:
     def around(call: Any, *args: Any, **kwargs: Any) -> Any:
-        stream.emit(BackwardBegins(args[0] if args else kwargs.get("tensors")))
+        roots = args[0] if args else kwargs.get("tensors", ())
+        stream.emit(BackwardBegins(roots))
         try:
             return call(*args, **kwargs)
         finally:
@@ -164,21 +167,23 @@ def _backward(stream: Emitter) -> AbstractContextManager[None]:
 
 def _grad(stream: Emitter) -> AbstractContextManager[None]:
     def around(call: Any, *args: Any, **kwargs: Any) -> Any:
-        stream.emit(GradBegins(args[0] if args else kwargs.get("outputs")))
+        outputs = args[0] if args else kwargs.get("outputs", ())
+        stream.emit(GradBegins(outputs))
+        # the fifth parameter of torch.autograd.grad
+        create_graph = args[4] if len(args) > 4 else kwargs.get("create_graph", False)
         gradients: tuple[Tensor | None, ...] = ()
         try:
-            found = call(*args, **kwargs)
-            gradients = tuple(found.values() if isinstance(found, dict) else found)
+            result = call(*args, **kwargs)
+            gradients = tuple(result.values() if isinstance(result, dict) else result)
         finally:
-            create_graph = args[4] if len(args) > 4 else kwargs.get("create_graph", False)
             stream.emit(GradEnded(gradients, bool(create_graph)))
-        return found
+        return result
 
     return tap(torch.autograd, "grad", around, stream.failed)
 
 
 def _before(event: Callable[[Any], Event], stream: Emitter) -> Around:
-    """Return what sends an event about the object of a method before each call."""
+    """Return a function around a method that sends an event about its object before each call."""
 
     def around(call: Any, *args: Any, **kwargs: Any) -> Any:
         stream.emit(event(args[0] if args else None))
@@ -214,11 +219,13 @@ def _autocast_ends(stream: Emitter) -> AbstractContextManager[None]:
 class reported_step:
     """Context that sends the two events around a scaler's decision on a step.
 
-    A class, since a generator would put a frame of contextlib between a listener and the user's
-    line.
+    It is a class: a generator would add a frame of contextlib between a listener and the line of
+    the user's code, which the listener looks for.
     """
 
-    def __init__(self, stream: Sender, optimizer: Any, scale: Callable[[], float]) -> None:
+    def __init__(
+        self, stream: Sender, optimizer: OptimizerLike, scale: Callable[[], float]
+    ) -> None:
         self.stream = stream
         self.optimizer = optimizer
         self.scale = scale
@@ -284,10 +291,10 @@ _of_other_scalers: dict[type, Source] = {}
 
 
 def sources_of(scaler: GradScalerLike | None) -> tuple[Source, ...]:
-    """Return the source for a scaler that torch's does not cover."""
+    """Return a source for a scaler that is not torch's; () if the standard sources cover it."""
     if scaler is None or isinstance(scaler, torch.amp.GradScaler):
         return ()
-    # one source for each class: two of them would report each step twice
+    # one source for each class: two would report each step twice
     kind = type(scaler)
     if kind not in _of_other_scalers:
         _of_other_scalers[kind] = scaler_source(kind)

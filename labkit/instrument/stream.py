@@ -1,12 +1,12 @@
 """Stream of a training's events: forward and backward passes, operations, scales and steps.
 
-Idea: `STREAM` is the one place that torch's hooks, scalers and engines report to. A listener
-subscribes with a function for each type of event that it observes (`labkit.instrument.events`); a
-source of events is open while a listener observes one of them (`labkit.instrument.sources`). A
-watch of one model, the diagnosis of a script and the listener of an engine are all listeners.
+Idea: torch's hooks, scalers and engines all report to one object, `STREAM`. A listener subscribes
+with a function for each type of event that it observes (`labkit.instrument.events`). A source of
+events is open while a listener observes one of its events (`labkit.instrument.sources`). A watch of
+one model, the diagnosis of a script and the listener of an engine are all listeners.
 
-Invariants: a listener's failure is reported to that listener, and the training continues. Once the
-last listener has left, each tapped class holds its original functions.
+Invariants: a listener's failure is reported to that listener, and the training continues. After the
+last subscription has ended, each tapped class holds its original functions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from labkit.instrument.events import Event, LossScaled
+from labkit.instrument.events import Event, LossScaled, OptimizerLike
 from labkit.instrument.guard import Failed, described, guarded_context, name_of
 from labkit.instrument.operations import in_backward
 from labkit.instrument.sources import SOURCES, Source
@@ -27,9 +27,10 @@ from labkit.instrument.taps import tap
 
 __all__ = ["STREAM", "Gradients", "Listener", "StepObserver", "Stream", "register_source", "tap"]
 
-# parameter -> its unscaled gradient, None where none arrived
+# parameter -> its unscaled gradient; None if none arrived
 Gradients = dict[str, Tensor | None]
-Handler = Callable[[Any], None]  # of an event
+# called with an event of the type that it handles
+Handler = Callable[[Any], None]
 EventT = TypeVar("EventT", bound=Event)
 
 
@@ -42,8 +43,8 @@ class Listener:
     """Receiver of events: a function for each type that it observes.
 
     Args:
-        failed: gets the place and the exception of a function that fails; None: a subclass
-            overrides `failed`.
+        failed: receives the place and the exception of a function that fails; None: the exception
+            is raised in the training, unless a subclass overrides the method `failed`.
 
     >>> from labkit.instrument.events import ClipBegins
     >>> listener = Listener(lambda where, error: print(where, "failed"))
@@ -75,9 +76,9 @@ class Listener:
 class StepObserver(Listener):
     """Listener that counts the steps of a training.
 
-    A new step begins with the first forward pass after an optimizer has stepped or was skipped, and
-    when such an optimizer steps again. Forward passes inside an optimizer's step or in a backward
-    pass begin none.
+    A new step begins with the first forward pass after an optimizer has stepped or was skipped. It
+    also begins when such an optimizer steps again. A forward pass inside an optimizer's step or in
+    a backward pass does not begin a step.
 
     Attributes:
         step: number of the current step, from 0.
@@ -109,8 +110,8 @@ class StepObserver(Listener):
         """Return whether the steps of a model's engine are observed."""
         return True
 
-    def observes_optimizer(self, optimizer: Any) -> bool:
-        """Return whether an optimizer's steps are observed: it has parameters of the model."""
+    def observes_optimizer(self, optimizer: OptimizerLike) -> bool:
+        """Return whether the steps of an optimizer are observed."""
         return True
 
     def next_step(self) -> None:
@@ -121,7 +122,7 @@ class StepObserver(Listener):
         if self.stepped and not self.stepping and torch.is_grad_enabled() and not in_backward():
             self.next_step()
 
-    def step_begins(self, optimizer: Any) -> None:
+    def step_begins(self, optimizer: OptimizerLike) -> None:
         """Begin the next step if an optimizer has stepped in this one already."""
         if id(optimizer) in self.stepped:
             self.next_step()
@@ -151,15 +152,17 @@ class Stream:
         self._open: dict[Source, ExitStack] = {}
 
     def observes(self, event: type[Event]) -> bool:
-        """Return whether a listener observes a type of events; else it need not be made."""
+        """Return whether a listener observes a type of events; else they need not be sent."""
         return event in self._observed
 
     def emit(self, event: Event) -> None:
         """Call the function of each listener that observes the event.
 
-        Its exception is reported to that listener.
+        An exception of the function is reported to that listener. If the listener raises it, as
+        that of an engine does, it is raised here after all other listeners have received the event.
         """
-        kind, raised = type(event), None
+        kind = type(event)
+        raised: Exception | None = None
         for listener in self.listeners:
             handle = listener.handlers.get(kind)
             if handle is None:
@@ -167,8 +170,7 @@ class Stream:
             try:
                 handle(event)
             except Exception as error:
-                raised = _reported(listener, name_of(handle), error) or raised
-        # of a listener without `failed`, such as one of an engine; the others have got the event
+                raised = _report_failure(listener, name_of(handle), error) or raised
         if raised is not None:
             raise raised
 
@@ -176,7 +178,9 @@ class Stream:
     def subscribed(self, listener: Listener, *sources: Source) -> Iterator[None]:
         """Send a listener the events until the block ends.
 
-        With `sources` also those of further sources.
+        Args:
+            listener: the listener.
+            sources: further sources that are open for this listener.
         """
         subscription = (listener, sources)
         try:
@@ -196,13 +200,17 @@ class Stream:
         """Open the sources that the subscribed listeners need, and close the others."""
         listeners = [listener for listener, _ in self._subscriptions]
         self._observed = frozenset(event for each in listeners for event in each.handlers)
+        # a dict keeps the order of the sources, and each of them once
         known = dict.fromkeys(self.sources)
         for _, sources in self._subscriptions:
             known.update(dict.fromkeys(sources))
         needed = [source for source in known if not self._observed.isdisjoint(source.emits)]
-        for source in [source for source in self._open if source not in needed]:
-            self._open.pop(source).close()
-        for source in [source for source in needed if source not in self._open]:
+        for source in list(self._open):
+            if source not in needed:
+                self._open.pop(source).close()
+        for source in needed:
+            if source in self._open:
+                continue
             stack = ExitStack()
             self._open[source] = stack
             emitter = _Emitter(self, source)
@@ -224,11 +232,11 @@ class _Emitter:
         """Report a failure of the source; it never ends the training."""
         for listener in self._stream.listeners:
             if not listener.handlers.keys().isdisjoint(self._source.emits):
-                _reported(listener, where, error)
+                _report_failure(listener, where, error)
 
 
-def _reported(listener: Listener, where: str, error: Exception) -> Exception | None:
-    """Report a failure to a listener; return the exception if the listener raises it."""
+def _report_failure(listener: Listener, where: str, error: Exception) -> Exception | None:
+    """Report a failure to a listener; return the exception if the listener raises one."""
     try:
         listener.failed(where, error)
     except Exception as raised:
@@ -240,7 +248,13 @@ STREAM = Stream(SOURCES)
 
 
 def register_source(source: Source) -> None:
-    """Add a source of events, from the next subscription on."""
+    """Add a source of events, which opens from the next subscription on.
+
+    A library for training calls it once, when it is imported, so that `watch` observes its scaler.
+
+    Args:
+        source: for a scaler with the methods of torch.amp.GradScaler, `scaler_source(its class)`.
+    """
     if not isinstance(source, Source):
         raise TypeError(
             f"expected a Source, got {type(source).__name__}. "

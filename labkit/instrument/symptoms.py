@@ -1,8 +1,8 @@
 """Symptoms of a training: kinds of findings, with severity, remedy, and the faults behind them.
 
-Idea: an event of a step, a check of the model and a count of `watch` each name a symptom. One table
-says what it means, so `watch` and `diagnose` give the same advice. Faults are names of
-labkit.faults, which `labkit explain` shows.
+Idea: an event of a step, a check of the model and a count of `watch` each name a kind of finding.
+One table has the severity and the remedy of each kind, so `watch` and `diagnose` give the same
+advice. The faults are names in labkit.faults, which `labkit explain` shows.
 """
 
 from __future__ import annotations
@@ -74,11 +74,13 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Symptom:
-    """A kind of finding.
+    """The severity, remedy and faults of a kind of finding.
 
     Attributes:
-        faults: the faults of labkit.faults that show it.
-        least: in how many steps of a diagnosis it has to occur.
+        status: the severity.
+        remedy: what to do about it; "" for a note.
+        faults: names of the faults in labkit.faults that show this symptom.
+        least: number of steps of a diagnosis in which it has to occur to be reported.
     """
 
     status: Status
@@ -319,8 +321,23 @@ SYMPTOMS: dict[Kind, Symptom] = {
 
 
 def finding(kind: Kind, layer: str, step: int, what: str, line: str = "") -> Finding:
-    """Return a finding of a known kind, with the severity, remedy and faults of its symptom."""
+    """Return a finding of a known kind, with the severity, remedy and faults of its symptom.
+
+    Args:
+        kind: the kind.
+        layer: layer or parameter; "" for the whole model.
+        step: number of the step that shows it.
+        what: a sentence about this case.
+        line: file and line of the user's code; "" if unknown.
+    """
     symptom = SYMPTOMS[kind]
     return Finding(
-        kind.value, symptom.status, what, symptom.remedy, line, layer, step, symptom.faults
+        name=kind.value,
+        status=symptom.status,
+        what=what,
+        remedy=symptom.remedy,
+        line=line,
+        layer=layer,
+        step=step,
+        faults=symptom.faults,
     )

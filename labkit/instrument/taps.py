@@ -1,9 +1,9 @@
 """Taps on the methods of a class: functions called around each call while a block is open.
 
-Idea: where a library has no hook, the method that it calls is replaced while somebody listens
+Idea: where a library has no hook, the method that it calls is replaced while a tap is open
 (`labkit.modes.replacing`).
 
-Invariant: a tap changes neither the result of a call nor its exception. Once the last one has
+Invariant: a tap changes neither the result of a call nor its exception. After the last tap has
 closed, the class holds its original function.
 """
 
@@ -19,14 +19,15 @@ from typing import Any
 from labkit.instrument.guard import Failed, guarded_around
 from labkit.modes.replacing import Replacement
 
-Around = Callable[..., Any]  # gets a method and the arguments of a call, and calls it
+# called with a method and the arguments of a call; it calls the method, and returns the result
+Around = Callable[..., Any]
 
 
 class _Tap:
-    """A method that calls functions around the original one, and how often it is tapped."""
+    """The replacement of a method, which calls functions around the original one."""
 
     def __init__(self, owner: type | ModuleType, method: str) -> None:
-        # another thread may tap while a call runs
+        # a tuple, since another thread may open a tap while a call iterates over it
         self.arounds: tuple[Around, ...] = ()
         self.replacement = Replacement(owner, method, self._around_all)
 
@@ -51,9 +52,14 @@ def tap(
 ) -> Iterator[None]:
     """Call `around(method, object, *arguments)` for each call of a method, until the block ends.
 
-    A function of a module can be tapped too: `around(function, *arguments)`. The last tap is
-    outermost. With `failed`, an exception of `around` itself is reported there, and the method is
-    still called.
+    Of several taps on a method, the last one is outermost.
+
+    Args:
+        cls: a class, or a module: then `around(function, *arguments)` is called.
+        method: name of the method or function.
+        around: calls the method that it gets, and returns its result.
+        failed: receives an exception of `around` itself, and the method is still called. None: the
+            exception is raised.
 
     >>> class Safe:
     ...     def open(self, key): return key

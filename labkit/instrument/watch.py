@@ -1,10 +1,10 @@
 """Observer of a model in any training loop.
 
-Idea: a few steps out of many are sampled. A watch subscribes to the stream of events, filtered by
-model: forward passes of modules, optimizer steps, scales and skipped steps. Gradients are hooked in
-a sampled step. Weights are compared before and after a step. A step with inf or NaN is replayed to
-find their source. The hooks of modules are torch's global ones: the model itself carries none, and
-can be copied and pickled.
+Idea: a few steps out of many are sampled. A watch subscribes to the stream of events, and handles
+those of its model: forward passes of modules, optimizer steps, scales and skipped steps. In a
+sampled step, gradients are hooked, and weights are compared before and after the step. A step with
+inf or NaN is replayed to find their source. The hooks of modules are torch's global ones, so the
+model itself carries none, and can be copied and pickled.
 
 Invariant: the run is the same as without the watch, bit for bit and random draw for random draw.
 When the block ends, also by an exception, no hook and no reference remains.
@@ -34,15 +34,16 @@ from labkit.instrument.events import (
     ClipBegins,
     EngineStepBegins,
     EngineStepEnded,
-    Event,
     GradBegins,
     GradEnded,
     GradScalerLike,
+    ModelHolder,
     ModuleBegins,
     ModuleEnded,
     Moment,
     OptimizerBegins,
     OptimizerEnded,
+    OptimizerLike,
     Outcome,
     ScalerStepBegins,
     ScalerStepEnded,
@@ -78,13 +79,20 @@ from labkit.instrument.user_code import line_of_user
 MAX_CALLS = 8
 # steps with inf or NaN: a scaler that starts too high skips many, for the same reason
 MOST_REPLAYED = 20
-# sampled steps in which an optimizer's eps is compared with what it is added to
+# sampled steps in which an optimizer's eps is compared with the root that it is added to
 EPSILON_SAMPLES = 5
-SMALL = 4096  # elements of a gradient that is cheap to check in each step
+# elements of a gradient that is cheap to check in each step
+SMALL = 4096
+# a norm of gradients below this share of their norm after backward: they were clipped
+CLIPPED = 0.999
+# names of parameters in a sentence
+MOST_NAMES = 3
+# without against_fp32_every, a step is replayed in FP32 after about this many steps
+FP32_EVERY = 500
 
 
 def watch(
-    model: Any,
+    model: nn.Module | ModelHolder,
     every: int = 50,
     *,
     optimizer: torch.optim.Optimizer | None = None,
@@ -100,23 +108,23 @@ def watch(
         model: a module, or an object with one as `.model`: an engine, a run.
         every: sample steps 0, every, 2 every ... In a step, an optimizer of the model steps or is
             skipped; with several optimizers, a new step begins with the next forward pass.
-        optimizer: watch this one's steps only.
-        scaler: one with the methods of torch.amp.GradScaler that is not derived from it. torch's
-            own is found.
+        optimizer: watch the steps of this optimizer only.
+        scaler: a scaler that has the methods of torch.amp.GradScaler and is not derived from it.
+            torch's own scaler is observed without this argument.
         formats: formats whose losses the report shows.
         loss: the model's output -> the loss, unscaled. Without it, the replay in FP32 begins with
-            the gradient that arrived at the model's outputs, and misses what was lost between the
-            loss and them.
-        against_fp32_every: which steps are replayed in FP32 as well, a multiple of `every`; 0 for
-            none, None for the smallest such multiple from 500 on.
+            the gradient that arrived at the model's outputs, and misses underflow between the loss
+            and the outputs.
+        against_fp32_every: replay the steps 0, against_fp32_every, ... in FP32 as well. It is a
+            multiple of `every`; 0 for none, None for the smallest multiple that is at least 500.
         group: the ranks that train the model together. Those of DDP, of FSDP2 and of a distributed
-            engine are found. Each rank opens a watch; after its end, `report` on any rank covers
-            all of them.
+            engine are known without this argument. Each rank opens a watch; after its end, `report`
+            on any rank covers all of them.
 
     Raises:
-        TypeError: there is no module to watch.
-        ValueError: it has no parameter; every is not positive; against_fp32_every is not a multiple
-            of it.
+        TypeError: `model` neither is a module nor has one.
+        ValueError: the module has no parameter; `every` is not positive; or `against_fp32_every` is
+            not a multiple of `every`.
 
     >>> model = nn.Linear(3, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -139,21 +147,33 @@ def watch(
     if not (isinstance(every, int) and every > 0):
         raise ValueError(f"every: expected a positive integer, got {every!r}")
     if against_fp32_every is None:
-        against_fp32_every = -(-500 // every) * every
+        against_fp32_every = math.ceil(FP32_EVERY / every) * every
     elif against_fp32_every % every:
         raise ValueError(
             f"against_fp32_every: expected 0 or a multiple of every={every}, got "
             f"{against_fp32_every}"
         )
-    module, found = group_of(model, module)
-    shown_in = tuple([as_format(format, "formats") for format in formats])
+    module, known_group = group_of(model, module)
     return Watch(
-        module, every, optimizer, scaler, shown_in, loss, against_fp32_every, group or found
+        module,
+        every,
+        optimizer,
+        scaler,
+        tuple([as_format(format, "formats") for format in formats]),
+        loss,
+        against_fp32_every,
+        group or known_group,
     )
 
 
 class Watch(StepObserver):
-    """A watch on one model: a context manager with a `report` of the steps so far."""
+    """A watch on one model: a context manager with a `report` of the steps so far.
+
+    Attributes:
+        model: the module, inside DDP if it was wrapped; None after the watch has ended.
+        every: one step in so many is sampled.
+        first: the first step that the watch sees from its beginning; it is sampled, too.
+    """
 
     def __init__(
         self,
@@ -169,35 +189,44 @@ class Watch(StepObserver):
         super().__init__()
         self.model = model
         self.every = every
+        self.first = 0
+        # settings
         self._group = group
-        self._ranks: Ranks | None = None
         self._only = optimizer
         self._scaler = scaler
         self._loss = loss
         self._fp32_every = fp32_every
-        self.first = 0
+        # while the watch is open
         self._stack: ExitStack | None = None
+        self._ranks: Ranks | None = None
         self._log = Log(type(model).__name__, tuple(formats))
-        self._sample: Sample | None = None
-        self._calls: list[Call] = []
-        self._running = 0  # the thread in which the model runs
-        self._known_scale: float | None = None  # in this step
-        self._grads = 0  # calls of torch.autograd.grad that run
         self._recorder: Recorder | None = None
-        self._sketches: SketchedStep | None = None  # of the sampled step that is recorded
-        self.on(GradBegins, self.before_grad).on(GradEnded, self.after_grad)
+        # of the current step
+        self._sample: Sample | None = None
+        self._sketches: SketchedStep | None = None
+        self._calls: list[Call] = []
+        self._known_scale: float | None = None
+        # number of the thread in which the model is running, else 0
+        self._running = 0
+        # number of calls of torch.autograd.grad that are running
+        self._grads = 0
+        self.on(GradBegins, self.before_grad)
+        self.on(GradEnded, self.after_grad)
         self.on(UnscaleBegins, self.before_unscale)
-        self.on(ScalerStepBegins, self.scaler_begins).on(ScalerStepEnded, self.scaler_ended)
+        self.on(ScalerStepBegins, self.scaler_begins)
+        self.on(ScalerStepEnded, self.scaler_ended)
         self.on(StandInStepped, self.stand_in_stepped)
-        self.on(OptimizerBegins, self.before_optimizer).on(OptimizerEnded, self.after_optimizer)
-        self.on(EngineStepBegins, self.engine_begins).on(EngineStepEnded, self.engine_ended)
+        self.on(OptimizerBegins, self.before_optimizer)
+        self.on(OptimizerEnded, self.after_optimizer)
+        self.on(EngineStepBegins, self.engine_begins)
+        self.on(EngineStepEnded, self.engine_ended)
         self.on(StepEvent, self.engine_steps)
 
     def record(self, path: Path | str) -> Watch:
         """Record the training to a file, which is written when the watch ends; return the watch.
 
-        `labkit diff` and `labkit.testing.compare_trainings` compare two of them. Of several ranks,
-        the first one records.
+        `labkit diff` and `labkit.testing.compare_trainings` compare two recordings. Of several
+        ranks, the first one records.
 
         Raises:
             RuntimeError: the watch is open already.
@@ -232,6 +261,7 @@ class Watch(StepObserver):
         self.first = 1
         self.__enter__()
         if self._sample is not None:
+            # gradients have arrived before, so a comparison with FP32 would miss them
             self._sample.kept = None
         return self
 
@@ -239,32 +269,39 @@ class Watch(StepObserver):
         if self._stack is not None:
             raise RuntimeError("this watch was opened before; create another one with watch(model)")
         self._parameters = {
-            n.removeprefix("_orig_mod."): p for n, p in self.model.named_parameters()
+            name.removeprefix("_orig_mod."): parameter
+            for name, parameter in self.model.named_parameters()
         }
-        self._weight_names = {id(p): name for name, p in self._parameters.items()}
-        self._ranks = (
-            Ranks(self._log.name, self._parameters, self._group)
-            if self._group is not None
-            else None
-        )
+        self._weight_names = {id(weight): name for name, weight in self._parameters.items()}
         self._names = {
             id(module): name or type(module).__name__ for name, module in self.model.named_modules()
         }
+        # why the layers cannot be hooked; "" if they can
         self._blind = compiled(self.model)
+        if self._blind:
+            self._log.add_unseen(f"activations and their gradients: {self._blind}")
+        if self._group is not None:
+            self._ranks = Ranks(self._log.name, self._parameters, self._group)
+        else:
+            warning = single_rank_warning()
+            if warning:
+                self._log.add_unseen(warning)
         if self._recorder is not None:
             with reporting(self.failed, "beginning to record"):
                 self._begin_recording(self._recorder)
-        unhooked = f"activations and their gradients: {self._blind}" if self._blind else ""
-        for unseen in filter(
-            None, (unhooked, single_rank_warning() if self._ranks is None else "")
-        ):
-            self._log.add_unseen(unseen)
+        # an engine's step is running, which the engine reports itself
         self._by_engine = False
+        # the model was called as a whole
         self._called = False
+        # modules of the user, which may have counters or settings; those of torch.nn have none
         self._modules = [
-            m for m in self.model.modules() if not type(m).__module__.startswith("torch.nn.")
+            module
+            for module in self.model.modules()
+            if not type(module).__module__.startswith("torch.nn.")
         ]
-        self._held: dict[int, tuple[Any, int, dict[str, Tensor]]] = {}
+        # id of an optimizer -> the optimizer, its number of parameters, those of the model by name
+        self._held: dict[int, tuple[OptimizerLike, int, dict[str, Tensor]]] = {}
+        # everything that is open is closed if something here fails; else `__exit__` closes it
         with ExitStack() as stack:
             self._stack = stack
             self._sample_stack = stack.enter_context(ExitStack())
@@ -274,7 +311,7 @@ class Watch(StepObserver):
                 )
             stack.enter_context(STREAM.subscribed(self, *sources_of(self._scaler)))
             if self._blind:
-                # its forward passes are not seen, so a backward pass begins a step
+                # the forward passes of a compiled model are not seen: a backward pass begins a step
                 steps = Listener(self.failed).on(BackwardBegins, self._backward_begins)
                 stack.enter_context(STREAM.subscribed(steps))
             with reporting(self.failed, "beginning the first step"):
@@ -292,7 +329,10 @@ class Watch(StepObserver):
             self._stack.close()
             with reporting(self.failed, "writing the recording"):
                 self._write_recording()
-            self.model = self._only = self._scaler = self._loss = None  # type: ignore[assignment]
+            self.model = None  # type: ignore[assignment]
+            self._only = None
+            self._scaler = None
+            self._loss = None
             self._parameters = {}
             self._weight_names = {}
             self._names = {}
@@ -306,6 +346,7 @@ class Watch(StepObserver):
                     self._ranks.publish(self._own_report())
 
     def _begin_recording(self, recorder: Recorder) -> None:
+        # of several ranks, the first one records
         if self._group is not None and dist.get_rank(self._group) != 0:
             self._recorder = None
             return
@@ -333,19 +374,27 @@ class Watch(StepObserver):
     def report(self) -> Report:
         """Return the report so far, also while the watch is open.
 
-        After its end, that of all ranks of a group.
+        After the end of the watch, it is the report of all ranks of the group.
         """
-        own = self.every_finding()
+        own = self._own_report()
         own = replace(own, findings=tuple(causes_first(own.findings)))
-        return own if self._ranks is None else self._ranks.merged(own)
+        if self._ranks is None:
+            return own
+        return self._ranks.merged(own)
 
     def every_finding(self) -> Report:
-        """Return the report of this rank, with findings that follow from others apart."""
+        """Return the report of this rank with all findings, also those that follow from others."""
         return self._own_report()
 
     def _own_report(self) -> Report:
-        running = self._sample.done() if self._sample is not None and self.stepped else None
-        return self._log.report(self.step + bool(self.stepped), running, self)
+        steps = self.step
+        running = None
+        # the current step counts once an optimizer has stepped or was skipped in it
+        if self.stepped:
+            steps += 1
+            if self._sample is not None:
+                running = self._sample.done()
+        return self._log.report(steps, running, self)
 
     # Steps, one after another
 
@@ -356,29 +405,34 @@ class Watch(StepObserver):
         self._calls = []
         self._sample = None
         self._known_scale = None
+        # all losses of the step so far
         self._losses_are_zero = True
         self._sample_stack.close()
         if not self._called and not self._blind:
+            # until the model is called as a whole, a call of a layer begins a step
             layers = Listener(self.failed).on(ModuleBegins, self._layer_begins)
             self._sample_stack.enter_context(STREAM.subscribed(layers))
         if step % self.every and step != self.first:
             return
-        keep = bool(self._fp32_every) and (step % self._fp32_every == 0 or step == self.first)
+        keep = False
+        if self._fp32_every:
+            keep = step % self._fp32_every == 0 or step == self.first
         self._sketches = None if self._recorder is None else self._recorder.begin(step)
         self._sample = Sample(step, self._names, self._scale_now, self.failed, keep, self._sketches)
         sampling = Listener(self.failed)
         if not self._blind:
             sampling.on(ModuleEnded, self._sample.after_module)
             sampling.on(BackwardBegins, self._backward_begins)
-        sampling.on(ClipBegins, partial(self._note_line, "clip"))
+        sampling.on(ClipBegins, self._clip_begins)
         self._sample_stack.enter_context(STREAM.subscribed(sampling))
-        if self._group is None:
-            for name, parameter in self._parameters.items():
-                if parameter.requires_grad and parameter.is_leaf:
-                    hook = guarded(partial(self._accumulated, name), self.failed)
-                    self._sample_stack.callback(
-                        parameter.register_post_accumulate_grad_hook(hook).remove
-                    )
+        if self._group is not None:
+            # the ranks sum the gradients at the end of backward; `_reduced` counts them then
+            return
+        for name, parameter in self._parameters.items():
+            if parameter.requires_grad and parameter.is_leaf:
+                hook = guarded(partial(self._accumulated, name), self.failed)
+                handle = parameter.register_post_accumulate_grad_hook(hook)
+                self._sample_stack.callback(handle.remove)
 
     def _finish(self) -> None:
         """Record the sampled step that is over."""
@@ -410,6 +464,7 @@ class Watch(StepObserver):
         if module is not self.model or not torch.is_grad_enabled() or in_backward():
             return call(module, *args, **kwargs)
         self.forward_begins()
+        # the model calls itself, or is called in several threads: the outermost call counts
         if self._running:
             if self._running != get_ident():
                 self._log.add_unseen(
@@ -424,18 +479,17 @@ class Watch(StepObserver):
                 if in_transform():
                     raise Unseen(TRANSFORMED)
                 noted = note_call(self._modules, args, kwargs)
+                # the latest calls, MAX_CALLS at most
                 self._calls = [*self._calls[1 - MAX_CALLS :], noted]
             if self._sketches is not None:
                 with reporting(self.failed, "recording a batch"):
                     self._sketches.called(args, kwargs)
                 self._sketches.running = True
-            sample = None if in_transform() else self._sample
-            if sample is None:
+            if self._sample is None or in_transform():
                 output = call(module, *args, **kwargs)
             else:
-                with guarded_context(
-                    sample.inside(self.model.parameters), self.failed, "observing a call"
-                ):
+                inside = self._sample.inside(self.model.parameters)
+                with guarded_context(inside, self.failed, "observing a call"):
                     output = call(module, *args, **kwargs)
         finally:
             self._running = 0
@@ -454,14 +508,21 @@ class Watch(StepObserver):
             self._sample.inner = True
 
     def after_grad(self, event: GradEnded) -> None:
+        """End the mark, unless another call of torch.autograd.grad is still running."""
         self._grads -= 1
         if self._sample is not None:
             self._sample.inner = self._grads > 0
 
-    def _note_line(self, what: str, event: Event | None = None) -> None:
+    def _note_line(self, what: str) -> None:
         """Record the line of the user's code that runs a part of a sampled step."""
-        if self._sample is not None and (line := line_of_user(sys._getframe(1))):
+        if self._sample is None:
+            return
+        line = line_of_user(sys._getframe(1))
+        if line:
             self._sample.lines[what] = line
+
+    def _clip_begins(self, event: ClipBegins) -> None:
+        self._note_line("clip")
 
     def _backward_begins(self, event: BackwardBegins) -> None:
         """Record the line, and whether the loss is 0: then no gradient was lost.
@@ -474,13 +535,14 @@ class Watch(StepObserver):
             return
         self._note_line("backward")
         of_replay = line_of_user(sys._getframe(1)) is None
-        if not (of_replay or in_backward()):
-            roots = [event.roots] if isinstance(event.roots, Tensor) else list(event.roots)
-            is_zero = not any(bool(root.detach().any()) for root in roots)
-            self._losses_are_zero = self._losses_are_zero and is_zero
-            if self._sketches is not None:
-                total = sum(float(root.detach().double().sum()) for root in roots)
-                self._sketches.losses.append(total / self._scale_now())
+        if of_replay or in_backward():
+            return
+        roots = [event.roots] if isinstance(event.roots, Tensor) else list(event.roots)
+        if any(bool(root.detach().any()) for root in roots):
+            self._losses_are_zero = False
+        if self._sketches is not None:
+            total = sum(float(root.detach().double().sum()) for root in roots)
+            self._sketches.losses.append(total / self._scale_now())
 
     def _reduced(self) -> None:
         """Count gradients after a backward pass that has summed them over the ranks."""
@@ -494,6 +556,7 @@ class Watch(StepObserver):
     # Scales and optimizers: events of `labkit.instrument.stream`
 
     def _scale_now(self) -> float:
+        """Return the scale of this step, which is read from the scaler once: it may wait for a GPU."""
         if self._known_scale is None:
             self._known_scale = float(self._scale())
         return self._known_scale
@@ -503,55 +566,64 @@ class Watch(StepObserver):
 
     def scaled_by(self, scale: Callable[[], float]) -> None:
         super().scaled_by(scale)
-        # else this step counted with the known one
+        # once gradients of this step are counted, they were unscaled by the known scale
         if self._sample is None or not self._sample.norms:
             self._known_scale = None
 
-    def observes_optimizer(self, optimizer: Any) -> bool:
-        return (self._only is None or optimizer is self._only) and bool(self._held_by(optimizer))
+    def observes_optimizer(self, optimizer: OptimizerLike) -> bool:
+        """Return whether an optimizer steps parameters of the model, and is not excluded."""
+        if self._only is not None and optimizer is not self._only:
+            return False
+        return bool(self._held_by(optimizer))
 
-    def _held_by(self, optimizer: Any) -> dict[str, Tensor]:
-        """Return the parameters that an optimizer steps, cached while their number is unchanged."""
+    def _held_by(self, optimizer: OptimizerLike) -> dict[str, Tensor]:
+        """Return the model's parameters that an optimizer steps, by name.
+
+        They are cached while the number of the optimizer's parameters is unchanged.
+        """
         total = sum(len(group["params"]) for group in optimizer.param_groups)
-        _, known, held = self._held.get(id(optimizer), (None, 0, {}))
-        if known != total:
-            stepped = [
-                p
-                for group in optimizer.param_groups
-                for p in group["params"]
-                if id(p) in self._weight_names
-            ]
-            held = {self._weight_names[id(p)]: p for p in stepped}
-            if held:  # a cached optimizer stays alive, so its id stays unique
-                self._held[id(optimizer)] = optimizer, total, held
+        if id(optimizer) in self._held:
+            _, known_total, known = self._held[id(optimizer)]
+            if known_total == total:
+                return known
+        held = {}
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                name = self._weight_names.get(id(parameter))
+                if name is not None:
+                    held[name] = parameter
+        if held:
+            # the cache keeps the optimizer alive, so that no other object gets its id
+            self._held[id(optimizer)] = (optimizer, total, held)
         return held
 
     def before_optimizer(self, event: OptimizerBegins) -> None:
+        """Observe an optimizer before its step.
+
+        In a step that is not sampled, a scaler finds inf and NaN. Without one, one gradient is
+        checked.
+        """
         optimizer = event.optimizer
         if self._by_engine or not self.observes_optimizer(optimizer):
             return
         self.stepping = True
         held = self._held_by(optimizer)
         self.step_begins(optimizer)
-        if self._sample is not None or not (self.scaled or self._looks_finite(held)):
-            self.before_step(optimizer, held, _unscaled_gradients(optimizer, held))
-
-    @staticmethod
-    def _looks_finite(weights: dict[str, Tensor]) -> bool:
-        """Return whether one small gradient is finite: inf and NaN reach nearly all gradients."""
-        for weight in weights.values():
-            if weight.numel() <= SMALL and weight.grad is not None and not weight.grad.is_sparse:
-                return math.isfinite(abs(local_part(weight.grad).sum().item()))
-        return True
+        if self._sample is None and (self.scaled or _looks_finite(held)):
+            return
+        self.before_step(optimizer, held, _unscaled_gradients(optimizer, held))
 
     def after_optimizer(self, event: OptimizerEnded) -> None:
+        """Observe an optimizer after its step."""
         optimizer = event.optimizer
         if self._by_engine or not self.observes_optimizer(optimizer):
             return
-        # of a fused optimizer, which skips by itself
+        # of a fused optimizer, which skips a step by itself
         skipped = getattr(optimizer, "found_inf", None)
-        held = self._held_by(optimizer) if self._sample is not None or skipped else {}
-        gradients = {name: p.grad for name, p in held.items()}
+        held = {}
+        if self._sample is not None or skipped:
+            held = self._held_by(optimizer)
+        gradients = {name: parameter.grad for name, parameter in held.items()}
         if skipped:
             self.skipped(optimizer, gradients)
         else:
@@ -564,12 +636,12 @@ class Watch(StepObserver):
             self.step_begins(event.optimizer)
 
     def scaler_ended(self, event: ScalerStepEnded) -> None:
-        """Record a step as skipped if the optimizer's hooks were not called."""
+        """Record a step as skipped if the scaler has not called the optimizer."""
         optimizer = event.optimizer
         if event.raised or id(optimizer) in self.stepped or not self.observes_optimizer(optimizer):
             return
         held = self._held_by(optimizer)
-        self.skipped(optimizer, {name: p.grad for name, p in held.items()})
+        self.skipped(optimizer, {name: parameter.grad for name, parameter in held.items()})
 
     def stand_in_stepped(self, event: StandInStepped) -> None:
         """Record that a step was taken, which the optimizer itself takes later."""
@@ -577,11 +649,12 @@ class Watch(StepObserver):
             self.after_step(event.stand_in, {}, {})
 
     def engine_begins(self, event: EngineStepBegins) -> None:
-        """Begin a step of the model's engine, which reports it itself.
+        """Begin a step of the model's engine, which reports the step itself.
 
-        torch's hooks are ignored.
+        Events of optimizers are ignored meanwhile.
         """
-        self._by_engine = self._by_engine or self.observes_model(event.engine.model)
+        if self.observes_model(event.engine.model):
+            self._by_engine = True
 
     def engine_ended(self, event: EngineStepEnded) -> None:
         """End a step of the model's engine."""
@@ -596,9 +669,12 @@ class Watch(StepObserver):
         gradients: Gradients = dict(event.gradients)
         if event.moment is Moment.UNSCALED:
             self.before_step(engine.optimizer, engine.masters(), gradients)
-        elif event.report is not None and event.report.stepped:
+            return
+        if event.report is None:
+            return
+        if event.report.stepped:
             self.after_step(engine.optimizer, engine.masters(), gradients)
-        elif event.report is not None:
+        else:
             self.skipped(engine.optimizer, gradients, event.report.why)
 
     def before_unscale(self, event: UnscaleBegins) -> None:
@@ -608,50 +684,82 @@ class Watch(StepObserver):
             return
         if self._sample is None or id(optimizer) in self.stepped:
             return
-        norms = self._sample.norms
         scale = self._scale_now()
-        held = {
-            n: p.grad
-            for n, p in self._held_by(optimizer).items()
-            if p.grad is not None and n in norms
-        }
-        left = math.hypot(*(norms[n] for n in held)) * scale
-        now = length(held.values())
-        if scale != 1 and math.isfinite(left) and now < 0.999 * left:
+        norms = self._sample.norms
+        gradients = {}
+        for name, parameter in self._held_by(optimizer).items():
+            if parameter.grad is not None and name in norms:
+                gradients[name] = parameter.grad
+        norm_after_backward = math.hypot(*(norms[name] for name in gradients)) * scale
+        norm = length(gradients.values())
+        was_clipped = norm < CLIPPED * norm_after_backward
+        if scale != 1 and math.isfinite(norm_after_backward) and was_clipped:
             says = (
-                f"while {scale:g} times too large, they were shortened from {left:.3g} to "
-                f"{now:.3g}; unscale_ first"
+                f"while {scale:g} times too large, they were shortened from "
+                f"{norm_after_backward:.3g} to {norm:.3g}; unscale_ first"
             )
             self._note_line("step")
             line = self._sample.lines.get("clip", self._sample.lines.get("step", ""))
             self._log.add_finding(finding(Kind.CLIPPED_WHILE_SCALED, "", self.step, says, line))
 
-    def before_step(self, optimizer: Any, weights: dict[str, Tensor], gradients: Gradients) -> None:
+    def before_step(
+        self, optimizer: OptimizerLike, weights: dict[str, Tensor], gradients: Gradients
+    ) -> None:
+        """Observe a step that is about to be taken.
+
+        Args:
+            optimizer: the optimizer.
+            weights: parameter -> the weights that the optimizer steps, maybe masters.
+            gradients: parameter -> its unscaled gradient, or None.
+        """
         self.step_begins(optimizer)
+        # Without a scaler, nothing skips a step with inf or NaN. In a step that is not sampled,
+        # this function is called only if there are some.
+        non_finite = True
         if self._sample is not None:
             self._note_line("step")
             if self._by_engine:
                 self._sample.forget_gradients()
-            observed = self._sample.kept
-            self._sample.kept = None
-            if observed is not None:
-                with self._log.replaying("comparison with FP32"):
-                    at = self._scale_now(), self.step
-                    beside = against_fp32(
-                        self.model, self._calls, *at, observed, gradients, self._loss
-                    )
-                    if self._losses_are_zero:
-                        beside = replace(beside, arrived=(0, 0))
-                    self._log.against_fp32.append(beside)
+            self._compare_with_fp32(self._sample, gradients)
             self._sample.before_step_sample(self._parameters, weights, gradients)
             self._log.record_checksums(weights)
-        counted = (
-            self._sample.counts["weight gradients"].values() if self._sample is not None else ()
-        )
-        if not self.scaled and (self._sample is None or any(h.non_finite for h in counted)):
+            counts = self._sample.counts["weight gradients"].values()
+            non_finite = any(histogram.non_finite for histogram in counts)
+        if non_finite and not self.scaled:
             self._find_source(gradients)
 
-    def after_step(self, optimizer: Any, weights: dict[str, Tensor], gradients: Gradients) -> None:
+    def _compare_with_fp32(self, sample: Sample, gradients: Gradients) -> None:
+        """Compare the gradients of a step with those of a replay in FP32, if they were kept."""
+        if sample.kept is None:
+            return
+        # released here: a step with several optimizers is compared once
+        observed = sample.kept
+        sample.kept = None
+        with self._log.replaying("comparison with FP32"):
+            compared = against_fp32(
+                self.model,
+                self._calls,
+                self._scale_now(),
+                self.step,
+                observed,
+                gradients,
+                self._loss,
+            )
+            # gradients of a loss of 0 are 0 in any format, and did not underflow
+            if self._losses_are_zero:
+                compared = replace(compared, arrived=(0, 0))
+            self._log.against_fp32.append(compared)
+
+    def after_step(
+        self, optimizer: OptimizerLike, weights: dict[str, Tensor], gradients: Gradients
+    ) -> None:
+        """Observe a step that was taken.
+
+        Args:
+            optimizer: the optimizer.
+            weights: parameter -> the weights that the optimizer steps, maybe masters.
+            gradients: parameter -> its unscaled gradient, or None.
+        """
         self.stepping = False
         self.stepped.add(id(optimizer))
         if self._sample is None or not self._sample.before:
@@ -661,29 +769,35 @@ class Watch(StepObserver):
                 self._recorder.observe_optimizer(optimizer)
         self._sample.after_step_sample(weights, gradients)
         self._log.record_moves(self._sample)
-        self._log.narrow |= {
-            name
-            for name, weight in weights.items()
-            if weight.itemsize <= 2 or self._parameters[name].itemsize <= 2
-        }
-        self._sample.measure(self._parameters.values(), weights.values(), optimizer)
+        for name, weight in weights.items():
+            if weight.itemsize <= 2 or self._parameters[name].itemsize <= 2:
+                self._log.narrow.add(name)
+        # a stand-in has no weights here, so this is an optimizer with a state
+        stateful: Any = optimizer
+        self._sample.measure(self._parameters.values(), weights.values(), stateful)
         if len(self._log.dominated) < EPSILON_SAMPLES:
-            self._log.dominated.append(dominating_epsilon(optimizer))
-        for found in state_faults(
-            optimizer, weights, self.step, self._sample.lines.get("step", "")
-        ):
-            self._log.add_finding(found)
+            self._log.dominated.append(dominating_epsilon(stateful))
+        line = self._sample.lines.get("step", "")
+        for each in state_faults(stateful, weights, self.step, line):
+            self._log.add_finding(each)
 
-    def skipped(self, optimizer: Any, gradients: Gradients, why: str = "") -> None:
-        """Record a step that was not taken, and the parameters with inf or NaN."""
+    def skipped(self, optimizer: OptimizerLike, gradients: Gradients, why: str = "") -> None:
+        """Record a step that was not taken, and the parameters with inf or NaN.
+
+        Args:
+            optimizer: the optimizer.
+            gradients: parameter -> its gradient, or None.
+            why: the reason; "": a sentence about these parameters.
+        """
         self.stepping = False
         self.stepped.add(id(optimizer))
-        culprits = tuple(name for name, g in gradients.items() if g is not None and not finite(g))
-        shown = ", ".join(culprits[:3]) or "a gradient"
-        if len(culprits) > 3:
-            shown += f" and {len(culprits) - 3} more"
-        why = why or f"inf or NaN in {shown}"
-        self._log.skips.append(Skip(self.step, self._scale_now(), culprits, why))
+        culprits = _with_non_finite(gradients)
+        if not why:
+            shown = ", ".join(culprits[:MOST_NAMES]) or "a gradient"
+            if len(culprits) > MOST_NAMES:
+                shown += f" and {len(culprits) - MOST_NAMES} more"
+            why = f"inf or NaN in {shown}"
+        self._log.skips.append(Skip(self.step, self._scale_now(), tuple(culprits), why))
         self._find_source(gradients)
 
     def _find_source(self, gradients: Gradients) -> None:
@@ -691,19 +805,42 @@ class Watch(StepObserver):
         if self.step < self.first or len(self._log.non_finite) >= MOST_REPLAYED:
             return
         with self._log.replaying("source of inf or NaN"):
-            found = culprit(self.model, self._calls, self._scale_now(), self.step)
-            if found is None:
-                bad = next((n for n, g in gradients.items() if g is not None and not finite(g)), "")
-                self._log.add_unseen(
-                    f"source of inf or NaN in {bad}: it did not appear in the replay"
-                )
-            else:
-                self._log.non_finite.append(found)
+            source = culprit(self.model, self._calls, self._scale_now(), self.step)
+            if source is not None:
+                self._log.non_finite.append(source)
+                return
+            culprits = _with_non_finite(gradients)
+            shown = culprits[0] if culprits else ""
+            self._log.add_unseen(
+                f"source of inf or NaN in {shown}: it did not appear in the replay"
+            )
 
 
-def _unscaled_gradients(optimizer: Any, held: dict[str, Tensor]) -> Gradients:
-    """Return the unscaled gradients of a step; a fused optimizer unscales them inside the step."""
+def _with_non_finite(gradients: Gradients) -> list[str]:
+    """Return the parameters whose gradients hold inf or NaN."""
+    names = []
+    for name, gradient in gradients.items():
+        if gradient is not None and not finite(gradient):
+            names.append(name)
+    return names
+
+
+def _looks_finite(weights: dict[str, Tensor]) -> bool:
+    """Return whether one small gradient is finite: inf and NaN reach nearly all gradients."""
+    for weight in weights.values():
+        if weight.numel() <= SMALL and weight.grad is not None and not weight.grad.is_sparse:
+            return math.isfinite(abs(local_part(weight.grad).sum().item()))
+    return True
+
+
+def _unscaled_gradients(optimizer: OptimizerLike, weights: dict[str, Tensor]) -> Gradients:
+    """Return the unscaled gradients of a step."""
+    # a fused optimizer unscales them inside its step, by this attribute
     scale = getattr(optimizer, "grad_scale", None)
-    return {
-        n: p.grad if scale is None or p.grad is None else p.grad / scale for n, p in held.items()
-    }
+    gradients: Gradients = {}
+    for name, weight in weights.items():
+        gradient = weight.grad
+        if scale is not None and gradient is not None:
+            gradient = gradient / scale
+        gradients[name] = gradient
+    return gradients

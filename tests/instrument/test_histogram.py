@@ -119,7 +119,7 @@ def test_a_sparse_tensor_is_answered_and_can_be_counted_as_the_message_says() ->
 def test_bad_input_is_answered() -> None:
     with pytest.raises(TypeError, match="got ndarray"):
         exponent_histogram(np.ones(3))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="counts FP16, BF16 and FP32"):
+    with pytest.raises(TypeError, match="expected FP16, BF16 or FP32"):
         exponent_histogram(torch.zeros(3, dtype=torch.float64))
     for no_binades in (0.5, math.nan, math.inf):
         with pytest.raises(TypeError, match="whole binades"):
@@ -226,7 +226,7 @@ def test_underflow_counts_what_fp32_had_and_fp16_lost() -> None:
     assert underflow({"a": torch.zeros(3)}, {"a": torch.zeros(3)}) == 0.0
     with pytest.raises(ValueError, match="same layers"):
         underflow({"a": torch.ones(1)}, {"b": torch.ones(1)})
-    with pytest.raises(ValueError, match=r"reference \(1,\), observed \(2,\)"):
+    with pytest.raises(ValueError, match=r"reference \(1,\) and observed \(2,\)"):
         underflow({"a": torch.ones(1)}, {"a": torch.ones(2)})
 
 
@@ -242,6 +242,6 @@ def test_worked_example_of_a_swallowed_update_and_parameters_without_a_gradient_
     weight = torch.ones(2)
     assert swallowed([weight, weight], [weight, weight + 1], [None, torch.ones(2)]) == 0.0
     assert swallowed([weight], [weight], [torch.zeros(2)]) == 0.0
-    for gradients, says in (([torch.ones(3)], "have one shape"), ([], "shorter")):
+    for gradients, says in (([torch.ones(3)], "expected one shape"), ([], "shorter")):
         with pytest.raises(ValueError, match=says):
             swallowed([weight], [weight], gradients)
