@@ -1,4 +1,4 @@
-"""`python -m labkit` is the command `labkit`, for where scripts are not on the path."""
+"""The command `labkit` as `python -m labkit`, which also works if scripts are not on the path."""
 
 import sys
 

@@ -1,10 +1,10 @@
-"""Set-up and checks of a checkout: `python -m labkit setup` and `test`, which make calls, too.
+"""Set-up and checks of a checkout: `python -m labkit setup` and `test`, which the Makefile calls.
 
-Idea: set-up has three steps, each with a stamp in .venv that holds its time. A step is repeated
-only if pyproject.toml or constraints.txt is newer than its stamp. The first step needs only the
-standard library.
+Idea: set-up has three steps. A stamp, an empty file in .venv, has the time at which a step was done.
+A step is repeated only if pyproject.toml or constraints.txt is newer than its stamp. This module
+needs only the standard library, so that the first step can run before anything is installed.
 
-Invariant: torch is installed first and by itself, and every package by constraints.txt, so that
+Invariant: torch is installed first and by itself, and every package with constraints.txt, so that
 later packages do not replace torch.
 """
 
@@ -25,7 +25,13 @@ INSTALL = ("-m", "pip", "install", "--disable-pip-version-check", "--constraint"
 
 @dataclass(frozen=True)
 class SetupStep:
-    """Step of set-up: its stamp in .venv, its message, and its Python commands."""
+    """Step of set-up.
+
+    Attributes:
+        stamp: name of its stamp in .venv.
+        message: printed when it begins.
+        commands: arguments of Python, one tuple for each command.
+    """
 
     stamp: str
     message: str
@@ -56,22 +62,39 @@ def missing_steps(folder: Path, test: bool) -> list[SetupStep]:
     """Return the steps to do, in order; the last one only with `test`."""
     newest = max((folder / name).stat().st_mtime for name in ("pyproject.toml", "constraints.txt"))
     steps = STEPS if test else STEPS[:-1]
-    return [
-        step
-        for step in steps
-        if not _done(folder / ".venv" / step.stamp, newest if step is not STEPS[0] else 0)
-    ]
+    missing = []
+    for step in steps:
+        stamp = folder / ".venv" / step.stamp
+        is_done = stamp.is_file()
+        # the first step, which makes the virtual environment, does not depend on these files
+        if is_done and step is not STEPS[0]:
+            is_done = stamp.stat().st_mtime >= newest
+        if not is_done:
+            missing.append(step)
+    return missing
 
 
 def set_up(folder: Path, test: bool = False, python: str = sys.executable) -> int:
-    """Do the missing steps and print their messages.
+    """Do the missing steps, and print their messages.
 
-    Return the exit status of the first failure, or 0.
+    Args:
+        folder: the checkout.
+        test: also install what the tests need.
+        python: the interpreter that makes .venv.
+
+    Returns:
+        The exit status of the first command that fails, or 0.
     """
     for step in missing_steps(folder, test):
         print(step.message, flush=True)
-        for command in () if step is STEPS[0] and venv_python(folder).exists() else step.commands:
-            interpreter = python if step is STEPS[0] else str(venv_python(folder))
+        interpreter = str(venv_python(folder))
+        commands = step.commands
+        if step is STEPS[0]:
+            interpreter = python
+            # a virtual environment that someone else has made is used as it is
+            if venv_python(folder).exists():
+                commands = ()
+        for command in commands:
             options = torch_options() if command[-1] == "torch" else []
             status = subprocess.call([interpreter, *command, *options], cwd=folder)
             if status:
@@ -83,19 +106,25 @@ def set_up(folder: Path, test: bool = False, python: str = sys.executable) -> in
 
 
 def torch_options() -> list[str]:
-    """Return pip's options that choose a build of torch: the environment's TORCH_OPTIONS."""
+    """Return pip's options that choose a build of torch, from the environment's TORCH_OPTIONS."""
     return shlex.split(os.environ.get("TORCH_OPTIONS", ""))
 
 
 def check_all(folder: Path, everything: bool, pytest_arguments: Sequence[str]) -> int:
-    """Run all checks, the others too where one fails; return the worst exit status.
+    """Run ruff, codespell, mypy, the checks of the JavaScript, and pytest, even if one fails.
 
-    They are ruff, codespell, mypy, those of the JavaScript, and pytest.
+    Args:
+        folder: the checkout.
+        everything: also run the tests marked `slow`.
+        pytest_arguments: further arguments of pytest.
 
-    pytest uses a process for each core, up to four. Programs that tests start import the lab many
-    times, so bytecode is written even where the environment forbids it.
+    Returns:
+        The worst exit status.
     """
-    python = str(venv_python(folder)) if venv_python(folder).exists() else sys.executable
+    python = sys.executable
+    if venv_python(folder).exists():
+        python = str(venv_python(folder))
+    # pytest runs in two to four processes, one for each core
     processes = (
         "--numprocesses",
         str(max(2, min(4, usable_cores()))),
@@ -103,23 +132,21 @@ def check_all(folder: Path, everything: bool, pytest_arguments: Sequence[str]) -
         "loadfile",
         "--no-loadscope-reorder",
     )
-    chosen = () if everything else ("-m", "not slow")
+    selection = () if everything else ("-m", "not slow")
     commands = (
         ("ruff", "format", "--check", "."),
         ("ruff", "check", "."),
         ("codespell_lib",),
         ("mypy",),
         ("tests.javascript",),
-        ("pytest", *processes, *chosen, *pytest_arguments),
+        ("pytest", *processes, *selection, *pytest_arguments),
     )
+    # Tests start many programs that import the lab, so write bytecode even if the environment
+    # forbids it.
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
-    return max(
-        [
-            abs(subprocess.call([python, "-m", *command], cwd=folder, env=environment))
-            for command in commands
-        ]
-    )
-
-
-def _done(stamp: Path, newest: float) -> bool:
-    return stamp.is_file() and stamp.stat().st_mtime >= newest
+    worst = 0
+    for command in commands:
+        status = subprocess.call([python, "-m", *command], cwd=folder, env=environment)
+        # the status of a killed process is negative
+        worst = max(worst, abs(status))
+    return worst

@@ -1,11 +1,11 @@
 """Conversion between formats and torch dtypes, and rounding of tensors to any format.
 
-Idea: a torch dtype is a format with a storage type. Rounding a tensor follows `formats.round_to` in
-torch: divide by the ulp, round to an integer, multiply back; the ulp is read from the exponent
-bits.
+Idea: a torch dtype is a format with a storage type. A tensor is rounded in torch as by
+`formats.round_to`: divided by the ulp, rounded to an integer, and multiplied by the ulp. The ulp
+follows from the exponent bits.
 
-Invariant: `round_tensor` equals `round_to` bit for bit, on any device, and never exceeds the
-tensor's precision.
+Invariant: `round_tensor` equals `round_to` bit for bit, on any device. Its result is representable
+in the tensor's dtype.
 """
 
 import math
@@ -27,14 +27,15 @@ _DTYPES = {
     E4M3: torch.float8_e4m3fn,
     E8M0: torch.float8_e8m0fnu,
 }
-# half-way between 448 and the next number; a tie rounds to 448, whose last bit is 0
-_E4M3_ENDS = 464.0
 _FORMATS = {dtype: format for format, dtype in _DTYPES.items()}
-# dtypes for rounding, and integers of their size
+# half-way between E4M3's max of 448 and the next multiple of its ulp; a tie rounds to 448, whose
+# last bit is 0
+_E4M3_ENDS = 464.0
+# dtypes in which tensors are rounded -> integers of their size
 _CARRIERS = {torch.float64: torch.int64, torch.float32: torch.int32}
-# above this, MKL, which torch uses to round, starts threads of its own (observed at 2^12)
+# elements: for more, MKL, which torch uses to round, starts threads of its own (observed at 2^12)
 MKL_PARALLEL_FROM = 2**11
-# operations on more elements use torch's threads (at::internal::GRAIN_SIZE)
+# elements: for more, torch uses several threads (at::internal::GRAIN_SIZE)
 PARALLEL_FROM = 2**15
 _WHOLE: dict[Rounding, Callable[[torch.Tensor], torch.Tensor]] = {
     Rounding.NEAREST_EVEN: torch.Tensor.round_,
@@ -77,11 +78,11 @@ def format_of(dtype: torch.dtype) -> Format:
 
 
 def as_device(device: torch.device | str) -> torch.device:
-    """Return a torch device; "gpu" is the first accelerator that torch reaches.
+    """Return a torch device; "gpu" is the current accelerator of torch.
 
     Raises:
         TypeError: the argument is neither a device nor a name.
-        ValueError: torch knows no device of this name, or reaches no GPU.
+        ValueError: torch has no device of this name, or finds no GPU.
 
     >>> as_device("cpu")
     device(type='cpu')
@@ -118,12 +119,12 @@ def round_tensor(
 ) -> torch.Tensor:
     """Return a tensor rounded to a format, of the same shape, dtype and device.
 
-    See `formats.round_to`.
+    The arguments are those of `formats.round_to`.
 
     Raises:
         TypeError: the tensor is not float16, bfloat16, float32 or float64.
-        ValueError: as `formats.round_to`; or the tensor requires a gradient, which a step function
-            does not have.
+        ValueError: as for `formats.round_to`; or the tensor requires a gradient, which a step
+            function does not have.
 
     >>> round_tensor(torch.tensor([0.1, 65520.0]), FP16)
     tensor([0.1000,    inf])
@@ -141,14 +142,16 @@ def round_tensor(
             "defines a gradient."
         )
     target = common_format(format_of(tensor.dtype), format)
-    # exact: FP32 holds both
-    values = tensor.detach() if tensor.dtype in _CARRIERS else tensor.float()
+    values = tensor.detach()
+    if values.dtype not in _CARRIERS:
+        # exact: FP32 contains FP16 and BF16
+        values = values.float()
     if target.nan_code is None and values.isnan().any():
         raise no_nan(target)
     _check_random_bits(random_bits, rounding, values.shape)
-    plain = rounding is Rounding.NEAREST_EVEN and overflow is Overflow.TO_INFINITY
-    if plain and target in (FP16, BF16) and values.dtype == torch.float32:
-        # torch's cast: equal for all 2^32 inputs
+    as_torch_casts = rounding is Rounding.NEAREST_EVEN and overflow is Overflow.TO_INFINITY
+    if as_torch_casts and target in (FP16, BF16) and values.dtype == torch.float32:
+        # torch's cast is faster, and has the same result for all 2^32 inputs
         rounded = _one_nan(values.to(_DTYPES[target]).to(torch.float32))
     else:
         rounded = _in_pieces(values, target, rounding, overflow, random_bits)
@@ -156,11 +159,11 @@ def round_tensor(
 
 
 def round_keeping_infinity(values: torch.Tensor, format: FormatLike) -> torch.Tensor:
-    """Round to nearest as `round_tensor`, but keep infinities in formats without them.
+    """Round to nearest as `round_tensor`, but keep infinities in formats without them, for masks.
 
-    Masks contain infinities.
-
-    For FP32 values without autograd history; casts to 8 bits are torch's.
+    Args:
+        values: FP32 numbers without autograd history.
+        format: the format. E4M3 and E5M2 are rounded by torch's casts where these round once.
 
     >>> round_keeping_infinity(torch.tensor([1.06, 500.0, math.inf]), E4M3)
     tensor([1., nan, inf])
@@ -169,23 +172,21 @@ def round_keeping_infinity(values: torch.Tensor, format: FormatLike) -> torch.Te
     if format is E5M2 and casts_to_8_bits(values):
         return values.to(torch.float8_e5m2).to(torch.float32)
     if format is E4M3 and casts_to_8_bits(values):
-        size = values.abs()
+        magnitudes = values.abs()
         rounded = values.to(torch.float8_e4m3fn).to(torch.float32)
-        # beyond, casts differ between devices and versions of torch
-        rounded.masked_fill_(size > _E4M3_ENDS, math.nan)
-        return torch.where(size == math.inf, values, rounded)
+        # casts of larger numbers differ between devices and versions of torch
+        rounded.masked_fill_(magnitudes > _E4M3_ENDS, math.nan)
+        return torch.where(magnitudes == math.inf, values, rounded)
     rounded = round_tensor(values, format)
-    return (
-        rounded
-        if format.infinity_code is not None
-        else torch.where(values.isinf(), values, rounded)
-    )
+    if format.infinity_code is not None:
+        return rounded
+    return torch.where(values.isinf(), values, rounded)
 
 
 def casts_to_8_bits(values: torch.Tensor) -> bool:
-    """Return whether torch casts to E4M3 and E5M2 in one rounding.
+    """Return whether torch rounds these values to E4M3 and E5M2 once.
 
-    It does so from FP32, except on Apple's GPUs.
+    It does so for FP32, except on Apple's GPUs.
     """
     return values.dtype == torch.float32 and values.device.type != "mps"
 
@@ -202,7 +203,7 @@ def round_with_bits(
 ) -> torch.Tensor:
     """Round FP32 or FP64 stochastically as `round_tensor`, with bits of `random_bits_like`.
 
-    The bits are not validated, which would synchronize with a GPU.
+    The bits are not validated, since the validation would wait for a GPU.
     """
     format = as_format(format)
     target = common_format(format_of(tensor.dtype), format)
@@ -216,19 +217,21 @@ def _in_pieces(
     overflow: Overflow,
     random_bits: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Round piece by piece on a CPU, so that intermediate results stay in its cache.
+    """Round on a CPU piece by piece, and on another device all at once.
 
-    On other devices at once. A piece uses no threads: a dozen operations would wait for all of
-    them, which is slow on a busy machine.
+    The intermediate results of a piece stay in the cache. A piece is so small that torch uses one
+    thread: with more, each of a dozen operations would wait for all threads, which is slow on a
+    busy machine.
     """
     flat = values.reshape(-1)
-    bits = None if random_bits is None else random_bits.reshape(-1)
+    flat_bits = None if random_bits is None else random_bits.reshape(-1)
     size = PARALLEL_FROM if values.is_cpu else max(1, flat.numel())
     rounded = torch.empty_like(flat)
     for first in range(0, flat.numel(), size):
-        part = slice(first, first + size)
-        near = _round(flat[part], format, rounding, None if bits is None else bits[part])
-        rounded[part] = _one_nan(_limit(near, flat[part], format, rounding, overflow))
+        piece = slice(first, first + size)
+        bits = None if flat_bits is None else flat_bits[piece]
+        unlimited = _round(flat[piece], format, rounding, bits)
+        rounded[piece] = _one_nan(_limit(unlimited, flat[piece], format, rounding, overflow))
     return rounded.view(values.shape)
 
 
@@ -236,25 +239,29 @@ def _round(
     values: torch.Tensor, format: Format, rounding: Rounding, random_bits: torch.Tensor | None
 ) -> torch.Tensor:
     """Round in a carrier dtype with an unbounded exponent."""
-    bits = _CARRIERS[values.dtype]
-    exponent_mask = torch.tensor(float("inf"), dtype=values.dtype).view(bits).item()
-    # 2^exponent; 0 for the carrier's subnormals
-    spacing = (values.view(bits) & exponent_mask).view(values.dtype)
-    spacing = spacing.clamp_(ldexp(1.0, format.emin), ldexp(1.0, format.emax)).mul_(format.epsilon)
+    integers = _CARRIERS[values.dtype]
+    # the code of infinity is the mask of the exponent bits
+    exponent_mask = torch.tensor(float("inf"), dtype=values.dtype).view(integers).item()
+    # the exponent bits alone are 2^exponent; 0 for the carrier's subnormals
+    power = (values.view(integers) & exponent_mask).view(values.dtype)
+    power.clamp_(ldexp(1.0, format.emin), ldexp(1.0, format.emax))
+    spacing = power.mul_(format.epsilon)
     return _to_whole(values / spacing, rounding, random_bits).mul_(spacing)
 
 
 def _to_whole(
     ratio: torch.Tensor, rounding: Rounding, random_bits: torch.Tensor | None
 ) -> torch.Tensor:
-    """Round to integers, in place where the mode allows."""
+    """Round to integers; `ratio` may be overwritten."""
     if rounding in _WHOLE:
         return _in_one_thread(_WHOLE[rounding], ratio)
     whole = _in_one_thread(torch.Tensor.trunc_, ratio.clone())
     fraction = (ratio - whole).abs_()
     if random_bits is None:
+        # to nearest, a tie away from zero
         away = fraction >= 0.5
     else:
+        # away from zero with probability `fraction`, cut to the bits of the random numbers
         away = random_bits < fraction.mul_(2.0**RANDOM_BITS).long()
     return whole.add_(torch.copysign(away.to(ratio.dtype), ratio))
 
@@ -264,8 +271,11 @@ def _in_one_thread(
 ) -> torch.Tensor:
     """Round values [n] to integers, in place, without other threads."""
     alone = not values.is_cpu or torch.get_num_threads() == 1
-    for part in (values,) if alone else values.split(MKL_PARALLEL_FROM):
-        function(part)
+    if alone:
+        function(values)
+        return values
+    for piece in values.split(MKL_PARALLEL_FROM):
+        function(piece)
     return values
 
 
@@ -278,24 +288,33 @@ def _limit(
 ) -> torch.Tensor:
     """Replace, in place, the values that the format does not represent.
 
-    These are values beyond its max, and negative ones if it has no sign.
+    These are values beyond its max, negative values if it has no sign, and zero if it has none.
+
+    Args:
+        rounded: numbers rounded with an unbounded exponent; it is overwritten.
+        values: the same numbers before rounding.
+        format: the format.
+        rounding: the rounding mode.
+        overflow: result for numbers beyond max.
     """
     above, below, infinity = overflow_values(format, rounding, overflow)
-    # the first value beyond the format
+    # the first number beyond max, with the ulp of max
     end = format.max + ldexp(1.0, format.emax - format.significand_bits)
-    # the carrier overflows first
+    # in the carrier dtype, that number may be infinity
     if end > torch.finfo(values.dtype).max:
         end = float("inf")
-    # negate and limit twice, in place: filling a mask would take longer than these four passes
+    # threshold_ replaces numbers at or below a limit. So the numbers are limited from below,
+    # negated, limited again and negated back; a mask would take longer than these four passes.
     torch.threshold_(rounded, -end, below).neg_()
     torch.threshold_(rounded, -end, -above).neg_()
-    # directed: finite numbers stop at max, infinities do not
-    if infinity != format.max in (above, -below):
-        rounded.masked_fill_(values == float("inf"), infinity).masked_fill_(
-            values == float("-inf"), -infinity
-        )
+    # with a directed rounding, finite numbers stop at max, but infinities stay
+    stops_at_max = format.max in (above, -below)
+    if stops_at_max and infinity != format.max:
+        rounded.masked_fill_(values == float("inf"), infinity)
+        rounded.masked_fill_(values == float("-inf"), -infinity)
     if not format.has_zero:
-        rounded.clamp_(min=format.smallest_normal).masked_fill_(values == 0, float("nan"))
+        rounded.clamp_(min=format.smallest_normal)
+        rounded.masked_fill_(values == 0, float("nan"))
     if not format.signed:
         rounded.masked_fill_(values < 0, float("nan"))
     return rounded
@@ -307,14 +326,13 @@ def _one_nan(rounded: torch.Tensor) -> torch.Tensor:
 
 
 def _are_valid_bits(bits: torch.Tensor) -> bool:
-    """Return whether these are integers from 0 to below 2^32.
-
-    Negative ones would round up too often.
-    """
+    """Return whether these are integers from 0 to below 2^32."""
     if bits.dtype.is_floating_point or bits.dtype.is_complex or bits.dtype == torch.bool:
         return False
+    if bits.numel() == 0:
+        return True
     whole = bits.long()
-    return not whole.numel() or (int(whole.min()) >= 0 and int(whole.max()) < 2**RANDOM_BITS)
+    return int(whole.min()) >= 0 and int(whole.max()) < 2**RANDOM_BITS
 
 
 def _check_random_bits(

@@ -14,25 +14,25 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 def moved(
     module: str, name: str, places: Mapping[str, str], adapters: Mapping[str, Any] = NONE
 ) -> Any:
-    """Return the object behind a name that moved, with a DeprecationWarning.
+    """Return the object of a name that moved, with a DeprecationWarning.
 
-    A module's `__getattr__` calls this, so that the warning is given for the line that asks for the
-    name.
+    The function `__getattr__` of the former module calls it.
 
     Args:
         module: former module.
-        name: former name in it.
-        places: former name -> new place, "labkit.faults.Fault".
-        adapters: former name -> what is returned where the object in the new place takes other
-            arguments.
+        name: former name in the module.
+        places: former name -> new place, for instance "labkit.faults.Fault".
+        adapters: former name -> the object to return in place of the new one, whose arguments
+            differ.
 
     Raises:
         AttributeError: no such name moved.
-        ModuleNotFoundError: the new place is a lesson that this lab does not have.
+        ModuleNotFoundError: the new place is a lesson that is not installed.
     """
     if name not in places:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     place = places[name]
+    # 3: the line that uses the former name, beyond this function and `__getattr__`
     warnings.warn(f"{module}.{name} is now {place}", DeprecationWarning, stacklevel=3)
     if name in adapters:
         return adapters[name]

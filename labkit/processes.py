@@ -1,7 +1,7 @@
-"""Processes that this one starts, what they answer, and their end.
+"""Processes that this process starts: their start, their output in lines, and their end.
 
-Idea: a background program leads its own process group, so that all of its processes can be killed.
-`LineProcess` reads what one prints, line by line, while this process does something else.
+Idea: a background program leads its own process group, so that all processes that it starts can be
+killed with it. `LineProcess` reads the output of a program in a thread, line by line.
 
 Source: setsid(2), killpg(3), prctl(2); Windows: taskkill.
 """
@@ -22,13 +22,16 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-PARENT_DEATH_SIGNAL = 1  # an option of prctl
+# PR_SET_PDEATHSIG in linux/prctl.h
+PARENT_DEATH_SIGNAL = 1
 
 
 def start_group(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
     """Start a command as the leader of a new process group.
 
-    `options` are those of subprocess.Popen.
+    Args:
+        command: the program and its arguments.
+        options: further arguments of subprocess.Popen.
 
     Raises:
         OSError: the command cannot be started.
@@ -41,30 +44,30 @@ def kill_group(leader: subprocess.Popen[Any]) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
             os.killpg(leader.pid, signal.SIGKILL)
-        else:  # Windows
-            subprocess.run(
-                ["taskkill", "/F", "/T", "/PID", str(leader.pid)], capture_output=True, check=False
-            )
+        else:
+            # Windows
+            command = ["taskkill", "/F", "/T", "/PID", str(leader.pid)]
+            subprocess.run(command, capture_output=True, check=False)
 
 
 class LineProcess:
-    """A program that answers in lines.
+    """A background program whose output is read line by line.
 
     It leads a process group, and a thread reads its output while it runs.
 
-    A line is bytes, as it was printed, with its newline. Only the last one may have none: it was
-    cut off. The program is killed when this process exits; where this process is killed, the
-    program's standard input ends.
+    A line is bytes, as printed, with its newline. Only the last line may lack the newline: it was
+    cut off. The program is killed when this process exits. If this process is killed, the program's
+    standard input ends.
 
     Args:
-        command: its words.
+        command: the program and its arguments.
         on_line: called with each line, in the thread; None keeps the lines for `read_line`.
-        on_end: called once with the exit status, in the thread; nothing is called after it.
-        stdin: a file that is its standard input; subprocess.PIPE lets `tell` write lines to it.
-        stderr: a file for its standard error; subprocess.STDOUT puts it among the lines.
-        longest_line: bytes; a longer line arrives in pieces. None for no limit.
-        cwd: the folder that it runs in; None for this process's.
-        env: its environment; None for this process's.
+        on_end: called once with the exit status, in the thread, after the last line.
+        stdin: a file as its standard input; subprocess.PIPE lets `tell` write lines to it.
+        stderr: a file for its standard error; subprocess.STDOUT adds it to the lines.
+        longest_line: size in bytes; a longer line arrives in pieces. None for no limit.
+        cwd: its working folder; None for that of this process.
+        env: its environment; None for that of this process.
 
     Raises:
         OSError: the command cannot be started.
@@ -100,14 +103,14 @@ class LineProcess:
 
     @property
     def running(self) -> bool:
-        """Whether it runs, or something that it started can still print."""
+        """Whether the program, or a process that it started, can still print."""
         return self._thread.is_alive()
 
     def tell(self, line: str) -> None:
-        """Write a line to its standard input; one that has ended reads nothing.
+        """Write a line to its standard input; after the program has ended, do nothing.
 
         Raises:
-            ValueError: `end_input` closed it.
+            ValueError: `end_input` has closed the standard input.
         """
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
@@ -115,38 +118,36 @@ class LineProcess:
             self._process.stdin.flush()
 
     def end_input(self) -> None:
-        """Close its standard input: a program that reads lines until then ends by itself."""
+        """Close its standard input; a program that reads lines until the end then ends by itself."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
 
     def read_line(self, seconds: float) -> bytes | None:
-        """Return the next line, b"" after the last one, or None if none comes within this time."""
+        """Return the next line, b"" after the last one, or None if none arrives in this time."""
         try:
             line = self._lines.get(timeout=seconds)
         except queue.Empty:
             return None
+        # put the end back, for further calls
         if not line:
-            self._lines.put(line)  # the end stays the end
+            self._lines.put(line)
         return line
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait for its end, at most this long; None for as long as it takes."""
+        """Wait for its end, at most this long; None for no limit."""
         self._thread.join(seconds)
 
     def kill(self) -> None:
-        """Kill it and what it started, and do not wait for the end.
-
-        One that has ended is left alone.
-        """
+        """Kill the program and all processes that it started, without waiting for their end."""
         if self.running:
             kill_group(self._process)
 
     def end(self, seconds: float = 0.0) -> int | None:
-        """Kill it and what it started.
+        """Wait for its end, at most this long; then kill it and all processes that it started.
 
         Returns:
-            Its exit status, or None if it still ran after these seconds.
+            Its exit status, or None if it was still running after this time.
         """
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
@@ -156,8 +157,9 @@ class LineProcess:
         return status
 
     def _listen(self) -> None:
+        """Read the output until its end; this function runs in the thread."""
         assert self._process.stdout is not None
-        # Windows raises one where a pipe's writer was killed
+        # Windows raises an OSError when the writer of a pipe is killed
         with self._process.stdout as output, contextlib.suppress(OSError):
             while line := output.readline(self._longest_line):
                 self._on_line(line)
@@ -168,7 +170,7 @@ class LineProcess:
 
 
 def die_with_parent() -> None:
-    """Have this process killed when its parent ends; on Linux only."""
+    """Let the kernel kill this process when its parent ends; on Linux only."""
     if sys.platform == "linux":
         prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
 

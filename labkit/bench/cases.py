@@ -28,25 +28,34 @@ LAYOUTS = ("NN", "NT", "TN", "TT")
 def stored_bytes(format: Format) -> int:
     """Return the bytes of one element in memory.
 
-    >>> stored_bytes(TF32), stored_bytes(E4M3)  # a Tensor Core reads 19 bits of an FP32 number
+    >>> stored_bytes(TF32), stored_bytes(E4M3)
     (4, 1)
     """
-    return 4 if format is TF32 else format.bits // 8
+    # an operand in TF32 is an FP32 number, of which a Tensor Core reads 19 bits
+    if format is TF32:
+        return 4
+    return format.bits // 8
 
 
 def output_format(format: Format) -> Format:
-    """Return the storage format of a product of operands in a format.
+    """Return the storage format of a product whose operands have a format.
 
     >>> output_format(FP16).name, output_format(TF32).name, output_format(E4M3).name
     ('FP16', 'FP32', 'BF16')
     """
-    return {TF32: FP32, E4M3: BF16, E5M2: BF16}.get(format, format)
+    if format is TF32:
+        return FP32
+    if format in (E4M3, E5M2):
+        return BF16
+    return format
 
 
 def intensity(case: Case) -> float:
-    """Return FLOPs for each byte that must be moved.
+    """Return the arithmetic intensity of a case: FLOPs for each byte that must be moved.
 
-    >>> round(intensity(GemmCase(4096, 4096, 4096)))  # n^3 work on n^2 data: n / 3 in FP16
+    For a square product of size n in FP16 it is n / 3.
+
+    >>> round(intensity(GemmCase(4096, 4096, 4096)))
     1365
     """
     return case.flops / case.bytes
@@ -57,11 +66,13 @@ class GemmCase:
     """D[m,n] = A[m,k] @ B[k,n].
 
     Attributes:
-        layout: layout of A and B: N, rows contiguous as the formula has them; T, transposed.
-        reduced: allow torch's accumulation in less than FP32 (FP16: FP16 accumulators; BF16: BF16
-            between parts of a split k; FP8: fast accumulation); no effect on other formats, or on a
-            CPU.
-        about: description of the product's use, or "".
+        format: format of A and B.
+        layout: two letters, for A and for B. N: the rows, as in the formula, are contiguous. T: the
+            columns are.
+        reduced: allow torch to accumulate in less than FP32. FP16: in FP16; BF16: in BF16 between
+            the parts of a split k; FP8: fast accumulation. It has no effect on other formats, or on
+            a CPU.
+        about: use of the product, or "".
         kernel: "" for torch (cuBLAS on a GPU), else the name of a tile of the lab's Triton kernel
             (see TILES).
 
@@ -105,29 +116,30 @@ class GemmCase:
 
     @property
     def bytes(self) -> int:
-        """A and B read once, D written once."""
-        return self.inputs * stored_bytes(self.format) + self.m * self.n * stored_bytes(
-            output_format(self.format)
-        )
+        """Bytes to move if A and B are read once, and D is written once."""
+        read = self.inputs * stored_bytes(self.format)
+        written = self.m * self.n * stored_bytes(output_format(self.format))
+        return read + written
 
     @property
     def label(self) -> str:
         """For example "FP16 NT 64x32x16" (m, n, k)."""
-        reduced = ", reduced accumulation" if self.reduced else ""
-        kernel = f", Triton tiles {self.kernel}" if self.kernel else ""
-        about = f" ({self.about})" if self.about else ""
-        return (
-            f"{self.format.name} {self.layout} {self.m}x{self.n}x{self.k}{reduced}{kernel}{about}"
-        )
+        text = f"{self.format.name} {self.layout} {self.m}x{self.n}x{self.k}"
+        if self.reduced:
+            text += ", reduced accumulation"
+        if self.kernel:
+            text += f", Triton tiles {self.kernel}"
+        if self.about:
+            text += f" ({self.about})"
+        return text
 
 
 @dataclass(frozen=True)
 class ConvCase:
     """A convolution with stride 1 that keeps height and width.
 
-    Its input is [images, channels, height, width].
-
-    As a matrix product it has m = images * height * width, n = filters, k = channels * kernel^2.
+    Its input is [images, channels, height, width]. As a matrix product it has
+    m = images * height * width, n = filters and k = channels * kernel^2.
 
     >>> ConvCase(1, 64, 56, 56, 64, 3).flops == GemmCase(56 * 56, 64, 64 * 9).flops
     True
@@ -145,22 +157,22 @@ class ConvCase:
     def gemm(self) -> GemmCase:
         """The matrix product with the same FLOPs."""
         return GemmCase(
-            self.images * self.height * self.width,
-            self.filters,
-            self.channels * self.kernel**2,
-            self.format,
+            m=self.images * self.height * self.width,
+            n=self.filters,
+            k=self.channels * self.kernel**2,
+            format=self.format,
         )
 
     @property
     def flops(self) -> int:
-        """Those of the matrix product; the padded border counts in full."""
+        """FLOPs of the matrix product; the padded border counts in full."""
         return self.gemm.flops
 
     @property
     def bytes(self) -> int:
-        """Images and filters read once, the result written once.
+        """Bytes to move if images and filters are read once, and the result is written once.
 
-        The product's matrix is not stored.
+        The matrix of the product is not stored.
         """
         pixels = self.images * self.height * self.width
         weights = self.filters * self.channels * self.kernel**2
@@ -175,12 +187,13 @@ class ConvCase:
         )
 
 
-# Tensors read and written by each kernel of an op, and its FLOPs for each element.
-PASSES: dict[str, tuple[tuple[int, ...], int]] = {
-    "copy": ((2,), 0),
-    "hardswish": ((2,), 4),  # one kernel
-    # x + 3, clamp to 0..6, times x, over 6: four kernels
-    "hardswish by hand": ((2, 2, 3, 2), 4),
+# op -> number of tensors that its kernels read and write in all, and its FLOPs for each element
+PASSES: dict[str, tuple[int, int]] = {
+    # one kernel, which reads a tensor and writes one
+    "copy": (2, 0),
+    "hardswish": (2, 4),
+    # four kernels: x + 3, clamp to 0..6, times x (which reads two tensors), over 6
+    "hardswish by hand": (2 + 2 + 3 + 2, 4),
 }
 
 
@@ -207,12 +220,14 @@ class ElementwiseCase:
     @property
     def flops(self) -> int:
         """FLOPs of the op, a few for each element."""
-        return PASSES[self.op][1] * self.elements
+        _, flops_per_element = PASSES[self.op]
+        return flops_per_element * self.elements
 
     @property
     def bytes(self) -> int:
-        """Bytes that all its kernels read and write."""
-        return sum(PASSES[self.op][0]) * self.elements * stored_bytes(self.format)
+        """Bytes that all kernels of the op read and write."""
+        tensors, _ = PASSES[self.op]
+        return tensors * self.elements * stored_bytes(self.format)
 
     @property
     def label(self) -> str:
@@ -229,7 +244,7 @@ def linear_gemms(
 ) -> tuple[GemmCase, GemmCase, GemmCase]:
     """Return the three products of a linear layer: Y = X W^T, dX = dY W and dW = dY^T X.
 
-    The weight W[outputs, inputs] is stored as torch stores it.
+    W is [outputs, inputs], as torch stores it, and X is [batch, inputs].
 
     >>> [(case.m, case.n, case.k, case.layout) for case in linear_gemms(64, 300, 10)]
     [(64, 10, 300, 'NT'), (64, 300, 10, 'NN'), (10, 300, 64, 'TN')]
@@ -243,7 +258,13 @@ def linear_gemms(
 
 @dataclass(frozen=True)
 class Sweep:
-    """Cases that answer a question together."""
+    """Cases that answer a question together.
+
+    Attributes:
+        name: name of the sweep.
+        question: the question, for learners.
+        cases: the cases, in the order of timing.
+    """
 
     name: str
     question: str
@@ -271,8 +292,8 @@ class Extent:
     elements: int
 
 
-# Around a multiple of 128, the rows of a tile, one row more is one row of tiles more; that is why
-# 1025 is there.
+# The batches include 1025: one row beyond a multiple of 128, the rows of a tile, takes another row
+# of tiles.
 GPU = Extent(
     sizes=(128, 256, 512, 1024, 2048, 4096, 8192, 16384),
     base=4096,
@@ -281,7 +302,8 @@ GPU = Extent(
     images=32,
     elements=2**27,
 )
-GPU_SHORT = replace(  # takes three minutes and fits into 4 GiB
+# takes three minutes and fits into 4 GiB
+GPU_SHORT = replace(
     GPU,
     sizes=(256, 512, 1024, 2048, 4096, 8192),
     base=2048,
@@ -310,83 +332,151 @@ def formats_on(report: DeviceReport) -> tuple[Format, ...]:
     """
     if report.kind == "cpu":
         return FP64, FP32, BF16, FP16
-    special = tuple(
+    on_tensor_cores = [
         format for format in (TF32, BF16, FP16, E4M3) if format.name in report.tensor_cores
-    )
-    return FP64, FP32, *(special or (FP16,))
+    ]
+    # a card without Tensor Cores still multiplies in FP16
+    if not on_tensor_cores:
+        on_tensor_cores = [FP16]
+    return FP64, FP32, *on_tensor_cores
 
 
 def sweeps(report: DeviceReport, extent: Extent | None = None) -> dict[str, Sweep]:
     """Return every sweep for a device by its name, the most informative first.
 
+    Args:
+        report: the device.
+        extent: sizes of the cases; None for the device's own.
+
     >>> list(sweeps(DeviceReport("cpu", "Some CPU", 0, 2)))
     ['ceilings', 'size', 'layers', 'bandwidth', 'alignment', 'batch', 'convolution']
     """
-    size = extent or (CPU if report.kind == "cpu" else GPU)
-    base = size.base
+    if extent is None:
+        extent = CPU if report.kind == "cpu" else GPU
+    base = extent.base
     formats = formats_on(report)
     plain = [f for f in formats if f in (FP32, BF16, FP16)]
     narrow = [f for f in formats if f in (FP32, TF32, BF16, FP16)]
     ops = ("copy", "hardswish", "hardswish by hand")
-    near = range(base - 7, base)  # sizes below one that is a multiple of 8
-    alignment = [gemm(base, base, k, f) for f in narrow for k in (*near, base)]
-    alignment += [gemm(base, n, base, f) for f in narrow for n in near]
-    shapes = ((64, 56), (256, 14), (512, 7)) if extent is not QUICK else ((4, 8),)
-    convolutions = [ConvCase(size.images, c, s, s, c, 3, f) for c, s in shapes for f in narrow]
-    # A long k is where an accumulator has most to lose.
-    full = [
-        gemm(base, base, k, f) for f in formats if f in (FP16, BF16, E4M3) for k in (base, 4 * base)
-    ]
-    large = [
-        square(n, FP16) for n in [n for n in size.sizes if n >= 1024] or size.sizes[:1] if n <= 8192
-    ]
-    kernels = ("", *(tile.name for tile in TILES))
-    rows = {
-        "ceilings": (
+    found = [
+        Sweep(
+            "ceilings",
             "How fast can this device multiply, and copy, at best?",
-            ceilings(formats, size),
+            ceilings(formats, extent),
         ),
-        "size": (
+        Sweep(
+            "size",
             "How large must a product be?",
-            [square(n, f) for n in size.sizes for f in formats],
+            tuple([square(n, f) for n in extent.sizes for f in formats]),
         ),
-        "layers": (
+        Sweep(
+            "layers",
             "What are the three products of a linear layer?",
-            [case for layer in size.layers for f in narrow for case in linear_gemms(*layer, f)],
+            tuple(
+                [
+                    gemm
+                    for layer in extent.layers
+                    for f in narrow
+                    for gemm in linear_gemms(*layer, f)
+                ]
+            ),
         ),
-        "bandwidth": (
+        Sweep(
+            "bandwidth",
             "What does half the bytes gain where nothing is multiplied?",
-            [ElementwiseCase(op, size.elements, f) for op in ops for f in plain],
+            tuple([ElementwiseCase(op, extent.elements, f) for op in ops for f in plain]),
         ),
-        "alignment": ("What does a size gain that is a multiple of 8?", alignment),
-        "batch": (
+        Sweep(
+            "alignment",
+            "What does a size gain that is a multiple of 8?",
+            _alignment_cases(base, narrow),
+        ),
+        Sweep(
+            "batch",
             "What does one row more cost?",
-            [gemm(m, base, base, f) for f in plain for m in sorted(size.batches)],
+            tuple([gemm(m, base, base, f) for f in plain for m in sorted(extent.batches)]),
         ),
-        "convolution": (
+        Sweep(
+            "convolution",
             "Is a convolution as fast as the product that computes it?",
-            [
-                case
-                for conv in convolutions
-                for case in (conv, replace(conv.gemm, about="as the convolution above"))
-            ],
+            _convolution_cases(extent, narrow),
         ),
-        "accumulation": (
-            "What does a narrower accumulator gain, and cost?",
-            [case for row in full for case in (row, replace(row, reduced=True))],
-        ),
-        "kernel": (
-            "How near to cuBLAS does a kernel come that a person can read?",
-            [replace(case, kernel=kernel) for case in large for kernel in kernels],
-        ),
-    }
-    # torch has another accumulator, and Triton compiles
-    on_gpus = ("accumulation", "kernel")
-    return {
-        name: Sweep(name, question, tuple(cases))
-        for name, (question, cases) in rows.items()
-        if report.kind == "cuda" or name not in on_gpus
-    }
+    ]
+    # On a CPU, torch has no other accumulator, and Triton does not compile.
+    if report.kind == "cuda":
+        found += [
+            Sweep(
+                "accumulation",
+                "What does a narrower accumulator gain, and cost?",
+                _accumulation_cases(base, formats),
+            ),
+            Sweep(
+                "kernel",
+                "How near to cuBLAS does a kernel come that a person can read?",
+                _kernel_cases(extent),
+            ),
+        ]
+    return {sweep.name: sweep for sweep in found}
+
+
+def _alignment_cases(base: int, formats: Sequence[Format]) -> tuple[Case, ...]:
+    """Return products whose k, and then whose n, is up to 7 below a multiple of 8."""
+    below = range(base - 7, base)
+    cases = [gemm(base, base, k, f) for f in formats for k in (*below, base)]
+    cases += [gemm(base, n, base, f) for f in formats for n in below]
+    return tuple(cases)
+
+
+def _convolution_cases(extent: Extent, formats: Sequence[Format]) -> tuple[Case, ...]:
+    """Return convolutions, each with the product that computes it.
+
+    Their channels and sizes are those of three stages of a ResNet (arXiv:1512.03385, table 1).
+    """
+    channels_and_sides = [(64, 56), (256, 14), (512, 7)]
+    if extent is QUICK:
+        channels_and_sides = [(4, 8)]
+    cases: list[Case] = []
+    for channels, side in channels_and_sides:
+        for format in formats:
+            convolution = ConvCase(
+                images=extent.images,
+                channels=channels,
+                height=side,
+                width=side,
+                filters=channels,
+                format=format,
+            )
+            cases.append(convolution)
+            cases.append(replace(convolution.gemm, about="as the convolution above"))
+    return tuple(cases)
+
+
+def _accumulation_cases(base: int, formats: Sequence[Format]) -> tuple[Case, ...]:
+    """Return products with and without reduced accumulation, which loses most in a long k."""
+    cases = []
+    for format in formats:
+        if format not in (FP16, BF16, E4M3):
+            continue
+        for k in (base, 4 * base):
+            full = gemm(base, base, k, format)
+            cases += [full, replace(full, reduced=True)]
+    return tuple(cases)
+
+
+def _kernel_cases(extent: Extent) -> tuple[Case, ...]:
+    """Return large products by cuBLAS and by each tile of the Triton kernel."""
+    large = [n for n in extent.sizes if n >= 1024]
+    if not large:
+        large = [extent.sizes[0]]
+    cases = []
+    for n in large:
+        # larger ones take too long
+        if n > 8192:
+            continue
+        by_cublas = square(n, FP16)
+        cases.append(by_cublas)
+        cases += [replace(by_cublas, kernel=tile.name) for tile in TILES]
+    return tuple(cases)
 
 
 def ceilings(formats: Sequence[Format], extent: Extent) -> tuple[Case, ...]:
@@ -397,7 +487,7 @@ def ceilings(formats: Sequence[Format], extent: Extent) -> tuple[Case, ...]:
 
 
 def gemm(m: int, n: int, k: int, format: Format) -> GemmCase:
-    """Return a product in the layout of Y = X W^T, the only one that FP8 has."""
+    """Return a product in the layout of Y = X W^T, the only one in which torch multiplies FP8."""
     return GemmCase(m, n, k, format, "NT")
 
 

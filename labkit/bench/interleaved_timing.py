@@ -1,7 +1,7 @@
 """Interleaved timing of several functions, so that a slowdown affects all of them alike.
 
-Idea: the functions are called in rotation. Each measures its own call, on the host's clock
-(`host_seconds`) or a GPU's. A warm-up round is the caller's to discard.
+Idea: the functions are called in rotation. Each one measures its own call, on the host's clock
+(`host_seconds`) or a GPU's. The first round includes the warm-up; the caller may discard it.
 
 Invariant: a round calls each function at most once, in the order of the mapping.
 """
@@ -43,9 +43,12 @@ def time_interleaved(
 def host_seconds(
     call: Callable[[], object], calls: int = 1, wait: Callable[[], None] = lambda: None
 ) -> float:
-    """Return the mean seconds of `calls` calls on the host's clock.
+    """Return the mean seconds of a call on the host's clock.
 
-    `wait` blocks until a device is idle.
+    Args:
+        call: the function to time.
+        calls: number of calls.
+        wait: blocks until a device is idle; called before and after the calls.
     """
     wait()
     start = time.perf_counter()

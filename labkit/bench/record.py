@@ -35,7 +35,10 @@ class GemmRecord:
     """Timed sweep on one device.
 
     Attributes:
-        device: name by its manufacturer.
+        sweep: name of the sweep.
+        question: the question that it answers.
+        runs: the timed cases.
+        device: the manufacturer's name of the device.
         kind: "cuda" or "cpu".
         how: description of clock, threads and rounds.
         versions: versions of python and torch; on a GPU also of cuda and the driver.
@@ -55,9 +58,13 @@ class GemmRecord:
 
     def to_json(self) -> str:
         """Return the record as JSON, one line for each run."""
-        head = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "runs"}
-        body = ",\n ".join(json.dumps(_pack(run), allow_nan=False) for run in self.runs)
-        return json.dumps({"schema": SCHEMA, **head})[:-1] + f', "runs": [\n {body}]}}\n'
+        head: dict[str, Any] = {"schema": SCHEMA}
+        for field in fields(self):
+            if field.name != "runs":
+                head[field.name] = getattr(self, field.name)
+        runs = ",\n ".join(json.dumps(_pack(run), allow_nan=False) for run in self.runs)
+        # the runs come last, on lines of their own: continue the object before its closing brace
+        return json.dumps(head).removesuffix("}") + f', "runs": [\n {runs}]}}\n'
 
 
 def from_json(text: str) -> GemmRecord:
@@ -85,14 +92,14 @@ def measure(
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[GemmRecord], None] = lambda record: None,
 ) -> GemmRecord:
-    """Time a sweep on this machine and return its record.
+    """Time a sweep on this machine, and return its record.
 
-    On 2 CPU cores, this takes up to half a minute.
+    On two CPU cores, this takes up to half a minute.
 
     Args:
         sweep: a name in `sweeps`.
-        device: "cpu" or "cuda"; None is a GPU if there is one.
-        extent: sizes of the cases; None for the device's.
+        device: "cpu" or "cuda"; None for a GPU if this machine has one, else the CPU.
+        extent: sizes of the cases; None for the device's own.
         rounds: number of timings of each case after a warm-up.
         threads: number of CPU threads.
         seconds: time limit, after which no further timing begins.
@@ -111,8 +118,9 @@ def measure(
     known = sweeps(report, extent)
     if sweep not in known:
         raise ValueError(f"expected a sweep of {', '.join(known)}, got {sweep!r}")
+    chosen = known[sweep]
     end = time.monotonic() + seconds
-    missing: list[str] = []
+    left_out: list[str] = []
     if report.kind == "cuda":
         clock = "CUDA events"
     elif threads == 1:
@@ -125,17 +133,25 @@ def measure(
     )
 
     def record(runs: list[GemmRun]) -> GemmRecord:
-        asked = known[sweep]
-        origin = (report.name, report.kind, how, bench_versions(report), now())
-        return GemmRecord(asked.name, asked.question, tuple(runs), *origin, tuple(missing))
+        return GemmRecord(
+            sweep=chosen.name,
+            question=chosen.question,
+            runs=tuple(runs),
+            device=report.name,
+            kind=report.kind,
+            how=how,
+            versions=bench_versions(report),
+            date=now(),
+            left_out=tuple(left_out),
+        )
 
     runs = run_cases(
-        known[sweep].cases,
+        chosen.cases,
         report.kind,
         rounds=rounds,
         threads=threads,
         stop=lambda: stop() or time.monotonic() > end,
-        left_out=lambda case, why: missing.append(f"{case.label}: {why}"),
+        left_out=lambda case, why: left_out.append(f"{case.label}: {why}"),
         progress=lambda runs: progress(record(runs)),
     )
     return record(runs)
@@ -147,22 +163,31 @@ def bench_versions(report: DeviceReport) -> dict[str, str]:
     >>> sorted(bench_versions(device_report("cpu")))
     ['python', 'torch']
     """
-    found = versions()
+    result = versions()
     if report.kind == "cuda":
-        found |= {
-            "cuda": str(torch.version.cuda or torch.version.hip),
-            "driver": report.driver or "unknown",
-        }
-    return found
+        result["cuda"] = str(torch.version.cuda or torch.version.hip)
+        result["driver"] = report.driver or "unknown"
+    return result
 
 
 def _pack(run: GemmRun) -> dict[str, Any]:
-    kind = next(name for name, type_ in KINDS.items() if isinstance(run.case, type_))
-    numbers = {name: value for name, value in vars(run).items() if name != "case"}
-    return {"kind": kind, **vars(run.case), "format": run.case.format.name, **numbers}
+    """Return a run as one flat object of JSON: its kind, the fields of its case, and its numbers."""
+    names = {type_: name for name, type_ in KINDS.items()}
+    packed: dict[str, Any] = {"kind": names[type(run.case)]}
+    packed |= vars(run.case)
+    packed["format"] = run.case.format.name
+    for name, value in vars(run).items():
+        if name != "case":
+            packed[name] = value
+    return packed
 
 
 def _unpack(stored: dict[str, Any]) -> GemmRun:
-    numbers = {f.name: stored.pop(f.name) for f in fields(GemmRun) if f.name != "case"}
-    case = KINDS[stored.pop("kind")](**{**stored, "format": FORMATS[stored["format"]]})
-    return GemmRun(case, **numbers)
+    """Return the run that `_pack` returned as an object; the object is emptied."""
+    numbers = {}
+    for field in fields(GemmRun):
+        if field.name != "case":
+            numbers[field.name] = stored.pop(field.name)
+    case_type = KINDS[stored.pop("kind")]
+    stored["format"] = FORMATS[stored["format"]]
+    return GemmRun(case_type(**stored), **numbers)

@@ -1,7 +1,8 @@
 """Cost model of a ring all-reduce of gradients in FP32 and FP16, with published links.
 
-Idea: in a ring of n ranks, each sends 2(n-1) messages, of 1/n of the gradients each: 2(n-1)
-latencies, and 2(n-1)/n of the bytes through its link. FP16 halves the bytes, but not the latency.
+Idea: in a ring of n ranks, each rank sends 2(n-1) messages, and each message holds 1/n of the
+gradients. So the time is 2(n-1) latencies, and 2(n-1)/n times the bytes of the gradients through
+one link. FP16 halves the bytes, but not the latency.
 
 Not modelled: overlap with the backward pass, which hides some or all of the time.
 
@@ -18,7 +19,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Link:
-    """Link between two ranks: latency in seconds, bytes a second in one direction, and source."""
+    """Link between two ranks.
+
+    Attributes:
+        name: for display.
+        latency_s: latency of a message, in seconds.
+        bytes_per_s: bandwidth in one direction.
+        source: where the numbers were published.
+    """
 
     name: str
     latency_s: float
@@ -32,28 +40,28 @@ MLPERF = (
 )
 LINKS = (
     Link(
-        "NVLink 4 (H100)",
-        3.4e-6,
-        450e9,
-        f"{MLPERF}; users measure 380 of 450 GB/s in one (NVIDIA/nccl#1264)",
+        name="NVLink 4 (H100)",
+        latency_s=3.4e-6,
+        bytes_per_s=450e9,
+        source=f"{MLPERF}; users measure 380 of 450 GB/s in one (NVIDIA/nccl#1264)",
     ),
     Link(
-        "PCIe 5.0 x16",
-        5.7e-6,
-        63e9,
-        "PCIe 5.0, as others report it: 32 GT/s, 16 lanes, 128b/130b; it is not public",
+        name="PCIe 5.0 x16",
+        latency_s=5.7e-6,
+        bytes_per_s=63e9,
+        source="PCIe 5.0, as others report it: 32 GT/s, 16 lanes, 128b/130b; it is not public",
     ),
     Link(
-        "InfiniBand NDR",
-        14.0e-6,
-        50e9,
-        "NVIDIA, ConnectX-7 user manual, Introduction: NDR, 400 Gb/s",
+        name="InfiniBand NDR",
+        latency_s=14.0e-6,
+        bytes_per_s=50e9,
+        source="NVIDIA, ConnectX-7 user manual, Introduction: NDR, 400 Gb/s",
     ),
     Link(
-        "Ethernet 10 Gb/s",
-        14.0e-6,
-        1.25e9,
-        "IEEE 802.3ae-2002, as others report it; TCP has a higher latency",
+        name="Ethernet 10 Gb/s",
+        latency_s=14.0e-6,
+        bytes_per_s=1.25e9,
+        source="IEEE 802.3ae-2002, as others report it; TCP has a higher latency",
     ),
 )
 
@@ -64,18 +72,24 @@ def ring_seconds(gradient_bytes: float, ranks: int, link: Link) -> float:
     >>> round(ring_seconds(400e6, 8, LINKS[2]) * 1e3, 1)
     14.2
     """
-    return (
-        2 * (ranks - 1) * link.latency_s
-        + 2 * (ranks - 1) / ranks * gradient_bytes / link.bytes_per_s
-    )
+    messages = 2 * (ranks - 1)
+    bytes_of_a_message = gradient_bytes / ranks
+    return messages * (link.latency_s + bytes_of_a_message / link.bytes_per_s)
 
 
 def ring_table(weights: int, ranks: int) -> str:
-    """Return a line for each link: milliseconds in FP32 and FP16, and the speedup."""
+    """Return a line for each link: milliseconds in FP32 and FP16, and the speedup.
+
+    Args:
+        weights: number of gradients.
+        ranks: number of ranks in the ring.
+    """
     lines = [f"{'link':<18}{'FP32':>10}{'FP16':>10}   FP16 is"]
     for link in LINKS:
-        wide, half = (1e3 * ring_seconds(weights * size, ranks, link) for size in (4, 2))
+        fp32_ms = 1e3 * ring_seconds(4 * weights, ranks, link)
+        fp16_ms = 1e3 * ring_seconds(2 * weights, ranks, link)
         lines.append(
-            f"{link.name:<18}{wide:>7.2f} ms{half:>7.2f} ms   {wide / half:.2f} times as fast"
+            f"{link.name:<18}{fp32_ms:>7.2f} ms{fp16_ms:>7.2f} ms   "
+            f"{fp32_ms / fp16_ms:.2f} times as fast"
         )
     return "\n".join(lines)

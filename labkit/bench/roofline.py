@@ -71,13 +71,13 @@ class Roofline:
     def of_ceiling(self, run: GemmRun) -> float:
         """Return a run's share of the ceiling at its intensity.
 
-        For element-wise operations it is the share of the bandwidth.
-
-        It exceeds 1 where a cache serves bytes that count as memory traffic.
+        For element-wise operations it is the share of the bandwidth. It exceeds 1 if a cache serves
+        bytes that count as memory traffic.
         """
-        if isinstance(run.case, ElementwiseCase):
-            return run.case.bytes / run.seconds / self.bandwidth
-        return run.case.flops / run.seconds / self.ceiling(intensity(run.case), run.case.format)
+        case = run.case
+        if isinstance(case, ElementwiseCase):
+            return case.bytes / run.seconds / self.bandwidth
+        return case.flops / run.seconds / self.ceiling(intensity(case), case.format)
 
 
 def roofline(runs: Iterable[GemmRun]) -> Roofline:
@@ -100,17 +100,19 @@ def roofline(runs: Iterable[GemmRun]) -> Roofline:
     for run in products:
         speed = run.case.flops / run.seconds
         peaks[run.case.format] = max(speed, peaks.get(run.case.format, 0.0))
-    return Roofline(max(run.case.bytes / run.seconds for run in copies), peaks)
+    bandwidth = max(run.case.bytes / run.seconds for run in copies)
+    return Roofline(bandwidth, peaks)
 
 
 def data_sheet(card: str) -> Roofline | None:
-    """Return a card's ceilings by its data sheet, or None without a bandwidth or an FP16 peak.
+    """Return the ceilings in a card's data sheet, or None if it lacks the bandwidth or FP16's peak.
 
     >>> roof = data_sheet("V100")
     >>> roof.peak(FORMATS["FP16"]) / roof.peak(FORMATS["FP32"]) > 7.9
     True
     """
     rows = published("data sheet", card)
+    # published in GB/s and TFLOP/s
     bandwidth = [row.value * 1e9 for row in rows if row.format == "memory"]
     peaks = {FORMATS[row.format]: row.value * 1e12 for row in rows if row.format in FORMATS}
     if not bandwidth or FORMATS["FP16"] not in peaks:

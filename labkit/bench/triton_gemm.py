@@ -27,14 +27,22 @@ from torch import Tensor
 try:
     import triton
     import triton.language as tl
-except ModuleNotFoundError:  # reported by `matmul`
+except ModuleNotFoundError:
+    # `why_unavailable` reports it
     triton = None
     tl = None
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Tiling of D: tiles of m x n, panels of depth k, warps for a tile, and panels loaded ahead.
+    """Tiling of D.
+
+    Attributes:
+        m: rows of a tile.
+        n: columns of a tile.
+        k: depth of a panel of A or B.
+        warps: warps that compute a tile.
+        ahead: panels that are loaded before they are used.
 
     >>> TILES[0].name
     '128x256x64, 3 ahead'
@@ -52,22 +60,24 @@ class Tile:
         return f"{self.m}x{self.n}x{self.k}, {self.ahead} ahead"
 
 
-# large tiles reuse more, small ones leave fewer multiprocessors idle; which is best is measured
+# Large tiles reuse more, and small ones leave fewer multiprocessors idle. The sweep "kernel" of
+# labkit.bench measures which one is best.
 TILES = (
-    Tile(128, 256, 64, 8, 3),
-    Tile(128, 256, 64, 8, 4),
-    Tile(128, 128, 64, 4, 4),
-    Tile(128, 128, 32, 4, 4),
-    Tile(64, 128, 32, 4, 4),
+    Tile(m=128, n=256, k=64, warps=8, ahead=3),
+    Tile(m=128, n=256, k=64, warps=8, ahead=4),
+    Tile(m=128, n=128, k=64, warps=4, ahead=4),
+    Tile(m=128, n=128, k=32, warps=4, ahead=4),
+    Tile(m=64, n=128, k=32, warps=4, ahead=4),
 )
-# rows of tiles that are worked on together: their panels of B are used 8 times while in the cache
+# rows of tiles in a band: a panel of B is used this many times while it is in the cache
 TOGETHER = 8
 
 
 def tile_of_d(
+    # addresses of the first elements of A[m,k], B[k,n] and D[m,n]
     a: tl.tensor,
     b: tl.tensor,
-    d: tl.tensor,  # where A[m,k], B[k,n] and D[m,n] begin
+    d: tl.tensor,
     m: tl.tensor,
     n: tl.tensor,
     k: tl.tensor,
@@ -85,11 +95,14 @@ def tile_of_d(
     WHOLE_PANELS: tl.constexpr,
 ) -> None:
     """Compute one tile of D = A @ B, as one program of the GPU."""
-    # Which tile is mine? Programs count down a column of TOGETHER tiles, then the next column, ...
-    tiles_down, tiles_across = tl.cdiv(m, TILE_M), tl.cdiv(n, TILE_N)
+    # The tile of this program. The rows of tiles are cut into bands of TOGETHER rows. Consecutive
+    # programs go down a column of a band, then down its next column, and then to the next band.
+    tiles_down = tl.cdiv(m, TILE_M)
+    tiles_across = tl.cdiv(n, TILE_N)
     program = tl.program_id(0)
     band = program // (TOGETHER * tiles_across)
     in_band = program % (TOGETHER * tiles_across)
+    # the last band may have fewer rows
     band_height = min(tiles_down - band * TOGETHER, TOGETHER)
     tile_row = band * TOGETHER + in_band % band_height
     tile_column = in_band // band_height
@@ -97,16 +110,18 @@ def tile_of_d(
     rows = tile_row * TILE_M + tl.arange(0, TILE_M)
     columns = tile_column * TILE_N + tl.arange(0, TILE_N)
     depth = tl.arange(0, TILE_K)
-    # Rows beyond the edge are read from the beginning again, so no load needs a mask; they are not
-    # stored.
+    # Rows and columns beyond the edge wrap around to the first ones, so that no load needs a mask
+    # for them. Their results are not stored.
     at_a = a + (rows % m)[:, None] * a_row + depth[None, :] * a_column
     at_b = b + depth[:, None] * b_row + (columns % n)[None, :] * b_column
 
     total = tl.zeros((TILE_M, TILE_N), dtype=tl.float32)
     for done in range(0, k, TILE_K):
         if WHOLE_PANELS:
-            panel_a, panel_b = tl.load(at_a), tl.load(at_b)
-        else:  # the last panel is filled up with zeros
+            panel_a = tl.load(at_a)
+            panel_b = tl.load(at_b)
+        else:
+            # the last panel ends with zeros, which add nothing
             panel_a = tl.load(at_a, mask=depth[None, :] < k - done, other=0.0)
             panel_b = tl.load(at_b, mask=depth[:, None] < k - done, other=0.0)
         total = tl.dot(panel_a, panel_b, total)
@@ -114,16 +129,18 @@ def tile_of_d(
         at_b += TILE_K * b_row
 
     at_d = d + rows[:, None] * d_row + columns[None, :] * d_column
-    tl.store(at_d, total.to(d.dtype.element_ty), mask=(rows[:, None] < m) & (columns[None, :] < n))
+    inside = (rows[:, None] < m) & (columns[None, :] < n)
+    tl.store(at_d, total.to(d.dtype.element_ty), mask=inside)
 
 
 @cache
 def _kernel() -> Any:
+    """Return the compiled kernel; it is made at the first call, since Triton may be missing."""
     return triton.jit(tile_of_d)
 
 
 def why_unavailable(device: torch.device | str) -> str:
-    """Return why the kernel cannot run on a device; empty where it can."""
+    """Return why the kernel cannot run on a device, or "" if it can."""
     if triton is None:
         return (
             "Triton is not installed; it comes with the CUDA builds of torch for Linux (or: pip "
@@ -138,14 +155,22 @@ def why_unavailable(device: torch.device | str) -> str:
 
 
 def matmul(a: Tensor, b: Tensor, tile: Tile = TILES[0], out: Tensor | None = None) -> Tensor:
-    """Return D[m,n] = A[m,k] @ B[k,n] in the dtype of A, by the lab's Triton kernel.
+    """Return D[m,n] = A[m,k] @ B[k,n] in the dtype of A, computed by the lab's Triton kernel.
+
+    Args:
+        a: A[m,k] in FP16 or BF16, with any strides.
+        b: B[k,n] in the same dtype.
+        tile: the tiling of D.
+        out: the tensor D to write into; None: a new tensor.
 
     Raises:
         ValueError: the shapes or dtypes do not match, or are not those of a Tensor Core product.
         RuntimeError: Triton or a GPU is missing, or the GPU is too small for this tile.
     """
-    fits = a.dim() == b.dim() == 2 and a.shape[1] == b.shape[0] and a.dtype == b.dtype
-    if not fits or a.dtype not in (torch.float16, torch.bfloat16) or 0 in (*a.shape, *b.shape):
+    shapes_match = a.dim() == b.dim() == 2 and a.shape[1] == b.shape[0]
+    dtypes_match = a.dtype == b.dtype and a.dtype in (torch.float16, torch.bfloat16)
+    is_empty = a.numel() == 0 or b.numel() == 0
+    if not shapes_match or not dtypes_match or is_empty:
         raise ValueError(
             f"expected A[m,k] and B[k,n], both float16 or both bfloat16 and not empty, got "
             f"{a.dtype} {list(a.shape)} and {b.dtype} {list(b.shape)}"
@@ -153,9 +178,11 @@ def matmul(a: Tensor, b: Tensor, tile: Tile = TILES[0], out: Tensor | None = Non
     reason = why_unavailable(a.device)
     if reason:
         raise RuntimeError(reason)
-    (m, k) = a.shape
+    m, k = a.shape
     n = b.shape[1]
-    d = torch.empty(m, n, dtype=a.dtype, device=a.device) if out is None else out
+    d = out
+    if d is None:
+        d = torch.empty(m, n, dtype=a.dtype, device=a.device)
     programs = triton.cdiv(m, tile.m) * triton.cdiv(n, tile.n)
     try:
         _kernel()[(programs,)](

@@ -1,13 +1,13 @@
 """Atomic writes, file locks, and the folders of the lab's data and notebooks.
 
-Idea: a new file is written beside the old one under a hidden name, synced to the disk and renamed,
-which is atomic. Its writer holds a lock on it; a hidden file without a lock was left by a killed
-process, and the next writer deletes it. Data and notebooks exist once: in the package where a wheel
-was installed (hatch_build.py), beside it in a checkout. Lessons are a package beside it in both
-(labkit.course).
+Idea: a new file is written beside the old one under a hidden name, synced to the disk, and renamed,
+which is atomic. Its writer holds a lock on it. A hidden file without a lock was left by a killed
+process, and the next writer deletes it. Data and notebooks exist once: inside an installed package
+(hatch_build.py), or beside the package in a checkout. The lessons are a package of their own in
+both cases (labkit.course).
 
-Invariant: at any moment a path holds the old content or the new one, never a part. Lessons do not
-write to the data that is shipped with the lab, and nothing writes into an installed package.
+Invariant: at any moment a path holds the old content or the new one, never a part of it. Lessons do
+not write to the data that is shipped with the lab, and nothing writes into an installed package.
 
 Source: rename(2), fsync(2) and flock(2).
 """
@@ -32,12 +32,15 @@ T = TypeVar("T")
 
 
 def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> Path:
-    """Replace a file's content atomically and return the path.
+    """Replace a file's content atomically, and return the path.
 
-    Readers see the old content or the new one.
+    Readers see the old content or the new one. A process that is killed meanwhile leaves a hidden
+    file `.NAME.*.part`. The next call for this path deletes it; on a file system without locks it
+    remains.
 
-    A process that is killed meanwhile leaves a hidden `.NAME.*.part` file. The next call for this
-    path deletes it, but on a file system without locks it remains.
+    Args:
+        path: the file; its folder is created if missing.
+        content: the new content, or a function that writes it to an open file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _delete_abandoned(path)
@@ -50,14 +53,17 @@ def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> 
                 content(file)
             file.flush()
             os.fsync(file.fileno())
-            if sys.platform != "win32":  # Windows cannot rename an open file
+            # under the lock: after it, another writer would take the file for an abandoned one
+            if sys.platform != "win32":
                 os.replace(temporary, path)
+        # Windows cannot rename an open file
         if sys.platform == "win32":
             os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    if os.name == "posix":  # sync the new name, too
+    if os.name == "posix":
+        # a new name is on the disk only after its folder is synced
         handle = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -69,16 +75,19 @@ def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> 
 def _open_temporary(path: Path) -> tuple[Path, IO[bytes]]:
     """Create a hidden file beside `path`, locked until it is closed.
 
-    Its permissions follow the umask.
+    Its permissions follow the umask, which those of `tempfile` do not.
     """
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         file = temporary.open("xb")
-        if sys.platform == "win32":  # Windows cannot delete an open file
+        # on Windows, no process can delete a file that is open, so it needs no lock
+        if sys.platform == "win32":
             return temporary, file
-        with suppress(OSError):  # a file system without locks
+        # a file system may have no locks
+        with suppress(OSError):
             fcntl.flock(file.fileno(), fcntl.LOCK_EX)
-        # a file without links was deleted by another process before it was locked
+        # Another writer may have deleted the file before it was locked: then it has no link, and
+        # the next attempt takes another name.
         if os.fstat(file.fileno()).st_nlink:
             return temporary, file
         file.close()
@@ -87,21 +96,35 @@ def _open_temporary(path: Path) -> tuple[Path, IO[bytes]]:
 def _delete_abandoned(path: Path) -> None:
     """Delete the temporary files that killed processes left; a locked one is in use."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.part")
-    with suppress(OSError):  # a folder that cannot be listed
-        for abandoned in [
-            entry.path for entry in os.scandir(path.parent) if pattern.fullmatch(entry.name)
-        ]:
+    try:
+        names = os.listdir(path.parent)
+    except OSError:
+        return
+    for name in names:
+        if pattern.fullmatch(name):
+            # an error means that the file is in use, or is gone already
             with suppress(OSError):
-                if sys.platform == "win32":
-                    os.unlink(abandoned)
-                    continue
-                handle = os.open(abandoned, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    if stat.S_ISREG(os.fstat(handle).st_mode):
-                        os.unlink(abandoned)
-                finally:
-                    os.close(handle)
+                _delete_if_unlocked(path.parent / name)
+
+
+def _delete_if_unlocked(file: Path) -> None:
+    """Delete a regular file, unless a process holds a lock on it.
+
+    Raises:
+        OSError: the file is locked, or cannot be deleted.
+    """
+    # Windows does not delete a file that is open
+    if sys.platform == "win32":
+        file.unlink()
+        return
+    # neither follow a link nor wait for the writer of a pipe
+    handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            file.unlink()
+    finally:
+        os.close(handle)
 
 
 def write_line(file: IO[str], line: str) -> None:
@@ -114,20 +137,25 @@ def write_line(file: IO[str], line: str) -> None:
 def parse_record(
     content: str | bytes, schema: str, make: Callable[[dict[str, Any]], T], problem: str
 ) -> T:
-    """Parse a measurement saved as JSON by `make`.
+    """Parse a record that was saved as a JSON object with its schema.
 
-    The file holds an object whose "schema" is the expected one.
+    Args:
+        content: the JSON.
+        schema: the expected value of its field "schema".
+        make: the other fields -> the record.
+        problem: the beginning of an error's message.
 
     Raises:
-        ValueError: it is not one, or `make` raises; the message begins with `problem`.
+        ValueError: the content is not such an object, or `make` raises an error.
 
     >>> parse_record('{"schema": "a/1", "n": 3}', "a/1", lambda fields: fields["n"], "not an a")
     3
     """
     try:
         fields = json.loads(content)
-        if (found := fields.pop("schema")) != schema:
-            raise ValueError(f"expected the schema {schema!r}, got {found!r}")
+        own_schema = fields.pop("schema")
+        if own_schema != schema:
+            raise ValueError(f"expected the schema {schema!r}, got {own_schema!r}")
         return make(fields)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{problem}: {type(error).__name__}: {error}") from error
@@ -135,42 +163,48 @@ def parse_record(
 
 @contextmanager
 def exclusive_lock(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock for a path, which a kill releases; on Windows, do nothing.
+    """Hold an exclusive lock for a path, which ends with the process; on Windows, do nothing.
 
     Raises:
-        BlockingIOError: another process holds it.
+        BlockingIOError: another process holds the lock.
         OSError: the folder cannot be written.
     """
+    if sys.platform == "win32":
+        yield
+        return
     lock = path.with_name(f".{path.name}.lock")
-    while sys.platform != "win32":
+    while True:
         handle = os.open(lock, os.O_CREAT | os.O_RDWR)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(handle).st_nlink:
-                break
-            # its owner deleted it after it was opened here: try again
-            os.close(handle)
         except BlockingIOError:
             os.close(handle)
             raise BlockingIOError(
                 f"another process has locked {path}; wait until it has ended"
             ) from None
+        if os.fstat(handle).st_nlink:
+            break
+        # the previous owner deleted the file after it was opened here: try again with a new one
+        os.close(handle)
     try:
         yield
     finally:
-        if sys.platform != "win32":
-            lock.unlink(missing_ok=True)
-            os.close(handle)
+        # before the lock is released, so that no other process holds a lock on a deleted file
+        lock.unlink(missing_ok=True)
+        os.close(handle)
 
 
 PACKAGE = Path(__file__).parents[1]
-USER_FOLDER = "fp16-lab"  # in the home folder: records of a lab without a checkout
+# in the home folder: records of a lab without a checkout
+USER_FOLDER = "fp16-lab"
 
 
 def checkout() -> Path | None:
     """Return the root of the checkout that labkit runs from, or None for an installed package."""
     root = PACKAGE.parent
-    return root if (root / "pyproject.toml").is_file() and (root / "notebooks").is_dir() else None
+    if (root / "pyproject.toml").is_file() and (root / "notebooks").is_dir():
+        return root
+    return None
 
 
 def notebooks_folder() -> Path:
@@ -183,9 +217,10 @@ def data_folder() -> Path:
     It is $LABKIT_DATA, else the checkout's, else the installed package's.
 
     Raises:
-        FileNotFoundError: it does not exist.
+        FileNotFoundError: the folder does not exist.
     """
-    folder = Path(os.environ.get("LABKIT_DATA") or (checkout() or PACKAGE) / "data")
+    chosen = os.environ.get("LABKIT_DATA")
+    folder = Path(chosen) if chosen else (checkout() or PACKAGE) / "data"
     if not folder.is_dir():
         raise FileNotFoundError(
             f"expected the lab's data folder at {folder}, which does not exist. Install the lab "
@@ -195,12 +230,14 @@ def data_folder() -> Path:
 
 
 def results_folder() -> Path:
-    """Return the folder for new records.
+    """Return the folder for new records: `data_folder()`, or one in the home folder.
 
-    It is `data_folder()`, or a folder in the user's home if that one is inside the package.
+    An installed package is not written to.
     """
     folder = data_folder()
-    return Path.home() / USER_FOLDER / "data" if folder == PACKAGE / "data" else folder
+    if folder == PACKAGE / "data":
+        return Path.home() / USER_FOLDER / "data"
+    return folder
 
 
 def refuse_simulated(device: str, path: Path) -> None:
@@ -225,12 +262,14 @@ def refuse_simulated(device: str, path: Path) -> None:
 def recorded_files(pattern: str) -> dict[str, Path]:
     """Return relative path -> file for a glob pattern.
 
-    Files shipped with the lab come first, then the user's own.
+    Files that are shipped with the lab come first. A file of the user with the same relative path
+    replaces one of them.
 
     >>> recorded_files("runs/digits/fp32-seed[01].json").keys()
     dict_keys(['runs/digits/fp32-seed0.json', 'runs/digits/fp32-seed1.json'])
     """
-    folders = (data_folder(), results_folder())
-    return {
-        path.relative_to(f).as_posix(): path for f in folders for path in sorted(f.glob(pattern))
-    }
+    files = {}
+    for folder in (data_folder(), results_folder()):
+        for path in sorted(folder.glob(pattern)):
+            files[path.relative_to(folder).as_posix()] = path
+    return files

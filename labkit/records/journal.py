@@ -2,11 +2,12 @@
 
 Idea: answers outlive the kernel. A line holds the kind of question (prediction, exercise, hint;
 before or after for the quiz), its id, the answer and the time. Lines are only appended, and the
-last one about a question counts. Where the folder cannot be written, the line goes to a journal in
-the home folder and names the folder it belongs to.
+last line about a question counts. If the folder cannot be written, the line is appended to a
+journal in the home folder, with the name of the folder.
 
-Invariant: written lines stay. A kill costs at most the line being written; a damaged line costs no
-other line. Nothing leaves the machine, and nothing is saved where LABKIT_ANSWERS is "off".
+Invariant: written lines stay. A kill costs at most the line that is being written, and a damaged
+line costs no other line. Nothing leaves the machine, and nothing is saved if LABKIT_ANSWERS is
+"off".
 
 Source: open(2), O_APPEND: each write goes to the end, so two kernels in one folder do not overwrite
     each other's lines.
@@ -37,16 +38,26 @@ def home_journal() -> Path:
 def current_journal() -> Path | None:
     """Return the journal beside the running notebook.
 
-    It is None outside of a notebook, or where LABKIT_ANSWERS is "off".
+    It is None outside of a notebook, or if LABKIT_ANSWERS is "off".
     """
     from IPython.core.getipython import get_ipython
 
-    enabled = os.environ.get(OFF, "").lower() != "off"
-    return Path.cwd() / NAME if enabled and hasattr(get_ipython(), "kernel") else None
+    is_off = os.environ.get(OFF, "").lower() == "off"
+    in_notebook = hasattr(get_ipython(), "kernel")
+    if is_off or not in_notebook:
+        return None
+    return Path.cwd() / NAME
 
 
 def append_answer(journal: Path, kind: str, id: str, answer: str, **more: str | int) -> None:
-    """Append an answer, with the fields `more`, to a journal, which is created if missing.
+    """Append an answer to a journal, which is created if missing.
+
+    Args:
+        journal: the file.
+        kind: kind of the question.
+        id: id of the question.
+        answer: the answer.
+        more: further fields of the line.
 
     Raises:
         OSError: the journal cannot be written.
@@ -55,21 +66,22 @@ def append_answer(journal: Path, kind: str, id: str, answer: str, **more: str | 
 
 
 def append_line(path: Path, line: Mapping[str, object]) -> None:
-    """Append a line of JSON to a file, created with its folder if missing.
+    """Append a line of JSON to a file, and sync it to the disk.
 
-    On return the line is on the disk.
+    The file and its folder are created if missing.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
+        # a killed process may have left the last line without its newline
+        last_byte = b""
         if file.tell():
             file.seek(-1, os.SEEK_END)
-        # a killed process may have left the last line without an end
-        is_cut = file.read(1) not in (b"", b"\n")
+            last_byte = file.read(1)
         text = json.dumps(line, ensure_ascii=False) + "\n"
-        if is_cut:
+        if last_byte not in (b"", b"\n"):
             text = "\n" + text
         file.write(text.encode(errors="backslashreplace"))
         file.flush()
@@ -77,9 +89,9 @@ def append_line(path: Path, line: Mapping[str, object]) -> None:
 
 
 def save_answer(journal: Path, kind: str, id: str, answer: str, **more: str | int) -> None:
-    """Append an answer to a journal, else to the one in the home folder.
+    """Append an answer to a journal, or to the one in the home folder if that fails.
 
-    It warns if neither can be written.
+    If neither can be written, it warns. The arguments are those of `append_answer`.
     """
     try:
         append_answer(journal, kind, id, answer, **more)
@@ -95,16 +107,13 @@ def save_answer(journal: Path, kind: str, id: str, answer: str, **more: str | in
 def entries(journal: Path, kind: str) -> list[dict[str, Any]]:
     """Return the lines of a kind that belong to a journal's folder.
 
-    Lines in the home folder's journal are included.
-
-    Lines of one file keep their order, since a clock may be set back; the two files are merged by
-    time.
+    They include those in the journal of the home folder. The two files are merged by time. The
+    lines of one file keep their order, since a clock may be set back.
     """
-    elsewhere = [
-        line for line in _lines(home_journal()) if line.get("folder") == str(journal.parent)
-    ]
-    both = merge(_lines(journal), elsewhere, key=lambda line: str(line.get("when", "")))
-    return [line for line in both if line["kind"] == kind]
+    folder = str(journal.parent)
+    in_home = [line for line in _answers(home_journal()) if line.get("folder") == folder]
+    merged = merge(_answers(journal), in_home, key=lambda line: str(line.get("when", "")))
+    return [line for line in merged if line["kind"] == kind]
 
 
 def last_answers(journal: Path, kind: str) -> dict[str, str]:
@@ -121,18 +130,18 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
-    found = []
-    for line in text.split("\n"):  # splitlines would also cut a text at its U+2028
+    objects = []
+    # str.splitlines would also split an answer at U+2028
+    for line in text.split("\n"):
         with suppress(ValueError, RecursionError):
-            entry = json.loads(line)
-            if isinstance(entry, dict):
-                found.append(entry)
-    return found
+            value = json.loads(line)
+            if isinstance(value, dict):
+                objects.append(value)
+    return objects
 
 
-def _lines(journal: Path) -> list[dict[str, Any]]:
-    """Return the answers in a journal."""
+def _answers(journal: Path) -> list[dict[str, Any]]:
+    """Return the lines of a journal that have all fields of an answer."""
     keys = ("kind", "id", "answer")
-    return [
-        line for line in read_lines(journal) if all(isinstance(line.get(key), str) for key in keys)
-    ]
+    lines = read_lines(journal)
+    return [line for line in lines if all(isinstance(line.get(key), str) for key in keys)]

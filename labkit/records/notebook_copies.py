@@ -1,18 +1,17 @@
 """Copies of the notebooks in a learner's folder, and their updates.
 
 Idea: a list beside the copies holds the digest of each notebook as it was copied. A copy that still
-has this digest is replaced by a newer notebook. Any other holds work: the newer one is put beside
-it, with the version in its name. The list also names the version of the handout that the copies are
-from.
+has this digest is replaced by a newer notebook. Any other copy holds work: the newer notebook is
+put beside it, with the version in its name. The list also holds the version of the handout that the
+copies are from.
 
-Invariant: a copy that was changed is never modified, and no copy is replaced by one of an earlier
-handout.
+Invariant: a copy that the learner has changed is never modified, and no copy is replaced by one of
+an earlier handout.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,8 +20,9 @@ from pathlib import Path
 from labkit.records.files import write_atomic
 from labkit.records.handout import handout_of, is_older
 
+# the list: name of a notebook -> digest
 DIGESTS = ".labkit-notebooks.json"
-# an entry of it beside those of the notebooks
+# further entry of the list
 VERSION = "labkit version"
 
 
@@ -31,9 +31,10 @@ class CopiedNotebook:
     """The result of copying one notebook.
 
     Attributes:
+        name: name of the notebook.
         status: "new", "the same", "replaced" (the copy was unchanged) or "kept" (the copy holds
             work, or is from a later handout).
-        newer: the notebook that was put beside a kept copy; None where it is not newer.
+        newer: the notebook that was put beside a kept copy; None if the copy is the newer one.
     """
 
     name: str
@@ -59,27 +60,29 @@ def copy_notebooks(source: Path, folder: Path, version: str) -> list[CopiedNoteb
     folder.mkdir(parents=True, exist_ok=True)
     digests = _load_digests(folder / DIGESTS)
     notebooks = sorted(source.glob("*.ipynb"))
-    if is_older(version, version_of_copies(folder)):
-        # what the folder has is newer, changed or not
-        kept = [
-            CopiedNotebook(each.name, "kept") for each in notebooks if (folder / each.name).exists()
-        ]
-        notebooks = [each for each in notebooks if not (folder / each.name).exists()]
-    else:
-        kept = []
-        if handout_of(version):
-            digests |= {VERSION: version}
-    copied = [
-        _copy(notebook, folder, digests.get(notebook.name), version) for notebook in notebooks
-    ]
-    write_atomic(
-        folder / DIGESTS, listing({each.name: each.read_bytes() for each in notebooks}, digests)
-    )
-    return sorted([*kept, *copied], key=lambda each: each.name)
+    # the copies in the folder are newer, whether changed or not: only missing ones are added
+    only_missing = is_older(version, version_of_copies(folder))
+    if not only_missing and handout_of(version):
+        digests[VERSION] = version
+    results = []
+    contents = {}
+    for notebook in notebooks:
+        if only_missing and (folder / notebook.name).exists():
+            results.append(CopiedNotebook(notebook.name, "kept"))
+            continue
+        contents[notebook.name] = notebook.read_bytes()
+        results.append(_copy(notebook, folder, digests.get(notebook.name), version))
+    write_atomic(folder / DIGESTS, listing(contents, digests))
+    return results
 
 
 def listing(notebooks: Mapping[str, bytes], others: Mapping[str, str]) -> bytes:
-    """Return the list kept beside the copies: digests of these notebooks, and other entries."""
+    """Return the content of the list beside the copies.
+
+    Args:
+        notebooks: name -> content of the notebooks whose digests it holds.
+        others: further entries.
+    """
     digests = {name: _digest(content) for name, content in notebooks.items()}
     return json.dumps({**others, **digests}, indent=1, sort_keys=True).encode() + b"\n"
 
@@ -102,13 +105,15 @@ def _copy(notebook: Path, folder: Path, last_digest: str | None, version: str) -
     if _digest(present) == last_digest:
         write_atomic(target, content)
         return CopiedNotebook(target.name, "replaced")
+    # the learner has changed the copy, and the notebook is the one that it was copied from
     if _digest(content) == last_digest:
         return CopiedNotebook(target.name, "kept")
-    suffixes = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
-    candidates = (
-        target.with_name(f"{target.stem}-{version}{suffix}{target.suffix}") for suffix in suffixes
-    )
-    newer = next(path for path in candidates if not path.exists() or path.read_bytes() == content)
+    # a free name for the newer notebook, or the name under which it was put there before
+    newer = target.with_name(f"{target.stem}-{version}{target.suffix}")
+    number = 1
+    while newer.exists() and newer.read_bytes() != content:
+        number += 1
+        newer = target.with_name(f"{target.stem}-{version}-{number}{target.suffix}")
     write_atomic(newer, content)
     return CopiedNotebook(target.name, "kept", newer)
 

@@ -1,10 +1,10 @@
 """Provenance of records: device, versions, settings and time.
 
-Idea: no curve can pass for one made elsewhere, since its record names the device, the versions and
-the time.
+Idea: a record holds the device, the versions and the time of a run, so that no curve can be mistaken
+for one that was made elsewhere.
 
-Invariant: values are read from torch, Python, the driver and the clock at the time of the call, as
-plain text.
+Invariant: the functions ask torch, Python, the driver and the clock at the time of the call, and
+return plain text.
 """
 
 from __future__ import annotations
@@ -40,43 +40,43 @@ def device_name(device: torch.device) -> str:
 def versions(device: torch.device | None = None) -> dict[str, str]:
     """Return the versions that can change a run's numbers.
 
-    For a CUDA device, also CUDA, cuDNN and the driver. An unknown version is omitted, such as
-    cuDNN's where torch has none.
+    For a CUDA device, they include CUDA, cuDNN and the driver. An unknown version is omitted.
 
     >>> sorted(versions())
     ['python', 'torch']
     """
     import torch
 
-    found = {"python": platform.python_version(), "torch": torch.__version__}
+    result = {"python": platform.python_version(), "torch": torch.__version__}
     if device is None or device.type != "cuda":
-        return found
-    cudnn = torch.backends.cudnn.version()
+        return result
     gpu = {
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
-        "cudnn": cudnn,
+        "cudnn": torch.backends.cudnn.version(),
         "driver": gpu_driver(),
     }
-    return found | {name: str(version) for name, version in gpu.items() if version}
+    for name, version in gpu.items():
+        if version:
+            result[name] = str(version)
+    return result
 
 
 def gpu_driver() -> str | None:
-    """Return the version of NVIDIA's driver from nvidia-smi or the kernel module.
-
-    It is None if unknown.
-    """
+    """Return the version of NVIDIA's driver, by nvidia-smi or the kernel module; None if unknown."""
     try:
         command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        # a line for each GPU
         return done.stdout.split()[0]
     except (OSError, subprocess.SubprocessError, IndexError):
+        # as in a container without the program: ask the kernel module
         pass
     try:
-        found = re.search(r"\b\d+\.\d+(\.\d+)?\b", DRIVER.read_text(encoding="utf-8"))
+        match = re.search(r"\b\d+\.\d+(\.\d+)?\b", DRIVER.read_text(encoding="utf-8"))
     except OSError:
         return None
-    return found[0] if found else None
+    return match[0] if match else None
 
 
 def arithmetic_settings(device: torch.device, *, tf32: bool = False) -> dict[str, str]:
@@ -95,18 +95,20 @@ def arithmetic_settings(device: torch.device, *, tf32: bool = False) -> dict[str
     import torch
 
     backend = "cuda" if device.type == "cuda" else "mkldnn"
-    found = {"deterministic algorithms": _yes_no(torch.are_deterministic_algorithms_enabled())}
+    settings = {"deterministic algorithms": _yes_no(torch.are_deterministic_algorithms_enabled())}
     for operation in ("matmul", "conv", "rnn"):
         precision = str(torch._C._get_fp32_precision_getter(backend, operation))
-        precision = "ieee" if precision == "none" else precision  # torch's default
-        found[f"FP32 {operation}"] = "tf32, emulated" if tf32 and precision != "tf32" else precision
+        # nothing was set: torch's default
+        if precision == "none":
+            precision = "ieee"
+        if tf32 and precision != "tf32":
+            precision = "tf32, emulated"
+        settings[f"FP32 {operation}"] = precision
     if device.type == "cuda":
         cudnn = torch.backends.cudnn
-        found |= {
-            "cuDNN deterministic": _yes_no(cudnn.deterministic),
-            "cuDNN benchmark": _yes_no(cudnn.benchmark),
-        }
-    return found
+        settings["cuDNN deterministic"] = _yes_no(cudnn.deterministic)
+        settings["cuDNN benchmark"] = _yes_no(cudnn.benchmark)
+    return settings
 
 
 def _yes_no(flag: bool) -> str:
