@@ -1,8 +1,8 @@
 """Arguments that name a format or a choice: members of an enumeration, names, dtypes.
 
-Idea: `FP16`, `"FP16"`, `torch.float16` and `numpy.float16` mean one thing, and
-`Rounding.TOWARD_ZERO` is also `"TOWARD_ZERO"`. One function for each kind reads all of these, so
-that every function of the lab takes the same ones and refuses the rest in the same words.
+Idea: `FP16`, `"FP16"`, `torch.float16` and `numpy.float16` name the same format, and
+`"TOWARD_ZERO"` names `Rounding.TOWARD_ZERO`. One function for each kind of argument accepts all
+spellings, so every function of the lab accepts the same ones, and its errors have the same wording.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum, EnumMeta
 from numbers import Integral, Real
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from labkit.formats.format import FORMATS, Format
 
 
 class DType(Protocol):
-    """A dtype of torch or numpy; this package imports no torch."""
+    """A dtype of torch or numpy; a Protocol, since this package does not import torch."""
 
     @property
     def itemsize(self) -> int:
@@ -27,7 +27,7 @@ class DType(Protocol):
 
 FormatLike: TypeAlias = Format | str | DType | type
 
-# names that torch and numpy give to dtypes -> format
+# name of a dtype in torch or numpy -> name of its format
 DTYPE_NAMES = {
     "float64": "FP64",
     "double": "FP64",
@@ -39,7 +39,14 @@ DTYPE_NAMES = {
     "float8_e5m2": "E5M2",
     "float8_e8m0fnu": "E8M0",
 }
-NUMBERS: dict[type, Any] = {int: Integral, float: Real, bool: (bool, np.bool_)}
+# type in an annotation -> types of its instances, which include NumPy's numbers
+NUMBERS: dict[type, tuple[type, ...]] = {
+    int: (Integral,),
+    float: (Real,),
+    bool: (bool, np.bool_),
+}
+# characters of a value in a message
+MOST_CHARACTERS = 60
 _Row = TypeVar("_Row")
 _Member = TypeVar("_Member", bound=Enum)
 
@@ -70,18 +77,23 @@ def as_format(format: FormatLike, argument: str = "format") -> Format:
             f"{argument}: expected a Format, its name or a dtype, got {describe_value(format)}. "
             'For example: labkit.formats.FP16, "FP16" or torch.float16.'
         )
-    asked = format if isinstance(format, str) else str(name)
-    found = DTYPE_NAMES.get(asked.removeprefix("torch."), asked).upper()
-    if found not in FORMATS:
-        raise ValueError(f"{argument}: expected one of {', '.join(FORMATS)}, got {asked!r}")
-    return FORMATS[found]
+    spelling = format if isinstance(format, str) else str(name)
+    format_name = DTYPE_NAMES.get(spelling.removeprefix("torch."), spelling).upper()
+    if format_name not in FORMATS:
+        raise ValueError(f"{argument}: expected one of {', '.join(FORMATS)}, got {spelling!r}")
+    return FORMATS[format_name]
 
 
 def as_member(kind: type[_Member], choice: _Member | str, argument: str) -> _Member:
-    """Return the member of an enumeration that an argument names: a member, its name or its value.
+    """Return the member of an enumeration that an argument names.
+
+    Args:
+        kind: the enumeration.
+        choice: a member, its name in any case, or its value.
+        argument: the argument's name, for the message.
 
     Raises:
-        TypeError: the argument is none of these; the message lists the names.
+        TypeError: `choice` is none of these; the message lists the names.
 
     >>> from labkit.formats.rounding import Rounding
     >>> as_member(Rounding, "toward_zero", "rounding") is Rounding.TOWARD_ZERO
@@ -126,7 +138,7 @@ def as_row(
     more = f". {remedy}" if remedy else ""
     if not isinstance(value, str):
         raise TypeError(
-            f"{argument}: expected {_article(kind.__name__)} {kind.__name__} or one of {known}, "
+            f"{argument}: expected {_with_article(kind.__name__)} or one of {known}, "
             f"got {describe_value(value)}{more}"
         )
     for name, row in rows.items():
@@ -152,40 +164,47 @@ def require_kind(
     TypeError: losses: expected an int, got '2'. Pass a whole number.
     """
     kinds = kind if isinstance(kind, tuple) else (kind,)
-    # NumPy's numbers are numbers, too
     accepted: list[type] = []
     for each in kinds:
-        like = NUMBERS.get(each, each)
-        accepted += like if isinstance(like, tuple) else [like]
-    wrong_bool = isinstance(value, bool) and bool not in kinds
-    if isinstance(value, tuple(accepted)) and not wrong_bool:
+        accepted += NUMBERS.get(each, (each,))
+    # in Python, a bool is an int
+    unwanted_bool = isinstance(value, bool) and bool not in kinds
+    if isinstance(value, tuple(accepted)) and not unwanted_bool:
         return
-    named = [each.__name__.replace("NoneType", "None") for each in kinds]
-    names = " or ".join(f"{_article(name)} {name}".strip() for name in named)
+    names = " or ".join(_with_article(each.__name__) for each in kinds)
     more = f". {remedy}" if remedy else ""
     raise TypeError(f"{argument}: expected {names}, got {describe_value(value)}{more}")
 
 
-def _article(word: str) -> str:
-    if word == "None":
-        return ""
-    return "an" if word[0].lower() in "aeiou" else "a"
+def _with_article(type_name: str) -> str:
+    """Return the name of a type with "a" or "an"; None without one."""
+    if type_name == "NoneType":
+        return "None"
+    article = "an" if type_name[0].lower() in "aeiou" else "a"
+    return f"{article} {type_name}"
 
 
-def _dtype_name(value: Any) -> str | None:
+def _dtype_name(value: object) -> str | None:
     """Return the name of a dtype of torch or numpy, or of a scalar type of numpy; else None."""
     if isinstance(value, type):
         return value.__name__ if value.__module__ in ("numpy", "ml_dtypes") else None
+    if isinstance(value, np.dtype):
+        return value.name
+    # by name, since this package does not import torch
     kind = type(value)
     if kind.__name__ == "dtype" and kind.__module__ == "torch":
         return str(value).removeprefix("torch.")
-    return str(value.name) if isinstance(value, np.dtype) else None
+    return None
 
 
 def describe_value(value: object) -> str:
-    """Return a value as a message names it: short, with its type."""
+    """Return a short description of a value for a message: the value itself, or its type.
+
+    >>> describe_value(3), describe_value([3])
+    ('3', 'a list')
+    """
     kind = type(value).__name__
     if not isinstance(value, str | int | float | None):
-        return f"{_article(kind)} {kind}"
+        return _with_article(kind)
     text = repr(value)
-    return text if len(text) <= 60 else f"a long {kind}"
+    return text if len(text) <= MOST_CHARACTERS else f"a long {kind}"

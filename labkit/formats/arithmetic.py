@@ -4,14 +4,14 @@ Idea: each number is an integer significand times a power of two, so its arithme
 integers. Each step is a function that returns a frozen record for display. Operations are sequences
 of steps:
 
-- add: align (bits that are cut off set a sticky bit), add, normalise to the precision, round.
+- add: align (ones that are cut off set a sticky bit), add, normalise to the precision, round.
 - multiply: multiply, normalise, round.
 - fused multiply-add: multiply, align, add, normalise, round.
 
-A sum is a sequence of adds.
+A sum is a sequence of additions.
 
-Invariant: no step before the last cuts off bits that could change how the exact result rounds; an
-operation's value is the exact result rounded once.
+Invariant: no step before the last cuts off bits that could change the rounding of the exact result.
+The value of an operation is the exact result, rounded once.
 
 Source: IEEE 754-2019, 4.3, 5.4.1, 6.1, 6.3, 9.4; Muller et al., Handbook of Floating-Point
 Arithmetic, 2nd ed., 7.3 to 7.5; W. Kahan, Further remarks on reducing truncation errors, CACM 8(1),
@@ -44,7 +44,12 @@ from labkit.formats.rounding import (
 # int64, or Python's own integers (dtype object) above 62 bits
 Wholes: TypeAlias = NDArray[Any]
 Flags: TypeAlias = NDArray[np.bool_]
-ZERO_TOP = -(1 << 20)  # the top of zero, below that of every number
+# bits of a significand in int64: its sign, and the carry of an addition, need one each
+MOST_INT64_BITS = 62
+# the top of zero (see `_top`), which is below that of every number
+ZERO_TOP = -(1 << 20)
+# guard, round and sticky
+GUARD_BITS = 3
 
 
 @dataclass(frozen=True)
@@ -72,15 +77,20 @@ class Multiply:
 class Align:
     """Step that writes both terms with one exponent.
 
-    Bits cut off the lower one set its last bit.
+    Attributes:
+        a: a term.
+        b: the other term.
+        shift: difference of their exponents, in places.
+        aligned_a: `a` with the common exponent.
+        aligned_b: `b` with the common exponent.
+        cut: ones were cut off the lower term, so its last bit, the sticky bit, is set.
     """
 
     a: Term
     b: Term
-    shift: NDArray[np.int64]  # difference of their exponents, in places
+    shift: NDArray[np.int64]
     aligned_a: Term
     aligned_b: Term
-    # ones were cut off, so the last bit of the lower term, the sticky bit, is set
     cut: Flags
 
 
@@ -94,22 +104,37 @@ class Add:
 
 @dataclass(frozen=True)
 class Normalise:
-    """Step that cuts the significand to the precision of the format, or to a subnormal's bits."""
+    """Step that cuts the significand to the precision of the format, or to a subnormal's bits.
+
+    Attributes:
+        kept: the term with the bits that are kept.
+        dropped: number of places that are cut off; negative for appended zeros.
+        rest: the bits that are cut off.
+        guard: the first bit of the rest.
+        round: the second bit of the rest.
+        sticky: whether any later bit of the rest is set.
+    """
 
     kept: Term
-    dropped: NDArray[np.int64]  # number of places cut off; negative for appended zeros
-    rest: Wholes  # the bits cut off
-    guard: Flags  # its first bit
-    round: Flags  # its second
-    sticky: Flags  # any later one
+    dropped: NDArray[np.int64]
+    rest: Wholes
+    guard: Flags
+    round: Flags
+    sticky: Flags
 
 
 @dataclass(frozen=True)
 class Round:
-    """Step that keeps the significand or raises it by one."""
+    """Step that keeps the significand or raises it by one.
+
+    Attributes:
+        up: whether it is raised.
+        carried: whether it was all ones, so that the exponent grows by one.
+        rounded: the result.
+    """
 
     up: Flags
-    carried: Flags  # the significand was all ones, so the exponent grows by one
+    carried: Flags
     rounded: Term
 
 
@@ -131,17 +156,20 @@ def to_term(values: NDArray[np.float64], format: Format) -> Term:
 
 def multiply_terms(a: Term, b: Term, precision: int) -> Multiply:
     """Multiply exactly; each factor has at most `precision` bits."""
-    kind = _whole_type(2 * precision)
-    significand = np.asarray(a.significand.astype(kind) * b.significand.astype(kind), kind)
-    return Multiply(
-        a, b, Term(a.negative ^ b.negative, significand, np.asarray(a.exponent + b.exponent))
+    dtype = _whole_type(2 * precision)
+    product = Term(
+        negative=a.negative ^ b.negative,
+        significand=np.asarray(a.significand.astype(dtype) * b.significand.astype(dtype), dtype),
+        exponent=np.asarray(a.exponent + b.exponent),
     )
+    return Multiply(a, b, product)
 
 
 def align_terms(a: Term, b: Term, window: int) -> Align:
     """Write two terms with one exponent.
 
-    It is `window` places below the first bit of the higher term, or where both terms end.
+    It is the smaller of their exponents, but at most `window` places below the first bit of the
+    higher term.
 
     Args:
         a: a term of the sum.
@@ -150,13 +178,13 @@ def align_terms(a: Term, b: Term, window: int) -> Align:
             lower term only if it begins three places below the higher one, and then their
             difference loses at most one leading bit.
     """
-    exponent = np.maximum(np.minimum(a.exponent, b.exponent), np.maximum(_top(a), _top(b)) - window)
-    (aligned_a, cut_a), (aligned_b, cut_b) = (
-        _with_exponent(term, exponent, window + 1) for term in (a, b)
-    )
-    return Align(
-        a, b, np.asarray(np.abs(a.exponent - b.exponent)), aligned_a, aligned_b, cut_a | cut_b
-    )
+    lowest = np.minimum(a.exponent, b.exponent)
+    highest_top = np.maximum(_top(a), _top(b))
+    exponent = np.maximum(lowest, highest_top - window)
+    aligned_a, cut_a = _with_exponent(a, exponent, window + 1)
+    aligned_b, cut_b = _with_exponent(b, exponent, window + 1)
+    shift = np.asarray(np.abs(a.exponent - b.exponent))
+    return Align(a, b, shift, aligned_a, aligned_b, cut=cut_a | cut_b)
 
 
 def add_terms(align: Align, rounding: Rounding) -> Add:
@@ -164,103 +192,134 @@ def add_terms(align: Align, rounding: Rounding) -> Add:
 
     An exact zero is +0, or -0 when rounding downward or when both terms are negative.
     """
-    a, b = align.aligned_a, align.aligned_b
-    signed = [np.where(term.negative, -term.significand, term.significand) for term in (a, b)]
-    total = np.asarray(signed[0] + signed[1], a.significand.dtype)
+    a = align.aligned_a
+    b = align.aligned_b
+    signed_a = np.where(a.negative, -a.significand, a.significand)
+    signed_b = np.where(b.negative, -b.significand, b.significand)
+    total = np.asarray(signed_a + signed_b, a.significand.dtype)
     subtract = a.negative ^ b.negative
-    of_zero = np.where(subtract, rounding is Rounding.TOWARD_NEGATIVE, a.negative)
-    negative = np.where(total == 0, of_zero, np.asarray(total < 0, np.bool_))
+    zero_is_negative = np.where(subtract, rounding is Rounding.TOWARD_NEGATIVE, a.negative)
+    negative = np.where(total == 0, zero_is_negative, np.asarray(total < 0, np.bool_))
     return Add(subtract, Term(negative, np.asarray(np.abs(total), total.dtype), a.exponent))
 
 
 def normalise(term: Term, format: Format) -> Normalise:
     """Cut a term to the format's precision, and return the bits that determine its rounding."""
+    # `precision` bits below the top, but none below the last bit of a subnormal
     exponent = np.maximum(_top(term) - format.precision, format.emin - format.significand_bits)
     dropped = np.asarray(exponent - term.exponent)
-    kept = _shift(term.significand, -dropped)
-    rest = np.asarray(term.significand - _shift(kept, dropped), kept.dtype)
-    guard, second = (np.asarray(_shift(rest, place - dropped) & 1, np.bool_) for place in (1, 2))
-    sticky = np.asarray(_shift(_shift(rest, 2 - dropped), dropped - 2) != rest, np.bool_)
+    significand = _shift(term.significand, -dropped)
+    rest = np.asarray(term.significand - _shift(significand, dropped), significand.dtype)
+    guard = np.asarray(_shift(rest, 1 - dropped) & 1, np.bool_)
+    second = np.asarray(_shift(rest, 2 - dropped) & 1, np.bool_)
+    # without its later bits, the rest is another number
+    first_two = _shift(_shift(rest, 2 - dropped), dropped - 2)
     return Normalise(
-        Term(term.negative, kept, np.asarray(exponent)), dropped, rest, guard, second, sticky
+        kept=Term(term.negative, significand, np.asarray(exponent)),
+        dropped=dropped,
+        rest=rest,
+        guard=guard,
+        round=second,
+        sticky=np.asarray(first_two != rest, np.bool_),
     )
 
 
 def round_term(
     cut: Normalise, format: Format, rounding: Rounding, random_bits: ArrayLike | None = None
 ) -> Round:
-    """Raise the significand by one, or not, as its lowest bits and the rounding mode decide.
+    """Raise the significand by one, or not, as the bits cut off and the rounding mode decide.
+
+    Args:
+        cut: the normalised term.
+        format: the format, whose precision the term has.
+        rounding: the rounding mode.
+        random_bits: as for `round_to`; for stochastic rounding only.
 
     Raises:
-        ValueError: random_bits missing or of another shape (stochastic), or passed for another
-            mode.
+        ValueError: random_bits are missing or of another shape (stochastic), or were passed for
+            another mode.
     """
-    negative, significand = cut.kept.negative, cut.kept.significand
-    below_half = cut.round | cut.sticky  # anything after the guard bit
-    inexact = cut.guard | below_half
-    odd = np.asarray(significand & 1, np.bool_)
+    negative = cut.kept.negative
+    significand = cut.kept.significand
+    after_guard = cut.round | cut.sticky
+    inexact = cut.guard | after_guard
     random = check_random_bits(random_bits, rounding, significand.shape)
-    up = {
-        Rounding.NEAREST_EVEN: cut.guard & (below_half | odd),
-        Rounding.NEAREST_AWAY: cut.guard,
-        Rounding.TOWARD_ZERO: np.zeros_like(inexact),
-        Rounding.TOWARD_POSITIVE: inexact & ~negative,
-        Rounding.TOWARD_NEGATIVE: inexact & negative,
-        Rounding.STOCHASTIC: np.asarray(
-            random < _shift(cut.rest, RANDOM_BITS - cut.dropped), np.bool_
-        ),
-    }[rounding]
+    up: Flags
+    if rounding is Rounding.NEAREST_EVEN:
+        # a tie, the guard bit alone, goes to the even significand
+        is_odd = np.asarray(significand & 1, np.bool_)
+        up = cut.guard & (after_guard | is_odd)
+    elif rounding is Rounding.NEAREST_AWAY:
+        up = cut.guard
+    elif rounding is Rounding.TOWARD_ZERO:
+        up = np.zeros_like(inexact)
+    elif rounding is Rounding.TOWARD_POSITIVE:
+        up = inexact & ~negative
+    elif rounding is Rounding.TOWARD_NEGATIVE:
+        up = inexact & negative
+    else:
+        # stochastic: up with the probability rest / ulp, cut to the bits of the random numbers
+        up = np.asarray(random < _shift(cut.rest, RANDOM_BITS - cut.dropped), np.bool_)
     raised = np.asarray(significand + up, significand.dtype)
     carried = np.asarray(raised == 1 << format.precision, np.bool_) & up
     return Round(np.asarray(up), carried, Term(negative, raised, cut.kept.exponent))
 
 
 def _whole_type(bits: int) -> np.dtype[Any]:
-    return np.dtype(np.int64 if bits <= 62 else object)
+    """Return the dtype for significands of this many bits."""
+    return np.dtype(np.int64 if bits <= MOST_INT64_BITS else object)
 
 
 def _shift(significand: Wholes, places: NDArray[np.int64]) -> Wholes:
     """Shift left by `places`, or right where they are negative."""
-    kind = significand.dtype
-    left, right = (np.maximum(way, 0) for way in (places, -places))
-    if kind == np.int64:  # int64 shifts by 63 and more are undefined; 62 clears it
-        left, right = np.minimum(left, 62), np.minimum(right, 62)
-    return np.asarray((significand << left.astype(kind)) >> right.astype(kind), kind)
+    dtype = significand.dtype
+    left = np.maximum(places, 0)
+    right = np.maximum(-places, 0)
+    if dtype == np.int64:
+        # a shift of int64 by 64 or more is undefined; one by 62 clears a significand already
+        left = np.minimum(left, MOST_INT64_BITS)
+        right = np.minimum(right, MOST_INT64_BITS)
+    return np.asarray((significand << left.astype(dtype)) >> right.astype(dtype), dtype)
 
 
 def _bit_length(significand: Wholes) -> NDArray[np.int64]:
+    """Return the number of bits of each significand, without leading zeros."""
     if significand.dtype == object:
         return np.asarray(np.frompyfunc(int.bit_length, 1, 1)(significand), np.int64)
     _, length = np.frexp(significand.astype(np.float64))
     length = np.asarray(length, np.int64)
-    # float64 had rounded up to a power of two
+    # above 2^53, the conversion to float64 may have rounded up to a power of two
     too_long = (length > 0) & (_shift(significand, 1 - length) == 0)
     return np.asarray(length - too_long, np.int64)
 
 
 def _top(term: Term) -> NDArray[np.int64]:
-    """Exponent just above the first bit: |term| < 2^top."""
+    """Return the exponent just above the first bit: |term| < 2^top."""
     return np.where(term.significand == 0, ZERO_TOP, term.exponent + _bit_length(term.significand))
 
 
 def _with_exponent(term: Term, exponent: NDArray[np.int64], bits: int) -> tuple[Term, Flags]:
-    """Return a term with another exponent, and where ones were cut off and set the last bit."""
+    """Return a term with another exponent, and flags where ones were cut off and set the last bit.
+
+    Args:
+        term: the term.
+        exponent: its new exponent.
+        bits: the most bits that its significand then has.
+    """
     places = term.exponent - exponent
     significand = term.significand.astype(_whole_type(bits))
     shifted = _shift(significand, places)
     cut = np.asarray(_shift(shifted, -places) != significand, np.bool_)
-    return Term(term.negative, np.asarray(shifted | cut, shifted.dtype), np.asarray(exponent)), cut
-
-
-GUARD_BITS = 3  # guard, round and sticky
+    with_sticky = np.asarray(shifted | cut, shifted.dtype)
+    return Term(term.negative, with_sticky, np.asarray(exponent)), cut
 
 
 @dataclass(frozen=True)
 class Calculation:
     """Result of an operation, and its steps.
 
-    With an infinite or NaN operand the value follows IEEE 754's table, and the steps show zero in
-    its place.
+    With an infinite or NaN operand, the value follows the rules of IEEE 754, and the steps show
+    zero in place of the operand.
     """
 
     value: NDArray[np.float64]
@@ -269,11 +328,16 @@ class Calculation:
 
 @dataclass(frozen=True)
 class Sum:
-    """Result of a sum, its additions in order, and its running totals."""
+    """Result of a sum.
+
+    Attributes:
+        value: the sum.
+        additions: its additions, in order.
+        totals: the running totals; for a pairwise sum, the list of sums after each round.
+    """
 
     value: NDArray[np.float64]
     additions: tuple[Calculation, ...]
-    # running totals; for a pairwise sum, the shrinking list after each round
     totals: tuple[NDArray[np.float64], ...]
 
 
@@ -374,8 +438,9 @@ def sum_sequential(
     additions = []
     totals = []
     for i in range(1, terms.shape[-1]):
-        additions.append(_calculate(None, total, terms[..., i], format, rounding))
-        total = additions[-1].value
+        addition = _calculate(None, total, terms[..., i], format, rounding)
+        total = addition.value
+        additions.append(addition)
         totals.append(total)
     return Sum(total, tuple(additions), tuple(totals))
 
@@ -383,9 +448,9 @@ def sum_sequential(
 def sum_pairwise(
     values: ArrayLike, format: FormatLike, rounding: Rounding | str = Rounding.NEAREST_EVEN
 ) -> Sum:
-    """Add neighbours along the last axis, then the neighbouring sums, until one is left.
+    """Add neighbours along the last axis, then neighbouring sums, until one number is left.
 
-    An odd last one is kept.
+    In a round with an odd number of terms, the last one is passed on to the next round.
 
     >>> from labkit.formats import FP16
     >>> float(sum_pairwise(np.ones(2100), FP16).value)
@@ -394,13 +459,13 @@ def sum_pairwise(
     format = as_format(format)
     rounding = as_member(Rounding, rounding, "rounding")
     terms = _terms(format, values)
-    additions, totals = [], []
+    additions = []
+    totals = []
     while terms.shape[-1] > 1:
         even = terms.shape[-1] // 2 * 2
-        additions.append(
-            _calculate(None, terms[..., 0:even:2], terms[..., 1:even:2], format, rounding)
-        )
-        terms = np.concatenate([additions[-1].value, terms[..., even:]], axis=-1)
+        addition = _calculate(None, terms[..., 0:even:2], terms[..., 1:even:2], format, rounding)
+        terms = np.concatenate([addition.value, terms[..., even:]], axis=-1)
+        additions.append(addition)
         totals.append(terms)
     return Sum(_first(terms), tuple(additions), tuple(totals))
 
@@ -410,10 +475,8 @@ def sum_compensated(
 ) -> Sum:
     """Add along the last axis by Kahan's algorithm.
 
-    The error of each addition is added to the next number.
-
-    Four additions a number: y = x - lost; t = total + y; lost = (t - total) - y, all rounded to the
-    format.
+    The error of each addition is subtracted from the next number. Each number x takes four
+    additions, all rounded to the format: y = x - lost; t = total + y; lost = (t - total) - y.
 
     >>> from labkit.formats import FP16
     >>> float(sum_compensated([2048.0, 1.0, 1.0], FP16).value)
@@ -429,16 +492,18 @@ def sum_compensated(
     lost = np.zeros_like(total)
     for i in range(1, terms.shape[-1]):
         corrected = plus(terms[..., i], -lost)
-        raised = plus(total, corrected.value)
-        gained = plus(raised.value, -total)
-        missed = plus(gained.value, -corrected.value)
-        total, lost = raised.value, missed.value
-        additions += [corrected, raised, gained, missed]
+        new_total = plus(total, corrected.value)
+        gained = plus(new_total.value, -total)
+        error = plus(gained.value, -corrected.value)
+        total = new_total.value
+        lost = error.value
+        additions += [corrected, new_total, gained, error]
         totals.append(total)
     return Sum(total, tuple(additions), tuple(totals))
 
 
 def _operands(format: Format, *arguments: ArrayLike) -> tuple[NDArray[np.float64], ...]:
+    """Return arguments as float64 arrays of one shape, which hold only values of the format."""
     exact = np.broadcast_arrays(*(widen(values) for values in arguments))
     for values in exact:
         check_exact(values, format)
@@ -446,6 +511,7 @@ def _operands(format: Format, *arguments: ArrayLike) -> tuple[NDArray[np.float64
 
 
 def _terms(format: Format, values: ArrayLike) -> NDArray[np.float64]:
+    """Return the terms of a sum along the last axis."""
     (terms,) = _operands(format, values)
     if terms.ndim == 0:
         raise ValueError(
@@ -455,16 +521,19 @@ def _terms(format: Format, values: ArrayLike) -> NDArray[np.float64]:
 
 
 def _window(widest: int, rounding: Rounding) -> int:
-    """Return the places that alignment keeps.
-
-    Stochastic rounding needs more, by the width of its random bits.
-    """
-    return widest + GUARD_BITS + (RANDOM_BITS if rounding is Rounding.STOCHASTIC else 0)
+    """Return the number of places that alignment keeps, for terms of at most `widest` bits."""
+    window = widest + GUARD_BITS
+    # compared with random numbers of this width
+    if rounding is Rounding.STOCHASTIC:
+        window += RANDOM_BITS
+    return window
 
 
 def _first(terms: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the first term along the last axis, 0 for an empty axis."""
-    return np.asarray(terms[..., 0]) if terms.shape[-1] else np.zeros(terms.shape[:-1])
+    if terms.shape[-1] == 0:
+        return np.zeros(terms.shape[:-1])
+    return np.asarray(terms[..., 0])
 
 
 def _calculate(
@@ -476,9 +545,9 @@ def _calculate(
     overflow: Overflow = Overflow.TO_INFINITY,
     random_bits: ArrayLike | None = None,
 ) -> Calculation:
-    """Return a * b + c, or b + c without a, or a * b without c.
+    """Return a * b + c; b + c if a is None; a * b if c is None.
 
-    Infinite and NaN operands follow IEEE 754's table.
+    Infinite and NaN operands follow the rules of IEEE 754.
     """
     steps: list[CalculationStep] = []
     exact = to_term(b, format)
@@ -496,16 +565,19 @@ def _calculate(
     cut = normalise(exact, format)
     final = round_term(cut, format, rounding, random_bits)
     value = value_of(final.rounded, format, rounding, overflow)
-    factor, term = np.float64(1.0) if a is None else a, np.float64(0.0) if c is None else c
-    ordinary = np.isfinite(factor) & np.isfinite(b) & np.isfinite(term)
-    if not ordinary.all():
+
+    factor = np.asarray(1.0) if a is None else a
+    term = np.asarray(0.0) if c is None else c
+    finite_product = np.isfinite(factor) & np.isfinite(b)
+    finite = finite_product & np.isfinite(term)
+    if not finite.all():
         with np.errstate(over="ignore", invalid="ignore"):
-            # float64 follows the table; a finite product counts as 0, since it might overflow in
-            # float64
-            special = np.where(np.isfinite(factor) & np.isfinite(b), 0.0, factor * b) + term
-        value = np.where(
-            ordinary, value, round_to(np.where(ordinary, 1.0, special), format, rounding, overflow)
-        )
+            # Float64 follows the rules of IEEE 754 for infinities and NaNs. A finite product counts
+            # as 0, since it might overflow in float64.
+            special = np.where(finite_product, 0.0, factor * b) + term
+        # the finite elements need any value that the format has
+        special = np.where(finite, 1.0, special)
+        value = np.where(finite, value, round_to(special, format, rounding, overflow))
     return Calculation(value, (*steps, cut, final))
 
 

@@ -25,7 +25,14 @@ from labkit.formats.rows import Rows
 
 @dataclass(frozen=True)
 class BlockFormat:
-    """Block format: `size` elements in one format, with one scale in another."""
+    """Block format: `size` elements in one format, with one scale in another.
+
+    Attributes:
+        name: for display.
+        element: format of the elements.
+        scale: format of the scale.
+        size: number of elements in a block.
+    """
 
     name: str
     element: Format
@@ -50,14 +57,14 @@ class Blocks:
     elements: CodeArray
 
 
-# the more common of its two element formats
-MXFP8 = BlockFormat("MXFP8", E4M3, E8M0, 32)
-MXFP8_E5M2 = BlockFormat("MXFP8_E5M2", E5M2, E8M0, 32)
-MXFP6 = BlockFormat("MXFP6", E2M3, E8M0, 32)
-MXFP6_E3M2 = BlockFormat("MXFP6_E3M2", E3M2, E8M0, 32)
-MXFP4 = BlockFormat("MXFP4", E2M1, E8M0, 32)
-# the block level; the FP32 scale of the tensor is applied by the caller
-NVFP4 = BlockFormat("NVFP4", E2M1, E4M3, 16)
+# MXFP8 and MXFP6 each have two element formats; the more common one has the short name
+MXFP8 = BlockFormat("MXFP8", element=E4M3, scale=E8M0, size=32)
+MXFP8_E5M2 = BlockFormat("MXFP8_E5M2", element=E5M2, scale=E8M0, size=32)
+MXFP6 = BlockFormat("MXFP6", element=E2M3, scale=E8M0, size=32)
+MXFP6_E3M2 = BlockFormat("MXFP6_E3M2", element=E3M2, scale=E8M0, size=32)
+MXFP4 = BlockFormat("MXFP4", element=E2M1, scale=E8M0, size=32)
+# the scales of blocks only; NVFP4 also has an FP32 scale for the tensor, which the caller applies
+NVFP4 = BlockFormat("NVFP4", element=E2M1, scale=E4M3, size=16)
 
 BLOCK_FORMATS: dict[str, BlockFormat] = Rows(
     {row.name: row for row in (MXFP8, MXFP8_E5M2, MXFP6, MXFP6_E3M2, MXFP4, NVFP4)}
@@ -87,17 +94,22 @@ def round_blocks(
 
     Elements beyond the largest value saturate.
 
-    A power-of-two scale (MX) is 2^(floor(log2 largest magnitude) - emax of the elements), so the
-    largest value is scaled to the elements' last binade, and may saturate. Any other (NVFP4) is the
-    largest magnitude / max of the elements, rounded to nearest, so that the largest value is scaled
-    to max or next to it. A scale never rounds to zero or beyond its own max.
+    A power-of-two scale (MX) is 2^(floor(log2 largest magnitude) - emax of the elements). So the
+    largest value is scaled to the elements' last binade, and may saturate. Any other scale (NVFP4)
+    is the largest magnitude / max of the elements, rounded to nearest. So the largest value is
+    scaled to max or next to it. A scale never rounds to zero or beyond its own max.
 
-    Values of float32 precision are divided and rounded as if once; float64 may round twice under a
-    scale like NVFP4's.
+    For values in float32, the division and the rounding have the result of one rounding. Values in
+    float64 may be rounded twice with a scale like NVFP4's.
+
+    Args:
+        values: finite numbers [..., n], where n is a multiple of the block size.
+        format: a block format, or its name.
+        rounding: direction in which the elements are rounded.
 
     Raises:
-        ValueError: the last axis is not a multiple of the block size; infinity or NaN among the
-            values; stochastic mode.
+        ValueError: the last axis is not a multiple of the block size; a value is infinity or NaN;
+            or the rounding is stochastic.
 
     >>> blocks = round_blocks(np.arange(32.0), MXFP4)
     >>> float(decode(blocks.scales, E8M0)[0]), decode_blocks(blocks)[:10].tolist()
@@ -116,23 +128,29 @@ def round_blocks(
             f"expected finite values for {format.name} blocks, got an infinity or NaN. Replace it "
             "first."
         )
-    cut = exact.reshape(*exact.shape[:-1], exact.shape[-1] // format.size, format.size)
-    powers = format.scale.significand_bits == 0
-    if powers:
-        # floor(log2): the largest value lands in the elements' last binade
-        top = 2.0**format.element.emax
-        toward = Rounding.TOWARD_ZERO
+    blocks = exact.reshape(*exact.shape[:-1], exact.shape[-1] // format.size, format.size)
+    is_power_of_two = format.scale.significand_bits == 0
+    if is_power_of_two:
+        # toward zero is floor(log2), so the largest value is in the elements' last binade
+        target = 2.0**format.element.emax
+        scale_rounding = Rounding.TOWARD_ZERO
     else:
-        top = format.element.max
-        toward = Rounding.NEAREST_EVEN
-    ratio = np.maximum(np.abs(cut).max(axis=-1, initial=0.0) / top, format.scale.smallest_subnormal)
-    scale = np.asarray(round_to(ratio, format.scale, toward, Overflow.SATURATE), np.float64)
+        target = format.element.max
+        scale_rounding = Rounding.NEAREST_EVEN
+    largest = np.abs(blocks).max(axis=-1, initial=0.0)
+    ratio = np.maximum(largest / target, format.scale.smallest_subnormal)
+    scales = np.asarray(
+        round_to(ratio, format.scale, scale_rounding, Overflow.SATURATE), np.float64
+    )
     # a quotient beyond float64 saturates like any other
     with np.errstate(over="ignore"):
-        elements = round_to(
-            cut / scale[..., np.newaxis], format.element, rounding, Overflow.SATURATE
-        )
-    return Blocks(format, encode(scale, format.scale), encode(elements, format.element))
+        scaled = blocks / scales[..., np.newaxis]
+        elements = round_to(scaled, format.element, rounding, Overflow.SATURATE)
+    return Blocks(
+        format,
+        scales=encode(scales, format.scale),
+        elements=encode(elements, format.element),
+    )
 
 
 def decode_blocks(blocks: Blocks) -> NDArray[np.float64]:

@@ -1,10 +1,9 @@
 """Binary floating-point formats as rows of data.
 
-Idea: a format has a sign bit, exponent bits, significand bits, and a meaning of its last codes.
-Everything else (bias, largest value, smallest value, spacing) is derived.
+Idea: a format is defined by its sign bit, exponent bits, significand bits, and the meaning of its
+last codes. Everything else (bias, largest value, smallest value, spacing) is derived.
 
-Invariant: every value of every `Format` is exactly a float64, so float64 arrays represent the
-values of all formats.
+Invariant: float64 represents every value of every `Format` exactly.
 
 Source: IEEE 754-2019, 3.3 to 3.6; OCP 8-bit Floating Point (OFP8) 1.0, table 1; OCP Microscaling
     (MX) 1.0, 5.3 and 5.4.
@@ -33,8 +32,8 @@ class Specials(Enum):
 class Format:
     """A binary floating-point format: sign, exponent and significand, from the high bit to the low.
 
-    A normal code represents (-1)^sign * 2^(exponent - bias) * 1.significand, a subnormal one
-    (exponent field 0) for (-1)^sign * 2^emin * 0.significand.
+    A normal code represents (-1)^sign * 2^(exponent - bias) * 1.significand. A subnormal code
+    (exponent field 0) represents (-1)^sign * 2^emin * 0.significand.
 
     Attributes:
         name: for display.
@@ -70,8 +69,8 @@ class Format:
             )
         if not (self.signed and self.has_zero) and self.specials is not Specials.FN:
             raise ValueError(
-                f"format {self.name!r}: without a sign or a zero it needs a NaN for what it cannot "
-                "hold, and has no infinities. Give specials=Specials.FN."
+                f"format {self.name!r}: without a sign or a zero it needs a NaN for numbers that "
+                "it cannot represent, and has no infinities. Give specials=Specials.FN."
             )
         if self.emax > 1023:
             raise ValueError(
@@ -104,7 +103,10 @@ class Format:
     @property
     def code_dtype(self) -> np.dtype[np.unsignedinteger]:
         """The smallest unsigned integer type for a code."""
-        return np.dtype(next(f"u{size}" for size in (1, 2, 4, 8) if self.bits <= 8 * size))
+        itemsize = 1
+        while 8 * itemsize < self.bits:
+            itemsize *= 2
+        return np.dtype(f"u{itemsize}")
 
     @property
     def precision(self) -> int:
@@ -113,10 +115,7 @@ class Format:
 
     @property
     def bias(self) -> int:
-        """Number that is subtracted from the exponent field.
-
-        It is half the field's range, so that 1.0 is in the middle.
-        """
+        """Number that is subtracted from the exponent field: half of the largest field."""
         return (1 << (self.exponent_bits - 1)) - 1
 
     @property
@@ -128,8 +127,12 @@ class Format:
     def max_code(self) -> int:
         """The code of the largest finite value: the last before the specials."""
         last = (1 << (self.exponent_bits + self.significand_bits)) - 1
-        reserved = {Specials.IEEE: 1 << self.significand_bits, Specials.FN: 1, Specials.NONE: 0}
-        return last - reserved[self.specials]
+        if self.specials is Specials.IEEE:
+            # the whole last exponent
+            return last - (1 << self.significand_bits)
+        if self.specials is Specials.FN:
+            return last - 1
+        return last
 
     @property
     def infinity_code(self) -> int | None:
@@ -141,13 +144,18 @@ class Format:
         """The code of the default NaN (quiet: first significand bit set), or None."""
         if self.specials is Specials.NONE:
             return None
-        quiet = 1 << (self.significand_bits - 1) if self.specials is Specials.IEEE else 0
-        return self.max_code + 1 + quiet
+        if self.specials is Specials.FN:
+            return self.max_code + 1
+        # with no bit of the significand set, it would be infinity
+        quiet_bit = 1 << (self.significand_bits - 1)
+        return self.max_code + 1 + quiet_bit
 
     @cached_property
     def emin(self) -> int:
         """Exponent of the smallest normal number."""
-        return self.has_zero - self.bias
+        # zero and the subnormals take exponent field 0
+        smallest_field = 1 if self.has_zero else 0
+        return smallest_field - self.bias
 
     @cached_property
     def emax(self) -> int:
@@ -168,12 +176,10 @@ class Format:
 
     @property
     def smallest_subnormal(self) -> float:
-        """The smallest positive value; that is `smallest_normal` in a format without subnormals."""
-        return (
-            float(np.ldexp(1.0, self.emin - self.significand_bits))
-            if self.has_zero
-            else self.smallest_normal
-        )
+        """The smallest positive value; it is `smallest_normal` in a format without subnormals."""
+        if not self.has_zero:
+            return self.smallest_normal
+        return float(np.ldexp(1.0, self.emin - self.significand_bits))
 
     @property
     def epsilon(self) -> float:
@@ -181,7 +187,7 @@ class Format:
         return float(np.ldexp(1.0, -self.significand_bits))
 
     def contains(self, other: Format) -> bool:
-        """Whether every finite value of `other` is also one of this format.
+        """Return whether every finite value of `other` is also a value of this format.
 
         >>> FP32.contains(FP16), FP16.contains(BF16), BF16.contains(FP16)
         (True, False, False)
@@ -198,9 +204,10 @@ class Format:
         )
 
 
+# name, exponent bits, significand bits
 FP64 = Format("FP64", 11, 52)
 FP32 = Format("FP32", 8, 23)
-# an FP32 operand as Tensor Cores use it: 19 bits, stored in 32
+# an FP32 operand as Tensor Cores use it: 19 bits, stored in 32 bits
 TF32 = Format("TF32", 8, 10)
 FP16 = Format("FP16", 5, 10)
 BF16 = Format("BF16", 8, 7)

@@ -1,11 +1,11 @@
 """Rounding of float64 arrays to any binary format.
 
-Idea: in each binade, a format's values are the multiples of one spacing, the ulp. So divide by the
-ulp, round to an integer, multiply back. Division and multiplication by a power of two are exact;
-the integer is the only rounding.
+Idea: in each binade, a format's values are the multiples of one spacing, the ulp. So a value is
+divided by the ulp, rounded to an integer, and multiplied by the ulp. The division and the
+multiplication are exact, since the ulp is a power of two.
 
-Invariant: one rounding, from the exact argument to the result, in every rounding mode; rounding is
-idempotent.
+Invariant: in every mode, the exact argument is rounded once. A rounded number does not change when
+it is rounded again.
 
 Source: IEEE 754-2019, 4.3 (rounding) and 7.4 (overflow); OCP OFP8 1.0, 5.2 (saturating conversion).
 """
@@ -44,7 +44,8 @@ class Overflow(Enum):
     SATURATE = "the largest finite value, infinities included"
 
 
-RANDOM_BITS = 32  # width of each random integer of stochastic rounding
+# width of each random integer of stochastic rounding
+RANDOM_BITS = 32
 
 _NUMPY_FORMATS = {
     np.dtype(np.float16): FP16,
@@ -68,26 +69,26 @@ def round_to(
 ) -> FloatArray:
     """Round values to a format, once.
 
-    The array keeps its shape and its float type (float64 for anything else). The sign of zero
-    survives. A NaN becomes the default NaN: it has no value to round, and its payload is not kept.
-    A directed rounding that points away from infinity stops at the largest value, as IEEE 754 asks.
-    A format without zero (E8M0) makes zero and what is negative NaN, and everything below its
-    smallest value that one.
+    The array keeps its shape and its float type; any other type becomes float64. The sign of zero
+    is kept. A NaN becomes the default NaN. A directed rounding away from infinity stops at the
+    largest value, as IEEE 754 specifies. In a format without zero (E8M0), zero and negative numbers
+    become NaN, and positive numbers below the smallest value become that value.
 
     Args:
-        values: real numbers of any shape; whole numbers must fit float64 exactly.
-        format: the format whose values the result holds.
+        values: real numbers of any shape; float64 must represent whole numbers exactly.
+        format: the format to round to.
         rounding: direction of the rounding.
-        overflow: result for values beyond the largest of the format.
+        overflow: result for values beyond the largest value of the format.
         random_bits: for `Rounding.STOCHASTIC` only: whole numbers below 2^32, uniformly random,
-            shaped like `values`. A value is rounded away from zero if its number is below 2^32 *
-            (the part of an ulp it exceeds its lower neighbour by). The mean is exact for up to 32
-            bits beyond the format's own, else within 2^-32 ulp.
+            with the shape of `values`. A value is rounded away from zero if its random number is
+            below 2^32 * (its distance from the neighbour nearer to zero, in ulps). The mean is
+            exact for values with up to 32 bits more than the format, else within 2^-32 ulp.
 
     Raises:
         TypeError: text, complex, or a float type other than float16, float32 and float64.
-        ValueError: the float type of `values` holds neither all of `format` nor only values of it;
-            NaN for a format that has none; random_bits missing, superfluous, or of another shape.
+        ValueError: the float type of `values` represents neither all values of `format` nor only
+            values of it; a value is NaN and the format has none; or random_bits are missing,
+            superfluous, or of another shape.
 
     Source: IEEE 754-2019, 4.3.
 
@@ -104,25 +105,29 @@ def round_to(
     exact = widen(floats)
     if target.nan_code is None and np.isnan(exact).any():
         raise no_nan(target)
-    # The ulp is a power of two, so the division and the multiplication are exact; the exponent is
-    # not limited yet. Rounding up to the next binade gives that binade's first value.
+    # The ulp is a power of two, so the division and the multiplication are exact. Rounding up to
+    # the next binade results in the first value of that binade. Values beyond max are limited
+    # afterwards.
     with np.errstate(over="ignore", invalid="ignore"):
         spacing = ulp(exact, target)
         rounded = _to_whole(exact / spacing, rounding, random_bits) * spacing
+    rounded = limit(rounded, target, rounding, overflow)
     _, _, infinity = overflow_values(target, rounding, overflow)
-    rounded = np.where(
-        np.isinf(exact), np.copysign(infinity, exact), limit(rounded, target, rounding, overflow)
-    )
-    # values that the format has no place for become NaN
-    refused = (exact < 0) & (not target.signed) | (exact == 0) & (not target.has_zero)
-    return np.where(refused | np.isnan(rounded), np.nan, rounded).astype(floats.dtype)
+    rounded = np.where(np.isinf(exact), np.copysign(infinity, exact), rounded)
+    # one NaN, without sign and payload; also for numbers that the format does not represent
+    is_nan = np.isnan(rounded)
+    if not target.signed:
+        is_nan |= exact < 0
+    if not target.has_zero:
+        is_nan |= exact == 0
+    return np.where(is_nan, np.nan, rounded).astype(floats.dtype)
 
 
 def ulp(values: ArrayLike, format: FormatLike) -> NDArray[np.float64]:
     """Return the spacing of a format's values in the binade of each value (unit in the last place).
 
-    Below `smallest_normal` it stays that of the first binade; beyond `max` and for infinity, that
-    of the last one. For NaN it is NaN.
+    Below `smallest_normal` it is that of the first binade; beyond `max` and for infinity, that of
+    the last binade. For NaN it is NaN.
 
     Source: IEEE 754-2019, 3.3 (2^(e - p + 1)).
 
@@ -132,7 +137,7 @@ def ulp(values: ArrayLike, format: FormatLike) -> NDArray[np.float64]:
     format = as_format(format)
     exact = widen(values)
     exponent = binade(exact, format) - format.significand_bits
-    # C's int is what ldexp takes; wider ones are slow
+    # C's ldexp has an exponent of type int; NumPy is slow with a wider type
     spacing = np.ldexp(1.0, exponent.astype(np.intc))
     return np.where(np.isnan(exact), np.nan, spacing)
 
@@ -143,12 +148,12 @@ def binade(values: NDArray[np.float64], format: Format) -> NDArray[np.int64]:
     >>> binade(np.array([1.5, 0.0, np.inf]), FP16)
     array([  0, -14,  15])
     """
-    # 2^(above - 1) <= |value| < 2^above, but 0 for 0, infinity and NaN
+    # frexp returns an exponent with 2^(above - 1) <= |value| < 2^above, and 0 for 0, inf and NaN
     _, above = np.frexp(values)
-    exponent = np.where(
-        values == 0, format.emin, np.where(np.isinf(values), format.emax, above - 1)
-    )
-    return np.clip(exponent, format.emin, format.emax).astype(np.int64)
+    exponent = above - 1
+    exponent = np.where(values == 0, format.emin, exponent)
+    exponent = np.where(np.isinf(values), format.emax, exponent)
+    return np.asarray(np.clip(exponent, format.emin, format.emax), np.int64)
 
 
 def _to_whole(
@@ -158,13 +163,13 @@ def _to_whole(
     random = check_random_bits(random_bits, rounding, ratio.shape)
     if rounding in _WHOLE:
         return np.asarray(_WHOLE[rounding](ratio))
-    # the difference is exact: whole has no more bits than ratio
+    # the difference is exact: the fraction consists of the last bits of the ratio
     whole = np.trunc(ratio)
     fraction = np.abs(ratio - whole)
     if rounding is Rounding.NEAREST_AWAY:
         away = fraction >= 0.5
     else:
-        # away with probability `fraction`, cut to the random numbers' bits
+        # away from zero with probability `fraction`, cut to the bits of the random numbers
         away = random < np.floor(np.ldexp(fraction, RANDOM_BITS))
     return np.asarray(whole + np.copysign(away, ratio))
 
@@ -174,8 +179,11 @@ def limit(
 ) -> NDArray[np.float64]:
     """Apply the format's limits to values that were rounded with an unbounded exponent."""
     above, below, _ = overflow_values(format, rounding, overflow)
-    limited = np.where(rounded > format.max, above, np.where(rounded < -format.max, below, rounded))
-    return limited if format.has_zero else np.maximum(limited, format.smallest_normal)
+    limited = np.where(rounded > format.max, above, rounded)
+    limited = np.where(rounded < -format.max, below, limited)
+    if not format.has_zero:
+        limited = np.maximum(limited, format.smallest_normal)
+    return limited
 
 
 def overflow_values(
@@ -186,21 +194,26 @@ def overflow_values(
     >>> overflow_values(FP16, Rounding.TOWARD_POSITIVE, Overflow.TO_INFINITY)
     (inf, -65504.0, inf)
     """
-    beyond = {Specials.IEEE: np.inf, Specials.FN: np.nan, Specials.NONE: format.max}[
-        format.specials
-    ]
-    infinity = format.max if overflow is Overflow.SATURATE else beyond
-    above = format.max if rounding in (Rounding.TOWARD_ZERO, Rounding.TOWARD_NEGATIVE) else infinity
-    below = -(
-        format.max if rounding in (Rounding.TOWARD_ZERO, Rounding.TOWARD_POSITIVE) else infinity
-    )
+    if overflow is Overflow.SATURATE or format.specials is Specials.NONE:
+        infinity = format.max
+    elif format.specials is Specials.FN:
+        infinity = np.nan
+    else:
+        infinity = np.inf
+    above = infinity
+    below = -infinity
+    # a direction away from infinity stops at the largest value
+    if rounding in (Rounding.TOWARD_ZERO, Rounding.TOWARD_NEGATIVE):
+        above = format.max
+    if rounding in (Rounding.TOWARD_ZERO, Rounding.TOWARD_POSITIVE):
+        below = -format.max
     return above, below, infinity
 
 
 def common_format(carrier: Format, format: Format) -> Format:
-    """Return the format to round to for numbers stored in the format `carrier`.
+    """Return the format to round to for numbers that are stored in the format `carrier`.
 
-    That is `format`, or `carrier` if `format` contains it.
+    It is `format`, or `carrier` if `format` contains it: then nothing is rounded.
 
     Raises:
         ValueError: neither contains the other, so `carrier` may not represent a rounded value.
@@ -238,30 +251,32 @@ def as_floats(values: ArrayLike) -> FloatArray:
                 "whole numbers beyond 2^53 are not all float64 values; cast by .astype(float) first"
             )
         return array.astype(np.float64)
-    advice = (
-        "parse(text, format) reads text."
-        if array.dtype.kind in "US"
-        else "Cast with .astype(np.float64)."
-    )
+    advice = "Cast with .astype(np.float64)."
+    if array.dtype.kind in "US":
+        advice = "parse(text, format) reads text."
     raise TypeError(f"expected float16, float32, float64 or integers, got {array.dtype}. {advice}")
 
 
 def widen(values: ArrayLike) -> NDArray[np.float64]:
-    """Return values as float64, exactly; raises as `as_floats`."""
-    with np.errstate(invalid="ignore"):  # a signalling NaN becomes quiet
+    """Return values as float64, exactly; the errors are those of `as_floats`."""
+    # a signalling NaN becomes quiet, which NumPy would warn about
+    with np.errstate(invalid="ignore"):
         return as_floats(values).astype(np.float64)
 
 
 def check_random_bits(
     random_bits: ArrayLike | None, rounding: Rounding, shape: tuple[int, ...]
 ) -> NDArray[np.integer]:
-    """Return the random whole numbers of stochastic rounding, one for each value.
+    """Return the validated random numbers of stochastic rounding; 0 for the other modes.
 
-    For the other modes it is 0.
+    Args:
+        random_bits: a whole number for each value.
+        rounding: the mode.
+        shape: shape of the values.
 
     Raises:
-        ValueError: they are missing, of another shape, not integers, or outside 0 to 2^32 - 1; or
-            the mode uses none.
+        ValueError: random_bits are missing, of another shape, not integers, or outside 0 to
+            2^32 - 1; or the mode uses none.
     """
     if rounding is not Rounding.STOCHASTIC:
         if random_bits is not None:
@@ -269,23 +284,22 @@ def check_random_bits(
                 f"random_bits are for Rounding.STOCHASTIC; {rounding} takes none. Leave them out."
             )
         return np.asarray(0)
-    bits = np.asarray(() if random_bits is None else random_bits)
-    if (
-        bits.dtype.kind not in "iu"
-        or bits.shape != shape
-        or ((bits < 0) | (bits >= 2**RANDOM_BITS)).any()
-    ):
-        raise ValueError(
-            f"stochastic rounding takes a random whole number below 2^{RANDOM_BITS} for each "
-            f"value, shape {shape}: "
-            f"random_bits=np.random.default_rng(0).integers(2**{RANDOM_BITS}, size={shape})"
-        )
-    return bits
+    if random_bits is not None:
+        bits = np.asarray(random_bits)
+        are_integers = bits.dtype.kind in "iu"
+        are_in_range = are_integers and ((bits >= 0) & (bits < 2**RANDOM_BITS)).all()
+        if are_in_range and bits.shape == shape:
+            return bits
+    raise ValueError(
+        f"stochastic rounding takes a random whole number below 2^{RANDOM_BITS} for each "
+        f"value, shape {shape}: "
+        f"random_bits=np.random.default_rng(0).integers(2**{RANDOM_BITS}, size={shape})"
+    )
 
 
 def no_nan(format: Format) -> ValueError:
     """Return the error for a NaN in a format without NaN."""
     return ValueError(
-        f"{format.name} has no NaN, and the values have one. Replace it first, by nan_to_num "
-        "perhaps."
+        f"{format.name} has no NaN, and the values have one. Replace it first, by nan_to_num for "
+        "instance."
     )

@@ -1,7 +1,7 @@
 """Parsing and formatting of numbers: decimals, hex-floats, powers of two, fractions, codes.
 
-Idea: text is an exact number or a code. It is parsed exactly and rounded to the format once; output
-is exact too.
+Idea: a text is an exact number or a code. It is parsed exactly, and rounded to the format once. The
+texts of values are exact, too.
 
 Invariant: `parse(exact_decimal(value), format)` and `parse(hex_float(value), format)` return the
 value.
@@ -24,35 +24,41 @@ from labkit.formats.codes import decode, encode, split
 from labkit.formats.format import FP16, Format
 from labkit.formats.rounding import Overflow, Rounding, round_to
 
-LONGEST = 1200  # characters; the longest exact decimal of a float64 has 1,077
-LARGEST_EXPONENT = 5000  # beyond it every format overflows, and parsing would be slow
+# characters; the longest exact decimal of a float64 has 1,077
+LONGEST = 1200
+# of 2 and of 10; every format overflows far below, and parsing larger ones would be slow
+LARGEST_EXPONENT = 5000
 
 _NUMBER = r"(?P<number>\d+\.?\d*|\.\d+)"
+# The messages of this module are those of labkit/widgets/exact/numbers.js, too.
+# kind of a text -> its pattern, after the sign; the first that matches counts
 _PATTERNS = {
-    kind: re.compile(pattern, re.ASCII)
-    for kind, pattern in {
-        "code": r"0x[0-9a-f]+|0b[01]+",
-        "hex-float": (
-            r"0x(?=\.?[0-9a-f])(?P<whole>[0-9a-f]*)\.?(?P<part>[0-9a-f]*)"
-            r"p(?P<power>[+-]?\d+)"
-        ),
-        "decimal": _NUMBER + r"(e(?P<exponent>[+-]?\d+))?",
-        "power of two": rf"({_NUMBER}\s*[*x·]\s*)?2(\^|\*\*)\(?(?P<power>[+-]?\d+)\)?",
-        "fraction": r"(?P<numerator>\d+)\s*/\s*(?P<denominator>\d+)",
-        "special": r"(?P<name>inf|infinity|∞|nan)",
-    }.items()
+    "code": r"0x[0-9a-f]+|0b[01]+",
+    "hex-float": (
+        r"0x(?=\.?[0-9a-f])(?P<whole>[0-9a-f]*)\.?(?P<part>[0-9a-f]*)p(?P<power>[+-]?\d+)"
+    ),
+    "decimal": _NUMBER + r"(e(?P<exponent>[+-]?\d+))?",
+    "power of two": rf"({_NUMBER}\s*[*x·]\s*)?2(\^|\*\*)\(?(?P<power>[+-]?\d+)\)?",
+    "fraction": r"(?P<numerator>\d+)\s*/\s*(?P<denominator>\d+)",
+    "special": r"(?P<name>inf|infinity|∞|nan)",
 }
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A parsed number, and its value in a format."""
+    """A parsed number, and its value in a format.
 
-    kind: str  # "code", "decimal", "hex-float", "power of two", "fraction" or "special"
-    # the number as typed; None for infinities, NaN and the codes of those
+    Attributes:
+        kind: "code", "decimal", "hex-float", "power of two", "fraction" or "special".
+        exact: the number as typed; None for infinities, NaN and the codes of those.
+        value: the number rounded to the format.
+        code: code of the value.
+    """
+
+    kind: str
     exact: Fraction | None
-    value: float  # rounded to the format
-    code: int  # its code
+    value: float
+    code: int
 
 
 def parse(
@@ -82,36 +88,46 @@ def parse(
     format = as_format(format)
     rounding = as_member(Rounding, rounding, "rounding")
     overflow = as_member(Overflow, overflow, "overflow")
+    if len(text) > LONGEST:
+        raise ValueError(
+            f"this text has {len(text)} characters, {LONGEST} is the most a number needs. "
+            f"{KNOWN_FORMS}"
+        )
     cleaned = text.strip().lower().replace("−", "-").replace("×", "x")
-    # matches any text
-    split = re.fullmatch(r"([+-]?)\s*(.*)", cleaned, re.DOTALL)
-    assert split is not None
-    sign, body = split.groups()
-    compact = re.sub(r"[\s_]", "", body) if body[:2] in ("0b", "0x") else body
+    sign = ""
+    body = cleaned
+    if cleaned[:1] in ("+", "-"):
+        sign = cleaned[0]
+        body = cleaned[1:].lstrip()
+    # codes may have spaces or underscores between their fields
+    if body[:2] in ("0b", "0x"):
+        compact = re.sub(r"[\s_]", "", body)
+    else:
+        compact = body
     for kind, pattern in _PATTERNS.items():
-        found = pattern.fullmatch(compact) if len(text) <= LONGEST else None
-        if found:
-            if kind == "code":
-                return _read_code(sign + compact, format)
-            negative = sign == "-"
-            parts = found.groupdict()
-            exact = None
-            if kind == "special":
-                # a NaN that the format lacks is refused by `round_to`
-                typed = np.nan if parts["name"] == "nan" else np.inf
-                if negative:
-                    typed = -typed
-                value = float(round_to(typed, format, overflow=overflow))
-            else:
-                magnitude = _exact(kind, parts)
-                exact = -magnitude if negative else magnitude
-                if magnitude == 0 or (negative and not format.signed):
-                    typed = -0.0 if magnitude == 0 and negative else float(exact)
-                    value = float(round_to(typed, format, rounding, overflow))
-                else:
-                    value = round_fraction(exact, format, rounding, overflow)
-            return Reading(kind, exact, value, int(encode(value, format)))
-    raise ValueError(_no_number(text, body))
+        match = re.fullmatch(pattern, compact, re.ASCII)
+        if match is None:
+            continue
+        if kind == "code":
+            return _read_code(sign + compact, format)
+        is_negative = sign == "-"
+        if kind == "special":
+            special = np.nan if match["name"] == "nan" else np.inf
+            # `round_to` refuses a NaN that the format lacks
+            value = float(round_to(-special if is_negative else special, format, overflow=overflow))
+            return Reading(kind, None, value, int(encode(value, format)))
+        magnitude = _exact(kind, match.groupdict())
+        exact = -magnitude if is_negative else magnitude
+        if magnitude == 0 and is_negative:
+            # a Fraction has no negative zero
+            value = float(round_to(-0.0, format, rounding, overflow))
+        elif magnitude == 0 or (is_negative and not format.signed):
+            # `round_to` has the rules for formats without zero or sign
+            value = float(round_to(float(exact), format, rounding, overflow))
+        else:
+            value = round_fraction(exact, format, rounding, overflow)
+        return Reading(kind, exact, value, int(encode(value, format)))
+    raise ValueError(_not_a_number(text, body))
 
 
 def exact_decimal(value: float | np.floating | np.ndarray) -> str:
@@ -125,15 +141,17 @@ def exact_decimal(value: float | np.floating | np.ndarray) -> str:
 
 
 def hex_float(value: float | np.floating | np.ndarray) -> str:
-    """Format a value as a hex-float without trailing zeros.
+    """Format a value as a hex-float: a hexadecimal significand, p, and the exponent of two.
 
-    That is a hexadecimal significand, p, and the decimal exponent of two.
+    Trailing zeros of the significand are left out.
 
     >>> hex_float(-1.5), hex_float(2.0**-24), hex_float(65504.0)
     ('-0x1.8p+0', '0x1p-24', '0x1.ffcp+15')
     """
     require_kind(value, (float, np.ndarray), "value")
-    return re.sub(r"\.?0*p", "p", float(value).hex()) if np.isfinite(value) else str(float(value))
+    if not np.isfinite(value):
+        return str(float(value))
+    return re.sub(r"\.?0*p", "p", float(value).hex())
 
 
 def field_bits(code: int, format: FormatLike = FP16) -> str:
@@ -144,8 +162,12 @@ def field_bits(code: int, format: FormatLike = FP16) -> str:
     """
     format = as_format(format)
     widths = (int(format.signed), format.exponent_bits, format.significand_bits)
-    fields = zip(split(code, format), widths, strict=True)
-    return " ".join(f"{int(field):0{width}b}" for field, width in fields if width)
+    texts = []
+    for field, width in zip(split(code, format), widths, strict=True):
+        # an unsigned format has no sign, and E8M0 no significand
+        if width:
+            texts.append(f"{int(field):0{width}b}")
+    return " ".join(texts)
 
 
 def round_fraction(
@@ -163,9 +185,12 @@ def round_fraction(
     format = as_format(format)
     rounding = as_member(Rounding, rounding, "rounding")
     overflow = as_member(Overflow, overflow, "overflow")
+    # the first bit of the fraction is that of 2^top or of 2^(top - 1)
     top = abs(exact.numerator).bit_length() - exact.denominator.bit_length()
-    places = max(0, format.precision + 3 - top)  # enough for guard, round and sticky
+    # enough places for the precision, guard, round and sticky, and for the uncertain first bit
+    places = max(0, format.precision + 3 - top)
     quotient, remainder = divmod(abs(exact.numerator) << places, exact.denominator)
+    # a remainder sets the last bit, as a sticky bit
     significand = np.asarray(quotient | (remainder > 0), object)
     term = Term(np.asarray(exact < 0), significand, np.asarray(-places))
     rounded = round_term(normalise(term, format), format, rounding).rounded
@@ -173,17 +198,27 @@ def round_fraction(
 
 
 def _exact(kind: str, parts: dict[str, str | None]) -> Fraction:
-    power, exponent = int(parts.get("power") or 0), int(parts.get("exponent") or 0)
+    """Return the exact magnitude of a number.
+
+    Args:
+        kind: kind of the text.
+        parts: the named groups of its pattern; None for a group that is missing in the text.
+    """
+    power = int(parts.get("power") or 0)
+    exponent = int(parts.get("exponent") or 0)
     if max(abs(power), abs(exponent)) > LARGEST_EXPONENT:
         raise ValueError(
             f"the exponent is beyond {LARGEST_EXPONENT}; no format comes near that. Give a smaller "
             "one."
         )
     if kind == "hex-float":
-        whole, part = parts["whole"] or "", parts["part"] or ""
-        return int(whole + part or "0", 16) * Fraction(2) ** (power - 4 * len(part))
+        whole = parts["whole"] or ""
+        part = parts["part"] or ""
+        # each hexadecimal digit after the point is 4 bits
+        return int(whole + part, 16) * Fraction(2) ** (power - 4 * len(part))
     if kind == "fraction":
-        numerator, denominator = int(parts["numerator"] or 0), int(parts["denominator"] or 0)
+        numerator = int(parts["numerator"] or 0)
+        denominator = int(parts["denominator"] or 0)
         if denominator == 0:
             raise ValueError("a fraction over 0 is no number; for infinity write inf.")
         return Fraction(numerator, denominator)
@@ -202,23 +237,23 @@ def _read_code(text: str, format: Format) -> Reading:
             f"{text!r} has {code.bit_length()} bits; {format.name} codes have {format.bits}."
         )
     value = float(decode(code, format))
-    return Reading("code", Fraction(value) if np.isfinite(value) else None, value, code)
+    exact = Fraction(value) if np.isfinite(value) else None
+    return Reading("code", exact, value, code)
 
 
-def _no_number(text: str, body: str) -> str:
-    known = (
-        "Known forms: 0.1, 1e-7, 0x1.8p-3, 2^-24, 1.5*2^-14, 1/3, inf, nan; a code as 0x3c00 or "
-        "0b0011110000000000."
-    )
+KNOWN_FORMS = (
+    "Known forms: 0.1, 1e-7, 0x1.8p-3, 2^-24, 1.5*2^-14, 1/3, inf, nan; a code as 0x3c00 or "
+    "0b0011110000000000."
+)
+
+
+def _not_a_number(text: str, body: str) -> str:
+    """Return the message about a text that is not a number, with a hint on a frequent mistake."""
     hint = ""
-    if len(text) > LONGEST:
-        return (
-            f"this text has {len(text)} characters, {LONGEST} is the most a number needs. {known}"
-        )
     if re.fullmatch(r"\d+,\d+(e[+-]?\d+)?", body):
         hint = f"Write a decimal point, not a comma: {text.replace(',', '.').strip()}. "
     elif re.fullmatch(r"0x[0-9a-f]*\.[0-9a-f]*", body):
         hint = f"A hex-float ends in p and a power of two: {text.strip()}p0. "
     elif re.fullmatch(r"[0-9a-f]+", body):
         hint = f"For a code write 0x{body}. "
-    return f"{text!r} is no number. {hint}{known}"
+    return f"{text!r} is no number. {hint}{KNOWN_FORMS}"
