@@ -358,7 +358,7 @@ def sweeps(report: DeviceReport, extent: Extent | None = None) -> dict[str, Swee
     plain = [f for f in formats if f in (FP32, BF16, FP16)]
     narrow = [f for f in formats if f in (FP32, TF32, BF16, FP16)]
     ops = ("copy", "hardswish", "hardswish by hand")
-    found = [
+    result = [
         Sweep(
             "ceilings",
             "How fast can this device multiply, and copy, at best?",
@@ -404,7 +404,7 @@ def sweeps(report: DeviceReport, extent: Extent | None = None) -> dict[str, Swee
     ]
     # On a CPU, torch has no other accumulator, and Triton does not compile.
     if report.kind == "cuda":
-        found += [
+        result += [
             Sweep(
                 "accumulation",
                 "What does a narrower accumulator gain, and cost?",
@@ -416,7 +416,7 @@ def sweeps(report: DeviceReport, extent: Extent | None = None) -> dict[str, Swee
                 _kernel_cases(extent),
             ),
         ]
-    return {sweep.name: sweep for sweep in found}
+    return {sweep.name: sweep for sweep in result}
 
 
 def _alignment_cases(base: int, formats: Sequence[Format]) -> tuple[Case, ...]:

@@ -772,7 +772,7 @@ class Watch(StepObserver):
         for name, weight in weights.items():
             if weight.itemsize <= 2 or self._parameters[name].itemsize <= 2:
                 self._log.narrow.add(name)
-        # a stand-in has no weights here, so this is an optimizer with a state
+        # an optimizer in use has the state of torch.optim.Optimizer, which OptimizerLike leaves out
         stateful: Any = optimizer
         self._sample.measure(self._parameters.values(), weights.values(), stateful)
         if len(self._log.dominated) < EPSILON_SAMPLES:
