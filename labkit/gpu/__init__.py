@@ -2,15 +2,15 @@
 
 Idea: a list of parts, the most valuable first, each with a budget of seconds. A part is a list of
 items, as a passport is, and runs in a process of its own, so that a crash or a hang affects no
-other part. Each item saves what it has as soon as it has it. Run twice, it records twice: the newer
-record takes the place of the older. Quick, it fills the figures of the lessons in three minutes,
-and leaves alone what was recorded at length.
+other part. Each item saves its results as soon as it has them. A second run replaces the records of
+the first. A quick run fills the figures of the lessons in three minutes, and does not replace
+longer recordings.
 
-Invariant: every file is whole and says on which device, with which driver and versions, and when it
-was made. Needs torch and numpy, and Triton only for the part that is about Triton.
+Invariant: every file is complete, and names the device, the driver, the versions and the date. The
+command needs torch and numpy; only the part about Triton needs Triton.
 
-What it does not do: settle on a CPU what only a GPU can tell. `--device cpu --quick` rehearses the
-same code on small cases; give that a folder of its own.
+Limits: a run on a CPU says nothing about a GPU. `--device cpu --quick` rehearses the same code on
+small cases; give it a folder of its own.
 """
 
 from labkit.gpu.catalogue import PARTS, QUICK_PARTS, Part

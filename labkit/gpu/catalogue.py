@@ -1,9 +1,9 @@
 """Catalogue of `labkit gpu`: its parts, the most valuable first, and the passport.
 
-Each has its seconds and its items.
+Each has a time limit and a list of items.
 
-A process serves the items of one of them (`python -m labkit.gpu`), with the checks of a checkout
-where it has some (`python -m tests.gpu.checks`).
+A process serves the items of one of them: `python -m labkit.gpu`, or `python -m tests.gpu.checks`
+if the part has checks and the lab runs from a checkout.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from labkit.gpu.worker import Item, why_no_checks
 
 
 def no_items(job: Job) -> list[Item]:
-    """Return none: there are checks alone."""
+    """Return an empty list, for a part that consists of checks."""
     return []
 
 
@@ -34,7 +34,7 @@ class Part:
         seconds: time limit.
         items: what it measures or records, besides its checks.
         checks: whether it has checks: tests that are marked with its name.
-        lacking: features of a device for which there is no item.
+        lacking: what a device lacks if the part has no item for it, for the message.
     """
 
     about: str
@@ -86,9 +86,9 @@ PARTS: dict[str, Part] = {
     ),
     "runs": Part("train the lab's tasks", 40, trainings),
 }
-# What is written of a GPU into one file, to be sent to the maintainers.
+# The results of one GPU in one file, which is sent to the maintainers.
 PASSPORT = Part("record what this GPU does", SECONDS, passport_items, checks=True)
-# In a hurry, on a GPU: these parts in this order, with their seconds.
+# Parts of a quick run on a GPU, in this order, with their time limits in seconds.
 QUICK_PARTS: dict[str, float] = {
     "ceilings": 20,
     "size": 35,
@@ -109,5 +109,7 @@ def catalogue(job: Job) -> list[Item]:
 
 def worker_command(job: Job) -> list[str]:
     """Return the command of a process that serves the items of a job, with a checkout's checks."""
-    checked = part_of(job).checks and not why_no_checks()
-    return [sys.executable, "-m", "tests.gpu.checks" if checked else "labkit.gpu", *job.words]
+    module = "labkit.gpu"
+    if part_of(job).checks and not why_no_checks():
+        module = "tests.gpu.checks"
+    return [sys.executable, "-m", module, *job.words]

@@ -1,14 +1,12 @@
-"""`labkit gpu`: the parts, each in a process of items of its own.
+"""`labkit gpu`: the parts, each in a process of its own, and the writing and reading of a passport.
 
-The writing and the reading of a passport.
-
-Invariant: a run ends within LIMIT, a quick one within QUICK_LIMIT; saved results of a part stay.
+Invariant: a run ends within LIMIT, a quick one within QUICK_LIMIT. A part that fails leaves the
+results that it has saved.
 """
 
 from __future__ import annotations
 
 import base64
-import itertools
 import sys
 import time
 from argparse import Namespace
@@ -25,10 +23,12 @@ from labkit.gpu.progress import DONE, PartProgress, add_progress, start_progress
 from labkit.gpu.worker import Line, why_no_checks
 from labkit.records import refuse_simulated, results_folder, write_atomic
 
-LIMIT = 520.0  # seconds for everything: less than nine minutes, with something to spare
+# Seconds for all parts together: under nine minutes, with a margin.
+LIMIT = 520.0
 QUICK_LIMIT = 180.0
+# Seconds that a part may take beyond its budget.
+GRACE = 8.0
 NO_GPU = "torch reaches no GPU here, so nothing was recorded. `labkit device` says what there is; "
-GRACE = 8.0  # seconds that a part may take beyond its budget
 
 
 def run(arguments: Namespace) -> int:
@@ -63,7 +63,8 @@ def run(arguments: Namespace) -> int:
         except OSError as error:
             return _refuse(f"{arguments.progress} cannot be written ({error.strerror})")
     _say(f"{report}\n")
-    if (why := why_no_checks()) and any(PARTS[name].checks for name in arguments.only or PARTS):
+    why = why_no_checks()
+    if why and any(PARTS[name].checks for name in arguments.only or PARTS):
         _say(why)
     began = time.monotonic()
     ended = list[PartProgress]()
@@ -90,42 +91,57 @@ def run(arguments: Namespace) -> int:
 
 
 def budgets_of(arguments: Namespace) -> dict[str, float]:
-    """Return part -> its seconds, in the order they are run."""
-    quick = QUICK_PARTS if arguments.quick and arguments.device == "cuda" else {}
-    only_checks = (
-        [name for name, part in PARTS.items() if part.items is no_items] if why_no_checks() else []
-    )
-    names = [name for name in arguments.only or quick or PARTS if name not in only_checks]
+    """Return part -> time limit in seconds, in the order of the run.
+
+    Parts that consist of checks are left out if the checks cannot be run here.
+    """
+    quick: dict[str, float] = {}
+    if arguments.quick and arguments.device == "cuda":
+        quick = QUICK_PARTS
+    names = list(arguments.only or quick or PARTS)
+    if why_no_checks():
+        names = [name for name in names if PARTS[name].items is not no_items]
     return {name: quick.get(name, PARTS[name].seconds) for name in names}
 
 
 def run_part(job: Job, seconds: float) -> str:
-    """Run the items of a part in a process.
+    """Run the items of a part in a process; print and save their lines.
 
-    Print and save their lines; return how it ended, "done" if all is well.
+    Returns:
+        DONE, or a text that says how the part ended.
     """
     path = job.path("checks", f"{job.part}.jsonl")
     lost = ""
     done = 0
     path.parent.mkdir(parents=True, exist_ok=True)
 
-    def keep(line: Line) -> Line:
-        if "npz" in line:  # answers of a Tensor Core
-            _say(
-                f"{write_atomic(job.path('mma', line['file']), base64.b64decode(line.pop('npz')))}:"
-            )
+    def move_results_to_file(line: Line) -> Line:
+        # the results of a Tensor Core get a file of their own, in place of a long line
+        if "npz" in line:
+            content = base64.b64decode(line.pop("npz"))
+            saved = write_atomic(job.path("mma", line["file"]), content)
+            _say(f"{saved}:")
         return line
 
     with path.open("w", encoding="utf-8") as file:
         for line in passport.lines(
-            file, worker_command(job), seconds, seconds, grace=GRACE, keep=keep
+            file,
+            worker_command(job),
+            seconds,
+            timing_seconds=seconds,
+            grace=GRACE,
+            keep=move_results_to_file,
         ):
-            if line["item"] not in ("start", "end"):
-                if line["kind"] != "facts" or line["outcome"] != "done":
-                    _say(_readable(line))
-                    done += 1
-                if line["outcome"] == "process lost" or line["item"] == "process":
-                    lost = lost or line["error"]
+            if line["item"] in ("start", "end"):
+                continue
+            # facts that could be read are saved, but neither printed nor counted
+            if line["kind"] != "facts" or line["outcome"] != "done":
+                _say(_readable(line))
+                done += 1
+            process_lost = line["outcome"] == "process lost" or line["item"] == "process"
+            if process_lost and not lost:
+                lost = line["error"]
+    # the last line is the end
     if line["outcome"] == "interrupted":
         raise KeyboardInterrupt
     for item in line["missing"]:
@@ -137,21 +153,25 @@ def run_part(job: Job, seconds: float) -> str:
         _say(f"{job.report.name} has {PARTS[job.part].lacking}")
     if lost.startswith("no answer within"):
         return f"stopped after {seconds + GRACE:.0f} s; its results so far are saved"
-    return f"failed, {lost}; its last lines say why" if lost else DONE
+    if lost:
+        return f"failed, {lost}; its last lines say why"
+    return DONE
 
 
 def _readable(line: Line) -> str:
     """Return a line of an item in readable form."""
-    failed = (
-        ""
-        if line["outcome"] == "done"
-        else f"{line['outcome'].upper()}, {line['error'].splitlines()[0]}"
-    )
-    return f"{line['item']}: {'; '.join(filter(None, [failed, line.get('summary', '')])) or 'done'}"
+    parts = []
+    if line["outcome"] != "done":
+        parts.append(f"{line['outcome'].upper()}, {line['error'].splitlines()[0]}")
+    if line.get("summary"):
+        parts.append(line["summary"])
+    if not parts:
+        parts.append("done")
+    return f"{line['item']}: {'; '.join(parts)}"
 
 
 def _write_passport(arguments: Namespace) -> int:
-    # queries the driver, and starts nothing on a GPU
+    # `is_available` queries the driver and starts nothing on a GPU
     if arguments.device == "cuda" and not torch.cuda.is_available():
         return _refuse(
             f"{NO_GPU}for a dry run: labkit gpu --device cpu --quick --passport "
@@ -160,7 +180,8 @@ def _write_passport(arguments: Namespace) -> int:
     path: Path = arguments.passport
     seconds = PASSPORT.seconds if arguments.seconds is None else arguments.seconds
     command = worker_command(Job(arguments.device, quick=arguments.quick))
-    if why := why_no_checks():
+    why = why_no_checks()
+    if why:
         _say(why)
     try:
         end = passport.make(path, command, seconds=seconds, say=_say)
@@ -179,8 +200,10 @@ def _write_passport(arguments: Namespace) -> int:
 
 
 def _free_name(path: Path) -> Path:
-    names = (path.with_stem(f"{path.stem}-{n}") for n in itertools.count(2))
-    return next(name for name in names if not name.exists())
+    number = 2
+    while path.with_stem(f"{path.stem}-{number}").exists():
+        number += 1
+    return path.with_stem(f"{path.stem}-{number}")
 
 
 def _read(path: Path) -> int:

@@ -1,8 +1,9 @@
 """Items that describe a GPU: facts, refusals, trainings, host waits, launches and timings.
 
-The trainings run beside the CPU's.
+A training runs on the GPU and on the CPU, so that their losses can be compared.
 
-An item fills a dictionary while it runs, so what it had found before it failed is in its line too.
+An item fills a dictionary while it runs, so the line of an item that failed holds its results up to
+the failure.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
@@ -33,7 +33,10 @@ from labkit.train import TASKS
 
 QUICK_TASKS = ("digits", "gpt")
 PACED_TASKS = ("digits_cnn", "segmentation_small", "gpt")
-PACE_SECONDS = 6.0  # after which a pace has no further turn; what it has by then counts
+# Seconds after which a pace begins no further round; the rounds until then count.
+PACE_SECONDS = 6.0
+# Tasks with the largest steps.
+SLOW_TASKS = ("unet", "segmentation")
 
 
 def facts() -> list[Item]:
@@ -43,16 +46,20 @@ def facts() -> list[Item]:
 
 def passport_items(job: Job) -> list[Item]:
     """Return the items of a passport in order: cheap and necessary ones first, timings last."""
-    # those with the smallest steps first: the time may end before the last one
-    dear = ("unet", "segmentation")
-    tasks = QUICK_TASKS if job.quick else (*(name for name in TASKS if name not in dear), *dear)
-    return [
-        Item("flags", Kind.FACTS, _flags),
-        *(Item(f"refusal {row.name}", Kind.REFUSAL, partial(_refusal, row)) for row in REFUSALS),
-        *(twice(TASKS[name], RECIPES[recipe]) for name in tasks for recipe in RECIPES),
-        *_step_items(job.device),
-        *_timing_items(job.device, job.quick),
-    ]
+    items = [Item("flags", Kind.FACTS, _flags)]
+    items.extend(
+        Item(f"refusal {row.name}", Kind.REFUSAL, partial(_refusal, row)) for row in REFUSALS
+    )
+    tasks = list(QUICK_TASKS)
+    if not job.quick:
+        # small steps first: the time may end before the last task
+        tasks = [name for name in TASKS if name not in SLOW_TASKS]
+        tasks.extend(SLOW_TASKS)
+    for name in tasks:
+        items.extend(twice(TASKS[name], recipe) for recipe in RECIPES.values())
+    items.extend(_step_items(job.device))
+    items.extend(_timing_items(job.device, job.quick))
+    return items
 
 
 def _step_items(device: str) -> Iterator[Item]:
@@ -60,14 +67,10 @@ def _step_items(device: str) -> Iterator[Item]:
         for clip in (False, True):
             what = f"{name}, clipped" if clip else name
             yield Item(f"waits {what}", Kind.WAITS, partial(_waits, RECIPES[name], clip))
-    if (
-        device == "cuda"
-        and torch.profiler.ProfilerActivity.CUDA in torch.profiler.supported_activities()
-    ):
-        yield from (
-            Item(f"launches {name}", Kind.LAUNCHES, partial(_launches, RECIPES[name]))
-            for name in RECIPES
-        )
+    profiled = torch.profiler.supported_activities()
+    if device == "cuda" and torch.profiler.ProfilerActivity.CUDA in profiled:
+        for name in RECIPES:
+            yield Item(f"launches {name}", Kind.LAUNCHES, partial(_launches, RECIPES[name]))
 
 
 def _timing_items(device: str, quick: bool) -> Iterator[Item]:
@@ -87,22 +90,25 @@ def _card(device: str, found: Line) -> None:
         "device": report.kind,
         "capability": report.capability,
         "cores": report.cores,
+        "memory": report.memory,
+        "driver": report.driver,
+        "facts": report.facts,
+        "cpu": cpu_name(),
+        "cpu_cores": usable_cores(),
     }
-    found |= {"memory": report.memory, "driver": report.driver, "facts": report.facts}
-    found |= {"cpu": cpu_name(), "cpu_cores": usable_cores()}
     if device == "cuda":
-        found |= {
-            "cards": torch.cuda.device_count(),
-            "free_and_total_bytes": list(torch.cuda.mem_get_info()),
-        }
+        found["cards"] = torch.cuda.device_count()
+        found["free_and_total_bytes"] = list(torch.cuda.mem_get_info())
 
 
 def _versions(device: str, found: Line) -> None:
     found |= {"numpy": np.__version__, **bench_versions(device_report(device))}
-    found["cudnn"] = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
-    with suppress(PackageNotFoundError):
-        found["triton"] = None
+    cudnn = torch.backends.cudnn
+    found["cudnn"] = cudnn.version() if cudnn.is_available() else None
+    try:
         found["triton"] = version("triton")
+    except PackageNotFoundError:
+        found["triton"] = None
     found["built_for"] = torch.cuda.get_arch_list() if device == "cuda" else []
 
 
@@ -134,21 +140,24 @@ def _refusal(row: Refusal, device: str, found: Line) -> None:
         found["refused"] = False
 
 
-def _step_of(recipe: Recipe, clip: bool, device: str) -> Callable[[], object]:
-    """Return a training step of a small CNN, warm; its batch lies on the device."""
-    model, x, target = example("CNN", 64, 8, device)
+def _warm_step(recipe: Recipe, clip: bool, device: str) -> Callable[[], object]:
+    """Return a training step of a small CNN that has run four times; its batch is on the device."""
+    model, x, target = example("CNN", width=64, batch=8, device=device)
     engine = Engine(model, torch.optim.AdamW, recipe, device=device)
-    step = engine_step(
-        engine, lambda: nn.functional.cross_entropy(engine(x).float(), target), clip=clip
-    )
-    for _ in range(4):  # a graph is traced, an optimizer makes its state
+
+    def loss() -> torch.Tensor:
+        return nn.functional.cross_entropy(engine(x).float(), target)
+
+    step = engine_step(engine, loss, clip=clip)
+    # the first steps trace a graph and create the optimizer's state
+    for _ in range(4):
         step()
     return step
 
 
 def _waits(recipe: Recipe, clip: bool, device: str, found: Line) -> None:
     found |= {"recipe": recipe.name, "clip": clip}
-    step = _step_of(recipe, clip, device)
+    step = _warm_step(recipe, clip, device)
     with HostWaits(device) as seen:
         step()
     found |= {
@@ -162,7 +171,7 @@ def _waits(recipe: Recipe, clip: bool, device: str, found: Line) -> None:
 
 def _launches(recipe: Recipe, device: str, found: Line) -> None:
     found["recipe"] = recipe.name
-    found["calls"] = launches(_step_of(recipe, False, device))
+    found["calls"] = launches(_warm_step(recipe, clip=False, device=device))
 
 
 def _case(case: Case, device: str, found: Line) -> None:
@@ -176,16 +185,16 @@ def _case(case: Case, device: str, found: Line) -> None:
 
 
 def _compiled(recipe: Recipe, device: str, found: Line) -> None:
-    model, x, target = example("MLP", 64, 8, device)
+    model, x, target = example("MLP", width=64, batch=8, device=device)
     compiled = torch.compile(model)
     engine = Engine(compiled, torch.optim.AdamW, recipe, device=device)  # type: ignore[arg-type]
-    began = time.monotonic()
     for name in ("first_step_seconds", "second_step_seconds"):
+        began = time.monotonic()
         engine.zero_grad()
         with engine.forward():
             loss = nn.functional.cross_entropy(engine(x).float(), target)
         engine.backward(loss)
         engine.step()
+        # `item` waits for the device, so the step has ended when the clock is read
         found["loss"] = float(loss.item()).hex()
         found[name] = time.monotonic() - began
-        began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Order for a process of items: a part of `labkit gpu` or a passport, device, time and folder."""
+"""Job of a process that serves items: a part of `labkit gpu` or a passport, device, time, folder."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from labkit.bench.cases import GPU_SHORT, QUICK, Extent
 
 @dataclass(frozen=True)
 class Job:
-    """Order for a process of items.
+    """Job of a process that serves items.
 
     Attributes:
         device: "cuda", or "cpu" for a rehearsal.
-        part: of `labkit gpu`; "" for a passport.
-        quick: on a GPU: a third of the time, and of a passport two tasks alone; on a CPU: small
+        part: name of a part of `labkit gpu`; "" for a passport.
+        quick: on a GPU, a third of the time, and only two tasks in a passport; on a CPU, small
             cases, as a dry run.
-        until: when to end, as Unix time, which processes share.
+        until: when to end, as Unix time, which all processes share.
         folder: where results are saved.
     """
 
@@ -32,7 +32,7 @@ class Job:
 
     @property
     def report(self) -> DeviceReport:
-        """The device."""
+        """Facts of the device."""
         return device_report(self.device)
 
     @property
@@ -70,9 +70,13 @@ class Job:
         return self.folder / kind / self.report.slug / name
 
     def size(self, width: int) -> dict[str, int]:
-        """Return the width and the batch of networks."""
-        return {"width": 64, "batch": 8} if self.rehearsal else {"width": width, "batch": 256}
+        """Return the width and the batch of networks; a rehearsal ignores `width`."""
+        if self.rehearsal:
+            return {"width": 64, "batch": 8}
+        return {"width": width, "batch": 256}
 
     def repetitions(self) -> dict[str, int]:
-        """Return how often to time steps in a rehearsal; nothing for the usual."""
-        return {"steps": 2, "rounds": 1} if self.rehearsal else {}
+        """Return `steps` and `rounds` of timings in a rehearsal; {} for the defaults."""
+        if self.rehearsal:
+            return {"steps": 2, "rounds": 1}
+        return {}

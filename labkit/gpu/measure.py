@@ -1,9 +1,9 @@
 """Measurements of a GPU beyond timed products: steps, inference, throughput, GPU-only faults.
 
-Each is an item whose line holds numbers by way, and in "failed" the ways that raised, each with its
-reason: `seconds_a_call` and `mebibytes` of a step, `steps_per_second` of a task. All ways take
-turns, and the median counts. The line also holds the ratios to the first way, which is what claims
-such as "2x" or "50% on a UNet" are about.
+Each measurement is an item. Its line maps each way of training (a recipe, or a library's autocast)
+to numbers: `seconds_a_call` and `mebibytes` of a step, `steps_per_second` of a task. "failed" maps
+the ways that raised to their reasons. All ways take turns, and the median counts. The summary also
+gives ratios to the first way, to be compared with claims such as "2x" or "50% on a UNet".
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -29,12 +30,13 @@ from labkit.train import TrainingRun, networks, place, steps_per_second, through
 from labkit.train.tasks import Task
 
 PACED_RECIPES = ("FP32", "FP16 dynamic", "O1", "BF16")
-STEPS = 3
-CLASSES, LENGTH = 16, 32
+STEPS = 3  # of each training in `twice`
+CLASSES = 16  # of characters and of pixels
+LENGTH = 32  # of a sequence
 
 
-# Name -> the network of a width: those of the lab's own tasks. Widths are multiples of 8, as Tensor
-# Cores like them.
+# Name -> function from a width to one of the networks of the lab's own tasks. Widths are multiples
+# of 8, which Tensor Cores need for full speed.
 NETWORKS: dict[str, Callable[[int], nn.Module]] = {
     "MLP": networks.mlp,
     "CNN": lambda width: networks.batch_norm_cnn(width // 8),
@@ -45,28 +47,38 @@ NETWORKS: dict[str, Callable[[int], nn.Module]] = {
 
 
 def example(network: str, width: int, batch: int, device: str) -> tuple[nn.Module, Tensor, Tensor]:
-    """Return a network, a batch and its targets, always the same."""
+    """Return a network, a batch and its targets, the same for the same arguments and device."""
     torch.manual_seed(0)
     model = NETWORKS[network](width).to(device)
     if network in ("transformer", "LSTM"):
         x, target = torch.randint(0, CLASSES, (2, batch, LENGTH), device=device)
         return model, x, target
-    pixels = network == "UNet"
-    side = max(16, width // 32) if pixels else 8
-    target = torch.randint(0, 10, (batch, side, side) if pixels else (batch,), device=device)
+    side = 8
+    target_shape: tuple[int, ...] = (batch,)
+    if network == "UNet":
+        # a class for each pixel
+        side = max(16, width // 32)
+        target_shape = (batch, side, side)
+    target = torch.randint(0, 10, target_shape, device=device)
     return model, torch.randn(batch, 1, side, side, device=device), target
 
 
 def cross_entropy(out: Tensor, target: Tensor) -> Tensor:
     """Return the loss of logits [n, classes, ...], or of a sequence's [n, t, classes]."""
-    return nn.functional.cross_entropy(out.transpose(1, 2) if out.dim() == 3 else out, target)
+    if out.dim() == 3:
+        # torch expects the classes in the second dimension
+        out = out.transpose(1, 2)
+    return nn.functional.cross_entropy(out, target)
 
 
 Step = Callable[[], object]
-TORCH_AMP, DROP_IN = "torch.amp", "drop-in"  # beside the recipes
+# Ways of training that are not recipes: torch's autocast and scaler, and the lab's in their place.
+TORCH_AMP = "torch.amp"
+DROP_IN = "drop-in"
 AMP_WAYS = (TORCH_AMP, DROP_IN, "O1", "O2", "FP32")
 SPEED_WAYS = ("FP32", "TF32", "O1", "O1 graph", TORCH_AMP, "O2", "BF16")
 COMPILED = ("O1 graph compiled", "torch.amp compiled")
+# way -> its autocast region and its gradient scaler
 REGIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     TORCH_AMP: (torch.autocast, torch.amp.GradScaler),
     DROP_IN: (autocast, GradScaler),
@@ -74,13 +86,20 @@ REGIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 
 def training(recipe: str, model: nn.Module, x: Tensor, target: Tensor) -> Step:
-    """Return a training step: forward, cross-entropy, backward, AdamW."""
+    """Return a training step: forward, cross-entropy, backward, AdamW.
+
+    Args:
+        recipe: name of a recipe, or TORCH_AMP or DROP_IN.
+        model: the network, on the device of `x`.
+        x: a batch of inputs.
+        target: the targets of the batch.
+    """
     device = x.device.type
     if recipe not in REGIONS:
         engine = Engine(model, torch.optim.AdamW, RECIPES[recipe], device=device)
         return engine_step(engine, lambda: cross_entropy(engine(x), target))
-    region = REGIONS[recipe][0]
-    scaler = REGIONS[recipe][1](device)
+    region, make_scaler = REGIONS[recipe]
+    scaler = make_scaler(device)
     optimizer = torch.optim.AdamW(model.parameters())
 
     def step() -> None:
@@ -95,7 +114,13 @@ def training(recipe: str, model: nn.Module, x: Tensor, target: Tensor) -> Step:
 
 
 def engine_step(engine: Engine, loss: Callable[[], Tensor], *, clip: bool = False) -> Step:
-    """Return a training step of an engine, by a loss that is computed in its region."""
+    """Return a training step of an engine.
+
+    Args:
+        engine: the engine with its model and optimizer.
+        loss: called in the engine's forward region.
+        clip: whether gradients are clipped to a norm of 1.
+    """
 
     def step() -> None:
         engine.zero_grad()
@@ -110,20 +135,24 @@ def engine_step(engine: Engine, loss: Callable[[], Tensor], *, clip: bool = Fals
 
 
 def inference(recipe: str, model: nn.Module, x: Tensor, target: Tensor) -> Step:
-    """Return a forward pass in evaluation mode, which needs no master weights and no scaler."""
+    """Return a forward pass in evaluation mode, which needs no master weights and no scaler.
+
+    The arguments are those of `training`; `target` is not used.
+    """
     device = x.device.type
-    engine = (
-        None
-        if recipe in REGIONS
-        else Engine(model, torch.optim.AdamW, RECIPES[recipe], device=device)
-    )
-    call = engine or model
+    forward: Callable[[Tensor], object] = model
+    make_region: Callable[[], AbstractContextManager[object]]
+    if recipe in REGIONS:
+        make_region = partial(REGIONS[recipe][0], device, torch.float16)
+    else:
+        engine = Engine(model, torch.optim.AdamW, RECIPES[recipe], device=device)
+        forward = engine
+        make_region = engine.forward
     model.eval()
 
     def step() -> None:
-        region = REGIONS[recipe][0](device, torch.float16) if engine is None else engine.forward()
-        with torch.no_grad(), region:
-            call(x)
+        with torch.no_grad(), make_region():
+            forward(x)
 
     return step
 
@@ -134,18 +163,21 @@ KINDS: dict[str, Callable[..., Step]] = {"training": training, "inference": infe
 def prepared(make: Callable[[], Step], device: str) -> tuple[Step, float | None]:
     """Return a step that has run four times, and the peak MiB of the fourth; None on a CPU.
 
-    The MiB are those of this step alone, optimizer included.
+    The MiB are those of this step alone, its network and optimizer included.
     """
-    # what earlier steps left in cycles is freed now, not while this one is measured
+    # frees what earlier steps left in reference cycles, before memory is measured
     gc.collect()
     others = torch.cuda.memory_allocated() if device == "cuda" else 0
     step = make()
-    for _ in range(3):  # an optimizer's state is made, and a graph is traced
+    # the first steps create the optimizer's state and trace a graph
+    for _ in range(3):
         step()
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
+    if device != "cuda":
+        step()
+        return step, None
+    torch.cuda.reset_peak_memory_stats()
     step()
-    return step, (torch.cuda.max_memory_allocated() - others) / 2**20 if device == "cuda" else None
+    return step, (torch.cuda.max_memory_allocated() - others) / 2**20
 
 
 def cost(
@@ -157,14 +189,23 @@ def cost(
     steps: int = 5,
     rounds: int = 7,
 ) -> Item:
-    """Return the item of a step's cost under each method, in seconds and MiB.
+    """Return the item of a step's cost in each way, in seconds and MiB.
 
-    Both are also multiples of the first method's.
+    The summary gives speeds as multiples of the first way's.
+
+    Args:
+        network: a key of NETWORKS.
+        kind: a key of KINDS.
+        ways: recipes, TORCH_AMP, DROP_IN, and those of COMPILED.
+        size: "width" of the network and "batch".
+        steps: number of steps in one timing.
+        rounds: number of timings of each way.
     """
 
     def make(way: str, device: str) -> Step:
         model, *batch = example(network, size["width"], size["batch"], device)
-        if way in COMPILED and device == "cuda":  # a rehearsal has not the minutes
+        # compilation takes minutes, too long for a rehearsal on a CPU
+        if way in COMPILED and device == "cuda":
             model = torch.compile(model)  # type: ignore[assignment]
         step = KINDS[kind](way.removesuffix(" compiled"), model, *batch)
 
@@ -186,48 +227,59 @@ def cost(
             way: partial(host_seconds, step, steps, partial(synchronize, device))
             for way, step in made.items()
         }
-        seconds = time_interleaved(turns, rounds + 1)  # the first round warms up
+        # the first round warms up
+        seconds = time_interleaved(turns, rounds + 1)
         found["seconds_a_call"] = {
             way: statistics.median(each[1:]) for way, each in seconds.items()
         }
         found["summary"] = "\n".join(_cost_lines(found))
 
-    what = f"{network} of width {size['width']}, batch {size['batch']}"
-    compiled = "".join(f", {way}" for way in ways if way in COMPILED)
-    return Item(f"{kind} of {what}{compiled}", Kind.TIMING, run)
+    name = f"{kind} of {network} of width {size['width']}, batch {size['batch']}"
+    for way in ways:
+        if way in COMPILED:
+            name += f", {way}"
+    return Item(name, Kind.TIMING, run)
 
 
 def _cost_lines(found: Line) -> list[str]:
     seconds = found["seconds_a_call"]
+    # the empty line puts the table below the item's name
     lines = [""]
-    first = next(iter(seconds), "")
     for way, each in seconds.items():
-        memory = "" if found["mebibytes"][way] is None else f"{found['mebibytes'][way]:9.1f} MiB"
-        lines.append(
-            f"  {way:<18} {1000 * each:9.3f} ms {seconds[first] / each:6.2f} x as fast as "
-            f"{first}{memory}"
+        # the first way that ran is the reference
+        first = next(iter(seconds))
+        line = (
+            f"  {way:<18} {1000 * each:9.3f} ms {seconds[first] / each:6.2f} x as fast as {first}"
         )
-    return [*lines, *(f"  {way}: LEFT OUT, {why}" for way, why in found["failed"].items())]
+        if found["mebibytes"][way] is not None:
+            line += f"{found['mebibytes'][way]:9.1f} MiB"
+        lines.append(line)
+    lines.extend(f"  {way}: LEFT OUT, {why}" for way, why in found["failed"].items())
+    return lines
 
 
 def speed(size: Mapping[str, int], **turns: int) -> list[Item]:
-    """Return the items of three networks under all methods.
+    """Return the items of three networks in all ways, training and inference.
 
-    They are a large MLP, one too small for half precision, and a UNet.
+    The networks are a large MLP, one too small to gain from half precision, and a UNet.
 
-    What has to be compiled comes after everything else: a compilation may take longer than all the
-    rest.
+    Args:
+        size: "width" and "batch" from which the networks' sizes are derived.
+        **turns: `steps` and `rounds` of `cost`.
     """
     width, batch = size["width"], size["batch"]
     sizes = (
-        ("MLP", width, 16 * batch),
-        ("MLP", width // 16, batch // 4),
-        ("UNet", width, batch // 8),
+        ("MLP", {"width": width, "batch": 16 * batch}),
+        ("MLP", {"width": width // 16, "batch": batch // 4}),
+        ("UNet", {"width": width, "batch": batch // 8}),
     )
+    # Compiled ways come last: one compilation may take longer than all other items.
+    groups: list[tuple[str, ...]] = [SPEED_WAYS]
+    groups.extend(("FP32", way) for way in COMPILED)
     return [
-        cost(network, kind, ways, {"width": width, "batch": batch}, **turns)
-        for ways in (SPEED_WAYS, *(("FP32", way) for way in COMPILED))
-        for network, width, batch in sizes
+        cost(network, kind, ways, network_size, **turns)
+        for ways in groups
+        for network, network_size in sizes
         for kind in KINDS
     ]
 
@@ -235,12 +287,20 @@ def speed(size: Mapping[str, int], **turns: int) -> list[Item]:
 def pace(task: Task, seconds: Callable[[], float], *, steps: int = 5, rounds: int = 3) -> Item:
     """Return the item of a task's training steps a second under PACED_RECIPES.
 
-    No round begins after the seconds.
+    Args:
+        task: what is trained.
+        seconds: returns the time after which no timing begins; called when the item begins.
+        steps: number of steps in one timing.
+        rounds: number of timings of each recipe.
     """
 
     def run(device: str, found: Line) -> None:
         end = monotonic() + seconds()
         failed = dict[str, str]()
+
+        def note_failure(recipe: str, error: Exception) -> None:
+            failed[recipe] = reason(error)
+
         found["steps_per_second"] = steps_per_second(
             task,
             [RECIPES[name] for name in PACED_RECIPES],
@@ -248,18 +308,15 @@ def pace(task: Task, seconds: Callable[[], float], *, steps: int = 5, rounds: in
             steps=steps,
             rounds=rounds,
             stop=lambda: monotonic() > end,
-            failed=lambda recipe, error: failed.__setitem__(recipe, reason(error)),
+            failed=note_failure,
         )
         if failed:
             found["failed"] = failed
-        rates = (
-            throughput_sentence(found["steps_per_second"], place(device).name)
-            if found["steps_per_second"]
-            else ""
-        )
-        found["summary"] = "\n  ".join(
-            [rates, *(f"{recipe}: LEFT OUT, {why}" for recipe, why in failed.items())]
-        )
+        lines = [""]
+        if found["steps_per_second"]:
+            lines = [throughput_sentence(found["steps_per_second"], place(device).name)]
+        lines.extend(f"{recipe}: LEFT OUT, {why}" for recipe, why in failed.items())
+        found["summary"] = "\n  ".join(lines)
 
     return Item(f"pace {task.name}", Kind.TIMING, run)
 
@@ -267,39 +324,40 @@ def pace(task: Task, seconds: Callable[[], float], *, steps: int = 5, rounds: in
 def cards(known: Sequence[GpuCard], width: int) -> list[Item]:
     """Return the items of faults that only a GPU shows.
 
-    Each has the measurements of both forms, and whether they differ.
+    Each measures the broken and the repaired form, and says whether the fault shows.
     """
     return [Item(f"card {card.id}", Kind.TIMING, partial(_card, card, width)) for card in known]
 
 
 def _card(card: GpuCard, width: int, device: str, found: Line) -> None:
     torch.manual_seed(0)
-    (broken, error), (cured, why) = (measured(card, device, form, width) for form in (False, True))
-    shows = (
-        not why
-        and (not error or any(known in error for known in card.errors))
-        and card.shows(broken, cured)
-    )
+    broken, broken_error = measured(card, device, False, width)
+    cured, cured_error = measured(card, device, True, width)
+    # an error of the broken form shows the fault only if it is one of its known errors
+    error_fits = not broken_error or any(known in broken_error for known in card.errors)
+    shows = not cured_error and error_fits and card.shows(broken, cured)
+    error = broken_error or cured_error
     found |= {
         "unit": card.unit,
         "broken": broken,
         "cured": cured,
-        "error": error or why,
+        "error": error,
         "shows": shows,
     }
-    found["summary"] = f"not measured, {error or why}"
-    if cured is not None:
-        as_it_fails = error if broken is None else f"{broken:.3g}"
-        verdict = "shows here" if shows else "does not show here"
-        found["summary"] = (
-            f"{as_it_fails} as it fails, {cured:.3g} repaired ({card.unit}); it {verdict}"
-        )
+    if cured is None:
+        found["summary"] = f"not measured, {error}"
+        return
+    as_it_fails = broken_error if broken is None else f"{broken:.3g}"
+    verdict = "shows here" if shows else "does not show here"
+    found["summary"] = (
+        f"{as_it_fails} as it fails, {cured:.3g} repaired ({card.unit}); it {verdict}"
+    )
 
 
 def twice(task: Task, recipe: Recipe) -> Item:
-    """Return the item of three steps on the CPU, on the device, and on the device again.
+    """Return the item of STEPS training steps on the CPU, on the device, and on the device again.
 
-    Losses are hexadecimal.
+    Its line holds the losses in hexadecimal, which keeps every bit.
     """
 
     def losses(device: str) -> list[float]:
@@ -315,8 +373,8 @@ def twice(task: Task, recipe: Recipe) -> Item:
         found["ulps"] = [ulps_apart(*pair) for pair in zip(own, cpu, strict=True)]
         found["again"] = [loss.hex() for loss in losses(device)]
         differ = sum(a != b for a, b in zip(found["losses"], found["again"], strict=True))
-        again = "the same losses" if not differ else f"{differ} losses that differ in some bit"
-        found["summary"] = f"trained twice: {again}"
+        result = f"{differ} losses that differ in some bit" if differ else "the same losses"
+        found["summary"] = f"trained twice: {result}"
 
     return Item(f"train {task.name} {recipe.name}", Kind.TRAINING, run)
 
@@ -330,8 +388,11 @@ def ulps_apart(a: float, b: float) -> int | None:
     (1, 0, None)
     """
     if not np.isfinite([a, b]).all():
-        return 0 if a == b or (a != a and b != b) else None
+        both_nan = np.isnan(a) and np.isnan(b)
+        return 0 if a == b or both_nan else None
     # codes of one sign count up with the values; those of negative numbers count down from 0
     first = int(np.abs(np.float32(a)).view(np.int32))
     second = int(np.abs(np.float32(b)).view(np.int32))
-    return first + second if (a < 0) != (b < 0) else abs(first - second)
+    if (a < 0) != (b < 0):
+        return first + second
+    return abs(first - second)

@@ -1,9 +1,9 @@
 """The progress of `labkit gpu`: a file with a line of JSON as each part begins and as it ends.
 
-Idea: programs that follow a run read this file, and nothing that is printed for people.
+Idea: programs that follow a run read this file and need not parse what is printed for people.
 
-Invariant: a line is written before anything is printed about it. A line without a newline is not
-read.
+Invariant: a line is written before anything is printed about it. A last line without a newline is
+still being written, and is ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DONE = "done"
 
 @dataclass(frozen=True)
 class PartProgress:
-    """A part of a run, as far as it has come.
+    """State of a part of a run.
 
     Attributes:
         name: the part.
@@ -27,7 +27,7 @@ class PartProgress:
         of: number of parts of the run.
         about: what the part does.
         seconds: time limit.
-        outcome: "" while it runs; then DONE, or what kept it from being done.
+        outcome: "" while it runs; then DONE, or why it was not completed.
     """
 
     name: str

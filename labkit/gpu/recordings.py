@@ -1,7 +1,7 @@
 """Items that record: sweeps, trainings, costs and paces, each in the size and the time of a job.
 
-Invariant: an item that records saves what it has as soon as it has it. Every file is complete, and
-records the device, the driver, the versions and the date.
+Invariant: an item saves its results as soon as it has them. Every file is complete, and names the
+device, the driver, the versions and the date.
 """
 
 from __future__ import annotations
@@ -43,9 +43,13 @@ PACED = (
 
 
 def sweep_items(*names: str, shares: int = 0) -> Callable[[Job], list[Item]]:
-    """Return the items of sweeps, one file each.
+    """Return a function from a job to the items of these sweeps, one file each.
 
-    Each has an even share of the seconds that are then left.
+    An item takes an even share of the seconds that are left when it begins.
+
+    Args:
+        names: names of sweeps; those that the device cannot run are left out.
+        shares: number of shares; 0 for as many as there are items.
     """
 
     def items(job: Job) -> list[Item]:
@@ -72,14 +76,18 @@ def _sweep(job: Job, name: str, shares: int, device: str, found: Line) -> None:
 def save_sweep(path: Path, record: GemmRecord, *, quick: bool) -> str:
     """Save a sweep, and return a line on it; a quick one does not replace one with more cases."""
     before = 0
-    with suppress(OSError, ValueError):  # none is saved, or it cannot be read
-        before = len(from_json(path.read_text(encoding="utf-8")).runs) if quick else 0
+    if quick:
+        # a file that is missing or cannot be read may be replaced
+        with suppress(OSError, ValueError):
+            before = len(from_json(path.read_text(encoding="utf-8")).runs)
     if before > len(record.runs):
         return f"{path}: {before} cases are saved; these {len(record.runs)} do not replace them"
     write_atomic(path, record.to_json().encode())
-    best = max(record.runs, key=lambda timed: timed.tflops, default=None)
-    fastest = f", fastest {best.tflops:.3g} TFLOP/s ({best.case.label})" if best else ""
-    return f"{path}: {len(record.runs)} cases, {len(record.left_out)} left out{fastest}"
+    summary = f"{path}: {len(record.runs)} cases, {len(record.left_out)} left out"
+    if record.runs:
+        best = max(record.runs, key=lambda timed: timed.tflops)
+        summary += f", fastest {best.tflops:.3g} TFLOP/s ({best.case.label})"
+    return summary
 
 
 def costs(job: Job) -> list[Item]:
@@ -94,48 +102,55 @@ def card_items(job: Job) -> list[Item]:
 
 
 def paces(job: Job) -> list[Item]:
-    """Measure the speed of each task in an even share of the time.
+    """Return items that time each task in an even share of the time, then train the first twice."""
+    names = ("digits",) if job.rehearsal else PACED
+    tasks = [(TASKS | GPU_TASKS)[name] for name in names]
 
-    Then train the first task twice.
-    """
-    tasks = [(TASKS | GPU_TASKS)[name] for name in (("digits",) if job.rehearsal else PACED)]
+    def share(tasks_left: int) -> float:
+        return job.seconds_left() / tasks_left
 
-    def share(left: int) -> float:
-        return job.seconds_left() / left
-
-    paces = [
-        pace(task, partial(share, len(tasks) - i), **job.repetitions())
-        for i, task in enumerate(tasks)
-    ]
-    return [*paces, twice(tasks[0], RECIPES["O1"])]
+    items = []
+    for i, task in enumerate(tasks):
+        seconds = partial(share, len(tasks) - i)
+        items.append(pace(task, seconds, **job.repetitions()))
+    items.append(twice(tasks[0], RECIPES["O1"]))
+    return items
 
 
 def trainings(job: Job) -> list[Item]:
-    """Train the lab's own tasks on the GPU, and save each run where `labkit compare` finds it.
+    """Return items that train the lab's own tasks and save each run where `labkit compare` looks.
 
-    Quick runs are shortened, so they are other tasks, and are saved in a folder of their own.
+    A quick job trains the first run alone. It is shortened, which makes it another task, so it is
+    saved in a folder of its own.
     """
     runs = [(name, recipe) for name, recipes in RACES for recipe in recipes]
+    if job.quick:
+        runs = runs[:1]
     return [
         Item(f"{name} under {recipe}", Kind.TIMING, partial(_training, job, name, recipe))
-        for name, recipe in (runs[:1] if job.quick else runs)
+        for name, recipe in runs
     ]
 
 
 def _training(job: Job, name: str, recipe: str, device: str, found: Line) -> None:
-    release_memory()  # of the training before
+    # the training before may have left memory in reference cycles
+    release_memory()
     task = (TASKS | GPU_TASKS)[name]
     if job.quick:
         task = replace(task, steps=2)
-    record = train(task, RECIPES[recipe], 0, device=device, stop=lambda: not job.seconds_left())
+    record = train(
+        task, RECIPES[recipe], seed=0, device=device, stop=lambda: not job.seconds_left()
+    )
     if record.stopped:
         found["summary"] = "not finished, the time was up"
         return
-    kept = replace(record, fingerprint=fingerprint(task, RECIPES[recipe]))
-    path = kept.save(record_path(job.path("runs", "quick" if job.quick else ""), name, recipe, 0))
-    pace = f", {kept.steps_per_second:.3g} steps a second" if kept.steps_per_second else ""
-    said = (
-        f"{record.metric_name} {record.metric:.3f}, {record.skipped} skipped, {record.seconds:.1f} "
-        "s"
+    record = replace(record, fingerprint=fingerprint(task, RECIPES[recipe]))
+    folder = job.path("runs", "quick" if job.quick else "")
+    path = record.save(record_path(folder, name, recipe, seed=0))
+    summary = (
+        f"{path}: {record.metric_name} {record.metric:.3f}, {record.skipped} skipped, "
+        f"{record.seconds:.1f} s"
     )
-    found["summary"] = f"{path}: {said}{pace}"
+    if record.steps_per_second:
+        summary += f", {record.steps_per_second:.3g} steps a second"
+    found["summary"] = summary

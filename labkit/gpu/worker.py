@@ -1,8 +1,8 @@
 """Items that a process runs one by one, so that a crash or hang loses only its own line.
 
 Protocol of that process: it sends {"items": [[name, kind], ...]}; then, for each line {"item":
-name, "seconds": limit} of standard input, the item's line. What anything prints goes to standard
-error, so that standard output holds answers alone.
+name, "seconds": limit} of standard input, the item's line. Whatever items print goes to standard
+error, so that standard output holds only answers.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ import torch
 
 from labkit.processes import LineProcess, die_with_parent
 
+# An item's answer, a JSON object; its keys depend on the kind, its values are plain.
 Line = dict[str, Any]
 CHECKOUT = Path(__file__).parents[2]
-START_SECONDS = 90.0  # the longest of a process's import of torch
-END_SECONDS = 5.0  # the longest from a process's last answer to its end
-FRAMES = 12  # of a traceback, the innermost
-WORDS = 2000  # letters of an error message
-TAIL = 3000  # letters of what a broken process had said
+START_SECONDS = 90.0  # limit from a process's start to its first line, which imports torch
+END_SECONDS = 5.0  # limit from a process's last answer to its end
+FRAMES = 12  # most innermost frames of a traceback
+ERROR_LENGTH = 2000  # most characters of an error message
+TAIL = 3000  # most characters of a broken process's output
 
 
 class Kind(StrEnum):
@@ -53,13 +54,13 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Item:
-    """Something to measure or to check, whose answer is one line.
+    """A measurement or a check whose answer is one line.
 
     Attributes:
         name: unique.
         kind: what its line holds.
-        run: (device, found): fill `found` with plain values, or raise; what was found before stays
-            in the line. found["summary"] is what a person reads.
+        run: (device, found): fills `found` with plain values, or raises; the values until then stay
+            in the line. found["summary"] is the text for people.
     """
 
     name: str
@@ -71,7 +72,7 @@ def answer(item: Item, device: str) -> Line:
     """Run an item and return its line.
 
     The line's `outcome` is "done", "failed" or "out of memory". Its `broken` is True if the device
-    takes no further call, so that the process has to be restarted.
+    refuses further calls, so that the process has to be restarted.
     """
     found: Line = {"item": item.name, "kind": item.kind}
     began = time.monotonic()
@@ -80,15 +81,13 @@ def answer(item: Item, device: str) -> Line:
         synchronize(device)
         found["outcome"] = "done"
     except Exception as error:
-        found["outcome"] = (
-            "out of memory" if isinstance(error, torch.OutOfMemoryError | MemoryError) else "failed"
-        )
-        found |= {
-            "error": f"{type(error).__name__}: {error}"[:WORDS],
-            "traceback": short_traceback(error),
-        }
+        found["outcome"] = "failed"
+        if isinstance(error, torch.OutOfMemoryError | MemoryError):
+            found["outcome"] = "out of memory"
+        found["error"] = f"{type(error).__name__}: {error}"[:ERROR_LENGTH]
+        found["traceback"] = short_traceback(error)
     found["seconds"] = round(time.monotonic() - began, 3)
-    # give memory back, and try the device: its context may refuse everything now
+    # an error may leave a CUDA context that refuses every further call: try one
     if found["outcome"] != "done":
         try:
             release_memory()
@@ -105,19 +104,20 @@ def synchronize(device: str) -> None:
 
 
 def release_memory() -> None:
-    """Release the device memory of an item's leftovers, reference cycles included."""
+    """Release device memory that nothing uses, reference cycles included."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 def reason(error: Exception) -> str:
-    """Return what an exception says, in one line with its type.
+    """Return the type of an exception and the first line of its message, at most 200 characters.
 
     >>> reason(RuntimeError("expected scalar type Half but found Float"))
     'RuntimeError: expected scalar type Half but found Float'
     """
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:200]
+    first_line = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {first_line}"[:200]
 
 
 def short_traceback(error: BaseException) -> list[str]:
@@ -145,6 +145,8 @@ def serve(items: Sequence[Item], device: str) -> None:
     if device == "cpu":
         # a dry run is small: a second thread would cost more than it saves
         torch.set_num_threads(1)
+    # answers go to the original standard output; descriptor 1 becomes standard error, so that no
+    # print, also of a C library, gets between them
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     faulthandler.enable()
@@ -157,7 +159,7 @@ def serve(items: Sequence[Item], device: str) -> None:
     send({"items": [[item.name, item.kind] for item in items]})
     for line in sys.stdin:
         request = json.loads(line)
-        # what hangs says where, before it is ended
+        # an item that hangs prints where, shortly before its process is ended
         faulthandler.dump_traceback_later(0.9 * request["seconds"])
         found = answer(by_name[request["item"]], device)
         faulthandler.cancel_dump_traceback_later()
@@ -169,37 +171,43 @@ def serve(items: Sequence[Item], device: str) -> None:
 class WorkerLost(RuntimeError):
     """The process of the items ended without a result, or was killed at its limit.
 
-    `said`: its output.
+    Args:
+        why: what happened to the process.
+        output: the end of the process's standard error.
     """
 
-    def __init__(self, why: str, said: str) -> None:
+    def __init__(self, why: str, output: str) -> None:
         super().__init__(why)
-        self.said = said
+        self.output = output
 
 
 class WorkerProcess:
-    """A process that answers items, with a limit for each.
+    """A process that runs items one by one, with a time limit for each.
+
+    Attributes:
+        items: name and kind of each item of the process.
+        ended: whether the process takes no further items.
 
     Raises:
-        WorkerLost: it did not begin within START_SECONDS.
+        WorkerLost: the process did not list its items within START_SECONDS.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
         self.ended = False
-        self._said = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed with this object
-        self._process = LineProcess(command, stderr=self._said, env=environment())
-        self.items: list[tuple[str, str]] = [
-            (name, kind) for name, kind in self._answer(START_SECONDS)["items"]
-        ]
+        self._stderr = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed with this object
+        self._process = LineProcess(command, stderr=self._stderr, env=environment())
+        first_line = self._answer(START_SECONDS)
+        self.items: list[tuple[str, str]] = [(name, kind) for name, kind in first_line["items"]]
 
     def ask(self, item: str, kind: str, seconds: float) -> Line:
-        """Return an item's line, ending the process if it takes too long.
+        """Run an item and return its line; end the process if it takes longer than `seconds`.
 
-        `ended` is true if the process takes no further items.
+        If the process was lost, the line's outcome is "process lost".
         """
-        self._said.seek(0)
-        self._said.truncate()
-        # one that has ended is noticed by its answer
+        # output of earlier items does not belong to this one
+        self._stderr.seek(0)
+        self._stderr.truncate()
+        # a process that has ended is noticed when its answer is read
         self._process.tell(json.dumps({"item": item, "seconds": seconds}))
         try:
             line = self._answer(seconds)
@@ -209,7 +217,7 @@ class WorkerProcess:
                 "kind": kind,
                 "outcome": "process lost",
                 "error": str(lost),
-                "said": lost.said,
+                "said": lost.output,
             }
         if line["outcome"] == "process lost" or line.get("broken"):
             self.close()
@@ -218,7 +226,8 @@ class WorkerProcess:
     def _answer(self, seconds: float) -> Line:
         try:
             line = self._process.read_line(seconds)
-        except BaseException:  # Ctrl-C: no process is left behind
+        except BaseException:
+            # also on Ctrl-C, no process is left behind
             self.close()
             raise
         if line is None:
@@ -234,8 +243,9 @@ class WorkerProcess:
         return answer
 
     def _tail(self) -> str:
-        self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - TAIL))
-        lines = self._said.read().decode(errors="replace").splitlines()
+        size = self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(0, size - TAIL))
+        lines = self._stderr.read().decode(errors="replace").splitlines()
         return "\n".join(without_folders(line) for line in lines)
 
     def close(self) -> None:
@@ -245,7 +255,9 @@ class WorkerProcess:
 
 
 def how_it_ended(status: int | None) -> str:
-    """Return how a process ended that gives no further answer, by its exit status.
+    """Describe the end of a process that stopped answering, by its exit status.
+
+    The status is negative if a signal ended it, and None if it was still running.
 
     >>> how_it_ended(7), how_it_ended(-6), how_it_ended(None)
     ('ended with status 7',
@@ -254,24 +266,26 @@ def how_it_ended(status: int | None) -> str:
     """
     if status is None:
         return "closed its answers without an end, so it was ended"
-    return f"ended with {signal.Signals(-status).name if status < 0 else f'status {status}'}"
+    if status < 0:
+        return f"ended with {signal.Signals(-status).name}"
+    return f"ended with status {status}"
 
 
 def environment() -> dict[str, str]:
     """Return the environment in which a Python process finds this lab."""
-    paths = os.pathsep.join([str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    paths = str(CHECKOUT)
+    if os.environ.get("PYTHONPATH"):
+        paths += os.pathsep + os.environ["PYTHONPATH"]
     return {**os.environ, "PYTHONPATH": paths}
 
 
 def why_no_checks(checkout: Path = CHECKOUT) -> str:
-    """Return why the checks, tests of the checkout, cannot be run here; "" where they can."""
+    """Return why the checks, which are tests of a checkout, cannot be run here; "" if they can."""
     if not (checkout / "tests" / "gpu" / "checks").is_dir():
         return (
-            "The checks need a checkout of the lab: what is recorded, measured and written into a "
-            "passport is done."
+            "The checks need a checkout of the lab and are left out; records, measurements and "
+            "passports do not need one."
         )
-    return (
-        ""
-        if find_spec("pytest")
-        else "The checks need pytest (pip install pytest): all else is done."
-    )
+    if find_spec("pytest") is None:
+        return "The checks need pytest (pip install pytest) and are left out; all else runs."
+    return ""

@@ -117,7 +117,7 @@ def test_it_needs_torch_and_numpy_only(tmp_path):
         [*command, "--only", "layers", "kernel"], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert "The checks need pytest (pip install pytest): all else is done.\n" in done.stdout
+    assert "The checks need pytest (pip install pytest) and are left out; all" in done.stdout
     names = {path.name for path in tmp_path.rglob("*.json")}
     assert names == {"layers.json", "bandwidth.json"}
 
@@ -243,7 +243,7 @@ def test_a_step_is_timed_by_every_way():
 def test_without_a_checkout_the_rest_is_done_and_one_line_says_so(monkeypatch, tmp_path, capsys):
     why = worker.why_no_checks(tmp_path)
     assert why.startswith(
-        "The checks need a checkout of the lab: what is recorded, measured and written into a "
+        "The checks need a checkout of the lab and are left out; records, measurements and "
     )
     for module in (gpu.command, catalogue):
         monkeypatch.setattr(module, "why_no_checks", lambda: why)

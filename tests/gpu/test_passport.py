@@ -323,7 +323,7 @@ def test_what_differs_from_expectation_is_in_the_report() -> None:
     for changed, words in (
         ({"refused": False, "message": ""}, f"{name}: taken, EXPECTED TO BE refused"),
         ({"message": "CUDA error: unknown"}, f"{name}: refused, BUT FOR ANOTHER REASON"),
-        ({"refusal": "a new one"}, "a new one: refused, no row of the table knows it"),
+        ({"refusal": "a new one"}, "a new one: refused, which is not in the table"),
     ):
         assert words in told({**line_of(f"refusal {name}"), **changed})
     for waits, copies, words in (

@@ -2,8 +2,8 @@
 
 The parts of `labkit gpu` write their items in the same way.
 
-Invariant: a line that was written stays, whatever comes after; an item has a time limit, and one
-that breaks its process costs its own line. The last line names what is missing.
+Invariant: a line that was written stays, whatever happens later. Every item has a time limit, and
+an item that breaks its process affects only its own line. The last line names the missing items.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from labkit.gpu.worker import Kind, Line, WorkerLost, WorkerProcess
 from labkit.records import now, versions, write_line
 
 SCHEMA = "labkit.passport/1"
-# after which no further item begins: of all but timings, and of those
-SECONDS, TIMING_SECONDS = (180.0, 120.0)
-ITEM_SECONDS = 10.0  # the longest of an item
+# Seconds after which no further item begins. Timings come last and have further seconds.
+SECONDS = 180.0
+TIMING_SECONDS = 120.0
+ITEM_SECONDS = 10.0  # time limit of one item
 
 
 def make(
@@ -36,20 +37,22 @@ def make(
 ) -> str:
     """Write a passport and return how it ended.
 
-    It is "complete", "the time was up", "interrupted", or why no item can run.
-
     Args:
         path: a new file.
-        command: what serves the items, as `labkit.gpu.catalogue.worker_command`.
-        seconds: after which no further item begins; the timings come last and have a limit of their
-            own.
-        timing_seconds: the limit of the timings.
-        item_seconds: after which an item's process is ended, and the next item gets another.
+        command: command of a process that serves the items, as
+            `labkit.gpu.catalogue.worker_command` returns it.
+        seconds: time after which no further item begins, except timings.
+        timing_seconds: further time for the timings, which come last.
+        item_seconds: time limit of an item; beyond it, its process is ended, and the next item gets
+            another.
         say: called with each line for people.
 
+    Returns:
+        "complete", "the time was up", "interrupted", or why no item can run.
+
     Raises:
-        FileExistsError: there is such a file; it is left as it is.
-        OSError: it cannot be written.
+        FileExistsError: the file exists already; it is not changed.
+        OSError: the file cannot be written.
     """
     with path.open("x", encoding="utf-8") as file:
         line: Line = {}
@@ -71,26 +74,26 @@ def lines(
 ) -> Iterator[Line]:
     """Write each line of a passport, and yield it once it is on the disk.
 
-    The last one says how it ended.
+    The last line says how the passport ended.
 
     Args:
         file: where the lines are written.
-        command: what serves the items, as `labkit.gpu.catalogue.worker_command`.
-        seconds: after which no further item begins.
-        timing_seconds: after which no further timing begins.
-        item_seconds: the limit of an item, after which its process is ended; it also ends with the
-            last of the two.
+        command: command of a process that serves the items, as
+            `labkit.gpu.catalogue.worker_command` returns it.
+        seconds: time after which no further item begins, except timings.
+        timing_seconds: time after which no further timing begins, from the same start.
+        item_seconds: time limit of an item; every item also ends `grace` after `timing_seconds`.
         say: called with each line for people.
-        keep: returns what is saved of an item's line.
+        keep: returns the part of an item's line that is saved.
         grace: seconds that the last item may take beyond the limits.
     """
     began = time.monotonic()
-    before = ""
+    kind_before = ""
     end = "interrupted"
     items: list[tuple[str, str]] = []  # names and kinds
     worker: WorkerProcess | None = None
-
-    written: set[str] = set()  # the items of lines that are on the disk
+    # names of the items whose lines are on the disk
+    written: set[str] = set()
 
     def write(line: Line) -> Line:
         write_line(file, json.dumps(line))
@@ -101,7 +104,8 @@ def lines(
         return [name for name, _ in items if name not in written]
 
     def seconds_left(kind: str = Kind.TIMING) -> float:
-        return (timing_seconds if kind == Kind.TIMING else seconds) - (time.monotonic() - began)
+        limit = timing_seconds if kind == Kind.TIMING else seconds
+        return limit - (time.monotonic() - began)
 
     software = {"labkit": labkit.__version__, **versions()}
     yield write({"item": "start", "kind": Kind.FACTS, "schema": SCHEMA, "date": now(), **software})
@@ -109,16 +113,17 @@ def lines(
         worker = WorkerProcess(command)
         items = worker.items
         for name, kind in items:
+            # not `break`: a later timing has more time
             if seconds_left(kind) < 0:
-                continue  # a timing has more time than the item before it
-            if kind != before:
+                continue
+            if kind != kind_before:
                 say(f"{kind}: {sum(each == kind for _, each in items)} items")
-                before = kind
+                kind_before = kind
             if worker.ended:
                 worker = WorkerProcess(command)
-            yield write(
-                keep(worker.ask(name, kind, min(item_seconds, max(1.0, seconds_left() + grace))))
-            )
+            limit = min(item_seconds, max(1.0, seconds_left() + grace))
+            line = worker.ask(name, kind, limit)
+            yield write(keep(line))
         end = "the time was up" if missing() else "complete"
     except WorkerLost as lost:
         end = f"no process for the items could be started: {lost}"
@@ -128,7 +133,7 @@ def lines(
                 "kind": Kind.FACTS,
                 "outcome": "failed",
                 "error": str(lost),
-                "said": lost.said,
+                "said": lost.output,
             }
         )
     except KeyboardInterrupt:
@@ -136,6 +141,7 @@ def lines(
     finally:
         if worker is not None:
             worker.close()
+        # also after an exception in the consumer, the file ends with its last line
         last = write(
             {
                 "item": "end",

@@ -1,11 +1,11 @@
 """Probes of a passport: calls that CUDA is expected to refuse, and host waits of one training step.
 
-The calls stand in `refusals.toml`: some that CUDA refuses and the CPU takes, and some that both
-take. The name of a row is what the report says of it: "layer_norm of Half with weights of Float:
-refused, as expected". A wait is a call that makes Python wait for the device, or copies from host
-to device.
+The calls are in `refusals.toml`: some that CUDA refuses and the CPU accepts, and some that both
+accept. The report shows a row by its name: "layer_norm of Half with weights of Float: refused, as
+expected".
 
-Source: torch.cuda.set_sync_debug_mode, which runs too; a dispatch mode finds the line of the lab.
+A dispatch mode counts waits and copies by the line of the lab that causes them.
+`torch.cuda.set_sync_debug_mode` counts synchronizations independently.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tomllib
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,10 +32,11 @@ class Refusal:
     """One call, and whether CUDA refuses it.
 
     Attributes:
-        example: Python, with `torch`, `F` and `device`; raises where it is refused.
-        words: text of torch's message if it is refused for this reason.
-        source: where the refusal was read.
-        refused: on CUDA; the CPU takes every row.
+        name: name in reports.
+        example: Python code that uses `torch`, `F` and `device`, and raises where it is refused.
+        words: text that torch's message contains if it is refused for this reason.
+        source: where the refusal is documented.
+        refused: whether CUDA refuses it; the CPU accepts every row.
     """
 
     name: str
@@ -49,12 +50,8 @@ class Refusal:
         exec(self.example, {"torch": torch, "F": F, "device": device})
 
 
-REFUSALS = tuple(
-    Refusal(**row)
-    for row in tomllib.loads(Path(__file__).with_name("refusals.toml").read_text(encoding="utf-8"))[
-        "row"
-    ]
-)
+_TABLE = tomllib.loads(Path(__file__).with_name("refusals.toml").read_text(encoding="utf-8"))
+REFUSALS = tuple(Refusal(**row) for row in _TABLE["row"])
 BY_NAME = {row.name: row for row in REFUSALS}
 
 
@@ -64,11 +61,15 @@ def reason_of(message: str) -> str:
     >>> reason_of("RuntimeError: expected scalar type Half but found Float")
     'layer_norm of Half with weights of Float'
     """
-    return next((row.name for row in REFUSALS if row.words and row.words in message), "")
+    for row in REFUSALS:
+        if row.words and row.words in message:
+            return row.name
+    return ""
 
 
+# The folder that holds the package, with a separator at its end.
 TOP = f"{Path(__file__).parents[3]}{os.sep}"
-# Operations whose result has a shape that depends on values, or is the host's: each waits.
+# Operations that read values on the host, or whose shape depends on values: each waits.
 READS = {
     "aten::_local_scalar_dense",
     "aten::is_nonzero",
@@ -82,6 +83,7 @@ READS = {
     "aten::unique_consecutive",
     "aten::repeat_interleave",
 }
+# Views and allocations, which launch nothing.
 NO_OPERATIONS = {
     "aten::detach",
     "aten::view",
@@ -93,6 +95,7 @@ NO_OPERATIONS = {
     "aten::new_empty",
     "aten::new_empty_strided",
 }
+# Indexing, which waits if an index is a mask.
 BY_MASK = {
     "aten::index",
     "aten::index_put",
@@ -124,24 +127,30 @@ class HostWaits(TorchDispatchMode):
         self.waits = Counter[str]()
         self.copies = Counter[str]()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload[Any, Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         out = func(*args, **(kwargs or {}))
         name = func._schema.name
         devices = [tensor.device.type for tensor in _tensors((args, kwargs))]
-        reads = self.device in devices
-        arrives = any(tensor.device.type == self.device for tensor in _tensors(out))
-        if not (reads or arrives):
+        has_input = self.device in devices
+        has_output = any(tensor.device.type == self.device for tensor in _tensors(out))
+        if not has_input and not has_output:
             return out
         if not func.is_view and name not in NO_OPERATIONS:
             self.operations[name] += 1
-        to_host = reads and name in COPIES and not arrives
-        # as torch.tensor([...], device="cuda") does
-        lifted = name == "aten::lift_fresh" and self.device != "cpu"
-        if name in READS or to_host or (reads and _by_mask(name, args)):
+        copies_to_host = name in COPIES and has_input and not has_output
+        copies_to_device = name in COPIES and any(device != self.device for device in devices)
+        if name == "aten::lift_fresh" and self.device != "cpu":
+            # torch.tensor([...], device="cuda") copies from the host
+            copies_to_device = True
+        if name in READS or copies_to_host or (has_input and _by_mask(name, args)):
             self.waits[f"{name} at {line_of_the_lab()}"] += 1
-        elif arrives and (
-            lifted or (name in COPIES and any(device != self.device for device in devices))
-        ):
+        elif has_output and copies_to_device:
             self.copies[f"{name} at {line_of_the_lab()}"] += 1
         return out
 
@@ -150,24 +159,25 @@ def _tensors(values: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
-def _by_mask(name: str, args: Any) -> bool:
-    """Return whether an operation indexes by a mask and so counts its ones.
-
-    `x[mask] = number` becomes masked_fill.
-    """
-    if name not in BY_MASK or not any(
-        index.dtype in (torch.bool, torch.uint8) for index in _tensors(args[1])
-    ):
+def _by_mask(name: str, args: tuple[Any, ...]) -> bool:
+    """Return whether an operation indexes by a mask, and so waits for the number of its ones."""
+    if name not in BY_MASK:
+        return False
+    if not any(index.dtype in (torch.bool, torch.uint8) for index in _tensors(args[1])):
         return False
     value = args[2] if len(args) > 2 else None
+    if value is None:
+        return True
+    # `x[mask] = number` becomes masked_fill, which does not wait
     accumulates = len(args) > 3 and bool(args[3])
-    return value is None or accumulates or not (value.numel() == 1 and value.device.type == "cpu")
+    is_number = value.numel() == 1 and value.device.type == "cpu"
+    return accumulates or not is_number
 
 
 def line_of_the_lab() -> str:
-    """Return the innermost line of the lab outside this file.
+    """Return the innermost line of the lab outside this file, as "file:line".
 
-    Without one, the innermost line outside torch.
+    Without one, it is the innermost line outside of installed packages, or else "torch".
     """
     stack = [
         f"{frame.filename}:{frame.lineno}"
@@ -176,14 +186,15 @@ def line_of_the_lab() -> str:
     ]
     own = [place for place in stack if place.startswith(f"{TOP}labkit{os.sep}")]
     others = [place for place in stack if "site-packages" not in place]
-    return (own or others or ["torch"])[-1].removeprefix(TOP)
+    if own:
+        return own[-1].removeprefix(TOP)
+    if others:
+        return others[-1].removeprefix(TOP)
+    return "torch"
 
 
 def synchronizations(step: Callable[[], object]) -> int | None:
-    """Return how often CUDA reports that a step synchronizes.
-
-    It is None if this torch does not report it.
-    """
+    """Return how often a step synchronizes, by CUDA's count; None if torch does not report it."""
     if not hasattr(torch._C, "_cuda_set_sync_debug_mode"):
         return None
     with warnings.catch_warnings(record=True) as caught:
@@ -197,7 +208,7 @@ def synchronizations(step: Callable[[], object]) -> int | None:
 
 
 def launches(step: Callable[[], object]) -> dict[str, int]:
-    """Return name -> count of a step's calls of the CUDA runtime, by torch.profiler."""
+    """Return name -> number of calls of the CUDA runtime in a step, by torch.profiler."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:

@@ -1,6 +1,6 @@
 """Reader of a passport: differences from expectation, settled refusals and budgets of waits.
 
-Invariant: whatever the file holds, what can be read is read, and what cannot is named.
+Invariant: readable lines of a damaged file are reported, and the damage is named.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from labkit.gpu.passport.make import SCHEMA
 from labkit.gpu.passport.probes import BY_NAME, reason_of
 from labkit.gpu.worker import Kind, Line
 
-MOST_WAITS, MOST_COPIES = 1, 0  # of the host, in a step of any recipe
+# Budget of a training step of any recipe.
+MOST_WAITS = 1
+MOST_COPIES = 0
 BUDGET = f"Host waits of a step (at most {MOST_WAITS} wait and {MOST_COPIES} copies)"
-# a loss on a device may differ from the CPU's by so many roundings of the narrowest format
+# A loss on a device may differ from the CPU's by so many roundings of the narrowest format.
 ROUNDINGS = 16
-Row = tuple[str, str, str]  # of the table: an item, the expected and the actual result
-WIDTHS = (40, 34)  # of the table's first columns
+# Row of the table: an item, the expected result and the actual one.
+Row = tuple[str, str, str]
+WIDTHS = (40, 34)  # characters of the table's first two columns
+MOST_NAMES = 12  # of missing items in the report
 KINDS = {
     Kind.FACTS: "about the machine",
     Kind.REFUSAL: "calls that CUDA refuses",
@@ -51,8 +55,11 @@ class Passport:
     damage: tuple[str, ...]
 
     def line(self, item: str) -> Line:
-        """Return the line of an item, or an empty one."""
-        return next((line for line in self.lines if line["item"] == item), {})
+        """Return the first line of an item, or {} without one."""
+        for line in self.lines:
+            if line["item"] == item:
+                return line
+        return {}
 
     @property
     def rehearsal(self) -> bool:
@@ -69,7 +76,7 @@ def parse(content: bytes) -> Passport:
     """Return the readable part of a passport's content.
 
     Raises:
-        ValueError: no line of it is a passport's; the message says what it is instead.
+        ValueError: the content has no line of a passport; the message describes it.
     """
     lines: list[Line] = []
     damage = []
@@ -77,14 +84,8 @@ def parse(content: bytes) -> Passport:
     if rows[-1] == b"":
         rows.pop()
     for number, row in enumerate(rows, 1):
-        try:
-            line = json.loads(row)
-        except (ValueError, RecursionError):  # invalid UTF-8 is a ValueError, too
-            line = None
-        texts = isinstance(line, dict) and all(
-            isinstance(line.get(key), str) for key in ("item", "kind")
-        )
-        if texts and line["kind"] in KINDS:
+        line = _parse_line(row)
+        if line is not None:
             lines.append(line)
         elif number == len(rows) and not content.endswith(b"\n"):
             damage.append(f"the last line, {number}, was cut off after {len(row)} bytes")
@@ -105,6 +106,21 @@ def parse(content: bytes) -> Passport:
     return Passport(tuple(lines), tuple(damage))
 
 
+def _parse_line(row: bytes) -> Line | None:
+    """Return a line of a passport, or None if it is not one."""
+    try:
+        line = json.loads(row)
+    except (ValueError, RecursionError):
+        # invalid UTF-8 raises a ValueError, too
+        return None
+    if not isinstance(line, dict) or not isinstance(line.get("item"), str):
+        return None
+    # a kind may be a list, which has no hash
+    if not isinstance(line.get("kind"), str) or line["kind"] not in KINDS:
+        return None
+    return line
+
+
 def _kind_of(content: bytes) -> str:
     if not content:
         return "an empty file"
@@ -118,31 +134,34 @@ def report(passport: Passport) -> str:
     """Return the report as text: machine, differences, missing items, refusals and budgets."""
     damage = list(passport.damage)
     differences: list[Row] = []
-    settled: dict[str, list[str]] = {"What CUDA refuses": [], BUDGET: []}
+    refusals: list[str] = []
+    budgets: list[str] = []
     for line in passport.lines:
+        # extending by a generator keeps the rows before an error, so a damaged line is shown in part
         try:
-            differences += _differences(line)
-            for title, rows in zip(settled, (_refusals, _budgets), strict=True):
-                settled[title] += rows(line)
+            differences.extend(_differences(line))
+            refusals.extend(_refusals(line))
+            budgets.extend(_budgets(line))
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
             damage.append(
                 f"{line['item']}: its line is not what it should be ({type(error).__name__}: "
                 f"{error})"
             )
-    report = [
-        *_head(passport),
-        *(f"DAMAGED: {sentence}" for sentence in damage),
-        *_table(differences),
-    ]
-    for title, said in settled.items():
-        if said and not passport.rehearsal:
-            report += [f"\n{title}:", *(f"  {row}" for row in said)]
-    return "\n".join([*report, *_missing(passport)])
+    report = list(_head(passport))
+    report.extend(f"DAMAGED: {sentence}" for sentence in damage)
+    report.extend(_table(differences))
+    for title, rows in (("What CUDA refuses", refusals), (BUDGET, budgets)):
+        if rows and not passport.rehearsal:
+            report.append(f"\n{title}:")
+            report.extend(f"  {row}" for row in rows)
+    report.extend(_missing(passport))
+    return "\n".join(report)
 
 
 def _head(passport: Passport) -> Iterator[str]:
-    start, card, versions = (passport.line(item) for item in ("start", "card", "versions"))
-    name = card.get("facts") or "a card that is not named"
+    start = passport.line("start")
+    versions = passport.line("versions")
+    name = passport.line("card").get("facts") or "a card that is not named"
     yield f"Passport of {name}; {start.get('date', 'no date')}"
     if passport.rehearsal:
         yield "A REHEARSAL on a CPU: it settles nothing about a GPU."
@@ -160,9 +179,10 @@ def _table(differences: Sequence[Row]) -> Iterator[str]:
     if not differences:
         yield "Nothing differs from expectation."
         return
-    items: dict[tuple[str, ...], list[str]] = {}
-    for item, *words in differences:
-        items.setdefault(tuple(words), []).append(item)
+    # items with the same difference share a row
+    items: dict[tuple[str, str], list[str]] = {}
+    for item, expected, found in differences:
+        items.setdefault((expected, found), []).append(item)
     yield f"\n{'item':<{WIDTHS[0]}} {'expected':<{WIDTHS[1]}} found"
     for (expected, found), (first, *others) in items.items():
         yield f"{first:<{WIDTHS[0]}} {expected:<{WIDTHS[1]}} {found}"
@@ -175,36 +195,41 @@ def _missing(passport: Passport) -> Iterator[str]:
     names = end.get("missing") or []
     if not isinstance(names, list) or not names:
         return
-    of = Counter(str(name).split(" ")[0] for name in names)
-    yield (
-        f"\nMissing ({end.get('outcome')}): "
-        f"{', '.join(f'{n} of {word!r}' for word, n in of.items())}"
-    )
-    yield f"  {', '.join(map(str, names[:12]))}{', ...' if len(names) > 12 else ''}"
+    # the first word of a name says what kind of item it is
+    counts = Counter(str(name).split(" ")[0] for name in names)
+    numbers = ", ".join(f"{n} of {word!r}" for word, n in counts.items())
+    yield f"\nMissing ({end.get('outcome')}): {numbers}"
+    shown = [str(name) for name in names[:MOST_NAMES]]
+    if len(names) > MOST_NAMES:
+        shown.append("...")
+    yield f"  {', '.join(shown)}"
 
 
 def _refusals(line: Line) -> Iterator[str]:
     if line["kind"] != Kind.REFUSAL or line["outcome"] != "done":
         return
     row = BY_NAME.get(line["refusal"])
-    said = line.get("message", "")
+    message = line.get("message", "")
     outcome = "refused" if line["refused"] else "taken"
     if row is None:
-        verdict = "no row of the table knows it"
+        verdict = "which is not in the table"
     elif row.refused != line["refused"]:
         verdict = f"EXPECTED TO BE {'refused' if row.refused else 'taken'}"
-    elif row.refused and row.words not in said:
+    elif row.refused and row.words not in message:
         verdict = f"BUT FOR ANOTHER REASON than {row.words!r}"
     else:
         verdict = "as expected"
-    answer = f": {said}" if said else ""
-    yield f"{line['refusal']}: {outcome}, {verdict}{answer}"
+    text = f"{line['refusal']}: {outcome}, {verdict}"
+    if message:
+        text += f": {message}"
+    yield text
 
 
 def _budgets(line: Line) -> Iterator[str]:
     if line["kind"] != Kind.WAITS or line["outcome"] != "done":
         return
-    waits, copies = sum(line["waits"].values()), sum(line["copies"].values())
+    waits = sum(line["waits"].values())
+    copies = sum(line["copies"].values())
     verdict = "within"
     if waits > MOST_WAITS or copies > MOST_COPIES:
         places = line["waits"] | line["copies"]
@@ -221,7 +246,8 @@ def _budgets(line: Line) -> Iterator[str]:
 def _differences(line: Line) -> Iterator[Row]:
     """Yield the differences of an item's line from expectation.
 
-    A failed line has that one alone.
+    The failure of an item is its only difference. A failed check has measured before, so its
+    results are judged, too.
     """
     if line["item"] in ("start", "end"):
         return
@@ -230,15 +256,17 @@ def _differences(line: Line) -> Iterator[Row]:
         as_known = f" (as {known})" if known else ""
         why = f"{line['outcome']}, {line['error'].splitlines()[0][:140]}{as_known}"
         yield line["item"], "no error", why
-        # of a check, which has found what it was to find
+        # an AssertionError is the failure of a check, whose line is complete
         if not line["error"].startswith("AssertionError"):
             return
     judge = JUDGES.get(line["kind"])
     if judge is not None:
-        yield from ((line["item"], expected, found) for expected, found in judge(line))
+        for expected, found in judge(line):
+            yield line["item"], expected, found
 
 
-Judged = Iterator[tuple[str, str]]  # expected, found
+# Pairs of an expected and an actual result.
+Judged = Iterator[tuple[str, str]]
 
 
 def _judge_training(line: Line) -> Judged:
@@ -254,11 +282,10 @@ def _judge_training(line: Line) -> Judged:
             yield f"step {step}: as on the CPU, {b:.6g}", f"{a:.6g}"
             return
         if math.isfinite(a) and abs(a - b) > allowed * abs(b):
-            found = (
-                f"{abs(a - b) / abs(b):.2g} off, {line['ulps'][step - 1]} ulps"
-                if b
-                else f"{a:.6g}, not 0"
-            )
+            if b == 0:
+                found = f"{a:.6g}, not 0"
+            else:
+                found = f"{abs(a - b) / abs(b):.2g} off, {line['ulps'][step - 1]} ulps"
             yield f"step {step}: within {allowed:.2g} of the CPU's", found
             return
 
@@ -270,15 +297,16 @@ def unit_roundoff(recipe: str) -> float:
     [-24.0, -11.0, -2.0]
 
     Raises:
-        ValueError: there is no such recipe.
+        ValueError: the recipe is unknown.
     """
     if recipe not in RECIPES:
-        raise ValueError(f"there is no recipe {recipe!r}")
+        raise ValueError(f"expected one of {', '.join(RECIPES)}, got {recipe!r}")
     row = RECIPES[recipe]
     formats = [row.model, row.autocast or FP32]
     if row.products is not None:
-        written = (row.products.forward, row.products.gradient)
-        formats += [each.element if isinstance(each, BlockFormat) else each for each in written]
+        operands = (row.products.forward, row.products.gradient)
+        # a block format rounds to its elements
+        formats += [each.element if isinstance(each, BlockFormat) else each for each in operands]
     return 2.0 ** -min(each.precision for each in formats)
 
 
@@ -295,7 +323,8 @@ def _judge_capture(line: Line) -> Judged:
 
 
 def _judge_timing(line: Line) -> Judged:
-    yield from (("a pace", f"{recipe}: {why}") for recipe, why in line.get("failed", {}).items())
+    for recipe, why in line.get("failed", {}).items():
+        yield "a pace", f"{recipe}: {why}"
     if line.get("wrong"):
         yield "exact products", f"{line['wrong']} wrong elements"
 
@@ -312,7 +341,7 @@ def read_file(path: Path) -> Passport:
     """Return the passport in a file.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it holds no line of a passport.
+        OSError: the file cannot be read.
+        ValueError: the file has no line of a passport.
     """
     return parse(path.read_bytes())
