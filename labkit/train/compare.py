@@ -83,17 +83,21 @@ class Difference:
             width = self.interval
             level = 95
         interval = f" ± {width:.3f} ({level}% interval)" if math.isfinite(width) else ""
-        beyond = f"beyond {self.reference}'s spread of {self.spread:.3f}"
-        reason = {
-            "one seed": "one seed says nothing about a difference",
-            "as good": f"inside the margin of {self.margin:g}",
-            "cannot tell": (
+        if self.verdict == "one seed":
+            reason = "one seed says nothing about a difference"
+        elif self.verdict == "as good":
+            reason = f"inside the margin of {self.margin:g}"
+        elif self.verdict == "cannot tell":
+            reason = (
                 f"not inside the margin of {self.margin:g}, and no clear difference: "
                 f"{self.reference}'s seeds scatter by {self.spread:.3f}; more seeds may tell"
-            ),
-        }.get(self.verdict, beyond)
-        broken = f"; {self.broken} of {self.seeds} runs ended in inf or NaN" if self.broken else ""
-        return f"{self.recipe}: {self.verdict}, {signed(self.mean, 3)}{interval}, {reason}{broken}"
+            )
+        else:
+            reason = f"beyond {self.reference}'s spread of {self.spread:.3f}"
+        text = f"{self.recipe}: {self.verdict}, {signed(self.mean, 3)}{interval}, {reason}"
+        if self.broken:
+            text += f"; {self.broken} of {self.seeds} runs ended in inf or NaN"
+        return text
 
 
 def signed(value: float, places: int) -> str:
@@ -125,6 +129,7 @@ class Comparison:
         return tuple(dict.fromkeys(record.recipe for record in self.records))
 
     def of(self, recipe: str) -> tuple[RunRecord, ...]:
+        """Return the runs of a recipe, by its name."""
         return tuple(record for record in self.records if record.recipe == recipe)
 
     def difference(self, recipe: str) -> Difference:
@@ -140,43 +145,46 @@ class Comparison:
                 f"on {self.task}, {recipe} has no seed in common with {self.reference}: run both "
                 "on the same seeds"
             )
-        base = [_nan_to_zero(reference[record.seed]) for record in runs]
-        pairs = [
-            _nan_to_zero(record.metric) - metric for record, metric in zip(runs, base, strict=True)
-        ]
+        metrics = [_nan_to_zero(record.metric) for record in runs]
+        reference_metrics = [_nan_to_zero(reference[record.seed]) for record in runs]
+        differences = [a - b for a, b in zip(metrics, reference_metrics, strict=True)]
         return Difference(
             recipe=recipe,
-            seeds=len(pairs),
-            mean=statistics.fmean(pairs),
-            interval=_half_width(pairs, T_95),
-            interval_90=_half_width(pairs, T_90),
-            spread=max(base) - min(base),
+            seeds=len(differences),
+            mean=statistics.fmean(differences),
+            interval=_half_width(differences, T_95),
+            interval_90=_half_width(differences, T_90),
+            spread=max(reference_metrics) - min(reference_metrics),
             broken=sum(not math.isfinite(record.final_loss) for record in runs),
             reference=self.reference,
             margin=self.margin,
         )
 
     def __str__(self) -> str:
+        lines = [f"{self.task} against {self.reference}:"]
         others = [recipe for recipe in self.recipes if recipe != self.reference]
-        lines = [] if others else ["  no other recipe has run"]
+        if not others:
+            lines.append("  no other recipe has run")
+        reference_seeds = {record.seed for record in self.of(self.reference)}
         for recipe in others:
-            shared = {r.seed for r in self.of(self.reference)} & {r.seed for r in self.of(recipe)}
-            none = f"{recipe}: no seed in common with {self.reference}"
-            lines.append(f"  {self.difference(recipe) if shared else none}")
+            if reference_seeds.isdisjoint(record.seed for record in self.of(recipe)):
+                lines.append(f"  {recipe}: no seed in common with {self.reference}")
+            else:
+                lines.append(f"  {self.difference(recipe)}")
         differing = self.differing_provenance()
         if differing:
-            lines += ["  these runs differ in how they were made, which may explain a difference:"]
-        for name, values in differing.items():
             lines.append(
-                f"    {name}: "
-                + "; ".join(f"{value} ({_shorten(runs)})" for value, runs in values.items())
+                "  these runs differ in how they were made, which may explain a difference:"
             )
-        return "\n".join([f"{self.task} against {self.reference}:", *lines])
+        for name, values in differing.items():
+            runs_by_value = [f"{value} ({_shorten(runs)})" for value, runs in values.items()]
+            lines.append(f"    {name}: {'; '.join(runs_by_value)}")
+        return "\n".join(lines)
 
     def differing_provenance(self) -> dict[str, dict[str, tuple[str, ...]]]:
         """Return devices, versions and settings that differ between runs: name -> value -> runs.
 
-        The recipe TF32 computes in TF32 on purpose, so its settings of TF32 are not compared.
+        The recipe TF32 switches TF32 on, so that setting of its runs is not compared.
 
         >>> from labkit.train import recorded
         >>> runs = (recorded("digits", "FP32", 0), recorded("digits", "FP32", 1))
@@ -192,9 +200,10 @@ class Comparison:
                 | record.arithmetic
             )
             for name, value in provenance.items():
-                if not (record.recipe == "TF32" and value.startswith("tf32")):
-                    values = found.setdefault(name, {})
-                    values[value] = (*values.get(value, ()), f"{record.recipe} seed {record.seed}")
+                if record.recipe == "TF32" and value.startswith("tf32"):
+                    continue
+                values = found.setdefault(name, {})
+                values[value] = (*values.get(value, ()), f"{record.recipe} seed {record.seed}")
         return {name: values for name, values in found.items() if len(values) > 1}
 
 
@@ -212,9 +221,8 @@ def compare(
 ) -> Comparison:
     """Train a task under every recipe and seed, and compare each recipe with the first.
 
-    Saved records are loaded instead of trained.
-
-    The arguments are those of `labkit.train.train_grid`.
+    Runs that have a saved record are not trained again. The arguments are those of
+    `labkit.train.train_grid`.
 
     >>> import tempfile
     >>> from dataclasses import replace
@@ -244,12 +252,15 @@ def compare(
 
 
 def _shorten(names: tuple[str, ...], limit: int = 3) -> str:
-    more = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")
+    text = ", ".join(names[:limit])
+    if len(names) > limit:
+        text += f" and {len(names) - limit} more"
+    return text
 
 
 def _nan_to_zero(metric: float) -> float:
-    return 0.0 if math.isnan(metric) else metric  # 0 is the worst metric
+    # 0 is the worst value of every task's metric
+    return 0.0 if math.isnan(metric) else metric
 
 
 def _half_width(differences: list[float], t: tuple[float, ...]) -> float:

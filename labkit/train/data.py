@@ -25,7 +25,7 @@ import gzip
 import math
 import string
 import zlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -51,7 +51,12 @@ class Data:
     test_targets: Tensor
 
     def to(self, device: torch.device) -> Data:
-        return Data(*(getattr(self, each.name).to(device) for each in fields(self)))
+        return Data(
+            self.train_inputs.to(device),
+            self.train_targets.to(device),
+            self.test_inputs.to(device),
+            self.test_targets.to(device),
+        )
 
 
 @cache
@@ -111,10 +116,11 @@ def _scatter(
         for which in rng.integers(len(images), size=digits):
             row, column = rng.integers(size - DIGIT_SIZE + 1, size=2)
             place = np.s_[row : row + DIGIT_SIZE, column : column + DIGIT_SIZE]
-            canvas[0][place] = np.maximum(canvas[0][place], images[which])
-            label_maps[labels[which]][place] = np.maximum(
-                label_maps[labels[which]][place], images[which] > 0.4
-            )
+            # views: overlapping digits are united, neither hides the other
+            pixels = canvas[0][place]
+            pixels[:] = np.maximum(pixels, images[which])
+            labelled = label_maps[labels[which]][place]
+            labelled[:] = np.maximum(labelled, images[which] > 0.4)
     return torch.from_numpy(canvases), torch.from_numpy(maps)
 
 
@@ -132,11 +138,13 @@ def text_windows(length: int = 32, train: int = 4000, test: int = 400) -> Data:
     (torch.Size([2, 8]), True)
     """
     text = " ".join(topics[name] for name in sorted(topics)).lower()
-    indices = torch.tensor([_INDEX.get(character, _INDEX[" "]) for character in text])
+    space = _INDEX[" "]
+    indices = torch.tensor([_INDEX.get(character, space) for character in text])
+    # the last tenth is for testing
     border = len(indices) * 9 // 10
-    return Data(
-        *_windows(indices[:border], length, train), *_windows(indices[border:], length, test)
-    )
+    train_inputs, train_targets = _windows(indices[:border], length, train)
+    test_inputs, test_targets = _windows(indices[border:], length, test)
+    return Data(train_inputs, train_targets, test_inputs, test_targets)
 
 
 def _windows(indices: Tensor, length: int, count: int) -> tuple[Tensor, Tensor]:
@@ -166,13 +174,16 @@ def _picture(rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarra
     picture = rng.normal(0, 0.3, (size, size))
     labels = np.zeros((size, size), dtype=np.int64)
     for kind in rng.integers(1, 3, size=4):
-        (row, column) = rng.integers(4, size - 4, 2)
+        row, column = rng.integers(4, size - 4, 2)
         radius = rng.integers(3, size // 6 + 1)
-        down, across = np.abs(rows - row), np.abs(columns - column)
-        inside = (
-            down**2 + across**2 <= radius**2 if kind == 1 else np.maximum(down, across) <= radius
-        )
-        picture[inside], labels[inside] = rng.normal(0.8, 0.3, int(inside.sum())), kind
+        down = np.abs(rows - row)
+        across = np.abs(columns - column)
+        if kind == 1:
+            inside = down**2 + across**2 <= radius**2
+        else:
+            inside = np.maximum(down, across) <= radius
+        picture[inside] = rng.normal(0.8, 0.3, int(inside.sum()))
+        labels[inside] = kind
     return picture.astype(np.float32), labels
 
 
@@ -197,8 +208,8 @@ def small_targets(size: float = 5e-6, train: int = 1000, test: int = 200, seed: 
 
 
 SIDE = 32  # pixels
-WAVES = 4
-# standard deviation of the brightness, 61 millionths: the smallest normal number of FP16
+WAVES = 4  # frequencies of each coordinate
+# Standard deviation of the brightness, 61 millionths: the smallest normal number of FP16.
 DARK = 2.0**-14
 
 
@@ -218,9 +229,8 @@ def dark_picture(side: int = SIDE, waves: int = WAVES, brightness: float = DARK)
     """
     along = torch.linspace(-1, 1, side)
     y, x = torch.meshgrid(along, along, indexing="ij")
-    angles = (
-        torch.stack([x, y], dim=-1).reshape(-1, 2, 1) * math.pi / 2 * 2.0 ** torch.arange(waves)
-    )
+    coordinates = torch.stack([x, y], dim=-1).reshape(-1, 2, 1)
+    angles = coordinates * math.pi / 2 * 2.0 ** torch.arange(waves)
     inputs = torch.cat([angles.sin(), angles.cos()], dim=-1).flatten(1)
     face = _face(x, y).reshape(-1, 1)
     targets = (face - face.mean()) / face.std() * brightness
@@ -253,6 +263,7 @@ def noisy_digits(noise: float = 0.3, seed: int = 0) -> Data:
     return Data(*pair(clean.train_inputs), *pair(clean.test_inputs))
 
 
+# Files of MNIST: images and labels for training, images and labels for testing.
 MNIST = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
@@ -298,9 +309,11 @@ def cifar10(folder: str | Path) -> Data:
 
 
 def _read(folder: Path, name: str) -> bytes:
-    if (plain := folder / name).is_file():
+    plain = folder / name
+    if plain.is_file():
         return plain.read_bytes()
-    if (packed := folder / f"{name}.gz").is_file():
+    packed = folder / f"{name}.gz"
+    if packed.is_file():
         try:
             return gzip.decompress(packed.read_bytes())
         except (EOFError, OSError, zlib.error) as error:
@@ -308,11 +321,11 @@ def _read(folder: Path, name: str) -> bytes:
             raise ValueError(
                 f"{packed} cannot be unpacked: {error}. Copy or download it again."
             ) from error
-    listing = (
-        ", ".join(sorted(p.name for p in folder.iterdir())[:6])
-        if folder.is_dir()
-        else "no such folder"
-    )
+    if not folder.is_dir():
+        listing = "no such folder"
+    else:
+        # a few names show which folder this is
+        listing = ", ".join(sorted(path.name for path in folder.iterdir())[:6])
     raise FileNotFoundError(
         f"expected {name} (or {name}.gz) in {folder}, got: {listing or 'an empty folder'}"
     )

@@ -18,7 +18,8 @@ DROPOUT_OFFSET = 1_000_000_007
 _lock = threading.Lock()
 # torch's original thread count, once for each thread with an open `one_thread`
 _thread_counts: list[int] = []
-_in_one_thread = threading.local()  # `open`: this thread is inside of such a block
+# `.open`: whether this thread is inside a `one_thread` block
+_in_one_thread = threading.local()
 # cuDNN's original flags, once for each open `deterministic_cudnn`
 _cudnn_flags: list[tuple[bool, bool]] = []
 
@@ -47,7 +48,8 @@ def arithmetic(recipe: Recipe, device: torch.device) -> Iterator[None]:
 def deterministic_cudnn() -> Iterator[None]:
     """Restrict cuDNN to deterministic algorithms, without benchmarking.
 
-    The last open block restores its flags.
+    Blocks of several threads may overlap; the last one to end restores the flags from before the
+    first.
     """
     with _lock:
         current = (torch._C._get_cudnn_deterministic(), torch._C._get_cudnn_benchmark())
@@ -117,9 +119,9 @@ def restore_after(tensors: Iterable[Tensor]) -> Iterator[None]:
 def one_thread() -> Iterator[None]:
     """Use one CPU thread inside the block: for the lab's small tensors, more threads are slower.
 
-    The environment variable LABKIT_THREADS sets another number. The outermost block of a Python
-    thread sets the count and restores that which the first of several threads found, since a new
-    one inherits the last count that was set.
+    The environment variable LABKIT_THREADS sets another number. Only the outermost block of a
+    Python thread sets the count. When it ends, it restores the count from before the first of all
+    overlapping blocks, since a new Python thread inherits the last count that was set.
 
     Raises:
         ValueError: LABKIT_THREADS is not a positive integer.

@@ -53,9 +53,9 @@ class Place:
         """Label in a list of devices: "this GPU: Tesla T4" or "CPU, emulated"."""
         if self.emulated:
             return "CPU, emulated"
-        return (
-            f"this GPU: {self.name}" if self.key.startswith("gpu") else f"this device: {self.name}"
-        )
+        if self.key.startswith("gpu"):
+            return f"this GPU: {self.name}"
+        return f"this device: {self.name}"
 
     @property
     def slug(self) -> str:
@@ -88,11 +88,10 @@ def places() -> tuple[Place, ...]:
 def place(device: str | torch.device | Place | None = None) -> Place:
     """Return the place for a device.
 
-    None returns the first of `places`, which is a GPU if there is one.
-
     Args:
         device: a key ("gpu", "cpu"), a torch device or its name ("cuda", "cuda:1"), or a place.
-            Other devices that torch can use ("meta") are accepted but not listed.
+            None for the first of `places`, which is a GPU if this machine has one. Other devices
+            that torch can use ("meta") are accepted but not listed.
 
     Raises:
         ValueError: this machine has no such device.
@@ -108,14 +107,14 @@ def place(device: str | torch.device | Place | None = None) -> Place:
             return each
     try:
         requested = torch.device(device)
-    except RuntimeError:  # not a name of torch's either
+    except RuntimeError:
+        # neither a key nor a name that torch knows
         requested = None
     if requested is not None:
         for each in available:
-            if requested.type == each.device.type and requested.index in (
-                None,
-                each.device.index or 0,
-            ):
+            # a name without an index, such as "cuda", means the first device of its type
+            same_index = requested.index in (None, each.device.index or 0)
+            if requested.type == each.device.type and same_index:
                 return each
         if requested.type != "cuda" and _is_usable(requested):
             return Place(requested, str(requested), str(requested))
@@ -136,16 +135,15 @@ def _is_usable(device: torch.device) -> bool:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError):
-        # torch raises any of these
+        # torch raises one of these, depending on the kind of device
         return False
     return True
 
 
 def gpus() -> tuple[Place, ...]:
     """Return the GPUs that torch can use through CUDA or ROCm and has kernels for."""
-    usable = usable_gpus()
-    keys = ["gpu", *(f"gpu:{n}" for n in range(1, len(usable)))]
-    return tuple(
-        Place(torch.device("cuda", i), name, key)
-        for (i, name), key in zip(usable, keys, strict=False)
-    )
+    found = []
+    for number, (index, name) in enumerate(usable_gpus()):
+        key = "gpu" if number == 0 else f"gpu:{number}"
+        found.append(Place(torch.device("cuda", index), name, key))
+    return tuple(found)

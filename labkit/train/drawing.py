@@ -1,10 +1,10 @@
-"""Grey pictures of what a network does, beside what it should do.
+"""Grey pictures of a network's outputs and of its targets.
 
-Idea: a loss is a number, and a face, a mask or a digit is something to look at. A task that has
-such results says how they are drawn; the others have no picture.
+Idea: a loss is a number; a face, a mask or a digit can be looked at. A task with such results has a
+`Drawing`; the others have no picture.
 
-Invariant: a picture does not change the training that it is taken of, and outputs that are right
-give the picture of the targets.
+Invariant: taking a picture does not change the training, and correct outputs give the picture of
+the targets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BRIGHTEST = 2.5
 
 @dataclass(frozen=True)
 class Drawing:
-    """How results of a task are drawn.
+    """Functions that draw the results of a task.
 
     Attributes:
         examples: number of test examples that are drawn, from the first on; 0 for all.
@@ -57,10 +57,10 @@ class Picture:
 def to_picture(shades: Tensor, step: int = 0) -> Picture:
     """Return the picture of shades [height, width] from 0, black, to 1, white.
 
-    What is outside of this range is cut off, and NaN is black.
+    Values outside this range are clamped, and NaN is black.
 
     Raises:
-        ValueError: shades has not two dimensions.
+        ValueError: shades does not have two dimensions.
 
     >>> picture = to_picture(torch.tensor([[0.0, 0.5, 1.0]]), step=7)
     >>> picture, picture.pixels
@@ -91,7 +91,7 @@ def found_pixels(logits: Tensor) -> Tensor:
 
 
 def true_pixels(masks: Tensor) -> Tensor:
-    """Return where any class is: the masks [1, classes, height, width] in one."""
+    """Return the union [height, width] of the masks [1, classes, height, width]."""
     return masks[0].amax(dim=0)
 
 

@@ -28,7 +28,7 @@ from datetime import timedelta
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -63,9 +63,9 @@ def train_on_ranks(
     train: Callable[[Run], RunRecord],
     path: Callable[[str, int], Path],
 ) -> Iterator[RunRecord]:
-    """Yield the records of runs that this rank has not loaded.
+    """Train the missing runs on all ranks; yield the records that this rank has not loaded.
 
-    Any rank trained them and saved them at their `path`.
+    Each yielded record is saved at its `path` on this rank's host.
 
     Args:
         runs: the grid, in the same order on each rank.
@@ -76,21 +76,29 @@ def train_on_ranks(
     if not dist.is_initialized():
         dist.init_process_group("gloo", timeout=TIMEOUT)
     local = {(record.recipe, record.seed): record for record in loaded}
-    saved = {key for keys in _gather(set(local)) for key in keys}
-    missing = [run for run in runs if (run[0].name, run[1]) not in saved]
+    saved = set[tuple[str, int]]().union(*_gather(set(local)))
+    # every rank computes the same list, so each takes its share without a message
+    missing = [(recipe, seed) for recipe, seed in runs if (recipe.name, seed) not in saved]
     trained = [train(run) for run in missing[dist.get_rank() :: dist.get_world_size()]]
     yield from trained
     local |= {(record.recipe, record.seed): record for record in trained}
     for records in _gather(list(local.values())):
         for record in records:
-            if (record.recipe, record.seed) not in local:
-                local[record.recipe, record.seed] = record
-                if not path(record.recipe, record.seed).exists():
-                    record.save(path(record.recipe, record.seed))
-                yield record
+            key = (record.recipe, record.seed)
+            if key in local:
+                continue
+            local[key] = record
+            # ranks of one host share a folder
+            if not path(*key).exists():
+                record.save(path(*key))
+            yield record
 
 
-def _gather(value: Any) -> list[Any]:
+_Gathered = TypeVar("_Gathered")
+
+
+def _gather(value: _Gathered) -> list[_Gathered]:
+    """Return the values of all ranks, in the order of the ranks."""
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values
@@ -148,7 +156,7 @@ def train_grid(
 ) -> list[RunRecord]:
     """Return one record for every seed and recipe, in that order.
 
-    Runs without a record in `folder` are trained.
+    Runs without a record in `folder` are trained and saved.
 
     Args:
         task: what is trained.
@@ -184,7 +192,8 @@ def train_grid(
         if recipe not in unique:
             unique.append(recipe)
     names = [recipe.name for recipe in unique]
-    if ambiguous := {name for name in names if names.count(name) > 1}:
+    ambiguous = {name for name in names if names.count(name) > 1}
+    if ambiguous:
         raise ValueError(
             f"expected different names for different recipes, got {', '.join(sorted(ambiguous))} "
             "twice"
@@ -193,12 +202,15 @@ def train_grid(
     saved = {run: _load_saved(task, *run, folder, where) for run in runs}
     missing = [run for run, record in saved.items() if record is None]
     loaded = [record for record in saved.values() if record is not None]
-    trained = _train_all(task, missing, folder, where, workers, begins, stop)
     if under_torchrun():
-        train_one = partial(_train_one, task, folder=folder, where=where)
-        trained = train_on_ranks(
-            runs, loaded, lambda run: train_one(*run), partial(record_path, folder, task.name)
-        )
+
+        def train_run(run: Run) -> RunRecord:
+            return _train_one(task, *run, folder, where)
+
+        path = partial(record_path, folder, task.name)
+        trained = train_on_ranks(runs, loaded, train_run, path)
+    else:
+        trained = _train_all(task, missing, folder, where, workers, begins, stop)
     found: dict[tuple[str, int], RunRecord] = {}
     for record in chain(loaded, trained):
         found[record.recipe, record.seed] = record
@@ -211,6 +223,7 @@ def _load_saved(
     task: Task, recipe: Recipe, seed: int, folder: Path, where: Place
 ) -> RunRecord | None:
     path = record_path(folder, task.name, recipe.name, seed)
+    # raises for a task that could not be identified later, before hours of training
     expected = fingerprint(task, recipe)
     if not path.exists():
         return None
@@ -234,7 +247,10 @@ def _train_all(
     stop: Callable[[], bool] | None,
 ) -> Iterator[RunRecord]:
     """Yield records as they are completed and saved; an interrupt ends the processes at once."""
-    count = min(workers or (resources.usable_cores() if where.emulated else 1), len(runs))
+    if workers is None:
+        # processes on one GPU would share it, and slow each other down
+        workers = resources.usable_cores() if where.emulated else 1
+    count = min(workers, len(runs))
     if count <= 1 or not _can_be_sent(task):
         for recipe, seed in runs:
             if stop is not None and stop():
@@ -245,22 +261,26 @@ def _train_all(
         return
     pending = iter(runs)
 
-    def submit(run: tuple[Recipe, int]) -> Future[RunRecord]:
+    def submit(recipe: Recipe, seed: int) -> Future[RunRecord]:
         if begins is not None:
-            begins(task.name, run[0].name, run[1])
-        return pool.submit(_train_one, task, *run, folder, where)
+            begins(task.name, recipe.name, seed)
+        return pool.submit(_train_one, task, recipe, seed, folder, where)
 
+    # the workers ignore Ctrl-C: this process ends them
     executor = ProcessPoolExecutor(
-        count, process_context(), signal.signal, (signal.SIGINT, signal.SIG_IGN)
+        count,
+        process_context(),
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_IGN),
     )
     with _terminated_on_interrupt(executor) as pool:
-        running = {submit(run) for run in islice(pending, count)}
+        # as many runs as processes are submitted at a time, so that `stop` can end the grid
+        running = {submit(*run) for run in islice(pending, count)}
         while running:
             done = next(as_completed(running))
             running.remove(done)
-            following = None if stop is not None and stop() else next(pending, None)
-            if following is not None:
-                running.add(submit(following))
+            if stop is None or not stop():
+                running.update(submit(*run) for run in islice(pending, 1))
             yield done.result()
 
 
@@ -268,14 +288,14 @@ def _train_all(
 def _terminated_on_interrupt(pool: ProcessPoolExecutor) -> Iterator[ProcessPoolExecutor]:
     """Terminate the pool's processes on an interrupt.
 
-    Saved records are complete, other runs are trained again.
+    This loses no record: a saved one is complete, and the other runs are trained next time.
     """
     others = {child.pid for child in multiprocessing.active_children()}
     with pool:
         try:
             yield pool
         except (KeyboardInterrupt, GeneratorExit):
-            # a GeneratorExit means an interrupt in the consumer
+            # an interrupt in the consumer closes this generator with a GeneratorExit
             for child in multiprocessing.active_children():
                 if child.pid not in others:
                     child.terminate()

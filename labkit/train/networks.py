@@ -8,7 +8,6 @@ Invariant: initial weights are drawn from torch's global generator, which the ru
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter, OrderedDict
 
@@ -20,7 +19,7 @@ RARE = 0.01  # approximate share of a canvas's pixels that one class of digits c
 
 
 class Unit(nn.Module):
-    """Multiplication by a constant: the unit of what the layers before it compute."""
+    """Multiplication by a constant, the unit in which the layers before it compute."""
 
     def __init__(self, unit: float) -> None:
         super().__init__()
@@ -61,9 +60,13 @@ def chain(*layers: nn.Module) -> nn.Sequential:
 
 def mlp(hidden: int = 128, depth: int = 4) -> nn.Module:
     """Return a classifier of 8 x 8 digits with `depth` hidden layers."""
-    sizes = [64] + [hidden] * depth
-    layers = [part for a, b in itertools.pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU())]
-    return chain(nn.Flatten(), *layers, nn.Linear(hidden, 10))
+    layers: list[nn.Module] = [nn.Flatten()]
+    inputs = 64
+    for _ in range(depth):
+        layers += [nn.Linear(inputs, hidden), nn.ReLU()]
+        inputs = hidden
+    layers.append(nn.Linear(hidden, 10))
+    return chain(*layers)
 
 
 def batch_norm_cnn(channels: int = 16) -> nn.Module:
@@ -87,7 +90,8 @@ def gauss_conv(depth: int = 6, channels: int = 32, deviation: float = 0.01) -> n
     """Return plain convolutions without normalisation, all weights drawn from N(0, deviation)."""
     layers: list[nn.Module] = []
     for i in range(depth):
-        layers += [nn.Conv2d(1 if i == 0 else channels, channels, 3, padding=1), nn.ReLU()]
+        inputs = 1 if i == 0 else channels
+        layers += [nn.Conv2d(inputs, channels, 3, padding=1), nn.ReLU()]
         if i == 1:
             layers.append(nn.MaxPool2d(2))
     net = chain(*layers, nn.Flatten(), nn.Linear(channels * 4 * 4, 10))
@@ -120,7 +124,9 @@ def patch_segmenter(channels: int = 32, patch: int = 4) -> nn.Module:
 
 
 def _block(inputs: int, outputs: int, conv: nn.Conv2d | None = None) -> tuple[nn.Module, ...]:
-    return conv or nn.Conv2d(inputs, outputs, 3, padding=1), nn.GroupNorm(4, outputs), nn.ReLU()
+    if conv is None:
+        conv = nn.Conv2d(inputs, outputs, 3, padding=1)
+    return conv, nn.GroupNorm(4, outputs), nn.ReLU()
 
 
 def _pixel_head(channels: int, upscale: int) -> tuple[nn.Module, ...]:

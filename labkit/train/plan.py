@@ -1,4 +1,4 @@
-"""Options of the training of four processes (`labkit.train.workers`), and the record of one."""
+"""Options and records of a training by four processes (`labkit.train.workers`)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class WorkerPlan:
     """Options of one training.
 
     Attributes:
-        agree: the ranks agree on found_inf; False: each checks its own gradients only.
-        sharded: each rank holds a part of the weights (FSDP2); False: each holds all (DDP).
+        agree: whether the ranks agree on found_inf; otherwise each checks only its own gradients.
+        sharded: whether each rank holds a part of the weights (FSDP2) or all of them (DDP).
         reduce: format in which gradients are summed over the ranks.
-        predivide: whether an FP16 sum is divided before it as well, or only after it.
+        predivide: whether gradients are divided before and after an FP16 sum, or only after it.
     """
 
     agree: bool = True
@@ -48,9 +48,8 @@ class WorkerRecord:
 
     def save(self, path: str | Path) -> Path:
         """Write the record as JSON; return the path."""
-        return write_atomic(
-            Path(path), json.dumps({"schema": SCHEMA, **asdict(self)}, allow_nan=False).encode()
-        )
+        content = json.dumps({"schema": SCHEMA, **asdict(self)}, allow_nan=False)
+        return write_atomic(Path(path), content.encode())
 
 
 def load_workers(path: str | Path) -> WorkerRecord:
@@ -61,20 +60,19 @@ def load_workers(path: str | Path) -> WorkerRecord:
     """
 
     def make(row: dict[str, Any]) -> WorkerRecord:
-        return WorkerRecord(
-            **{**row, "plan": WorkerPlan(**row["plan"]), "steps": tuple(row["steps"])}
-        )
+        plan = WorkerPlan(**row.pop("plan"))
+        steps = tuple(row.pop("steps"))
+        return WorkerRecord(plan=plan, steps=steps, **row)
 
     problem = f"{path} is not a record of a training by several processes"
     return parse_record(Path(path).read_bytes(), SCHEMA, make, problem)
 
 
 def recorded_workers(*, sharded: bool = True) -> WorkerRecord:
-    """Return the training that is shipped with the lab.
-
-    Each rank holds a part of the weights, or all.
+    """Return the record that is shipped with the lab, of FSDP2 if `sharded` or else of DDP.
 
     Raises:
         FileNotFoundError: the data folder lacks it.
     """
-    return load_workers(data_folder() / "workers" / f"{'fsdp2' if sharded else 'ddp'}.json")
+    name = "fsdp2.json" if sharded else "ddp.json"
+    return load_workers(data_folder() / "workers" / name)

@@ -69,8 +69,8 @@ class RunRecord:
         date: UTC, ISO 8601.
         stopped: the run was stopped before its last step.
         snapshots: histograms of FP32 gradients, in the order they were taken.
-        pictures: what the network did, in the order they were taken; empty where the task's results
-            are no pictures.
+        pictures: pictures of test results, in the order they were taken; empty if the task has no
+            drawing.
         fingerprint: of task and recipe (`fingerprint`); "" outside of `train_grid`.
         memory: bytes by category after the first step that was not skipped (`bytes_held`); empty
             where not measured.
@@ -121,21 +121,16 @@ class RunRecord:
             ValueError: a simulated device trained it, and the path is in the lab's data folder.
         """
         refuse_simulated(self.device, Path(path))
-        columns = {
-            f.name: [_pack(getattr(s, f.name)) for s in self.steps] for f in fields(StepRecord)
+        content: dict[str, Any] = {"schema": SCHEMA}
+        for f in fields(self):
+            if f.name not in ("steps", "snapshots", "pictures"):
+                content[f.name] = _pack(getattr(self, f.name))
+        content["steps"] = {
+            f.name: [_pack(getattr(step, f.name)) for step in self.steps]
+            for f in fields(StepRecord)
         }
-        head = {
-            f.name: _pack(getattr(self, f.name))
-            for f in fields(self)
-            if f.name not in ("steps", "snapshots", "pictures")
-        }
-        content = {
-            "schema": SCHEMA,
-            **head,
-            "steps": columns,
-            "snapshots": [_pack_snapshot(s) for s in self.snapshots],
-            "pictures": [vars(picture) for picture in self.pictures],
-        }
+        content["snapshots"] = [_pack_snapshot(snapshot) for snapshot in self.snapshots]
+        content["pictures"] = [vars(picture) for picture in self.pictures]
         return write_atomic(Path(path), json.dumps(content, allow_nan=False).encode())
 
 
@@ -152,27 +147,33 @@ def load(path: str | Path) -> RunRecord:
 
 def _unpack_record(content: dict[str, Any]) -> RunRecord:
     columns = content.pop("steps")
-    snapshots = content.pop("snapshots", [])
-    pictures = tuple(Picture(**picture) for picture in content.pop("pictures", []))
-    # missing in old records
+    # old records have neither swallowed updates, nor snapshots, nor pictures
     columns.setdefault("swallowed", [None] * len(columns["step"]))
+    snapshots = content.pop("snapshots", [])
+    pictures = content.pop("pictures", [])
     rows = zip(*(columns[f.name] for f in fields(StepRecord)), strict=True)
-    steps = tuple(StepRecord(*(_unpack(value) for value in row)) for row in rows)
-    head = {k: v if k in _TEXT else _unpack(v) for k, v in content.items()}
+    steps = [StepRecord(*(_unpack(value) for value in row)) for row in rows]
+    # everything else is a field of its own
+    head = {}
+    for name, value in content.items():
+        head[name] = value if name in _TEXT else _unpack(value)
     return RunRecord(
-        steps=steps,
-        snapshots=tuple(map(_unpack_snapshot, snapshots)),
-        pictures=pictures,
+        steps=tuple(steps),
+        snapshots=tuple(_unpack_snapshot(snapshot) for snapshot in snapshots),
+        pictures=tuple(Picture(**picture) for picture in pictures),
         **head,
     )
 
 
+# Fields whose strings are text; any other string is a number that JSON lacks.
 _TEXT = ("task", "recipe", "metric_name", "device", "versions", "date", "fingerprint")
 
 
 def _pack(value: Any) -> Any:
-    # JSON has no inf and NaN
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    """Return a value for JSON, which lacks inf and NaN: these become strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
 
 
 def _unpack(value: Any) -> Any:
@@ -215,50 +216,41 @@ def fingerprint(task: Task, recipe: Recipe) -> str:
     False
     """
     descriptive = ("about", "margin", "drawing")  # do not influence a run
-    values = [
-        (f, getattr(part, f.name))
-        for part in (task, recipe)
-        for f in fields(part)
-        if f.name not in descriptive
-    ]
-    # Defaults are omitted, so that saved records stay valid when a field is added.
-    parts = [
-        f"{_OLD_NAMES.get(f.name, f.name)}={_spell(value, f.name)}"
-        for f, value in values
-        if value != f.default
-    ]
+    parts = []
+    for owner in (task, recipe):
+        for f in fields(owner):
+            value = getattr(owner, f.name)
+            # Defaults are omitted, so that saved records stay valid when a field is added.
+            if f.name not in descriptive and value != f.default:
+                parts.append(f"{_OLD_NAMES.get(f.name, f.name)}={_spell(value, f.name)}")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
 def _spell(value: Any, field: str) -> str:
     """Return a complete repr of a field's value without addresses.
 
-    Functions are written by name.
+    Functions are written by name. The text is part of saved fingerprints and must not change.
     """
     if isinstance(value, partial):
+        function = _spell(value.func, field)
         arguments = [_spell(argument, field) for argument in value.args]
-        return (
-            f"{_spell(value.func, field)}{arguments}{_spell(sorted(value.keywords.items()), field)}"
-        )
+        keywords = _spell(sorted(value.keywords.items()), field)
+        return f"{function}{arguments}{keywords}"
     if isinstance(value, dict):
-        return (
-            "{"
-            + ", ".join(
-                f"{_spell(key, field)}: {_spell(each, field)}" for key, each in value.items()
-            )
-            + "}"
-        )
+        pairs = [f"{_spell(key, field)}: {_spell(each, field)}" for key, each in value.items()]
+        return "{" + ", ".join(pairs) + "}"
     if isinstance(value, list | tuple):
         items = ", ".join(_spell(each, field) for each in value)
         if isinstance(value, list):
             return f"[{items}]"
-        # as Python writes it: a tuple of one has a comma
+        # Python writes a tuple of one element with a comma
         return f"({items},)" if len(value) == 1 else f"({items})"
-    # a repr is rounded and abbreviated
+    # the repr of an array is rounded and abbreviated
     if isinstance(value, torch.Tensor | np.ndarray):
         return f"{value.dtype}{value.tolist()}"
     if isinstance(value, torch.nn.Module):
-        # not in its repr: attributes such as the gamma of a custom loss, weights, buffers
+        # the repr of a module lacks attributes, such as the gamma of a custom loss, weights and
+        # buffers
         state = {
             f"{path}.{name}": each
             for path, module in value.named_modules()
@@ -269,9 +261,12 @@ def _spell(value: Any, field: str) -> str:
         return f"{_qualified_name(type(value), field)}{value!r}{_spell(state, field)}"
     if hasattr(value, "__qualname__"):
         return _qualified_name(value, field)
-    if re.search(r" at 0x[0-9a-fA-F]+", text := repr(value)):
+    text = repr(value)
+    if re.search(r" at 0x[0-9a-fA-F]+", text):
         raise _ambiguous(field, text, "Make its class a frozen dataclass, or define its __repr__.")
-    return text.replace(_NEW_FIELD, "") if isinstance(value, ProductFormat) else text
+    if isinstance(value, ProductFormat):
+        text = text.replace(_NEW_FIELD, "")
+    return text
 
 
 def _qualified_name(function: Any, field: str) -> str:
@@ -314,18 +309,15 @@ def bytes_held(engine: Engine) -> dict[str, int]:
     """
     require_kind(engine, Engine, "engine")
     weights = engine.weights
+    # storages that are counted already, so that shared ones count once
     counted = set[int]()
     model = storage_bytes(engine.model.parameters(), counted)
     masters = storage_bytes(weights.master_weights, counted) if weights.master else 0
     if weights.rounding is WeightRounding.KAHAN and not weights.master:
         masters = sum(p.nbytes for p in weights.model_weights if p.element_size() == 2)
     gradients = sum(p.nbytes for p in weights.model_weights)
-    moments = [
-        v
-        for state in engine.optimizer.state.values()
-        for v in state.values()
-        if isinstance(v, Tensor)
-    ]
-    return dict(
-        zip(CATEGORIES, (model, masters, gradients, storage_bytes(moments, counted)), strict=True)
-    )
+    state: list[Tensor] = []
+    for state_of_weight in engine.optimizer.state.values():
+        state += [value for value in state_of_weight.values() if isinstance(value, Tensor)]
+    sizes = (model, masters, gradients, storage_bytes(state, counted))
+    return dict(zip(CATEGORIES, sizes, strict=True))

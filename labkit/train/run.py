@@ -63,7 +63,7 @@ class Example(NamedTuple):
 def one_of_each(tensor: Tensor) -> dict[int, Example]:
     """Return exponent -> the first element with it, for each exponent that an FP32 tensor has.
 
-    Zeros, infinities and NaN have none. The work is done where the tensor is.
+    Zeros, infinities and NaN have no exponent. The work is done on the tensor's device.
 
     >>> one_of_each(torch.tensor([0.0, 3.0, -2.0, 0.25]))
     {-2: Example(place=3, value=0.25), 1: Example(place=1, value=3.0)}
@@ -72,25 +72,34 @@ def one_of_each(tensor: Tensor) -> dict[int, Example]:
     finite = (flat != 0) & flat.isfinite()
     # frexp has a significand from 0.5 to 1: its exponent is one larger.
     exponents = torch.frexp(flat).exponent.long() - 1
+    # the last bin takes the elements without an exponent, and is cut off below
     bins = torch.where(finite, exponents - FP32_LOWEST_EXPONENT, BINADES)
     places = torch.arange(len(flat), device=flat.device)
-    nobody = torch.full((BINADES + 1,), len(flat), device=flat.device)
-    first = nobody.scatter_reduce(0, bins, places, "amin")[:BINADES]
+    # the smallest place in each bin; an empty bin keeps len(flat)
+    empty = torch.full((BINADES + 1,), len(flat), device=flat.device)
+    first = empty.scatter_reduce(0, bins, places, "amin")[:BINADES]
     occupied = torch.nonzero(first < len(flat)).flatten()
     indices = first[occupied]
-    found = zip(occupied.tolist(), indices.tolist(), flat[indices].tolist(), strict=True)
-    return {at + FP32_LOWEST_EXPONENT: Example(index, value) for at, index, value in found}
+    examples = {}
+    for bin_number, index, value in zip(
+        occupied.tolist(), indices.tolist(), flat[indices].tolist(), strict=True
+    ):
+        examples[bin_number + FP32_LOWEST_EXPONENT] = Example(index, value)
+    return examples
 
 
 class SwallowedObserver:
     """Observer of a step that measures the share of unchanged weights.
 
-    These are the master weights if the recipe has them.
+    It compares the master weights if the recipe has them, and otherwise the model weights.
+
+    Attributes:
+        swallowed: the share, 0 to 1; None if the step was skipped.
     """
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
-        self.swallowed: float | None = None  # None if the step was skipped
+        self.swallowed: float | None = None
 
     def __call__(self, event: StepEvent[StepReport]) -> None:
         if event.moment is Moment.UNSCALED:
@@ -98,9 +107,9 @@ class SwallowedObserver:
                 name: master.clone() for name, master in self.weights.named_masters().items()
             }
         elif event.moment is Moment.STEPPED and event.report is not None and event.report.stepped:
-            dense = {
-                name: g.to_dense() if g.is_sparse else g for name, g in event.gradients.items()
-            }
+            dense = {}
+            for name, gradient in event.gradients.items():
+                dense[name] = gradient.to_dense() if gradient.is_sparse else gradient
             after = self.weights.named_masters()
             self.swallowed = swallowed(
                 self.before.values(), after.values(), [dense.get(name) for name in after]
@@ -108,7 +117,7 @@ class SwallowedObserver:
 
 
 WARM_UP = 2  # first steps, which are not timed
-PICTURES = 10  # in a record, after the one of the first weights
+PICTURES = 10  # number of pictures in a record, after that of the initial weights
 # steps between two measurements of underflow, each of which costs an FP32 step
 MEASURE_EVERY = 10
 
@@ -126,8 +135,10 @@ class TrainingRun:
 
     Attributes:
         keep_exponents: whether a measurement keeps the histograms of its FP32 gradients.
-        exponents: those of the latest measurement, None before the first and where none are kept.
-        examples: layer -> one real gradient for each power of two that is occupied in `exponents`.
+        exponents: histograms of the latest measurement; None before the first, or if they are not
+            kept.
+        examples: layer -> exponent -> one gradient with that exponent, for each exponent that occurs
+            in `exponents`.
     """
 
     def __init__(
@@ -146,7 +157,7 @@ class TrainingRun:
         self.measure_every = measure_every
         self.place = place(device)
         self.device = self.place.device
-        # once: copying each batch would synchronize each step
+        # All data is copied at once: copying each batch would synchronize each step.
         self.data = task.make_data().to(self.device)
         with one_thread(), arithmetic(recipe, self.device), preserve_rng(self.device):
             seed_generators(self.device, seed)
@@ -217,9 +228,14 @@ class TrainingRun:
             updates = SwallowedObserver(self.weights)
             with self.engine.listen(updates) if measure else nullcontext():
                 loss, report = self.take_step()
-            lost = (underflowed, updates.swallowed)
             return StepRecord(
-                self.steps_done, loss.item(), report.scale, report.found_inf, report.stepped, *lost
+                step=self.steps_done,
+                loss=loss.item(),
+                scale=report.scale,
+                found_inf=report.found_inf,
+                stepped=report.stepped,
+                underflow=underflowed,
+                swallowed=updates.swallowed,
             )
 
     def take_step(self) -> tuple[Tensor, StepReport]:
@@ -239,7 +255,8 @@ class TrainingRun:
         runs stay equal bit for bit. Under another recipe, weights and moments are cast to its
         formats, and a different scaler starts again.
         """
-        # small tensors: on a busy machine, threads that wait for each other cost ten times as much
+        # For small tensors on a busy machine, several threads that wait for each other take ten
+        # times as long as one.
         with one_thread():
             return self._forked(self.recipe if recipe is None else recipe)
 
@@ -345,9 +362,9 @@ class TrainingRun:
             self.model.train(training)
 
     def pictures(self) -> list[Picture]:
-        """Return the picture of what the network does now with a few test examples.
+        """Return a list with the picture of the network's current outputs; [] without a drawing.
 
-        It is [] if its task has none. `Task.wanted_picture` is what it should be.
+        The picture shows a few test examples. `Task.wanted_picture` is the picture of their targets.
         """
         drawing = self.task.drawing
         if drawing is None:
@@ -356,22 +373,27 @@ class TrainingRun:
         return [to_picture(drawing.outputs(self.outputs(shown)), self.steps_done)]
 
     def record(self, steps: Sequence[StepRecord], **measured: Any) -> RunRecord:
-        """Return the record of these steps with the metric, provenance and fields `measured`."""
+        """Return the record of these steps, with the metric and provenance.
+
+        Args:
+            steps: the records of all steps of the run.
+            **measured: further fields of `RunRecord`, which replace those that this method sets.
+        """
         with arithmetic(self.recipe, self.device):
             settings = arithmetic_settings(self.device, tf32=self.recipe.tf32)
-        values = {
+        values: dict[str, Any] = {
             "task": self.task.name,
             "recipe": self.recipe.name,
             "seed": self.seed,
             "steps": tuple(steps),
-        }
-        values |= {
             "metric": self.evaluate(),
             "metric_name": self.task.metric_name,
             "arithmetic": settings,
+            "device": self.place.name,
+            "versions": versions(self.device),
+            "date": now(),
         }
-        values |= {"device": self.place.name, "versions": versions(self.device), "date": now()}
-        return RunRecord(**{**values, **measured})
+        return RunRecord(**(values | measured))
 
 
 def gradient_snapshot(run: TrainingRun, kind: str = "activation gradients") -> GradSnapshot:
@@ -402,7 +424,8 @@ def train(
         steps: number of steps; None for the task's.
         device: an argument of `labkit.train.place`; None is a GPU if there is one. The default is
             the CPU, so that grades and saved records do not depend on a GPU.
-        measure_every: steps between two measurements of the metric.
+        measure_every: steps between two measurements of underflow and swallowed updates; 0 for
+            none.
         watch: kinds of gradients to record as histograms: "activation gradients", "weight
             gradients".
         watch_every: steps between two histograms; the first is taken before the first step.
@@ -434,21 +457,27 @@ def train(
         if len(done) % watch_every == 0:
             snapshots += [gradient_snapshot(run, kind) for kind in watch]
         before = time.perf_counter()
-        done.append(run.step())  # reads the loss, which synchronizes with the device
-        if done[-1].underflow is None and len(done) > WARM_UP:
-            seconds.append(time.perf_counter() - before)
-        if done[-1].stepped:  # the optimizer's state exists after its first step
-            memory = memory or bytes_held(run.engine)
+        # a step reads its loss, which waits for the device, so the clock covers all of its work
+        step = run.step()
+        elapsed = time.perf_counter() - before
+        done.append(step)
+        if step.underflow is None and len(done) > WARM_UP:
+            seconds.append(elapsed)
+        # the optimizer's state exists only after a step that was not skipped
+        if step.stepped and not memory:
+            memory = bytes_held(run.engine)
         if len(done) % max(1, planned // PICTURES) == 0:
             pictures += run.pictures()
         if progress is not None:
-            progress(done[-1])
+            progress(step)
+    if done and not memory:
+        memory = bytes_held(run.engine)
     return run.record(
         done,
         seconds=round(time.perf_counter() - began, 3),
         stopped=len(done) < planned,
         snapshots=tuple(snapshots),
         pictures=tuple(pictures),
-        memory=memory or (bytes_held(run.engine) if done else {}),
+        memory=memory,
         step_seconds=statistics.median(seconds) if seconds else None,
     )

@@ -39,8 +39,8 @@ class TensorSummary:
         name: for example "conv1 output", "conv1 weights", "∇ conv1 weights" (gradient), "Δ conv1
             weights" (update).
         elements: number of elements.
-        smallest: smallest non-zero |x|, or 0.
-        largest: largest finite |x|.
+        smallest: smallest finite non-zero |x|, or 0 without one.
+        largest: largest finite |x|, or 0 if all finite elements are 0.
         zeros: number of zeros.
         non_finite: number of infinities and NaNs.
     """
@@ -139,7 +139,7 @@ def watch_step(run: TrainingRun) -> StagedStep:
         layers = [names[id(weight)] for weight in weights.model_weights]
 
         def of_weights(known: Mapping[str, Tensor]) -> list[Tensor]:
-            """Return the gradient of each weight, zeros without one."""
+            """Return the gradient of each weight, or zeros if it has none."""
             return [
                 known.get(weights.names[weight], torch.zeros_like(weight))
                 for weight in weights.model_weights
@@ -147,6 +147,7 @@ def watch_step(run: TrainingRun) -> StagedStep:
 
         scaled = of_weights(gradients[Moment.SCALED])
         unscaled = of_weights(gradients[Moment.UNSCALED])
+        # one dictionary for each of STAGES; the check for inf sees what unscaling returns
         tensors = (
             _grouped(before, layers),
             {f"{name} output": tensor for name, tensor in outputs.items()},
@@ -185,12 +186,22 @@ def summarize(name: str, tensor: Tensor) -> TensorSummary:
     TensorSummary(name='x', dtype=torch.float16, elements=4, smallest=0.5, largest=2.0, zeros=1,
                   non_finite=1)
     """
-    size = tensor.detach().float().abs()  # float: torch has few 16-bit kernels on a CPU
+    # in FP32: torch has few 16-bit kernels on a CPU
+    size = tensor.detach().float().abs()
     nonzero = size[size.isfinite() & (size > 0)]
-    smallest, largest = map(float, nonzero.aminmax()) if nonzero.numel() else (0.0, 0.0)
-    non_finite = int((~size.isfinite()).sum())
+    smallest = 0.0
+    largest = 0.0
+    if nonzero.numel():
+        smallest = float(nonzero.amin())
+        largest = float(nonzero.amax())
     return TensorSummary(
-        name, tensor.dtype, tensor.numel(), smallest, largest, int((size == 0).sum()), non_finite
+        name=name,
+        dtype=tensor.dtype,
+        elements=tensor.numel(),
+        smallest=smallest,
+        largest=largest,
+        zeros=int((size == 0).sum()),
+        non_finite=int((~size.isfinite()).sum()),
     )
 
 

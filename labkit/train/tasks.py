@@ -9,8 +9,8 @@ Idea: a task is independent of precision. Some tasks fail in plain FP16:
 - `fine_tuning` loses updates without master weights.
 
 The others are common networks, most of which train well in any recipe. Tasks in `GPU_TASKS` have a
-larger network and batch, and the same loss, metric and optimizer; on a CPU, a step of theirs takes
-seconds.
+larger network and batch, and the same loss, metric and optimizer; each of their steps takes seconds
+on a CPU.
 
 Invariant: task, recipe, seed and device determine a run. A GPU task differs from its small one in
 size only.
@@ -72,8 +72,7 @@ class Task:
         make_optimizer: parameters -> torch optimizer.
         margin: the largest difference of the metric that does not matter; does not influence the
             training.
-        drawing: how its results are drawn (`TrainingRun.pictures`); None where they are no
-            pictures.
+        drawing: how its results are drawn (`TrainingRun.pictures`); None if they cannot be drawn.
     """
 
     name: str
@@ -92,7 +91,7 @@ class Task:
     def wanted_picture(self) -> Picture | None:
         """Return the picture of the targets, which `TrainingRun.pictures` approaches.
 
-        It is None if there are none.
+        It is None if the task has no drawing.
         """
         if self.drawing is None:
             return None
@@ -122,9 +121,10 @@ def accuracy(outputs: Tensor, targets: Tensor) -> float:
 def r2(outputs: Tensor, targets: Tensor) -> float:
     """Return the share of the targets' variance that the outputs explain, 0 to 1.
 
-    It is 0 if it is negative or NaN.
+    A negative share, or NaN, is returned as 0.
     """
     share = 1 - float(((outputs - targets) ** 2).mean() / targets.var(correction=0))
+    # `max` would let NaN through
     return share if share > 0 else 0.0
 
 
@@ -138,7 +138,8 @@ def character_accuracy(outputs: Tensor, targets: Tensor) -> float:
     return accuracy(outputs.flatten(0, 1), targets.flatten())
 
 
-def _pretrained_mlp() -> nn.Module:  # trained on upright digits
+def _pretrained_mlp() -> nn.Module:
+    """Return a copy of an MLP that was trained on upright digits."""
     return copy.deepcopy(_pretrained(torch.initial_seed()))
 
 

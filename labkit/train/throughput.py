@@ -45,8 +45,8 @@ def steps_per_second(
         steps: number of steps in one timing.
         rounds: number of timings of each recipe.
         stop: called before each timing; True ends the measurement.
-        failed: called with a recipe and the exception that ended it, and the others continue. None
-            raises it.
+        failed: called with the name of a recipe and the exception that ended it; the others
+            continue. None raises the exception.
 
     Raises:
         ValueError: steps or rounds is less than 1, or this machine has no such device.
@@ -79,40 +79,50 @@ def steps_per_second(
             failed(recipe.name, error)
             return float("nan")
 
+    def finished(name: str, _seconds: object) -> bool:
+        return name in ended or (stop is not None and stop())
+
     timers = {recipe.name: partial(seconds_of, recipe) for recipe in chosen}
-    timings = time_interleaved(
-        timers, rounds + 1, finished=lambda name, _: name in ended or (stop is not None and stop())
-    )
-    timings = {name: seconds[1:] for name, seconds in timings.items() if name not in ended}
-    return {name: 1 / statistics.median(seconds) for name, seconds in timings.items() if seconds}
+    timings = time_interleaved(timers, rounds + 1, finished=finished)
+    rates = {}
+    for name, seconds in timings.items():
+        # the first round was the warm-up
+        counted = seconds[1:]
+        if counted and name not in ended:
+            rates[name] = 1 / statistics.median(counted)
+    return rates
 
 
 def recorded_throughput(records: Iterable[RunRecord]) -> dict[str, float]:
     """Return recipe -> median steps a second of its timed runs.
 
-    It is empty if these are of more than one device.
+    It is empty if the timed runs are of more than one device, since their rates do not compare.
     """
     require_kind(records, Iterable, "records", "Pass a list of records")
-    found: dict[str, list[float]] = {}
-    timed = [record for record in records if record.steps_per_second is not None]
-    if len({record.device for record in timed}) > 1:
+    rates_by_recipe: dict[str, list[float]] = {}
+    devices: set[str] = set()
+    for record in records:
+        rate = record.steps_per_second
+        if rate is not None:
+            devices.add(record.device)
+            rates_by_recipe.setdefault(record.recipe, []).append(rate)
+    if len(devices) > 1:
         return {}
-    for record in timed:
-        found.setdefault(record.recipe, []).append(record.steps_per_second or 0.0)
-    return {recipe: statistics.median(rates) for recipe, rates in found.items()}
+    return {recipe: statistics.median(rates) for recipe, rates in rates_by_recipe.items()}
 
 
 def throughput_sentence(rates: dict[str, float], device: str) -> str:
-    """Describe the rate of each recipe, the others also as multiples of the first.
+    """Describe the rate of each recipe, all but the first also as multiples of the first.
 
     >>> throughput_sentence({"FP32": 20.0, "O1": 44.0}, "Tesla T4")
     'Steps a second on Tesla T4: FP32 20, O1 44 (2.2 times FP32).'
     """
     require_kind(rates, dict, "rates")
     first = next(iter(rates))
-    words = {name: f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}" for name, rate in rates.items()}
-    others = [
-        f"{name} {words[name]} ({rate / rates[first]:.2g} times {first})"
-        for name, rate in rates.items()
-    ][1:]
-    return f"Steps a second on {device}: {', '.join([f'{first} {words[first]}', *others])}."
+    parts = []
+    for name, rate in rates.items():
+        part = f"{name} {rate:,.0f}" if rate >= 100 else f"{name} {rate:.3g}"
+        if name != first:
+            part += f" ({rate / rates[first]:.2g} times {first})"
+        parts.append(part)
+    return f"Steps a second on {device}: {', '.join(parts)}."

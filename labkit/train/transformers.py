@@ -1,8 +1,7 @@
-"""Memory of a training of a transformer: which size fits a card.
+"""Memory that the training of a transformer takes, and the size that fits a card.
 
-Idea: a training keeps weights, gradients, masters and moments, as many bytes for each parameter as
-its recipe says, and activations, which grow with the batch. A transformer's are counted layer by
-layer.
+Idea: a training keeps weights, gradients, masters and moments, whose bytes for each parameter the
+recipe determines, and activations, which grow with the batch and are counted layer by layer.
 
 Not modelled: buffers of the allocator, and temporary results. Three published measurements are 2%,
 15% and 31% above the bill (`tests/train/test_transformers.py`), so leave a quarter of the card
@@ -38,12 +37,12 @@ class Transformer:
     """Shape of a transformer.
 
     Attributes:
-        name: As papers call it.
-        layers: Number of layers.
-        width: Numbers for each token between the layers.
-        heads: Of each attention.
-        vocabulary: Number of tokens with an embedding of their own.
-        predicts_tokens: The last layer returns a logit for each token of the vocabulary.
+        name: name in papers.
+        layers: number of layers.
+        width: numbers for each token between the layers.
+        heads: number of heads of each attention.
+        vocabulary: number of tokens.
+        predicts_tokens: whether the last layer returns a logit for each token of the vocabulary.
 
     >>> f"{Transformer('GPT-2 XL', 48, 1600, 25).parameters / 1e9:.2f}"
     '1.55'
@@ -113,16 +112,16 @@ def memory_bill(
     """Return the bytes that a training with Adam holds at the end of a forward pass.
 
     Args:
-        network: The transformer.
+        network: the transformer.
         recipe: "FP32", "O1", "O2" or "O3".
-        batch: Sequences in a step.
-        length: Tokens in a sequence.
-        recompute: Keep only what enters each layer, and compute the layer again in the backward
-            pass.
-        fused_attention: The attention keeps no matrix of length x length (FlashAttention).
+        batch: sequences in a step.
+        length: tokens in a sequence.
+        recompute: whether only the input of each layer is kept, and the layer is computed again in
+            the backward pass.
+        fused_attention: whether the attention keeps no matrix of length x length (FlashAttention).
 
     Raises:
-        ValueError: The recipe is none of these, or batch or length is below 1.
+        ValueError: the recipe is none of these, or batch or length is below 1.
 
     >>> bill = memory_bill(TRANSFORMERS[3], "O2", batch=1, length=1024, fused_attention=True)
     >>> f"{bill.weights / GB:.1f} GB of weights, {bill.total / GB:.0f} GB in all"
@@ -140,11 +139,11 @@ def memory_bill(
         network, batch, length, recipe == "FP32", recompute, fused_attention
     )
     return MemoryBill(
-        weight * network.parameters,
-        gradient * network.parameters,
-        master * network.parameters,
-        moments * network.parameters,
-        activations,
+        weights=weight * network.parameters,
+        gradients=gradient * network.parameters,
+        masters=master * network.parameters,
+        moments=moments * network.parameters,
+        activations=activations,
     )
 
 
@@ -182,11 +181,11 @@ def largest_batch(
     """Return the largest batch whose training fits into a memory; 0 if not even one sequence fits.
 
     Args:
-        network: The transformer.
+        network: the transformer.
         recipe: "FP32", "O1", "O2" or "O3".
-        memory: Of the card, in bytes.
-        length: Tokens in a sequence.
-        options: `recompute` and `fused_attention` of `memory_bill`.
+        memory: memory of the card, in bytes.
+        length: tokens in a sequence.
+        **options: `recompute` and `fused_attention` of `memory_bill`.
 
     >>> largest_batch(TRANSFORMERS[0], "O2", 16 * GB, 1024, fused_attention=True)
     20
@@ -203,7 +202,7 @@ def largest_network(
 ) -> tuple[Transformer, int] | None:
     """Return the largest of `TRANSFORMERS` that can be trained, and its largest batch.
 
-    It is None if none fits.
+    The result is None if no network fits.
 
     >>> found = largest_network("O2", 24 * GB, 1024, fused_attention=True)
     >>> found[0].name, found[1]
@@ -213,4 +212,7 @@ def largest_network(
         (network, largest_batch(network, recipe, memory, length, **options))
         for network in TRANSFORMERS
     ]
-    return next((found for found in reversed(fitting) if found[1] > 0), None)
+    for network, batch in reversed(fitting):
+        if batch > 0:
+            return network, batch
+    return None

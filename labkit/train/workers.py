@@ -29,9 +29,12 @@ from labkit.processes import die_with_parent
 from labkit.train.plan import OUTPUTS, STEPS, WorkerPlan
 
 DAY_S = 86_400.0  # timeout between two lines of input
-INPUTS, ROWS = 256, 64  # of the layer, and of each rank's batch
-OVERFLOW_STEPS = (3, 4, 5)  # in these, one target is huge,
-OVERFLOW_OUTPUT = 40  # of an output whose row of weights the third of four ranks holds
+INPUTS = 256  # of the layer
+ROWS = 64  # of each rank's batch
+# In these steps, one target of the last rank is huge, so that one row of gradients overflows. Of
+# four ranks, the third holds this row of weights.
+OVERFLOW_STEPS = (3, 4, 5)
+OVERFLOW_OUTPUT = 40
 FORMATS = {"FP32": FP32, "FP16": FP16, "BF16": BF16}
 
 
@@ -50,6 +53,11 @@ def training(
 ) -> Iterator[dict[str, Any]]:
     """Train on every rank of the group, and yield the same report on each rank after every step.
 
+    Args:
+        plan: options of the training.
+        steps: number of steps.
+        device: device of this rank.
+
     A report has these keys:
 
     - step: its number
@@ -59,22 +67,24 @@ def training(
     - sent: bytes that a rank sent in this step, or None if unknown
     - held: bytes of one rank: model weights, gradients, master weights, momentum
     """
-    kind = DistributedEngine if plan.agree else AloneEngine
+    engine_class = DistributedEngine if plan.agree else AloneEngine
     recipe = replace(RECIPES["O2"], scaler=ScalerConfig(init_scale=2.0**14, growth_interval=100))
     torch.manual_seed(0)
     layer = nn.Linear(INPUTS, OUTPUTS, bias=False)
     teacher = torch.randn(INPUTS, OUTPUTS)
     nn.init.zeros_(layer.weight)
-    format_ = FORMATS[plan.reduce]
-    options: dict[str, Any] = {
-        "sharded": plan.sharded,
-        "reduce": format_,
-        "predivide": plan.predivide,
-    }
-    engine = kind(layer, _sgd, recipe, device=device, **options)
+    engine = engine_class(
+        layer,
+        _sgd,
+        recipe,
+        device=device,
+        sharded=plan.sharded,
+        reduce=FORMATS[plan.reduce],
+        predivide=plan.predivide,
+    )
     for step in range(1, steps + 1):
         inputs, targets = (each.to(device) for each in _batch(teacher, step))
-        sent = bytes_written()
+        written_before = bytes_written()
         engine.zero_grad()
         with engine.forward():
             loss = 0.1 * (engine(inputs) - targets).square().sum(1).mean()
@@ -82,7 +92,9 @@ def training(
         found = not all(bool(g.isfinite().all()) for g in engine.gradients().values())
         scale = engine.scaler.scale
         report = engine.step()
-        sent = None if sent is None else (bytes_written() or 0) - sent
+        sent = None
+        if written_before is not None:
+            sent = (bytes_written() or 0) - written_before
         held = _bytes_by_category(engine)
         ranks: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(ranks, (scale, report.stepped, found, loss.item()))
@@ -132,9 +144,10 @@ def main() -> None:
     die_with_parent()
     if os.getppid() == 1:
         return  # torchrun has ended already
-    # four processes on any machine, without GPUs
+    # CPUs, so that any machine can run four processes
     device = start_group("cpu", timeout_s=DAY_S)
     first = dist.get_rank() == 0
+    # a first collective returns once every rank has started
     largest([0.0], device)
     if first:
         _print({"ready": dist.get_world_size()})
@@ -162,4 +175,5 @@ if __name__ == "__main__":
         main()
     except (RankLost, RuntimeError):
         if dist.get_rank() == 0:
-            raise  # the other ranks fail only because rank 0 was stopped
+            raise
+        # the other ranks fail only because rank 0 was stopped
