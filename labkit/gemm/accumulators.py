@@ -144,14 +144,11 @@ def accumulate(
     b = operand(B, formats[1], "B").astype(np.float64)
     check_shapes(a.shape, b.shape, None if C is None else tuple(C.shape))
     shape = (*a.shape[:-1], b.shape[-1])
-    c: Floats = (
-        np.zeros(shape)
-        if C is None
-        else operand(C, accumulator.format or FP32, "C").astype(np.float64)
-    )
-    add = _sum(
-        accumulator, exact_products=formats[0].precision + formats[1].precision <= FP32.precision
-    )
+    c: Floats = np.zeros(shape)
+    if C is not None:
+        c = operand(C, accumulator.format or FP32, "C").astype(np.float64)
+    exact_products = formats[0].precision + formats[1].precision <= FP32.precision
+    add = _sum(accumulator, exact_products)
     with np.errstate(over="ignore", invalid="ignore"):
         d = add(sheets(a), sheets(b), sheets(c), out).reshape(shape)
     return _store(torch.from_numpy(d), out).to(A.device)
@@ -175,11 +172,14 @@ def instruction_for(spec: MmaSpec, a: Format, b: Format | None = None) -> MmaSpe
     if a in (FP32, FP64) or (a, b) == (spec.operands, spec.right):
         return spec
     row = spec.for_operands(a, b)
-    return replace(row, result=spec.result) if spec.result in row.results else row
+    if spec.result in row.results:
+        return replace(row, result=spec.result)
+    return row
 
 
 def _store(values: Tensor, out: Format) -> Tensor:
-    if values.dtype == torch.float64:  # torch's casts would round twice
+    # torch casts FP64 to narrow formats by way of FP32, which rounds twice
+    if values.dtype == torch.float64:
         values = torch.from_numpy(round_to(values.numpy(), out))
     return values.to(dtype_of(out))
 
@@ -191,12 +191,14 @@ def _sum(
     if accumulator.order is SumOrder.EXACT:
         return exact
     work = _sequential if accumulator.order is SumOrder.SEQUENTIAL else _pairwise
-    half = accumulator.format == FP16
-    round_sum = to_half if half else lambda values: values.astype(np.float32).astype(np.float64)
+    round_sum = to_half if accumulator.format == FP16 else _to_single
 
     def tile_by_tile(a: Floats, b: Floats, c: Floats, _out: Format) -> Floats:
         d = np.empty(c.shape)
-        size = TILE // (max(1, b.shape[1]) if work is _pairwise else 8)
+        size = TILE // 8
+        if work is _pairwise:
+            # the tree's first layer has K products for each element of D
+            size = TILE // max(1, b.shape[1])
         for g, i, j in tiles(c.shape, size):
             d[g, i, j] = work(a[g, i], b[g, :, j], c[g, i, j], round_sum, exact_products)
         return d
@@ -204,10 +206,15 @@ def _sum(
     return tile_by_tile
 
 
+def _to_single(values: Floats) -> Floats:
+    """Round to FP32, nearest even; the result is in FP64."""
+    return values.astype(np.float32).astype(np.float64)
+
+
 def _sequential(
     a: Floats, b: Floats, c: Floats, round_sum: Callable[[Floats], Floats], exact_products: bool
 ) -> Floats:
-    """D = round(D + a * b) for each k in turn.
+    """Compute D = round(D + a * b) for each k in turn.
 
     FP64 represents each product exactly (twice 24 bits are 48), but may round its sum with D.
     Double rounding is harmless for products of at most FP32's 24 bits (`exact_products`). FP64
@@ -220,7 +227,8 @@ def _sequential(
     d = c.copy()
     for k in range(a.shape[-1]):
         term = a[:, :, k, None] * b[:, None, k, :]
-        d = round_sum(np.add(term, d, out=term) if exact_products else _add_odd(term, d))
+        total = np.add(term, d, out=term) if exact_products else _add_odd(term, d)
+        d = round_sum(total)
     return d
 
 
@@ -314,8 +322,8 @@ def _round_sum(terms: Floats, out: Format) -> Floats:
     high = np.asarray(round_to(_add_odd(total, missed + slack), out), np.float64)
     for at in np.argwhere(low != high):
         few: list[float] = terms[(slice(None), *at)].tolist()
-        rounded = fsum(few)  # then to odd, by its error
-        low[tuple(at)] = round_to(
-            _add_odd(np.array(rounded), np.array(fsum([*few, -rounded]))), out
-        )
+        rounded = fsum(few)
+        # rounding to odd by the rest of the sum, so that `round_to` does not round twice
+        rest = fsum([*few, -rounded])
+        low[tuple(at)] = round_to(_add_odd(np.array(rounded), np.array(rest)), out)
     return low

@@ -60,8 +60,9 @@ Floats: TypeAlias = NDArray[np.floating[Any]]
 VARIABLE = "LABKIT_EMULATOR"
 PIECE = 2**12  # elements of D for each thread, at least
 TILE = 2**16  # aligned terms in one block of work, which fit into a core's cache
-# of FP64: its exponent field begins at bit 52 and holds the exponent plus 1023
-_BIAS, _POINT = (1023, 52)
+# FP64's exponent field begins at bit 52 and holds the exponent plus 1023.
+_POINT = 52
+_BIAS = 1023
 
 
 @dataclass(frozen=True)
@@ -151,9 +152,12 @@ def blocks(a: Floats, b: Floats, c: Floats, spec: MmaSpec, result: Format) -> Fl
 def _compiled(a: Floats, b: Floats, c: Floats, spec: MmaSpec, result: Format) -> Floats:
     from labkit.gemm.compiled import add_blocks  # requires numba
 
-    if more := -a.shape[2] % spec.block_length:
-        a, b = np.pad(a, ((0, 0), (0, 0), (0, more))), np.pad(b, ((0, 0), (0, more), (0, 0)))
-    # the array type that is compiled
+    # zeros complete the last block, and do not change its sum
+    more = -a.shape[2] % spec.block_length
+    if more:
+        a = np.pad(a, ((0, 0), (0, 0), (0, more)))
+        b = np.pad(b, ((0, 0), (0, more), (0, 0)))
+    # the compiled functions take contiguous, writable FP32 arrays
     a, b = (np.require(each, np.float32, ("C", "W")) for each in (a, b))
     operands = a, _powers(a, spec.operands, NARROW), b, _powers(b, spec.right, NARROW)
     d = np.array(c, np.float32, order="C")
@@ -381,11 +385,10 @@ def emulate(
     stored = np.ascontiguousarray(d, np.float16 if result == FP16 else np.float32)
     # the NaN of Tensor Cores
     stored.view(_NAN[result].dtype)[np.isnan(d)] = _NAN[result]
-    return (
-        torch.from_numpy(stored.reshape(shape)).to(A.device)
-        if isinstance(A, Tensor)
-        else stored.reshape(shape)
-    )
+    stored = stored.reshape(shape)
+    if isinstance(A, Tensor):
+        return torch.from_numpy(stored).to(A.device)
+    return stored
 
 
 def operand(matrix: Tensor | NDArray[Any], format: Format, name: str) -> Floats:
@@ -410,12 +413,14 @@ def operand(matrix: Tensor | NDArray[Any], format: Format, name: str) -> Floats:
         with np.errstate(invalid="ignore"):  # a signalling NaN stays one
             return (np.asarray(matrix).view(np.int32) & _TF32_BITS).view(np.float32)
     if stored == format:
-        return (
-            matrix.float().numpy() if isinstance(matrix, Tensor) else np.asarray(matrix, np.float32)
-        )
-    values: Floats = (
-        matrix.double().numpy() if isinstance(matrix, Tensor) else matrix.astype(np.float64)
-    )
+        if isinstance(matrix, Tensor):
+            return matrix.float().numpy()
+        return np.asarray(matrix, np.float32)
+    values: Floats
+    if isinstance(matrix, Tensor):
+        values = matrix.double().numpy()
+    else:
+        values = matrix.astype(np.float64)
     off = ~((round_to(values, format) == values) | np.isnan(values))
     if off.any():
         raise ValueError(

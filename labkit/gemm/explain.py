@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,9 +66,13 @@ class BlockSum:
     """One block of one element of D, step by step; `str()` returns a table.
 
     Attributes:
-        exponent: the largest exponent of the terms, or -126, to which all are aligned; the unit is
-            2^(exponent - F).
+        spec: the instruction, whose F fraction bits each term keeps.
+        format: format of C and D.
+        terms: the products in order, then C.
+        exponent: exponent to which all terms are aligned: the largest among them, at least -126;
+            the unit is 2^(exponent - F).
         total: the exact sum of the aligned terms, in units.
+        total_bits: the same in binary, without a sign, with its point.
         result_exponent: exponent of the normalised sum (the result's emin if that is larger).
         result_bits: significand of the result, with its point.
         dropped_bits: the bits of the sum behind it.
@@ -143,43 +147,77 @@ def explain(
     if out is not None:
         out = as_format(out, "out")
     format = out or spec.result
-    left, right = _values(a, spec.operands, "a"), _values(b, spec.right, "b")
+    left = _values(a, spec.operands, "a")
+    right = _values(b, spec.right, "b")
     start = float(_values([c], format, "c")[0])
-    if (
-        len(left) != len(right)
-        or not 1 <= len(left) <= spec.block_length
-        or format not in spec.results
-    ):
+    fits = len(left) == len(right) and 1 <= len(left) <= spec.block_length
+    if not fits or format not in spec.results:
         raise ValueError(
             f"expected 1 to {spec.block_length} products for one block of {spec.name}, in "
             f"{' or '.join(row.name for row in spec.results)}, got {len(left)} values of a and "
             f"{len(right)} of b, in {format.name}. Explain a longer sum block by block, with the "
             "last result as c."
         )
-    whole = []
+    exact: list[_ExactTerm] = []
     bits = spec.operands.significand_bits + spec.right.significand_bits
     for i, (x, y) in enumerate(zip(left.tolist(), right.tolist(), strict=True)):
-        (of_x, power_x) = _significand(x, spec.operands)
-        (of_y, power_y) = _significand(y, spec.right)
-        # exact, and not normalised
-        whole.append((f"a{i}*b{i}", x * y, of_x * of_y, power_x + power_y, bits))
-    whole.append(("C", start, *_significand(start, format), format.significand_bits))
-    # zeros align nothing
-    exponent = max([ZERO_EXPONENT, *(e for _, value, _, e, _ in whole if value)])
-    terms: list[AlignedTerm] = []
-    for name, value, significand, power, bits in whole:
-        shift = exponent - power if value else 0
-        places = bits + shift - spec.fraction_bits  # behind the unit, which are cut off
-        kept = significand >> places if places > 0 else significand << -places
-        cut = f"{significand & ((1 << places) - 1):0{places}b}".rstrip("0") if places > 0 else ""
-        kept_bits = _with_point(kept, spec.fraction_bits)
-        negative = math.copysign(1.0, value) < 0
-        terms.append(
-            AlignedTerm(
-                name, value, negative, significand, bits, power, shift, kept, kept_bits, cut
+        significand_x, exponent_x = _significand(x, spec.operands)
+        significand_y, exponent_y = _significand(y, spec.right)
+        # the product is exact and is not normalised: its significand may be 2 or more
+        exact.append(
+            _ExactTerm(
+                name=f"a{i}*b{i}",
+                value=x * y,
+                significand=significand_x * significand_y,
+                significand_bits=bits,
+                exponent=exponent_x + exponent_y,
             )
         )
-    return _finish(spec, format, tuple(terms), exponent)
+    significand, exponent = _significand(start, format)
+    exact.append(_ExactTerm("C", start, significand, format.significand_bits, exponent))
+    # zeros do not take part in the search for the largest exponent
+    largest = ZERO_EXPONENT
+    for term in exact:
+        if term.value:
+            largest = max(largest, term.exponent)
+    terms = tuple(_align(term, largest, spec.fraction_bits) for term in exact)
+    return _finish(spec, format, terms, largest)
+
+
+class _ExactTerm(NamedTuple):
+    """A product, or C, before it is aligned; the fields are those of `AlignedTerm`."""
+
+    name: str
+    value: float
+    significand: int
+    significand_bits: int
+    exponent: int
+
+
+def _align(term: _ExactTerm, exponent: int, fraction_bits: int) -> AlignedTerm:
+    """Shift a term to the block's exponent and cut it to `fraction_bits` bits behind the point."""
+    shift = exponent - term.exponent if term.value else 0
+    # places of the shifted significand behind the unit, which are cut off
+    places = term.significand_bits + shift - fraction_bits
+    if places > 0:
+        kept = term.significand >> places
+        cut = term.significand & ((1 << places) - 1)
+        cut_bits = f"{cut:0{places}b}".rstrip("0")
+    else:
+        kept = term.significand << -places
+        cut_bits = ""
+    return AlignedTerm(
+        name=term.name,
+        value=term.value,
+        negative=math.copysign(1.0, term.value) < 0,
+        significand=term.significand,
+        significand_bits=term.significand_bits,
+        exponent=term.exponent,
+        shift=shift,
+        kept=kept,
+        kept_bits=_with_point(kept, fraction_bits),
+        cut_bits=cut_bits,
+    )
 
 
 def _values(numbers: Numbers, format: Format, name: str) -> NDArray[np.float64]:
@@ -218,23 +256,28 @@ def _finish(
     bits = spec.result_significand_bits if format == FP32 else format.significand_bits
     result_exponent = max(unit + abs(total).bit_length() - 1, format.emin)
     places = result_exponent - bits - unit
-    kept = abs(total) >> places if places > 0 else abs(total) << -places
-    rest = abs(total) & ((1 << places) - 1) if places > 0 else 0
+    if places > 0:
+        kept = abs(total) >> places
+        rest = abs(total) & ((1 << places) - 1)
+    else:
+        kept = abs(total) << -places
+        rest = 0
     nearest = RESULT_ROUNDING[format] is Rounding.NEAREST_EVEN
     # Above half a unit the rest goes up; at exactly half it does so where the kept number is odd.
     up = nearest and 2 * rest + (kept & 1) > 1 << max(places, 0)
     size = math.ldexp(kept + 1 if up else kept, result_exponent - bits)
-    result = math.copysign(size if size <= format.max else math.inf, total)
+    if size > format.max:
+        size = math.inf
     return BlockSum(
-        spec,
-        format,
-        terms,
-        exponent,
-        total,
-        _with_point(abs(total), spec.fraction_bits),
-        result_exponent,
-        _with_point(kept, bits, 1),
-        f"{rest:0{places}b}".rstrip("0") if rest else "",
-        up,
-        result,
+        spec=spec,
+        format=format,
+        terms=terms,
+        exponent=exponent,
+        total=total,
+        total_bits=_with_point(abs(total), spec.fraction_bits),
+        result_exponent=result_exponent,
+        result_bits=_with_point(kept, bits, before=1),
+        dropped_bits=f"{rest:0{places}b}".rstrip("0") if rest else "",
+        rounded_up=up,
+        result=math.copysign(size, total),
     )

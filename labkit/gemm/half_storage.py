@@ -1,9 +1,9 @@
 """FP16 storage with FP32 accumulation on a CPU, at the speed of FP32.
 
 Idea: upcast the operands (exact), let the FP32 kernel multiply and accumulate, round the result
-once, as a Tensor Core does. Autograd gives the backward pass the same shape. The gradient of "round
-to FP16" rounds nothing; the gradient of "upcast" rounds the FP32 result of each backward GEMM to
-FP16, once.
+once, as a Tensor Core does. Autograd then does the same in the backward pass: the gradient of
+"round to FP16" rounds nothing, and the gradient of "upcast" rounds the FP32 result of each backward
+GEMM to FP16, once.
 
 Invariant: every result has the dtype in which a GPU would store it. Mixed operand dtypes raise
 torch's error, as on a GPU.
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from labkit.gemm.accumulators import AnyAccumulator, as_accumulator
+from labkit.gemm.accumulators import AnyAccumulator, KnownAccumulator, as_accumulator
 from labkit.gemm.product import run
 from labkit.gemm.recurrent import RECURRENT, recurrent
 from labkit.interop import as_device
@@ -110,8 +110,12 @@ ON_CUDA_ONLY = frozenset(
         "special_polygamma",
     ]
 )
+# fft_fft, fft_ifft, fft_hfft, fft_rfft2, ...: inverse or not, of complex, Hermitian or real input
 TRANSFORMS = frozenset(
-    f"fft_{i}{kind}fft{n}" for i in ("", "i") for kind in ("", "h", "r") for n in ("", "2", "n")
+    f"fft_{inverse}{kind}fft{n}"
+    for inverse in ("", "i")
+    for kind in ("", "h", "r")
+    for n in ("", "2", "n")
 )
 
 IN_FP32 = GEMMS | NORMS | frozenset(RECURRENT)
@@ -124,8 +128,7 @@ UPCAST = {
 
 
 def _upcast(tensor: Tensor) -> Tensor:
-    wide = torch.float32 if tensor.dtype in HALVES else UPCAST.get(tensor.dtype, tensor.dtype)
-    return tensor.to(wide)
+    return tensor.to(UPCAST.get(tensor.dtype, tensor.dtype))
 
 
 def rounds_once(
@@ -144,8 +147,16 @@ def rounds_once(
     if name in STATEFUL:
         _write_back((args[1:], kwargs), (wide_args[1:], wide_kwargs))
     low = {torch.float32: dtype, torch.complex64: torch.complex32}
-    rounded = mapped(result, lambda t: t.to(low[t.dtype]) if t.dtype in low else t)
-    return args[0].copy_(rounded) if name.endswith("_") and not name.endswith("__") else rounded
+
+    def round_result(tensor: Tensor) -> Tensor:
+        return tensor.to(low[tensor.dtype]) if tensor.dtype in low else tensor
+
+    rounded = mapped(result, round_result)
+    in_place = name.endswith("_") and not name.endswith("__")
+    if in_place:
+        # the upcast copy was changed; its original is the result
+        return args[0].copy_(rounded)
+    return rounded
 
 
 @torch.no_grad()
@@ -155,8 +166,9 @@ def _write_back(narrow_tree: Any, wide: Any) -> None:
     The running statistics of batch norm change this way.
     """
     for narrow, copy in zip(tree_leaves(narrow_tree), tree_leaves(wide), strict=True):
+        # a tensor that was not upcast was changed itself
         if not isinstance(narrow, Tensor) or copy is narrow or narrow.requires_grad:
-            continue  # what was not upcast was changed itself
+            continue
         if not torch.equal(copy, narrow.to(copy.dtype)):
             narrow.copy_(copy)
 
@@ -164,7 +176,7 @@ def _write_back(narrow_tree: Any, wide: Any) -> None:
 class HalfStorage(LabMode):
     """The mode behind `half_storage`."""
 
-    def __init__(self, accumulator: Any = None) -> None:
+    def __init__(self, accumulator: KnownAccumulator | None = None) -> None:
         super().__init__()
         self.accumulator = accumulator
 
@@ -194,30 +206,26 @@ class HalfStorage(LabMode):
                     return recurrent(name, *args)
                 return rounds_once(func, args, kwargs, dtype)
         elif is_composite(func):
-            halves = [
-                tensor for tensor in tensors_in((*args, *kwargs.values())) if tensor.dtype in UPCAST
-            ]
-            return (
-                self.inside(func, args, kwargs)
-                if halves or func is Tensor.backward
-                else func(*args, **kwargs)
-            )
-        elif name in ON_CUDA_ONLY or name in TRANSFORMS:
-            found = {*_dtypes(args, kwargs, complex_too=True)}
-            # of FP16 numbers; BF16 has none
-            pairs = name in TRANSFORMS and found <= {torch.float16, torch.complex32}
-            alone = name not in TRANSFORMS and len(found) == 1 and found <= {*HALVES}
-            if found and (pairs or alone) and kwargs.get("out") is None:
-                return rounds_once(func, args, kwargs, torch.float16 if pairs else found.pop())
+            tensors = tensors_in((*args, *kwargs.values()))
+            if func is Tensor.backward or any(tensor.dtype in UPCAST for tensor in tensors):
+                return self.inside(func, args, kwargs)
+        elif name in TRANSFORMS:
+            # transforms exist in FP16, real or complex, but not in BF16
+            dtypes = _dtypes(args, kwargs, complex_too=True)
+            in_fp16 = all(dtype in (torch.float16, torch.complex32) for dtype in dtypes)
+            if dtypes and in_fp16 and kwargs.get("out") is None:
+                return rounds_once(func, args, kwargs, torch.float16)
+        elif name in ON_CUDA_ONLY:
+            dtypes = _dtypes(args, kwargs, complex_too=True)
+            if len(set(dtypes)) == 1 and dtypes[0] in HALVES and kwargs.get("out") is None:
+                return rounds_once(func, args, kwargs, dtypes[0])
         return func(*args, **kwargs)
 
     def _in_graph(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
-        """Do the same while torch.compile traces, by what it can trace.
-
-        What remains breaks the graph.
-        """
+        """Do the same while torch.compile traces; break the graph at what it cannot trace."""
         require_traceable(func)
-        name, halves = name_in_graphs(func), False
+        name = name_in_graphs(func)
+        halves = False
         for tensor in tensors_in((*args, *kwargs.values())):
             halves = halves or tensor.dtype in UPCAST
         if not halves:
@@ -228,6 +236,7 @@ class HalfStorage(LabMode):
             agree = name in NORMS or all(other == dtype for other in dtypes)
             if dtype not in HALVES or not agree or kwargs.get("out") is not None:
                 return call_in_graph(func, args, kwargs)
+            # running statistics that are not FP32 would have to be written back
             statistics = name in STATEFUL and any(other != torch.float32 for other in dtypes[1:])
             if self.accumulator is not None or name in RECURRENT or statistics:
                 break_graph()
@@ -257,23 +266,24 @@ def _dtypes(args: Any, kwargs: Any, complex_too: bool) -> list[torch.dtype]:
 def half_storage(
     device: torch.device | str, accumulator: AnyAccumulator | None = None
 ) -> AbstractContextManager[object]:
-    """Compute FP16 and BF16 GEMMs, convolutions and norms on `device` as a GPU does.
+    """Return a context in which FP16 and BF16 operations on `device` compute as on a GPU.
 
-    On a GPU it does nothing.
+    It changes GEMMs, convolutions and norms: torch's own CPU kernels for them are exact, but 5 to
+    485 times slower than FP32, and its norms refuse FP16 input with FP32 weights. Element-wise
+    operations are fast and remain torch's. An operation with a half kernel on a GPU and none on a
+    CPU is computed in FP32 and rounded once. A Fourier transform accepts every size in FP16, where
+    cuFFT accepts only powers of two.
 
-    torch's own CPU half kernels are exact but 5 to 485 times slower than FP32, and refuse FP16
-    input with FP32 norm weights; element-wise operations, which are neither, stay theirs. What has
-    a half kernel on a GPU and none here is computed in FP32 and rounded once, too (sizes that cuFFT
-    refuses in FP16, all but powers of two, are not refused).
+    On a GPU without an accumulator, the context does nothing.
 
     Args:
         device: where the tensors are.
-        accumulator: what GEMMs add up in, such as `SPECS["V100"]` or `SEQUENTIAL_FP16`, on any
+        accumulator: the accumulator of GEMMs, such as `SPECS["V100"]` or `SEQUENTIAL_FP16`, on any
             device; None for FP32.
 
     Raises:
-        NotImplementedError: with an accumulator, an operation is called that is not reduced to
-            matrix products.
+        NotImplementedError: in the context with an accumulator, an operation is called that does
+            not reduce to matrix products.
 
     >>> with half_storage("cpu"):
     ...     torch.ones(2, 3).half() @ torch.ones(3, 1).half()
@@ -282,5 +292,6 @@ def half_storage(
     """
     if accumulator is not None:
         accumulator = as_accumulator(accumulator)
-    helps = as_device(device).type == "cpu" or accumulator is not None
-    return HalfStorage(accumulator) if helps else nullcontext()
+    if as_device(device).type != "cpu" and accumulator is None:
+        return nullcontext()
+    return HalfStorage(accumulator)

@@ -17,6 +17,7 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format, Rounding
@@ -42,13 +43,16 @@ class MmaSpec:
 
     Attributes:
         name: the GPU.
-        operands, operands_b: format of A, and of B where that is another one.
+        operands: format of A, and of B unless `operands_b` is set.
+        instruction: name in the PTX ISA.
         m, n, k: shape of the widest instruction of that kind; several blocks if k > block_length.
-        block_length: products in a block (C comes on top).
+        block_length: products in a block, which also adds C.
         fraction_bits: bits behind the binary point that a term keeps once it is aligned.
+        source: where the numbers come from.
         result: format of C and D.
         result_significand_bits: significand bits that an FP32 result keeps: 23, or fewer.
-        source, note: where the numbers come from; where sources disagree, or what to know.
+        note: where sources disagree, and other remarks.
+        operands_b: format of B if it is not that of A.
 
     Raises:
         ValueError: this hardware has no such result format.
@@ -92,11 +96,9 @@ class MmaSpec:
 
     def transposed(self) -> MmaSpec:
         """Return the instruction for B^T A^T, whose D is the transpose of A B's."""
-        return (
-            replace(self, operands=self.right, operands_b=self.operands)
-            if self.operands_b
-            else self
-        )
+        if self.operands_b is None:
+            return self
+        return replace(self, operands=self.right, operands_b=self.operands)
 
     @property
     def sum_limit(self) -> int:
@@ -139,8 +141,8 @@ class MmaSpec:
         return rows[operands]
 
 
-def _names(formats: object) -> str:
-    return ", ".join(row.name for row in formats)  # type: ignore[attr-defined]
+def _names(formats: Iterable[Format]) -> str:
+    return ", ".join(row.name for row in formats)
 
 
 _PAPER = "arXiv:2511.10909; PTX ISA"
@@ -187,21 +189,24 @@ def _rows(
     source: str,
     *kinds: tuple[Format, tuple[int, int, int], int, int, str],
 ) -> tuple[MmaSpec, ...]:
-    """Rows of one GPU from (operands, shape, block length, fraction bits, note)."""
-    return tuple(
-        MmaSpec(
-            name,
-            operands,
-            instruction,
-            *shape,
-            length,
-            bits,
-            source,
+    """Return rows of one GPU from (operands, shape, block length, fraction bits, note)."""
+    rows = []
+    for operands, (m, n, k), length, bits, note in kinds:
+        row = MmaSpec(
+            name=name,
+            operands=operands,
+            instruction=instruction,
+            m=m,
+            n=n,
+            k=k,
+            block_length=length,
+            fraction_bits=bits,
+            source=source,
             note=note,
             result_significand_bits=min(bits, FP32.significand_bits),
         )
-        for operands, shape, length, bits, note in kinds
-    )
+        rows.append(row)
+    return tuple(rows)
 
 
 ROWS: tuple[MmaSpec, ...] = (
@@ -267,7 +272,16 @@ SPECS: dict[str, MmaSpec] = Rows({row.name: row for row in ROWS if row.operands 
 """A GPU's instruction for FP16 operands by its name; `.for_operands` leads to the others."""
 
 TURING_4 = MmaSpec(
-    "T4", FP16, "mma.sync", 16, 8, 8, 4, 24, "Fasi et al. 2021; arXiv:2502.15999", note=_TURING
+    name="T4",
+    operands=FP16,
+    instruction="mma.sync",
+    m=16,
+    n=8,
+    k=8,
+    block_length=4,
+    fraction_bits=24,
+    source="Fasi et al. 2021; arXiv:2502.15999",
+    note=_TURING,
 )
 """T4 as its other sources describe it: blocks of 4."""
 

@@ -73,10 +73,10 @@ def matmul(
     right = b[:, None] if b.dim() == 1 else b
     shape = (*left.shape[:-1], right.shape[-1])
     result = dtype or a.dtype
-    if right.dim() == 2:  # then leading dimensions of the left one are rows
-        d = product(left.reshape(-1, left.shape[-1]), right, accumulator, a.dtype, result).reshape(
-            shape
-        )
+    if right.dim() == 2:
+        # one matrix on the right: the leading dimensions of the left one are further rows
+        rows = left.reshape(-1, left.shape[-1])
+        d = product(rows, right, accumulator, a.dtype, result).reshape(shape)
     else:
         batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
         left, right = (part.expand(*batch, *part.shape[-2:]) for part in (left, right))
@@ -160,21 +160,30 @@ class _Product(torch.autograd.Function):
     # these products are not recorded, so a second derivative is refused rather than wrong
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (a, b), (format, of_gradient) = ctx.saved_tensors, ctx.formats
+        a, b = ctx.saved_tensors
+        format, of_gradient = ctx.formats
         d = _in(gradients[0], of_gradient)
         need_a, need_b = ctx.needs_input_grad[:2]
-        left, right = (of_gradient, format), (format, of_gradient)
-        of_a = (
-            accumulate(d, _in(b.mT, format), None, ctx.accumulator, format_of(a.dtype), left)
-            if need_a
-            else None
-        )
-        of_b = (
-            accumulate(_in(a.mT, format), d, None, ctx.accumulator, format_of(b.dtype), right)
-            if need_b
-            else None
-        )
-        return of_a, of_b, None, None, None, None
+        gradient_a = None
+        gradient_b = None
+        if need_a:
+            gradient_a = accumulate(
+                d,
+                _in(b.mT, format),
+                accumulator=ctx.accumulator,
+                out=format_of(a.dtype),
+                operands=(of_gradient, format),
+            )
+        if need_b:
+            gradient_b = accumulate(
+                _in(a.mT, format),
+                d,
+                accumulator=ctx.accumulator,
+                out=format_of(b.dtype),
+                operands=(format, of_gradient),
+            )
+        # the other four arguments of `forward` have no gradients
+        return gradient_a, gradient_b, None, None, None, None
 
 
 def _in(tensor: Tensor, format: Format) -> Tensor:
@@ -182,7 +191,9 @@ def _in(tensor: Tensor, format: Format) -> Tensor:
     if format_of(tensor.dtype) == format:
         return tensor
     dtype = {FP16: torch.float16, BF16: torch.bfloat16, FP32: torch.float32}.get(format)
-    return round_tensor(tensor.detach().float(), format) if dtype is None else tensor.to(dtype)
+    if dtype is None:
+        return round_tensor(tensor.detach().float(), format)
+    return tensor.to(dtype)
 
 
 def run(
@@ -191,13 +202,17 @@ def run(
     kwargs: Mapping[str, Any],
     accumulator: AnyAccumulator,
 ) -> Tensor:
-    """Run torch's function `func(*args, **kwargs)` with `accumulator` adding up its products.
-
-    A function (A[g, m, k], B[g, k, n]) -> A @ B in its place carries them out itself.
+    """Run torch's function `func(*args, **kwargs)` with its products summed by `accumulator`.
 
     Biases, `alpha` and `beta`, softmax and masks are computed in FP32, and the result is rounded to
-    the operands' dtype once. Only functions that are matrix products at heart are known: see
-    `REDUCTIONS`.
+    the operands' dtype once.
+
+    Args:
+        func: one of the functions of torch that `REDUCTIONS` names.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        accumulator: format or method of the sums, or a function (A[g, m, k], B[g, k, n]) -> A @ B
+            that computes the products itself.
 
     Raises:
         NotImplementedError: this function is not reduced to matrix products here.
@@ -226,8 +241,10 @@ def run(
 def _linear(
     accumulator: AnyAccumulator, input: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor:
-    product = matmul(input, weight.mT, accumulator, torch.float32)
-    return (product if bias is None else product + bias.float()).to(input.dtype)
+    result = matmul(input, weight.mT, accumulator, torch.float32)
+    if bias is not None:
+        result = result + bias.float()
+    return result.to(input.dtype)
 
 
 def _added(
@@ -243,8 +260,10 @@ def _added(
 
     With beta 0 the input is not read, even if it is NaN.
     """
-    product = alpha * matmul(a, b, accumulator, torch.float32)
-    return (product + beta * input.float() if beta else product).to(a.dtype)
+    result = alpha * matmul(a, b, accumulator, torch.float32)
+    if beta:
+        result = result + beta * input.float()
+    return result.to(a.dtype)
 
 
 def _convolution(
@@ -277,18 +296,20 @@ def _convolution(
         around = [(n // 2, n - n // 2) for n in total]
     else:
         around = [(n, n) for n in _each(0 if padding == "valid" else padding, dimensions)]
-    # (before, after), the last dimension first
-    image = F.pad(image, [n for pair in around[::-1] for n in pair])
+    # torch expects before and after of the last dimension first
+    image = F.pad(image, list(itertools.chain.from_iterable(reversed(around))))
     batch, channels = image.shape[:2]
     if channels != weight.shape[1] * groups or out % groups:
         raise RuntimeError(
             f"weight {list(weight.shape)} in {groups} groups does not fit input {list(image.shape)}"
         )
-    image, n = image.float(), dimensions
+    image = image.float()
+    # a strided view of all windows: [batch, channels, *places, *window]
+    n = dimensions
     for axis, (width, step, hole) in enumerate(zip(window, steps, holes, strict=True), 2):
         image = image.unfold(axis, hole * (width - 1) + 1, step)[..., ::hole]
     places = image.shape[2 : 2 + n]
-    # from the shape [batch, channels, *places, *window]
+    # channels and window elements first, then batch and places
     patches = image.permute(1, *range(2 + n, 2 + 2 * n), 0, *range(2, 2 + n))
     patches = patches.reshape(
         groups, channels // groups * math.prod(window), batch * math.prod(places)
@@ -320,7 +341,8 @@ def _transposed_convolution(
     image = _image(input, weight, dimensions)
     steps, holes = _each(stride, dimensions), _each(dilation, dimensions)
     cut, more = _each(padding, dimensions), _each(output_padding, dimensions)
-    (batch, channels, *places), (_, out, *window) = image.shape, weight.shape
+    batch, channels, *places = image.shape
+    _, out, *window = weight.shape
     if channels != weight.shape[0] or channels % groups:
         raise RuntimeError(
             f"weight {list(weight.shape)} in {groups} groups does not fit input {list(input.shape)}"
@@ -331,18 +353,17 @@ def _transposed_convolution(
             f"{holes}"
         )
     weights = weight.reshape(groups, channels // groups, -1).mT
-    columns = (
-        image.reshape(batch, groups, channels // groups, math.prod(places))
-        .permute(1, 2, 0, 3)
-        .flatten(2)
-    )
+    columns = image.reshape(batch, groups, channels // groups, math.prod(places))
+    columns = columns.permute(1, 2, 0, 3).flatten(2)
     d = product(weights, columns, accumulator, input.dtype, torch.float32)
     d = d.reshape(groups * out, math.prod(window), batch, *places).transpose(0, 2)
     reach = zip(places, steps, holes, window, more, strict=True)
     size = [(n - 1) * s + d * (k - 1) + 1 + m for n, s, d, k, m in reach]
     y = d.new_zeros(batch, groups * out, *size)
+    # within one tap no two products reach the same place, so the sum needs no scatter
     for tap, reached in enumerate(_taps(places, window, steps, holes)):
         y[:, :, *reached] += d[:, tap]
+    # padding of a transposed convolution is cut off
     inside = [slice(c, n - c) for c, n in zip(cut, size, strict=True)]
     return _finished(y[:, :, *inside], input, bias)
 
@@ -389,9 +410,9 @@ def _bilinear(
     weight: Tensor,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """y[..., o] = sum of input1[..., i] weight[o,i,j] input2[..., j]: two products.
+    """Compute y[..., o] = sum of input1[..., i] weight[o,i,j] input2[..., j] as two products.
 
-    The first is stored.
+    The result of the first is rounded to the operands' dtype.
     """
     out, first, second = weight.shape
     between = matmul(
@@ -406,7 +427,7 @@ def _bilinear(
 
 
 def _each(value: Any, dimensions: int) -> tuple[int, ...]:
-    """One number for each dimension, from one for all or a sequence."""
+    """Return one number for each dimension, from one number for all or a sequence."""
     sizes = (value,) if isinstance(value, int) else tuple(value)
     return sizes * dimensions if len(sizes) == 1 else sizes
 
@@ -440,13 +461,13 @@ def _attention(
         scores = scores.masked_fill(~attn_mask, -math.inf)
     elif attn_mask is not None:
         scores = scores + attn_mask.float()
-    weights = (
-        F.dropout(torch.softmax(scores, -1), dropout_p) if dropout_p else torch.softmax(scores, -1)
-    )
+    weights = torch.softmax(scores, -1)
+    if dropout_p:
+        weights = F.dropout(weights, dropout_p)
     return matmul(weights.to(value.dtype), value, accumulator)
 
 
-# What torch calls the operands of each function, and what they are called here.
+# Function -> torch's name of an operand -> its name here.
 OPERANDS: dict[str, dict[str, str]] = {
     "mm": {"mat2": "other"},
     "bmm": {"mat2": "other"},
@@ -455,16 +476,34 @@ OPERANDS: dict[str, dict[str, str]] = {
     "addmv": {"mat": "a", "vec": "b"},
     "baddbmm": {"batch1": "a", "batch2": "b"},
 }
+
+
+def _multiplied(accumulator: AnyAccumulator, input: Tensor, other: Tensor) -> Tensor:
+    return matmul(input, other, accumulator)
+
+
+def _multiplied_reversed(accumulator: AnyAccumulator, other: Tensor, input: Tensor) -> Tensor:
+    return matmul(input, other, accumulator)
+
+
+# Name of torch's function -> its reduction, which takes the accumulator and torch's arguments.
 REDUCTIONS: dict[str, Callable[..., Tensor]] = {
     "linear": _linear,
-    **dict.fromkeys(
-        ("matmul", "__matmul__", "mm", "bmm", "mv"),
-        lambda accumulator, input, other: matmul(input, other, accumulator),
-    ),
-    "__rmatmul__": lambda accumulator, other, input: matmul(input, other, accumulator),
-    **dict.fromkeys(("addmm", "addmv", "baddbmm"), _added),
-    **{f"conv{n}d": partial(_convolution, n) for n in (1, 2, 3)},
-    **{f"conv_transpose{n}d": partial(_transposed_convolution, n) for n in (1, 2, 3)},
+    "matmul": _multiplied,
+    "__matmul__": _multiplied,
+    "mm": _multiplied,
+    "bmm": _multiplied,
+    "mv": _multiplied,
+    "__rmatmul__": _multiplied_reversed,
+    "addmm": _added,
+    "addmv": _added,
+    "baddbmm": _added,
+    "conv1d": partial(_convolution, 1),
+    "conv2d": partial(_convolution, 2),
+    "conv3d": partial(_convolution, 3),
+    "conv_transpose1d": partial(_transposed_convolution, 1),
+    "conv_transpose2d": partial(_transposed_convolution, 2),
+    "conv_transpose3d": partial(_transposed_convolution, 3),
     "bilinear": _bilinear,
     "scaled_dot_product_attention": _attention,
 }

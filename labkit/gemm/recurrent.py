@@ -42,17 +42,18 @@ class _Cell:
 
     Attributes:
         gates: number of products: x W_ih + b_ih and h W_hh + b_hh are [rows, gates, features].
-        adds: whether it needs the two products' sum only, so that both have one gradient.
-        extra: number of further parts that backward needs.
-        parts: (gates, extra parts, states before) -> the tensors that forward works on.
-        forward: (those of a step, the new state): turns the products into gates, and writes extra
-            parts and the new state.
-        slopes: (gates, extra parts, states before) -> factors of a step's gradients, of which they
-            are linear functions.
-        to_gates: (gradients of the product of x, of that of h) -> the tensors that backward writes.
-        backward: (a step's gradients of the new state, its to_gates, its slopes, gradients of the
-            state before): writes to_gates and the last, without what comes to h through its
-            product.
+        adds: whether the cell needs only the sum of the two products, which then share a gradient.
+        extra: number of further parts that `backward` needs.
+        parts: (gates, extra parts, states before) -> the tensors that `forward` works on.
+        forward: (the `parts` of a step, the new state): turns the products into gates in place, and
+            writes the extra parts and the new state.
+        slopes: (gates, extra parts, states before) -> the derivatives by which `backward` multiplies
+            gradients.
+        to_gates: (gradients of the product of x, of that of h) -> the tensors that `backward`
+            writes.
+        backward: (gradients of a step's new state, its `to_gates`, its `slopes`, gradients of the
+            state before): writes `to_gates` and the gradients of the state before. The gradient
+            that h gets through its product is added later.
     """
 
     gates: int
@@ -65,9 +66,10 @@ class _Cell:
     backward: Callable[..., object]
 
 
-# (gradient, result) -> gradient * result * (1 - result), and gradient * (1 - result^2), in one pass
-# each
-_through_sigmoid, _through_tanh = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
+# (gradient, result) -> gradient * result * (1 - result), in one pass
+_through_sigmoid = torch.ops.aten.sigmoid_backward
+# (gradient, result) -> gradient * (1 - result^2), in one pass
+_through_tanh = torch.ops.aten.tanh_backward
 
 
 def _lstm(
@@ -89,12 +91,18 @@ def _lstm(
 
 
 def _lstm_slopes(gates: Tensor, squashed: Tensor, before: Tensor) -> State:
-    """Derivatives of i, f and g by c; of o by h; of c by h; of the previous c by c."""
+    """Return the factors from the gradient of c to those of i, f and g, then h to o, h to c, c to c.
+
+    The gradients of i, f, g and o are those before the sigmoid or tanh. The last factor leads to
+    the c of the step before.
+    """
     i, f, g, o = gates.split(1, 1)
-    by_c = torch.cat(
-        [_through_sigmoid(g, i), _through_sigmoid(before[:, 1:], f), _through_tanh(i, g)], 1
-    )
-    return by_c, _through_sigmoid(squashed, o), _through_tanh(o, squashed), f
+    c_to_i = _through_sigmoid(g, i)
+    c_to_f = _through_sigmoid(before[:, 1:], f)
+    c_to_g = _through_tanh(i, g)
+    h_to_o = _through_sigmoid(squashed, o)
+    h_to_c = _through_tanh(o, squashed)
+    return torch.cat([c_to_i, c_to_f, c_to_g], 1), h_to_o, h_to_c, f
 
 
 def _lstm_back(
@@ -131,14 +139,15 @@ def _gru(
 
 
 def _gru_slopes(gates: Tensor, of_h: Tensor, before: Tensor) -> State:
-    """Derivatives, all by h: of r, z and n in the product of x.
+    """Return the factors from the gradient of h to those of both products, and of the previous h.
 
-    They are also those of r, z and n in the product of h, and of the previous h.
+    The products are those of x and of h, each with the parts r, z and n.
     """
     r, z, n = gates.split(1, 1)
-    of_n, of_z = _through_tanh(1 - z, n), _through_sigmoid(before - n, z)
-    of_r = _through_sigmoid(of_n * of_h[:, 2:], r)
-    return torch.cat([of_r, of_z, of_n], 1), torch.cat([of_r, of_z, of_n * r], 1), z
+    to_n = _through_tanh(1 - z, n)
+    to_z = _through_sigmoid(before - n, z)
+    to_r = _through_sigmoid(to_n * of_h[:, 2:], r)
+    return torch.cat([to_r, to_z, to_n], 1), torch.cat([to_r, to_z, to_n * r], 1), z
 
 
 def _gru_back(
@@ -156,9 +165,11 @@ def _gru_back(
 
 
 def _simple(squash: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]) -> _Cell:
-    """A cell that is one squashed sum.
+    """Return a cell that squashes the sum of the two products.
 
-    `squash` works in place, `slope` is its derivative, from its result.
+    Args:
+        squash: tanh or relu, in place.
+        slope: (result of `squash`) -> its derivative there.
     """
     return _Cell(
         gates=1,
@@ -174,35 +185,35 @@ def _simple(squash: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor
 
 _CELLS = {
     "lstm": _Cell(
-        4,
-        True,
-        1,
-        lambda gates, squashed, before: (
+        gates=4,
+        adds=True,
+        extra=1,
+        parts=lambda gates, squashed, before: (
             gates[:, :2],
             *gates.unbind(1),
             squashed[:, 0],
             before[:, 1],
         ),
-        _lstm,
-        _lstm_slopes,
-        lambda of_x, _: of_x.split([3, 1], 1),
-        _lstm_back,
+        forward=_lstm,
+        slopes=_lstm_slopes,
+        to_gates=lambda of_x, of_h: of_x.split([3, 1], 1),
+        backward=_lstm_back,
     ),
     "gru": _Cell(
-        3,
-        False,
-        3,
-        lambda gates, of_h, before: (
+        gates=3,
+        adds=False,
+        extra=3,
+        parts=lambda gates, of_h, before: (
             gates[:, :2],
             *gates.unbind(1),
             of_h[:, :2],
             of_h[:, 2],
             before[:, 0],
         ),
-        _gru,
-        _gru_slopes,
-        lambda of_x, of_h: (of_x, of_h),
-        _gru_back,
+        forward=_gru,
+        slopes=_gru_slopes,
+        to_gates=lambda of_x, of_h: (of_x, of_h),
+        backward=_gru_back,
     ),
     "rnn_tanh": _simple(torch.tanh_, lambda h: 1 - h * h),
     "rnn_relu": _simple(torch.relu_, lambda h: (h > 0).float()),
@@ -216,10 +227,10 @@ class _OverTime(torch.autograd.Function):
     It maps data [rows of all steps, features], where step t has sizes[t] rows, to the output and
     the end state.
 
-    Sequences are sorted by length, so those that continue are the first rows. The others wait, with
-    the state they ended in; or, read backwards, with the one they will begin in. `stored` [batch,
-    states, features] is what memory holds between two steps, in FP16: the state on the way, its
-    gradient on the way back.
+    Sequences are sorted by length, so those that continue are the first rows. The others keep the
+    state in which they ended or, if time runs backwards, the state in which they will begin.
+    `stored` [batch, states, features] is what memory holds between two steps, in FP16: the state in
+    the forward pass, its gradient in the backward pass.
     """
 
     @staticmethod
@@ -239,13 +250,14 @@ class _OverTime(torch.autograd.Function):
         ctx.sizes = sizes
         ctx.biased = b_ih is not None
         ctx.order = range(len(sizes))[::-1] if backwards else range(len(sizes))
-        # the state between steps, in the layer's dtype: it is rounded once in each step
+        # the state between steps is in the layer's dtype, so each step rounds it once
         stored = torch.stack(state, 1)
         across = w_hh.float().T.contiguous()
         none = torch.zeros(1, device=data.device)
         b_ih = none if b_ih is None else b_ih.float()
         b_hh = none if b_hh is None else b_hh.float()
-        # the product with the input is one for all steps; a GRU keeps that with the state apart
+        # The input of all steps is multiplied at once. A cell that adds the two products continues
+        # from this one; a GRU keeps them apart.
         flat = F.linear(data.float(), w_ih.float()).add_(b_ih + b_hh if cell.adds else b_ih)
         gates = flat.unflatten(1, (cell.gates, -1))
         before = _fp32_buffer(len(data), len(state), like=stored)
@@ -276,7 +288,8 @@ class _OverTime(torch.autograd.Function):
             sizes = ctx.sizes
             across = w_hh.float()
             stored = torch.stack(gradients[1:], 1)
-            wide, past = (_fp32_buffer(len(stored), stored.shape[1], like=stored) for _ in range(2))
+            wide = _fp32_buffer(len(stored), stored.shape[1], like=stored)
+            past = _fp32_buffer(len(stored), stored.shape[1], like=stored)
             of_x = torch.empty_like(gates)
             of_h = of_x if cell.adds else torch.empty_like(gates)
             rows = {
@@ -340,7 +353,7 @@ def recurrent(name: str, *args: Any) -> tuple[Tensor, ...]:
     >>> output.shape, output.dtype, torch.equal(output[-1], h_n[0])
     (torch.Size([5, 2, 4]), torch.float16, True)
     """
-    # an observing mode sees a layer as one operation
+    # a mode that observes calls sees the layer as one operation
     if has_torch_function((args[0],)):
         return handle_torch_function(recurrent, (args[0],), name, *args)
     state = args[2] if _is_packed(args) else args[1]
@@ -387,7 +400,7 @@ def over_layers(one: Callable[..., tuple[Tensor, ...]], *args: Any) -> tuple[Ten
         shape = data.shape[:2]
         data = data.flatten(0, 1)
         sizes = [shape[1]] * shape[0]
-    # torch hands over all layers' and directions' weights in a row
+    # the weights of all layers and directions are one list
     each = (4 if biased else 2) + _is_projected(first)
     last = list[State]()
     for layer in range(layers):

@@ -27,8 +27,8 @@ Also aten/src/ATen/Context.cpp (an operation without a precision inherits that o
 inherits the generic one; reading a legacy flag raises where the two APIs disagree). NVIDIA A100
 whitepaper, "TensorFloat-32" (FP32 input rounded to TF32, accumulated in FP32).
 
-How a library rounds operands is not documented: a Tensor Core ignores the low 13
-bits, so unrounded operands are truncated.
+How a library rounds operands is not documented. A Tensor Core ignores the low 13 bits, so operands
+that a library does not round are truncated.
 """
 
 from __future__ import annotations
@@ -53,20 +53,23 @@ from labkit.interop import as_device, round_tensor
 from labkit.modes import ATTRIBUTE, LabMode, break_graph, is_composite, mapped, tensors_in
 
 Precision = Literal["ieee", "tf32"]
-BACKENDS = ("cuda", "mkldnn")  # cuBLAS and cuDNN; oneDNN, which a CPU computes with
+# cuBLAS and cuDNN on GPUs, and oneDNN on CPUs
+BACKENDS = ("cuda", "mkldnn")
 OPERATIONS = ("matmul", "conv", "rnn")
 _GENERIC = ("generic", "all")
 # torch's older API keeps values of its own
-_LEGACY_MATMUL, _LEGACY_CUDNN = (("legacy", "matmul"), ("legacy", "cudnn"))
+_LEGACY_MATMUL = ("legacy", "matmul")
+_LEGACY_CUDNN = ("legacy", "cudnn")
 _Switches = dict[tuple[str, str], str]
 
 _condition = threading.Condition()
 _waiting: deque[object] = deque()
 # one entry for each block that is open and not suspended; all are equal
 _open: list[Precision] = []
+# the switches before the first open block, and as the open blocks set them
 _found: _Switches = {}
 _set: _Switches = {}
-# .precision: what the innermost block of this thread asks for
+# `.precision`: precision of the innermost block of this thread
 _thread = threading.local()
 
 
@@ -134,14 +137,14 @@ def _acquire(precision: Precision) -> None:
                 lambda: _waiting[0] is ticket and (not _open or _open[0] == precision)
             )
             if not _open:
-                # those of the legacy API agree, so that reading them does not raise
                 _found.update(_read())
-                _set.update({_LEGACY_MATMUL: "high" if precision == "tf32" else "highest"})
-                _set.update({_LEGACY_CUDNN: str(precision == "tf32")})
-                _set.update(
-                    {("cuda", op): precision for op in OPERATIONS}
-                    | {("mkldnn", op): "ieee" for op in OPERATIONS}
-                )
+                # the legacy switches agree with the new ones, so that reading them does not raise
+                _set[_LEGACY_MATMUL] = "high" if precision == "tf32" else "highest"
+                _set[_LEGACY_CUDNN] = str(precision == "tf32")
+                for operation in OPERATIONS:
+                    _set["cuda", operation] = precision
+                for operation in OPERATIONS:
+                    _set["mkldnn", operation] = "ieee"
                 _write(_set)
             _open.append(precision)
         finally:
@@ -153,8 +156,11 @@ def _release() -> None:
     with _condition:
         _open.pop()
         if not _open:
-            now = _read()
-            _write({key: _found[key] if now[key] == _set[key] else now[key] for key in _found})
+            restored = {}
+            for key, value in _read().items():
+                # a switch that the user changed meanwhile keeps its new value
+                restored[key] = _found[key] if value == _set[key] else value
+            _write(restored)
         _condition.notify_all()
 
 
@@ -167,10 +173,7 @@ def _put(key: tuple[str, str], value: str) -> None:
 
 
 def _read() -> _Switches:
-    """Return every switch as it was set.
-
-    "none" is an operation that uses its backend's precision.
-    """
+    """Return every switch as it was set: "none" if an operation inherits its backend's precision."""
     own = {_GENERIC: _get(_GENERIC)}
     for backend in BACKENDS:
         own[backend, "all"] = _own((backend, "all"), _GENERIC, own)
@@ -187,9 +190,9 @@ def _read() -> _Switches:
 
 
 def _own(key: tuple[str, str], parent: tuple[str, str], own: _Switches) -> str:
-    """Return the value that was set for a switch itself.
+    """Return the value that was set for a switch itself, "none" if it inherits its parent's.
 
-    torch returns the inherited value, so the parent is changed for a moment.
+    torch's getter does not tell the two apart, so the parent is changed for a moment.
     """
     value = _get(key)
     if value == "none" or value != _get(parent):
@@ -204,10 +207,10 @@ def _own(key: tuple[str, str], parent: tuple[str, str], own: _Switches) -> str:
 def _legacy(
     read: Callable[[], object], keys: Sequence[tuple[str, str]], agreeing: str, found: _Switches
 ) -> str:
-    """Return a legacy flag, also where reading it raises because the new API says otherwise.
+    """Return a legacy flag, also if reading it raises because the new switches disagree with it.
 
-    With `agreeing` for those switches, it is read; where it still raises, it is what the new API
-    does not say.
+    It is then read again while the switches `keys` have the value `agreeing`. If that raises, too,
+    the flag is off.
     """
     try:
         return str(read())
@@ -224,7 +227,7 @@ def _legacy(
 
 
 def _write(switches: _Switches) -> None:
-    """Set every switch, those of the legacy API first: they set some of the others."""
+    """Set every switch, those of the legacy API first, since they also set some of the others."""
     torch.set_float32_matmul_precision(switches[_LEGACY_MATMUL])
     torch._C._set_cudnn_allow_tf32(switches[_LEGACY_CUDNN] == "True")
     for key, value in switches.items():
@@ -232,28 +235,28 @@ def _write(switches: _Switches) -> None:
             _put(key, value)
 
 
-# The operand that is added and not multiplied: its position and name. It is added after the
-# product.
+# Function -> position of its argument `bias`, which is added after the product.
 BIASES = {"bilinear": 3} | dict.fromkeys(("linear", "conv_tbc", "convolution", "_convolution"), 2)
 BIASES |= {f"conv{kind}{n}d": 2 for kind in ("", "_transpose") for n in (1, 2, 3)}
-# input, and two operands; beta and alpha by name
+# Functions of an addend `input` and two operands, with `beta` and `alpha` by name.
 ADDENDS = frozenset(["addmm", "addbmm", "addmv", "addr", "baddbmm"])
 CELLS = frozenset(["lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"])
 
 
-def tf32_products(device: torch.device | str) -> AbstractContextManager[Any]:
-    """Multiply FP32 tensors in TF32 on `device`.
+def tf32_products(device: torch.device | str) -> AbstractContextManager[object]:
+    """Return a context in which FP32 tensors on `device` are multiplied in TF32.
 
-    torch's switch does it if `has_tf32`; otherwise the operands are rounded.
-
-    The switch decides about a backward pass only while the block is open; rounded operands are part
-    of the graph.
+    If `has_tf32`, it sets torch's switch, which affects a backward pass only inside the context.
+    On other devices it rounds the operands; the rounding is part of the graph, so a backward pass
+    outside the context rounds, too.
 
     >>> with tf32_products("cpu"):  # 1 + 2^-11 is a tie between 1 and 1 + 2^-10
     ...     torch.full((1, 1), 1 + 2.0**-11) @ torch.full((1, 1), 3.0)
     tensor([[3.]])
     """
-    return fp32_precision("tf32") if has_tf32(device) else Tf32Products()
+    if has_tf32(device):
+        return fp32_precision("tf32")
+    return Tf32Products()
 
 
 class Tf32Products(LabMode):
@@ -272,7 +275,9 @@ class Tf32Products(LabMode):
         break_graph()
         name = getattr(func, "__name__", "")
         if name not in GEMMS and name not in RECURRENT:
-            return self.inside(func, args, kwargs) if is_composite(func) else func(*args, **kwargs)
+            if is_composite(func):
+                return self.inside(func, args, kwargs)
+            return func(*args, **kwargs)
         dtypes = {
             tensor.dtype
             for tensor in tensors_in((*args, *kwargs.values()))
@@ -290,25 +295,17 @@ class Tf32Products(LabMode):
                 new = _stepped(
                     name.removesuffix("_cell"), F.linear(data, w_ih, b_ih), state, w_hh, b_hh, None
                 )
+            # only an LSTM cell returns a tuple
             return new if len(new) > 1 else new[0]
         if name == "scaled_dot_product_attention":
             return run(func, args, kwargs, lambda a, b: _product(torch.matmul, (a, b), {}))
-        # beta * input + alpha * product; with beta 0 the input is not read, even if it is NaN
         if name in ADDENDS:
-            input: Tensor = args[0] if args else kwargs["input"]
-            beta, alpha = kwargs.get("beta", 1), kwargs.get("alpha", 1)
-            rest = {
-                key: value for key, value in kwargs.items() if key not in ("input", "beta", "alpha")
-            }
-            product = alpha * _product(
-                lambda *a, **k: func(input.new_zeros(()), *a, beta=0, **k), args[1:], rest
-            )
-            return product + beta * input if beta else product
+            return _with_addend(func, args, kwargs)
         return _with_bias(func, name, args, kwargs)
 
 
 class _Rounded(torch.autograd.Function):
-    """An operand rounded to TF32; its gradient as it comes."""
+    """Rounding of an operand to TF32; its gradient is passed on unrounded."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
@@ -340,11 +337,29 @@ def _round(tensor: Tensor) -> Tensor:
 
 
 def _product(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
-    """Return a product whose arguments are all operands, rounded."""
-    result: Tensor = _RoundedGradient.apply(
-        func(*mapped(tuple(args), _round), **mapped(kwargs, _round))
-    )  # type: ignore[no-untyped-call]
+    """Return a product of rounded operands; every tensor argument is an operand."""
+    product = func(*mapped(tuple(args), _round), **mapped(kwargs, _round))
+    result: Tensor = _RoundedGradient.apply(product)  # type: ignore[no-untyped-call]
     return result
+
+
+def _with_addend(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Return beta * input + alpha * product, as addmm and its kin.
+
+    With beta 0 the input is not read, even if it is NaN.
+    """
+    input: Tensor = args[0] if args else kwargs["input"]
+    beta = kwargs.get("beta", 1)
+    alpha = kwargs.get("alpha", 1)
+    operands = {
+        key: value for key, value in kwargs.items() if key not in ("input", "beta", "alpha")
+    }
+
+    def without_addend(*args: Any, **kwargs: Any) -> Any:
+        return func(input.new_zeros(()), *args, beta=0, **kwargs)
+
+    product: Tensor = alpha * _product(without_addend, args[1:], operands)
+    return product + beta * input if beta else product
 
 
 def _with_bias(
@@ -357,13 +372,13 @@ def _with_bias(
     bias: Tensor | None = args[at] if len(args) > at else kwargs.get("bias")
     if bias is None:
         return _product(func, args, kwargs)
-    # conv_tbc requires a bias
-    none = torch.zeros_like(bias) if name == "conv_tbc" else None
+    # conv_tbc requires a bias; the others are called without one
+    no_bias = torch.zeros_like(bias) if name == "conv_tbc" else None
     if len(args) > at:
-        product = _product(func, (*args[:at], none, *args[at + 1 :]), kwargs)
+        product = _product(func, (*args[:at], no_bias, *args[at + 1 :]), kwargs)
     else:
-        product = _product(func, args, kwargs | {"bias": none})
-    # dimensions after the channels: conv2d has 2, a linear layer none
+        product = _product(func, args, kwargs | {"bias": no_bias})
+    # number of dimensions after the channels: 2 for conv2d, 0 for a linear layer
     behind = 0
     if name[-2].isdigit():
         behind = int(name[-2])
@@ -380,19 +395,34 @@ def _stepped(
     b_hh: Tensor | None,
     w_hr: Tensor | None,
 ) -> tuple[Tensor, ...]:
-    """Return a cell's state after a step; `x` is W_ih input + b_ih."""
+    """Return a cell's state after a step.
+
+    Args:
+        name: "lstm", "gru", "rnn_tanh" or "rnn_relu".
+        x: W_ih input + b_ih.
+        state: (h,), or (h, c) of an LSTM.
+        w_hh: weights of h.
+        b_hh: bias of the product with h, or None.
+        w_hr: projection of an LSTM's output, or None.
+    """
     h = F.linear(state[0], w_hh, b_hh)
     if name == "lstm":
         i, f, g, o = (x + h).chunk(4, -1)
         c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
         y = o.sigmoid() * c.tanh()
-        return (y if w_hr is None else F.linear(y, w_hr)), c
+        if w_hr is not None:
+            y = F.linear(y, w_hr)
+        return y, c
     if name == "gru":
-        (x_r, x_z, x_n), (h_r, h_z, h_n) = x.chunk(3, -1), h.chunk(3, -1)
-        r, z = (x_r + h_r).sigmoid(), (x_z + h_z).sigmoid()
+        x_r, x_z, x_n = x.chunk(3, -1)
+        h_r, h_z, h_n = h.chunk(3, -1)
+        r = (x_r + h_r).sigmoid()
+        z = (x_z + h_z).sigmoid()
         n = (x_n + r * h_n).tanh()
         return (n + z * (state[0] - n),)
-    return ((x + h).tanh() if name == "rnn_tanh" else (x + h).relu(),)
+    if name == "rnn_tanh":
+        return ((x + h).tanh(),)
+    return ((x + h).relu(),)
 
 
 def _over_time(
@@ -405,18 +435,23 @@ def _over_time(
 ) -> tuple[Tensor, ...]:
     """Run one layer in one direction over packed data [rows of all steps, features].
 
-    Sizes do not grow with time.
+    Sequences are sorted by length, so the sizes of the steps do not grow with time.
     """
+    # an odd number of weights: the last one is the projection
     w_hr = weights.pop() if len(weights) % 2 else None
-    (w_ih, w_hh) = weights[:2]
-    (b_ih, b_hh) = weights[2:] or (None, None)
+    w_ih, w_hh = weights[:2]
+    b_ih, b_hh = weights[2:] or (None, None)
     steps = list(F.linear(data, w_ih, b_ih).split(sizes))
-    # of every sequence, also of those that have ended or not begun
+    if backwards:
+        steps.reverse()
+    # the state of every sequence, also of those that have ended or not begun
     state = tuple(begin)
     outputs = list[Tensor]()
-    for x in steps[::-1] if backwards else steps:
+    for x in steps:
         rows = len(x)
         new = _stepped(name, x, tuple(part[:rows] for part in state), w_hh, b_hh, w_hr)
         outputs.append(new[0])
         state = tuple(torch.cat([now, old[rows:]]) for now, old in zip(new, state, strict=True))
-    return torch.cat(outputs[::-1] if backwards else outputs), *state
+    if backwards:
+        outputs.reverse()
+    return torch.cat(outputs), *state
