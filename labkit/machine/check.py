@@ -32,21 +32,24 @@ if TYPE_CHECKING:
     from labkit.machine.device import DeviceReport
 
 GIB = 2**30
-MEMORY_NEEDED = 1 * GIB  # JupyterLab and one kernel with torch hold about 0.7 GiB
-MEMORY_COMFORT = 2 * GIB  # and a second kernel, or a browser on the same machine
-# what pip installs; `labkit` on the package index is another project
+# JupyterLab and one kernel with torch hold about 0.7 GiB.
+MEMORY_NEEDED = 1 * GIB
+# Enough for a second kernel, or a browser on the same machine.
+MEMORY_COMFORT = 2 * GIB
+# The distribution that pip installs; `labkit` on the package index is another project.
 DISTRIBUTION = "fp16-lab"
-# notebooks, records and figures of the whole course are some tens of MiB
+# Notebooks, records and figures of the whole course take some tens of MiB.
 DISK_COMFORT = GIB // 4
-MOST_PASSES = 1000  # of a tiny training step
+MOST_PASSES = 1000  # limit of timed passes of a tiny training step
 
 
 def check_machine(folder: Path | str = ".") -> CheckReport:
-    """Look at this Python, its packages, each of which is imported, and this machine.
+    """Check this Python, its packages, each of which is imported, and this machine.
 
     It takes a few seconds.
 
-    folder: where notebooks will be saved.
+    Args:
+        folder: where notebooks will be saved.
 
     >>> [finding.name for finding in check_machine().findings][:2]
     ['Python', 'labkit']
@@ -70,29 +73,21 @@ def check_machine(folder: Path | str = ".") -> CheckReport:
         ("data", lambda: [data()]),
         ("disk", lambda: [disk(Path(folder))]),
     ]
-    return CheckReport(
-        tuple(finding for name, check in checks for finding in _guarded(name, check))
-    )
-
-
-def _guarded(name: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """Run a check; where it fails, say so as a finding."""
-    try:
-        return list(check())
-    except Exception as error:
-        what = f"could not be looked at: {type(error).__name__}: {error}"
-        return [
-            Finding(
-                name,
-                Status.BAD,
-                what,
-                "run `make setup`; where this stays, show this line to your teacher",
-            )
-        ]
+    findings: list[Finding] = []
+    for name, check in checks:
+        try:
+            # a list first: a check that fails half-way has one finding
+            results = list(check())
+        except Exception as error:
+            what = f"could not be checked: {type(error).__name__}: {error}"
+            remedy = "run `make setup`; if that does not help, show this line to your teacher"
+            results = [Finding(name, Status.BAD, what, remedy)]
+        findings.extend(results)
+    return CheckReport(tuple(findings))
 
 
 def python(version: tuple[int, ...], executable: str) -> Finding:
-    """Judge the version of Python that runs this.
+    """Judge the version of the running Python.
 
     >>> python((3, 10, 4), "/usr/bin/python3").status
     <Status.BAD: 'bad'>
@@ -117,9 +112,9 @@ def packages(
     """Judge labkit and each package it needs.
 
     Args:
-        needed: package -> lowest version that would do; None where labkit itself is not installed.
-        installed: tells a package's version, or None where it is not there.
-        problems: tells what stopped the import of which packages.
+        needed: package -> lowest sufficient version; None if labkit itself is not installed.
+        installed: returns the version of a package, or None if it is not installed.
+        problems: (packages) -> package -> what stopped its import.
 
     >>> installed = {"fp16-lab": "0.1", "numpy": "1.26.4"}
     >>> [str(f.status) for f in packages({"numpy": "2"}, installed.get)]
@@ -156,7 +151,7 @@ def packages(
 
 
 def other_labkit(owners: Iterable[str]) -> Iterable[Finding]:
-    """Warn of every distribution but this lab's own that brings a package `labkit` along.
+    """Warn of every distribution but this lab's own that contains a package `labkit`.
 
     Args:
         owners: the distributions that hold a package of this name.
@@ -179,14 +174,13 @@ def import_problems(names: Sequence[str]) -> dict[str, str]:
     """Import each package that is not imported yet, in a process of its own.
 
     Returns:
-        What stopped the import, for each package that failed.
+        Package -> what stopped its import, for each package that failed.
 
     >>> import_problems(["numpy", "no-such-package"])
     {'no-such-package': "ModuleNotFoundError: No module named 'no_such_package'"}
     """
-    modules = {
-        name: module for name in names if (module := name.replace("-", "_")) not in sys.modules
-    }
+    modules = {name: name.replace("-", "_") for name in names}
+    modules = {name: module for name, module in modules.items() if module not in sys.modules}
     with ThreadPoolExecutor(max(1, resources.usable_cores())) as pool:
         found = pool.map(import_error, modules.values())
     return {name: problem for name, problem in zip(modules, found, strict=True) if problem}
@@ -210,12 +204,16 @@ def import_error(module: str, seconds: float = 120.0) -> str:
 def requirements() -> dict[str, str] | None:
     """Return the requirements in labkit's metadata: package -> lowest version."""
     try:
-        asked = importlib.metadata.requires(DISTRIBUTION) or []
+        lines = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
         return None
-    # "torch<3,>=2.10"; no extras
-    found = (re.match(r"([\w.-]+)[^;]*>=\s*([\d.]+)[^;]*$", line) for line in asked)
-    return {match[1]: match[2] for match in found if match}
+    lowest = {}
+    for line in lines:
+        # "torch<3,>=2.10"; a requirement of an extra has a semicolon, and is left out
+        match = re.match(r"([\w.-]+)[^;]*>=\s*([\d.]+)[^;]*$", line)
+        if match:
+            lowest[match[1]] = match[2]
+    return lowest
 
 
 def installed_version(name: str) -> str | None:
@@ -251,11 +249,9 @@ def device() -> Finding:
             "install a torch that has them: https://pytorch.org/get-started",
         )
     if report.kind == "cpu" and shutil.which("nvidia-smi"):
-        why = (
-            "this torch was built without CUDA"
-            if torch.version.cuda is None
-            else "torch cannot reach the driver"
-        )
+        why = "torch cannot reach the driver"
+        if torch.version.cuda is None:
+            why = "this torch was built without CUDA"
         remedy = (
             "to use the GPU, repair its driver or install a CUDA build of torch into this "
             "environment"
@@ -360,12 +356,14 @@ def threads() -> Finding:
 
 
 def seconds_per_tiny_step(threads: int, budget: float = 0.15) -> float:
-    """Time one forward and backward pass of a two-layer convolution, in seconds.
+    """Return the seconds of one forward and backward pass of a two-layer convolution.
 
-    The input is 8 images of 48 x 48.
+    The input is 8 images of 48 x 48. The fastest of several passes counts, since other programs can
+    only slow a pass down. torch's thread count is restored.
 
-    Runs for about `budget` seconds, and at least once. Returns the fastest pass: what else the
-    machine does only adds. torch's thread count is put back.
+    Args:
+        threads: torch's number of threads.
+        budget: seconds for all passes; at least one is timed.
     """
     import torch
 
@@ -376,7 +374,8 @@ def seconds_per_tiny_step(threads: int, budget: float = 0.15) -> float:
             torch.nn.Conv2d(1, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3)
         )
         images = torch.ones(8, 1, 48, 48)
-        model(images).mean().backward()  # the first pass also sets up
+        # the first pass also allocates and initialises, and is not timed
+        model(images).mean().backward()
         passes: list[float] = []
         while not passes or (len(passes) < MOST_PASSES and sum(passes) < budget):
             start = time.perf_counter()
@@ -388,7 +387,11 @@ def seconds_per_tiny_step(threads: int, budget: float = 0.15) -> float:
 
 
 def judge_threads(cores: int, seconds: dict[int, float]) -> Finding:
-    """Judge torch's thread count from the seconds one tiny step took on 1 and on that many threads.
+    """Judge torch's thread count.
+
+    Args:
+        cores: number of cores that this process may use.
+        seconds: thread count -> seconds of a tiny step, for 1 and for torch's count.
 
     >>> judge_threads(2, {1: 0.010, 2: 0.180}).what
     '2 cores; a tiny step takes 10.0 ms on 1 thread, 180.0 ms on 2 (18 times as long)...'
@@ -418,9 +421,11 @@ def judge_threads(cores: int, seconds: dict[int, float]) -> Finding:
 
 
 def memory(available: int | None, container: int | None = None) -> Finding:
-    """Judge the bytes of memory that a new program could have.
+    """Judge the memory for a new program.
 
-    `container` is its container's limit, if any.
+    Args:
+        available: bytes that it could use; None if unknown.
+        container: memory limit of this container in bytes, or None without one.
 
     >>> memory(3 * 2**30).what
     '3.0 GiB available'
@@ -437,9 +442,8 @@ def memory(available: int | None, container: int | None = None) -> Finding:
                 "give the container 2 GiB or more (docker run --memory 4g, or the hub's memory "
                 "limit)"
             )
-            return Finding(
-                "memory", Status.WARN if available >= MEMORY_NEEDED else Status.BAD, what, remedy
-            )
+            status = Status.WARN if available >= MEMORY_NEEDED else Status.BAD
+            return Finding("memory", status, what, remedy)
     if available < MEMORY_NEEDED:
         return Finding(
             "memory",
@@ -458,7 +462,7 @@ def memory(available: int | None, container: int | None = None) -> Finding:
 
 
 def data() -> Finding:
-    """Judge whether the data that travels with the lab can be read."""
+    """Judge whether the data files of the lab can be read."""
     import numpy as np
 
     try:

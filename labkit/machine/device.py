@@ -1,9 +1,11 @@
 """Facts of a device for low precision, and what they mean for the lab.
 
-Idea: a GPU says its compute capability, and a table says which operands the Tensor Cores of that
-generation take. A CPU says its instruction sets. From these facts follow two sentences.
+Idea: a GPU reports its compute capability, and a table lists the operands that the Tensor Cores of
+that generation take. A CPU reports its instruction sets. Two sentences describe these facts and
+their consequences.
 
-Invariant: a report contains only what the machine reports of itself; nothing is timed or guessed.
+Invariant: a report contains only what the machine reports about itself; nothing is timed or
+guessed.
 
 Source: CUDA C++ Programming Guide, "Compute Capabilities" (Tensor Core data types of each); Intel
 SDM, CPUID leaf 7; Arm ARM, HWCAP_ASIMDHP and HWCAP2_BF16.
@@ -54,19 +56,19 @@ GENERATIONS = (
     ),
     Generation("Blackwell", ((11, 0), (12, 0), (12, 1)), ("FP16", "BF16", "TF32", "E4M3", "E5M2")),
 )
-# TU116 and TU117, though 7.5
+# Cards with the chips TU116 and TU117, which have compute capability 7.5 and no Tensor Cores.
 WITHOUT_CORES = re.compile(r"GTX 16|\bMX[45]50\b|\bT(400|500|550|600|1000|1200|2000)\b")
 
 
 @dataclass(frozen=True)
 class DeviceReport:
-    """What a device has.
+    """Facts of a device.
 
     Attributes:
         kind: "cuda" or "cpu".
-        name: the maker's name of the device.
-        memory: bytes on a GPU, 0 on a CPU (whose memory is not a matter of speed).
-        cores: a CPU's cores that this process may use, a GPU's multiprocessors.
+        name: the manufacturer's name of the device.
+        memory: bytes of a GPU's memory; 0 for a CPU, whose memory does not limit speed.
+        cores: number of a CPU's cores that this process may use, or of a GPU's multiprocessors.
         capability: compute capability of a GPU, None elsewhere.
         generation: generation of its Tensor Cores, or None without any that the table knows.
         instructions: a CPU's instruction sets for low precision; empty on a GPU.
@@ -181,7 +183,7 @@ class DeviceReport:
 
 
 def device_report(device: torch.device | str | None = None) -> DeviceReport:
-    """Return what a device has; None asks for the first GPU that torch can use, or else the CPU.
+    """Return the facts of a device; None for the first GPU that torch can use, or else the CPU.
 
     Raises:
         ValueError: the device is neither a CPU nor a GPU that torch reaches through CUDA.
@@ -228,7 +230,10 @@ def generation_of(name: str, capability: tuple[int, int] | None) -> Generation |
     """
     if WITHOUT_CORES.search(name) and capability == (7, 5):
         return None
-    return next((row for row in GENERATIONS if capability in row.capabilities), None)
+    for row in GENERATIONS:
+        if capability in row.capabilities:
+            return row
+    return None
 
 
 def usable_gpus() -> list[tuple[int, str]]:
@@ -236,19 +241,24 @@ def usable_gpus() -> list[tuple[int, str]]:
     if not torch.cuda.is_available():
         return []
     built = torch.cuda.get_arch_list() if torch.version.cuda else []
-    asked = {i: torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())}
-    return [
-        (i, card.name) for i, card in asked.items() if has_programs((card.major, card.minor), built)
-    ]
+    usable = []
+    for i in range(torch.cuda.device_count()):
+        card = torch.cuda.get_device_properties(i)
+        if has_programs((card.major, card.minor), built):
+            usable.append((i, card.name))
+    return usable
 
 
 def has_programs(capability: tuple[int, int], built: Sequence[str]) -> bool:
-    """Return whether a torch built for `built` runs on a GPU of this compute capability.
-
-    `built` is a target such as "sm_75" or "compute_90".
+    """Return whether a torch built for some targets runs on a GPU of this compute capability.
 
     A program "sm_XY" runs on every GPU of generation X that is not older; "compute_XY" is
-    translated for all later GPUs. An empty list says nothing, and is accepted.
+    translated for all later GPUs.
+
+    Args:
+        capability: compute capability of the GPU.
+        built: targets such as "sm_75" or "compute_90"; an empty list means unknown, and is
+            accepted.
 
     Source: CUDA C++ Programming Guide, "Binary Compatibility" and "PTX Compatibility".
 
@@ -258,8 +268,11 @@ def has_programs(capability: tuple[int, int], built: Sequence[str]) -> bool:
     generation, version = capability
     for name in built:
         # "sm_90a": letters after the digits name a variant
-        kind, _, digits = name.partition("_")
-        number = int("".join(c for c in digits if c.isdigit()) or 0)
+        match = re.fullmatch(r"(sm|compute)_(\d+)\w*", name)
+        if match is None:
+            continue
+        kind = match[1]
+        number = int(match[2])
         if kind == "sm" and number // 10 == generation and number % 10 <= version:
             return True
         if kind == "compute" and (number // 10, number % 10) <= (generation, version):
@@ -268,7 +281,7 @@ def has_programs(capability: tuple[int, int], built: Sequence[str]) -> bool:
 
 
 def _cpu_instructions() -> tuple[str, ...]:
-    """Return which of CPU_INSTRUCTIONS there are, by `cpuinfo` (Linux) and by torch."""
+    """Return the CPU's instruction sets among CPU_INSTRUCTIONS, by `cpuinfo` (Linux) and torch."""
     entries = resources.cpuinfo()
     flags = set(f"{entries.get('flags', '')} {entries.get('Features', '')}".split())
     # the oldest supported torch lacks this function

@@ -1,11 +1,10 @@
-"""Check of the widgets' front ends: whether the page's server finds what runs in the browser.
+"""Check of the widgets' front ends: whether the page's server finds their browser extensions.
 
-Idea: the kernel and the server that shows the page may be two environments. The kernel's extensions
-are found by Jupyter's own paths, the server's by the command that started it; some hosts bring a
-widget manager of their own.
+Idea: the kernel and the server that shows the page may run in two environments. The kernel's
+extensions are found by Jupyter's own paths, the server's by the command that started it. Some hosts
+have a widget manager of their own.
 
-Invariant: what is missing is named with the command that brings it, into the environment that lacks
-it.
+Invariant: a missing part is reported with the command that installs it into the right environment.
 """
 
 from __future__ import annotations
@@ -19,21 +18,24 @@ from pathlib import Path
 
 from labkit.findings import Finding, Status
 
-# folder of the extension -> the package that brings it
+# folder of the extension -> the package that installs it
 EXTENSIONS = {"@jupyter-widgets/jupyterlab-manager": "jupyterlab_widgets", "anywidget": "anywidget"}
 PLACE = Path("share", "jupyter", "labextensions")
-# A variable that a host sets -> its name; these show widgets by a manager of their own, loaded from
-# the network.
+# Environment variable that a host sets -> the host's name. These hosts show widgets by a manager of
+# their own, loaded from the network.
 HOSTS = {"COLAB_RELEASE_TAG": "Colab", "KAGGLE_KERNEL_RUN_TYPE": "Kaggle", "VSCODE_PID": "VS Code"}
 
 
 def host(environment: Mapping[str, str]) -> str | None:
-    """Return the host that shows this notebook, where it is one with a widget manager of its own.
+    """Return the name of the host that shows this notebook; None if it is not one of HOSTS.
 
     >>> host({"COLAB_RELEASE_TAG": "release-colab"}), host({})
     ('Colab', None)
     """
-    return next((name for variable, name in HOSTS.items() if variable in environment), None)
+    for variable, name in HOSTS.items():
+        if variable in environment:
+            return name
+    return None
 
 
 def extension_folders() -> list[Path]:
@@ -50,37 +52,39 @@ def front_end(
 ) -> Finding:
     """Judge whether the parts of the widgets that run in the browser are installed.
 
-    It does not tell whether they answer; the pulse cell of lesson 00 does.
+    Whether they answer is checked by the pulse cell of lesson 00.
 
     Args:
-        folders: where this environment's JupyterLab looks.
-        server: the environment of the server that shows the page, where it is known.
-        hosted: the host whose own manager shows widgets.
+        folders: folders in which this environment's JupyterLab looks for extensions.
+        server: environment of the server that shows the page; None if unknown.
+        hosted: name of the host whose own manager shows widgets, or None.
     """
     if hosted is not None:
         return Finding("widgets", Status.OK, f"{hosted} shows widgets by a manager of its own")
     prefix = Path(sys.prefix)
     places = list(folders)
     if server is not None and _differ(server, prefix):
-        # the user's and the system's: shared
-        own = [folder for folder in folders if not folder.is_relative_to(prefix)]
-        prefix, places = server, [server / PLACE, *own]
-    if off := switched_off(prefix):
+        # both environments share the user's and the system's folders
+        shared = [folder for folder in folders if not folder.is_relative_to(prefix)]
+        places = [server / PLACE, *shared]
+        prefix = server
+    off = switched_off(prefix)
+    if off:
         what = (
             f"the front end of {' and '.join(off)} is switched off in the server that shows this "
             "page"
         )
         remedy = f"`jupyter labextension enable {' '.join(off)}`, then restart JupyterLab"
         return Finding("widgets", Status.BAD, what, remedy)
-    versions, missing = [], []
+    versions = []
+    missing = []
     for extension, package in EXTENSIONS.items():
-        found = [
-            file for folder in places if (file := folder / extension / "package.json").is_file()
-        ]
-        if found:
-            versions.append(
-                f"{extension} {json.loads(found[0].read_text(encoding='utf-8'))['version']}"
-            )
+        files = [folder / extension / "package.json" for folder in places]
+        existing = [file for file in files if file.is_file()]
+        if existing:
+            # JupyterLab takes the nearest one
+            description = json.loads(existing[0].read_text(encoding="utf-8"))
+            versions.append(f"{extension} {description['version']}")
         else:
             missing.append(package)
     if not missing:
@@ -97,7 +101,11 @@ def front_end(
 
 
 def silent(seconds: float, hosted: str | None = None) -> Finding:
-    """Say that a page did not answer a widget's question, and what to do there.
+    """Return the finding for a page that has not answered a widget's message.
+
+    Args:
+        seconds: time since the message.
+        hosted: name of the host whose own manager shows widgets, or None.
 
     >>> silent(15).what
     'the page has not answered for 15 s: nothing draws widgets there, or no message gets through'
@@ -106,12 +114,14 @@ def silent(seconds: float, hosted: str | None = None) -> Finding:
     if known is not None:
         return known
     again = "reload the page and run this cell again"
-    remedy = {
-        None: f"{again}; if it stays silent, stop JupyterLab and start it with `labkit lab`",
-        "VS Code": (
+    if hosted is None:
+        remedy = f"{again}; if it stays silent, stop JupyterLab and start it with `labkit lab`"
+    elif hosted == "VS Code":
+        remedy = (
             "trust this notebook, and set jupyter.widgetScriptSources to jsdelivr.com and unpkg.com"
-        ),
-    }.get(hosted, f"{again}; {hosted} loads what draws widgets from the network")
+        )
+    else:
+        remedy = f"{again}; {hosted} loads its widget manager from the network"
     what = (
         f"the page has not answered for {seconds:g} s: nothing draws widgets there, or no message "
         "gets through"
@@ -122,7 +132,7 @@ def silent(seconds: float, hosted: str | None = None) -> Finding:
 
 
 def switched_off(prefix: Path) -> list[str]:
-    """Return which of the front ends the server of this environment, or its user, has disabled."""
+    """Return the front ends that are disabled in this environment or in the user's settings."""
     folders = [prefix / "etc" / "jupyter"]
     with contextlib.suppress(ImportError):
         from jupyter_core.paths import jupyter_config_dir
@@ -130,15 +140,12 @@ def switched_off(prefix: Path) -> list[str]:
         folders.append(Path(jupyter_config_dir()))
     off = set[str]()
     for folder in folders:
+        file = folder / "labconfig" / "page_config.json"
+        # a missing file or one of another form disables nothing
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            settings = json.loads(
-                (folder / "labconfig" / "page_config.json").read_text(encoding="utf-8")
-            )
-            off |= {
-                name
-                for name, disabled in settings.get("disabledExtensions", {}).items()
-                if disabled
-            }
+            settings = json.loads(file.read_text(encoding="utf-8"))
+            disabled = settings.get("disabledExtensions", {})
+            off |= {name for name, is_off in disabled.items() if is_off}
     return [extension for extension in EXTENSIONS if extension in off]
 
 

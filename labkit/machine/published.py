@@ -108,7 +108,7 @@ def published(kind: str | None = None, card: str | None = None) -> list[Publishe
 def cards() -> list[str]:
     """Return the cards with published products or trainings, the slowest in 16-bit products first.
 
-    Those without such a product come last, in the order of the alphabet.
+    Cards without a published 16-bit product come last, in alphabetical order.
 
     >>> cards()[0], "V100" in cards()
     ('GTX 1660 Ti', True)
@@ -125,8 +125,8 @@ def cards() -> list[str]:
 def card_named(device: str) -> str | None:
     """Return the card of the published rows that a device's name names, or None.
 
-    All words of the card have to follow each other in the name, with others between them; a variant
-    is another card.
+    The words of the card have to be in the name in the same order, possibly with others between
+    them; a variant is another card.
 
     >>> card_named("NVIDIA A100-SXM4-80GB"), card_named("NVIDIA GeForce RTX 3080 Ti")
     ('A100', None)
@@ -143,10 +143,13 @@ def card_named(device: str) -> str | None:
 
 def _names(card: list[str], device: list[str]) -> bool:
     """Return whether a device's name is that of a card: its words in order, and no variant's."""
-    rest = iter(device)
-    if not all(word in rest for word in card):
-        return False
-    return next(rest, "") not in VARIANTS
+    position = 0
+    for word in card:
+        if word not in device[position:]:
+            return False
+        position = device.index(word, position) + 1
+    following = device[position : position + 1]
+    return not VARIANTS.intersection(following)
 
 
 def gains(kind: str, card: str, format: str = "FP16") -> dict[str, list[float]]:
@@ -171,13 +174,12 @@ def _rows(path: Path) -> tuple[Published, ...]:
 
 
 def _row(row: dict[str, str]) -> Published:
-    numbers: dict[str, Any] = {
-        side: int(row[side]) if row[side].isdigit() else 0 for side in ("m", "n", "k")
-    }
-    numbers |= {
-        "value": float(row["value"]),
-        "ratio": float(row["ratio"]) if row["ratio"] else None,
-    }
+    numbers: dict[str, Any] = {"value": float(row["value"]), "ratio": None}
+    if row["ratio"]:
+        numbers["ratio"] = float(row["ratio"])
+    for side in ("m", "n", "k"):
+        # the side of a product may be unknown, which is 0
+        numbers[side] = int(row[side]) if row[side].isdigit() else 0
     texts: dict[str, Any] = {
         field.name: row[field.name] for field in fields(Published) if field.name not in numbers
     }

@@ -26,9 +26,9 @@ MEMORY_QUOTAS = [  # limit and use, in bytes: version 2, then version 1
 
 def usable_cores(cgroup: Path = CGROUP) -> int:
     """Return the number of cores for this process, by its affinity and its container's quota."""
-    affinity = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    affinity = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        affinity = len(os.sched_getaffinity(0))
     # version 2 of cgroups has "quota period" in one file, version 1 a file for each
     quota = _first_numbers(cgroup / "cpu.max")
     if not quota:
@@ -40,10 +40,7 @@ def usable_cores(cgroup: Path = CGROUP) -> int:
 
 
 def bytes_written(io: Path = Path("/proc/self/io")) -> int | None:
-    """Return the bytes that this process has written to files and connections.
-
-    It is None if unknown.
-    """
+    """Return the bytes that this process has written to files and connections; None if unknown."""
     try:
         return int(io.read_text(encoding="ascii").split("wchar: ")[1].split()[0])
     except (OSError, IndexError):
@@ -74,9 +71,12 @@ def available_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROU
 
 def container_memory(cgroup: Path = CGROUP) -> int | None:
     """Return the memory limit of this process's container in bytes, or None without one."""
-    limits = [_first_numbers(cgroup / limit) for limit, _ in MEMORY_QUOTAS]
-    # version 1 writes "none" as 2^63
-    return next((each[0] for each in limits if each and each[0] < 2**60), None)
+    for file, _ in MEMORY_QUOTAS:
+        limits = _first_numbers(cgroup / file)
+        # version 1 writes "none" as almost 2^63
+        if limits and limits[0] < 2**60:
+            return limits[0]
+    return None
 
 
 def cpuinfo() -> dict[str, str]:
@@ -97,14 +97,11 @@ def cpu_name() -> str:
 
 
 def _first_numbers(path: Path) -> list[int]:
-    """Return the integers in a small file; none where it cannot be read or contains "max"."""
+    """Return the integers in a small file; [] if it cannot be read or contains "max"."""
     try:
-        words = path.read_text().split()
-    except OSError:
+        return [int(word) for word in path.read_text().split()]
+    except (OSError, ValueError):
         return []
-    return (
-        [int(word) for word in words] if all(word.lstrip("-").isdigit() for word in words) else []
-    )
 
 
 def _installed_memory() -> int | None:
