@@ -12,8 +12,8 @@ from labkit.faults.messages.remedies import (
 
 FAMILIES = (
     Message(
-        "both inputs should have same dtype",
-        any_of(
+        words="both inputs should have same dtype",
+        pattern=any_of(
             r"d-?type mismatch",
             r"mismatched d-?types?",
             r"(?:\bsame|\buniform|\bdifferent|\bone) (?:d-?types?|data ?types?|scalar"
@@ -24,15 +24,15 @@ FAMILIES = (
             r"must match (?:the )?(?:a |input |mat_a )?dtype",
             r"tensors? .{0,40}must have (?:identical|equal) (?:d?types?|scalar)",
         ),
-        TWO_DTYPES,
-        ONE_DTYPE,
-        HALF_AND_FLOAT,
-        "torch 2.13.0",
+        means=TWO_DTYPES,
+        next=ONE_DTYPE,
+        cards=HALF_AND_FLOAT,
+        source="torch 2.13.0",
         causes=WHY_TWO_DTYPES,
     ),
     Message(
-        "Unsupported gradient dtype: torch.float16. Supported dtypes: torch.float32",
-        any_of(
+        words="Unsupported gradient dtype: torch.float16. Supported dtypes: torch.float32",
+        pattern=any_of(
             r"only supports? (?:float|floating[- ]point|half|fp16|bf16|bfloat16"
             r"|fp32)\w*(?:, \w+)*(?:,? (?:and|or) \w+)? ?d?types?\b",
             r"only supports? (?:fp16|bf16|bfloat16|float16|half)\b",
@@ -56,11 +56,13 @@ FAMILIES = (
             r"(?:input|acc_)d?type (?:\w+ not supported|must be one of)",
             r"(?:half|b?float16|bf16|fp16) (?:is )?not (?:a )?supported",
         ),
-        "A kernel is built for some dtypes, which the message may name, and got another one.",
-        "Cast to one of them before the call and back after it: `f(x.float()).to(x.dtype)`, "
-        "or run under autocast where it wants 16 bits.",
-        ("linear_algebra", "halves_by_hand"),
-        "torch 2.13.0",
+        means="A kernel is built for some dtypes, which the message may name, and got another one.",
+        next=(
+            "Cast to one of them before the call and back after it: `f(x.float()).to(x.dtype)`, "
+            "or run under autocast where it wants 16 bits."
+        ),
+        cards=("linear_algebra", "halves_by_hand"),
+        source="torch 2.13.0",
         causes=(
             "a half model on the CPU, whose kernels are fewer - the tensors are on cpu: "
             "`.float()` or a GPU",

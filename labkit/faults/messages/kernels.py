@@ -11,23 +11,29 @@ from labkit.faults.messages.remedies import (
 
 KERNELS = (
     Message(
-        "cuFFT only supports dimensions whose sizes are powers of two when computing in half "
-        "precision, but got a signal size of[192]",
-        any_of(
+        words=(
+            "cuFFT only supports dimensions whose sizes are powers of two when computing in half "
+            "precision, but got a signal size of[192]"
+        ),
+        pattern=any_of(
             r"cufft only supports dimensions whose sizes are powers of two",
             r"cufft doesnt support signals of half type",
             r"mkl fft doesnt support tensors of type",
             r"unsupported dtype (?:half|bfloat16)\b",
             r"(?:r?fftn?|stft)\(.{0,200}\) ?: expected a tensor of floating point",
         ),
-        "Fourier transforms in half exist on CUDA for lengths that are powers of two, and "
-        "nowhere for BF16 or on a CPU. Autocast has no list for them, so a half activation "
-        "arrives as it is; and a sum over a signal overflows FP16 early.",
-        "Cast before the transform, and back after: `with torch.autocast(device, "
-        "enabled=False): y = torch.fft.rfft(x.float())`.",
-        ("linear_algebra", "forward_overflow"),
-        "thuml/Time-Series-Library#761",
-        "2025-08-04",
+        means=(
+            "Fourier transforms in half exist on CUDA for lengths that are powers of two, and "
+            "nowhere for BF16 or on a CPU. Autocast has no list for them, so a half activation "
+            "arrives as it is; and a sum over a signal overflows FP16 early."
+        ),
+        next=(
+            "Cast before the transform, and back after: `with torch.autocast(device, "
+            "enabled=False): y = torch.fft.rfft(x.float())`."
+        ),
+        cards=("linear_algebra", "forward_overflow"),
+        source="thuml/Time-Series-Library#761",
+        date="2025-08-04",
         causes=(
             "x comes from a layer under autocast - cast x, since `enabled=False` alone casts "
             "nothing",
@@ -38,8 +44,8 @@ KERNELS = (
         ),
     ),
     Message(
-        "linalg.inv: Low precision dtypes not supported. Got Half",
-        any_of(
+        words="linalg.inv: Low precision dtypes not supported. Got Half",
+        pattern=any_of(
             r"low precision dtypes not supported\. got",
             r"this function doesnt handle types other than float and double",
             r"expected a tensor with \d or more dimensions of float, double",
@@ -50,10 +56,10 @@ KERNELS = (
             r"|bfloat16)",
             r"expects float32 or float64 dtypes, got",
         ),
-        "Decompositions, inverses and quantiles are computed in FP32 or FP64 only.",
-        IN_FP32,
-        ("linear_algebra",),
-        "torch 2.13.0",
+        means="Decompositions, inverses and quantiles are computed in FP32 or FP64 only.",
+        next=IN_FP32,
+        cards=("linear_algebra",),
+        source="torch 2.13.0",
         causes=(
             "the operand comes from a layer under autocast - it is half there and FP32 "
             "outside the region",
@@ -62,8 +68,8 @@ KERNELS = (
         ),
     ),
     Message(
-        "Expected both inputs to be Half, Float or Double tensors but got BFloat16 and BFloat16",
-        any_of(
+        words="Expected both inputs to be Half, Float or Double tensors but got BFloat16 and BFloat16",
+        pattern=any_of(
             r"expected both inputs to be half, float or double tensors but got",
             r"view_as_complex is only supported for half, float and double tensors",
             r"complexhalf support is experimental",
@@ -71,14 +77,18 @@ KERNELS = (
             r"unknown complex scalartype for (?:half|bfloat16)",
             r"conversion to half from complexhalf",
         ),
-        "There are no complex numbers of BF16 parts, and few operations for those of FP16. "
-        "Rotary embeddings written with complex numbers meet this.",
-        "Rotate in FP32 and cast back: "
-        "`torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))`, then "
-        "`.type_as(x)`; keep the table of frequencies in FP32.",
-        ("positions_in_half", "linear_algebra"),
-        "pytorch/pytorch#95100",
-        "2023-02-17",
+        means=(
+            "There are no complex numbers of BF16 parts, and few operations for those of FP16. "
+            "Rotary embeddings written with complex numbers meet this."
+        ),
+        next=(
+            "Rotate in FP32 and cast back: "
+            "`torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))`, then "
+            "`.type_as(x)`; keep the table of frequencies in FP32."
+        ),
+        cards=("positions_in_half", "linear_algebra"),
+        source="pytorch/pytorch#95100",
+        date="2023-02-17",
         causes=(
             "activations are BF16 under autocast or in a converted model - cast before "
             "view_as_complex",
@@ -87,18 +97,22 @@ KERNELS = (
         ),
     ),
     Message(
-        "Casting complex values to real discards the imaginary part",
-        r"casting complex values to real discards the imaginary part",
-        "A complex tensor was converted to a real dtype: `model.half()`, `.to(dtype)` or "
-        "autocast's cast met a complex parameter or buffer, and half of it is gone.",
-        "Leave complex tensors out of the conversion (`if x.is_floating_point()`), or store "
-        "them as real pairs, view_as_real.",
-        ("halves_by_hand", "positions_in_half"),
-        "torch 2.13.0",
+        words="Casting complex values to real discards the imaginary part",
+        pattern=r"casting complex values to real discards the imaginary part",
+        means=(
+            "A complex tensor was converted to a real dtype: `model.half()`, `.to(dtype)` or "
+            "autocast's cast met a complex parameter or buffer, and half of it is gone."
+        ),
+        next=(
+            "Leave complex tensors out of the conversion (`if x.is_floating_point()`), or store "
+            "them as real pairs, view_as_real."
+        ),
+        cards=("halves_by_hand", "positions_in_half"),
+        source="torch 2.13.0",
     ),
     Message(
-        "\"add_stub\" not implemented for 'Float8_e4m3fn'",
-        any_of(
+        words="\"add_stub\" not implemented for 'Float8_e4m3fn'",
+        pattern=any_of(
             r"\w+ not implemented for float8\w*",
             r"expected mat\d to be float8 matrix got",
             r"invalid scaling configuration",
@@ -108,16 +122,20 @@ KERNELS = (
             r"float8\w* to the mps backend",
             r"float8\w* (?:is|are) not supported",
         ),
-        "FP8 is a format to store and to multiply in, with a scale beside it: torch has casts "
-        "for it and scaled products, and no other operation.",
-        "Convert to compute, `x.to(torch.bfloat16)`, and use a library of scaled layers "
-        "(torchao, Transformer Engine) for FP8 training.",
-        ("linear_algebra", "emulated_bf16"),
-        "torch 2.13.0",
+        means=(
+            "FP8 is a format to store and to multiply in, with a scale beside it: torch has casts "
+            "for it and scaled products, and no other operation."
+        ),
+        next=(
+            "Convert to compute, `x.to(torch.bfloat16)`, and use a library of scaled layers "
+            "(torchao, Transformer Engine) for FP8 training."
+        ),
+        cards=("linear_algebra", "emulated_bf16"),
+        source="torch 2.13.0",
     ),
     Message(
-        "TypeError: data type 'bfloat16' not understood",
-        any_of(
+        words="TypeError: data type 'bfloat16' not understood",
+        pattern=any_of(
             r"data type b?float\d+\w* not understood",
             r"cannot load safetensors of unknown dtype",
             r"unsupported dtype in dltensor",
@@ -126,51 +144,65 @@ KERNELS = (
             r"(?:safetensor\w*|deserializ\w+).{0,80}(?:bf16|f8_e\w+)",
             r"cant convert np\.ndarray of type",
         ),
-        "numpy has no BF16 and no FP8, so neither has what goes through numpy: safetensors' "
-        "numpy loader, DLPack to numpy, a data set.",
-        "Load with torch (`safetensors.torch.load_file`) and convert there: "
-        "`tensor.float().numpy()`.",
-        ("average_in_bf16",),
-        "torch 2.13.0",
+        means=(
+            "numpy has no BF16 and no FP8, so neither has what goes through numpy: safetensors' "
+            "numpy loader, DLPack to numpy, a data set."
+        ),
+        next=(
+            "Load with torch (`safetensors.torch.load_file`) and convert there: "
+            "`tensor.float().numpy()`."
+        ),
+        cards=("average_in_bf16",),
+        source="torch 2.13.0",
     ),
     Message(
-        "softmax with half to float conversion is not supported on CPU",
-        r"softmax with half to float conversion is not supported",
-        "On CUDA one kernel reads half and writes FP32; on the CPU there is none, so a graph "
-        "or a model that was captured for a GPU fails there.",
-        "Write `torch.softmax(x.float(), dim)`.",
-        ("softmax_by_hand", "linear_algebra"),
-        "torch 2.13.0",
+        words="softmax with half to float conversion is not supported on CPU",
+        pattern=r"softmax with half to float conversion is not supported",
+        means=(
+            "On CUDA one kernel reads half and writes FP32; on the CPU there is none, so a graph "
+            "or a model that was captured for a GPU fails there."
+        ),
+        next="Write `torch.softmax(x.float(), dim)`.",
+        cards=("softmax_by_hand", "linear_algebra"),
+        source="torch 2.13.0",
     ),
     Message(
-        "Quantize only works on Float Tensor, got Half",
-        r"quantize only works on float tensor, got",
-        "Quantization reads FP32 weights and activations.",
-        "Convert the model first: `model.float()`, then quantize.",
-        ("halves_by_hand",),
-        "torch 2.13.0",
+        words="Quantize only works on Float Tensor, got Half",
+        pattern=r"quantize only works on float tensor, got",
+        means="Quantization reads FP32 weights and activations.",
+        next="Convert the model first: `model.float()`, then quantize.",
+        cards=("halves_by_hand",),
+        source="torch 2.13.0",
     ),
     Message(
-        "atomic_add does not support bf16",
-        r"atomic_add does not support (?:bf16|fp16)",
-        "A compiled scatter or index_add adds by atomics, which older versions of Triton do "
-        "not have in BF16.",
-        "Add in FP32: make the buffer FP32 and cast once at the end. It is also more exact.",
-        ("zeros_of_another_dtype", "eager_unlike_compiled"),
-        "pytorch/pytorch#97016",
-        "2023-03-17",
+        words="atomic_add does not support bf16",
+        pattern=r"atomic_add does not support (?:bf16|fp16)",
+        means=(
+            "A compiled scatter or index_add adds by atomics, which older versions of Triton do "
+            "not have in BF16."
+        ),
+        next="Add in FP32: make the buffer FP32 and cast once at the end. It is also more exact.",
+        cards=("zeros_of_another_dtype", "eager_unlike_compiled"),
+        source="pytorch/pytorch#97016",
+        date="2023-03-17",
     ),
     Message(
-        "No operator found for `memory_efficient_attention_forward` with inputs: query: "
-        "shape=(1, 257, 6, 64) (torch.float32)",
-        r"no operator found for memory_efficient_attention",
-        'xFormers lists, kernel by kernel, why none takes these inputs. The lines behind "is '
-        'not supported because" have the reason.',
-        "Read the last kernel of the list; cast for dtype, slice a padded mask for stride, "
-        "and otherwise use torch's scaled_dot_product_attention.",
-        ("emulated_bf16", "sides_miss_8"),
-        "facebookresearch/xformers#1143",
-        "2024-11-05",
+        words=(
+            "No operator found for `memory_efficient_attention_forward` with inputs: query: "
+            "shape=(1, 257, 6, 64) (torch.float32)"
+        ),
+        pattern=r"no operator found for memory_efficient_attention",
+        means=(
+            'xFormers lists, kernel by kernel, why none takes these inputs. The lines behind "is '
+            'not supported because" have the reason.'
+        ),
+        next=(
+            "Read the last kernel of the list; cast for dtype, slice a padded mask for stride, "
+            "and otherwise use torch's scaled_dot_product_attention."
+        ),
+        cards=("emulated_bf16", "sides_miss_8"),
+        source="facebookresearch/xformers#1143",
+        date="2024-11-05",
         causes=(
             "dtype=torch.float32 - flash kernels take FP16 and BF16; run under autocast, or "
             "cast the three",
@@ -181,19 +213,23 @@ KERNELS = (
         ),
     ),
     Message(
-        "FWD: Unsupported hidden_size or types: 5120BFloat16FloatFloatFloatFloat",
-        r"unsupported hidden_size or types",
-        "A fused norm was built for some combinations of dtypes: of weight, input, residual, "
-        "output and compute, in this order.",
-        "Cast the input (the second type) to a combination that it has, such as that of the "
-        "weight, or use torch's layer_norm.",
-        ("forward_overflow",),
-        "Dao-AILab/flash-attention#549",
-        "2023-09-18",
+        words="FWD: Unsupported hidden_size or types: 5120BFloat16FloatFloatFloatFloat",
+        pattern=r"unsupported hidden_size or types",
+        means=(
+            "A fused norm was built for some combinations of dtypes: of weight, input, residual, "
+            "output and compute, in this order."
+        ),
+        next=(
+            "Cast the input (the second type) to a combination that it has, such as that of the "
+            "weight, or use torch's layer_norm."
+        ),
+        cards=("forward_overflow",),
+        source="Dao-AILab/flash-attention#549",
+        date="2023-09-18",
     ),
     Message(
-        "topk does not support complex dtypes on CPU",
-        any_of(
+        words="topk does not support complex dtypes on CPU",
+        pattern=any_of(
             r"not implemented for complex(?:float|double)?\b",
             r"(?:not (?:yet )?(?:implemented|supported) for|does(?:nt| not) support|not"
             r" intended to support) complex",
@@ -203,57 +239,69 @@ KERNELS = (
             r"dtype complex<\w+> cant be safely cast",
             r"(?:input|bias|weight) type \(complex",
         ),
-        "torch has this operation for real numbers only, or the other way round. It is no "
-        "matter of precision.",
-        "Compute on real and imaginary parts: `torch.view_as_real(x)`, `x.abs()`.",
-        ("linear_algebra",),
-        "torch 2.13.0",
+        means=(
+            "torch has this operation for real numbers only, or the other way round. It is no "
+            "matter of precision."
+        ),
+        next="Compute on real and imaginary parts: `torch.view_as_real(x)`, `x.abs()`.",
+        cards=("linear_algebra",),
+        source="torch 2.13.0",
     ),
     Message(
-        "strides should be multiple of 16 bytes",
-        any_of(
+        words="strides should be multiple of 16 bytes",
+        pattern=any_of(
             r"strides? should be (?:a )?multiple of 16 bytes",
             r"(?:trailing dimension|dimensions?|sides?|size\(\d\)|shape|k|n)"
             r" .{0,50}divisible by (?:8|16|32|128)\b",
             r"mat\d (?:dimension|shape).{0,60}divisible",
             r"must be (?:a )?multiples? of (?:8|16)\b",
         ),
-        "Products in FP8, INT8 and grouped products read 16 bytes at a time: 8 elements of "
-        "half, 16 of FP8.",
-        "Pad the side, or the vocabulary, to a multiple of 16; rows of 16-bit numbers to a "
-        "multiple of 8.",
-        ("sides_miss_8",),
-        "torch 2.13.0",
+        means=(
+            "Products in FP8, INT8 and grouped products read 16 bytes at a time: 8 elements of "
+            "half, 16 of FP8."
+        ),
+        next=(
+            "Pad the side, or the vocabulary, to a multiple of 16; rows of 16-bit numbers to a "
+            "multiple of 8."
+        ),
+        cards=("sides_miss_8",),
+        source="torch 2.13.0",
     ),
     Message(
-        "int_mm_out_cpu: Expected self dtype to be int8 or uint8 but got c10::Half",
-        any_of(
+        words="int_mm_out_cpu: Expected self dtype to be int8 or uint8 but got c10::Half",
+        pattern=any_of(
             r"expected \w+ dtype to be (?:of type )?u?int8 (?:or uint8 )?but got",
             r"expects float/bfloat16/half/int8/fp8 tensor",
             r"weight should have dtype int8 or fp8",
         ),
-        "A product of quantized operands received numbers that were not quantized.",
-        "Quantize both operands first, or call the layer of the quantization library instead "
-        "of its kernel.",
-        ("halves_by_hand",),
-        "torch 2.13.0",
+        means="A product of quantized operands received numbers that were not quantized.",
+        next=(
+            "Quantize both operands first, or call the layer of the quantization library instead "
+            "of its kernel."
+        ),
+        cards=("halves_by_hand",),
+        source="torch 2.13.0",
     ),
     Message(
-        "RuntimeError: No available kernel. Aborting execution.",
-        any_of(
+        words="RuntimeError: No available kernel. Aborting execution.",
+        pattern=any_of(
             r"no available kernel\. ?aborting",
             r"expected query, key and value to all be of dtype: ?\{",
             r"cutlassf: no kernel found to launch",
             r"flash ?attention only supports (?:ampere|turing|ada|hopper)",
             r"(?:flash|memory efficient|mem efficient) (?:attention )?kernel not used because",
         ),
-        "None of the kernels that scaled_dot_product_attention may use takes these inputs. "
-        "The warnings before it have the reason of each.",
-        "Allow the plain kernel too: `with sdpa_kernel([SDPBackend.FLASH_ATTENTION, "
-        "SDPBackend.MATH])`, or leave the choice to torch.",
-        ("emulated_bf16", "mask_constant"),
-        "lucidrains/denoising-diffusion-pytorch#239",
-        "2023-07-19",
+        means=(
+            "None of the kernels that scaled_dot_product_attention may use takes these inputs. "
+            "The warnings before it have the reason of each."
+        ),
+        next=(
+            "Allow the plain kernel too: `with sdpa_kernel([SDPBackend.FLASH_ATTENTION, "
+            "SDPBackend.MATH])`, or leave the choice to torch."
+        ),
+        cards=("emulated_bf16", "mask_constant"),
+        source="lucidrains/denoising-diffusion-pytorch#239",
+        date="2023-07-19",
         causes=(
             'the inputs are FP32, and flash attention takes FP16 and BF16 - "Got Query dtype: '
             'float": run under autocast, or cast the three',
@@ -264,16 +312,22 @@ KERNELS = (
         ),
     ),
     Message(
-        "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx( handle, opa, "
-        "opb, m, n, k, &falpha, a, CUDA_R_16F, lda, b, CUDA_R_16F",
-        r"cublas_status_(?!not_supported)\w+",
-        "A product in cuBLAS failed. In half it is the first product after something else "
-        "went wrong, more often than the product itself. CUDA_R_16F is FP16, CUDA_R_16BF BF16.",
-        "Run with CUDA_LAUNCH_BLOCKING=1, once in FP32, and once on the CPU, whose errors "
-        "name the line.",
-        ("emulated_bf16", "sides_miss_8", "positions_in_half"),
-        "clovaai/bros#14",
-        "2022-08-07",
+        words=(
+            "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx( handle, opa, "
+            "opb, m, n, k, &falpha, a, CUDA_R_16F, lda, b, CUDA_R_16F"
+        ),
+        pattern=r"cublas_status_(?!not_supported)\w+",
+        means=(
+            "A product in cuBLAS failed. In half it is the first product after something else "
+            "went wrong, more often than the product itself. CUDA_R_16F is FP16, CUDA_R_16BF BF16."
+        ),
+        next=(
+            "Run with CUDA_LAUNCH_BLOCKING=1, once in FP32, and once on the CPU, whose errors "
+            "name the line."
+        ),
+        cards=("emulated_bf16", "sides_miss_8", "positions_in_half"),
+        source="clovaai/bros#14",
+        date="2022-08-07",
         causes=(
             "an index is out of range (token ids, labels, positions) - the CPU names it, and "
             "FP32 fails as well",
@@ -287,20 +341,24 @@ KERNELS = (
         ),
     ),
     Message(
-        "RuntimeError: FIND was unable to find an engine to execute this computation",
-        any_of(
+        words="RuntimeError: FIND was unable to find an engine to execute this computation",
+        pattern=any_of(
             r"unable to find an engine to execute this computation",
             r"cudnn_status_(?:not_supported|execution_failed|bad_param|mapping_error"
             r"|internal_error)",
             r"miopenstatusunknownerror",
         ),
-        "cuDNN has no convolution for these dtypes, sides and memory, or it is another "
-        "version than torch was built with.",
-        "Compare torch.backends.cudnn.version() with the one installed; try the batch in "
-        "FP32, and with torch.backends.cudnn.benchmark = False.",
-        ("emulated_bf16", "small_work"),
-        "aigc-apps/sd-webui-EasyPhoto#27",
-        "2023-09-06",
+        means=(
+            "cuDNN has no convolution for these dtypes, sides and memory, or it is another "
+            "version than torch was built with."
+        ),
+        next=(
+            "Compare torch.backends.cudnn.version() with the one installed; try the batch in "
+            "FP32, and with torch.backends.cudnn.benchmark = False."
+        ),
+        cards=("emulated_bf16", "small_work"),
+        source="aigc-apps/sd-webui-EasyPhoto#27",
+        date="2023-09-06",
         causes=(
             "cuDNN or the driver is older than torch wants - FP32 fails too: reinstall torch "
             "with its own libraries",
@@ -310,17 +368,23 @@ KERNELS = (
         ),
     ),
     Message(
-        "NotImplementedError: Could not run "
-        "'aten::_amp_foreach_non_finite_check_and_unscale_' with arguments from the 'CPU' "
-        "backend",
-        r"could not run aten::_amp_(?:foreach_)?(?:non_finite_check_and_unscale|update_scale)",
-        "The scaler met gradients on a device, or of a layout, for which this torch cannot "
-        "unscale.",
-        "Take torch.amp.GradScaler(device) of torch 2.3 or later for the device where the "
-        "gradients are, and dense gradients.",
-        ("optimizer_made_before", "saved_half"),
-        "clovaai/voxceleb_trainer#116",
-        "2021-06-24",
+        words=(
+            "NotImplementedError: Could not run "
+            "'aten::_amp_foreach_non_finite_check_and_unscale_' with arguments from the 'CPU' "
+            "backend"
+        ),
+        pattern=r"could not run aten::_amp_(?:foreach_)?(?:non_finite_check_and_unscale|update_scale)",
+        means=(
+            "The scaler met gradients on a device, or of a layout, for which this torch cannot "
+            "unscale."
+        ),
+        next=(
+            "Take torch.amp.GradScaler(device) of torch 2.3 or later for the device where the "
+            "gradients are, and dense gradients."
+        ),
+        cards=("optimizer_made_before", "saved_half"),
+        source="clovaai/voxceleb_trainer#116",
+        date="2021-06-24",
         causes=(
             "parameters are on the CPU - the model was moved after the optimizer was made, or "
             "FSDP and DeepSpeed offload gradients: torch before 2.3 has no scaler there",
@@ -330,36 +394,40 @@ KERNELS = (
         ),
     ),
     Message(
-        "RuntimeError: _th_fmod_out not supported on CUDAType for Half",
-        any_of(
+        words="RuntimeError: _th_fmod_out not supported on CUDAType for Half",
+        pattern=any_of(
             r"not supported on \w*type for (?:half|bfloat16)",
             r"has no (?:half|bfloat16) (?:kernel|implementation)",
             r"kernel .{0,40}not (?:found|registered) for (?:half|b?float16)",
         ),
-        NO_KERNEL,
-        FP32_THERE,
-        ("linear_algebra",),
-        "torch 2.13.0",
+        means=NO_KERNEL,
+        next=FP32_THERE,
+        cards=("linear_algebra",),
+        source="torch 2.13.0",
     ),
     Message(
-        "CppCompileError: C++ compile error: no matching function for call to "
-        "at::vec::Vectorized<c10::Half>",
-        r"cppcompileerror.{0,400}(?:half|bfloat16)",
-        "torch.compile wrote C++ for a CPU that does not compile in half.",
-        "Compile in FP32 or BF16 on a CPU, and FP16 on a GPU; or "
-        "torch._dynamo.config.suppress_errors = True, which continues without.",
-        ("eager_unlike_compiled",),
-        "pytorch/pytorch#105914",
-        "2023-07-25",
+        words=(
+            "CppCompileError: C++ compile error: no matching function for call to "
+            "at::vec::Vectorized<c10::Half>"
+        ),
+        pattern=r"cppcompileerror.{0,400}(?:half|bfloat16)",
+        means="torch.compile wrote C++ for a CPU that does not compile in half.",
+        next=(
+            "Compile in FP32 or BF16 on a CPU, and FP16 on a GPU; or "
+            "torch._dynamo.config.suppress_errors = True, which continues without."
+        ),
+        cards=("eager_unlike_compiled",),
+        source="pytorch/pytorch#105914",
+        date="2023-07-25",
     ),
     Message(
-        "\"addmm_impl_cpu_\" not implemented for 'Half'",
-        r"\w+ not implemented for (?:half|bfloat16)",
-        NO_KERNEL,
-        FP32_THERE,
-        ("linear_algebra", "halves_by_hand"),
-        "huggingface/transformers#27769",
-        "2023-12-01",
+        words="\"addmm_impl_cpu_\" not implemented for 'Half'",
+        pattern=r"\w+ not implemented for (?:half|bfloat16)",
+        means=NO_KERNEL,
+        next=FP32_THERE,
+        cards=("linear_algebra", "halves_by_hand"),
+        source="huggingface/transformers#27769",
+        date="2023-12-01",
         causes=(
             "a half model runs on the CPU - `{p.device for p in model.parameters()}` holds cpu",
             "this operation has no half kernel on CUDA either - the tensors are on cuda; cast "
@@ -368,34 +436,40 @@ KERNELS = (
         ),
     ),
     Message(
-        "qr is not implemented for type torch.cuda.HalfTensor",
-        r"not implemented for type \S*half",
-        NO_KERNEL,
-        FP32_THERE,
-        ("linear_algebra",),
-        "pytorch/pytorch#9315",
-        "2018-07-10",
+        words="qr is not implemented for type torch.cuda.HalfTensor",
+        pattern=r"not implemented for type \S*half",
+        means=NO_KERNEL,
+        next=FP32_THERE,
+        cards=("linear_algebra",),
+        source="pytorch/pytorch#9315",
+        date="2018-07-10",
     ),
     Message(
-        "could not create a primitive descriptor for an LSTM forward propagation primitive",
-        r"could not create a primitive descriptor",
-        "oneDNN, by which torch computes on a CPU, has an LSTM in FP16 or BF16 for a few "
-        "processors only.",
-        "Train on the GPU, or put the LSTM in a region with autocast(enabled=False), and "
-        "`.float()` its input.",
-        ("linear_algebra",),
-        "mittagessen/kraken#610",
-        "2024-06-09",
+        words="could not create a primitive descriptor for an LSTM forward propagation primitive",
+        pattern=r"could not create a primitive descriptor",
+        means=(
+            "oneDNN, by which torch computes on a CPU, has an LSTM in FP16 or BF16 for a few "
+            "processors only."
+        ),
+        next=(
+            "Train on the GPU, or put the LSTM in a region with autocast(enabled=False), and "
+            "`.float()` its input."
+        ),
+        cards=("linear_algebra",),
+        source="mittagessen/kraken#610",
+        date="2024-06-09",
     ),
     Message(
-        "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmStridedBatchedEx(",
-        r"cublas_status_not_supported",
-        "cuBLAS has no product of these dtypes, sides or strides on this GPU.",
-        "`labkit gpu` says which formats the card multiplies. Try FP16 for BF16, contiguous "
-        "inputs, sides that are multiples of 8, and the cuBLAS that torch was built with.",
-        ("emulated_bf16", "sides_miss_8"),
-        "deepspeedai/DeepSpeed#6723",
-        "2024-11-07",
+        words="CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmStridedBatchedEx(",
+        pattern=r"cublas_status_not_supported",
+        means="cuBLAS has no product of these dtypes, sides or strides on this GPU.",
+        next=(
+            "`labkit gpu` says which formats the card multiplies. Try FP16 for BF16, contiguous "
+            "inputs, sides that are multiples of 8, and the cuBLAS that torch was built with."
+        ),
+        cards=("emulated_bf16", "sides_miss_8"),
+        source="deepspeedai/DeepSpeed#6723",
+        date="2024-11-07",
         causes=(
             "the dtype - BF16 on a card before Ampere, FP16 strided batches on Maxwell: FP32 works",
             "the sides or strides - a view or a side that is not a multiple of 8: "
@@ -405,12 +479,12 @@ KERNELS = (
         ),
     ),
     Message(
-        "TypeError: Got unsupported ScalarType BFloat16",
-        r"got unsupported scalartype bfloat16",
-        "numpy has no BF16.",
-        "Convert first: `tensor.float().numpy()`.",
-        ("average_in_bf16",),
-        "pytorch/pytorch#110285",
-        "2023-09-29",
+        words="TypeError: Got unsupported ScalarType BFloat16",
+        pattern=r"got unsupported scalartype bfloat16",
+        means="numpy has no BF16.",
+        next="Convert first: `tensor.float().numpy()`.",
+        cards=("average_in_bf16",),
+        source="pytorch/pytorch#110285",
+        date="2023-09-29",
     ),
 )

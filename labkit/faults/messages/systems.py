@@ -6,22 +6,28 @@ from labkit.faults.messages.message import Message, any_of
 
 SYSTEMS = (
     Message(
-        "ValueError: Must flatten tensors with uniform dtype but got torch.bfloat16 and "
-        "torch.float32",
-        any_of(
+        words=(
+            "ValueError: Must flatten tensors with uniform dtype but got torch.bfloat16 and "
+            "torch.float32"
+        ),
+        pattern=any_of(
             r"must flatten tensors with uniform dtype",
             r"flatparameter requires uniform dtype",
             r"fsdp expects uniform (?:original parameter|reduce) dtype",
             r"autoep cannot preserve mixed dtype",
         ),
-        "FSDP joins the parameters of a wrapped block into one tensor, and this block has two "
-        "dtypes.",
-        "Convert all trained parameters alike before wrapping, best to FP32 with "
-        "MixedPrecision for the rest. `{name: p.dtype for name, p in "
-        "model.named_parameters()}` names the odd ones.",
-        ("optimizer_made_before", "half_weights_unscaled"),
-        "huggingface/trl#1723",
-        "2024-06-11",
+        means=(
+            "FSDP joins the parameters of a wrapped block into one tensor, and this block has two "
+            "dtypes."
+        ),
+        next=(
+            "Convert all trained parameters alike before wrapping, best to FP32 with "
+            "MixedPrecision for the rest. `{name: p.dtype for name, p in "
+            "model.named_parameters()}` names the odd ones."
+        ),
+        cards=("optimizer_made_before", "half_weights_unscaled"),
+        source="huggingface/trl#1723",
+        date="2024-06-11",
         causes=(
             "adapters are FP32 in a model of 16 bits (LoRA, prompt tuning) - the odd names "
             "are lora_ or prompt: convert them, or wrap them on their own",
@@ -34,9 +40,11 @@ SYSTEMS = (
         ),
     ),
     Message(
-        "ValueError: Invalid usage of tensors with different dtypes Found torch.float32 and "
-        "torch.float16",
-        any_of(
+        words=(
+            "ValueError: Invalid usage of tensors with different dtypes Found torch.float32 and "
+            "torch.float16"
+        ),
+        pattern=any_of(
             r"invalid usage of tensors with different dtypes",
             r"all parameters in a bucket must have the same dtype",
             r"must have the same communication dtype",
@@ -46,11 +54,13 @@ SYSTEMS = (
             r"detected mismatch between collectives",
             r"invalid scalar type",
         ),
-        "A collective operation adds or gathers tensors of one dtype, the same on each rank.",
-        "Cast before it, FP32 for sums: in FP16 a sum over ranks overflows at 65504, in BF16 "
-        "it keeps 8 bits.",
-        ("ranks_part", "validation_sum"),
-        "torch 2.13.0",
+        means="A collective operation adds or gathers tensors of one dtype, the same on each rank.",
+        next=(
+            "Cast before it, FP32 for sums: in FP16 a sum over ranks overflows at 65504, in BF16 "
+            "it keeps 8 bits."
+        ),
+        cards=("ranks_part", "validation_sum"),
+        source="torch 2.13.0",
         causes=(
             "two dtypes on one rank - a list, or a parameter's gradients of two formats",
             "two ranks differ - one ran another branch, or has no autocast region; print the "
@@ -60,29 +70,39 @@ SYSTEMS = (
         ),
     ),
     Message(
-        "Both mixed precision and an auto_wrap_policy were specified to FSDP, where the "
-        "wrapped module has submodules of type: {BatchNorm2d}",
-        r"both mixed precision and an auto_wrap_policy were specified",
-        "FSDP wraps batch norms on their own, without mixed precision, since their statistics "
-        "need FP32.",
-        "It is a note. Give their inputs in FP32, or keep_low_precision_grads as it is.",
-        ("nan_only_in_eval",),
-        "torch 2.13.0",
+        words=(
+            "Both mixed precision and an auto_wrap_policy were specified to FSDP, where the "
+            "wrapped module has submodules of type: {BatchNorm2d}"
+        ),
+        pattern=r"both mixed precision and an auto_wrap_policy were specified",
+        means=(
+            "FSDP wraps batch norms on their own, without mixed precision, since their statistics "
+            "need FP32."
+        ),
+        next="It is a note. Give their inputs in FP32, or keep_low_precision_grads as it is.",
+        cards=("nan_only_in_eval",),
+        source="torch 2.13.0",
     ),
     Message(
-        "[ONNXRuntimeError] : 1 : FAIL : Type Error: Type parameter (T) of Optype (Add) bound "
-        "to different types (tensor(float16) and tensor(float) in node ()",
-        any_of(
+        words=(
+            "[ONNXRuntimeError] : 1 : FAIL : Type Error: Type parameter (T) of Optype (Add) bound "
+            "to different types (tensor(float16) and tensor(float) in node ()"
+        ),
+        pattern=any_of(
             r"bound to different types \(tensor\((?:float|double|float16|bfloat16)",
             r"of output arg .{0,60}does not match expected type",
         ),
-        "A node of the exported graph has inputs of two dtypes. A graph has no promotion, "
-        "which torch did at run time.",
-        "Export in FP32 and convert the file afterwards (onnxconverter-common's float16 with "
-        "keep_io_types, or an optimizer for transformers).",
-        ("zeros_of_another_dtype", "halves_by_hand"),
-        "microsoft/onnxruntime#15241",
-        "2023-03-27",
+        means=(
+            "A node of the exported graph has inputs of two dtypes. A graph has no promotion, "
+            "which torch did at run time."
+        ),
+        next=(
+            "Export in FP32 and convert the file afterwards (onnxconverter-common's float16 with "
+            "keep_io_types, or an optimizer for transformers)."
+        ),
+        cards=("zeros_of_another_dtype", "halves_by_hand"),
+        source="microsoft/onnxruntime#15241",
+        date="2023-03-27",
         causes=(
             "the model was exported under autocast or by .half() - constants and buffers "
             "stayed FP32 or FP64: the other type of the message is theirs",
@@ -91,17 +111,17 @@ SYSTEMS = (
         ),
     ),
     Message(
-        "Unexpected input data type. Actual: (tensor(float)) , expected: (tensor(float16))",
-        r"unexpected input data type\. ?actual: ?\(",
-        "The exported model takes FP16 inputs (or FP32 ones), and got the other.",
-        "Convert the input, `x.astype(np.float16)`, or convert the model with keep_io_types=True.",
-        ("halves_by_hand",),
-        "ultralytics/ultralytics#20091",
-        "2025-04-09",
+        words="Unexpected input data type. Actual: (tensor(float)) , expected: (tensor(float16))",
+        pattern=r"unexpected input data type\. ?actual: ?\(",
+        means="The exported model takes FP16 inputs (or FP32 ones), and got the other.",
+        next="Convert the input, `x.astype(np.float16)`, or convert the model with keep_io_types=True.",
+        cards=("halves_by_hand",),
+        source="ultralytics/ultralytics#20091",
+        date="2025-04-09",
     ),
     Message(
-        "Running layernorm after self-attention in FP16 may cause overflow.",
-        any_of(
+        words="Running layernorm after self-attention in FP16 may cause overflow.",
+        pattern=any_of(
             r"running layernorm after self-attention",
             r"detected layernorm nodes in fp16",
             r"subnormal fp16 values",
@@ -111,13 +131,17 @@ SYSTEMS = (
             r"would overflow in fp16",
             r"less than smallest positive fp16 subnormal",
         ),
-        "TensorRT says what FP16 changes: norms whose squares may pass 65504, and weights "
-        "outside FP16's range.",
-        "Force norms, and softmax, to FP32 (layer precisions, or a strongly typed network); "
-        "compare outputs with FP32's before and after.",
-        ("forward_overflow", "gains_in_bf16"),
-        "pytorch/TensorRT#2730",
-        "2024-04-05",
+        means=(
+            "TensorRT says what FP16 changes: norms whose squares may pass 65504, and weights "
+            "outside FP16's range."
+        ),
+        next=(
+            "Force norms, and softmax, to FP32 (layer precisions, or a strongly typed network); "
+            "compare outputs with FP32's before and after."
+        ),
+        cards=("forward_overflow", "gains_in_bf16"),
+        source="pytorch/TensorRT#2730",
+        date="2024-04-05",
         causes=(
             "subnormal weights - between 6e-8 and 6e-5: they keep fewer bits, and seldom matter",
             "values below the smallest subnormal - they become 0: harmless unless a whole "
