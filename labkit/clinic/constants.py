@@ -1,8 +1,8 @@
 """Constants in source code that FP16 cannot hold: numbers that are 0 or inf there.
 
 Idea: a number matters where it meets a tensor: as a summand, a mask, a limit of clamp, or the
-epsilon of a layer or a division. The source is parsed, never run. A name that is assigned one
-number only is read as that number.
+epsilon of a layer or a division. The source is parsed, never run. A name that is assigned only one
+number is taken for that number.
 
 Invariant: arguments of an optimizer or a schedule (lr, eps, weight_decay) are not reported, nor is
 the code of torch, of the lab, or of an installed package.
@@ -15,6 +15,7 @@ import functools
 import inspect
 import math
 import textwrap
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from torch import nn
 
 from labkit.formats import BF16, FP16, round_to
 
+# functions that fill a tensor with a number, or keep it between two
 FILLED = {
     "masked_fill",
     "masked_fill_",
@@ -47,9 +49,9 @@ FILLED = {
     "minimum",
 }
 KEYWORDS = {"eps", "epsilon", "min", "max", "value", "fill_value"}
-# A call with one of these creates an optimizer or a schedule.
+# keywords by which a call is taken for the creation of an optimizer or a schedule
 OF_OPTIMIZERS = {"lr", "betas", "weight_decay", "momentum"}
-# These modules are judged like a user's: their faults are written as users write them.
+# the lab's known faults, which are written as users write code, and are examined like theirs
 FAULTS = str(Path(__file__).parents[1] / "faults")
 NOT_THE_USERS = (
     str(Path(__file__).parents[1]),
@@ -69,23 +71,27 @@ class Constant:
 
     @property
     def where(self) -> str:
-        """File and line, in the form of `line_of_user`."""
+        """The file's name and the line, as "train.py:12"."""
         return f"{Path(self.file).name}:{self.line}"
 
     @property
     def says(self) -> str:
-        """Its value in each format of 16 bits."""
-        fp16, bf16 = (float(round_to(self.value, format)) for format in (FP16, BF16))
+        """A sentence with its value in FP16 and in BF16."""
+        fp16 = float(round_to(self.value, FP16))
+        bf16 = float(round_to(self.value, BF16))
         return f"`{self.text}`: {self.value:g} is {fp16:g} in FP16, and {bf16:.4g} in BF16"
 
 
 def misfit(value: float) -> bool:
-    """Return whether FP16 rounds a number to 0 or inf that is neither.
+    """Return whether a number is neither 0 nor inf, and FP16 rounds it to one of them.
 
     >>> [misfit(value) for value in (1e-8, 1e-6, -1e9, 65504, math.inf, 0)]
     [True, False, True, False, False, False]
     """
-    return 0 < abs(value) <= FP16.smallest_subnormal / 2 or FP16.max < abs(value) < math.inf
+    # half of the smallest number is a tie, which rounds to the even 0
+    underflows = 0 < abs(value) <= FP16.smallest_subnormal / 2
+    overflows = FP16.max < abs(value) < math.inf
+    return underflows or overflows
 
 
 def constants_in(
@@ -93,7 +99,14 @@ def constants_in(
 ) -> list[Constant]:
     """Return the constants of a source text that FP16 cannot hold.
 
-    `names` are the values of names from outside the text.
+    Args:
+        source: Python code.
+        file: the file that it comes from.
+        first: the number of its first line in that file.
+        names: values of names that are defined outside the text.
+
+    Raises:
+        SyntaxError: source is not Python code.
 
     >>> [c.says for c in constants_in("p = torch.log(x + 1e-8)")]
     ['`x + 1e-08`: 1e-08 is 0 in FP16, and 1.001e-08 in BF16']
@@ -111,43 +124,53 @@ def constants_in(
 
 def _constant_names(tree: ast.AST) -> dict[str, float]:
     """Return the names that are assigned one number only, as a value or a default."""
-    assigned: dict[str, set[float | None]] = {}
+    # None in a set: the name is also assigned something else than a number
+    assigned: dict[str, set[float | None]] = defaultdict(set)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign | ast.AnnAssign):
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
                 if isinstance(target, ast.Name):
-                    assigned.setdefault(target.id, set()).add(_number(node.value, {}))
+                    assigned[target.id].add(_number(node.value, {}))
+        elif isinstance(node, ast.AnnAssign):
+            if isinstance(node.target, ast.Name):
+                assigned[node.target.id].add(_number(node.value, {}))
         elif isinstance(node, ast.arguments):
-            arguments = [*node.posonlyargs, *node.args]
-            pairs = list(
-                zip(arguments[len(arguments) - len(node.defaults) :], node.defaults, strict=True)
-            )
-            for argument, default in pairs + list(
-                zip(node.kwonlyargs, node.kw_defaults, strict=True)
-            ):
-                assigned.setdefault(argument.arg, set()).add(_number(default, {}))
-    single = {name: values.pop() for name, values in assigned.items() if len(values) == 1}
-    return {name: value for name, value in single.items() if value is not None}
+            positional = [*node.posonlyargs, *node.args]
+            # defaults are those of the last positional arguments
+            with_default = positional[len(positional) - len(node.defaults) :]
+            for argument, default in zip(with_default, node.defaults, strict=True):
+                assigned[argument.arg].add(_number(default, {}))
+            for argument, keyword_default in zip(node.kwonlyargs, node.kw_defaults, strict=True):
+                assigned[argument.arg].add(_number(keyword_default, {}))
+    constants = {}
+    for name, values in assigned.items():
+        value = values.pop()
+        if not values and value is not None:
+            constants[name] = value
+    return constants
 
 
 def _number(node: ast.AST | None, names: dict[str, float]) -> float | None:
     """Return the value of an expression, if it follows without running it."""
-    if (
-        isinstance(node, ast.Constant)
-        and isinstance(node.value, int | float)
-        and not isinstance(node.value, bool)
-    ):
-        return float(node.value)
-    if isinstance(node, ast.Name | ast.Attribute):
-        return names.get(node.id if isinstance(node, ast.Name) else node.attr)
+    if isinstance(node, ast.Constant):
+        # a bool is an int, too
+        if isinstance(node.value, int | float) and not isinstance(node.value, bool):
+            return float(node.value)
+        return None
+    if isinstance(node, ast.Name):
+        return names.get(node.id)
+    if isinstance(node, ast.Attribute):
+        return names.get(node.attr)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         value = _number(node.operand, names)
         return None if value is None else -value
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
         base = _number(node.left, names)
         exponent = _number(node.right, names)
-        with suppress(OverflowError, ZeroDivisionError):
-            return None if base is None or exponent is None or base <= 0 else base**exponent
+        if base is None or exponent is None or base <= 0:
+            return None
+        with suppress(OverflowError):
+            return math.pow(base, exponent)
     return None
 
 
@@ -159,41 +182,52 @@ class _Reader(ast.NodeVisitor):
         self.found: list[tuple[ast.expr, float]] = []
 
     def _look(self, node: ast.expr, *meeting: ast.expr | None) -> None:
-        values = [value for each in meeting if (value := _number(each, self.names)) is not None]
-        self.found += [(node, value) for value in values if misfit(value)][:1]
+        """Record an expression with the first number that does not fit."""
+        for each in meeting:
+            value = _number(each, self.names)
+            if value is not None and misfit(value):
+                self.found.append((node, value))
+                return
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
-        """Look at sums, and at products with what a mask is made of: a large negative number."""
+        """Look at sums, and at products with a large negative number, of which masks are made."""
         self.generic_visit(node)
-        sides = [node.left, node.right]
-        numbers = [value for side in sides if (value := _number(side, self.names)) is not None]
-        of_a_mask = isinstance(node.op, ast.Mult) and min(numbers, default=0.0) < -FP16.max
-        if len(numbers) == 1 and (of_a_mask or isinstance(node.op, ast.Add | ast.Sub)):
-            self._look(node, *sides)
+        left = _number(node.left, self.names)
+        right = _number(node.right, self.names)
+        # of two numbers neither is a tensor
+        if left is not None and right is not None:
+            return
+        if isinstance(node.op, ast.Mult):
+            number = right if left is None else left
+            if number is not None and number < -FP16.max:
+                self._look(node, node.left, node.right)
+        elif isinstance(node.op, ast.Add | ast.Sub):
+            self._look(node, node.left, node.right)
 
     def visit_Call(self, node: ast.Call) -> None:
-        """Look at what tensors are filled with and kept between, and at the epsilons of layers."""
+        """Look at numbers that tensors are filled with or kept between, and at layers' epsilons."""
         self.generic_visit(node)
-        name = (
-            node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        )
-        if not (
-            hasattr(torch.optim, name) or OF_OPTIMIZERS & {keyword.arg for keyword in node.keywords}
-        ):
-            self._look(
-                node, *(keyword.value for keyword in node.keywords if keyword.arg in KEYWORDS)
-            )
+        name = ""
+        if isinstance(node.func, ast.Attribute):
+            name = node.func.attr
+        elif isinstance(node.func, ast.Name):
+            name = node.func.id
+        keywords = {keyword.arg for keyword in node.keywords}
+        if not (hasattr(torch.optim, name) or OF_OPTIMIZERS & keywords):
+            values = [keyword.value for keyword in node.keywords if keyword.arg in KEYWORDS]
+            self._look(node, *values)
         if name in FILLED:
             self._look(node, *node.args)
 
 
 def constants_of(step: Callable[..., Any], model: nn.Module | None) -> list[Constant]:
     """Return the constants that do not fit, in the code a step reaches and in a model's classes."""
+    starts: list[Any] = [step]
+    if model is not None:
+        starts += {type(module) for module in model.modules()}
     found: dict[tuple[str, int], Constant] = {}
-    for thing, names in _reachable(
-        [step, *({type(m) for m in model.modules()} if model is not None else ())]
-    ):
-        # code without a source: typed in, compiled, a lambda
+    for thing, names in _reachable(starts):
+        # some code has no source that can be parsed: typed in, compiled, or a lambda in a call
         with suppress(OSError, TypeError, SyntaxError):
             lines, first = inspect.getsourcelines(thing)
             text = textwrap.dedent("".join(lines))
@@ -202,9 +236,9 @@ def constants_of(step: Callable[..., Any], model: nn.Module | None) -> list[Cons
     return sorted(found.values(), key=lambda constant: (constant.file, constant.line))
 
 
-def _reachable(begin: Iterable[Any]) -> Iterator[tuple[Any, dict[str, float]]]:
+def _reachable(starts: Iterable[Any]) -> Iterator[tuple[Any, dict[str, float]]]:
     """Yield the user's functions and classes that can be reached, each with its named numbers."""
-    todo = list(begin)
+    todo = list(starts)
     known = set[int]()
     while todo:
         thing = _plain(todo.pop())
@@ -213,18 +247,25 @@ def _reachable(begin: Iterable[Any]) -> Iterator[tuple[Any, dict[str, float]]]:
         known.add(id(thing))
         members = vars(thing).values() if isinstance(thing, type) else [thing]
         functions = [each for each in members if isinstance(each, FunctionType)]
-        used = {name: value for function in functions for name, value in _used(function)}
+        used: dict[str, Any] = {}
+        for function in functions:
+            used.update(_used(function))
         todo += used.values()
+        # a bool is an int, too, and no number here
         yield thing, {n: float(v) for n, v in used.items() if type(v) in (int, float)}
 
 
 def _plain(thing: Any) -> Any:
-    """Return the function or class behind a value; None behind what is neither."""
-    if isinstance(thing, functools.partial | MethodType):
-        return _plain(thing.func if isinstance(thing, functools.partial) else thing.__func__)
+    """Return the function or class behind a value, or None if there is neither."""
+    if isinstance(thing, functools.partial):
+        return _plain(thing.func)
+    if isinstance(thing, MethodType):
+        return _plain(thing.__func__)
     if isinstance(thing, nn.Module):
         return type(thing)
-    return thing if isinstance(thing, FunctionType | type) else None
+    if isinstance(thing, FunctionType | type):
+        return thing
+    return None
 
 
 def _is_user_code(thing: Any) -> bool:
@@ -233,15 +274,15 @@ def _is_user_code(thing: Any) -> bool:
     except (TypeError, OSError):
         # a class of Python's own, or one that was typed in
         return False
-    return file.startswith(FAULTS) or not (
-        file.startswith(NOT_THE_USERS) or "site-packages" in file
-    )
+    if file.startswith(FAULTS):
+        return True
+    return not file.startswith(NOT_THE_USERS) and "site-packages" not in file
 
 
 def _used(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the names that a function takes from around it, each with its value."""
+    """Yield the names of a function's closure and globals that it uses, each with its value."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        # a cell without a value raises
+        # a cell is empty, and raises, until its name is assigned
         with suppress(ValueError):
             yield name, cell.cell_contents
     for name in _names(function.__code__):
@@ -250,5 +291,6 @@ def _used(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _names(code: CodeType) -> set[str]:
+    """Return the global names and attributes in a function's code, and in the functions inside."""
     inner = (_names(each) for each in code.co_consts if isinstance(each, CodeType))
     return set(code.co_names).union(*inner)

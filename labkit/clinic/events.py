@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import wraps
 from threading import get_ident
@@ -58,14 +58,23 @@ BY_HAND = (
     "Change the scale only between two optimizer steps, after the gradients were "
     "divided: the losses of one step need one scale."
 )
-SURELY_A_SCALE = 2.0**10  # a smaller power of two may be the size of a batch
+# a smaller power of two may be the size of a batch
+SURELY_A_SCALE = 2.0**10
 REENTRANT = "checkpoint with use_reentrant=True"
-COMPARED = 8  # gradients of a scaled loss that are compared with those of the step
+# the number of gradients of a scaled loss that are compared with those of the step
+COMPARED = 8
 
 
 @dataclass
 class StepAttempt:
-    """A step of an optimizer: taken, or skipped by a scaler; with its scale, 1 without a scaler."""
+    """A step of an optimizer, taken or skipped by a scaler.
+
+    Attributes:
+        step: the number of the training step.
+        optimizer: the optimizer's id.
+        scale: the loss scale; 1 without a scaler.
+        taken: whether the optimizer stepped.
+    """
 
     step: int
     optimizer: int
@@ -77,37 +86,47 @@ class TrainingObserver(OperationObserver):
     """Observer of a training while it is subscribed: its events, step attempts and operations."""
 
     def __init__(self) -> None:
+        # `on`, which the constructor of the base class calls, reads it
         self._thread = get_ident()
         super().__init__()
         self.attempts: list[StepAttempt] = []
-        # created during this step, each with its line
+        # parameters created during this step, each with its line
         self.new_parameters: list[tuple[Tensor, str]] = []
+        # whether a scaler or an engine is deciding on the step that runs
         self._by_scaler = False
-        self._scaled_outputs = False  # of the last torch.autograd.grad
+        # whether the outputs of the last torch.autograd.grad were scaled
+        self._scaled_outputs = False
         self.parts = GradientParts()
-        self._known_scales: set[float] = set()  # of scalers, in this step
-        self._pass = Pass(1.0, 0, "")  # the last backward pass
+        # the scales that scalers used in this step
+        self._known_scales: set[float] = set()
+        # the last backward pass
+        self._pass = Pass(scale=1.0, step=0, line="")
         # ids of parameters whose gradient was clear before the last backward pass
         self._fresh: set[int] = set()
         # optimizer -> the line that unscaled its gradients
         self._unscaled_at: dict[int, str] = {}
-        # step, optimizer and kind of a finding
+        # step, optimizer and kind of each finding that is reported once in a step
         self._judged: set[tuple[int, int, str]] = set()
+        # the scales of the losses whose gradients were added since the last step
         self._factors: set[float] = set()
-        self._in_fp16 = False  # an autocast region of FP16 was seen
-        # modules whose forward pass recorded gradients
+        # whether an autocast region of FP16 was entered
+        self._in_fp16 = False
+        # ids of the modules whose forward pass recorded gradients
         self.recorded: set[int] = set()
-        # modules whose forward pass did not -> why
+        # id of a module whose forward pass recorded none -> why
         self.unrecorded: dict[int, str] = {}
         # the leaves of a scaled loss, until its backward pass ends
         self._leaves: list[Tensor] = []
         # some of these leaves, and their gradients as the backward pass left them
         self._as_scaled: list[tuple[Tensor, Tensor]] = []
-        self._factor = 1.0  # of that loss
-        # the last backward pass left gradients of 0 alone
+        # the scale of that loss
+        self._factor = 1.0
+        # whether the last backward pass left no gradient other than 0
         self._nothing_arrived = False
-        self._loss_size = 0.0  # magnitude of what the last backward pass began at
-        self.lossless: set[int] = set()  # steps whose loss was inf or NaN
+        # the largest magnitude of the tensor that the last backward pass began at
+        self._loss_size = 0.0
+        # the steps whose loss was inf or NaN
+        self.not_finite_losses: set[int] = set()
         self.on(ModuleBegins, self.before_module).on(ModuleEnded, self.after_module)
         self.on(ParameterRegistered, self.parameter_registered)
         self.on(BackwardBegins, self.before_backward).on(BackwardEnded, self.after_backward)
@@ -120,11 +139,15 @@ class TrainingObserver(OperationObserver):
         self.on(AutocastBegins, self.autocast_begins).on(AutocastEnds, self.autocast_ends)
 
     def on(self, event: type[EventT], handle: Callable[[EventT], None]) -> Self:
-        """Call a function for the events of a type in this thread; others may train, too."""
+        """Call a function for the events of a type in this thread, as other threads may train, too.
+
+        Returns:
+            The observer, so that calls can be chained.
+        """
 
         @wraps(handle)
         def of_own_thread(happened: EventT) -> None:
-            # the threads of a backward pass are torch's
+            # torch runs a backward pass in threads of its own
             if get_ident() == self._thread or in_backward():
                 handle(happened)
 
@@ -174,21 +197,23 @@ class TrainingObserver(OperationObserver):
 
     def _note_step(self, optimizer: Any) -> None:
         self.optimizers[id(optimizer)] = optimizer
-        # a fused optimizer skips by itself
-        found = getattr(optimizer, "found_inf", None)
+        # a scaler hands found_inf to a fused optimizer, which unscales and skips in its kernel
+        found_inf = getattr(optimizer, "found_inf", None)
         if not self._by_scaler:
             self.attempts.append(StepAttempt(self.step, id(optimizer)))
-        self.attempts[-1].taken = found is None or not float(found)
-        if self.attempts[-1].taken and not all(map(finite, _gradients(optimizer))):
-            self.note(Kind.STEP_NOT_FINITE, "the optimizer got gradients with inf or NaN")
-        if self.attempts[-1].taken and self._is_cut_off(optimizer):
-            seen = "every gradient that the optimizer got is 0, and the loss is not"
-            self.note(Kind.ALL_GRADIENTS_ARE_ZERO, seen)
+        attempt = self.attempts[-1]
+        attempt.taken = found_inf is None or float(found_inf) == 0
+        if attempt.taken:
+            if not all(map(finite, _gradients(optimizer))):
+                self.note(Kind.STEP_NOT_FINITE, "the optimizer got gradients with inf or NaN")
+            if self._is_cut_off(optimizer):
+                seen = "every gradient that the optimizer got is 0, and the loss is not"
+                self.note(Kind.ALL_GRADIENTS_ARE_ZERO, seen)
         self._judge_parts(optimizer)
-        if self._by_scaler and found is None:
+        if self._by_scaler and found_inf is None:
             self._judge_scale(optimizer)
-            self._judge_division(optimizer)
-        elif not self._by_scaler:
+        # the gradients of a fused optimizer are not divided yet
+        if not self._by_scaler or found_inf is None:
             self._judge_division(optimizer)
         if any(self.regions):
             self.note(
@@ -197,7 +222,10 @@ class TrainingObserver(OperationObserver):
             )
 
     def _is_cut_off(self, optimizer: Any) -> bool:
-        """Return whether nothing of a loss that is not 0 arrived, in a training that uses FP16."""
+        """Return whether all gradients underflowed, in a training that uses FP16.
+
+        The loss is not 0, and every gradient of the optimizer is.
+        """
         in_half = self._in_fp16 or any(
             p.dtype is torch.float16 for p in self.optimized_parameters()
         )
@@ -219,10 +247,10 @@ class TrainingObserver(OperationObserver):
         self.note(Kind.GRADIENTS_OUTLIVE_A_STEP, seen)
 
     def _judge_scale(self, optimizer: Any) -> None:
-        """Report used gradients that a scaler has not divided as they were multiplied."""
+        """Report gradients that a scaler divided by another number than their loss's scale."""
         part = self.parts.still_scaled(optimizer)
         unscaled_at = self._unscaled_at.get(id(optimizer))
-        # a scaler whose own unscale_ nobody sees may have divided them
+        # without a recorded unscale_, a scaler may have divided them unobserved
         if part is None or part.of.scale is None or unscaled_at is None:
             return
         if part.of.scale == 1:
@@ -260,6 +288,7 @@ class TrainingObserver(OperationObserver):
         if not type(optimizer).__module__.startswith("torch.optim") or hooks:
             return
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        # each parameter with its gradient as the backward pass left it
         pairs = [(p, before) for p, before in self._as_scaled if id(p) in held]
         unchanged = any(p.grad is not None and torch.equal(before, p.grad) for p, before in pairs)
         if unchanged and not self._by_scaler:
@@ -271,18 +300,25 @@ class TrainingObserver(OperationObserver):
             )
             self.note(Kind.STEP_WITH_SCALED_GRADIENTS, seen)
             if self._factor < SURELY_A_SCALE:
-                # it may be the size of a batch
+                # the factor may be the size of a batch
                 self.events[-1] = replace(self.events[-1], status=Status.WARN)
             return
         ratios = [None if p.grad is None else ratio_of(before, p.grad) for p, before in pairs]
         ratio = ratios[0] if ratios else None
-        if self._unscaled or ratio is None or len(set(map(_in_short, ratios))) > 1:
+        if self._unscaled or ratio is None:
             return
-        # a clip makes them smaller by any number; a mean over several passes by theirs
+        # a division by one number changes all gradients alike, but for rounding
+        if len({_in_short(each) for each in ratios}) > 1:
+            return
+        # A mean over several backward passes divides by their number, so one pass is judged only.
+        # A clip shortens by any number, so only powers of two are taken for a wrong divisor.
         passes = max(len(self.parts.of(p)) for p, _ in pairs)
         left = ratio * self._factor
-        # what a scaler has divided may be divided by the scale by hand once more
-        wrong = left * self._factor == 1 if self._by_scaler else left != 1
+        if self._by_scaler:
+            # the script divided by the scale by hand, after the scaler had
+            wrong = left * self._factor == 1
+        else:
+            wrong = left != 1
         if passes == 1 and wrong and math.frexp(left)[0] == 0.5:
             seen = (
                 f"the loss was multiplied by {self._factor:g}, and its gradients were divided by "
@@ -313,13 +349,13 @@ class TrainingObserver(OperationObserver):
             self.parts.use(event.optimizer)
 
     def before_backward(self, event: BackwardBegins) -> None:
-        # without a line of the user's, watch runs it on a copy
+        # without a line of the user's code, it is a replay of the watch on a copy
         if line_of_user(sys._getframe(1)) is None:
             return
         with outside_modes():
             root = _first(event.roots)
             if in_backward():
-                # of a reentrant checkpoint: its gradients are those of the pass that runs
+                # a reentrant checkpoint: its gradients belong to the pass that is running
                 self._note_leaves(leaves(root))
             else:
                 self.backward_begins(root)
@@ -335,18 +371,23 @@ class TrainingObserver(OperationObserver):
                 Kind.BACKWARD_INSIDE_AUTOCAST,
                 "backward() was called inside an open autocast region",
             )
-        fresh = not any(bool(g.any()) for o in self.optimizers.values() for g in _gradients(o))
-        self._factors = {factor} if fresh else {*self._factors, factor}
+        fresh = True
+        for optimizer in self.optimizers.values():
+            if any(bool(gradient.any()) for gradient in _gradients(optimizer)):
+                fresh = False
+        if fresh:
+            self._factors = set()
+        self._factors.add(factor)
         if self.scaled and len(self._factors) > 1 and 1.0 not in self._factors:
             shown = " and ".join(f"{factor:g}" for factor in sorted(self._factors))
             self.note(Kind.SCALE_CHANGED_BETWEEN, f"gradients with scales of {shown} were added")
         self._unscaled = factor == 1
         self._factor = factor
         self._loss_size = float(root.detach().abs().max()) if root.numel() else 0.0
-        # in 16 bits an inf may be that of the scale, which the scaler lowers
+        # a scaled loss in 16 bits may be inf because of its scale, which the scaler lowers
         by_itself = factor == 1 or root.dtype not in HALVES
         if math.isnan(self._loss_size) or (math.isinf(self._loss_size) and by_itself):
-            self.lossless.add(self.step)
+            self.not_finite_losses.add(self.step)
         self._leaves = []
         self._fresh = set()
         self._as_scaled = []
@@ -365,15 +406,21 @@ class TrainingObserver(OperationObserver):
             self._nothing_arrived = not any(
                 leaf.grad is not None and bool(stored(leaf.grad).any()) for leaf in self._leaves
             )
-            # reading hooks may divide
+            # hooks may divide a gradient, so those with hooks are not compared
             plain = [p for p in self._leaves if p.grad is not None and not _has_hooks(p)]
             in_fp16 = self.scaled or self._in_fp16 or any(p.dtype is torch.float16 for p in plain)
             number = self._pass.number
             is_suspect = number is not None and number > 1 and math.frexp(number)[0] == 0.5
             if in_fp16 and (is_suspect or not self._unscaled):
                 plain.sort(key=Tensor.numel)
-                usable = [p for p in plain if _is_comparable(p.grad)]
-                self._as_scaled = [(p, _copied(p.grad)) for p in usable[:COMPARED]]
+                self._as_scaled = []
+                for parameter in plain:
+                    gradient = parameter.grad
+                    if gradient is None or not _is_comparable(gradient):
+                        continue
+                    self._as_scaled.append((parameter, gradient.detach().clone()))
+                    if len(self._as_scaled) == COMPARED:
+                        break
             self._leaves = []
 
     def before_grad(self, event: GradBegins) -> None:
@@ -398,12 +445,12 @@ class TrainingObserver(OperationObserver):
         self._unscaled_at[id(event.optimizer)] = line_of_user(sys._getframe(1)) or ""
 
     def scaler_begins(self, event: ScalerStepBegins) -> None:
-        """Record an attempt; the optimizer's hooks mark it as taken."""
+        """Record an attempt; `before_optimizer` marks it as taken."""
         self.scaled_by(event.scale)
         self._attempt(event.optimizer)
 
     def scaler_ended(self, event: ScalerStepEnded) -> None:
-        """End an attempt; without a call of the optimizer's hooks the step was skipped."""
+        """End an attempt; if no optimizer stepped in it, it stays marked as skipped."""
         self._end_attempt(event.optimizer)
         self._unscaled_at.pop(id(event.optimizer), None)
         with outside_modes():
@@ -422,7 +469,8 @@ class TrainingObserver(OperationObserver):
         self.step_begins(optimizer)
         self.optimizers[id(optimizer)] = optimizer
         self.attempts.append(StepAttempt(self.step, id(optimizer), self._scale()))
-        self._unscaled = self._by_scaler = True
+        self._unscaled = True
+        self._by_scaler = True
 
     def _end_attempt(self, optimizer: Any) -> None:
         self._by_scaler = False
@@ -431,9 +479,10 @@ class TrainingObserver(OperationObserver):
 
     def before_schedule(self, event: ScheduleSteps) -> None:
         schedule = event.schedule
-        last = next(
-            (a for a in reversed(self.attempts) if a.optimizer == id(schedule.optimizer)), None
-        )
+        last = None
+        for attempt in self.attempts:
+            if attempt.optimizer == id(schedule.optimizer):
+                last = attempt
         if last is not None and not last.taken:
             self.note(
                 Kind.SCHEDULE_COUNTS_SKIPS,
@@ -458,19 +507,22 @@ def _why_unrecorded() -> str:
     return "torch.no_grad()"
 
 
-def _first(tensors: Any) -> Any:
-    return tensors if isinstance(tensors, Tensor) else next(iter(tensors))
+def _first(tensors: Tensor | Iterable[Tensor]) -> Tensor:
+    if isinstance(tensors, Tensor):
+        return tensors
+    return next(iter(tensors))
 
 
 def _has_hooks(parameter: Any) -> bool:
-    """Return whether hooks other than the watch's own run for a gradient: they may divide it."""
-    hooks = [
-        *(parameter._backward_hooks or {}).values(),
-        *(parameter._post_accumulate_grad_hooks or {}).values(),
-    ]
-    return any(
-        not getattr(hook, "__module__", "").startswith("labkit.instrument") for hook in hooks
-    )
+    """Return whether hooks other than the watch's own run for a gradient."""
+    for hooks in (parameter._backward_hooks, parameter._post_accumulate_grad_hooks):
+        # None until the first hook is registered
+        if hooks is None:
+            continue
+        for hook in hooks.values():
+            if not getattr(hook, "__module__", "").startswith("labkit.instrument"):
+                return True
+    return False
 
 
 def _gradients(optimizer: Any) -> list[Tensor]:
@@ -479,14 +531,12 @@ def _gradients(optimizer: Any) -> list[Tensor]:
     ]
 
 
-def _is_comparable(gradient: Any) -> bool:
+def _is_comparable(gradient: Tensor) -> bool:
+    """Return whether a gradient is dense, finite and not 0 everywhere."""
     return gradient.layout is torch.strided and bool(finite(gradient)) and bool(gradient.any())
 
 
-def _copied(gradient: Any) -> Tensor:
-    copied: Tensor = gradient.detach().clone()
-    return copied
-
-
 def _in_short(ratio: float | None) -> str:
-    return "" if ratio is None else f"{ratio:.3g}"
+    if ratio is None:
+        return ""
+    return f"{ratio:.3g}"

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
 from labkit.clinic.constants import misfit
@@ -103,33 +104,40 @@ VIEWS = {
 }
 SQUARES = {"pow", "norm", "linalg_vector_norm", "square"}
 NORMS = {"norm", "linalg_vector_norm", "_foreach_norm"}
-MOST_LINES = 2  # of operations whose derivative is not finite
+# the number of lines, at most, that a finding names for a derivative that is not finite
+MOST_LINES = 2
 # masks in FP16 are at or below it: two of them add up to -inf, which is harmless
 ALMOST_LOWEST = -60_000
 
 
 class OperationObserver(StepObserver):
-    """Observer of the operations of a training; a subclass reports regions, optimizers, scales."""
+    """Observer of the operations of a training.
+
+    A subclass observes autocast regions, optimizers and scales, and keeps `regions`, `optimizers`
+    and `stepping` up to date.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.events: list[Finding] = []
         self.optimizers: dict[int, Any] = {}
         self.modules = Modules()
-        # results of torch.autograd.grad, or views of them
+        # gradients of a scaled loss from torch.autograd.grad, and views of them
         self.scaled_gradients: list[Tensor] = []
-        # autocast regions that are open: whether each is on
+        # for each open autocast region, the innermost last, whether it is enabled
         self.regions: list[bool] = []
-        self.ran_in_half = False  # an operation gave 16-bit numbers
-        # operation -> where this step's forward pass ran it
+        # whether an operation gave 16-bit numbers
+        self.ran_in_half = False
+        # operation -> the lines at which this step's forward pass ran it
         self._lines: dict[str, list[str]] = {}
-        self._total_before = 0.0  # of a running sum that is added to in place
+        # the value of a running sum before the addition in place that runs
+        self._total_before = 0.0
         self.origins = Origins()
-        # constants, with their lines, that a fault was traced to
+        # descriptions of the constants, with their lines, that a fault was traced to
         self.blamed: set[str] = set()
         # the step and the pass whose first inf or NaN was reported
         self._reported = (-1, "")
-        # the gradients in the model are not those of a scaled loss
+        # whether the gradients in the model are unscaled
         self._unscaled = True
 
     def note(self, kind: Kind, seen: str, remedy: str = "") -> None:
@@ -152,9 +160,10 @@ class OperationObserver(StepObserver):
             return []
         return [p.grad for p in self.optimized_parameters() if p.grad is not None]
 
-    def look(self, func: Any, args: Any, kwargs: Any) -> Callable[[Any], None]:
+    def look(self, func: OpOverload, args: Any, kwargs: Any) -> Callable[[Any], None]:
         """Return the check of the results of an operation that is about to run."""
         inputs = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        # an operation in place overwrites its input, which is looked at before
         before = _worst(inputs) if func._schema.is_mutable else 0
         if (
             func is torch.ops.aten.add_.Tensor
@@ -165,37 +174,57 @@ class OperationObserver(StepObserver):
         return partial(self.after_operation, func, args, kwargs, inputs, before)
 
     def after_operation(
-        self, func: Any, args: Any, kwargs: Any, inputs: list[Tensor], before: int, out: Any
+        self, func: OpOverload, args: Any, kwargs: Any, inputs: list[Tensor], before: int, out: Any
     ) -> None:
+        """Check the results of an operation.
+
+        Args:
+            func: the operation.
+            args: its arguments.
+            kwargs: its keyword arguments.
+            inputs: the tensors among its arguments.
+            before: what the inputs of an operation in place held before it ran, as `_worst` has it.
+            out: its result.
+        """
         name = func._schema.name.partition("::")[2]
         changing = func._schema.is_mutable
         if name in DERIVATIVES and not in_backward():
             line = line_of_user(sys._getframe(1))
             if line:
                 self._lines.setdefault(name, []).append(line)
-        outputs = floats([out, *(inputs if changing else ())])
-        self.ran_in_half = self.ran_in_half or any(t.dtype in HALVES for t in outputs)
-        if inputs and outputs and "empty" not in name and name != "detach":
-            worst = _worst(outputs)
-            if worst > (before if changing or not worst else _worst(inputs)):
+        written = [out]
+        if changing:
+            written += inputs
+        outputs = floats(written)
+        if any(t.dtype in HALVES for t in outputs):
+            self.ran_in_half = True
+        # the numbers of a new, empty tensor mean nothing, and detach computes none
+        if not inputs or not outputs or "empty" in name or name == "detach":
+            return
+        worst = _worst(outputs)
+        # most results are finite, and then the inputs need not be read
+        if worst > 0:
+            worst_input = before if changing else _worst(inputs)
+            if worst > worst_input:
                 self.report_non_finite(func, args, kwargs, inputs, outputs)
-            self.report_merged_integers(name, inputs[-1], outputs[0])
-            if name in FORGIVES_NO_ROUNDING and not in_backward() and not self.stepping:
-                self.report_rounding(name, args, inputs, outputs[0])
-            self.report_misuse(name, args, inputs, outputs)
+        self.report_merged_integers(name, inputs[-1], outputs[0])
+        if name in FORGIVES_NO_ROUNDING and not in_backward() and not self.stepping:
+            self.report_rounding(name, args, inputs, outputs[0])
+        self.report_misuse(name, args, inputs, outputs)
 
     def report_non_finite(
-        self, func: Any, args: Any, kwargs: Any, inputs: list[Tensor], outputs: list[Tensor]
+        self, func: OpOverload, args: Any, kwargs: Any, inputs: list[Tensor], outputs: list[Tensor]
     ) -> None:
         """Report the first operation of a pass that produced inf or NaN.
 
         Operations on an optimizer's gradients after backward are left out. Clipping turns inf into
-        NaN, which is non_fatal where the scaler skips the step; a step taken with such gradients is
-        a finding of its own.
+        NaN, which does no harm if the scaler then skips the step; a step taken with such gradients
+        is a finding of its own.
         """
         name = func._schema.name.partition("::")[2]
         bad = next(t for t in outputs if not finite(t))
         passing = self._passing()
+        # the script itself asked for inf, as masked_fill(mask, -inf) does
         infinite = any(isinstance(a, float) and math.isinf(a) for a in args)
         if passing == "forward" and any(
             t is p.grad for p in self.optimized_parameters() for t in inputs
@@ -204,22 +233,14 @@ class OperationObserver(StepObserver):
         if infinite or self._reported == (self.step, passing) or _is_mask(name, inputs, bad):
             return
         self._reported = (self.step, passing)
-        kind = next(
-            (kind for kind, names in NON_FINITE_KINDS.items() if name in names), Kind.OVERFLOW
-        )
-        if passing != "forward" or (
-            bad.dtype not in HALVES and kind != Kind.SOFTMAX_OF_A_MASKED_ROW
-        ):
-            kind = NON_FINITE_IN[passing]
-            if passing == "backward" and bad.dtype not in HALVES:
-                kind = Kind.NOT_FINITE_DERIVATIVE
+        kind = _kind_of_non_finite(name, passing, bad)
         op = name.strip("_") if name not in DOMAINS else name
         seen = Seen(
-            op,
-            bad.dtype,
-            bool(self.regions) and self.regions[-1],
-            self.scaled,
-            finite_in_fp32(func, args, kwargs),
+            op=op,
+            dtype=bad.dtype,
+            in_autocast=bool(self.regions) and self.regions[-1],
+            scaled=self.scaled,
+            finite_in_fp32=finite_in_fp32(func, args, kwargs),
         )
         what = (
             f"first {non_finite(bad)} in {dtype_name(bad)}: {name.strip('_')} in the {passing} pass"
@@ -233,7 +254,12 @@ class OperationObserver(StepObserver):
             remedy = of_derivative(seen, behind)
         else:
             remedy = in_forward(seen) if passing == "forward" else ""
-        bound = next(filter(None, map(self.origins.of, floats(inputs))), None)
+        bound = None
+        for tensor in floats(inputs):
+            origin = self.origins.of(tensor)
+            if origin is not None:
+                bound = origin
+                break
         if passing == "forward" and bound is not None and bound.kind == "constant":
             what += f", of what was bounded by {bound.what}"
             remedy = (
@@ -253,9 +279,10 @@ class OperationObserver(StepObserver):
         """Return which pass runs: backward, that of an optimizer, or forward."""
         if in_backward():
             return "backward"
-        # else in the closure of an optimizer
-        updates = self.stepping and not self.modules.running
-        return "optimizer" if updates else "forward"
+        # modules run inside a step if its closure computes the loss
+        if self.stepping and not self.modules.running:
+            return "optimizer"
+        return "forward"
 
     def report_merged_integers(self, name: str, before: Tensor, after: Tensor) -> None:
         """Report distinct integers that a conversion makes equal.
@@ -263,41 +290,37 @@ class OperationObserver(StepObserver):
         Whole numbers in FP32 count in the forward pass only. FP16 numbers are whole from 1,024 on,
         so scaled gradients are whole without being counts.
         """
-        if (
-            name not in CASTS
-            or after.dtype not in HALVES
-            or before.dtype in (*HALVES, torch.bool)
-            or before.numel() < 2
-        ):
+        if name not in CASTS or after.dtype not in HALVES:
             return
-        if (
-            before.is_complex()
-            or before.shape != after.shape
-            or bool((before.double() == after.double()).all())
-        ):
+        if before.dtype in (*HALVES, torch.bool) or before.is_complex():
+            return
+        if before.numel() < 2 or before.shape != after.shape:
+            return
+        # nothing was rounded
+        if bool((before.double() == after.double()).all()):
             return
         largest = float(before.abs().max())
-        if (
-            bool((before == before.round()).all() if before.is_floating_point() else True)
-            and largest < 2**24
-        ):
-            kinds = before.unique().numel(), after.unique().numel()
-            of_gradients = before.is_floating_point() and (
-                self.stepping or self._is_gradient(before)
+        # from 2^24 on, FP32 itself does not have all whole numbers
+        if largest >= 2**24:
+            return
+        kind = Kind.WHOLE_NUMBERS_FALL_TOGETHER
+        if before.is_floating_point():
+            kind = Kind.WHOLE_NUMBERS_IN_FP32_FALL_TOGETHER
+            if not bool((before == before.round()).all()):
+                return
+            if self.stepping or self._is_gradient(before):
+                return
+        distinct = before.unique().numel()
+        left = after.unique().numel()
+        if left < distinct:
+            seen = (
+                f"{distinct:,} whole numbers up to {largest:,.0f} became {left:,} in "
+                f"{dtype_name(after)}"
             )
-            if kinds[1] < kinds[0] and not of_gradients:
-                if before.is_floating_point():
-                    merged = Kind.WHOLE_NUMBERS_IN_FP32_FALL_TOGETHER
-                else:
-                    merged = Kind.WHOLE_NUMBERS_FALL_TOGETHER
-                seen = (
-                    f"{kinds[0]:,} whole numbers up to {largest:,.0f} became {kinds[1]:,} in "
-                    f"{dtype_name(after)}"
-                )
-                self.note(merged, seen)
+            self.note(kind, seen)
 
     def report_rounding(self, name: str, args: Any, inputs: list[Tensor], output: Tensor) -> None:
-        """Report finite results that are mostly rounding, and follow where tensors come from."""
+        """Report finite results that are mostly rounding, and record the origins of tensors."""
         numbers = [t for t in inputs if t.is_floating_point()]
         if name in EXPONENTIALS and numbers:
             origin = self.origins.of(numbers[0])
@@ -346,10 +369,13 @@ class OperationObserver(StepObserver):
         if output.dtype not in HALVES or args[0] is not operands[0]:
             return
         total, term = operands
-        before, added, after = (float(t.detach()) for t in (total, term, output))
+        added = float(term.detach())
+        after = float(output.detach())
         # an operation in place has changed its operand already
         if total is output or total.data_ptr() == output.data_ptr():
             before = self._total_before
+        else:
+            before = float(total.detach())
         if stagnates(before, added, after):
             seen = f"adding {added:.3g} to {before:.6g} in {dtype_name(output)} changes nothing"
             self.note(Kind.SUM_STAGNATES, seen)
@@ -364,31 +390,15 @@ class OperationObserver(StepObserver):
     ) -> None:
         """Report constants, half tensors where autocast is off, and gradients used while scaled."""
         backward = in_backward()
-        if (
-            name in WITH_CONSTANT
-            and outputs[0].dtype is torch.float16
-            and not (backward or self.stepping)
-        ):
-            for number in (
-                a for a in args if isinstance(a, float | int) and not isinstance(a, bool)
-            ):
-                if misfit(number):
-                    self.note(
-                        Kind.CONSTANT,
-                        f"{number:g} is {'0' if abs(number) < 1 else 'inf'} in float16 ({name})",
-                    )
-                    self._follow_constant(number, "0" if abs(number) < 1 else "inf", outputs[0])
-                elif name.startswith("clamp") and rounds_to_one(number, torch.float16):
-                    self.note(Kind.CONSTANT, f"{number:.9g} is 1 in float16 ({name})")
-                    self._follow_constant(number, "1", outputs[0])
+        in_forward_pass = not backward and not self.stepping
+        if in_forward_pass and name in WITH_CONSTANT and outputs[0].dtype is torch.float16:
+            for argument in args:
+                if isinstance(argument, float | int) and not isinstance(argument, bool):
+                    self._report_constant(name, argument, outputs[0])
         half = [dtype_name(t) for t in inputs if t.dtype in HALVES]
-        if (
-            half
-            and True in self.regions
-            and not self.regions[-1]
-            and not backward
-            and name not in VIEWS
-        ):
+        # a region that switches autocast off, inside of one that is on
+        switched_off = True in self.regions and not self.regions[-1]
+        if half and switched_off and not backward and name not in VIEWS:
             self.note(
                 Kind.HALF_WHERE_AUTOCAST_IS_OFF,
                 f"{name} got {half[0]} in a region without autocast",
@@ -407,26 +417,59 @@ class OperationObserver(StepObserver):
                 f"{name} of gradients that the scaler had not unscaled yet",
             )
 
+    def _report_constant(self, name: str, number: float, output: Tensor) -> None:
+        """Report a number that FP16 cannot hold, and follow the result that it bounds."""
+        if misfit(number):
+            becomes = "0" if abs(number) < 1 else "inf"
+            self.note(Kind.CONSTANT, f"{number:g} is {becomes} in float16 ({name})")
+            self._follow_constant(number, becomes, output)
+        elif name.startswith("clamp") and rounds_to_one(number, torch.float16):
+            self.note(Kind.CONSTANT, f"{number:.9g} is 1 in float16 ({name})")
+            self._follow_constant(number, "1", output)
+
+
+def _kind_of_non_finite(name: str, passing: str, bad: Tensor) -> Kind:
+    """Return the kind of a finding, by the operation, the pass and the result with inf or NaN."""
+    if passing == "backward" and bad.dtype not in HALVES:
+        return Kind.NOT_FINITE_DERIVATIVE
+    if passing != "forward":
+        return NON_FINITE_IN[passing]
+    kind = Kind.OVERFLOW
+    for each, names in NON_FINITE_KINDS.items():
+        if name in names:
+            kind = each
+            break
+    # softmax of a masked row is NaN in every format; the other kinds are overflows of 16 bits
+    if bad.dtype not in HALVES and kind != Kind.SOFTMAX_OF_A_MASKED_ROW:
+        return NON_FINITE_IN[passing]
+    return kind
+
 
 def _largest_input(inputs: list[Tensor]) -> str:
+    """Describe the largest finite number among the inputs of an operation."""
     count = max((t.numel() for t in inputs), default=0)
     numbers = floats(inputs)
     if numbers:
         return f"the largest finite number of its {count:,} inputs is {largest(numbers):.3g}"
-    most = max(int(t.abs().max()) if t.dtype is not torch.bool else 1 for t in inputs if t.numel())
+    most = 0
+    for tensor in inputs:
+        if tensor.numel():
+            # a bool has no abs()
+            most = max(most, 1 if tensor.dtype is torch.bool else int(tensor.abs().max()))
     return f"its input is {dtype_name(inputs[0])} of up to {most:,}"
 
 
 def _worst(tensors: list[Tensor]) -> int:
     """Return 2 if the tensors hold NaN, 1 if they hold inf, else 0."""
-    return max((("", "inf", "NaN").index(non_finite(t)) for t in floats(tensors)), default=0)
+    badness = {"": 0, "inf": 1, "NaN": 2}
+    return max((badness[non_finite(t)] for t in floats(tensors)), default=0)
 
 
 def _is_mask(name: str, inputs: list[Tensor], bad: Tensor) -> bool:
     """Return whether -inf results from a mask that was already near the lowest number."""
-    low = any(bool((t <= ALMOST_LOWEST).any()) for t in floats(inputs))
-    return (
-        name in ("add", "sub", "add_", "_to_copy")
-        and low
-        and not bool(bad.isnan().any() | (bad == math.inf).any())
-    )
+    if name not in ("add", "sub", "add_", "_to_copy"):
+        return False
+    if not any(bool((t <= ALMOST_LOWEST).any()) for t in floats(inputs)):
+        return False
+    # NaN and +inf have another cause
+    return not bool(bad.isnan().any() | (bad == math.inf).any())

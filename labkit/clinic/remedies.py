@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.utils._pytree import tree_map_only
 
 from labkit.gemm.half_storage import HALVES
@@ -40,7 +41,7 @@ PRODUCTS = frozenset(
     )
 )
 AT_ZERO = "add an epsilon that this dtype holds, or clamp(min=eps),"
-# operation -> what its input must not be, and the repair
+# operation -> the numbers for which it is defined, and the repair
 DOMAINS: dict[str, str] = {
     "log": (
         f"log needs numbers above 0: {AT_ZERO} before it, or use log_softmax, logsigmoid or a "
@@ -80,8 +81,9 @@ DOMAINS: dict[str, str] = {
     "_safe_softmax": "A row is masked whole: set such rows to 0 after the softmax.",
     "_log_softmax": "A row is masked whole: keep one entry of each row.",
 }
-# node of the backward pass -> why its derivative is not finite, and the repair in the forward pass
-# torch itself takes 0 for the derivative of a norm, a distance, a standard deviation or atan2 at 0
+# Node of the backward pass -> why its derivative is not finite, and the repair in the forward pass.
+# Norms, distances, standard deviations and atan2 are not here: torch takes 0 for their derivative
+# at 0.
 DERIVATIVES: dict[str, str] = {
     "sqrt": (
         "The derivative of sqrt at 0 is infinite: write sqrt(x + eps), with eps inside the root."
@@ -119,10 +121,11 @@ class Seen:
 
     Attributes:
         op: its name, without an underscore at the end.
-        dtype: of its result.
+        dtype: the dtype of its result.
         in_autocast: whether a region of autocast was open and on.
         scaled: whether the loss is scaled.
-    finite_in_fp32 whether the same operation on the same numbers is finite in FP32; None: not tried
+        finite_in_fp32: whether the same operation on the same numbers is finite in FP32; None: it
+            could not be repeated.
     """
 
     op: str
@@ -136,10 +139,13 @@ def in_forward(seen: Seen) -> str:
     """Return what to do about an inf or NaN in the forward pass."""
     domain = DOMAINS.get(seen.op)
     if seen.dtype not in HALVES:
-        return domain or "Check what enters this line: it is FP32 already, so no format repairs it."
-    if seen.finite_in_fp32 is False and domain is not None and "softmax" in seen.op:
-        return domain
+        if domain is not None:
+            return domain
+        return "Check what enters this line: it is FP32 already, so no format repairs it."
     if seen.finite_in_fp32 is False and domain is not None:
+        # a masked row is one in every format, whatever was rounded before
+        if "softmax" in seen.op:
+            return domain
         return (
             f"{domain} The numbers were rounded to {_name(seen.dtype)} before: cast them "
             "by .float() where they are computed, so that 1e-8 is not 0, and 0.9999 is "
@@ -164,8 +170,9 @@ def in_forward(seen: Seen) -> str:
 def of_derivative(seen: Seen, node: str) -> str:
     """Return what to do about an inf or NaN in the backward pass, in the derivative of `node`."""
     if seen.dtype not in HALVES:
-        derivative = DERIVATIVES.get(node)
-        return derivative or (
+        if node in DERIVATIVES:
+            return DERIVATIVES[node]
+        return (
             "It is FP32 already, so no format repairs it: find the operation whose "
             "derivative is infinite there, with torch.autograd.set_detect_anomaly(True)."
         )
@@ -180,8 +187,11 @@ def of_derivative(seen: Seen, node: str) -> str:
     return "Scale the loss (GradScaler), which skips such steps; or compute this place in FP32."
 
 
-def finite_in_fp32(func: Any, args: Any, kwargs: Any) -> bool | None:
-    """Return whether an operation is finite on the same inputs in FP32; None if not repeatable."""
+def finite_in_fp32(func: OpOverload, args: Any, kwargs: Any) -> bool | None:
+    """Return whether an operation is finite on the same inputs in FP32.
+
+    It is None if the operation works in place, has no FP32 kernel, or returns no numbers.
+    """
     if func._schema.is_mutable:
         return None
     wide_args, wide_kwargs = tree_map_only(Tensor, _wide, (args, kwargs))
@@ -193,9 +203,11 @@ def finite_in_fp32(func: Any, args: Any, kwargs: Any) -> bool | None:
             results = func(*wide_args, **wide_kwargs)
     except (RuntimeError, TypeError, NotImplementedError):
         return None
-    found = results if isinstance(results, tuple | list) else [results]
-    tensors = [t for t in found if isinstance(t, Tensor) and t.is_floating_point()]
-    return all(bool(torch.isfinite(t).all()) for t in tensors) if tensors else None
+    listed = results if isinstance(results, tuple | list) else [results]
+    tensors = [t for t in listed if isinstance(t, Tensor) and t.is_floating_point()]
+    if not tensors:
+        return None
+    return all(bool(torch.isfinite(t).all()) for t in tensors)
 
 
 def _wide(tensor: Tensor) -> Tensor:

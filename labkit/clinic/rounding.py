@@ -1,8 +1,8 @@
 """Results that are finite and wrong: rounded differences, stagnant sums, bounds that round to 1.
 
-Idea: some operations forgive no rounding of their input. The exponential of a difference of two
+Idea: some operations amplify the rounding of their input. The exponential of a difference of two
 log-probabilities turns one ulp of them into a factor. To know that an input is such a difference,
-or was bounded by a constant, the results of a few operations are followed through the next ones.
+or was bounded by a constant, the origin of a few results is passed on to what is computed from them.
 
 Invariant: a tensor is followed by a weak reference only, and through at most three operations.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import weakref
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,7 +52,9 @@ EXPONENTIALS = frozenset(
         "binary_cross_entropy_with_logits",
     )
 )
-LEAST_ULP = 2.0**-4  # a smaller one changes an exponential by less than 6%
+# a smaller ulp changes an exponential by less than 7%, since exp(2^-4) is 1.064
+LEAST_ULP = 2.0**-4
+# a difference of at most this many ulps is mostly rounding
 FEW_ULPS = 4
 SCALAR_SUMS = frozenset(("add", "add_"))
 # the operations that are looked at here at all
@@ -69,7 +70,7 @@ class Origin:
             (bounded by one).
         what: a description, with its line of code.
         ulp: the ulp of a difference's operands.
-        left: the number of further operations that it is followed through.
+        left: the number of further operations through which it is passed on.
     """
 
     kind: str
@@ -82,7 +83,8 @@ class Origins:
     """The origins of the tensors of a step."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, Origin]] = {}
+        # id of a tensor -> a reference to it, which tells it from a later tensor of the same id
+        self._known: dict[int, tuple[weakref.ref[Tensor], Origin]] = {}
 
     def clear(self) -> None:
         """Forget all, at the end of a step."""
@@ -90,12 +92,16 @@ class Origins:
 
     def note(self, tensor: Tensor, origin: Origin) -> None:
         """Record the origin of a tensor."""
-        self._known[id(tensor)] = weakref.ref(tensor), origin
+        self._known[id(tensor)] = (weakref.ref(tensor), origin)
 
     def of(self, tensor: Tensor) -> Origin | None:
         """Return the origin of a tensor, or None."""
-        reference, origin = self._known.get(id(tensor), (None, None))
-        return origin if reference is not None and reference() is tensor else None
+        if id(tensor) not in self._known:
+            return None
+        reference, origin = self._known[id(tensor)]
+        if reference() is not tensor:
+            return None
+        return origin
 
     def follow(self, name: str, inputs: list[Tensor], output: Tensor) -> None:
         """Pass the origin of an operation's inputs on to its result."""
@@ -120,16 +126,26 @@ def ulp_of(tensor: Tensor, dtype: torch.dtype) -> float:
 
 
 def difference(first: Tensor, second: Tensor, result: Tensor, dtype: torch.dtype) -> float:
-    """Return the ulp of two rounded operands if their difference is mostly rounding, else 0."""
+    """Return the ulp of two rounded operands if their difference is mostly rounding, else 0.
+
+    Args:
+        first: the first operand.
+        second: the second operand.
+        result: their difference.
+        dtype: the 16-bit dtype to which the operands were rounded.
+    """
     ulp = max(ulp_of(first, dtype), ulp_of(second, dtype))
     if ulp < LEAST_ULP or not result.numel():
         return 0.0
     typical = float(result.detach().abs().float().median())
-    return ulp if typical <= FEW_ULPS * ulp and bool(result.any()) else 0.0
+    # a difference of equal tensors is exact
+    if typical > FEW_ULPS * ulp or not bool(result.any()):
+        return 0.0
+    return ulp
 
 
 def stagnates(before: float, added: float, after: float) -> bool:
-    """Return whether adding a number that is not 0 has changed nothing."""
+    """Return whether a sum is the same before and after a number other than 0 was added."""
     return added != 0 and before != 0 and before == after and math.isfinite(before)
 
 

@@ -1,9 +1,8 @@
-"""Parts of gradients: which backward passes added to them, and at which loss scale.
+"""Parts of gradients: the backward passes that added to them, and the loss scale of each.
 
 Idea: each parameter has a list of the passes that have added to its gradient since it was cleared.
-A pass knows the number that its loss was multiplied by; a scaler's `unscale_` divides. Before an
-optimizer steps, that factor has to be 1 again, and no pass may be one that an earlier step has
-used.
+A pass has the number that its loss was multiplied by; a scaler's `unscale_` divides by it. When an
+optimizer steps, the remaining factor must be 1, and no earlier step may have used the pass.
 
 Invariant: a pass whose scale cannot be read from its graph is judged only where its gradients were
 divided by the number that its loss was multiplied by.
@@ -74,11 +73,17 @@ class GradientParts:
         self.reached: set[int] = set()
 
     def of(self, parameter: Tensor) -> list[Part]:
-        """Return the parts of a gradient since the last backward pass that found it cleared."""
+        """Return the parts that were added to a gradient since it was last cleared."""
         return self._parts.get(id(parameter), [])
 
     def add(self, done: Pass, reached: Iterable[Tensor], fresh: set[int]) -> None:
-        """Add a pass to the parameters it reached; `fresh` are ids of those cleared before it."""
+        """Add a pass to the parameters it reached.
+
+        Args:
+            done: the pass.
+            reached: the parameters.
+            fresh: ids of the parameters whose gradient was clear before the pass.
+        """
         for parameter in reached:
             if id(parameter) in fresh:
                 self._parts.pop(id(parameter), None)
@@ -97,14 +102,14 @@ class GradientParts:
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     gradient = parameter.grad
-                    self._versions[id(parameter)] = id(gradient), gradient._version
+                    self._versions[id(parameter)] = (id(gradient), gradient._version)
                 for part in self.of(parameter):
                     part.used.add(id(optimizer))
 
     def forget_changed(self, parameters: Iterable[Tensor]) -> None:
-        """Drop the parts of gradients that the script itself has changed since a step.
+        """Drop the parts of gradients that the script changed in place since a step used them.
 
-        A script may decay its gradients rather than clear them.
+        A script may decay its gradients on purpose, rather than clear them.
         """
         for parameter in parameters:
             tensor, version = self._versions.get(id(parameter), (0, 0))
@@ -115,7 +120,7 @@ class GradientParts:
                 self._parts.pop(id(parameter), None)
 
     def forget(self, optimizer: Any) -> None:
-        """Drop the parts of an optimizer's gradients, which something else unscales."""
+        """Drop the parts of an optimizer's gradients, if an engine unscales them."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 self._parts.pop(id(parameter), None)
@@ -138,13 +143,13 @@ class GradientParts:
         return None
 
     def mixed(self, optimizer: Any) -> tuple[float, float] | None:
-        """Return two powers of two that losses of one line were multiplied by in one gradient."""
+        """Return two powers of two by which one line multiplied the losses of one gradient."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 numbers: dict[str, float] = {}
                 for part in self.of(parameter):
                     number = part.of.number
-                    if id(optimizer) in part.used or number is None or math.frexp(number)[0] != 0.5:
+                    if number is None or not _is_power_of_two(number) or id(optimizer) in part.used:
                         continue
                     first = numbers.setdefault(part.of.line, number)
                     if first != number:
@@ -152,7 +157,7 @@ class GradientParts:
         return None
 
     def still_scaled(self, optimizer: Any) -> Part | None:
-        """Return a part that a step is about to use too large or too small, or None."""
+        """Return a part that is too large or too small for the step that begins, or None."""
         for part in self.parts_of(optimizer):
             if id(optimizer) not in part.used and part.remaining_scale not in (None, 1):
                 return part
@@ -197,9 +202,11 @@ def scale_of(root: Tensor, known: Iterable[float]) -> float | None:
         name = node.name().removesuffix("Backward0")
         if name.startswith("Mul"):
             number = factor_of(node)
-            if number is not None and (number in scales or _is_sure(number)):
-                return number
-            multiplied |= number is not None
+            if number is not None:
+                surely = number >= SURELY_SCALED and _is_power_of_two(number)
+                if number in scales or surely:
+                    return number
+                multiplied = True
         if name.startswith(PASSED_THROUGH):
             ahead += [following for following, _ in node.next_functions]
     return None if multiplied else 1.0
@@ -212,15 +219,20 @@ def number_of(root: Tensor) -> float | None:
     64.0
     """
     node = root.grad_fn
-    return factor_of(node) if node is not None and node.name().startswith("Mul") else None
+    if node is None or not node.name().startswith("Mul"):
+        return None
+    return factor_of(node)
 
 
 def factor_of(node: Any) -> float | None:
-    """Return the number that a product's node multiplies by; None for two with gradients."""
+    """Return the number that a product's node multiplies by.
+
+    It is None if both factors require gradients, or if the graph was freed.
+    """
     try:
         saved = [getattr(node, name, None) for name in ("_saved_other", "_saved_self")]
     except RuntimeError:
-        # its graph was freed, and backward raises for that
+        # the graph was freed; the backward pass itself will raise an error for that
         return None
     for value in saved:
         if isinstance(value, Tensor) and value.numel() == 1 and not value.requires_grad:
@@ -230,12 +242,13 @@ def factor_of(node: Any) -> float | None:
     return None
 
 
-def _is_sure(number: float) -> bool:
-    return number >= SURELY_SCALED and math.frexp(number)[0] == 0.5
+def _is_power_of_two(number: float) -> bool:
+    # the significand of frexp is in [0.5, 1)
+    return math.frexp(number)[0] == 0.5
 
 
 def ratio_of(before: Tensor, after: Tensor) -> float | None:
-    """Return the number that a gradient was multiplied by; None if its elements differ in that.
+    """Return the number that a gradient was multiplied by; None if it was not by a single one.
 
     >>> ratio_of(torch.tensor([2.0, 0.0, 4.0]), torch.tensor([1.0, 0.0, 2.0]))
     0.5
@@ -247,11 +260,15 @@ def ratio_of(before: Tensor, after: Tensor) -> float | None:
         after = torch.view_as_real(after)
     wide = before.detach().double()
     now = after.detach().double()
+    # 0 stays 0, whatever it is multiplied by
     counted = wide != 0
     if not bool(counted.any()) or bool((now[~counted] != 0).any()):
         return None
     ratios = now[counted] / wide[counted]
     first = float(ratios.median())
-    if not math.isfinite(first) or bool((ratios / first - 1).abs().max() > 2.0**-10):
+    if not math.isfinite(first):
+        return None
+    # 2^-10 is the rounding of an FP16 gradient
+    if bool((ratios / first - 1).abs().max() > 2.0**-10):
         return None
     return first

@@ -208,6 +208,15 @@ def test_the_command_says_by_its_exit_status_how_a_script_is(tmp_path, capsys) -
     assert "there is no script" in capsys.readouterr().err
 
 
+def test_a_syntax_error_is_reported_with_its_line_and_no_empty_place(tmp_path, capsys) -> None:
+    script = tmp_path / "bad.py"
+    script.write_text("loss = (", encoding="utf-8")
+    assert cli.main(["diagnose", str(script)]) == 3
+    message = capsys.readouterr().err.rstrip()
+    assert "SyntaxError" in message
+    assert message.endswith("(bad.py, line 1)")
+
+
 ENDINGS = {  # how a script ends before its first step -> a part of the remedy
     'raise RuntimeError("Current loss scale already at minimum - cannot decrease scale")': (
         "come from the forward pass"

@@ -2,21 +2,20 @@
 unchanged.
 """
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from labkit.cli import main
-from labkit.clinic import events, operations
-from labkit.clinic.diagnose import Diagnosis, ScriptDiagnosis
+from labkit.clinic import events, operations, script_diagnosis
+from labkit.clinic.diagnosis import Diagnosis
 from labkit.clinic.events import TrainingObserver
+from labkit.clinic.script_diagnosis import ScriptDiagnosis
 from labkit.instrument import Watch
 from labkit.instrument.script import run_script
 from tests.instrument.test_guard import planted
 
-diagnose = sys.modules[Diagnosis.__module__]  # the package has a function of this name
 SCRIPT = """
 import torch
 from torch import nn
@@ -79,10 +78,10 @@ ROWS: list[list[tuple[Any, str]]] = [
         ),
         (Diagnosis, "finish_step"),
         (TrainingObserver, "report_misuse"),
-        (diagnose, "model_of"),
+        (script_diagnosis, "model_of"),
     ],
     [(operations, "_worst"), (operations, "floats"), (events, "finite"), (Watch, "_around_call")],
-    [(operations, "tree_leaves"), (diagnose, "leaves")],
+    [(operations, "tree_leaves"), (script_diagnosis, "leaves")],
 ]
 ONE_BY_ONE = [[plant] for row in ROWS for plant in row]
 
