@@ -48,6 +48,7 @@ def positions_in_half(fixed):
     Reported: pytorch/pytorch#81926, lucidrains/local-attention#12, openvinotoolkit/openvino#33214
     """
     torch.manual_seed(0)
+    # radians per position, as in rotary embeddings
     turns = 1000 ** (-torch.arange(0, 32, 2) / 32)
     query = torch.randn(16)
     dtype = torch.float32 if fixed else torch.float16
@@ -59,10 +60,10 @@ def positions_in_half(fixed):
 
     def step(start):
         positions = torch.arange(start, start + 32)
-        # each looks for the one before it
+        # each position attends to the one before it, whose key is rotated by one position more
         scores = rotated(query, positions) @ rotated(query, positions + 1).t()
-        found = scores.tril(-1)[1:].argmax(1)
-        right_ones.append((found == torch.arange(31)).float().mean().item())
+        attended = scores.tril(-1)[1:].argmax(1)
+        right_ones.append((attended == torch.arange(31)).float().mean().item())
 
     return Training(step, range(0, 8192, 512), lambda: min(right_ones))
 
@@ -72,10 +73,10 @@ def row_all_masked(fixed):
     """A row of attention in which everything is masked becomes NaN.
 
     Symptom: The loss becomes NaN at a batch that looks like the others, and stays NaN.
-    Cause: Two masks of finfo.min are added: -inf. Where a whole row is masked softmax divides 0 by
-        0.
-    Reading: The first tensor that is not finite is a softmax, in one example of the batch: the one
-        without a token.
+    Cause: Two masks of finfo.min add up to -inf. In a row that is masked as a whole, softmax divides
+        0 by 0.
+    Reading: The first tensor that is not finite is a softmax, in the one example of the batch that
+        has no token.
     Repair: Mask once, with masked_fill, and set rows that are masked as a whole to 0 after the
         softmax; scaled_dot_product_attention does so.
     Reported: huggingface/transformers#17306, pytorch/pytorch#131060, NVIDIA/ngpt#11
@@ -94,7 +95,8 @@ def row_all_masked(fixed):
             chance = scores.masked_fill(padding[:, None], float("-inf")).softmax(-1)
             chance = chance.masked_fill(padding.all(1)[:, None, None], 0.0)
         else:
-            # once for the padding, once for the future: their sum is -inf
+            # two masks hide the padding, as one from the tokenizer and one from the model do: the
+            # sum of both is -inf
             mask = padding[:, None].half() * lowest
             chance = (scores.half() + mask + mask).float().softmax(-1)
         return head((hidden + chance @ value).mean(1))
@@ -103,7 +105,8 @@ def row_all_masked(fixed):
         inputs, targets = batch
         padding = torch.zeros(len(inputs), 8, dtype=torch.bool)
         padding[::3, 6:] = True
-        padding[0] = number == 37  # one example without a single token
+        # one example without a single token
+        padding[0] = number == 37
         return F.cross_entropy(attend(inputs, padding), targets)
 
     def score():

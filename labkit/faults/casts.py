@@ -38,7 +38,8 @@ def backward_inside(fixed):
 
     torch.manual_seed(0)
     weight = torch.nn.Parameter(0.1 * torch.randn(10, 64))
-    optimizer = torch.optim.SGD([weight], lr=1e8)  # the loss is one of many, and small
+    # the loss is one small term of many, so its gradients are near 1e-9
+    optimizer = torch.optim.SGD([weight], lr=1e8)
 
     def classify(inputs):
         return Project.apply(inputs.flatten(1), weight)
@@ -156,10 +157,10 @@ def gradcheck_in_fp32(fixed):
     def cube(x):
         return x * x * x
 
+    dtype = torch.float64 if fixed else torch.float32
+
     def step(_):
-        x = torch.linspace(
-            1.0, 2.0, 5, dtype=torch.float64 if fixed else torch.float32, requires_grad=True
-        )
+        x = torch.linspace(1.0, 2.0, 5, dtype=dtype, requires_grad=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.autograd.gradcheck(cube, (x,))
@@ -183,7 +184,9 @@ def halves_by_hand(fixed):
 
     def loss_of(inputs, targets):
         with torch.autocast("cpu", torch.float16):
-            inputs = 300 * inputs if fixed else (300 * inputs).half()
+            inputs = 300 * inputs
+            if not fixed:
+                inputs = inputs.half()
             brightness = (inputs * inputs).mean(dim=(1, 2, 3), keepdim=True).sqrt()
             return F.cross_entropy(model(inputs / brightness), targets)
 
@@ -302,11 +305,10 @@ def zeros_of_another_dtype(fixed):
 
     def classify(inputs):
         rows = inputs.view(-1, 8, 8).bfloat16()
-        state = (
-            torch.zeros(len(rows), 32, dtype=rows.dtype, device=rows.device)
-            if fixed
-            else torch.zeros(len(rows), 32)
-        )
+        if fixed:
+            state = torch.zeros(len(rows), 32, dtype=rows.dtype, device=rows.device)
+        else:
+            state = torch.zeros(len(rows), 32)
         for number in range(8):
             state = model(rows[:, number], state)
         return head(state)

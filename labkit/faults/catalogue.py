@@ -1,11 +1,11 @@
-"""All faults by id, and the search for the one that an error message belongs to.
+"""All faults by id, and the search for the fault of an error message.
 
-Idea: the words of an error are compared with those that a fault is known by. What differs from run
-to run is taken out of both texts: numbers, quotes, and the names that torch's versions give to one
-thing (`c10::Half`, `float16`). A fault is found where its words stand in the text, or the text in
-its words.
+Idea: each card has the messages of its errors. Both texts are normalized first: numbers, quotes and
+the different names that versions of torch give to a dtype (`c10::Half`, `float16`) are replaced. A
+card fits if one of its messages is a part of the text, or the text is a part of one of them.
 
-Invariant: a text that no fault is known by finds none; nothing is guessed from single words.
+Invariant: nothing is guessed from single words: a text that is a part of a card's message has at
+least `FEWEST_WORDS` words.
 """
 
 from __future__ import annotations
@@ -24,43 +24,40 @@ GPU_CARDS: dict[str, GpuCard] = {
     name: card for name, card in vars(gpu).items() if isinstance(card, GpuCard)
 }
 
-FEWEST_WORDS = 4  # of a text that is looked for inside a fault's own words
+# of a text that is searched for inside a card's messages
+FEWEST_WORDS = 4
 
 
 def cards() -> dict[str, Fault | GpuCard]:
-    """Return every card by its id: the faults, then those that only a GPU shows."""
+    """Return every card by its id: first the faults, then the cards of GPUs."""
     return {**FAULTS, **GPU_CARDS}
 
 
 def explain(text: str) -> list[Fault | GpuCard]:
-    """Return the cards that an error message fits, the longest match first; [] where none does.
+    """Return the cards that fit an error message, the longest match first.
 
     >>> [fault.id for fault in explain("ValueError: Attempting to unscale FP16 gradients.")]
     ['half_weights_unscaled', 'saved_half']
     >>> explain("IndexError: list index out of range")
     []
     """
-    asked = plain(text)
-    found = {
-        fault: max(map(len, fits)) for fault in cards().values() if (fits := _fits(fault, asked))
-    }
-    return sorted(found, key=lambda fault: (-found[fault], fault.id))
-
-
-def _fits(fault: Fault | GpuCard, asked: str) -> list[str]:
-    known = [plain(words) for words in fault.errors]
-    return [
-        words
-        for words in known
-        if words in asked or (asked in words and len(asked.split()) >= FEWEST_WORDS)
-    ]
+    message = plain(text)
+    is_long = len(message.split()) >= FEWEST_WORDS
+    # card -> the length of its longest message that fits
+    lengths: dict[Fault | GpuCard, int] = {}
+    for card in cards().values():
+        for error in map(plain, card.errors):
+            if error in message or (is_long and message in error):
+                lengths[card] = max(len(error), lengths.get(card, 0))
+    return sorted(lengths, key=lambda card: (-lengths[card], card.id))
 
 
 def plain(text: str) -> str:
-    """Return a message without what differs from run to run.
+    """Return a message without numbers, quotes and other parts that differ from run to run.
 
     >>> now, before = "cannot be converted to at::Half", "cannot be converted to c10::Half"
     >>> plain(now) == plain(before)
     True
     """
-    return re.sub(r"[-+]?\d[\d.,e+-]*", "#", re.sub(r"\bfloat16\b", "half", simplified(text)))
+    one_name = re.sub(r"\bfloat16\b", "half", simplified(text))
+    return re.sub(r"[-+]?\d[\d.,e+-]*", "#", one_name)

@@ -1,10 +1,10 @@
 """A fault of mixed precision as a training in two forms, broken and fixed, and its description.
 
-Idea: one function writes both forms, `function(fixed)`: what differs is under `if fixed`, so
-that the fault and its repair are a line or two beside each other. The function's name is the
-fault's id; its docstring has the title, what is seen, why, how instruments show it, the repair, the
-words of its errors, and where it was reported. `run` runs either form. Everything is plain torch:
-it is what people bring.
+Idea: one function, `function(fixed)`, builds both forms. They differ under `if fixed`, so that the
+fault and its repair are a line or two beside each other. The function's name is the fault's id. Its
+docstring has the title, the symptom, the cause, what instruments show, the repair, the messages of
+its errors, and where it was reported. `run` runs either form. The code is plain torch, as users
+write it.
 
 Invariant: `failed` judges the outcome of a real run, never the description of the fault.
 """
@@ -65,7 +65,7 @@ class TrainingOutcome:
 
 
 class Kind(StrEnum):
-    """What is seen first; each value is the name of a filter on the wall of cards."""
+    """What a user notices first; each value is the name of a filter on the wall of cards."""
 
     ERROR = "an error or a warning"
     NOT_FINITE = "NaN or inf"
@@ -76,11 +76,12 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What is known about a fault; its title and texts stand in the docstring of its function.
+    """The description of a fault; title and texts are those of its function's docstring.
 
     Attributes:
-        kind: what is seen first.
-        claims: the claims of data/claims.csv that it bears on.
+        function: the code that shows the fault.
+        kind: what a user notices first.
+        claims: the ids of related claims in data/claims.csv.
     """
 
     function: Callable[..., Any]
@@ -97,21 +98,34 @@ class Card:
         """The fault in one sentence."""
         return (inspect.getdoc(self.function) or "").partition("\n")[0]
 
-    symptom = property(lambda self: self._texts("Symptom")[0], doc="What its author sees.")
-    cause = property(lambda self: self._texts("Cause")[0], doc="Why it happens.")
-    reading = property(
-        lambda self: self._texts("Reading")[0], doc="What instruments show that gives it away."
-    )
-    repair = property(lambda self: self._texts("Repair")[0], doc="What to do.")
+    @property
+    def symptom(self) -> str:
+        """What its author sees."""
+        return self._texts("Symptom")[0]
+
+    @property
+    def cause(self) -> str:
+        """Why it happens."""
+        return self._texts("Cause")[0]
+
+    @property
+    def reading(self) -> str:
+        """What instruments show that identifies it."""
+        return self._texts("Reading")[0]
+
+    @property
+    def repair(self) -> str:
+        """What to do."""
+        return self._texts("Repair")[0]
 
     @property
     def errors(self) -> tuple[str, ...]:
-        """The words of its errors, as people search for them; () where none is raised."""
+        """The messages of its errors, as people search for them; empty if it raises none."""
         return self._texts("Error")
 
     @property
     def threads(self) -> tuple[str, ...]:
-        """Where it was reported: owner/repository#number, or an address."""
+        """Where it was reported: owner/repository#number, or a URL."""
         return tuple(", ".join(self._texts("Reported")).split(", "))
 
     def _texts(self, name: str) -> tuple[str, ...]:
@@ -132,11 +146,10 @@ class Fault(Card):
     Attributes:
         function: builds the training, broken (False) or fixed (True).
         limit: the score that the fixed training reaches and the broken one does not.
-        only: the device whose autocast shows the fault, "cpu" or "cuda"; "" where both do.
-        prevented: why labkit.frameworks.torch_amp does not show it, although torch does on every
-            device; "" where it does.
-        shown: the code that shows the fault, where that is not `function`: what each of several
-            processes runs.
+        only: the only device whose autocast shows the fault, "cpu" or "cuda"; "" if both do.
+        prevented: why labkit.frameworks.torch_amp does not have the fault, although torch does on
+            every device; "" if it has it.
+        shown: the code to show in place of `function`, if each of several processes runs it.
     """
 
     function: Callable[[bool], Training]
@@ -147,41 +160,40 @@ class Fault(Card):
 
     @property
     def where(self) -> str:
-        """Where the fault is not seen, in a sentence; "" for a fault that is seen everywhere."""
-        under = (
-            f"Only torch.autocast({self.only!r}) shows it: the lists of other devices are others."
-            if self.only
-            else ""
-        )
-        face = (
-            f"Under labkit.frameworks.torch_amp it does not fail: {self.prevented}"
-            if self.prevented
-            else ""
-        )
-        return " ".join(filter(None, (under, face)))
+        """Sentences that say where the fault does not occur; "" if it occurs everywhere."""
+        sentences = []
+        if self.only:
+            sentences.append(
+                f"Only torch.autocast({self.only!r}) shows it: the lists of other devices differ."
+            )
+        if self.prevented:
+            sentences.append(
+                f"Under labkit.frameworks.torch_amp it does not fail: {self.prevented}"
+            )
+        return " ".join(sentences)
 
     def failed(self, outcome: TrainingOutcome) -> bool:
         """Return whether a run shows this fault, by its error or a score below the limit."""
         if outcome.error:
             return any(words in outcome.error for words in self.errors)
+        # a score of NaN fails, too
         return not outcome.score >= self.limit
 
 
 def random_state_kept() -> AbstractContextManager[None]:
     """Restore the random states of the CPU and of every GPU after the block.
 
-    manual_seed sets all of them.
+    torch.manual_seed sets all of them.
     """
-    # where it is not, no GPU is seeded
-    usable = torch.cuda.is_available() and not torch.cuda._is_in_bad_fork()
-    return torch.random.fork_rng(devices=range(torch.cuda.device_count()) if usable else ())
+    devices = range(0)
+    # CUDA cannot be used in a forked process, where manual_seed leaves GPUs out
+    if torch.cuda.is_available() and not torch.cuda._is_in_bad_fork():
+        devices = range(torch.cuda.device_count())
+    return torch.random.fork_rng(devices=devices)
 
 
 def run(fault: Fault, fixed: bool) -> TrainingOutcome:
-    """Run one form to its end, or to the error that ends it.
-
-    The global random state is left as it was.
-    """
+    """Run one form to its end, or to the error that ends it, and restore the random state."""
     losses: list[float] = []
     with random_state_kept():
         try:
@@ -198,7 +210,7 @@ def run(fault: Fault, fixed: bool) -> TrainingOutcome:
 
 
 def address(thread: str) -> str:
-    """Return where a thread, or a distribution with its version, is read.
+    """Return the URL of a thread, or of a distribution with its version.
 
     >>> address("NVIDIA/apex#1052")
     'https://github.com/NVIDIA/apex/issues/1052'
@@ -206,7 +218,9 @@ def address(thread: str) -> str:
     'https://pypi.org/project/torch/2.13.0/'
     """
     if "#" in thread:
-        return "https://github.com/{}/issues/{}".format(*thread.split("#"))
+        repository, number = thread.split("#")
+        return f"https://github.com/{repository}/issues/{number}"
     if " " in thread:
-        return "https://pypi.org/project/{}/{}/".format(*thread.split())
+        distribution, version = thread.split()
+        return f"https://pypi.org/project/{distribution}/{version}/"
     return thread

@@ -1,10 +1,10 @@
-"""Faults that only a GPU or a compiler shows: cards with what was published.
+"""Faults that only a GPU or a compiler shows, with published measurements.
 
-`make gpu` runs them on the card at hand.
+`make gpu` runs them on the GPU of this computer.
 
-Idea: as a fault, a card is one function in two forms. `function(device, fixed, size)` returns a
-number, larger is better: where the fault shows, the fixed form's is clearly larger, or the broken
-form is ended by the card's error.
+Idea: like a fault, a card is one function in two forms. `function(device, fixed, size)` returns a
+number; larger is better. If the fault occurs, the number of the fixed form is clearly larger, or the
+card's error ends the broken form.
 
 Invariant: a card cites a measurement of the lab only if a record holds it. Evidence is a row of
 data/published.csv, with its source and date, or a thread.
@@ -24,7 +24,7 @@ from labkit.bench import Published, published
 from labkit.bench.interleaved_timing import host_seconds
 from labkit.faults.fault import Card, Kind
 
-# how many times as good the repaired form is where a card shows the fault
+# the ratio of the fixed form's number to the broken form's from which a card shows the fault
 CLEARLY = 1.15
 ROWS_SHOWN = 3
 
@@ -37,7 +37,7 @@ class GpuCard(Card):
         function: (device, fixed, size) -> a number, larger is better; `size` is that of a large
             matrix on this device.
         unit: what the number counts.
-        evidence: which published rows show it.
+        evidence: whether a published row shows it.
     """
 
     function: Callable[[str, bool, int], float]
@@ -48,27 +48,30 @@ class GpuCard(Card):
     def published(self) -> list[str]:
         """Return others' measurements of it, strongest first, as sentences with source and date."""
         rows = [row for row in published() if row.ratio and self.evidence(row)]
-        return [
-            _sentence(row)
-            for row in sorted(rows, key=lambda row: -abs(math.log(row.ratio or 1)))[:ROWS_SHOWN]
-        ]
+        # a ratio of 1/2 is as strong as one of 2
+        rows.sort(key=lambda row: -abs(math.log(row.ratio or 1)))
+        return [_sentence(row) for row in rows[:ROWS_SHOWN]]
 
     def shows(self, broken: float | None, fixed: float | None) -> bool:
-        """Say whether two measurements show the fault.
+        """Return whether two measurements show the fault.
 
         A measurement is None if the card's error ended that form.
         """
-        return fixed is not None and (broken is None or fixed > CLEARLY * broken)
+        if fixed is None:
+            return False
+        return broken is None or fixed > CLEARLY * broken
 
 
 def _sentence(row: Published) -> str:
-    what = f"{row.gpu}, {row.workload}{f', batch {row.batch}' if row.batch else ''}"
+    what = f"{row.gpu}, {row.workload}"
+    if row.batch:
+        what += f", batch {row.batch}"
     number = f"{row.value:g} {row.unit} in {row.format}, x {row.ratio:.2f} against {row.reference}"
     return f"{what}: {number}. {row.software}, {row.date}; {row.source}"
 
 
 def measured(card: GpuCard, device: str, fixed: bool, size: int) -> tuple[float | None, str]:
-    """Return what one form measures and "", or None and the error that ended it."""
+    """Return the number of one form and "", or None and the error that ended it."""
     try:
         return card.function(device, fixed, size), ""
     except (RuntimeError, NotImplementedError) as error:
@@ -76,11 +79,13 @@ def measured(card: GpuCard, device: str, fixed: bool, size: int) -> tuple[float 
 
 
 def seconds(call: Callable[[], object], device: str) -> float:
-    """Return what a call takes on a device, which has done its work when the clock stops.
+    """Return the seconds of a call, until the device has finished its work."""
 
-    Two calls warm up.
-    """
-    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    def wait() -> None:
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    # two calls to warm up
     host_seconds(call, 2, wait)
     return host_seconds(call, 10, wait)
 
@@ -276,7 +281,8 @@ def memory_not_halved(device: str, fixed: bool, size: int) -> float:
 
     if device == "cpu":
         raise RuntimeError("torch counts the memory of a GPU only")
-    peak(half=False)  # Adam makes its moments
+    # the first step of Adam allocates its moments
+    peak(half=False)
     return peak(half=False) / peak(half=True)
 
 

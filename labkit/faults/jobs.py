@@ -16,7 +16,16 @@ from labkit.train.grid import process_context
 
 
 def rank(number: int, fixed: bool, meeting: str) -> list[float]:
-    """What each of the two runs: it keeps and steps one of two rows of the weights."""
+    """Run one of two processes, which keeps and steps one of two rows of the weights.
+
+    Args:
+        number: the rank, 0 or 1.
+        fixed: whether the ranks agree on found_inf.
+        meeting: a file by which the two processes find each other.
+
+    Returns:
+        The loss of each step.
+    """
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
     dist.init_process_group("gloo", store=dist.FileStore(meeting, 2), rank=number, world_size=2)
@@ -25,7 +34,10 @@ def rank(number: int, fixed: bool, meeting: str) -> list[float]:
     own = torch.zeros(1, 16, requires_grad=True)
     optimizer = torch.optim.SGD([own], lr=0.5)
     losses = []
-    scaler = (ShardedGradScaler if fixed else torch.amp.GradScaler)("cpu", init_scale=2.0**12)
+    if fixed:
+        scaler = ShardedGradScaler("cpu", init_scale=2.0**12)
+    else:
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
     for step in range(24):
         parts = [torch.empty(1, 16) for _ in range(2)]
         dist.all_gather(parts, own.detach())
@@ -33,7 +45,8 @@ def rank(number: int, fixed: bool, meeting: str) -> list[float]:
         inputs = torch.randn(32, 16, generator=torch.Generator().manual_seed(2 * step + number))
         targets = inputs @ teacher.T
         if step in (3, 4, 5):
-            targets[0, 1] = 1e5  # the gradient of the second row overflows
+            # the gradient of the second row overflows
+            targets[0, 1] = 1e5
         loss = (inputs.half() @ weights.T - targets).square().sum(1).mean() / 2
         scaler.scale(loss).backward()
         gradient = weights.grad.float()
@@ -65,10 +78,9 @@ def ranks_part(fixed):
         tempfile.TemporaryDirectory() as folder,
         ProcessPoolExecutor(2, mp_context=process_context()) as pool,
     ):
-        mine, _ = pool.map(
-            partial(rank, fixed=fixed, meeting=str(Path(folder) / "meeting")), range(2)
-        )
-    return Training(lambda step: mine[step], range(len(mine)), lambda: 1 / (1 + mine[-1]))
+        run_rank = partial(rank, fixed=fixed, meeting=str(Path(folder) / "meeting"))
+        losses, _ = pool.map(run_rank, range(2))
+    return Training(lambda step: losses[step], range(len(losses)), lambda: 1 / (1 + losses[-1]))
 
 
 @partial(Fault)
@@ -91,12 +103,12 @@ def saved_half(fixed):
 
     def loss_of(number, batch):
         inputs, targets = batch
-        if number == 31 and fixed:
-            torch.save(
-                {name: value.half() for name, value in model.state_dict().items()}, io.BytesIO()
-            )
-        if number == 31 and not fixed:
-            torch.save(model.half().state_dict(), io.BytesIO())
+        if number == 31:
+            if fixed:
+                state = {name: value.half() for name, value in model.state_dict().items()}
+            else:
+                state = model.half().state_dict()
+            torch.save(state, io.BytesIO())
         return F.cross_entropy(model(inputs), targets)
 
     def before_step():
@@ -126,11 +138,12 @@ def scaler_not_saved(fixed):
     """
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    run = {"scaler": torch.amp.GradScaler("cpu", init_scale=2.0**24), "skips after it went on": 0}
+    run = {"scaler": torch.amp.GradScaler("cpu", init_scale=2.0**24), "skips after restart": 0}
 
     def step(batch):
         number, (inputs, targets) = batch
-        if number == 40:  # the job ends, and goes on from its checkpoint
+        # the job ends, and continues from its checkpoint
+        if number == 40:
             saved = run["scaler"].state_dict()
             run["scaler"] = torch.amp.GradScaler("cpu", init_scale=2.0**24)
             if fixed:
@@ -142,10 +155,11 @@ def scaler_not_saved(fixed):
         run["scaler"].scale(loss).backward()
         run["scaler"].step(optimizer)
         run["scaler"].update()
-        run["skips after it went on"] += number >= 40 and run["scaler"].get_scale() < scale
+        if number >= 40 and run["scaler"].get_scale() < scale:
+            run["skips after restart"] += 1
         return loss
 
     def score():
-        return 1 / (1 + run["skips after it went on"])
+        return 1 / (1 + run["skips after restart"])
 
     return Training(step, list(enumerate(batches(60))), score, model, optimizer)

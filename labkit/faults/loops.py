@@ -44,15 +44,18 @@ def batches(steps: int, size: int = 64, seed: int = 0) -> list[Batch]:
 def accuracy(
     model: Callable[[Tensor], Tensor], cast: Callable[[Tensor], Tensor] = Tensor.float
 ) -> float:
-    """Return the share of test digits that a model gets right; `cast` makes its inputs."""
+    """Return the share of test digits that a model classifies correctly; NaN for inf or NaN.
+
+    Args:
+        model: inputs -> a row of scores for each.
+        cast: converts the inputs to the model's dtype.
+    """
     data = digits()
     with torch.no_grad():
         outputs = model(cast(data.test_inputs)).float()
-    return (
-        float((outputs.argmax(1) == data.test_targets).float().mean())
-        if outputs.isfinite().all()
-        else math.nan
-    )
+    if not outputs.isfinite().all():
+        return math.nan
+    return float((outputs.argmax(1) == data.test_targets).float().mean())
 
 
 def plain(
@@ -85,7 +88,14 @@ def scaled(
 ) -> Training:
     """Return a training under FP16 autocast with a loss scaler.
 
-    `before_step` follows the backward pass.
+    Args:
+        loss_of: takes the parts of a batch.
+        model: the trained model.
+        optimizer: its optimizer.
+        scaler: its loss scaler.
+        batches: the arguments of `loss_of`, one tuple after another.
+        score: quality of the result.
+        before_step: runs after each backward pass, before the optimizer's step.
     """
 
     def step(batch: Any) -> Tensor:

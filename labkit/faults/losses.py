@@ -29,7 +29,7 @@ def bce_on_probabilities(fixed):
 
     def loss_of(inputs, targets):
         wanted = F.one_hot(targets, 10).float()
-        # this lab's, which follows the CUDA rules of torch's on a CPU too
+        # labkit's autocast, which follows torch's CUDA rules on a CPU, too
         with autocast(FP16):
             outputs = model(inputs)
             if fixed:
@@ -133,11 +133,9 @@ def log_of_epsilon(fixed):
         if fixed:
             chance = chance.float()
         wanted = F.one_hot(targets, 10).to(chance.dtype)
-        return (
-            -(wanted * (chance + 1e-8).log() + (1 - wanted) * (1 - chance + 1e-8).log())
-            .sum(1)
-            .mean()
-        )
+        hits = wanted * (chance + 1e-8).log()
+        misses = (1 - wanted) * (1 - chance + 1e-8).log()
+        return -(hits + misses).sum(1).mean()
 
     return scaled(loss_of, model, optimizer, scaler, batches(300), lambda: accuracy(model))
 
@@ -162,8 +160,10 @@ def mse_underflows(fixed):
 
     def loss_of(inputs):
         error = model(inputs) - inputs @ truth
-        # metres, where millimetres are meant
-        error = 1e-4 * (error.float() if fixed else error)
+        if fixed:
+            error = error.float()
+        # residuals of 1e-4, as in a badly chosen unit
+        error = 1e-4 * error
         return (error * error).mean()
 
     def score():
@@ -194,7 +194,10 @@ def scale_falls_to_zero(fixed):
 
     def loss_of(inputs, targets):
         outputs = model(inputs)
-        chance = (20 * outputs).float().softmax(1) if fixed else (20 * outputs).softmax(1).half()
+        if fixed:
+            chance = (20 * outputs).float().softmax(1)
+        else:
+            chance = (20 * outputs).softmax(1).half()
         sharpness = (chance * (chance + 1e-30).log()).sum(1).mean()
         return F.cross_entropy(outputs, targets) - 0.01 * sharpness
 
@@ -220,7 +223,10 @@ def softmax_by_hand(fixed):
     def loss_of(inputs, targets):
         with torch.autocast("cpu", torch.float16):
             outputs = 20 * model(inputs)
-        chance = outputs.softmax(1) if fixed else outputs.exp() / outputs.exp().sum(1, keepdim=True)
+        if fixed:
+            chance = outputs.softmax(1)
+        else:
+            chance = outputs.exp() / outputs.exp().sum(1, keepdim=True)
         return F.nll_loss(chance.clamp_min(1e-4).log().float(), targets)
 
     return plain(loss_of, model, optimizer, batches(200), lambda: accuracy(model))

@@ -94,7 +94,9 @@ def nan_only_in_eval(fixed):
 
     def loss_of(number, batch):
         inputs, targets = batch
-        inputs = inputs * (3e6 if number == 30 else 1)  # one broken picture is enough
+        # one batch of broken pictures is enough
+        if number == 30:
+            inputs = 3e6 * inputs
         if fixed:
             inputs = inputs.clamp(-10, 10)
         return F.cross_entropy(model(inputs), targets)

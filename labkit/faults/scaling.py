@@ -25,7 +25,8 @@ def logged_while_scaled(fixed):
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     scaler = torch.amp.GradScaler("cpu", growth_interval=20)
-    logged, real = [], []
+    logged = []
+    real = []
 
     def norm():
         return torch.stack([p.grad.norm() for p in model.parameters()]).norm().item()
@@ -65,7 +66,8 @@ def no_gradients_this_turn(fixed):
 
     def step(batch):
         number, (inputs, targets) = batch
-        frozen = number % 4 == 3  # every fourth turn belongs to another network
+        # every fourth turn belongs to another network
+        frozen = number % 4 == 3
         optimizer.zero_grad()
         inputs = inputs.clone().requires_grad_()
         model.requires_grad_(not frozen)
@@ -144,8 +146,12 @@ def scale_changes_between(fixed):
                 loss = F.cross_entropy(model(inputs[rows]), targets[rows]) / 4
             (loss * (scale if fixed else run["scale"])).backward()
             run["parts"] += 1
+            # the scale changes after every third part, between 2^8 and 2^14
             if run["parts"] % 3 == 0:
-                run["scale"] = run["scale"] / 64 if run["scale"] > 2.0**8 else run["scale"] * 64
+                if run["scale"] > 2.0**8:
+                    run["scale"] /= 64
+                else:
+                    run["scale"] *= 64
         for parameter in model.parameters():
             parameter.grad.div_(scale if fixed else run["scale"])
         optimizer.step()
@@ -186,10 +192,9 @@ def schedule_counts_skips(fixed):
         scaler.step(optimizer)
         scaler.update()
         skipped = scaler.get_scale() < before
-        if fixed:
-            if not skipped:
-                schedule.step()
-        else:
+        if not fixed:
+            schedule.step()
+        if fixed and not skipped:
             schedule.step()
         return loss
 

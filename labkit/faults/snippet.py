@@ -28,12 +28,16 @@ def snippet(fault: Fault, fixed: bool) -> str:
 
 def code_of(function: Callable[..., Any], fixed: bool) -> str:
     """Return the body of a function of `fixed`, with every choice made, without its docstring."""
-    body = _Decided(fixed).visit(_definition(function)).body
-    lines = body[ast.get_docstring(_definition(function)) is not None :]
-    match lines[-1]:
+    definition = _definition(function)
+    has_docstring = ast.get_docstring(definition) is not None
+    statements = _Decided(fixed).visit(definition).body
+    if has_docstring:
+        statements = statements[1:]
+    match statements[-1]:
         case ast.Return(value=ast.Call(func=ast.Name(id=("plain" | "scaled") as name)) as call):
-            lines[-1:] = _inlined(_definition(getattr(loops, name)), call)
-    code = "\n".join(ast.unparse(ast.fix_missing_locations(line)) for line in lines)
+            statements[-1:] = _inlined(_definition(getattr(loops, name)), call)
+    code = "\n".join(ast.unparse(ast.fix_missing_locations(each)) for each in statements)
+    # an empty line before definitions, and before a return that is not alone
     return re.sub(r"\n(?=(?:def|class) )|(?<=[^\n])\n(?=return )", "\n\n", code)
 
 
@@ -53,7 +57,8 @@ def _inlined(definition: ast.FunctionDef, call: ast.Call) -> list[ast.stmt]:
 
     class Arguments(ast.NodeTransformer):
         def visit_arg(self, node: ast.arg) -> ast.arg:
-            return ast.arg(node.arg)  # without its annotation
+            # without its annotation
+            return ast.arg(node.arg)
 
         def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
             node.returns = None
@@ -61,6 +66,7 @@ def _inlined(definition: ast.FunctionDef, call: ast.Call) -> list[ast.stmt]:
 
         def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
             match node.value:
+                # a call of an optional argument that was not passed
                 case ast.Call(func=ast.Name(id=name)) if name in names and name not in bound:
                     return None
             return self.generic_visit(node)
@@ -68,14 +74,12 @@ def _inlined(definition: ast.FunctionDef, call: ast.Call) -> list[ast.stmt]:
         def visit_Name(self, node: ast.Name) -> ast.expr:
             return bound.get(node.id, node)
 
+    # the first statement is the docstring
     return [Arguments().visit(statement) for statement in definition.body[1:]]
 
 
 class _Decided(ast.NodeTransformer):
-    """Transformer that puts True or False for `fixed`, and keeps the branch that is then taken.
-
-    It simplifies `and` and `or` in the same way.
-    """
+    """Transformer that replaces `fixed` by its value, and every choice by the branch it takes."""
 
     def __init__(self, fixed: bool) -> None:
         self.fixed = fixed
@@ -88,24 +92,32 @@ class _Decided(ast.NodeTransformer):
         """Decide `not fixed`."""
         self.generic_visit(node)
         value = _truth(node.operand)
-        return (
-            node if value is None or not isinstance(node.op, ast.Not) else ast.Constant(not value)
-        )
+        if value is None or not isinstance(node.op, ast.Not):
+            return node
+        return ast.Constant(not value)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        """Decide `fixed and x`, or leave x."""
+        """Decide `fixed and x`, or reduce it to x."""
         self.generic_visit(node)
+        # `or` is True if an operand is, `and` is False if one is
         decisive = isinstance(node.op, ast.Or)
         if decisive in map(_truth, node.values):
             return ast.Constant(decisive)
-        node.values = [value for value in node.values if _truth(value) is None]
-        return node if len(node.values) > 1 else node.values[0]
+        undecided = [value for value in node.values if _truth(value) is None]
+        if len(undecided) == 1:
+            return undecided[0]
+        node.values = undecided
+        return node
 
     def visit_If(self, node: ast.If) -> Any:
         """Replace the statement by the lines of its branch."""
         self.generic_visit(node)
         value = _truth(node.test)
-        return node if value is None else (node.body if value else node.orelse) or None
+        if value is None:
+            return node
+        branch = node.body if value else node.orelse
+        # None removes the statement
+        return branch or None
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         """Replace the expression by its branch."""
@@ -117,5 +129,7 @@ class _Decided(ast.NodeTransformer):
 
 
 def _truth(node: ast.expr) -> bool | None:
-    """Return the value of a decided expression, None of another."""
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, bool) else None
+    """Return the value of an expression that is True or False, None for any other."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        return node.value
+    return None

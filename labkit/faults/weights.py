@@ -55,15 +55,15 @@ def average_in_bf16(fixed):
         loss.backward()
         optimizer.step()
         with torch.no_grad():
-            for kept, parameter in zip(average, model.parameters(), strict=True):
-                kept.mul_(0.995).add_(parameter.to(dtype), alpha=0.005)
+            for mean, parameter in zip(average, model.parameters(), strict=True):
+                mean.mul_(0.995).add_(parameter.to(dtype), alpha=0.005)
         return loss
 
     def score():
         averaged = network()
         with torch.no_grad():
-            for parameter, kept in zip(averaged.parameters(), average, strict=True):
-                parameter.copy_(kept)
+            for parameter, mean in zip(averaged.parameters(), average, strict=True):
+                parameter.copy_(mean)
         wanted = torch.nn.utils.parameters_to_vector(model.parameters())
         start = torch.nn.utils.parameters_to_vector(network().parameters())
         reached = torch.nn.utils.parameters_to_vector(averaged.parameters())
@@ -91,7 +91,7 @@ def decay_is_lost(fixed):
     start = weight.detach().float().norm()
 
     def step(number):
-        # nothing pulls at these weights but the decay
+        # the gradient is 0, so that only the decay changes the weights
         weight.grad = torch.zeros_like(weight)
         optimizer.step()
 
@@ -186,8 +186,10 @@ def moment_in_bf16(fixed):
     highest = []
 
     def step(number):
+        weight.grad = torch.randn(256).to(dtype)
         # one bad batch
-        weight.grad = torch.randn(256).to(dtype) * (1000 if number == 10 else 1)
+        if number == 10:
+            weight.grad *= 1000
         optimizer.step()
         if number == 10:
             highest.append(optimizer.state[weight]["exp_avg_sq"].float().median().item())

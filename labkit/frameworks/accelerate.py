@@ -23,7 +23,7 @@ from labkit.frameworks.torch_amp import GradScaler, autocast
 class Accelerator(accelerate.Accelerator):
     """accelerate.Accelerator in FP16, on any device.
 
-    GradScalerKwargs in `kwargs_handlers` are its scaler's knobs.
+    GradScalerKwargs in `kwargs_handlers` set the options of its scaler.
 
     Raises:
         ValueError: mixed_precision is not "fp16".
@@ -41,24 +41,27 @@ class Accelerator(accelerate.Accelerator):
         self.native_amp = True
 
     def prepare_model(self, model: Any, *args: Any, **kwargs: Any) -> Any:
-        """Prepare a model: its forward pass runs in the region, and returns FP32."""
+        """Prepare a model, so that its forward pass runs under autocast and returns FP32."""
         if getattr(model, "_is_accelerate_prepared", False):
             return super().prepare_model(model, *args, **kwargs)
         forward = model.forward
-        model._original_forward = forward  # to which unwrap_model goes back
+        # accelerate's unwrap_model restores it
+        model._original_forward = forward
         under_autocast = self.autocast()(forward.__func__)  # type: ignore[operator]
         wrapped = convert_outputs_to_fp32(under_autocast)
         model.forward = MethodType(wrapped, model)
-        self.native_amp = False  # else torch's region would lie inside
+        # else the original would open torch's autocast inside this one
+        self.native_amp = False
         try:
             return super().prepare_model(model, *args, **kwargs)
         finally:
             self.native_amp = True
 
     def autocast(self, autocast_handler: Any = None) -> AbstractContextManager[Any]:
-        """Return the region in which a forward pass runs.
+        """Return a context manager for a forward pass under autocast.
 
-        A handler may switch it off, or its cache.
+        Args:
+            autocast_handler: AutocastKwargs, which may disable autocast or its cache.
         """
         knobs = autocast_handler.to_kwargs() if autocast_handler is not None else {}
         return autocast(self.device.type, torch.float16, **knobs)

@@ -35,8 +35,12 @@ from torch.nn import functional as F
 
 from labkit.modes import body_of
 
-_NONE, _MEAN, _SUM = 0, 1, 2  # torch's at::Reduction
-_nn: Any = torch._C._nn  # its stubs name a reduction by a string
+# torch's at::Reduction
+_NONE = 0
+_MEAN = 1
+_SUM = 2
+# Any, since the stubs of torch have strings for reductions, which are numbers in C++
+_nn: Any = torch._C._nn
 
 
 def cross_entropy_loss(
@@ -50,18 +54,20 @@ def cross_entropy_loss(
     """Return the cross entropy of logits and classes, or probabilities if the shapes are equal."""
     dim = 0 if input.dim() == 1 else 1
     soft = input.shape == target.shape
-    if label_smoothing > 1 or (soft and (not target.is_floating_point() or ignore_index >= 0)):
-        with torch._C.DisableTorchFunction():  # torch refuses these, in its own words
+    invalid_target = soft and (not target.is_floating_point() or ignore_index >= 0)
+    if label_smoothing > 1 or invalid_target:
+        # torch raises its own errors for these arguments
+        with torch._C.DisableTorchFunction():
             return _nn.cross_entropy_loss(
                 input, target, weight, reduction, ignore_index, label_smoothing
             )
     log_probabilities = torch.log_softmax(input, dim, dtype=input.dtype)
     classes = input.shape[dim]
-    per_class = (
-        None
-        if weight is None
-        else weight.view([-1 if axis == dim else 1 for axis in range(input.dim())])
-    )
+    per_class = None
+    if weight is not None:
+        shape = [1] * input.dim()
+        shape[dim] = -1
+        per_class = weight.view(shape)
     if soft:
         if label_smoothing > 0:
             target = target * (1 - label_smoothing) + label_smoothing / classes
@@ -70,18 +76,23 @@ def cross_entropy_loss(
             terms = terms * per_class
         if reduction == _NONE:
             return -terms.sum(dim)
-        return -terms.sum() / (terms.numel() // classes) if reduction == _MEAN else -terms.sum()
+        if reduction == _SUM:
+            return -terms.sum()
+        return -terms.sum() / (terms.numel() // classes)
     nll = _nn.nll_loss_nd(log_probabilities, target, weight, reduction, ignore_index)
     if label_smoothing == 0:
         return nll
-    ignored = target == ignore_index  # every class counts alike, but for these targets
+    # label smoothing adds the mean over all classes, except for ignored targets
+    ignored = target == ignore_index
     weighted = log_probabilities if per_class is None else log_probabilities * per_class
     smooth = (-weighted.sum(dim)).masked_fill(ignored, 0.0)
     if reduction == _MEAN:
-        kept = target.masked_select(~ignored).flatten()
-        smooth = smooth.sum() / (
-            (~ignored).sum() if weight is None else weight.gather(0, kept).sum()
-        )
+        if weight is None:
+            total = (~ignored).sum()
+        else:
+            counted = target.masked_select(~ignored).flatten()
+            total = weight.gather(0, counted).sum()
+        smooth = smooth.sum() / total
     elif reduction == _SUM:
         smooth = smooth.sum()
     return (1 - label_smoothing) * nll + smooth * (label_smoothing / classes)
@@ -117,7 +128,7 @@ def cov(
     aweights: Tensor | None = None,
 ) -> Tensor:
     """Return the covariance matrix of variables, which are the rows of `input`."""
-    # torch refuses wrong arguments, in its own words
+    # torch raises its own errors for wrong arguments
     with torch._C.DisableTorchFunction():
         own = torch.cov(input, correction=correction, fweights=fweights, aweights=aweights)
     if not input.is_floating_point() or input.dim() > 2:
@@ -162,7 +173,9 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
         return matrix_power(torch.linalg.inv(input), -n)
     if n == 3:
         return _product(_product(input, input), input)
-    square, result = input, None
+    # invariant: result * square^n is the power, with an absent result for the identity
+    square = input
+    result: Tensor | None = None
     while n:
         if n % 2:
             result = square if result is None else _product(result, square)
@@ -174,14 +187,17 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """Return products of square matrices, by the operation on the lists that torch calls inside.
+    """Return products of square matrices, by the operations that torch's matmul calls.
 
-    Of batches that is bmm on views, whose casts are not cached: their gradients are added in FP32.
+    Batches go to bmm as views. Autocast does not cache the casts of views, so their gradients are
+    added in FP32.
     """
     if a.dim() == 2:
         return torch.mm(a, b)
-    flat = [each.expand(each.shape).reshape(-1, *each.shape[-2:]) for each in (a, b)]
-    return torch.bmm(*flat).view(a.shape)
+    # as torch's matmul does: expand to the shape of the batch, then flatten it
+    flat_a = a.expand(a.shape).reshape(-1, *a.shape[-2:])
+    flat_b = b.expand(b.shape).reshape(-1, *b.shape[-2:])
+    return torch.bmm(flat_a, flat_b).view(a.shape)
 
 
 def pinv(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -215,10 +231,11 @@ def affine_grid(theta: Tensor, size: Any, align_corners: bool) -> Tensor:
     rows = theta.size(1)
     identity = torch.eye(rows, rows + 1, dtype=theta.dtype, device=theta.device)
     with torch._C.DisableTorchFunction():
-        # of the identity: the places themselves
+        # the grid of the identity map has the coordinates themselves
         places = torch.affine_grid_generator(
             identity.expand(theta.size(0), -1, -1), size, align_corners
         )
+    # homogeneous coordinates
     points = torch.cat([places, torch.ones_like(places[..., :1])], -1)
     flat = points.reshape(theta.size(0), -1, rows + 1)
     return torch.bmm(flat, theta.transpose(1, 2)).view(places.shape)
@@ -249,9 +266,12 @@ def _heights(y: Tensor, dim: int) -> Tensor:
 
 
 def _widths(y: Tensor, x: Tensor, dim: int) -> Tensor:
-    """Return the distances between neighbours of x and y.
+    """Return the distances between neighbours in x.
 
-    x is one row for all of y, or has its shape.
+    Args:
+        y: the values of the integrand.
+        x: their coordinates, in the shape of y, of its last dimensions, or one row for all of y.
+        dim: the dimension of the integral.
     """
     if x.dim() == 1:
         shape = [1] * y.dim()
@@ -263,8 +283,17 @@ def _widths(y: Tensor, x: Tensor, dim: int) -> Tensor:
     return x.narrow(dim, 1, count) - x.narrow(dim, 0, count)
 
 
+def _cross_entropy(*args: Any, **kwargs: Any) -> Any:
+    return body_of(F.cross_entropy)(*args, **kwargs)
+
+
+def _affine_grid(*args: Any, **kwargs: Any) -> Any:
+    return body_of(F.affine_grid)(*args, **kwargs)
+
+
+# name of torch's function -> the function in Python
 COMPOSITES: dict[str, Callable[..., Any]] = {
-    "cross_entropy": lambda *args, **kwargs: body_of(F.cross_entropy)(*args, **kwargs),
+    "cross_entropy": _cross_entropy,
     "cross_entropy_loss": cross_entropy_loss,
     "pairwise_distance": pairwise_distance,
     "ldexp": ldexp,
@@ -276,7 +305,7 @@ COMPOSITES: dict[str, Callable[..., Any]] = {
     "linalg_matrix_power": matrix_power,
     "linalg_pinv": pinv,
     "inner": inner,
-    "affine_grid": lambda *args, **kwargs: body_of(F.affine_grid)(*args, **kwargs),
+    "affine_grid": _affine_grid,
     "affine_grid_generator": affine_grid,
     "trapezoid": trapezoid,
     "trapz": trapezoid,

@@ -13,6 +13,7 @@ Source: fastai.learner, fastai.optimizer, fastai.callback.fp16 (2.8.12).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -21,7 +22,7 @@ from fastai.callback.core import Callback, CancelBackwardException, CancelStepEx
 from fastai.callback.fp16 import MixedPrecision
 from fastai.optimizer import Optimizer
 from fastcore.foundation import L
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from labkit.amp import RECIPES, Engine, Recipe, StepReport, to_fp32
@@ -32,12 +33,13 @@ from labkit.interop import dtype_of
 class ByRecipe(Callback):
     """Train a Learner by one of the lab's recipes.
 
-    `reports` has a `StepReport` for each step of the last training.
-
     Args:
-        recipe: "O1", "O2" ..., or a `Recipe` of one's own.
-        clip: the greatest length of all gradients; None: any. fastai's GradientClip would come too
-            late.
+        recipe: a name such as "O1" or "O2", or a `Recipe`.
+        clip: the largest norm of all gradients together; None: they are not clipped. It replaces
+            fastai's GradientClip, which would run when the engine has stepped already.
+
+    Attributes:
+        reports: a `StepReport` for each step of the last training.
     """
 
     order = 10
@@ -59,10 +61,11 @@ class ByRecipe(Callback):
         """
         if any(type(callback).__name__ == "GradientClip" for callback in self.learn.cbs):
             raise ValueError(
-                "GradientClip would see no unscaled gradients: remove it, and say "
+                "GradientClip would see no unscaled gradients: remove it, and use "
                 "ByRecipe(clip=1.0)"
             )
-        self.after_fit()  # what an error left
+        # a training that ended with an error did not reach its after_fit
+        self.after_fit()
         optimizer = self.learn.opt
         groups = [{"params": list(params)} for params in optimizer.param_lists]
         named = self.learn.model.named_parameters()
@@ -70,14 +73,13 @@ class ByRecipe(Callback):
         self.engine = Engine(
             self.learn.model, lambda stepped: _Steps(stepped, optimizer), self.recipe, groups=groups
         )
-        weights = self.engine.weights
         self.reports = []
-        _hand_over(
-            optimizer, dict(zip(weights.model_weights, weights.optimizer_weights, strict=True))
-        )
+        weights = self.engine.weights
+        masters = dict(zip(weights.model_weights, weights.optimizer_weights, strict=True))
+        _hand_over(optimizer, masters)
 
     def before_batch(self) -> None:
-        """Open the region, and give a half model halves."""
+        """Enter autocast, and cast the inputs to the model's format."""
         if self.engine is not None:
             self.learn.xb = _to(dtype_of(self.recipe.model), self.learn.xb)
             self.region.enter_context(self.engine.forward())
@@ -108,24 +110,23 @@ class ByRecipe(Callback):
             self.engine.zero_grad()
 
     def after_fit(self) -> None:
-        """Give the learner its optimizer and its FP32 model back, in which no digit is lost."""
+        """Restore the optimizer, and an FP32 model with the full precision of its weights."""
         self.region.close()
         if self.engine is None:
             return
         weights = self.engine.weights
-        digits = self.frozen | self.engine.weights.named_masters()
-        _hand_over(
-            self.learn.opt, dict(zip(weights.optimizer_weights, weights.model_weights, strict=True))
-        )
+        full_precision = self.frozen | weights.named_masters()
+        trained = dict(zip(weights.optimizer_weights, weights.model_weights, strict=True))
+        _hand_over(self.learn.opt, trained)
         to_fp32(self.learn.model)
         with torch.no_grad():
             for name, parameter in self.learn.model.named_parameters():
-                parameter.copy_(digits[name])
+                parameter.copy_(full_precision[name])
         self.engine = None
 
 
 class _Steps(torch.optim.Optimizer):
-    """The learner's optimizer, as an engine holds one."""
+    """Adapter of the learner's optimizer to the class of torch that an engine steps."""
 
     def __init__(self, groups: Any, stepped: Any) -> None:
         super().__init__(groups, {})
@@ -135,18 +136,23 @@ class _Steps(torch.optim.Optimizer):
         self.stepped.step()
 
 
-def _hand_over(optimizer: Any, instead: dict[Tensor, Tensor]) -> None:
-    """Let an optimizer step other tensors, with what it remembers of the old ones."""
+def _hand_over(optimizer: Any, replacements: Mapping[nn.Parameter, nn.Parameter]) -> None:
+    """Replace the tensors that an optimizer steps, and move their state, such as momentum."""
     optimizer.param_lists = L(
-        L(instead.get(p, p) for p in params) for params in optimizer.param_lists
+        L(replacements.get(p, p) for p in params) for params in optimizer.param_lists
     )
-    for old, new in instead.items():
+    for old, new in replacements.items():
         if old is not new and old in optimizer.state:
             optimizer.state[new] = _to(torch.float32, optimizer.state.pop(old))
 
 
 def _to(dtype: torch.dtype, values: Any) -> Any:
-    return tree_map_only(Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, values)
+    """Cast the floating-point tensors in containers of any kind."""
+
+    def cast(tensor: Tensor) -> Tensor:
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+    return tree_map_only(Tensor, cast, values)
 
 
 class Watch(Watching, Callback):
@@ -155,7 +161,8 @@ class Watch(Watching, Callback):
     Call `close()` after an error.
     """
 
-    order = 5  # before the model is converted
+    # ByRecipe, with order 10, converts the model after this
+    order = 5
     sources = (optimizer_source(Optimizer, stand_in=MixedPrecision),)
 
     def before_fit(self) -> None:

@@ -25,7 +25,9 @@ from labkit.frameworks.watching import Watching
 class FP16Mixed(MixedPrecision):
     """Autocast by CUDA's lists and a loss scale, on any device.
 
-    Its knobs are those of `GradScaler`.
+    Args:
+        device: the type of the device.
+        knobs: options of `GradScaler`, such as init_scale.
 
     >>> FP16Mixed(init_scale=1024.0).scaler.get_scale()
     1024.0
@@ -37,27 +39,29 @@ class FP16Mixed(MixedPrecision):
         self.stepped: set[int] = set()
 
     def autocast_context_manager(self) -> Any:
-        """Return the region in which a step runs."""
+        """Return a context manager for a step under autocast."""
         return autocast(self.device, torch.float16)
 
     def connect(
         self, model: Any, optimizers: list[Any], lr_schedulers: list[Any]
     ) -> tuple[Any, list[Any], list[Any]]:
-        """Have the schedules that are called after each step wait where it was skipped."""
+        """Wrap the schedules that count steps, so that skipped steps do not count."""
         for optimizer in optimizers:
             optimizer.register_step_post_hook(self._note_step)
-        held = [
-            self._held(config) if config.interval == "step" else config for config in lr_schedulers
-        ]
-        model, optimizers, held = super().connect(model, optimizers, held)
-        return model, optimizers, held
+        configs = []
+        for config in lr_schedulers:
+            if config.interval == "step":
+                schedule = AfterSteps(config.scheduler, self.stepped)
+                configs.append(replace(config, scheduler=schedule))
+            else:
+                configs.append(config)
+        model, optimizers, configs = super().connect(model, optimizers, configs)
+        return model, optimizers, configs
 
     def _note_step(self, optimizer: Any, *_: Any) -> None:
-        if not getattr(optimizer, "found_inf", None):  # a fused one skips by itself
+        # a fused optimizer is called for a skipped step, too, and skips in its kernel
+        if not getattr(optimizer, "found_inf", None):
             self.stepped.add(id(optimizer))
-
-    def _held(self, config: Any) -> Any:
-        return replace(config, scheduler=AfterSteps(config.scheduler, self.stepped))
 
 
 class AfterSteps:

@@ -4,7 +4,7 @@ Idea: before a backward pass the unscaled gradients are stashed; after it, the n
 and added to them. The adapters of apex, fastai and OneFlow call these methods. A scale follows
 `labkit.amp.decide`; masters and the sum of gradients are those of the engine
 (`amp.masters.masters`, `amp.step.add_unscaled`). torch's API has no sums of several losses, so
-`torch_scaler` keeps torch's own records.
+`torch_scaler` has records of its own, as torch's scaler does.
 
 Invariant: between two losses `stepped.grad` is the unscaled sum of all losses since the last step,
 in FP32 where a master is stepped.
@@ -14,8 +14,8 @@ Source: apex.amp._process_optimizer (stash); fastai.fp16_utils, 2.8.12 (masters 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,18 @@ from labkit.amp.loss_scaling.unscale import read
 from labkit.amp.masters.masters import Masters
 from labkit.amp.masters.weights import require_fitting
 from labkit.amp.step import Sum, add_unscaled
+
+
+class OptimizerLike(Protocol):
+    """An optimizer of torch's, or a wrapper of one."""
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]: ...
+
+    @property
+    def state(self) -> MutableMapping[Any, Any]: ...
+
+    def step(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
 class LossScale:
@@ -50,10 +62,11 @@ class Steps:
     """Gradients and masters of an optimizer, or of a wrapper with `param_groups` and `state`.
 
     Args:
+        optimizer: the optimizer, or the wrapper.
         names: names of its parameters, for messages.
         masters: replace each trainable half weight in its groups by an FP32 master, and convert its
             state to FP32.
-        flat: one master for each group; frozen weights are removed from it.
+        flat: make one master for each group; frozen weights are removed from the group.
 
     >>> weight = nn.Parameter(torch.ones(1))
     >>> steps, scale = Steps(torch.optim.SGD([weight], lr=1.0)), 8.0
@@ -67,7 +80,7 @@ class Steps:
 
     def __init__(
         self,
-        optimizer: Any,
+        optimizer: OptimizerLike,
         names: Mapping[Tensor, str] | None = None,
         *,
         masters: bool = False,
@@ -76,11 +89,11 @@ class Steps:
         self.optimizer = optimizer
         self.names = names or {}
         self._before = [list(group["params"]) for group in optimizer.param_groups]
-        # from before a backward pass until its gradients are unscaled: the sum of the earlier ones
+        # the unscaled gradients of earlier losses, stashed while new ones are scaled
         self._waiting: Sum | None = None
         self._masters = Masters({}, flat=flat) if masters else None
         if masters:
-            require_fitting(optimizer, flat)
+            require_fitting(cast("torch.optim.Optimizer", optimizer), flat)
             for group in optimizer.param_groups:
                 replace_params(optimizer, group, self._stepped_for(group["params"]))
         recast_state(optimizer)
@@ -163,13 +176,13 @@ class Steps:
         """
         if self._masters is None:
             return
-        # FP32 ones have no other master
-        both = set(self._masters.model_weights) & set(self._masters.optimizer_weights)
+        # FP32 weights are their own masters, and their gradients those of the model
+        shared = set(self._masters.model_weights) & set(self._masters.optimizer_weights)
         cleared = [*self._masters.optimizer_weights]
         if model:
             cleared += self._masters.model_weights
         for p in cleared:
-            if p not in both:
+            if p not in shared:
                 p.grad = None
 
     def give_back(self) -> None:
@@ -178,7 +191,12 @@ class Steps:
             replace_params(self.optimizer, group, before)
 
     def add_group(self, group: dict[str, Any], add: Callable[[dict[str, Any]], None]) -> None:
-        """Call `add` with a group, its parameters replaced by masters if these are stepped."""
+        """Add a group of parameters, replaced by masters if the optimizer steps masters.
+
+        Args:
+            group: the group, as torch's `add_param_group` takes it.
+            add: adds the group to the optimizer.
+        """
         if self._masters is not None:
             params = group["params"]
             listed = [params] if isinstance(params, nn.Parameter) else list(params)
@@ -187,22 +205,24 @@ class Steps:
         add(group)
 
 
-def replace_params(optimizer: Any, group: dict[str, Any], instead: list[Tensor]) -> None:
+def replace_params(
+    optimizer: OptimizerLike, group: dict[str, Any], replacements: list[Tensor]
+) -> None:
     """Replace the parameters of a group, and move the optimizer's state of the old ones."""
-    for old, new in zip(group["params"], instead, strict=False):
+    # one flat master takes the place of several parameters
+    for old, new in zip(group["params"], replacements, strict=False):
         if old is not new and old in optimizer.state:
             optimizer.state[new] = optimizer.state.pop(old)
-    group["params"] = instead
+    group["params"] = replacements
 
 
 @torch.no_grad()
-def recast_state(optimizer: Any) -> None:
+def recast_state(optimizer: OptimizerLike) -> None:
     """Cast each parameter's optimizer state, such as momentum, to the parameter's dtype."""
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
-            if (
-                isinstance(value, Tensor)
-                and value.shape == parameter.shape
-                and value.is_floating_point()
-            ):
-                state[name] = value if name == "step" else value.to(parameter.dtype)
+            # torch keeps counts of steps in FP32, whatever the parameter is
+            if name == "step" or not isinstance(value, Tensor):
+                continue
+            if value.shape == parameter.shape and value.is_floating_point():
+                state[name] = value.to(parameter.dtype)

@@ -67,7 +67,8 @@ __all__ = [
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _LOW = (torch.bfloat16, torch.float16)
 _KEPT = Entry(Rule.KEEP, "CUDA has it in half, for powers of two")
-# .open: this thread's open regions and what closes them, the innermost last
+# attribute `open`: the regions that are open in this thread, each with the stack that closes it;
+# the innermost is the last
 _thread = threading.local()
 
 
@@ -86,7 +87,8 @@ class autocast(ContextDecorator):
         ValueError: device_type is not a string.
         RuntimeError: torch has no autocast for that device, or a banned operation is called in the
             block.
-        TypeError: what it decorates cannot be called.
+        TypeError: it decorates something that cannot be called, or a generator or coroutine
+            function.
 
     >>> with autocast("cpu", dtype=torch.float16):
     ...     y = torch.ones(2, 3) @ torch.ones(3, 2)
@@ -109,24 +111,30 @@ class autocast(ContextDecorator):
                 "'cuda'."
             )
         self.device = device_type
+        # a disabled region neither warns nor raises
         self._enabled = enabled and _can_run(device_type, self.fast_dtype)
         self._cache_enabled = (
             torch.is_autocast_cache_enabled() if cache_enabled is None else cache_enabled
         )
 
     def __enter__(self) -> autocast:
+        # a disabled region casts nothing, whatever its format is
+        low = FP16
         with ExitStack() as entered:
             if self._enabled:
                 entered.enter_context(half_storage(self.device))
-            low = format_of(self.fast_dtype) if self._enabled else FP16
+                low = format_of(self.fast_dtype)
             entered.enter_context(
                 _OnDevice(self.device, low, enabled=self._enabled, cache=self._cache_enabled)
             )
+            # all contexts were entered; from now on __exit__ closes them
             _thread.open = [*_regions(), (self, entered.pop_all())]
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        *_thread.open, (_, entered) = _regions()
+        regions = _regions()
+        _, entered = regions[-1]
+        _thread.open = regions[:-1]
         entered.__exit__(*exception)
 
     def __call__(self, func: _Function) -> _Function:
@@ -151,16 +159,25 @@ def is_autocast_enabled(device_type: str) -> bool:
     ...     is_autocast_enabled("cpu"), is_autocast_enabled("cuda")
     (True, False)
     """
-    return next(
-        (region._enabled for region, _ in reversed(_regions()) if region.device == device_type),
-        False,
-    )
+    for region, _ in reversed(_regions()):
+        if region.device == device_type:
+            return region._enabled
+    return False
 
 
-def custom_fwd(fwd: Any = None, *, device_type: str, cast_inputs: torch.dtype | None = None) -> Any:
+def custom_fwd(
+    fwd: Callable[..., Any] | None = None,
+    *,
+    device_type: str,
+    cast_inputs: torch.dtype | None = None,
+) -> Callable[..., Any]:
     """Decorate the `forward` of a `torch.autograd.Function`.
 
-    It is `labkit.amp.custom_fwd` with torch's arguments.
+    Args:
+        fwd: the function; None returns a decorator.
+        device_type: "cpu", "cuda", ...
+        cast_inputs: the dtype to which inputs are cast in an enabled region; the function then runs
+            with autocast off. None: inputs are not cast, and autocast is as the region has it.
 
     Raises:
         ValueError: device_type is not a string.
@@ -182,25 +199,29 @@ def custom_fwd(fwd: Any = None, *, device_type: str, cast_inputs: torch.dtype | 
 
     @functools.wraps(fwd)
     def decorated(*args: Any, **kwargs: Any) -> Any:
-        return (casting if is_autocast_enabled(device_type) else plain)(*args, **kwargs)
+        if is_autocast_enabled(device_type):
+            return casting(*args, **kwargs)
+        return plain(*args, **kwargs)
 
     return decorated
 
 
-def custom_bwd(bwd: Any = None, *, device_type: str) -> Any:
-    """Decorate the `backward` of a `custom_fwd`.
+def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> Callable[..., Any]:
+    """Decorate the `backward` of a function whose `forward` has `custom_fwd`.
 
-    It runs under the regions that forward ran under.
+    It runs under the autocast regions that forward ran under.
+
+    Args:
+        bwd: the function; None returns a decorator.
+        device_type: "cpu", "cuda", ...
 
     Raises:
         ValueError: device_type is not a string.
     """
     _require_device(device_type)
-    return (
-        functools.partial(custom_bwd, device_type=device_type)
-        if bwd is None
-        else amp.custom_bwd(bwd)
-    )
+    if bwd is None:
+        return functools.partial(custom_bwd, device_type=device_type)
+    return amp.custom_bwd(bwd)
 
 
 class _OnDevice(amp.autocast):
@@ -215,7 +236,10 @@ class _OnDevice(amp.autocast):
 
     def entry_for(self, func: Callable[..., Any], name: str) -> Entry:
         entry = super().entry_for(func, name)
-        return _KEPT if name in FEW_HALF_KERNELS and entry is POLICY[name] else entry
+        # only the lab's own entry is replaced, not a rule that somebody registered
+        if name in FEW_HALF_KERNELS and entry is POLICY[name]:
+            return _KEPT
+        return entry
 
     def __torch_function__(
         self,
@@ -229,7 +253,11 @@ class _OnDevice(amp.autocast):
             return self._on_device_in_graph(func, types, args, kwargs)
         if not (_any_on(self.device_type, args) or _any_on(self.device_type, kwargs.values())):
             return func(*args, **kwargs)
-        composite = self._composite(func) if kwargs.get("out") is None else None
+        composite = None
+        # with out=, torch does not autocast
+        if kwargs.get("out") is None:
+            composite = self._composite(func)
+        # `current` is the innermost region of all devices
         if composite is not None and current() is self:
             if runs_graph():
                 return call_unseen(func, args, kwargs)
@@ -237,12 +265,15 @@ class _OnDevice(amp.autocast):
         return super().__torch_function__(func, types, args, kwargs)
 
     def rule_in_graphs(self, func: Callable[..., Any]) -> str:
-        return "keep" if _is_kept(func, LISTS.edition) else super().rule_in_graphs(func)
+        # the edition changes with each registration, so that no stale constant is in a graph
+        if _is_kept(func, LISTS.edition):
+            return "keep"
+        return super().rule_in_graphs(func)
 
     def _on_device_in_graph(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...], kwargs: Any
     ) -> Any:
-        """Do the same while torch.compile traces."""
+        """Do what `__torch_function__` does, in code that torch.compile can trace."""
         require_traceable(func)
         on_device = False
         for tensor in tensors_in((*args, *kwargs.values())):
@@ -257,7 +288,7 @@ class _OnDevice(amp.autocast):
         return super().__torch_function__(func, types, args, kwargs)
 
     def _composite(self, func: Callable[..., Any]) -> Callable[..., Any] | None:
-        """Return an operation written out in Python, unless somebody registered a rule for it."""
+        """Return the operation in Python, or None if it has none, or a registered rule."""
         name = getattr(func, "__name__", "").partition(".")[0]
         entry = self.entry_for(func, name)
         listed = POLICY.get(name)
@@ -265,26 +296,36 @@ class _OnDevice(amp.autocast):
             registered = entry.rule is not Rule.KEEP
         else:
             registered = entry is not listed
-        return None if registered else COMPOSITES.get(name)
+        if registered:
+            return None
+        return COMPOSITES.get(name)
 
 
 @constant_in_graphs
 def _is_kept(func: Callable[..., Any], edition: int) -> bool:
-    """Return whether CUDA has a half kernel of an operation that the lists run in FP32."""
+    """Return whether CUDA has a half kernel of an operation that the lists run in FP32.
+
+    `edition` is unused; it makes a new constant after each change of the lists.
+    """
     name = getattr(func, "__name__", "").partition(".")[0]
     return name in FEW_HALF_KERNELS and rule_for(name) is POLICY[name]
 
 
 @constant_in_graphs
 def _is_composed(func: Callable[..., Any], edition: int) -> bool:
-    """Return whether an operation is written out in Python, and no rule is registered for it."""
+    """Return whether an operation is in `COMPOSITES`, and no rule is registered for it.
+
+    `edition` is unused; it makes a new constant after each change of the lists.
+    """
     name = getattr(func, "__name__", "").partition(".")[0]
     return name in COMPOSITES and LISTS.table.get(name) is POLICY.get(name)
 
 
 def _composed(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an operation written out in Python."""
-    return body_in_graphs(func) if _has_body(func) else COMPOSITES[_short_name(func)]
+    """Return the Python function of an operation that torch composes."""
+    if _has_body(func):
+        return body_in_graphs(func)
+    return COMPOSITES[_short_name(func)]
 
 
 @constant_in_graphs
@@ -300,18 +341,20 @@ def _short_name(func: Callable[..., Any]) -> str:
 def _require_device(device_type: object) -> None:
     if not isinstance(device_type, str):
         raise ValueError(
-            f"Expected `device_type` of type `str`, got: `{type(device_type)}`. Of a tensor, take "
-            "tensor.device.type."
+            f"Expected `device_type` of type `str`, got: `{type(device_type)}`. For the device of a "
+            "tensor, use tensor.device.type."
         )
 
 
 def _any_on(device_type: str, values: Iterable[Any]) -> bool:
-    return any(
-        value.device.type == device_type
-        if isinstance(value, Tensor)
-        else isinstance(value, list | tuple) and _any_on(device_type, value)
-        for value in values
-    )
+    """Return whether a tensor in nested lists and tuples is on a kind of device."""
+    for value in values:
+        if isinstance(value, Tensor):
+            if value.device.type == device_type:
+                return True
+        elif isinstance(value, list | tuple) and _any_on(device_type, value):
+            return True
+    return False
 
 
 def _regions() -> list[tuple[autocast, ExitStack]]:
@@ -323,7 +366,7 @@ def _can_run(device_type: str, dtype: torch.dtype) -> bool:
     """Return whether autocast can be enabled; warn where torch warns and disables it."""
     if device_type == "cuda" and torch.cuda.amp.common.amp_definitely_not_available():
         warnings.warn(
-            "CUDA is not available or torch_xla is imported. Disabling autocast. On a CPU, say "
+            "CUDA is not available or torch_xla is imported. Disabling autocast. On a CPU, use "
             "autocast('cpu').",
             stacklevel=3,
         )

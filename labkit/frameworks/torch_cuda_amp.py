@@ -1,12 +1,11 @@
-"""torch.cuda.amp, torch's earlier spelling of torch.amp.
+"""torch.cuda.amp, the earlier, deprecated names of torch.amp that many scripts still import.
 
-Import from it: `from labkit.frameworks.torch_cuda_amp import ...`.
+    from labkit.frameworks.torch_cuda_amp import GradScaler, autocast
 
-Its names take no device. Here they use a GPU if there is one, and the CPU otherwise,
-where torch's own warn and do nothing. All else is `torch_amp`'s.
+These names take no device. They use the GPU if one is available and the CPU otherwise; without a
+GPU, torch's own warn and do nothing. Everything else is as in `torch_amp`.
 
-Source: torch.cuda.amp, 2.13 (signatures); torch calls these names deprecated, and scripts have
-    them.
+Source: torch.cuda.amp, 2.13 (signatures).
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class autocast(torch_amp.autocast):
 class GradScaler(torch_amp.GradScaler):
     """Scale losses, unscale gradients and skip steps with inf or NaN.
 
-    It is torch.cuda.amp.GradScaler, call for call.
+    It has the methods and arguments of torch.cuda.amp.GradScaler.
     """
 
     def __init__(
@@ -64,19 +63,21 @@ class GradScaler(torch_amp.GradScaler):
 
 def custom_fwd(
     fwd: Callable[..., Any] | None = None, *, cast_inputs: torch.dtype | None = None
-) -> Any:
+) -> Callable[..., Any]:
     """Decorate the `forward` of a `torch.autograd.Function`.
 
-    `cast_inputs` is the dtype of its inputs in a region.
+    Args:
+        fwd: the function; None returns a decorator.
+        cast_inputs: the dtype to which inputs are cast in an enabled region; None: they are not.
     """
     if fwd is None:
         return functools.partial(custom_fwd, cast_inputs=cast_inputs)
     return torch_amp.custom_fwd(fwd, device_type=_device(), cast_inputs=cast_inputs)
 
 
-def custom_bwd(bwd: Callable[..., Any]) -> Any:
-    """Decorate the `backward` of a `custom_fwd`.
+def custom_bwd(bwd: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate the `backward` of a function whose `forward` has `custom_fwd`.
 
-    It runs under the regions that forward ran under.
+    It runs under the autocast regions that forward ran under.
     """
     return torch_amp.custom_bwd(bwd, device_type=_device())

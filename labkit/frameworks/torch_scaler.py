@@ -1,9 +1,9 @@
-"""torch.amp.GradScaler with the lab's rule of the scale.
+"""torch.amp.GradScaler with the lab's rule for the scale.
 
-Idea: the whole policy is `labkit.amp.advance`, a function of numbers. The rest is the behaviour
-that libraries of torch rely on. The order of calls is scale, unscale_, step, update. Tensors stay
-on their device, and there is one record for each optimizer. torch's single state dict is converted
-from and to our configuration and state. Private names that libraries use exist, too (`_scale`,
+Idea: the rule is `labkit.amp.advance`, a function of numbers. The rest is the behaviour of torch's
+class that libraries rely on. The order of calls is scale, unscale_, step, update. Tensors stay on
+their device, and each optimizer has one record. torch's single state dict is converted from and to
+the lab's configuration and state. Private names that libraries use exist, too (`_scale`,
 `_per_optimizer_states`, `_unscale_grads_` ...).
 
 Invariant: in every correct use, scale, tracker and parameters are equal to torch.amp.GradScaler's,
@@ -80,8 +80,10 @@ def from_state_dict(stored: Mapping[str, Any]) -> tuple[ScalerState, ScalerConfi
         raise ValueError(
             f"expected a GradScaler state_dict with {list(_KEYS)}, got one without {missing}"
         )
-    config = ScalerConfig(float(stored["scale"]), *(stored[knob] for knob in _KNOBS))
-    return ScalerState(float(stored["scale"]), int(stored["_growth_tracker"])), config
+    scale = float(stored["scale"])
+    knobs = {knob: stored[knob] for knob in _KNOBS}
+    config = ScalerConfig(init_scale=scale, **knobs)
+    return ScalerState(scale, int(stored["_growth_tracker"])), config
 
 
 def _new_record() -> dict[str, Any]:
@@ -96,7 +98,8 @@ def gradients_of(optimizer: torch.optim.Optimizer, allow_fp16: bool) -> Iterator
         raise AttributeError(
             f"{type(optimizer).__name__} has no param_groups: step and unscale_ take the optimizer."
         )
-    for parameter in (parameter for group in groups for parameter in group["params"]):
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    for parameter in parameters:
         if not isinstance(parameter, Tensor):
             raise AssertionError(
                 f"expected param to be torch.Tensor, got {type(parameter).__name__}"
@@ -111,7 +114,7 @@ def gradients_of(optimizer: torch.optim.Optimizer, allow_fp16: bool) -> Iterator
                 "FP32 master weights (labkit.amp.Weights)."
             )
         if gradient.is_sparse and gradient.dtype == torch.float16:
-            # adds up duplicates, which may overflow: check after that
+            # coalesce adds up values of the same index; the sum may overflow, so it is what is checked
             gradient = gradient.coalesce()
             parameter.grad = gradient
         yield gradient._values() if gradient.is_sparse else gradient
@@ -128,7 +131,7 @@ def _available(device: str) -> bool:
         return True
     warnings.warn(
         "torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling. On a CPU, "
-        'say GradScaler("cpu").',
+        'use GradScaler("cpu").',
         stacklevel=3,
     )
     return False
@@ -137,15 +140,19 @@ def _available(device: str) -> bool:
 class GradScaler(torch.amp.GradScaler):
     """Scale losses, unscale gradients and skip steps with inf or NaN.
 
-    It is torch.amp.GradScaler, call for call.
+    It has the methods and arguments of torch.amp.GradScaler.
 
-    Args: those of torch.amp.GradScaler. enabled=False makes every method a no-op, but for `step`,
-    which steps.
+    Args:
+        device: the type of the device of losses, "cuda" or "cpu".
+        init_scale: the first scale.
+        growth_factor: the factor by which the scale grows; more than 1.
+        backoff_factor: the factor of the scale after inf or NaN; between 0 and 1.
+        growth_interval: the number of clean steps in a row after which the scale grows.
+        enabled: if False, `step` only steps the optimizer, and the other methods do nothing.
 
     Raises:
         AssertionError: growth_factor is not above 1, or backoff_factor not below 1.
-        ValueError: another value is out of its range; the message names the range. torch takes -1,
-            0 and NaN.
+        ValueError: another value is out of its range; torch itself accepts -1, 0 and NaN.
 
     >>> weight = torch.nn.Parameter(torch.ones(1))
     >>> optimizer, scaler = torch.optim.SGD([weight], lr=0.5), GradScaler("cpu", init_scale=1024.0)
@@ -188,27 +195,33 @@ class GradScaler(torch.amp.GradScaler):
         self._per_optimizer_states: dict[int, dict[str, Any]] = defaultdict(_new_record)
         self._readings = Readings()
         if self._enabled:
+            # raises an error for values out of range
             self._config()
 
     def _config(self) -> ScalerConfig:
-        """Return the configuration; raise an error for values out of range."""
         return ScalerConfig(
             self._init_scale, self._growth_factor, self._backoff_factor, self._growth_interval
         )
 
-    def _set(self, **knob: Any) -> None:
-        ScalerConfig(**knob)
-        self.__dict__.update({f"_{name}": value for name, value in knob.items()})
+    def _set(self, **knobs: Any) -> None:
+        """Set factors or the interval, if all of them are in their range."""
+        # raises an error for values out of range
+        ScalerConfig(**knobs)
+        for name, value in knobs.items():
+            setattr(self, f"_{name}", value)
 
     def get_scale(self) -> float:
         """Return the scale as a number, 1.0 if scaling is disabled."""
         if not self._enabled:
             return 1.0
-        return self._init_scale if self._scale is None else self._readings.read(self._scale)
+        if self._scale is None:
+            return self._init_scale
+        return self._readings.read(self._scale)
 
     def _get_growth_tracker(self) -> int:
-        tracker = self._growth_tracker
-        return self._init_growth_tracker if tracker is None else int(self._readings.read(tracker))
+        if self._growth_tracker is None:
+            return self._init_growth_tracker
+        return int(self._readings.read(self._growth_tracker))
 
     def set_growth_factor(self, new_factor: float) -> None:
         """Set the factor by which the scale grows; more than 1."""
@@ -227,9 +240,9 @@ class GradScaler(torch.amp.GradScaler):
         self._set(growth_interval=new_interval)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return scale, factors, interval and tracker under torch's keys.
+        """Return scale, factors, interval and tracker by torch's keys.
 
-        It is an empty dict if scaling is disabled.
+        The dict is empty if scaling is disabled.
         """
         if not self._enabled:
             return {}
@@ -239,7 +252,7 @@ class GradScaler(torch.amp.GradScaler):
         """Load a state_dict of this class or of torch's.
 
         Raises:
-            RuntimeError: it is empty, as that of a disabled scaler.
+            RuntimeError: the dict is empty, as that of a disabled scaler is.
             ValueError: keys are missing, or a value is out of range; nothing is loaded then.
         """
         if not self._enabled:
@@ -265,18 +278,23 @@ class GradScaler(torch.amp.GradScaler):
                 "A GradScaler instance may only be pickled at the beginning of an iteration, or at "
                 "the end after scaler.update()."
             )
-        numbers = {
-            "_init_scale": self.get_scale(),
-            "_init_growth_tracker": self._get_growth_tracker(),
-        }
-        reset = {"_scale": None, "_growth_tracker": None, "_readings": Readings()}
-        return {**self.__dict__, **(numbers if self._enabled else {}), **reset}
+        state = dict(self.__dict__)
+        if self._enabled:
+            state["_init_scale"] = self.get_scale()
+            state["_init_growth_tracker"] = self._get_growth_tracker()
+        # the tensors are made again at the first scale(), with these numbers
+        state["_scale"] = None
+        state["_growth_tracker"] = None
+        state["_readings"] = Readings()
+        return state
 
     def scale(self, outputs: torch.Tensor | Iterable[torch.Tensor]) -> Any:
         """Multiply a tensor, or every tensor in nested lists and tuples, by the scale.
 
+        Other iterables become an iterator of scaled tensors.
+
         Raises:
-            ValueError: outputs is something else, for instance a dict.
+            ValueError: outputs is none of these, for instance a dict.
         """
         if not self._enabled:
             return outputs
@@ -288,7 +306,9 @@ class GradScaler(torch.amp.GradScaler):
             return outputs * scale.to(device=outputs.device, non_blocking=True)
         if isinstance(outputs, Iterable) and not isinstance(outputs, str | bytes | Mapping):
             scaled = map(self.scale, outputs)
-            return type(outputs)(scaled) if isinstance(outputs, list | tuple) else scaled
+            if isinstance(outputs, list | tuple):
+                return type(outputs)(scaled)
+            return scaled
         raise ValueError(
             f"outputs must be a Tensor or an iterable of Tensors; got a {type(outputs).__name__}. "
             "Scale the loss alone, or a list of losses."
@@ -303,7 +323,14 @@ class GradScaler(torch.amp.GradScaler):
     ) -> dict[torch.device, Tensor]:
         """Multiply an optimizer's gradients in place.
 
-        Return, for each device, 1 if any was inf or NaN before, else 0.
+        Args:
+            optimizer: the optimizer.
+            inv_scale: the factor.
+            found_inf: a tensor of 0, in the dtype of the result.
+            allow_fp16: accept FP16 gradients rather than raise an error.
+
+        Returns:
+            For each device, 1 if any gradient was inf or NaN before, else 0.
         """
         groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
         found: dict[torch.device, Tensor] = {}
@@ -316,8 +343,10 @@ class GradScaler(torch.amp.GradScaler):
                 torch._amp_foreach_non_finite_check_and_unscale_(
                     gradients, found[device], inv_scale.to(device=device, non_blocking=True)
                 )
-        # without gradients, nothing overflowed
-        return found or {found_inf.device: found_inf.clone()}
+        if not found:
+            # without gradients, nothing overflowed
+            found[found_inf.device] = found_inf.clone()
+        return found
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide an optimizer's gradients by the scale, in place, before clipping them.
@@ -341,10 +370,11 @@ class GradScaler(torch.amp.GradScaler):
             raise RuntimeError(
                 "unscale_() is being called after step(). Call it before step(), or update() first."
             )
-        # an FP64 reciprocal, rounded once
+        # the reciprocal is computed in FP64, and rounded once to FP32
         inverse = torch.full_like(scale, 1.0 / self.get_scale())
         found = self._unscale_grads_(optimizer, inverse, torch.zeros_like(scale), False)
-        # the kernel checks before it multiplies, which may overflow with a factor above 1
+        # The kernel checks each gradient before it multiplies. With a scale below 1 the factor is
+        # above 1, and the product may overflow, so the products are checked as well.
         if self.get_scale() < 1:
             again = self._unscale_grads_(
                 optimizer, torch.ones_like(scale), torch.zeros_like(scale), False
@@ -357,11 +387,17 @@ class GradScaler(torch.amp.GradScaler):
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
         """Unscale an optimizer's gradients, unless done, and step it if all of them are finite.
 
-        Returns the result of optimizer.step(*args, **kwargs), or None if the step was skipped.
+        Args:
+            optimizer: the optimizer.
+            args: arguments of its step.
+            kwargs: keyword arguments of its step.
+
+        Returns:
+            The result of optimizer.step(*args, **kwargs), or None if the step was skipped.
 
         Raises:
-            RuntimeError: a closure is passed, by keyword or not; the optimizer stepped since the
-                last update(); gradients were computed after unscale_() had found none.
+            RuntimeError: a closure is passed; the optimizer stepped since the last update(); or
+                gradients were computed after an unscale_() without gradients.
         """
         if not self._enabled:
             return cast("float | None", optimizer.step(*args, **kwargs))
@@ -406,7 +442,9 @@ class GradScaler(torch.amp.GradScaler):
         **kwargs: Any,
     ) -> float | None:
         found_inf = any(map(self._readings.read, optimizer_state["found_inf_per_device"].values()))
-        return cast("float | None", None if found_inf else optimizer.step(*args, **kwargs))
+        if found_inf:
+            return None
+        return cast("float | None", optimizer.step(*args, **kwargs))
 
     def _step_fused(
         self, optimizer: Any, record: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -424,7 +462,7 @@ class GradScaler(torch.amp.GradScaler):
             return cast("float | None", optimizer.step(*args, **{**kwargs, "grad_scaler": self}))
         scale, _ = self._check_scale_growth_tracker("step")
         if record["stage"] is OptState.READY and self.get_scale() < 1:
-            # the optimizer's kernel does not check the results of its division
+            # the optimizer's kernel does not check its products, which may overflow (see unscale_)
             self.unscale_(optimizer)
         if record["stage"] is OptState.READY:
             self._check_inf_per_device(optimizer)
@@ -432,14 +470,16 @@ class GradScaler(torch.amp.GradScaler):
             found_inf.to(scale.device, non_blocking=True)
             for found_inf in record["found_inf_per_device"].values()
         ]
-        preset = getattr(optimizer, "grad_scale", None)  # a factor of the user's own
+        # the user may have set a factor
+        preset = getattr(optimizer, "grad_scale", None)
         if record["stage"] is OptState.READY:
             preset = scale if preset is None else scale * preset
         optimizer.grad_scale = preset
         optimizer.found_inf = torch.stack(found).amax(0)
         try:
             return cast("float | None", optimizer.step(*args, **kwargs))
-        finally:  # after an error, they would scale the next step once more
+        finally:
+            # left behind by an error, they would apply to the next step as well
             del optimizer.grad_scale, optimizer.found_inf
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
@@ -448,7 +488,7 @@ class GradScaler(torch.amp.GradScaler):
         Raises:
             AssertionError: nothing was scaled or no optimizer was unscaled or stepped before; or
                 new_scale is a tensor on another device, of several elements or with requires_grad.
-            ValueError: new_scale is out of FP32's normal range.
+            ValueError: new_scale is outside the range of normal FP32 numbers.
         """
         if not self._enabled:
             return
@@ -475,6 +515,7 @@ class GradScaler(torch.amp.GradScaler):
         self._per_optimizer_states = defaultdict(_new_record)
 
     def _read_new_scale(self, new_scale: float | Tensor) -> float:
+        """Return a new scale as a number, or raise an error that says what was got instead."""
         got = ""
         if isinstance(new_scale, Tensor):
             if (
@@ -501,11 +542,14 @@ class ShardedGradScaler(GradScaler):
     """A GradScaler whose processes agree on found_inf.
 
     Construct it after torch.distributed.init_process_group. After each check for inf and NaN, the
-    ranks take the maximum of found_inf. From there on all do the same, and scale and tracker stay
-    equal without being sent. A fused optimizer, which skips by itself, gets the maximum, too.
+    ranks take the maximum of found_inf, so all of them step, or all skip. Scale and tracker stay
+    equal without being sent. A fused optimizer, which skips in its kernel, gets the maximum, too.
 
-    Args: those of torch's ShardedGradScaler, in its order: backoff_factor comes before
-    growth_factor.
+    The order of the arguments is that of torch's ShardedGradScaler: backoff_factor comes before
+    growth_factor. All but the last are those of `GradScaler`.
+
+    Args:
+        process_group: the ranks that agree; None: all.
     """
 
     def __init__(
@@ -524,7 +568,7 @@ class ShardedGradScaler(GradScaler):
         self.process_group = process_group
 
     def scale(self, outputs: Any) -> Any:
-        """Multiply as `GradScaler.scale`, but keep each dtype, as FSDP's loss may be FP16."""
+        """Multiply as `GradScaler.scale` does, but keep the dtype: a loss of FSDP may be FP16."""
         scaled = super().scale(outputs)
         return scaled.to(outputs.dtype) if isinstance(outputs, Tensor) else scaled
 

@@ -128,9 +128,7 @@ def test_the_limits_of_each_fault_are_stated_everywhere(capsys: pytest.CaptureFi
     assert "labkit's autocast casts a weight again" in " ".join(capsys.readouterr().out.split())
     assert behind(FAULTS["stale_cast"])["told"][-1] == ["Where", FAULTS["stale_cast"].where]
     one = Fault(losses_fall, only="cpu")
-    assert (
-        one.where == "Only torch.autocast('cpu') shows it: the lists of other devices are others."
-    )
+    assert one.where == "Only torch.autocast('cpu') shows it: the lists of other devices differ."
 
 
 def states_after_a_fault_and_a_consultation() -> list[bool]:

@@ -184,7 +184,7 @@ MISUSES = {
     "O1 masters": (
         lambda m, o: amp.initialize(m, o, master_weights=True),
         RuntimeError,
-        "need no master",
+        "need no masters",
     ),
     "O2 patch": (
         lambda m, o: amp.initialize(m, o, opt_level="O2", patch_torch_functions=True),
@@ -220,7 +220,7 @@ MISUSES = {
     "loss -1": (
         lambda m, o: _scale(*amp.initialize(m, o), loss_id=-1),
         IndexError,
-        "counted from 0. Take 0 to 0",
+        "counted from 0. Use 0 to 0",
     ),
     "in another": (
         lambda m, o: _nested(*amp.initialize(m, o)),

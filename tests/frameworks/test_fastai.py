@@ -116,7 +116,7 @@ def test_what_a_callback_lacks_it_finds_in_its_learner():
     learn = synth_learner(n_trn=1, lr=0.25, cbs=Peek)
     learn.fit(3)
     assert learn.seen == (0.25, 50, 3)
-    with pytest.raises(AttributeError, match="no learner has it"):
+    with pytest.raises(AttributeError, match="no learner to look it up in"):
         _ = Callback().nothing
     with pytest.raises(ValueError, match=r"unknown events.*before_stepp"):
         Callback(before_stepp=lambda self: None)
@@ -330,22 +330,22 @@ MISUSES = {
     "no schedule": (
         lambda: synth_learner().fit_one_cycle(1),
         AttributeError,
-        "no 'fit_one_cycle'.*callback of yours",
+        "no 'fit_one_cycle'.*Write a callback",
     ),
     "torch's optimizer": (
         lambda: _opt(synth_learner(), torch.optim.SGD),
         TypeError,
-        "take SGD or Adam",
+        "use SGD or Adam",
     ),
     "an optimizer that torch's is in": (
         lambda: _opt(synth_learner(), lambda groups, lr: torch.optim.SGD(groups, lr=lr)),
         TypeError,
-        "got SGD: take SGD or Adam",
+        "got SGD: use SGD or Adam",
     ),
     "a part of torch's optimizer": (
         lambda: _opt(synth_learner(), partial(torch.optim.SGD, momentum=0.9)),
         TypeError,
-        "take SGD or Adam",
+        "use SGD or Adam",
     ),
     "callbacks as a splitter": (
         lambda: Learner(None, None, None, SGD, 0.1, [X]),

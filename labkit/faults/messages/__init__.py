@@ -1,6 +1,6 @@
 """Messages that no fault of the lab raises: meaning, causes, what to run next, source.
 
-`messages_in` finds them in a pasted text. `cards` of a message are the nearest faults of the lab.
+`messages_in` finds them in a pasted text.
 """
 
 from labkit.faults.messages.devices import DEVICES
@@ -15,7 +15,7 @@ from labkit.faults.messages.remedies import DIAGNOSE
 from labkit.faults.messages.scalers import SCALERS
 from labkit.faults.messages.systems import SYSTEMS
 
-# the families last: they explain what no row before them does
+# The first row that fits explains a text, so the general patterns of the families come last.
 MESSAGES = (
     *SCALERS,
     *GRAPHS,

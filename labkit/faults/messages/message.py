@@ -1,8 +1,8 @@
-"""Messages that belong to no card, and the search for them in a pasted text.
+"""Messages without a card of their own, and the search for them in a pasted text.
 
-A message is found by a regular expression over `simplified` text, so that line breaks, quotes,
-paths, numbers, ranks, timestamps and the frame of a rich traceback make no difference. Where a
-message has several causes, they are all named, each with what tells it from the others.
+A regular expression finds a message in `simplified` text, so that line breaks, quotes, ranks and
+the frame of a rich traceback make no difference. If a message has several causes, its row names all
+of them, each with the sign that distinguishes it.
 
 Invariant: the first row that fits a part of a text explains that part, so a table has the exact
 words of an operation before the pattern of its family.
@@ -14,9 +14,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-# what a pasted text has between the words of a message -> its replacement
+# patterns of what a terminal or a log adds to a message -> their replacement, in this order
 FROM_PASTED = {
     r"\x1b\[[\d;]*m": "",  # colours of a terminal
+    # ranks; marks of pytest and of debuggers at the start of a line; frames of rich tracebacks
     r"\[(?:rank)?\d+\]:|(?m:^[ \t]*(?:[>|]|E(?=[ \t]))[ \t]*)|[│╭╰╮╯─❱]": " ",
     r"['\"`‘’“”\\]": "",
     r"(?i:\b(?:struct )?(?:c10|at|torch|torch\.cuda)(?:::|\.))": "",
@@ -26,18 +27,18 @@ FROM_PASTED = {
 
 @dataclass(frozen=True)
 class Message:
-    """A message that is not a card's own.
+    """A message, what it means, and what to do.
 
     Attributes:
-        words: as it was written in the source.
-        pattern: finds it in simplified text.
+        words: the message as in its source.
+        pattern: a regular expression that finds it in simplified text.
         means: what it says about precision.
         next: what to run or to change.
-        cards: the nearest cards, by id.
-        source: where it was read: a thread, owner/repository#number; a distribution and its
-            version, "torch 2.13.0"; or an address.
-        date: of that post, as far as the thread shows it; "" for a distribution.
-        causes: each of several causes, and after a dash what tells it from the others.
+        cards: ids of the cards that are closest to it.
+        source: a thread, owner/repository#number; a distribution and its version, "torch 2.13.0";
+            or a URL.
+        date: the date of the post in the thread; "" if unknown, and for a distribution.
+        causes: several causes; each has its sign after a dash.
     """
 
     words: str

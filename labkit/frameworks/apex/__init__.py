@@ -1,8 +1,7 @@
 """apex.amp for scripts that were written for it: `from labkit.frameworks.apex import amp`.
 
-apex took its own engine out in 2025; this one can be read. `amp` holds the calls, `models` what O0
-to O3 mean and do to a model, `casts` what O1 does to torch's functions, `optimizers` the scales and
-steps.
+apex removed its own engine in 2025. `amp` has the calls, `models` the levels O0 to O3 and what they
+do to a model, `casts` the casts of torch's functions under O1, `optimizers` the scales and steps.
 """
 
 from labkit.frameworks.apex import amp

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -41,6 +41,7 @@ from labkit.frameworks.apex.optimizers import (
     listed_optimizers,
     unscaled_after,
 )
+from labkit.frameworks.steps import OptimizerLike
 
 __all__ = [
     "disable_casts",
@@ -63,8 +64,8 @@ _amp_state = AmpState()
 
 
 def initialize(
-    models: Any,
-    optimizers: Any = None,
+    models: nn.Module | list[nn.Module],
+    optimizers: OptimizerLike | list[OptimizerLike] | None = None,
     enabled: bool = True,
     opt_level: str = "O1",
     cast_model_type: torch.dtype | bool | None = None,
@@ -79,8 +80,6 @@ def initialize(
     max_loss_scale: float = 2.0**24,
 ) -> Any:
     """Convert models and optimizers to an opt level, in place, and return them.
-
-    They are returned as they were passed: single or in lists.
 
     Args:
         models: one model, or a list.
@@ -101,6 +100,10 @@ def initialize(
         min_loss_scale: lower limit of a dynamic scale.
         max_loss_scale: upper limit of a dynamic scale.
 
+    Returns:
+        The models, or the pair of models and optimizers if there are any; each as it was passed,
+        single or as a list.
+
     Raises:
         RuntimeError: there is no such level, or an override contradicts it; a model is half
             already, or wrapped for several devices; an optimizer was initialized before; a mode of
@@ -119,37 +122,36 @@ def initialize(
     LOG.setLevel(logging.WARNING if verbosity else logging.ERROR)
     if not enabled:
         return models if optimizers is None else (models, optimizers)
-    overrides = (
-        cast_model_type,
-        patch_torch_functions,
-        keep_batchnorm_fp32,
-        master_weights,
-        loss_scale,
+    properties = properties_of(
+        opt_level,
+        cast_model_type=cast_model_type,
+        patch_torch_functions=patch_torch_functions,
+        keep_batchnorm_fp32=keep_batchnorm_fp32,
+        master_weights=master_weights,
+        loss_scale=loss_scale,
     )
-    properties = properties_of(opt_level, *overrides)
-    listed = (
-        listed_models(models, _amp_state.allow_incoming_model_not_fp32),
-        listed_optimizers(optimizers),
-    )
+    model_list = listed_models(models, _amp_state.allow_incoming_model_not_fp32)
+    optimizer_list = listed_optimizers(optimizers)
     if not isinstance(num_losses, int) or num_losses < 1:
         raise ValueError(f"expected num_losses >= 1, got {num_losses!r}")
     losses = [
         LossScaler(properties.loss_scale, min_loss_scale, max_loss_scale) for _ in range(num_losses)
     ]
+    # names of parameters, for messages; of several models, with the number of the model
     names: dict[Tensor, str] = {}
-    for i, model in enumerate(listed[0]):
+    for i, model in enumerate(model_list):
         convert(model, properties, cast_model_outputs)
-        names |= {
-            p: f"{i}.{name}" if len(listed[0]) > 1 else name for name, p in model.named_parameters()
-        }
-    for optimizer in listed[1]:
+        prefix = f"{i}." if len(model_list) > 1 else ""
+        for name, parameter in model.named_parameters():
+            names[parameter] = prefix + name
+    for optimizer in optimizer_list:
+        # patches the methods of the optimizer
         Prepared(optimizer, names, masters=bool(properties.master_weights))
     _amp_state.opt_properties = properties
     _amp_state.loss_scalers = losses
     if properties.patch_torch_functions:
-        device = next(
-            (p.device for model in listed[0] for p in model.parameters()), torch.device("cpu")
-        )
+        parameters = [p for model in model_list for p in model.parameters()]
+        device = parameters[0].device if parameters else torch.device("cpu")
         _open(device, verbose=verbosity == 2)
     return models if optimizers is None else (models, optimizers)
 
@@ -157,7 +159,7 @@ def initialize(
 @contextmanager
 def scale_loss(
     loss: Tensor,
-    optimizers: Any,
+    optimizers: OptimizerLike | Sequence[OptimizerLike],
     loss_id: int = 0,
     model: nn.Module | None = None,
     delay_unscale: bool = False,
@@ -198,13 +200,16 @@ def scale_loss(
     if not properties.master_weights and not scaler.dynamic and scale == 1.0:
         yield loss.float()
     else:
-        prepared = [
-            _prepared(o)
-            for o in (optimizers if isinstance(optimizers, list | tuple) else [optimizers])
-        ]
+        listed = optimizers if isinstance(optimizers, list | tuple) else [optimizers]
+        prepared = [_prepared(optimizer) for optimizer in listed]
         with unscaled_after(prepared, scale, delay_unscale) as found:
             yield loss.float() * scale
-        if not (delay_unscale or delay_overflow_check) and scaler.must_skip(any(found)):
+        if delay_unscale or delay_overflow_check:
+            skips = False
+        else:
+            # updates the scale
+            skips = scaler.must_skip(any(found))
+        if skips:
             LOG.warning(
                 "Gradient overflow.  Skipping step, reducing loss scale to %s", scaler.loss_scale()
             )
@@ -217,11 +222,10 @@ def scale_loss(
 def _scaler(loss_id: int) -> LossScaler:
     known = len(_amp_state.loss_scalers)
     if loss_id not in range(known):
-        more = (
-            f"Give initialize num_losses={loss_id + 1}."
-            if loss_id in range(10**6)
-            else f"Take 0 to {known - 1}."
-        )
+        if isinstance(loss_id, int) and loss_id >= 0:
+            more = f"Give initialize num_losses={loss_id + 1}."
+        else:
+            more = f"Use 0 to {known - 1}."
         raise IndexError(
             f"loss_id={loss_id!r}: amp has {known} loss scale(s), counted from 0. {more}"
         )
@@ -239,7 +243,7 @@ def _prepared(optimizer: Any) -> Prepared:
     return prepared
 
 
-def master_params(optimizer: Any) -> Iterator[Tensor]:
+def master_params(optimizer: OptimizerLike) -> Iterator[Tensor]:
     """Yield the tensors that an optimizer steps, to clip their gradients after `scale_loss`."""
     for group in optimizer.param_groups:
         yield from group["params"]
@@ -267,7 +271,7 @@ def load_state_dict(state_dict: dict[str, Any]) -> None:
     """Load a `state_dict`, after `initialize`.
 
     Raises:
-        RuntimeError: it holds something else, then nothing is loaded; or `initialize` was not
+        RuntimeError: it is not a state dict of amp, and nothing is loaded; or `initialize` was not
             called.
 
     Warns:
@@ -281,11 +285,10 @@ def load_state_dict(state_dict: dict[str, Any]) -> None:
         return
     scalers = _amp_state.loss_scalers
     if not isinstance(state_dict, Mapping) or any("loss_scaler" not in key for key in state_dict):
-        keys = (
-            ", ".join(map(repr, state_dict))
-            if isinstance(state_dict, Mapping)
-            else repr(state_dict)
-        )
+        if isinstance(state_dict, Mapping):
+            keys = ", ".join(map(repr, state_dict))
+        else:
+            keys = repr(state_dict)
         raise RuntimeError(
             f"Error(s) in loading state_dict. Unexpected key(s) in state_dict: {keys}. This is not "
             "an amp.state_dict(): that of the model or the optimizer is loaded by those."
@@ -302,7 +305,9 @@ def load_state_dict(state_dict: dict[str, Any]) -> None:
             for each in state_dict.values()
         ]
     except (KeyError, TypeError, ValueError) as error:
-        wrong = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        wrong = str(error)
+        if isinstance(error, KeyError):
+            wrong = f"it has no {error}"
         raise RuntimeError(
             f"Error(s) in loading state_dict: {wrong}. Nothing was loaded."
         ) from None

@@ -1,8 +1,8 @@
-"""The casts of torch's functions after O1, until further notice.
+"""The casts of torch's functions under O1, from `initialize` to the end of the program.
 
 Idea: apex replaced functions of torch when it was initialized, for the rest of the program. Here a
-region of `labkit.amp.autocast` is opened instead and stays open, in the thread that opened it. What
-apex refuses and torch.amp lets pass, in-place operations that would need FP32, is refused on top.
+region of `labkit.amp.autocast` is opened instead and stays open, in the thread that opened it. As
+in apex, and unlike in torch.amp, in-place operations that would need FP32 raise an error.
 
 Invariant: when a handle is deactivated, torch and every registered function are what they were.
 
@@ -38,7 +38,7 @@ Registration = tuple[Any, str, Rule]
 
 
 class _ApexCasts(autocast):
-    """Autocast with apex's answers to banned functions and to in-place operations."""
+    """Autocast with apex's treatment of banned functions and of in-place operations."""
 
     def __init__(
         self, *, allow_banned: bool, cache: bool, listen: Callable[[CastEvent], None] | None
@@ -48,7 +48,10 @@ class _ApexCasts(autocast):
 
     def entry_for(self, func: Callable[..., Any], name: str) -> Entry:
         entry = super().entry_for(func, name)
-        return Entry(Rule.DENY, entry.why) if entry.rule is Rule.BANNED else entry
+        # __torch_function__ has refused banned functions of FP16 tensors before; others run in FP32
+        if entry.rule is Rule.BANNED:
+            return Entry(Rule.DENY, entry.why)
+        return entry
 
     def __torch_function__(
         self,
@@ -59,54 +62,62 @@ class _ApexCasts(autocast):
     ) -> Any:
         if current() is self:
             name = getattr(func, "__name__", "")
-            banned = self.rule_of(name) is Rule.BANNED and not self.allow_banned
-            if banned and any(
-                getattr(t, "dtype", None) is torch.float16 for t in tree_leaves((args, kwargs))
-            ):
-                raise NotImplementedError(
-                    f"{name} is not safe in FP16 and apex bans it: {rule_for(name).why}."
-                )
-            if (
-                name.endswith("_")
-                and not name.endswith("__")
-                and args
-                and isinstance(args[0], Tensor)
-            ):
+            if self.rule_of(name) is Rule.BANNED and not self.allow_banned:
+                leaves = tree_leaves((args, kwargs))
+                if any(getattr(leaf, "dtype", None) is torch.float16 for leaf in leaves):
+                    raise NotImplementedError(
+                        f"{name} is not safe in FP16 and apex bans it: {rule_for(name).why}."
+                    )
+            if _is_in_place(name) and args and isinstance(args[0], Tensor):
                 args = self._as_self(name, args)
         return super().__torch_function__(func, types, args, kwargs)
 
     def rule_of(self, name: str) -> Rule:
         """Return the rule of an operation, or of the one whose in-place form it is."""
-        return rule_for(name.removesuffix("_") if not name.endswith("__") else name).rule
+        if _is_in_place(name):
+            name = name.removesuffix("_")
+        return rule_for(name).rule
 
     def _as_self(self, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Cast an in-place operation's operands to the dtype of what it writes into, as apex does.
+        """Cast an in-place operation's operands to the dtype of the tensor that it changes.
 
         Raises:
-            NotImplementedError: it would need FP32, and writes into FP16.
+            NotImplementedError: the operation computes in FP32, and the tensor is FP16.
         """
         rule = self.rule_of(name)
         own = args[0].dtype
         if rule in _IN_FP32 and own is torch.float16:
             raise NotImplementedError(
                 f"{name} computes in FP32 and would write into an FP16 tensor, which cannot become "
-                f"FP32 in place. Take the form that returns a new tensor: {name.removesuffix('_')}."
+                f"FP32 in place. Use the form that returns a new tensor: {name.removesuffix('_')}."
             )
         if rule not in (Rule.ALLOW, Rule.PROMOTE) or own not in CASTABLE:
             return args
-        return (
-            args[0],
-            *mapped(
-                args[1:], lambda tensor: tensor.to(own) if tensor.dtype in CASTABLE else tensor
-            ),
-        )
+
+        def cast(tensor: Tensor) -> Tensor:
+            return tensor.to(own) if tensor.dtype in CASTABLE else tensor
+
+        return (args[0], *mapped(args[1:], cast))
+
+
+def _is_in_place(name: str) -> bool:
+    """Return whether torch's convention marks a function as in-place; `__add__` has two."""
+    return name.endswith("_") and not name.endswith("__")
 
 
 class AmpHandle:
-    """State that O1 and `amp.init` keep open until `_deactivate`, `initialize` or `init`.
+    """The open casts of O1 or of `amp.init`, until the next `initialize` or `init`.
+
+    Args:
+        device: the device of the models.
+        registrations: functions of the user that get a rule.
+        enabled: if False, nothing is cast.
+        allow_banned: run banned functions in FP32 instead of raising an error.
+        cache: keep the casts of weights until the optimizer's step.
+        verbose: log each cast.
 
     Raises:
-        RuntimeError: a region of labkit.amp's is open already, and would close in the wrong order.
+        RuntimeError: a mode of labkit is open already, and would close before this one.
     """
 
     def __init__(
@@ -121,19 +132,19 @@ class AmpHandle:
     ) -> None:
         self._opened = ExitStack()
         self._region = _ApexCasts(
-            allow_banned=allow_banned, cache=cache, listen=_tell if verbose else None
+            allow_banned=allow_banned, cache=cache, listen=_log_cast if verbose else None
         )
         self._active = enabled
         if not enabled:
             return
         if open_modes():
             raise RuntimeError(
-                "amp casts until further notice, and a `with autocast()` (or another mode of "
-                "labkit) is open here, which ends sooner. Call amp.initialize outside of it; under "
-                "O1 no autocast is needed."
+                "amp casts until the next amp.initialize, and a `with autocast()` (or another mode "
+                "of labkit) is open here, which ends sooner. Call amp.initialize outside of it; "
+                "under O1 no autocast is needed."
             )
         with ExitStack() as opened:
-            # torch's functions are registered by name, any other one in its module
+            # torch's functions get their rule by name; other functions are replaced in their module
             for module, name, rule in registrations:
                 function = getattr(module, name)
                 registered = opened.enter_context(register(function, rule))
@@ -155,7 +166,7 @@ class AmpHandle:
             RuntimeError: always.
         """
         raise RuntimeError(
-            "The old Amp API is no longer supported: take amp.initialize and `with "
+            "The old Amp API is no longer supported: use amp.initialize and `with "
             "amp.scale_loss(loss, optimizer)`."
         )
 
@@ -168,7 +179,7 @@ class AmpHandle:
         self._opened.close()
 
 
-def _tell(event: CastEvent) -> None:
+def _log_cast(event: CastEvent) -> None:
     if event.to is not None and event.elements:
         LOG.warning(
             "%s: %s to %s", event.op, [str(dtype) for dtype in event.input_dtypes], event.to
@@ -181,9 +192,9 @@ class AmpState(threading.local):
     Attributes:
         opt_properties: properties of the last `initialize`, or None before.
         loss_scalers: loss_id -> scaler.
-        handle: what O1 or `init` keeps open.
+        handle: the open casts of O1 or `init`; None if there are none.
         registrations: functions that get a rule at the next `initialize` or `init`.
-        allow_incoming_model_not_fp32: let half models pass, as apex's own tests do.
+        allow_incoming_model_not_fp32: accept half models, which apex's own tests use.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """The properties of O0, O1, O2 and O3, and a model whose `forward` casts accordingly.
 
-Idea: an opt level is a row of properties, of which `initialize` replaces some. A half model takes
-FP32 input and gives FP32 output by a `forward` that is wrapped in place, so that no other
-line of a script changes.
+Idea: an opt level is a row of properties, and the arguments of `initialize` override some of them.
+The `forward` of a half model is wrapped in place: it casts FP32 inputs to FP16 and outputs to FP32,
+so that no other line of a script changes.
 
 Source: apex.amp.frontend, Properties and O0 to O3 (values, checks); apex.amp._initialize (patched
 forward, refusals, O2StateDictHook).
@@ -10,7 +10,7 @@ forward, refusals, O2StateDictHook).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from types import MethodType
 from typing import Any
 
@@ -28,10 +28,11 @@ class Properties:
     """The changes that `initialize` makes to models and optimizers.
 
     Attributes:
-        cast_model_type: dtype of models and of what goes into them; None or False: they stay as
-            they are.
-        patch_torch_functions: functions of torch are cast by apex's lists.
-        keep_batchnorm_fp32: normalisation layers stay in FP32.
+        enabled: whether amp does anything.
+        opt_level: the level that these properties are of.
+        cast_model_type: dtype of models and their inputs; None or False: they are not cast.
+        patch_torch_functions: cast the inputs of torch's functions by apex's lists.
+        keep_batchnorm_fp32: keep normalisation layers in FP32.
         master_weights: the optimizer steps FP32 copies of half weights.
         loss_scale: a number, or "dynamic".
     """
@@ -46,26 +47,57 @@ class Properties:
 
 
 LEVELS = {
-    "O0": Properties(True, "O0", torch.float32, False, None, False, 1.0),
-    "O1": Properties(True, "O1", None, True, None, None, "dynamic"),
-    "O2": Properties(True, "O2", torch.float16, False, True, True, "dynamic"),
-    "O3": Properties(True, "O3", torch.float16, False, False, False, 1.0),
+    "O0": Properties(
+        enabled=True,
+        opt_level="O0",
+        cast_model_type=torch.float32,
+        patch_torch_functions=False,
+        keep_batchnorm_fp32=None,
+        master_weights=False,
+        loss_scale=1.0,
+    ),
+    "O1": Properties(
+        enabled=True,
+        opt_level="O1",
+        cast_model_type=None,
+        patch_torch_functions=True,
+        keep_batchnorm_fp32=None,
+        master_weights=None,
+        loss_scale="dynamic",
+    ),
+    "O2": Properties(
+        enabled=True,
+        opt_level="O2",
+        cast_model_type=torch.float16,
+        patch_torch_functions=False,
+        keep_batchnorm_fp32=True,
+        master_weights=True,
+        loss_scale="dynamic",
+    ),
+    "O3": Properties(
+        enabled=True,
+        opt_level="O3",
+        cast_model_type=torch.float16,
+        patch_torch_functions=False,
+        keep_batchnorm_fp32=False,
+        master_weights=False,
+        loss_scale=1.0,
+    ),
 }
 
 
-OVERRIDES = [field.name for field in fields(Properties)][2:]
-
-
-def properties_of(opt_level: str, *overrides: Any) -> Properties:
+def properties_of(opt_level: str, **overrides: Any) -> Properties:
     """Return an opt level's properties, with the overrides that are not None.
 
-    They are in the order of `OVERRIDES`.
+    Args:
+        opt_level: "O0", "O1", "O2" or "O3".
+        overrides: values of properties, by their names; a command line may pass them as text.
 
     Raises:
         RuntimeError: there is no such level, or an override contradicts it.
         ValueError: an override has a value that is not allowed.
 
-    >>> properties_of("O2", None, None, "False").keep_batchnorm_fp32
+    >>> properties_of("O2", keep_batchnorm_fp32="False").keep_batchnorm_fp32
     False
     """
     if opt_level not in LEVELS:
@@ -73,28 +105,28 @@ def properties_of(opt_level: str, *overrides: Any) -> Properties:
             f"Unexpected optimization level {opt_level}. Options are 'O0', 'O1', 'O2', 'O3'. "
             "The O in front is the letter, not the number zero."
         )
-    named = zip(OVERRIDES, overrides, strict=False)
-    given = {name: _read(name, value) for name, value in named if value is not None}
-    for name, value in given.items():
-        if wrong := _contradiction(opt_level, name, value):
-            raise RuntimeError(f"opt_level {opt_level!r} with {name}={value!r}: {wrong}")
-    return replace(LEVELS[opt_level], **given)
+    parsed = {name: _parse(name, value) for name, value in overrides.items() if value is not None}
+    for name, value in parsed.items():
+        contradiction = _contradiction(opt_level, name, value)
+        if contradiction:
+            raise RuntimeError(f"opt_level {opt_level!r} with {name}={value!r}: {contradiction}")
+    return replace(LEVELS[opt_level], **parsed)
 
 
-def _read(name: str, value: Any) -> Any:
-    """Return an override as a value; a script's command line passes text."""
+def _parse(name: str, value: Any) -> Any:
+    """Return the value of an override, which a command line passes as text.
+
+    Raises:
+        ValueError: the value is not allowed.
+    """
     if name == "keep_batchnorm_fp32":
         if value not in (True, False, "True", "False"):
             raise ValueError(
                 f"expected keep_batchnorm_fp32 as a bool, 'True', 'False' or None, got {value!r}"
             )
         return value in (True, "True")
-    if name == "cast_model_type" and value not in (
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        False,
-    ):
+    allowed = (torch.float16, torch.bfloat16, torch.float32, False)
+    if name == "cast_model_type" and value not in allowed:
         raise ValueError(
             f"expected cast_model_type torch.float16, bfloat16, float32, or False, got {value!r}"
         )
@@ -111,23 +143,23 @@ def _read(name: str, value: Any) -> Any:
 def _contradiction(opt_level: str, name: str, value: Any) -> str:
     """Return why an override contradicts the level, or an empty string."""
     if name == "patch_torch_functions" and value and opt_level != "O1":
-        return "torch's functions are cast under O1 only. Take opt_level='O1'."
+        return "torch's functions are cast under O1 only. Use opt_level='O1'."
     if opt_level != "O1":
         return ""
     if name == "cast_model_type" and value not in (False, torch.float32):
         return (
-            "O1 casts what goes into functions, and the model's weights stay FP32. To cast them, "
-            "take 'O2' or 'O3'."
+            "O1 casts the inputs of functions, and the model's weights stay FP32. To cast the "
+            "weights, use 'O2' or 'O3'."
         )
     if name == "keep_batchnorm_fp32":
         return (
-            "under O1 batch norm's weights are FP32 as all others are. Leave it out, or take 'O2' "
-            "or 'O3'."
+            "under O1 all weights are FP32, those of batch norm included. Leave the argument out, "
+            "or use 'O2' or 'O3'."
         )
     if name == "master_weights":
         return (
-            "under O1 the model's own weights are FP32 and need no master. Leave it out, or take "
-            "'O2'."
+            "under O1 the model's own weights are FP32 and need no masters. Leave the argument "
+            "out, or use 'O2'."
         )
     return ""
 
@@ -144,31 +176,51 @@ def convert(
     dtype = properties.cast_model_type
     if not isinstance(dtype, torch.dtype):
         if cast_model_outputs is not None:
-            model.forward = _Forward(model, None, False, cast_model_outputs)
+            model.forward = _Forward(
+                model, dtype=None, keep_norms=False, outputs=cast_model_outputs
+            )
         return
     keep_norms = bool(properties.keep_batchnorm_fp32)
     to_model_format(model, format_of(dtype), keep_norms=keep_norms)
-    model.forward = _Forward(model, dtype, keep_norms, cast_model_outputs or torch.float32)
-    # each: apex's state dicts of parts are FP32 too, and O3's
+    outputs = torch.float32 if cast_model_outputs is None else cast_model_outputs
+    model.forward = _Forward(model, dtype=dtype, keep_norms=keep_norms, outputs=outputs)
+    # on each module, since in apex the state dict of a part is FP32, too, also under O3
     for module in model.modules():
         module.register_state_dict_post_hook(_in_fp32)
 
 
-class _Forward:  # a class, so that it is copied and pickled with the model
-    """A model's forward between a cast of its inputs and one of its outputs; None casts nothing."""
+class _Forward:
+    """A model's forward between a cast of its inputs and one of its outputs.
+
+    It is a class rather than a closure, so that it is copied and pickled with the model.
+
+    Args:
+        model: the model.
+        dtype: the dtype of its inputs; None: they are not cast.
+        keep_norms: whether its normalisation layers are FP32.
+        outputs: the dtype of its outputs.
+    """
 
     def __init__(
-        self, model: nn.Module, dtype: torch.dtype | None, keep_norms: bool, outputs: torch.dtype
+        self,
+        model: nn.Module,
+        *,
+        dtype: torch.dtype | None,
+        keep_norms: bool,
+        outputs: torch.dtype,
     ) -> None:
         self.model = model
         self.dtype = dtype
         self.keep_norms = keep_norms
         self.outputs = outputs
-        # somebody else patched it, on this very model
+        # a `forward` that something else has set on this object, or None
         self.patched = model.__dict__.get("forward")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        forward = self.patched or MethodType(type(self.model).forward, self.model)
+        forward = self.patched
+        if forward is None:
+            # bound here, and not stored: a copy of the model has to call its own
+            forward = MethodType(type(self.model).forward, self.model)
         if self.dtype is None:
             return _cast(forward(*args, **kwargs), self.outputs)
         device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
@@ -190,17 +242,26 @@ def _cast(values: Any, dtype: torch.dtype) -> Any:
 
     def cast(value: Any) -> Any:
         if isinstance(value, Tensor):
-            masks = dtype is not torch.float32 and reaches_beyond(value, dtype)
-            return value.to(dtype) if value.is_floating_point() and not masks else value
-        return (
-            value.to(dtype) if hasattr(value, "to") and not isinstance(value, nn.Module) else value
-        )
+            if not value.is_floating_point():
+                return value
+            # a mask may hold numbers that become inf in a half format
+            if dtype is not torch.float32 and reaches_beyond(value, dtype):
+                return value
+            return value.to(dtype)
+        if hasattr(value, "to") and not isinstance(value, nn.Module):
+            return value.to(dtype)
+        return value
 
     return tree_map(cast, values)
 
 
-def listed_models(models: Any, half_allowed: bool) -> list[nn.Module]:
-    """Return models as a list; raise an error for one in FP16, or wrapped for several devices."""
+def listed_models(models: nn.Module | list[nn.Module], half_allowed: bool) -> list[nn.Module]:
+    """Return models as a list.
+
+    Raises:
+        TypeError: something is not a model.
+        RuntimeError: a model is wrapped for several devices, or is FP16 and `half_allowed` is False.
+    """
     listed = models if isinstance(models, list) else [models]
     if not listed or not all(isinstance(model, nn.Module) for model in listed):
         raise TypeError(
@@ -213,16 +274,15 @@ def listed_models(models: Any, half_allowed: bool) -> list[nn.Module]:
                 "should only be applied to the model(s) AFTER the model(s) have been returned from "
                 "amp.initialize."
             )
-        tensors = [("param", *named) for named in model.named_parameters()]
-        for kind, name, tensor in (
-            *tensors,
-            *(("buffer", *named) for named in model.named_buffers()),
-        ):
+        tensors: list[tuple[str, str, Tensor]] = []
+        tensors += [("param", name, tensor) for name, tensor in model.named_parameters()]
+        tensors += [("buffer", name, tensor) for name, tensor in model.named_buffers()]
+        for kind, name, tensor in tensors:
             if tensor.dtype is torch.float16 and not half_allowed:
                 raise RuntimeError(
                     f"Found {kind} {name} with type {tensor.dtype}, expected torch.float32. When "
                     "using amp.initialize, you do not need to call .half() on your model before "
                     "passing it, no matter what optimization level you choose. model.float() "
-                    "undoes it, but for what FP16 has rounded."
+                    "undoes it, except for the rounding to FP16."
                 )
     return listed

@@ -53,10 +53,11 @@ class LossScaler(LossScale):
             if loss_scale != "dynamic":
                 rule = static(float(loss_scale), skip_on_inf=False)
             else:
-                least = min_loss_scale or PRESETS["apex"].floor
                 apex = PRESETS["apex"]
+                # None or 0: no limit but that of FP32
+                floor = min_loss_scale or apex.floor
                 start = min(apex.init_scale, max_loss_scale)
-                rule = replace(apex, init_scale=start, floor=least, cap=max_loss_scale)
+                rule = replace(apex, init_scale=start, floor=floor, cap=max_loss_scale)
         except ValueError as error:
             raise ValueError(
                 f"{loss_scale=}, {min_loss_scale=}, {max_loss_scale=}: {error}"
@@ -71,13 +72,14 @@ class LossScaler(LossScale):
     def _set_loss_scale(self, scale: float) -> None:
         self.state = replace(self.state, scale=scale)
 
-    # scripts set it, for lack of another way
+    # apex has no public way to set a scale, so scripts set this attribute
     _loss_scale = property(loss_scale, _set_loss_scale)
 
 
 NESTED = (
     "A block of scale_loss is open for this optimizer, and another began in it: they would unscale "
-    "the same gradients twice. End the first one before, or add the losses up and scale their sum."
+    "the same gradients twice. End the first block before the second one, or scale the sum of the "
+    "losses."
 )
 
 
@@ -102,12 +104,13 @@ class Prepared(Steps):
     def _patch(self, optimizer: Any) -> None:
         """Replace the optimizer's methods by this object's, as apex patches them."""
 
-        # keeps the mark of a schedule that was constructed before
+        # A schedule that was constructed before has marked the method, to check the order of calls;
+        # `wraps` copies the mark.
         @wraps(optimizer.step)
         def step(_: Any, *args: Any, **kwargs: Any) -> Any:
             return self.step(*args, **kwargs)
 
-        # bound, as torch's schedulers expect
+        # `step` has to be a bound method, since torch's schedules patch it in turn
         optimizer._amp_stash = self
         optimizer.step = MethodType(step, optimizer)
         optimizer.zero_grad = self.zero_grad
@@ -152,7 +155,10 @@ class Prepared(Steps):
             )
         skips = self.skips
         self.skips = False
-        result = None if skips else self._take(*args, **kwargs)
+        result = None
+        if not skips:
+            result = self._take(*args, **kwargs)
+        # a scale_loss in the step's closure has set it
         if self.skips:
             raise RuntimeError(
                 "A closure's gradients held inf or NaN, and the step that called it could not be "
@@ -163,7 +169,8 @@ class Prepared(Steps):
         return result
 
     def _take(self, *args: Any, **kwargs: Any) -> Any:
-        # a closure's forward is cast as any other
+        """Step, and copy the masters into the model."""
+        # the forward pass of a closure is cast as outside of the step
         args, kwargs = tree_map_only(callable, as_now, (args, kwargs))
         with autocast(enabled=False) if current() is not None else nullcontext():
             self.adopt_edits()
@@ -172,13 +179,14 @@ class Prepared(Steps):
         return result
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """Clear the model's gradients, too, which an optimizer of masters does not reach."""
+        """Clear the gradients of the optimizer and of the model, which may be different ones."""
         self._zero_grad(*args, **kwargs)
-        self._waiting = (
-            None
-            if self._waiting is None or self.scaled_by is not None
-            else [None] * len(self._waiting)
-        )
+        if self.scaled_by is not None:
+            # the block that left scaled gradients has ended
+            self._waiting = None
+        elif self._waiting is not None:
+            # inside a block of scale_loss: the stash stays, and is empty
+            self._waiting = [None] * len(self._waiting)
         self.scaled_by = None
         self.forget(model=True)
 
@@ -189,9 +197,16 @@ class Prepared(Steps):
 
 @contextmanager
 def unscaled_after(prepared: list[Prepared], scale: float, delay: bool) -> Iterator[list[bool]]:
-    """Yield a list that holds each optimizer's found_inf after the block.
+    """Unscale the gradients that a block computes, when it ends.
 
-    It stays empty if unscaling is delayed.
+    Args:
+        prepared: the optimizers of the gradients.
+        scale: the scale of the loss.
+        delay: leave the gradients scaled.
+
+    Yields:
+        A list that is filled after the block: found_inf of each optimizer. It stays empty with
+        `delay`.
     """
     found: list[bool] = []
     for optimizer in prepared:
@@ -214,7 +229,9 @@ def unscaled_after(prepared: list[Prepared], scale: float, delay: bool) -> Itera
 def listed_optimizers(optimizers: Any) -> list[Any]:
     """Return optimizers as a list.
 
-    Raise an error for other objects, and for those initialized before.
+    Raises:
+        TypeError: something is not an optimizer.
+        RuntimeError: an optimizer was initialized before.
     """
     if optimizers is None:
         listed = []
@@ -239,7 +256,7 @@ def listed_optimizers(optimizers: Any) -> list[Any]:
 def __getattr__(name: str) -> Any:
     if name.startswith("Fused"):
         raise AttributeError(
-            f"{name} is a kernel of apex's for GPUs; torch.optim.SGD, Adam and others step the "
-            "same."
+            f"{name} is a kernel of apex for GPUs. torch.optim has the same optimizers: SGD, Adam, "
+            "and others."
         )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

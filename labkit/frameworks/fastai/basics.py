@@ -1,7 +1,7 @@
-"""The names that a script of fastai has after its first import, `from fastai.basics import *`.
+"""The names that `from fastai.basics import *` gives a script.
 
-They are those of the loop, the optimizers and the checks of values, some of fastai's small
-functions, and torch, nn, F, partial and tensor.
+These are the loop, the optimizers and the checks of values, some of fastai's small functions, and
+torch, nn, F, partial and tensor.
 
 Source: fastai.basics, fastai.torch_core and fastai.layers, 2.8.12; fastcore.basics (first,
     listify).
@@ -74,13 +74,13 @@ __all__ = [
 
 
 class _Prepared(type):
-    """The class of `Module`: it calls nn.Module's `__init__` before the class's own."""
+    """Metaclass of `Module`, which calls nn.Module's `__init__` before the class's own."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        made: Any = cls.__new__(cls)  # type: ignore[call-overload]
-        nn.Module.__init__(made)
-        made.__init__(*args, **kwargs)
-        return made
+        module: Any = cls.__new__(cls)  # type: ignore[call-overload]
+        nn.Module.__init__(module)
+        module.__init__(*args, **kwargs)
+        return module
 
 
 class Module(nn.Module, metaclass=_Prepared):
@@ -95,8 +95,8 @@ class Module(nn.Module, metaclass=_Prepared):
     2.0
     """
 
-    def __init__(self) -> None:  # nn.Module's was called already
-        pass
+    def __init__(self) -> None:
+        """Do nothing: the metaclass has called nn.Module's `__init__`."""
 
 
 def BatchNorm(nf: int, ndim: int = 2, **kwargs: Any) -> nn.Module:
@@ -114,7 +114,10 @@ def BatchNorm(nf: int, ndim: int = 2, **kwargs: Any) -> nn.Module:
 
 def first(values: Iterable[Any], f: Callable[[Any], Any] | None = None) -> Any:
     """Return the first of some values, or the first for which `f` is true, or None."""
-    return next((value for value in values if f is None or f(value)), None)
+    for value in values:
+        if f is None or f(value):
+            return value
+    return None
 
 
 def listify(values: Any = None) -> list[Any]:
@@ -134,10 +137,13 @@ def listify(values: Any = None) -> list[Any]:
 def set_seed(s: int, reproducible: bool = False) -> None:
     """Seed the random numbers of torch, numpy and Python.
 
-    `reproducible` lets cuDNN take deterministic kernels only.
+    Args:
+        s: the seed.
+        reproducible: also restrict cuDNN to deterministic kernels.
     """
     torch.manual_seed(s)
-    np.random.seed(s % (2**32 - 1))  # noqa: NPY002 (a script's own calls draw from there)
+    # the global generator, from which a script's own calls draw
+    np.random.seed(s % (2**32 - 1))  # noqa: NPY002
     random.seed(s)
     if reproducible:
         torch.backends.cudnn.deterministic = True

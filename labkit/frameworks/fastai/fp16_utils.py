@@ -20,7 +20,7 @@ __all__ = ["convert_network", "master_params_to_model_params", "model_grads_to_m
 
 
 def convert_network(network: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Cast a network in place, except for its norms, and return it; to FP32, all of it.
+    """Cast a network in place and return it; a cast to a half format leaves its norms in FP32.
 
     Raises:
         ValueError: no format has this dtype, or a finite number would become inf.
@@ -41,7 +41,7 @@ def model_grads_to_master_grads(
 ) -> None:
     """Copy the gradients of parameters to their masters, in FP32.
 
-    A parameter without one leaves its master without.
+    A parameter without a gradient clears the gradient of its master.
 
     Raises:
         RuntimeError: with `flat_master`, only some of the parameters have a gradient.

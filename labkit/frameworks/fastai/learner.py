@@ -62,14 +62,16 @@ class DataLoaders:
 
 
 class Recorder(Callback):
-    """Record losses.
+    """Record losses, also those of cancelled batches, as fastai does.
 
-    `values` has for each epoch the smoothed training loss and the mean validation loss.
-
-    A batch that was cancelled counts, as in fastai.
+    Attributes:
+        values: for each epoch, the smoothed training loss and the mean validation loss.
+        losses: the smoothed training loss after each batch.
     """
 
-    order, beta = 50, 0.98
+    order = 50
+    # factor of the exponential moving average
+    beta = 0.98
 
     def before_fit(self) -> None:
         self.values: list[list[float]] = []
@@ -88,11 +90,13 @@ class Recorder(Callback):
             self.smooth += (1 - self.beta) * (loss - self.smooth)
             self.losses.append(self.smooth / (1 - self.beta ** (len(self.losses) + 1)))
         else:
-            self.total = self.total + len(self.yb[0]) * loss
-            self.seen = self.seen + len(self.yb[0])
+            self.total += len(self.yb[0]) * loss
+            self.seen += len(self.yb[0])
 
     def after_epoch(self) -> None:
-        self.values.append([*self.losses[-1:], self.total / self.seen if self.seen else math.nan])
+        validation = self.total / self.seen if self.seen else math.nan
+        # without a training batch there is no smoothed loss yet
+        self.values.append([*self.losses[-1:], validation])
 
 
 def trainable_params(model: nn.Module) -> list[nn.Parameter]:
@@ -107,6 +111,9 @@ class Learner:
     of `model` by `opt_func` and `splitter`, and `fit` calls it if there is none.
 
     Args:
+        dls: the data.
+        model: the model.
+        loss_func: (outputs, targets) -> the loss.
         opt_func: (parameters or groups of them, lr=) -> optimizer of `fastai.optimizer`.
         lr: a number, or a slice for discriminative learning rates.
         splitter: model -> parameters, or a list of groups of them, of which `freeze` trains the
@@ -184,11 +191,11 @@ class Learner:
 
     def remove_cb(self, cb: Any) -> Learner:
         """Remove a callback, or all of a class."""
-        for callback in [
-            c for c in self.cbs if c is cb or (isinstance(cb, type) and isinstance(c, cb))
-        ]:
-            self.cbs.remove(callback)
-            vars(self).pop(callback.name, None)
+        for callback in list(self.cbs):
+            of_class = isinstance(cb, type) and isinstance(callback, cb)
+            if callback is cb or of_class:
+                self.cbs.remove(callback)
+                vars(self).pop(callback.name, None)
         return self
 
     def add_cbs(self, cbs: Any) -> Learner:
@@ -205,9 +212,9 @@ class Learner:
         if name.startswith("_"):
             raise AttributeError(name)
         raise AttributeError(
-            f"this Learner has no {name!r}: it is fastai's loop and its mixed precision alone. It "
-            "has fit, freeze, unfreeze, add_cb, remove_cb, to_fp16 and the like; a schedule is a "
-            "callback of yours."
+            f"this Learner has no {name!r}: only fastai's loop and its mixed precision are here, "
+            "such as fit, freeze, unfreeze, add_cb, remove_cb and to_fp16. Write a callback for a "
+            "schedule."
         )
 
     def __call__(self, event: str) -> None:
@@ -225,7 +232,7 @@ class Learner:
             self.lr = self.opt_func.keywords["lr"]
         if getattr(self.opt_func, "func", self.opt_func) in vars(torch.optim).values():
             raise TypeError(
-                f"opt_func={self.opt_func} is torch's: take SGD or Adam of fastai.basics"
+                f"opt_func={self.opt_func} is torch's: use SGD or Adam of fastai.basics"
             )
         self.opt = self.opt_func(self.splitter(self.model), lr=self.lr)
         self._require_groups()
@@ -244,7 +251,7 @@ class Learner:
         if not hasattr(self.opt, "param_lists"):
             raise TypeError(
                 "expected an optimizer with param_lists and hypers, got "
-                f"{type(self.opt).__name__}: take SGD or Adam of fastai.basics"
+                f"{type(self.opt).__name__}: use SGD or Adam of fastai.basics"
             )
 
     def _require_own_parameters(self) -> None:
@@ -269,18 +276,17 @@ class Learner:
     def freeze_to(self, n: int) -> None:
         """Train only the groups from the n-th on, and norms if `train_bn`.
 
-        What the optimizer remembers is cleared.
+        The optimizer's state, such as momentum, is cleared.
 
         Raises:
-            RuntimeError: the optimizer steps masters now, which were made for the weights that are
-                trained.
+            RuntimeError: it is called during a `fit` whose optimizer steps masters.
         """
         if self.opt is None:
             self.create_opt()
         if not {p for group in self.opt.param_lists for p in group} & set(self.model.parameters()):
             raise RuntimeError(
-                "freeze and unfreeze between two calls of fit(): its masters were made for what "
-                "was trainable when it began"
+                "expected freeze and unfreeze between two calls of fit(), got one during fit(), "
+                "which made masters of the parameters that were trainable when it began"
             )
         self.opt.freeze_to(n)
         self.opt.clear_state()
@@ -393,28 +399,30 @@ class Learner:
         self.opt.zero_grad()
 
     def to_fp16(self, **kwargs: Any) -> Learner:
-        """Train by autocast and a GradScaler, whose arguments it takes; return the learner.
+        """Train with autocast and a GradScaler, and return the learner.
 
-        Arguments of `NonNativeMixedPrecision` (max_loss_scale ...), which fastai's early versions
-        took here, choose that way of training.
+        Args:
+            kwargs: arguments of `GradScaler`. Early versions of fastai had the arguments of
+                `NonNativeMixedPrecision` here (max_loss_scale ...), which select that callback.
         """
-        if kwargs and set(kwargs) <= set(inspect.signature(NonNativeMixedPrecision).parameters):
+        non_native = set(inspect.signature(NonNativeMixedPrecision).parameters)
+        if kwargs and set(kwargs) <= non_native:
             return self.to_fp32().to_non_native_fp16(**kwargs)
         return self.to_fp32().add_cb(MixedPrecision(**kwargs))
 
     def to_bf16(self) -> Learner:
-        """Train by autocast in BF16, without a scale; return the learner."""
+        """Train with autocast in BF16, without a loss scale, and return the learner."""
         return self.to_fp32().add_cb(MixedPrecision("bf16"))
 
     def to_fp32(self) -> Learner:
-        """Train in FP32 again, whatever the way was; return the learner."""
+        """Remove all callbacks of mixed precision, and return the learner."""
         return self.remove_cbs([MixedPrecision, ModelToHalf, NonNativeMixedPrecision])
 
     def to_non_native_fp16(self, **kwargs: Any) -> Learner:
-        """Train a half model with FP32 masters, see `NonNativeMixedPrecision`.
+        """Train a half model with FP32 masters, and return the learner.
 
-        Returns:
-            The learner.
+        Args:
+            kwargs: arguments of `NonNativeMixedPrecision`.
         """
         return self.to_non_native_fp32().add_cbs([ModelToHalf(), NonNativeMixedPrecision(**kwargs)])
 

@@ -23,11 +23,11 @@ from torch import Tensor, nn
 
 __all__ = ["SGD", "Adam", "Optimizer"]
 
-# (parameter, **state and hyperparameters) -> what changes in the state, or None
+# (parameter, **state and hyperparameters) -> the entries of the state that change, or None
 Stepper = Callable[..., dict[str, Any] | None]
 # options of torch's groups that have other names here
 _TORCHS_NAMES = {"momentum": "mom", "weight_decay": "wd"}
-# what a state holds as one number for each parameter, and the value where it holds none
+# entries of a state that are one number for each parameter -> the value if the entry is missing
 _NUMBERS: dict[str, bool | int] = {"do_wd": True, "force_train": False, "step": 0}
 
 
@@ -56,7 +56,11 @@ class Optimizer(torch.optim.Optimizer):
         for name, value in defaults.items():
             for group, each in zip(groups, _for_each(name, value, len(groups)), strict=True):
                 group.setdefault(name, each)
-        super().__init__(groups, {name: groups[-1][name] for name in defaults} if groups else {})
+        # torch's defaults, for groups that are added later
+        group_defaults = {}
+        if groups:
+            group_defaults = {name: groups[-1][name] for name in defaults}
+        super().__init__(groups, group_defaults)
         self.cbs = list(cbs)
         self.frozen_idx = 0
 
@@ -66,7 +70,7 @@ class Optimizer(torch.optim.Optimizer):
 
     @property
     def param_lists(self) -> list[list[nn.Parameter]]:
-        """The parameters of each group; assigned, the optimizer steps other tensors."""
+        """The parameters of each group; an assignment replaces the tensors that are stepped."""
         return [group["params"] for group in self.param_groups]
 
     @param_lists.setter
@@ -76,10 +80,7 @@ class Optimizer(torch.optim.Optimizer):
 
     @property
     def hypers(self) -> list[MutableMapping[str, Any]]:
-        """The hyperparameters of each group.
-
-        What is written into them holds from the next step on.
-        """
+        """The hyperparameters of each group; a change has an effect from the next step on."""
         return [_Hypers(group) for group in self.param_groups]
 
     def set_hypers(self, **hypers: Any) -> None:
@@ -142,11 +143,11 @@ class Optimizer(torch.optim.Optimizer):
         self.freeze_to(0)
 
     def clear_state(self) -> None:
-        """Forget momentum and the like; what decays and what is trained while frozen stays."""
+        """Clear all state, such as momentum, but the flags `do_wd` and `force_train`."""
         for group in self.param_lists:
             for p in group:
-                kept = {k: v for k, v in self.state[p].items() if k in ("do_wd", "force_train")}
-                self.state[p] = kept
+                state = self.state[p]
+                self.state[p] = {k: v for k, v in state.items() if k in ("do_wd", "force_train")}
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -166,11 +167,14 @@ class Optimizer(torch.optim.Optimizer):
                     continue
                 state = self.state[p]
                 for stepper in self.cbs:
-                    state.update(stepper(p, **{**state, **hypers}) or {})
+                    # a hyperparameter takes precedence over an entry of the state with its name
+                    changes = stepper(p, **{**state, **hypers})
+                    if changes is not None:
+                        state.update(changes)
 
 
 class _Hypers(MutableMapping[str, Any]):
-    """The hyperparameters in a group of torch's."""
+    """View of the hyperparameters in a group of torch's: all entries but "params"."""
 
     def __init__(self, group: dict[str, Any]) -> None:
         self._group = group
@@ -200,8 +204,8 @@ def _groups_of(params: Any, known: set[str]) -> list[dict[str, Any]]:
     if listed and isinstance(listed[0], Tensor):
         return [{"params": listed}]
     groups = []
-    for given in listed:
-        group = dict(given) if isinstance(given, dict) else {"params": list(given)}
+    for each in listed:
+        group = dict(each) if isinstance(each, dict) else {"params": list(each)}
         group = {_TORCHS_NAMES.get(name, name): value for name, value in group.items()}
         unknown = sorted(set(group) - known - {"params"})
         if unknown:
@@ -216,6 +220,7 @@ def _groups_of(params: Any, known: set[str]) -> list[dict[str, Any]]:
 def _for_each(name: str, value: Any, count: int) -> list[Any]:
     """Return a hyperparameter's value for each of `count` groups."""
     if isinstance(value, slice) and value.start and count > 1:
+        # a geometric sequence from start to stop
         ratio = (value.stop / value.start) ** (1 / (count - 1))
         return [value.start * ratio**index for index in range(count)]
     if isinstance(value, slice):
@@ -326,8 +331,13 @@ def Adam(
     decouple_wd: bool = True,
 ) -> Optimizer:
     """Return Adam with decoupled weight decay, fastai's default; arguments as those of `SGD`."""
-    steppers: list[Stepper] = [weight_decay if decouple_wd else l2_reg]
-    steppers += [partial(average_grad, dampening=True), average_sqr_grad, step_stat, adam_step]
+    steppers: list[Stepper] = [
+        weight_decay if decouple_wd else l2_reg,
+        partial(average_grad, dampening=True),
+        average_sqr_grad,
+        step_stat,
+        adam_step,
+    ]
     return Optimizer(params, steppers, lr=lr, mom=mom, sqr_mom=sqr_mom, eps=eps, wd=wd)
 
 
@@ -337,34 +347,38 @@ def Adam(
 def hand_over(
     optimizer: Optimizer, old: Sequence[Sequence[Tensor]], new: Sequence[Sequence[Tensor]]
 ) -> None:
-    """Let an optimizer step other tensors, with what it remembers of the old ones, in FP32.
+    """Replace the tensors that an optimizer steps, and move their state, in FP32.
 
     Args:
-        optimizer: steps the old tensors now.
-        old: the tensors whose state there is, by group.
-        new: the tensors that are stepped instead: one for each, or one flat tensor for a group of
-            several, or the way back.
+        optimizer: the optimizer, which steps the old tensors.
+        old: the old tensors of each group.
+        new: the new tensors of each group: one for each old one; one flat tensor for all of them;
+            or, if the old one is flat, the tensors that it consists of.
     """
     optimizer.param_lists = new
     for before, after in zip(old, new, strict=True):
         states = [optimizer.state.pop(p, {}) for p in before]
+        # other shapes: several tensors become a flat one, or a flat one several
         if [p.shape for p in before] != [p.shape for p in after]:
             from_flat = len(before) == 1 and before[0].dim() == 1
             states = _split(states[0], after) if from_flat else [_joined(states, before)]
         for p, state in zip(after, states, strict=True):
-            optimizer.state[p] = {
-                name: value.detach().clone().float() if isinstance(value, Tensor) else value
-                for name, value in state.items()
-            }
+            optimizer.state[p] = {}
+            for name, value in state.items():
+                if isinstance(value, Tensor):
+                    value = value.detach().clone().float()
+                optimizer.state[p][name] = value
 
 
 def _joined(states: Sequence[dict[str, Any]], weights: Sequence[Tensor]) -> dict[str, Any]:
     """Return the state of a flat tensor from those of its parts.
 
-    Numbers that differ become one for each element.
+    Numbers that differ between the parts become a tensor with one for each element.
     """
     joined: dict[str, Any] = {}
-    for name in dict.fromkeys(name for state in states for name in state):
+    # all names, in the order in which they occur
+    names = dict.fromkeys(name for state in states for name in state)
+    for name in names:
         values = [state.get(name, _NUMBERS.get(name, 0.0)) for state in states]
         numbers = not any(isinstance(value, Tensor) for value in values)
         if numbers and all(value == values[0] for value in values):
@@ -389,8 +403,10 @@ def _split(state: dict[str, Any], weights: Sequence[Tensor]) -> list[dict[str, A
             if name not in _NUMBERS:
                 own[name] = part.view(p.shape) if whole else part
                 continue
+            # `_joined` made a tensor of numbers that differ
             number = part[0].item() if whole and p.numel() else part
             usual = _NUMBERS[name]
+            # a missing entry means the usual value
             if number != usual:
                 own[name] = type(usual)(number)
     return states

@@ -1,6 +1,6 @@
 """The smallest learner, a line through points, and checks of values, for tests of loops.
 
-pytest takes a file and functions of these names for tests; `__test__` says that they are not.
+pytest would collect functions of these names as tests; their `__test__` is False, so it does not.
 
 Source: fastai.test_utils, 2.8.12; fastcore.test (the checks).
 """
@@ -53,14 +53,21 @@ def synth_dbunch(
 ) -> DataLoaders:
     """Return batches of points x[bs,1], y[bs,1] near the line a * x + b.
 
-    `cuda` takes a GPU if there is one.
+    Args:
+        a: the slope.
+        b: the intercept.
+        bs: the size of a batch.
+        n_train: the number of training batches.
+        n_valid: the number of validation batches.
+        cuda: use a GPU if one is available.
     """
 
     def points(batches: int) -> TensorDataset:
         x = torch.randn(bs * batches, 1)
         return TensorDataset(x, a * x + b + 0.1 * torch.randn(bs * batches, 1))
 
-    train, valid = points(n_train), points(n_valid)
+    train = points(n_train)
+    valid = points(n_valid)
     device = "cuda" if cuda and torch.cuda.is_available() else "cpu"
     return DataLoaders(
         DataLoader(train, batch_size=bs, shuffle=True),
@@ -78,18 +85,25 @@ def synth_learner(
     model: nn.Module | None = None,
     **kwargs: Any,
 ) -> Learner:
-    """Return a learner that has everything; `kwargs` are those of Learner."""
-    given = {"loss_func": nn.MSELoss(), "opt_func": partial(SGD, mom=0.9), **kwargs}
+    """Return a learner of a line through points.
+
+    Args:
+        n_trn: the number of training batches.
+        n_val: the number of validation batches.
+        cuda: use a GPU if one is available.
+        lr: the learning rate.
+        data: the data; None: `synth_dbunch`.
+        model: the model; None: `RegModel`.
+        kwargs: further arguments of `Learner`.
+    """
+    options = {"loss_func": nn.MSELoss(), "opt_func": partial(SGD, mom=0.9), **kwargs}
     if data is None:
         data = synth_dbunch(n_train=n_trn, n_valid=n_val, cuda=cuda)
-    return Learner(data, RegModel() if model is None else model, lr=lr, **given)
+    return Learner(data, RegModel() if model is None else model, lr=lr, **options)
 
 
 def test_eq(a: Any, b: Any) -> None:
-    """Assert that two values are equal.
-
-    Of tensors, all elements, and of collections, all members in their order.
-    """
+    """Assert that two values are equal: all elements of tensors, and all members of collections."""
     assert _all(a, b, _equal), f"==:\n{a}\n{b}"
 
 
@@ -132,7 +146,8 @@ for _check in _checks:
 
 def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor) or isinstance(other, Tensor):
-        one, other = torch.as_tensor(one), torch.as_tensor(other)
+        one = torch.as_tensor(one)
+        other = torch.as_tensor(other)
         return one.shape == other.shape and bool((one.to(other.device) == other).all())
     return bool(one == other)
 
@@ -149,7 +164,8 @@ def _all(a: Any, b: Any, same: Callable[[Any, Any], bool]) -> bool:
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(_all(a[key], b[key], same) for key in a)
     if _is_collection(a) and _is_collection(b):
-        one, other = list(a), list(b)
+        one = list(a)
+        other = list(b)
         return len(one) == len(other) and all(map(partial(_all, same=same), one, other))
     return same(a, b)
 

@@ -1,9 +1,7 @@
-"""OneFlow's nn.Graph on the lab's engine.
+"""OneFlow's nn.Graph on the lab's engine: `import labkit.frameworks.oneflow as flow`.
 
-`import labkit.frameworks.oneflow as flow` runs its tutorial.
-
-`flow.nn` has Graph, `flow.amp` the scalers; every other name is torch's, since OneFlow has the same
-names.
+`flow.nn` has Graph, and `flow.amp` the scalers. Every other name is torch's, since OneFlow uses the
+names of torch.
 """
 
 from typing import Any

@@ -5,8 +5,8 @@ decides all casts in it once. The graph does the rest after `build` has returned
 run backward, unscale, clip, step or skip, zero, step the schedule.
 
 Invariant: a step uses the unscaled sum of all micro-batches' gradients, finite if the scaler is
-dynamic. All bits are those of eager autocast, which is the fallback, with a warning that says why,
-if the casts cannot be decided once.
+dynamic. Results are equal to those of eager autocast, bit for bit. If the casts cannot be decided
+once, the graph uses eager autocast, with a warning that says why.
 
 Limits: it does not compile. Operations are cast by torch's lists (`labkit.amp.POLICY`). Python code
 in `build`, for instance a print, runs in the first calls only, as in OneFlow.
@@ -47,11 +47,15 @@ class GraphConfig:
         self.gradient_accumulation_steps = 1
 
     def enable_amp(self, mode: bool = True, *, dtype: torch.dtype = torch.float16) -> None:
-        """Cast operations to FP16 or BF16, or stop it.
+        """Enable or disable casts of operations to a low precision.
+
+        Args:
+            mode: whether operations are cast.
+            dtype: torch.float16 or torch.bfloat16.
 
         Raises:
             TypeError: mode is not a bool.
-            ValueError: dtype is another one.
+            ValueError: dtype is neither of them.
         """
         if type(mode) is not bool:
             raise TypeError(f"expected enable_amp(True) or enable_amp(False), got {mode!r}")
@@ -90,8 +94,8 @@ class GraphConfig:
 class Graph:
     """A computation with its training.
 
-    Subclass it, set modules in `__init__`, and override `build`. `super().__init__()` may be left
-    out. Called without an optimizer, the graph predicts.
+    Subclass it, set modules in `__init__`, and override `build`. The call of `super().__init__()`
+    is optional. A graph without an optimizer only predicts.
 
     >>> class Line(Graph):
     ...     def __init__(self):
@@ -110,11 +114,12 @@ class Graph:
     """
 
     config: GraphConfig
-    is_compiled: bool  # whether it was called
+    # whether the graph was called
+    is_compiled: bool
     _steps: list[Steps]
     _schedules: list[LRScheduler]
     _scale: LossScale
-    # dtype and modules, and what was made of them
+    # the dtype and the modules that `_built` saw last, and the callable that it made of them
     _decided: tuple[Any, Callable[..., Any]] | None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Graph:
@@ -146,9 +151,15 @@ class Graph:
         lr_sch: LRScheduler | None = None,
         is_sparse: bool = False,
     ) -> None:
-        """Let the graph step, clip (`clip_grad_max_norm` of a group) and zero.
+        """Add an optimizer, which the graph steps, and whose gradients it clips and clears.
 
-        It also steps a schedule, even if a step is skipped.
+        Gradients are clipped if a group of the optimizer has `clip_grad_max_norm`.
+
+        Args:
+            optim: the optimizer.
+            lr_sch: its schedule, which advances at each call of the graph, even if the step is
+                skipped.
+            is_sparse: unused.
 
         Raises:
             TypeError: it is not an optimizer, or lr_sch is not a schedule.
@@ -169,7 +180,7 @@ class Graph:
         require_fitting(optim, flat=False)
         self._steps.append(Steps(optim))
         if lr_sch is not None:
-            self._schedules += [lr_sch]
+            self._schedules.append(lr_sch)
         optim.register_step_pre_hook(_refuse_in_build)
         self.config.training = True
 
@@ -194,8 +205,8 @@ class Graph:
             The results of `build` for all micro-batches, without a gradient.
 
         Raises:
-            RuntimeError: it is called inside another graph; there is an optimizer and no backward,
-                or the other way.
+            RuntimeError: it is called inside another graph; or `build` calls backward and the graph
+                has no optimizer, or the other way round.
             ValueError: a tensor's first dimension is not a multiple of the number of micro-batches.
         """
         if _in_build():
@@ -203,22 +214,24 @@ class Graph:
                 "nn.Graph cannot be nested: call the other graph's modules in build, not the graph."
             )
         self.is_compiled = True
-        # gradients of other backward passes have another scale
+        # gradients of backward passes outside of the graph are not scaled
         self._zero_grad()
         for each in self._steps:
             each.before_backward()
-        ran = [
-            self._run(*part)
-            for part in _cut((args, kwargs), self.config.gradient_accumulation_steps)
-        ]
+        outputs = []
+        losses = 0
+        for part in _cut((args, kwargs), self.config.gradient_accumulation_steps):
+            output, count = self._run(*part)
+            outputs.append(output)
+            losses += count
         if self.training:
-            if not any(losses for _, losses in ran):
+            if losses == 0:
                 raise RuntimeError(
                     "expected loss.backward() in build(), since the graph has an optimizer; got "
                     "none"
                 )
             self._step()
-        return _concatenate([outputs for outputs, _ in ran])
+        return _concatenate(outputs)
 
     def _run(self, args: Any, kwargs: Any) -> tuple[Any, int]:
         """Run `build` and the backward passes of its losses.
@@ -226,15 +239,17 @@ class Graph:
         Returns:
             The outputs and the number of losses.
         """
-        device = next(
-            (t.device for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)),
-            torch.device("cpu"),
-        )
+        device = torch.device("cpu")
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, Tensor):
+                device = leaf.device
+                break
         dtype = self.config.amp_dtype
         recipe = replace(RECIPES["O1"], autocast=format_of(dtype) if dtype else None)
         with torch.set_grad_enabled(self.training):
             with recipe.forward(device):
                 outputs, losses = self._built()(*args, **kwargs)
+            # several losses may share a part of the graph, which the last one frees
             for left, loss in zip(reversed(range(len(losses))), losses, strict=True):
                 (loss.float() * self._scale.state.scale).backward(retain_graph=left > 0)
         return tree_map_only(Tensor, Tensor.detach, outputs), len(losses)
@@ -246,16 +261,14 @@ class Graph:
         if not skip:
             for optimizer in self._optimizers:
                 for group in optimizer.param_groups:
-                    if group.get("clip_grad_max_norm") is not None:
+                    max_norm = group.get("clip_grad_max_norm")
+                    if max_norm is not None:
                         gradients = [p.grad for p in group["params"] if p.grad is not None]
-                        clip_(
-                            gradients,
-                            group["clip_grad_max_norm"],
-                            group.get("clip_grad_norm_type", 2.0),
-                        )
+                        clip_(gradients, max_norm, group.get("clip_grad_norm_type", 2.0))
                 optimizer.step()
         for schedule in self._schedules:
-            # OneFlow counts calls, not steps
+            # A schedule of OneFlow counts calls of the graph, not steps. torch's would warn of a
+            # skipped step; the mark says that the optimizer has stepped.
             schedule.optimizer._opt_called = True  # type: ignore[attr-defined]
             schedule.step()
         self._zero_grad()
@@ -265,15 +278,17 @@ class Graph:
             optimizer.zero_grad()
 
     def _built(self) -> Callable[..., Any]:
-        """Return the callable that runs `build`.
+        """Return the callable that runs `build`: under AMP a graph of decided casts.
 
-        Under AMP it is the cast graph, as long as the modules are the same.
+        It is made again if the dtype, a module or a parameter of the graph was replaced.
         """
         dtype = self.config.amp_dtype
         network = _Built(self)
-        known = (dtype, [*map(id, (*network.children(), *network.parameters(recurse=False)))])
-        if self._decided is None or self._decided[0] != known:
-            self._decided = known, CastGraph(network, format_of(dtype)) if dtype else network
+        parts = [*network.children(), *network.parameters(recurse=False)]
+        key = (dtype, [id(part) for part in parts])
+        if self._decided is None or self._decided[0] != key:
+            built = CastGraph(network, format_of(dtype)) if dtype else network
+            self._decided = (key, built)
         return self._decided[1]
 
     def state_dict(self) -> dict[str, Any]:
@@ -295,12 +310,10 @@ class Graph:
             raise RuntimeError(
                 "nn.Graph's state dict can only be loaded before the first call of a graph."
             )
-        _Built(self).load_state_dict(
-            {k: v for k, v in state_dict.items() if k not in ("steps", "scale")}, strict
-        )
-        for each, state in zip(
-            (*self._optimizers, *self._schedules), state_dict["steps"], strict=True
-        ):
+        modules = {k: v for k, v in state_dict.items() if k not in ("steps", "scale")}
+        _Built(self).load_state_dict(modules, strict)
+        stateful = (*self._optimizers, *self._schedules)
+        for each, state in zip(stateful, state_dict["steps"], strict=True):
             each.load_state_dict(state)
         self._scale.state = ScalerState(*state_dict["scale"])
 
@@ -320,15 +333,19 @@ class _Built(nn.Module):
         super().__init__()
         self.graph = graph
         for name, value in vars(graph).items():
-            if name != "_decided":
-                for path, leaf in tree_flatten_with_path(value)[0]:
-                    if isinstance(leaf, nn.Module | nn.Parameter):
-                        known: dict[str, Any] = (
-                            self._modules if isinstance(leaf, nn.Module) else self._parameters
-                        )
-                        known[name + keystr(path)] = leaf
+            # it may hold an earlier network, which has the same modules
+            if name == "_decided":
+                continue
+            leaves, _ = tree_flatten_with_path(value)
+            for path, leaf in leaves:
+                # not by add_module, which refuses a name with a dot
+                if isinstance(leaf, nn.Module):
+                    self._modules[name + keystr(path)] = leaf
+                elif isinstance(leaf, nn.Parameter):
+                    self._parameters[name + keystr(path)] = leaf
 
-    # a graph is built for each combination of the modules' modes
+    # CastGraph makes one graph for each value of `training`. This value has the modes of all modules,
+    # so that dropout and batch norm are traced in each of them; the setter does nothing.
     training = property(
         lambda self: tuple(module.training for module in self.modules() if module is not self),
         lambda *_: None,
@@ -340,16 +357,16 @@ class _Built(nn.Module):
 
 
 class _Losses(TorchFunctionMode):
-    """Note each loss whose `backward` is called, for later.
+    """Mode that records each loss whose `backward` is called, instead of running backward.
 
     Raises:
-        RuntimeError: nothing is stepped; or a loss is not a scalar.
+        RuntimeError: the graph has no optimizer; or a loss is not a scalar.
     """
 
     def __init__(self, training: bool) -> None:
         super().__init__()
         self.training = training
-        self.losses = list[Tensor]()
+        self.losses: list[Tensor] = []
 
     def __enter__(self) -> list[Tensor]:
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -360,7 +377,7 @@ class _Losses(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         if not self.training:
             raise RuntimeError(
-                "backward() in a graph that steps nothing: call self.add_optimizer(optimizer) "
+                "backward() in a graph without an optimizer: call self.add_optimizer(optimizer) "
                 "first."
             )
         if args[0].dim() != 0:
@@ -379,22 +396,22 @@ def _in_build() -> bool:
 def _refuse_in_build(*_: Any) -> None:
     if _in_build():
         raise RuntimeError(
-            "the graph steps its optimizers itself, when build() has returned: leave step() out of "
-            "it."
+            "the graph itself steps its optimizers after build() has returned: remove step() from "
+            "build()."
         )
 
 
 def _cut(values: Any, parts: int) -> Iterator[Any]:
     """Yield the same containers with the i-th part of each tensor, along dimension 0."""
-    for tensor in tree_leaves(values):
-        if parts > 1 and isinstance(tensor, Tensor) and (tensor.dim() == 0 or len(tensor) % parts):
-            raise ValueError(
-                f"{tuple(tensor.shape)} is not cut into {parts} micro-batches: take a multiple of "
-                f"{parts}."
-            )
     if parts == 1:
         yield values
         return
+    for tensor in tree_leaves(values):
+        if isinstance(tensor, Tensor) and (tensor.dim() == 0 or len(tensor) % parts):
+            raise ValueError(
+                f"expected a first dimension that is a multiple of {parts}, the number of "
+                f"micro-batches, got shape {tuple(tensor.shape)}"
+            )
     for index in range(parts):
         yield tree_map_only(Tensor, partial(_part, index=index, parts=parts), values)
 
@@ -404,15 +421,18 @@ def _part(tensor: Tensor, index: int, parts: int) -> Tensor:
 
 
 def _concatenate(outputs: list[Any]) -> Any:
-    """Join the outputs of all micro-batches: scalars as a vector, of other objects the last."""
+    """Join the outputs of all micro-batches.
+
+    Tensors are concatenated, and scalars become a vector. Other objects are those of the last one.
+    """
     if len(outputs) == 1:
         return outputs[0]
 
-    def one(*each: Any) -> Any:
-        return (
-            each[-1]
-            if not isinstance(each[0], Tensor)
-            else (torch.cat if each[0].dim() else torch.stack)(each)
-        )
+    def join(*each: Any) -> Any:
+        if not isinstance(each[0], Tensor):
+            return each[-1]
+        if each[0].dim() == 0:
+            return torch.stack(each)
+        return torch.cat(each)
 
-    return tree_map(one, *outputs)
+    return tree_map(join, *outputs)

@@ -16,10 +16,11 @@ class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
     """Cross entropy of input[n,classes] and target[n] or target[n,1]."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        classes = (
-            input.dim() == 2 and target.shape == (len(input), 1) and not target.is_floating_point()
-        )
-        return super().forward(input, target[:, 0] if classes else target)
+        # a floating-point target of this shape holds probabilities of one class
+        is_column = input.dim() == 2 and target.shape == (len(input), 1)
+        if is_column and not target.is_floating_point():
+            target = target[:, 0]
+        return super().forward(input, target)
 
 
 def __getattr__(name: str) -> Any:

@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from types import MethodType
 from typing import Any
 
+# events inside of a batch, which `run_train` and `run_valid` switch off
 INNER = frozenset(
     [
         "before_batch",
@@ -84,12 +85,17 @@ class CancelFitException(Exception):
 class Callback:
     """Handlers of a training loop's events; attributes that it lacks are looked up in its `learn`.
 
+    Args:
+        functions: methods of this object, by the names of their events.
+
     Attributes:
-        order: among callbacks; smaller is sooner.
-        run_train, run_valid: whether a batch's events are run in training and in validation.
+        order: the position among callbacks; those with smaller numbers run first.
+        run_train: whether the events of a batch are run in training.
+        run_valid: whether the events of a batch are run in validation.
+        learn: the learner; None before the callback is added to one.
 
     Raises:
-        ValueError: it is made with functions of events that do not exist.
+        ValueError: functions has a name that is not an event.
 
     Warns:
         UserWarning: a class has a method that is named almost like an event.
@@ -105,9 +111,10 @@ class Callback:
         super().__init_subclass__(**kwargs)
         for name in vars(cls):
             if name.startswith(("begin_", "before_", "after_")) and name not in EVENTS:
-                near = get_close_matches(
-                    name.replace("begin", "before"), sorted(EVENTS), 1, cutoff=0.0
-                )[0]
+                # early versions of fastai had begin_fit for before_fit
+                current = name.replace("begin", "before")
+                # a cutoff of 0 always gives a match
+                (near,) = get_close_matches(current, sorted(EVENTS), n=1, cutoff=0.0)
                 warnings.warn(
                     f"{cls.__name__}.{name}: there is no such event, did you mean {near}?",
                     stacklevel=2,
@@ -131,23 +138,32 @@ class Callback:
     def __getattr__(self, name: str) -> Any:
         if name in EVENTS or name.startswith("__") or self.learn is None:
             raise AttributeError(
-                f"{type(self).__name__} has no {name!r}, and no learner has it for it"
+                f"{type(self).__name__} has no attribute {name!r}, and no learner to look it up in"
             )
         return getattr(self.learn, name)
 
     def __call__(self, event: str) -> None:
-        """Run the method of an event's name, if it exists and is for this part of an epoch."""
-        if event not in INNER or (self.run_train if self.learn.training else self.run_valid):
-            getattr(self, event, lambda: None)()
+        """Run the method of an event's name, if it exists and runs in this part of an epoch."""
+        if event in INNER:
+            runs = self.run_train if self.learn.training else self.run_valid
+            if not runs:
+                return
+        handler = getattr(self, event, None)
+        if handler is not None:
+            handler()
 
     def abandon(self) -> None:
-        """Undo unfinished changes when the training ends by an error; fastai has no such event."""
+        """Undo changes to the model when the training ends with an error.
+
+        fastai has no such event.
+        """
 
 
 class TrainEvalCallback(Callback):
     """Put the model on its device, into training and evaluation mode, and count iterations."""
 
-    order, run_valid = -10, False
+    order = -10
+    run_valid = False
 
     def before_fit(self) -> None:
         self.learn.train_iter = 0

@@ -7,11 +7,11 @@ masters, `to_master_grads` brings them the gradients, the optimizer steps them, 
 `to_model_params` rounds them into the model. Casts, masters, unscaling and the rule of the scale
 are labkit.amp's.
 
-Invariant: when the training has ended, by an error too, the model is in FP32, no region is open,
+Invariant: when the training has ended, also with an error, the model is in FP32, no region is open,
 and no gradient is scaled.
 
-Source: fastai.callback.fp16 and fastai.fp16_utils, 2.8.12 (arguments, order, events); that one asks
-    for a GPU, by name.
+Source: fastai.callback.fp16 and fastai.fp16_utils, 2.8.12 (arguments, order, events). fastai itself
+    requires a GPU.
 """
 
 from __future__ import annotations
@@ -93,8 +93,11 @@ def get_master(opt: Optimizer, flat_master: bool = False) -> tuple[Groups, Group
 
     Args:
         opt: an optimizer with `param_lists`.
-        flat_master: make one master for each group, a vector; a group without trainable parameters
+        flat_master: make one vector of masters for each group; a group without trainable parameters
             has none.
+
+    Returns:
+        The trainable parameters and the masters, each as a list of groups.
 
     >>> from labkit.frameworks.fastai.optimizer import SGD
     >>> layer = nn.Linear(3, 2).half()
@@ -134,7 +137,7 @@ def test_overflow(x: Tensor) -> bool:
     return not math.isfinite(float(x.float().sum()))
 
 
-# else pytest collects it in a script's own tests
+# pytest would collect it as a test of a script that imports it
 test_overflow.__test__ = False  # type: ignore[attr-defined]
 
 
@@ -147,11 +150,15 @@ def grad_overflow(pgs: Sequence[Sequence[Tensor]]) -> bool:
 
 
 class MixedPrecision(Callback):
-    """Autocast and a GradScaler, whose arguments it takes.
+    """Autocast, and in FP16 a GradScaler.
+
+    Args:
+        amp_mode: "fp16" or "bf16".
+        kwargs: arguments of `GradScaler`.
 
     Raises:
-        ValueError: amp_mode is another one; or, when a training begins, another callback does the
-            same.
+        ValueError: amp_mode is neither of them; or, when a training begins, the learner has another
+            callback of mixed precision.
         TypeError: GradScaler has no such argument.
 
     >>> from labkit.frameworks.fastai.test_utils import synth_learner
@@ -199,9 +206,10 @@ class MixedPrecision(Callback):
         self.learn.loss_grad = self.scaler.scale(self.loss_grad)
 
     def before_step(self) -> None:
-        """Let the scaler step the loop's optimizer, through this callback.
+        """Cancel the loop's step if the scaler skips it.
 
-        If the scaler skips the step, cancel the loop's.
+        The scaler steps this callback in the optimizer's place, so `step` tells whether it would
+        step. The loop then steps the optimizer itself.
         """
         self.skipped = True
         if self.scaler.is_enabled() and self.scaler._scale is None:
@@ -232,7 +240,7 @@ class MixedPrecision(Callback):
         # or between the scaler's step and the loop's
         self.after_step()
 
-    # a part of the training that was cancelled in a batch ends without that batch's after_batch
+    # an exception that cancels the training, the validation or the epoch skips after_batch
     after_train = after_batch
     after_validate = after_batch
     after_epoch = after_batch
@@ -266,19 +274,25 @@ class ModelToHalf(Callback):
 class NonNativeMixedPrecision(Callback):
     """A half model, FP32 masters and a loss scale.
 
-    During a training, `model_pgs` has the trainable parameters of each group, and `master_pgs`
-    their masters, which the optimizer steps.
+    A dynamic scale begins at `max_loss_scale`. At inf or NaN it is divided by `div_factor`, and the
+    rest of the batch is skipped. After `scale_wait` clean steps it is multiplied by `div_factor`.
 
     Args:
-        loss_scale: scale of all steps if it is not dynamic; then gradients are not checked for inf
-            and NaN.
-        flat_master: one master for each group.
-        dynamic: begin at `max_loss_scale`, divide it by `div_factor` and leave the batch out at inf
-            or NaN, multiply it after `scale_wait` clean steps.
-        clip: the greatest length of a group's gradients; None: any.
+        loss_scale: the scale of all steps if it is not dynamic; then gradients are not checked for
+            inf and NaN.
+        flat_master: make one vector of masters for each group.
+        dynamic: whether the scale changes.
+        max_loss_scale: the first scale, if it is dynamic.
+        div_factor: the factor of a change; more than 1.
+        scale_wait: the number of clean steps in a row after which the scale grows.
+        clip: the largest norm of a group's gradients; None: they are not clipped.
+
+    Attributes:
+        model_pgs: during a training, the trainable parameters of each group.
+        master_pgs: during a training, their masters, which the optimizer steps.
 
     Raises:
-        ValueError: one of them is out of its range.
+        ValueError: an argument is out of its range.
     """
 
     order = 10
@@ -294,12 +308,12 @@ class NonNativeMixedPrecision(Callback):
         clip: float | None = None,
     ) -> None:
         super().__init__()
-        given = (
+        arguments = (
             f"{loss_scale=}, {dynamic=}, {max_loss_scale=}, {div_factor=}, {scale_wait=}, {clip=}"
         )
         if not (div_factor > 1 and (clip is None or clip > 0)):
             raise ValueError(
-                f"div_factor is more than 1, and clip a length above 0 or None; given: {given}"
+                f"expected div_factor above 1, and clip above 0 or None, got {arguments}"
             )
         try:
             rule = ScalerConfig(
@@ -307,7 +321,7 @@ class NonNativeMixedPrecision(Callback):
             )
             self.config = rule if dynamic else static(loss_scale, skip_on_inf=False)
         except ValueError as error:
-            raise ValueError(f"{given}: {error}") from None
+            raise ValueError(f"{arguments}: {error}") from None
         self.state = initial(self.config)
         self.flat_master = flat_master
         self.clip = clip
@@ -315,7 +329,8 @@ class NonNativeMixedPrecision(Callback):
         self.master_pgs: Groups = []
         # the optimizer's own groups, during a training
         self.old_pgs: Groups | None = None
-        self._frozen: dict[Tensor, Any] = {}  # its state of those that have no master
+        # the optimizer's state of frozen parameters, which have no master, during a training
+        self._frozen: dict[Tensor, Any] = {}
         self.region = ExitStack()
         self.recipe = replace(RECIPES["O2"], scaler=self.config)
         self._noted: Checksum = []
@@ -347,7 +362,7 @@ class NonNativeMixedPrecision(Callback):
         self.learn.loss_grad = self.loss_grad * self.loss_scale
 
     def before_step(self) -> None:
-        """Unscale the gradients into the masters; at inf or NaN, leave the rest of the batch out.
+        """Unscale the gradients into the masters; at inf or NaN, cancel the batch.
 
         Raises:
             RuntimeError: a parameter without a master has a gradient: it was frozen when the
@@ -427,26 +442,28 @@ class NonNativeMixedPrecision(Callback):
             if self.flat_master and model_params:
                 masters = cut(master_params[0], model_params)
             for weight, master in zip(model_params, masters, strict=True):
-                kept = master.to(weight.dtype) == weight
-                master.copy_(torch.where(kept, master, weight.float()))
+                # an element is edited if it is not its master, rounded
+                unchanged = master.to(weight.dtype) == weight
+                master.copy_(torch.where(unchanged, master, weight.float()))
 
 
 def _require_one_way(learn: Any) -> None:
-    """Refuse callbacks that would scale the same loss twice, or of which each lacks the other."""
-    kinds = [
-        kind.__name__
-        for kind in (MixedPrecision, ModelToHalf, NonNativeMixedPrecision)
-        for cb in learn.cbs
-        if isinstance(cb, kind)
-    ]
+    """Refuse callbacks that would scale a loss twice, and one of two that need each other."""
+    kinds = []
+    for kind in (MixedPrecision, ModelToHalf, NonNativeMixedPrecision):
+        kinds += [kind.__name__ for callback in learn.cbs if isinstance(callback, kind)]
     if kinds not in (["MixedPrecision"], ["ModelToHalf", "NonNativeMixedPrecision"]):
         raise ValueError(
             f"this learner has {', '.join(kinds)}. Give it MixedPrecision alone, as to_fp16() "
             "does, or ModelToHalf and NonNativeMixedPrecision, as to_non_native_fp16(); to_fp32() "
-            "and to_non_native_fp32() take them away."
+            "and to_non_native_fp32() remove them."
         )
 
 
 def _to(dtype: torch.dtype, values: Any) -> Any:
     """Cast the floating-point tensors in containers of any kind."""
-    return tree_map_only(Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, values)
+
+    def cast(tensor: Tensor) -> Tensor:
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+    return tree_map_only(Tensor, cast, values)
