@@ -174,7 +174,7 @@ MISUSES = {
     "O1 cast": (
         lambda m, o: amp.initialize(m, o, cast_model_type=HALF),
         RuntimeError,
-        "take 'O2' or 'O3'",
+        "use 'O2' or 'O3'",
     ),
     "O1 norms": (
         lambda m, o: amp.initialize(m, o, keep_batchnorm_fp32=True),
@@ -225,7 +225,7 @@ MISUSES = {
     "in another": (
         lambda m, o: _nested(*amp.initialize(m, o)),
         RuntimeError,
-        "End the first one before",
+        "End the first block before",
     ),
     "a number": (lambda m, o: _scale(*amp.initialize(m, o), loss=1.0), TypeError, "item"),
     "stranger": (

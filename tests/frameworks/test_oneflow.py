@@ -114,7 +114,7 @@ def test_a_batch_is_cut_into_micro_batches_whose_gradients_are_added_up():
     losses = graph(torch.tensor([[1.0], [1.0], [0.0], [2.0]]))
     assert losses.tolist() == [1.0, 1.0, 0.0, 4.0]
     assert graph.model.weight.item() == 1 - 0.25 * (2 + 2 + 0 + 8)
-    with pytest.raises(ValueError, match="4 micro-batches"):
+    with pytest.raises(ValueError, match="multiple of 4, the number of micro-batches"):
         graph(torch.ones(6, 1))
 
 
