@@ -179,7 +179,7 @@ MISUSES = {
     "O1 norms": (
         lambda m, o: amp.initialize(m, o, keep_batchnorm_fp32=True),
         RuntimeError,
-        "Leave it out",
+        "Leave the argument out",
     ),
     "O1 masters": (
         lambda m, o: amp.initialize(m, o, master_weights=True),

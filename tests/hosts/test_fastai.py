@@ -108,7 +108,7 @@ def test_gradients_of_several_batches_are_accumulated_and_clipping_is_the_recipe
     by_recipe = ByRecipe("O1")
     learner(by_recipe, GradientAccumulation(n_acc=2 * BATCH)).fit(1)
     assert len(by_recipe.reports) == 6
-    with pytest.raises(ValueError, match=r"say ByRecipe\(clip=1.0\)"):
+    with pytest.raises(ValueError, match=r"use ByRecipe\(clip=1.0\)"):
         learner(ByRecipe(), GradientClip).fit(1)
 
 
