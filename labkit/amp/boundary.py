@@ -1,7 +1,7 @@
 """The boundary of a model that computes in another format: FP32 tensors in, FP32 tensors out.
 
-Invariant: finite numbers that the model's format makes infinite are passed unchanged, or the next
-step is left out.
+Invariant: an argument with finite numbers that the model's format makes infinite is passed
+unchanged, or the next step is left out.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.amp.ranges import RangeMemory
+from labkit.gemm.half_storage import HALVES
 from labkit.modes import Copied, closed_values, mapped_anywhere, require_one_device
 
 LOSS_INSIDE_MODEL = (
@@ -26,13 +27,15 @@ LOSS_INSIDE_MODEL = (
 
 
 class Boundary:
-    """Conversion of a model's arguments and results, with the facts that a step needs of them.
+    """The casts of a model's arguments and results, and what a step needs to know about them.
 
     Attributes:
+        model: the model.
+        dtype: the dtype that the model computes in.
         ranges: the FP32 arguments and masks that reach beyond the model's format.
+        computes_in_half: whether the model's results may be half, also under autocast.
         loss_inside: whether the model computed its loss in FP16 and the scale exceeds FP16.
         unread: gradients of such losses, not yet read from their device.
-        computes_in_half: whether the model's results may be half, also under autocast.
     """
 
     def __init__(
@@ -75,39 +78,35 @@ class Boundary:
         except (TypeError, AttributeError) as error:
             _require_tensors(type(self.model).__name__, (*args, *kwargs.values()), error)
             raise
-        # what the model wrote into its arguments, such as a state, belongs to the caller
+        # A dataclass argument was copied. What the model wrote into the copy, such as a state,
+        # belongs into the caller's object.
         for copied in copies:
             copied.write_back(self.result)
         results = mapped_anywhere(self.result, out)
         if self.computes_in_half and not self._warned and not isinstance(out, Tensor):
             self._warn_of_closed(out)
         if len(self.ranges.pending) > pending:
-            tensors: list[Tensor] = []
-
-            def collect(tensor: Tensor) -> Tensor:
-                tensors.append(tensor)
-                return tensor
-
-            mapped_anywhere(collect, results)
-            self.ranges.counts_with(tensors, pending)
+            self.ranges.hold_until_backward(_tensors_anywhere(results), pending)
         return results
 
     def _warn_of_closed(self, out: Any) -> None:
         """Warn once of a result that may hold half tensors and cannot be converted."""
         for place, value in closed_values(out):
-            held = getattr(value, "__dict__", {})
+            attributes = getattr(value, "__dict__", {})
             half = [
                 name
-                for name, item in held.items()
-                if isinstance(item, Tensor) and item.dtype in (torch.float16, torch.bfloat16)
+                for name, item in attributes.items()
+                if isinstance(item, Tensor) and item.dtype in HALVES
             ]
             if not half and not isinstance(value, Iterator):
                 continue
             self._warned = True
-            what = f"{type(value).__name__} at {place}" if place else type(value).__name__
-            inside = (
-                f": {', '.join(half)} stayed half" if half else ", whose tensors stay as they are"
-            )
+            what = type(value).__name__
+            if place:
+                what += f" at {place}"
+            inside = ", whose tensors stay as they are"
+            if half:
+                inside = f": {', '.join(half)} stayed half"
             warnings.warn(
                 f"the model returned a {what}{inside}. A loss of half tensors is computed in half. "
                 "Return tensors in a dict, tuple or dataclass, or convert them: output.float().",
@@ -116,33 +115,48 @@ class Boundary:
             return
 
     def _argument(self, tensor: Tensor) -> Tensor:
+        """Return an argument in the model's dtype, unless that makes a finite number infinite."""
         if not tensor.is_floating_point() or tensor.dtype is self.dtype is torch.float32:
             return tensor
         self._arguments += 1
         kind = ("argument", self._arguments, tensor.dim())
-        beyond = self.dtype is not torch.float32 and self.ranges.reaches(kind, tensor, self.dtype)
-        return tensor if beyond else tensor.to(self.dtype)
+        if self.dtype is not torch.float32 and self.ranges.reaches(kind, tensor, self.dtype):
+            return tensor
+        return tensor.to(self.dtype)
 
     def result(self, tensor: Tensor) -> Tensor:
-        """Return a result in FP32.
+        """Return a result in FP32, and observe the gradient of an FP16 scalar, which is a loss.
 
-        The gradient of an FP16 scalar, a loss, is the scale, which may exceed FP16.
+        That gradient is the loss scale, which may exceed FP16.
         """
         if tensor.dtype == torch.float16 and tensor.dim() == 0 and tensor.requires_grad:
             tensor.register_hook(self._record_inner_loss)
         return tensor.float() if tensor.is_floating_point() else tensor
 
     def _record_inner_loss(self, gradient: Tensor) -> None:
-        self.unread.append(gradient.detach())  # on a GPU the step reads it
+        # on a GPU the step reads it
+        self.unread.append(gradient.detach())
         if gradient.device.type == "cpu":
-            self.learn([gradient.item()])
+            self.record([gradient.item()])
 
-    def learn(self, gradients: Sequence[float]) -> None:
-        """Take the values of `unread`; warn once of one that is not finite."""
+    def record(self, gradients: Sequence[float]) -> None:
+        """Record the values of `unread` and clear it; warn once of a value that is not finite."""
         self.unread.clear()
         if not self.loss_inside and not all(map(math.isfinite, gradients)):
             self.loss_inside = True
             warnings.warn(LOSS_INSIDE_MODEL, stacklevel=2)
+
+
+def _tensors_anywhere(values: Any) -> list[Tensor]:
+    """Return the tensors in any container."""
+    tensors: list[Tensor] = []
+
+    def collect(tensor: Tensor) -> Tensor:
+        tensors.append(tensor)
+        return tensor
+
+    mapped_anywhere(collect, values)
+    return tensors
 
 
 def _require_tensors(model: str, arguments: Iterable[Any], error: Exception) -> None:

@@ -1,15 +1,15 @@
 """Checkpoints: one file from which an interrupted run resumes, bit for bit.
 
-Idea: one bundle holds the engine's state, the random generators and what the caller adds.
-torch.save writes a zip file, in which each tensor has a checksum; torch.load ignores it, so `read`
-compares it first. The file is written atomically (`labkit.records.write_atomic`).
+Idea: one bundle holds the engine's state, the random generators and the caller's extra values.
+torch.save writes a zip file, in which each tensor has a checksum. torch.load ignores it, so `read`
+verifies it first. The file is written atomically (`labkit.records.write_atomic`).
 
 Invariant: at any moment, even if the process is killed, the path holds the old bundle or the new
 one, never a part. A bundle in which a bit has flipped is not loaded. `torch.load(path,
 weights_only=True)["model"]` is a plain FP32 state dict.
 
-Source: torch.load (weights_only: the types allowed in an untrusted file); APPNOTE.TXT 4.4.7 (a
-    zip's CRC-32).
+Source: torch.load (weights_only: the types allowed in an untrusted file); APPNOTE.TXT 4.4.7 (the
+CRC-32 of a zip file).
 """
 
 from __future__ import annotations
@@ -37,7 +37,13 @@ SCHEMA = "labkit.checkpoint/2"
 def save(path: str | Path, engine: Engine, **extra: Any) -> Path:
     """Write the engine, the random generators and `extra` into one file.
 
-    `extra` may hold a scheduler's state dict, the epoch and so on.
+    Args:
+        path: the file to write.
+        engine: the engine, between two steps.
+        **extra: further values for the file, such as a scheduler's state dict or the epoch.
+
+    Returns:
+        The path of the file.
 
     Raises:
         RuntimeError: there are gradients that no step has used.
@@ -59,22 +65,23 @@ def save(path: str | Path, engine: Engine, **extra: Any) -> Path:
 
 
 def _save_with_checksums(bundle: Mapping[str, Any], file: IO[bytes]) -> None:
-    """Save a bundle with the checksums that `read` compares, even if torch is set to omit them."""
-    written = torch.serialization.get_crc32_options()
+    """Save a bundle with the checksums that `read` verifies, even if torch is set to omit them."""
+    before = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(True)
     try:
         torch.save(bundle, file)
     finally:
-        torch.serialization.set_crc32_options(written)
+        torch.serialization.set_crc32_options(before)
 
 
 def load(path: str | Path, engine: Engine) -> dict[str, Any]:
-    """Load a bundle into an engine built like the saved one, and return `extra`.
+    """Load a bundle into an engine built like the saved one, and restore the random generators.
 
-    The random generators are set, too.
+    Returns:
+        The `extra` of `save`.
 
     Raises:
-        ValueError: the file is not a bundle, or the engine was built otherwise; the message says
+        ValueError: the file is not a bundle, or the engine was built differently; the message says
             what to do. Neither the engine nor a generator has changed then.
         FileNotFoundError: the file does not exist.
     """
@@ -105,12 +112,15 @@ def read(path: str | Path) -> dict[str, Any]:
             f"expected a checkpoint file, got the folder {path}; pass {Path(path) / 'run.pt'}"
         )
     if not Path(path).exists():
-        raise FileNotFoundError(f"there is no checkpoint {path}")
+        raise FileNotFoundError(f"checkpoint {path} does not exist")
+    bundle: Any = None
     try:
         with zipfile.ZipFile(path) as file:
             damaged = file.testzip()
-        bundle: Any = None if damaged else torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # errors on foreign files have no common type
+        if not damaged:
+            bundle = torch.load(path, map_location="cpu", weights_only=True)
+    # errors on foreign files have no common type
+    except Exception as error:
         name = type(error).__name__
         raise ValueError(
             f"{path} is not a checkpoint, or was cut short: torch cannot read it ({name})"
@@ -120,59 +130,63 @@ def read(path: str | Path) -> dict[str, Any]:
             f"{path} is damaged: the checksum of its {damaged!r} does not match. Load an older "
             "checkpoint, or copy the file again."
         )
-    schema = bundle.get("schema") if isinstance(bundle, dict) else None
-    if schema != SCHEMA:
-        kind = (
-            f"one of schema {schema!r}"
-            if isinstance(bundle, dict)
-            else f"an object of type {type(bundle).__name__}"
+    if not isinstance(bundle, dict) or bundle.get("schema") != SCHEMA:
+        raise ValueError(
+            f"{path}: expected a bundle of schema {SCHEMA!r}, got {_describe_content(bundle)}"
         )
-        if (
-            isinstance(bundle, dict)
-            and bundle
-            and all(isinstance(value, Tensor) for value in bundle.values())
-        ):
-            kind = (
-                "a plain state dict; load it with engine.load_model(torch.load(path, "
-                "weights_only=True))"
-            )
-        raise ValueError(f"{path}: expected a bundle of schema {SCHEMA!r}, got {kind}")
-    return dict(bundle)
+    return bundle
+
+
+def _describe_content(content: object) -> str:
+    """Return a description of what a file holds instead of a bundle."""
+    if not isinstance(content, dict):
+        return f"an object of type {type(content).__name__}"
+    if content and all(isinstance(value, Tensor) for value in content.values()):
+        return (
+            "a plain state dict; load it with engine.load_model(torch.load(path, "
+            "weights_only=True))"
+        )
+    return f"a bundle of schema {content.get('schema')!r}"
 
 
 def _require_readable(bundle: Mapping[str, Any]) -> None:
-    """Raise an error now, from a trial with empty tensors, if the file could not be read later."""
+    """Raise a TypeError if `read` could not load the bundle, found by a trial without data."""
     trial = io.BytesIO()
-    torch.save(tree_map_only(Tensor, lambda t: torch.empty(0, dtype=t.dtype), dict(bundle)), trial)
+    without_data = tree_map_only(Tensor, lambda t: torch.empty(0, dtype=t.dtype), dict(bundle))
+    torch.save(without_data, trial)
     trial.seek(0)
     try:
         torch.load(trial, weights_only=True)
     except pickle.UnpicklingError as error:
+        # one line of torch's message names the type
+        names = [line for line in str(error).splitlines() if "GLOBAL" in line]
         raise TypeError(
             "expected numbers, text, tensors, and lists and dicts of them, which torch.load reads "
-            "with weights_only; got "
-            f"{next((line for line in str(error).splitlines() if 'GLOBAL' in line), error)}"
+            f"with weights_only; got {names[0] if names else error}"
         ) from error
 
 
 def generators() -> dict[str, Any]:
-    """Return the states of the global generators of torch, CUDA, numpy and Python."""
+    """Return the states of the global random generators of torch, CUDA, numpy and Python."""
     # user code may draw from numpy's global generator
     name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002
+    on_gpus: list[Tensor] = []
+    if torch.cuda.is_available():
+        on_gpus = torch.cuda.get_rng_state_all()
     return {
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "cuda": on_gpus,
         "numpy": [str(name), np.asarray(keys).tolist(), *rest],
         "python": random.getstate(),
     }
 
 
 def set_generators(stored: Mapping[str, Any]) -> None:
-    """Restore the global generators; CUDA's only if the number of GPUs is the same."""
+    """Restore the states that `generators` returned; CUDA's only if as many GPUs are available."""
     torch.set_rng_state(stored["torch"].cpu())
     if stored["cuda"] and torch.cuda.device_count() == len(stored["cuda"]):
         torch.cuda.set_rng_state_all([state.cpu() for state in stored["cuda"]])
     name, keys, *rest = stored["numpy"]
-    np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002 - as above
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002
     version, numbers, gauss = stored["python"]
     random.setstate((version, tuple(numbers), gauss))

@@ -2,8 +2,8 @@
 
 Idea: with decay 0.999 each update is a thousandth of the distance to the weights. In FP16 such an
 update rounds to zero while the weights are within about half of the average's size. So the average
-is stored in FP32. It follows the master weights, because updates that their FP16 copies do not show
-yet are in them.
+is stored in FP32. It follows the master weights, because they hold updates that are too small to
+change their FP16 copies.
 
 Invariant: average = decay * average + (1 - decay) * master, in FP32, after every step that
 happened.
@@ -30,11 +30,11 @@ class Ema:
 
     Args:
         engine: the engine whose masters are averaged.
-        decay: the weight of the old average in each step, from 0 to below 1; 0.999 averages about
+        decay: the weight of the old average in each step, 0 <= decay < 1; 0.999 averages about
             1,000 steps.
 
     Raises:
-        ValueError: decay is out of its range.
+        ValueError: decay is outside of its range.
 
     >>> from functools import partial
     >>> from labkit.amp import RECIPES
@@ -56,23 +56,26 @@ class Ema:
         self.engine = engine
         self.decay = decay
         self.averages: dict[str, Tensor] = {
-            n: m.float().clone() for n, m in engine.weights.named_masters().items()
+            name: master.float().clone() for name, master in engine.weights.named_masters().items()
         }
 
     @torch.no_grad()
     def update(self, report: StepReport | None = None) -> None:
-        """Average in the current master weights, unless `report` says that the step was skipped.
+        """Add the current master weights to the average.
+
+        Args:
+            report: the report of the last step. If the step was skipped, the average stays.
 
         Raises:
-            ValueError: parameters were added to the optimizer since; make a new average.
+            ValueError: parameters were added to the optimizer after the average was constructed.
         """
         if report is not None and not report.stepped:
             return
         masters = self.engine.weights.named_masters()
         if masters.keys() != self.averages.keys():
             raise ValueError(
-                "the engine's trainable parameters are others than when this average began: make a "
-                "new one"
+                "the engine's trainable parameters have changed since this average was "
+                "constructed: construct a new one"
             )
         new = [masters[name].to(torch.float32) for name in self.averages]
         torch._foreach_lerp_(list(self.averages.values()), new, 1 - self.decay)
@@ -84,7 +87,7 @@ class Ema:
         The averages are rounded to the model's format.
 
         Raises:
-            RuntimeError: inside the block, the engine steps or is saved.
+            RuntimeError: the engine is stepped or saved inside the block.
         """
         with self.engine.weights.replaced_by(self.averages):
             yield
@@ -105,12 +108,12 @@ class Ema:
         """Load a saved state.
 
         Raises:
-            ValueError: the state is of other parameters.
+            ValueError: the names or shapes of the parameters differ.
         """
         stored = state["averages"]
-        if {n: t.shape for n, t in stored.items()} != {
-            n: t.shape for n, t in self.averages.items()
-        }:
+        stored_shapes = {name: average.shape for name, average in stored.items()}
+        own_shapes = {name: average.shape for name, average in self.averages.items()}
+        if stored_shapes != own_shapes:
             raise ValueError(
                 "this average is of another network: names or shapes of its parameters differ"
             )

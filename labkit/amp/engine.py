@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
 from itertools import chain, islice
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -35,16 +35,19 @@ from labkit.amp.graph.cast_graph import CastGraph
 from labkit.amp.loss_scaling.clip import total_norm
 from labkit.amp.loss_scaling.scaler import Decision, ScalerState, StepReport, decide, initial
 from labkit.amp.loss_scaling.skips import FEWEST_SKIPS, diagnosis, step_report
-from labkit.amp.loss_scaling.unscale import largest_magnitudes, read
-from labkit.amp.low_bit.products import LowBitProducts
+from labkit.amp.loss_scaling.unscale import largest_magnitudes, read_scalars
+from labkit.amp.low_bit.products import LowBitProducts, ScaleMemory
 from labkit.amp.masters.convert import require_range, to_model_format, uncompiled
 from labkit.amp.masters.masters import Group
 from labkit.amp.masters.weights import MakeOptimizer, Weights
 from labkit.amp.ranges import RangeMemory
 from labkit.amp.recipe import Recipe, as_recipe
 from labkit.amp.requirements import (
-    raising_value_error,
+    PRODUCTS_LAYOUT,
+    as_scaler,
+    require_keys,
     require_known,
+    require_layout,
     require_loss,
     require_loss_id,
     require_same,
@@ -112,7 +115,8 @@ class Engine:
     True
     """
 
-    _looks_always = False  # for arguments beyond the model's range, on any device
+    # whether arguments beyond the model's range are looked for in each call, on any device
+    _checks_every_range: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -136,37 +140,50 @@ class Engine:
         self.model = to_model_format(model, recipe.model, keep_norms=recipe.keep_norms)
         if device is not None:
             self.model.to(self.device)
-        self.call = (
-            CastGraph(self.model, recipe.autocast)
-            if recipe.graph and recipe.autocast
-            else self.model
-        )
+        self.call: Callable[..., Any] = self.model
+        if recipe.graph and recipe.autocast is not None:
+            self.call = CastGraph(self.model, recipe.autocast)
         self.weights = self._make_weights(
             uncompiled(self.model), make_optimizer, groups=groups, flat=flat, seed=seed
         )
-        names = self.weights.names
-        products = recipe.products
-        self.products = (
-            LowBitProducts(products, self.model, names, seed, recipe.name) if products else None
-        )
+        self.products: LowBitProducts | None = None
+        if recipe.products is not None:
+            self.products = LowBitProducts(
+                recipe.products, self.model, self.weights.names, seed, recipe.name
+            )
         self.scalers: list[ScalerState] = [initial(recipe.scaler)] * losses
         self.steps = 0
         self.skips_in_a_row = 0
         self._gradients = StepGradients(self.weights)
         self._loss = torch.tensor(0.0)
         self._scale = 1.0
-        self._ranges = RangeMemory(look_always=self._looks_always)
+        self._ranges = RangeMemory(check_every_tensor=self._checks_every_range)
         in_half = recipe.model != FP32 or recipe.autocast is not None
         self._boundary = Boundary(self.model, dtype_of(recipe.model), self._ranges, in_half)
-        # the last step found inf or NaN, so this one is likely to as well
-        self._found_before = False
-        self._regions: dict[int, int] = {}  # thread -> number of regions that are open
+        # whether the last step had inf or NaN, so that the next one is likely to as well
+        self._last_found_inf = False
+        # thread -> number of regions that are open
+        self._regions: dict[int, int] = {}
         self._guard_optimizer()
 
-    def _make_weights(self, model: nn.Module, make: MakeOptimizer, **options: Any) -> Weights:
-        recipe = self.recipe
-        options = {"master": recipe.master_weights, "rounding": recipe.rounding, **options}
-        return Weights(model, make, optimizer_dtype=dtype_of(recipe.optimizer), **options)
+    def _make_weights(
+        self, model: nn.Module, make_optimizer: MakeOptimizer, **options: Any
+    ) -> Weights:
+        """Return the weights of a model under the recipe; a distributed engine replaces the model.
+
+        Args:
+            model: the model without the wrapper of torch.compile.
+            make_optimizer: as for `Engine`.
+            options: further arguments of `Weights`.
+        """
+        return Weights(
+            model,
+            make_optimizer,
+            master=self.recipe.master_weights,
+            rounding=self.recipe.rounding,
+            optimizer_dtype=dtype_of(self.recipe.optimizer),
+            **options,
+        )
 
     def _require_known(self) -> None:
         require_known(uncompiled(self.model), self.weights.ids)
@@ -213,13 +230,13 @@ class Engine:
         """Call the model: FP32 tensors in, FP32 tensors out, whatever format it computes in.
 
         Outside of `forward()` the call has a region of its own, so that the model always computes
-        under the recipe; a loss that is computed after it is in FP32.
-        Tensors are found in lists, tuples, dicts, dataclasses and namespaces. A tensor with finite
-        values beyond the model's range, such as a mask of FP32's lowest, is passed unchanged.
+        under the recipe; a loss that is computed after it is in FP32. Tensors inside lists, tuples,
+        dicts, dataclasses and namespaces are cast, too. A tensor with finite values beyond the
+        model's range, such as a mask of FP32's lowest number, is passed unchanged.
 
         Warns:
-            UserWarning: a result may hold half tensors that cannot be reached: an iterator, or an
-                object of another class. The message names it, once.
+            UserWarning: a result, such as an iterator or an object of another class, may hold half
+                tensors that cannot be reached. It is warned of once, by its type.
 
         Raises:
             RuntimeError: a tensor is on another device than the model's weights, and the model did
@@ -231,24 +248,25 @@ class Engine:
             return self._boundary.run(self.call, args, kwargs)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Become a copy, which has no open region, and whose optimizer is guarded as well."""
+        """Restore a copy, which has no open region, and guard its optimizer."""
         self.__dict__.update(state)
         self._regions = {}
         self._guard_optimizer()
 
     def _guard_optimizer(self) -> None:
         """Refuse `optimizer.step()` by hand while the gradients are not those of the optimizer."""
+        # a wrapper of an optimizer has no hooks
         if not hasattr(self.optimizer, "_optimizer_step_pre_hooks"):
-            return  # a wrapper of an optimizer, which has no hooks
-        # weakly: a hook that held the engine would keep its memory until a garbage collection
-        engine = weakref.ref(self)
+            return
+        # A hook with a strong reference would keep the engine's memory until a garbage collection.
+        reference = weakref.ref(self)
 
-        def refuse(*_: Any) -> None:
-            alive = engine()
-            if alive is not None:
-                alive._refuse_foreign_step()
+        def before_step(*_: Any) -> None:
+            engine = reference()
+            if engine is not None:
+                engine._refuse_foreign_step()
 
-        self.optimizer.register_step_pre_hook(refuse)
+        self.optimizer.register_step_pre_hook(before_step)
 
     def _refuse_foreign_step(self) -> None:
         if self.weights.stepping or not self._gradients.has_pending:
@@ -272,21 +290,21 @@ class Engine:
         """Multiply a loss by its scale and run the backward pass.
 
         Args:
-            loss: a scalar, in FP32. The gradient of an FP16 loss is the scale itself, and FP16 ends
-                at 65504.
+            loss: a scalar. One in FP16 is cast to FP32 first, since its gradient is the scale,
+                which may exceed FP16's largest number, 65504.
             loss_id: the index of the loss among the engine's `losses`.
-            other_engines: engines whose models the loss reaches, too. The smallest of the engines'
-                scales applies to all; each engine steps or skips, and updates its scale, by the
-                gradients of its own model.
+            other_engines: other engines whose models the loss depends on. The smallest of the
+                engines' scales applies to all; each engine steps or skips, and updates its scale,
+                by the gradients of its own model.
             retain_graph: as in torch.
 
         Raises:
             TypeError: the loss is not a tensor.
-            ValueError: it has more than one element.
-            RuntimeError: it depends on no parameter; zero_grad() has not been called since the last
-                step, or since the gradients were unscaled; a layer was added to the model after the
-                engine was constructed.
-            IndexError: the engine has no such loss.
+            ValueError: the loss has more than one element.
+            RuntimeError: the loss depends on no parameter; zero_grad() has not been called since
+                the last step, or since the gradients were unscaled; a layer was added to the model
+                after the engine was constructed.
+            IndexError: the engine has no loss of this index.
         """
         if isinstance(other_engines, Engine):
             raise TypeError("other_engines: expected a list of engines, got one. Write [engine].")
@@ -334,7 +352,7 @@ class Engine:
             if event.engine is self:
                 listener(event)
 
-        # without `failed`, its exceptions are those of the step
+        # a `Listener` without `failed` lets the exceptions of `receive` end the step
         with STREAM.subscribed(Listener().on(StepEvent, receive)):
             yield
 
@@ -351,16 +369,20 @@ class Engine:
         STREAM.emit(StepEvent(moment, self._loss, self._scale, gradients, report, self))
 
     def masters(self) -> dict[str, Tensor]:
-        """Return parameter name -> tensor that the optimizer steps: a master, or a view of one."""
+        """Return parameter name -> tensor that the optimizer steps: a master, or a view into it."""
         weights = self.weights
         return dict(zip(weights.stepped_names, weights.master_weights, strict=True))
 
     def clip(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Scale the unscaled gradients down to a total norm of at most `max_norm`.
 
+        Args:
+            max_norm: the largest total norm.
+            norm_type: the order of the norm, as in torch.nn.utils.clip_grad_norm_.
+
         Returns:
-            The norm before clipping. It is inf or NaN if a gradient holds inf or NaN; then the step
-            will be skipped.
+            The norm before clipping, a scalar. If a gradient holds inf or NaN, so does the norm,
+            and the step will be skipped.
 
         Raises:
             TypeError: max_norm is not a number.
@@ -380,9 +402,8 @@ class Engine:
     def gradients(self) -> dict[str, Tensor]:
         """Return parameter name -> unscaled gradient.
 
-        They may be inspected, or changed in place before the step.
-
-        The step uses these tensors, and checks them again for inf and NaN.
+        The tensors may be changed in place: the step uses them, and checks them again for inf and
+        NaN.
         """
         return self.weights.by_name(self._gradients.to_change())
 
@@ -392,21 +413,23 @@ class Engine:
         If there are no gradients at all, nothing happens, and the report says so. With several
         losses, the report is about one whose gradients held inf or NaN, or else about the first.
 
+        Args:
+            closure: None. The parameter exists for loops that pass one to torch's optimizers.
+
         Raises:
-            RuntimeError: these gradients have been stepped with already; a closure was passed;
-                gradients were changed while scaled, or computed by a backward other than the
-                engine's.
+            RuntimeError: a step has used these gradients already; a closure was passed; gradients
+                were changed while scaled, or computed by a backward other than the engine's.
         """
         if not STREAM.listeners:
             return self._step(closure)
         STREAM.emit(EngineStepBegins(self))
         try:
-            reported = self._step(closure)
+            report = self._step(closure)
         except BaseException:
             STREAM.emit(EngineStepEnded(self, raised=True))
             raise
         STREAM.emit(EngineStepEnded(self))
-        return reported
+        return report
 
     def _step(self, closure: object) -> StepReport:
         if closure is not None:
@@ -422,71 +445,104 @@ class Engine:
             )
         gradients = self._gradients.unscaled()
         inspection = self._inspect(gradients)
-        found = self._agreed(self._gradients.found if any(g is not None for g in gradients) else {})
-        if not found:
+        own_found_inf: dict[int, bool] = {}
+        if any(gradient is not None for gradient in gradients):
+            own_found_inf = self._gradients.found_inf
+        found_inf = self._agreed(own_found_inf)
+        if not found_inf:
             self._gradients = StepGradients(self.weights, self._gradients.zeros)
             return self._omitted(
                 "no gradient: call engine.backward() on a loss of this model first"
             )
-        # finite numbers were cast to infinity: the scale is not at fault, and stays
         if inspection.beyond_range:
-            reported = self._omitted(
+            # The forward pass cast finite numbers to infinity. The scale is not the cause, so it
+            # stays.
+            report = self._omitted(
                 "left out: an FP32 input or mask holds finite numbers beyond "
                 f"{self.recipe.model.name}, and was cast to it, since earlier ones held none. From "
                 "the next step on it stays FP32."
             )
         else:
-            self._emit(Moment.UNSCALED)
-            decisions = {
-                i: decide(self.scalers[i], found_inf, self.recipe.scaler)
-                for i, found_inf in found.items()
-            }
-            worst = max(decisions, key=lambda i: (decisions[i].skip, decisions[i].found_inf, -i))
-            reported = self._report(decisions[worst], gradients, inspection)
-            if reported.stepped:
-                # a listener may have edited weights
-                edited = None if STREAM.listeners else inspection.edited
-                self.weights.step(gradients, edited=edited)
-            for loss_id, decision in decisions.items():
-                self.scalers[loss_id] = decision.after
-            self.skips_in_a_row = reported.skips_in_a_row
-            self._found_before = reported.found_inf
+            report = self._decide_and_step(found_inf, gradients, inspection)
         self.steps += 1
         self._gradients.stage = Stage.CONSUMED
-        self._emit(Moment.STEPPED, reported)
-        return reported
+        self._emit(Moment.STEPPED, report)
+        return report
+
+    def _decide_and_step(
+        self,
+        found_inf: Mapping[int, bool],
+        gradients: Sequence[Tensor | None],
+        inspection: StepInspection,
+    ) -> StepReport:
+        """Decide for each loss, step the weights unless one decision is to skip, and report."""
+        self._emit(Moment.UNSCALED)
+        decisions = {
+            loss_id: decide(self.scalers[loss_id], inf, self.recipe.scaler)
+            for loss_id, inf in found_inf.items()
+        }
+        # the report is about a skipping loss, else one with inf or NaN, else the first
+        worst = max(decisions, key=lambda i: (decisions[i].skip, decisions[i].found_inf, -i))
+        report = self._report(decisions[worst], gradients, inspection)
+        if report.stepped:
+            # a listener to UNSCALED may have edited weights after the inspection
+            edited = None if STREAM.listeners else inspection.edited
+            self.weights.step(gradients, edited=edited)
+        for loss_id, decision in decisions.items():
+            self.scalers[loss_id] = decision.after
+        self.skips_in_a_row = report.skips_in_a_row
+        self._last_found_inf = report.found_inf
+        return report
 
     def _omitted(self, why: str) -> StepReport:
-        return StepReport(False, False, self.scaler.scale, why, (), self.skips_in_a_row)
+        return StepReport(
+            stepped=False,
+            found_inf=False,
+            scale=self.scaler.scale,
+            why=why,
+            skips_in_a_row=self.skips_in_a_row,
+        )
 
     def _inspect(self, gradients: Sequence[Tensor | None]) -> StepInspection:
         """Read all values that this step needs from the device, in one transfer."""
         edits = self.weights.edits()
-        # After a step that found inf or NaN the next one is likely to as well, so its diagnosis is
-        # read, too.
-        named = self.weights.by_name(coalesced(gradients)) if self._found_before else {}
-        weights = self.weights.model_weights if self.skips_in_a_row + 1 >= FEWEST_SKIPS else []
-        suspects = [*named.values(), *weights, *([self._loss] if weights else [])]
+        # The magnitudes of gradients, weights and loss are for a diagnosis. They are read here only
+        # if this step is likely to need one: gradients after a step with inf or NaN, weights and
+        # loss after several skipped steps.
+        named: dict[str, Tensor] = {}
+        if self._last_found_inf:
+            named = self.weights.by_name(coalesced(gradients))
+        suspects = list(named.values())
+        reads_weights = False
+        if self.skips_in_a_row + 1 >= FEWEST_SKIPS and self.weights.model_weights:
+            reads_weights = True
+            suspects += [*self.weights.model_weights, self._loss]
         magnitudes = largest_magnitudes(suspects) if suspects else []
         groups = (edits or [], self._boundary.unread, self._ranges.pending, magnitudes)
-        scalars = [*chain(*groups)]
-        values = self._gradients.read_found(scalars)
-        if not scalars:
-            return StepInspection(edits is None, self._ranges.learn(()), None, None, None)
-        each = iter(values)
-        edited, inner, beyond, sizes = (list(islice(each, len(group))) for group in groups)
-        self._boundary.learn(inner)
+        scalars = list(chain(*groups))
+        # the values come back in the order of the groups
+        values = iter(self._gradients.read_found_inf(scalars))
+        edited, inner_losses, ranges, sizes = (list(islice(values, len(part))) for part in groups)
+        self._boundary.record(inner_losses)
+        culprits = None
+        if named:
+            culprits = not_finite(named, sizes)
+        bad_weights = None
+        loss_size = None
+        if reads_weights:
+            *weight_sizes, loss_size = sizes[len(named) :]
+            bad_weights = not_finite(self.weights.stepped_names, weight_sizes)
         return StepInspection(
-            edits is None or any(edited),
-            self._ranges.learn(beyond),
-            not_finite(named, sizes) if named else None,
-            not_finite(self.weights.stepped_names, sizes[len(named) :]) if weights else None,
-            sizes[-1] if weights else None,
+            edited=edits is None or any(edited),
+            beyond_range=self._ranges.record(ranges),
+            culprits=culprits,
+            bad_weights=bad_weights,
+            loss_size=loss_size,
         )
 
-    def _agreed(self, found: dict[int, bool]) -> dict[int, bool]:
+    def _agreed(self, found_inf: dict[int, bool]) -> dict[int, bool]:
         """Return loss -> found_inf, on which the processes of a distributed engine agree."""
-        return found
+        return found_inf
 
     def _culprits(
         self, gradients: Sequence[Tensor | None], known: tuple[str, ...] | None = None
@@ -495,24 +551,24 @@ class Engine:
         if known is not None:
             return known
         named = self.weights.by_name(coalesced(gradients))
-        return not_finite(named, read(largest_magnitudes(list(named.values()))))
+        return not_finite(named, read_scalars(largest_magnitudes(list(named.values()))))
 
     def _report(
         self, decision: Decision, gradients: Sequence[Tensor | None], inspection: StepInspection
     ) -> StepReport:
         """Report the decision, the non-finite gradients, and the cause if it is not the scale."""
-        culprits = self._culprits(gradients, inspection.culprits) if decision.found_inf else ()
-        plain = step_report(decision, culprits, self.skips_in_a_row)
-        wrong = diagnosis(plain, self.recipe.scaler)
-        more = (
-            []
-            if wrong is None
-            else [wrong + inspection.cause_beyond_gradients(self.weights, self._loss)]
-        )
+        culprits: tuple[str, ...] = ()
+        if decision.found_inf:
+            culprits = self._culprits(gradients, inspection.culprits)
+        report = step_report(decision, culprits, self.skips_in_a_row)
+        sentences = [report.why]
+        cause = diagnosis(report, self.recipe.scaler)
+        if cause is not None:
+            sentences.append(cause + inspection.cause_beyond_gradients(self.weights, self._loss))
         if self._boundary.loss_inside and decision.skip:
-            more += [LOSS_INSIDE_MODEL]
+            sentences.append(LOSS_INSIDE_MODEL)
         self._boundary.loss_inside = False
-        return replace(plain, why=". ".join([plain.why, *more])) if more else plain
+        return replace(report, why=". ".join(sentences))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of the last step.
@@ -528,15 +584,13 @@ class Engine:
         self._ranges.forget()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that a step changes.
-
-        The values are ones that `torch.load(weights_only=True)` reads.
+        """Return everything that a step changes, in types that torch.load(weights_only=True) reads.
 
         "model" is a plain FP32 state dict, as `fp32_model` returns. The tensors are not copies:
         save them before the next step.
 
         Raises:
-            RuntimeError: there are gradients that no step has used; a state holds none.
+            RuntimeError: there are gradients that no step has used; a state has no gradients.
         """
         if self._gradients.has_pending:
             raise RuntimeError(
@@ -546,7 +600,7 @@ class Engine:
         return self._state()
 
     def _state(self) -> dict[str, Any]:
-        return {
+        state = {
             "model": self.fp32_model(),
             "weights": self.weights.state_dict(),
             "optimizer": type(self.weights.optimizer).__name__,
@@ -555,7 +609,10 @@ class Engine:
             "policy": registered_rules(),
             "steps": self.steps,
             "skips_in_a_row": self.skips_in_a_row,
-        } | ({"products": self.products.memory.state_dict()} if self.products is not None else {})
+        }
+        if self.products is not None:
+            state["products"] = self.products.memory.state_dict()
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from what `state_dict` returned, bit for bit; gradients are cleared.
@@ -564,15 +621,17 @@ class Engine:
             ValueError: the state is damaged, or of another network, optimizer or recipe; the
                 message says which, and what to do. Nothing has changed then.
         """
-        with raising_value_error():
-            require_same(self._state(), state)
-            scalers = [ScalerState(**scaler) for scaler in state["scalers"]]
-            steps, skips = int(state["steps"]), int(state["skips_in_a_row"])
-            with self._loading(
-                state["model"], *([] if self.products is None else [state["products"]])
-            ):
-                self.weights.load_state_dict(state["weights"])
-        self.resume_at(scalers, steps, skips)
+        require_keys(state)
+        require_layout(state)
+        require_same(self._state(), state)
+        scalers = [as_scaler(stored) for stored in state["scalers"]]
+        products: Mapping[str, Any] | None = None
+        if self.products is not None:
+            require_layout(state, PRODUCTS_LAYOUT)
+            products = state["products"]
+        with self._loading(state["model"], products):
+            self.weights.load_state_dict(state["weights"])
+        self.resume_at(scalers, state["steps"], state["skips_in_a_row"])
 
     def resume_at(self, scalers: list[ScalerState], steps: int, skips: int) -> None:
         """Set the scalers and counters and clear the gradients, after loading the weights."""
@@ -597,13 +656,15 @@ class Engine:
         by_weight: dict[Tensor, Tensor] = {
             p: values[name] for p, name in weights.names.items() if name in values
         }
-        # a tied weight is listed under each of its names
-        stored = uncompiled(self.model).state_dict(keep_vars=True)
-        full = {
-            k: by_weight.get(v, v).detach() if isinstance(v, Tensor) else v
-            for k, v in stored.items()
-        }
-        return {k: v.float() if getattr(v, "dtype", None) in HALVES else v for k, v in full.items()}
+        state: dict[str, Any] = {}
+        # By parameter, not by name: the state dict lists a tied weight under each of its names.
+        for name, value in uncompiled(self.model).state_dict(keep_vars=True).items():
+            if isinstance(value, Tensor):
+                tensor = by_weight.get(value, value).detach()
+                state[name] = tensor.float() if tensor.dtype in HALVES else tensor
+            else:
+                state[name] = value
+        return state
 
     @torch.no_grad()
     def load_model(self, state: Mapping[str, Any]) -> None:
@@ -612,10 +673,11 @@ class Engine:
         The rest of the engine is unchanged.
 
         Raises:
-            ValueError: it is of another network; the message names the keys that differ. Or a
-                finite number would become inf in the recipe's format. Nothing has changed then.
+            ValueError: the state dict is of another network, and the message names the keys that
+                differ; or a finite number would become inf in the recipe's format. Nothing has
+                changed then.
         """
-        with raising_value_error(), self._loading(state):
+        with self._loading(state):
             pass
         for name, master in self.weights.named_masters().items():
             master.copy_(state[name])
@@ -629,20 +691,20 @@ class Engine:
                 require_range(f"{name!r} of this state dict", stored, own.dtype)
 
     @contextmanager
-    def _loading(self, *states: Mapping[str, Any]) -> Iterator[None]:
-        """Load the model, and the products' memory.
-
-        Restore both if that or the `with` block fails.
-        """
-        parts: list[Any] = [uncompiled(self.model)]
-        if self.products is not None:
-            parts += [self.products.memory]
-        require_same_network(parts[0].state_dict(), states[0])
-        self._require_range(states[0])
+    def _loading(
+        self, model_state: Mapping[str, Any], products_state: Mapping[str, Any] | None = None
+    ) -> Iterator[None]:
+        """Load the model and the products' memory; restore both if that or the block fails."""
+        model = uncompiled(self.model)
+        require_same_network(model.state_dict(), model_state)
+        self._require_range(model_state)
         self.weights.adopt_edits()
-        before = [(part, copy.deepcopy(part.state_dict())) for part in parts]
+        parts: list[tuple[nn.Module | ScaleMemory, Mapping[str, Any]]] = [(model, model_state)]
+        if self.products is not None and products_state is not None:
+            parts.append((self.products.memory, products_state))
+        before = [(part, copy.deepcopy(part.state_dict())) for part, _ in parts]
         try:
-            for part, state in zip(parts, states, strict=False):
+            for part, state in parts:
                 part.load_state_dict(state)
             yield
         except BaseException:

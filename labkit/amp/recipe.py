@@ -8,7 +8,7 @@ Invariant: every recipe is consistent; constructing an inconsistent one raises a
 reason.
 
 Source: apex.amp opt levels O0 to O3 (names and meaning); arXiv:2209.05433 (FP8: E4M3 forward, E5M2
-    backward).
+backward).
 """
 
 from __future__ import annotations
@@ -41,30 +41,30 @@ from labkit.modes import nested_contexts
 class Recipe:
     """Which format each part of training uses.
 
-    Formats are also taken by name or as torch dtypes ("FP16", torch.float16), a rounding and an
-    accumulator by name.
+    A format may also be passed by its name or as a torch dtype ("FP16", torch.float16), a rounding
+    or an accumulator by its name.
 
     Attributes:
-        name: for display and for records.
+        name: the name in tables and records.
         model: format of the model's weights and activations.
         autocast: format that autocast casts to, or None for no autocast; then `model` alone
             decides.
         keep_norms: whether normalisation layers stay in FP32.
-        master_weights: whether FP32 weights survive between steps. If not, each step keeps only
-            what `model` holds.
+        master_weights: whether FP32 weights survive between steps. If not, only the weights in
+            `model`'s format do.
         optimizer: format of weights, gradients and state inside the optimizer's step.
         scaler: how the loss is scaled.
         rounding: rounding of a step's result to `model` without master weights.
         accumulator: the accumulator of matrix products: None for FP32, or one of `labkit.gemm`.
-        gradient_format: format that autocast rounds gradients to, or None for its own.
-        graph: whether autocast decides once, and a graph runs from the third step on
-            (`CastGraph`). The numbers are the same.
+        gradient_format: format that autocast rounds gradients to, or None for `autocast`.
+        graph: whether the casts of autocast are decided once, and run as a graph (`CastGraph`)
+            from the third forward pass. The numbers are the same.
         products: scaling and rounding of a layer's operands (`labkit.amp.low_bit`), or None.
         tf32: whether products of FP32 operands use TF32: by torch's switch on GPUs that have it,
             else by rounding the operands (`labkit.gemm.tf32_products`).
 
     Raises:
-        TypeError: a value is of another kind.
+        TypeError: a value is of another type.
         ValueError: the values contradict each other; the message says which and what to do.
 
     >>> from labkit.amp import RECIPES
@@ -91,17 +91,19 @@ class Recipe:
     tf32: bool = False
 
     def __post_init__(self) -> None:
-        self._read_arguments()
-        for wrong in self._contradictions():
-            raise ValueError(f"recipe {self.name!r}: {wrong}")
+        self._resolve_names()
+        contradiction = next(self._contradictions(), None)
+        if contradiction is not None:
+            raise ValueError(f"recipe {self.name!r}: {contradiction}")
 
-    def _read_arguments(self) -> None:
-        """Replace names of formats and of a rounding by what they name; refuse other kinds."""
+    def _resolve_names(self) -> None:
+        """Replace names of formats, rounding and accumulator by the objects; check all types."""
         require_kind(self.name, str, "name")
-        for field in ("model", "optimizer", "autocast", "gradient_format"):
+        for field in ("model", "optimizer"):
+            object.__setattr__(self, field, as_format(getattr(self, field), field))
+        for field in ("autocast", "gradient_format"):
             value = getattr(self, field)
-            optional = field in ("autocast", "gradient_format")
-            if not (value is None and optional):
+            if value is not None:
                 object.__setattr__(self, field, as_format(value, field))
         rounding = as_member(WeightRounding, self.rounding, "rounding")
         object.__setattr__(self, "rounding", rounding)
@@ -115,6 +117,7 @@ class Recipe:
             require_kind(self.products, ProductFormat, "products")
 
     def _contradictions(self) -> Iterator[str]:
+        """Yield a sentence on each pair of values that contradict each other."""
         if self.model not in (FP32, FP16, BF16):
             yield (
                 f"expected a model in FP32, FP16 or BF16, got {self.model.name}. "
@@ -175,22 +178,24 @@ class Recipe:
     def as_dict(self) -> dict[str, Any]:
         """Return the recipe in plain values, for a checkpoint.
 
-        "fields" distinguishes values of the same name, such as two descriptions of one GPU.
+        A format or an accumulator is represented by its name. "fields" has their fields as well:
+        they distinguish values of the same name, such as two descriptions of one GPU.
         """
-        plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        in_full = {key: _plain(value) for key, value in plain.items() if is_dataclass(value)}
-        plain |= {key: value.name for key, value in plain.items() if isinstance(value, Format)}
-        accumulator = (
-            None
-            if self.accumulator is None
-            else str(getattr(self.accumulator, "name", self.accumulator))
-        )
-        values = {
-            "scaler": asdict(self.scaler),
-            "rounding": self.rounding.value,
-            "accumulator": accumulator,
-        }
-        return plain | values | {"products": _plain(self.products), "fields": in_full}
+        values: dict[str, Any] = {}
+        in_full: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if is_dataclass(value):
+                in_full[field.name] = _plain(value)
+            values[field.name] = value.name if isinstance(value, Format) else value
+        values["scaler"] = asdict(self.scaler)
+        values["rounding"] = self.rounding.value
+        values["products"] = _plain(self.products)
+        if self.accumulator is not None:
+            # an accumulator of several parts has no name of its own
+            values["accumulator"] = str(getattr(self.accumulator, "name", self.accumulator))
+        values["fields"] = in_full
+        return values
 
     def forward(
         self,
@@ -200,22 +205,22 @@ class Recipe:
     ) -> AbstractContextManager[None]:
         """Return the context in which a forward pass and its loss run under this recipe.
 
-        `products` and `ranges` are an engine's: the memory of scales and of masks from one step to
-        the next.
+        Args:
+            device: the device of the model.
+            products: the low-bit products of an engine, whose scales follow from earlier steps.
+            ranges: an engine's record of the masks of earlier steps.
         """
         plain = self.model == FP32 and self.autocast is None and products is None and not self.tf32
-        return (
-            nullcontext()
-            if plain and current() is None
-            else nested_contexts(partial(self.modes, device, products, ranges))
-        )
+        # an outer region of autocast has to be suspended, also for a plain recipe
+        if plain and current() is None:
+            return nullcontext()
+        return nested_contexts(partial(self.modes, device, products, ranges))
 
     def backward(self, device: torch.device | str) -> AbstractContextManager[None]:
-        """Return the context of a backward pass under this recipe.
-
-        torch's TF32 switch applies to it, too.
-        """
-        return fp32_precision("tf32") if self.tf32 and has_tf32(device) else nullcontext()
+        """Return the context of a backward pass under this recipe: torch's TF32 switch."""
+        if self.tf32 and has_tf32(device):
+            return fp32_precision("tf32")
+        return nullcontext()
 
     def modes(
         self,
@@ -243,12 +248,13 @@ def _plain(value: Any) -> Any:
     """Return a dataclass's fields recursively, without the sources of its numbers."""
     if is_dataclass(value):
         names = [f.name for f in fields(value) if f.name not in ("source", "note")]
-        return {"type": type(value).__name__} | {
-            name: _plain(getattr(value, name)) for name in names
-        }
+        plain = {name: _plain(getattr(value, name)) for name in names}
+        return {"type": type(value).__name__, **plain}
     if isinstance(value, Enum):
         return value.name
-    return value if isinstance(value, bool | int | float | str | None) else str(value)
+    if isinstance(value, bool | int | float | str | None):
+        return value
+    return str(value)
 
 
 # torch's growth_interval of 2,000 is meant for runs of many thousand steps; the lab's have a few
@@ -277,8 +283,8 @@ _ROWS = (
     _BF16_ALONE,
     replace(_BF16_ALONE, name="BF16 stochastic", rounding=WeightRounding.STOCHASTIC),
     replace(_BF16_ALONE, name="BF16 Kahan", rounding=WeightRounding.KAHAN),
-    # Range for gradients, precision for the rest. Hardware scales each tensor as well; this recipe
-    # only the loss.
+    # E5M2 has more range, for gradients; E4M3 has more precision, for the rest. FP8 hardware scales
+    # each tensor as well; this recipe scales only the loss.
     Recipe("FP8", autocast=E4M3, gradient_format=E5M2, scaler=DYNAMIC),
     *(Recipe(name, products=format) for name, format in PRODUCTS.items()),
 )
@@ -302,8 +308,8 @@ def as_recipes(recipes: Iterable[Recipe | str]) -> list[Recipe]:
     """Return the recipes that a list names, each a `Recipe` or a name in `RECIPES`.
 
     Raises:
-        TypeError: the argument is one recipe or no list, or holds something else.
-        ValueError: no recipe has one of these names.
+        TypeError: the argument is not a list of recipes and names.
+        ValueError: a name is not in `RECIPES`.
 
     >>> [recipe.name for recipe in as_recipes(["FP32", RECIPES["O1"]])]
     ['FP32', 'O1']

@@ -9,13 +9,16 @@ Invariant: an error is raised before anything has changed.
 from __future__ import annotations
 
 import operator
-from collections.abc import Container, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import fields
+from functools import reduce
+from types import UnionType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from labkit.amp.loss_scaling.scaler import ScalerState
 from labkit.formats.arguments import describe_value, require_kind
 
 STATE_KEYS = (
@@ -28,6 +31,31 @@ STATE_KEYS = (
     "steps",
     "skips_in_a_row",
 )
+# the types of the parts of a state: path -> type
+Layout = Mapping[tuple[str, ...], type | UnionType]
+STATE_LAYOUT: Layout = {
+    ("model",): Mapping,
+    ("weights",): Mapping,
+    ("weights", "master"): Mapping,
+    ("weights", "optimizer"): Mapping,
+    ("weights", "optimizer", "state"): Mapping,
+    ("weights", "optimizer", "param_groups"): Sequence,
+    ("weights", "generator"): Tensor,
+    ("scalers",): Sequence,
+    ("recipe",): Mapping,
+    ("recipe", "fields"): Mapping,
+    ("policy",): Mapping,
+    ("steps",): int,
+    ("skips_in_a_row",): int,
+}
+# of a recipe whose products keep scales
+PRODUCTS_LAYOUT: Layout = {
+    ("products",): Mapping,
+    ("products", "history"): Mapping,
+    ("products", "loss_size"): int | float,
+    ("products", "generator"): Tensor,
+}
+_MOST_NAMES = 3  # in a message
 _START_OVER = "To start over from its weights: engine.load_model(state['model'])."
 
 
@@ -38,7 +66,7 @@ def require_trainable(model: object, make_optimizer: object, losses: object) -> 
         TypeError: make_optimizer is not callable, or losses is not a whole number.
         ValueError: losses < 1; the model is not a module, has no parameter that requires a
             gradient, or has one that is complex, FP64, lazy, or an inference tensor.
-        RuntimeError: some of its tensors are on the meta device; the message names one.
+        RuntimeError: some of the model's tensors are on the meta device; the message names one.
     """
     if not callable(make_optimizer):
         raise TypeError(
@@ -63,29 +91,8 @@ def require_trainable(model: object, make_optimizer: object, losses: object) -> 
             f"expected trainable parameters in this {type(model).__name__}, got {len(parameters)} "
             "frozen ones. Unfreeze some: model.head.requires_grad_(True)."
         )
-    for name, p in parameters.items():
-        if nn.parameter.is_lazy(p):
-            raise ValueError(
-                f"parameter {name!r} of a lazy layer has no shape yet, so it can have no master. "
-                "Call the model once, on one batch, before Engine(...)."
-            )
-        if p.is_complex() and p.requires_grad:
-            raise ValueError(
-                f"parameter {name!r}: expected a real dtype, got {p.dtype}. Store the real and the "
-                "imaginary part as one real parameter: torch.view_as_real, and "
-                "torch.view_as_complex where it is used."
-            )
-        if p.is_inference():
-            raise ValueError(
-                f"parameter {name!r}: expected a tensor that can get a gradient, got one made "
-                "under torch.inference_mode(). Make the model, or copy.deepcopy(model), outside of "
-                "that block."
-            )
-        if p.dtype == torch.float64:
-            raise ValueError(
-                f"parameter {name!r}: expected FP32 or less, got FP64, which no recipe keeps. To "
-                "drop the extra precision, call model.float() first."
-            )
+    for name, parameter in parameters.items():
+        _require_trainable_parameter(name, parameter)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.is_meta:
             raise RuntimeError(
@@ -94,27 +101,51 @@ def require_trainable(model: object, make_optimizer: object, losses: object) -> 
             )
 
 
+def _require_trainable_parameter(name: str, p: nn.Parameter) -> None:
+    if nn.parameter.is_lazy(p):
+        raise ValueError(
+            f"parameter {name!r} of a lazy layer has no shape yet, so it can have no master. "
+            "Call the model once, on one batch, before Engine(...)."
+        )
+    if p.is_complex() and p.requires_grad:
+        raise ValueError(
+            f"parameter {name!r}: expected a real dtype, got {p.dtype}. Store the real and the "
+            "imaginary part as one real parameter: torch.view_as_real, and "
+            "torch.view_as_complex where it is used."
+        )
+    if p.is_inference():
+        raise ValueError(
+            f"parameter {name!r}: expected a tensor that can get a gradient, got one made "
+            "under torch.inference_mode(). Make the model, or copy.deepcopy(model), outside of "
+            "that block."
+        )
+    if p.dtype == torch.float64:
+        raise ValueError(
+            f"parameter {name!r}: expected FP32 or less, got FP64, which no recipe keeps. To "
+            "drop the extra precision, call model.float() first."
+        )
+
+
 def require_known(model: nn.Module, known: Container[int]) -> None:
     """Raise a RuntimeError if a layer was added to the model after its engine was made.
 
-    No optimizer would step it.
+    The optimizer would not step the layer.
 
     Args:
         model: the engine's model.
         known: the id() of each parameter that the model had when the engine was made.
     """
+    # This runs in every step. The generators of model.parameters() would take longer.
     modules: list[nn.Module | None] = [model]
-    while modules:  # runs in every step, so without the generators of parameters()
+    while modules:
         module = modules.pop()
         if module is None:
             continue
         for p in module._parameters.values():
             if id(p) not in known and p is not None and p.requires_grad:
-                new = next(
-                    n for n, q in model.named_parameters() if q.requires_grad and id(q) not in known
-                )
+                name = next(name for name, other in model.named_parameters() if other is p)
                 raise RuntimeError(
-                    f"parameter {new!r} was added to the model after the engine was made, so the "
+                    f"parameter {name!r} was added to the model after the engine was made, so the "
                     "optimizer does not step it. Make the engine after the last change of the "
                     "model."
                 )
@@ -125,9 +156,9 @@ def require_loss(loss: object) -> None:
     """Raise an error if no backward pass can start at this loss.
 
     Raises:
-        TypeError: it is not a tensor.
-        ValueError: it has more than one element.
-        RuntimeError: it depends on no parameter.
+        TypeError: the loss is not a tensor.
+        ValueError: the loss has more than one element.
+        RuntimeError: the loss depends on no parameter.
     """
     if not isinstance(loss, Tensor):
         raise TypeError(
@@ -147,7 +178,7 @@ def require_loss(loss: object) -> None:
 
 
 def require_loss_id(loss_id: int, losses: int) -> None:
-    """Raise an IndexError unless an engine with so many losses has this one."""
+    """Raise an IndexError unless 0 <= loss_id < losses."""
     if not 0 <= loss_id < losses:
         raise IndexError(
             f"expected loss_id below {losses}, the engine's losses, got {loss_id}. "
@@ -155,32 +186,28 @@ def require_loss_id(loss_id: int, losses: int) -> None:
         )
 
 
-@contextmanager
-def raising_value_error() -> Iterator[None]:
-    """Convert any error of loading a malformed state into a ValueError."""
-    try:
-        yield
-    except ValueError:
-        raise
-    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
-        message = f"{type(error).__name__}: {error}"
-        raise ValueError(
-            f"this state cannot be loaded, and nothing has changed ({message})"
-        ) from error
-
-
 def require_same_network(own: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
-    """Raise an error for weights of another network; it lists the names or shapes that differ."""
-    missing, unknown = [k for k in own if k not in stored], [k for k in stored if k not in own]
-    both = [k for k in own if isinstance(own[k], Tensor) and isinstance(stored.get(k), Tensor)]
-    shapes = [
-        f"{k}: {tuple(stored[k].shape)} for {tuple(own[k].shape)}"
-        for k in both
-        if own[k].shape != stored[k].shape
-    ]
+    """Raise an error for weights of another network.
+
+    Args:
+        own: the state dict of the model.
+        stored: the state dict to be loaded.
+
+    Raises:
+        ValueError: the message lists the names or shapes that differ.
+    """
+    shapes: list[str] = []
+    for name, tensor in own.items():
+        if not isinstance(tensor, Tensor) or name not in stored:
+            continue
+        other = stored[name]
+        if not isinstance(other, Tensor):
+            raise ValueError(f"{name!r}: expected a tensor, got {describe_value(other)}.")
+        if other.shape != tensor.shape:
+            shapes.append(f"{name}: {tuple(other.shape)} for {tuple(tensor.shape)}")
     for what, names in (
-        ("lacks", missing),
-        ("has what the model lacks:", unknown),
+        ("lacks", [name for name in own if name not in stored]),
+        ("has what the model lacks:", [name for name in stored if name not in own]),
         ("has other shapes:", shapes),
     ):
         if names:
@@ -191,56 +218,108 @@ def require_same_network(own: Mapping[str, Any], stored: Mapping[str, Any]) -> N
             )
 
 
+def require_keys(state: Mapping[str, Any]) -> None:
+    """Raise a ValueError if a mapping lacks a part of an engine's state."""
+    missing = [key for key in STATE_KEYS if key not in state]
+    if missing:
+        raise ValueError(
+            f"expected the state of an engine, got one without {_some(missing)}. Load a plain "
+            "torch state dict with engine.load_model(...)."
+        )
+
+
+def require_layout(state: Mapping[str, Any], layout: Layout = STATE_LAYOUT) -> None:
+    """Raise an error if a part of a state is missing, or is of another type.
+
+    Args:
+        state: the state of an engine.
+        layout: path of a part -> its type. A part comes after the part that contains it.
+
+    Raises:
+        ValueError: the message names the part.
+    """
+    for path, kind in layout.items():
+        *parents, key = path
+        parent: Mapping[str, Any] = reduce(lambda part, name: part[name], parents, state)
+        name = ".".join(path)
+        if key not in parent:
+            raise ValueError(f"this state is damaged: it lacks {name!r}. Load an older one.")
+        part = parent[key]
+        # a str is a Sequence, and a bool is an int
+        if not isinstance(part, kind) or isinstance(part, str | bool):
+            expected = getattr(kind, "__name__", str(kind))
+            raise ValueError(
+                f"this state is damaged: expected {name!r} to be of type {expected}, got "
+                f"{describe_value(part)}. Load an older one."
+            )
+
+
+def as_scaler(stored: object) -> ScalerState:
+    """Return the scaler that a state describes.
+
+    Raises:
+        ValueError: its values do not describe a scaler.
+    """
+    names = {field.name for field in fields(ScalerState)}
+    if not isinstance(stored, Mapping) or not stored.keys() <= names or "scale" not in stored:
+        raise ValueError(
+            f"this state is damaged: expected a scaler with {', '.join(sorted(names))}, got "
+            f"{describe_value(stored)}. Load an older one."
+        )
+    return ScalerState(**stored)
+
+
 def require_same(current: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     """Raise an error for a state of another optimizer, recipe or build than the current one.
+
+    Args:
+        current: the state of the engine.
+        state: the state to be loaded, with all of `STATE_KEYS`.
 
     Raises:
         ValueError: the message says what differs, and what to do.
     """
-    lacking = [key for key in STATE_KEYS if key not in state]
-    if lacking:
-        raise ValueError(
-            f"expected the state of an engine, got one without {_some(lacking)}. Load a plain "
-            "torch state dict with engine.load_model(...)."
-        )
     if current["optimizer"] != state["optimizer"]:
         raise ValueError(
             f"expected a state saved with {current['optimizer']}, the engine's optimizer, got one "
             f"saved with {state['optimizer']}. {_START_OVER}"
         )
-    own, stored = current["recipe"]["fields"], state["recipe"]["fields"]
-    for now, was, what in (
-        (current["recipe"], state["recipe"], "under another recipe"),
-        (current["policy"], state["policy"], "with other autocast lists"),
-        *(
-            (own.get(part, {}), was, f"with another {part} of the same name")
-            for part, was in stored.items()
-        ),
-    ):
-        if differ := _differences(was, now):
-            raise ValueError(
-                f"it was saved {what}: {_some(differ)}. Build the engine with the same one. "
-                f"{_START_OVER}"
-            )
+    _require_equal(current["recipe"], state["recipe"], "under another recipe")
+    _require_equal(current["policy"], state["policy"], "with other autocast lists")
+    # two values of one name may differ, such as two descriptions of one GPU
+    own = current["recipe"]["fields"]
+    for part, stored in state["recipe"]["fields"].items():
+        _require_equal(own.get(part, {}), stored, f"with another {part} of the same name")
     if len(current["scalers"]) != len(state["scalers"]):
         raise ValueError(
             f"expected a state with {len(current['scalers'])} losses, got one with "
             f"{len(state['scalers'])}. Construct the engine with losses={len(state['scalers'])}. "
             f"{_START_OVER}"
         )
-    groups = [
-        [len(g["params"]) for g in s["weights"]["optimizer"]["param_groups"]]
-        for s in (state, current)
-    ]
-    names = [list(s["weights"]["master"]) for s in (state, current)]
     # optimizers index their state by the order of parameters
-    if groups[0] != groups[1] or names[0] != names[1]:
-        unlike = sorted(set(names[0]) ^ set(names[1])) or [
-            "the same ones in other groups or in another order"
-        ]
+    own_names = list(current["weights"]["master"])
+    stored_names = list(state["weights"]["master"])
+    if own_names != stored_names or _group_sizes(current) != _group_sizes(state):
+        different = sorted(set(own_names) ^ set(stored_names))
+        if not different:
+            different = ["the same ones in other groups or in another order"]
         raise ValueError(
-            f"the optimizer stepped other parameters when it was saved: {_some(unlike)}. Freeze "
+            f"the optimizer stepped other parameters when it was saved: {_some(different)}. Freeze "
             f"the same ones, and make the same groups. {_START_OVER}"
+        )
+
+
+def _group_sizes(state: Mapping[str, Any]) -> list[int]:
+    return [len(group["params"]) for group in state["weights"]["optimizer"]["param_groups"]]
+
+
+def _require_equal(current: Mapping[str, Any], stored: Mapping[str, Any], how: str) -> None:
+    """Raise a ValueError if a part of a state was saved with other values."""
+    differences = _differences(stored, current)
+    if differences:
+        raise ValueError(
+            f"it was saved {how}: {_some(differences)}. Build the engine with the same one. "
+            f"{_START_OVER}"
         )
 
 
@@ -248,18 +327,25 @@ def _differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[
     # these do not affect the numbers
     keys = sorted((stored.keys() | current.keys()) - {"name", "fields", "graph"})
     different: list[str] = []
-    for k, was, now in ((k, stored.get(k), current.get(k)) for k in keys):
+    for key in keys:
+        was = stored.get(key)
+        now = current.get(key)
         if isinstance(was, Mapping) and isinstance(now, Mapping):
-            different += [f"{k}.{more}" for more in _differences(was, now)]
+            different += [f"{key}.{inner}" for inner in _differences(was, now)]
         elif was != now:
-            short = [
-                f"a {v.get('type', 'description')}" if isinstance(v, Mapping) else repr(v)
-                for v in (was, now)
-            ]
-            different.append(f"{k} {short[0]}, now {short[1]}")
+            different.append(f"{key} {_shortened(was)}, now {_shortened(now)}")
     return different
+
+
+def _shortened(value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"a {value.get('type', 'description')}"
+    return repr(value)
 
 
 def _some(names: Iterable[str]) -> str:
     listed = list(names)
-    return ", ".join(listed[:3]) + (f" and {len(listed) - 3} more" if len(listed) > 3 else "")
+    text = ", ".join(listed[:_MOST_NAMES])
+    if len(listed) > _MOST_NAMES:
+        text += f" and {len(listed) - _MOST_NAMES} more"
+    return text

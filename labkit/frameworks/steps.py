@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from labkit.amp import ScalerConfig, decide, initial
-from labkit.amp.loss_scaling.unscale import read
+from labkit.amp.loss_scaling.unscale import read_scalars
 from labkit.amp.masters.masters import Masters
 from labkit.amp.masters.weights import require_fitting
-from labkit.amp.step import Sum, add_unscaled
+from labkit.amp.step import Gradients, add_unscaled
 
 
 class OptimizerLike(Protocol):
@@ -89,8 +89,8 @@ class Steps:
         self.optimizer = optimizer
         self.names = names or {}
         self._before = [list(group["params"]) for group in optimizer.param_groups]
-        # the unscaled gradients of earlier losses, stashed while new ones are scaled
-        self._waiting: Sum | None = None
+        # The unscaled gradients of earlier losses, set aside while new ones are scaled.
+        self._waiting: Gradients | None = None
         self._masters = Masters({}, flat=flat) if masters else None
         if masters:
             require_fitting(cast("torch.optim.Optimizer", optimizer), flat)
@@ -121,7 +121,7 @@ class Steps:
             return list(self._masters.optimizer_weights)
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
-    def _arrived(self) -> Sum:
+    def _arrived(self) -> Gradients:
         """Return the gradients that backward left, one for each of `stepped`."""
         if self._masters is not None:
             return self._masters.scaled_gradients()
@@ -144,7 +144,7 @@ class Steps:
         for stepped, gradient in zip(self.stepped, total, strict=True):
             stepped.grad = None if gradient is None else gradient.to(stepped.dtype)
         self._waiting = None
-        return any(read(flags))
+        return any(read_scalars(flags))
 
     def undo(self) -> None:
         """Restore the stashed gradients, and drop the scaled ones."""

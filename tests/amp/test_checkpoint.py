@@ -242,7 +242,7 @@ def test_another_file_is_refused_in_words_and_changes_nothing(tmp_path: Path) ->
             load_checkpoint(tmp_path / "file", engine)
     with pytest.raises(ValueError, match="expected a checkpoint file, got the folder"):
         load_checkpoint(tmp_path, engine)
-    with pytest.raises(FileNotFoundError, match="there is no checkpoint"):
+    with pytest.raises(FileNotFoundError, match="does not exist"):
         load_checkpoint(tmp_path / "missing", engine)
     assert str(engine.state_dict()) == before
 

@@ -368,7 +368,7 @@ def test_evaluating_with_the_average_leaves_the_training_alone() -> None:
                     partial(looked.weights.step, update),
                 ):
                     with pytest.raises(
-                        RuntimeError, match="other values are in the model's weights for a while"
+                        RuntimeError, match="the model's weights temporarily hold other values"
                     ):
                         call()
             assert torch.equal(looked.model.weight, plain.model.weight), (recipe, flat)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from labkit.amp import autocast, layer_scales, unscale
 from labkit.amp.loss_scaling.clip import clip_
-from labkit.amp.loss_scaling.unscale import largest_magnitudes, read
+from labkit.amp.loss_scaling.unscale import largest_magnitudes, read_scalars
 from labkit.instrument import probe
 
 LOW, WIDE = (torch.float16, torch.bfloat16), (torch.float32, torch.float64)
@@ -33,7 +33,9 @@ def at_fault(gradients: list[Tensor], scale: float = 8.0, **how: bool) -> tuple[
     """Return found_inf, and which of the unscaled gradients hold inf or NaN."""
     unscaled, found_inf = unscale(gradients, scale, **how)
     return found_inf, [
-        i for i, size in enumerate(read(largest_magnitudes(unscaled))) if not math.isfinite(size)
+        i
+        for i, size in enumerate(read_scalars(largest_magnitudes(unscaled)))
+        if not math.isfinite(size)
     ]
 
 

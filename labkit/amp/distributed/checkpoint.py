@@ -1,11 +1,13 @@
 """Checkpoints of distributed runs, which may resume with another number of processes.
 
 Idea: each rank writes its parts by `torch.distributed.checkpoint`, under the names of the whole
-tensors; a rank that reads them loads what its own parts need. Small values and the random
-generators are in one more file for each rank. The folder gets its name after everything is written.
+tensors; a rank that reads them loads only its own parts. Small values and the states of the random
+generators are in an additional file for each rank. The folder gets its name after everything is
+written.
 
-Invariant: a folder named step-N is complete, whenever a process is killed. A run that resumes with
-the same number of ranks is bit-equal to an uninterrupted one, random numbers included.
+Invariant: a folder named step-N is complete, even if a process is killed while it writes. A run
+that resumes with the same number of ranks is bit-equal to an uninterrupted one, random numbers
+included.
 
 Source: torch.distributed.checkpoint (save, load: resharding by name and position).
 """
@@ -28,10 +30,11 @@ from labkit.amp.distributed.engine import DistributedEngine
 from labkit.amp.distributed.group import raising_rank_lost
 from labkit.amp.loss_scaling.scaler import ScalerState
 from labkit.amp.masters.convert import uncompiled
-from labkit.amp.requirements import require_same
+from labkit.amp.requirements import require_keys, require_same
 
 SCHEMA = "labkit.checkpoint.distributed/1"
-KEPT = 2  # whole checkpoints in a folder; older ones are removed
+# complete checkpoints in a folder; older ones are removed
+KEPT = 2
 
 
 def save(folder: str | Path, engine: DistributedEngine, **extra: Any) -> Path:
@@ -42,7 +45,7 @@ def save(folder: str | Path, engine: DistributedEngine, **extra: Any) -> Path:
     Args:
         folder: a folder that all ranks reach; it is created if missing.
         engine: this rank's engine, between two steps.
-        **extra: values and tensors of this rank that torch.load(weights_only=True) reads.
+        **extra: values and tensors of this rank, in types that torch.load(weights_only=True) reads.
 
     Raises:
         RuntimeError: there are gradients that no step has used.
@@ -56,22 +59,25 @@ def save(folder: str | Path, engine: DistributedEngine, **extra: Any) -> Path:
         key: state[key]
         for key in ("optimizer", "scalers", "recipe", "policy", "steps", "skips_in_a_row")
     }
-    small["plain"] = {  # what optimizers keep beside tensors: the same on all ranks
-        i: {field: value for field, value in fields.items() if not isinstance(value, Tensor)}
-        for i, fields in state["weights"]["optimizer"]["state"].items()
+    # the optimizer's state without tensors, the same on all ranks
+    small["plain"] = {
+        index: {name: value for name, value in fields.items() if not isinstance(value, Tensor)}
+        for index, fields in state["weights"]["optimizer"]["state"].items()
     }
-    small |= {
-        "groups": state["weights"]["optimizer"]["param_groups"],
-        "names": list(state["weights"]["master"]),
+    small["groups"] = state["weights"]["optimizer"]["param_groups"]
+    small["names"] = list(state["weights"]["master"])
+    of_this_rank = {
+        "rng": generators(),
+        "generator": state["weights"]["generator"],
+        "extra": extra,
     }
-    mine = {"rng": generators(), "generator": state["weights"]["generator"], "extra": extra}
     with raising_rank_lost("while it wrote a checkpoint", engine.group):
         if first:
             shutil.rmtree(writing, ignore_errors=True)
             writing.mkdir(parents=True)
         dist.barrier(engine.group)
         torch.save(
-            {"schema": SCHEMA, "world": engine.world, **small, **mine},
+            {"schema": SCHEMA, "world": engine.world, **small, **of_this_rank},
             writing / f"rank-{dist.get_rank(engine.group)}.pt",
         )
         state_dict_saver.save(
@@ -95,21 +101,21 @@ def latest(folder: str | Path) -> Path | None:
 def load(path: str | Path, engine: DistributedEngine) -> dict[str, Any]:
     """Resume from a checkpoint of any number of ranks, sharded or not; return this rank's `extra`.
 
-    If the number of ranks is the same, random generators are restored, too. Otherwise each rank
-    gets rank 0's `extra` and keeps its generators.
+    If the number of ranks is the same, the random generators are restored, too. A rank that the
+    checkpoint does not have gets rank 0's `extra`.
 
     Raises:
-        ValueError: it is not a checkpoint, or the engine was built otherwise; nothing has changed
-            then.
+        ValueError: the folder is not a checkpoint, or the engine was built differently; nothing has
+            changed then.
     """
     path = Path(path)
     current = engine.state_dict()
-    same_rank = path / f"rank-{dist.get_rank(engine.group)}.pt"
+    rank_file = path / f"rank-{dist.get_rank(engine.group)}.pt"
+    if not rank_file.exists():
+        rank_file = path / "rank-0.pt"
     try:
-        stored = torch.load(
-            same_rank if same_rank.exists() else path / "rank-0.pt", weights_only=True
-        )
-        found = filesystem.FileSystemReader(path).read_metadata().state_dict_metadata
+        stored = torch.load(rank_file, weights_only=True)
+        metadata = filesystem.FileSystemReader(path).read_metadata().state_dict_metadata
     except (OSError, RuntimeError) as error:
         raise ValueError(
             f"{path} is not a complete checkpoint of many processes: {error}"
@@ -118,8 +124,11 @@ def load(path: str | Path, engine: DistributedEngine) -> dict[str, Any]:
         "optimizer": {"param_groups": stored["groups"]},
         "master": dict.fromkeys(stored["names"]),
     }
-    require_same(current, {**stored, "weights": weights, "model": {}})
-    targets = _tensors(engine, current, found)
+    # the model is among the tensors, which are loaded below
+    saved_state = {**stored, "weights": weights, "model": {}}
+    require_keys(saved_state)
+    require_same(current, saved_state)
+    targets = _tensors(engine, current, metadata)
     with raising_rank_lost("while it read a checkpoint", engine.group):
         state_dict_loader.load(targets, checkpoint_id=path, process_group=engine.group)
     tensors = {
@@ -127,16 +136,22 @@ def load(path: str | Path, engine: DistributedEngine) -> dict[str, Any]:
     }
     masters = {name: tensors[f"master.{name}"] for name in current["weights"]["master"]}
     scalers = [ScalerState(**scaler) for scaler in stored["scalers"]]
-    each: dict[int, dict[str, Any]] = {i: dict(fields) for i, fields in stored["plain"].items()}
-    for i, name in enumerate(masters):
+    optimizer_state: dict[int, dict[str, Any]] = {
+        index: dict(fields) for index, fields in stored["plain"].items()
+    }
+    for index, name in enumerate(masters):
         prefix = f"optimizer.{name}."
-        read = {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}
-        if read:
-            each[i] = each.get(i, {}) | read
-    optimizer = {"state": each, "param_groups": stored["groups"]}
+        fields = {
+            key.removeprefix(prefix): tensor
+            for key, tensor in tensors.items()
+            if key.startswith(prefix)
+        }
+        if fields:
+            optimizer_state[index] = optimizer_state.get(index, {}) | fields
+    optimizer = {"state": optimizer_state, "param_groups": stored["groups"]}
     with torch.no_grad():
         for p in engine.weights.model_weights:
-            # rounding to nearest is exact here
+            # every master rounds to its weight, so this restores the weight exactly
             p.data.copy_(masters[engine.weights.names[p]])
         engine.weights.load_state_dict(
             {"master": masters, "optimizer": optimizer, "generator": stored["generator"]}
@@ -153,22 +168,28 @@ def _tensors(
 ) -> dict[str, Tensor]:
     """Return the tensors of a checkpoint by name: masters, optimizer state, rest of the model.
 
-    If `stored`, the metadata of a checkpoint (name -> shape and dtype), is passed, the tensors are
-    empty ones to read into.
+    Args:
+        engine: the engine.
+        state: its state.
+        stored: the metadata of a checkpoint, name -> shape and dtype, to get empty masters and
+            optimizer state to read into; None for those of the engine.
     """
     masters: dict[str, Tensor] = state["weights"]["master"]
-    known: dict[str, Tensor] = {f"master.{name}": master for name, master in masters.items()}
-    owner = {key: key.removeprefix("master.") for key in known}
-    each = state["weights"]["optimizer"]["state"]
-    for i, name in enumerate(masters):
-        fields = (
-            each.get(i, {}) if stored is None else _fields_of(name, masters[name], engine, stored)
-        )
+    shared: dict[str, Tensor] = {}
+    for index, (name, master) in enumerate(masters.items()):
+        shared[f"master.{name}"] = _whole(engine, name, master)
+        if stored is None:
+            fields = state["weights"]["optimizer"]["state"].get(index, {})
+        else:
+            fields = _fields_of(name, master, engine, stored)
         for field, value in fields.items():
-            if isinstance(value, Tensor):
-                known[key := f"optimizer.{name}.{field}"] = value
-                owner[key] = name if value.shape == masters[name].shape and field != "step" else ""
-    shared = {key: _whole(engine, owner[key], value) for key, value in known.items()}
+            if not isinstance(value, Tensor):
+                continue
+            # "step" is a scalar, and a master may be one, too
+            elementwise = value.shape == master.shape and field != "step"
+            shared[f"optimizer.{name}.{field}"] = (
+                _whole(engine, name, value) if elementwise else value
+            )
     if stored is not None:
         shared = {key: torch.empty_like(value) for key, value in shared.items()}
     model = uncompiled(engine.model)
@@ -180,32 +201,47 @@ def _tensors(
 def _fields_of(
     name: str, master: Tensor, engine: DistributedEngine, stored: Mapping[str, Any]
 ) -> dict[str, Tensor]:
-    """Return an empty optimizer state of one parameter, as in a checkpoint.
+    """Return an empty optimizer state of one parameter, with the fields that a checkpoint has.
 
-    Elementwise fields of this rank's part.
+    Elementwise fields have the shape of this rank's part.
     """
     prefix = f"optimizer.{name}."
-    shape = master.shape if engine.parts is None else engine.parts.pairs[name][0].shape
-    found = {
-        key.removeprefix(prefix): value for key, value in stored.items() if key.startswith(prefix)
-    }
-    return {
-        field: torch.empty(
-            master.shape if value.size == shape and field != "step" else value.size,
-            dtype=value.properties.dtype,
-            device="cpu" if field == "step" else master.device,
-        )
-        for field, value in found.items()
-        if "." not in field
-    }
+    whole_shape = master.shape
+    if engine.parts is not None:
+        sharded, _ = engine.parts.pairs[name]
+        whole_shape = sharded.shape
+    empty: dict[str, Tensor] = {}
+    for key, value in stored.items():
+        field = key.removeprefix(prefix)
+        # a name with a point is of another parameter, whose name begins with this one's
+        if not key.startswith(prefix) or "." in field:
+            continue
+        dtype = value.properties.dtype
+        if field == "step":
+            empty[field] = torch.empty(value.size, dtype=dtype, device="cpu")
+        elif value.size == whole_shape:
+            empty[field] = torch.empty(master.shape, dtype=dtype, device=master.device)
+        else:
+            empty[field] = torch.empty(value.size, dtype=dtype, device=master.device)
+    return empty
 
 
 def _whole(engine: DistributedEngine, name: str, part: Tensor) -> Tensor:
-    """Return a part as a DTensor, torch's type for parts of a whole, if the model is sharded."""
-    if engine.parts is None or not name:
+    """Return this rank's part of a tensor as a DTensor, if the model is sharded.
+
+    Args:
+        engine: the engine.
+        name: the parameter whose shape and placement the whole tensor has.
+        part: this rank's part.
+    """
+    if engine.parts is None:
         return part
-    like = engine.parts.pairs[name][0]
-    placed = (like.device_mesh, like.placements)
+    like, _ = engine.parts.pairs[name]
     return DTensor.from_local(
-        part, *placed, run_check=False, shape=like.shape, stride=like.stride()
+        part,
+        like.device_mesh,
+        like.placements,
+        run_check=False,
+        shape=like.shape,
+        stride=like.stride(),
     )

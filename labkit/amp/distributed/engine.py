@@ -1,10 +1,10 @@
 """The engine in several processes that train one model together, by torch's DDP or FSDP2.
 
-Each rank has its own batch; torch adds the gradients up over the ranks. Under DDP each rank holds
-all weights. Under FSDP2 each holds a part, along the first dimension, and the whole only while a
-layer computes. Then the ranks agree on found_inf, and do the same from there on. A part is a plain
-tensor. Optimizer, masters, unscaling and rounding work element by element, so the code of one
-process applies to parts.
+Each rank has its own batch; torch adds up the gradients over the ranks. Under DDP each rank holds
+all weights. Under FSDP2 each rank holds a part of every weight, along the first dimension, and the
+whole weight only while its layer computes. After the backward pass the ranks agree on found_inf, so
+that all take the same step. A part is a plain tensor. Optimizer, masters, unscaling and rounding
+work element by element, so the code of one process applies to parts.
 
 Invariant: all ranks step or none does. Scale and tracker are equal on all ranks, since each applies
 the same rule to the same found_inf; they are not sent. The parts of all ranks, concatenated, are
@@ -12,7 +12,7 @@ the masters, gradients and optimizer state of one process.
 
 Source: torch.nn.parallel.DistributedDataParallel (register_comm_hook, no_sync);
 torch.distributed.fsdp.fully_shard (set_requires_gradient_sync, the powers of two of FP16's
-division); torch.distributed.fsdp.sharded_grad_scaler; torch.chunk (who gets which rows);
+division); torch.distributed.fsdp.sharded_grad_scaler; torch.chunk (the rows of each rank);
 arXiv:2304.11277.
 """
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -54,18 +54,21 @@ def shard(
 
     Args:
         model: model with its parameters in the dtypes in which it computes.
-        blocks: layers that are put together one at a time, which keeps fewer whole ones in memory.
+        blocks: layers that are gathered one at a time, so that fewer whole weights are in memory
+            at once.
         reduce: dtype in which gradients are added up over the ranks.
         mesh: the ranks, in one dimension.
     """
     for tensor in (*model.parameters(), *model.buffers()):
         dist.broadcast(tensor.detach(), group_src=0, group=mesh.get_group())
     policy = MixedPrecisionPolicy(reduce_dtype=reduce, cast_forward_inputs=False)
+    # torch requires one dtype in a group of parameters, so modules of another dtype, such as norms,
+    # are groups of their own
     dtype = next(p.dtype for p in model.parameters())
     others = [
         m for m in model.modules() if any(p.dtype != dtype for p in m.parameters(recurse=False))
     ]
-    # torch wants one dtype in a group of parameters
+    # each module once, and the model last
     for module in dict.fromkeys([*others, *blocks, model]):
         fully_shard(module, mesh=mesh, mp_policy=policy)
 
@@ -86,21 +89,22 @@ class OwnParts(nn.Module):
 
     def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield this rank's parts by name."""
-        yield from ((name, part) for name, (_, part) in self.pairs.items())
+        for name, (_sharded, part) in self.pairs.items():
+            yield name, part
 
     def grouped(self, groups: Sequence[Group]) -> list[Group]:
         """Return groups of the sharded model's parameters as groups of this rank's parts."""
         parts: dict[Any, nn.Parameter] = dict(self.pairs.values())
-        listed = [
-            [g["params"]] if isinstance(g["params"], Tensor) else list(g["params"]) for g in groups
-        ]
-        return [
-            {**g, "params": [parts.get(p, p) for p in ps]}
-            for g, ps in zip(groups, listed, strict=True)
-        ]
+        grouped: list[Group] = []
+        for group in groups:
+            params = group["params"]
+            listed = [params] if isinstance(params, Tensor) else list(params)
+            # `Weights` refuses a parameter that is not the model's
+            grouped.append({**group, "params": [parts.get(p, p) for p in listed]})
+        return grouped
 
     def take_gradients(self, divide_by: float = 1.0) -> None:
-        """Set each part's gradient to the reduced gradient of its sharded parameter."""
+        """Move the gradients of the sharded parameters to this rank's parts, divided."""
         for sharded, part in self.pairs.values():
             if sharded.grad is not None:
                 gradient = _local(sharded.grad)
@@ -119,8 +123,7 @@ def norm_over_ranks(
 ) -> Tensor:
     """Return the total norm of the parts of all ranks, a scalar on this rank's device.
 
-    Each rank measures its own parts in FP64, and the lengths are put together as those of several
-    tensors are.
+    Each rank computes the norm of its own parts in FP64; the norm of these norms is the total.
     """
     if not norm_type > 0:
         raise ValueError(
@@ -138,8 +141,12 @@ def norm_over_ranks(
 def divisors(world: int, predivide: bool = True) -> tuple[int, float]:
     """Return the divisors of a gradient before and after its FP16 sum over `world` ranks.
 
-    Their product is `world`. Before, by a power of two of about sqrt(world): neither the sum
-    overflows nor small gradients underflow soon.
+    Their product is `world`. The first is a power of two of about sqrt(world), a compromise between
+    a sum that overflows and small gradients that underflow.
+
+    Args:
+        world: the number of ranks.
+        predivide: False divides only after the sum.
 
     >>> [divisors(world) for world in (1, 2, 4, 8, 6)], divisors(4, predivide=False)
     ([(1, 1.0), (2, 1.0), (2, 2.0), (4, 2.0), (4, 1.5)], (1, 4.0))
@@ -153,33 +160,35 @@ def divisors(world: int, predivide: bool = True) -> tuple[int, float]:
 class DistributedEngine(Engine):
     """An engine in each process of a group.
 
-    One loop is run by all of them, each with batches of its own. The gradient is the mean over the
-    ranks. `group.start_group` makes the group; torchrun starts the processes.
+    All processes run the same loop, each with its own batches. The gradient is the mean over the
+    ranks. torchrun starts the processes, and `group.start_group` connects them.
 
     Args:
-        model, make_optimizer, recipe: as for `Engine`, the same on all ranks; the weights of rank 0
-            are taken.
-        sharded: if False, DDP, each rank holds all weights, masters and optimizer state; if True,
-            FSDP2, each a part of them.
-        blocks: layers of a sharded model that are put together one at a time.
-        reduce: FP32, FP16 or BF16, in which gradients are added up over the ranks.
+        model: as for `Engine`, of the same layers on all ranks; the weights of rank 0 are used.
+        make_optimizer: as for `Engine`, the same on all ranks.
+        recipe: as for `Engine`, the same on all ranks.
+        sharded: if False, DDP: each rank holds all weights, masters and optimizer state; if True,
+            FSDP2: each rank holds a part of them.
+        blocks: layers of a sharded model that are gathered one at a time.
+        reduce: FP32, FP16 or BF16: the format in which gradients are added up over the ranks.
         predivide: with reduce=FP16, divide before the sum and after it (`divisors`); False: only
             after it.
         group: the process group; None is the default one.
-        find_unused_parameters: whether DDP looks, in each step, for parameters that its loss does
-            not use. FSDP2 needs no such look.
-        options: the rest of `Engine`'s. Groups of a sharded model are a function model -> groups.
+        find_unused_parameters: whether DDP searches, in each step, for parameters that the loss
+            does not use. FSDP2 does not need it.
+        options: further arguments of `Engine`. `groups` of a sharded model is a function model ->
+            groups.
 
     Raises:
-        ValueError: what `Engine` raises; the recipe wants a graph, whose calls DDP and FSDP2 do not
-            see; the model is sharded, and groups are a list, or the recipe keeps scales by name, of
-            parameters that sharding replaces.
-        RuntimeError: there is no group yet.
+        ValueError: as `Engine`; or the recipe has a graph, whose calls DDP and FSDP2 cannot
+            intercept; or the model is sharded, and `groups` is a list, or the recipe stores scales
+            by the names of weights, which sharding replaces.
+        RuntimeError: `start_group` has not been called.
         RankLost: another rank ended or hangs.
     """
 
-    # one rank's batch may be beyond range, and none may step alone
-    _looks_always = True
+    # The ranks assume the same, since none may leave out a step alone. So each reads its batches.
+    _checks_every_range: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -201,15 +210,14 @@ class DistributedEngine(Engine):
             )
         if sharded and recipe.products is not None and recipe.products.needs_names:
             raise ValueError(
-                f"recipe {recipe.name!r} knows weights by their names, and FSDP2 puts others in "
-                "their place while a layer computes: take sharded=False, or 'FP8 current' or "
-                "'MXFP8', whose scales need no names."
+                f"recipe {recipe.name!r} identifies weights by their names, and FSDP2 replaces "
+                "them by other tensors while a layer computes: take sharded=False, or "
+                "'FP8 current' or 'MXFP8', whose scales need no names."
             )
         if not dist.is_initialized():
             raise RuntimeError(
-                "there is no group of processes yet, and the engine is built by all of its ranks: "
-                "call labkit.amp.distributed.group.start_group() first, in a script that torchrun "
-                "starts"
+                "expected a process group, got none: call "
+                "labkit.amp.distributed.group.start_group() first, in a script that torchrun starts"
             )
         self._find_unused = find_unused_parameters
         self.group: dist.ProcessGroup = group or dist.group.WORLD  # type: ignore[assignment]
@@ -217,39 +225,43 @@ class DistributedEngine(Engine):
         self.sharded = sharded
         self._blocks = tuple(blocks)
         self._reduce_dtype = dtype_of(reduce)
-        self._divisors = divisors(self.world, predivide) if reduce == FP16 else (1, self.world)
-        # FSDP2 can, but then leaves dividing to us
+        self._divisors: tuple[int, float] = (1, self.world)
+        if reduce == FP16:
+            self._divisors = divisors(self.world, predivide)
+        # whether FSDP2 adds up FP16 gradients undivided; then `take_gradients` divides
         self._sums_first = sharded and reduce == FP16 and not predivide
         self.parts: OwnParts | None = None
-        # under DDP, what backward left in `no_sync`, added up in FP32
+        # under DDP, the gradients of backward passes in `no_sync`, added up in FP32
         self._unreduced: dict[Tensor, Tensor] = {}
         # loss and scale of the gradients that are not reduced yet
         self._waits: tuple[int, float] | None = None
         self._sync = True
-        if sharded and (groups := options.get("groups")) is not None:
-            if not callable(groups):
+        model_groups = options.get("groups")
+        if sharded and model_groups is not None:
+            if not callable(model_groups):
                 raise ValueError(
-                    "sharding replaces the model's parameters: give groups as a function, model -> "
+                    "sharding replaces the model's parameters: pass groups as a function, model -> "
                     "groups."
                 )
-            of_model = groups
 
-            def of_parts(parts: Any) -> Any:
+            def part_groups(parts: OwnParts) -> list[Group]:
                 """Return the model's groups, with this rank's parts for its parameters."""
-                return parts.grouped(of_model(uncompiled(self.model)))
+                return parts.grouped(model_groups(uncompiled(self.model)))
 
-            options["groups"] = of_parts
+            options["groups"] = part_groups
         with raising_rank_lost("while the ranks built the engine", self.group):
             super().__init__(model, make_optimizer, recipe, **options)
 
-    def _make_weights(self, model: nn.Module, make: MakeOptimizer, **options: Any) -> Weights:
+    def _make_weights(
+        self, model: nn.Module, make_optimizer: MakeOptimizer, **options: Any
+    ) -> Weights:
         if not self.sharded:
             ddp = DistributedDataParallel(
                 self.model, process_group=self.group, find_unused_parameters=self._find_unused
             )
             ddp.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
             self.call = ddp
-            return super()._make_weights(model, make, **options)
+            return super()._make_weights(model, make_optimizer, **options)
         shard(
             model,
             self._blocks,
@@ -262,10 +274,11 @@ class DistributedEngine(Engine):
         self.parts = OwnParts(model)
         # FSDP2 refers to the memory of its parts, so that they cannot become views into a flat
         # master.
-        return super()._make_weights(self.parts, make, views=False, **options)
+        return super()._make_weights(self.parts, make_optimizer, views=False, **options)
 
     def _require_known(self) -> None:
-        if not self.sharded:  # whose parameters are others while a layer computes
+        # a sharded model has other parameters while a layer computes
+        if not self.sharded:
             super()._require_known()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -283,7 +296,8 @@ class DistributedEngine(Engine):
     def no_sync(self) -> Iterator[None]:
         """Leave gradients unreduced, in FP32, until the first backward pass after the block.
 
-        One sum over the ranks for several batches. The last batch before a step is outside.
+        Then several batches need only one sum over the ranks. The backward pass of the last batch
+        before a step has to be outside of the block.
         """
         ddp = self.call
         self._set_sync(False)
@@ -297,13 +311,14 @@ class DistributedEngine(Engine):
         self._sync = sync
         model = uncompiled(self.model)
         if isinstance(model, FSDPModule):
-            model.set_requires_gradient_sync(sync)  # and of all in it
+            # it applies to the modules inside, too
+            model.set_requires_gradient_sync(sync)
 
     def backward(self, loss: Tensor, loss_id: int = 0, **options: Any) -> None:
         """Run `Engine.backward`, and average the gradients over the ranks.
 
         Raises:
-            RuntimeError: what `Engine` raises; or another loss, or another scale, waits unreduced.
+            RuntimeError: as `Engine.backward`; or unreduced gradients are of another loss or scale.
             RankLost: another rank ended or hangs.
         """
         if options.get("other_engines"):
@@ -312,16 +327,17 @@ class DistributedEngine(Engine):
                 "instead."
             )
         require_loss_id(loss_id, len(self.scalers))
-        here = (loss_id, self.scalers[loss_id].scale)
-        if self._waits is not None and self._waits != here:
+        current = (loss_id, self.scalers[loss_id].scale)
+        if self._waits is not None and self._waits != current:
+            waiting_loss, waiting_scale = self._waits
             raise RuntimeError(
-                f"gradients of loss {self._waits[0]}, at scale {self._waits[1]:g}, wait since "
-                "no_sync(): only one loss at one scale accumulates so. Run its last backward "
+                f"gradients of loss {waiting_loss}, at scale {waiting_scale:g}, wait since "
+                "no_sync(): only one loss at one scale accumulates there. Run its last backward "
                 "outside of no_sync() first."
             )
         with raising_rank_lost("in the backward pass", self.group):
             super().backward(loss, loss_id, **options)
-        self._waits = None if self._sync else here
+        self._waits = None if self._sync else current
 
     def _run_backward(self, scaled: Tensor, retain_graph: bool) -> None:
         super()._run_backward(scaled, retain_graph)
@@ -337,25 +353,29 @@ class DistributedEngine(Engine):
         """Sum a bucket of gradients over the ranks in the format `reduce`: a hook of DDP."""
         gradients = bucket.gradients()
         buffer = bucket.buffer()
-        (before, after) = self._divisors
-        waited = [self._unreduced.pop(p, None) for p in bucket.parameters()]
-        wide = [
-            g.float() if w is None else g.float() + w
-            for g, w in zip(gradients, waited, strict=True)
-        ]
+        before, after = self._divisors
+        # add the gradients of the backward passes in `no_sync`
+        wide: list[Tensor] = []
+        for parameter, gradient in zip(bucket.parameters(), gradients, strict=True):
+            total = gradient.float()
+            if parameter in self._unreduced:
+                total = total + self._unreduced.pop(parameter)
+            wide.append(total)
         flat = (torch.cat([w.reshape(-1) for w in wide]) / before).to(self._reduce_dtype)
-        sent: Any = dist.all_reduce(flat, group=self.group, async_op=True)
+        work: Any = dist.all_reduce(flat, group=self.group, async_op=True)
 
-        def arrived(_: object) -> Tensor:
-            for gradient, mean in zip(gradients, cut(flat.float() / after, gradients), strict=True):
+        def store_means(_: object) -> Tensor:
+            means = cut(flat.float() / after, gradients)
+            for gradient, mean in zip(gradients, means, strict=True):
                 gradient.copy_(mean)
             return buffer
 
-        reduced: torch.futures.Future[Tensor] = sent.get_future().then(arrived)
+        reduced: torch.futures.Future[Tensor] = work.get_future().then(store_means)
         return reduced
 
     def _measure(self, values: Sequence[Tensor], norm_type: float) -> Tensor:
-        if not self.sharded:  # all gradients are here, the same on each rank
+        # under DDP all gradients are on each rank
+        if not self.sharded:
             return super()._measure(values, norm_type)
         with raising_rank_lost("while it measured the gradients' common length", self.group):
             return norm_over_ranks(values, norm_type, self.device, self.group)
@@ -364,7 +384,7 @@ class DistributedEngine(Engine):
         """Run `Engine.step` on all ranks or none: inf or NaN on one rank is found_inf on all.
 
         Raises:
-            RuntimeError: what `Engine` raises; or gradients wait unreduced.
+            RuntimeError: as `Engine.step`; or gradients have not been reduced since `no_sync`.
             RankLost: another rank ended or hangs.
         """
         if self._waits is not None:
@@ -374,19 +394,21 @@ class DistributedEngine(Engine):
         with raising_rank_lost("in the step", self.group):
             report = super().step(closure)
             if self.products is not None and self.products.format.remembers:
-                # All continue with the largest magnitudes of any, as Transformer Engine reduces its
-                # amax histories.
+                # All ranks continue with the largest magnitudes of any rank, as Transformer Engine
+                # reduces its amax histories.
                 every: list[Any] = [None] * self.world
                 dist.all_gather_object(every, self.products.memory.remembered(), group=self.group)
                 self.products.memory.take_largest(every)
         return report
 
-    def _agreed(self, found: dict[int, bool]) -> dict[int, bool]:
-        """Return loss -> found_inf of any rank; a loss that reached no rank is left out."""
-        answers = largest(
-            [float(found.get(i, -1)) for i in range(len(self.scalers))], self.device, self.group
-        )
-        return {i: answer > 0 for i, answer in enumerate(answers) if answer >= 0}
+    def _agreed(self, found_inf: dict[int, bool]) -> dict[int, bool]:
+        """Return loss -> found_inf of any rank; a loss without gradients on all ranks is left out.
+
+        The ranks exchange a number for each loss: -1 without gradients, 0 finite, 1 inf or NaN.
+        """
+        own = [float(found_inf.get(loss_id, -1)) for loss_id in range(len(self.scalers))]
+        answers = largest(own, self.device, self.group)
+        return {loss_id: answer > 0 for loss_id, answer in enumerate(answers) if answer >= 0}
 
     def _culprits(
         self, gradients: Sequence[Tensor | None], known: tuple[str, ...] | None = None
@@ -402,8 +424,8 @@ class DistributedEngine(Engine):
         """Run `Engine.zero_grad` on each rank.
 
         Raises:
-            RuntimeError: a sharded model's gradients wait since no_sync(); torch cannot forget
-                those.
+            RuntimeError: a sharded model's gradients wait since no_sync(); torch cannot discard
+                them.
         """
         if self._waits is not None and self.sharded:
             raise RuntimeError(

@@ -23,6 +23,17 @@ import torch.distributed as dist
 
 T = TypeVar("T")
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+# words in the messages of errors that another rank's end causes
+_CONNECTION_ERRORS = (
+    "connection",
+    "reset by peer",
+    "timed out",
+    "timeout",
+    "broken pipe",
+    "remote process",
+    "gloo",
+)
+_LONGEST_QUOTE = 200  # characters of the original message
 
 
 class RankLost(RuntimeError):
@@ -35,15 +46,15 @@ def start_group(device: str = "cpu", *, timeout_s: float = 60.0) -> torch.device
     The NCCL code follows its documentation and is untested: no machine with two GPUs was available.
 
     Args:
-        device: "cpu": the ranks exchange by gloo, on any machine. "cuda": by NCCL, each rank on a
-            GPU of its own.
-        timeout_s: how long a rank waits for the others before it gives up.
+        device: "cpu": the ranks communicate by gloo, on any machine. "cuda": by NCCL, each rank on
+            its own GPU.
+        timeout_s: how long a rank waits for the others, in seconds.
 
     Raises:
-        ValueError: the device is neither.
-        RuntimeError: this process was not started by torchrun, or there is no GPU for this rank;
-            the message says what to do.
-        RankLost: another process of the group did not come in time, or ended.
+        ValueError: the device is neither "cpu" nor "cuda".
+        RuntimeError: this process was not started by torchrun, or fewer GPUs than ranks are
+            available; the message says what to do.
+        RankLost: another process of the group did not join in time, or ended.
     """
     if device not in BACKENDS:
         raise ValueError(
@@ -67,7 +78,8 @@ def start_group(device: str = "cpu", *, timeout_s: float = 60.0) -> torch.device
             )
         own = torch.device("cuda", rank)
         torch.cuda.set_device(own)
-        # a timeout raises here; else NCCL's watchdog aborts
+        # With blocking waits a timeout raises an error here. Otherwise NCCL's watchdog aborts the
+        # process.
         os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
     with raising_rank_lost("while it joined the group"):
         dist.init_process_group(BACKENDS[device], timeout=timedelta(seconds=timeout_s))
@@ -114,24 +126,21 @@ def while_all_have(
 
 @contextmanager
 def raising_rank_lost(doing: str, group: dist.ProcessGroup | None = None) -> Iterator[None]:
-    """Convert the errors of a broken connection or a timeout into a `RankLost`."""
+    """Convert the errors of a broken connection or a timeout into a `RankLost`.
+
+    Args:
+        doing: what this rank does in the block, for the message.
+        group: the process group; None is the default one.
+    """
     try:
         yield
     except RankLost:
         raise
+    # gloo raises plain RuntimeErrors, and NCCL's errors are subclasses
     except RuntimeError as error:
-        # gloo raises nothing narrower; NCCL's errors are derived from it
         message = str(error)
-        broken = (
-            "onnection",
-            "eset by peer",
-            "imed out",
-            "imeout",
-            "roken pipe",
-            "remote process",
-            "gloo",
-        )
-        if not isinstance(error, dist.DistError) and not any(word in message for word in broken):
+        broken = any(words in message.lower() for words in _CONNECTION_ERRORS)
+        if not broken and not isinstance(error, dist.DistError):
             raise
         # without a group, torchrun's environment has the numbers
         rank: int | str = os.environ.get("RANK", "?")
@@ -139,8 +148,9 @@ def raising_rank_lost(doing: str, group: dist.ProcessGroup | None = None) -> Ite
         if dist.is_initialized():
             rank = dist.get_rank(group)
             world = dist.get_world_size(group)
+        first_line = message.partition("\n")[0]
         raise RankLost(
             f"rank {rank} of {world} cannot continue: {doing}, another rank ended or was silent "
             "for longer than the group's timeout. See its output for the cause. Start all of them "
-            f"again: they resume from the last checkpoint. ({message.splitlines()[0][:200]})"
+            f"again: they resume from the last checkpoint. ({first_line[:_LONGEST_QUOTE]})"
         ) from error

@@ -20,7 +20,7 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from inspect import getattr_static
@@ -35,7 +35,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from labkit.amp.casting.autocast import autocast, current
 from labkit.amp.casting.lists import LISTS
 from labkit.amp.graph.passes import cancel, hoist
-from labkit.amp.graph.trace import Call, CallTrace, difference, trace
+from labkit.amp.graph.recorder import Call
+from labkit.amp.graph.trace import CallTrace, TracedCall, difference, trace
 from labkit.amp.masters.convert import uncompiled
 from labkit.formats import FormatLike, as_format
 from labkit.formats.arguments import require_kind
@@ -43,74 +44,117 @@ from labkit.gemm.half_storage import HalfStorage
 from labkit.interop import dtype_of
 
 _PLAIN = (bool, int, float, str, list, dict, tuple, type(None))
-# compared elsewhere, or without attributes
-_LOOKED_AT = (*_PLAIN, nn.Module, Tensor, FunctionType, ModuleType, type)
+# attributes of a module whose own attributes a guard does not compare
+_NOT_OBJECTS = (*_PLAIN, nn.Module, Tensor, FunctionType, ModuleType, type)
 # traces of one kind of call that may differ, before eager autocast is used for good
 TRIES = 6
-KINDS = 32  # shapes, dtypes and modes that are kept at once
+# kinds of calls (shapes, dtypes and modes) whose decisions are stored at once
+KINDS = 32
+# the dict that holds a tensor, and its key there
+_Origin = tuple[dict[str, Any], str]
+
+
+@dataclass(frozen=True)
+class _Guarded:
+    """Values that a trace assumes.
+
+    Attributes:
+        owner: what the values belong to, for messages: a module's name, a class, "".
+        now: the dict with the values as they are now.
+        then: a copy of the values as they were. It has all keys of `now`, or, for global values,
+            only those that a trace assumes.
+        only_these: whether further keys of `now` do not matter.
+    """
+
+    owner: str
+    now: dict[str, Any]
+    then: dict[str, Any]
+    only_these: bool = False
+
+    def is_unchanged(self) -> bool:
+        """Return whether the values are equal, in one fast comparison.
+
+        Raises:
+            RuntimeError, ValueError: a tensor or an array was replaced by another one, whose
+                comparison has no truth value.
+        """
+        if self.only_these:
+            return self.then.items() <= self.now.items()
+        return self.now == self.then
+
+    def changed_key(self) -> str | None:
+        """Return the key of a value that has changed, or None."""
+        keys = self.then.keys() if self.only_these else self.then.keys() | self.now.keys()
+        for key in keys:
+            try:
+                # in lists, identical objects are equal without a comparison
+                same = bool([self.now.get(key)] == [self.then.get(key)])
+            except (RuntimeError, ValueError):
+                same = False
+            if not same:
+                return key
+        return None
 
 
 class Guard:
-    """The circumstances of a trace: dicts as they are now, and as they were."""
+    """The assumptions of a trace about a model's attributes and about global values."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.names = [(vars(module), name) for name, module in model.named_modules()]
-        objects = [
-            v
-            for attributes, _ in self.names
-            for v in attributes.values()
-            if not isinstance(v, _LOOKED_AT)
-        ]
-        self.names += [(vars(v), type(v).__name__) for v in objects if hasattr(v, "__dict__")]
-        self.whole = [(now, _copied(now)) for now, _ in self.names]
-        # global values of plain kinds, by forward's names
-        self.parts: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        for kind in {type(module) for module in model.modules()}:
-            forward = getattr_static(kind, "forward", None)
+        self._guarded: list[_Guarded] = []
+        objects: list[object] = []
+        for name, module in model.named_modules():
+            self._add(name, vars(module))
+            objects += [v for v in vars(module).values() if not isinstance(v, _NOT_OBJECTS)]
+        for value in objects:
+            if hasattr(value, "__dict__"):
+                self._add(type(value).__name__, vars(value))
+        for module_type in {type(module) for module in model.modules()}:
+            forward = getattr_static(module_type, "forward", None)
             if isinstance(forward, FunctionType) and not forward.__module__.startswith("torch."):
-                known = forward.__globals__
-                keys = [
-                    n
-                    for n in forward.__code__.co_names
-                    if n in known and isinstance(known[n], _PLAIN)
-                ]
-                if keys:
-                    self.parts += [(known, {key: _copied(known[key]) for key in keys})]
+                self._add_globals(forward)
+
+    def _add(self, owner: str, attributes: dict[str, Any]) -> None:
+        self._guarded.append(_Guarded(owner, attributes, _copied(attributes)))
+
+    def _add_globals(self, function: FunctionType) -> None:
+        """Guard the global values of plain types that a function names."""
+        values = function.__globals__
+        then = {
+            name: _copied(values[name])
+            for name in function.__code__.co_names
+            if name in values and isinstance(values[name], _PLAIN)
+        }
+        if then:
+            self._guarded.append(_Guarded("the global value", values, then, only_these=True))
 
     def changed(self) -> str:
-        """Name something that has changed; "" if nothing has."""
+        """Return the name of something that has changed, or ""."""
         try:
-            if all(now == then for now, then in self.whole) and all(
-                t.items() <= now.items() for now, t in self.parts
-            ):
+            if all(guarded.is_unchanged() for guarded in self._guarded):
                 return ""
-        # another tensor or array, whose comparison has no truth value
         except (RuntimeError, ValueError):
             pass
-        names = {id(now): name for now, name in self.names}
-        for now, then in (*self.whole, *self.parts):
-            for key in then.keys() | now.keys() if id(now) in names else then.keys():
-                try:
-                    # a list compares identical objects by identity
-                    same = bool([now.get(key)] == [then.get(key)])
-                except (RuntimeError, ValueError):
-                    same = False
-                if not same:
-                    return f"{names.get(id(now), 'the global value')} {key}".strip()
+        for guarded in self._guarded:
+            key = guarded.changed_key()
+            if key is not None:
+                return f"{guarded.owner} {key}".strip()
         return ""
 
 
-def described(leaf: Any) -> Any:
+def described(leaf: object) -> Hashable:
     """Return the properties of an argument that a trace assumes, such as a tensor's shape."""
     if isinstance(leaf, Tensor):
         return type(leaf), leaf.shape, leaf.dtype, leaf.device, leaf.requires_grad
-    return (type(leaf), leaf) if isinstance(leaf, int | float | str | bool | None) else id(leaf)
+    if isinstance(leaf, int | float | str | bool | None):
+        return type(leaf), leaf
+    return id(leaf)
 
 
-def without_graph(model: nn.Module, inputs: list[Tensor]) -> str:
+def why_without_graph(model: nn.Module, inputs: list[Tensor]) -> str:
     """Return why a call runs without a graph, or "".
 
-    Hooks must run each time, and no tensor may have two roles.
+    Hooks must run each time, and a tensor must not be passed twice, since a graph distinguishes
+    its arguments.
     """
     for name, module in model.named_modules():
         if (
@@ -125,44 +169,44 @@ def without_graph(model: nn.Module, inputs: list[Tensor]) -> str:
             )
     own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
     distinct = own | {id(tensor) for tensor in inputs}
-    return (
-        ""
-        if len(distinct) == len(own) + len(inputs)
-        else "an input is passed twice, or is a weight of the network"
-    )
+    if len(distinct) < len(own) + len(inputs):
+        return "an input is passed twice, or is a weight of the network"
+    return ""
 
 
 def _copied(value: Any) -> Any:
-    """Return a container with the containers in it copied, and everything else as it is."""
+    """Return a copy of a dict or list and of those inside it; anything else is not copied."""
     if isinstance(value, dict):
         return {key: _copied(item) for key, item in value.items()}
-    return [_copied(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_copied(item) for item in value]
+    return value
 
 
 @dataclass
 class Decided:
     """The decisions on one kind of call.
 
-    A kind has inputs of the same shapes and dtypes, and gradients or none.
+    Calls of one kind have inputs of the same shapes and dtypes, and the same modes of torch.
 
     Attributes:
         trace: the last trace.
-        tensors: the source of each of the graph's arguments after the inputs: a dict and a key.
+        tensors: the origin of each of the graph's arguments after the inputs: a dict and a key.
         guard: the assumptions of the trace.
         run: the function that runs the graph, or None without one.
         graph: the graph that it runs.
-        gone: the casts that the passes removed.
+        removed: the casts that the passes removed.
         linked: the casts that became links to a hoisted one.
         tries: how many calls were traced.
         why: why there is no graph, or "" if there is one or may be one later.
     """
 
     trace: CallTrace | None = None
-    tensors: list[tuple[dict[str, Any], str]] = field(default_factory=list)
+    tensors: list[_Origin] = field(default_factory=list)
     guard: Guard | None = None
     run: Callable[..., Any] | None = None
     graph: fx.Graph | None = None
-    gone: list[Call] = field(default_factory=list)
+    removed: list[Call] = field(default_factory=list)
     linked: list[Call] = field(default_factory=list)
     tries: int = 0
     why: str = ""
@@ -175,14 +219,14 @@ class Decided:
 class CastGraph:
     """A network whose casts are decided once; called like the network, in a region of autocast.
 
-    Outside of such a region, or under a foreign mode that intercepts operations, the network itself
-    is called. A mode with the attribute `intercepts_operations = False` leaves all operations of a
-    network alone, so the graph runs.
+    Outside of such a region, or under another mode that intercepts operations, the network itself
+    is called. A mode with the attribute `intercepts_operations = False` does not change operations,
+    so the graph runs under it.
 
     Args:
-        model: with FP32 weights. Of one that was compiled, in place or not, the graph is, with the
-            same options.
-        format: FP16 or BF16, as the region's.
+        model: a network with FP32 weights. If it was compiled, in place or not, the graph is
+            compiled with the same options.
+        format: FP16 or BF16, the format of the region.
 
     >>> from labkit.formats import FP16
     >>> graph = CastGraph(nn.Linear(2, 1), FP16)
@@ -198,7 +242,8 @@ class CastGraph:
         self.model = model
         self.format = as_format(format)
         self.decided = Decided()
-        self._kinds: dict[Any, Decided] = {}
+        self._kinds: dict[Hashable, Decided] = {}
+        # the autocast lists that the decisions follow
         self._table = LISTS.table
         self._warned = set[str]()
 
@@ -208,7 +253,8 @@ class CastGraph:
         return self.decided.why
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"model": self.model, "format": self.format}  # a copy decides for itself
+        # a copy traces its own network
+        return {"model": self.model, "format": self.format}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -218,16 +264,26 @@ class CastGraph:
         if not self._is_applicable():
             return self.model(*args, **kwargs)
         with torch._C.DisableTorchFunction():
-            plain = not kwargs and all(isinstance(arg, Tensor) for arg in args)
-            leaves, spec = (list(args), len(args)) if plain else tree_flatten((args, kwargs))
+            leaves: list[Any]
+            spec: Hashable
+            # most calls have only tensors, which need not be flattened
+            if not kwargs and all(isinstance(arg, Tensor) for arg in args):
+                leaves = list(args)
+                spec = len(args)
+            else:
+                leaves, spec = tree_flatten((args, kwargs))
             inputs = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
             kind = self._kind(leaves, spec)
             if kind.run is not None and kind.is_valid():
                 self.decided = kind
                 return _run(kind, inputs)
-            not_now = without_graph(self.model, inputs)
-        if not_now or (kind.why and kind.is_valid()):
-            self.decided = Decided(why=not_now) if not_now else kind
+            why = why_without_graph(self.model, inputs)
+        if why:
+            self.decided = Decided(why=why)
+            return self.model(*args, **kwargs)
+        # this kind has no graph, and nothing has changed since
+        if kind.why and kind.is_valid():
+            self.decided = kind
             return self.model(*args, **kwargs)
         return self._trace(kind, inputs, args, kwargs)
 
@@ -240,7 +296,7 @@ class CastGraph:
             or region.accumulator is not None
         ):
             return False
-        # Python code that must run each time
+        # a hook of all modules is Python code that must run each time
         if torch.nn.modules.module._has_any_global_hook():
             return False
         for mode in _get_current_function_mode_stack():
@@ -252,40 +308,47 @@ class CastGraph:
                 return False
         return region.lower.dtype is dtype_of(self.format)
 
-    def _kind(self, leaves: list[Any], spec: Any) -> Decided:
+    def _kind(self, leaves: list[Any], spec: Hashable) -> Decided:
         """Return the decisions on calls of this kind."""
-        if self._table is not LISTS.table:  # an operation was registered: decide again
+        # an operation was registered: decide again
+        if self._table is not LISTS.table:
             self._kinds.clear()
             self._table = LISTS.table
-        now = (
+        key = (
             spec,
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
             self.model.training,
+            *[described(leaf) for leaf in leaves],
         )
-        key = (*now, *[described(leaf) for leaf in leaves])
         kind = self._kinds.get(key)
         if kind is None:
             if len(self._kinds) >= KINDS:
-                self._kinds.pop(next(iter(self._kinds)))
+                oldest = next(iter(self._kinds))
+                del self._kinds[oldest]
             kind = Decided()
             self._kinds[key] = kind
         return kind
 
-    def _trace(self, kind: Decided, inputs: list[Tensor], args: Any, kwargs: Any) -> Any:
+    def _trace(
+        self,
+        kind: Decided,
+        inputs: list[Tensor],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
         """Call the network itself, and trace it."""
         model = uncompiled(self.model)
-        last = kind.trace
         self.decided = kind
         kind.run = None
         kind.why = ""
-        kind.tries = kind.tries + 1
+        kind.tries += 1
         guard = Guard(model)
         kind.guard = guard
         with _no_modes() as modes:
             passive = [mode for mode in modes if not getattr(mode, "intercepts_operations", True)]
-            out, traced = trace(model, self.format, inputs, args, kwargs, passive)
-        self._decide(kind, last, traced, len(inputs), guard.changed())
+            traced = trace(model, self.format, inputs, args, kwargs, passive)
+        self._decide(kind, traced, traced.sources[len(inputs) :], guard.changed())
         if kind.why and kind.why not in self._warned:
             self._warned.add(kind.why)
             warnings.warn(
@@ -293,50 +356,58 @@ class CastGraph:
                 f"{kind.why}. Fix that, or use graph=False.",
                 stacklevel=4,
             )
-        return out
+        return traced.out
 
     def _decide(
-        self, kind: Decided, last: CallTrace | None, traced: Any, inputs: int, changed: str
+        self, kind: Decided, traced: TracedCall, tensors: list[Tensor], changed: str
     ) -> None:
-        """Build a graph from a trace that equals the last one, or record why there is none."""
-        if isinstance(traced, str):
-            kind.trace = None
-            kind.why = traced
+        """Build a graph from a trace that equals the last one, or record why there is none.
+
+        Args:
+            kind: the decisions so far, with the last trace.
+            traced: the call that was just traced.
+            tensors: the sources of the trace, without the inputs.
+            changed: what `forward` changed in the call, or "".
+        """
+        last = kind.trace
+        last_tensors = kind.tensors
+        kind.trace = traced.trace
+        if traced.trace is None:
+            kind.why = traced.problem
             return
-        kind.trace, tensors = traced
-        before = kind.tensors
-        kind.tensors = _origins(uncompiled(self.model), tensors[inputs:])
-        differ = difference(last, kind.trace)
-        if not differ and [id(owner[name]) for owner, name in before] != [
-            id(t) for t in tensors[inputs:]
-        ]:
-            differ = "a tensor comes from elsewhere, another one each time"
-        if not changed and last is not None and not differ:
-            try:
-                kind.graph = copy.deepcopy(kind.trace.graph)
-                kind.gone = cancel(kind.graph)
-                kind.linked = hoist(kind.graph)
-                module = fx.GraphModule({}, kind.graph)
-            except (RuntimeError, NotImplementedError, SyntaxError) as error:
-                kind.why = f"torch.fx has no way to write it: {error}"
-                return
-            kind.run = self._compiled(kind.graph, module.forward)
+        kind.tensors = _origins(uncompiled(self.model), tensors)
+        differs = difference(last, traced.trace)
+        if not differs:
+            ids_before = [id(owner[name]) for owner, name in last_tensors]
+            if ids_before != [id(tensor) for tensor in tensors]:
+                differs = "a tensor is another one in each call, and not of a module"
+        if last is not None and not changed and not differs:
+            self._build_graph(kind, traced.trace)
         elif kind.tries >= TRIES:
-            kind.why = (
-                f"forward changes {changed}"
-                if changed
-                else f"it differs from call to call: {differ}"
-            )
+            kind.why = f"it differs from call to call: {differs}"
+            if changed:
+                kind.why = f"forward changes {changed}"
+
+    def _build_graph(self, kind: Decided, traced: CallTrace) -> None:
+        """Apply the passes to a trace, and make a function of the graph."""
+        try:
+            kind.graph = copy.deepcopy(traced.graph)
+            kind.removed = cancel(kind.graph)
+            kind.linked = hoist(kind.graph)
+            module = fx.GraphModule({}, kind.graph)
+        except (RuntimeError, NotImplementedError, SyntaxError) as error:
+            kind.why = f"torch.fx cannot write it: {error}"
+            return
+        kind.run = self._compiled(kind.graph, module.forward)
 
     def _compiled(self, graph: fx.Graph, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function that runs a graph.
-
-        If the network was compiled, compiled with the same options.
-        """
-        # a function of torch, whose `self` has the options
+        """Return the function that runs a graph, compiled if the network was compiled."""
+        # torch.compile(model) stores its options in `dynamo_ctx`; model.compile() leaves them in
+        # the closure of a function
+        options = getattr(self.model, "dynamo_ctx", None)
         in_place = self.model._compiled_call_impl
-        known = inspect.getclosurevars(in_place).nonlocals if in_place is not None else {}
-        options = getattr(self.model, "dynamo_ctx", known.get("self"))
+        if options is None and in_place is not None:
+            options = inspect.getclosurevars(in_place).nonlocals.get("self")
         if options is None:
             return forward
         own = {
@@ -344,17 +415,17 @@ class CastGraph:
             for node in graph.nodes
             if getattr(node.target, "__module__", "").startswith("labkit.")
         }
-        function = next((f.__name__ for f in own if getattr(f, "is_custom", False)), None)
-        if function is not None:
-            warnings.warn(
-                f"the graph runs, but is not compiled: {function} runs under the modes, as in "
-                "eager.",
-                stacklevel=6,
-            )
-            return forward
+        for function in own:
+            if getattr(function, "is_custom", False):
+                warnings.warn(
+                    f"the graph runs, but is not compiled: {function.__name__} runs under the "
+                    "modes, as in eager.",
+                    stacklevel=7,
+                )
+                return forward
         # torch.compile cannot trace into these functions, so each stays one operation
-        for target in own:
-            torch.compiler.allow_in_graph(target)
+        for function in own:
+            torch.compiler.allow_in_graph(function)
         return options(forward)  # type: ignore[no-any-return]
 
 
@@ -369,25 +440,25 @@ def _run(kind: Decided, inputs: list[Tensor]) -> Any:
         if torch.is_grad_enabled() != grad:
             torch._C._set_grad_enabled(grad)
     spec = kind.trace.spec
-    return results[0] if len(results) == 1 and spec.is_leaf() else tree_unflatten(results, spec)
+    if spec.is_leaf():
+        return results[0]
+    return tree_unflatten(results, spec)
 
 
-def _origins(model: nn.Module, tensors: list[Tensor]) -> list[tuple[dict[str, Any], str]]:
-    """Return the owner and the name of each tensor: in a module, or as a constant."""
-    owned: dict[int, tuple[dict[str, Any], str]] = {}
+def _origins(model: nn.Module, tensors: list[Tensor]) -> list[_Origin]:
+    """Return the dict and the key of each tensor: in a module, or of its own for a constant."""
+    owned: dict[int, _Origin] = {}
     for module in model.modules():
         for owner in (vars(module), module._buffers, module._parameters):
-            owned |= {
-                id(value): (owner, name)
-                for name, value in owner.items()
-                if isinstance(value, Tensor)
-            }
+            for name, value in owner.items():
+                if isinstance(value, Tensor):
+                    owned[id(value)] = (owner, name)
     return [owned.get(id(tensor), ({"constant": tensor}, "constant")) for tensor in tensors]
 
 
 @contextmanager
 def _no_modes() -> Iterator[list[TorchFunctionMode]]:
-    """Remove all modes while a network is traced under modes of its own."""
+    """Disable all modes in the block; the block gets the list of them, outermost first."""
     modes = list(_get_current_function_mode_stack())
     for _ in modes:
         torch._C._pop_torch_function_stack()

@@ -4,14 +4,15 @@ Idea: one row for each operation of the trace, with the casts made for it. Each 
 is a view of the same rows: colour (list), propagate (result's dtype), insert (required casts),
 cancel (casts without effect), hoist (weights that are cast once for several uses).
 
-Invariant: rows are from the trace of an actual run; with the `times` of each, they add up to the
-cost of a step.
+Invariant: rows are from the trace of an actual run. The bytes of their casts, each multiplied by
+its `times`, add up to the cost of a forward pass.
 """
 
 from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
@@ -20,8 +21,8 @@ import torch
 from torch import fx
 
 from labkit.amp.casting.lists import Rule
-from labkit.amp.graph.cast_graph import CastGraph
-from labkit.amp.graph.trace import Source
+from labkit.amp.graph.cast_graph import CastGraph, Decided
+from labkit.amp.graph.recorder import Call, Source
 from labkit.interop import format_of
 
 _ONLY_CASTS = frozenset(["to", "half", "float", "bfloat16", "type", "type_as"])
@@ -35,12 +36,12 @@ class GraphCast:
         weight: whether it casts a weight.
         source: name of the format that is cast.
         to: name of the format that it is cast to.
-        elements: how many numbers it casts.
-        fate: "stays", "cancelled" or "hoisted": the first of a weight's casts is kept, the others
+        elements: number of elements that it casts.
+        fate: "stays", "cancelled" or "hoisted": the first of a weight's casts is made, the others
             link to it.
-        times: how often a step makes it: 1 or 0.
-        name: "input", or what a layer calls the tensor: "weight", "bias".
-        tensor: which tensor of the trace is cast.
+        times: how often a forward pass of the graph makes it: 1 or 0.
+        name: "input", or the name of the tensor in its layer: "weight", "bias".
+        tensor: the number of the node in the trace whose tensor is cast.
         origin: the row that returned that tensor; -1, -2, ... is an input of the network, None a
             weight.
     """
@@ -58,7 +59,12 @@ class GraphCast:
     @property
     def bytes(self) -> int:
         """Bytes that it reads and writes, each time."""
-        return self.elements * sum(4 if name == "FP32" else 2 for name in (self.source, self.to))
+        return self.elements * (_bytes_of(self.source) + _bytes_of(self.to))
+
+
+def _bytes_of(format: str) -> int:
+    # a graph casts between FP32, FP16 and BF16
+    return 4 if format == "FP32" else 2
 
 
 @dataclass(frozen=True)
@@ -66,10 +72,12 @@ class GraphRow:
     """An operation of a traced forward pass.
 
     Attributes:
-        op, rule, why: its name, the list it is on and the reason.
+        op: its name.
+        rule: the autocast list that it is on.
+        why: the reason.
         where: file and line.
         result: format of what it returns; "" if that is not a floating-point tensor.
-        casts: those that autocast made for it.
+        casts: the casts that autocast made for it.
         takes: the rows whose results it reads, in order; -1, -2, ... are the inputs of the network.
     """
 
@@ -95,43 +103,41 @@ class Explanation:
 
     @property
     def sentence(self) -> str:
-        """Say how many casts there were and are, and how many bytes a step moves for them."""
+        """A sentence on the casts of autocast and of the graph, and the bytes that these move."""
         casts = self.casts
-        left = sum(cast.times for cast in casts)
+        remaining = sum(cast.times for cast in casts)
         moved = sum(cast.times * cast.bytes for cast in casts)
         return (
-            f"Autocast makes {len(casts)} casts here, and the graph {left}; they read and write "
-            f"{moved / 2**10:,.1f} KiB in each forward pass."
+            f"Autocast makes {len(casts)} casts here, and the graph {remaining}; they read and "
+            f"write {moved / 2**10:,.1f} KiB in each forward pass."
         )
 
     def __str__(self) -> str:
-        head = ("operation", "list", "gives", "casts", "KiB", "why")
-        lines = [head]
-        for row in self.rows:
-            made = [cast for cast in row.casts if cast.times]
-            said = ", ".join(cast.name for cast in made) + (f": {made[0].to}" if made else "")
-            gone = [f"{cast.fate} {cast.name}" for cast in row.casts if not cast.times]
-            kib = f"{sum(cast.bytes for cast in made) / 2**10:.1f}" if made else ""
-            lines.append(
-                (
-                    row.op,
-                    row.rule.value,
-                    row.result,
-                    "; ".join([said, *gone]).strip("; "),
-                    kib,
-                    row.why,
-                )
-            )
-        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-        table = [
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-            for line in lines
-        ]
-        return "\n".join([*(line.rstrip() for line in table), "", self.sentence])
+        lines = [("operation", "list", "gives", "casts", "KiB", "why")]
+        lines += [_cells(row) for row in self.rows]
+        widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
+        table: list[str] = []
+        for line in lines:
+            padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+            table.append("  ".join(padded).rstrip())
+        return "\n".join([*table, "", self.sentence])
+
+
+def _cells(row: GraphRow) -> tuple[str, str, str, str, str, str]:
+    """Return a row of the table of an `Explanation`."""
+    made = [cast for cast in row.casts if cast.times]
+    casts: list[str] = []
+    kib = ""
+    if made:
+        names = ", ".join(cast.name for cast in made)
+        casts.append(f"{names}: {made[0].to}")
+        kib = f"{sum(cast.bytes for cast in made) / 2**10:.1f}"
+    casts += [f"{cast.fate} {cast.name}" for cast in row.casts if not cast.times]
+    return (row.op, row.rule.value, row.result, "; ".join(casts), kib, row.why)
 
 
 class CallsNetwork(Protocol):
-    """What calls a network, as an engine does; `call` is the network, or its graph."""
+    """An object that calls a network, such as an engine; `call` is the network or its graph."""
 
     @property
     def call(self) -> object: ...
@@ -141,11 +147,11 @@ def explain(graph: CastGraph | CallsNetwork) -> Explanation:
     """Return the decisions of autocast about a network, and the casts that the passes left.
 
     Args:
-        graph: one that has run, or the engine of a recipe with `graph=True`, after its third
-            forward pass.
+        graph: a graph that was built, after two calls, or the engine of a recipe with `graph=True`,
+            after two forward passes.
 
     Raises:
-        ValueError: there is no graph; the message says why.
+        ValueError: no graph was built; the message says why.
 
     >>> from labkit.amp import RECIPES, Engine
     >>> engine = Engine(torch.nn.Linear(2, 1), torch.optim.SGD, RECIPES["O1 graph"])
@@ -158,89 +164,116 @@ def explain(graph: CastGraph | CallsNetwork) -> Explanation:
     <BLANKLINE>
     Autocast makes 3 casts here, and the graph 3; they read and write 0.1 KiB in each forward pass.
     """
-    # an engine is above this package, and not imported here
-    decides = graph if isinstance(graph, CastGraph) else getattr(graph, "call", None)
-    if not isinstance(decides, CastGraph):
+    # Engines import this package, so an engine is recognized by its attribute `call`.
+    cast_graph = graph if isinstance(graph, CastGraph) else getattr(graph, "call", None)
+    if not isinstance(cast_graph, CastGraph):
         raise ValueError(
             "this recipe has no graph: autocast decides at each call. Take RECIPES['O1 graph']."
         )
-    known = decides.decided
-    if known.run is None or known.trace is None:
-        raise ValueError(
-            "there is no graph: "
-            f"{known.why or 'the third forward pass runs as one, and it did not come yet'}."
-        )
-    numbers = {node: number for number, node in enumerate(known.trace.graph.nodes)}
-    fates = {id(call): "cancelled" for call in known.gone} | {
-        id(call): "hoisted" for call in known.linked
-    }
-    sources = [node for node in numbers if node.op == "placeholder"]
-    owned = sources[len(sources) - len(known.tensors) :]
-    names = {node: name for node, (_, name) in zip(owned, known.tensors, strict=True)}
-    inputs = [node for node in sources if not node.meta["source"].weight]
-    # of a tensor: its row
-    origins: dict[fx.Node, int] = {node: -1 - i for i, node in enumerate(inputs)}
-    # of a weight's casts to a dtype, the first is made, others link to it
-    hoisted: set[tuple[fx.Node, torch.dtype]] = set()
-    rows: list[GraphRow] = []
-    calls = [node for node in numbers if "call" in node.meta]
-    for _, group in groupby(calls, key=lambda node: node.meta["call"].number):
-        nodes = list(group)
-        casts = []
-        takes = dict[int, None]()
+    decided = cast_graph.decided
+    if decided.run is None or decided.trace is None:
+        why = decided.why or "it is built by the second forward pass, which has not run yet"
+        raise ValueError(f"there is no graph: {why}.")
+    explainer = _Explainer(decided, decided.trace.graph)
+    calls = [node for node in decided.trace.graph.nodes if "call" in node.meta]
+    # the casts of an operation come before it, and have its number
+    for _, nodes in groupby(calls, key=lambda node: node.meta["call"].number):
+        explainer.add_operation(list(nodes))
+    return Explanation(tuple(explainer.rows))
+
+
+class _Explainer:
+    """The rows of an `Explanation`, made from a trace, operation by operation.
+
+    Attributes:
+        rows: the rows so far.
+    """
+
+    def __init__(self, decided: Decided, graph: fx.Graph) -> None:
+        self.rows: list[GraphRow] = []
+        self._numbers = {node: number for number, node in enumerate(graph.nodes)}
+        self._fates = {id(call): "cancelled" for call in decided.removed}
+        self._fates |= {id(call): "hoisted" for call in decided.linked}
+        sources = [node for node in graph.nodes if node.op == "placeholder"]
+        # the inputs come first
+        owned = sources[len(sources) - len(decided.tensors) :]
+        self._names: dict[fx.Node, str] = {}
+        for node, (_, name) in zip(owned, decided.tensors, strict=True):
+            self._names[node] = name
+        inputs = [node for node in sources if not node.meta["source"].weight]
+        # tensor -> the row that returned it, or a negative number for an input
+        self._origins: dict[fx.Node, int] = {node: -1 - i for i, node in enumerate(inputs)}
+        # of a weight's casts to a dtype, the first is made, others link to it
+        self._hoisted: set[tuple[fx.Node, torch.dtype]] = set()
+
+    def add_operation(self, nodes: Sequence[fx.Node]) -> None:
+        """Add the row of an operation: its casts, and the calls that it consists of."""
+        row = len(self.rows)
+        casts: list[GraphCast] = []
+        # a dict, whose keys are a set in order
+        takes: dict[int, None] = {}
         for node in nodes:
-            call = node.meta["call"]
-            tensors = node.all_input_nodes
-            read = [origins[tensor] for tensor in tensors if tensor in origins]
-            takes |= dict.fromkeys(origin for origin in read if origin != len(rows))
-            origins |= dict.fromkeys(_results(node), read[0] if call.cast and read else len(rows))
+            call: Call = node.meta["call"]
+            origins = [
+                self._origins[tensor] for tensor in node.all_input_nodes if tensor in self._origins
+            ]
+            takes |= dict.fromkeys(origin for origin in origins if origin != row)
+            # a cast has the origin of the tensor that is cast
+            origin = origins[0] if call.cast and origins else row
+            self._origins |= dict.fromkeys(_results(node), origin)
             if call.cast:
-                (tensor,) = tensors
-                fate = fates.get(id(call), "stays")
-                made = fate == "stays" or (
-                    fate == "hoisted" and (tensor, call.dtype) not in hoisted
-                )
-                hoisted |= {(tensor, call.dtype)} if fate == "hoisted" else set()
-                source = tensor.meta.get("source") or tensor.meta.get("call")
-                casts.append(
-                    GraphCast(
-                        weight=isinstance(source, Source) and source.weight,
-                        source="FP32" if source is None else _name(source.dtype),
-                        to=_name(call.dtype),
-                        elements=math.prod(call.shape),
-                        fate=fate,
-                        times=int(made),
-                        name=names.get(tensor, "input"),
-                        tensor=numbers[tensor],
-                        origin=origins.get(tensor),
-                    )
-                )
+                (tensor,) = node.all_input_nodes
+                casts.append(self._cast(call, tensor))
         last = nodes[-1]
-        call = nodes[-1].meta["call"]
-        if casts or call.op not in _ONLY_CASTS:
-            op = last.args[1] if last.target is getattr else call.op.strip("_")
-            rows.append(
-                GraphRow(
-                    op,
-                    call.entry.rule,
-                    call.entry.why,
-                    call.where,
-                    _name(call.dtype),
-                    tuple(casts),
-                    tuple(takes),
-                )
+        call = last.meta["call"]
+        if not casts and call.op in _ONLY_CASTS:
+            # The network casts by itself. That is not a row; the result has the input's origin.
+            origin = next(iter(takes), -1)
+            self._origins |= dict.fromkeys(_results(last), origin)
+            return
+        # an attribute, such as x.T, is read by getattr(x, "T")
+        op = str(last.args[1]) if last.target is getattr else call.op.strip("_")
+        self.rows.append(
+            GraphRow(
+                op=op,
+                rule=call.entry.rule,
+                why=call.entry.why,
+                where=call.where,
+                result=_name(call.dtype),
+                casts=tuple(casts),
+                takes=tuple(takes),
             )
-        else:  # a cast of the network's own: its result comes from where its input does
-            origins |= dict.fromkeys(_results(last), next(iter(takes), -1))
-    return Explanation(tuple(rows))
+        )
+
+    def _cast(self, call: Call, tensor: fx.Node) -> GraphCast:
+        """Return the description of a cast, with what the passes did to it."""
+        fate = self._fates.get(id(call), "stays")
+        made = fate == "stays"
+        if fate == "hoisted":
+            made = (tensor, call.dtype) not in self._hoisted
+            self._hoisted.add((tensor, call.dtype))
+        source = tensor.meta.get("source") or tensor.meta.get("call")
+        return GraphCast(
+            weight=isinstance(source, Source) and source.weight,
+            # a part of a list or tuple has no description
+            source="FP32" if source is None else _name(source.dtype),
+            to=_name(call.dtype),
+            elements=math.prod(call.shape),
+            fate=fate,
+            times=int(made),
+            name=self._names.get(tensor, "input"),
+            tensor=self._numbers[tensor],
+            origin=self._origins.get(tensor),
+        )
 
 
 def _results(node: fx.Node) -> list[fx.Node]:
     """Return the nodes of a call's results: the call, and the parts of a list or tuple."""
-    parts = [
-        user for user in node.users if user.target is operator.getitem and "call" not in user.meta
-    ]
-    return [node, *(result for part in parts for result in _results(part))]
+    results = [node]
+    for user in node.users:
+        if user.target is operator.getitem and "call" not in user.meta:
+            results += _results(user)
+    return results
 
 
 def _name(dtype: torch.dtype) -> str:

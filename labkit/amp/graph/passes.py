@@ -10,17 +10,20 @@ use of a weight keeps a link of its own to the FP32 weight, where gradients are 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, fx
 
 from labkit.amp.casting.casts import Cast
-from labkit.amp.graph.trace import METHODS, Call
+from labkit.amp.graph.recorder import METHODS, Call
 from labkit.formats import FP16
 
-# the gradient of a cast between torch dtypes is not rounded again, whichever the format is
+# A cast between torch dtypes does not round the gradient again. That holds for any of them; FP16 is
+# an example.
 _NATIVE = Cast(FP16)
+# (input, dtype) -> its cast
+_Casts = dict[tuple[fx.Node, torch.dtype | None], fx.Node]
 
 
 def cancel(graph: fx.Graph) -> list[Call]:
@@ -29,34 +32,43 @@ def cancel(graph: fx.Graph) -> list[Call]:
     Returns:
         The casts that were removed.
     """
-    gone: list[Call] = []
-    # the casts since the last operation that wrote into a tensor
-    made: dict[tuple[Any, Any], Any] = {}
+    removed: list[Call] = []
+    # those since the last operation that wrote into a tensor: after a write, an earlier cast may
+    # hold other values than its input
+    casts: _Casts = {}
     for node in list(graph.nodes):
         if _writes(node):
-            made.clear()
+            casts.clear()
         if not is_cast(node):
             continue
-        source: Any = node.args[0]
-        to = _dtype(node)
-        # the earlier node with the same value: a cast of the same input, or what was cast to FP32
-        same: Any = None
-        if source.op == "placeholder" and not source.meta["source"].gradient:
-            same = made.get((source, to))
-        first: Any = source.args[0] if is_cast(source) else None
-        if first is not None and _dtype(source) is torch.float32 and _dtype(first) is to:
-            same = first if made.get((first, torch.float32)) is source else None
-        if same is None:
-            made[source, to] = node
-        else:
-            gone.append(node.meta["call"])
-            node.replace_all_uses_with(same)
-            graph.erase_node(node)
-            # without this use, the cast before may have become unneeded, too
-            if is_cast(source) and not source.users:
-                gone.append(source.meta["call"])
-                graph.erase_node(source)
-    return gone
+        source = _input(node)
+        earlier = _earlier_with_same_value(node, casts)
+        if earlier is None:
+            casts[source, _dtype(node)] = node
+            continue
+        removed.append(node.meta["call"])
+        node.replace_all_uses_with(earlier)
+        graph.erase_node(node)
+        # without this use, the cast before may have become unneeded, too
+        if is_cast(source) and not source.users:
+            removed.append(source.meta["call"])
+            graph.erase_node(source)
+    return removed
+
+
+def _earlier_with_same_value(node: fx.Node, casts: _Casts) -> fx.Node | None:
+    """Return the earlier node that has the value of a cast, if there is one."""
+    source = _input(node)
+    to = _dtype(node)
+    # x.half().float().half(): the first cast has the value
+    if is_cast(source) and _dtype(source) is torch.float32:
+        first = _input(source)
+        if _dtype(first) is to:
+            return first if casts.get((first, torch.float32)) is source else None
+    # the same cast of an input again; a cast with a gradient is not shared
+    if source.op == "placeholder" and not source.meta["source"].gradient:
+        return casts.get((source, to))
+    return None
 
 
 def hoist(graph: fx.Graph) -> list[Call]:
@@ -66,17 +78,15 @@ def hoist(graph: fx.Graph) -> list[Call]:
         The casts that became links to it.
     """
     links: list[Call] = []
-    weights = [node for node in graph.nodes if node.op == "placeholder"]
-    for weight in weights:
-        casts = [node for node in weight.users if is_cast(node) and node.meta["call"].cast]
-        if (
-            len(casts) < 2
-            or not weight.meta["source"].weight
-            or any(_writes(user) for user in weight.users)
-        ):
+    sources = [node for node in graph.nodes if node.op == "placeholder"]
+    for weight in sources:
+        if not weight.meta["source"].weight or any(_writes(user) for user in weight.users):
             continue
-        # after the last placeholder: before the first use, whichever that is
-        with graph.inserting_before(weights[-1].next):
+        casts = [node for node in weight.users if is_cast(node) and node.meta["call"].cast]
+        if len(casts) < 2:
+            continue
+        # The placeholders come first in a graph, so after the last one is before every use.
+        with graph.inserting_after(sources[-1]):
             values = graph.call_function(values_of, (weight, _dtype(casts[0])))
             values.meta["call"] = casts[0].meta["call"]
         # a link for each use keeps their gradients apart until they reach the FP32 weight
@@ -95,24 +105,36 @@ def values_of(weight: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def linked(weight: Tensor, values: Tensor) -> Tensor:
-    """Return the values of a weight's cast as its cast: their gradient reaches the FP32 weight."""
+    """Return a weight's cast with history, from its values: gradients reach the FP32 weight."""
     return _NATIVE.linked(weight, values)
 
 
-def is_cast(node: Any) -> bool:
-    """Whether a node changes a dtype and nothing else."""
+def is_cast(node: object) -> TypeGuard[fx.Node]:
+    """Return whether a node changes a dtype and nothing else."""
     return (
         isinstance(node, fx.Node) and node.op == "call_method" and node.target in METHODS.values()
     )
 
 
+def _input(cast: fx.Node) -> fx.Node:
+    source = cast.args[0]
+    assert isinstance(source, fx.Node)
+    return source
+
+
 def _dtype(node: fx.Node) -> torch.dtype | None:
-    known = node.meta.get("call") or node.meta.get("source")
-    return known.dtype if known is not None else None
+    for key in ("call", "source"):
+        if key in node.meta:
+            dtype: torch.dtype = node.meta[key].dtype
+            return dtype
+    # a part of a list or tuple, which has no description
+    return None
 
 
 def _writes(node: fx.Node) -> bool:
-    """Whether an operation may write into one of its tensors."""
+    """Return whether an operation may write into one of its tensors."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    own = name.endswith("_") and not name.endswith("__")
-    return own or "out" in node.kwargs or name == "__setitem__" or name.startswith("__i")
+    in_place = name.endswith("_") and not name.endswith("__")
+    # `x += y` is __iadd__. Names such as __invert__ are counted, too, which costs a cast at most.
+    is_operator = name == "__setitem__" or name.startswith("__i")
+    return in_place or is_operator or "out" in node.kwargs

@@ -1,398 +1,148 @@
 """Traces: the operations of a network with the casts of autocast, as a graph of torch.fx.
 
 Idea: the network runs once under autocast and `half_storage`, and the outermost mode records the
-calls that reach torch as nodes of a graph. Autocast's casts are nodes, too, each with the operation
+calls that reach torch (`CallRecorder`). Autocast's casts are recorded, too, each with the operation
 that it belongs to. A trace is a record of eager autocast, so it equals eager autocast.
 
-Invariant: a traced run returns the same as an untraced one. An operation that a graph cannot hold,
-or that may differ the next time, ends the trace with a reason and a line number, and the run
-continues.
+Invariant: a traced run returns the same as an untraced one.
 
-Limits: Python code without tensors is not traced. A print, or a global variable, stays as in the
-trace.
+Limits: Python code without tensors is not traced. A graph does not repeat a print, and reads no
+global variable again.
 """
 
 from __future__ import annotations
 
-import operator
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, fx
-from torch.fx.node import _get_qualified_name
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
-from torch.utils._pytree import tree_flatten, tree_leaves
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._pytree import TreeSpec, tree_flatten
 
 from labkit.amp.casting.autocast import autocast
-from labkit.amp.casting.casts import NATIVE
 from labkit.amp.casting.lists import Entry, Rule
+from labkit.amp.graph.recorder import Call, CallRecorder
 from labkit.formats import Format
 from labkit.gemm import half_storage
-from labkit.modes import ATTRIBUTE, mapped, nested_contexts
-
-METHODS = {dtype: method.__name__ for dtype, method in NATIVE.items()}
-_LABKIT = Path(__file__).parents[2]
-_PACKAGES = ("amp", "frameworks", "gemm", "modes")
-_NOT_THE_USERS = (
-    str(Path(torch.__file__).parent),
-    *(str(_LABKIT / package) for package in _PACKAGES),
-)
-_PLAIN = (int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
-# Their results depend only on the shapes, dtypes and devices of the inputs.
-_FACTS = frozenset(
-    [
-        "__get__",
-        "__len__",
-        "__hash__",
-        "__format__",
-        "__repr__",
-        "size",
-        "dim",
-        "ndimension",
-        "numel",
-        "nelement",
-        "stride",
-        "storage_offset",
-        "element_size",
-        "is_contiguous",
-        "is_floating_point",
-        "is_complex",
-        "is_signed",
-        "is_same_size",
-        "is_tensor",
-        "get_device",
-        "result_type",
-        "can_cast",
-        "promote_types",
-        "broadcast_shapes",
-        "has_names",
-        "is_inference",
-        "is_storage",
-        "is_pinned",
-    ]
-)
-# The shape of their results depends on numbers, and Python code may depend on the shape.
-_DATA_SHAPED = frozenset(
-    [
-        "nonzero",
-        "argwhere",
-        "masked_select",
-        "unique",
-        "unique_consecutive",
-        "bincount",
-        "histc",
-        "repeat_interleave",
-        "_pack_padded_sequence",
-        "_pad_packed_sequence",
-    ]
-)
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call that reached torch, as `node.meta["call"]`.
-
-    Attributes:
-        number: the operation of the user's that this is, or belongs to, counted from 1; op, entry:
-            its name and rule.
-        cast: this is a cast that autocast made for `op`.
-        dtype, shape: those of the first tensor that was returned.
-        where: file and line of the user's that called it.
-    """
-
-    number: int
-    op: str
-    entry: Entry
-    cast: bool
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    where: str = field(compare=False)
-
-
-@dataclass(frozen=True)
-class Source:
-    """A tensor from before the trace, as `node.meta["source"]`.
-
-    It is marked as a weight, and as one that needs a gradient.
-    """
-
-    dtype: torch.dtype
-    weight: bool
-    gradient: bool
-
-
-class CallRecorder(TorchFunctionMode):
-    """The outermost mode of a traced run, which records the calls that reach torch.
-
-    Attributes:
-        graph: the calls, in order; its placeholders are the tensors that were not made in the
-            trace: inputs, weights ...
-        sources: these tensors, each with its placeholder.
-        problem: why there is no trace; "" as long as there is one.
-    """
-
-    def __init__(self, inputs: Iterable[Tensor]) -> None:
-        super().__init__()
-        self.graph = fx.Graph()
-        self.sources = list[tuple[fx.Node, Tensor]]()
-        self.problem = ""
-        self.paused = False
-        self.inference = torch.is_inference_mode_enabled()
-        self.grad = torch.is_grad_enabled()
-        self.current: tuple[int, str, Entry] = (0, "", Entry(Rule.KEEP, "outside of autocast"))
-        # alive until the end, so that no other tensor has its id
-        self._nodes: dict[int, tuple[fx.Node, Tensor]] = {}
-        for tensor in inputs:
-            self._source(tensor)
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if self.ended:
-            return func(*args, **kwargs)
-        name = getattr(func, "__name__", "")
-        target = func
-        arguments = args
-        # in a graph, an attribute is read by getattr, and a method called by its name
-        if name == "__get__":
-            target, arguments = getattr, (args[0], func.__self__.__name__)
-        else:
-            target = next(
-                (m for m in (name, f"__{name}__") if getattr(Tensor, m, None) is func), func
-            )
-        masked = name == "__getitem__" and _is_masked(args)
-        # now: the operation may write in place
-        arguments, keywords = self.to_nodes((arguments, kwargs))
-        out = func(*args, **kwargs)
-        if name == "__iter__":
-            name = "unbind"
-            target = "unbind"
-            out = list(out)
-        if self.ended:
-            pass
-        elif torch._C._are_functorch_transforms_active():
-            self.refuse(
-                f"{name} is called inside a transform of torch.func, which replaces tensors by "
-                "others"
-            )
-        elif torch.is_inference_mode_enabled() != self.inference:
-            self.refuse("inference mode is switched in the middle")
-        elif name in _DATA_SHAPED or masked:
-            self.refuse(f"the shape of what {name} returns depends on the numbers in a tensor")
-        elif name == "__setitem__" or any(isinstance(leaf, Tensor) for leaf in tree_leaves(out)):
-            self.append(target, arguments, keywords, out)
-        elif name not in _FACTS and any(
-            isinstance(leaf, fx.Node) for leaf in tree_leaves((arguments, keywords))
-        ):
-            self.refuse(
-                f"{name} tells Python what is in a tensor, and with other numbers it may go on "
-                "differently"
-            )
-        return out if name != "unbind" or func is Tensor.unbind else iter(out)
-
-    @property
-    def ended(self) -> bool:
-        """Whether calls are not recorded.
-
-        The trace has a problem, or they are part of a recorded call.
-        """
-        return self.paused or bool(self.problem)
-
-    def begin(self, name: str, entry: Entry) -> None:
-        """Count an operation of the user's, to which the calls that follow belong."""
-        self.current = (self.current[0] + 1, name, entry)
-
-    def cast(self, tensor: Tensor, result: Tensor) -> Tensor:
-        """Record a cast of autocast for the current operation; return it."""
-        if result is not tensor and not self.ended:
-            self.append(METHODS[result.dtype], (self.to_nodes(tensor),), {}, result, cast=True)
-        return result
-
-    def refuse(self, why: str) -> None:
-        """End the trace with a reason."""
-        self.problem = self.problem or f"{where()}: {why}"
-
-    def to_nodes(self, values: Any) -> Any:
-        """Return values with a node for each tensor.
-
-        End the trace at a value that a graph cannot hold.
-        """
-        for leaf in tree_leaves(values):
-            parts = (leaf.start, leaf.stop, leaf.step) if isinstance(leaf, slice) else ()
-            numbers = isinstance(leaf, slice) and all(
-                part is None or isinstance(part, int) for part in parts
-            )
-            if not (
-                numbers or leaf is None or leaf is Ellipsis or isinstance(leaf, (Tensor, *_PLAIN))
-            ):
-                self.refuse(f"a {type(leaf).__name__} is not a value that a graph can hold")
-        return mapped(values, self._node)
-
-    def append(self, target: Any, args: Any, kwargs: Any, out: Any, cast: bool = False) -> None:
-        """Record a call, whose arguments are nodes, and name the tensors that it returned."""
-        self._set_grad(torch.is_grad_enabled())
-        if target == "to" and len(args) == 2 and not kwargs and args[1] in METHODS:
-            # the same, in half the time
-            target = METHODS[args[1]]
-            args = args[:1]
-        if not isinstance(target, str) and not _has_its_name(target):
-            target = _by_itself(target)
-        node = self.graph.create_node(
-            "call_method" if isinstance(target, str) else "call_function", target, args, kwargs
-        )
-        first = next((leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)), None)
-        with torch._C.DisableTorchFunction():
-            dtype, shape = (torch.bool, ()) if first is None else (first.dtype, tuple(first.shape))
-            node.meta["call"] = Call(*self.current, cast, dtype, shape, where())
-            self._name_results(node, out)
-
-    def _set_grad(self, enabled: bool) -> None:
-        if enabled != self.grad:
-            self.graph.call_function(torch._C._set_grad_enabled, (enabled,))
-            self.grad = enabled
-
-    def _name_results(self, node: fx.Node, out: Any) -> None:
-        if isinstance(out, Tensor):
-            self._nodes[id(out)] = node, out
-        elif isinstance(out, list | tuple):
-            for index, part in enumerate(out):
-                if isinstance(part, Tensor | list | tuple):
-                    self._name_results(
-                        self.graph.call_function(operator.getitem, (node, index)), part
-                    )
-
-    def _node(self, tensor: Tensor) -> fx.Node:
-        if id(tensor) not in self._nodes:
-            with torch._C.DisableTorchFunction():
-                if tensor.grad_fn is not None:
-                    self.refuse(
-                        "a tensor was made where torch shows no call: in torch.jit, or an extension"
-                    )
-            self._source(tensor)
-        return self._nodes[id(tensor)][0]
-
-    def _source(self, tensor: Tensor) -> None:
-        if id(tensor) not in self._nodes:
-            with (
-                self.graph.inserting_after(self.sources[-1][0])
-                if self.sources
-                else self.graph.inserting_before()
-            ):
-                node = self.graph.placeholder(f"source_{len(self.sources)}")
-            self._nodes[id(tensor)] = node, tensor
-            self.sources.append((node, tensor))
-
-    def finished(self, results: list[Any], grad: bool) -> fx.Graph:
-        """Return the graph, whose output are the results."""
-        self._set_grad(grad)
-        self.graph.output(tuple(results))
-        for node, t in self.sources:
-            weight = t.requires_grad and t.is_leaf and t.dtype is torch.float32
-            node.meta["source"] = Source(t.dtype, weight, t.requires_grad)
-        return self.graph
-
-
-def _is_masked(args: Any) -> bool:
-    """Whether an index holds a boolean mask."""
-    indices = [leaf for leaf in tree_leaves(args[1:]) if isinstance(leaf, Tensor)]
-    with torch._C.DisableTorchFunction():
-        return any(index.dtype in (torch.bool, torch.uint8) for index in indices)
-
-
-def _has_its_name(function: Callable[..., Any]) -> bool:
-    """Whether a function of torch is found where its name says; torch.fx writes it by its name."""
-    value: Any = torch
-    for part in _get_qualified_name(function).removeprefix("torch.").split("."):
-        value = getattr(value, part, None)
-    return value is function or not function.__module__.startswith("torch")
-
-
-@cache
-def _by_itself(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls another one, from a module whose functions torch.fx keeps."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    call.__name__ = function.__name__
-    call.__qualname__ = function.__name__
-    return call
-
-
-def where() -> str:
-    """Return file and line of the innermost frame that is neither torch's nor the lab's."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+from labkit.modes import ATTRIBUTE, nested_contexts
 
 
 @dataclass(frozen=True)
 class CallTrace:
-    """A recorded run. Two of one network under the same circumstances have equal lines.
+    """A recorded run. Two runs of one network under the same circumstances have equal lines.
 
     Attributes:
         graph: the calls, on the sources: the inputs first, then weights, buffers and constants.
         spec: how the graph's results were nested.
-        lines: the target, the arguments and the description of each node.
+        lines: one for each node of the graph.
     """
 
     graph: fx.Graph
-    spec: Any
-    lines: list[tuple[Any, ...]]
+    spec: TreeSpec
+    lines: list[TraceLine]
+
+
+class TraceLine(NamedTuple):
+    """A node of a graph, in values that can be compared with those of another graph.
+
+    Attributes:
+        target: the name of a method or of a placeholder, or a function.
+        arguments: the arguments, as text.
+        descriptions: what the recorder notes about the node: a `Call` or a `Source`, or nothing.
+    """
+
+    target: Callable[..., Any] | str
+    arguments: str
+    descriptions: tuple[Any, ...]
+
+    @property
+    def call(self) -> Call | None:
+        """The call that this node is, or None."""
+        for description in self.descriptions:
+            if isinstance(description, Call):
+                return description
+        return None
+
+
+class TracedCall(NamedTuple):
+    """The result of a traced call.
+
+    Attributes:
+        out: what the model returned.
+        trace: the trace, or None if there is a problem.
+        sources: the tensors of the trace's placeholders.
+        problem: why there is no trace, or "".
+    """
+
+    out: Any
+    trace: CallTrace | None
+    sources: list[Tensor]
+    problem: str
 
 
 def trace(
     model: Callable[..., Any],
     format: Format,
     inputs: list[Tensor],
-    args: Any,
-    kwargs: Any,
-    modes: Sequence[Any] = (),
-) -> tuple[Any, Any]:
-    """Call a model under autocast.
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    modes: Sequence[AbstractContextManager[Any]] = (),
+) -> TracedCall:
+    """Call a model under autocast, and trace the call.
 
-    Returns:
-        The call's result, and a (`CallTrace`, source tensors) or why there is none. `modes` are
-        open around it as well; they change no operation.
+    Args:
+        model: the model, or any function of tensors.
+        format: the format that autocast casts to.
+        inputs: the tensors in the arguments.
+        args: the arguments.
+        kwargs: the keyword arguments.
+        modes: modes to enter inside of the recording, which change no operation.
     """
     recorder = CallRecorder(inputs)
     device = inputs[0].device if inputs else torch.device("cpu")
-    drawn = _drawn()
+    random_state = _random_state()
     grad = torch.is_grad_enabled()
-    # then a part of the network may be: it is traced as it was written
-    compiled = "torch._dynamo" in sys.modules
-    plain = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
-    recording = (recording_functions(recorder), plain, recorder, half_storage(device))
-    with nested_contexts(lambda: (*recording, TracedAutocast(format, recorder), *modes)):
+    # If torch.compile is in use, a part of the network may be compiled: run it as it was written.
+    uncompiled: AbstractContextManager[Any] = nullcontext()
+    if "torch._dynamo" in sys.modules:
+        uncompiled = torch.compiler.set_stance("force_eager")
+    contexts = (
+        recording_functions(recorder),
+        uncompiled,
+        recorder,
+        half_storage(device),
+        TracedAutocast(format, recorder),
+        *modes,
+    )
+    with nested_contexts(lambda: contexts):
         out = model(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             leaves, spec = tree_flatten(out)
             results = recorder.to_nodes(leaves)
-    if drawn != _drawn():
+    if random_state != _random_state():
         recorder.refuse(
             "forward draws from Python's or numpy's random numbers, or sets torch's seed"
         )
     if recorder.problem:
-        return out, recorder.problem
+        return TracedCall(out, None, [], recorder.problem)
     graph = recorder.finished(results, grad)
     lines = [
-        (node.target, repr((node.args, node.kwargs)), *node.meta.values()) for node in graph.nodes
+        TraceLine(node.target, repr((node.args, node.kwargs)), tuple(node.meta.values()))
+        for node in graph.nodes
     ]
-    return out, (CallTrace(graph, spec, lines), [tensor for _, tensor in recorder.sources])
+    sources = [tensor for _, tensor in recorder.sources]
+    return TracedCall(out, CallTrace(graph, spec, lines), sources, problem="")
 
 
 class TracedAutocast(autocast):
-    """Autocast that reports each operation, and the casts that it makes for it, to a recorder."""
+    """Autocast that reports each operation, and the casts for it, to a recorder."""
 
     sees_all = True
 
@@ -403,7 +153,7 @@ class TracedAutocast(autocast):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        # autocast passes these on before it looks at the lists
+        # autocast does not look up the rule of an attribute, but it is an operation of the trace
         if type(func) is ATTRIBUTE:
             self.entry_for(func, func.__name__)
         return super().__torch_function__(func, types, args, kwargs)
@@ -421,21 +171,29 @@ class TracedAutocast(autocast):
 
     def _decide(self, rule: Rule, args: Any, kwargs: Any) -> Any:
         to, change = super()._decide(rule, args, kwargs)
-        return to, change and (lambda tensor: self.recorder.cast(tensor, change(tensor)))
+        if change is None:
+            return to, None
+
+        def change_and_record(tensor: Tensor) -> Tensor:
+            result = change(tensor)
+            self.recorder.record_cast(tensor, result)
+            return result
+
+        return to, change_and_record
 
 
 @cache
 def applied_eagerly(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """Return a function that applies a custom autograd Function under the active modes.
+    """Return a function that applies a custom autograd Function under the active modes, as eager.
 
-    Eager autocast does the same.
+    A graph runs without modes, but Python code inside the Function may need them.
     """
 
     def apply_(*args: Any) -> Any:
         with torch._C._EnableTorchFunction():
             return function.apply(*args)
 
-    # the name of an operation in place: it may be one
+    # The Function may write into its inputs, so it has the name of an operation that does.
     apply_.__name__ = f"{function.__name__}_"
     apply_.is_custom = True  # type: ignore[attr-defined]
     return apply_
@@ -445,7 +203,7 @@ def applied_eagerly(function: type[torch.autograd.Function]) -> Callable[..., An
 def recording_functions(recorder: CallRecorder) -> Iterator[None]:
     """Record each custom autograd Function as one call with its own backward pass.
 
-    No mode intercepts these.
+    No mode intercepts `Function.apply`, so it is replaced in the block.
     """
     original = torch.autograd.Function.__dict__["apply"]
 
@@ -471,18 +229,20 @@ def recording_functions(recorder: CallRecorder) -> Iterator[None]:
         torch.autograd.Function.apply = original  # type: ignore[method-assign]
 
 
-def _drawn() -> Any:
-    """Return torch's seed, and the state of random numbers drawn outside torch's functions."""
-    # numpy's global generator is the user's, if any
-    legacy = np.random.get_state()  # noqa: NPY002
-    return random.getstate(), repr(legacy), torch.initial_seed()
+def _random_state() -> tuple[object, str, int]:
+    """Return the state of Python's and numpy's global generators, and torch's seed."""
+    # user code may draw from numpy's global generator
+    of_numpy = repr(np.random.get_state())  # noqa: NPY002
+    return random.getstate(), of_numpy, torch.initial_seed()
 
 
 def difference(last: CallTrace | None, now: CallTrace) -> str:
-    """Say where two traces differ; "" where they do not, or there is one only."""
+    """Return the place where two traces differ, or "" if they are equal or `last` is None."""
     if last is None or last.lines == now.lines:
         return ""
-    pairs = zip(last.lines, now.lines, strict=False)
-    called = next((b[2] for a, b in pairs if a != b and isinstance(b[-1], Call)), None)
-    place = "at its end" if called is None else f"{called.where}, in {called.op}"
+    place = "at its end"
+    for before, after in zip(last.lines, now.lines, strict=False):
+        if before != after and after.call is not None:
+            place = f"{after.call.where}, in {after.call.op}"
+            break
     return f"{place}. A graph cannot hold what Python decides at each call"

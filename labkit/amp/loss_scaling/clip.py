@@ -22,27 +22,30 @@ from labkit.amp.loss_scaling.scaler import FP32_MAX, FP32_SMALLEST_NORMAL
 from labkit.amp.loss_scaling.unscale import by_device_and_dtype, stored
 
 _EPSILON = 1e-6  # torch's
-_LEAST_FACTOR = 2.0**-100  # smaller ones are applied to FP32 gradients as two factors
-# norm types whose powers of FP32 numbers FP64 holds
+# A smaller factor is not a normal FP32 number, or nearly so. It is applied in two multiplications.
+_LEAST_FACTOR = 2.0**-100
+# norm types p for which FP64 holds |x|^p of every FP32 number x
 _FP64_HOLDS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
 
 
-# values that are not empty, norm type -> their total norm, a scalar; of no values 0
+# (tensors that are not empty, norm type) -> their total norm, a scalar; 0 without tensors
 Measure = Callable[[Sequence[Tensor], float], Tensor]
 
 
 class Clipping(NamedTuple):
-    """A clip of gradients to `max_norm`; `length`, a scalar on their device, is the norm before."""
+    """A clip of gradients.
+
+    Attributes:
+        length: the total norm before clipping, a scalar on the gradients' device.
+        max_norm: the largest total norm.
+    """
 
     length: Tensor
     max_norm: float
 
 
 def total_norm(values: Sequence[Tensor], norm_type: float) -> Tensor:
-    """Return the total norm of non-empty tensors in FP64.
-
-    It is a scalar on the device of the first tensor.
-    """
+    """Return the total norm of non-empty tensors, an FP64 scalar on the device of the first."""
     return _total_norm(values, norm_type) if values else torch.zeros(())
 
 
@@ -54,10 +57,15 @@ def clip_(
 ) -> Tensor:
     """Scale gradients down in place to a total norm of at most `max_norm`.
 
+    Args:
+        gradients: tensors of any shapes, dtypes and devices.
+        max_norm: the largest total norm.
+        norm_type: the order of the norm.
+        measure: computes the total norm. That of a sharded model includes the other processes.
+
     Returns:
-        The norm before, a scalar. `measure` returns the norm of values and a type; that of several
-        processes asks the others. The norm is FP64 if FP32 does not hold it. If a gradient is inf
-        or NaN, so is the norm, and nothing is changed.
+        The norm before clipping, a scalar: in FP64 if FP32 does not hold it. If a gradient holds
+        inf or NaN, so does the norm, and nothing is changed.
 
     >>> gradients = [torch.tensor([3e30]), torch.tensor([4e30])]
     >>> clip_(gradients, 1.0), [round(g.item(), 6) for g in gradients]
@@ -66,9 +74,10 @@ def clip_(
     clipping = clip_without_waiting_(gradients, max_norm, norm_type, measure)
     length = clipping.length.item()
     finish_clipping(gradients, clipping, length)
-    # in FP32 where that holds it as a normal number
-    held = length == 0 or not math.isfinite(length) or FP32_SMALLEST_NORMAL <= length <= FP32_MAX
-    return clipping.length.float() if held else clipping.length
+    is_normal = FP32_SMALLEST_NORMAL <= length <= FP32_MAX
+    if is_normal or length == 0 or not math.isfinite(length):
+        return clipping.length.float()
+    return clipping.length
 
 
 @torch.no_grad()
@@ -88,7 +97,7 @@ def clip_without_waiting_(
     if not values:
         return Clipping(length, max_norm)
     longest = min(max_norm, torch.finfo(length.dtype).max / 4)
-    # Replace inf and NaN by a norm below the limit, so that the factor is 1.
+    # Replace inf and NaN by a norm that gives the factor 1, so that nothing is changed.
     within = length.nan_to_num(longest - _EPSILON, longest - _EPSILON, longest - _EPSILON)
     factor = torch.empty((), dtype=values[0].dtype, device=length.device)
     torch.mul(within.add_(_EPSILON).reciprocal_(), longest, out=factor)
@@ -99,7 +108,13 @@ def clip_without_waiting_(
 
 
 def finish_clipping(gradients: Sequence[Tensor], clipping: Clipping, length: float) -> None:
-    """Multiply gradients of this norm by the rest of the factor, if it is below 1."""
+    """Multiply gradients by the second factor of a clip, if it is below 1.
+
+    Args:
+        gradients: those of the clip.
+        clipping: what `clip_without_waiting_` returned.
+        length: the value of `clipping.length`.
+    """
     rest = clipping.max_norm / (length + _EPSILON) / _LEAST_FACTOR
     if math.isfinite(length) and rest < 1.0:
         with torch.no_grad():
@@ -108,29 +123,28 @@ def finish_clipping(gradients: Sequence[Tensor], clipping: Clipping, length: flo
 
 @torch.no_grad()
 def _total_norm(values: Sequence[Tensor], norm_type: float) -> Tensor:
-    home = values[0].device
+    device = values[0].device
     # Apple's GPUs have no FP64
     wide = torch.float64 if all(v.device.type != "mps" for v in values) else None
-    if norm_type == math.inf or (
-        norm_type in _FP64_HOLDS and all(v.dtype is not torch.float64 for v in values)
-    ):
-        norms = torch._foreach_norm(
-            list(values), norm_type, dtype=None if norm_type == math.inf else wide
-        )
-        whole: Tensor = torch.linalg.vector_norm(
-            torch.stack([n.to(home) for n in norms]), norm_type, dtype=wide
-        )
+    has_fp64 = any(v.dtype is torch.float64 for v in values)
+    if norm_type == math.inf or (norm_type in _FP64_HOLDS and not has_fp64):
+        # a maximum cannot overflow in its own dtype
+        dtype = None if norm_type == math.inf else wide
+        norms = torch._foreach_norm(list(values), norm_type, dtype=dtype)
+        gathered = torch.stack([norm.to(device) for norm in norms])
+        whole: Tensor = torch.linalg.vector_norm(gathered, norm_type, dtype=wide)
         return whole
     if norm_type <= 0:
         norm: Tensor = torch.nn.utils.get_total_norm(values, norm_type)
         return norm.to(wide or norm.dtype)
+    # Other powers may overflow in FP64. So divide by the largest magnitude, and multiply the norm.
     largest = _total_norm(values, math.inf)
     size = float(largest)
     if not 0 < size < math.inf:
         return largest
-    parts = [
-        torch.linalg.vector_norm(value.to(wide or value.dtype) / size, norm_type)
-        for value in values
-    ]
-    combined: Tensor = torch.linalg.vector_norm(torch.stack([p.to(home) for p in parts]), norm_type)
+    parts: list[Tensor] = []
+    for value in values:
+        part = torch.linalg.vector_norm(value.to(wide or value.dtype) / size, norm_type)
+        parts.append(part.to(device))
+    combined: Tensor = torch.linalg.vector_norm(torch.stack(parts), norm_type)
     return largest * combined

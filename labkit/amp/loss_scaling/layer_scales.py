@@ -8,7 +8,7 @@ Invariant: a power of two moves exponents only, so where nothing underflows or o
 gradient outside is the same to the bit.
 
 Source: arXiv:1910.12385 (adaptive loss scaling by layer; there the scale is chosen by statistics,
-    here by hand).
+here by hand).
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from labkit.formats.arguments import require_kind
 
 _HOLDS_ANY_SCALE = (torch.float32, torch.float64)
+# FP32 holds 2^126 and 2^-126 as normal numbers
+_LARGEST_LOG2 = 126
 # a layer's inputs in its current call, each with its version at the time
 _Inputs = list[tuple[Tensor, int]]
 
@@ -33,9 +35,9 @@ _Inputs = list[tuple[Tensor, int]]
 def layer_scales(model: nn.Module, log2_scales: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Scale the gradients inside some layers by powers of two, for a `with` block.
 
-    It yields the scales that remain: parameter name -> log2, for weights in FP16 or BF16. Unscaled
-    in their dtype, their gradients would underflow again; multiply them by 2^-log2 in FP32, after
-    `unscale`.
+    The gradients of FP16 and BF16 weights stay scaled, because they would underflow if they were
+    unscaled in their dtype. The block gets a dict of these scales, parameter name -> log2: multiply
+    the gradients by 2^-log2 in FP32, after `unscale`.
 
     Args:
         model: the model of the layers.
@@ -46,8 +48,8 @@ def layer_scales(model: nn.Module, log2_scales: Mapping[str, int]) -> Iterator[d
         ValueError: the model has no such layer, k is not a whole number from -126 to 126, or a
             weight of the layer is used outside of it as well, so that its gradient would be a sum
             of scaled and unscaled parts.
-        RuntimeError: in the forward pass, if a layer changes its input in place: autograd then
-            drops the hook that unscales the gradients of its inputs.
+        RuntimeError: in the forward pass, if a layer changes its input in place, since autograd
+            then drops the hook that unscales the gradient of the input.
 
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     >>> with layer_scales(model, {"0": 10}) as remaining:
@@ -73,7 +75,9 @@ def layer_scales(model: nn.Module, log2_scales: Mapping[str, int]) -> Iterator[d
                 if parameter.requires_grad and parameter.dtype in _HOLDS_ANY_SCALE:
                     hooks.callback(parameter.register_hook(leave).remove)
                 elif parameter.requires_grad:
-                    remaining[names[id(parameter)]] = remaining.get(names[id(parameter)], 0) + log2
+                    # a layer inside another has both scales
+                    name = names[id(parameter)]
+                    remaining[name] = remaining.get(name, 0) + log2
         yield remaining
 
 
@@ -81,7 +85,7 @@ def _layer(model: nn.Module, name: str, log2: int) -> nn.Module:
     layers: dict[str, nn.Module] = dict(model.named_modules())
     if name not in layers:
         raise ValueError(f"the model has no layer {name!r}; it has {', '.join(map(repr, layers))}")
-    if not isinstance(log2, int) or abs(log2) > 126:
+    if not isinstance(log2, int) or abs(log2) > _LARGEST_LOG2:
         raise ValueError(
             "expected a whole number from -126 to 126 as log2 scale, whose power FP32 holds with "
             f"its reciprocal; got {log2!r}"
@@ -127,12 +131,13 @@ def _at_output(
     _args: Any,
     output: Any,
 ) -> None:
+    """Register the hook that scales on the outputs, unless the layer has changed its input."""
     if any(view._version != version for view, version in inputs):
         raise RuntimeError(
             f"layer {name!r} changes its input in place, so its gradients cannot be scaled "
             "separately. Construct it with inplace=False, or scale a layer around it that leaves "
             "its input unchanged."
         )
-    tree_map_only(
-        Tensor, lambda tensor: tensor.requires_grad and tensor.register_hook(hook), output
-    )
+    for leaf in tree_leaves(output):
+        if isinstance(leaf, Tensor) and leaf.requires_grad:
+            leaf.register_hook(hook)

@@ -19,31 +19,30 @@ from labkit.formats.rows import Rows
 PRESETS: dict[str, ScalerConfig] = Rows(
     {
         # torch/amp/grad_scaler.py, GradScaler; the rule:
-        # aten/src/ATen/native/cpu/AmpGradScalerKernels.cpp, _amp_update_scale_cpu_kernel. A growth
-        # beyond FP32 is not made, but starts the count again.
+        # aten/src/ATen/native/cpu/AmpGradScalerKernels.cpp, _amp_update_scale_cpu_kernel. If the
+        # scale would grow beyond FP32, it stays, and the count restarts.
         "torch": ScalerConfig(),
         # apex/amp/scaler.py, LossScaler.update_scale, and amp.initialize(min_loss_scale=None,
-        # max_loss_scale=2**24). scale_factor is an argument that nothing reads: the 2 is written
-        # into the rule.
+        # max_loss_scale=2**24). The argument scale_factor is not used: the rule has a literal 2.
         "apex": ScalerConfig(cap=2.0**24),
         # deepspeed/runtime/fp16/loss_scaler.py, DynamicLossScaler.update_scale; the values:
         # runtime/precision_config.py, DeepSpeedFP16Config. It counts steps since the last overflow
-        # and grows at each multiple of the window: the same as a count that growth starts again.
-        # Hysteresis is full again after growth, not after backing off. By default
+        # and grows at each multiple of the window, which equals a count that growth resets.
+        # Growth resets hysteresis, backing off does not. By default
         # (raise_error_at_min_scale) an overflow at the floor ends the run; here it is a skipped
         # step (see `diagnosis`).
         "DeepSpeed": ScalerConfig(growth_interval=1000, hysteresis=2, floor=1.0),
         # megatron/core/optimizer/grad_scaler.py, DynamicGradScaler.update; the values:
-        # optimizer_config.py. It counts hysteresis down, and does not fill it up when it backs off:
-        # the rule is DeepSpeed's, the start is not.
+        # optimizer_config.py. It counts hysteresis down, and does not reset it when it backs off.
+        # The rule is DeepSpeed's; the first scale differs.
         "Megatron": ScalerConfig(init_scale=2.0**32, growth_interval=1000, hysteresis=2, floor=1.0),
         # oneflow/user/kernels/dynamic_loss_scale_schedule_kernel.cpp; the values:
-        # python/oneflow/amp/grad_scaler.py. The one that clamps at the top of FP32: its largest
-        # scale is FLT_MAX, not 2^127.
+        # python/oneflow/amp/grad_scaler.py. It is the only one that clamps at the top of FP32: its
+        # largest scale is FLT_MAX, not 2^127.
         "OneFlow": ScalerConfig(floor=1.0, cap=FP32_MAX),
-        # fastai v1, fastai/callbacks/fp16.py, MixedPrecision.on_backward_end. It looks for inf only
-        # while the scale is above 1: there inf passes for a clean step and reaches the weights.
-        # fastai v2's MixedPrecision is torch's.
+        # fastai v1, fastai/callbacks/fp16.py, MixedPrecision.on_backward_end. It checks for inf
+        # only while the scale is above 1. At 1, a step with inf counts as clean and reaches the
+        # weights. fastai v2's MixedPrecision is torch's.
         "fastai": ScalerConfig(growth_interval=1000, floor=1.0, cap=2.0**24, steps_at_floor=True),
     }
 )

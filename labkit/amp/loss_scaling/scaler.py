@@ -10,7 +10,7 @@ Invariant: the scale is a positive number that FP32 holds, and the tracker count
 since the last change.
 
 Source: arXiv:1710.03740, section 3.2 (loss scaling); torch.amp.GradScaler (the rule, its names and
-    defaults).
+defaults).
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class Decision:
 
     @property
     def held(self) -> bool:
-        """Whether hysteresis kept the scale at this overflow."""
+        """Whether hysteresis prevented the scale from backing off at this overflow."""
         return self.after.hysteresis_tracker > self.before.hysteresis_tracker
 
 
@@ -221,8 +221,10 @@ def decide(state: ScalerState, found_inf: bool, config: ScalerConfig) -> Decisio
     skip = found_inf and config.skip_on_inf and not ignores_inf
     if not config.dynamic:
         after = state
+    elif skip:
+        after = _after_overflow(state, config)
     else:
-        after = _after_overflow(state, config) if skip else _after_clean_step(state, config)
+        after = _after_clean_step(state, config)
     return Decision(found_inf, skip, state, after)
 
 
@@ -239,9 +241,9 @@ def advance(state: ScalerState, found_inf: bool, config: ScalerConfig) -> Scaler
     """Return the state after a step whose gradients held inf or NaN (`found_inf`), or did not.
 
     The scale never leaves FP32's normal range. torch's does at the lower end. 142 overflows in a
-    row take 2^16 to 2^-126, 144 to 2^-128, whose reciprocal (torch's factor) is infinite, and 166
-    to exactly 0. Down to 2^-126 both agree step by step. At the upper end both keep the scale if
-    the next one would exceed FP32.
+    row take torch's from 2^16 to 2^-126, 144 to 2^-128, whose reciprocal is infinite in FP32, and
+    166 to exactly 0. Down to 2^-126 both agree step by step. At the upper end both leave the scale
+    unchanged if the next one would exceed FP32.
 
     >>> config = ScalerConfig(init_scale=8.0, growth_interval=2)
     >>> state = advance(initial(config), found_inf=False, config=config)
@@ -267,17 +269,14 @@ def _after_overflow(state: ScalerState, config: ScalerConfig) -> ScalerState:
 def _after_clean_step(state: ScalerState, config: ScalerConfig) -> ScalerState:
     clean_steps = state.growth_tracker + 1
     if clean_steps < config.growth_interval:
-        return ScalerState(
-            state.scale,
-            clean_steps,
-            0 if config.consecutive_hysteresis else state.hysteresis_tracker,
-        )
-    # growth forgets all counts; beyond FP32 the scale stays, as torch's does
+        overflows = 0 if config.consecutive_hysteresis else state.hysteresis_tracker
+        return ScalerState(state.scale, clean_steps, overflows)
+    # growth resets all counts; if the next scale exceeds FP32 the scale stays, as torch's does
     higher = _fp32(min(state.scale * config.growth_factor, config.cap))
     return ScalerState(higher if higher <= FP32_MAX else state.scale)
 
 
 def _fp32(value: float) -> float:
     """Round to FP32, the dtype of torch's scale; inf beyond its range."""
-    # C's conversion needs no array for a single number
+    # faster than an array or a tensor of one number
     return ctypes.c_float(value).value

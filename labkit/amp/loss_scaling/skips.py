@@ -1,9 +1,9 @@
 """Reports on steps, and a diagnosis of skipped steps in a row.
 
 Idea: a dynamic scaler skips a step now and then; that is how it finds its scale. Skips in a row
-indicate a fault only if the scale cannot help any more: it is static, it is at its floor, or it has
-come down to 1. Then the diagnosis names the tensors and what to try. The run continues; the caller
-decides whether to stop it.
+indicate a fault only if a smaller scale is not possible or would not help: the scale is static, at
+its floor, or 1 or less. Then the diagnosis names the tensors and what to try. The run continues;
+the caller decides whether to stop it.
 
 Invariant: a report agrees with `decide`.
 """
@@ -15,13 +15,20 @@ import math
 from labkit.amp.loss_scaling.scaler import Decision, ScalerConfig, StepReport
 from labkit.formats.arguments import require_kind
 
-FEWEST_SKIPS = 5  # in a row, for a diagnosis
+# skipped steps in a row from which there is a diagnosis
+FEWEST_SKIPS = 5
+_MOST_NAMES = 5  # in a message
 
 
 def step_report(
     decision: Decision, culprits: tuple[str, ...] = (), skips_before: int = 0
 ) -> StepReport:
-    """Return the report on a step, from its decision and the number of steps skipped before it.
+    """Return the report on a step.
+
+    Args:
+        decision: the scaler's decision on the step.
+        culprits: names of the tensors that hold inf or NaN.
+        skips_before: number of steps skipped in a row before this one.
 
     >>> from labkit.amp.loss_scaling.scaler import DYNAMIC, ScalerState, decide
     >>> step_report(decide(ScalerState(8.0), True, DYNAMIC), culprits=("fc.weight",)).why
@@ -32,26 +39,35 @@ def step_report(
     scale = decision.before.scale
     after = decision.after.scale
     if decision.skip:
-        moves = (
-            f"goes from {_format_scale(scale)} to {_format_scale(after)}"
-            if after != scale
-            else "stays"
-        )
-        why = f"skipped for {where}; the scale {moves}"
+        change = "stays"
+        if after != scale:
+            change = f"goes from {_format_scale(scale)} to {_format_scale(after)}"
+        why = f"skipped for {where}; the scale {change}"
     elif decision.found_inf:
         why = f"taken in spite of {where}: this scaler does not skip"
     else:
         why = "taken: every gradient is finite"
     skips = skips_before + 1 if decision.skip else 0
-    return StepReport(not decision.skip, decision.found_inf, scale, why, culprits, skips)
+    return StepReport(
+        stepped=not decision.skip,
+        found_inf=decision.found_inf,
+        scale=scale,
+        why=why,
+        culprits=culprits,
+        skips_in_a_row=skips,
+    )
 
 
 def diagnosis(report: StepReport, config: ScalerConfig) -> str | None:
     """Return the cause and a remedy if too many steps in a row were skipped.
 
-    The report is that of the last of them.
+    Args:
+        report: the report on the last step.
+        config: the scaler's configuration.
 
-    None: they were not too many, or the scale can still decrease.
+    Returns:
+        A text, or None if fewer than `FEWEST_SKIPS` steps were skipped or the scale can still
+        decrease.
 
     >>> from labkit.amp.loss_scaling.scaler import static
     >>> diagnosis(StepReport(False, True, 2.0**26, "", skips_in_a_row=5), static(2.0**26))[-65:]
@@ -75,7 +91,7 @@ def diagnosis(report: StepReport, config: ScalerConfig) -> str | None:
             "floor."
         )
     return (
-        f"{skipped} The scale is not the cause, it is 1 or less. Check the inputs, the targets and "
+        f"{skipped} The scale is not the cause: it is 1 or less. Check the inputs, the targets and "
         "the weights for inf or NaN. Run this step in FP32 under "
         "torch.autograd.set_detect_anomaly(True), which names the operation. Then lower the "
         "learning rate, clip the gradients, or train in BF16, whose range is FP32's."
@@ -85,10 +101,13 @@ def diagnosis(report: StepReport, config: ScalerConfig) -> str | None:
 def _format_names(names: tuple[str, ...]) -> str:
     if not names:
         return "some gradient"
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(f"{name!r}" for name in names[:5]) + more
+    text = ", ".join(repr(name) for name in names[:_MOST_NAMES])
+    if len(names) > _MOST_NAMES:
+        text += f" and {len(names) - _MOST_NAMES} more"
+    return text
 
 
 def _format_scale(scale: float) -> str:
+    # frexp's significand is from 0.5 to below 1
     significand, exponent = math.frexp(scale)
     return f"2^{exponent - 1}" if significand == 0.5 else f"{scale:g}"

@@ -3,13 +3,13 @@
 Gradients are cast to FP32 *before* they are divided by the scale: dividing first would make small
 gradients underflow in FP16 again. Gradients of one device and dtype go through one kernel, which
 multiplies by the reciprocal and checks for inf and NaN in the same pass. The kernel leaves its
-result on the device as a flag; `read` brings any number of such scalars to the host in one
+result on the device as a flag; `read_scalars` brings any number of such scalars to the host in one
 transfer, so that a step waits for the device once.
 
 Invariant: found_inf is False exactly when every gradient that is returned is finite.
 
 Source: torch.amp.GradScaler.unscale_ (the kernel, the reciprocal in FP64, one flag for each
-    device).
+device).
 """
 
 from __future__ import annotations
@@ -53,22 +53,24 @@ def unscale(
     require_kind(gradients, Sequence, "gradients", "Pass a list of tensors")
     require_kind(scale, float, "scale")
     unscaled, flags = unscale_with_flags(gradients, scale, in_place=in_place)
-    return unscaled, any(read(flags))
+    return unscaled, any(read_scalars(flags))
 
 
 @torch.no_grad()
 def unscale_with_flags(
     gradients: Sequence[Tensor], scale: float, *, in_place: bool = False
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Unscale without waiting for the device.
+    """Unscale as `unscale` does, without waiting for the device.
 
-    found_inf is True if any of the flags, scalars on their devices, is not 0.
+    Returns:
+        The gradients, and flags on their devices. Some gradient holds inf or NaN if one of the
+        flags is not 0.
     """
     if not FP32_SMALLEST_NORMAL <= scale <= FP32_MAX:
         raise ValueError(f"expected a loss scale from 2^-126 to 3.4e38, got {scale!r}")
     unscaled = _wide(gradients, in_place)
     flags = [_multiply(group, scale) for group in by_device_and_dtype(unscaled)]
-    # each number may be finite, and the sum of those of one row not
+    # duplicates in a sparse gradient may be finite while their sum is not
     sums = [g.coalesce() for g in unscaled if g.is_sparse and not g.is_coalesced()]
     return unscaled, flags + non_finite_flags(sums)
 
@@ -89,17 +91,24 @@ def largest_magnitudes(gradients: Sequence[Tensor]) -> list[Tensor]:
     It is inf or NaN if the gradient holds such a number.
     """
     values = [stored(g) for g in gradients]
-    full = [v for v in values if v.numel()]  # an empty tensor has no largest element
-    norms = iter(torch._foreach_norm(full, math.inf) if full else ())
-    return [next(norms) if v.numel() else torch.zeros(()) for v in values]
+    # the kernel refuses an empty tensor, whose magnitude is 0 here
+    magnitudes = [torch.zeros(()) for _ in values]
+    full = [index for index, value in enumerate(values) if value.numel()]
+    if full:
+        norms = torch._foreach_norm([values[index] for index in full], math.inf)
+        for index, norm in zip(full, norms, strict=True):
+            magnitudes[index] = norm
+    return magnitudes
 
 
 def largest_magnitude(values: Tensor, axes: Sequence[int] = ()) -> Tensor:
-    """Return the largest magnitude of a tensor, a scalar.
+    """Return the largest magnitude of a tensor; NaN counts as the largest.
 
-    With axes, these are reduced to size 1. NaN counts as the largest. A GPU computes it in one
-    operation, which on a CPU is ten times as slow as these.
+    Args:
+        values: a floating-point tensor.
+        axes: the axes to reduce, to size 1 each. Without any, all are reduced, to a scalar.
     """
+    # On a CPU, vector_norm is ten times as slow as the operations below.
     if values.device.type != "cpu":
         largest: Tensor = torch.linalg.vector_norm(
             values, math.inf, dim=list(axes) or None, keepdim=bool(axes)
@@ -107,7 +116,8 @@ def largest_magnitude(values: Tensor, axes: Sequence[int] = ()) -> Tensor:
         return largest
     if not axes:
         least, most = torch.aminmax(values)
-        return torch.maximum(-least, most).abs_()  # of zeros, +0
+        # `abs` turns the -0 of a tensor of zeros into +0
+        return torch.maximum(-least, most).abs_()
     sizes = values.abs()
     # one axis at a time is faster than several in one call
     for axis in axes:
@@ -115,10 +125,10 @@ def largest_magnitude(values: Tensor, axes: Sequence[int] = ()) -> Tensor:
     return sizes
 
 
-def read(scalars: Sequence[Tensor]) -> list[float]:
+def read_scalars(scalars: Sequence[Tensor]) -> list[float]:
     """Read scalars, each on its device, to the host, with one wait for all.
 
-    >>> read([torch.tensor(1.0), torch.tensor(True)])
+    >>> read_scalars([torch.tensor(1.0), torch.tensor(True)])
     [1.0, 1.0]
     """
     home = next((scalar.device for scalar in scalars if not scalar.is_cpu), None)
@@ -134,12 +144,14 @@ def read(scalars: Sequence[Tensor]) -> list[float]:
 
 
 def _wide(gradients: Sequence[Tensor], in_place: bool) -> list[Tensor]:
-    """Return copies in FP32 or FP64.
+    """Return gradients in FP32 or FP64, as copies.
 
-    In place, those that have such a dtype are returned themselves.
+    With `in_place`, gradients that have such a dtype are not copied.
     """
     wide: list[Tensor] = []
-    copied: list[tuple[Tensor, Tensor]] = []
+    # dense gradients and the new tensors that one kernel copies them to
+    sources: list[Tensor] = []
+    targets: list[Tensor] = []
     for g in gradients:
         if in_place and g.dtype in _WIDE and g.layout is torch.strided:
             wide.append(g.detach() if g.requires_grad else g)
@@ -156,22 +168,24 @@ def _wide(gradients: Sequence[Tensor], in_place: bool) -> list[Tensor]:
             own = (g.detach() if g.dtype in _WIDE else g.detach().float()).coalesce()
             wide.append(own.clone() if g.dtype in _WIDE else own)
         else:
-            wide.append(torch.empty_like(g, dtype=g.dtype if g.dtype in _WIDE else torch.float32))
-            copied.append((wide[-1], g.detach()))
-    if copied:
-        torch._foreach_copy_([to for to, _ in copied], [narrow for _, narrow in copied])
+            target = torch.empty_like(g, dtype=g.dtype if g.dtype in _WIDE else torch.float32)
+            wide.append(target)
+            targets.append(target)
+            sources.append(g.detach())
+    if targets:
+        torch._foreach_copy_(targets, sources)
     return wide
 
 
 def stored(tensor: Tensor) -> Tensor:
-    """Return the numbers that a tensor stores, dense or sparse in any layout."""
+    """Return the values that a tensor stores, dense or sparse in any layout."""
     if tensor.layout is torch.strided:
         return tensor
     return tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
 
 
 def by_device_and_dtype(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Return the numbers that tensors store in groups, each of which one kernel takes."""
+    """Return the values that tensors store, in groups that one kernel takes."""
     groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for tensor in tensors:
         # a call of `stored` would cost as much as the rest of the loop
@@ -186,41 +200,40 @@ def _multiply(group: list[Tensor], scale: float) -> Tensor:
     Returns:
         The flag found_inf, on the device of the tensors.
     """
-    # in FP64, as Python's numbers are
+    # a Python float, so in FP64
     reciprocal = 1.0 / scale
-    # the kernel's factor is FP32, too coarse for FP64: it only checks, and the product follows
-    separately = group[0].dtype == torch.float64
-    found = _check_and_multiply(group, 1.0 if separately else reciprocal)
-    if separately:
+    if group[0].dtype == torch.float64:
+        # The kernel's factor is FP32, too coarse for FP64. So the kernel only checks.
+        flag = _check_and_multiply(group, 1.0)
         torch._foreach_mul_(group, reciprocal)
+    else:
+        flag = _check_and_multiply(group, reciprocal)
     # dividing by a scale below 1 may overflow, but the kernel checks before it multiplies
     if scale < 1:
-        _check_and_multiply(group, 1.0, found)
-    return found
+        _check_and_multiply(group, 1.0, flag)
+    return flag
 
 
-def _check_and_multiply(
-    group: list[Tensor], reciprocal: float, found: Tensor | None = None
-) -> Tensor:
-    """Multiply tensors in place, and set a flag if one of them held inf or NaN.
+def _check_and_multiply(group: list[Tensor], factor: float, flag: Tensor | None = None) -> Tensor:
+    """Multiply tensors of one device and dtype in place; return a flag.
 
-    The tensors have one device and dtype.
+    The flag is not 0 if a tensor held inf or NaN before, or if `flag` was not 0.
     """
-    if found is None:
-        found = torch.zeros((), device=group[0].device)
-    by = torch.full((), reciprocal, device=group[0].device)
-    torch._amp_foreach_non_finite_check_and_unscale_(group, found, by)
-    return found
+    if flag is None:
+        flag = torch.zeros((), device=group[0].device)
+    on_device = torch.full((), factor, device=group[0].device)
+    torch._amp_foreach_non_finite_check_and_unscale_(group, flag, on_device)
+    return flag
 
 
 class Readings:
-    """A cache of the values of 1-element tensors, since reading one makes the host wait.
+    """A cache of the values of 1-element tensors, because reading a tensor makes the host wait.
 
-    Edits invalidate it.
+    An edit of a tensor invalidates its cached value.
     """
 
     def __init__(self) -> None:
-        # holds the tensor, so that its id is not reused
+        # id of a tensor -> the tensor, so that its id is not reused, its version and its value
         self._values: dict[int, tuple[Tensor, int, float]] = {}
 
     def read(self, tensor: Tensor) -> float:
@@ -232,8 +245,9 @@ class Readings:
         """
         known = self._values.get(id(tensor))
         if known is None or known[1] != tensor._version:
-            known = (tensor, tensor._version, float(tensor))
-            self._values[id(tensor)] = known
+            value = float(tensor)
+            self._values[id(tensor)] = (tensor, tensor._version, value)
+            return value
         return known[2]
 
     def write(self, tensor: Tensor, value: float) -> None:

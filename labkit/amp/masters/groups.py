@@ -6,11 +6,11 @@ where one parameter ends and the next begins. So a group's masters may lie one a
 flat tensor, each parameter is a view into it, and the optimizer's state is cut the same way when it
 is written down.
 
-Invariant: every parameter of the model is in exactly one group. A saved state does not
-tell whether the master was flat; each form reads what the other wrote.
+Invariant: every parameter of the model is in exactly one group. A saved state is the same with flat
+masters and without, so either can be loaded by the other.
 
 Source: arXiv:1812.01187, section 3.1 (no bias decay); apex.fp16_utils.prep_param_lists (the flat
-    master).
+master).
 """
 
 from __future__ import annotations
@@ -26,9 +26,13 @@ from labkit.formats.arguments import require_kind
 
 
 def no_decay_on_norms_and_biases(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return two groups: weights, which decay, and the other parameters, which do not.
+    """Return two groups: weights, which decay, and other parameters, which do not.
 
-    The others are norms, biases and all else of one dimension or none.
+    The others are those of normalisation layers, and all with fewer than two dimensions.
+
+    Args:
+        model: the model.
+        weight_decay: the weight decay of the first group.
 
     >>> model = nn.Sequential(nn.Linear(2, 4), nn.LayerNorm(4))
     >>> [(g["weight_decay"], len(g["params"])) for g in no_decay_on_norms_and_biases(model, 0.01)]
@@ -42,14 +46,21 @@ def no_decay_on_norms_and_biases(model: nn.Module, weight_decay: float) -> list[
         if isinstance(module, NORM_LAYERS)
         for p in module.parameters()
     }
-    decays = {p: p not in norms and p.dim() > 1 for p in model.parameters()}
+    decaying: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for p in model.parameters():
+        if p not in norms and p.dim() > 1:
+            decaying.append(p)
+        else:
+            others.append(p)
     return [
-        {"params": [p for p, does in decays.items() if does], "weight_decay": weight_decay},
-        {"params": [p for p, does in decays.items() if not does], "weight_decay": 0.0},
+        {"params": decaying, "weight_decay": weight_decay},
+        {"params": others, "weight_decay": 0.0},
     ]
 
 
-State = dict[str, Any]  # as torch.optim.Optimizer.state_dict returns it
+# as torch.optim.Optimizer.state_dict returns it
+State = dict[str, Any]
 
 
 def flatten(
@@ -57,8 +68,11 @@ def flatten(
 ) -> tuple[nn.Parameter, list[Tensor]]:
     """Return one tensor that holds the weights in `dtype`, and a view into it for each of them.
 
-    With `views`, a weight that is in `dtype` already becomes such a view itself, so that it needs
-    no copy back.
+    Args:
+        weights: parameters of any dtypes.
+        dtype: the dtype of the flat tensor.
+        views: whether a weight that is already in `dtype` becomes a view into the flat tensor, so
+            that it needs no copy back.
 
     >>> parameters = [nn.Parameter(torch.ones(2, 3)), nn.Parameter(torch.zeros(2))]
     >>> flat, (weight, bias) = flatten(parameters, torch.float32)
@@ -79,25 +93,31 @@ def flat_gradient(
     """Return the gradients of one group's parameters as one tensor, or None without any.
 
     Raises:
-        RuntimeError: only some of the group have one, or one is sparse; the message says which.
+        RuntimeError: only some of the parameters have a gradient, or a gradient is sparse; the
+            message names a parameter.
     """
     gradients = [p.grad for p in weights if p.grad is not None]
     if not gradients:
         return None
     without = [names[p] for p in weights if p.grad is None]
     sparse = [names[p] for p in weights if p.grad is not None and p.grad.is_sparse]
-    if without or sparse:
-        what = "got no gradient, and momentum would move it" if without else "has a sparse gradient"
+    if without:
         raise RuntimeError(
-            f"flat master: parameter {(without or sparse)[0]!r} {what} with the rest of its group. "
-            "Freeze it before the weights are made, give it a group of its own, or take flat=False."
+            f"flat master: parameter {without[0]!r} got no gradient, and momentum would move it "
+            "with the rest of its group. Freeze it before the weights are made, give it a group of "
+            "its own, or take flat=False."
         )
-    # FP16 beside FP32 becomes FP32: exact
+    if sparse:
+        raise RuntimeError(
+            f"flat master: parameter {sparse[0]!r} has a sparse gradient, which cannot be flat. "
+            "Take flat=False, or a layer with sparse=False."
+        )
+    # torch.cat promotes FP16 beside FP32 to FP32, which is exact
     return torch.cat([g.reshape(-1) for g in gradients])
 
 
 def cut(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Return views into a flat tensor, one for each of its tensors."""
+    """Return consecutive views into a flat tensor, with the shapes of the tensors in `like`."""
     parts = flat.split([t.numel() for t in like])
     return [part.view(t.shape) for part, t in zip(parts, like, strict=True)]
 
@@ -105,16 +125,23 @@ def cut(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
 def split_state(state: State, members: Sequence[Sequence[Tensor]]) -> State:
     """Convert an optimizer's state over flat tensors to one over their members, group by group."""
     split: State = {"state": {}, "param_groups": []}
+    # index of the group's first parameter
     first = 0
     for group, weights in zip(state["param_groups"], members, strict=True):
         split["param_groups"].append({**group, "params": list(range(first, first + len(weights)))})
         total = sum(w.numel() for w in weights)
-        for name, value in state["state"].get(next(iter(group["params"]), None), {}).items():
-            whole = isinstance(value, Tensor) and name != "step" and value.shape == (total,)
-            # What is counted for each parameter, such as the number of steps, is copied: shared, it
-            # would count double.
-            own = [value.clone() if isinstance(value, Tensor) else value for _ in weights]
-            parts = cut(value, weights) if whole else own
+        # A group has one flat tensor, or none if all its parameters are frozen. A tensor that was
+        # never stepped has no state.
+        fields: State = {}
+        for flat_index in group["params"]:
+            fields = state["state"].get(flat_index, {})
+        for name, value in fields.items():
+            if isinstance(value, Tensor) and name != "step" and value.shape == (total,):
+                parts = cut(value, weights)
+            else:
+                # Each parameter gets a copy: optimizers increment "step" in place, and a shared one
+                # would be incremented once for each parameter.
+                parts = [value.clone() if isinstance(value, Tensor) else value for _ in weights]
             for i, part in enumerate(parts):
                 split["state"].setdefault(first + i, {})[name] = part
         first += len(weights)
@@ -122,34 +149,42 @@ def split_state(state: State, members: Sequence[Sequence[Tensor]]) -> State:
 
 
 def join_state(state: State, members: Sequence[Sequence[Tensor]]) -> State:
-    """Convert a state over single parameters to one over flat tensors.
+    """Convert a state over single parameters to one over flat tensors: undo `split_state`.
 
-    It is the inverse of `split_state`.
+    Raises:
+        ValueError: only some of a group's parameters have a state.
     """
     joined: State = {"state": {}, "param_groups": []}
-    index = 0  # of the next flat tensor: a group of frozen parameters has none
+    # index of the next flat tensor
+    index = 0
     for group, weights in zip(state["param_groups"], members, strict=True):
-        joined["param_groups"].append({**group, "params": [index] if weights else []})
-        kept = [state["state"][i] for i in group["params"] if i in state["state"]]
-        if kept and len(kept) != len(weights):
+        # a group of frozen parameters has no flat tensor
+        if not weights:
+            joined["param_groups"].append({**group, "params": []})
+            continue
+        joined["param_groups"].append({**group, "params": [index]})
+        stored = [state["state"][i] for i in group["params"] if i in state["state"]]
+        if stored and len(stored) != len(weights):
             raise ValueError(
-                f"the optimizer's state knows {len(kept)} of a group's {len(weights)} parameters, "
+                f"the optimizer's state has {len(stored)} of a group's {len(weights)} parameters, "
                 "and a flat master needs all or none. Load it with flat=False."
             )
-        if kept:
-            joined["state"][index] = {}
-            # what all parameters share, such as the number of steps, is stored once
-            for name in kept[0]:
-                values = [s[name] for s in kept]
-                shaped = all(
-                    isinstance(v, Tensor) and v.shape == w.shape
-                    for v, w in zip(values, weights, strict=True)
-                )
-                whole = (
-                    torch.cat([v.reshape(-1) for v in values])
-                    if shaped and name != "step"
-                    else values[0]
-                )
-                joined["state"][index][name] = whole
-        index += bool(weights)
+        if stored:
+            joined["state"][index] = {
+                name: _joined([fields[name] for fields in stored], weights, name)
+                for name in stored[0]
+            }
+        index += 1
     return joined
+
+
+def _joined(values: Sequence[Any], weights: Sequence[Tensor], name: str) -> Any:
+    """Return one field of all parameters' states as a flat tensor, or as the shared value."""
+    elementwise = all(
+        isinstance(value, Tensor) and value.shape == weight.shape
+        for value, weight in zip(values, weights, strict=True)
+    )
+    if elementwise and name != "step":
+        return torch.cat([value.reshape(-1) for value in values])
+    # the number of steps, for instance, is the same for all
+    return values[0]

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.amp.loss_scaling.unscale import read
+from labkit.amp.loss_scaling.unscale import read_scalars
 from labkit.amp.masters.edits import checksum, differences
 from labkit.amp.masters.groups import cut, flat_gradient, flatten
 from labkit.amp.masters.without_master import WeightRounding, store_all_rounded
@@ -33,12 +33,13 @@ class Masters:
     """Pairs of model weights and master weights, and the copies between them.
 
     A parameter that is already in the masters' dtype is its own master, so for an FP32 model this
-    class does nothing. A tied parameter is one parameter and has one master. A frozen one has none.
+    class does nothing. A tied parameter is one parameter and has one master. A frozen parameter has
+    none.
 
     Args:
-        names: parameter -> name; groups are of these parameters.
-        flat: one master tensor for each group.
-        master: if False, after each step the FP32 weights keep only what the model's dtype holds.
+        names: parameter -> name, for all parameters that groups may contain.
+        flat: whether each group has one master tensor.
+        master: if False, the FP32 weights are rounded to the model's dtype after each step.
         rounding: how the weights are rounded if `master` is False; see `WeightRounding`.
         dtype: dtype of the masters.
         seed: seed of stochastic rounding.
@@ -54,7 +55,8 @@ class Masters:
     (1.0, 0.999755859375)
     """
 
-    _replaced = False  # the model temporarily holds other values
+    # whether the model temporarily holds other values
+    _replaced = False
 
     def __init__(
         self,
@@ -73,69 +75,77 @@ class Masters:
         self.master = master
         self.rounding = rounding
         self.dtype = dtype
-        # in the order of the groups
+        # the trainable parameters, in the order of the groups
         self.model_weights: list[nn.Parameter] = []
-        # one for each of them; with flat=True, views
+        # one master for each model weight; with flat=True, views into the flat masters
         self.master_weights: list[Tensor] = []
-        # what the optimizer steps: master weights, or flat tensors
+        # the tensors that the optimizer steps: master weights, or flat masters
         self.optimizer_weights: list[nn.Parameter] = []
         # the model weights of each group
         self._members: list[list[nn.Parameter]] = []
-        # of the model weights
+        # the dtype of each model weight
         self._dtypes: list[torch.dtype] = []
         self._seed = seed
         self._use_device_of([])
         self._pair_up()
-        self._note()
+        self._update_checksum()
 
     def add(self, group: Group) -> dict[str, Any]:
         """Create the masters of a group of parameters.
 
+        Args:
+            group: the parameters and their options, as torch.optim takes them.
+
         Returns:
-            The group with what the optimizer steps.
+            The group with the masters for its parameters.
 
         Raises:
-            ValueError: a parameter has no name here, or is in a group already.
+            ValueError: a parameter is not in `names`, or is in a group already.
         """
         params = group["params"]
         listed: list[nn.Parameter] = [params] if isinstance(params, nn.Parameter) else list(params)
-        wrong = [p for p in listed if p not in self.names]
-        if wrong:
+        foreign = [p for p in listed if p not in self.names]
+        if foreign:
             raise ValueError(
-                f"expected groups of this model's parameters, got {len(wrong)} other tensors, the "
-                f"first of shape {tuple(wrong[0].shape)}. Take them from the model: [p for p in "
-                "model.head.parameters()]."
+                f"expected groups of this model's parameters, got {len(foreign)} other tensors, "
+                f"the first of shape {tuple(foreign[0].shape)}. Take them from the model: "
+                "list(model.head.parameters())."
             )
         weights = [p for p in listed if p.requires_grad]
         counts = Counter([*self.model_weights, *weights])
         twice = [self.names[p] for p in weights if counts[p] > 1]
         if twice:
             raise ValueError(f"expected each parameter in one group, got {twice[0]!r} twice")
+        stepped: list[nn.Parameter] = []
+        masters: list[Tensor] = []
         if self.flat and weights:
-            whole, masters = flatten(weights, self.dtype, views=self.views)
-            stepped = [whole]
+            flat_master, masters = flatten(weights, self.dtype, views=self.views)
+            stepped.append(flat_master)
         else:
-            stepped = [
-                p if p.dtype == self.dtype else nn.Parameter(p.detach().to(self.dtype))
-                for p in weights
-            ]
-            masters = list(stepped)
+            for p in weights:
+                # a parameter in the masters' dtype is its own master
+                master = p if p.dtype == self.dtype else nn.Parameter(p.detach().to(self.dtype))
+                stepped.append(master)
+                masters.append(master)
         self.model_weights += weights
         self.master_weights += masters
         self.optimizer_weights += stepped
         self._members.append(weights)
         self._dtypes += [p.dtype for p in weights]
-        if len(self.model_weights) == len(weights):
+        is_first_group = len(self.model_weights) == len(weights)
+        if is_first_group:
             self._use_device_of(weights)
         self._pair_up()
-        self._note()
+        self._update_checksum()
         return {**group, "params": stepped}
 
     def _use_device_of(self, weights: Sequence[Tensor]) -> None:
-        """Store the first weights' device, and the generator there for stochastic rounding."""
+        """Store the device of weights, and a generator there if the rounding is stochastic."""
         self._device = weights[0].device if weights else torch.device("cpu")
-        draws = self.rounding is WeightRounding.STOCHASTIC
-        self._generator = torch.Generator(self._device if draws else "cpu").manual_seed(self._seed)
+        generator_device = torch.device("cpu")
+        if self.rounding is WeightRounding.STOCHASTIC:
+            generator_device = self._device
+        self._generator = torch.Generator(generator_device).manual_seed(self._seed)
 
     @property
     def stepped_names(self) -> list[str]:
@@ -143,9 +153,9 @@ class Masters:
         return [self.names[p] for p in self.model_weights]
 
     def scaled_gradients(self) -> list[Tensor | None]:
-        """Return the gradients as backward left them, scaled, one for each of `optimizer_weights`.
+        """Return the gradients in the model, one for each of `optimizer_weights`, still scaled.
 
-        A parameter without a gradient has None.
+        It is None for a parameter without a gradient.
 
         Raises:
             RuntimeError: a parameter that was frozen has a gradient; or, with flat=True, only some
@@ -163,13 +173,15 @@ class Masters:
         return [flat_gradient(weights, self.names) for weights in self._members if weights]
 
     def _pair_up(self) -> None:
-        """Record which weights are copied from which masters, are known, or are frozen."""
+        """Record the ids of all parameters, the pairs that need a copy, and the frozen ones."""
         self.ids = frozenset(map(id, self.names))
-        every = zip(self.model_weights, self.master_weights, self._dtypes, strict=True)
-        # a weight that is its own master, or a view into it, needs no copy
+        # the weights that are copied from a master, and their masters
         self._copied = list[Tensor]()
         self._masters = list[Tensor]()
-        for weight, master, dtype in every:
+        for weight, master, dtype in zip(
+            self.model_weights, self.master_weights, self._dtypes, strict=True
+        ):
+            # a weight that is its own master, or a view into it, needs no copy
             if weight is not master and not self._is_view(dtype):
                 self._copied.append(weight)
                 self._masters.append(master)
@@ -182,70 +194,79 @@ class Masters:
         return self.flat or bool(self._copied)
 
     def _is_view(self, dtype: torch.dtype) -> bool:
-        """Whether weights of a dtype are views into a flat master."""
+        """Return whether weights of a dtype are views into a flat master."""
         return self.flat and self.views and dtype == self.dtype
 
     @torch.no_grad()
     def copy_back(self) -> None:
         """Round the master weights into the model.
 
-        Without a master, the rounded weights are all that is kept.
+        With `master=False`, the masters are rounded as well.
         """
         if self.master and self._copied:
             torch._foreach_copy_(self._copied, self._masters)
         elif not self.master:
             store_all_rounded(self._masters, self._copied, self.rounding, self._generator)
-        self._note()
+        self._update_checksum()
 
-    # --- changes of the model's weights by others
+    # --- edits of the model's weights by the user
 
     @torch.no_grad()
     def adopt(self) -> None:
-        """Set the master weights to the model's weights, after these were changed.
+        """Set the master weights to the model's weights, after the latter were edited.
 
-        A master that still rounds to its weight keeps its digits.
+        A number of a master that still rounds to its weight keeps its digits.
         """
         self.restore_dtypes()
-        # only a weight that differs from its rounded master was changed
+        # only a number that differs from its rounded master was edited
         for weight, master in zip(self._copied, self._masters, strict=True):
             master.copy_(
                 torch.where(master.to(weight.dtype) == weight, master, weight.to(master.dtype))
             )
-        self._note()
+        self._update_checksum()
 
     def adopt_edits(self, edited: bool | None = None) -> None:
-        """Call `adopt` if the model's weights changed after the copy back, also through `.data`.
+        """Call `adopt` if the model's weights were edited after the copy back, also by `.data`.
+
+        Args:
+            edited: whether they were edited, if the caller has read the flags of `edits`; None
+                reads them here.
 
         Raises:
-            RuntimeError: other values are in the model for a while (`replaced_by`).
-            ValueError: a weight's `.data` were given another shape.
+            RuntimeError: the model temporarily holds other values (`replaced_by`).
+            ValueError: data of another shape were assigned to a weight's `.data`.
         """
         if edited is None:
             flags = self.edits()
-            edited = flags is None or any(read(flags))
+            edited = flags is None or any(read_scalars(flags))
         if edited:
             self.adopt()
 
     def edits(self) -> list[Tensor] | None:
-        """Return flags on the weights' devices: not 0 where they were changed.
+        """Return flags on the weights' devices: not 0 where the weights were edited.
 
-        It is None if they moved to another device. Raises as `adopt_edits`.
+        It is None if the weights were moved to another device.
+
+        Raises:
+            RuntimeError: the model temporarily holds other values (`replaced_by`).
+            ValueError: data of another shape were assigned to a weight's `.data`.
         """
         if self._replaced:
             raise RuntimeError(
-                "other values are in the model's weights for a while, those of an average for "
-                "instance, and the masters would take them over. Step and save after the `with` "
-                "block."
+                "the model's weights temporarily hold other values, such as those of an average, "
+                "which would be copied to the masters. Step and save after the `with` block."
             )
         self.restore_dtypes()
-        return differences(self._noted, checksum(self._copied)) if self._copied else []
+        if not self._copied:
+            return []
+        return differences(self._checksum, checksum(self._copied))
 
     def require_unmoved(self) -> None:
-        """Raise a RuntimeError if the model was moved to another device.
-
-        Its first weight is checked.
-        """
-        if self.model_weights and (now := self.model_weights[0].device) != self._device:
+        """Raise a RuntimeError if the model's first weight was moved to another device."""
+        if not self.model_weights:
+            return
+        now = self.model_weights[0].device
+        if now != self._device:
             raise RuntimeError(
                 f"the model was moved to {now} after the engine was made, whose master weights and "
                 f"optimizer are on {self._device}. Move the model first, or make the engine with "
@@ -253,13 +274,13 @@ class Masters:
             )
 
     def restore_dtypes(self) -> None:
-        """Cast `.data` that was assigned to a weight to the weight's dtype.
+        """Cast data that was assigned to a weight's `.data` to the weight's dtype.
 
-        The master takes the value uncast. An FP32 weight whose master is flat becomes a view into
-        it again.
+        The master gets the data uncast. An FP32 weight whose master is flat becomes a view into it
+        again.
 
         Raises:
-            ValueError: they have another shape.
+            ValueError: the data have another shape.
         """
         for weight, master, dtype in zip(
             self.model_weights, self.master_weights, self._dtypes, strict=True
@@ -272,14 +293,18 @@ class Masters:
                     f"{tuple(weight.shape)}; the optimizer steps {tuple(master.shape)}. Make a new "
                     "engine for a model of other shapes."
                 )
-            view = self.flat and self._is_view(dtype)
+            view = self._is_view(dtype)
             if weight.dtype is not dtype or (view and weight.data_ptr() != master.data_ptr()):
                 master.data.copy_(weight if self.master else weight.to(dtype))
                 weight.data = master.detach() if view else weight.detach().to(dtype)
 
     @contextmanager
     def replaced_by(self, values: Mapping[str, Tensor]) -> Iterator[None]:
-        """Replace the model's weights by name, rounded to their dtype, in a `with` block."""
+        """Replace the model's weights in a `with` block.
+
+        Args:
+            values: parameter name -> value, which is rounded to the parameter's dtype.
+        """
         self.adopt_edits()
         before = [(p, p.data) for p in self.model_weights]
         self._replaced = True
@@ -292,25 +317,21 @@ class Masters:
                 p.data = data
             self._replaced = False
 
-    def _note(self) -> None:
-        """Record a checksum of the model's weights, which later shows whether they were changed."""
-        self._noted = checksum(self._copied) if self._copied else []
+    def _update_checksum(self) -> None:
+        """Record a checksum of the model's weights, which later shows whether they were edited."""
+        self._checksum = checksum(self._copied) if self._copied else []
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a copy made by copy.deepcopy or pickle.
 
-        They copy a flat master and the views into it separately.
+        Both copy a flat master and the views into it separately, so the views are made again.
         """
         self.__dict__.update(state)
         if self.flat:
-            wholes = zip(
-                self.optimizer_weights,
-                [weights for weights in self._members if weights],
-                strict=True,
-            )
-            self.master_weights = [
-                view for whole, weights in wholes for view in cut(whole.detach(), weights)
-            ]
+            self.master_weights = []
+            members = [weights for weights in self._members if weights]
+            for flat_master, weights in zip(self.optimizer_weights, members, strict=True):
+                self.master_weights += cut(flat_master.detach(), weights)
             for weight, master, dtype in zip(
                 self.model_weights, self.master_weights, self._dtypes, strict=True
             ):
@@ -324,26 +345,20 @@ class Masters:
             p.grad = None
 
     def named_masters(self) -> dict[str, Tensor]:
-        """Return parameter name -> master weight, of the parameter's shape.
-
-        It is a view if the master is flat.
-        """
+        """Return parameter name -> master weight; with a flat master, a view into it."""
         self.adopt_edits()
-        return {
-            name: master.detach()
-            for name, master in zip(self.stepped_names, self.master_weights, strict=True)
-        }
+        pairs = zip(self.stepped_names, self.master_weights, strict=True)
+        return {name: master.detach() for name, master in pairs}
 
     def by_name(self, gradients: Sequence[Tensor | None]) -> dict[str, Tensor]:
         """Return parameter name -> gradient, from one gradient for each of `optimizer_weights`."""
         if not self.flat:
-            both = zip(self.model_weights, gradients, strict=True)
-            return {self.names[p]: gradient for p, gradient in both if gradient is not None}
-        groups = zip([weights for weights in self._members if weights], gradients, strict=True)
-        parts = [
-            (p, part)
-            for ps, g in groups
-            if g is not None
-            for p, part in zip(ps, cut(g, ps), strict=True)
-        ]
-        return {self.names[p]: part for p, part in parts}
+            pairs = zip(self.stepped_names, gradients, strict=True)
+            return {name: gradient for name, gradient in pairs if gradient is not None}
+        named: dict[str, Tensor] = {}
+        members = [weights for weights in self._members if weights]
+        for weights, gradient in zip(members, gradients, strict=True):
+            if gradient is not None:
+                for p, part in zip(weights, cut(gradient, weights), strict=True):
+                    named[self.names[p]] = part
+        return named

@@ -23,16 +23,23 @@ from labkit.amp.masters.without_master import WeightRounding, restore
 from labkit.formats import as_member
 from labkit.formats.arguments import describe_value, require_kind
 
-# their steps depend on the shapes of tensors
+# optimizers whose steps depend on the shapes of tensors
 NOT_ELEMENTWISE = (torch.optim.Adafactor, torch.optim.Muon)
 
 
 def require_fitting(
     optimizer: torch.optim.Optimizer, flat: bool, masters: Sequence[Tensor] = ()
 ) -> None:
-    """Raise an error if an optimizer does not fit.
+    """Raise an error if an optimizer cannot step master weights.
 
-    It needs a closure, steps other tensors than the masters, or cannot step flat ones.
+    Args:
+        optimizer: the optimizer.
+        flat: whether the masters are flat.
+        masters: the tensors that it has to step; without any, this is not checked.
+
+    Raises:
+        ValueError: the optimizer's step needs a closure, it steps other tensors than the masters,
+            or it is not elementwise and the masters are flat.
     """
     name = type(optimizer).__name__
     closure = inspect.signature(optimizer.step).parameters.get("closure")
@@ -57,6 +64,7 @@ def require_fitting(
         )
 
 
+# a list of parameters, or of groups -> optimizer; `Any`, since optimizers differ in what they take
 MakeOptimizer = Callable[[Any], torch.optim.Optimizer]
 
 
@@ -64,20 +72,20 @@ class Weights(Masters):
     """The master weights of a model, its optimizer, and the copy back.
 
     A parameter that is already in the optimizer's dtype is its own master, so for an FP32 model
-    this class does nothing. A tied parameter is one parameter and has one master. A frozen one has
-    none, and never changes. Edits of the model's weights between two steps, also through `.data`,
-    are copied to the masters before the next step.
+    this class does nothing. A tied parameter is one parameter and has one master. A frozen
+    parameter has none, and never changes. Edits of the model's weights between two steps, also
+    through `.data`, are copied to the masters before the next step.
 
     Args:
         model: its trainable parameters are the model weights, of any dtype.
         make_optimizer: parameters -> torch optimizer, called once with a list of the master
-            weights, or of groups if `groups` is not None.
+            weights, or of groups of them if `groups` is not None.
         groups: the model's parameters in groups with options of their own, as torch.optim takes
-            them, or a function model -> such groups, as `no_decay_on_norms_and_biases`. Each
+            them, or a function model -> such groups, such as `no_decay_on_norms_and_biases`. Each
             trainable parameter is in one of them.
-        flat: one master tensor for each group. Elementwise optimizers (SGD, Adam) compute the same
-            with it.
-        master: if False, after each step the FP32 weights keep only what the model's dtype holds.
+        flat: whether each group has one master tensor. Elementwise optimizers (SGD, Adam) compute
+            the same with it.
+        master: if False, the FP32 weights are rounded to the model's dtype after each step.
         rounding: how the weights are rounded if `master` is False; see `WeightRounding`.
         optimizer_dtype: dtype of master weights and optimizer state. FP16 is O3: no FP32 anywhere.
         seed: seed of stochastic rounding.
@@ -85,9 +93,9 @@ class Weights(Masters):
             master; if not, it is copied.
 
     Raises:
-        ValueError: the groups lack a trainable parameter, have one twice, or one that is not the
-            model's; the optimizer's step needs a closure, or steps other tensors than the masters;
-            flat=True and the optimizer is not elementwise; a lazy layer is not initialized.
+        ValueError: a trainable parameter is in no group or in two; a group has a tensor that is not
+            a parameter of the model; the optimizer does not fit (`require_fitting`); a lazy layer
+            is not initialized.
 
     >>> layer = nn.Linear(1, 1, bias=False).half()
     >>> _ = nn.init.ones_(layer.weight)
@@ -97,7 +105,8 @@ class Weights(Masters):
     (1.0, 0.999755859375)
     """
 
-    stepping = False  # `step` is calling the optimizer
+    # whether `step` is calling the optimizer
+    stepping = False
 
     def __init__(
         self,
@@ -134,22 +143,22 @@ class Weights(Masters):
             seed=seed,
             views=views,
         )
+        if callable(groups):
+            groups = groups(model)
         if groups is None:
             self.optimizer = make_optimizer(self.add({"params": list(names)})["params"])
         else:
-            self.optimizer = make_optimizer(
-                [self.add(g) for g in (groups(model) if callable(groups) else groups)]
-            )
+            self.optimizer = make_optimizer([self.add(group) for group in groups])
         require_kind(
             self.optimizer, torch.optim.Optimizer, "the result of make_optimizer", "Return it."
         )
         grouped = set(self.model_weights)
-        left = [name for p, name in self.names.items() if p.requires_grad and p not in grouped]
-        if left:
+        missing = [name for p, name in self.names.items() if p.requires_grad and p not in grouped]
+        if missing:
             raise ValueError(
-                f"{len(left)} trainable parameters are in no group, the first is {left[0]!r}: they "
-                "would get gradients and never be stepped. Add them to a group, or freeze them: "
-                "requires_grad_(False)."
+                f"{len(missing)} trainable parameters are in no group, the first is "
+                f"{missing[0]!r}: they would get gradients and never be stepped. Add them to a "
+                "group, or freeze them: requires_grad_(False)."
             )
         require_fitting(self.optimizer, flat, self.optimizer_weights)
 
@@ -162,10 +171,14 @@ class Weights(Masters):
     def step(self, gradients: Sequence[Tensor | None], *, edited: bool | None = None) -> None:
         """Step the master weights with unscaled gradients, then copy them to the model.
 
-        There is one gradient, or None, for each of `optimizer_weights`.
+        Args:
+            gradients: a gradient or None for each of `optimizer_weights`.
+            edited: whether the model's weights were edited since the last step, if the caller has
+                read the flags of `edits`; None reads them here.
 
-        `edited` says whether the model's weights were edited since the last step, by what `edits`
-        returned a moment ago; None finds out. Raises as `adopt_edits`.
+        Raises:
+            RuntimeError: the model temporarily holds other values (`replaced_by`).
+            ValueError: data of another shape were assigned to a weight's `.data`.
         """
         self.adopt_edits(edited)
         for weight, gradient in zip(self.optimizer_weights, gradients, strict=True):
@@ -188,33 +201,38 @@ class Weights(Masters):
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a `state_dict`, of flat weights or not; the model's weights are loaded before.
+        """Load a `state_dict`, of flat weights or not.
+
+        The model's weights are not part of it: load them first.
 
         Raises:
-            ValueError: the masters have other names or shapes, or the optimizer does not take its
-                state; then nothing has changed.
+            ValueError: the masters have other names or shapes, or the optimizer refuses its state;
+                then nothing has changed.
         """
         own = dict(zip(self.stepped_names, self.master_weights, strict=True))
         shapes = {name: master.shape for name, master in own.items()}
         stored = {name: master.shape for name, master in state["master"].items()}
-        if shapes != stored:
-            unlike = [name for name in {**shapes, **stored} if shapes.get(name) != stored.get(name)]
-            raise ValueError(
-                f"these master weights are of another network: {unlike[0]!r} differs in name or "
-                "shape"
-            )
-        before = {"state": self.optimizer.state, "param_groups": self.optimizer.param_groups}
-        random = self._generator.get_state()
+        for name in {**shapes, **stored}:
+            if shapes.get(name) != stored.get(name):
+                raise ValueError(
+                    f"these master weights are of another network: {name!r} differs in name or "
+                    "shape"
+                )
+        optimizer_before = {
+            "state": self.optimizer.state,
+            "param_groups": self.optimizer.param_groups,
+        }
+        generator_before = self._generator.get_state()
         try:
             restore(self._generator, state["generator"])
-            optimizer = state["optimizer"]
-            self.optimizer.load_state_dict(
-                join_state(optimizer, self._members) if self.flat else optimizer
-            )
+            optimizer_state = state["optimizer"]
+            if self.flat:
+                optimizer_state = join_state(optimizer_state, self._members)
+            self.optimizer.load_state_dict(optimizer_state)
         except Exception:
-            self.optimizer.__setstate__(before)
-            self._generator.set_state(random)
+            self.optimizer.__setstate__(optimizer_before)
+            self._generator.set_state(generator_before)
             raise
         for name, master in own.items():
             master.data.copy_(state["master"][name])
-        self._note()
+        self._update_checksum()

@@ -1,16 +1,16 @@
 """Training without master weights, with stochastic rounding or Kahan's sum.
 
-A step's result has more digits than FP16 keeps. Rounding to nearest drops them, and updates below
-half an ulp are gone each time. Stochastic rounding drops them too, but goes up as often as the cut
-digits say, so that a thousand small updates arrive on average. Kahan's compensation keeps what was
-cut off in a second FP16 number and adds it the next time.
+A step's result has more digits than FP16 holds. Rounding to nearest drops them, so an update below
+half an ulp is swallowed each time. Stochastic rounding rounds up with a probability equal to the
+dropped fraction of an ulp, so that a thousand small updates arrive on average. Kahan's compensation
+stores the dropped rest in a second FP16 number and adds it the next time.
 
-The generator of stochastic rounding is part of a checkpoint. Its state belongs to its kind of
-device: a CPU's has 5056 bytes, a GPU's 16, and neither can load the other's. A run that was
-saved on one and resumed on the other continues with a generator seeded from the state.
+The generator of stochastic rounding is part of a checkpoint. The state of a CPU's generator has
+5056 bytes, that of a GPU's 16, and neither can load the other's. A run that was saved on one and
+resumed on the other continues with a generator seeded from the state.
 
-Invariant: what survives fits the model's format: one number of it for each weight, two with Kahan's
-compensation.
+Invariant: a weight survives a step as one number of the model's format, or as two numbers with
+Kahan's compensation.
 
 Source: Kahan, Further remarks on reducing truncation errors (CACM 8, 1965); arXiv:1502.02551
 (stochastic rounding); arXiv:2010.06192 (both, for weights in 16 bits).
@@ -30,16 +30,19 @@ from labkit.formats import as_member
 from labkit.formats.arguments import require_kind
 from labkit.interop import format_of, random_bits_like, round_with_bits
 
-# numbers that are rounded at once: a small network's all, with bounded copies of a large one's
+# Weights that are rounded at once. A small network needs one call, and the copies of a large one's
+# weights are bounded.
 TOGETHER = 2**22
 
 
 class WeightRounding(Enum):
     """How a step's result is rounded to the model's format without a master weight."""
 
-    NEAREST = "nearest"  # 2 bytes a weight; small updates are swallowed
-    STOCHASTIC = "stochastic"  # 2 bytes a weight; small updates arrive on average
-    # 4 bytes a weight: what rounding cut off is kept in the same format
+    # 2 bytes a weight; small updates are swallowed
+    NEAREST = "nearest"
+    # 2 bytes a weight; small updates arrive on average
+    STOCHASTIC = "stochastic"
+    # 4 bytes a weight: the rest that rounding dropped is stored in the same format
     KAHAN = "Kahan"
 
 
@@ -50,9 +53,15 @@ def store_rounded(
     rounding: WeightRounding | str,
     generator: torch.Generator | None = None,
 ) -> None:
-    """Round `wide` into `weight`, and leave in `wide` only what survives a copy.
+    """Round `wide` into `weight`, and leave in `wide` only the digits that survive the step.
 
-    Both in place, of one shape. Afterwards `wide`, rounded to nearest, is `weight`.
+    Afterwards `wide`, rounded to nearest, is `weight`.
+
+    Args:
+        wide: the result of a step in FP32, changed in place.
+        weight: a tensor of the same shape in the model's format, overwritten.
+        rounding: how to round.
+        generator: the source of stochastic rounding's random bits; None for torch's default.
 
     >>> wide, weight = torch.tensor([1 + 2.0**-12]), torch.tensor([1.0]).half()
     >>> store_rounded(wide, weight, WeightRounding.KAHAN)
@@ -73,16 +82,17 @@ def store_rounded(
             weight.copy_(round_with_bits(wide.detach(), format_of(weight.dtype), bits))
     else:
         weight.copy_(wide)
-    kept = weight.to(wide.dtype)
+    surviving = weight.to(wide.dtype)
     if rounding is WeightRounding.KAHAN:
-        rest = (wide - kept).to(weight.dtype)
-        # nothing is cut off from a weight that is inf
+        rest = (wide - surviving).to(weight.dtype)
+        # a weight that is inf has no rest
         rest = rest.nan_to_num(0.0, 0.0, 0.0)
-        # a rest that was rounded up to half an ulp would change the weight: take one code less
-        too_far = (kept + rest).to(weight.dtype) != weight
+        # A rest that was rounded up to half an ulp would change the weight. Subtracting 1 from its
+        # 16-bit code gives the next smaller magnitude.
+        too_far = (surviving + rest).to(weight.dtype) != weight
         rest = (rest.view(torch.int16) - too_far.to(torch.int16)).view(weight.dtype)
-        kept = kept + rest
-    wide.copy_(kept)
+        surviving = surviving + rest
+    wide.copy_(surviving)
 
 
 @torch.no_grad()
@@ -99,34 +109,40 @@ def store_all_rounded(
         torch._foreach_copy_(list(weights), list(wide))
         torch._foreach_copy_(list(wide), list(weights))
         return
-    for part in _pieces(wide, weights):
-        masters, stored = list(wide[part]), list(weights[part])
+    for run in _runs(wide, weights):
+        masters = list(wide[run])
+        stored = list(weights[run])
         flat = torch.cat([master.reshape(-1) for master in masters])
         rounded = torch.empty_like(flat, dtype=stored[0].dtype)
+        # weights in the masters' dtype lose nothing, so they draw no random bits
         exact = flat.dtype == rounded.dtype
         store_rounded(flat, rounded, WeightRounding.NEAREST if exact else rounding, generator)
-        sizes = [master.numel() for master in masters]
-        for whole, tensors in ((rounded, stored), (flat, masters)):
-            parts = [
-                piece.view(t.shape) for piece, t in zip(whole.split(sizes), tensors, strict=True)
-            ]
-            torch._foreach_copy_(tensors, parts)
+        _copy_parts(rounded, stored)
+        _copy_parts(flat, masters)
 
 
-def _pieces(wide: Sequence[Tensor], weights: Sequence[Tensor]) -> Iterator[slice]:
+def _copy_parts(flat: Tensor, tensors: list[Tensor]) -> None:
+    """Copy consecutive parts of a flat tensor into tensors."""
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    shaped = [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+    torch._foreach_copy_(tensors, shaped)
+
+
+def _runs(wide: Sequence[Tensor], weights: Sequence[Tensor]) -> Iterator[slice]:
     """Yield runs of neighbours that may be rounded as one tensor.
 
-    They have the same devices and dtypes, and are not too many.
+    The tensors of a run have the same device and dtypes, and at most `TOGETHER` numbers, unless the
+    run is a single larger tensor.
     """
-    first, count = 0, 0
-    for index, (master, weight) in enumerate(zip(wide, weights, strict=True)):
-        kinds = {
-            (t.device, m.dtype, t.dtype)
-            for m, t in ((wide[first], weights[first]), (master, weight))
-        }
-        if index > first and (len(kinds) > 1 or count + master.numel() > TOGETHER):
+    first = 0
+    count = 0
+    kinds = [(w.device, m.dtype, w.dtype) for m, w in zip(wide, weights, strict=True)]
+    for index, master in enumerate(wide):
+        fits = kinds[index] == kinds[first] and count + master.numel() <= TOGETHER
+        if index > first and not fits:
             yield slice(first, index)
-            first, count = index, 0
+            first = index
+            count = 0
         count += master.numel()
     yield slice(first, len(wide))
 
@@ -134,15 +150,21 @@ def _pieces(wide: Sequence[Tensor], weights: Sequence[Tensor]) -> Iterator[slice
 def stochastic_bf16(values: Tensor, random_bits: Tensor) -> Tensor:
     """Round FP32 values as `round_tensor` does with Rounding.STOCHASTIC, in a few passes.
 
-    BF16 is FP32's upper 16 bits: they carry where the lower ones are above the upper 16 of the
-    random bits.
+    Args:
+        values: FP32 numbers.
+        random_bits: 32 random bits for each number, as `random_bits_like` returns them.
+
+    Returns:
+        FP32 numbers that BF16 holds.
     """
-    enough = (2**16 - 1) - (random_bits >> 16).to(torch.int32)
-    carried = (values.view(torch.int32) + enough).bitwise_and_(-(2**16)).view(torch.float32)
+    # BF16 is the upper 16 bits of FP32. Adding a random 16-bit number carries into them with a
+    # probability equal to the dropped fraction of an ulp; the mask then clears the lower bits.
+    random = (2**16 - 1) - (random_bits >> 16).to(torch.int32)
+    carried = (values.view(torch.int32) + random).bitwise_and_(-(2**16)).view(torch.float32)
     return torch.where(values.isnan(), values, carried)
 
 
-# bytes of a state -> whose it is
+# bytes of a generator's state -> its kind of device
 SIZES = {len(torch.Generator().get_state()): "a CPU", 16: "a GPU"}
 
 
@@ -150,16 +172,22 @@ def restore(generator: torch.Generator, state: Tensor) -> None:
     """Set a generator's state; seed it from the state if that is of another kind of device.
 
     Raises:
-        RuntimeError: it is not a state of a generator.
+        ValueError: the tensor is not the state of a generator.
 
     Warns:
         UserWarning: the state is of another kind of device.
     """
     state = state.cpu()
     own = len(generator.get_state())
-    if state.numel() == own or state.numel() not in SIZES:
+    if state.dtype is not torch.uint8 or state.numel() not in (own, *SIZES):
+        raise ValueError(
+            f"expected the state of a random generator, {own} bytes, got {state.numel()} numbers "
+            f"of {state.dtype}. Load an older checkpoint."
+        )
+    if state.numel() == own:
         generator.set_state(state)
         return
+    # 4 bytes, which every kind of generator takes as a seed
     seed = int.from_bytes(hashlib.sha256(state.numpy().tobytes()).digest()[:4], "little")
     generator.manual_seed(seed)
     warnings.warn(

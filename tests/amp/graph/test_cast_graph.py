@@ -257,7 +257,7 @@ def test_where_there_is_no_graph_it_says_why() -> None:
     with pytest.raises(ValueError, match=r"this recipe has no graph.*RECIPES\['O1 graph'\]"):
         explain(Engine(nn.Linear(1, 1), SGD, RECIPES["O1"]))
     with pytest.raises(
-        ValueError, match="the third forward pass runs as one, and it did not come yet"
+        ValueError, match="it is built by the second forward pass, which has not run yet"
     ):
         explain(Engine(nn.Linear(1, 1), SGD, RECIPES["O1 graph"]))
     for wrong in ({}, {"autocast": E4M3}, {"autocast": FP16, "gradient_format": BF16}):

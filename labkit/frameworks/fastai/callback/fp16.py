@@ -30,7 +30,7 @@ from torch.utils._pytree import tree_map_only
 
 from labkit.amp import RECIPES, ScalerConfig, decide, initial, static, unscale
 from labkit.amp.loss_scaling.clip import clip_
-from labkit.amp.loss_scaling.unscale import read
+from labkit.amp.loss_scaling.unscale import read_scalars
 from labkit.amp.masters.edits import Checksum, checksum, differences
 from labkit.amp.masters.groups import cut, flatten
 from labkit.frameworks.fastai.callback.core import (
@@ -435,7 +435,7 @@ class NonNativeMixedPrecision(Callback):
     def _adopt_edits(self) -> None:
         """Copy edits of the model's weights, by a callback for instance, to the masters."""
         flags = differences(self._noted, checksum(p for group in self.model_pgs for p in group))
-        if flags is not None and not any(read(flags)):
+        if flags is not None and not any(read_scalars(flags)):
             return
         for model_params, master_params in zip(self.model_pgs, self.master_pgs, strict=True):
             masters: Sequence[Tensor] = master_params
