@@ -19,15 +19,15 @@ def tensors_in(values: Iterable[Any]) -> list[Tensor]:
     >>> [len(tensor) for tensor in tensors_in((torch.ones(2), 3, [torch.ones(4)]))]
     [2, 4]
     """
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, (list, tuple)):
-            found += tensors_in(value)
+            tensors += tensors_in(value)
         elif isinstance(value, dict):
-            found += tensors_in(value.values())
-    return found
+            tensors += tensors_in(value.values())
+    return tensors
 
 
 def are_plain(types: Iterable[type]) -> bool:
@@ -36,7 +36,7 @@ def are_plain(types: Iterable[type]) -> bool:
     torch passes Tensor itself in `types` for functions written in Python, but not for those written
     in C.
     """
-    return not types or all(known in (Tensor, nn.Parameter) for known in types)
+    return all(kind in (Tensor, nn.Parameter) for kind in types)
 
 
 def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
@@ -54,15 +54,21 @@ def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
         return {key: mapped(item, change) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         items = [mapped(item, change) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        is_named_tuple = hasattr(value, "_fields")
+        return type(value)(*items) if is_named_tuple else type(value)(items)
     return value
 
 
 def require_one_device(what: str, values: Iterable[Any], error: RuntimeError) -> None:
-    """Explain a device error of an operation or a model by the devices of its tensors.
+    """Raise an error that names the devices of tensors, if torch's error is about devices.
+
+    Args:
+        what: the name of the operation or the model.
+        values: its arguments, and the model's weights.
+        error: the error that torch raised.
 
     Raises:
-        RuntimeError: torch's `error` is about devices, and the tensors are on several.
+        RuntimeError: `error` is about devices, and the tensors are on several.
     """
     devices = dict.fromkeys(str(tensor.device) for tensor in tensors_in(values))
     if len(devices) < 2 or error.__cause__ is not None or "device" not in str(error):
@@ -71,13 +77,10 @@ def require_one_device(what: str, values: Iterable[Any], error: RuntimeError) ->
     where = (
         f"expected all tensors on one device, got some on {first} and others on {', '.join(others)}"
     )
-    numbers = (
-        " Tensors on meta have shapes but no data: call model.to_empty(device=...), then load a "
-        "state dict."
-        if "meta" in devices
-        else ""
-    )
-    raise RuntimeError(
-        f"{what}: {where}. Move the batch to where the weights are: "
-        f"batch.to(next(model.parameters()).device).{numbers}"
-    ) from error
+    remedy = "Move the batch to where the weights are: batch.to(next(model.parameters()).device)."
+    if "meta" in devices:
+        remedy += (
+            " Tensors on meta have shapes but no data: call model.to_empty(device=...), then load "
+            "a state dict."
+        )
+    raise RuntimeError(f"{what}: {where}. {remedy}") from error

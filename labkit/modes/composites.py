@@ -15,20 +15,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, lru_cache
 from types import CodeType, FunctionType
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from torch import Tensor
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-# most methods of Tensor check and recurse
-MODULES = ("torch.nn.functional", "torch.functional", "torch.autograd")
-FORWARD_MODULES = MODULES[:2]
+# Modules of composite functions. Methods of Tensor are not among them: most check for modes, and
+# then call themselves.
+FORWARD_MODULES = ("torch.nn.functional", "torch.functional")
+MODULES = (*FORWARD_MODULES, "torch.autograd")
+# the functions by which a composite function checks for modes
 MODE_CHECKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 
 
 def constant_in_graphs(function: _Function) -> _Function:
-    """Have torch.compile call a function while it traces, and take what it returns for a constant.
+    """Have torch.compile call a function while it traces, and use the result as a constant.
 
     Equivalent to torch.compiler.assume_constant_result, whose import takes seconds.
     """
@@ -47,10 +49,11 @@ def is_composite(func: Callable[..., Any]) -> bool:
     # Look at the module of the code, not at __module__: max_pool2d is a dispatcher in
     # torch._jit_internal. The function itself must check: meshgrid leaves that to a function it
     # calls, which would recurse endlessly.
-    checks = isinstance(func, FunctionType) and func.__globals__.get("__name__") in MODULES
-    return (
-        checks and any(name in MODE_CHECKS for name in func.__code__.co_names)
-    ) or func is Tensor.backward
+    if func is Tensor.backward:
+        return True
+    if not isinstance(func, FunctionType) or func.__globals__.get("__name__") not in MODULES:
+        return False
+    return any(name in MODE_CHECKS for name in func.__code__.co_names)
 
 
 @lru_cache(maxsize=4096)
@@ -62,42 +65,50 @@ def calls_any(func: Callable[..., Any], names: frozenset[str]) -> bool:
     >>> calls_any(F.relu, linear), calls_any(F.multi_head_attention_forward, linear)
     (False, True)
     """
-    if (
-        not isinstance(func, FunctionType)
-        or func.__globals__.get("__name__") not in FORWARD_MODULES
-    ):
-        return True  # a backward pass calls hooks, which may call anything
+    # a backward pass calls hooks, which may call anything
+    if not _is_forward_function(func):
+        return True
     pending = [func]
     visited = set[FunctionType]()
     while pending:
-        visited.add(func := pending.pop())
-        mentioned = _names_in(func.__code__)
+        function = pending.pop()
+        visited.add(function)
+        mentioned = _names_in(function.__code__)
         if not names.isdisjoint(mentioned):
             return True
-        # functions of other modules check arguments
-        called = (func.__globals__.get(name) for name in mentioned)
-        pending += [
-            f
-            for f in called
-            if isinstance(f, FunctionType)
-            and f.__globals__.get("__name__") in FORWARD_MODULES
-            and f not in visited
-        ]
+        # functions of other modules only check arguments
+        for name in mentioned:
+            called = function.__globals__.get(name)
+            if _is_forward_function(called) and called not in visited:
+                pending.append(called)
     return False
 
 
+def _is_forward_function(value: object) -> TypeGuard[FunctionType]:
+    """Return whether a value is a Python function of torch's modules of forward operations."""
+    return isinstance(value, FunctionType) and value.__globals__.get("__name__") in FORWARD_MODULES
+
+
 def _names_in(code: CodeType) -> set[str]:
-    inner = [const for const in code.co_consts if isinstance(const, CodeType)]
-    return set(code.co_names).union(*(_names_in(part) for part in inner))
+    """Return the global names and attributes in a code object and in functions inside it."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _names_in(constant)
+    return names
 
 
 @cache
 def body_of(func: FunctionType) -> FunctionType:
     """Return a composite function in which every check for modes returns False."""
-    checks = {name: lambda *_tensors: False for name in MODE_CHECKS if name in func.__globals__}
+
+    def no_mode(*_tensors: object) -> bool:
+        return False
+
+    replaced = {name: no_mode for name in MODE_CHECKS if name in func.__globals__}
     body = FunctionType(
         func.__code__,
-        {**func.__globals__, **checks},
+        {**func.__globals__, **replaced},
         func.__name__,
         func.__defaults__,
         func.__closure__,
@@ -107,9 +118,9 @@ def body_of(func: FunctionType) -> FunctionType:
 
 
 class _Bodies:
-    """Constant that torch.compile inlines in place of a function call.
+    """A namespace of bodies of composite functions.
 
-    It is an attribute, because the compiler can guard on an attribute but not on a result.
+    torch.compile can inline a function that is an attribute, but not one that a call returned.
     """
 
 
@@ -138,8 +149,8 @@ def name_in_graphs(func: Callable[..., Any]) -> str:
 def call_in_graph(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call an operation while torch.compile traces, for the mode below or for the graph.
 
-    Methods of Tensor that are written in Python are called as methods, which the graph has whole:
-    `unflatten` calls super(), which torch.compile does not trace.
+    A method of Tensor that is written in Python is called as a method, so that it is one operation
+    of the graph: `unflatten`, for instance, calls super(), which torch.compile does not trace.
     """
     if _is_python_method(func):
         return getattr(args[0], name_in_graphs(func))(*args[1:], **kwargs)

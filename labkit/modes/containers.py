@@ -1,11 +1,11 @@
 """Mapping of a function over the tensors of any container: what a model takes and returns.
 
 Idea: models take and return dataclasses, named tuples, subclasses of dict (Hugging Face's
-`ModelOutput`) and namespaces. Each is copied with new tensors in the same places; other attributes
-of it stay. A container in which no tensor changed is returned as it is.
+`ModelOutput`) and namespaces. Each is copied with new tensors in the same places; its other
+attributes stay. A container in which no tensor changed is returned itself.
 
-Invariant: what cannot be entered is not changed, and `closed_values` names it: generators, and
-objects of other classes that hold tensors.
+Invariant: generators, and objects of other classes that hold tensors, are not changed, and
+`closed_values` names them.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ class Copied:
     fields: dict[str, Any]
 
     def write_back(self, change: Change) -> None:
-        """Set what has been replaced in the copy since in the original, with `change` applied."""
+        """Set the fields that were replaced in the copy in the original, with `change` applied."""
         for name, first in self.fields.items():
             now = getattr(self.copy, name, first)
             if now is not first:
+                # a frozen dataclass refuses setattr
                 object.__setattr__(self.original, name, mapped_anywhere(change, now))
 
 
@@ -64,12 +65,17 @@ def mapped_anywhere(change: Change, values: Any, copies: list[Copied] | None = N
 def _mapped(change: Change, value: Any, copies: list[Copied], path: tuple[int, ...]) -> Any:
     """Return a value with its tensors changed.
 
-    `path`: the ids of the containers that it is inside of.
+    Args:
+        change: a function of a tensor.
+        value: the value.
+        copies: receives the dataclasses and namespaces that were copied.
+        path: the ids of the containers that the value is inside of.
     """
     if isinstance(value, Tensor):
         return change(value)
     inside = _inside(value)
-    if inside is None or id(value) in path:  # a cycle, as of a node and its parent
+    # an id in the path is a cycle, such as a node and its parent
+    if inside is None or id(value) in path:
         return value
     path = (*path, id(value))
     new = {key: _mapped(change, item, copies, path) for key, item in inside.items()}
@@ -83,7 +89,7 @@ def _mapped(change: Change, value: Any, copies: list[Copied], path: tuple[int, .
 
 
 def _inside(value: Any) -> dict[Any, Any] | None:
-    """Return place -> what a container holds there; None for a value that is not entered."""
+    """Return key -> item of a container, or None for a value that is not a known container."""
     if isinstance(value, dict | UserDict) or _copies_itself(value):
         return dict(value)
     if isinstance(value, list | tuple):
@@ -100,9 +106,9 @@ def _inside(value: Any) -> dict[Any, Any] | None:
 
 
 def _copies_itself(value: Any) -> bool:
-    """Return whether a mapping knows how to copy itself.
+    """Return whether a mapping defines `__copy__`.
 
-    A plain copy of another shares its storage.
+    A copy of another mapping would share its storage with the original.
     """
     return isinstance(value, MutableMapping) and hasattr(type(value), "__copy__")
 
@@ -158,9 +164,10 @@ def _set_item(container: Any, key: Any, item: Any) -> None:
 
 
 def _tuple_like(value: tuple[Any, ...], items: list[Any]) -> Any:
-    if hasattr(type(value), "n_sequence_fields"):  # torch.return_types
+    # a type of torch.return_types takes the items as one sequence
+    if hasattr(type(value), "n_sequence_fields"):
         return type(value)(items)
-    # a subclass may take its items in any way
+    # the constructor of a subclass may have other parameters
     copied = tuple.__new__(type(value), items)
     if hasattr(value, "__dict__"):
         copied.__dict__.update(value.__dict__)

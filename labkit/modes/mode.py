@@ -10,9 +10,8 @@ plain one. While none of the lab's modes is active, torch's checkpoint is unchan
 raises.
 
 Source: torch.utils.checkpoint (both variants), which has no hook for this: two of its functions are
-replaced while a mode is open in any thread. A region inside a compiled function is opened and
-closed by the compiled code, which calls nothing of ours then: from its compilation on they stay
-replaced.
+replaced while a mode is open in any thread. Compiled code opens and closes its regions itself,
+without calling `LabMode`, so once such code is compiled the functions stay replaced.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ from labkit.modes.replacing import Replacement, Replacements
 ATTRIBUTE = MethodWrapperType
 # part of the path of the code that runs the graphs of torch.compile's backends
 AOT_RUNTIME = "_aot_autograd"
-# frames between that and the graph's code, at most
+# the most frames between that code and the graph's
 MOST_FRAMES = 12
-# what may be between a graph's code and a mode: another mode, an OpOverload
+# functions that may be between a graph's code and a mode: those of another mode or an OpOverload
 _BETWEEN = ("__torch_function__", "__call__")
 WHY_NO_GRAPH = (
     "a mode of labkit (autocast, half_storage) runs this operation in Python: for an emulated "
@@ -120,18 +119,19 @@ def break_graph() -> None:
 def runs_graph() -> bool:
     """Return whether the caller is code that a compiler generated from a graph, casts included.
 
-    torch suspends its own autocast while such code runs, but no mode. A graph that no compiler took
-    is not meant.
+    torch suspends its own autocast while such code runs, but not other modes. A graph of torch.fx
+    that was not compiled does not count.
     """
     frame = sys._getframe(1).f_back
     while frame is not None and frame.f_code.co_name in _BETWEEN:
         frame = frame.f_back
-    # none calls a mode in a thread of torch's that runs a backward pass
+    # in a thread of torch that runs a backward pass, no Python code calls the mode
     if frame is None:
         return False
     code = frame.f_code
+    # the code that inductor generates
     if code.co_name == "call":
-        return "extern_kernels" in frame.f_globals  # inductor's
+        return "extern_kernels" in frame.f_globals
     if code.co_name != "forward" or not code.co_filename.startswith("<eval_with_key>"):
         return False
     above = frame.f_back
@@ -153,8 +153,8 @@ def call_unseen(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 def require_traceable(func: Callable[..., Any]) -> None:
     """Break the graph if torch.compile traces without the modes that will be active at run time.
 
-    That is in a custom Function, whose backward pass has the modes of its forward pass, and in an
-    operation that takes functions, such as a checkpoint, which a mode sees as one.
+    These are a custom Function, whose backward pass has the modes of its forward pass, and an
+    operation that takes functions, such as a checkpoint, which a mode intercepts as one operation.
     """
     if _traces_without_modes(func):
         break_graph()
@@ -172,10 +172,7 @@ def _traces_without_modes(func: Callable[..., Any]) -> bool:
 
 @cache
 def _replace_for_compiled_code() -> None:
-    """Replace torch's functions permanently.
-
-    torch.compile opens the regions that it traces by itself.
-    """
+    """Replace torch's functions permanently, since compiled code does not call `__enter__`."""
     LabMode.replaced_while_open.open()
 
 
@@ -217,12 +214,17 @@ def as_now(function: Callable[..., Any]) -> Callable[..., Any]:
     modes = open_modes()
     if not modes:
         return function
-    return wraps(function)(lambda *args, **kwargs: under(modes, function, *args, **kwargs))
+
+    @wraps(function)
+    def under_modes(*args: Any, **kwargs: Any) -> Any:
+        return under(modes, function, *args, **kwargs)
+
+    return under_modes
 
 
 @cache
 def _with_modes_of_now(forward: Callable[..., Any]) -> Any:
-    """Return the forward of checkpoint's reentrant variant, for a block that restores its modes."""
+    """Return the forward of checkpoint's reentrant variant, with the current modes for the block."""
 
     @wraps(forward)
     def forward_as_now(ctx: Any, function: Callable[..., Any], *rest: Any) -> Any:
@@ -233,7 +235,7 @@ def _with_modes_of_now(forward: Callable[..., Any]) -> Any:
 
 @cache
 def _generator_with_modes_of_now(generator: Callable[..., Any]) -> Any:
-    """Return the same for the variant that is not reentrant."""
+    """Return the generator of the other variant, with the current modes for the block."""
 
     @wraps(generator)
     def generator_as_now(function: Callable[..., Any], *rest: Any, **kwargs: Any) -> Any:
@@ -251,7 +253,7 @@ LabMode.replaced_while_open.add(
 
 
 class nested_contexts:
-    """Enter the context managers that a function yields, outermost first, for a `with` block.
+    """Enter the context managers that a function returns, outermost first, for a `with` block.
 
     Equivalent to an ExitStack in a generator, in a third of the time, which is measurable in a
     small network's step. None of the managers may suppress an exception.
@@ -280,5 +282,6 @@ class nested_contexts:
             while self._open:
                 self._open.pop().__exit__(*exception)
         finally:
+            # if an exit has raised, close the others as well
             if self._open:
                 self.__exit__(*exception)

@@ -1,12 +1,12 @@
 """Temporary replacement of functions of other libraries.
 
 Some libraries have no hook where the lab needs one: torch's activation checkpointing does not
-restore a mode, and torch's `Function.apply` does not know our regions. There a function is
+restore a mode, and torch's `Function.apply` does not enter our regions. There a function is
 replaced, but only while a region is open.
 
 Invariant: importing replaces nothing. The first region of any thread puts a replacement in place,
-and the last one takes it back. Then the owner holds the same object as before, or none if it had
-none of its own. A replacement that another library has replaced meanwhile stays, since theirs may
+and the last one removes it. Then the owner has the same attribute as before, or none if it had none
+of its own. If another library has replaced our replacement meanwhile, both stay, since theirs may
 call ours, which then only passes the call on.
 """
 
@@ -17,7 +17,8 @@ from threading import RLock
 from types import ModuleType
 from typing import Any
 
-_lock = RLock()  # regions open and close in several threads
+# regions open and close in several threads
+_lock = RLock()
 _MISSING = object()
 
 
@@ -45,8 +46,8 @@ class Replacement:
         self.name = name
         self.make = make
         self._open_regions = 0
-        self._found: Any = _MISSING
-        self._put: Any = None
+        self._original: Any = _MISSING
+        self._replacement: Any = None
 
     @property
     def is_open(self) -> bool:
@@ -70,19 +71,19 @@ class Replacement:
                 self.take_back()
 
     def put(self) -> None:
-        """Put the replacement in place; the caller holds the lock, and counts."""
-        self._found = self.owner.__dict__.get(self.name, _MISSING)
-        self._put = self.make(getattr(self.owner, self.name))
-        setattr(self.owner, self.name, self._put)
+        """Put the replacement in place; the caller holds the lock and counts the regions."""
+        self._original = self.owner.__dict__.get(self.name, _MISSING)
+        self._replacement = self.make(getattr(self.owner, self.name))
+        setattr(self.owner, self.name, self._replacement)
 
     def take_back(self) -> None:
-        """Put back what was found, if no other library has replaced the replacement."""
-        if self.owner.__dict__.get(self.name) is not self._put:
+        """Restore the original, if no other library has replaced the replacement."""
+        if self.owner.__dict__.get(self.name) is not self._replacement:
             return
-        if self._found is _MISSING:
+        if self._original is _MISSING:
             delattr(self.owner, self.name)
         else:
-            setattr(self.owner, self.name, self._found)
+            setattr(self.owner, self.name, self._original)
 
 
 class Replacements:
@@ -101,7 +102,7 @@ class Replacements:
         return self._users > 0
 
     def add(self, replacement: Replacement) -> None:
-        """Add one; it is put in place at once if the others are."""
+        """Add a replacement; it is put in place at once if the others are."""
         with _lock:
             self.all = (*self.all, replacement)
             if self._users:
@@ -116,7 +117,7 @@ class Replacements:
             self._users += 1
 
     def close(self) -> None:
-        """Put back all, if no other user is left."""
+        """Restore all originals, if no other user is left."""
         with _lock:
             if not self._users:
                 return

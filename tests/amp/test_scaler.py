@@ -229,7 +229,7 @@ def test_a_failing_run_is_reported_when_its_scale_reaches_1() -> None:
             "static, 2^26, and does not change: use a smaller one or a dynamic scaler",
         ),
         (ScalerConfig(floor=2.0**10), "at its floor, 2^10: use a lower floor"),
-        (NO_SCALING, "not the cause, it is 1 or less"),
+        (NO_SCALING, "not the cause: it is 1 or less"),
     ):
         *_, last = reports([True] * 50, config)
         assert remedy in (diagnosis(last, config) or "")

@@ -65,7 +65,8 @@ from labkit.modes import (
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Change = Callable[[Tensor], Tensor]
 
-_UNSEEN = torch._C.DisableTorchFunction  # our own casts are not operations of the user
+# our own casts are not operations of the user
+_UNSEEN = torch._C.DisableTorchFunction
 # nn.LSTM, GRU and RNN take FP16 input for FP32 weights only if torch's autocast is on for some
 # device. Torch has no kernels for this one, so its flag changes no operation of a device that is in
 # use.
@@ -110,13 +111,12 @@ _open = _Open()
 
 
 def current(device_type: str | None = None) -> autocast | None:
-    """Return the region that decides in this thread now.
+    """Return the region that casts in this thread now.
 
-    It is None outside of one, or if it is not enabled.
+    It is None outside of all regions, or if the innermost one is not enabled.
 
     Args:
-        device_type: "cpu", "cuda", ...: the innermost region that acts on such devices decides;
-            None: the innermost.
+        device_type: "cpu", "cuda", ...: only regions that act on such devices count; None: all.
     """
     regions = _open.regions or _regions_of_torch()
     if device_type is not None:
@@ -199,7 +199,9 @@ class autocast(LabMode, ContextDecorator):
         self.accumulator = accumulator
         self.cache = CastCache()
         self._origin = self
-        self._unused = [True]  # empty while it is entered
+        # Has one element until the region is entered. `pop` takes it in one atomic step, so two
+        # threads cannot both enter this object.
+        self._unused = [True]
         self._stored = self.lower.dtype if accumulator is None else None
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -214,7 +216,7 @@ class autocast(LabMode, ContextDecorator):
     def rule_in_graphs(self, func: Callable[..., Any]) -> str:
         """Return the rule's value while torch.compile traces.
 
-        Who overrides `entry_for` may override it.
+        A subclass that overrides `entry_for` may override this method, too.
         """
         return rule_in_graphs(func, LISTS.edition)
 
@@ -227,7 +229,7 @@ class autocast(LabMode, ContextDecorator):
             _open.cache = CastCache()
         self.cache = _open.cache
         mode = _get_current_function_mode()
-        # else it is the innermost already
+        # a region that is the innermost already is not pushed again
         if not (isinstance(mode, autocast) and mode._origin is self._origin):
             mode = self._alone()
             super(autocast, mode).__enter__()
@@ -241,7 +243,7 @@ class autocast(LabMode, ContextDecorator):
     def _alone(self) -> autocast:
         """Return this region, or a copy if it is already entered in any thread.
 
-        One mode has one place on one stack.
+        A mode object may be on one stack only, once.
         """
         try:
             self._unused.pop()
@@ -315,9 +317,9 @@ class autocast(LabMode, ContextDecorator):
         below = _regions_of_torch()
         if self in regions or (regions and regions[-1] not in below):
             return self.call_below(func, types, args, kwargs)
-        # Torch entered this one, which is not recorded: in the thread that runs the backward pass
-        # of another thread, or in a compiled function. Below it are the outer ones, since torch
-        # pops a mode while it handles a call.
+        # torch entered this region without `__enter__`: in the thread that runs the backward pass
+        # of another thread, or in a compiled function. The regions on torch's stack are the outer
+        # ones, since torch pops a mode while it handles a call.
         _open.regions = (*below, self)
         try:
             return self.__torch_function__(func, types, args, kwargs)
@@ -336,7 +338,7 @@ class autocast(LabMode, ContextDecorator):
             return call_in_graph(func, args, kwargs)
         for index in range(torch._C._len_torch_function_stack()):
             mode: Any = torch._C._get_function_stack_at(index)
-            # which of two is the inner one is known only of those that were entered by `__enter__`
+            # which of two regions is the inner one is known only if `__enter__` entered both
             if isinstance(mode, autocast) and (self.innermost is None or mode.innermost is None):
                 break_graph()
         if not self.enabled:
@@ -359,7 +361,7 @@ class autocast(LabMode, ContextDecorator):
     def call(
         self, function: Callable[..., Any], name: str, entry: Entry, args: Any, kwargs: Any
     ) -> Any:
-        """Call a function that is not an operation of torch by a rule.
+        """Call a function that is not an operation of torch, with its arguments cast by a rule.
 
         The lists apply to the operations inside.
         """
@@ -411,9 +413,9 @@ class autocast(LabMode, ContextDecorator):
             kwargs.get("dtype") is not None or torch.dtype in map(type, args)
         ):
             # the call specifies a dtype, by name or by position: x.softmax(-1, torch.float16)
-            return (None, None)
-        # FP16 and BF16 together need FP32, too: neither contains the other
-        return (torch.float32, _widened)
+            return None, None
+        # FP16 and BF16 operands are promoted to FP32, too: neither format contains the other
+        return torch.float32, _widened
 
     def _lowered(self, tensor: Tensor) -> Tensor:
         if tensor.dtype not in CASTABLE:
@@ -421,13 +423,15 @@ class autocast(LabMode, ContextDecorator):
         return self.lower(tensor, _open.cache if self.uses_cache else None)
 
     def _finished(self, entry: Entry, out: Any) -> Any:
-        """Return the result of an operation; rounded, if its format is emulated."""
+        """Return the result of an operation, rounded if its format is emulated."""
         if self.lower.dtype is not None or entry.rule is not Rule.ALLOW:
             return out
+
+        def rounded(tensor: Tensor) -> Tensor:
+            return self.lower(tensor) if tensor.dtype is torch.float32 else tensor
+
         with _UNSEEN():
-            return mapped(
-                out, lambda tensor: self.lower(tensor) if tensor.dtype is torch.float32 else tensor
-            )
+            return mapped(out, rounded)
 
 
 def _set_flag() -> None:
@@ -436,6 +440,6 @@ def _set_flag() -> None:
 
 
 def _widened(tensor: Tensor) -> Tensor:
-    return (
-        tensor if tensor.dtype is torch.float32 or tensor.dtype not in CASTABLE else tensor.float()
-    )
+    if tensor.dtype is torch.float32 or tensor.dtype not in CASTABLE:
+        return tensor
+    return tensor.float()

@@ -6,18 +6,17 @@ added up in FP32, as without a cache. So a cast made under no_grad can serve a l
 gradients, and a cached cast does not keep its weight alive.
 
 Invariant: values and gradients are bit-equal with and without a cache. A weight that was edited in
-place is cast again, because the key is the tensor and its version. (torch's autocast returns the
-stale cast. Neither detects an edit through `.data`, nor does autograd.) With gradients, finding a
-cast takes as long as casting some 50,000 elements; for smaller weights a cache costs a little time,
-for larger ones it saves much.
+place is cast again, because an entry stores the weight's version. (torch's autocast returns the
+stale cast. Neither detects an edit through `.data`, nor does autograd.) With gradients, a lookup
+takes as long as a cast of some 50,000 elements: a cache costs a little time for smaller weights,
+and saves much for larger ones.
 
-Source: torch.amp (which tensors: FP32 leaves that ask for gradients; when it is cleared).
+Source: torch.amp (the tensors: FP32 leaves that require gradients; the end of their casts).
 """
 
 from __future__ import annotations
 
 import weakref
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,31 +44,38 @@ class CastCache:
     def __init__(self) -> None:
         self.hits = 0
         self.misses = 0
-        self._casts: dict[_Key, tuple[int, int, Tensor, weakref.ref[Tensor], Any]] = {}
+        # version and address of the weight, its cast, a reference that ends with the weight, `to`
+        self._casts: dict[_Key, tuple[int, int, Tensor, weakref.ref[Tensor], object]] = {}
 
-    def find(self, weight: Tensor, to: Any) -> Tensor | None:
+    def find(self, weight: Tensor, to: object) -> Tensor | None:
         """Return the values of a cached cast, without history, if the weight has not changed since.
 
-        `to` identifies the cast: a dtype, or any other object that distinguishes two casts of one
-        weight.
+        Args:
+            weight: the weight.
+            to: identifies the cast: a dtype, or any other object that distinguishes two casts of
+                one weight.
         """
         cached = self._casts.get(_key(weight, to))
         if cached is not None:
-            version, address, cast, *_ = cached
+            version, address, cast, _reference, _to = cached
             if version == weight._version and address == weight.data_ptr():
                 self.hits += 1
                 return cast
         self.misses += 1
         return None
 
-    def keep(self, weight: Tensor, to: Any, cast: Tensor) -> None:
+    def keep(self, weight: Tensor, to: object, cast: Tensor) -> None:
         """Cache the values of a cast until the weight is edited or deleted."""
         key = _key(weight, to)
         casts = self._casts
-        alive = weakref.ref(weight, lambda _: casts.pop(key, None) and None)
-        # Deleting a weight removes its casts, and they hold a reference to `to`, so ids are not
-        # reused.
-        casts[key] = (weight._version, weight.data_ptr(), cast.detach(), alive, to)
+
+        def remove(_: object) -> None:
+            casts.pop(key, None)
+
+        # The key has ids. They are not reused while it is in the dict: a deleted weight removes its
+        # casts, and an entry holds a reference to `to`.
+        reference = weakref.ref(weight, remove)
+        casts[key] = (weight._version, weight.data_ptr(), cast.detach(), reference, to)
 
     def clear(self) -> None:
         """Remove all casts, but not the counts."""
@@ -79,14 +85,14 @@ class CastCache:
         return len(self._casts)
 
 
-def _key(weight: Tensor, to: Any) -> _Key:
-    # By identity: hashing a format takes longer than a lookup. An inference tensor is useless
-    # outside its mode.
+def _key(weight: Tensor, to: object) -> _Key:
+    # By identity, since hashing a format takes longer than a lookup. A cast made in inference mode
+    # cannot be used for gradients outside of it.
     return id(weight), id(to), torch.is_inference_mode_enabled()
 
 
 def keeps(tensor: Tensor) -> bool:
-    """Return whether the casts of a tensor are cached: those of FP32 leaves that require gradients.
+    """Return whether the casts of a tensor are cached: whether it is an FP32 leaf with gradients.
 
     >>> weight = nn.Parameter(torch.ones(2))
     >>> keeps(weight), keeps(weight * 1), keeps(weight.detach())
@@ -96,7 +102,7 @@ def keeps(tensor: Tensor) -> bool:
         tensor.requires_grad
         and tensor.is_leaf
         and tensor.dtype is torch.float32
-        # others may have no storage of their own
+        # tensors of other classes, and views, may have no storage of their own
         and type(tensor) in (nn.Parameter, Tensor)
         and not tensor._is_view()
         and not torch._C._are_functorch_transforms_active()

@@ -51,7 +51,9 @@ class Cast:
     gradient_format: Format | None = None
 
     def __post_init__(self) -> None:
-        for format in (self.format, self.gradient_format or self.format):
+        for format in (self.format, self.gradient_format):
+            if format is None:
+                continue
             if not (format.signed and format.has_zero):
                 raise ValueError(
                     f"{format.name} has no zero or no sign: it stores scales. Take E4M3 or E5M2."
@@ -65,8 +67,13 @@ class Cast:
     @cached_property
     def dtype(self) -> torch.dtype | None:
         """The torch dtype of the format, or None if it is emulated in FP32."""
-        same = self.gradient_format is None or self.gradient_format == self.format
-        return next((dtype for dtype in NATIVE if same and format_of(dtype) == self.format), None)
+        # torch's casts round a gradient to the format of the value
+        if self.gradient_format is not None and self.gradient_format != self.format:
+            return None
+        for dtype in NATIVE:
+            if format_of(dtype) == self.format:
+                return dtype
+        return None
 
     def __call__(self, tensor: Tensor, cache: CastCache | None = None) -> Tensor:
         """Return the differentiable cast of a tensor.
@@ -89,14 +96,17 @@ class Cast:
 
     def _cast(self, tensor: Tensor) -> Tensor:
         if not (STREAM.listeners and STREAM.observes(CastBegins)):
-            return self._emulated(tensor) if self.dtype is None else NATIVE[self.dtype](tensor)
+            return self._cast_unobserved(tensor)
         STREAM.emit(CastBegins())
         try:
-            return self._emulated(tensor) if self.dtype is None else NATIVE[self.dtype](tensor)
+            return self._cast_unobserved(tensor)
         finally:
             STREAM.emit(CastEnded())
 
-    def _emulated(self, tensor: Tensor) -> Tensor:
+    def _cast_unobserved(self, tensor: Tensor) -> Tensor:
+        dtype = self.dtype
+        if dtype is not None:
+            return NATIVE[dtype](tensor)
         wide = tensor.float()
         return self.linked(wide, round_keeping_infinity(wide.detach(), self.format))
 
@@ -136,7 +146,7 @@ class _Linked(torch.autograd.Function):
 
 
 class _LinkedInTransforms(_Linked):
-    """The same for torch.func, which requires a separate setup_context, and is slower."""
+    """`_Linked` for torch.func, which requires a separate `setup_context` and is slower."""
 
     generate_vmap_rule = True
 

@@ -55,10 +55,13 @@ class Registered:
     def __init__(self, target: str | Callable[..., Any], entry: Entry) -> None:
         self.entry = entry
         self.function = None if isinstance(target, str) else target
-        name = str(getattr(target, "__name__", type(target).__name__))
-        # mm.default is mm
-        self.name = target if isinstance(target, str) else name.partition(".")[0]
-        self.holds = True
+        if isinstance(target, str):
+            self.name = target
+        else:
+            # an overload, such as mm.default, has the rule of mm
+            name = str(getattr(target, "__name__", type(target).__name__))
+            self.name = name.partition(".")[0]
+        self.is_active = True
         if self.function is not None:
             update_wrapper(self, self.function)
         self.of_torch = self.function is None or resolve_name(self.function) is not None
@@ -67,7 +70,7 @@ class Registered:
 
     def undo(self) -> None:
         """Remove the rule; idempotent."""
-        self.holds = False
+        self.is_active = False
         LISTS.take(self)
 
     def __enter__(self) -> Self:
@@ -82,14 +85,17 @@ class Registered:
                 f"{self.name!r} was registered by its name, so there is no function to call: call "
                 "torch's function."
             )
-        region = current() if self.holds and not self.of_torch else None
+        # a function of torch is cast by the lists, when it is called
+        region = current() if self.is_active and not self.of_torch else None
         if region is None:
             return self.function(*args, **kwargs)
         return region.call(self.function, self.name, self.entry, args, kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        # registered inside a class: a method
-        return self if instance is None else MethodType(self, instance)
+        # a function registered inside a class is a method
+        if instance is None:
+            return self
+        return MethodType(self, instance)
 
 
 def register(target: str | Callable[..., Any], rule: Rule, why: str = WHY) -> Registered:
@@ -179,28 +185,37 @@ def custom_fwd(forward: Any = None, *, cast_inputs: FormatLike | None = None) ->
         raise TypeError(f"forward: expected a function, got {describe_value(forward)}")
     if forward is None:
         return partial(custom_fwd, cast_inputs=cast_inputs)
-    return _forward(
-        forward, None if cast_inputs is None else dtype_of(as_format(cast_inputs, "cast_inputs"))
-    )
+    dtype: torch.dtype | None = None
+    if cast_inputs is not None:
+        dtype = dtype_of(as_format(cast_inputs, "cast_inputs"))
+    return _forward(forward, dtype)
 
 
 def _forward(
     forward: Callable[..., Any], dtype: torch.dtype | None, device_type: str | None = None
-) -> Any:
+) -> Callable[..., Any]:
+    """Return the `forward` of a Function, decorated as `custom_fwd` does.
+
+    Args:
+        forward: the method.
+        dtype: the dtype that inputs are cast to, or None.
+        device_type: the argument of torch's decorator; None without one.
+    """
+
     @wraps(forward)
     def decorated(ctx: Any, *args: Any, **kwargs: Any) -> Any:
         ctx._modes = open_modes()
         if dtype is None or current(device_type) is None:
             return forward(ctx, *args, **kwargs)
         devices = {tensor.device.type for tensor in tensors_in((*args, *kwargs.values()))}
-        devices = devices & {device_type} or devices
+        # as in torch, only tensors on the decorator's device are cast, if there are any
+        if device_type in devices:
+            devices = {device_type}
 
         def cast(tensor: Tensor) -> Tensor:
-            return (
-                tensor.to(dtype)
-                if tensor.dtype in CASTABLE and tensor.device.type in devices
-                else tensor
-            )
+            if tensor.dtype in CASTABLE and tensor.device.type in devices:
+                return tensor.to(dtype)
+            return tensor
 
         with autocast(enabled=False):
             ctx._modes = open_modes()
@@ -239,9 +254,10 @@ def _following_apply(apply: Callable[..., Any]) -> Any:
     """Return `Function.apply` that makes Functions with torch's decorators respect our regions."""
 
     def followed_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        followed = _following(cls) if torch._C._len_torch_function_stack() else cls
-        if not open_modes():
-            followed = cls
+        followed = cls
+        # the length of the stack is cheaper than the modes on it
+        if torch._C._len_torch_function_stack() and open_modes():
+            followed = _following(cls)
         return super(_SingleLevelFunction, followed).apply(*args, **kwargs)
 
     run_uncompiled(followed_apply)
@@ -258,6 +274,7 @@ def _following(function: Any) -> Any:
 
     The subclass has our decorator around torch's.
     """
+    # the subclass is stored with the methods that it was made for, which may be replaced
     forward, backward, twin = vars(function).get("_labkit_following", (None, None, None))
     if forward is function.forward and backward is function.backward:
         return twin

@@ -1,9 +1,9 @@
 """Decisions and casts of autocast in a form that torch.compile can trace.
 
-Idea: torch.compile traces the mode's own Python as a part of the model. It has no strings,
-thread-local state, locks or caches. So the rule of an operation is looked up by a function that it
-calls while it traces; the result is a constant of the graph. The lists' number of changes is an
-argument, so that a registration compiles the model again.
+Idea: torch.compile traces the mode's own Python as a part of the model, and supports no
+thread-local state, locks or caches there. So the rule of an operation is looked up by a function
+that the compiler calls while it traces; the result is a constant of the graph. The edition of the
+lists is an argument, so that a registration compiles the model again.
 
 Invariant: the casts are those of the eager mode, except that a weight's cast is not cached, which
 changes no bit.
@@ -35,8 +35,15 @@ CASTABLE = frozenset((torch.float16, torch.bfloat16, torch.float32, *EIGHT_BITS)
 
 @constant_in_graphs
 def rule_in_graphs(func: Callable[..., Any], edition: int) -> str:
-    """Return the rule of an operation by the lists, of which this is the given edition."""
-    return "keep" if type(func) is ATTRIBUTE else rule_for(getattr(func, "__name__", "")).rule.value
+    """Return the value of an operation's rule.
+
+    Args:
+        func: the operation.
+        edition: `LISTS.edition`, so that torch.compile calls this again after a registration.
+    """
+    if type(func) is ATTRIBUTE:
+        return "keep"
+    return rule_for(getattr(func, "__name__", "")).rule.value
 
 
 @constant_in_graphs
@@ -48,7 +55,11 @@ def looks_inside(func: Callable[..., Any], edition: int) -> bool:
 def cast_in_graph(rule: str, low: torch.dtype, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """Return the arguments of an operation, cast by its rule.
 
-    `low` is the format of matrix products.
+    Args:
+        rule: the value of the rule.
+        low: the dtype that operations on the allow list are cast to.
+        args: the arguments.
+        kwargs: the keyword arguments.
     """
     to = torch.float32
     if rule == "allow":

@@ -62,7 +62,8 @@ class LedgerRow:
         key: its name and the number of the call: "softmax 1".
         op: name of the operation.
         where: path of the module it was called in, "" outside of one.
-        rule, why: its list in this run, and the reason.
+        rule: its list in this run.
+        why: the reason.
         home: its list by default.
         input_dtypes: dtypes of its floating-point tensors, in order.
         to: the dtype they were cast to (for an emulated format, the format), or None if they were
@@ -112,15 +113,20 @@ class Recording(autocast):
     """Autocast that records each operation; with `casts=False` it only records.
 
     Attributes:
-        rows, outputs: the operations so far, without errors yet, and their results.
+        overrides: operations on other lists, by name or key.
+        casts: whether operations are cast.
+        rows: the operations so far, without their errors against FP32.
+        outputs: the results of these operations.
         path: the modules of the network that are running, outermost first.
-        problem: the error that ended the run, if there is one.
+        counts: how often each operation was called so far.
+        problem: the error that ended the run, or "".
+        event: autocast's last decision.
     """
 
     sees_all = True
 
     def __init__(self, format: Format, overrides: Mapping[str, Rule], *, casts: bool) -> None:
-        super().__init__(format, listen=lambda event: setattr(self, "event", event), cache=False)
+        super().__init__(format, listen=self._receive, cache=False)
         self.overrides = overrides
         self.casts = casts
         self.rows = list[LedgerRow]()
@@ -128,12 +134,17 @@ class Recording(autocast):
         self.path = list[str]()
         self.counts = Counter[str]()
         self.problem = ""
-        self.event: CastEvent | None = None  # autocast's last decision
+        self.event: CastEvent | None = None
+
+    def _receive(self, event: CastEvent) -> None:
+        self.event = event
 
     def entry_for(self, func: Callable[..., Any], name: str) -> Entry:
         entry = super().entry_for(func, name)
         rule = self._moved_to(name)
-        return entry if rule in (None, entry.rule) else Entry(rule, "you moved it here")
+        if rule is None or rule is entry.rule:
+            return entry
+        return Entry(rule, "you moved it here")
 
     def __torch_function__(
         self,
@@ -147,16 +158,16 @@ class Recording(autocast):
         if name in SILENT:
             return func(*args, **kwargs)
         entry = self.entry_for(func, name)
-        kept = entry.rule is Rule.KEEP
-        if kept and is_composite(func) and self._moved_to(name) is None:
+        is_cast = entry.rule is not Rule.KEEP
+        if not is_cast and is_composite(func) and self._moved_to(name) is None:
             # record the operations inside instead
             return super().__torch_function__(func, types, args, kwargs)
         inputs = _floats((args, kwargs))
         self.event = None
-        if kept or not self.casts:
-            out = func(*args, **kwargs)
-        else:
+        if is_cast and self.casts:
             out = super().__torch_function__(func, types, args, kwargs)
+        else:
+            out = func(*args, **kwargs)
         self._record(name, entry, inputs, out)
         return out
 
@@ -168,31 +179,45 @@ class Recording(autocast):
 
     def _record(self, name: str, entry: Entry, inputs: list[Tensor], out: Any) -> None:
         """Record an operation if it computed a floating-point tensor."""
-        result = next(iter(_floats(out)), None)
+        results = _floats(out)
         in_place = name.endswith("_") and not name.endswith("__")
-        if result is None or not inputs:
+        if not results or not inputs:
             return
+        result = results[0]
+        # a view of an input, such as a slice, computes nothing
         memory = result.untyped_storage().data_ptr()
         if not in_place and any(tensor.untyped_storage().data_ptr() == memory for tensor in inputs):
             return
         op = _bare(name)
         where = self.path[-1] if self.path else ""
-        dtypes = tuple(tensor.dtype for tensor in inputs)
-        to = self.event.to if self.event is not None else None
-        decided = (entry.rule, entry.why, rule_for(op).rule, dtypes, to)
         self.rows.append(
-            LedgerRow(self._key(name), op, where, *decided, result.dtype, tuple(result.shape))
+            LedgerRow(
+                key=self._key(name),
+                op=op,
+                where=where,
+                rule=entry.rule,
+                why=entry.why,
+                home=rule_for(op).rule,
+                input_dtypes=tuple(tensor.dtype for tensor in inputs),
+                to=self.event.to if self.event is not None else None,
+                result=result.dtype,
+                shape=tuple(result.shape),
+            )
         )
         self.outputs.append(result.detach().clone())
         self.counts[op] += 1
 
 
 def recorded(model: Callable[..., Any], inputs: tuple[Any, ...], region: Recording) -> Recording:
-    """Run a copy of the model in a region, which is returned.
+    """Run a copy of the model in a region, and return the region.
 
-    Under autocast, an error of an operation ends the run.
+    Args:
+        model: a module or any function of tensors.
+        inputs: the arguments of the model.
+        region: the region. If it casts, an error of an operation ends the run and becomes its
+            `problem`.
     """
-    # they may come from other layers
+    # the inputs may be results of other layers, with a history
     inputs = tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), inputs)
     model = copy.deepcopy(model)
     device = next(
@@ -286,13 +311,14 @@ def ledger(
             f"this forward pass calls no {unknown}; it calls {', '.join(sorted(known))}"
         )
     cast = recorded(model, inputs, Recording(format, moved, casts=True))
-    keys, done = [row.key for row in exact.rows], [row.key for row in cast.rows]
+    keys = [row.key for row in exact.rows]
+    done = [row.key for row in cast.rows]
     if done != keys[: len(done)] or (not cast.problem and len(done) < len(keys)):
         raise ValueError(
             "this model calls other operations under autocast than in FP32; a ledger needs the "
             "same ones"
         )
-    rows = []
+    rows: list[LedgerRow] = []
     for number, output in enumerate(exact.outputs):
         finite = output[output.isfinite()]
         largest = float(finite.abs().max()) if finite.numel() else 0.0
@@ -307,7 +333,8 @@ def ledger(
                     lost=lost,
                 )
             )
-        else:  # the operation that failed, and those after it
+        else:
+            # the operation that failed, or one after it
             problem = cast.problem if number == len(done) else ""
             unreached = replace(exact.rows[number], input_dtypes=(), to=None, result=None)
             rows.append(replace(unreached, largest=largest, problem=problem))
@@ -317,9 +344,11 @@ def ledger(
 def difference(result: Tensor, exact: Tensor) -> tuple[float, int, int]:
     """Return the error of a result against FP32's.
 
-    It is (relative RMS error, elements that overflowed, elements that became 0).
+    Elements that are inf or NaN in FP32, such as a mask's, do not count.
 
-    Where FP32 itself is inf or NaN (a mask of -inf), the element does not count.
+    Returns:
+        The relative RMS error, the number of elements that overflowed, and the number of elements
+        that became 0.
 
     >>> difference(torch.tensor([1.0, 0.0]).half(), torch.tensor([1.0, 2.0**-30]))
     (9.313225746154785e-10, 0, 1)
@@ -331,11 +360,11 @@ def difference(result: Tensor, exact: Tensor) -> tuple[float, int, int]:
     lost = int(((b == 0) & (a != 0)).sum())
     if overflowed:
         return float("inf"), overflowed, lost
-    off = float((b - a).norm())
+    distance = float((b - a).norm())
     size = float(a.norm())
     if size:
-        error = off / size
-    elif off == 0:
+        error = distance / size
+    elif distance == 0:
         error = 0.0
     else:
         error = float("inf")

@@ -22,26 +22,32 @@ from enum import Enum
 class Rule(Enum):
     """What autocast does with an operation."""
 
-    ALLOW = "allow"  # cast to the low-precision format
-    DENY = "deny"  # cast to FP32
-    SET_DTYPE = "set dtype"  # compute and return FP32, unless the call names a dtype
-    # the same, through another overload: the one that is called has no dtype to set
+    # cast to the low-precision format
+    ALLOW = "allow"
+    # cast to FP32
+    DENY = "deny"
+    # compute and return FP32, unless the call passes a dtype
+    SET_DTYPE = "set dtype"
+    # as SET_DTYPE, by another overload, since the one that is called has no dtype argument
     APPEND_DTYPE = "append dtype"
-    PROMOTE = "promote"  # cast to what holds all operands
-    BANNED = "banned"  # raise an error: its FP16 form is unsafe
-    KEEP = "keep"  # run in the dtype of its inputs
+    # cast to the dtype that holds all operands
+    PROMOTE = "promote"
+    # raise an error: the FP16 form is unsafe
+    BANNED = "banned"
+    # run in the dtype of its inputs
+    KEEP = "keep"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One operation's rule and the reason, in a few words."""
+    """The rule of an operation, and a short reason."""
 
     rule: Rule
     why: str
 
 
-# On torch's CPU list of FP32 operations, or without a half kernel anywhere. Not on its CUDA lists,
-# where they fail.
+# Operations on torch's CPU list of FP32 operations, or without a half kernel on any device. torch's
+# CUDA lists lack them, so there they fail in FP16.
 _NO_HALF_KERNEL = (
     "linalg_cholesky linalg_cholesky_ex linalg_cond linalg_det linalg_eig linalg_eigh "
     "linalg_eigvals linalg_eigvalsh linalg_householder_product linalg_inv linalg_inv_ex "
@@ -63,8 +69,8 @@ _NO_HALF_KERNEL = (
     for shifted in ("", "shifted_")
     for kind in "tuvw"
 )
-# With FP16 kernels on CUDA, for sizes that are powers of two alone, whose complex numbers no matrix
-# product takes.
+# Operations whose FP16 kernels on CUDA take only sizes that are powers of two. No matrix product
+# takes the complex FP16 numbers that they return.
 _FEW_HALF_KERNELS = "view_as_complex " + " ".join(
     f"fft_{inverse}{kind}fft{n}"
     for inverse in ("", "i")
@@ -170,7 +176,8 @@ class Lists:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._registered: tuple[tuple[object, str, Entry], ...] = ()
-        self.edition = 0  # number of changes
+        # number of changes
+        self.edition = 0
         self.table = _with_operators(POLICY)
         self.names = frozenset(self.table)
 
@@ -192,8 +199,9 @@ class Lists:
 
 
 def _with_operators(entries: dict[str, Entry]) -> dict[str, Entry]:
-    """Add the name of each one's operator: `__matmul__` is `matmul`."""
-    return {**{f"__{name}__": entry for name, entry in entries.items()}, **entries}
+    """Add the names of operators: `__matmul__` has the rule of `matmul`."""
+    operators = {f"__{name}__": entry for name, entry in entries.items()}
+    return {**operators, **entries}
 
 
 LISTS = Lists()
@@ -201,10 +209,13 @@ LISTS = Lists()
 
 def registered_rules() -> dict[str, str]:
     """Return the names whose rule differs from the policy's, each with its rule."""
-    rules = {name: entry.rule for name, entry in LISTS.table.items() if not name.startswith("__")}
-    return {
-        n: rule.value for n, rule in rules.items() if n not in POLICY or POLICY[n].rule is not rule
-    }
+    changed: dict[str, str] = {}
+    for name, entry in LISTS.table.items():
+        if name.startswith("__"):
+            continue
+        if name not in POLICY or POLICY[name].rule is not entry.rule:
+            changed[name] = entry.rule.value
+    return changed
 
 
 def rule_for(name: str) -> Entry:

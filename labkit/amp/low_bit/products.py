@@ -64,16 +64,18 @@ class ScaleMemory:
 
     def __init__(self, steps: int, device: torch.device | str = "cpu", seed: int = 0) -> None:
         self.steps = steps
-        # in units of UNIT: a gradient times the root of its layer's width, in the first backward
+        # for unit scaling: a gradient's size in the first backward pass, times the root of its
+        # layer's width
         self.loss_size = 0.0
         self.generator = torch.Generator(device).manual_seed(seed)
-        # whether a backward pass has come to a layer: the next region begins another step
+        # whether a backward pass has reached a layer, so that the next region begins another step
         self.went_back = False
-        # by weight and operand: the largest magnitudes, the oldest first
+        # weight and operand -> the largest magnitudes of earlier steps, the oldest first
         self._history: dict[str, Tensor] = {}
-        # in this step; and where the format ends
+        # weight and operand -> the largest magnitude in this step, and the format's largest number
         self._largest: dict[str, tuple[Tensor, float]] = {}
-        self._scales: dict[str, Tensor] = {}  # that follow from the history
+        # weight and operand -> the scale that follows from the history
+        self._scales: dict[str, Tensor] = {}
 
     def scale(self, key: str, top: float) -> Tensor | float:
         """Return the scale that brings an operand's largest magnitude of earlier steps to `top`.
@@ -81,7 +83,7 @@ class ScaleMemory:
         Without earlier steps it is 1.
         """
         if key not in self._scales and key in self._history:
-            # of a checkpoint: one look, in the first step after it
+            # A loaded history has no scale yet. The host reads it, in the first step only.
             size = float(self._history[key].max())
             value = float(np.float32(min(top / size, FP32.max))) if size else 1.0
             self._scales[key] = torch.full((), value, device=self._history[key].device)
@@ -144,11 +146,14 @@ class ScaleMemory:
     def take_largest(self, every: Sequence[Mapping[str, Any]]) -> None:
         """Replace each step's magnitude by the largest of all processes, so that states agree."""
         keys = dict.fromkeys(key for each in every for key in each["history"])
-        backward = {key: [each["history"].get(key, ())[::-1] for each in every] for key in keys}
-        self.history = {
-            key: [*map(max, zip_longest(*lists, fillvalue=0.0))][::-1]
-            for key, lists in backward.items()
-        }
+        history: dict[str, list[float]] = {}
+        for key in keys:
+            # the newest first, since histories may begin at different steps
+            newest_first = [each["history"].get(key, ())[::-1] for each in every]
+            steps = zip_longest(*newest_first, fillvalue=0.0)
+            largest = [max(magnitudes) for magnitudes in steps]
+            history[key] = largest[::-1]
+        self.history = history
         self.loss_size = max(each["loss_size"] for each in every)
 
     @contextmanager
@@ -196,10 +201,7 @@ class ScaleMemory:
 
 
 def quotient(top: float, sizes: Tensor) -> Tensor:
-    """Return top / sizes in FP32, rounded once and at most FP32's largest number.
-
-    That of size 0, too.
-    """
+    """Return top / sizes in FP32, rounded once, and at most FP32's largest number, also for 0."""
     return torch.div(_number(top, sizes.device), sizes).clamp_(max=FP32.max)
 
 
@@ -207,7 +209,7 @@ def quotient(top: float, sizes: Tensor) -> Tensor:
 def _number(value: float, device: torch.device) -> Tensor:
     """Return a number on a device.
 
-    One of the host's would be multiplied by the reciprocal of what divides it.
+    torch divides a number of the host by multiplying it by a reciprocal, which rounds twice.
     """
     return torch.full((), value, device=device)
 
@@ -273,7 +275,7 @@ class Layer:
     def rewrite(self, tensor: Tensor, role: str) -> Tensor:
         """Return a tensor as it is written along its last axis.
 
-        One with the role "gradient", as it is: its own is.
+        With the role "gradient", the tensor is returned unchanged, and its gradient is written.
         """
         rewritten: Tensor = _Rewritten.apply(tensor, self, role)  # type: ignore[no-untyped-call]
         return rewritten
@@ -326,9 +328,10 @@ class Layer:
         A current scale has done so already: with an infinite magnitude it is 0, and 0 times inf is
         NaN.
         """
-        return (
-            rounded if self.format.scale is TensorScale.CURRENT else rounded.add_(values, alpha=0)
-        )
+        if self.format.scale is TensorScale.CURRENT:
+            return rounded
+        # 0 times inf or NaN is NaN, and 0 times any other number adds nothing
+        return rounded.add_(values, alpha=0)
 
     def keeps(self, role: str) -> bool:
         """Return whether an operand is rounded to the same numbers for both axes of summation."""
@@ -344,12 +347,12 @@ class Layer:
         kind = self.format.scale
         if kind is TensorScale.NONE or (kind is TensorScale.UNIT and role == "input"):
             return 1.0
-        # brings an operand near size 1: a weight is of size fan_in^-1/2, so that
         if kind is TensorScale.UNIT:
-            if role == "weight":  # activations keep theirs
+            # a weight is of size fan_in^-1/2 when training begins
+            if role == "weight":
                 return 2.0 ** round(math.log2(self.fan_in) / 2)
-            # Then a gradient is of size width^-1/2 times one number for the whole network, which
-            # the first one tells.
+            # A gradient is of size width^-1/2 times one number for the whole network, which the
+            # first gradient determines.
             memory = self.memory
             root = math.sqrt(self.width)
             if not memory.loss_size:
@@ -374,40 +377,48 @@ class _LowBitProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, layer: Layer) -> Tensor:
-        one, two = layer.write(a, layer.roles[0], -1), layer.write(b, layer.roles[1], -2)
+        written_a = layer.write(a, layer.roles[0], -1)
+        written_b = layer.write(b, layer.roles[1], -2)
         ctx.layer = layer
-        ctx.scales = (one.scale, two.scale)
-        both = zip(layer.roles, (a, b), (one, two), strict=True)
-        ctx.save_for_backward(
-            *(written.values if layer.keeps(role) else given for role, given, written in both)
-        )
-        return _multiplied(one, two)
+        ctx.scales = (written_a.scale, written_b.scale)
+        # Backward sums over another axis. It needs the original operand unless the operand is
+        # rounded to the same numbers for both axes.
+        saved_a = written_a.values if layer.keeps(layer.roles[0]) else a
+        saved_b = written_b.values if layer.keeps(layer.roles[1]) else b
+        ctx.save_for_backward(saved_a, saved_b)
+        return _multiplied(written_a, written_b)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         layer: Layer = ctx.layer
         layer.require_first_derivative()
-        # once: activation checkpointing hands them out a single time
+        # activation checkpointing returns the saved tensors only once
         operands = ctx.saved_tensors
         whole = None if layer.format.blocks else layer.write(gradients[0], "gradient", -1)
 
         def of(operand: int) -> Tensor:
-            """The gradient of A or B, from those of D and the other operand.
+            """Return the gradient of A (0) or B (1), from that of D and the other operand.
 
-            Both are rounded along the summed axis.
+            Both are rounded along the axis that this product sums over.
             """
             other = 1 - operand
             axis = -1 - operand
             rotated = layer.format.hadamard and layer.roles[operand] == "weight"
-            d = whole or layer.write(gradients[0], "gradient", axis, rotated=rotated)
+            d = whole
+            if d is None:
+                d = layer.write(gradients[0], "gradient", axis, rotated=rotated)
             role = layer.roles[other]
-            saved = operands[other]
-            kept = Written(saved, ctx.scales[other]) if layer.keeps(role) else None
-            values, scale = kept or layer.write(saved, role, axis, rotated=rotated)
-            transposed = Written(values.mT, scale)
-            return _multiplied(transposed, d) if operand else _multiplied(d, transposed)
+            written = Written(operands[other], ctx.scales[other])
+            if not layer.keeps(role):
+                written = layer.write(operands[other], role, axis, rotated=rotated)
+            transposed = Written(written.values.mT, written.scale)
+            if operand == 0:
+                return _multiplied(d, transposed)
+            return _multiplied(transposed, d)
 
-        return *(of(i) if ctx.needs_input_grad[i] else None for i in (0, 1)), None
+        of_a = of(0) if ctx.needs_input_grad[0] else None
+        of_b = of(1) if ctx.needs_input_grad[1] else None
+        return of_a, of_b, None
 
 
 class _Rewritten(torch.autograd.Function):
@@ -417,20 +428,22 @@ class _Rewritten(torch.autograd.Function):
     def forward(ctx: Any, tensor: Tensor, layer: Layer, role: str) -> Tensor:
         ctx.layer = layer
         ctx.role = role
-        return (
-            tensor.view_as(tensor) if role == "gradient" else _read(layer.write(tensor, role, -1))
-        )
+        if role == "gradient":
+            return tensor.view_as(tensor)
+        return _unscaled(layer.write(tensor, role, -1))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         if ctx.role != "gradient":
             return gradients[0], None, None
         ctx.layer.require_first_derivative()
-        return _read(ctx.layer.write(gradients[0], "gradient", -1)), None, None
+        return _unscaled(ctx.layer.write(gradients[0], "gradient", -1)), None, None
 
 
-def _read(written: Written) -> Tensor:
-    return written.values if _is_one(written.scale) else written.values / written.scale
+def _unscaled(written: Written) -> Tensor:
+    if _is_one(written.scale):
+        return written.values
+    return written.values / written.scale
 
 
 def _multiplied(one: Written, two: Written) -> Tensor:
@@ -441,7 +454,7 @@ def _multiplied(one: Written, two: Written) -> Tensor:
 
 
 def _is_one(scale: Tensor | float) -> bool:
-    """Whether the host knows that there is nothing to multiply by."""
+    """Return whether a scale is 1, as far as the host knows without waiting for a device."""
     return isinstance(scale, float) and scale == 1
 
 
@@ -453,11 +466,11 @@ class LowBitProducts(LabMode):
 
     Args:
         format: how operands are written.
-        model: whose last layer, as its modules are declared, may stay FP32; embeddings look up and
-            multiply nothing.
-        names: the model's parameters by name: what a layer's state is kept under.
+        model: the model. Its last layer, in the order of its modules, may stay FP32; embeddings
+            do not count, since they multiply nothing.
+        names: the names of the model's parameters, by which the state of layers is stored.
         seed: seed of stochastic rounding.
-        recipe: the name that a refusal says.
+        recipe: the recipe's name in error messages.
     """
 
     def __init__(

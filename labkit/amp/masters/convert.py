@@ -27,27 +27,31 @@ from labkit.interop import dtype_of, format_of
 NORM_LAYERS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 # a tensor's largest number keeps at least these bits; with fewer it is rounded by more than 1.5%
 FEWEST_BITS = 5
-# torch's, and what is in them is the user's
+# modules of torch whose classes are containers of the user's layers
 _NO_LAYERS = ("torch.nn.modules.module", "torch.nn.modules.container")
 
 
 def to_model_format(model: nn.Module, format: FormatLike, *, keep_norms: bool = True) -> nn.Module:
     """Convert a network: cast its floating-point parameters to `format`, in place; return it.
 
-    Buffers stay in the dtype they have, if it is the wider one: masks, angles, positions. Those of
-    torch's own layers go along with the layer's weights (the vectors of spectral_norm, the running
-    means of batch norm); apex casts all. Where such a buffer meets half weights, `Recipe.forward`
-    makes the dtypes agree (see `mixed_dtype_ops`).
+    Buffers of a wider dtype, such as masks, angles and positions, are not cast. Buffers of torch's
+    own layers are cast with the layer's weights (the vectors of spectral_norm, the running means of
+    batch norm); apex casts all buffers. Where an FP32 buffer is an operand beside half weights,
+    `Recipe.forward` makes the dtypes agree (see `mixed_dtype_ops`).
 
-    keep_norms leaves normalisation layers as they are, and a parameter that one of them shares with
-    another layer.
+    Args:
+        model: the network.
+        format: FP16, BF16 or FP32.
+        keep_norms: whether normalisation layers are not cast, nor parameters that they share with
+            other layers.
 
     Raises:
         ValueError: a finite number would become inf; the message names its tensor. Nothing is cast
             then.
 
-    Warns: UserWarning: a tensor becomes coarse: it holds whole numbers that the format does not
-        tell apart, or it is frozen and holds only numbers so small that few bits are left of them.
+    Warns:
+        UserWarning: a tensor becomes coarse: it holds whole numbers that the format rounds, or it
+            is frozen and holds only numbers so small that few significant bits are left.
 
     >>> from labkit.formats import FP16
     >>> net = to_model_format(nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4)), FP16)
@@ -57,7 +61,7 @@ def to_model_format(model: nn.Module, format: FormatLike, *, keep_norms: bool = 
     require_kind(model, nn.Module, "model")
     format = as_format(format)
     dtype = dtype_of(format)
-    # at first, what is not cast: norms that are kept, wider buffers of the user's own
+    # tensor -> its cast; at first the tensors that are not cast: norms, wider buffers of the user's
     done: dict[Tensor, Tensor] = {}
     for module in model.modules():
         kept = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
@@ -73,7 +77,7 @@ def to_model_format(model: nn.Module, format: FormatLike, *, keep_norms: bool = 
         return done[tensor]
 
     for module in model.modules():
-        # torch's own: it knows what else a module keeps, as an LSTM does
+        # torch's own method, which also updates what a module derives from its weights (nn.LSTM)
         module._apply(cast, recurse=False)
     return model
 
@@ -121,7 +125,7 @@ def _overflowing(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the finite numbers [n] of a tensor that a cast to `dtype` makes inf."""
     if tensor.is_meta or not narrows(tensor.dtype, dtype):
         return tensor.new_empty(0)
-    # torch does not ask numbers of 8 bits whether they are finite
+    # torch's isfinite has no kernel for numbers of 8 bits
     wide = tensor if tensor.itemsize > 1 else tensor.float()
     held = wide.to(dtype).to(wide.dtype)
     return wide[wide.isfinite() & ~held.isfinite()]
@@ -167,15 +171,18 @@ def _require_held(model: nn.Module, format: Format, stay: set[Tensor]) -> None:
 
 @torch.no_grad()
 def _coarse(name: str, tensor: Tensor, format: Format) -> list[str]:
-    """Return a sentence on how a tensor becomes coarse, if it does."""
-    held = tensor.to(dtype_of(format)).to(tensor.dtype)
+    """Return a list of one sentence on how a tensor becomes coarse, or an empty list."""
+    rounded = tensor.to(dtype_of(format)).to(tensor.dtype)
     size = tensor.abs()
-    wide = 2.0**format.precision  # up to here every whole number is there
-    moved = (size > wide) & (held != tensor)
-    if moved.any():
-        return [f"{name} holds {tensor[moved][0].item():.7g} and gets {held[moved][0].item():.7g}"]
+    # the format holds every whole number up to this one
+    largest_whole = 2.0**format.precision
+    changed = (size > largest_whole) & (rounded != tensor)
+    if changed.any():
+        before = tensor[changed][0].item()
+        after = rounded[changed][0].item()
+        return [f"{name} holds {before:.7g} and gets {after:.7g}"]
     few = float(format.smallest_subnormal) * 2**FEWEST_BITS
-    # what is trained has a master, and moves
+    # a trained weight has a master, and does not stay so small
     if not tensor.requires_grad and tensor.numel() and 0 < size.max() < few:
         return [
             (
@@ -199,8 +206,5 @@ def to_fp32(model: nn.Module) -> nn.Module:
 
 
 def uncompiled(model: nn.Module) -> nn.Module:
-    """Return the module that `torch.compile` wrapped, whose parameters have the plain names.
-
-    Any other as it is.
-    """
+    """Return the module that torch.compile wrapped; any other module is returned itself."""
     return getattr(model, "_orig_mod", model)

@@ -56,10 +56,11 @@ from labkit.modes import (
 REFUSE_TOO = frozenset(
     ["lerp", "index_add", "index_copy", "scatter", "scatter_reduce", "masked_scatter", "complex"]
 )
+# operations that write into their first operand
 WRITES = frozenset(["__setitem__", "index_put_", "scatter_add_", "addcmul_", "addcdiv_"]) | {
-    f"{n}_" for n in REFUSE_TOO
+    f"{name}_" for name in REFUSE_TOO
 }
-# which operand is one
+# operation -> position and name of its operand that is a mask
 MASKS = {"scaled_dot_product_attention": (3, "attn_mask"), "baddbmm": (0, "input")}
 # CUDA's kernels read weights of the input's dtype only: those of half input beside FP32 weights run
 # in FP32 there.
@@ -92,7 +93,7 @@ class mixed_dtype_ops(LabMode):
 
     def __enter__(self) -> Any:
         self._flag = torch.is_autocast_enabled(FLAGGED_DEVICE)
-        # so that nn.LSTM and its kin let FP32 input pass to us
+        # nn.LSTM, GRU and RNN refuse FP32 input for half weights unless torch's autocast is on
         torch.set_autocast_enabled(FLAGGED_DEVICE, True)
         return super().__enter__()
 
@@ -120,7 +121,7 @@ class mixed_dtype_ops(LabMode):
             dtype = _operand(args, kwargs, 0, "input").dtype
             return self.call_below(func, types, *mapped((args, kwargs), _widened)).to(dtype)
         if rule in _MUST_AGREE or name in _MUST_AGREE_TOO:
-            # no mode looks at the casts
+            # the casts are not operations of the user, so no mode intercepts them
             with torch._C.DisableTorchFunction() if are_plain(types) else nullcontext():
                 args, kwargs = self._agreeing(name, rule, args, kwargs)
         elif is_composite(func) and calls_any(func, _looked_for(LISTS.names)):
@@ -156,15 +157,17 @@ class mixed_dtype_ops(LabMode):
         if rule is Rule.DENY and (name in NO_HALF_KERNEL or name in FEW_HALF_KERNELS):
             return mapped((args, kwargs), _widened)  # type: ignore[no-any-return]
         tensors = tensors_in((*args, *kwargs.values()))
-        found = [t.dtype for t in tensors if rule is Rule.ALLOW or t.dim()]
-        half = next((dtype for dtype in found if dtype in HALVES), None)
-        if half is None or torch.float32 not in found:
+        # torch promotes a tensor without dimensions, so it counts only where nothing is promoted
+        dtypes = [t.dtype for t in tensors if rule is Rule.ALLOW or t.dim()]
+        half = next((dtype for dtype in dtypes if dtype in HALVES), None)
+        if half is None or torch.float32 not in dtypes:
             return args, kwargs
-        # a CPU's kernels, and batch norm's everywhere, take FP32 weights beside a half input
         if name in NORMS:
-            return (
-                (_cast(args[0], half), *args[1:]) if args and found[0] is torch.float32 else args
-            ), kwargs
+            # A CPU's kernels, and batch norm's everywhere, take FP32 weights beside a half input. So
+            # only an FP32 input beside half weights is cast.
+            if args and dtypes[0] is torch.float32:
+                args = (_cast(args[0], half), *args[1:])
+            return args, kwargs
         if name in WRITES:
             to = args[0].dtype
         elif rule is Rule.ALLOW:
@@ -176,16 +179,7 @@ class mixed_dtype_ops(LabMode):
             if self.wide_masks:
                 to = torch.float32
             else:
-                ends = torch.finfo(half)
-                wide = torch.float32
-                args, kwargs = mapped(
-                    (args, kwargs),
-                    lambda t: (
-                        torch.where(t.isinf(), t, t.clamp(ends.min, ends.max))
-                        if t.dtype is wide
-                        else t
-                    ),
-                )
+                args, kwargs = mapped((args, kwargs), partial(_clamped, dtype=half))
         return mapped((args, kwargs), partial(_cast, dtype=to))  # type: ignore[no-any-return]
 
 
@@ -196,12 +190,11 @@ def _looks_inside(func: Callable[..., Any], edition: int) -> bool:
 
 
 def _is_norm_in_fp32(args: Any, kwargs: Any) -> bool:
-    """Return whether a norm's input is half and other operands are FP32, on a device but a CPU."""
+    """Return whether a norm has a half input and FP32 operands, on a device other than a CPU."""
     input = _operand(args, kwargs, 0, "input")
-    off_cpu = isinstance(input, Tensor) and input.dtype in HALVES and input.device.type != "cpu"
-    return off_cpu and any(
-        tensor.dtype == torch.float32 for tensor in tensors_in((*args, *kwargs.values()))
-    )
+    if not isinstance(input, Tensor) or input.dtype not in HALVES or input.device.type == "cpu":
+        return False
+    return any(tensor.dtype == torch.float32 for tensor in tensors_in((*args, *kwargs.values())))
 
 
 @cache
@@ -210,10 +203,20 @@ def _looked_for(listed: frozenset[str]) -> frozenset[str]:
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    return tensor.to(dtype) if tensor.dtype is torch.float32 or tensor.dtype in HALVES else tensor
+    if tensor.dtype is torch.float32 or tensor.dtype in HALVES:
+        return tensor.to(dtype)
+    return tensor
 
 
 _widened = partial(_cast, dtype=torch.float32)
+
+
+def _clamped(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return an FP32 tensor with its finite numbers in the range of a half dtype."""
+    if tensor.dtype is not torch.float32:
+        return tensor
+    info = torch.finfo(dtype)
+    return torch.where(tensor.isinf(), tensor, tensor.clamp(info.min, info.max))
 
 
 def _operand(args: Any, kwargs: Any, position: int, name: str) -> Any:
