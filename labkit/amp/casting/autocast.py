@@ -45,6 +45,7 @@ from labkit.amp.casting.in_graphs import (
 from labkit.amp.casting.lists import LISTS, Entry, Rule, rule_for
 from labkit.formats import FP16, Format, FormatLike, as_format
 from labkit.gemm import GEMMS, as_accumulator
+from labkit.gemm.accumulators import AnyAccumulator
 from labkit.gemm.product import Emulated, run
 from labkit.modes import (
     ATTRIBUTE,
@@ -182,21 +183,21 @@ class autocast(LabMode, ContextDecorator):
         listen: Callable[[CastEvent], None] | None = None,
         cache: bool = True,
         gradient_format: FormatLike | None = None,
-        accumulator: Any = None,
+        accumulator: AnyAccumulator | None = None,
     ) -> None:
         super().__init__()
         format = as_format(format)
         if gradient_format is not None:
             gradient_format = as_format(gradient_format, "gradient_format")
-        if accumulator is not None:
-            accumulator = as_accumulator(accumulator)
         self.lower = Cast(format, gradient_format)
         self.enabled = enabled
         self.listen = listen
         self.uses_cache = cache
-        if accumulator is not None and self.lower.dtype is None:
-            accumulator = Emulated(accumulator, format, gradient_format or format)
-        self.accumulator = accumulator
+        self.accumulator: Any = None
+        if accumulator is not None:
+            self.accumulator = as_accumulator(accumulator)
+            if self.lower.dtype is None:
+                self.accumulator = Emulated(self.accumulator, format, gradient_format or format)
         self.cache = CastCache()
         self._origin = self
         # Has one element until the region is entered. `pop` takes it in one atomic step, so two

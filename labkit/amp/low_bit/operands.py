@@ -7,13 +7,13 @@ FP32. The published recipes differ in a few values, so a recipe is a row.
 torch casts to E4M3 and E5M2. For the other formats we add 1.5 * 2^(e + 23 - s), near which FP32 has
 the spacing 2^(e - s) of a format with s significand bits at exponent e. Adding that number rounds;
 subtracting it is exact. Exponents are read from the bits, so a block's power-of-two scale is
-integer arithmetic. A rotation, of 16 random signs and an orthogonal Hadamard matrix, spreads one
-number that is far larger than its neighbours over 16.
+integer arithmetic. A rotation, of 16 random signs and an orthogonal Hadamard matrix, distributes a
+number that is far larger than its neighbours over 16 numbers.
 
-Invariant: the values of `round_to(..., Overflow.SATURATE)` and of `round_blocks` for every finite
-FP32 number, except for the sign of zero. If a block's scale is in FP32, the quotient is rounded to
-FP32 first, as a GPU divides. If both operands of a product are rotated along the summed axis, the
-product is unchanged.
+Invariant: results equal those of `round_to(..., Overflow.SATURATE)` and of `round_blocks` for every
+finite FP32 number, except for the sign of zero. If a block's scale is in FP32, the quotient is
+rounded to FP32 first, as a GPU divides. If both operands of a product are rotated along the summed
+axis, the product is unchanged.
 
 Source: arXiv:2209.05433 (FP8); NVIDIA Transformer Engine (delayed and current scaling, margin,
 `common/recipe`); arXiv:2303.11257 (unit scaling); OCP Microscaling Formats 1.0, 6.3.
@@ -51,19 +51,21 @@ from labkit.interop import casts_to_8_bits, dtype_of
 class TensorScale(Enum):
     """The source of the scale of a whole tensor, in addition to the scales of blocks."""
 
-    NONE = "none"  # 1, always
-    # the tensor's own largest magnitude lands on the format's largest number
+    # always 1
+    NONE = "none"
+    # the scale that brings the tensor's largest magnitude to the format's largest number
     CURRENT = "current"
-    DELAYED = "delayed"  # the largest magnitude of earlier steps does; 1 in the first
-    # the layer's shape: a power of two that brings operands to size 1 when training begins
+    # the same from the largest magnitude of earlier steps; 1 in the first step
+    DELAYED = "delayed"
+    # a power of two from the layer's shape, which brings operands to size 1 when training begins
     UNIT = "unit"
 
 
 @dataclass(frozen=True)
 class ProductFormat:
-    """The formats and scales of the operands of a layer's products, which saturate.
+    """The formats and scales of the operands of a layer's products.
 
-    Tensors with inf or NaN are kept.
+    Operands saturate, but inf and NaN stay non-finite.
 
     Attributes:
         forward: format of activations and weights, of numbers or of blocks.
@@ -71,14 +73,14 @@ class ProductFormat:
         scale: the source of the scale of a whole tensor.
         history: number of steps that determine a delayed scale.
         margin: a delayed scale is divided by 2^margin, for magnitudes that grow from step to step.
-        scale_up: a block's power-of-two scale: rounded up, so that nothing saturates
-            (arXiv:2506.08027), or down, as OCP's text has it.
-        square_weights: a weight's blocks are square, so that it is the same numbers forward and
-            backward.
-        stochastic_gradients: gradients are rounded stochastically.
-        hadamard: a weight's gradient: both operands are rotated by a random Hadamard matrix of 16
-            first.
-        last_in_fp32: the model's last layer stays FP32.
+        scale_up: whether a block's power-of-two scale is rounded up, so that nothing saturates
+            (arXiv:2506.08027), or down, as in OCP's specification.
+        square_weights: whether a weight's blocks are square, so that it is rounded to the same
+            numbers in the forward and the backward pass.
+        stochastic_gradients: whether gradients are rounded stochastically.
+        hadamard: whether both operands of a weight's gradient are rotated first, by a random
+            Hadamard matrix of 16.
+        last_in_fp32: whether the model's last layer stays FP32.
 
     Raises:
         ValueError: the parts contradict each other.
@@ -199,7 +201,13 @@ def round_saturating(
 def round_within(
     limited: Tensor, format: Format, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Round FP32 values whose rounding is within a format's range; they may be overwritten."""
+    """Round FP32 values that are within a format's range.
+
+    Args:
+        limited: the values, which may be overwritten.
+        format: the format.
+        generator: for stochastic rounding; None rounds to nearest.
+    """
     if generator is None and format in (E4M3, E5M2) and casts_to_8_bits(limited):
         return limited.to(dtype_of(format)).to(torch.float32)
     bits = limited.view(torch.int32) & _EXPONENT
@@ -259,7 +267,7 @@ def round_tiles(
     scales_fit: bool = False,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Round tiles, whose largest magnitudes are given, each at its own scale.
+    """Round tiles, each at a scale that follows from its largest magnitude.
 
     Args:
         tiles: FP32 numbers [..., m / rows, rows, n / columns, columns], as `tiled` cuts them.
@@ -269,19 +277,24 @@ def round_tiles(
         scales_fit: no magnitude is so large that its scale would be beyond the scales' format.
         generator: for stochastic rounding.
     """
-    # zeros at scale 1: subnormal scales are slow there
+    # A tile of zeros gets the scale 1, since a CPU is slow with subnormal scales.
     if largest.device.type == "cpu" and not bool(largest.all()):
         largest = largest.masked_fill(largest == 0, format.element.max)
     if format.scale.significand_bits:
         scale = (largest / format.element.max).clamp_(min=format.scale.smallest_subnormal)
         if format.scale.significand_bits != _POINT:
-            scale = (round_within if scales_fit else round_saturating)(scale, format.scale)
+            if scales_fit:
+                scale = round_within(scale, format.scale)
+            else:
+                scale = round_saturating(scale, format.scale)
         return round_saturating(tiles / scale, format.element, generator).mul_(scale)
     # a scale in E8M0 is integer arithmetic on the bits of a positive FP32 number
     bits = largest.view(torch.int32)
-    # one exponent higher where the significand is above that of the largest element
+    # Adding this number carries into the exponent where the significand is above that of the
+    # format's largest element.
     if scale_up:
-        bits = bits + (int((2 - 2 * math.frexp(format.element.max)[0]) * (_FRACTION + 1)) - 1)
+        significand, _ = math.frexp(format.element.max)
+        bits = bits + (int((2 - 2 * significand) * (_FRACTION + 1)) - 1)
     bits = (bits & _EXPONENT).sub_(format.element.emax << _POINT).clamp_(min=_SMALLEST_SCALE)
     scale = bits.view(torch.float32)
     scaled = tiles / scale
@@ -293,9 +306,13 @@ def round_tiles(
 
 def untiled(tiles: Tensor, shape: torch.Size) -> Tensor:
     """Join tiles to matrices of a shape again."""
-    rows, columns = tiles.shape[-4] * tiles.shape[-3], tiles.shape[-2] * tiles.shape[-1]
+    rows = tiles.shape[-4] * tiles.shape[-3]
+    columns = tiles.shape[-2] * tiles.shape[-1]
     whole = tiles.reshape(*shape[:-2], rows, columns)
-    return whole if whole.shape == shape else whole[..., : shape[-2], : shape[-1]]
+    if whole.shape == shape:
+        return whole
+    # without the zeros that `tiled` added
+    return whole[..., : shape[-2], : shape[-1]]
 
 
 def tiled(values: Tensor, tile: tuple[int, int]) -> Tensor:
@@ -303,12 +320,13 @@ def tiled(values: Tensor, tile: tuple[int, int]) -> Tensor:
 
     Tiles: [..., m / rows, rows, n / columns, columns].
     """
-    (m, n), (rows, columns) = values.shape[-2:], tile
-    more = (0, -n % columns, 0, -m % rows)
-    full = F.pad(values, more) if any(more) else values.contiguous()
-    return full.view(
-        *full.shape[:-2], full.shape[-2] // rows, rows, full.shape[-1] // columns, columns
-    )
+    m, n = values.shape[-2:]
+    rows, columns = tile
+    # zeros to the left, right, top and bottom
+    padding = (0, -n % columns, 0, -m % rows)
+    full = F.pad(values, padding) if any(padding) else values.contiguous()
+    m, n = full.shape[-2:]
+    return full.view(*full.shape[:-2], m // rows, rows, n // columns, columns)
 
 
 def largest_in(tiles: Tensor) -> Tensor:
@@ -317,9 +335,9 @@ def largest_in(tiles: Tensor) -> Tensor:
     return largest_magnitude(tiles, axes) if axes else tiles.abs()
 
 
-ROTATED = 16  # numbers that a Hadamard matrix rotates at a time
-# 16 random signs, drawn once (torch.manual_seed(0)): with the matrix they spread an outlier over 16
-# numbers.
+# numbers that a Hadamard matrix rotates at a time
+ROTATED = 16
+# 16 random signs, drawn once (torch.manual_seed(0))
 _SIGNS = (-1.0, 1.0, 1.0, -1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0, -1.0, 1.0, 1.0, 1.0, -1.0, 1.0)
 
 
@@ -345,7 +363,10 @@ def rotate(tensor: Tensor, axis: int) -> Tensor:
 
 @cache
 def _rotation(device: torch.device) -> Tensor:
+    # Sylvester's construction of a Hadamard matrix: H -> [[H, H], [H, -H]]
     matrix = torch.ones(1, 1, device=device)
     while len(matrix) < ROTATED:
-        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
+        top = torch.cat([matrix, matrix], 1)
+        bottom = torch.cat([matrix, -matrix], 1)
+        matrix = torch.cat([top, bottom])
     return matrix.mul(torch.tensor(_SIGNS, device=device)).div(math.sqrt(ROTATED))
