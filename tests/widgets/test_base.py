@@ -160,7 +160,7 @@ class Loop:
 
     def __init__(self, answered=math.inf):
         self.time, self.due, self.said = 0.0, [], []
-        late.expect(
+        late.warn_at_deadline(
             lambda: self.time > answered,
             lambda: self.said.append(self.time),
             self.call_later,

@@ -24,7 +24,7 @@ from labkit.widgets.driven.controller import (
     Button,
     Phase,
 )
-from labkit.widgets.live_training.forked_run import MERGE_STEPS, SETTLE_STEPS
+from labkit.widgets.live_training.branch import MERGE_STEPS, SETTLE_STEPS
 from labkit.widgets.live_training.knobs import Knobs, Scaling, knobs_of, recipe_of
 from labkit.widgets.live_training.words import rates, sentence, static_training, who
 

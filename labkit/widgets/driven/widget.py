@@ -1,13 +1,15 @@
-"""Base of the widgets that train live: messages, buttons, Interrupt, devices, and a picture.
+"""Base class of the widgets that train live: messages, buttons, Interrupt, devices, pictures.
 
-Idea: a widget is a wire between a page and a `Controller`: messages of the browser become its
-commands. A kernel ignores SIGINT between cells; there it pauses the training.
+A widget connects a page with a `Controller`: messages of the browser become commands of the
+controller. A kernel ignores SIGINT between cells; while a live widget exists, an interrupt between
+cells pauses its training.
 
-Invariant: every command of the browser is answered by a frame that names the command's number; a
-cell's own Interrupt stays the cell's, and outside of a notebook's kernel no handler is touched.
+Invariant: a frame that names the command's number answers every command of the browser. An
+interrupt during a cell stops the cell as usual. Outside of a notebook's kernel, signal handlers
+stay as they are.
 
-Source: ipykernel, `Kernel.pre_handler_hook` and `post_handler_hook`, which put back what handled
-SIGINT before a cell.
+Source: ipykernel, `Kernel.pre_handler_hook` and `post_handler_hook`, which restore the handler of
+SIGINT after a cell.
 """
 
 from __future__ import annotations
@@ -35,14 +37,16 @@ from labkit.widgets.driven.controller import Button, Command, Controller, Phase
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LOOK_SECONDS = 0.1  # between two looks whether the cell has ended
+# Time between two checks whether the cell has ended.
+POLL_SECONDS = 0.1
 Row = TypeVar("Row")
 Member = TypeVar("Member", bound=StrEnum)
+# Why a training was paused after every view of its widget was removed from the page.
 UNSEEN = "its picture had left the page. Nothing is lost: press Continue."
 
 
 def on(where: Place) -> str:
-    """Return a place as it follows "on".
+    """Return the name of a place for a sentence such as "trains on ...".
 
     >>> on(places()[-1])
     'the CPU, emulated'
@@ -51,19 +55,29 @@ def on(where: Place) -> str:
 
 
 def between_cells(act: Callable[[], Any]) -> None:
-    """Call a method when the kernel is interrupted while no cell runs.
+    """Call a method whenever the kernel is interrupted while no cell runs.
 
-    A cell calls this function. The object is referenced weakly.
+    Call this function from a cell. It does nothing outside of a notebook's kernel.
+
+    Args:
+        act: A bound method. Its object is referenced weakly.
     """
-    if threading.current_thread() is threading.main_thread() and hasattr(get_ipython(), "kernel"):
-        with suppress(RuntimeError):  # a kernel without asyncio
-            _listen(asyncio.get_running_loop(), weakref.WeakMethod(act))
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or not hasattr(get_ipython(), "kernel"):
+        return
+    # A kernel without asyncio has no running loop.
+    with suppress(RuntimeError):
+        _install_handler(asyncio.get_running_loop(), weakref.WeakMethod(act))
 
 
-def _listen(loop: asyncio.AbstractEventLoop, act: weakref.WeakMethod[Callable[[], Any]]) -> None:
+def _install_handler(
+    loop: asyncio.AbstractEventLoop, act: weakref.WeakMethod[Callable[[], Any]]
+) -> None:
+    """Wait until the cell has ended, and handle SIGINT from then on."""
     handler = signal.getsignal(signal.SIGINT)
-    if handler is signal.default_int_handler:  # the cell's
-        loop.call_later(LOOK_SECONDS, _listen, loop, act)
+    # ipykernel installs the default handler for the time of a cell, and ignores SIGINT after it.
+    if handler is signal.default_int_handler:
+        loop.call_later(POLL_SECONDS, _install_handler, loop, act)
     elif handler is signal.SIG_IGN:
         signal.signal(signal.SIGINT, _InterruptHandler(loop, act))
     elif isinstance(handler, _InterruptHandler):
@@ -71,7 +85,7 @@ def _listen(loop: asyncio.AbstractEventLoop, act: weakref.WeakMethod[Callable[[]
 
 
 class _InterruptHandler:
-    """What handles SIGINT between cells: the event loop calls each of the methods."""
+    """The handler of SIGINT between cells. The event loop then calls each method."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, act: weakref.WeakMethod[Callable[[], Any]]
@@ -81,26 +95,31 @@ class _InterruptHandler:
 
     def __call__(self, *_: object) -> None:
         for act in self.acts:
-            if (method := act()) is not None:
+            method = act()
+            if method is not None:
                 self.loop.call_soon_threadsafe(method)
 
 
 class DrivenWidget(LabWidget):
-    """A widget whose runs are trained in the thread of a `Controller`."""
+    """A widget whose trainings run in the thread of a `Controller`.
 
-    # shown with the still picture, in hosts without widgets
+    Args:
+        controller: Runs the training.
+        offers: Choices of the page's controls, as JSON, such as the recipes. The devices are added.
+    """
+
+    # The sentence below the still picture, for hosts without widgets.
     why_static: ClassVar[str]
-    # what the page offers to turn, and the devices
     _offers = traitlets.Dict().tag(sync=True)
 
     def __init__(self, controller: Controller, **offers: Any) -> None:
         self.controller = controller
         controller.send = self._send_frame
         controller.state = self.state
-        offered = dict.fromkeys((*places(), controller.place))
-        super().__init__(
-            _offers={**offers, "places": [{"key": one.key, "label": one.label} for one in offered]}
-        )
+        # The controller's own place can be one that `places` leaves out.
+        known_places = dict.fromkeys([*places(), controller.place])
+        offers["places"] = [{"key": each.key, "label": each.label} for each in known_places]
+        super().__init__(_offers=offers)
         self.on_msg(self._receive)
         atexit.register(controller.close)
         between_cells(controller.interrupt)
@@ -108,11 +127,11 @@ class DrivenWidget(LabWidget):
     @property
     @abstractmethod
     def sentence(self) -> str:
-        """Text of what the figure shows now."""
+        """A sentence about what the figure shows now."""
 
     @abstractmethod
     def figure(self, why: str = "") -> Figure:
-        """Return a still picture of the steps so far; `why` is written under it."""
+        """Return a still picture of the steps so far, with the text `why` below it."""
 
     @property
     def history(self) -> tuple[Any, ...]:
@@ -121,25 +140,25 @@ class DrivenWidget(LabWidget):
 
     @property
     def record_sentence(self) -> str:
-        """Text of what the recorded run shows; "" if there is none."""
+        """A sentence about the recorded run, or "" without one."""
         return ""
 
     def page_state(self) -> dict[str, Any]:
-        """Add the first frame, with the recorded run, which a page without a kernel plays."""
+        """Return the state for a page without a kernel, with the recorded run as first frame."""
         content, buffers = self.controller.first_frame()
-        more, further = self.page_records()
+        more_content, more_buffers = self.page_records()
         frame = {
-            "content": {**content, "sentence": self.record_sentence, **more},
-            "buffers": [*buffers, *further],
+            "content": {**content, "sentence": self.record_sentence, **more_content},
+            "buffers": [*buffers, *more_buffers],
         }
         return {**super().page_state(), "_frame": as_json(frame)}
 
     def page_records(self) -> tuple[dict[str, Any], list[bytes]]:
-        """Return what a page can play besides the recorded run: entries of a frame, and buffers."""
+        """Return further records for a page: entries of the frame's content, and buffers."""
         return {}, []
 
     def state(self) -> dict[str, Any]:
-        """Return what the browser shows beside the points, as JSON that holds no NaN."""
+        """Return the state that the browser shows beside the curves, as JSON without NaN."""
         controller = self.controller
         return {
             "about": controller.task.about,
@@ -152,51 +171,51 @@ class DrivenWidget(LabWidget):
         }
 
     def command(self, content: Mapping[str, Any]) -> Command:
-        """Return the command in a browser's message; here a button, or a device that was chosen.
+        """Return the command in a message of the browser: a button, or the choice of a device.
 
         Raises:
-            ValueError: it holds none.
+            ValueError: If the message holds no command.
         """
         match content:
             case {"do": "press", "button": button}:
                 return member_of(Button, button, "press")
             case {"do": "choose", "place": key}:
-                return partial(
-                    self.controller.train_on, self.place if key == self.place.key else place(key)
-                )
+                chosen = self.place if key == self.place.key else place(key)
+                return partial(self.controller.train_on, chosen)
         raise ValueError(f"the page asked for {content!r}, which this widget does not know")
 
     @property
     def place(self) -> Place:
-        """Where it trains."""
+        """The device that the training runs on."""
         return self.controller.place
 
     def train_on(self, device: str | Place) -> None:
-        """Continue, or begin, on another device; returns at once.
+        """Continue or start the training on another device, without waiting for it.
 
-        A device is "cpu", "gpu", or one of `labkit.train.places()`.
+        Args:
+            device: "cpu", "gpu", or one of `labkit.train.places()`.
 
         Raises:
-            ValueError: the device does not exist here.
+            ValueError: If this machine does not have the device.
         """
         self.controller.ask(partial(self.controller.train_on, place(device)))
 
     @property
     def phase(self) -> Phase:
-        """What the training does now."""
+        """The phase of the training, such as running or paused."""
         return self.controller.phase
 
     def press(self, button: str) -> None:
-        """Press "start", "pause", "step", "stop" or "reset"; returns at once.
+        """Press "start", "pause", "step", "stop" or "reset", without waiting for the effect.
 
         Raises:
-            ValueError: the button does not exist.
+            ValueError: If the button does not exist.
         """
         self.controller.ask(member_of(Button, button, "press"))
 
     def close(self) -> None:
-        """End the training's thread and take the widget down."""
-        # ipywidgets closes a widget too whose arguments were refused
+        """End the training's thread, and close the widget."""
+        # ipywidgets also closes a widget whose constructor failed before the controller was set.
         if hasattr(self, "controller"):
             atexit.unregister(self.controller.close)
             self.controller.close()
@@ -218,16 +237,20 @@ class DrivenWidget(LabWidget):
                 self.controller.ask(self.command(content), int(content.get("number", 0)))
 
     def still(self) -> dict[str, Any]:
-        return still(
-            self.sentence, self.why_static, self.figure(self.why_static) if self.history else None
-        )
+        figure = self.figure(self.why_static) if self.history else None
+        return still(self.sentence, self.why_static, figure)
 
 
 def row_of(table: Mapping[str, Row], wanted: Row | str, what: str) -> Row:
-    """Return a row of a table by its name; a row is returned as it is.
+    """Return a row of a table by its name; return a row as it is.
+
+    Args:
+        table: The rows by name; not empty.
+        wanted: A name, or a row.
+        what: The name of the argument, for the message.
 
     Raises:
-        ValueError: the row is not in the table, or it is of another kind.
+        ValueError: If the table has no such row, or `wanted` is of another type.
     """
     kind = type(next(iter(table.values())))
     if isinstance(wanted, kind):
@@ -239,10 +262,15 @@ def row_of(table: Mapping[str, Row], wanted: Row | str, what: str) -> Row:
 
 
 def member_of(kind: type[Member], wanted: str, what: str) -> Member:
-    """Return a member of an enumeration by its value.
+    """Return the member of an enumeration with a value.
+
+    Args:
+        kind: The enumeration.
+        wanted: The value.
+        what: The name of the argument, for the message.
 
     Raises:
-        ValueError: there is none of that value.
+        ValueError: If no member has the value.
 
     >>> member_of(Button, "start", "press")
     <Button.START: 'start'>

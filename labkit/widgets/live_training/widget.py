@@ -35,12 +35,11 @@ from labkit.widgets.base.number_words import counted
 from labkit.widgets.driven.controller import Command, pack
 from labkit.widgets.driven.widget import DrivenWidget, member_of, row_of
 from labkit.widgets.exact.rows import format_row
+from labkit.widgets.live_training.branch import MAP_SCALES, map_row
 from labkit.widgets.live_training.forked_run import (
-    MAP_SCALES,
     ForkedRun,
     MakeRun,
     columns,
-    map_row,
 )
 from labkit.widgets.live_training.forks import origin, recorded_exponents, recorded_forks
 from labkit.widgets.live_training.knobs import (

@@ -1,4 +1,5 @@
-// Fine-tuning as a problem: a network that reads digits goes on with digits that stand lower.
+// Fine-tuning as a problem: a network that was trained on digits continues with digits that are
+// moved down by one row of pixels.
 
 import { DIGIT_SIDE, digits, testDigits } from "./digits.js";
 import { RECIPE_PRESETS } from "./recipe.js";
@@ -6,50 +7,57 @@ import { newTraining, trainStep } from "./trainer.js";
 
 /** @import { Problem } from "./problems.js" */
 
-const STEPS_BEFORE = 150;
-const LOWER = DIGIT_SIDE; // pixels: one row
+// Steps of the training that precedes the fine-tuning.
+const PRETRAINING_STEPS = 150;
 
 /**
- * Pictures, one after another, each moved down by a row; their last row is lost.
+ * Return pictures moved down by one row. The first row becomes 0, and the last row is lost.
  *
- * @param {Float32Array} inputs
+ * @param {Float32Array} inputs The pixels of all pictures, one picture after another.
  */
 function movedDown(inputs) {
   const pixels = DIGIT_SIDE * DIGIT_SIDE;
-  return inputs.map((_, i) => (i % pixels < LOWER ? 0 : inputs[i - LOWER]));
+  return inputs.map((_, i) => {
+    const isFirstRow = i % pixels < DIGIT_SIDE;
+    return isFirstRow ? 0 : inputs[i - DIGIT_SIDE];
+  });
 }
 
 /** @type {ReturnType<typeof testDigits> | null} */
 let lowerSamples = null;
 
-/** Digits that stand lower, and that no network is trained on. */
+/** Return the moved test digits, which no network is trained on. They are computed once. */
 export function lowerTestDigits() {
-  const { inputs, targets } = testDigits();
-  lowerSamples ??= { inputs: movedDown(inputs), targets };
+  if (lowerSamples === null) {
+    const { inputs, targets } = testDigits();
+    lowerSamples = { inputs: movedDown(inputs), targets };
+  }
   return lowerSamples;
 }
 
-/** @type {Map<number, Float32Array[]>} */
-const trainedBefore = new Map();
+/**
+ * The pretrained weights of the last seed that was asked for.
+ *
+ * @type {{ seed: number, weights: Float32Array[] } | null}
+ */
+let pretrained = null;
 
 /**
- * The weights of a network that was trained on digits in their usual place.
+ * Return the weights of a network that was trained on digits in their usual place.
  *
  * @param {number} seed
  */
-function weightsBefore(seed) {
-  const known = trainedBefore.get(seed);
-  if (known) return known;
-  const training = newTraining(digits(), RECIPE_PRESETS["FP16 static"], seed);
-  for (let step = 0; step < STEPS_BEFORE; step++) trainStep(training);
-  const found = training.parameters.map(({ values }) => values);
-  trainedBefore.clear();
-  trainedBefore.set(seed, found);
-  return found;
+function pretrainedWeights(seed) {
+  if (pretrained?.seed !== seed) {
+    const training = newTraining(digits(), RECIPE_PRESETS["FP16 static"], seed);
+    for (let step = 0; step < PRETRAINING_STEPS; step++) trainStep(training);
+    pretrained = { seed, weights: training.parameters.map(({ values }) => values) };
+  }
+  return pretrained.weights;
 }
 
 /**
- * Digits that stand lower, for a network that knows digits.
+ * Return the problem: moved digits, for a network that was trained on digits in their usual place.
  *
  * @returns {Problem}
  */
@@ -59,7 +67,7 @@ export function fine_tuning() {
     ...usual,
     name: "fine_tuning",
     inputs: movedDown(usual.inputs),
-    first: weightsBefore,
+    first: pretrainedWeights,
     method: { kind: "Adam", rate: 2 ** -15, momentum: 0.9, epsilon: 1e-8 },
   };
 }

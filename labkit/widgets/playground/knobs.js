@@ -1,4 +1,5 @@
-// The playground's knobs: the scene, the recipe and its parts, and the optimizer.
+// The playground's knobs: problem, recipe with its parts, and optimizer. A knob shows a part of the
+// setting, and reports a change of it to the playground, which then shows the new setting.
 
 import { choice, segmented, slider, toggle } from "../base/controls.js";
 import { h } from "../base/elements.js";
@@ -13,16 +14,22 @@ import { SCENES } from "./scenes.js";
 /** @import { Method, Recipe } from "./recipe.js" */
 
 /**
- * What knobs do.
+ * What the knobs call.
  *
- * @typedef {object} Turned
- * @property {(changed: Partial<Setting>) => void} change
- * @property {(scene: string) => void} begin
+ * @typedef {object} Callbacks
+ * @property {(changed: Partial<Setting>) => void} change Changes a part of the setting.
+ * @property {(scene: string) => void} begin Starts another problem.
  */
 
 /** @typedef {{ element: HTMLElement, show: (recipe: Recipe, method: Method) => void }} Knob */
+/** @typedef {(changed: Partial<Recipe>) => void} ChangeRecipe */
+/** @typedef {(changed: Partial<Method>) => void} ChangeMethod */
 
+// The format that the choice "own" starts with.
 const OWN_FORMAT = "e5m10";
+// The growth interval at the right end of its slider: the default of torch's GradScaler. The other
+// positions i are 2^i.
+const LAST_INTERVAL = { position: 11, steps: 2000 };
 /** @type {["weights" | "activations" | "gradients" | "optimizer", string, string][]} */
 const PARTS = [
   ["weights", "weights", "The format of the weights that the network computes with"],
@@ -39,17 +46,21 @@ const GROWTH_TITLE = "After so many steps without infinity the dynamic scale dou
 const EPSILON_TITLE = "Adam adds it to what it divides by";
 
 /**
- * All knobs; `show` lets them follow a setting.
+ * Return all knobs. Their `show` shows another setting.
  *
  * @param {Setting} first
- * @param {Turned} turned
+ * @param {Callbacks} callbacks
  */
 export function knobs(first, { change, begin }) {
   let setting = first;
   /** @param {Partial<Recipe>} changed */
-  const turn = (changed) => change({ changes: { ...setting.changes, ...changed } });
+  function changeRecipe(changed) {
+    change({ changes: { ...setting.changes, ...changed } });
+  }
   /** @param {Partial<Method>} changed */
-  const steer = (changed) => change({ method: { ...setting.method, ...changed } });
+  function changeMethod(changed) {
+    change({ method: { ...setting.method, ...changed } });
+  }
   const scene = choice({ label: "problem", onChange: begin });
   const preset = choice({
     label: "recipe",
@@ -57,11 +68,11 @@ export function knobs(first, { change, begin }) {
   });
   for (const { element } of [scene, preset]) element.classList.add("pg-wide");
   const parts = [
-    ...PARTS.map(([part, label, title]) => formatKnob(part, label, title, turn)),
-    ownBits(turn),
-    switches(turn),
-    scaleKnobs(turn),
-    optimizerKnobs(steer),
+    ...PARTS.map(([part, label, title]) => formatKnob(part, label, title, changeRecipe)),
+    ownFormatKnobs(changeRecipe),
+    switches(changeRecipe),
+    scaleKnobs(changeRecipe),
+    optimizerKnobs(changeMethod),
   ];
   const elements = parts.map(({ element }) => element);
   const self = {
@@ -71,42 +82,48 @@ export function knobs(first, { change, begin }) {
       setting = next;
       const { changes, method } = next;
       const recipe = /** @type {Recipe} */ ({ ...RECIPE_PRESETS[next.preset], ...changes });
-      const begun = problemNamed(SCENES[next.scene].problem).method;
+      const defaults = problemNamed(SCENES[next.scene].problem).method;
       scene.show(
         Object.entries(SCENES).map(([name, { title }]) => [name, title]),
         next.scene,
       );
-      const changed = Object.keys(changes).length > 0;
+      const isChanged = Object.keys(changes).length > 0;
       preset.show(
         Object.keys(RECIPE_PRESETS).map((name) => {
-          return [name, changed && name === next.preset ? `${name}, changed` : name];
+          const label = isChanged && name === next.preset ? `${name}, changed` : name;
+          return [name, label];
         }),
         next.preset,
       );
-      for (const part of parts) part.show(recipe, { ...begun, ...method });
+      for (const part of parts) part.show(recipe, { ...defaults, ...method });
     },
   };
   self.show(first);
   return self;
 }
 
+/** @param {string} format */
+function isOwn(format) {
+  return !Object.hasOwn(PLAYGROUND_FORMATS, format);
+}
+
 /**
- * The format of a part of the training.
+ * Return the choice of a format for one part of the training.
  *
  * @param {typeof PARTS[number][0]} part
  * @param {string} label
  * @param {string} title
- * @param {(changed: Partial<Recipe>) => void} turn
+ * @param {ChangeRecipe} changeRecipe
  * @returns {Knob}
  */
-function formatKnob(part, label, title, turn) {
-  const control = choice({ label, onChange: (name) => turn({ [part]: name }) });
+function formatKnob(part, label, title, changeRecipe) {
+  const control = choice({ label, onChange: (name) => changeRecipe({ [part]: name }) });
   control.element.classList.add("pg-format");
   control.element.title = title;
   return {
     element: control.element,
     show(recipe) {
-      const own = Object.hasOwn(PLAYGROUND_FORMATS, recipe[part]) ? OWN_FORMAT : recipe[part];
+      const own = isOwn(recipe[part]) ? recipe[part] : OWN_FORMAT;
       /** @type {[string, string][]} */
       const known = Object.keys(PLAYGROUND_FORMATS).map((name) => [name, name]);
       control.show([...known, [own, `own: ${own}`]], recipe[part]);
@@ -115,36 +132,48 @@ function formatKnob(part, label, title, turn) {
 }
 
 /**
- * The bits of one's own format; shown where a part has one.
+ * Return the sliders for the bits of an own format, which are hidden while no part has one.
  *
- * @param {(changed: Partial<Recipe>) => void} turn
+ * @param {ChangeRecipe} changeRecipe
  * @returns {Knob}
  */
-function ownBits(turn) {
+function ownFormatKnobs(changeRecipe) {
   /** @type {Recipe | null} */
   let recipe = null;
-  function take() {
+  // All parts with an own format have the same one.
+  function changeFormat() {
     if (!recipe) return;
     const name = `e${exponent.value}m${significand.value}`;
     /** @type {Partial<Recipe>} */
     const changed = {};
     for (const [part] of PARTS) {
-      if (!Object.hasOwn(PLAYGROUND_FORMATS, recipe[part])) changed[part] = name;
+      if (isOwn(recipe[part])) changed[part] = name;
     }
-    turn(changed);
+    changeRecipe(changed);
   }
-  const exponent = slider({ label: "exponent bits", min: 2, max: 8, value: 5, onInput: take });
-  const significand = slider({ label: "significand", min: 1, max: 23, value: 10, onInput: take });
+  const exponent = slider({
+    label: "exponent bits",
+    min: 2,
+    max: 8,
+    value: 5,
+    onInput: changeFormat,
+  });
+  const significand = slider({
+    label: "significand",
+    min: 1,
+    max: 23,
+    value: 10,
+    onInput: changeFormat,
+  });
   const element = h("div", { class: "pg-group" }, exponent.element, significand.element);
   return {
     element,
-    show(now) {
-      recipe = now;
-      const own = PARTS.map(([part]) => now[part]).find((name) => {
-        return !Object.hasOwn(PLAYGROUND_FORMATS, name);
-      });
+    show(next) {
+      recipe = next;
+      const own = PARTS.map(([part]) => next[part]).find(isOwn);
       element.hidden = own === undefined;
-      const format = own === undefined ? null : formatNamed(own);
+      if (own === undefined) return;
+      const format = formatNamed(own);
       if (!format) return;
       exponent.set(format.exponentBits);
       significand.set(format.significandBits);
@@ -153,30 +182,30 @@ function ownBits(turn) {
 }
 
 /**
- * Masters, rounding and accumulator.
+ * Return the switches for master weights, rounding and accumulator.
  *
- * @param {(changed: Partial<Recipe>) => void} turn
+ * @param {ChangeRecipe} changeRecipe
  * @returns {Knob}
  */
-function switches(turn) {
+function switches(changeRecipe) {
   const master = toggle({
     label: "FP32 master weights",
     value: true,
-    onChange: (on) => turn({ master: on }),
+    onChange: (on) => changeRecipe({ master: on }),
   });
   /** @type {ReturnType<typeof segmented<Recipe["rounding"]>>} */
   const rounding = segmented({
     label: "rounding",
     options: ["nearest", "stochastic"],
     value: "nearest",
-    onChange: (value) => turn({ rounding: value }),
+    onChange: (value) => changeRecipe({ rounding: value }),
   });
   /** @type {ReturnType<typeof segmented<Recipe["accumulator"]>>} */
   const accumulator = segmented({
     label: "sums in",
     options: ["FP32", { value: "format", label: "the format" }],
     value: "FP32",
-    onChange: (value) => turn({ accumulator: value }),
+    onChange: (value) => changeRecipe({ accumulator: value }),
   });
   master.element.title = MASTER_TITLE;
   rounding.element.title = ROUNDING_TITLE;
@@ -193,26 +222,26 @@ function switches(turn) {
 }
 
 /**
- * How the loss is scaled.
+ * Return the knobs of the loss scale.
  *
- * @param {(changed: Partial<Recipe>) => void} turn
+ * @param {ChangeRecipe} changeRecipe
  * @returns {Knob}
  */
-function scaleKnobs(turn) {
+function scaleKnobs(changeRecipe) {
   /** @type {ReturnType<typeof segmented<Recipe["scaling"]>>} */
   const scaling = segmented({
     label: "loss scale",
     options: ["none", "static", "dynamic"],
     value: "none",
-    onChange: (value) => turn({ scaling: value }),
+    onChange: (value) => changeRecipe({ scaling: value }),
   });
   const growth = slider({
     label: "growth after",
     min: 0,
-    max: 11,
-    value: 11,
-    text: (i) => String(growthAt(i)),
-    onInput: (i) => turn({ growth_interval: growthAt(i) }),
+    max: LAST_INTERVAL.position,
+    value: LAST_INTERVAL.position,
+    text: (position) => String(growthInterval(position)),
+    onInput: (position) => changeRecipe({ growth_interval: growthInterval(position) }),
   });
   scaling.element.title = SCALING_TITLE;
   growth.element.title = GROWTH_TITLE;
@@ -227,24 +256,24 @@ function scaleKnobs(turn) {
   };
 }
 
-/** @param {number} i */
-function growthAt(i) {
-  return i === 11 ? 2000 : 2 ** i;
+/** @param {number} position Of the slider. */
+function growthInterval(position) {
+  return position === LAST_INTERVAL.position ? LAST_INTERVAL.steps : 2 ** position;
 }
 
 /**
- * The optimizer, its rate, momentum and epsilon, and what is kept of each weight.
+ * Return the knobs of the optimizer, with the bytes that the training keeps for each weight.
  *
- * @param {(changed: Partial<Method>) => void} steer
+ * @param {ChangeMethod} changeMethod
  * @returns {Knob}
  */
-function optimizerKnobs(steer) {
+function optimizerKnobs(changeMethod) {
   /** @type {ReturnType<typeof segmented<Method["kind"]>>} */
   const kind = segmented({
     label: "method",
     options: ["SGD", "Adam"],
     value: "SGD",
-    onChange: (value) => steer({ kind: value }),
+    onChange: (value) => changeMethod({ kind: value }),
   });
   const rate = slider({
     label: "learning rate",
@@ -252,7 +281,7 @@ function optimizerKnobs(steer) {
     max: 2,
     value: -8,
     text: power,
-    onInput: (value) => steer({ rate: 2 ** value }),
+    onInput: (value) => changeMethod({ rate: 2 ** value }),
   });
   const epsilon = slider({
     label: "epsilon",
@@ -260,12 +289,12 @@ function optimizerKnobs(steer) {
     max: -7,
     value: -27,
     text: power,
-    onInput: (value) => steer({ epsilon: 2 ** value }),
+    onInput: (value) => changeMethod({ epsilon: 2 ** value }),
   });
   const momentum = toggle({
     label: "momentum 0.9",
     value: true,
-    onChange: (on) => steer({ momentum: on ? 0.9 : 0 }),
+    onChange: (on) => changeMethod({ momentum: on ? 0.9 : 0 }),
   });
   epsilon.element.title = EPSILON_TITLE;
   const bytes = h("p", { class: "lk-quiet pg-bytes" });
@@ -273,18 +302,19 @@ function optimizerKnobs(steer) {
   return {
     element: h("div", { class: "pg-group" }, ...parts, bytes),
     show(recipe, method) {
+      kind.set(method.kind);
+      // The sliders move by powers of two; the text beside them states the value that is used.
+      rate.set(Math.round(Math.log2(method.rate)));
+      const rounded = Number(method.rate.toPrecision(3));
+      rate.output.textContent = rounded < 1e-3 ? method.rate.toExponential(1) : String(rounded);
       momentum.set(method.momentum > 0);
       momentum.element.hidden = method.kind !== "SGD";
-      const { model, master, state, total } = bytesPerWeight(recipe, method);
-      bytes.textContent =
-        `Bytes for each weight: ${total} ` + `(model ${model}, master ${master}, state ${state})`;
-      kind.set(method.kind);
-      rate.set(Math.round(Math.log2(method.rate)));
-      const round = Number(method.rate.toPrecision(3));
-      rate.output.textContent = round < 1e-3 ? method.rate.toExponential(1) : String(round);
       epsilon.set(Math.round(Math.log2(method.epsilon)));
       epsilon.output.textContent = method.epsilon.toExponential(0);
       epsilon.element.hidden = method.kind !== "Adam";
+      const { model, master, state, total } = bytesPerWeight(recipe, method);
+      const summands = `model ${model}, master ${master}, state ${state}`;
+      bytes.textContent = `Bytes for each weight: ${total} (${summands})`;
     },
   };
 }

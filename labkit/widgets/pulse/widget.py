@@ -1,12 +1,11 @@
-"""Proof that widgets work: a message from the browser to the kernel and back.
+"""A check that widgets work: a message travels from the browser to the kernel and back.
 
-Idea: the browser sends a number, the kernel returns it, and the browser shows how long that took.
-The cell ends at once; a deadline runs in the kernel's event loop. When it is over and nothing
-has answered, a place that the cell's output kept free says so. A kernel that was busy until then
-could not receive an answer, and waits again.
+The browser sends a number, the kernel returns it, and the browser shows the time of the round trip.
+The cell ends at once, and a deadline runs in the kernel's event loop. If no message has arrived
+at the deadline, the cell's output shows a warning. A kernel that was busy until then could not
+receive a message, so it waits once more.
 
-Invariant: the green line appears only after the kernel has answered; below a page that does
-not answer, a warning says so, and a late answer removes it.
+Invariant: the line is green only after the kernel has answered. A late message removes the warning.
 """
 
 from __future__ import annotations
@@ -22,9 +21,10 @@ from labkit.findings import CheckReport
 from labkit.machine.front_end import host, silent
 from labkit.widgets.base.widget import LabWidget
 
+# Time from the display of the widget to its deadline.
 SECONDS = 15.0
-# An event loop that is later than the deadline by so many seconds was busy with a cell.
-BUSY = 1.0
+# An event loop that is late by more seconds than this was busy with a cell.
+BUSY_SECONDS = 1.0
 WHAT_TO_DO = (
     "Widgets do not run here, so the lessons show still pictures instead.",
     (
@@ -39,34 +39,39 @@ WHAT_TO_DO = (
 )
 
 
-def expect(
-    answered: Callable[[], bool],
-    say: Callable[[], None],
-    later: Callable[[float, Callable[[], None]], object],
+def warn_at_deadline(
+    has_answered: Callable[[], bool],
+    warn: Callable[[], None],
+    call_later: Callable[[float, Callable[[], None]], object],
     now: Callable[[], float],
 ) -> None:
-    """Call `say()` if `answered()` is still false at the deadline.
+    """Call `warn` at the deadline if `has_answered` returns False then.
 
-    `later` and `now` are the `call_later` and the `time` of an event loop.
+    Args:
+        has_answered: Returns whether a message of the browser has arrived.
+        warn: Shows the warning.
+        call_later: The `call_later` of an event loop.
+        now: The `time` of the event loop.
     """
-    due = now() + SECONDS
+    deadline = now() + SECONDS
 
-    def judge() -> None:
-        if not answered():
-            if now() > due + BUSY:
-                expect(answered, say, later, now)
-            else:
-                say()
+    def check() -> None:
+        if has_answered():
+            return
+        if now() > deadline + BUSY_SECONDS:
+            warn_at_deadline(has_answered, warn, call_later, now)
+        else:
+            warn()
 
-    later(SECONDS, judge)
+    call_later(SECONDS, check)
 
 
-def verdict_below(answered: Callable[[], bool]) -> Callable[[], None] | None:
-    """Reserve a place below this cell for a warning that no answer came.
+def show_warning_below(has_answered: Callable[[], bool]) -> Callable[[], None] | None:
+    """Reserve a place below this cell for a warning, which appears at the deadline.
 
     Returns:
-        A function that empties the place; None without a kernel or a page (a notebook executed
-        for a handout), where no verdict is possible.
+        A function that empties the place. None if no page can answer: there is no kernel, or the
+        notebook is executed without a page, as for a handout.
     """
     try:
         from IPython import display, get_ipython
@@ -75,27 +80,31 @@ def verdict_below(answered: Callable[[], bool]) -> Callable[[], None] | None:
         kernel = getattr(get_ipython(), "kernel", None)
     except (ImportError, RuntimeError):
         return None
+    # A front end with a page allows cells to ask for input; nbclient does not.
     if not getattr(kernel, "_allow_stdin", False):
         return None
-    shown: Any = display
-    place = shown.display(shown.HTML(""), display_id=True)
+    # IPython's functions have no types.
+    ipython_display: Any = display
+    place = ipython_display.display(ipython_display.HTML(""), display_id=True)
     report = CheckReport((silent(SECONDS, host(os.environ)),), if_bad="Widgets do not answer")
-    expect(answered, lambda: place.update(report), loop.call_later, loop.time)
-    return lambda: place.update(shown.HTML(""))
+    warn_at_deadline(has_answered, lambda: place.update(report), loop.call_later, loop.time)
+    return lambda: place.update(ipython_display.HTML(""))
 
 
 class Pulse(LabWidget, folder="pulse"):
-    """One line that turns green when the kernel has answered the browser.
+    """A line that turns green when the kernel has answered the browser.
 
-    `round_trip_ms` is 0 until then.
+    Attributes:
+        round_trip_ms: Time of the round trip; 0 before the first one.
+        answered: Whether a message of the browser has arrived.
     """
 
     round_trip_ms = traitlets.Float(0.0).tag(sync=True)
 
     def __init__(self) -> None:
         super().__init__()
-        self.answered = False  # a message of the browser's
-        self._withdraw: Callable[[], None] | None = None
+        self.answered = False
+        self._remove_warning: Callable[[], None] | None = None
         self.on_msg(self._answer)
 
     @property
@@ -105,20 +114,21 @@ class Pulse(LabWidget, folder="pulse"):
 
     def _answer(self, _widget: object, content: dict[str, Any], _buffers: object) -> None:
         self.send({"pong": content.get("ping")})
-        if not self.answered and self._withdraw is not None:
-            self._withdraw()
+        if not self.answered and self._remove_warning is not None:
+            self._remove_warning()
         self.answered = True
 
     def _repr_mimebundle_(
         self, **kwargs: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        if not self.answered and self._withdraw is None:
-            self._withdraw = verdict_below(lambda: self.answered)
+        if not self.answered and self._remove_warning is None:
+            self._remove_warning = show_warning_below(lambda: self.answered)
         return super()._repr_mimebundle_(**kwargs)
 
     def still(self) -> dict[str, Any]:
         first, *rest = WHAT_TO_DO
-        html = f"<p><b>{first}</b></p><ul>{''.join(f'<li>{line}</li>' for line in rest)}</ul>"
+        items = "".join(f"<li>{line}</li>" for line in rest)
+        html = f"<p><b>{first}</b></p><ul>{items}</ul>"
         return {"text/plain": "\n".join(WHAT_TO_DO), "text/html": html}
 
 

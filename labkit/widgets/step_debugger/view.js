@@ -1,7 +1,7 @@
-// One training step in eight stages. Python takes the step and sends what every tensor was like at
-// each stage; going from stage to stage needs no kernel. A tensor that two stages share slides from
-// where it was to where it is; what changed since the stage that had it last is marked, with its
-// old range as an outline.
+// One training step in eight stages. Python takes the step and sends a summary of every tensor at
+// each stage, so that moving between stages needs no kernel. The bar of a tensor that two stages
+// share slides from its old range to the new one. Values that changed since the last stage with the
+// tensor are marked, and an outline shows the old range.
 
 import { button, headed, segmented, sentence, slider, traitChoice } from "../base/controls.js";
 import { h, rich } from "../base/elements.js";
@@ -57,11 +57,15 @@ import { FATES } from "../base/theme.js";
  * @property {string} non_finite
  */
 
-/** @typedef {[from: number, to: number]} Ends on the axis */
+/** @typedef {[from: number, to: number]} Ends Of a bar, on the axis from 0 to 1. */
 
-/** @typedef {Record<string, { tensor: Tensor, stage: string }>} Earlier by the tensor's name */
+/**
+ * Tensors as an earlier stage had them, by name, with the name of that stage.
+ *
+ * @typedef {Record<string, { tensor: Tensor, stage: string }>} Earlier
+ */
 
-// --- what changed --------------------------------------------------------------------------------
+// --- changes ---------------------------------------------------------------------------------
 
 /** @typedef {"dtype" | "range" | "zeros" | "inf or NaN"} Change */
 
@@ -75,7 +79,7 @@ const FIELDS = {
 const CHANGES = /** @type {Change[]} */ (Object.keys(FIELDS));
 
 /**
- * Of a stage: the same tensors as the latest earlier stage had them, and the name of that stage.
+ * Return the tensors of a stage as the last stage before it had them.
  *
  * @param {readonly Tensor[][]} stages
  * @param {readonly string[]} names
@@ -83,18 +87,20 @@ const CHANGES = /** @type {Change[]} */ (Object.keys(FIELDS));
  */
 function earlierOf(stages, names, stage) {
   /** @type {Earlier} */
-  const found = {};
-  const before = stages.slice(0, stage);
-  for (const { name } of stages[stage]) {
-    const at = before.findLastIndex((tensors) => tensors.some((one) => one.name === name));
-    const tensor = before[at]?.find((one) => one.name === name);
-    if (tensor) found[name] = { tensor, stage: names[at] };
+  const earlier = {};
+  // Later stages overwrite what earlier ones had.
+  for (let i = 0; i < stage; i++) {
+    for (const tensor of stages[i]) {
+      if (stages[stage].some(({ name }) => name === tensor.name)) {
+        earlier[tensor.name] = { tensor, stage: names[i] };
+      }
+    }
   }
-  return found;
+  return earlier;
 }
 
 /** @type {Record<Change, string>} */
-const NEWS = {
+const CHANGE_WORDS = {
   dtype: "another dtype",
   range: "another range",
   zeros: "another number of zeros",
@@ -102,6 +108,8 @@ const NEWS = {
 };
 
 /**
+ * Return in what a tensor differs from an earlier stage.
+ *
  * @param {Tensor} now
  * @param {Tensor} before
  */
@@ -110,12 +118,12 @@ function changesOf(now, before) {
 }
 
 /**
- * What changed in a stage, in a line.
+ * Return a sentence about the changes in a stage.
  *
  * @param {readonly Tensor[]} tensors
  * @param {Earlier} earlier
  */
-function sayChanges(tensors, earlier) {
+function changesText(tensors, earlier) {
   const known = tensors.filter(({ name }) => earlier[name]);
   if (!known.length) return "Every tensor of this stage is new.";
   const changed = known.flatMap((now) => changesOf(now, earlier[now.name].tensor));
@@ -123,11 +131,11 @@ function sayChanges(tensors, earlier) {
   for (const what of CHANGES) {
     const count = changed.filter((one) => one === what).length;
     const who = count === 1 ? "tensor has" : "tensors have";
-    if (count) sentences.push(`${count} ${who} ${NEWS[what]}.`);
+    if (count) sentences.push(`${count} ${who} ${CHANGE_WORDS[what]}.`);
   }
-  const fresh = tensors.length - known.length;
   if (!sentences.length) sentences.push("No tensor has changed.");
-  if (fresh) sentences.push(`${fresh} ${fresh === 1 ? "is" : "are"} new here.`);
+  const newCount = tensors.length - known.length;
+  if (newCount) sentences.push(`${newCount} ${newCount === 1 ? "is" : "are"} new here.`);
   const first = earlier[known[0].name].stage;
   return `Compared with the stage \u201c${first}\u201d: ${sentences.join(" ")}`;
 }
@@ -146,23 +154,33 @@ function stageAxis(about) {
 }
 
 /**
+ * Place a bar on the axis, or hide it.
+ *
  * @param {HTMLElement} bar
  * @param {Ends | null} ends
  */
-function lieAt(bar, ends) {
+function placeBar(bar, ends) {
   bar.hidden = !ends;
   if (!ends) return;
   bar.style.left = `${100 * ends[0]}%`;
   bar.style.width = `max(5px, ${100 * (ends[1] - ends[0])}%)`;
 }
 
-/** @param {Tensor} tensor */
+/**
+ * Return the range of magnitudes as text; a dash if the tensor has no finite number but 0.
+ *
+ * @param {Tensor} tensor
+ */
 function spanText({ bar, smallest, largest }) {
   if (!bar) return "\u2013";
   return smallest === largest ? largest : `${smallest} \u2026 ${largest}`;
 }
 
-/** @param {string} name of the tensor */
+/**
+ * Return an empty row of the table for a tensor; `set` fills it.
+ *
+ * @param {string} name Of the tensor.
+ */
 function stageRow(name) {
   const chip = h("span", { class: "lk-chip lk-filled" });
   const bar = h("i", { class: "sd-bar" });
@@ -187,23 +205,24 @@ function stageRow(name) {
   return {
     element,
     /** @param {Ends | null} ends */
-    lie: (ends) => lieAt(bar, ends),
+    placeBar: (ends) => placeBar(bar, ends),
     /**
      * @param {Tensor} now
-     * @param {Tensor | undefined} then
+     * @param {Tensor | undefined} earlier
      */
-    set(now, then) {
-      const changed = then ? changesOf(now, then) : [];
-      const range = now.bar ? `, |x| from ${now.smallest} to ${now.largest}` : "";
+    set(now, earlier) {
+      const changes = earlier ? changesOf(now, earlier) : [];
       for (const what of CHANGES) {
-        cells[what].classList.toggle("sd-changed", changed.includes(what));
+        cells[what].classList.toggle("sd-changed", changes.includes(what));
       }
-      lieAt(before, then && changed.includes("range") ? then.bar : null);
+      const outline = earlier && changes.includes("range") ? earlier.bar : null;
+      placeBar(before, outline);
+      const range = now.bar ? `, |x| from ${now.smallest} to ${now.largest}` : "";
       element.title = `${now.elements} numbers${range}`;
       chip.textContent = now.format;
       chip.dataset.format = now.format;
       bar.dataset.format = now.format;
-      lieAt(bar, now.bar);
+      placeBar(bar, now.bar);
       span.replaceChildren(spanText(now));
       zeros.textContent = now.zeros;
       broken.textContent = now.non_finite;
@@ -219,8 +238,12 @@ function stageTable(about) {
   for (const [name, at] of Object.entries(about.edges)) {
     element.style.setProperty(`--sd-${name}`, `${100 * at}%`);
   }
-  /** @type {Map<string, Ends | null>} */
-  let shown = new Map(); // name -> where its bar was
+  /**
+   * The bars that are shown now, by the tensor's name.
+   *
+   * @type {Map<string, Ends | null>}
+   */
+  let shownBars = new Map();
   return {
     element,
     /**
@@ -231,14 +254,15 @@ function stageTable(about) {
       const rows = tensors.map((tensor) => stageRow(tensor.name));
       body.replaceChildren(...rows.map((row) => row.element));
       for (const [i, { name, bar }] of tensors.entries()) {
-        const was = shown.get(name);
-        if (bar && was) rows[i].lie(was);
+        const oldEnds = shownBars.get(name);
+        if (bar && oldEnds) rows[i].placeBar(oldEnds);
       }
-      body.getBoundingClientRect(); // laid out where it was, so that it may move
+      // This lays out the bars in their old places, so that the CSS transition starts there.
+      body.getBoundingClientRect();
       for (const [i, tensor] of tensors.entries()) {
         rows[i].set(tensor, earlier[tensor.name]?.tensor);
       }
-      shown = new Map(tensors.map(({ name, bar }) => [name, bar]));
+      shownBars = new Map(tensors.map(({ name, bar }) => [name, bar]));
     },
   };
 }
@@ -246,8 +270,10 @@ function stageTable(about) {
 // --- the view ------------------------------------------------------------------------------------
 
 /**
+ * Return the controls above the table.
+ *
  * @param {Model<Traits>} model
- * @param {(stage: number) => void} go
+ * @param {(stage: number) => void} go Shows a stage.
  */
 function stageControls(model, go) {
   const { recipes, most, stages } = model.get("_about");
@@ -292,7 +318,7 @@ function stageControls(model, go) {
   };
 }
 
-/** What a range tells of FP16. */
+/** Return the key to the colours behind the bars: the fates of numbers in FP16. */
 function zoneKey() {
   const zones = FATES.map((fate) =>
     h("span", { class: "sd-zone", style: { "--sd-fate": `var(--lk-${fate})` }, text: fate }),
@@ -301,6 +327,8 @@ function zoneKey() {
 }
 
 /**
+ * Build the widget.
+ *
  * @param {HTMLElement} root
  * @param {Model<Traits>} model
  * @param {Life} life
@@ -345,7 +373,7 @@ function fillStages(root, model, life) {
     back.enable(stage > 0, next);
     next.enable(stage < about.stages.length - 1, back);
     table.set(stages[stage], earlier);
-    since.textContent = sayChanges(stages[stage], earlier);
+    since.textContent = changesText(stages[stage], earlier);
     words.say(sentences[stage]);
     root.dataset.stage = about.stages[stage];
   }
