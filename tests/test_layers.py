@@ -108,19 +108,21 @@ FROM_OUTSIDE: dict[str, set[str]] = {
         )
     },
     "formats": {"numpy"},
-    "records": {"torch", "IPython"},  # which knows whether a notebook runs; only inside a function
+    # inside functions only: IPython knows whether a notebook runs, jinja2 makes pages (templates)
+    "records": {"torch", "IPython", "jinja2", "markupsafe"},
     "machine": ENGINE
     | {"jupyter_core"},  # where JupyterLab looks for extensions; only inside a function
     "gemm": ENGINE | {"numba"},  # where there is one: compiled
     "testing": ENGINE | {"pytest"},  # only the plugin, which pytest loads
     "bench": ENGINE | {"triton"},  # where there is one: triton_gemm
-    "instrument": ENGINE | {"wandb"},  # where there is one: the histograms that it shows
+    # wandb where there is one: the histograms that it shows; markupsafe for annotations
+    "instrument": ENGINE | {"wandb", "markupsafe"},
     "frameworks": ENGINE
     | {"accelerate", "fastai", "fastcore", "lightning", "transformers"},  # a file each
     "widgets": ENGINE | {"matplotlib", "ipywidgets", "anywidget", "traitlets", "IPython"},
     "grading": ENGINE | {"nbformat", "IPython"},
     "classroom": {"jupyterhub"},  # where there is one: hub_config
-    "site": {"matplotlib", "nbclient", "nbconvert", "nbformat", "pygments"},
+    "site": {"markupsafe", "matplotlib", "nbclient", "nbconvert", "nbformat", "pygments"},
 }
 LAYERS = set(TO_THE_LEFT) - {
     "classroom",
@@ -302,7 +304,7 @@ def test_a_package_loads_nothing_that_it_can_do_without():
     """Each is imported for the first time in a process of its own, all in one program."""
     unwanted = {
         "labkit.formats": ("torch",),
-        "labkit.amp": ("ipywidgets", "anywidget", "matplotlib", "IPython", "numba"),
+        "labkit.amp": ("ipywidgets", "anywidget", "matplotlib", "IPython", "jinja2", "numba"),
         # a second of every kernel's start; loaded when a figure is drawn
         "labkit.widgets": ("matplotlib",),
     }

@@ -71,13 +71,14 @@ def test_constraints_pin_one_version_of_each_package_inside_its_range_and_conda_
 def test_the_lab_runs_on_exactly_these_and_keeps_what_hosts_have_already():
     """Colab's and Kaggle's versions satisfy the core, so that pip replaces nothing there."""
     core = {Requirement(line).name: Requirement(line).specifier for line in PROJECT["dependencies"]}
-    assert core.keys() == {"torch", "numpy", "matplotlib", "ipywidgets", "anywidget"}
+    assert core.keys() == {"torch", "numpy", "matplotlib", "ipywidgets", "anywidget", "jinja2"}
     for line in (
         "torch 2.10.0",
         "torch 2.11.0",
         "ipywidgets 7.7.1",
         "anywidget 0.9.21",
         "numpy 2.0.2",
+        "jinja2 3.1.6",
     ):
         name, version = line.split()
         assert version in core[name], line

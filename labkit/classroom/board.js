@@ -1,14 +1,14 @@
-// The class page: asks for its state each second, and writes what came as text.
+// The class page: fetches its state each second, and shows it as text.
 
 /**
  * @typedef {object} BoardState
  * @property {Guess[]} guesses
- * @property {Learned[]} learned
+ * @property {QuizResult[]} quiz
  * @property {Leader[]} leaders
  */
 
 /** @typedef {{ id: string, question: string, bars: [answer: string, count: number][] }} Guess */
-/** @typedef {{ question: string, before: Share, after: Share }} Learned */
+/** @typedef {{ question: string, before: Share, after: Share }} QuizResult */
 /** @typedef {[right: number, answers: number]} Share */
 /** @typedef {[place: number, name: string, points: number, outOf: number, bytes: number]} Leader */
 
@@ -70,15 +70,15 @@ function drawGuesses(guesses) {
   }
 }
 
-/** @param {readonly Learned[]} learned */
-function drawLearned(learned) {
-  const place = partOfPage("learned");
+/** @param {readonly QuizResult[]} quiz */
+function drawQuiz(quiz) {
+  const place = partOfPage("quiz");
   place.replaceChildren();
-  if (!learned.length) return;
+  if (!quiz.length) return;
   element("h2", "Before and after the course: right answers", place);
   const table = element("table", "", place);
   tableRow("th", ["question", "before", "after"], table);
-  for (const { question, before, after } of learned) {
+  for (const { question, before, after } of quiz) {
     tableRow("td", [question, shareText(before), shareText(after)], table);
   }
 }
@@ -106,25 +106,24 @@ let shown = "";
 /** @param {string} text the state, as JSON */
 function draw(text) {
   /** @type {BoardState} */
-  const { guesses, learned, leaders } = JSON.parse(text);
-  const answered = guesses.length || learned.length || leaders.length;
-  partOfPage("state").textContent = answered ? "" : "Nobody has answered a question yet.";
+  const { guesses, quiz, leaders } = JSON.parse(text);
+  const hasContent = guesses.length || quiz.length || leaders.length;
+  partOfPage("state").textContent = hasContent ? "" : "Nobody has answered a question yet.";
   if (text === shown) return;
   shown = text;
   drawGuesses(guesses);
-  drawLearned(learned);
+  drawQuiz(quiz);
   drawLeaders(leaders);
 }
 
-async function look() {
+async function update() {
   try {
-    const answer = await fetch("state", { cache: "no-store" });
-    draw(await answer.text());
+    const response = await fetch("state", { cache: "no-store" });
+    draw(await response.text());
   } catch {
-    partOfPage("state").textContent =
-      "The board is not answering; what stands here is the last that came.";
+    partOfPage("state").textContent = "The board does not answer; this page shows its last state.";
   }
-  setTimeout(look, EVERY_MS);
+  setTimeout(update, EVERY_MS);
 }
 
-look();
+update();

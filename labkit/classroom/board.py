@@ -20,14 +20,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from labkit.classroom.class_pages import learned, page
+from labkit.classroom.class_pages import page, quiz_results
 from labkit.classroom.model_answers import predictions
 from labkit.grading.results import logged_rows
 from labkit.grading.submission import is_own
 from labkit.records.journal import NAME, entries
-
-BODY = """<p id="state" role="status"></p>
-<div id="guesses"></div><div id="learned"></div><div id="leaders"></div><script>{script}</script>"""
+from labkit.records.templates import markup
 
 
 def guesses(folder: Path) -> list[dict[str, Any]]:
@@ -35,66 +33,69 @@ def guesses(folder: Path) -> list[dict[str, Any]]:
 
     A learner is a folder in `folder`, and counts once, with the last answer.
     """
-    latest: dict[tuple[str, str], str] = {}
+    last_answers: dict[tuple[str, str], str] = {}
+    # question -> when it was last answered; lines without a time are in the order of the journal
     answered: dict[str, tuple[str, int]] = {}
     for journal in _journals(folder):
         learner = journal.relative_to(folder).parts[0]
         for number, line in enumerate(entries(journal, "prediction")):
-            latest[learner, line["id"]] = line["answer"]
-            answered[line["id"]] = max(
-                answered.get(line["id"], ("", 0)), (str(line.get("when", "")), number)
-            )
+            id = line["id"]
+            when = (str(line.get("when", "")), number)
+            last_answers[learner, id] = line["answer"]
+            answered[id] = max(answered.get(id, when), when)
+
     known = predictions()
-    found = []
-    for id in sorted(
-        (id for id in answered if id in known), key=lambda id: answered[id], reverse=True
-    ):
-        bars = [
-            bar
-            for (_, other), answer in latest.items()
-            if other == id and (bar := _bar(known[id], answer))
-        ]
+    latest_first = sorted(answered, key=lambda id: answered[id], reverse=True)
+    rows = []
+    for id in latest_first:
+        if id not in known:
+            continue
+        answers = [answer for (_, other), answer in last_answers.items() if other == id]
+        bars = [bar for bar in (_bar(known[id], answer) for answer in answers) if bar]
         if bars:
-            found.append(
-                {
-                    "id": id,
-                    "question": " ".join(known[id]["question"].split()),
-                    "bars": _counts(known[id], bars),
-                }
-            )
-    return found
+            question = " ".join(known[id]["question"].split())
+            rows.append({"id": id, "question": question, "bars": _counts(known[id], bars)})
+    return rows
 
 
 def _journals(folder: Path) -> list[Path]:
     """Return the journals below a folder that are their learners' own."""
-    found = sorted(
-        path for pattern in (NAME, f"*/{NAME}", f"*/*/{NAME}") for path in folder.glob(pattern)
-    )
-    return [
-        path for path in found if is_own(path, folder.resolve() / path.relative_to(folder).parts[0])
-    ]
+    journals: list[Path] = []
+    for pattern in (NAME, f"*/{NAME}", f"*/*/{NAME}"):
+        journals += folder.glob(pattern)
+    own = []
+    for journal in sorted(journals):
+        learners_folder = folder.resolve() / journal.relative_to(folder).parts[0]
+        if is_own(journal, learners_folder):
+            own.append(journal)
+    return own
 
 
-def leaders(kept: Path) -> list[tuple[int, str, int, int, int]]:
-    """Return (place, learner, points, out of, bytes) from the grades kept of lesson 12.
+def leaders(log: Path) -> list[tuple[int, str, int, int, int]]:
+    """Return (place, learner, points, out of, bytes) from the log of a grading of lesson 12.
 
     Most points come first, of equals fewer bytes; equals share a place.
 
     Raises:
         ValueError: the file is not the log of a grading.
     """
-    found: dict[str, tuple[int, int, int]] = {}  # learner -> points, out of, bytes
-    for row in logged_rows(kept):
+    totals: dict[str, tuple[int, int, int]] = {}  # learner -> points, out of, bytes
+    for row in logged_rows(log):
         if row.exercise.startswith("project."):
-            points, out_of, size = found.get(row.student, (0, 0, 0))
+            points, out_of, size = totals.get(row.student, (0, 0, 0))
             size += int(row.details.get("bytes", 0))
-            found[row.student] = points + row.points, out_of + row.out_of, size
-    ranks = sorted((-points, size, name) for name, (points, _, size) in found.items())
-    places = [rank[:2] for rank in ranks]
-    return [(places.index(rank[:2]) + 1, rank[2], *found[rank[2]]) for rank in ranks]
+            totals[row.student] = (points + row.points, out_of + row.out_of, size)
+    order = sorted((-points, size, name) for name, (points, _, size) in totals.items())
+    results = [(points, size) for points, size, _ in order]
+    rows = []
+    for result, (_, _, name) in zip(results, order, strict=True):
+        # The place of the first learner with this result: equals share it.
+        place = results.index(result) + 1
+        rows.append((place, name, *totals[name]))
+    return rows
 
 
-def serve(folder: Path, kept: Path | None, address: str, port: int) -> ThreadingHTTPServer:
+def serve(folder: Path, log: Path | None, address: str, port: int) -> ThreadingHTTPServer:
     """Return a server of the page for this folder; call `serve_forever`.
 
     Port 0 is any free port.
@@ -102,34 +103,36 @@ def serve(folder: Path, kept: Path | None, address: str, port: int) -> Threading
     Raises:
         OSError: the address or the port is not available.
     """
-    return ThreadingHTTPServer((address, port), partial(_Handler, folder, kept))
+    return ThreadingHTTPServer((address, port), partial(_Handler, folder, log))
 
 
-def state(folder: Path, kept: Path | None) -> dict[str, Any]:
+def state(folder: Path, log: Path | None) -> dict[str, Any]:
     """Return what the page shows, as plain data."""
     return {
         "guesses": guesses(folder),
-        "learned": [asdict(row) for row in learned(_journals(folder))],
-        "leaders": leaders(kept) if kept is not None and kept.is_file() else [],
+        "quiz": [asdict(result) for result in quiz_results(_journals(folder))],
+        "leaders": leaders(log) if log is not None and log.is_file() else [],
     }
 
 
 class _Handler(BaseHTTPRequestHandler):
-    def __init__(self, folder: Path, kept: Path | None, *connection: Any) -> None:
+    def __init__(self, folder: Path, log: Path | None, *connection: Any) -> None:
         self.folder = folder
-        self.kept = kept
+        self.log = log
         super().__init__(*connection)
 
     def do_GET(self) -> None:
         """Serve the page and its state."""
         if self.path == "/":
             script = files("labkit.classroom").joinpath("board.js").read_text(encoding="utf-8")
-            self._send("text/html", page("What the class thinks", BODY.format(script=script)))
+            title = "What the class thinks"
+            self._send("text/html", page("board.html.jinja", title, script=markup(script)))
         elif self.path == "/state":
             try:
-                self._send("application/json", json.dumps(state(self.folder, self.kept)).encode())
+                self._send("application/json", json.dumps(state(self.folder, self.log)).encode())
             except (OSError, ValueError) as error:
-                self.send_error(500, f"{error}"[:100].encode("ascii", "replace").decode())
+                # a status line takes ASCII only
+                self.send_error(500, str(error)[:100].encode("ascii", "replace").decode())
         else:
             self.send_error(404)
 
@@ -146,7 +149,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _bar(row: Mapping[str, Any], answer: str) -> str:
-    """Return the bar that an answer belongs to; "" if the question does not take it."""
+    """Return the bar that an answer belongs to; "" if it does not fit the question.
+
+    A choice is its own bar. Numbers share a bar for each power of ten.
+    """
     if "ruler" not in row:
         return answer if answer in row["choices"] else ""
     try:
@@ -156,7 +162,7 @@ def _bar(row: Mapping[str, Any], answer: str) -> str:
     if not (math.isfinite(number) and number > 0):
         return ""
     decade = math.floor(math.log10(number))
-    # A guess may be 1e308, and 10.0 ** 309 raises.
+    # From text: a guess may be 1e308, and 10.0 ** 309 raises an error.
     return f"{float(f'1e{decade}'):g} to {float(f'1e{decade + 1}'):g}"
 
 

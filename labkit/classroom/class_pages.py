@@ -2,7 +2,7 @@
 
 A page is a single file, for light and dark themes and for paper. Points and mistakes come from the
 rows of grading; times and predictions from the journals that learners handed in beside their
-notebooks.
+notebooks. The texts around them are in feedback.html.jinja and class_report.html.jinja.
 
 Invariant: a page loads nothing, and all output of learners' code is escaped. Feedback shows only
 name and points of a hidden check. The class page names who is missing, and whose work has 0 points
@@ -18,90 +18,57 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
 from labkit.classroom.failures import equal_answers, failures
 from labkit.classroom.marks import Comments, Mark, TeacherComment, by_row, by_student, total
 from labkit.classroom.tables import same_name
-from labkit.course import lessons, quiz_questions
+from labkit.course import QuizQuestion, lessons, quiz_questions
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.grade import checks_html, heading
 from labkit.grading.submission import GENERATOR, Submission, is_own
 from labkit.records import write_atomic
 from labkit.records.journal import NAME, entries, last_answers
-
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1b1b1b; --paper: #fff; --line: #bbb; --soft: #f4f4f4;
-        --good: #1b7a36; --bad: #b3261e; --warn: #8a5200; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e8e8e8; --paper: #151515; --line: #555; --soft: #222;
-          --good: #7bd88f; --bad: #ff9a92; --warn: #ffc266; }
-}
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-       max-width: 60em; margin: 2em auto; padding: 0 1em; }
-table { border-collapse: collapse; margin: .5em 0; } th, td { text-align: left; vertical-align: top;
-       padding: .2em 1em .2em 0; border-bottom: 1px solid var(--line); }
-pre { background: var(--soft); padding: .6em; overflow-x: auto; white-space: pre-wrap; }
-pre, code { font-family: ui-monospace, monospace; font-size: 14px; }
-body { --jp-success-color0: var(--good); --jp-error-color0: var(--bad);
-       --jp-warn-color1: var(--warn); }
-section { border-top: 2px solid var(--line); margin-top: 1.5em; }
-.warn { border-left: 4px solid var(--warn); padding-left: .6em; }
-@media print {
-  :root { --ink: #000; --paper: #fff; --soft: #f4f4f4; --line: #999;
-          --good: #14602a; --bad: #9b1c15; --warn: #8a5200; }
-  body { margin: 0; max-width: none; font-size: 11pt; }
-  section { break-inside: avoid; }
-  pre { break-inside: auto; }
-}
-"""
-
-
-def page(title: str, body: str) -> bytes:
-    """Return a whole page; `body` is HTML."""
-    name = escape(title)
-    view = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-    head = f"{view}{GENERATOR.decode()}<title>{name}</title>"
-    text = f"""<!doctype html>
-<html lang="en"><head>{head}<style>{_STYLE}</style></head>
-<body><h1>{name}</h1>
-{body}
-</body></html>
-"""
-    return text.encode("utf-8", errors="backslashreplace")
-
-
-def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Return a table of escaped texts; "" without rows.
-
-    >>> table(("a",), [("<b>",)])
-    '<table><tr><th>a</th></tr><tr><td>&lt;b&gt;</td></tr></table>'
-    """
-    cells = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    names = "".join(f"<th>{escape(name)}</th>" for name in head)
-    return f"<table><tr>{names}</tr>{cells}</table>" if rows else ""
-
+from labkit.records.templates import markup, render
 
 NO_JOURNAL = "No journal was handed in: ask for the whole folder, not the notebooks alone."
 LONGEST_NAME = 200  # bytes; the rest of 255 is for suffixes
+LONGEST_PREDICTION = 200  # characters
+
+
+def page(template: str, title: str, **values: object) -> bytes:
+    """Return a page of the classroom.
+
+    Args:
+        template: The file name of its template in this package, which extends page.html.jinja.
+        title: The title and the first heading.
+        **values: Further variables of the template, by name.
+    """
+    html = render(
+        f"classroom/{template}", title=title, generator=markup(GENERATOR.decode()), **values
+    )
+    # Names of folders may hold bytes that are not UTF-8, which Python reads as lone surrogates.
+    return html.encode("utf-8", errors="backslashreplace")
+
+
+# Feedback
 
 
 def write_feedback(folder: Path, marks: Sequence[Mark], comments: Comments) -> list[Path]:
-    """Write the page of each learner into a folder, and return learner -> page.
+    """Write the page of each learner into a folder, and return the pages.
 
-    A page is <learner>.html, or <learner>/feedback.html if that folder exists.
+    A page is <learner>.html, or <learner>/feedback.html if that folder exists. They are in the
+    order of `by_student(marks)`.
     """
     students = by_student(marks)
     places = _places(folder, students)
-    words = by_row(comments, students)
-    return [
-        write_atomic(places[student], feedback(student, own, words.get((student, ""))))
-        for student, own in students.items()
-    ]
+    by_submission = by_row(comments, students)
+    pages = []
+    for student, own in students.items():
+        on_all_work = by_submission.get((student, ""))
+        pages.append(write_atomic(places[student], feedback(student, own, on_all_work)))
+    return pages
 
 
 def _places(folder: Path, students: Iterable[str]) -> dict[str, Path]:
@@ -109,17 +76,49 @@ def _places(folder: Path, students: Iterable[str]) -> dict[str, Path]:
     places: dict[str, Path] = {}
     taken = Counter[str]()
     for student in students:
+        name = os.fsencode(student)[:LONGEST_NAME].decode(errors="surrogateescape")
+        is_cut = name != student
+        if is_cut:
+            name += f" {hashlib.sha256(os.fsencode(student)).hexdigest()[:8]}"
         taken[same_name(student)] += 1
         count = taken[same_name(student)]
-        again = f" ({count})" if count > 1 else ""
-        short = os.fsencode(student)[:LONGEST_NAME].decode(errors="surrogateescape")
-        if short != student:
-            short += f" {hashlib.sha256(os.fsencode(student)).hexdigest()[:8]}"
-        own = folder / short / "feedback.html"
-        places[student] = (
-            own if own.parent.is_dir() and short == student else folder / f"{short}{again}.html"
-        )
+        own_folder = folder / name
+        if own_folder.is_dir() and not is_cut:
+            places[student] = own_folder / "feedback.html"
+        elif count > 1:
+            places[student] = folder / f"{name} ({count}).html"
+        else:
+            places[student] = folder / f"{name}.html"
     return places
+
+
+def feedback(student: str, marks: Sequence[Mark], comment: TeacherComment | None = None) -> bytes:
+    """Return the page of one learner; `comment` is on all of the work."""
+    points, out_of = total(marks)
+    overview = []
+    sections = []
+    for mark in marks:
+        exercise = EXERCISES[mark.row.exercise]
+        overview.append((exercise.title, f"{mark.points:g} of {mark.row.out_of}", _state(mark)))
+        sections.append(
+            {
+                "heading": heading(exercise),
+                "points": points_line(mark),
+                "comment": mark.comment,
+                "checks": markup(checks_html(mark.row.details)),
+                "reason": mark.row.reason,
+                "code": str(mark.row.details.get("code", "")),
+            }
+        )
+    return page(
+        "feedback.html.jinja",
+        f"Feedback for {student}",
+        points=points,
+        out_of=out_of,
+        comment=comment,
+        overview=overview,
+        sections=sections,
+    )
 
 
 def _state(mark: Mark) -> str:
@@ -128,46 +127,20 @@ def _state(mark: Mark) -> str:
     return "in part" if mark.row.points else "open"
 
 
-def feedback(student: str, marks: Sequence[Mark], comment: TeacherComment | None = None) -> bytes:
-    """Return the page of one learner; `comment` is on all of the work."""
-    points, out_of = total(marks)
-    states = (_state(mark) for mark in marks)
-    titles = (EXERCISES[m.row.exercise].title for m in marks)
-    rows = list(
-        zip(titles, (f"{m.points:g} of {m.row.out_of}" for m in marks), states, strict=True)
-    )
-    body = f"<p><strong>{points:g} of {out_of} points</strong></p>{_comment(comment)}"
-    body += table(("exercise", "points", ""), rows) + "\n".join(_section(mark) for mark in marks)
-    return page(f"Feedback for {student}", body)
-
-
 def points_line(mark: Mark) -> str:
     """Return the points that count, and why they differ from those earned."""
-    days = "day" if mark.late_days == 1 else "days"
-    late = f"; {mark.late_days} {days} late" if mark.late_days else ""
-    by_hand = "; set by your teacher" if mark.comment and mark.comment.points is not None else ""
-    earned = f", earned {mark.row.points}" if mark.points != mark.row.points else ""
-    return f"{mark.points:g} of {mark.row.out_of} points{earned}{late}{by_hand}"
+    line = f"{mark.points:g} of {mark.row.out_of} points"
+    if mark.points != mark.row.points:
+        line += f", earned {mark.row.points}"
+    if mark.late_days:
+        days = "day" if mark.late_days == 1 else "days"
+        line += f"; {mark.late_days} {days} late"
+    if mark.comment is not None and mark.comment.points is not None:
+        line += "; set by your teacher"
+    return line
 
 
-def _section(mark: Mark) -> str:
-    body = checks_html(mark.row.details) or f"<p>{escape(mark.row.reason)}</p>"
-    if code := str(mark.row.details.get("code", "")):
-        body += (
-            "<details><summary>The code that was graded</summary>"
-            f"<pre>{escape(code)}</pre></details>"
-        )
-    title = escape(heading(EXERCISES[mark.row.exercise]))
-    points = f"<p>{escape(points_line(mark))}</p>"
-    return f"<section><h2>{title}</h2>{points}{_comment(mark.comment)}{body}</section>"
-
-
-def _comment(comment: TeacherComment | None) -> str:
-    return (
-        f'<p class="warn"><strong>Your teacher:</strong> {escape(comment.text)}</p>'
-        if comment and comment.text
-        else ""
-    )
+# The class
 
 
 def report(
@@ -179,85 +152,103 @@ def report(
     """Return the class page.
 
     Args:
-        marks: of all learners.
-        journals: those of the learners, as `journals_beside` finds them.
-        notices: first lines: missing learners, unused comments.
-        pages: learner -> the address of the feedback page, relative to this page.
+        marks: Of all learners.
+        journals: Those of the learners, as `journals_beside` finds them.
+        notices: First lines: missing learners, unused comments.
+        pages: Learner -> the address of the feedback page, relative to this page.
     """
-    students = by_student(marks)
-    reached = [total(own)[0] for own in students.values()]
-    body = "".join(f'<p class="warn">{escape(line)}</p>' for line in notices)
-    if reached:
-        median = statistics.median(reached)
-        out_of = max(total(own)[1] for own in students.values())
-        body += (
-            f"<p>Learners: {len(students)}. Half of them have at least {median:g} of {out_of} "
-            "points.</p>"
-        )
-    head = ("exercise", "solved", "mean points", "minutes, median", "minutes planned")
-    by_exercise = {
-        id: own for id in EXERCISES if (own := [mark for mark in marks if mark.row.exercise == id])
-    }
-    body += table(head, [_row(id, own, journals) for id, own in by_exercise.items()])
-    found = ((m.row.exercise, known) for m in marks if (known := m.row.details.get("mistake")))
-    made = Counter((exercise, known["name"], known["sentence"]) for exercise, known in found)
-    mistakes = [
-        (str(n), f"{name} ({id})", sentence) for (id, name, sentence), n in made.most_common()
-    ]
-    shown = (
-        table(("learners", "mistake", "what to say about it"), mistakes)
-        or "<p>No known mistake was made.</p>"
+    learners: list[dict[str, object]] = []
+    reached: list[float] = []
+    most = 0
+    for name, own in by_student(marks).items():
+        points, out_of = total(own)
+        address = (pages or {}).get(name)
+        learners.append({"name": name, "points": points, "out_of": out_of, "page": address})
+        reached.append(points)
+        most = max(most, out_of)
+
+    no_predictions = "No prediction of these lessons was answered." if journals else NO_JOURNAL
+    return page(
+        "class_report.html.jinja",
+        "The class",
+        notices=notices,
+        learners=learners,
+        median=statistics.median(reached) if reached else 0.0,
+        out_of=most,
+        exercises=_exercise_rows(marks, journals),
+        mistakes=_mistakes(marks),
+        failures=failures(marks),
+        undefined_names=_undefined_names(marks),
+        predictions=_predictions(marks, journals),
+        no_predictions=no_predictions,
+        quiz=[_quiz_row(result) for result in quiz_results(journals)],
+        equal_answers=equal_answers(mark.row for mark in marks),
     )
-    body += f"<h2>What to say in the next lecture</h2>{shown}"
-    columns = ("learners", "what failed", "most in", "what to say about it")
-    shown = table(columns, failures(marks)) or "<p>Nothing.</p>"
-    body += f"<h2>What failed most</h2>{shown}"
-    nothing = [mark.row for mark in marks if not mark.row.points]
-    undefined = [row for row in nothing if "NameError" in f"{row.reason} {row.details}"]
-    names = [(row.student, row.exercise, row.reason) for row in undefined]
-    shown = table(("learner", "exercise", "why"), names) or "<p>None.</p>"
-    body += f"<h2>0 points for a name that was not defined</h2>{shown}"
-    body += f"<h2>What they predicted</h2>{_predicted(marks, journals)}"
-    if rows := learned(journals):
-        head = ("question", "right before", "right after", "now right", "no longer right")
-        texts = [
-            (r.question, _share(*r.before), _share(*r.after), f"{r.improved}", f"{r.declined}")
-            for r in rows
-        ]
-        body += f"<h2>Before and after the course</h2>{table(head, texts)}"
-    if equal := equal_answers(mark.row for mark in marks):
-        body += f"<h2>Equal answers</h2><p>{EQUAL}</p>"
-        body += table(("learners", "exercises", "letters"), equal)
-    return page("The class", body + "<h2>Points</h2>" + _points(students, pages or {}))
 
 
-EQUAL = (
-    "Equal but for blanks, comments and docstrings. This is a hint and no verdict: "
-    "learners may work in pairs, and a short answer may be the obvious one."
-)
+def _exercise_rows(marks: Sequence[Mark], journals: Sequence[Path]) -> list[tuple[str, ...]]:
+    """Return a row for each graded exercise: who solved it, mean points and minutes."""
+    rows: list[tuple[str, ...]] = []
+    for id, exercise in EXERCISES.items():
+        own = [mark for mark in marks if mark.row.exercise == id]
+        if not own:
+            continue
+        solved = sum(mark.row.points == mark.row.out_of for mark in own)
+        mean = statistics.fmean(mark.points for mark in own)
+        minutes = minutes_of(id, journals)
+        spent = "unknown: no journal"
+        if minutes:
+            spent = f"{statistics.median(minutes):.0f} ({len(minutes)} known)"
+        rows.append(
+            (
+                f"{exercise.title} ({id})",
+                f"{solved} of {len(own)} ({solved / len(own):.0%})",
+                f"{mean:.1f} of {own[0].row.out_of}",
+                spent,
+                str(exercise.minutes),
+            )
+        )
+    return rows
 
 
-def _points(students: Mapping[str, Sequence[Mark]], pages: Mapping[str, str]) -> str:
-    """Return the table of points; a name is a link where the learner has a page."""
-    rows = ""
-    for name, own in students.items():
-        shown = escape(name)
-        if name in pages:
-            shown = f'<a href="{escape(pages[name])}">{shown}</a>'
-        rows += f"<tr><td>{shown}</td><td>{total(own)[0]:g} of {total(own)[1]}</td></tr>"
-    return f"<table><tr><th>learner</th><th>points</th></tr>{rows}</table>" if rows else ""
+def _mistakes(marks: Sequence[Mark]) -> list[tuple[str, str, str]]:
+    """Return a row for each known mistake, the most frequent first: learners, name, sentence."""
+    counts = Counter[tuple[str, str, str]]()
+    for mark in marks:
+        mistake = mark.row.details.get("mistake")
+        if mistake:
+            counts[mark.row.exercise, mistake["name"], mistake["sentence"]] += 1
+    return [
+        (str(count), f"{name} ({exercise})", sentence)
+        for (exercise, name, sentence), count in counts.most_common()
+    ]
+
+
+def _undefined_names(marks: Sequence[Mark]) -> list[tuple[str, str, str]]:
+    """Return learner, exercise and reason of the answers without points that met a NameError."""
+    return [
+        (mark.row.student, mark.row.exercise, mark.row.reason)
+        for mark in marks
+        if not mark.row.points and "NameError" in f"{mark.row.reason} {mark.row.details}"
+    ]
 
 
 def addresses(marks: Sequence[Mark], pages: Sequence[Path], page: Path) -> dict[str, str]:
     """Return learner -> the address of a feedback page, relative to the class page.
 
-    `pages` are those that `write_feedback` returned.
+    Args:
+        marks: Of all learners.
+        pages: Those that `write_feedback` returned for these marks.
+        page: The class page.
     """
-    found = {}
+    by_learner = {}
     for student, path in zip(by_student(marks), pages, strict=True):
         relative = os.path.relpath(path.resolve(), page.resolve().parent)
-        found[student] = quote(Path(relative).as_posix())
-    return found
+        by_learner[student] = quote(Path(relative).as_posix())
+    return by_learner
+
+
+# What journals say
 
 
 def journals_beside(submissions: Iterable[Submission]) -> list[Path]:
@@ -267,77 +258,63 @@ def journals_beside(submissions: Iterable[Submission]) -> list[Path]:
 
 
 def minutes_of(exercise: str, journals: Sequence[Path]) -> list[float]:
-    """Return for each learner the minutes from the first check of an exercise to the best one."""
-    found = []
+    """Return for each learner the minutes from the first check of an exercise to the best one.
+
+    A journal counts if each of its checks has a time, and the times never fall.
+    """
+    minutes = []
     for journal in journals:
+        times = []
+        points = []
         checks = [line for line in entries(journal, "exercise") if line["id"] == exercise]
-        times = [when for line in checks if (when := _time(str(line.get("when", ""))))]
-        if len(times) == len(checks) > 0:
-            points = [
-                line["points"] if isinstance(line.get("points"), int) else 0 for line in checks
-            ]
-            best = points.index(max(points))
-            # times that fall mean that a clock was set back
-            if times[: best + 1] == sorted(times[: best + 1]):
-                found.append((times[best] - times[0]).total_seconds() / 60)
-    return found
+        for line in checks:
+            when = _time(str(line.get("when", "")))
+            if when is not None:
+                times.append(when)
+            reached = line.get("points")
+            points.append(reached if isinstance(reached, int) else 0)
+        if not checks or len(times) < len(checks):
+            continue
+        best = points.index(max(points))
+        until_best = times[: best + 1]
+        # Times that fall mean that a clock was set back.
+        if until_best == sorted(until_best):
+            minutes.append((until_best[-1] - until_best[0]).total_seconds() / 60)
+    return minutes
 
 
-def _row(id: str, marks: Sequence[Mark], journals: Sequence[Path]) -> tuple[str, ...]:
-    solved = sum(mark.row.points == mark.row.out_of for mark in marks)
-    mean = statistics.fmean(mark.points for mark in marks)
-    minutes = minutes_of(id, journals)
-    spent = (
-        f"{statistics.median(minutes):.0f} ({len(minutes)} known)"
-        if minutes
-        else "unknown: no journal"
-    )
-    share = f"{solved} of {len(marks)} ({solved / len(marks):.0%})"
-    planned = str(EXERCISES[id].minutes)
-    return (
-        f"{EXERCISES[id].title} ({id})",
-        share,
-        f"{mean:.1f} of {marks[0].row.out_of}",
-        spent,
-        planned,
-    )
-
-
-def _predicted(marks: Sequence[Mark], journals: Sequence[Path]) -> str:
-    answers: dict[str, Counter[str]] = {}
+def _predictions(marks: Sequence[Mark], journals: Sequence[Path]) -> list[dict[str, object]]:
+    """Return the answered predictions of the graded lessons: question, and learners per answer."""
+    counts: dict[str, Counter[str]] = {}
     for journal in journals:
         for id, answer in last_answers(journal, "prediction").items():
-            answers.setdefault(id, Counter())[answer[:200]] += 1
-    parts = []
-    names = {EXERCISES[mark.row.exercise].lesson for mark in marks}
-    asked = [
-        row
-        for lesson in lessons()
-        if lesson.name in names
-        for row in lesson.table("predictions").items()
-    ]
-    for id, row in ((id, row) for id, row in asked if id in answers):
-        right = str(row.get("answer", ""))
-        rows = [
-            (f"{answer} (right)" if answer == right else answer, str(n))
-            for answer, n in answers[id].most_common()
-        ]
-        parts.append(
-            f"<p>{escape(row['question'].strip())}</p>{table(('predicted', 'learners'), rows)}"
-        )
-    missing = "No prediction of these lessons was answered." if journals else NO_JOURNAL
-    return "".join(parts) or f"<p>{missing}</p>"
+            counts.setdefault(id, Counter())[answer[:LONGEST_PREDICTION]] += 1
+    graded = {EXERCISES[mark.row.exercise].lesson for mark in marks}
+    predictions: list[dict[str, object]] = []
+    for lesson in lessons():
+        if lesson.name not in graded:
+            continue
+        for id, row in lesson.table("predictions").items():
+            if id not in counts:
+                continue
+            right = str(row.get("answer", ""))
+            answers = []
+            for answer, count in counts[id].most_common():
+                shown = f"{answer} (right)" if answer == right else answer
+                answers.append((shown, str(count)))
+            predictions.append({"question": row["question"].strip(), "answers": answers})
+    return predictions
 
 
 @dataclass(frozen=True)
-class Learned:
+class QuizResult:
     """How a class answered one question of the quiz, before and after the course.
 
     Attributes:
         before: (right answers, answers) before the course.
         after: (right answers, answers) after the course.
-        improved: learners with a wrong answer before and the right one after.
-        declined: learners with the right answer before and a wrong one after.
+        improved: Learners with a wrong answer before and the right one after.
+        declined: Learners with the right answer before and a wrong one after.
     """
 
     question: str
@@ -347,40 +324,62 @@ class Learned:
     declined: int
 
 
-def learned(journals: Iterable[Path]) -> list[Learned]:
-    """Return a row for each answered question of the quiz, without names.
+def quiz_results(journals: Iterable[Path]) -> list[QuizResult]:
+    """Return the result of each answered question of the quiz, without names.
 
     One journal is one learner.
     """
-    both = [
+    answers = [
         (last_answers(journal, "before"), last_answers(journal, "after")) for journal in journals
     ]
-    found = []
-    for id, row in quiz_questions().items():
-        right = [
-            [one[id] == row.answer if one.get(id) in row.all_choices else None for one in pair]
-            for pair in both
-        ]
-        before, after = (
-            [pair[time] for pair in right if pair[time] is not None] for time in (0, 1)
-        )
-        if before or after:
-            counts = (before.count(True), len(before)), (after.count(True), len(after))
-            found.append(
-                Learned(
-                    row.question, *counts, right.count([False, True]), right.count([True, False])
+    results = []
+    for id, question in quiz_questions().items():
+        # of each learner, whether the answer was right, None without an answer
+        pairs: list[tuple[bool | None, bool | None]] = []
+        for before, after in answers:
+            pairs.append((_is_right(question, before.get(id)), _is_right(question, after.get(id))))
+        first = [right for right, _ in pairs if right is not None]
+        last = [right for _, right in pairs if right is not None]
+        if first or last:
+            results.append(
+                QuizResult(
+                    question=question.question,
+                    before=(sum(first), len(first)),
+                    after=(sum(last), len(last)),
+                    improved=pairs.count((False, True)),
+                    declined=pairs.count((True, False)),
                 )
             )
-    return found
+    return results
+
+
+def _is_right(question: QuizQuestion, answer: str | None) -> bool | None:
+    """Return whether an answer is right; None for one that is not a choice of the question."""
+    if answer not in question.all_choices:
+        return None
+    return answer == question.answer
+
+
+def _quiz_row(result: QuizResult) -> tuple[str, ...]:
+    return (
+        result.question,
+        _share(*result.before),
+        _share(*result.after),
+        str(result.improved),
+        str(result.declined),
+    )
 
 
 def _share(right: int, answers: int) -> str:
-    share = f"{right} of {answers} ({right / answers:.0%})" if answers else ""
-    return share.replace(" ", "\N{NO-BREAK SPACE}") or "no answer"
+    if not answers:
+        share = "no answer"
+    else:
+        share = f"{right} of {answers} ({right / answers:.0%})"
+    return share.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _time(text: str) -> datetime | None:
-    """Return a time of a journal, in UTC if it names no zone."""
+    """Return a time of a journal, in UTC if it names no zone; None if it is not a time."""
     try:
         when = datetime.fromisoformat(text)
     except ValueError:

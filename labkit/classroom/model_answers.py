@@ -1,6 +1,6 @@
 """A page for teachers: model answers, points, minutes, known mistakes and wrong predictions.
 
-All of it comes from the lessons' folders.
+All of it comes from the lessons' folders; model_answers.html.jinja has the texts around it.
 """
 
 from __future__ import annotations
@@ -8,15 +8,14 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from html import escape
 from typing import Any
 
-from labkit.classroom.class_pages import page, table
+from labkit.classroom.class_pages import page
 from labkit.course import Lesson, cells_of, lessons, questions, solution_of
 from labkit.grading.exercise import Exercise
 from labkit.grading.grade import heading
 
-COLUMNS = [
+COLUMNS = (
     "exercise",
     "lesson",
     "title",
@@ -27,32 +26,28 @@ COLUMNS = [
     "hidden_points",
     "checks",
     "mistakes",
-]
+)
 
 
 def as_csv(exercises: Iterable[Exercise]) -> str:
     """Return a table of exercises: points, minutes, checks and known mistakes."""
     text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(COLUMNS)
-    for e in exercises:
-        hidden = sum(check.points for check in e.checks if check.hidden)
-        checks, mistakes = (
-            "; ".join(part.name for part in parts) for parts in (e.checks, e.mistakes)
-        )
+    writer = csv.DictWriter(text, COLUMNS)
+    writer.writeheader()
+    for exercise in exercises:
         writer.writerow(
-            [
-                e.id,
-                e.lesson,
-                e.title,
-                e.entry,
-                e.difficulty,
-                e.minutes,
-                e.points,
-                hidden,
-                checks,
-                mistakes,
-            ]
+            {
+                "exercise": exercise.id,
+                "lesson": exercise.lesson,
+                "title": exercise.title,
+                "entry": exercise.entry,
+                "difficulty": exercise.difficulty,
+                "minutes": exercise.minutes,
+                "points": exercise.points,
+                "hidden_points": sum(check.points for check in exercise.checks if check.hidden),
+                "checks": "; ".join(check.name for check in exercise.checks),
+                "mistakes": "; ".join(mistake.name for mistake in exercise.mistakes),
+            }
         )
     return text.getvalue()
 
@@ -62,26 +57,53 @@ def model_answers(exercises: Sequence[Exercise]) -> bytes:
     parts = []
     for lesson in lessons():
         own = [exercise for exercise in exercises if exercise.lesson == lesson.name]
-        if not own:
-            continue
-        minutes = sum(e.minutes for e in own)
-        points = sum(e.points for e in own)
-        parts.append(
-            f"<h2>{lesson.name}: {len(own)} exercises, {minutes} minutes, {points} points</h2>"
+        if own:
+            parts.append(
+                {
+                    "name": lesson.name,
+                    "minutes": sum(exercise.minutes for exercise in own),
+                    "points": sum(exercise.points for exercise in own),
+                    "answers": [_model_answer(lesson, exercise) for exercise in own],
+                    "predictions": _predictions(lesson),
+                }
+            )
+    return page("model_answers.html.jinja", "Model answers, for teachers", lessons=parts)
+
+
+def _model_answer(lesson: Lesson, exercise: Exercise) -> dict[str, object]:
+    checks = []
+    for check in exercise.checks:
+        when = "at grading only" if check.hidden else ""
+        checks.append((check.name, str(check.points), when))
+    return {
+        "exercise": exercise,
+        "heading": heading(exercise),
+        "solution": solution_of(cell_in(lesson, exercise)),
+        "checks": checks,
+        "mistakes": [(mistake.name, mistake.sentence) for mistake in exercise.mistakes],
+    }
+
+
+def _predictions(lesson: Lesson) -> list[dict[str, object]]:
+    """Return the predictions of a lesson: question, answer, and wrong choices with replies."""
+    found: list[dict[str, object]] = []
+    for row in lesson.table("predictions").values():
+        answer = str(row.get("answer", "a number, measured"))
+        wrong = [
+            (choice, reply.strip())
+            for choice, reply in row.get("choices", {}).items()
+            if choice != answer
+        ]
+        found.append(
+            {"question": row["question"].strip(), "answer": answer, "wrong_choices": wrong}
         )
-        parts += [_section(exercise, solution_of(cell_in(lesson, exercise))) for exercise in own]
-        parts.append(
-            f"<section><h3>What they will predict in {lesson.name}</h3>"
-            f"{_predictions(lesson)}</section>"
-        )
-    return page("Model answers, for teachers", "\n".join(parts))
+    return found
 
 
 def cell_in(lesson: Lesson, exercise: Exercise) -> str:
     """Return the cell of a lesson that solves an exercise, with the marks of its solution."""
-    return cells_of(lesson.text.read_text(encoding="utf-8"))[
-        questions(lesson.text)[exercise.id].place
-    ].source
+    place = questions(lesson.text)[exercise.id].place
+    return cells_of(lesson.text.read_text(encoding="utf-8"))[place].source
 
 
 def predictions() -> dict[str, dict[str, Any]]:
@@ -90,32 +112,3 @@ def predictions() -> dict[str, dict[str, Any]]:
     Each has a question, an answer, and choices with their replies.
     """
     return {name: row for lesson in lessons() for name, row in lesson.table("predictions").items()}
-
-
-def _section(exercise: Exercise, solution: str) -> str:
-    checks = [
-        (check.name, str(check.points), "at grading only" if check.hidden else "")
-        for check in exercise.checks
-    ]
-    mistakes = [(mistake.name, mistake.sentence) for mistake in exercise.mistakes]
-    return (
-        f'<section id="{exercise.cell_id}">'
-        f"<h3>{escape(heading(exercise))}, {exercise.points} points</h3>"
-        f"<p><code>{escape(exercise.call)}</code> ({exercise.id})</p><pre>{escape(solution)}</pre>"
-        f'<p style="white-space:pre-line">{escape(exercise.notes)}</p>'
-        f"{table(('check', 'points', ''), checks)}"
-        f"{table(('a mistake', 'its feedback'), mistakes)}</section>"
-    )
-
-
-def _predictions(lesson: Lesson) -> str:
-    parts = []
-    for row in lesson.table("predictions").values():
-        answer = str(row.get("answer", "a number, measured"))
-        choices = row.get("choices", {})
-        wrong = [(choice, reply.strip()) for choice, reply in choices.items() if choice != answer]
-        parts.append(
-            f"<p><strong>{escape(row['question'].strip())}</strong> Right: {escape(answer)}.</p>"
-        )
-        parts.append(table(("a wrong guess", "why people make it"), wrong))
-    return "".join(parts) or "<p>Nothing is predicted here.</p>"

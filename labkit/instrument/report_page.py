@@ -2,7 +2,8 @@
 
 Idea: one language of colours, the zones of a number format: underflowed, subnormal, normal,
 overflowed. Curves, bars and cells are SVG that stretches to the width of the page; names and axes
-are text of a fixed size beside them.
+are text of a fixed size beside them. This module computes what the pictures show;
+report_body.html.jinja and drawing.html.jinja write it as HTML.
 
 Invariants: a page loads nothing from a network and runs no script. Each picture has a description
 as text. Its colours follow the theme of JupyterLab or VS Code, else the reader's light or dark
@@ -14,9 +15,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -34,248 +36,403 @@ from labkit.instrument.results import (
     run_in_words,
     step_of,
 )
+from labkit.records.templates import markup, render
 
-ZONES = ("underflowed", "subnormal", "normal", "overflowed")
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+# zone of a format -> what happens to its numbers
+ZONES = {
+    "underflowed": "underflows to zero",
+    "subnormal": "subnormal: fewer digits",
+    "normal": "normal",
+    "overflowed": "overflows to infinity",
+}
 GRADIENTS = ("activation gradients", "weight gradients")
 TITLES = {
     "activation gradients": "Gradients at the layers' outputs",
     "weight gradients": "Gradients of the parameters",
 }
 SHOWN = (-110, 60)  # exponents in a histogram, at most
+# Exponents that each histogram shows: those of FP16, subnormals included.
+ALWAYS_SHOWN = (-26, 16)
 MANY_ROWS = 16  # a table with more of them scrolls
 LEAST = 0.001  # share that is worth a mention
 MOST_SKIPS = 400  # marks in the picture of the scale
+LISTED_SKIPS = 5
 STYLE = Path(__file__).with_suffix(".css")
+
+
+@dataclass(frozen=True)
+class Card:
+    """Findings of one kind and line, as the page shows them.
+
+    Attributes:
+        step: the step of the findings, or how many there are; "" if unknown.
+        faults: known faults that `labkit explain` has a page for.
+    """
+
+    status: Status
+    name: str
+    line: str
+    step: str
+    layers: list[str]
+    text: Markup
+    remedy: Markup | None
+    faults: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Rectangle:
+    """A rectangle of a picture in the colour of a zone."""
+
+    zone: str
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A label at a place from 0 to 1 along an axis."""
+
+    label: str | int
+    place: float
+
+
+@dataclass(frozen=True)
+class ScalePlot:
+    """The scale in use beside the window of safe scales, over the steps.
+
+    Attributes:
+        format: the name of the format that the window belongs to.
+        skips: number of skipped steps.
+        width: steps.
+        height: powers of two.
+        bands: the window, and what is above and below it.
+        grid: lines at the levels, as the data of an SVG path, like the next two.
+        line: the scale in use.
+        crosses: marks of skipped steps.
+        levels: labels of the vertical axis.
+        steps: labels of the horizontal axis.
+    """
+
+    description: str
+    format: str
+    skips: int
+    width: int
+    height: int
+    bands: list[Rectangle]
+    grid: str
+    line: str
+    crosses: str
+    levels: list[Tick]
+    steps: list[Tick]
+
+
+@dataclass(frozen=True)
+class LossRow:
+    """What a format loses of one layer, a column for each sampled step.
+
+    Attributes:
+        paths: zone -> its cells, as the data of an SVG path.
+        gaps: the steps without a histogram, in the same form.
+        largest_loss: the largest share with its step, as text.
+    """
+
+    name: str
+    paths: dict[str, str]
+    gaps: str
+    largest_loss: str
+
+
+@dataclass(frozen=True)
+class LossPart:
+    """The rows of one kind of gradients, which the reader can fold."""
+
+    title: str
+    rows: list[LossRow]
+    opened: bool
+
+
+@dataclass(frozen=True)
+class LossMap:
+    """What a format loses at the scale in use, by layer and sampled step."""
+
+    description: str
+    note: str
+    format: str
+    columns: int
+    steps: list[Tick]
+    parts: list[LossPart]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A histogram over the zones of a format.
+
+    Attributes:
+        width: binades.
+        bars: zone -> its bars, as the data of an SVG path.
+        outline: the same numbers in FP32, in the same form; "" if unknown.
+    """
+
+    description: str
+    format: str
+    width: int
+    zones: list[Rectangle]
+    bars: dict[str, str]
+    outline: str
+
+
+@dataclass(frozen=True)
+class HistogramRow:
+    """The histogram of one layer, once for each format."""
+
+    name: str
+    pictures: list[Picture]
+
+
+@dataclass(frozen=True)
+class HistogramPart:
+    """The rows of one kind of numbers, which the reader can fold.
+
+    Attributes:
+        log2_scale: the scale that the numbers are shown at.
+        exponents: labels of the horizontal axis.
+    """
+
+    title: str
+    rows: list[HistogramRow]
+    opened: bool
+    log2_scale: int
+    exponents: list[Tick]
 
 
 def page(report: TrainingResults) -> str:
     """Return a self-contained page."""
-    title = escape(f"{report.model or 'Training'}: {report.summary}")
-    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-    fit = (
-        '<meta name="viewport" content="width=device-width">'
-        '<meta name="color-scheme" content="light dark">'
+    html = render(
+        "instrument/report_page.html.jinja",
+        title=f"{report.model or 'Training'}: {report.summary}",
+        body=markup(body(report)),
     )
-    return (
-        f"{head}{fit}<style>body {{ margin: 0; "
-        f"}}</style></head><body>{body(report)}</body></html>\n"
-    )
+    return str(html)
 
 
 def body(report: TrainingResults) -> str:
     """Return the report as HTML with its own style, for a page or the output of a cell."""
-    parts = [_verdict(report), _findings(report)]
+    cards = []
+    for status in reversed(Status):
+        cards += [_card(group) for group in grouped(report, status)]
+    scales = losses = histograms = None
     if report.watched:
-        parts += [_scales(report), _map(report), _histograms(report)]
-    style = STYLE.read_text(encoding="utf-8")
-    return (
-        f'<style>{style}</style><div class="labkit-watch">{"".join(parts)}{_details(report)}</div>'
+        scales = _scale_plot(report)
+        losses = _loss_map(report)
+        histograms = _histograms(report)
+    html = render(
+        "instrument/report_body.html.jinja",
+        style=markup(STYLE.read_text(encoding="utf-8")),
+        signs=SIGNS,
+        zones=list(ZONES.items()),
+        many_rows=MANY_ROWS,
+        most_names=MOST_NAMES,
+        verdict=_verdict(report),
+        cards=cards,
+        scales=scales,
+        losses=losses,
+        histograms=histograms,
+        compared_with_fp32=bool(report.against_fp32),
+        formats=[FORMATS[name].name for name in report.formats],
+        lists=_lists(report),
     )
+    return str(html)
 
 
-def _verdict(report: TrainingResults) -> str:
-    kinds = list(
-        dict.fromkeys(
-            each.name for status in (Status.BAD, Status.WARN) for each in report.of(status)
-        )
-    )
-    all_well = Status.OK if report.steps else Status.WARN
-    status = next((s for s in (Status.BAD, Status.WARN) if any(report.of(s))), all_well)
-    named = ""
-    if kinds:
-        named = f": {', '.join(kinds[:MOST_NAMES])}"
-    if len(kinds) > MOST_NAMES:
-        named += " and more"
-    named += "."
-    headline = _powers(report.summary.removesuffix(".")) + escape(named)
-    where = escape(run_in_words(report))
-    return (
-        f'<div class="verdict {status}"><h1>{SIGNS[status]} {headline}</h1>'
-        f'<p class="quiet">{where}</p></div>'
-    )
-
-
-def _findings(report: TrainingResults) -> str:
-    groups = [g for status in reversed(Status) for g in grouped(report, status)]
-    cards = "".join(_card(group) for group in groups)
-    return f'<div class="cards">{cards}</div>' if cards else ""
-
-
-def _card(group: list[Finding]) -> str:
-    first = group[0]
-    layers = list(dict.fromkeys(each.layer for each in group if each.layer))
-    names = ", ".join(f"<code>{escape(name)}</code>" for name in layers[:MOST_NAMES])
-    if len(layers) > MOST_NAMES:
-        names += f" and {len(layers) - MOST_NAMES} more"
-    places = []
-    if first.line:
-        places.append(f"<code>{escape(first.line)}</code>")
-    if step_of(group):
-        places.append(step_of(group))
+def _verdict(report: TrainingResults) -> dict[str, object]:
+    """Return the status, the headline and the line below it."""
+    bad = [finding.name for finding in report.of(Status.BAD)]
+    warned = [finding.name for finding in report.of(Status.WARN)]
+    if bad:
+        status = Status.BAD
+    elif warned or not report.steps:
+        status = Status.WARN
+    else:
+        status = Status.OK
+    headline = report.summary.removesuffix(".")
+    names = list(dict.fromkeys([*bad, *warned]))
     if names:
-        places.append(f"in {names}")
-    explain = "".join(
-        f"<br><code>labkit explain {escape(fault)}</code>" for fault in first.faults[:2]
-    )
-    repair = ""
-    if first.remedy:
-        repair = f'<p class="repair"><strong>Repair.</strong> {_powers(first.remedy)}{explain}</p>'
-    return (
-        f'<section class="card {first.status}">'
-        f"<h3><b>{SIGNS[first.status]} {first.status}</b> {escape(first.name)}</h3>"
-        f'<div class="place">{"".join(f"<span>{place}</span>" for place in places)}</div>'
-        f"<p>{_powers(first.what)}</p>{repair}</section>"
+        headline += f": {', '.join(names[:MOST_NAMES])}"
+    if len(names) > MOST_NAMES:
+        headline += " and more"
+    return {"status": status, "headline": _powers(f"{headline}."), "run": run_in_words(report)}
+
+
+def _card(group: list[Finding]) -> Card:
+    first = group[0]
+    return Card(
+        status=first.status,
+        name=first.name,
+        line=first.line,
+        step=step_of(group),
+        layers=list(dict.fromkeys(each.layer for each in group if each.layer)),
+        text=_powers(first.what),
+        remedy=_powers(first.remedy) if first.remedy else None,
+        faults=first.faults[:2],
     )
 
 
 # The scale over time
 
 
-def _scales(report: TrainingResults) -> str:
-    """Return the scale in use beside the window of safe scales, over the steps."""
+def _scale_plot(report: TrainingResults) -> ScalePlot | None:
+    """Return the picture of the scale; None if no sampled step has a window."""
     format = FORMATS[report.formats[0]]
-    windows = {w.step: _window(report.gradients(w.step), format) for w in report.watched}
-    known = {step: each for step, each in windows.items() if each is not None}
-    if not known:
-        return ""
-    used = {w.step: math.log2(w.scale) for w in report.watched if w.scale > 0}
+    windows: dict[int, Window] = {}
+    for watched in report.watched:
+        found = _window(report.gradients(watched.step), format)
+        if found is not None:
+            windows[watched.step] = found
+    if not windows:
+        return None
+
+    used = {each.step: math.log2(each.scale) for each in report.watched if each.scale > 0}
     used |= {skip.step: math.log2(skip.scale) for skip in report.skips if skip.scale > 0}
-    inside = [
-        known[w.step].low <= used[w.step] <= known[w.step].high
-        for w in report.watched
-        if w.step in known
-    ]
-    values = [v for each in known.values() for v in (each.low, each.high)] + [
-        round(level) for level in used.values()
-    ]
-    low = min(values) - 3
-    high = max(values) + 3
+    inside = sum(found.low <= used[step] <= found.high for step, found in windows.items())
+    description = f"The scale was inside its window in {inside} of {len(windows)} sampled steps."
+
+    # The picture holds both edges of each window and each scale, with a margin of three binades.
+    levels = [round(level) for level in used.values()]
+    for found in windows.values():
+        levels += [found.low, found.high]
+    low = min(levels) - 3
+    high = max(levels) + 3
     last = max(report.steps, 1)
+
+    # A window reaches to the next sampled step; y grows downwards from `high`.
     bands = []
-    for step, end in zip(known, [*list(known)[1:], last], strict=True):
-        each = known[step]
+    sampled = list(windows)
+    for step, end in zip(sampled, [*sampled[1:], last], strict=True):
+        top = windows[step].high
+        bottom = windows[step].low
         width = max(end - step, last / 200)
-        bands.append(_rect("overflowed zone", step, 0, width, high - each.high))
-        bands.append(_rect("underflowed zone", step, high - each.low, width, each.low - low))
-        bands.append(
-            _rect("normal zone", step, high - each.high, width, max(each.high - each.low, 0))
-        )
-    line = "".join(
-        f"{'H' if n else 'M'}{step}{'V' if n else ','}{high - used[step]:g}"
-        for n, step in enumerate(sorted(used))
-    )
-    cross = last / 160
-    tall = (high - low) / 40
-    marks = "".join(
-        f"M{skip.step - cross:g},{high - used[skip.step] - tall:g}l{2 * cross:g},{2 * tall:g}"
-        f"m0,{-2 * tall:g}l{-2 * cross:g},{2 * tall:g}"
-        for skip in report.skips[:MOST_SKIPS]
-        if skip.scale > 0
-    )
-    ticks = _round_numbers(low, high)
-    grid = "".join(f"M0,{high - tick}H{last}" for tick in ticks)
-    says = f"The scale was inside its window in {sum(inside)} of {len(inside)} sampled steps."
-    drawing = (
-        f'<svg role="img" viewBox="0 0 {last} {high - low}" preserveAspectRatio="none">'
-        f"<title>{says}</title>{''.join(bands)}{_path('grid', grid)}"
-        f"{_path('scale', f'{line}H{last}')}{_path('skip', marks)}</svg>"
-    )
-    places = [(t, 100 * (t - low) / (high - low)) for t in ticks]
-    left = "".join(
-        f'<span style="bottom: {place:.1f}%">2<sup>{tick}</sup></span>' for tick, place in places
-    )
-    zones = [
-        ("normal", f"scales that keep the gradients in {format.name}"),
-        ("overflowed", "above: gradients overflow"),
-        ("underflowed", "below: more than one in a thousand is lost"),
-    ]
-    more = "<span><i class=line></i>scale in use</span>"
-    if report.skips:
-        more += f"<span class=skipped>× skipped step ({len(report.skips)})</span>"
-    return (
-        f"<h2>The loss scale, and its window</h2><p>{says}</p>{_legend(zones, more)}"
-        f'<div class="plot"><div class="ticks y">{left}</div>{drawing}<div></div>'
-        f"{_ticks({t: t / last for t in _round_numbers(0, last)})}"
-        '<div class="unit">step</div></div>'
+        bands.append(Rectangle("overflowed", step, 0, width, high - top))
+        bands.append(Rectangle("underflowed", step, high - bottom, width, bottom - low))
+        bands.append(Rectangle("normal", step, high - top, width, max(top - bottom, 0)))
+
+    line = ""
+    for step in sorted(used):
+        level = high - used[step]
+        if line:
+            line += f"H{step}V{level:g}"
+        else:
+            line = f"M{step},{level:g}"
+
+    half_width = last / 160
+    half_height = (high - low) / 40
+    dx = 2 * half_width
+    dy = 2 * half_height
+    crosses = ""
+    for skip in report.skips[:MOST_SKIPS]:
+        if skip.scale > 0:
+            left = skip.step - half_width
+            top_of_cross = high - used[skip.step] - half_height
+            crosses += f"M{left:g},{top_of_cross:g}l{dx:g},{dy:g}m0,{-dy:g}l{-dx:g},{dy:g}"
+
+    marks = _round_numbers(low, high)
+    return ScalePlot(
+        description=description,
+        format=format.name,
+        skips=len(report.skips),
+        width=last,
+        height=high - low,
+        bands=bands,
+        grid="".join(f"M0,{high - mark}H{last}" for mark in marks),
+        line=f"{line}H{last}",
+        crosses=crosses,
+        levels=[Tick(_power_of_two(mark), (mark - low) / (high - low)) for mark in marks],
+        steps=[Tick(step, step / last) for step in _round_numbers(0, last)],
     )
 
 
 def _window(gradients: Mapping[str, ExponentHistogram], format: Format) -> Window | None:
+    """Return the scales that are safe for all gradients; None if there are no gradients."""
     windows = [window(histogram, format) for histogram in gradients.values()]
-    return Window(max(w.low for w in windows), min(w.high for w in windows)) if windows else None
+    if not windows:
+        return None
+    return Window(max(each.low for each in windows), min(each.high for each in windows))
 
 
 # The map of what is lost
 
 
-def _map(report: TrainingResults) -> str:
-    """Return the share of gradients that a format loses, by layer and sampled step, as a map.
-
-    The scale is the one in use.
-    """
+def _loss_map(report: TrainingResults) -> LossMap | None:
+    """Return the map of the first format's losses; None without histograms of gradients."""
     format = FORMATS[report.formats[0]]
-    tables = [(kind, rows) for kind in GRADIENTS if (rows := list(_losses(report, kind, format)))]
-    if not tables:
-        return ""
-    steps = [w.step for w in report.watched]
-    compared = {a.step for a in report.against_fp32}
-    share, step, name = max(
-        (share, step, name) for _, rows in tables for name, _, (share, step) in rows
-    )
-    says = f"Most is lost in layer {name}, in step {step}: {share:.1%} of its gradients."
+    parts: list[LossPart] = []
+    largest = []
+    for kind in GRADIENTS:
+        rows = []
+        for name in _in_order(report, kind):
+            fates = _fates(report, kind, name, format)
+            share, step = _largest_loss(report, fates)
+            largest.append((share, step, name))
+            rows.append(_loss_row(name, fates, share, step))
+        if rows:
+            parts.append(LossPart(TITLES[kind], rows, opened=not parts))
+    if not parts:
+        return None
+
+    share, step, name = max(largest)
     if share < LEAST:
-        says = f"{format.name} loses less than one gradient in a thousand in every layer."
+        description = f"{format.name} loses less than one gradient in a thousand in every layer."
+    else:
+        description = f"Most is lost in layer {name}, in step {step}: {share:.1%} of its gradients."
+    steps = [watched.step for watched in report.watched]
+    compared = {beside.step for beside in report.against_fp32}
     note = (
         f"{len(compared.intersection(steps))} of {len(steps)} sampled steps were compared with "
-        "FP32; "
+        "FP32; in the others, gradients that had underflowed before are not seen."
     )
-    note += "in the others, gradients that had underflowed before are not seen."
-    columns = (
-        [round(i * (len(steps) - 1) / 6) for i in range(7)] if len(steps) > 7 else range(len(steps))
-    )
-    axis = _ticks({steps[i]: (i + 0.5) / len(steps) for i in columns})
-    parts = []
-    for kind, rows in tables:
-        lines = "".join(
-            f'<span title="{escape(name)}">{escape(name)}</span>{_strip(name, shares)}'
-            f"<span>{_worst(*most)}</span>"
-            for name, shares, most in rows
-        )
-        table = f"<div class=rows>{lines}<span></span>{axis}<span class=quiet>step</span></div>"
-        parts.append(_fold(kind, len(rows), table, kind == tables[0][0]))
-    sentence = f'<p>{escape(says)} <span class="quiet">{note}</span></p>'
-    return (
-        f"<h2>What {format.name} loses, layer by "
-        f"layer</h2>{sentence}{_legend(_zones())}{''.join(parts)}"
+    labelled: Iterable[int] = range(len(steps))
+    if len(steps) > 7:
+        labelled = [round(i * (len(steps) - 1) / 6) for i in range(7)]
+    return LossMap(
+        description=description,
+        note=note,
+        format=format.name,
+        columns=len(steps),
+        steps=[Tick(steps[i], (i + 0.5) / len(steps)) for i in labelled],
+        parts=parts,
     )
 
 
-def _fold(kind: str, rows: int, table: str, opened: bool) -> str:
-    title = TITLES.get(kind, kind.capitalize())
-    open_ = " open" if opened else ""
-    scroll = " class=scroll" if rows > MANY_ROWS else ""
-    return f"<details{open_}><summary>{title}: {rows}</summary><div{scroll}>{table}</div></details>"
+def _fates(report: TrainingResults, kind: str, name: str, format: Format) -> list[Fate | None]:
+    """Return what a format does to one layer's gradients at the scale in use, by sampled step.
+
+    It is None for a step without a histogram.
+    """
+    exact = {beside.step: beside.histograms.get(kind, {}) for beside in report.against_fp32}
+    fates: list[Fate | None] = []
+    for watched in report.watched:
+        # FP32's gradients come first: those of the run have lost what underflowed before.
+        histogram = exact.get(watched.step, {}).get(name)
+        if histogram is None:
+            histogram = watched.histograms.get(kind, {}).get(name)
+        if histogram is None or watched.scale <= 0:
+            fates.append(None)
+        else:
+            fates.append(fate(shift(histogram, round(math.log2(watched.scale))), format))
+    return fates
 
 
-def _losses(
-    report: TrainingResults, kind: str, format: Format
-) -> Iterator[tuple[str, list[Fate | None], tuple[float, int]]]:
-    """Yield name, its effects step by step, and its largest loss with the step."""
-    exact = {a.step: a.histograms.get(kind, {}) for a in report.against_fp32}
-    for name in _in_order(report, kind):
-        shares: list[Fate | None] = []
-        most = (0.0, report.watched[0].step)
-        for w in report.watched:
-            histogram = exact.get(w.step, {}).get(name) or w.histograms.get(kind, {}).get(name)
-            if histogram is None or w.scale <= 0:
-                shares.append(None)
-                continue
-            share = fate(shift(histogram, round(math.log2(w.scale))), format)
-            most = max(
-                most, (share.underflowed + share.overflowed, w.step), key=lambda each: each[0]
-            )
-            shares.append(share)
-        yield name, shares, most
+def _largest_loss(report: TrainingResults, fates: Iterable[Fate | None]) -> tuple[float, int]:
+    """Return the largest lost share with its step; of equal shares, the first."""
+    largest = (0.0, report.watched[0].step)
+    for watched, found in zip(report.watched, fates, strict=True):
+        if found is not None and found.underflowed + found.overflowed > largest[0]:
+            largest = (found.underflowed + found.overflowed, watched.step)
+    return largest
 
 
 def _in_order(report: TrainingResults, kind: str) -> dict[str, ExponentHistogram]:
@@ -283,95 +440,79 @@ def _in_order(report: TrainingResults, kind: str) -> dict[str, ExponentHistogram
 
     Gradients arrive in the reverse order.
     """
-    found = report.histograms(kind)
+    histograms = report.histograms(kind)
     forward = [*report.histograms("activations"), *report.histograms("weights")]
-    return {
-        name: found[name] for name in dict.fromkeys([*(n for n in forward if n in found), *found])
-    }
+    names = [name for name in forward if name in histograms]
+    return {name: histograms[name] for name in dict.fromkeys([*names, *histograms])}
 
 
-def _strip(name: str, shares: list[Fate | None]) -> str:
+def _loss_row(name: str, fates: Iterable[Fate | None], share: float, step: int) -> LossRow:
     """Return a row of the map: a column for each step, filled from below by the lost share."""
     paths = dict.fromkeys(ZONES, "")
-    for column, share in enumerate(shares):
+    gaps = ""
+    for column, found in enumerate(fates):
+        if found is None:
+            gaps += f"M{column},0h1v1h-1z"
+            continue
         top = 1.0
-        if share is not None:
-            for zone in ("underflowed", "subnormal", "overflowed"):
-                if (size := getattr(share, zone)) >= LEAST:
-                    paths[zone] += f"M{column},{top - size:.3f}h1v{size:.3f}h-1z"
-                    top -= size
-    drawn = "".join(_path(zone, path) for zone, path in paths.items() if path)
-    gaps = "".join(f"M{column},0h1v1h-1z" for column, share in enumerate(shares) if share is None)
-    return (
-        f'<svg role="img" viewBox="0 0 {len(shares)} 1" preserveAspectRatio="none">'
-        f'<title>{escape(name)}</title>{drawn}<path d="{gaps}" fill="var(--paper)"/></svg>'
-    )
-
-
-def _worst(share: float, step: int) -> str:
-    return f"{share:.1%} in step {step}" if share >= LEAST else "&lt; 0.1%"
+        for zone in ("underflowed", "subnormal", "overflowed"):
+            size = getattr(found, zone)
+            if size >= LEAST:
+                paths[zone] += f"M{column},{top - size:.3f}h1v{size:.3f}h-1z"
+                top -= size
+    largest_loss = "< 0.1%"
+    if share >= LEAST:
+        largest_loss = f"{share:.1%} in step {step}"
+    return LossRow(name, paths, gaps, largest_loss)
 
 
 # Histograms
 
 
-def _histograms(report: TrainingResults) -> str:
+def _histograms(report: TrainingResults) -> list[HistogramPart]:
     """Return the histograms of all kinds: a row for each layer, a column for each format."""
-    parts = []
-    for kind in (*GRADIENTS, *(k for k in KINDS if k not in GRADIENTS)):
-        if rows := {name: h for name, h in _in_order(report, kind).items() if h.total}:
-            exact: dict[str, list[ExponentHistogram]] = {}
-            for beside in report.against_fp32:
-                for name, histogram in beside.histograms.get(kind, {}).items():
-                    exact.setdefault(name, []).append(histogram)
-            table = _table(
-                report, rows, {n: merge(h) for n, h in exact.items()}, "gradients" in kind
-            )
-            parts.append(
-                _fold(kind, len(rows), table, kind == GRADIENTS[0] and len(rows) <= MANY_ROWS)
-            )
-    note = (
-        "One bar for each power of two, from small to large; its height is the logarithm of the "
-        "count. Gradients are at the last scale in use."
-    )
-    more = ""
-    if report.against_fp32:
-        more = "<span><i class=outline></i>the same gradients in FP32</span>"
-    return (
-        f"<h2>Histograms</h2><p class='quiet'>{note}</p>{_legend(_zones(), more)}{''.join(parts)}"
-    )
+    others = [kind for kind in KINDS if kind not in GRADIENTS]
+    parts: list[HistogramPart] = []
+    for kind in (*GRADIENTS, *others):
+        rows = {name: h for name, h in _in_order(report, kind).items() if h.total}
+        if rows:
+            parts.append(_histogram_part(report, kind, rows))
+    return parts
 
 
-def _table(
-    report: TrainingResults,
-    rows: Mapping[str, ExponentHistogram],
-    exact: Mapping[str, ExponentHistogram],
-    scaled: bool,
-) -> str:
+def _histogram_part(
+    report: TrainingResults, kind: str, rows: Mapping[str, ExponentHistogram]
+) -> HistogramPart:
+    scale = 1.0
+    if "gradients" in kind:
+        scale = report.watched[-1].scale
+    log2_scale = round(math.log2(scale)) if scale > 0 else 0
+    shown = {name: shift(histogram, log2_scale) for name, histogram in rows.items()}
+
+    exact: dict[str, list[ExponentHistogram]] = {}
+    for beside in report.against_fp32:
+        for name, histogram in beside.histograms.get(kind, {}).items():
+            exact.setdefault(name, []).append(histogram)
+    in_fp32 = {name: shift(merge(found), log2_scale) for name, found in exact.items()}
+
+    # One axis for all rows: from the smallest exponent to the largest, inside the limits.
+    filled = [h for h in (*shown.values(), *in_fp32.values()) if h.finite_non_zero]
+    first = max(min([h.lo for h in filled] + [ALWAYS_SHOWN[0]]) - 1, SHOWN[0])
+    end = min(max([h.top for h in filled] + [ALWAYS_SHOWN[1]]) + 2, SHOWN[1])
+    marks = _round_numbers(first, end, (8, 16, 32))
+
     formats = [FORMATS[name] for name in report.formats]
-    scale = report.watched[-1].scale if scaled else 1.0
-    by = round(math.log2(scale)) if scale > 0 else 0
-    here = {name: shift(h, by) for name, h in rows.items()}
-    there = {name: shift(h, by) for name, h in exact.items()}
-    filled = [h for h in (*here.values(), *there.values()) if h.finite_non_zero]
-    first = max(min([h.lo for h in filled] + [-26]) - 1, SHOWN[0])
-    end = min(max([h.top for h in filled] + [16]) + 2, SHOWN[1])
-    axis = _ticks(
-        {
-            f"2<sup>{t}</sup>": (t - first) / (end - first)
-            for t in _round_numbers(first, end, (8, 16, 32))
-        }
-    )
-    at = f" at scale 2<sup>{by}</sup>" if by else ""
-    heads = "".join(f"<div class=head>{f.name}{at}{axis}</div>" for f in formats)
-    cells = "".join(
-        f"<span>{escape(name)}</span>"
-        + "".join(_picture(h, there.get(name), f, first, end) for f in formats)
-        for name, h in here.items()
-    )
-    return (
-        f'<div class=hists style="--columns: {len(formats)}">'
-        f'<div class="head first"></div>{heads}{cells}</div>'
+    return HistogramPart(
+        title=TITLES.get(kind, kind.capitalize()),
+        rows=[
+            HistogramRow(
+                name, [_picture(h, in_fp32.get(name), format, first, end) for format in formats]
+            )
+            for name, h in shown.items()
+        ],
+        opened=kind == GRADIENTS[0] and len(rows) <= MANY_ROWS,
+        log2_scale=log2_scale,
+        exponents=[Tick(_power_of_two(mark), (mark - first) / (end - first)) for mark in marks],
     )
 
 
@@ -381,86 +522,93 @@ def _picture(
     format: Format,
     first: int,
     end: int,
-) -> str:
-    """Draw a histogram as SVG over a format's zones, each bar in the colour of its zone."""
+) -> Picture:
+    """Return a histogram over a format's zones, each bar in the colour of its zone.
+
+    Args:
+        histogram: the numbers of the run.
+        exact: the same numbers in FP32, if they are known.
+        format: the format whose zones are drawn.
+        first: the smallest exponent of the axis.
+        end: one more than the largest exponent of the axis.
+    """
+    # Zone i has the exponents from edges[i] up to edges[i + 1].
     edges = (first, format.emin - format.significand_bits - 1, format.emin, format.emax + 1, end)
-    starts = [min(max(edge, first), end) for edge in edges]
-    zones = "".join(
-        _rect(f"{zone} zone", start - first, 0, stop - start, 1)
-        for zone, start, stop in zip(ZONES, starts, starts[1:], strict=False)
+    inside = [min(max(edge, first), end) for edge in edges]
+    zones = [
+        Rectangle(zone, start - first, 0, stop - start, 1)
+        for zone, start, stop in zip(ZONES, inside[:-1], inside[1:], strict=True)
         if stop > start
-    )
-    paths = dict.fromkeys(ZONES, "")
-    for exponent, size in _sizes(histogram):
-        zone = next(
-            (z for z, stop in zip(ZONES, edges[1:4], strict=False) if exponent < stop), ZONES[-1]
-        )
+    ]
+
+    bars = dict.fromkeys(ZONES, "")
+    for exponent, height in _heights(histogram):
+        zone = "overflowed"
+        for name, stop in zip(ZONES, edges[1:4], strict=False):
+            if exponent < stop:
+                zone = name
+                break
+        # An exponent beyond the axis is drawn at its end.
         x = min(max(exponent, first), end - 1) - first
-        paths[zone] += f"M{x + 0.06:g},1v{-size:.3f}h0.88v{size:.3f}z"
-    drawn = "".join(_path(zone, path) for zone, path in paths.items())
-    heights = dict(_sizes(exact))
-    steps = (f"V{1 - heights.get(exponent, 0):.3f}h1" for exponent in range(first, end))
-    outline = f"M0,1{''.join(steps)}V1" if heights else ""
-    shares = fate(histogram, format)
-    parts = [f"{share:.1%} {zone}" for zone, share in vars(shares).items() if share >= LEAST / 2]
+        bars[zone] += f"M{x + 0.06:g},1v{-height:.3f}h0.88v{height:.3f}z"
+
+    outline = ""
+    heights = dict(_heights(exact))
+    if heights:
+        outline = "M0,1"
+        for exponent in range(first, end):
+            outline += f"V{1 - heights.get(exponent, 0):.3f}h1"
+        outline += "V1"
+    return Picture(
+        description=_described(histogram, format),
+        format=format.name,
+        width=end - first,
+        zones=zones,
+        bars=bars,
+        outline=outline,
+    )
+
+
+def _described(histogram: ExponentHistogram, format: Format) -> str:
+    """Return the shares of the zones as text, and what is in none of them."""
+    shares = vars(fate(histogram, format))
+    # half of what is worth a mention rounds to it
+    parts = [f"{share:.1%} {zone}" for zone, share in shares.items() if share >= LEAST / 2]
     if histogram.zeros == histogram.total:
         parts.append("all zero")
     if histogram.non_finite:
         parts.append(f"{histogram.non_finite:,} inf or NaN")
-    says = ", ".join(parts)
-    return (
-        f'<div><svg role="img" viewBox="0 0 {end - first} 1" preserveAspectRatio="none">'
-        f"<title>{says}</title>{zones}{drawn}{_path('outline', outline)}</svg>"
-        f"<small>{format.name}: {says}</small></div>"
-    )
+    return ", ".join(parts)
 
 
-def _sizes(histogram: ExponentHistogram | None) -> Iterator[tuple[int, float]]:
-    """Yield exponent and height, 0 to 1, of each bar."""
-    if histogram is not None and histogram.finite_non_zero:
-        tallest = math.log1p(max(histogram.counts))
-        for i in np.flatnonzero(histogram.counts):
-            yield histogram.lo + int(i), 0.94 * math.log1p(histogram.counts[i]) / tallest
+def _heights(histogram: ExponentHistogram | None) -> Iterator[tuple[int, float]]:
+    """Yield exponent and height, 0 to 1, of each bar: the logarithm of its count."""
+    if histogram is None or not histogram.finite_non_zero:
+        return
+    tallest = math.log1p(max(histogram.counts))
+    for i in np.flatnonzero(histogram.counts):
+        yield histogram.lo + int(i), 0.94 * math.log1p(histogram.counts[i]) / tallest
 
 
 # Numbers, and what was not observed
 
 
-def _details(report: TrainingResults) -> str:
-    skips = [f"step {s.step} at scale {power(s.scale)}: {s.why}" for s in report.skips[:5]]
-    if len(report.skips) > 5:
-        skips += [f"{len(report.skips) - 5} more"]
-    lists = (
-        ("Numbers", list(numbers(report))),
-        ("Skipped steps", skips),
-        ("Not observed", report.unseen),
-    )
-    return "".join(
-        f"<h2>{title}</h2><ul>{''.join(f'<li>{_powers(line)}</li>' for line in lines)}</ul>"
-        for title, lines in lists
-        if lines
-    )
+def _lists(report: TrainingResults) -> list[dict[str, object]]:
+    """Return the lists at the end of the page, each with a title and lines."""
+    skips = [
+        f"step {skip.step} at scale {power(skip.scale)}: {skip.why}"
+        for skip in report.skips[:LISTED_SKIPS]
+    ]
+    if len(report.skips) > LISTED_SKIPS:
+        skips.append(f"{len(report.skips) - LISTED_SKIPS} more")
+    lines = {"Numbers": numbers(report), "Skipped steps": skips, "Not observed": report.unseen}
+    return [
+        {"title": title, "lines": [_powers(line) for line in found]}
+        for title, found in lines.items()
+    ]
 
 
-# Parts of pictures
-
-
-def _rect(names: str, x: float, y: float, width: float, height: float) -> str:
-    return f'<rect class="{names}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"/>'
-
-
-def _path(name: str, path: str) -> str:
-    return f'<path class="{name}" vector-effect="non-scaling-stroke" d="{path}"/>' if path else ""
-
-
-def _zones() -> list[tuple[str, str]]:
-    words = ("underflows to zero", "subnormal: fewer digits", "normal", "overflows to infinity")
-    return list(zip(ZONES, words, strict=True))
-
-
-def _legend(zones: Iterable[tuple[str, str]], more: str = "") -> str:
-    entries = "".join(f"<span><i class={zone}></i>{word}</span>" for zone, word in zones)
-    return f'<div class="legend">{entries}{more}</div>'
+# Axes and text
 
 
 def _round_numbers(low: int, high: int, steps: Iterable[int] = (1, 2, 5, 10, 20, 50)) -> list[int]:
@@ -469,26 +617,25 @@ def _round_numbers(low: int, high: int, steps: Iterable[int] = (1, 2, 5, 10, 20,
     >>> _round_numbers(-3, 11), _round_numbers(0, 300)
     ([-2, 0, 2, 4, 6, 8, 10], [0, 50, 100, 150, 200, 250, 300])
     """
-    distance = next(
-        (step for step in steps if high - low <= 7 * step), 10 ** len(str((high - low) // 7))
-    )
-    return list(range(-(-low // distance) * distance, high + 1, distance))
+    # beyond the steps that are named: the power of ten above a seventh of the range
+    distance = 10 ** len(str((high - low) // 7))
+    for step in steps:
+        if high - low <= 7 * step:
+            distance = step
+            break
+    first = math.ceil(low / distance) * distance
+    return list(range(first, high + 1, distance))
 
 
-def _ticks(places: Mapping[Any, float]) -> str:
-    """Return labels at places from 0 to 1 along an axis; a label near 1 is left of its place."""
-    labels = []
-    for label, place in places.items():
-        last = " class=last" if place > 0.95 else ""
-        labels.append(f'<span{last} style="left: {100 * place:.1f}%">{label}</span>')
-    return f"<div class=ticks>{''.join(labels)}</div>"
+def _power_of_two(exponent: int) -> Markup:
+    return markup(f"2<sup>{exponent}</sup>")
 
 
-def _powers(text: str) -> str:
+def _powers(text: str) -> Markup:
     """Return text as HTML, with the exponents of 2^k raised, and `code` set as such.
 
-    >>> _powers("`a < b` at 2^-24")
-    '<code>a &lt; b</code> at 2<sup>-24</sup>'
+    >>> print(_powers("`a < b` at 2^-24"))
+    <code>a &lt; b</code> at 2<sup>-24</sup>
     """
     coded = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
-    return re.sub(r"2\^(-?\d+)", r"2<sup>\1</sup>", coded)
+    return markup(re.sub(r"2\^(-?\d+)", r"2<sup>\1</sup>", coded))

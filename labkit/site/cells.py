@@ -1,31 +1,33 @@
 """Cells of a notebook as HTML.
 
-Markdown, code and colours of a terminal are converted by nbconvert's filters, formulas by
-`labkit.site.formulas`. A text about buttons of the lab has another one for pages, in its metadata
-`site`. A widget becomes an element with its state, as JSON, and its still picture;
-site.js shows the widget in place of the picture if the widget answers without a kernel.
+nbconvert's filters convert Markdown, code and the colours of a terminal; `labkit.site.formulas`
+converts formulas. A cell whose text is about buttons of the lab has another text for pages, in its
+metadata `site`. A widget becomes an element with its state, as JSON, and its still picture; site.js
+shows the widget in place of the picture if the widget answers without a kernel.
 
 Invariant: classes of cells are those of JupyterLab, so that the style sheets of widgets find them.
-Pictures are files: `Pictures` collects them. What is no HTML is escaped. A traceback, which names
-folders of the machine, is left out.
+Pictures are files: `Parts` collects them. Text is escaped; HTML of a notebook stays HTML. A
+traceback, which names folders of the machine, is left out.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from labkit.records.templates import markup, render, script_json
 from labkit.site.formulas import typeset
 from labkit.site.running import LAB_ONLY
 from labkit.widgets.base.widget import PAGE_TYPE
 from labkit.widgets.predict.waiting import waiting_classes
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 EXERCISE = "exercise-"
 IN_THE_LAB = '<p class="site-note">{} <a href="index.html#install">Open it in the lab.</a></p>'
@@ -34,25 +36,30 @@ OWN_ANSWER = IN_THE_LAB.format("This cell needs your answer to the exercise.")
 SOLVE = IN_THE_LAB.format(
     "<strong>Exercise.</strong> You write and check your answer in JupyterLab."
 )
-LIVE = """\
-<div class="site-live" data-exercise="{id}" data-title="{title}">
-<script type="application/json">{starter}</script>
-<noscript>{solve}</noscript></div>
-"""
 NEEDS_PYTHON = IN_THE_LAB.format("This widget needs Python.")
+PRE = '<pre class="{}" tabindex="0">{}</pre>\n'
 DATA_URL = re.compile(r'src="data:image/(png);base64,([^"]+)"')
 
 
 @dataclass
 class Parts:
-    """The pictures, widgets and questions that the cells of a page need."""
+    """What the cells of a page need, collected while they become HTML.
+
+    Attributes:
+        pictures: name -> content.
+        widgets: names of the widgets.
+        questions: keys of the predictions, unique in the page.
+        elements: the elements of widgets, as HTML.
+        live: the titles of the exercises that pages check, by id; an input.
+        exercises: those of them that are in these cells.
+    """
 
     pictures: dict[str, bytes] = field(default_factory=dict)
     widgets: set[str] = field(default_factory=set)
     questions: list[str] = field(default_factory=list)
-    shown: list[str] = field(default_factory=list)  # the elements of widgets
-    live: Mapping[str, str] = field(default_factory=dict)  # titles of exercises checked in pages
-    exercises: list[str] = field(default_factory=list)  # those of them in these cells
+    elements: list[str] = field(default_factory=list)
+    live: Mapping[str, str] = field(default_factory=dict)
+    exercises: list[str] = field(default_factory=list)
 
     def picture(self, content: bytes, kind: str) -> str:
         """Store a picture; return its address."""
@@ -79,7 +86,11 @@ def markdown(source: str) -> str:
 
 
 def _link(found: re.Match[str]) -> str:
-    return f'href="{found[1]}.html{"#" + found[2] if found[2] else ""}"'
+    name, place = found.groups()
+    address = f"{name}.html"
+    if place:
+        address += f"#{place}"
+    return f'href="{address}"'
 
 
 @cache
@@ -96,76 +107,93 @@ def code(source: str) -> str:
 
 def cell_html(cell: Any, parts: Parts) -> str:
     """Return a cell as HTML; what it needs is added to `parts`."""
-    name = escape(cell.get("id", ""), quote=True)
+    id = cell.get("id", "")
+    outputs: list[str] = []
     if cell.cell_type == "markdown":
+        kind = "jp-MarkdownCell"
         source = cell.metadata.get("site", cell.source)
-        text = f'<div class="jp-RenderedMarkdown">{markdown(source)}</div>'
-        return f'<div class="jp-Cell jp-MarkdownCell" id="{name}">\n{text}</div>\n'
-    if cell.cell_type != "code":
-        return (
-            f'<div class="jp-Cell" id="{name}"><pre '
-            f'tabindex="0">{escape(cell.source)}</pre></div>\n'
-        )
-    tags = cell.metadata.get("tags", ())
-    if any(tag.startswith(EXERCISE) for tag in tags):
-        outputs = [_exercise(cell.source, tags, parts)]
-    elif LAB_ONLY in tags:
-        outputs = [OWN_MACHINE]
+        content = f'<div class="jp-RenderedMarkdown">{markdown(source)}</div>'
+    elif cell.cell_type == "code":
+        tags = cell.metadata.get("tags", ())
+        if any(tag.startswith(EXERCISE) for tag in tags):
+            outputs = [_exercise(cell.source, tags, parts)]
+        elif LAB_ONLY in tags:
+            outputs = [OWN_MACHINE]
+        else:
+            outputs = [_output(output, id, parts) for output in cell.outputs]
+        kind = "jp-CodeCell"
+        if not outputs:
+            kind += " jp-mod-noOutputs"
+        kind = f"{kind} {waiting_classes(tags)}".rstrip()
+        content = code(cell.source)
     else:
-        outputs = [_output(output, f"{name}", parts) for output in cell.outputs]
-    kind = "jp-CodeCell" if outputs else "jp-CodeCell jp-mod-noOutputs"
-    kind = f"{kind} {waiting_classes(tags)}".rstrip()
-    below = f'<div class="jp-Cell-outputWrapper">\n{"".join(outputs)}</div>' if outputs else ""
-    return f'<div class="jp-Cell {kind}" id="{name}">\n{code(cell.source)}{below}</div>\n'
+        kind = ""
+        content = markup('<pre tabindex="0">{}</pre>').format(cell.source)
+    return render(
+        "site/cell.html.jinja",
+        kind=kind,
+        id=id,
+        content=markup(content),
+        outputs=markup("".join(outputs)),
+    )
 
 
 def _exercise(source: str, tags: Sequence[str], parts: Parts) -> str:
     """Return the place where an exercise is solved, or where to solve it."""
-    ids = [tag.removeprefix(EXERCISE) for tag in tags if tag.startswith(EXERCISE)]
-    for id in ids:
-        if id in parts.live:
+    for tag in tags:
+        id = tag.removeprefix(EXERCISE)
+        if tag.startswith(EXERCISE) and id in parts.live:
             parts.exercises.append(id)
-            title = escape(parts.live[id], quote=True)
-            # in a script of HTML no text may look like its end
-            starter = json.dumps(source).replace("</", "<\\/")
-            return LIVE.format(id=escape(id, quote=True), title=title, starter=starter, solve=SOLVE)
+            return render(
+                "site/live_exercise.html.jinja",
+                id=id,
+                title=parts.live[id],
+                starter=script_json(source),
+                solve=markup(SOLVE),
+            )
     return SOLVE
 
 
 def _output(output: Any, key: str, parts: Parts) -> str:
-    from nbconvert.filters.ansi import ansi2html
-
+    """Return an output of a cell as HTML; `key` names the place of a widget in its page."""
     if output.output_type == "stream":
         kind = "site-warning" if output.name == "stderr" else "site-text"
-        text = ansi2html(output.text)  # type: ignore[no-untyped-call]
-        return f'<pre class="{kind}" tabindex="0">{text}</pre>\n'
+        return markup(PRE).format(kind, _terminal(output.text))
     if output.output_type == "error":
         if output.ename == "NotImplementedError":
             return OWN_ANSWER
-        return (
-            '<pre class="site-warning" '
-            f'tabindex="0">{escape(f"{output.ename}: {output.evalue}")}</pre>\n'
-        )
+        return markup(PRE).format("site-warning", f"{output.ename}: {output.evalue}")
     data = output.data
     if PAGE_TYPE in data:
         return widget_html(data, key, parts)
     if "text/html" in data:
-        html = DATA_URL.sub(lambda found: _source(found[2], found[1], parts), data["text/html"])
-        return f'<div class="site-html">{html}</div>\n'
+
+        def as_file(found: re.Match[str]) -> str:
+            kind, encoded = found.groups()
+            return _source(encoded, kind, parts)
+
+        return f'<div class="site-html">{DATA_URL.sub(as_file, data["text/html"])}</div>\n'
     if "text/markdown" in data:
         return markdown(data["text/markdown"])
     return _still(data, parts)
 
 
+def _terminal(text: str) -> Markup:
+    """Return a terminal's text as HTML, in its colours."""
+    from nbconvert.filters.ansi import ansi2html
+
+    return markup(ansi2html(text))  # type: ignore[no-untyped-call]
+
+
 def _source(encoded: str, kind: str, parts: Parts) -> str:
-    return f'loading="lazy" src="{parts.picture(base64.b64decode(encoded), kind)}"'
+    """Store a picture in base64; return the attributes of its element."""
+    address = parts.picture(base64.b64decode(encoded), kind)
+    return f'loading="lazy" src="{address}"'
 
 
 def _still(data: Any, parts: Parts) -> str:
     """Return the picture of an output with its text as alternative, or the text."""
-    from nbconvert.filters.ansi import ansi2html
-
-    words = data.get("text/plain", "")
+    text = data.get("text/plain", "")
     if "image/svg+xml" in data:
         source = f'src="{parts.picture(data["image/svg+xml"].encode(), "svg")}"'
     elif "image/png" in data:
@@ -173,9 +201,8 @@ def _still(data: Any, parts: Parts) -> str:
     elif "text/html" in data:
         return f'<div class="site-html">{data["text/html"]}</div>\n'
     else:
-        text = ansi2html(words)  # type: ignore[no-untyped-call]
-        return f'<pre class="site-text" tabindex="0">{text}</pre>\n'
-    return f'<img alt="{escape(words, quote=True)}" {source}>\n'
+        return markup(PRE).format("site-text", _terminal(text))
+    return markup('<img alt="{}" {}>\n').format(text, markup(source))
 
 
 def widget_html(data: Any, key: str, parts: Parts) -> str:
@@ -192,11 +219,13 @@ def widget_html(data: Any, key: str, parts: Parts) -> str:
     parts.widgets.add(name)
     if name == "predict":
         parts.questions.append(key)
-    state = json.dumps(page["state"], separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
-    element = (
-        f'<div class="site-widget" data-widget="{name}" data-key="{key}">'
-        f'<script type="application/json">{state}</script>\n{_still(data, parts)}'
-        f"<template>{NEEDS_PYTHON}</template></div>\n"
+    element = render(
+        "site/widget.html.jinja",
+        name=name,
+        key=key,
+        state=script_json(page["state"]),
+        picture=markup(_still(data, parts)),
+        needs_python=markup(NEEDS_PYTHON),
     )
-    parts.shown.append(element)
+    parts.elements.append(element)
     return element

@@ -1,7 +1,7 @@
 """Formulas as embedded pictures, for pages that need no network.
 
-Idea: a page by nbconvert loads MathJax from a server, and without it shows LaTeX. This module lets
-matplotlib typeset each formula and embeds the picture, with its LaTeX as alternative text.
+Idea: a page made by nbconvert loads MathJax from a server, and shows LaTeX if it cannot. Here
+matplotlib typesets each formula, and the page embeds the picture with its LaTeX as alternative text.
 
 Invariant: text between backticks is not a formula, and the page loads no script for mathematics.
 """
@@ -11,21 +11,23 @@ from __future__ import annotations
 import base64
 import io
 import re
-from html import escape
+
+from labkit.records.templates import markup
 
 CODE_OR_FORMULA = re.compile(
     r"```.*?```|`[^`\n]*`|\$\$(?P<block>.+?)\$\$|(?<![\\$\w])\$(?P<inline>[^$\n]+?)\$(?![\d$])",
     re.S,
 )
 CASES = re.compile(r"\\begin\{cases\}(.+?)\\end\{cases\}", re.S)
-MATPLOTLIB_SYNTAX = {  # LaTeX that matplotlib lacks -> its equivalent
+# LaTeX that matplotlib lacks -> its equivalent
+MATPLOTLIB_SYNTAX = {
     r"\\le\b": r"\\leq",
     r"\\ge\b": r"\\geq",
     r"\\[Bb]igg?(?=[()|\[\]])": "",
     r"\\tfrac(\d)(\d)": r"\\frac{\1}{\2}",
     r"\\sqrt (\w)": r"\\sqrt{\1}",
 }
-EM = 10.0  # points
+EM = 10.0  # points: the size of text in matplotlib's picture
 
 
 def typeset(markdown: str) -> str:
@@ -52,12 +54,14 @@ def _formula(latex: str) -> str:
     cases = CASES.search(latex)
     if cases is None:
         return picture(latex)
-    rows = "<br>".join("&emsp;".join(map(picture, row.split("&"))) for row in cases[1].split(r"\\"))
+    # matplotlib has no environments: each line of the cases is pictures beside a vertical rule
+    rows = ["&emsp;".join(map(picture, row.split("&"))) for row in cases[1].split(r"\\")]
     style = (
-        "border-left:1px "
-        "solid;display:inline-block;padding-left:.5em;text-align:left;vertical-align:middle"
+        "border-left:1px solid;display:inline-block;padding-left:.5em;text-align:left;"
+        "vertical-align:middle"
     )
-    return f'{picture(latex[: cases.start()])}<span style="{style}">{rows}</span>'
+    before = picture(latex[: cases.start()])
+    return f'{before}<span style="{style}">{"<br>".join(rows)}</span>'
 
 
 def picture(latex: str) -> str:
@@ -81,7 +85,7 @@ def picture(latex: str) -> str:
         ) from error
     sizes = f"height:{height / EM:.2f}em;vertical-align:{-depth / EM:.2f}em"
     data = base64.b64encode(file.getvalue()).decode()
-    return (
-        f'<img alt="{escape(latex.strip())}" style="display:inline;{sizes}" '
-        f'src="data:image/svg+xml;base64,{data}">'
-    )
+    element = markup(
+        '<img alt="{}" style="display:inline;{}" src="data:image/svg+xml;base64,{}">'
+    ).format(latex.strip(), sizes, data)
+    return str(element)

@@ -1,7 +1,7 @@
-"""What pages need that check exercises: Python for browsers, the lab's judge, and the exercises.
+"""Files for pages that check exercises: Python for browsers, the lab's judge, and the exercises.
 
-Everything lies in the folder `live` of the site. A page fetches it when its reader first runs the
-checks, from its own server; a Python elsewhere is named by its address.
+All of them are in the folder `live` of the site. A page fetches them when its reader first runs the
+checks, from its own server. Python may be on another server, which an address names.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from html import escape
 from importlib.resources import files
 from typing import Any
 from urllib.parse import urlsplit
 
+from labkit.records.templates import script_json
 from labkit.site.pyodide import FILES, VERSION
 from labkit.widgets.base.joining import Module, in_order, joined, parse
 
@@ -27,10 +27,10 @@ class LiveFiles:
     """The exercises that pages check, and what checks them.
 
     Attributes:
-        forms: By id: what a page reads of an exercise, without its solution.
+        forms: id of an exercise -> what a page reads of it, without its solution.
         notebooks: The learner's notebook of each lesson, by name.
         modules: The lab's modules that judge, as a zip archive.
-        pyodide: Its files by name; or the address of a folder that has them.
+        pyodide: Files of Pyodide by name, or the address of a folder that has them.
     """
 
     forms: Mapping[str, Mapping[str, Any]]
@@ -51,18 +51,18 @@ class LiveFiles:
 
     def contents(self) -> dict[str, bytes]:
         """Return the files, by their names in the site."""
-        found = {MODULES: self.modules}
-        found[f"{FOLDER}/worker.js"] = (files("labkit.site") / "live" / "worker.js").read_bytes()
+        contents = {MODULES: self.modules}
+        contents[f"{FOLDER}/worker.js"] = (files("labkit.site") / "live" / "worker.js").read_bytes()
         for id, form in self.forms.items():
-            found[f"{FOLDER}/{id}.json"] = _json(form)
+            contents[f"{FOLDER}/{id}.json"] = _json(form)
         for name, notebook in self.notebooks.items():
-            found[f"{FOLDER}/{name}.ipynb"] = _json(notebook)
+            contents[f"{FOLDER}/{name}.ipynb"] = _json(notebook)
         if not isinstance(self.pyodide, str):
-            found |= {f"{PYTHON}{name}": content for name, content in self.pyodide.items()}
-        return found
+            contents |= {f"{PYTHON}{name}": content for name, content in self.pyodide.items()}
+        return contents
 
     def settings(self) -> str:
-        """Return what a page's script reads, as an element."""
+        """Return what a page's script reads, as JSON."""
         lessons: dict[str, list[str]] = {name: [] for name in self.notebooks}
         for id, form in self.forms.items():
             lessons[str(form["lesson"])].append(id)
@@ -72,11 +72,10 @@ class LiveFiles:
             "bytes": self._bytes(),
             "lessons": lessons,
         }
-        text = json.dumps(settings).replace("</", "<\\/")
-        return f'<script type="application/json" id="site-live">{text}</script>'
+        return script_json(settings)
 
     def policy(self, own: str) -> str:
-        """Return the content security policy of a page, which binds its workers too.
+        """Return the content security policy of a page, which also binds its workers.
 
         Args:
             own: The sources of the page's own server.
@@ -84,7 +83,7 @@ class LiveFiles:
         elsewhere = ""
         if isinstance(self.pyodide, str):
             address = urlsplit(self.pyodide)
-            elsewhere = escape(f" {address.scheme}://{address.netloc}", quote=True)
+            elsewhere = f" {address.scheme}://{address.netloc}"
         return (
             f"default-src 'none'; img-src {own} data:; style-src {own} 'unsafe-inline'; "
             f"script-src {own}{elsewhere} 'unsafe-inline' 'wasm-unsafe-eval'; "
@@ -95,17 +94,20 @@ class LiveFiles:
         """Return the bytes that the progress bar counts to; 0 if they are unknown."""
         if isinstance(self.pyodide, str):
             return 0
-        counted = [name for name in FILES if not name.endswith(".mjs")]  # which `import` loads
+        # `import` loads the modules (.mjs), whose bytes the worker does not count
+        counted = [name for name in FILES if not name.endswith(".mjs")]
         return len(self.modules) + sum(len(self.pyodide[name]) for name in counted)
 
 
 def site_script(live: bool) -> str:
-    """Return the script of the pages, as one.
+    """Return the script of the pages, joined from its modules.
 
     Args:
-        live: It checks exercises, too.
+        live: Whether the pages also check exercises.
     """
-    entries = ["site.js", "live/page.js"] if live else ["site.js"]
+    entries = ["site.js"]
+    if live:
+        entries.append("live/page.js")
     return joined(in_order(entries, _module))
 
 

@@ -77,7 +77,7 @@ def test_both_times_of_the_quiz_are_counted_question_by_question_without_names(
         for kind, answer in zip(("before", "after"), both, strict=True):
             append_answer(tmp_path / learner / NAME, kind, "odd", answer)
     append_answer(tmp_path / "eve" / NAME, "after", "tiny", "0")
-    tiny, odd = sorted(state(tmp_path, None)["learned"], key=lambda row: row["question"])
+    tiny, odd = sorted(state(tmp_path, None)["quiz"], key=lambda row: row["question"])
     counts = {"before": (2, 4), "after": (2, 3), "improved": 2, "declined": 1}
     assert odd == {"question": "What is 2048 + 1 in FP16?", **counts}
     assert (tiny["before"], tiny["after"]) == ((0, 0), (1, 1))

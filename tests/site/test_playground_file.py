@@ -168,7 +168,7 @@ def test_it_follows_the_colours_of_the_system(opened: Callable[..., Any], scheme
 def test_places_that_are_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SiteError, match="expected a file, got the folder"):
         write_playground(tmp_path)
-    with pytest.raises(SiteError, match="there is no folder"):
+    with pytest.raises(SiteError, match="does not exist"):
         write_playground(tmp_path / "absent" / "file.html")
 
 

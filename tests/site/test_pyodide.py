@@ -62,7 +62,7 @@ def test_a_python_elsewhere_is_in_the_policy_and_not_in_the_folder() -> None:
     policy = live.policy("'self'")
     assert "connect-src 'self' https://python.example;" in policy
     assert "script-src 'self' https://python.example 'unsafe-inline'" in policy
-    assert '"python": "https://python.example/v1/"' in live.settings()
+    assert '"python":"https://python.example/v1/"' in live.settings()
     assert set(live.contents()) == {"live/labkit.zip", "live/worker.js"}
 
 

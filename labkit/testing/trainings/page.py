@@ -3,21 +3,25 @@
 Idea: the page has the look of the report of `labkit watch`. A cell of the map is one tensor in one
 step: empty where both runs have the same bits, blue where rounding explains the distance, and
 orange where it does not. Blue is the stronger the nearer a distance is to what rounding explains.
+This module computes what the pictures show; page.html.jinja writes it as HTML.
 
 Invariants: a page loads nothing from a network and runs no script. Each picture has a description
-in words. Its colours follow the reader's light or dark preference.
+as text. Its colours follow the reader's light or dark preference.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from html import escape
+from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.findings import SIGNS, Status
-from labkit.instrument.report_page import STYLE
+from labkit.instrument.recording import Recording
+from labkit.instrument.report_page import STYLE, Tick
+from labkit.records.templates import markup, render
 from labkit.testing.trainings.distance import Cell
+from labkit.testing.trainings.losses import LossBand
 from labkit.testing.trainings.matching import PHASES
 from labkit.testing.trainings.result import (
     TrainingDiff,
@@ -28,216 +32,256 @@ from labkit.testing.trainings.result import (
 
 OWN_STYLE = Path(__file__).with_suffix(".css")
 MOST_COLUMNS = 240  # sampled steps in a map; of more, the worst of several is shown
-MANY_ROWS = 16
+MANY_ROWS = 16  # a table with more of them scrolls
 LEVELS = (1e-3, 1e-2, 1e-1, 1.0)  # upper ends of the shades, in units of what rounding explains
+WIDTH = 1000  # of the picture of the losses, in units of its own
+HEIGHT = 300
 STATUS = {
     TrainingVerdictKind.SAME: Status.OK,
     TrainingVerdictKind.ROUNDING: Status.OK,
     TrainingVerdictKind.OTHER_START: Status.WARN,
     TrainingVerdictKind.FAULT: Status.BAD,
 }
-LEGEND = (
-    ("same", "same bits"),
-    ("level0", "below 0.001 of what rounding explains"),
-    ("level1", "0.01"),
-    ("level2", "0.1"),
-    ("level3", "1"),
-    ("beyond", "beyond rounding"),
-    ("unjudged", "too far apart for a bound"),
-    ("missing", "not compared"),
-)
+# level of a cell -> its text in the legend, the worst last
+LEGEND = {
+    "same": "same bits",
+    "level0": "below 0.001 of what rounding explains",
+    "level1": "0.01",
+    "level2": "0.1",
+    "level3": "1",
+    "beyond": "beyond rounding",
+    "unjudged": "too far apart for a bound",
+    "missing": "not compared",
+}
+
+
+@dataclass(frozen=True)
+class LossPlot:
+    """Both losses over the steps, and the band of the healthy runs if there is one.
+
+    Attributes:
+        low: the loss at the lower edge of the picture.
+        high: the loss at the upper edge.
+        baseline: the curve, as points of an SVG polyline, like the next two.
+        run: the curve of the other run.
+        band: the outline of the band; "" without a band.
+        deciding_step: the horizontal place of the step that decides; None unless the verdict is a
+            fault.
+        steps: labels of the horizontal axis.
+    """
+
+    description: str
+    low: float
+    high: float
+    baseline: str
+    run: str
+    band: str
+    deciding_step: float | None
+    steps: list[Tick]
+
+
+@dataclass(frozen=True)
+class MapRow:
+    """The distances of one tensor in all steps.
+
+    Attributes:
+        paths: level -> its cells, as the data of an SVG path.
+        largest: the largest distance, as text.
+    """
+
+    name: str
+    paths: dict[str, str]
+    largest: str
+
+
+@dataclass(frozen=True)
+class MapPart:
+    """The rows of one kind of tensors, which the reader can fold."""
+
+    kind: str
+    rows: list[MapRow]
+    opened: bool
+
+
+@dataclass(frozen=True)
+class DistanceMap:
+    """The map: a part for each kind, a row for each tensor, a column for each step."""
+
+    columns: int
+    parts: list[MapPart]
+    steps: list[Tick]
 
 
 def page(diff: TrainingDiff) -> str:
     """Return a self-contained page."""
-    title = escape(f"{diff.baseline.model}: {diff.summary}")
-    style = STYLE.read_text(encoding="utf-8") + OWN_STYLE.read_text(encoding="utf-8")
-    parts = [_verdict(diff), _losses(diff), _map(diff), _settings(diff), _notes(diff)]
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f"<title>{title}</title>"
-        '<meta name="viewport" content="width=device-width">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<style>body {{ margin: 0; }}{style}</style></head>"
-        f'<body><main class="labkit-watch labkit-diff">{"".join(parts)}</main></body></html>\n'
-    )
-
-
-def _verdict(diff: TrainingDiff) -> str:
+    unseen = [f"not recorded in the baseline: {what}" for what in diff.baseline.unseen]
+    unseen += [f"not recorded in the other run: {what}" for what in diff.run.unseen]
     status = STATUS[diff.kind]
-    summary = diff.summary[0].upper() + diff.summary[1:]
-    places = []
-    if diff.step is not None:
-        places.append(f"step {diff.step}")
-    if diff.tensor is not None:
-        places.append(f"{escape(diff.tensor[0])} of <code>{escape(diff.tensor[1])}</code>")
-    if diff.line:
-        places.append(f"<code>{escape(diff.line)}</code>")
-    shown = "".join(f"<span>{place}</span>" for place in places)
-    reason = escape(diff.reason[0].upper() + diff.reason[1:])
-    return (
-        f'<div class="verdict {status}"><h1>{SIGNS[status]} {escape(summary)}</h1>'
-        f'<p>{reason}.</p><div class="place">{shown}</div>'
-        f'<p class="quiet">{escape(runs_in_words(diff))}</p></div>'
+    html = render(
+        "testing/trainings/page.html.jinja",
+        title=f"{diff.baseline.model}: {diff.summary}",
+        style=markup(STYLE.read_text(encoding="utf-8") + OWN_STYLE.read_text(encoding="utf-8")),
+        status=status,
+        sign=SIGNS[status],
+        summary=diff.summary[0].upper() + diff.summary[1:],
+        reason=diff.reason[0].upper() + diff.reason[1:],
+        runs=runs_in_words(diff),
+        diff=diff,
+        losses=_loss_plot(diff),
+        width=WIDTH,
+        height=HEIGHT,
+        map=_distance_map(diff),
+        legend=list(LEGEND.items()),
+        many_rows=MANY_ROWS,
+        notes=[*notes_of(diff), *unseen],
     )
+    return str(html)
 
 
-def _losses(diff: TrainingDiff) -> str:
-    """Return both losses over the steps, and the band of the healthy runs if there is one."""
-    curves = [
-        [(s.step, s.loss) for s in run.sampled if s.loss is not None and math.isfinite(s.loss)]
-        for run in (diff.baseline, diff.run)
-    ]
-    known = [loss for curve in curves for _, loss in curve]
-    if not known:
-        return ""
-    band = diff.band
-    if band is not None:
-        known += [edge for edge in (*band.low, *band.high) if math.isfinite(edge)]
-    low, high = min(known), max(known)
-    tall = (high - low) or 1.0
-    low, high = low - 0.05 * tall, high + 0.05 * tall
-    last = max(max((step for step, _ in curve), default=0) for curve in curves) or 1
+def _loss_plot(diff: TrainingDiff) -> LossPlot | None:
+    """Return the picture of the losses; None if no step of either run has a finite loss."""
+    curves = [_curve(diff.baseline), _curve(diff.run)]
+    points = [*curves[0], *curves[1]]
+    if not points:
+        return None
+
+    levels = [loss for _, loss in points]
+    if diff.band is not None:
+        levels += [edge for edge in (*diff.band.low, *diff.band.high) if math.isfinite(edge)]
+    # A margin of 5% above and below; curves that are constant get a range of 1.
+    margin = 0.05 * ((max(levels) - min(levels)) or 1.0)
+    low = min(levels) - margin
+    high = max(levels) + margin
+    last = max(step for step, _ in points) or 1
 
     def place(step: float, loss: float) -> str:
-        return f"{1000 * step / last:.1f},{300 * (high - loss) / (high - low):.1f}"
+        inside = min(max(loss, low), high)
+        return f"{WIDTH * step / last:.1f},{HEIGHT * (high - inside) / (high - low):.1f}"
 
-    lines = "".join(
-        f'<polyline class="{name}" points="{" ".join(place(*each) for each in curve)}"/>'
-        for name, curve in zip(("ours", "theirs"), curves, strict=True)
-    )
-    area = ""
-    if band is not None:
-        upper = [*zip(band.starts, band.high, strict=False), (band.starts[-1] - 1, band.high[-1])]
-        lower = [*zip(band.starts, band.low, strict=False), (band.starts[-1] - 1, band.low[-1])]
-        edge = [place(step, min(max(loss, low), high)) for step, loss in [*upper, *lower[::-1]]]
-        area = f'<polygon class="band" points="{" ".join(edge)}"/>'
-    marker = ""
+    baseline, run = (" ".join(place(*point) for point in curve) for curve in curves)
+    band = ""
+    if diff.band is not None:
+        band = " ".join(place(*corner) for corner in _outline(diff.band))
+    deciding_step = None
     if diff.step is not None and diff.kind is TrainingVerdictKind.FAULT:
-        at = 1000 * min(diff.step, last) / last
-        marker = f'<path class="decides" d="M{at:.1f},0V300"/>'
+        deciding_step = WIDTH * min(diff.step, last) / last
+
     ends = [curve[-1][1] if curve else math.nan for curve in curves]
-    says = f"The last sampled losses are {ends[0]:.5g} and {ends[1]:.5g}."
-    if diff.in_band is not None:
-        says += " They are " + ("within" if diff.in_band else "outside of") + " the band."
-    legend = '<span><i class="ours"></i>baseline</span><span><i class="theirs"></i>other run</span>'
-    if band is not None:
-        legend += (
-            '<span><i class="band"></i>band of the healthy runs, for means of several steps</span>'
-        )
-    if marker:
-        legend += '<span><i class="decides"></i>the step that decides</span>'
-    edges = f'<span style="bottom: 97%">{high:.3g}</span><span style="bottom: 3%">{low:.3g}</span>'
-    return (
-        f'<h2>Losses</h2><p>{says}</p><div class="legend">{legend}</div><div class="plot">'
-        f'<div class="ticks y">{edges}</div><svg role="img" viewBox="0 0 1000 300" '
-        f'preserveAspectRatio="none"><title>{says}</title>{area}{lines}{marker}</svg><div></div>'
-        f'{_axis([0, last // 2, last], last)}<div class="unit">step</div></div>'
+    description = f"The last sampled losses are {ends[0]:.5g} and {ends[1]:.5g}."
+    if diff.in_band is True:
+        description += " They are within the band."
+    elif diff.in_band is False:
+        description += " They are outside of the band."
+    return LossPlot(
+        description=description,
+        low=low,
+        high=high,
+        baseline=baseline,
+        run=run,
+        band=band,
+        deciding_step=deciding_step,
+        steps=_ticks([0, last // 2, last], last),
     )
 
 
-def _axis(ticks: Iterable[int], last: int) -> str:
-    found = []
-    for tick in dict.fromkeys(ticks):
-        kind = ' class="last"' if tick == last and tick else ""
-        found.append(f'<span{kind} style="left: {100 * tick / last:.1f}%">{tick}</span>')
-    return f'<div class="ticks">{"".join(found)}</div>'
+def _curve(run: Recording) -> list[tuple[int, float]]:
+    """Return (step, loss) of the sampled steps whose loss is finite."""
+    return [
+        (sampled.step, sampled.loss)
+        for sampled in run.sampled
+        if sampled.loss is not None and math.isfinite(sampled.loss)
+    ]
 
 
-def _map(diff: TrainingDiff) -> str:
-    """Return the map: a part for each kind, a row for each tensor, a column for each step."""
+def _outline(band: LossBand) -> list[tuple[float, float]]:
+    """Return the corners (step, loss) of a band: its upper edge forwards, its lower edge back."""
+    end = band.starts[-1] - 1
+    # the last start is the end of the last window, which has no edge of its own
+    starts = band.starts[:-1]
+    upper = [*zip(starts, band.high, strict=True), (end, band.high[-1])]
+    lower = [*zip(starts, band.low, strict=True), (end, band.low[-1])]
+    return [*upper, *reversed(lower)]
+
+
+def _ticks(steps: Iterable[int], last: int) -> list[Tick]:
+    return [Tick(step, step / last) for step in dict.fromkeys(steps)]
+
+
+# The map
+
+
+def _distance_map(diff: TrainingDiff) -> DistanceMap:
     steps = sorted({cell.step for cell in diff.cells})
-    per_column = -(-len(steps) // MOST_COLUMNS) if steps else 1
+    if not steps:
+        return DistanceMap(columns=0, parts=[], steps=[])
+    per_column = math.ceil(len(steps) / MOST_COLUMNS)
     columns = {step: index // per_column for index, step in enumerate(steps)}
-    width = max(columns.values(), default=0) + 1
+    width = columns[steps[-1]] + 1
+
+    opened = "activations"
+    if diff.tensor is not None:
+        opened = diff.tensor[0]
     parts = []
     for kind in PHASES:
-        rows: dict[str, list[Cell]] = {}
+        cells: dict[str, list[Cell]] = {}
         for cell in diff.cells:
-            if cell.key[0] == kind:
-                rows.setdefault(cell.key[1], []).append(cell)
-        if rows:
-            opened = _opens(diff, kind)
-            parts.append(_part(kind, rows, columns, width, opened))
-    if not parts:
-        return ""
-    legend = "".join(f'<span><i class="{name}"></i>{text}</span>' for name, text in LEGEND)
-    note = (
-        "Distance of each tensor in both runs, in units of what rounding explains after the "
-        "tensors before it. Rows are in the order of a step; weights are judged between two steps."
-    )
-    return (
-        f'<h2>Where they are apart</h2><p class="quiet">{note}</p>'
-        f'<div class="legend">{legend}</div>'
-        f"{''.join(parts)}"
-    )
+            cell_kind, name = cell.key
+            if cell_kind == kind:
+                cells.setdefault(name, []).append(cell)
+        if cells:
+            rows = [
+                MapRow(name, _paths(found, columns, width), _largest(found))
+                for name, found in cells.items()
+            ]
+            parts.append(MapPart(kind, rows, opened=kind == opened))
+    return DistanceMap(width, parts, _ticks([steps[0], steps[-1]], max(steps[-1], 1)))
 
 
-def _opens(diff: TrainingDiff, kind: str) -> bool:
-    if diff.tensor is not None:
-        return kind == diff.tensor[0]
-    return kind == "activations"
+def _paths(cells: Iterable[Cell], columns: dict[int, int], width: int) -> dict[str, str]:
+    """Return level -> the data of its SVG path; of several steps in a column, the worst counts.
 
-
-def _part(
-    kind: str,
-    rows: dict[str, list[Cell]],
-    columns: dict[int, int],
-    width: int,
-    opened: bool,
-) -> str:
-    lines = "".join(
-        f'<span title="{escape(name)}">{escape(name)}</span>{_strip(name, cells, columns, width)}'
-        f"<span>{_worst(cells)}</span>"
-        for name, cells in rows.items()
-    )
-    steps = list(columns)
-    last = max(steps[-1], 1)
-    axis = _axis([steps[0], steps[-1]], last)
-    table = f'<div class="rows">{lines}<span></span>{axis}<span class="quiet">step</span></div>'
-    scroll = ' class="scroll" tabindex="0"' if len(rows) > MANY_ROWS else ""
-    state = " open" if opened else ""
-    title = f"{kind.capitalize()}: {len(rows)}"
-    return f"<details{state}><summary>{title}</summary><div{scroll}>{table}</div></details>"
-
-
-def _strip(name: str, cells: Sequence[Cell], columns: dict[int, int], width: int) -> str:
-    """Return a row of the map; of several steps in a column, the worst is shown."""
-    order = [each for each, _ in LEGEND]
+    Args:
+        cells: the cells of one tensor.
+        columns: step -> its column.
+        width: number of columns.
+    """
+    order = list(LEGEND)
     worst: dict[int, str] = {}
     for cell in cells:
-        column, level = columns[cell.step], _level(cell)
-        before = worst.get(column)
-        if before is None or order.index(level) > order.index(before):
+        column = columns[cell.step]
+        level = _level(cell)
+        if column not in worst or order.index(level) > order.index(worst[column]):
             worst[column] = level
     paths: dict[str, str] = {}
     for column in range(width):
         level = worst.get(column, "missing")
         paths[level] = paths.get(level, "") + f"M{column},0h1v1h-1z"
-    drawn = "".join(f'<path class="{level}" d="{path}"/>' for level, path in paths.items())
-    says = escape(f"{name}: {_worst(cells)}")
-    return (
-        f'<svg role="img" viewBox="0 0 {width} 1" preserveAspectRatio="none">'
-        f"<title>{says}</title>{drawn}</svg>"
-    )
+    return paths
 
 
 def _level(cell: Cell) -> str:
+    """Return the level of a cell, one of LEGEND."""
     if math.isnan(cell.distance):
         return "missing"
     if cell.distance == 0:
         return "same"
     if math.isinf(cell.allowed):
         # weights between two steps that agree: in units of their own length
-        return next((f"level{i}" for i, end in enumerate(LEVELS) if cell.distance <= end), "level3")
-    if cell.beyond:
+        distance = cell.distance
+    elif cell.beyond:
         return "beyond"
-    if cell.allowed >= 1:
+    elif cell.allowed >= 1:
         return "unjudged"
-    return next(f"level{i}" for i, end in enumerate(LEVELS) if cell.units <= end)
+    else:
+        distance = cell.units
+    for number, end in enumerate(LEVELS):
+        if distance <= end:
+            return f"level{number}"
+    return f"level{len(LEVELS) - 1}"
 
 
-def _worst(cells: Sequence[Cell]) -> str:
+def _largest(cells: Sequence[Cell]) -> str:
+    """Return the largest distance of a tensor, as text."""
     known = [cell for cell in cells if not math.isnan(cell.distance)]
     if not known:
         return "not compared"
@@ -247,27 +291,3 @@ def _worst(cells: Sequence[Cell]) -> str:
     if math.isinf(worst.allowed):
         return f"{max(cell.distance for cell in known):.1g} of its length"
     return f"{worst.units:.2g} in step {worst.step}"
-
-
-def _settings(diff: TrainingDiff) -> str:
-    if not diff.settings:
-        return "<h2>Settings</h2><p>All recorded settings are the same in both runs.</p>"
-    rows = "".join(
-        f"<tr><th scope=row>{escape(name)}</th><td>{escape(one)}</td><td>{escape(other)}</td></tr>"
-        for name, (one, other) in diff.settings.items()
-    )
-    return (
-        "<h2>Settings that differ</h2><table><thead><tr><th scope=col>setting</th>"
-        "<th scope=col>baseline</th><th scope=col>other run</th></tr></thead>"
-        f"<tbody>{rows}</tbody></table>"
-    )
-
-
-def _notes(diff: TrainingDiff) -> str:
-    unseen = [
-        f"not recorded in the {name}: {what}"
-        for name, run in (("baseline", diff.baseline), ("other run", diff.run))
-        for what in run.unseen
-    ]
-    items = "".join(f"<li>{escape(note)}</li>" for note in [*notes_of(diff), *unseen])
-    return f"<h2>Notes</h2><ul>{items}</ul>"

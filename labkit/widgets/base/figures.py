@@ -1,11 +1,11 @@
 """Still pictures, for hosts where widgets do not run.
 
 matplotlib draws once what the browser draws at every frame, with the same colours and hatching. It
-is loaded when the first figure is made, so importing the widgets stays quick. A figure of a lesson
-is SVG in a notebook: it has the colours of the theme and the width of the page. Where a host shows
-only PNG, its colours are read on white and on black.
+is loaded when the first figure is made, so that importing the widgets stays quick. A figure of a
+lesson is SVG in a notebook, in the colours of the theme and as wide as the page allows. A host that
+does not show HTML gets a PNG on a white background.
 
-Invariant: a figure is built from `Figure` alone; no pyplot, no window, no global state.
+Invariant: a figure is built from `Figure` alone, without pyplot, windows or global state.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
-from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec
 
 import numpy as np
 
+from labkit.records.templates import markup
 from labkit.widgets.base.number_words import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, told apart by people who see colours differently; each colour so dark
-# that its contrast on white is 4.5. A figure is drawn in these. Its PNG has a white background; its
-# SVG gets the colours of the page's theme (THEMED).
+    FloatArray = np.ndarray[Any, np.dtype[np.float64]]
+
+# Okabe and Ito's palette, whose colours colour-blind people can tell apart, darkened to a contrast
+# of 4.5 on white. Figures are drawn in these colours; in SVG they become those of the page's theme
+# (THEMED).
 FATE_COLOURS = {
     "underflowed": "#C05400",
     "subnormal": "#7A7200",
@@ -52,18 +54,15 @@ RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 INK = "#1F1F1F"
 QUIET = "#595959"
 STYLE: dict[Any, Any] = {
-    **dict.fromkeys(
-        (
-            "text.color",
-            "axes.labelcolor",
-            "axes.edgecolor",
-            "xtick.color",
-            "ytick.color",
-            "grid.color",
-        ),
-        INK,
-    ),
-    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": INK,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
 }
 # colour of a figure -> colours of its SVG, in a light theme and in a dark one
 THEMED = {
@@ -78,7 +77,7 @@ THEMED = {
     FATE_COLOURS["normal"]: ("#1878b0", "#56b4e9"),
     FATE_COLOURS["overflowed"]: ("#b8458a", "#d98bb5"),
 }
-# A figure grows at most by this factor: its smallest text then has 16 px on a wide page.
+# A figure grows at most by this factor, which gives its smallest text 16 px on a wide page.
 LARGEST = 1.45
 THEMES = (
     "<style>.labkit-figure { color-scheme: light dark; max-width: 100%; } "
@@ -87,14 +86,18 @@ THEMES = (
     '[data-jp-theme-light="false"] .labkit-figure, .vscode-dark .labkit-figure '
     "{ color-scheme: dark; }</style>"
 )
-# Width of FP32's line in points, so that it shows under a thin line that covers it.
+# Width of FP32's line in points, which shows beneath a thin line that covers it.
 BROAD = 5.0
 
 P = ParamSpec("P")
 
 
 def on_any_page(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Let a function draw without a background, in colours that suit a white and a black page."""
+    """Make a function draw without a background, in the colours that `svg` replaces.
+
+    Args:
+        draw: A function that returns a figure.
+    """
 
     @wraps(draw)
     def drawn(*args: P.args, **named: P.kwargs) -> Figure:
@@ -120,29 +123,51 @@ def new_figure(width: float, height: float, **options: Any) -> Figure:
 def why_still(how: str, what: str = "This picture stands") -> str:
     """Return why something does not move, and how it would.
 
-    `how` ends the sentence "Open the notebook in JupyterLab (`make lab`)".
+    Args:
+        how: The end of the sentence "Open the notebook in JupyterLab (`make lab`) ...".
+        what: The beginning of the sentence "... still, because ...".
 
     >>> why_still("to slide", what="This figure stands")[:74]
     'This figure stands still, because interactive widgets do not run here. Ope'
     """
-    opened = f"Open the notebook in JupyterLab (`make lab`) {how}."
-    return f"{what} still, because interactive widgets do not run here. {opened}"
+    remedy = f"Open the notebook in JupyterLab (`make lab`) {how}."
+    return f"{what} still, because interactive widgets do not run here. {remedy}"
 
 
-def still(words: str, why: str, figure: Figure | None = None) -> dict[str, Any]:
-    """Return what a host without widgets shows: text, why it does not move, and any picture."""
-    text = {"text/plain": f"{words}\n{why}"}
-    return text if figure is None else {**text, "image/png": png(figure)}
+def still(text: str, why: str, figure: Figure | None = None) -> dict[str, Any]:
+    """Return what a host without widgets shows, as MIME type -> content.
+
+    Args:
+        text: What the picture shows.
+        why: Why it does not move, as `why_still` returns it.
+        figure: The picture, if there is one.
+    """
+    content: dict[str, Any] = {"text/plain": f"{text}\n{why}"}
+    if figure is not None:
+        content["image/png"] = png(figure)
+    return content
 
 
 def as_page(content: dict[str, Any], *sentences: str) -> dict[str, Any]:
-    """Return what a host without widgets shows below sentences, as text and as HTML."""
-    words = "\n".join([*sentences, content["text/plain"]])
-    notes = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
-    body = content.get("text/html", f"<pre>{escape(content['text/plain'])}</pre>")
+    """Return sentences with content below them, as text and as HTML.
+
+    Args:
+        content: MIME type -> content, as `still` returns it. Its picture comes before its HTML, and
+            its HTML before its text.
+        *sentences: Paragraphs above it.
+    """
+    text = content["text/plain"]
+    notes = markup("").join(markup("<p>{}</p>").format(sentence) for sentence in sentences)
     if "image/png" in content:
-        body = _as_element(content["image/png"], content["text/plain"])
-    return {"text/plain": words, "text/html": f'<div role="note">{notes}</div>{body}'}
+        body = markup('<img alt="{}" style="max-width:100%" src="{}">').format(
+            text, data_url(content["image/png"])
+        )
+    elif "text/html" in content:
+        body = markup(content["text/html"])
+    else:
+        body = markup("<pre>{}</pre>").format(text)
+    html = markup('<div role="note">{}</div>{}').format(notes, body)
+    return {"text/plain": "\n".join([*sentences, text]), "text/html": str(html)}
 
 
 def png(figure: Figure, dpi: int = 96) -> bytes:
@@ -150,46 +175,51 @@ def png(figure: Figure, dpi: int = 96) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     file = io.BytesIO()
-    # No colour is read on white and on black, so a PNG brings its own page.
+    # No colour is readable on white and on black, so a PNG has a background.
     FigureCanvasAgg(figure).print_figure(file, format="png", dpi=dpi, facecolor="white")
     return file.getvalue()
 
 
-def svg(figure: Figure, words: str) -> str:
-    """Return a figure as SVG for a page, in the colours of its theme, with a text alternative."""
+def svg(figure: Figure, text: str) -> str:
+    """Return a figure as SVG for a page, in the colours of its theme.
+
+    Args:
+        figure: A figure in the colours of this module.
+        text: The text alternative.
+    """
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     file = io.StringIO()
-    # the names inside of one picture are not those of another
-    salt = hashlib.sha256(words.encode()).hexdigest()
+    # matplotlib derives ids from the salt; in one page they must differ from picture to picture
+    salt = hashlib.sha256(text.encode()).hexdigest()
     with mpl.rc_context({"svg.hashsalt": salt}):
         FigureCanvasSVG(figure).print_figure(
             file, format="svg", metadata={"Date": None}, bbox_inches=None
         )
-    drawn = file.getvalue().partition("</metadata>")[2]
-    drawn = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), drawn)
+    # The drawing and the end of the <svg> element follow the metadata; the element starts below.
+    drawing = file.getvalue().partition("</metadata>")[2]
+    # Two decimals of a point are enough for a path, and shorten the file.
+    drawing = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), drawing)
     for colour, (light, dark) in THEMED.items():
-        drawn = re.sub(colour, f"light-dark({light}, {dark})", drawn, flags=re.IGNORECASE)
+        drawing = re.sub(colour, f"light-dark({light}, {dark})", drawing, flags=re.IGNORECASE)
     width, height = (72 * inches for inches in figure.get_size_inches())
-    size = (
-        f'viewBox="0 0 {width:g} {height:g}" style="max-width: 100%; width: '
-        f'{LARGEST * width:.0f}pt; height: auto"'
-    )
-    named = (
-        f'role="img" aria-label="{escape(words, quote=True)}" '
-        'xmlns:xlink="http://www.w3.org/1999/xlink"'
-    )
-    return (
-        f'{THEMES}<div class="labkit-figure"><svg xmlns="http://www.w3.org/2000/svg" {named} '
-        f"{size}>{drawn}</div>"
-    )
+    element = markup(
+        '{}<div class="labkit-figure"><svg xmlns="http://www.w3.org/2000/svg" role="img" '
+        'aria-label="{}" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 {:g} {:g}" '
+        'style="max-width: 100%; width: {:.0f}pt; height: auto">{}</div>'
+    ).format(markup(THEMES), text, width, height, LARGEST * width, markup(drawing))
+    return str(element)
 
 
 def described(figure: Figure, *sentences: str) -> Figure:
-    """Give a figure a text alternative: a notebook then shows it as an image with these words.
+    """Give a figure a text alternative: a notebook then shows it as an image with this text.
 
     IPython takes the figure's own HTML; that of matplotlib is only for windows in a browser.
+
+    Args:
+        figure: The figure, which is changed.
+        *sentences: The text alternative.
     """
     figure._repr_html_ = partial(svg, figure, " ".join(sentences))  # type: ignore[method-assign]
     # for hosts that do not show HTML
@@ -197,32 +227,30 @@ def described(figure: Figure, *sentences: str) -> Figure:
     return figure
 
 
-def _as_element(picture: bytes, words: str) -> str:
-    """Return a PNG file as an element of a page, with a text alternative."""
-    return (
-        f'<img alt="{escape(words, quote=True)}" style="max-width:100%" src="{data_url(picture)}">'
-    )
-
-
 def data_url(picture: bytes) -> str:
-    """Return a PNG file as an address that holds it."""
+    """Return a PNG file as a data URL."""
     return f"data:image/png;base64,{base64.b64encode(picture).decode()}"
 
 
 def captioned(
-    figure: Figure, at: tuple[float, float], words: str, why: str, *, foot: float = 0.02
+    figure: Figure, at: tuple[float, float], text: str, why: str, *, foot: float = 0.02
 ) -> Figure:
-    """Write into a figure what it shows now, and at its foot why it does not move.
+    """Write into a figure what it shows, and at its foot why it does not move.
 
-    The place is given in shares of the figure's size.
+    Args:
+        figure: The figure, which is changed.
+        at: The place of the text's upper left corner, in shares of the figure's size.
+        text: What the figure shows.
+        why: Why it does not move, as `why_still` returns it.
+        foot: The height of `why`, in shares of the figure's size.
     """
-    figure.text(*at, raised(wrapped(words, 118)), fontsize=9.5, va="top", color=INK)
+    figure.text(*at, raised(wrapped(text, 118)), fontsize=9.5, va="top", color=INK)
     figure.text(at[0], foot, wrapped(why, 130), fontsize=8.5, color=QUIET)
     return figure
 
 
 def panel(axes: Axes, title: str = "") -> None:
-    """Style a panel as all are: two sides of a frame, quiet ticks, its title above on the left."""
+    """Style a panel: two sides of a frame, quiet ticks, a title above on the left."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(which="both", labelsize=8.5, colors=QUIET)
     if title:
@@ -232,7 +260,9 @@ def panel(axes: Axes, title: str = "") -> None:
 def power_ticks(axis: Callable[..., Any], exponents: range) -> None:
     """Mark powers of two on an axis of exponents.
 
-    `axis` is `set_yticks` or `set_xticks` of its Axes.
+    Args:
+        axis: `set_yticks` or `set_xticks` of the Axes.
+        exponents: Those that are marked.
     """
     axis(list(exponents), [raised(f"2^{e}") for e in exponents], fontsize=9)
 
@@ -252,13 +282,15 @@ def raised(text: str) -> str:
 
 @dataclass(frozen=True)
 class Curve:
-    """What happened at the first steps of a run, a value for each.
+    """A value for each step of a run, from its beginning.
 
-    A value that is not finite is a gap, and named.
+    A value that is not finite is a gap; the first one is named in the picture.
 
     Attributes:
-        origin: the step before the first value.
-        crosses: steps that were skipped.
+        dash: The line style, as matplotlib spells it.
+        width: The width of the line in points.
+        origin: The step before the first value.
+        crosses: The steps that were skipped.
     """
 
     values: Sequence[float]
@@ -272,10 +304,12 @@ class Curve:
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves over one axis of steps: of losses, of the log2 of scales, or of shares from 0 to 1.
+    """Curves over one axis of steps.
 
     Attributes:
-        window: of a scale: from where each step overflows, and below which it underflows.
+        kind: "loss"; "scale", for the log2 of loss scales; or "share", for shares from 0 to 1.
+        window: For each step, the scale from which gradients overflow, and the one below which they
+            underflow; None without these, and for other kinds.
     """
 
     title: str
@@ -284,18 +318,26 @@ class Panel:
     window: tuple[Iterable[float], Iterable[float]] | None = None
 
 
-# of panels, in inches
+# kind of a panel -> its height in inches
 HEIGHTS = {"loss": 2.6, "scale": 1.3, "share": 0.9}
 
 
 def steps_figure(
     panels: Sequence[Panel],
     total: int,
-    words: str,
+    text: str,
     why: str,
     marks: Sequence[tuple[float, str]] = (),
 ) -> Figure:
-    """Draw panels one below another, with a line at each mark, and `words` below them."""
+    """Draw panels one below another, with text below them.
+
+    Args:
+        panels: From top to bottom.
+        total: The number of steps.
+        text: What the figure shows.
+        why: Why it does not move, as `why_still` returns it.
+        marks: (step, label) of vertical lines.
+    """
     heights = [HEIGHTS[each.kind] for each in panels]
     size = sum(heights) + 0.4 * len(panels) + 1.5
     figure = new_figure(9, size)
@@ -305,98 +347,41 @@ def steps_figure(
     )
     for axes, each in zip(drawn, panels, strict=True):
         panel(axes, each.title)
-        _draw_curves(axes, each)
+        _draw_panel(axes, each)
         for at, label in marks:
             axes.axvline(at, color=QUIET, linewidth=0.8, linestyle="-" if label else ":")
+    top = drawn[0]
     for at, label in marks:
-        drawn[0].text(
-            at,
-            0.95,
-            f" {raised(label)}",
-            transform=drawn[0].get_xaxis_transform(),
-            fontsize=8.5,
-            va="top",
-        )
+        transform = top.get_xaxis_transform()
+        top.text(at, 0.95, f" {raised(label)}", transform=transform, fontsize=8.5, va="top")
     drawn[-1].set_xlim(0, total)
     drawn[-1].set_xlabel("step", fontsize=9, color=QUIET)
-    return captioned(figure, (0.09, 0.95 / size), words, why, foot=0.1 / size)
+    return captioned(figure, (0.09, 0.95 / size), text, why, foot=0.1 / size)
 
 
-def _draw_curves(axes: Axes, panel: Panel) -> None:
-    above, below = (np.array([*edge], float) for edge in panel.window or ((), ()))
-    if len(above):
-        axes.fill_between(
-            range(1, len(above) + 1),
-            above,
-            40,
-            color=FATE_COLOURS["overflowed"],
-            alpha=0.25,
-            linewidth=0,
-        )
-        axes.fill_between(
-            range(1, len(below) + 1),
-            -8,
-            below,
-            color=FATE_COLOURS["underflowed"],
-            alpha=0.2,
-            linewidth=0,
-        )
-    for i, curve in enumerate(panel.curves):
+def _draw_panel(axes: Axes, panel: Panel) -> None:
+    overflows = underflows = np.array([])
+    if panel.window is not None:
+        overflows, underflows = (np.array([*edge], float) for edge in panel.window)
+    if len(overflows):
+        _draw_window(axes, overflows, underflows)
+    for number, curve in enumerate(panel.curves):
         values = np.array(curve.values, float)
-        steps = curve.origin + np.arange(1, len(values) + 1)
-        finite = np.isfinite(values)
-        style: dict[str, Any] = {
-            "color": curve.colour,
-            "linestyle": curve.dash,
-            "linewidth": curve.width,
-        }
         if panel.kind == "scale":
-            axes.step(steps, values, where="mid", **style)
-            axes.plot(
-                curve.crosses,
-                [values[at - curve.origin - 1] for at in curve.crosses],
-                "x",
-                color=INK,
-            )
-        # a measured number stays until it is measured again
-        elif panel.kind == "share" and finite.any():
-            at, shares = (
-                np.append(all[finite], last)
-                for all, last in ((steps, steps[-1]), (values, values[finite][-1]))
-            )
-            axes.step(at, shares, where="post", marker="o", markersize=3, **style)
-        elif panel.kind == "loss" and finite.any():
-            axes.plot(steps, np.where(finite & (values > 0), values, np.nan), **style)
-            # two that end alike are read
-            end = (steps[finite][-1], values[finite][-1])
-            side = ("bottom", "top")[i % 2]
-            words: dict[str, Any] = {
-                "color": curve.colour,
-                "weight": "bold",
-                "fontsize": 9,
-                "va": side,
-            }
-            axes.annotate(curve.name, end, (5, 0), textcoords="offset points", **words)
-        if panel.kind == "loss" and not finite.all():
-            bad = int(np.argmin(finite))
-            said = f" {curve.name}: {short(values[bad])} from step {steps[bad]}"
-            axes.text(
-                steps[bad],
-                0.05,
-                said,
-                transform=axes.get_xaxis_transform(),
-                color=FATE_COLOURS["underflowed"],
-            )
+            _draw_scale(axes, curve, values)
+        elif panel.kind == "share":
+            _draw_share(axes, curve, values)
+        else:
+            # Names of two curves that end at the same place are above and below their ends.
+            side = "top" if number % 2 else "bottom"
+            _draw_loss(axes, curve, values, side)
     if panel.kind == "loss":
         axes.set_yscale("log")
-        for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-            axis(lambda value, _: short(value))
+        for set_formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            set_formatter(lambda value, _: short(value))
     elif panel.kind == "scale":
-        shown = [
-            float(value)
-            for values in (*(curve.values for curve in panel.curves), above)
-            for value in values
-        ]
+        shown = [float(value) for curve in panel.curves for value in curve.values]
+        shown += [float(value) for value in overflows]
         low = min([-0.5, *shown])
         high = max([14.5, *shown]) + 2
         axes.set_ylim(low, high)
@@ -404,6 +389,97 @@ def _draw_curves(axes: Axes, panel: Panel) -> None:
     else:
         axes.set_ylim(-0.03, 1.05)
         axes.set_yticks([0, 0.5, 1], ["0%", "50%", "100%"])
+
+
+def _draw_window(axes: Axes, overflows: FloatArray, underflows: FloatArray) -> None:
+    """Shade the scales at which gradients overflow, and those at which they underflow.
+
+    Args:
+        axes: Where to draw.
+        overflows: log2 of the scale from which gradients overflow, shape (steps,).
+        underflows: log2 of the scale below which they underflow, shape (steps,).
+    """
+    # beyond every axis of scales, in powers of two
+    top = 40
+    bottom = -8
+    axes.fill_between(
+        range(1, len(overflows) + 1),
+        overflows,
+        top,
+        color=FATE_COLOURS["overflowed"],
+        alpha=0.25,
+        linewidth=0,
+    )
+    axes.fill_between(
+        range(1, len(underflows) + 1),
+        bottom,
+        underflows,
+        color=FATE_COLOURS["underflowed"],
+        alpha=0.2,
+        linewidth=0,
+    )
+
+
+def _steps(curve: Curve) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return curve.origin + np.arange(1, len(curve.values) + 1)
+
+
+def _line_style(curve: Curve) -> dict[str, Any]:
+    return {"color": curve.colour, "linestyle": curve.dash, "linewidth": curve.width}
+
+
+def _draw_scale(axes: Axes, curve: Curve, values: FloatArray) -> None:
+    """Draw log2 of a loss scale, with a cross at each skipped step."""
+    axes.step(_steps(curve), values, where="mid", **_line_style(curve))
+    at_crosses = [values[step - curve.origin - 1] for step in curve.crosses]
+    axes.plot(curve.crosses, at_crosses, "x", color=INK)
+
+
+def _draw_share(axes: Axes, curve: Curve, values: FloatArray) -> None:
+    """Draw a share that is measured at some steps: it stays until it is measured again."""
+    finite = np.isfinite(values)
+    if not finite.any():
+        return
+    steps = _steps(curve)
+    # The last share is drawn up to the last step.
+    at = np.append(steps[finite], steps[-1])
+    shares = np.append(values[finite], values[finite][-1])
+    axes.step(at, shares, where="post", marker="o", markersize=3, **_line_style(curve))
+
+
+def _draw_loss(axes: Axes, curve: Curve, values: FloatArray, side: str) -> None:
+    """Draw a loss with its name at its end, and name its first value that is not finite.
+
+    Args:
+        axes: Where to draw.
+        curve: The curve of the loss.
+        values: Its values.
+        side: The side of the name that is at the curve's end, "bottom" or "top".
+    """
+    steps = _steps(curve)
+    finite = np.isfinite(values)
+    if finite.any():
+        # a logarithmic axis has no place for 0
+        axes.plot(steps, np.where(finite & (values > 0), values, np.nan), **_line_style(curve))
+        axes.annotate(
+            curve.name,
+            (steps[finite][-1], values[finite][-1]),
+            (5, 0),
+            textcoords="offset points",
+            color=curve.colour,
+            weight="bold",
+            fontsize=9,
+            va=side,
+        )
+    if not finite.all():
+        first = int(np.argmin(finite))
+        axes.text(
+            steps[first],
+            0.05,
+            f" {curve.name}: {short(values[first])} from step {steps[first]}",
+            transform=axes.get_xaxis_transform(),
+            color=FATE_COLOURS["underflowed"],
+        )
 
 
 class End(NamedTuple):
@@ -415,19 +491,23 @@ class End(NamedTuple):
 
 
 def name_ends(axes: Axes, ends: Sequence[End]) -> None:
-    """Write each curve's name beside its end, apart from the next; the axis is as it will be.
+    """Write each curve's name beside its end, apart from the other names.
 
-    One that ends in NaN or beyond the axis is named at its edge.
+    Call it when the limits of the axes are final. A curve that ends beyond the axis is named at its
+    edge, one that ends in NaN at the lower edge.
     """
-    limits = axes.get_ylim()
-    values = [
-        min(max(end.value, limits[0]), limits[1]) if end.value == end.value else limits[0]
-        for end in ends
-    ]
-    low, high, *places = (
-        float(axes.transScale.transform((1, value))[1]) for value in (*limits, *values)
-    )
-    heights = spread([(place - low) / (high - low) for place in places], 0.06)
+    bottom, top = axes.get_ylim()
+    values = []
+    for end in ends:
+        value = bottom if math.isnan(end.value) else end.value
+        values.append(min(max(value, bottom), top))
+
+    # Names are spread in shares of the axis, which may be logarithmic.
+    def place(value: float) -> float:
+        return float(axes.transScale.transform((1, value))[1])
+
+    length = place(top) - place(bottom)
+    heights = spread([(place(value) - place(bottom)) / length for value in values], 0.06)
     for end, value, height in zip(ends, values, heights, strict=True):
         axes.annotate(
             end.name,
@@ -454,18 +534,23 @@ def spread(heights: list[float], apart: float) -> list[float]:
     [0.45, 0.55, 0.9]
     """
     order = np.argsort(heights, kind="stable")
-    groups: list[list[float]] = []  # middle, how many
+    # Labels that touch form a group around the mean of their heights: [middle, number of labels].
+    # A group that touches the one below merges with it, which may make it touch the next.
+    groups: list[list[float]] = []
     for i in order:
         groups.append([heights[i], 1])
-        while (
-            len(groups) > 1
-            and groups[-1][0] - groups[-2][0] < apart * (groups[-1][1] + groups[-2][1]) / 2
-        ):
-            (middle, n) = groups.pop()
-            (other, m) = groups.pop()
-            groups.append([(middle * n + other * m) / (n + m), n + m])
-    placed = [middle + apart * (k - (n - 1) / 2) for middle, n in groups for k in range(int(n))]
-    found = [0.0] * len(heights)
-    for i, height in zip(order, placed, strict=True):
-        found[i] = round(height, 9)
-    return found
+        while len(groups) > 1:
+            lower, lower_count = groups[-2]
+            upper, upper_count = groups[-1]
+            count = lower_count + upper_count
+            if upper - lower >= apart * count / 2:
+                break
+            groups[-2:] = [[(lower * lower_count + upper * upper_count) / count, count]]
+    sorted_heights = []
+    for middle, count in groups:
+        lowest = middle - apart * (count - 1) / 2
+        sorted_heights += [lowest + apart * number for number in range(int(count))]
+    placed = [0.0] * len(heights)
+    for i, height in zip(order, sorted_heights, strict=True):
+        placed[i] = round(height, 9)
+    return placed

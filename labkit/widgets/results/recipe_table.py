@@ -1,22 +1,22 @@
-"""Table of verdicts, recipes by tasks, from records alone, that a class can fill together.
+"""Table of verdicts on recipes by task, computed from records, which a class can fill together.
 
-Idea: a cell is what `labkit.train.Comparison` says about the runs of one task under one recipe,
+Idea: a cell is the verdict of `labkit.train.Comparison` on the runs of one task under one recipe,
 paired by seed with FP32's: as good, worse, better, or that these runs cannot tell. Without records
-the cell is empty, and the table says which command fills it.
+the cell is empty, and the table names the command that fills it.
 
-Invariant: no cell without records; a run that ended in inf or NaN is called broken, whatever its
-metric says.
+Invariant: a verdict needs records. A run that ended in inf or NaN is called broken, whatever its
+metric is.
 """
 
 from __future__ import annotations
 
-import html
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.records import recorded_files, results_folder
+from labkit.records.templates import render
 from labkit.train import (
     MARGIN,
     TASKS,
@@ -30,8 +30,8 @@ from labkit.train import (
 )
 from labkit.widgets.base.number_words import percent
 
-# Okabe and Ito's palette as tints, so that the text keeps the colour of the theme; a word in each
-# cell says the same.
+# Okabe and Ito's palette as tints, so that the text keeps the colour of the theme. The word in a
+# cell has the same meaning as its tint.
 TINTS = {
     "as good": "rgba(86, 180, 233, 0.28)",
     "better": "rgba(0, 158, 115, 0.32)",
@@ -41,13 +41,29 @@ TINTS = {
     "one seed": "transparent",
     "": "transparent",
 }
-CELL = "padding:3px 4px;text-align:center;border:1px solid rgba(128,128,128,0.35)"
-VALUE = f"{CELL};white-space:nowrap"
-# the name of a row stays in sight where the table is wider than the page
-NAME = f"{CELL};text-align:left;position:sticky;left:0;background:var(--jp-layout-color0, Canvas)"
-SEEDS = (0, 1, 2)  # what the command for empty cells asks for
-# the recipe without scaling: what it loses says what there is to lose
+SEEDS = (0, 1, 2)  # of the command for empty cells
+# The recipe without scaling: what it loses is what scaling can keep.
 UNSCALED = "FP16"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of the table in a notebook.
+
+    Attributes:
+        text: the verdict, or a number.
+        below: a second line, in a quieter colour.
+        tooltip: what the browser shows at the pointer.
+        tint: the colour of the background, as CSS.
+    """
+
+    text: str
+    below: str = ""
+    tooltip: str = ""
+    tint: str = "transparent"
+
+
+NOT_RUN = Cell("?", tooltip="not run yet")
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,10 +81,10 @@ class RecipeTable:
 
     def difference(self, task: str, recipe: str) -> Difference | None:
         """Return how a recipe did on a task against FP32, or None if one of them has no records."""
-        found = Comparison(task, self.records[task], margin=margin_of(task))
-        if recipe not in found.recipes or "FP32" not in found.recipes:
+        comparison = Comparison(task, self.records[task], margin=margin_of(task))
+        if recipe not in comparison.recipes or "FP32" not in comparison.recipes:
             return None
-        return found.difference(recipe)
+        return comparison.difference(recipe)
 
     def verdict(self, task: str, recipe: str) -> str:
         """Return one of `labkit.train.VERDICTS`, or "broken"; "" without records."""
@@ -79,39 +95,53 @@ class RecipeTable:
 
     def missing(self) -> str:
         """Return the command that fills the empty cells, "" if there are none."""
-        tasks = [t for t in self.records if any(not self.verdict(t, r) for r in self.recipes)]
-        if not tasks:
+        empty = [
+            (task, recipe)
+            for task in self.records
+            for recipe in self.recipes
+            if not self.verdict(task, recipe)
+        ]
+        if not empty:
             return ""
-        recipes = [r for r in self.recipes if any(not self.verdict(t, r) for t in tasks)]
-        quoted = " ".join(f'"{r}"' if " " in r else r for r in ("FP32", *recipes))
-        seeds = " ".join(map(str, self.seeds))
-        folder = f'"{self.folder}"' if " " in str(self.folder) else self.folder
-        return (
-            f"labkit compare {' '.join(tasks)} --recipes {quoted} --seeds {seeds} --folder {folder}"
-        )
+        tasks = dict.fromkeys(task for task, _ in empty)
+        lacking = {recipe for _, recipe in empty}
+        # in the order of the table
+        recipes = [recipe for recipe in self.recipes if recipe in lacking]
+        words = ["labkit compare", *tasks, "--recipes", *map(_quoted, ["FP32", *recipes])]
+        words += ["--seeds", *map(str, self.seeds), "--folder", _quoted(str(self.folder))]
+        return " ".join(words)
 
     def lost(self, task: str) -> float | None:
         """Return the share of activation gradients that FP16 loses without scaling.
 
         It is the mean of all measured steps.
         """
-        steps = [step for r in self.records[task] if r.recipe == UNSCALED for step in r.steps]
-        known = [step.underflow for step in steps if step.underflow is not None]
-        return statistics.fmean(known) if known else None
+        shares = [
+            step.underflow
+            for record in self.records[task]
+            if record.recipe == UNSCALED
+            for step in record.steps
+            if step.underflow is not None
+        ]
+        return statistics.fmean(shares) if shares else None
 
     @property
     def sentence(self) -> str:
-        """Text of what the table shows."""
-        verdicts = [self.verdict(t, r) for t in self.records for r in self.recipes]
-        known = [v for v in verdicts if v]
+        """The counts of the verdicts, as a sentence."""
+        verdicts = [self.verdict(task, recipe) for task in self.records for recipe in self.recipes]
+        known = [verdict for verdict in verdicts if verdict]
         if not known:
             return "None of these has a record yet."
-        counts = {v: known.count(v) for v in (*VERDICTS, "broken") if v in known}
-        words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+        counts = [
+            f"{known.count(verdict)} {verdict}"
+            for verdict in (*VERDICTS, "broken")
+            if verdict in known
+        ]
+        sentence = f"Of {len(known)} pairs of recipe and task: {', '.join(counts)}."
         empty = len(verdicts) - len(known)
-        return f"Of {len(known)} pairs of recipe and task: {words}." + (
-            f" {empty} are not run yet." if empty else ""
-        )
+        if empty:
+            sentence += f" {empty} are not run yet."
+        return sentence
 
     @property
     def rule(self) -> str:
@@ -125,80 +155,70 @@ class RecipeTable:
         )
 
     def __str__(self) -> str:
-        wide = max(len(r) for r in ("recipe", *self.recipes))
-        widths = {task: max(len(task), *map(len, TINTS)) for task in self.records}
-        head = f"{'recipe':<{wide}}  " + "  ".join(
-            f"{task:<{width}}" for task, width in widths.items()
-        )
-        rows = [
-            f"{r:<{wide}}  "
-            + "  ".join(f"{self.verdict(t, r) or '?':<{width}}" for t, width in widths.items())
-            for r in self.recipes
-        ]
-        return "\n".join((head, *rows, self.sentence))
+        first = max(len(name) for name in ("recipe", *self.recipes))
+        longest_verdict = max(map(len, TINTS))
+        widths = {task: max(len(task), longest_verdict) for task in self.records}
+        head = [f"{'recipe':<{first}}"]
+        head += [f"{task:<{width}}" for task, width in widths.items()]
+        lines = ["  ".join(head)]
+        for recipe in self.recipes:
+            cells = [f"{recipe:<{first}}"]
+            for task, width in widths.items():
+                cells.append(f"{self.verdict(task, recipe) or '?':<{width}}")
+            lines.append("  ".join(cells))
+        return "\n".join([*lines, self.sentence])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        names = ("", "FP32", *self.recipes, "lost without a scale")
-        head = "".join(f"<th style='{CELL}'>{html.escape(name)}</th>" for name in names)
-        rows = "".join(self._row(task) for task in self.records)
-        command = self.missing()
-        fill = (
-            f"<p>To fill the empty cells: <code>{html.escape(command)}</code></p>"
-            if command
-            else ""
+        html = render(
+            "widgets/results/recipe_table.html.jinja",
+            table=self,
+            rows=[self._row(task) for task in self.records],
+            columns=["", "FP32", *self.recipes, "lost without a scale"],
+            command=self.missing(),
+            origin=self._origin(),
         )
-        return (
-            "<div style='overflow-x:auto'><table "
-            f"style='border-collapse:collapse;font-size:12px'><tr>{head}</tr>{rows}</table></div>"
-            f"<p>{html.escape(self.sentence)} {html.escape(self.rule)} "
-            f"{html.escape(self._where())}</p>{fill}"
-        )
+        return str(html)
 
-    def _row(self, task: str) -> str:
-        lost = self.lost(task)
-        metrics = [r.metric for r in self.records[task] if r.recipe == "FP32"]
-        first = ("?", "", "not run yet", "transparent")
-        if metrics:
-            first = (
+    def _row(self, task: str) -> dict[str, object]:
+        """Return the name of a task, and its cells: FP32, the recipes, and what FP16 loses."""
+        baseline = [record for record in self.records[task] if record.recipe == "FP32"]
+        if baseline:
+            metrics = [record.metric for record in baseline]
+            first = Cell(
                 f"{min(metrics):.2f} to {max(metrics):.2f}",
-                self.records[task][0].metric_name,
-                f"{len(metrics)} seeds, margin {margin_of(task):g}",
-                "transparent",
+                baseline[0].metric_name,
+                tooltip=f"{len(metrics)} seeds, margin {margin_of(task):g}",
             )
-        last = ("?" if lost is None else percent(lost), "", "", "transparent")
+        else:
+            first = NOT_RUN
+        lost = self.lost(task)
+        last = Cell("?") if lost is None else Cell(percent(lost))
         cells = [first, *(self._cell(task, recipe) for recipe in self.recipes), last]
-        made = "".join(
-            (
-                f"<td style='{VALUE};background:{tint}' "
-                f"title='{html.escape(why, quote=True)}'>{html.escape(text)}<br><span "
-                f"style='opacity:0.75'>{html.escape(below) or '&nbsp;'}</span></td>"
-            )
-            for text, below, why, tint in cells
-        )
-        return f"<tr><th style='{NAME}'>{html.escape(task.replace('_', ' '))}</th>{made}</tr>"
+        return {"name": task.replace("_", " "), "cells": cells}
 
-    def _cell(self, task: str, recipe: str) -> tuple[str, str, str, str]:
-        """Return the word, the text below it, the tooltip, and the tint."""
-        verdict = self.verdict(task, recipe)
+    def _cell(self, task: str, recipe: str) -> Cell:
         difference = self.difference(task, recipe)
         if difference is None:
-            return "?", "", "not run yet", TINTS[""]
-        runs = f"{difference.broken} of {difference.seeds}"
-        return (
-            verdict,
-            runs if verdict == "broken" else signed(difference.mean, 2),
-            str(difference),
-            TINTS[verdict],
-        )
+            return NOT_RUN
+        verdict = self.verdict(task, recipe)
+        if difference.broken:
+            below = f"{difference.broken} of {difference.seeds}"
+        else:
+            below = signed(difference.mean, 2)
+        return Cell(verdict, below, tooltip=str(difference), tint=TINTS[verdict])
 
-    def _where(self) -> str:
-        places = sorted(
-            {(r.device, r.versions["torch"]) for runs in self.records.values() for r in runs}
-        )
-        said = "; ".join(f"Recorded on {device} with torch {version}" for device, version in places)
-        return f"{said}." if places else ""
+    def _origin(self) -> str:
+        """Return where the runs were recorded, as a sentence; "" without records."""
+        origins = {
+            f"{record.device} with torch {record.versions['torch']}"
+            for records in self.records.values()
+            for record in records
+        }
+        if not origins:
+            return ""
+        return "; ".join(f"Recorded on {origin}" for origin in sorted(origins)) + "."
 
 
 def recipe_table(
@@ -225,33 +245,49 @@ def recipe_table(
     ('worse', 'as good')
     """
     chosen = tuple(dict.fromkeys(recipes))
-    given = None if seeds is None else tuple(seeds)
-    place = results_folder() / "runs" if folder is None else Path(folder)
+    chosen_seeds = None if seeds is None else tuple(seeds)
+    recorded = dict.fromkeys(("FP32", *chosen, UNSCALED))
     records = {}
     for task in tasks:
-        pattern = "*-seed*.json"
-        found = (
-            recorded_files(f"runs/{task}/{pattern}").values()
-            if folder is None
-            else (place / task).glob(pattern)
-        )
-        files = {path.name: path for path in found}
-        own = (
-            sorted({int(Path(name).stem.rpartition("seed")[2]) for name in files})
-            if given is None
-            else given
-        )
-        recorded = dict.fromkeys(("FP32", *chosen, UNSCALED))
+        files = _files(task, folder)
+        own_seeds = chosen_seeds
+        if own_seeds is None:
+            # a file is named <recipe>-seed<number>.json
+            numbers = {int(Path(name).stem.rpartition("seed")[2]) for name in files}
+            own_seeds = tuple(sorted(numbers))
         names = [
-            record_path(Path(), task, recipe, seed).name for recipe in recorded for seed in own
+            record_path(Path(), task, recipe, seed).name
+            for recipe in recorded
+            for seed in own_seeds
         ]
         records[task] = tuple(load_for_device(files[name]) for name in names if name in files)
-    return RecipeTable(chosen, records, SEEDS if given is None else given, place)
+    return RecipeTable(
+        recipes=chosen,
+        records=records,
+        seeds=SEEDS if chosen_seeds is None else chosen_seeds,
+        folder=results_folder() / "runs" if folder is None else Path(folder),
+    )
+
+
+def _files(task: str, folder: Path | str | None) -> dict[str, Path]:
+    """Return the records of a task by file name; without a folder, those of the lab."""
+    pattern = "*-seed*.json"
+    paths: Iterable[Path]
+    if folder is None:
+        paths = recorded_files(f"runs/{task}/{pattern}").values()
+    else:
+        paths = (Path(folder) / task).glob(pattern)
+    return {path.name: path for path in paths}
+
+
+def _quoted(word: str) -> str:
+    """Return a word of a command; one with a space is in quotes."""
+    return f'"{word}"' if " " in word else word
 
 
 def margin_of(task: str) -> float:
-    """Return how large a difference may be and still not matter.
+    """Return how large a difference may be without mattering.
 
-    It is the task's own margin, if the lab knows the task.
+    It is the task's own margin, or `MARGIN` for a task that is not one of the lab's.
     """
     return TASKS[task].margin if task in TASKS else MARGIN

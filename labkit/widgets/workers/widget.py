@@ -14,7 +14,6 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
-from html import escape
 from typing import Any
 
 import ipywidgets
@@ -23,6 +22,7 @@ import traitlets
 
 from labkit.processes import LineProcess
 from labkit.records import device_name, made_on, now, versions
+from labkit.records.templates import render
 from labkit.train import STEPS, WorkerPlan
 from labkit.train.plan import OUTPUTS, WorkerRecord, recorded_workers
 from labkit.widgets.base.figures import still, why_still
@@ -55,10 +55,6 @@ PARTS = {
     "master weights": "fp32",
     "momentum": "bf16",
 }
-BAR = (
-    "display: inline-block; height: 1.1em; vertical-align: middle; background: var(--lk-{}); "
-    "width: {:.2f}em"
-)
 
 
 def lanes(steps: Sequence[dict[str, Any]], plan: WorkerPlan, recorded: str = "") -> dict[str, Any]:
@@ -124,48 +120,33 @@ def _on_record(*, sharded: bool) -> WorkerRecord | None:
 
 
 def memory_bars(workers: Workers) -> ipywidgets.HTML:
-    """Return bars of the bytes a rank held in the last training of each way, or recorded."""
-    shown: list[tuple[str, dict[str, int], str]] = []
+    """Return bars of the bytes that a rank held, for both ways to hold the weights.
+
+    They are from the last training of each way, or from a record.
+    """
+    bars: list[dict[str, object]] = []
+    totals = []
     for sharded, name in ((False, "all weights (DDP)"), (True, "a part (FSDP2)")):
         record = _on_record(sharded=sharded)
+        recorded = ""
         if sharded in workers.held_by:
-            shown.append((name, workers.held_by[sharded], ""))
+            held = workers.held_by[sharded]
         elif record is not None:
-            shown.append(
-                (
-                    name,
-                    record.steps[-1]["held"],
-                    made_on(record.device, record.versions, record.date),
-                )
-            )
-    most = max((sum(parts.values()) for _, parts, _ in shown), default=1)
-    rows = ""
-    for name, parts, made in shown:
-        bar = "".join(
-            (
-                f'<span title="{part}: {size:,} bytes" '
-                f'style="{BAR.format(PARTS[part], 30 * size / most)}"></span>'
-            )
-            for part, size in parts.items()
-        )
-        words = f"{sum(parts.values()):,} bytes"
-        faint = ""
-        if made:
-            words += f" (recorded: {escape(made)})"
-            faint = ' style="opacity: 0.5"'
-        rows += f"<tr><th scope='row'>{name}</th><td{faint}>{bar}</td><td>{words}</td></tr>"
-    key = " ".join(
-        f'<span style="{BAR.format(colour, 1)}"></span> {part}' for part, colour in PARTS.items()
+            held = record.steps[-1]["held"]
+            recorded = made_on(record.device, record.versions, record.date)
+        else:
+            continue
+        total = sum(held.values())
+        totals.append(total)
+        bars.append({"name": name, "parts": held, "total": total, "recorded": recorded})
+    html = render(
+        "widgets/workers/memory_bars.html.jinja",
+        bars=bars,
+        most=max(totals, default=1),
+        colours=PARTS,
+        is_complete=workers.held_by.keys() >= {False, True},
     )
-    missing = any(made for *_, made in shown) or len(shown) < 2
-    again = (
-        "<p>Train once with each rank holding a part, and once with each holding all; then "
-        "run this cell again.</p>"
-    )
-    table = (
-        f'<table class="lk-table" style="width: auto">{rows}</table><p class="lk-quiet">{key}</p>'
-    )
-    return ipywidgets.HTML(f'<div class="labkit">{again * missing}{table}</div>')
+    return ipywidgets.HTML(str(html))
 
 
 class Workers(LabWidget, folder="workers"):
