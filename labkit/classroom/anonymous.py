@@ -5,11 +5,10 @@ texts the learner's own name, the full names of all others, e-mail addresses and
 folders are replaced. In code that is done in comments and strings only, so that a learner called
 Max keeps `max`. Outputs and metadata are left out.
 
-A name may be a word of the lessons too, as that of Ann Small is. It stays where it is written as
-there:
-in the lab's own sentences a pseudonym would tell whose name it is.
+A name may also be a word of the lessons, such as Small in Ann Small. A word that is written as in
+the lessons stays: a pseudonym in one of the lab's own sentences would reveal whose name it is.
 
-Invariant: the folder has no other name that is in the key, and the key is not in the folder.
+Invariant: no other name of the key is in the folder, and the key is beside the folder, not in it.
 """
 
 from __future__ import annotations
@@ -59,22 +58,26 @@ def write_anonymous(
         OSError: something cannot be written.
         ValueError: the key of an earlier export cannot be read.
     """
-    own = by_student(marks)
-    names = _pseudonyms(list(own), key_of_folder(folder))
+    students = by_student(marks)
+    pseudonyms = _pseudonyms(list(students), key_of_folder(folder))
     rows: list[dict[str, object]] = []
-    for student, theirs in own.items():
-        scrub = _scrubber(student, names)
-        anonymous = [_without_names(mark, names[student], scrub) for mark in theirs]
-        page = feedback(names[student], anonymous)
-        write_atomic(folder / "pages" / f"{names[student]}.html", page)
-        rows += [_line(mark) for mark in anonymous]
-        place = folder / "notebooks" / names[student]
-        taken: set[str] = set()
-        for one in (one for one in submissions if one.student == student):
-            _write_notebook(place, one, taken, scrub)
+    for student, own_marks in students.items():
+        pseudonym = pseudonyms[student]
+        scrub = _scrubber(student, pseudonyms)
+        anonymous = [_without_names(mark, pseudonym, scrub) for mark in own_marks]
+        page = feedback(pseudonym, anonymous)
+        write_atomic(folder / "pages" / f"{pseudonym}.html", page)
+        rows += [_row(mark) for mark in anonymous]
+        used_names: set[str] = set()
+        for submission in submissions:
+            if submission.student == student:
+                place = folder / "notebooks" / pseudonym
+                _write_notebook(place, submission, used_names, scrub)
+    # the order of the marks would reveal the order of the names
     rows.sort(key=lambda row: str(row["learner"]))
-    write_table(folder / "grades.csv", list(rows[0]) if rows else ["learner"], rows, guarded=True)
-    return names
+    columns = list(rows[0]) if rows else ["learner"]
+    write_table(folder / "grades.csv", columns, rows, guarded=True)
+    return pseudonyms
 
 
 def _pseudonyms(students: Sequence[str], key: Path) -> dict[str, str]:
@@ -83,38 +86,44 @@ def _pseudonyms(students: Sequence[str], key: Path) -> dict[str, str]:
     if key.is_file():
         known = {line["student"]: line["learner"] for line in read_table(key, guarded=True)}
     new = [student for student in students if student not in known]
+    # not seeded: nobody can compute which number a learner gets
     random.SystemRandom().shuffle(new)
     for number, student in enumerate(new, start=len(known) + 1):
         known[student] = f"learner{number:03}"
-    lines = sorted(
-        ({"learner": name, "student": student} for student, name in known.items()), key=_by_learner
-    )
+    lines = [{"learner": name, "student": student} for student, name in known.items()]
+    lines.sort(key=lambda line: line["learner"])
     write_table(key, ["learner", "student"], lines, guarded=True)
     return {student: known[student] for student in students}
 
 
-def _by_learner(line: Mapping[str, str]) -> str:
-    return line["learner"]
+def _scrubber(student: str, pseudonyms: Mapping[str, str]) -> Scrub:
+    """Return a function that replaces names, addresses and paths in a text of one learner.
 
+    Of the learner, each part of the name counts; of all others, only the full name.
 
-def _scrubber(student: str, names: Mapping[str, str]) -> Scrub:
-    """Return a function that takes names and paths out of a text."""
+    Args:
+        student: the learner who wrote the text.
+        pseudonyms: learner -> pseudonym, of the whole class.
+    """
     parts = [part for part in re.split(r"[\W_]+", student) if len(part) >= SHORTEST_PART]
-    words = {student: names[student], **dict.fromkeys(parts, names[student]), **names}
-    ordered = sorted(words, key=len, reverse=True)
-    found = re.compile(
-        r"(?<!\w)(?:" + "|".join(re.escape(word) for word in ordered) + r")(?!\w)", re.IGNORECASE
-    )
-    lower = {word.lower(): name for word, name in words.items()}
-    common = _words_of(lessons())
+    own = pseudonyms[student]
+    replacements = {student: own, **dict.fromkeys(parts, own), **pseudonyms}
+    # The longest first, so that a full name is not replaced part by part.
+    ordered = sorted(replacements, key=len, reverse=True)
+    any_name = "|".join(re.escape(name) for name in ordered)
+    pattern = re.compile(rf"(?<!\w)(?:{any_name})(?!\w)", re.IGNORECASE)
+    by_lower_case = {name.lower(): pseudonym for name, pseudonym in replacements.items()}
+    common_words = _words_of(lessons())
 
-    def replaced(match: re.Match[str]) -> str:
-        return match[0] if match[0] in common else lower.get(match[0].lower(), names[student])
+    def replacement(match: re.Match[str]) -> str:
+        if match[0] in common_words:
+            return match[0]
+        return by_lower_case.get(match[0].lower(), own)
 
     def scrub(text: str) -> str:
-        for pattern, word in PRIVATE:
-            text = pattern.sub(word, text)
-        return found.sub(replaced, text)
+        for private, word in PRIVATE:
+            text = private.sub(word, text)
+        return pattern.sub(replacement, text)
 
     return scrub
 
@@ -123,7 +132,7 @@ def _scrubber(student: str, names: Mapping[str, str]) -> Scrub:
 def _words_of(course: tuple[Lesson, ...]) -> frozenset[str]:
     """Return the words of lessons and checks as they are written there, without names.
 
-    A word that is nowhere written small is taken for a name: Zhang, but not Small.
+    A word that never occurs in lower case counts as a name: Zhang, but not Small.
     """
     texts = [lesson.text.read_text("utf-8") for lesson in course if lesson.text.is_file()]
     titles = [check.name for exercise in EXERCISES.values() for check in exercise.checks]
@@ -132,10 +141,11 @@ def _words_of(course: tuple[Lesson, ...]) -> frozenset[str]:
 
 
 def _without_names(mark: Mark, name: str, scrub: Scrub) -> Mark:
-    details = _scrubbed(mark.row.details, scrub) | {
-        "code": _scrubbed_code(str(mark.row.details.get("code", "")), scrub)
-    }
-    comment = mark.comment and TeacherComment(mark.comment.points, scrub(mark.comment.text))
+    details = _scrubbed(mark.row.details, scrub)
+    details["code"] = _scrubbed_code(str(mark.row.details.get("code", "")), scrub)
+    comment = mark.comment
+    if comment is not None:
+        comment = TeacherComment(comment.points, scrub(comment.text))
     row = replace(
         mark.row, student=name, notebook="", reason=scrub(mark.row.reason), details=details
     )
@@ -148,18 +158,24 @@ def _scrubbed(value: Any, scrub: Scrub) -> Any:
         return scrub(value)
     if isinstance(value, dict):
         return {key: _scrubbed(item, scrub) for key, item in value.items()}
-    return [_scrubbed(item, scrub) for item in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [_scrubbed(item, scrub) for item in value]
+    return value
 
 
 def _scrubbed_code(source: str, scrub: Scrub) -> str:
-    """Return code with its comments and strings scrubbed; all of it, if it is not Python."""
+    """Return code with its comments and strings scrubbed; text that is not Python, as a whole."""
     lines = source.splitlines(keepends=True)
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
     except (tokenize.TokenError, SyntaxError, ValueError):
         return scrub(source)
+    # the text of an f-string is a token of its own from Python 3.12 on
     text_kinds = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1)}
-    for token in reversed([token for token in tokens if token.type in text_kinds]):
+    # From the last to the first: a replacement moves only what comes after it.
+    for token in reversed(tokens):
+        if token.type not in text_kinds:
+            continue
         first, start = token.start
         last, end = token.end
         new = _scrubbed_string(token.string, scrub)
@@ -171,15 +187,17 @@ def _scrubbed_code(source: str, scrub: Scrub) -> str:
 
 
 def _scrubbed_string(text: str, scrub: Scrub) -> str:
-    """Return a string or a comment scrubbed; the braces of an f-string hold code, and stay."""
+    """Return a string or a comment scrubbed; the code in the braces of an f-string stays."""
     prefix = text[: len(text) - len(text.lstrip("rRbBuUfF"))]
     if "f" not in prefix.lower():
         return scrub(text)
+    # `split` returns text and braces in turn
     parts = re.split(r"(\{[^{}]*\})", text)
-    return "".join(part if i % 2 else scrub(part) for i, part in enumerate(parts))
+    parts[::2] = [scrub(part) for part in parts[::2]]
+    return "".join(parts)
 
 
-def _line(mark: Mark) -> dict[str, object]:
+def _row(mark: Mark) -> dict[str, object]:
     return {
         "learner": mark.row.student,
         "exercise": mark.row.exercise,
@@ -190,43 +208,48 @@ def _line(mark: Mark) -> dict[str, object]:
     }
 
 
-def _write_notebook(folder: Path, one: Submission, taken: set[str], scrub: Scrub) -> None:
-    """Write a notebook's cells without outputs and metadata; nothing for one that cannot be read.
+def _write_notebook(
+    folder: Path, submission: Submission, used_names: set[str], scrub: Scrub
+) -> None:
+    """Write a notebook's cells without outputs and metadata; nothing if it cannot be read.
 
-    `taken` has the names of this learner's files so far; that of the new one is added.
+    Args:
+        folder: the learner's folder of the export.
+        submission: the notebook.
+        used_names: names of this learner's files so far; the new one is added.
+        scrub: replaces names and paths.
     """
-    if one.path is None or one.problem:
+    if submission.path is None or submission.problem:
         return
     try:
-        content = json.loads(content_of(one.path, one.own).decode("utf-8-sig"))
+        content = json.loads(content_of(submission.path, submission.own).decode("utf-8-sig"))
     except (Unreadable, ValueError, RecursionError):
         return
-    cells: list[dict[str, Any]] = []
-    for cell in content["cells"]:
-        if not isinstance(cell, dict):
-            continue
-        lines = cell.get("source", "")
-        source = "".join(filter(_is_text, lines)) if isinstance(lines, list) else str(lines)
-        is_code = cell.get("cell_type") == "code"
-        tags = (
-            cell.get("metadata", {}).get("tags") if isinstance(cell.get("metadata"), dict) else []
-        )
-        written = _scrubbed_code(source, scrub) if is_code else scrub(source)
-        plain = {
-            "cell_type": "code" if is_code else "markdown",
-            "metadata": {"tags": [str(tag) for tag in tags]} if isinstance(tags, list) else {},
-            "source": written.splitlines(keepends=True),
-        }
-        cells.append(plain | ({"execution_count": None, "outputs": []} if is_code else {}))
-    text = json.dumps(
-        {"nbformat": 4, "nbformat_minor": 4, "metadata": {}, "cells": cells}, indent=1
-    )
-    name = one.lesson or "notebook"
-    if name in taken:
-        name = f"{name}-{len(taken) + 1}"
-    taken.add(name)
-    write_atomic(folder / f"{name}.ipynb", text.encode())
+    cells = [_plain_cell(cell, scrub) for cell in content["cells"] if isinstance(cell, dict)]
+    notebook = {"nbformat": 4, "nbformat_minor": 4, "metadata": {}, "cells": cells}
+    name = submission.lesson or "notebook"
+    if name in used_names:
+        name = f"{name}-{len(used_names) + 1}"
+    used_names.add(name)
+    write_atomic(folder / f"{name}.ipynb", json.dumps(notebook, indent=1).encode())
 
 
-def _is_text(line: object) -> bool:
-    return isinstance(line, str)
+def _plain_cell(cell: Mapping[str, Any], scrub: Scrub) -> dict[str, Any]:
+    """Return a cell with scrubbed source and its tags; a learner's file may have any types."""
+    source = cell.get("source", "")
+    if isinstance(source, list):
+        source = "".join(line for line in source if isinstance(line, str))
+    source = str(source)
+    metadata = cell.get("metadata")
+    tags = metadata.get("tags") if isinstance(metadata, dict) else []
+    plain: dict[str, Any] = {
+        "cell_type": "markdown",
+        "metadata": {"tags": [str(tag) for tag in tags]} if isinstance(tags, list) else {},
+    }
+    if cell.get("cell_type") == "code":
+        plain |= {"cell_type": "code", "execution_count": None, "outputs": []}
+        source = _scrubbed_code(source, scrub)
+    else:
+        source = scrub(source)
+    plain["source"] = source.splitlines(keepends=True)
+    return plain

@@ -1,7 +1,7 @@
 """Unpacking of zip archives for grading: of Canvas, of Moodle, of a class or of one learner.
 
-Notebooks and journals are written with their times, also those of nested archives. Of everything
-else an empty file of its name is written, so that a learner who handed in nothing else has a row.
+Notebooks and journals are written with their times, also those in nested archives. Any other file
+becomes an empty file of its name, so that a learner who handed in nothing else gets a row.
 
 Invariant: nothing is written outside of the target folder. What cannot be unpacked is reported with
 its reason, so that its learner has rows like the others.
@@ -37,10 +37,10 @@ from labkit.grading.submission import (
 )
 
 UNPACKED_SUFFIXES = (*NOTEBOOKS, ".jsonl", ".zip")
-DEEPEST = 3
+DEEPEST = 3  # archives inside of archives
 LONGEST_NAME = 255  # bytes, of a file or a folder
 MAX_ARCHIVE = 256 << 20  # bytes of a learner's archive
-# Bytes of all that comes out of an archive: a few kilobytes may hold terabytes.
+# Bytes that a learner's archive may unpack to: a few kilobytes may hold terabytes.
 MAX_UNPACKED = 512 << 20
 MAX_MEMBERS = 5000
 UTF8_NAME = 0x800  # general purpose bit 11 (APPNOTE 6.3.10, 4.4.4)
@@ -53,16 +53,22 @@ def unpack_archives(paths: Iterable[Path], folder: Path) -> tuple[list[Path], Re
 
     Both are arguments of `labkit.grading.submission.find`.
 
+    Args:
+        paths: folders, notebooks and archives that the teacher named.
+        folder: where archives are unpacked.
+
     Raises:
         ValueError: an archive named by the caller is not a zip archive.
         OSError: it cannot be read, or the disk is full.
     """
-    found: list[Path] = []
+    to_grade: list[Path] = []
     refused: Refused = {}
     for number, path in enumerate(paths):
         inside = folder / str(number)
         if path.suffix.lower() != ".zip" or path.is_dir():
-            found += [path, *_archives_in(path, inside, refused)]
+            to_grade.append(path)
+            if path.is_dir():
+                to_grade += _archives_in(path, inside, refused)
             continue
         try:
             archive = zipfile.ZipFile(path)
@@ -70,20 +76,22 @@ def unpack_archives(paths: Iterable[Path], folder: Path) -> tuple[list[Path], Re
             raise
         except Exception as error:
             raise ValueError(f"{path} is not a readable zip archive: {error}") from error
+        # the teacher's own archive, which holds a class, has no limits
         with archive:
             _Unpacking(refused).unpack(archive, inside / path.stem)
-        found.append(_class_in(inside, refused))
-    return found, refused
+        to_grade.append(_class_in(inside, refused))
+    return to_grade, refused
 
 
 def _archives_in(path: Path, folder: Path, refused: Refused) -> list[Path]:
-    """Unpack the archives in a folder of submissions, each for the learner it is named after.
+    """Unpack the archives in a folder of submissions; return the folders to grade.
 
-    An archive beside the learners' folders is an export of Canvas or Moodle if it names several
-    learners without folders beside it. Its own name must not be that of a learner's file.
+    An archive belongs to the learner it is named after. One beside the learners' folders is an
+    export of Canvas or Moodle if it names several learners, none of whom has a folder beside it,
+    and its own name is not that of a learner's file.
     """
-    found = []
-    for number, archive in enumerate(files_in(path, ".zip") if path.is_dir() else []):
+    to_grade = []
+    for number, archive in enumerate(files_in(path, ".zip")):
         inside = archive.relative_to(path)
         root = folder.with_name(f"{folder.name}.{number}")
         target = root / inside.with_suffix("")
@@ -95,39 +103,50 @@ def _archives_in(path: Path, folder: Path, refused: Refused) -> list[Path]:
         root.mkdir(parents=True)
         if content:
             _Unpacking(refused, MAX_UNPACKED, MAX_MEMBERS).unpack_bytes(content, target)
-        alone = len(inside.parts) == 1 and not _is_exported(archive.name)
-        of_class = _class_in(target, refused) if alone and target.is_dir() else root
-        exported = {name for name in _entries(of_class, refused) if _is_exported(name)}
+        may_be_export = len(inside.parts) == 1 and not _is_exported(archive.name)
+        class_folder = root
+        if may_be_export and target.is_dir():
+            class_folder = _class_in(target, refused)
+        exported = {name for name in _entries(class_folder, refused) if _is_exported(name)}
         names = {learner_in(name, assignment_in(exported))[0] for name in exported}
         beside = {learner_in(name)[0] for name in _entries(path, {})}
-        if alone and names & beside:
+        if may_be_export and names & beside:
+            # graded as an export, it would replace the submissions beside it
             shutil.rmtree(target)
             refused[target] = (
                 f"its archive names {min(names & beside)}, who has a submission beside "
                 "it; name the export itself"
             )
-        found.append(of_class if len(names) > 1 and target not in refused else root)
-    return found
+        if len(names) > 1 and target not in refused:
+            to_grade.append(class_folder)
+        else:
+            to_grade.append(root)
+    return to_grade
 
 
 class _Unpacking:
-    """Unpacking of an archive and those inside it, with limits on `bytes` and `members` written."""
+    """Unpacking of an archive and of those inside it.
+
+    Args:
+        refused: Receives what is not unpacked, with the reason.
+        bytes: How many bytes may be written.
+        members: How many notebooks, journals and archives may be written, and how many empty files
+            in place of others: a virtual environment holds thousands.
+    """
 
     def __init__(
         self, refused: Refused, bytes: float = math.inf, members: float = math.inf
     ) -> None:
         self.refused = refused
-        self.bytes = bytes
-        self.members = members
-        # names of files that are not unpacked: a virtual environment holds thousands
-        self.names = members
+        self.bytes_left = bytes
+        self.members_left = members
+        self.names_left = members
 
     def unpack_bytes(self, content: bytes, folder: Path, depth: int = DEEPEST) -> None:
         """Unpack the archive in these bytes, or record why it cannot be unpacked."""
         try:
             archive = zipfile.ZipFile(io.BytesIO(content))
-        except Exception as error:
-            # damage raises many kinds of errors
+        except Exception as error:  # damage raises many kinds of errors
             self.refused[folder] = f"its archive cannot be unpacked: {str(error)[:100]}"
             return
         with archive:
@@ -145,30 +164,29 @@ class _Unpacking:
             if not info.is_dir() and not parts[-1].lower().endswith(UNPACKED_SUFFIXES):
                 self._write_name(target, parts)
                 continue
-            why = (
-                "its name leads out of the archive"
-                if len(parts) < len(path.parts)
-                else self._problem(info, parts)
-            )
+            if len(parts) < len(path.parts):
+                self.refused[target] = "its name leads out of the archive"
+                continue
+            problem = self._problem(info, parts)
+            if problem:
+                self.refused[target] = problem
+                continue
             try:
-                if not why and info.is_dir():
+                if info.is_dir():
                     target.mkdir(parents=True, exist_ok=True)
-                elif not why:
+                else:
                     self._write(archive.read(info), target, info, depth)
             except Exception as error:
-                if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
-                    raise  # the disk is full: no archive is at fault
-                why = (
-                    f"it cannot be unpacked: {getattr(error, 'strerror', None) or str(error)[:100]}"
-                )
-            if why:
-                self.refused[target] = why
+                # a full disk is not the fault of an archive
+                if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                reason = getattr(error, "strerror", None) or str(error)[:100]
+                self.refused[target] = f"it cannot be unpacked: {reason}"
 
     def _problem(self, info: zipfile.ZipInfo, parts: list[str]) -> str:
-        """Return why a member is not unpacked, or ""; else count it."""
-        if len(parts) > MAX_DEPTH or any(
-            len(part.encode(errors="replace")) > LONGEST_NAME for part in parts
-        ):
+        """Return why a member is not unpacked; count it and return "" if it is."""
+        longest = max(len(part.encode(errors="replace")) for part in parts)
+        if len(parts) > MAX_DEPTH or longest > LONGEST_NAME:
             return (
                 f"its name has more than {LONGEST_NAME} bytes, or it lies in more than "
                 f"{MAX_DEPTH} folders"
@@ -179,36 +197,36 @@ class _Unpacking:
             return f"it is larger than {MAX_BYTES >> 20} MiB"
         if info.file_size > MAX_ARCHIVE:
             return f"an archive inside of an archive has at most {MAX_ARCHIVE >> 20} MiB"
-        self.bytes -= info.file_size
-        self.members -= 1
-        if self.bytes < 0 or self.members < 0:
+        self.bytes_left -= info.file_size
+        self.members_left -= 1
+        if self.bytes_left < 0 or self.members_left < 0:
             return f"its archive holds more than {MAX_UNPACKED >> 20} MiB or {MAX_MEMBERS} files"
         return ""
 
     def _write_name(self, target: Path, parts: list[str]) -> None:
-        """Write an empty file for one not unpacked, unless its name or their number is too big."""
-        self.names -= 1
-        if self.names >= 0 and len(parts) <= MAX_DEPTH:
+        """Write an empty file in place of another, within the limits of number and depth."""
+        self.names_left -= 1
+        if self.names_left >= 0 and len(parts) <= MAX_DEPTH:
             with suppress(OSError, ValueError):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.touch()
 
     def _write(self, content: bytes, target: Path, info: zipfile.ZipInfo, depth: int) -> None:
+        """Write a file with its time; unpack an archive, at most `depth` levels deep."""
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.suffix.lower() == ".zip":
-            if depth:
-                inner = (
-                    self
-                    if self.bytes < math.inf
-                    else _Unpacking(self.refused, MAX_UNPACKED, MAX_MEMBERS)
-                )
-                inner.unpack_bytes(content, target.with_suffix(""), depth - 1)
-            else:
-                self.refused[target.with_suffix("")] = (
-                    f"archives lie more than {DEEPEST} deep in each other"
-                )
+            folder = target.with_suffix("")
+            if not depth:
+                self.refused[folder] = f"archives lie more than {DEEPEST} deep in each other"
+                return
+            # In the archive of a class, which has no limits, this one is a learner's.
+            inner = self
+            if self.bytes_left == math.inf:
+                inner = _Unpacking(self.refused, MAX_UNPACKED, MAX_MEMBERS)
+            inner.unpack_bytes(content, folder, depth - 1)
             return
         target.write_bytes(content)
+        # a date in an archive may be impossible
         with suppress(ValueError, OverflowError, OSError):
             when = time.mktime((*info.date_time, 0, 0, -1))
             os.utime(target, (when, when))
@@ -226,24 +244,24 @@ def _class_in(folder: Path, refused: Refused) -> Path:
     """Return the folder whose entries are learners: an archive may wrap it in further folders."""
     while True:
         entries = {name for name in _entries(folder, refused) if not is_nobodys(name)}
-        only = folder / min(entries) if len(entries) == 1 else folder
-        if only == folder or not only.is_dir() or MOODLE.fullmatch(only.name):
+        if len(entries) != 1:
             return folder
-        if any(
-            path.name.lower().startswith(lesson.name.lower())
-            for path in only.iterdir()
-            for lesson in lessons()
-        ):
+        only = folder / min(entries)
+        if not only.is_dir() or MOODLE.fullmatch(only.name):
+            return folder
+        # A folder with notebooks of lessons is a learner's.
+        lesson_names = tuple(lesson.name.lower() for lesson in lessons())
+        if any(path.name.lower().startswith(lesson_names) for path in only.iterdir()):
             return folder
         folder = only
 
 
 def _entries(folder: Path, refused: Refused) -> set[str]:
     """Return the names in a folder, with those that could not be unpacked."""
-    present = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    return present | {
-        path.relative_to(folder).parts[0] for path in refused if folder in path.parents
-    }
+    entries = {path.relative_to(folder).parts[0] for path in refused if folder in path.parents}
+    if folder.is_dir():
+        entries |= {path.name for path in folder.iterdir()}
+    return entries
 
 
 def _is_exported(name: str) -> bool:

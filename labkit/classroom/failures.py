@@ -1,8 +1,8 @@
-"""What failed most in a class, and answers of several learners that are equal.
+"""The most frequent failures of a class, and answers that several learners share.
 
-Both are read off the rows of a grading. A failure has a kind, by its reason, and each kind a
-sentence for the next lecture. Equal answers are a hint, without a verdict: short ones are often
-equal by themselves.
+Both come from the rows of a grading. The reason of a failure decides its kind, and each kind has a
+sentence for the next lecture. Equal answers are a hint and not a verdict: short answers are often
+equal by chance.
 
 Invariant: every row without full points has exactly one kind.
 """
@@ -18,9 +18,9 @@ from labkit.classroom.marks import Mark
 from labkit.grading.program import bare
 from labkit.grading.results import GradeRow
 
-# Many learners may write an answer alike that has fewer characters, without blanks and comments.
+# Shorter answers, counted in characters without blanks and comments, are often equal by chance.
 SHORT = 120
-NAMED = 3  # exercises of a kind of failure
+NAMED = 3  # exercises that the table names for each kind of failure
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,7 @@ KINDS = (
     FailureKind(
         "cell deleted or renamed",
         r"its cell was deleted|its cell is a cell of text|no longer defines",
-        (
-            "Keep the cell and the name of its function; `labkit restore` brings a deleted "
-            "answer back."
-        ),
+        "Keep the cell and the name of its function; `labkit restore` brings a deleted answer back.",
     ),
     FailureKind(
         "other arguments",
@@ -107,7 +104,10 @@ def kind_of(row: GradeRow) -> FailureKind | None:
     """Return the kind of a row's failure; None if it has full points."""
     if row.points == row.out_of:
         return None
-    return next((kind for kind in KINDS if re.search(kind.pattern, row.reason)), OTHER)
+    for kind in KINDS:
+        if re.search(kind.pattern, row.reason):
+            return kind
+    return OTHER
 
 
 def failures(marks: Sequence[Mark]) -> list[tuple[str, str, str, str]]:
@@ -117,10 +117,11 @@ def failures(marks: Sequence[Mark]) -> list[tuple[str, str, str, str]]:
     """
     learners: dict[FailureKind, set[str]] = defaultdict(set)
     exercises: dict[FailureKind, Counter[str]] = defaultdict(Counter)
-    for row in (mark.row for mark in marks):
-        if (kind := kind_of(row)) is not None:
-            learners[kind].add(row.student)
-            exercises[kind][row.exercise] += 1
+    for mark in marks:
+        kind = kind_of(mark.row)
+        if kind is not None:
+            learners[kind].add(mark.row.student)
+            exercises[kind][mark.row.exercise] += 1
     kinds = sorted(learners, key=lambda kind: (-exercises[kind].total(), kind.name))
     return [
         (
@@ -137,25 +138,27 @@ def equal_answers(rows: Iterable[GradeRow]) -> list[tuple[str, str, str]]:
     """Return (learners, exercises, number of letters) of equal answers.
 
     Blanks, comments and docstrings make no difference. An answer that more than a third of a class
-    has is left out: it is the obvious one.
+    wrote is left out: it is the obvious one.
     """
+    # (exercise, code) -> learners; exercise -> learners; learners -> (exercise, length)
     owners: dict[tuple[str, str], set[str]] = defaultdict(set)
     students: dict[str, set[str]] = defaultdict(set)
+    shared: dict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
     for row in rows:
         code = bare(str(row.details.get("code", "")))
         students[row.exercise].add(row.student)
         if len(code) >= SHORT and not row.reason.startswith("unsolved"):
             owners[row.exercise, code].add(row.student)
-    found: dict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
-    for (exercise, code), own in owners.items():
-        if 2 <= len(own) <= max(2, len(students[exercise]) // 3):
-            found[tuple(sorted(own))].append((exercise, len(code)))
-    ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
+    for (exercise, code), authors in owners.items():
+        if 2 <= len(authors) <= max(2, len(students[exercise]) // 3):
+            shared[tuple(sorted(authors))].append((exercise, len(code)))
+    # groups that share most answers come first
+    ordered = sorted(shared.items(), key=lambda item: (-len(item[1]), item[0]))
     return [
         (
             ", ".join(learners),
-            ", ".join(exercise for exercise, _ in same),
-            str(sum(size for _, size in same)),
+            ", ".join(exercise for exercise, _ in answers),
+            str(sum(size for _, size in answers)),
         )
-        for learners, same in ordered
+        for learners, answers in ordered
     ]

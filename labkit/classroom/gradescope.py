@@ -17,7 +17,11 @@ from typing import Any
 from labkit.records import write_atomic
 
 PYTHON = "3.12"
-LEARNER = "learner"  # Gradescope knows who it is; the lab's sandbox need not
+# The name of the one submission; Gradescope knows the learner.
+LEARNER = "learner"
+# The date of all files in the archive: the same content gives the same bytes.
+DATE = (2020, 1, 1, 0, 0, 0)
+EXECUTABLE = 0o755 << 16  # Unix permissions, in the upper half of a zip entry's attributes
 
 SETUP = """\
 #!/usr/bin/env bash
@@ -44,7 +48,7 @@ def autograder(wheel: str, content: bytes, constraints: bytes, lessons: Sequence
 
     Args:
         wheel: File name of the whole lab's wheel, with its solutions.
-        content: Of the wheel.
+        content: Content of the wheel.
         constraints: Content of constraints.txt.
         lessons: Names of the lessons of the assignment; () grades all that were handed in.
     """
@@ -55,11 +59,11 @@ def autograder(wheel: str, content: bytes, constraints: bytes, lessons: Sequence
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in scripts.items():
-            entry = zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0))
-            entry.external_attr = 0o755 << 16
+            entry = zipfile.ZipInfo(name, DATE)
+            entry.external_attr = EXECUTABLE
             archive.writestr(entry, text)
-        archive.writestr(zipfile.ZipInfo(wheel, (2020, 1, 1, 0, 0, 0)), content)
-        archive.writestr(zipfile.ZipInfo("constraints.txt", (2020, 1, 1, 0, 0, 0)), constraints)
+        archive.writestr(zipfile.ZipInfo(wheel, DATE), content)
+        archive.writestr(zipfile.ZipInfo("constraints.txt", DATE), constraints)
     return packed.getvalue()
 
 
@@ -67,7 +71,7 @@ def results_of(rows: Iterable[Mapping[str, str]]) -> dict[str, Any]:
     """Return the grades of one submission in the form of results.json.
 
     Args:
-        rows: Of the table that `labkit grade --csv` writes, as `csv.DictReader` reads them.
+        rows: Rows of the table that `labkit grade --csv` writes, as `csv.DictReader` reads them.
 
     >>> row = {"exercise": "scaling.clip", "points": "3", "out_of": "5", "reason": "2 checks fail"}
     >>> results_of([row])["tests"][0]["score"]

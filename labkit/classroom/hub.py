@@ -1,7 +1,7 @@
 """A JupyterHub for a class on one machine, on loopback.
 
-The hub, its proxy and its single-user servers are Jupyter's own; this module configures them.
-Started by root, each learner is a system user with a control group, and can neither read nor write
+The hub, its proxy and its single-user servers are Jupyter's own; this module configures them. If
+root starts it, each learner is a system user with a control group, and can neither read nor write
 other learners' files. All data of the classroom is in one folder:
 
     hub/        passwords, the hub's own files; for the teacher only
@@ -58,8 +58,9 @@ os.execv(sys.executable, [sys.executable, "-m", "jupyterhub.singleuser", *sys.ar
 CONFIG = (
     "from labkit.classroom.hub_config import configure\n\nconfigure(get_config(), {folder!r})\n"
 )
-# These save memory: one thread and one heap for each kernel, and no huge pages for numpy.
+# Saves memory: one thread and one heap for each kernel, and no huge pages for numpy.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1", "NUMPY_MADVISE_HUGEPAGE": "0"}
+# without letters that look alike, and without signs that begin a formula in a spreadsheet
 PASSWORD_LETTERS = "abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 USERADD = ("useradd", "--create-home", "--shell", "/bin/bash", "--home-dir")
 
@@ -72,7 +73,7 @@ class Classroom:
         memory: MiB for a learner's server and kernels together.
         cores: cores of the CPU for a learner's server and kernels together.
         idle: seconds after which an idle kernel is ended.
-        guess_first: whether what answers a prediction stays shut until the learner commits.
+        guess_first: whether the answer to a prediction stays hidden until the learner commits.
     """
 
     folder: str
@@ -86,17 +87,15 @@ class Classroom:
     def passwords(self) -> dict[str, str]:
         """Return each learner's password; create and save missing ones."""
         path = Path(self.folder) / "hub" / "passwords.csv"
-        lines = read_table(path, guarded=True) if path.is_file() else []
-        known = {line["learner"]: line["password"] for line in lines}
-        known |= {name: _password() for name in self.learners if name not in known}
+        known: dict[str, str] = {}
+        if path.is_file():
+            known = {line["learner"]: line["password"] for line in read_table(path, guarded=True)}
+        for name in self.learners:
+            if name not in known:
+                known[name] = "".join(secrets.choice(PASSWORD_LETTERS) for _ in range(10))
         rows = [{"learner": name, "password": password} for name, password in known.items()]
         write_table(path, ("learner", "password"), rows, guarded=True)
         return {name: known[name] for name in self.learners}
-
-
-def _password() -> str:
-    """Return a new password, without formulas or letters that look alike."""
-    return "".join(secrets.choice(PASSWORD_LETTERS) for _ in range(10))
 
 
 def learners_named(count: int) -> tuple[str, ...]:
@@ -112,29 +111,18 @@ def set_up(classroom: Classroom) -> Path:
     """Create the folders, the users if this is root, and the hub's configuration; return its file.
 
     Raises:
-        OSError: a folder cannot be created, or is out of the learners' reach.
+        OSError: a folder cannot be created, or learners cannot reach it.
     """
     top = Path(classroom.folder)
     is_root = os.geteuid() == 0
-    for name, mode in (
-        ("", 0o711),
-        ("hub", 0o700),
-        ("homes", 0o711),
-        ("hand-in", 0o711),
-        ("feedback", 0o711),
-    ):
+    # Learners pass through the folders, but cannot list them; the hub's is closed to them.
+    modes = {"": 0o711, "hub": 0o700, "homes": 0o711, "hand-in": 0o711, "feedback": 0o711}
+    for name, mode in modes.items():
         (top / name).mkdir(parents=True, exist_ok=True)
         (top / name).chmod(mode)
-    for needed in (top, Path(sys.prefix), Path(sys.base_prefix)) if is_root else ():
-        closed = next(
-            (path for path in needed.resolve().parents if not path.stat().st_mode & stat.S_IXOTH),
-            None,
-        )
-        if closed:
-            raise PermissionError(
-                f"learners cannot reach {needed}: {closed} is not open to them; choose "
-                "another folder"
-            )
+    if is_root:
+        for needed in (top, Path(sys.prefix), Path(sys.base_prefix)):
+            _require_reachable(needed)
     # an interrupted hub leaves empty groups behind
     for name in (*classroom.learners, "probe"):
         remove_empty_groups(f"labkit/{name}")
@@ -147,10 +135,21 @@ def set_up(classroom: Classroom) -> Path:
     )
 
 
-def describe_isolation(classroom: Classroom, solutions: Sequence[Path]) -> str:
-    """Return one line on the isolation of learners from each other, as just tested.
+def _require_reachable(path: Path) -> None:
+    """Require that other users may enter all folders above a path."""
+    for folder in path.resolve().parents:
+        if not folder.stat().st_mode & stat.S_IXOTH:
+            raise PermissionError(
+                f"learners cannot reach {path}: {folder} is not open to them; choose another folder"
+            )
 
-    `solutions` are files that no learner may read.
+
+def describe_isolation(classroom: Classroom, solutions: Sequence[Path]) -> str:
+    """Test the isolation of learners from each other; return one line on it.
+
+    Args:
+        classroom: a classroom that was set up.
+        solutions: files that no learner may read.
     """
     if os.geteuid() != 0:
         return (
@@ -164,12 +163,13 @@ def describe_isolation(classroom: Classroom, solutions: Sequence[Path]) -> str:
     remove_empty_groups("labkit/probe")
     readable = [path for path in solutions if _can_read(classroom.learners[0], path)]
     tried["solutions hidden"] = not readable
-    holding = ", ".join(name for name, holds in tried.items() if holds) or "none"
-    missing = ", ".join(name for name, holds in tried.items() if not holds)
-    cure = "".join(f"; chmod -R o-rwx {path}" for path in readable)
-    return f"isolation of learners: {holding}." + (
-        f" Missing here: {missing}{cure}." if missing else ""
-    )
+    holding = [name for name, holds in tried.items() if holds]
+    missing = [name for name, holds in tried.items() if not holds]
+    line = f"isolation of learners: {', '.join(holding) or 'none'}."
+    if missing:
+        remedies = "".join(f"; chmod -R o-rwx {path}" for path in readable)
+        line += f" Missing here: {', '.join(missing)}{remedies}."
+    return line
 
 
 def groups_of(classroom: Classroom, learner: str) -> list[Path]:
@@ -189,31 +189,32 @@ def _create_learner(top: Path, name: str, is_root: bool) -> None:
         )
         if done.returncode:
             raise OSError(f"the user {name} cannot be created: {done.stderr.strip()}")
-    home.mkdir(exist_ok=True)
-    for folder, mode in (
-        (home, 0o700),
-        (top / "hand-in" / name, 0o700),
-        (top / "feedback" / name, 0o750),
+    hand_in = top / "hand-in" / name
+    feedback = top / "feedback" / name
+    # The teacher writes feedback, and the learner reads it as a member of the learner's own group.
+    for folder, owner, mode in (
+        (home, name, 0o700),
+        (hand_in, name, 0o700),
+        (feedback, "root", 0o750),
     ):
-        if not folder.is_dir():
-            folder.mkdir()
+        folder.mkdir(exist_ok=True)
         if is_root:
-            shutil.chown(folder, "root" if mode == 0o750 else name, name)
+            shutil.chown(folder, owner, name)
         folder.chmod(mode)
-    for folder in (top / "hand-in" / name, top / "feedback" / name):
+    for folder in (hand_in, feedback):
         link = home / folder.parent.name
         if not link.is_symlink() and not link.exists():
             link.symlink_to(folder)
 
 
 def _is_isolated(classroom: Classroom) -> bool:
-    """Return whether a learner cannot list the folders of another one or the hub."""
+    """Return whether a learner can read neither the folders of another one nor the hub's."""
     one = classroom.learners[0]
     other = classroom.learners[-1]
     top = Path(classroom.folder)
-    places = [top / "hub"] + [
-        top / kind / other for kind in ("homes", "hand-in", "feedback") if other != one
-    ]
+    places = [top / "hub"]
+    if other != one:
+        places += [top / kind / other for kind in ("homes", "hand-in", "feedback")]
     return not any(_can_read(one, place) for place in places)
 
 

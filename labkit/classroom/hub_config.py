@@ -22,15 +22,19 @@ from labkit.machine.jupyter import CONFIG, with_lab_settings
 
 
 class LearnersAuthenticator(Authenticator):
-    """Lets a learner of the classroom in by the password that was made for them."""
+    """Admits the learners of the classroom by the passwords that the lab made for them."""
 
     classroom: Classroom
 
     async def authenticate(self, handler: object, data: dict[str, str]) -> str | None:
-        """Return the learner's name, or None where name and password do not belong together."""
-        right = self.classroom.passwords().get(data["username"])
-        same = right is not None and hmac.compare_digest(right.encode(), data["password"].encode())
-        return data["username"] if same else None
+        """Return the learner's name, or None if the name or the password is wrong."""
+        name = data["username"]
+        password = self.classroom.passwords().get(name)
+        if password is None:
+            return None
+        # a comparison whose time does not depend on the password
+        same = hmac.compare_digest(password.encode(), data["password"].encode())
+        return name if same else None
 
 
 class GroupSpawner(LocalProcessSpawner):
@@ -52,22 +56,29 @@ class GroupSpawner(LocalProcessSpawner):
 
 
 def configure(c: Any, folder: str) -> None:
-    """Fill in JupyterHub's configuration for the classroom in this folder."""
+    """Fill in JupyterHub's configuration for the classroom in this folder.
+
+    Args:
+        c: the configuration object of traitlets, which JupyterHub passes to its file.
+        folder: the classroom's folder.
+    """
     classroom = classroom_in(folder)
     own = Path(folder) / "hub"
-    LearnersAuthenticator.classroom = GroupSpawner.classroom = classroom
+    LearnersAuthenticator.classroom = classroom
+    GroupSpawner.classroom = classroom
     c.JupyterHub.authenticator_class = LearnersAuthenticator
     c.Authenticator.allowed_users = set(classroom.learners)
     c.JupyterHub.spawner_class = GroupSpawner if os.geteuid() == 0 else SimpleLocalProcessSpawner
     c.SimpleLocalProcessSpawner.home_dir_template = str(Path(folder) / "homes" / "{username}")
     c.JupyterHub.bind_url = f"http://127.0.0.1:{classroom.port}"
-    # the same at each start: servers that outlive the hub know it
+    # The same port at each start, since servers that outlive the hub know only this one.
     c.JupyterHub.hub_port = classroom.port + 1
     c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{classroom.port + 2}"
     c.ConfigurableHTTPProxy.pid_file = str(own / "proxy.pid")
     c.JupyterHub.db_url = f"sqlite:///{own / 'hub.sqlite'}"
     c.JupyterHub.cookie_secret_file = str(own / "cookie_secret")
-    c.JupyterHub.cleanup_servers = False  # who restarts the hub interrupts nobody
+    # Learners go on working while the hub restarts.
+    c.JupyterHub.cleanup_servers = False
     c.Spawner.cmd = [sys.executable, "-c", START]
     c.Spawner.default_url = "/lab/tree/fp16-lab/00_start.ipynb"
     settings = Path(folder) / "lab" / CONFIG.relative_to(Path(labkit.__file__).parents[1])
@@ -81,4 +92,6 @@ def configure(c: Any, folder: str) -> None:
         "--MappingKernelManager.cull_connected=True",
         "--LabApp.expose_app_in_browser=True",
     ]
-    c.Spawner.start_timeout = c.Spawner.http_timeout = 180
+    # seconds: many servers start at once when a class begins
+    c.Spawner.start_timeout = 180
+    c.Spawner.http_timeout = 180

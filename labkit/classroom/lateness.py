@@ -1,11 +1,11 @@
 """Lateness: when work is due for each learner, how many days late it is, and what that costs.
 
-A deadline is one for the class, with exceptions in the roster. A column `due` has a learner's own
-deadline. A column `late_days` has the days that are free for this learner; the first late notebooks
-use them up. A notebook's time is that of its file, which a copy may change. So the screen says what
-lateness takes from the class.
+The class has one deadline, and the roster has the exceptions. Its column `due` has a learner's own
+deadline, and its column `late_days` the days that are free for this learner; the first late
+notebooks use them up. The time of a notebook is that of its file, which a copy may change. So the
+command prints what lateness takes from the class.
 
-Invariant: no learner loses points for lateness without a line on the screen that counts them.
+Invariant: each point that a learner loses for lateness is counted in a printed line.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ class Rules:
 
     Attributes:
         due: the deadline in seconds since 1970, or None.
-        percent: share of the earned points that each day begun takes off.
+        percent: percent of the earned points that each day begun takes off.
         cap: percent that lateness takes off at most.
-        grace: work is not late if no more than these seconds passed after the deadline.
+        grace: seconds after the deadline in which work is not late.
+        extensions: learner -> extension.
     """
 
     due: float | None = None
@@ -46,13 +47,13 @@ class Rules:
     grace: float = 0.0
     extensions: Mapping[str, Extension] = field(default_factory=dict)
 
-    def days(self, one: Submission) -> int:
+    def days(self, submission: Submission) -> int:
         """Return how many days late a notebook is, before free days."""
-        own = self.extensions.get(one.student, Extension())
-        due = own.due if own.due is not None else self.due
-        if due is not None and 0 < modified(one) - due <= self.grace:
+        extension = self.extensions.get(submission.student, Extension())
+        due = extension.due if extension.due is not None else self.due
+        if due is not None and 0 < modified(submission) - due <= self.grace:
             return 0
-        return late_days(one, due)
+        return late_days(submission, due)
 
 
 def extensions_in(roster: Roster, students: Sequence[str]) -> dict[str, Extension]:
@@ -62,7 +63,7 @@ def extensions_in(roster: Roster, students: Sequence[str]) -> dict[str, Extensio
         ValueError: A cell is neither a date nor a whole number of days; the message names the
             learner.
     """
-    found: dict[str, Extension] = {}
+    extensions: dict[str, Extension] = {}
     for student, lines in roster.assigned(students).items():
         if len(lines) != 1:
             continue
@@ -70,57 +71,60 @@ def extensions_in(roster: Roster, students: Sequence[str]) -> dict[str, Extensio
         due = cells.get("due", "")
         days = cells.get("late_days", "")
         try:
-            own = Extension(due_time(due) if due else None, int(days) if days else 0)
+            extension = Extension(
+                due=due_time(due) if due else None, free_days=int(days) if days else 0
+            )
         except ValueError as error:
             raise ValueError(
                 f"the roster's line of {student}: expected a date such as 2026-12-01 in "
                 f"the column due and a whole number in late_days, got {due!r} and {days!r}"
             ) from error
-        if own != Extension():
-            found[student] = own
-    return found
+        if extension != Extension():
+            extensions[student] = extension
+    return extensions
 
 
 def lateness(submissions: Sequence[Submission], rules: Rules) -> dict[tuple[str, str], int]:
     """Return (learner, notebook) -> days late, after the free days; the earliest use them up."""
-    found: dict[tuple[str, str], int] = {}
-    free = {student: own.free_days for student, own in rules.extensions.items()}
-    for one in sorted(submissions, key=modified):
-        days = rules.days(one)
-        used = min(days, free.get(one.student, 0))
+    late: dict[tuple[str, str], int] = {}
+    free = {student: extension.free_days for student, extension in rules.extensions.items()}
+    for submission in sorted(submissions, key=modified):
+        days = rules.days(submission)
+        used = min(days, free.get(submission.student, 0))
         if used:
-            free[one.student] -= used
-        found[one.student, one.notebook] = days - used
-    return found
+            free[submission.student] -= used
+        late[submission.student, submission.notebook] = days - used
+    return late
 
 
 def words(submissions: Sequence[Submission], marks: Sequence[Mark], rules: Rules) -> list[str]:
     """Return the remarks on lateness: who is late, the points lost, and times that look copied."""
     if rules.due is None:
         return []
-    own = by_student(marks)
-    late = {student for student, theirs in own.items() if any(mark.late_days for mark in theirs)}
-    found = []
-    if late:
-        counted = [
-            mark
-            for student in late
-            for mark in own[student]
-            if mark.late_days and (mark.comment is None or mark.comment.points is None)
+    late_marks = [mark for mark in marks if mark.late_days]
+    late = by_student(late_marks)
+    learners = by_student(marks)
+    remarks = []
+    if late_marks:
+        # points that the teacher set count whether the work is late or not
+        reduced = [
+            mark for mark in late_marks if mark.comment is None or mark.comment.points is None
         ]
-        earned = sum(mark.row.points for mark in counted)
-        taken = round(earned - total(counted)[0], 2)
-        most = max(mark.late_days for student in late for mark in own[student])
-        found.append(
-            f"late: {len(late)} of {len(own)} learners by up to {most} days, which takes "
+        earned = sum(mark.row.points for mark in reduced)
+        taken = round(earned - total(reduced)[0], 2)
+        most = max(mark.late_days for mark in late_marks)
+        remarks.append(
+            f"late: {len(late)} of {len(learners)} learners by up to {most} days, which takes "
             f"{taken:g} of {earned} points"
         )
-    if len(own) > 1 and len(late) == len(own):
-        found.append(
+    if len(learners) > 1 and len(late) == len(learners):
+        remarks.append(
             "all learners are late: is --due right? A copy, a sync or git gives files a new time"
         )
-    times = {modified(one) for one in submissions if one.path}
-    if len(times) == 1 and sum(one.path is not None for one in submissions) > 1:
-        when = datetime.fromtimestamp(min(times)).strftime("%Y-%m-%d %H:%M:%S")
-        found.append(f"all notebooks have the time {when}, as after a copy: who is late is unknown")
-    return found
+    times = [modified(submission) for submission in submissions if submission.path]
+    if len(times) > 1 and len(set(times)) == 1:
+        when = datetime.fromtimestamp(times[0]).strftime("%Y-%m-%d %H:%M:%S")
+        remarks.append(
+            f"all notebooks have the time {when}, as after a copy: who is late is unknown"
+        )
+    return remarks

@@ -1,8 +1,8 @@
 """Exercises that a page of the site checks: which they are, and their files.
 
-A page's Python has its own modules only. So an exercise is checked there if the arguments and
-answers of its calls are plain values, and neither its solution nor the text of its cell needs
-numpy, torch or the lab. All others stay in the lab, each with the reason.
+The Python of a page has only its standard library and the lab's judge. So a page checks an exercise
+if the arguments and answers of its calls are plain values, and neither its solution nor the text of
+its cell needs numpy, torch or the lab. All others stay in the lab, each with the reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from labkit.classroom.release import stored_exercise
 from labkit.course import Lesson, learners_notebook
-from labkit.grading.exercise import Check, Exercise, as_it_is
+from labkit.grading.exercise import Exercise, as_it_is
 from labkit.grading.exercises import exercises_of
 from labkit.grading.judge import known_answers, visible_cases
 from labkit.grading.live import Form, cells_of, form_of
@@ -69,8 +69,9 @@ FROM_OUTSIDE = re.compile(r"\b(np|numpy|torch|labkit(?!\.grading\b))\b")
 class LiveExercises:
     """The exercises of some lessons that a page checks.
 
-    forms    by id: what the page reads of each, without its solution
-    reasons  by id: why each of the others stays in the lab
+    Attributes:
+        forms: id -> what the page reads of the exercise, without its solution.
+        reasons: id -> why another exercise stays in the lab.
     """
 
     forms: dict[str, Form]
@@ -83,16 +84,17 @@ def live_exercises(
     """Return which exercises of these lessons a page checks, and their files.
 
     Args:
-        lessons: The lessons; a learner's lab, which has no solutions, writes none of them.
-        progress: Is called with the id of each exercise whose answers are computed.
+        lessons: The lessons. In a learner's lab, which has no solutions, all exercises stay in the
+            lab.
+        progress: Called with the id of each exercise whose answers are computed.
     """
-    found = LiveExercises({}, {})
+    exercises = LiveExercises({}, {})
     for lesson in lessons:
         hints = lesson.table("hints")
         for exercise in exercises_of(lesson):
             reason = reason_for_the_lab(lesson, exercise)
             if reason:
-                found.reasons[exercise.id] = reason
+                exercises.reasons[exercise.id] = reason
                 continue
             progress(exercise.id)
             with (
@@ -100,14 +102,17 @@ def live_exercises(
                 redirect_stdout(StringIO()),
                 redirect_stderr(StringIO()),
             ):
-                found.forms[exercise.id] = form_of(
+                exercises.forms[exercise.id] = form_of(
                     stored_exercise(exercise), hints.get(exercise.id, ())
                 )
-    return found
+    return exercises
 
 
 def page_modules() -> bytes:
-    """Return the modules that judge in a page, as a zip archive; the same modules give the same."""
+    """Return the modules that judge in a page, as a zip archive.
+
+    The same modules give the same bytes.
+    """
     content = BytesIO()
     with ZipFile(content, "w", ZIP_DEFLATED) as archive:
         for module in PAGE_MODULES:
@@ -122,21 +127,21 @@ def reason_for_the_lab(lesson: Lesson, exercise: Exercise) -> str:
         return "this lab lacks its solution, which says what it needs"
     if exercise.run_by is not None or exercise.trained is not None:
         return "its checks train a model, or run the answer in another program"
-    if not all(map(_compares_answers, exercise.checks)):
+    if any(check.outcome is not as_it_is for check in exercise.checks):
         return "code of its lesson judges the answers"
-    paper = visible_cases(exercise)
-    arguments = (value for cases in paper.cases for case in cases for value in case)
-    if other := next(_others(arguments), ""):
-        return f"its function is called with a {other}"
-    if needed := _needs(lesson, exercise):
+    arguments = [
+        value for cases in visible_cases(exercise).cases for case in cases for value in case
+    ]
+    others = list(_others(arguments))
+    if others:
+        return f"its function is called with a {others[0]}"
+    needed = _needs(lesson, exercise)
+    if needed:
         return f"its cell needs {needed}"
-    if tag := _other_answers(exercise):
+    tag = _other_answers(exercise)
+    if tag:
         return f"its answer is a {tag}"
     return ""
-
-
-def _compares_answers(check: Check) -> bool:
-    return check.outcome is as_it_is
 
 
 def _others(values: Iterable[object]) -> Iterator[str]:
@@ -153,7 +158,7 @@ def _others(values: Iterable[object]) -> Iterator[str]:
 
 
 def _other_answers(exercise: Exercise) -> str:
-    """Return what an answer of the reference is, where it is no plain value; else ""."""
+    """Return the tag of an answer that is not a plain value; "" if all answers are plain."""
     answers = known_answers(visible_cases(exercise), exercise.reference)
     tags = {tag for group in answers for answer in group for tag in _tags(answer)}
     return min(tags - PLAIN_TAGS, default="")
@@ -176,8 +181,9 @@ def _needs(lesson: Lesson, exercise: Exercise) -> str:
     """Return a module that an exercise or its solution needs and pages lack; else ""."""
     cells = cells_of(learners_notebook(lesson), {})
     own = "\n".join(cell.source for cell in cells if cell.belongs_to(exercise))
-    if named := FROM_OUTSIDE.search(own):
-        return {"np": "numpy"}.get(named[1], named[1])
+    named = FROM_OUTSIDE.search(own)
+    if named is not None:
+        return "numpy" if named[1] == "np" else named[1]
     source = Solutions(lesson.text).source(exercise.id)
     solved = cells_of(learners_notebook(lesson), {exercise.id: source})
     return next(_imports(solved, exercise), "")
@@ -185,7 +191,7 @@ def _needs(lesson: Lesson, exercise: Exercise) -> str:
 
 def _imports(cells: Sequence[CodeCell], exercise: Exercise) -> Iterator[str]:
     """Yield the modules that a program imports and that are not Python's own."""
-    # what grading adds where the notebook's imports are gone, a page lacks as well
+    # Without `provides`: what grading adds when a notebook lacks an import, a page lacks as well.
     for source in program_of(cells, replace(exercise, provides={})):
         for node in ast.walk(ast.parse(source)):
             names = []
@@ -195,6 +201,6 @@ def _imports(cells: Sequence[CodeCell], exercise: Exercise) -> Iterator[str]:
                 names = [node.module or ""]
             for name in names:
                 package = name.split(".")[0]
-                # the judge itself is in the page: `check` and `hint`
+                # labkit.grading is in the page, for `check` and `hint`
                 if package not in sys.stdlib_module_names and name != "labkit.grading":
                     yield package

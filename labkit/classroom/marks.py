@@ -12,8 +12,10 @@ roster, or more than one, is reported and skipped.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +34,7 @@ class TeacherComment:
 
 
 Comments = Mapping[tuple[str, str], TeacherComment]
-"""(learner, exercise) -> what the teacher says; an empty exercise means all work of a learner."""
+"""(learner, exercise) -> comment; an empty exercise means all work of a learner."""
 
 
 @dataclass(frozen=True)
@@ -64,18 +66,22 @@ def marks_of(
     Args:
         rows: the rows of a grading.
         late: (learner, notebook) -> days after work was due.
-        percent: share of the earned points that each of these days takes off.
-        comments: the teacher's, with names as the teacher wrote them.
+        percent: percent of the earned points that each of these days takes off.
+        comments: the teacher's, with names as the teacher wrote them. Their points count as they
+            are, late or not.
         cap: percent that lateness takes off at most.
     """
-    words = by_row(comments, [row.student for row in rows])
+    by_submission = by_row(comments, [row.student for row in rows])
     marks = []
     for row in rows:
         days = late.get((row.student, row.notebook), 0)
-        word = words.get((row.student, row.exercise))
-        earned = round(row.points * (1 - min(100.0, cap, days * percent) / 100), 2)
-        points = word.points if word is not None and word.points is not None else earned
-        marks.append(Mark(row, points, days, word))
+        comment = by_submission.get((row.student, row.exercise))
+        if comment is not None and comment.points is not None:
+            points = comment.points
+        else:
+            taken_off = min(100.0, cap, days * percent)
+            points = round(row.points * (1 - taken_off / 100), 2)
+        marks.append(Mark(row, points, days, comment))
     return marks
 
 
@@ -84,28 +90,34 @@ def by_row(comments: Comments, students: Iterable[str]) -> dict[tuple[str, str],
 
     A name matches an equal name, or else the only one that differs just in case, spaces or Unicode
     composition.
+
+    Args:
+        comments: with names as the teacher wrote them.
+        students: names of the submissions.
+
+    Returns:
+        (submission's name, exercise) -> comment, without those that match no name or several.
     """
     known = list(dict.fromkeys(students))
     names = Names((student, number) for number, student in enumerate(known))
-    found = {}
-    for (name, exercise), word in comments.items():
+    matched = {}
+    for (name, exercise), comment in comments.items():
         _, places = names.find(name)
         if len(places) == 1:
-            found[known[places[0]], exercise] = word
-    return found
+            matched[known[places[0]], exercise] = comment
+    return matched
 
 
 def total(marks: Sequence[Mark]) -> tuple[float, int]:
-    """Return the points of these marks together, and what they are out of."""
+    """Return the sum of the points, and the sum of what they are out of."""
     return round(sum(mark.points for mark in marks), 2), sum(mark.row.out_of for mark in marks)
 
 
 def by_student(marks: Sequence[Mark]) -> dict[str, list[Mark]]:
-    """Return the marks of each learner."""
-    found: dict[str, list[Mark]] = {}
+    grouped: dict[str, list[Mark]] = {}
     for mark in marks:
-        found.setdefault(mark.row.student, []).append(mark)
-    return found
+        grouped.setdefault(mark.row.student, []).append(mark)
+    return grouped
 
 
 def read_comments(path: Path) -> dict[tuple[str, str], TeacherComment]:
@@ -115,10 +127,10 @@ def read_comments(path: Path) -> dict[tuple[str, str], TeacherComment]:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: a column is missing, points are not a number, or the exercise does not exist;
-            see the line.
+        ValueError: a column is missing, points are not a number, or the exercise does not exist.
+            The message names the line.
     """
-    found = {}
+    comments = {}
     for number, written in enumerate(read_table(path), start=2):
         line = {name.strip(): text.strip() for name, text in written.items()}
         if not {"student", "exercise", "points", "comment"} <= line.keys():
@@ -129,20 +141,23 @@ def read_comments(path: Path) -> dict[tuple[str, str], TeacherComment]:
         if not any(line.values()):
             continue
         if line["exercise"] and line["exercise"] not in EXERCISES:
-            raise ValueError(f"{path}, line {number}: there is no exercise {line['exercise']!r}")
+            raise ValueError(
+                f"{path}, line {number}: the exercise {line['exercise']!r} does not exist"
+            )
         try:
             points = float(line["points"].replace(",", ".")) if line["points"] else None
         except ValueError as error:
             raise ValueError(
                 f"{path}, line {number}: {line['points']!r} is not a number of points"
             ) from error
-        if points is not None and not (line["exercise"] and 0 <= points < float("inf")):
+        if points is not None and not line["exercise"]:
             raise ValueError(
-                f"{path}, line {number}: points from 0 on go to one exercise, not to "
-                f"{points:g} of all"
+                f"{path}, line {number}: expected an exercise for {points:g} points, got none"
             )
-        found[line["student"], line["exercise"]] = TeacherComment(points, line["comment"])
-    return found
+        if points is not None and not 0 <= points < math.inf:
+            raise ValueError(f"{path}, line {number}: expected points from 0 on, got {points:g}")
+        comments[line["student"], line["exercise"]] = TeacherComment(points, line["comment"])
+    return comments
 
 
 def unused(comments: Comments, rows: Sequence[GradeRow]) -> list[str]:
@@ -151,13 +166,13 @@ def unused(comments: Comments, rows: Sequence[GradeRow]) -> list[str]:
     students = [row.student for row in rows]
     return [
         f"no row for {name!r} {exercise}: your comment is unused"
-        for (name, exercise), word in comments.items()
-        if not present & by_row({(name, exercise): word}, students).keys()
+        for (name, exercise), comment in comments.items()
+        if not present & by_row({(name, exercise): comment}, students).keys()
     ]
 
 
 POSSIBLE = "points possible"  # Canvas's second line
-# columns by which a school's system or the lab knows a learner: no points go there
+# columns that identify a learner in a school's system or in the lab: never columns of points
 IDENTITY = (
     "student",
     "id",
@@ -186,8 +201,14 @@ class Roster:
         return [line for line in filled if POSSIBLE not in _cell(line, "Student").lower()]
 
     def name(self, line: Line) -> str:
-        named = (_cell(line, key) for key in ("Student", "Full name", "name", "learner"))
-        return next(filter(None, [*named, *(cell.strip() for cell in line.values())]), "")
+        """Return the name of a line's learner, or else the first cell that is not empty."""
+        for column in ("Student", "Full name", "name", "learner"):
+            if _cell(line, column):
+                return _cell(line, column)
+        for cell in line.values():
+            if cell.strip():
+                return cell.strip()
+        return ""
 
     def assigned(self, students: Iterable[str]) -> dict[str, list[Line]]:
         """Return for each name of a submission the matching lines: ideally one.
@@ -196,52 +217,72 @@ class Roster:
         exact.
         """
         lines = self.learners()
-        column = {"canvas": "ID", "moodle": "Identifier"}.get(self.kind, "")
-        names = Names(
-            (cell, at)
-            for at, line in enumerate(lines)
-            for column_name, cell in line.items()
-            if column_name.strip().lower() not in EXTENSIONS
-        )
-        ids = [re.findall(r"\d+", _cell(line, column)) for line in lines]
-        numbers = Names((number, at) for at, found in enumerate(ids) for number in found)
-        found = {}
-        for student in dict.fromkeys(students):
-            number = student.rpartition("_")[2] if column and re.search(r"_\d+$", student) else ""
-            found[student] = numbers.find(number) if number else names.find(student)
-        nearest: dict[int, list[int]] = {}
-        for exactness, places in found.values():
+        matches = self._matches(lines, students)
+        # line -> the ranks of the names that match this line and no other
+        ranks: dict[int, list[int]] = {}
+        for rank, places in matches.values():
             if len(places) == 1:
-                nearest.setdefault(places[0], []).append(exactness)
-        return {
-            student: [
-                lines[at]
-                for at in places
-                if len(places) > 1
-                or (exactness == min(nearest[at]) and nearest[at].count(exactness) == 1)
-            ]
-            for student, (exactness, places) in found.items()
-        }
+                ranks.setdefault(places[0], []).append(rank)
+        assigned = {}
+        for student, (rank, places) in matches.items():
+            if len(places) == 1:
+                rivals = ranks[places[0]]
+                if rank > min(rivals) or rivals.count(rank) > 1:
+                    places = []
+            assigned[student] = [lines[place] for place in places]
+        return assigned
+
+    def _matches(
+        self, lines: Sequence[Line], students: Iterable[str]
+    ) -> dict[str, tuple[int, list[int]]]:
+        """Return for each name of a submission the rank of its match, and the matching lines."""
+        names = Names(
+            (cell, place)
+            for place, line in enumerate(lines)
+            for column, cell in line.items()
+            if column.strip().lower() not in EXTENSIONS
+        )
+        id_column = {"canvas": "ID", "moodle": "Identifier"}.get(self.kind, "")
+        numbers = Names(
+            (number, place)
+            for place, line in enumerate(lines)
+            for number in re.findall(r"\d+", _cell(line, id_column))
+        )
+        matches = {}
+        for student in dict.fromkeys(students):
+            # the system wrote its number of the learner at the end of the name
+            numbered = re.search(r"_(\d+)$", student)
+            if id_column and numbered:
+                matches[student] = numbers.find(numbered[1])
+            else:
+                matches[student] = names.find(student)
+        return matches
 
 
 def _cell(line: Line, column: str) -> str:
     """Return the cell of a column, ignoring blanks around its name; "" if missing."""
-    return (
-        next((text.strip() for name, text in line.items() if name.strip() == column), "")
-        if column
-        else ""
-    )
+    if not column:
+        return ""
+    for name, text in line.items():
+        if name.strip() == column:
+            return text.strip()
+    return ""
 
 
 def _column_of(lesson: str, line: Line) -> str:
     """Return Canvas's column of a lesson: an earlier "01_numbers (4712)", or a new one."""
-    known = (name for name in line if re.fullmatch(rf"{re.escape(lesson)} \(\d+\)", name.strip()))
-    return next(known, lesson)
+    for name in line:
+        if re.fullmatch(rf"{re.escape(lesson)} \(\d+\)", name.strip()):
+            return name
+    return lesson
 
 
 def _column(line: Line, column: str) -> str:
-    """Return the name of a column as it is written."""
-    return next((name for name in line if name.strip() == column), column)
+    """Return the name of a column as the table writes it, with blanks around it."""
+    for name in line:
+        if name.strip() == column:
+            return name
+    return column
 
 
 def read_roster(path: Path) -> Roster:
@@ -263,29 +304,30 @@ def read_roster(path: Path) -> Roster:
         raise ValueError(
             f"{path} has no learners: expected a line of column names and a line for each learner"
         )
-    for line in roster.learners() if kind == "moodle" else ():
-        try:
-            _limit(line)
-        except ValueError as error:
-            raise ValueError(
-                f"{path}: the Maximum Grade of {roster.name(line)} is not a number: {error}"
-            ) from error
+    if kind == "moodle":
+        for line in roster.learners():
+            try:
+                _limit(line)
+            except ValueError as error:
+                raise ValueError(
+                    f"{path}: the Maximum Grade of {roster.name(line)} is not a number: {error}"
+                ) from error
     return roster
 
 
 def notices(roster: Roster, students: Sequence[str]) -> list[str]:
     """Return a sentence for each learner without a submission, and each one not on the roster."""
-    found = roster.assigned(students)
-    present = {id(line) for lines in found.values() if len(lines) == 1 for line in lines}
+    assigned = roster.assigned(students)
+    present = {id(lines[0]) for lines in assigned.values() if len(lines) == 1}
     notes = [
         f"{roster.name(line)} handed nothing in"
         for line in roster.learners()
         if id(line) not in present
     ]
-    for student, lines in found.items():
+    for student, lines in assigned.items():
         if len(lines) != 1:
-            found_on = f"{len(lines)} lines" if lines else "no line"
-            notes.append(f"{student} is on {found_on} of the roster")
+            places = f"{len(lines)} lines" if lines else "no line"
+            notes.append(f"{student} is on {places} of the roster")
     return notes
 
 
@@ -297,8 +339,8 @@ def write_gradebook(
     Canvas gets a column of points for each lesson: that of an earlier import, such as
     01_numbers (4712), or a new one. Moodle gets its Grade, scaled to its Maximum Grade, and a
     comment. Any other table gets a column for each lesson, for each exercise, and the sum. Other
-    cells of the roster are unchanged, but for its extensions, which no school's system knows; in a
-    table of ours formulas are escaped.
+    cells of the roster are unchanged. Only the columns that a teacher added (EXTENSIONS) are left
+    out for Canvas and Moodle, which do not know them. In a table of names formulas are escaped.
 
     Args:
         path: the table to write.
@@ -311,47 +353,65 @@ def write_gradebook(
         OSError: it cannot be written.
         ValueError: the roster has no such column for points.
     """
-    own = by_student(marks)
     graded = _graded_exercises(marks)
     if column:
         check_column(roster, column)
     if roster is None:
         rows = [
-            {"learner": student, **_columns("plain", {}, theirs, graded)}
-            for student, theirs in own.items()
+            {"learner": student, **_columns("plain", {}, own, graded)}
+            for student, own in by_student(marks).items()
         ]
     else:
-        found = {
-            id(lines[0]): own[s] for s, lines in roster.assigned(own).items() if len(lines) == 1
-        }
-        possible = next((line for line in roster.lines if _is_possible(line)), {})
-        rows = []
-        for line in roster.lines:
-            theirs = found.get(id(line), [])
-            if column:
-                new = _sum_for(column, theirs, _cell(possible, column))
-            else:
-                new = _columns(roster.kind, line, theirs, graded)
-            known = {_column(line, name): value for name, value in new.items()}
-            rows.append(line | known)
+        rows = _extended(roster, marks, graded, column)
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    write_table(path, columns, rows, guarded=roster is None)
+
+
+def _extended(
+    roster: Roster,
+    marks: Sequence[Mark],
+    graded: Mapping[str, Sequence[Exercise]],
+    column: str,
+) -> list[Line]:
+    """Return the lines of a roster with the marks of its learners.
+
+    Args:
+        roster: the table of the school's system.
+        marks: of all learners.
+        graded: lesson -> its exercises that were graded.
+        column: the roster's own column for the sum; "" for the columns of its kind.
+    """
+    by_name = by_student(marks)
+    # lines are dicts, which their identity tells apart where two learners have equal cells
+    by_line = {
+        id(lines[0]): by_name[student]
+        for student, lines in roster.assigned(by_name).items()
+        if len(lines) == 1
+    }
+    possible = ""
+    for line in roster.lines:
+        if _is_possible(line):
+            possible = _cell(line, column)
+            break
+    rows = []
+    for line in roster.lines:
+        own = by_line.get(id(line), [])
+        if column:
+            new = _sum_for(column, own, possible)
+        else:
+            new = _columns(roster.kind, line, own, graded)
+        row = line | {_column(line, name): value for name, value in new.items()}
         if roster.kind != "plain":
-            rows = [
-                {n: cell for n, cell in row.items() if n.strip().lower() not in EXTENSIONS}
-                for row in rows
-            ]
-    write_table(
-        path,
-        list(dict.fromkeys(name for row in rows for name in row)),
-        rows,
-        guarded=roster is None,
-    )
+            row = {n: cell for n, cell in row.items() if n.strip().lower() not in EXTENSIONS}
+        rows.append(row)
+    return rows
 
 
 def check_column(roster: Roster | None, column: str) -> None:
-    """Refuse a column for the sum that the roster lacks, or that says who a learner is.
+    """Require that the roster has a column that the sum of the points may go to.
 
     Raises:
-        ValueError: see above.
+        ValueError: the roster lacks the column, or it identifies learners or has their deadlines.
     """
     names = [name.strip() for name in roster.lines[0]] if roster else []
     if column.strip() not in names:
@@ -360,7 +420,8 @@ def check_column(roster: Roster | None, column: str) -> None:
         )
     if column.strip().lower() in (*IDENTITY, *EXTENSIONS):
         raise ValueError(
-            f"--column {column!r} says who a learner is, or when work is due: name one for points"
+            f"--column {column!r} says who a learner is, or when work is due: name a column for "
+            "points"
         )
 
 
@@ -369,15 +430,23 @@ def _is_possible(line: Line) -> bool:
 
 
 def _sum_for(column: str, own: Sequence[Mark], possible: str) -> dict[str, str]:
-    """Return a learner's sum for a teacher's column, scaled to the points of Canvas for it."""
-    points, out_of = total(own)
+    """Return a learner's sum for a teacher's column.
+
+    Args:
+        column: the column.
+        own: the learner's marks.
+        possible: Canvas's points possible in this column, which the sum is scaled to; "" or a text
+            that is not a number leaves the sum as it is.
+    """
     if not own:
         return {}
-    try:
-        limit = float(possible.replace(",", ".")) if possible else float(out_of)
-    except ValueError:
-        limit = float(out_of)
-    return {column: f"{round(points * limit / out_of, 2) if out_of else points:g}"}
+    points, out_of = total(own)
+    limit = float(out_of)
+    with suppress(ValueError):
+        limit = float(possible.replace(",", "."))
+    if out_of:
+        points = round(points * limit / out_of, 2)
+    return {column: f"{points:g}"}
 
 
 def _limit(line: Line) -> float | None:
@@ -389,40 +458,58 @@ def _graded_exercises(marks: Sequence[Mark]) -> dict[str, list[Exercise]]:
     """Return lesson -> its exercises that were graded; lessons in the order of the marks."""
     ids = dict.fromkeys(mark.row.exercise for mark in marks)
     graded: dict[str, list[Exercise]] = {EXERCISES[id].lesson: [] for id in ids}
-    for exercise in (exercise for exercise in EXERCISES.values() if exercise.id in ids):
-        graded[exercise.lesson].append(exercise)
+    for exercise in EXERCISES.values():
+        if exercise.id in ids:
+            graded[exercise.lesson].append(exercise)
     return graded
 
 
 def _columns(
     kind: str, line: Line, own: Sequence[Mark], graded: Mapping[str, Sequence[Exercise]]
 ) -> dict[str, str]:
-    names = {lesson: _column_of(lesson, line) if kind == "canvas" else lesson for lesson in graded}
+    """Return column -> cell of a learner's marks, for a roster of this kind.
+
+    Args:
+        kind: "canvas", "moodle" or "plain".
+        line: the learner's line, or Canvas's line of points possible.
+        own: the learner's marks.
+        graded: lesson -> its exercises that were graded.
+    """
+    if kind == "moodle":
+        return _moodle_columns(line, own)
     if kind == "canvas" and _is_possible(line):
         return {
-            names[lesson]: str(sum(exercise.points for exercise in exercises))
+            _column_of(lesson, line): str(sum(exercise.points for exercise in exercises))
             for lesson, exercises in graded.items()
         }
-    if kind == "moodle":
-        points, out_of = total(own)
-        limit = _limit(line)
-        grade = points if limit is None or not out_of else points * limit / out_of
-        return (
-            {"Grade": f"{grade:.2f}", "Feedback comments": f"{points:g} of {out_of} points"}
-            if own
-            else {}
-        )
-    of = {
-        lesson: [mark for mark in own if mark.row.exercise in {e.id for e in es}]
-        for lesson, es in graded.items()
-    }
-    whole = {names[lesson]: f"{total(marks)[0]:g}" if marks else "" for lesson, marks in of.items()}
-    if kind == "canvas":
-        return whole
-    points_of = {mark.row.exercise: f"{mark.points:g}" for mark in own}
-    single = {
-        exercise.id: points_of.get(exercise.id, "")
-        for exercises in graded.values()
-        for exercise in exercises
-    }
-    return whole | single | {"total": f"{total(own)[0]:g}" if own else ""}
+    columns = {}
+    for lesson, exercises in graded.items():
+        ids = {exercise.id for exercise in exercises}
+        in_lesson = [mark for mark in own if mark.row.exercise in ids]
+        name = _column_of(lesson, line) if kind == "canvas" else lesson
+        columns[name] = f"{total(in_lesson)[0]:g}" if in_lesson else ""
+    if kind == "plain":
+        points = {mark.row.exercise: f"{mark.points:g}" for mark in own}
+        for exercises in graded.values():
+            for exercise in exercises:
+                columns[exercise.id] = points.get(exercise.id, "")
+        columns["total"] = f"{total(own)[0]:g}" if own else ""
+    return columns
+
+
+def _moodle_columns(line: Line, own: Sequence[Mark]) -> dict[str, str]:
+    """Return the grade, scaled to the Maximum Grade of the line, and a comment."""
+    if not own:
+        return {}
+    points, out_of = total(own)
+    grade = points
+    limit = _limit(line)
+    if limit is not None and out_of:
+        grade = points * limit / out_of
+    return {"Grade": f"{grade:.2f}", "Feedback comments": f"{points:g} of {out_of} points"}
+
+
+def _limit(line: Line) -> float | None:
+    """Return Moodle's Maximum Grade of a line; None if it is empty."""
+    text = _cell(line, "Maximum Grade").replace(",", ".")
+    return float(text) if text else None

@@ -45,15 +45,24 @@ def write_course(
 ) -> Path:
     """Write nbgrader's course folder, its configuration and notebooks with solutions; return it.
 
-    `seed` chooses the cases, as in `labkit grade --seed`.
+    Args:
+        folder: the course folder.
+        lessons: those that become assignments.
+        exercises: those that are graded.
+        seed: chooses the cases, as in `labkit grade --seed`.
     """
     write_atomic(folder / "nbgrader_config.py", CONFIG.encode())
     for lesson in lessons:
         notebook = learners_notebook(lesson)
-        own = {e.tag: (e, cell_in(lesson, e)) for e in exercises if e.lesson == lesson.name}
-        notebook["cells"] = [
-            part for cell in notebook["cells"] for part in _with_tests(cell, own, seed)
-        ]
+        by_tag = {
+            exercise.tag: (exercise, cell_in(lesson, exercise))
+            for exercise in exercises
+            if exercise.lesson == lesson.name
+        }
+        cells = []
+        for cell in notebook["cells"]:
+            cells += _with_tests(cell, by_tag, seed)
+        notebook["cells"] = cells
         text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
         write_atomic(folder / "source" / lesson.name / f"{lesson.name}.ipynb", text.encode())
     return folder
@@ -62,29 +71,36 @@ def write_course(
 def _with_tests(
     cell: dict[str, Any], exercises: dict[str, tuple[Exercise, str]], seed: int
 ) -> list[dict[str, Any]]:
-    """Return a cell; that of an exercise has its solution, and is followed by its tests."""
-    found = next(
-        (exercises[tag] for tag in cell["metadata"].get("tags", ()) if tag in exercises), None
-    )
-    if found is None:
+    """Return a cell as it is; or, of an exercise, the cell with its solution and one with tests.
+
+    Args:
+        cell: a cell of the learner's notebook.
+        exercises: tag -> exercise and the cell's text with the solution.
+        seed: chooses the cases.
+    """
+    tags = [tag for tag in cell["metadata"].get("tags", ()) if tag in exercises]
+    if not tags:
         return [cell]
-    exercise, solution = found
-    metadata = {**cell["metadata"], "nbgrader": _words(exercise.cell_id, solution=True)}
-    answer = {**cell, "metadata": metadata, "source": solution.splitlines(keepends=True)}
-    source = TESTS.format(id=exercise.id, entry=exercise.entry, seed=seed).splitlines(keepends=True)
-    words = _words(f"{exercise.cell_id}-tests", grade=True, locked=True) | {
-        "points": exercise.points
+    exercise, solution = exercises[tags[0]]
+    answer = {
+        **cell,
+        "metadata": {**cell["metadata"], "nbgrader": _metadata(exercise.cell_id, solution=True)},
+        "source": solution.splitlines(keepends=True),
     }
+    source = TESTS.format(id=exercise.id, entry=exercise.entry, seed=seed)
+    tests_id = f"{exercise.cell_id}-tests"
     tests = {
         **cell,
-        "id": f"{exercise.cell_id}-tests",
-        "metadata": {"nbgrader": words},
-        "source": source,
+        "id": tests_id,
+        "metadata": {
+            "nbgrader": _metadata(tests_id, grade=True, locked=True) | {"points": exercise.points}
+        },
+        "source": source.splitlines(keepends=True),
     }
     return [answer, tests]
 
 
-def _words(
+def _metadata(
     grade_id: str, *, grade: bool = False, solution: bool = False, locked: bool = False
 ) -> dict[str, object]:
     return {

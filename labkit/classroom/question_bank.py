@@ -1,8 +1,8 @@
 """Question bank for a learning platform: predictions and quiz, in GIFT.
 
-GIFT is Moodle's text format for questions, which other platforms import as well. A question keeps
-its id as name, and each choice its reply as feedback. Predictions of a number that the learner's
-own machine measures are left out: a platform does not know the answer.
+GIFT is Moodle's text format for questions, which other platforms import as well. The id of a
+question is its name, and the reply to a choice is its feedback. Predictions of a number that the
+learner's own machine measures are left out, since a platform does not know the answer.
 
 Source: Moodle documentation, "GIFT format".
 """
@@ -24,7 +24,7 @@ class BankQuestion:
 
     Attributes:
         id: Its name in the bank, as "scaling.order".
-        lesson: The lesson that asks or teaches it.
+        lesson: The lesson that asks the question, or teaches its answer.
         text: The question, in one paragraph.
         choices: Choice -> the reply to it.
         answer: The choice that is right.
@@ -40,23 +40,28 @@ class BankQuestion:
 def bank_questions(chosen: Iterable[Lesson]) -> list[BankQuestion]:
     """Return the questions of lessons, those of the quiz last, without measured numbers."""
     lessons = list(chosen)
-    found = []
+    questions = []
     for lesson in lessons:
         for id, row in lesson.table("predictions").items():
+            # the answer to a question with a ruler is a measured number
             if "ruler" not in row:
-                found.append(
+                questions.append(
                     BankQuestion(id, lesson.name, row["question"], row["choices"], row["answer"])
                 )
     names = {lesson.name for lesson in lessons}
     for id, question in quiz_questions().items():
         if question.lesson in names:
             replies = dict.fromkeys(question.choices, question.why)
-            found.append(
+            questions.append(
                 BankQuestion(
-                    f"quiz.{id}", question.lesson, question.question, replies, question.answer
+                    id=f"quiz.{id}",
+                    lesson=question.lesson,
+                    text=question.question,
+                    choices=replies,
+                    answer=question.answer,
                 )
             )
-    return found
+    return questions
 
 
 def as_gift(questions: Iterable[BankQuestion]) -> str:

@@ -3,9 +3,9 @@
 Idea: the learners' wheel is the lab without `lesson.py` and `exercises.py` of each lesson's
 package. One file takes their place, with the right answers to what a notebook asks and digests of
 known mistakes (labkit.grading.stored). The teacher's folder has the whole lab, model answers, a
-table of exercises, and the judges, which the next release uses again where neither the lesson nor
-the lab has changed. Each content has a version of its own (labkit.records.handout), which the
-wheels get last: what the judges are found by does not depend on it.
+table of exercises, and the judges, which the next release reuses if neither the lesson nor the lab
+has changed. Each content has a version of its own (labkit.records.handout). A wheel gets it last,
+so that the keys by which judges are found do not depend on it.
 
 Invariant: no source of a reference, a known mistake or a solution is in the learners' folder. A
 later release is a later version, unless it has the same content.
@@ -24,7 +24,6 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from itertools import count
 from pathlib import Path
 
 import labkit
@@ -42,7 +41,7 @@ from labkit.records.notebook_copies import DIGESTS, VERSION, listing
 from labkit.train import one_thread
 
 LESSON_FOLDERS = f"{PACKAGE}/lesson_"  # how the names of files in lessons begin
-ALWAYS = ("glossary",)  # a page that every lesson links to
+ALWAYS = {"glossary"}  # notebooks that every lesson links to
 Progress = Callable[[int, int, str], None]
 """Called with the number of exercises done, of all, and the next one ("" at the end)."""
 
@@ -77,7 +76,7 @@ def release(
         folder: where learners/ and teacher/ are written.
         chosen: lessons to hand out.
         progress: called for each exercise whose answers are computed.
-        say: called with a line for each file of an earlier release that is moved out of the way.
+        say: called with a line for each file of an earlier release that is moved aside.
 
     Raises:
         OSError: a file cannot be read or written.
@@ -86,31 +85,33 @@ def release(
     files = files_of(top, lessons())
     learners = folder / "learners"
     teacher = folder / "teacher"
-    judges = _judges(chosen, files, teacher / "judges", progress)
-    kept = {
+    earlier = folder / "earlier"
+    now = datetime.now(UTC).replace(tzinfo=None)
+
+    # The learners' wheel has judges in place of solutions; the notebooks lie beside it, too.
+    public = {
         name: content for name, content in files.items() if _is_for_learners(name, content, chosen)
     }
-    kept |= {
-        f"{folder_of(lesson)}/{lesson.judge.name}": content for lesson, content in judges.items()
-    }
-    shown = {
+    for lesson, judge in _judges(chosen, files, teacher / "judges", progress).items():
+        public[f"{folder_of(lesson)}/{lesson.judge.name}"] = judge
+    notebooks = {
         name.removeprefix("labkit/"): content
-        for name, content in kept.items()
+        for name, content in public.items()
         if name.startswith("labkit/notebooks/") and name.endswith(".ipynb")
     }
-    now = datetime.now(UTC).replace(tzinfo=None)
-    earlier = folder / "earlier"
-    version, handout = _version("class", whole_content(top, kept), learners, earlier, now)
-    wheel, packed = wheel_of(top, kept, version)
-    for line in _put_aside(learners, {**shown, wheel: packed}, earlier):
+    version, handout = _version("class", whole_content(top, public), learners, earlier, now)
+    wheel, packed = wheel_of(top, public, version)
+    for line in _put_aside(learners, {**notebooks, wheel: packed}, earlier):
         say(line)
     write_atomic(learners / wheel, packed)
-    for name, content in shown.items():
+    for name, content in notebooks.items():
         write_atomic(learners / name, content)
-    copies = {Path(name).name: content for name, content in shown.items()}
+    copies = {Path(name).name: content for name, content in notebooks.items()}
     write_atomic(learners / "notebooks" / DIGESTS, listing(copies, {VERSION: version}))
     readme = LEARNERS_README.format(wheel=wheel, handout=handout)
     write_atomic(learners / "README.txt", readme.encode())
+
+    # The teacher's wheel has everything.
     exercises = [exercise for lesson in chosen for exercise in exercises_of(lesson)]
     version, _ = _version("teacher", whole_content(top, files), teacher, earlier, now)
     wheel, packed = wheel_of(top, files, version)
@@ -127,46 +128,49 @@ def _version(
 ) -> tuple[str, Handout]:
     """Return the version and the handout of a wheel with this content.
 
-    They are those of the folder's wheel if its content is the same. `earlier` is the folder of
-    former releases.
+    They are those of the folder's wheel if its content is the same.
+
+    Args:
+        kind: "class" or "teacher".
+        content: all files of the wheel.
+        folder: where the wheel will be.
+        earlier: the folder of former releases.
+        now: the time of this release, in UTC without a zone.
     """
-    present, before = (
-        [found for wheel in sorted(place.glob("*.whl")) if (found := handout_of(wheel.name))]
-        for place in (folder, earlier)
-    )
-    before = [each for each in before if each.kind == kind]
-    handout = next_handout(kind, content, present[-1] if present else None, before, now)
+    in_folder = _handouts(folder)
+    present = in_folder[-1] if in_folder else None
+    before = [handout for handout in _handouts(earlier) if handout.kind == kind]
+    handout = next_handout(kind, content, present, before, now)
     return f"{labkit.__version__}+{handout.local_version}", handout
+
+
+def _handouts(folder: Path) -> list[Handout]:
+    """Return the handouts whose wheels are in a folder, in the order of the names."""
+    handouts = [handout_of(wheel.name) for wheel in sorted(folder.glob("*.whl"))]
+    return [handout for handout in handouts if handout is not None]
 
 
 def _judges(
     chosen: Sequence[Lesson], files: Mapping[str, bytes], folder: Path, progress: Progress
 ) -> dict[Lesson, bytes]:
-    """Return the judge of each lesson with exercises: an earlier release's, or a new one."""
-    library = [(name, content) for name, content in sorted(files.items()) if name.endswith(".py")]
-    common = hashlib.sha256()
-    for name, content in library:
-        if not name.startswith(LESSON_FOLDERS):
-            common.update(name.encode() + b"\0" + content)
-    salt = os.urandom(16)
-    found = dict[Lesson, bytes]()
-    missing = dict[Lesson, Path]()
-    for lesson in (lesson for lesson in chosen if exercises_of(lesson)):
-        key = common.copy()
-        for name, content in library:
-            if name.startswith(f"{folder_of(lesson)}/"):
-                key.update(name.encode() + b"\0" + content)
-        path = folder / f"{lesson.name}-{key.hexdigest()[:16]}.pkl.gz"
-        if path.is_file():
-            found[lesson] = path.read_bytes()
-        else:
-            missing[lesson] = path
-    ids = [exercise.id for lesson in missing for exercise in exercises_of(lesson)]
+    """Return the judge of each lesson with exercises: an earlier release's, or a new one.
+
+    Args:
+        chosen: lessons to hand out.
+        files: all files of the checkout's wheel.
+        folder: where the judges of earlier releases are, and new ones are written.
+        progress: called for each exercise whose answers are computed.
+    """
+    paths = _judge_paths(chosen, files, folder)
+    judges = {lesson: path.read_bytes() for lesson, path in paths.items() if path.is_file()}
+    missing = [lesson for lesson in paths if lesson not in judges]
+    count = sum(len(exercises_of(lesson)) for lesson in missing)
     done = 0
-    for lesson, path in missing.items():
+    salt = os.urandom(16)
+    for lesson in missing:
         stored = []
         for exercise in exercises_of(lesson):
-            progress(done, len(ids), exercise.id)
+            progress(done, count, exercise.id)
             with (
                 one_thread(),
                 warnings.catch_warnings(action="ignore"),
@@ -175,72 +179,110 @@ def _judges(
             ):
                 stored.append(stored_exercise(exercise, salt))
             done += 1
-        found[lesson] = gzip.compress(pickle.dumps(tuple(stored)), mtime=0)
+        judges[lesson] = gzip.compress(pickle.dumps(tuple(stored)), mtime=0)
         for old in folder.glob(f"{lesson.name}-*.pkl.gz"):
             old.unlink()
-        write_atomic(path, found[lesson])
-    progress(done, len(ids), "")
-    return found
+        write_atomic(paths[lesson], judges[lesson])
+    progress(done, count, "")
+    return judges
+
+
+def _judge_paths(
+    chosen: Sequence[Lesson], files: Mapping[str, bytes], folder: Path
+) -> dict[Lesson, Path]:
+    """Return where the judge of each lesson with exercises is, or will be.
+
+    The name holds a digest of the lesson and of the lab without its other lessons.
+    """
+    modules = [(name, content) for name, content in sorted(files.items()) if name.endswith(".py")]
+    lab = hashlib.sha256()
+    for name, content in modules:
+        if not name.startswith(LESSON_FOLDERS):
+            lab.update(name.encode() + b"\0" + content)
+    paths = {}
+    for lesson in chosen:
+        if exercises_of(lesson):
+            key = lab.copy()
+            for name, content in modules:
+                if name.startswith(f"{folder_of(lesson)}/"):
+                    key.update(name.encode() + b"\0" + content)
+            paths[lesson] = folder / f"{lesson.name}-{key.hexdigest()[:16]}.pkl.gz"
+    return paths
 
 
 def _put_aside(folder: Path, new: Mapping[str, bytes], earlier: Path) -> list[str]:
-    """Move wheels and notebooks of an earlier release aside if they differ; return remarks."""
-    notes = []
+    """Move wheels and notebooks of an earlier release aside if they differ; return remarks.
+
+    Args:
+        folder: learners/ or teacher/.
+        new: name in the folder -> content of this release.
+        earlier: where former files are moved.
+    """
+    remarks = []
     for path in sorted([*folder.glob("*.whl"), *folder.glob("notebooks/*.ipynb")]):
         if new.get(path.relative_to(folder).as_posix()) == path.read_bytes():
             continue
-        names = (f"{path.stem}{n or ''}{path.suffix}" for n in count())
-        place = next(earlier / name for name in names if not (earlier / name).exists())
         earlier.mkdir(parents=True, exist_ok=True)
+        place = earlier / path.name
+        number = 1
+        while place.exists():
+            place = earlier / f"{path.stem}{number}{path.suffix}"
+            number += 1
         path.rename(place)
-        notes.append(f"{path.name} of an earlier release is now {place}")
-    return notes
+        remarks.append(f"{path.name} of an earlier release is now {place}")
+    return remarks
 
 
 def stored_exercise(exercise: Exercise, salt: bytes = b"") -> Exercise:
     """Return an exercise with answers to visible cases in place of its reference and mistakes.
 
-    Each release has another `salt` for the keys that seal a diagnosis.
+    Args:
+        exercise: the exercise.
+        salt: of the keys that seal a diagnosis; another one in each release.
     """
-    paper = visible_cases(exercise)
-    shown = dict(zip(paper.checks, paper.cases, strict=True))
+    case_set = visible_cases(exercise)
+    cases_of = dict(zip(case_set.checks, case_set.cases, strict=True))
     checks = {
         check: replace(
             check,
-            cases=partial(stored_cases, shown.get(check, ())),
+            cases=partial(stored_cases, cases_of.get(check, ())),
             outcome=_sealed(check.outcome, salt),
         )
         for check in exercise.checks
     }
-    sealed = replace(paper, checks=tuple(checks[check] for check in paper.checks))
-    mistakes = tuple(
-        Mistake(
-            known.name,
-            StoredMistake(digest(_outcomes(sealed, known.answer), exercise)),
-            known.sentence,
+
+    # A learner's answer makes a known mistake if its outcomes have the same digest.
+    sealed = replace(case_set, checks=tuple(checks[check] for check in case_set.checks))
+    mistakes = []
+    for known in exercise.mistakes:
+        mistake = StoredMistake(digest(_outcomes(sealed, known.answer), exercise))
+        mistakes.append(Mistake(known.name, mistake, known.sentence))
+
+    answers = []
+    for check, outcomes in zip(
+        case_set.checks, _outcomes(case_set, exercise.reference), strict=True
+    ):
+        # Code of the lesson judges an `Outcome`, which then says no more than the check's name.
+        answers.append(
+            [
+                Outcome(True, check.name) if isinstance(outcome, Outcome) else outcome
+                for outcome in outcomes
+            ]
         )
-        for known in exercise.mistakes
-    )
-    # where an `Outcome` is judged, only the check's name
-    right = [
-        [
-            Outcome(True, check.name) if isinstance(outcome, Outcome) else outcome
-            for outcome in group
-        ]
-        for check, group in zip(paper.checks, _outcomes(paper, exercise.reference), strict=True)
-    ]
-    rows = {
-        repr(case): found
-        for cases in paper.cases
-        for case in cases
-        if (found := exercise.aside(*case))
-    }
+
+    rows = {}
+    for cases in case_set.cases:
+        for case in cases:
+            beside = exercise.aside(*case)
+            if beside:
+                rows[repr(case)] = beside
     return replace(
         exercise,
-        reference=StoredAnswers(exercise.parameters, right, exercise.results),
+        reference=StoredAnswers(exercise.parameters, answers, exercise.results),
         checks=tuple(checks.values()),
-        mistakes=mistakes,
-        provides={},  # what a notebook lacks at grading
+        mistakes=tuple(mistakes),
+        # the lab adds these at grading, which learners do not do
+        provides={},
         trained=None,
         aside=partial(stored_rows, rows),
     )
@@ -252,19 +294,20 @@ def _sealed(outcome: Callable[..., object], salt: bytes) -> Callable[..., object
     return outcome if seal is None else seal(salt)
 
 
-def _outcomes(paper: CaseSet, function: Callable[..., object]) -> list[list[object]]:
-    return outcomes_of(paper, answers_of(paper, function))
+def _outcomes(case_set: CaseSet, function: Callable[..., object]) -> list[list[object]]:
+    return outcomes_of(case_set, answers_of(case_set, function))
 
 
 def _is_for_learners(name: str, content: bytes, chosen: Sequence[Lesson]) -> bool:
-    """Return whether learners get a file; copies of a text or of exercises stay behind.
+    """Return whether learners get a file.
 
-    The glossary's table is for authors: learners get its page, as a notebook.
+    They get no text or exercises of a lesson, copies included: a file with the mark of a solution
+    stays with the teacher. They get the glossary as a notebook, without its table for authors.
     """
     path = Path(name)
     if name.startswith(LESSON_FOLDERS):
         own = any(name.startswith(f"{folder_of(lesson)}/") for lesson in chosen)
         return own and not path.name.startswith(NOT_FOR_LEARNERS) and BEGIN.encode() not in content
     if name.startswith("labkit/notebooks/"):
-        return path.stem in (*(lesson.name for lesson in chosen), *ALWAYS)
+        return path.stem in {lesson.name for lesson in chosen} | ALWAYS
     return path.suffix == ".py" or path.parts[0] != PACKAGE

@@ -1,7 +1,7 @@
-"""Tables of spreadsheets and schools' systems, whatever their encoding and separator.
+"""Tables of spreadsheets and schools' systems, in any encoding and with any separator.
 
-Spreadsheets open our tables, so a text that would be a formula is escaped, and unescaped when it is
-read (labkit.grading.results). Cells of other tables are not changed.
+Spreadsheets open the lab's tables, so a text that would be a formula is escaped there, and
+unescaped when it is read (labkit.grading.results). Cells of other tables are not changed.
 
 Invariant: a table is read as it was written. A row keeps the names and the order of its columns,
 and nothing is dropped silently.
@@ -28,7 +28,9 @@ _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 def read_table(path: Path, *, guarded: bool = False) -> list[Line]:
     """Return the rows of a CSV file: comma, semicolon or tab, with or without a byte order mark.
 
-    `guarded` means that `write_table` escaped its formulas.
+    Args:
+        path: The file.
+        guarded: Whether `write_table` escaped its formulas.
 
     Raises:
         OSError: it cannot be read.
@@ -36,6 +38,7 @@ def read_table(path: Path, *, guarded: bool = False) -> list[Line]:
             names.
     """
     text = _decoded(path.read_bytes())
+    # The separator is what occurs most often in the first line, outside of quotes.
     head = _QUOTED.sub("quoted", text).lstrip("\r\n").split("\n", 1)[0]
     separator = max(",;\t", key=head.count)
     try:
@@ -55,8 +58,10 @@ def read_table(path: Path, *, guarded: bool = False) -> list[Line]:
                 f"names, got {len(line)}: {','.join(line)[:60]!r}; put quotes around a "
                 "text that holds the separator"
             )
-        cells = [unguard(cell) for cell in line] if guarded else line
-        rows.append(dict(zip_longest(names, cells[: len(names)], fillvalue="")))
+        cells = line[: len(names)]
+        if guarded:
+            cells = [unguard(cell) for cell in cells]
+        rows.append(dict(zip_longest(names, cells, fillvalue="")))
     return rows
 
 
@@ -69,16 +74,24 @@ def write_table(
 ) -> None:
     """Write rows as CSV that spreadsheets of any language read (UTF-8 with its mark), atomically.
 
-    `guarded` escapes texts that a spreadsheet would take for formulas.
+    Args:
+        path: The file.
+        columns: Names of the columns, in their order.
+        rows: Column -> cell; a missing cell is empty.
+        guarded: Escape texts that a spreadsheet would take for formulas.
     """
     text = io.StringIO(newline="")
-    # of other tables: quoted, they are not taken for that
-    separators = set("".join(columns)) & set(";\t")
-    csv.writer(text, quoting=csv.QUOTE_ALL if separators else csv.QUOTE_MINIMAL).writerow(columns)
-    cells = ([row.get(name, "") for name in columns] for row in rows)
-    csv.writer(text).writerows(
-        [guard(cell) for cell in line] if guarded else line for line in cells
-    )
+    # A name with a semicolon or a tab must not make `read_table` take it for the separator.
+    quoting = csv.QUOTE_MINIMAL
+    if set("".join(columns)) & set(";\t"):
+        quoting = csv.QUOTE_ALL
+    csv.writer(text, quoting=quoting).writerow(columns)
+    body = csv.writer(text)
+    for row in rows:
+        cells = [row.get(name, "") for name in columns]
+        if guarded:
+            cells = [guard(cell) for cell in cells]
+        body.writerow(cells)
     write_atomic(path, text.getvalue().encode("utf-8-sig", errors="backslashreplace"))
 
 
@@ -88,13 +101,16 @@ def same_name(text: str) -> str:
     >>> same_name("Zoe\u0308  Müller ") == same_name("zoë mu\u0308ller")
     True
     """
-    return " ".join(
-        unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold()).split()
-    )
+    folded = unicodedata.normalize("NFC", text).casefold()
+    # folding may take a composition apart
+    return " ".join(unicodedata.normalize("NFC", folded).split())
 
 
 class Names:
-    """Items by name, found as exactly as possible: Ann is Ann, and ann if there is no Ann.
+    """Items by name, matched as exactly as possible: "Ann" matches Ann, or else ann.
+
+    Args:
+        names: (name, item) pairs; several items may have one name.
 
     >>> names = Names([("Ann", 1), ("ann", 2), ("STRASSE", 3)])
     >>> names.find("ann"), names.find("Straße")
@@ -102,28 +118,31 @@ class Names:
     """
 
     def __init__(self, names: Iterable[tuple[str, int]]) -> None:
-        self._known = defaultdict[tuple[int, str], dict[int, None]](dict)
+        # (rank, spelling) -> items; a dict keeps their order, and each once
+        self._items = defaultdict[tuple[int, str], dict[int, None]](dict)
         for name, item in names:
-            own = _spellings(name)
-            bare = _spellings(unguard(name))
-            for key in (*enumerate(own), (1, bare[1]), (2, bare[2])):
-                self._known[key][item] = None
+            for rank, spelling in enumerate(_spellings(name)):
+                self._items[rank, spelling][item] = None
+            # The name may be escaped; without that it equals another one at most by its spelling.
+            _, normal, folded = _spellings(unguard(name))
+            self._items[1, normal][item] = None
+            self._items[2, folded][item] = None
 
     def find(self, name: str) -> tuple[int, list[int]]:
-        """Return the rank of a match, 0 for equal and 2 by `same_name`, and the items it finds.
+        """Return the rank of the most exact match, and the items that have it.
 
-        Either name may be escaped as in a table of ours.
+        Either name may be escaped as in a table of the lab.
+
+        Returns:
+            The rank is 0 for equal names, 1 for equal but for blanks and Unicode composition, 2 by
+            `same_name`, and 3 without a match.
         """
         pairs = zip(_spellings(name), _spellings(unguard(name)), strict=True)
-        keys = [
-            (exactness, spelling)
-            for exactness, pair in enumerate(pairs)
-            for spelling in pair
-            if spelling
-        ]
-        return next(
-            ((key[0], list(self._known[key])) for key in keys if key in self._known), (3, [])
-        )
+        for rank, spellings in enumerate(pairs):
+            for spelling in spellings:
+                if spelling and (rank, spelling) in self._items:
+                    return rank, list(self._items[rank, spelling])
+        return 3, []
 
 
 def _spellings(name: str) -> tuple[str, str, str]:
@@ -133,17 +152,17 @@ def _spellings(name: str) -> tuple[str, str, str]:
 
 
 def _names(path: Path, lines: Sequence[Sequence[str]]) -> list[str]:
-    """Return the names of the columns, without empty ones at the end."""
+    """Return the names of the columns, without empty columns at the end."""
     names = list(lines[0])
-    while (
-        len(names) > 1
-        and not names[-1].strip()
-        and not any(cell.strip() for line in lines[1:] for cell in line[len(names) - 1 :])
-    ):
-        names.pop()
-    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
-    if twice is not None:
-        raise ValueError(f"{path} has two columns named {twice!r}: rename one of them")
+    filled = 1
+    for line in lines:
+        for number, cell in enumerate(line, start=1):
+            if cell.strip():
+                filled = max(filled, number)
+    names = names[:filled]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{path} has two columns named {name!r}: rename one of them")
     return names
 
 

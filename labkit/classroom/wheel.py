@@ -1,7 +1,7 @@
 """Wheels from a checkout, without a build: a wheel is a zip archive with a list of its content.
 
 Invariant: the same files give the same bytes, and a wheel holds no file that was not named. Its
-files are those of the wheel that a build makes, but for what a release leaves out.
+files are those of the wheel that a build makes, without what a release leaves out.
 
 Source: PyPA, binary distribution format (wheel 1.0); core metadata 2.1.
 """
@@ -23,28 +23,32 @@ import labkit
 from labkit.course import PACKAGE, Lesson, learners_notebook, text_of
 
 LEFT_OUT = ("__pycache__", "labkit-answers.jsonl", ".labkit-notebooks.json", ".ipynb_checkpoints")
-# Of the files in both packages. A build takes every file that git does not ignore.
+# Suffixes of files in both packages. A build takes every file that git does not ignore.
 SUFFIXES = (".py", ".js", ".css", ".html", ".json", ".toml", ".jinja")
 VERSION_FILE = "labkit/__init__.py"
+DATE = (2020, 1, 1, 0, 0, 0)  # of all files, for the same bytes in each release
 
 
 def files_of(top: Path, course: Sequence[Lesson] = ()) -> dict[str, bytes]:
-    """Return name in the wheel -> content of a wheel of this checkout: code, data and the course.
+    """Return the files of a wheel of this checkout: code, data and the course.
 
-    Lessons of `course` that are outside of the checkout come with their notebooks.
+    Args:
+        top: the checkout.
+        course: lessons of the course; those outside of the checkout come with their notebooks.
+
+    Returns:
+        Name in the wheel -> content.
     """
-    found = {path: path.relative_to(top).as_posix() for path in _packages(top)}
+    names = {path: path.relative_to(top).as_posix() for path in _packages(top)}
     for path in [*(top / "data").rglob("*"), *(top / "notebooks").glob("*.ipynb")]:
-        found[path] = f"labkit/{path.relative_to(top).as_posix()}"
+        names[path] = f"labkit/{path.relative_to(top).as_posix()}"
     for lesson in course:
         for path in lesson.folder.rglob("*"):
-            found[path] = f"{folder_of(lesson)}/{path.relative_to(lesson.folder).as_posix()}"
-    included = [
-        path
-        for path in sorted(found)
-        if path.is_file() and not any(part in LEFT_OUT for part in path.parts)
-    ]
-    content = {found[path]: path.read_bytes() for path in included}
+            names[path] = f"{folder_of(lesson)}/{path.relative_to(lesson.folder).as_posix()}"
+    content = {}
+    for path in sorted(names):
+        if path.is_file() and not any(part in LEFT_OUT for part in path.parts):
+            content[names[path]] = path.read_bytes()
     for lesson in course:
         name = f"labkit/notebooks/{lesson.name}.ipynb"
         if name not in content:
@@ -70,7 +74,10 @@ def folder_of(lesson: Lesson) -> str:
 
 
 def whole_content(top: Path, files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return all that makes a wheel of these files what it is, its version left out."""
+    """Return all files of a wheel, with the lab's version in place of the wheel's own.
+
+    Two wheels that differ only in their version have the same content.
+    """
     return {**files, **_information(top, labkit.__version__)}
 
 
@@ -81,39 +88,43 @@ def wheel_of(top: Path, files: Mapping[str, bytes], version: str) -> tuple[str, 
     >>> wheel_of(checkout(), {}, "0.3.0+class.20261126.1530.g8c3df78b")[0]
     'fp16_lab-0.3.0+class.20261126.1530.g8c3df78b-py3-none-any.whl'
     """
-    stem = f"{_pyproject(top)['project']['name'].replace('-', '_')}-{version}"
-    information = _information(top, version)
-    whole = {**files, **{name.replace("STEM", stem): text for name, text in information.items()}}
+    distribution = _pyproject(top)["project"]["name"].replace("-", "_")
+    stem = f"{distribution}-{version}"
+    whole = dict(files)
+    for name, content in _information(top, version).items():
+        whole[name.replace("STEM", stem)] = content
     if VERSION_FILE in whole:
         whole[VERSION_FILE] = _stamped(whole[VERSION_FILE], version)
+    record = f"{stem}.dist-info/RECORD"
     lines = [f"{name},sha256={_digest(content)},{len(content)}" for name, content in whole.items()]
-    whole[f"{stem}.dist-info/RECORD"] = "\n".join(
-        [*lines, f"{stem}.dist-info/RECORD,,", ""]
-    ).encode()
+    # the record lists itself, without a digest
+    lines.append(f"{record},,")
+    whole[record] = ("\n".join(lines) + "\n").encode()
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in whole.items():
-            archive.writestr(
-                zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED
-            )
+            archive.writestr(zipfile.ZipInfo(name, DATE), content, zipfile.ZIP_DEFLATED)
     return f"{stem}-py3-none-any.whl", packed.getvalue()
 
 
 def _information(top: Path, version: str) -> dict[str, bytes]:
-    """Return the files of a wheel beside the package; STEM is its name and version in them."""
+    """Return the files of a wheel beside its packages.
+
+    In their names, STEM is in place of the wheel's name and version.
+    """
     pyproject = _pyproject(top)
     project = pyproject["project"]
     shared = pyproject["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]
     tags = "Wheel-Version: 1.0\nGenerator: labkit\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    found = {f"STEM.data/data/{place}": (top / file).read_bytes() for file, place in shared.items()}
+    information = {}
+    for file, place in shared.items():
+        information[f"STEM.data/data/{place}"] = (top / file).read_bytes()
     for file in project["license-files"]:
-        found[f"STEM.dist-info/licenses/{file}"] = (top / file).read_bytes()
-    return {
-        **found,
-        "STEM.dist-info/METADATA": _metadata(project, version).encode(),
-        "STEM.dist-info/WHEEL": tags.encode(),
-        "STEM.dist-info/entry_points.txt": _entry_points(project).encode(),
-    }
+        information[f"STEM.dist-info/licenses/{file}"] = (top / file).read_bytes()
+    information["STEM.dist-info/METADATA"] = _metadata(project, version).encode()
+    information["STEM.dist-info/WHEEL"] = tags.encode()
+    information["STEM.dist-info/entry_points.txt"] = _entry_points(project).encode()
+    return information
 
 
 def _entry_points(project: Mapping[str, Any]) -> str:
@@ -127,7 +138,7 @@ def _entry_points(project: Mapping[str, Any]) -> str:
 
 
 def _stamped(module: bytes, version: str) -> bytes:
-    """Return the module that has the lab's version with this one."""
+    """Return the source of VERSION_FILE with another version."""
     line = f'__version__ = "{labkit.__version__}"'.encode()
     if module.count(line) != 1:
         raise ValueError(f"expected the line {line.decode()} once in {VERSION_FILE}")
@@ -136,10 +147,15 @@ def _stamped(module: bytes, version: str) -> bytes:
 
 def _metadata(project: Mapping[str, Any], version: str) -> str:
     """Return the metadata of pyproject.toml; requirements of an extra get its marker."""
-    # a folded line would be read as two
+    # without a line length: readers of metadata take a folded line for two
     message = EmailMessage(EmailPolicy(max_line_length=None, utf8=True))
-    fields = [("Metadata-Version", "2.1"), ("Name", project["name"]), ("Version", version)]
-    fields += [("Summary", project["description"]), ("Requires-Python", project["requires-python"])]
+    fields = [
+        ("Metadata-Version", "2.1"),
+        ("Name", project["name"]),
+        ("Version", version),
+        ("Summary", project["description"]),
+        ("Requires-Python", project["requires-python"]),
+    ]
     fields += [("Requires-Dist", needed) for needed in project["dependencies"]]
     for extra, listed in project["optional-dependencies"].items():
         fields.append(("Provides-Extra", extra))
@@ -161,4 +177,5 @@ def _of_extra(requirement: str, extra: str) -> str:
 
 
 def _digest(content: bytes) -> str:
+    """Return the SHA-256 as a RECORD has it: base64 for URLs, without padding."""
     return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()

@@ -1,7 +1,7 @@
 """Widgets as files for other pages: ES modules that need neither Python nor a network.
 
 A file holds the widget's script, its style and the first value of each of its traits. A page of
-MyST or Jupyter Book shows it with the directive `{anywidget}`, a page of one's own by `import`.
+MyST or Jupyter Book shows it with the directive `{anywidget}`; any other page imports it.
 
 Source: https://anywidget.dev/en/afm (anywidget's front-end module).
 """
@@ -60,6 +60,7 @@ def widget_module(widget: LabWidget) -> str:
 
     folder = widget.script_folder
     source = joined(in_order([f"{folder}/view.js", "embedded/embedded.js"]))
+    # the module exports the embedded widget instead
     source = source.replace("\nexport default ", "\nconst widget = ")
     state = json.dumps(widget.page_state(), allow_nan=False)
     style = json.dumps(page_style(folder))
@@ -71,7 +72,7 @@ def write_modules(folder: Path) -> list[Path]:
     """Write a file NAME.mjs for each widget that needs no Python; return the files.
 
     Args:
-        folder: Where they are written; it is made if it does not exist. Files of these names are
+        folder: Where they are written; it is created if missing. Files of these names are
             replaced, others stay.
 
     Raises:

@@ -1,9 +1,10 @@
-"""Pyodide, Python for browsers: its pinned package, from npm, a folder or an address.
+"""Pyodide, Python for browsers: its pinned package, from npm or a folder.
 
-Nothing of it is part of the lab. The first call gets the package from npm and keeps it in the cache
-of this user, as it came. Each call compares its checksum.
+Pyodide is not part of the lab. The first call gets the package from npm and stores it unchanged in
+the cache of this user. Each call compares its checksum.
 
-Source: https://pyodide.org; the version names Python's and is that of the package in npm.
+Source: https://pyodide.org. The version is that of the package in npm; it begins with Python's
+version, 314 for 3.14.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ FILES = (
     "pyodide-lock.json",
     "python_stdlib.zip",
 )
-SECONDS = 300.0  # for 6.5 MB
+SECONDS = 300.0  # time limit for a download of 6.5 MB
 
 
 class PyodideError(ValueError):
-    """Pyodide cannot be had; the message says why, and what to do."""
+    """Pyodide is not available; the message says why, and what to do."""
 
 
 def cache_folder() -> Path:
-    """Return the folder of this user for what can be fetched again."""
+    """Return the cache folder of this user, by the convention of the operating system."""
     if "XDG_CACHE_HOME" in os.environ:
         return Path(os.environ["XDG_CACHE_HOME"]) / "fp16-lab"
     if sys.platform == "win32":
@@ -51,20 +52,32 @@ def pyodide_of_npm(cache: Path | None = None) -> dict[str, bytes]:
     """Return the files of the pinned package, by name, from the cache or from npm.
 
     Args:
-        cache: Where the package is kept; None: in this user's cache.
+        cache: The folder where the package is stored; None: this user's cache.
 
     Raises:
-        PyodideError: npm is missing or fails, or the package is another one.
+        PyodideError: npm is missing or fails, or the package has another checksum.
     """
-    kept = (cache or cache_folder()) / f"pyodide-{VERSION}.tgz"
-    if kept.is_file() and _checksum(kept.read_bytes()) == SHA256:
-        return _unpacked(kept.read_bytes())
+    cached = (cache or cache_folder()) / f"pyodide-{VERSION}.tgz"
+    if cached.is_file() and _checksum(cached.read_bytes()) == SHA256:
+        return _unpacked(cached.read_bytes())
+    package = _from_npm()
+    if _checksum(package) != SHA256:
+        raise PyodideError(
+            f"expected a package with the SHA-256 {SHA256}, got {_checksum(package)}; it is not "
+            f"Pyodide {VERSION} as it was published, and is not used"
+        )
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(cached, package)
+    return _unpacked(package)
+
+
+def _from_npm() -> bytes:
+    """Return the package as npm has it, a gzipped tar archive."""
     npm = shutil.which("npm")
     if npm is None:
         raise PyodideError(
-            "expected npm, which has Pyodide, found none; install Node.js, or name a folder "
-            "with the "
-            f"files of Pyodide {VERSION} by --pyodide FOLDER, or an address by --pyodide URL"
+            "expected npm, which has Pyodide, found none; install Node.js, or name a folder with "
+            f"the files of Pyodide {VERSION} by --pyodide FOLDER, or an address by --pyodide URL"
         )
     with TemporaryDirectory() as folder:
         command = [npm, "pack", f"pyodide@{VERSION}", "--pack-destination", folder, "--silent"]
@@ -72,23 +85,15 @@ def pyodide_of_npm(cache: Path | None = None) -> dict[str, bytes]:
             run = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
         except subprocess.TimeoutExpired as error:
             raise PyodideError(f"npm did not answer within {SECONDS:.0f} s; try again") from error
-        found = sorted(Path(folder).glob("*.tgz"))
-        if run.returncode or not found:
-            said = (run.stderr.strip().splitlines() or ["no reason"])[-1]
+        packages = sorted(Path(folder).glob("*.tgz"))
+        if run.returncode or not packages:
+            lines = run.stderr.strip().splitlines()
+            reason = lines[-1] if lines else "no reason"
             raise PyodideError(
-                f"expected pyodide@{VERSION} from npm, got: {said}; look whether this machine "
-                "reaches "
-                "npm's registry, or name a folder by --pyodide FOLDER"
+                f"expected pyodide@{VERSION} from npm, got: {reason}; check whether this machine "
+                "reaches npm's registry, or name a folder by --pyodide FOLDER"
             )
-        package = found[0].read_bytes()
-    if _checksum(package) != SHA256:
-        raise PyodideError(
-            f"expected a package with the SHA-256 {SHA256}, got {_checksum(package)}; it is not "
-            f"Pyodide {VERSION} as it was published, and is not used"
-        )
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(kept, package)
-    return _unpacked(package)
+        return packages[0].read_bytes()
 
 
 def pyodide_of_folder(folder: Path) -> dict[str, bytes]:
@@ -110,10 +115,10 @@ def _checksum(content: bytes) -> str:
 
 
 def _unpacked(package: bytes) -> dict[str, bytes]:
-    found = {}
+    files = {}
     with tarfile.open(fileobj=BytesIO(package), mode="r:gz") as archive:
         for name in FILES:
             member = archive.extractfile(f"package/{name}")
             assert member is not None, f"expected the file {name} in the package"
-            found[name] = member.read()
-    return found
+            files[name] = member.read()
+    return files

@@ -1,10 +1,10 @@
 """Runs of notebooks for pages: the outputs of each cell, and each widget's state at its cell.
 
-Idea: a cell before the first one makes widgets add their state to their outputs, as `PAGE_TYPE`.
-Exercises are run as they are handed out, so their cells raise; the run continues.
+Idea: an additional first cell makes widgets add their state to their outputs, as `PAGE_TYPE`.
+Exercises run as they are handed out, so their cells raise errors; the run continues.
 
-Invariant: the notebook that is passed stays as it is. No journal of answers is read or written. A
-cell with the tag `lab-only` is about the machine of its reader, and does not run.
+Invariant: the notebook that is passed is not changed. No journal of answers is read or written. A
+cell with the tag `lab-only`, which is about the machine of its reader, does not run.
 """
 
 from __future__ import annotations
@@ -22,44 +22,43 @@ FIRST_CELL = "from labkit.widgets.base.widget import LabWidget\nLabWidget.for_pa
 
 
 def read_notebook(path: Path) -> Any:
-    """Return a notebook file with the outputs that it holds."""
+    """Return a notebook with the outputs that its file holds."""
     import nbformat
 
     return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
 
 
 def run_notebook(notebook: dict[str, Any], seconds: float = 600) -> Any:
-    """Return a notebook with the outputs of its cells, run from top to bottom.
+    """Run a notebook from top to bottom in a kernel of this environment; return it with outputs.
 
-    The cells run in a kernel of this environment.
-
-    A run that ends early (a cell takes longer, or the kernel dies) keeps what it has; the
-    notebook's metadata say so.
+    If a run ends early, because a cell takes too long or the kernel dies, the notebook has the
+    outputs up to there, and the reason in its metadata, as `PROBLEM`.
 
     Args:
-        notebook: A notebook, which stays unchanged.
+        notebook: A notebook, which is not changed.
         seconds: Time limit of one cell.
     """
     import nbformat
     from nbclient import NotebookClient
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
-    whole: Any = nbformat.reads(json.dumps(notebook), as_version=4)  # type: ignore[no-untyped-call]
-    run = [
+    copy: Any = nbformat.reads(json.dumps(notebook), as_version=4)  # type: ignore[no-untyped-call]
+    cells = [
         cell
-        for cell in whole.cells
+        for cell in copy.cells
         if cell.cell_type == "code" and LAB_ONLY not in cell.metadata.get("tags", ())
     ]
+    # The client writes outputs into the cells, which both notebooks share.
     first = nbformat.v4.new_code_cell(FIRST_CELL)  # type: ignore[no-untyped-call]
-    trial = nbformat.v4.new_notebook(  # type: ignore[no-untyped-call]
-        cells=[first, *run], metadata=whole.metadata
+    to_run = nbformat.v4.new_notebook(  # type: ignore[no-untyped-call]
+        cells=[first, *cells], metadata=copy.metadata
     )
     with TemporaryDirectory() as scratch:
         client = NotebookClient(
-            trial, timeout=seconds, allow_errors=True, resources={"metadata": {"path": scratch}}
+            to_run, timeout=seconds, allow_errors=True, resources={"metadata": {"path": scratch}}
         )
         try:
             client.execute(env={**os.environ, "LABKIT_ANSWERS": "off"}, stderr=subprocess.DEVNULL)
         except (CellTimeoutError, DeadKernelError) as error:
-            whole.metadata[PROBLEM] = f"its run ended early: {str(error).splitlines()[0]}"
-    return whole
+            copy.metadata[PROBLEM] = f"its run ended early: {str(error).splitlines()[0]}"
+    return copy

@@ -1,4 +1,4 @@
-"""A server of a site on this computer alone, with the headers that its pages need."""
+"""A server of a site for browsers on this computer, with the headers that its pages need."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from labkit.site.live_files import FOLDER
 
 LOOPBACK = "127.0.0.1"
-# which some systems' tables lack, or have otherwise
+# MIME types that the tables of some systems lack, or have otherwise
 TYPES = {
     ".ipynb": "application/json",
     ".js": "text/javascript",
@@ -25,21 +25,24 @@ class _Handler(SimpleHTTPRequestHandler):
 
     def end_headers(self) -> None:
         self.send_header("X-Content-Type-Options", "nosniff")
-        # a folder named by its version never changes; all else is asked for again, and sent if new
-        fixed = self.path.startswith(f"/{FOLDER}/pyodide-")
-        self.send_header("Cache-Control", "max-age=31536000, immutable" if fixed else "no-cache")
+        # The folder of Pyodide is named by its version, so that its files never change; a browser
+        # keeps them for a year. It asks for all other files again, which are sent if they changed.
+        caching = "no-cache"
+        if self.path.startswith(f"/{FOLDER}/pyodide-"):
+            caching = "max-age=31536000, immutable"
+        self.send_header("Cache-Control", caching)
         super().end_headers()
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Log nothing: each page asks for a dozen files."""
+        """Log nothing: each page requests a dozen files."""
 
 
 def server_of(folder: Path, port: int = 0) -> ThreadingHTTPServer:
-    """Return a server of a folder, which answers once `serve_forever` runs.
+    """Return a server of a folder on the loopback interface; call its `serve_forever`.
 
     Args:
         folder: The folder of a site.
-        port: Its port on the loopback interface; 0: a free one.
+        port: Its port; 0 is any free port.
 
     Raises:
         OSError: The port is taken.

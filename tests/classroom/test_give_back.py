@@ -190,9 +190,9 @@ def test_a_teachers_line_is_read_as_excel_writes_it_and_reported_where_it_is_wro
     assert unused(said, rows) == ["no row for 'carl' : your comment is unused"]
     for line, says in (
         ("ada;scaling.advance;many;", "line 2: 'many' is not a number of points"),
-        ("ada;scaling.advanced;1;", "line 2: there is no exercise 'scaling.advanced'"),
-        ("ada;;1;", "points from 0 on go to one exercise"),
-        ("ada;scaling.advance;-1;", "points from 0 on go to one exercise"),
+        ("ada;scaling.advanced;1;", "line 2: the exercise 'scaling.advanced' does not exist"),
+        ("ada;;1;", "expected an exercise for 1 points, got none"),
+        ("ada;scaling.advance;-1;", "expected points from 0 on, got -1"),
     ):
         with pytest.raises(ValueError, match=says):
             read_comments(put(tmp_path / "m.csv", f"{head}{line}\n"))
