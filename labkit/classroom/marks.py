@@ -449,11 +449,6 @@ def _sum_for(column: str, own: Sequence[Mark], possible: str) -> dict[str, str]:
     return {column: f"{points:g}"}
 
 
-def _limit(line: Line) -> float | None:
-    text = _cell(line, "Maximum Grade").replace(",", ".")
-    return float(text) if text else None
-
-
 def _graded_exercises(marks: Sequence[Mark]) -> dict[str, list[Exercise]]:
     """Return lesson -> its exercises that were graded; lessons in the order of the marks."""
     ids = dict.fromkeys(mark.row.exercise for mark in marks)

@@ -82,10 +82,9 @@ def write_table(
     """
     text = io.StringIO(newline="")
     # A name with a semicolon or a tab must not make `read_table` take it for the separator.
-    quoting = csv.QUOTE_MINIMAL
-    if set("".join(columns)) & set(";\t"):
-        quoting = csv.QUOTE_ALL
-    csv.writer(text, quoting=quoting).writerow(columns)
+    is_ambiguous = any(separator in name for name in columns for separator in ";\t")
+    head = csv.writer(text, quoting=csv.QUOTE_ALL) if is_ambiguous else csv.writer(text)
+    head.writerow(columns)
     body = csv.writer(text)
     for row in rows:
         cells = [row.get(name, "") for name in columns]

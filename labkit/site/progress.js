@@ -1,9 +1,9 @@
-// How many questions of each lesson are answered, and how many of its exercises are solved.
+// Counts of answered questions and solved exercises, for each lesson.
 
 import { read } from "./store.js";
 
 /**
- * The words of an attribute.
+ * The words of an attribute, which blanks separate.
  *
  * @param {Element} place
  * @param {string} name
@@ -17,7 +17,7 @@ export function isSolved(id) {
   return read(`answer/solved/${id}`) !== null;
 }
 
-/** Write the counts where a page has a place for them; show what needs an answer. */
+/** Write the counts into their elements; show the button that forgets answers if there are any. */
 export function countAnswers() {
   let all = 0;
   for (const place of document.querySelectorAll("[data-questions], [data-exercises]")) {

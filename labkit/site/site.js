@@ -1,16 +1,16 @@
-// What a page of the site does: its theme, its widgets, and the answers to its questions, which
-// stay in this browser. A classic script: a page that was opened by a double click loads no
-// modules.
+// The script of each page of the site: its theme, its widgets, and the answers to its questions,
+// which stay in this browser. It is joined into a classic script, since a page that was opened by a
+// double click loads no modules.
 
 /**
- * What a question's state may hold.
+ * The traits of a question's state that answers go to.
  *
  * @typedef {object} Questions
  * @property {string} [choice]
  * @property {"before" | "after"} [phase]
  * @property {Record<string, string>} [answers]
  * @property {Record<string, string>} [earlier]
- * @property {(readonly [number, number])[]} [sketched] Of a training, where its loss is predicted.
+ * @property {(readonly [number, number])[]} [sketched] Points of a loss that the reader predicted.
  */
 
 import { countAnswers } from "./progress.js";
@@ -64,7 +64,7 @@ function widgetPlaces() {
 }
 
 /**
- * Show a widget in its place; its picture stays where it does not answer without a kernel.
+ * Show a widget in its place. One that does not answer without a kernel leaves its picture there.
  *
  * @param {HTMLElement} place
  */
@@ -72,10 +72,10 @@ function showWidget(place) {
   const widget = globalThis.labkitWidgets?.[place.dataset.widget ?? ""];
   try {
     const state = JSON.parse(place.querySelector("script")?.textContent ?? "");
-    if (widget?.answers(state)) answer(widget, state, place);
+    if (widget?.answers(state)) showWithAnswers(widget, state, place);
     else sayItNeedsPython(place);
   } catch (error) {
-    console.error(error); // its picture stays
+    console.error(error);
     if (!place.querySelector(".labkit")) sayItNeedsPython(place);
   }
 }
@@ -87,13 +87,13 @@ function sayItNeedsPython(place) {
 }
 
 /**
- * Show a widget with the answers of this browser, and keep new ones.
+ * Show a widget with the answers that this browser stores, and store new ones.
  *
  * @param {PageWidget} widget
  * @param {Questions} state
  * @param {HTMLElement} place
  */
-function answer(widget, state, place) {
+function showWithAnswers(widget, state, place) {
   const { phase } = state;
   const key = `answer/${pageName()}/${place.dataset.key}`;
   if (state.choice === "") state.choice = read(key) ?? "";

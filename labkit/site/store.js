@@ -1,10 +1,10 @@
-// What the pages keep in this browser: the theme, answers to questions and to exercises.
+// What the pages store in this browser: the theme, and answers to questions and exercises.
 
 const PREFIX = "fp16-lab/";
-/** The browser's store; null where it is switched off, or full. */
+/** The browser's store; null if it is switched off or full. */
 export const store = openStore();
 
-/** Try the store, and return it. */
+/** Return the store if it can be written to. */
 function openStore() {
   try {
     localStorage.setItem(`${PREFIX}probe`, "1");
@@ -28,12 +28,12 @@ export function write(name, value) {
   try {
     store?.setItem(PREFIX + name, value);
   } catch {
-    // full: the answer stays on the page
+    // The store is full: the answer is only on the page.
   }
 }
 
 /**
- * The names of what is kept, that begin so.
+ * The stored names that begin with a text.
  *
  * @param {string} beginning
  */

@@ -1,9 +1,9 @@
-// A text area for code: line numbers, indentation, and a way out by keyboard.
+// A text area for code, with line numbers and indentation, which the keyboard can leave.
 
 const INDENT = "    ";
 
 /**
- * An editor in its place, with this text.
+ * Create an editor in an element; `begin` gives it its text.
  *
  * @param {HTMLElement} place
  * @param {string} label what a screen reader calls it
@@ -25,13 +25,13 @@ export function editorIn(place, label, keys, run) {
   frame.append(numbers, area);
   place.append(frame);
 
-  const count = () => {
+  const numberLines = () => {
     const lines = area.value.split("\n").length;
     numbers.textContent = Array.from({ length: lines }, (_, i) => i + 1).join("\n");
     area.rows = lines;
   };
-  let leaves = false; // the next Tab leaves the editor
-  area.addEventListener("input", count);
+  let leaves = false; // whether the next Tab leaves the editor, after Escape
+  area.addEventListener("input", numberLines);
   area.addEventListener("blur", () => {
     leaves = false;
   });
@@ -47,6 +47,7 @@ export function editorIn(place, label, keys, run) {
       event.preventDefault();
       insert(area, newLine(area));
     }
+    // Shift belongs to Shift+Tab
     if (event.key !== "Shift") leaves = event.key === "Escape";
   });
   return {
@@ -64,7 +65,7 @@ export function editorIn(place, label, keys, run) {
     /** @param {string} text */
     begin(text) {
       area.value = text;
-      count();
+      numberLines();
     },
   };
 }
@@ -83,7 +84,11 @@ function insert(area, text) {
   area.dispatchEvent(new Event("input", { bubbles: true }));
 }
 
-/** @param {HTMLTextAreaElement} area */
+/**
+ * A line break with the indentation of the current line, and one level more after a colon.
+ *
+ * @param {HTMLTextAreaElement} area
+ */
 function newLine(area) {
   const before = area.value.slice(0, area.selectionStart);
   const line = before.slice(before.lastIndexOf("\n") + 1);
@@ -101,6 +106,7 @@ function newLine(area) {
 function indent(area, back) {
   const { selectionStart: start, selectionEnd: end, value } = area;
   if (!back && start === end) {
+    // to the next multiple of four columns
     const column = start - (value.lastIndexOf("\n", start - 1) + 1);
     insert(area, INDENT.slice(column % INDENT.length));
     return;
@@ -112,6 +118,7 @@ function indent(area, back) {
   area.setSelectionRange(from, end);
   insert(area, text);
   if (start === end) {
+    // the cursor moves with its line
     const at = Math.max(from, start - (lines[0].length - moved[0].length));
     area.setSelectionRange(at, at);
   } else {

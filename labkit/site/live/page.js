@@ -8,14 +8,14 @@ import { pictureOf } from "./picture.js";
 import { Ended, pythonOf } from "./python.js";
 
 /**
- * What a page knows of the site's exercises.
+ * The settings of the site, which each of its pages holds.
  *
  * @typedef {import("./python.js").Settings & { lessons: Record<string, string[]> }} Site
  */
 
 /** @typedef {{ hints: string[] }} Form */
 
-const SECONDS = 10;
+const SECONDS = 10; // limit of a run, if the reader sets no other
 const KEYS =
   "Tab indents. Esc, then Tab leaves the editor. Ctrl+Enter runs the checks. " +
   "What you write stays in this browser.";
@@ -81,7 +81,7 @@ function lessonOf(id) {
 }
 
 /**
- * The code that is kept for the exercises of a lesson, by id.
+ * The answers to the exercises of a lesson that this browser stores, by id.
  *
  * @param {string} lesson
  */
@@ -103,159 +103,176 @@ function sentence(error) {
 
 // --- an exercise ---------------------------------------------------------------------------------
 
-/**
- * Turn the place below an exercise's cell into an editor with its checks.
- *
- * @param {HTMLElement} place
- */
-function showExercise(place) {
-  const id = place.dataset.exercise ?? "";
-  const name = place.dataset.title ?? id;
-  const starter = JSON.parse(place.querySelector("script")?.textContent ?? '""');
-  place.replaceChildren();
-  place.closest(".jp-Cell")?.classList.add("site-has-editor");
+/** The editor of an exercise below its cell, with its checks and hints. */
+class Exercise {
+  /** @param {HTMLElement} place the element that the page has for it */
+  constructor(place) {
+    this.id = place.dataset.exercise ?? "";
+    /** @type {string} the text of the cell as it was handed out */
+    this.starter = JSON.parse(place.querySelector("script")?.textContent ?? '""');
+    /** @type {Promise<string> | null} the exercise's file, once it was requested */
+    this.form = null;
+    place.replaceChildren();
+    place.closest(".jp-Cell")?.classList.add("site-has-editor");
 
-  const solved = add(place, "p", "", "site-live-solved");
-  const keysId = `keys-${id}`;
-  const editor = editorIn(place, `Your answer to: ${name}`, keysId, run);
-  const keys = add(place, "p", KEYS, "site-live-keys");
-  keys.id = keysId;
-  const bar = add(place, "div", "", "site-live-bar");
-  const runButton = addButton(bar, "Run the checks", run);
-  runButton.classList.add("site-live-run");
-  const stopButton = addButton(bar, "Stop", () => python?.stop("Stopped."));
-  stopButton.disabled = true;
-  addButton(bar, "Hint", hint);
-  addButton(bar, "Reset", () => editor.replace(starter));
-  const seconds = secondsIn(bar);
-  const status = add(place, "p", "", "site-live-status");
-  status.setAttribute("role", "status");
-  const bytes = add(place, "progress");
-  bytes.hidden = true;
-  bytes.setAttribute("aria-label", "Python is loading");
-  const hints = add(place, "ol", "", "site-live-hints");
-  const output = add(place, "pre", "", "site-text");
-  output.hidden = true;
-  output.tabIndex = 0;
-  output.setAttribute("aria-label", "Output");
-  const picture = add(place, "div", "", "site-live-picture");
-  /** @type {Promise<string> | null} */
-  let form = null;
+    this.solved = add(place, "p", "", "site-live-solved");
+    const keysId = `keys-${this.id}`;
+    const label = `Your answer to: ${place.dataset.title ?? this.id}`;
+    this.editor = editorIn(place, label, keysId, () => this.run());
+    add(place, "p", KEYS, "site-live-keys").id = keysId;
 
-  editor.begin(read(`answer/code/${id}`) ?? starter);
-  editor.area.addEventListener("input", keep);
-  /** Keep what is written; the starter needs no place. */
-  function keep() {
-    if (editor.area.value === starter) forget(`answer/code/${id}`);
-    else write(`answer/code/${id}`, editor.area.value);
+    const bar = add(place, "div", "", "site-live-bar");
+    this.runButton = addButton(bar, "Run the checks", () => this.run());
+    this.runButton.classList.add("site-live-run");
+    this.stopButton = addButton(bar, "Stop", () => python?.stop("Stopped."));
+    this.stopButton.disabled = true;
+    addButton(bar, "Hint", () => this.showHint());
+    addButton(bar, "Reset", () => this.editor.replace(this.starter));
+    this.seconds = secondsIn(bar);
+
+    this.status = add(place, "p", "", "site-live-status");
+    this.status.setAttribute("role", "status");
+    this.bytes = add(place, "progress");
+    this.bytes.hidden = true;
+    this.bytes.setAttribute("aria-label", "Python is loading");
+    this.hints = add(place, "ol", "", "site-live-hints");
+    this.output = add(place, "pre", "", "site-text");
+    this.output.hidden = true;
+    this.output.tabIndex = 0;
+    this.output.setAttribute("aria-label", "Output");
+    this.picture = add(place, "div", "", "site-live-picture");
+
+    this.editor.begin(read(`answer/code/${this.id}`) ?? this.starter);
+    this.editor.area.addEventListener("input", () => this.store());
+    this.showSolved();
+  }
+
+  /** Store the answer in this browser; the starter needs no place there. */
+  store() {
+    const code = this.editor.area.value;
+    if (code === this.starter) forget(`answer/code/${this.id}`);
+    else write(`answer/code/${this.id}`, code);
     countAnswers();
     showDownload();
   }
-  const sayIfSolved = () => {
-    solved.textContent = isSolved(id) ? "✓ You have solved this exercise." : "";
-  };
-  sayIfSolved();
 
-  const formOf = () => {
-    form ??= text(`live/${id}.json`);
-    form.catch(() => {
-      form = null;
+  showSolved() {
+    this.solved.textContent = isSolved(this.id) ? "✓ You have solved this exercise." : "";
+  }
+
+  /** The exercise's file, as text. A request that failed is repeated by the next call. */
+  loadForm() {
+    this.form ??= text(`live/${this.id}.json`);
+    this.form.catch(() => {
+      this.form = null;
     });
-    return form;
-  };
+    return this.form;
+  }
 
-  async function hint() {
+  async showHint() {
     if (location.protocol === "file:") {
-      status.textContent = FROM_A_FILE;
+      this.status.textContent = FROM_A_FILE;
       return;
     }
     try {
       /** @type {Form} */
-      const { hints: all } = JSON.parse(await formOf());
-      const next = all[hints.children.length];
-      if (next) add(hints, "li", next);
-      const left = all.length - hints.children.length;
-      status.textContent = left
-        ? `Hint ${hints.children.length} of ${all.length}. Press Hint for the next one.`
-        : `All ${all.length} hints are shown.`;
+      const { hints } = JSON.parse(await this.loadForm());
+      const next = hints[this.hints.children.length];
+      if (next) add(this.hints, "li", next);
+      const count = this.hints.children.length;
+      this.status.textContent =
+        count < hints.length
+          ? `Hint ${count} of ${hints.length}. Press Hint for the next one.`
+          : `All ${hints.length} hints are shown.`;
     } catch (error) {
-      status.textContent = sentence(error);
+      this.status.textContent = sentence(error);
     }
   }
 
-  /** @param {boolean} is */
-  function running(is) {
-    for (const each of document.querySelectorAll(".site-live-run")) {
-      if (each instanceof HTMLButtonElement) each.disabled = is;
-    }
-    stopButton.disabled = !is;
-    if (!is) bytes.hidden = true;
-  }
-
-  async function run() {
+  async run() {
     if (location.protocol === "file:") {
-      status.textContent = FROM_A_FILE;
+      this.status.textContent = FROM_A_FILE;
       return;
     }
-    if (!python || runButton.disabled) return;
-    running(true);
-    output.textContent = "";
-    output.hidden = true;
-    picture.replaceChildren();
-    status.textContent = "Python is loading ...";
+    if (!python || this.runButton.disabled) return;
+    this.setRunning(true);
+    this.output.textContent = "";
+    this.output.hidden = true;
+    this.picture.replaceChildren();
+    this.status.textContent = "Python is loading ...";
     try {
-      const answer = await python.run(prepare, Number(seconds.value) || SECONDS, {
-        progress: showBytes,
+      const seconds = Number(this.seconds.value) || SECONDS;
+      const answer = await python.run(() => this.request(), seconds, {
+        progress: (loaded) => this.showBytes(loaded),
         ready: () => {
-          bytes.hidden = true;
-          status.textContent = "Your answer is running ...";
+          this.bytes.hidden = true;
+          this.status.textContent = "Your answer is running ...";
         },
         output: (words) => {
-          output.hidden = false;
-          output.append(words);
+          this.output.hidden = false;
+          this.output.append(words);
         },
       });
-      showAnswer(answer);
+      this.showAnswer(answer);
     } catch (error) {
-      status.textContent = sentence(error);
+      this.status.textContent = sentence(error);
     } finally {
-      running(false);
+      this.setRunning(false);
     }
   }
 
-  /** What the worker is asked: the notebook of the lesson, with the reader's answers. */
-  async function prepare() {
-    const lesson = lessonOf(id);
+  /**
+   * Show that a run began or ended. The page has one Python, so all exercises wait for it.
+   *
+   * @param {boolean} isRunning
+   */
+  setRunning(isRunning) {
+    for (const button of document.querySelectorAll(".site-live-run")) {
+      if (button instanceof HTMLButtonElement) button.disabled = isRunning;
+    }
+    this.stopButton.disabled = !isRunning;
+    if (!isRunning) this.bytes.hidden = true;
+  }
+
+  /** The request to the worker: the notebook of the lesson, with the reader's answers. */
+  async request() {
+    const lesson = lessonOf(this.id);
     const notebook = JSON.parse(await text(`live/${lesson}.ipynb`));
-    const answers = { ...answersOf(lesson), [id]: editor.area.value };
-    return { form: await formOf(), notebook, answers };
+    const answers = { ...answersOf(lesson), [this.id]: this.editor.area.value };
+    return { form: await this.loadForm(), notebook, answers };
   }
 
-  /** @param {number} loaded */
-  function showBytes(loaded) {
-    const all = site?.bytes ?? 0;
-    const millions = (/** @type {number} */ count) => (count / 1e6).toFixed(1);
-    bytes.hidden = false;
-    if (all) {
-      bytes.max = all;
-      bytes.value = Math.min(loaded, all);
+  /** @param {number} loaded how many bytes have arrived */
+  showBytes(loaded) {
+    const total = site?.bytes ?? 0;
+    this.bytes.hidden = false;
+    let counted = `${megabytes(loaded)} MB`;
+    if (total) {
+      this.bytes.max = total;
+      this.bytes.value = Math.min(loaded, total);
+      counted = `${megabytes(loaded)} of ${megabytes(total)} MB`;
     }
-    const of = all ? ` of ${millions(all)}` : "";
-    status.textContent = `Python is loading: ${millions(loaded)}${of} MB ...`;
+    this.status.textContent = `Python is loading: ${counted} ...`;
   }
 
   /** @param {import("./python.js").Answer} answer */
-  function showAnswer(answer) {
-    for (const note of answer.notes) add(picture, "p", String(note), "site-live-note");
-    picture.append(pictureOf(String(answer.html)));
+  showAnswer(answer) {
+    for (const note of answer.notes) add(this.picture, "p", String(note), "site-live-note");
+    this.picture.append(pictureOf(String(answer.html)));
     if (answer.solved === true) {
-      write(`answer/solved/${id}`, "1");
-      keep();
+      write(`answer/solved/${this.id}`, "1");
+      this.store();
     }
-    sayIfSolved();
+    this.showSolved();
+    // the last line of the text is its summary
     const lines = String(answer.text).trim().split("\n");
-    status.textContent = (lines[lines.length - 1] ?? "").trim();
+    this.status.textContent = (lines[lines.length - 1] ?? "").trim();
   }
+}
+
+/** @param {number} bytes */
+function megabytes(bytes) {
+  return (bytes / 1e6).toFixed(1);
 }
 
 /**
@@ -283,18 +300,18 @@ function secondsIn(bar) {
 
 // --- all answers as notebooks --------------------------------------------------------------------
 
-/** Show the button that downloads answers where there are some. */
+/** Show the button that downloads answers, if this browser has any. */
 function showDownload() {
   const place = document.getElementById("site-download");
   if (place) place.hidden = namesOf("answer/code/").length === 0;
 }
 
-/** Download the notebooks of all lessons that an answer was written for, as one archive. */
+/** Download the notebooks of all lessons that have an answer, as one archive. */
 async function download() {
-  const said = document.getElementById("site-download-status");
+  const status = document.getElementById("site-download-status");
   /** @param {string} words */
   const say = (words) => {
-    if (said) said.textContent = words;
+    if (status) status.textContent = words;
   };
   if (location.protocol === "file:") {
     say(FROM_A_FILE);
@@ -334,7 +351,7 @@ function putInto(notebook, answers) {
 }
 
 for (const place of document.querySelectorAll("[data-exercise]")) {
-  if (place instanceof HTMLElement) showExercise(place);
+  if (place instanceof HTMLElement) new Exercise(place);
 }
 document.getElementById("site-download-button")?.addEventListener("click", download);
 showDownload();

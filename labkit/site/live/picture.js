@@ -1,18 +1,18 @@
 // The picture of a grade, from HTML that a worker sent.
 //
-// A learner's code runs in that worker, so its HTML is a stranger's: only the elements and styles
-// that the picture of a grade is made of are copied.
+// A learner's code runs in that worker, so its HTML is not trusted: only the elements and styles
+// that a grade consists of are copied.
 
 const ELEMENTS = new Set(
   ["section", "strong", "table", "tbody", "tr", "td", "th", "div", "details", "summary"].map(
     (name) => name.toUpperCase(),
   ),
 );
-// no address, no escape, and nothing that leaves its place
+// Letters, digits and punctuation, without addresses, escapes, and positions outside of the picture.
 const STYLE = /^(?!.*(url|image|position|\\))[\w\s:;,.%#()-]*$/i;
 
 /**
- * Its elements, without any script, address or handler.
+ * The elements of a grade, without scripts, addresses and handlers.
  *
  * @param {string} html
  */
@@ -24,6 +24,8 @@ export function pictureOf(html) {
 }
 
 /**
+ * Copy the text and the permitted elements inside of a node.
+ *
  * @param {Node} target
  * @param {Node} source
  */

@@ -1,13 +1,13 @@
-// Python in a worker: it starts with the first run, is kept warm, and ends where an answer does
-// not.
+// Python in a worker: it starts with the first run and serves the next ones; an answer that does not
+// end is stopped with its worker.
 
 /**
- * What the pages of a site know of their Python.
+ * Where the pages of a site find their Python.
  *
  * @typedef {object} Settings
  * @property {string} python the folder of Pyodide
  * @property {string} modules the lab's modules
- * @property {number} bytes of what is loaded, in all; 0 where unknown
+ * @property {number} bytes that are loaded in all; 0 if unknown
  */
 
 /**
@@ -20,7 +20,7 @@
  */
 
 /**
- * What a run shows while it lasts.
+ * What a page shows during a run.
  *
  * @typedef {object} Watcher
  * @property {(bytes: number) => void} progress
@@ -32,7 +32,7 @@
 export class Ended extends Error {}
 
 const WORKER = "live/worker.js";
-const MEMORY = 256 * 2 ** 20;
+const MEMORY = 256 * 2 ** 20; // bytes that Python may use
 const LETTERS = 10_000; // of output
 const CUT = "\n... The rest of the output is left out: a run shows its first 10 kB.\n";
 
@@ -48,18 +48,20 @@ export function pythonOf(settings) {
   let starting = null;
   /** @type {Watcher | null} */
   let watcher = null;
-  /** @type {((reason: Ended) => void) | null} ends the run that waits */
+  /** @type {((reason: Ended) => void) | null} ends the current run */
   let endRun = null;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let late;
   let isReady = false;
-  let ends = 0; // how many Pythons have ended: what began before does not go on
+  // How many Pythons have ended. A step that began with an earlier Python must not continue.
+  let ends = 0;
 
-  /** @param {number} since */
+  /** @param {number} since the count when the step began */
   function requireNoEnd(since) {
     if (since !== ends) throw new Ended("Stopped.");
   }
 
+  /** Start a worker; return it when Python is loaded. */
   async function begin() {
     const since = ends;
     const response = await fetch(WORKER);
@@ -91,11 +93,12 @@ export function pythonOf(settings) {
     return made;
   }
 
+  /** The worker, which is started once. */
   function start() {
     if (!starting) {
       const since = ends;
       starting = begin();
-      // the next run tries again
+      // after a failure the next run tries again
       starting.catch(() => {
         if (since === ends) end();
       });
@@ -113,7 +116,7 @@ export function pythonOf(settings) {
   }
 
   /**
-   * End the run. A Python that had started is followed by the next one at once.
+   * End the run. If Python had started, the next one starts at once.
    *
    * @param {string} reason
    */
@@ -125,7 +128,9 @@ export function pythonOf(settings) {
   }
 
   /**
-   * @param {() => Promise<object>} prepare what the worker is asked
+   * Run an answer; reject with `Ended` if it is stopped.
+   *
+   * @param {() => Promise<object>} prepare the request to the worker
    * @param {number} seconds
    * @param {Watcher} shown
    * @returns {Promise<Answer>}
@@ -158,7 +163,7 @@ export function pythonOf(settings) {
     requireNoEnd(since);
     shown.ready();
     late = setTimeout(() => {
-      stop(`Stopped after ${seconds} s: the answer did not end. Does a loop go on for ever?`);
+      stop(`Stopped after ${seconds} s: the answer did not end. Does a loop run for ever?`);
     }, seconds * 1000);
     return new Promise((resolve) => {
       python.onmessage = ({ data }) => {

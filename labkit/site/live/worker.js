@@ -1,11 +1,11 @@
-// The worker that runs a learner's answer: Python, and no way out of it.
+// The worker that runs a learner's answer in Python, without access to anything else.
 //
-// The page starts this text as a worker of its own (a blob), which the page's content security
-// policy binds as well, whatever headers the server sends: no code from text, no other host. When
-// Python is loaded, everything is removed that reaches the page's server, a store or another
-// worker. What stays is named here (KEPT), so that what a browser may bring in future is removed.
+// The page starts this text as a worker of its own (a blob). So the page's content security policy
+// binds it, whatever headers the server sends: no code from text, no other host. When Python is
+// loaded, the worker removes everything that reaches the page's server, a store or another worker.
+// It names what stays (KEPT), so that it also removes what browsers will add in future.
 //
-// Messages to the page are one-way and plain data; the page takes them for a stranger's.
+// Messages to the page are plain data, which the page does not trust.
 
 /**
  * @typedef {object} Start
@@ -51,11 +51,11 @@ const decoder = new TextDecoder();
 const toJson = JSON.stringify;
 
 let letters = 0; // of output that the run may still show
-/** @type {((request: string) => string) | undefined} */
+/** @type {((request: string) => string) | undefined} judges a request, once Python is loaded */
 let reply;
 
 /**
- * Limit what WebAssembly's memory grows to; Python takes a refusal for a MemoryError.
+ * Limit the size of WebAssembly's memory. Python raises MemoryError at the limit.
  *
  * @param {number} bytes
  */
@@ -107,7 +107,7 @@ function show(bytes) {
   return bytes.length;
 }
 
-/** Make code from text impossible, also where no policy forbids it. */
+/** Make it impossible to create code from text, even if no policy forbids it. */
 function removeEval() {
   const kinds = [() => {}, async () => {}, function* () {}, async function* () {}];
   const refuse = () => {
@@ -123,7 +123,11 @@ function removeEval() {
   Object.defineProperty(globalThis, "setTimeout", { value: later });
 }
 
-/** Remove what is not kept from the worker; return what could not be removed and can be used. */
+/**
+ * Remove from the worker what KEPT does not name.
+ *
+ * @returns the names of functions and objects that could not be removed
+ */
 function removeTheRest() {
   const left = [];
   const usable = ["function", "object"];
@@ -161,7 +165,7 @@ async function load(start) {
   );
   removeEval();
   const left = removeTheRest();
-  if (left.length) throw new Error(`this browser does not let go of ${left.join(", ")}`);
+  if (left.length) throw new Error(`this browser cannot remove ${left.join(", ")}`);
   reply = answer;
 }
 
