@@ -64,7 +64,7 @@ KINDS = (
     FailureKind(
         "cell deleted or renamed",
         r"its cell was deleted|its cell is a cell of text|no longer defines",
-        "Keep the cell and the name of its function; `labkit restore` brings a deleted answer back.",
+        "Keep the cell and the name of its function; `labkit restore` restores a deleted answer.",
     ),
     FailureKind(
         "other arguments",

@@ -1,7 +1,8 @@
 """Formulas as embedded pictures, for pages that need no network.
 
 Idea: a page made by nbconvert loads MathJax from a server, and shows LaTeX if it cannot. Here
-matplotlib typesets each formula, and the page embeds the picture with its LaTeX as alternative text.
+matplotlib typesets each formula, and the page embeds the picture. Its alternative text is the
+LaTeX.
 
 Invariant: text between backticks is not a formula, and the page loads no script for mathematics.
 """

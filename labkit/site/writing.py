@@ -33,8 +33,10 @@ MARKER = "labkit-site.json"
 INDEX = "index.html"
 GLOSSARY = "glossary.html"
 LINK = re.compile(r"\[([^]]+)\]\([^)]*\)")  # in Markdown
+# a row of the table of lessons: number, link, minutes, summary
 MAP_ROW = re.compile(
-    r"^\| \**\w+\** \| \[[^]]+\]\((?P<name>\w+)\.ipynb\) \| (?P<minutes>\w*) \| (?P<summary>.*) \|$",
+    r"^\| \**\w+\** \| \[[^]]+\]\((?P<name>\w+)\.ipynb\)"
+    r" \| (?P<minutes>\w*) \| (?P<summary>.*) \|$",
     re.M,
 )
 PAGE_LINK = re.compile(r'<a href="(?P<page>\w+\.html)(?:#[^"]*)?"[^>]*>(?P<text>.*?)</a>', re.S)

@@ -8,7 +8,7 @@ const ELEMENTS = new Set(
     (name) => name.toUpperCase(),
   ),
 );
-// Letters, digits and punctuation, without addresses, escapes, and positions outside of the picture.
+// Letters, digits and punctuation, but no addresses, escapes, or positions outside of the picture.
 const STYLE = /^(?!.*(url|image|position|\\))[\w\s:;,.%#()-]*$/i;
 
 /**

@@ -1,5 +1,5 @@
-// Python in a worker: it starts with the first run and serves the next ones; an answer that does not
-// end is stopped with its worker.
+// Python in a worker: it starts with the first run and serves the next ones. To stop an answer, the
+// page ends its worker.
 
 /**
  * Where the pages of a site find their Python.
