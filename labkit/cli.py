@@ -104,9 +104,11 @@ def parser_of(name: str) -> ArgumentParser:
     for each in row.arguments:
         if each.group not in groups:
             groups[each.group] = parser.add_argument_group(each.group)
-        (exclusive if each.exclusive else groups[each.group]).add_argument(
-            *each.names, **each.options
-        )
+        group = exclusive if each.exclusive else groups[each.group]
+        action = group.add_argument(*each.names, **each.options)
+        # Python 3.11 lists these among the arguments that a call lacks
+        if action.nargs in ("*", REMAINDER):
+            action.required = False
     return parser
 
 
@@ -202,7 +204,11 @@ def _one_of(kind: str, table: str, *more: str) -> Callable[[str], str]:
     def check(name: str) -> str:
         names = (*more, *sorted(_imported(table)))
         if name not in names:
-            raise ArgumentTypeError(f"invalid {kind}: {name!r} (choose from {', '.join(names)})")
+            message = f"invalid {kind}: {name!r} (choose from {', '.join(names)})"
+            near = difflib.get_close_matches(name, names, n=1)
+            if near:
+                message += f". Did you mean {near[0]!r}?"
+            raise ArgumentTypeError(message)
         return name
 
     return check
@@ -217,6 +223,42 @@ def _date(text: str) -> float:
         ) from error
 
 
+def _port_up_to(last: int) -> Callable[[str], int]:
+    """Return the type of an argument that is a port, from 1 to `last`."""
+
+    def check(text: str) -> int:
+        is_number = text.isascii() and text.isdecimal()
+        if not is_number or not 1 <= int(text) <= last:
+            raise ArgumentTypeError(f"expected a port from 1 to {last}, got {text!r}")
+        return int(text)
+
+    return check
+
+
+def _new_file(text: str) -> Path:
+    """Parse the name of a file to write, and refuse a folder before the command's work begins."""
+    path = Path(text)
+    if path.is_dir():
+        raise ArgumentTypeError(f"expected a file to write, got the folder {text}")
+    _refuse_file_as_folder(path.parent)
+    return path
+
+
+def _new_folder(text: str) -> Path:
+    """Parse the name of a folder to write into, and refuse a file before the work begins."""
+    path = Path(text)
+    _refuse_file_as_folder(path)
+    return path
+
+
+def _refuse_file_as_folder(folder: Path) -> None:
+    """Refuse a folder if it, or a folder that it would be in, is a file."""
+    for place in (folder, *folder.parents):
+        if place.exists() and not place.is_dir():
+            raise ArgumentTypeError(f"expected a folder, got the file {place}")
+
+
+LAST_PORT = 65_535  # a port is a number of 16 bits
 EXAMPLES = (
     "labkit lab                  open the lessons in JupyterLab",
     "labkit watch train.py       run a training script, and report what its numbers do",
@@ -275,7 +317,10 @@ COMMANDS: dict[str, Command] = {
             ),
             COURSE,
             Argument(
-                "--port", type=int, default=8888, help="first port to try (default: %(default)s)"
+                "--port",
+                type=_port_up_to(LAST_PORT),
+                default=8888,
+                help="first port to try (default: %(default)s)",
             ),
         ),
     ),
@@ -343,7 +388,7 @@ COMMANDS: dict[str, Command] = {
             ),
             Argument(
                 "--record",
-                type=Path,
+                type=_new_file,
                 metavar="FILE",
                 help="record the training to a file, which `labkit diff` compares with another one",
             ),
@@ -405,7 +450,7 @@ COMMANDS: dict[str, Command] = {
             ),
             Argument(
                 "--page",
-                type=Path,
+                type=_new_file,
                 metavar="FILE",
                 help="write the comparison as one page of HTML as well",
             ),
@@ -462,7 +507,7 @@ COMMANDS: dict[str, Command] = {
                 help="FP16, BF16, E4M3, MXFP8, MXFP4, NVFP4, H100 ... (default: list them all)",
             ),
             Argument(
-                "--out", type=Path, metavar="FILE", help="file to write (default: FORMAT.npz)"
+                "--out", type=_new_file, metavar="FILE", help="file to write (default: FORMAT.npz)"
             ),
             Argument(
                 "--check",
@@ -525,7 +570,7 @@ COMMANDS: dict[str, Command] = {
             ),
             Argument(
                 "--folder",
-                type=Path,
+                type=_new_folder,
                 default=None,
                 help=(
                     "where runs are saved, those of a GPU in a folder of its name (default: "
@@ -563,14 +608,14 @@ COMMANDS: dict[str, Command] = {
             ),
             Argument(
                 "--folder",
-                type=Path,
+                type=_new_folder,
                 default=None,
                 help="where results are saved (default: data; without a "
                 "checkout, fp16-lab/data in the home folder)",
             ),
             Argument(
                 "--passport",
-                type=Path,
+                type=_new_file,
                 metavar="FILE",
                 exclusive=True,
                 help="write a new FILE with a line for each "
@@ -601,7 +646,7 @@ COMMANDS: dict[str, Command] = {
             ),
             Argument(
                 "--progress",
-                type=Path,
+                type=_new_file,
                 default=None,
                 metavar="FILE",
                 help="write into FILE a line of JSON as each part begins and ends, for a program "
@@ -654,13 +699,13 @@ COMMANDS: dict[str, Command] = {
             ),
             Argument(
                 "--widgets",
-                type=Path,
+                type=_new_folder,
                 metavar="FOLDER",
                 help="write the widgets that need no Python as ES modules, for pages of your own",
             ),
             Argument(
                 "--playground",
-                type=Path,
+                type=_new_file,
                 metavar="FILE",
                 help="write the playground as one HTML file, which needs no network",
             ),
@@ -727,7 +772,7 @@ COMMANDS: dict[str, Command] = {
                 help="folders or archives with <student>.ipynb or <student>/<lesson>.ipynb",
             ),
             Argument(
-                "--csv", type=Path, metavar="FILE", help="where to write the grades; required"
+                "--csv", type=_new_file, metavar="FILE", help="where to write the grades; required"
             ),
             Argument(
                 "--lesson",
@@ -790,28 +835,28 @@ COMMANDS: dict[str, Command] = {
             COURSE,
             Argument(
                 "--feedback",
-                type=Path,
+                type=_new_folder,
                 metavar="FOLDER",
                 group=GIVING_BACK,
                 help="write a page for each learner",
             ),
             Argument(
                 "--report",
-                type=Path,
+                type=_new_file,
                 metavar="FILE",
                 group=GIVING_BACK,
                 help="write a page on the class: mistakes, time, predictions",
             ),
             Argument(
                 "--anonymous",
-                type=Path,
+                type=_new_folder,
                 metavar="FOLDER",
                 group=GIVING_BACK,
                 help="write table, pages and notebooks without names, and FOLDER-key.csv",
             ),
             Argument(
                 "--gradebook",
-                type=Path,
+                type=_new_file,
                 metavar="FILE",
                 group=GIVING_BACK,
                 help="write a table, one row a learner",
@@ -872,7 +917,7 @@ COMMANDS: dict[str, Command] = {
             "labkit release course_2026 --questions questions.gift --gradescope autograder.zip",
         ),
         (
-            Argument("folder", type=Path, help="where learners/ and teacher/ are written"),
+            Argument("folder", type=_new_folder, help="where learners/ and teacher/ are written"),
             LESSONS,
             Argument(
                 "--nbgrader",
@@ -881,13 +926,13 @@ COMMANDS: dict[str, Command] = {
             ),
             Argument(
                 "--questions",
-                type=Path,
+                type=_new_file,
                 metavar="FILE",
                 help="also write predictions and quiz as questions for an LMS, in GIFT",
             ),
             Argument(
                 "--gradescope",
-                type=Path,
+                type=_new_file,
                 metavar="FILE",
                 help="also write an autograder for Gradescope, a zip archive",
             ),
@@ -896,6 +941,12 @@ COMMANDS: dict[str, Command] = {
                 type=int,
                 default=1,
                 help="seed of the cases in nbgrader's tests (default: %(default)s)",
+            ),
+            Argument(
+                "--guess-first",
+                action="store_true",
+                help="in the learners' lab, the answer to a prediction opens only after the "
+                "learner has committed",
             ),
             COURSE,
         ),
@@ -910,7 +961,7 @@ COMMANDS: dict[str, Command] = {
         (
             Argument(
                 "--csv",
-                type=Path,
+                type=_new_file,
                 metavar="FILE",
                 help="where to write the table (default: to the terminal)",
             ),
@@ -941,7 +992,9 @@ COMMANDS: dict[str, Command] = {
                 default="127.0.0.1",
                 help="0.0.0.0 for the network of the class (default: %(default)s)",
             ),
-            Argument("--port", type=int, default=8790, help="(default: %(default)s)"),
+            Argument(
+                "--port", type=_port_up_to(LAST_PORT), default=8790, help="(default: %(default)s)"
+            ),
         ),
     ),
     "classroom": Command(
@@ -958,14 +1011,14 @@ COMMANDS: dict[str, Command] = {
             ),
             Argument(
                 "--folder",
-                type=Path,
+                type=_new_folder,
                 default=Path("/srv/fp16-classroom"),
                 help="(default: %(default)s)",
             ),
             LESSONS,
             Argument(
                 "--port",
-                type=int,
+                type=_port_up_to(LAST_PORT - 2),
                 default=8000,
                 help="on 127.0.0.1, with the next two (default: %(default)s)",
             ),

@@ -96,7 +96,11 @@ def test_what_does_not_exist_is_named_with_what_does(capsys, tmp_path, monkeypat
         "lab mine.ipynb": "mine.ipynb",
         "grade /nonexistent": "there is no /nonexistent",
         f"grade {ROOT / 'notebooks'}": "expected --csv FILE",
+        "restore --folder missing": "there is no folder missing",
+        "lab notes.txt": "expected a notebook (.ipynb) or a folder, got the file notes.txt",
+        "compare digitz": "Did you mean 'digits'?",
     }
+    Path("notes.txt").touch()
     for words, answer in answers.items():
         try:
             status = cli.main(words.split())
@@ -106,6 +110,77 @@ def test_what_does_not_exist_is_named_with_what_does(capsys, tmp_path, monkeypat
         assert status == 2, words
         assert answer in err
         assert "[]" not in err
+
+
+def refusal(words: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what a command prints that ends with status 2 while it reads its arguments."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words.split())
+    assert ended.value.code == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def test_only_arguments_that_a_call_needs_are_called_missing(capsys) -> None:
+    for name, needed in {
+        "diagnose": "SCRIPT",
+        "watch": "SCRIPT",
+        "grade": "SUBMISSIONS",
+        "tolerance": "TEXT",
+    }.items():
+        assert refusal(name, capsys).endswith(f"the following arguments are required: {needed}")
+
+
+def test_a_port_outside_of_its_range_is_refused(capsys) -> None:
+    for command, last in {"lab": 65535, "board .": 65535, "classroom": 65533}.items():
+        for port in ("0", str(last + 1), "eighty"):
+            message = refusal(f"{command} --port {port}", capsys)
+            assert message.endswith(f"expected a port from 1 to {last}, got {port!r}")
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_the_work_begins(
+    capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    Path("file").touch()
+    files = (
+        "watch --record PLACE train.py",
+        "diff a b --page PLACE",
+        "vectors NVFP4 --out PLACE",
+        "gpu --passport PLACE",
+        "gpu --progress PLACE",
+        "site --playground PLACE",
+        "grade . --csv PLACE",
+        "grade . --report PLACE",
+        "grade . --gradebook PLACE",
+        "release new --questions PLACE",
+        "release new --gradescope PLACE",
+        "exercises --csv PLACE",
+    )
+    for words in files:
+        message = refusal(words.replace("PLACE", "folder"), capsys)
+        assert message.endswith("expected a file to write, got the folder folder")
+        message = refusal(words.replace("PLACE", "file/new"), capsys)
+        assert message.endswith("expected a folder, got the file file")
+    folders = (
+        "compare digits --folder PLACE",
+        "gpu --folder PLACE",
+        "site --widgets PLACE",
+        "grade . --feedback PLACE",
+        "grade . --anonymous PLACE",
+        "release PLACE",
+        "classroom --folder PLACE",
+    )
+    for words in folders:
+        for place in ("file", "file/new"):
+            message = refusal(words.replace("PLACE", place), capsys)
+            assert message.endswith("expected a folder, got the file file")
+
+
+def test_restore_says_where_no_answer_is_saved(capsys, tmp_path: Path) -> None:
+    for words in ([], ["--write"]):
+        assert cli.main(["restore", "--folder", str(tmp_path), *words]) == 0
+        assert capsys.readouterr().out == f"No answers are saved for the notebooks in {tmp_path}.\n"
 
 
 def test_check_prints_the_report_and_fails_when_something_is_red(monkeypatch, capsys):

@@ -123,9 +123,8 @@ def set_up(classroom: Classroom) -> Path:
     if is_root:
         for needed in (top, Path(sys.prefix), Path(sys.base_prefix)):
             _require_reachable(needed)
-    # an interrupted hub leaves empty groups behind
-    for name in (*classroom.learners, "probe"):
-        remove_empty_groups(f"labkit/{name}")
+    # A hub that was killed leaves its groups behind.
+    remove_unused_groups(classroom)
     for name in classroom.learners:
         _create_learner(top, name, is_root)
     classroom.passwords()
@@ -178,6 +177,12 @@ def groups_of(classroom: Classroom, learner: str) -> list[Path]:
         return create_control_group(f"labkit/{learner}", classroom.memory << 20, classroom.cores)
     except OSError:
         return []
+
+
+def remove_unused_groups(classroom: Classroom) -> None:
+    """Remove the control groups of learners without a process, and that of the test."""
+    for name in (*classroom.learners, "probe"):
+        remove_empty_groups(f"labkit/{name}")
 
 
 def _create_learner(top: Path, name: str, is_root: bool) -> None:

@@ -6,6 +6,7 @@ from learners.
 
 from __future__ import annotations
 
+import atexit
 import hmac
 import os
 import sys
@@ -17,7 +18,14 @@ from jupyterhub.auth import Authenticator
 from jupyterhub.spawner import LocalProcessSpawner, SimpleLocalProcessSpawner
 
 import labkit
-from labkit.classroom.hub import ENVIRONMENT, START, Classroom, classroom_in, groups_of
+from labkit.classroom.hub import (
+    ENVIRONMENT,
+    START,
+    Classroom,
+    classroom_in,
+    groups_of,
+    remove_unused_groups,
+)
 from labkit.machine.jupyter import CONFIG, with_lab_settings
 
 
@@ -64,6 +72,8 @@ def configure(c: Any, folder: str) -> None:
     """
     classroom = classroom_in(folder)
     own = Path(folder) / "hub"
+    # Learners' servers outlive the hub, and their groups stay until they are removed here.
+    atexit.register(remove_unused_groups, classroom)
     LearnersAuthenticator.classroom = classroom
     GroupSpawner.classroom = classroom
     c.JupyterHub.authenticator_class = LearnersAuthenticator

@@ -36,7 +36,13 @@ from labkit.grading.exercises import exercises_of
 from labkit.grading.judge import CaseSet, answers_of, outcomes_of, visible_cases
 from labkit.grading.stored import StoredAnswers, StoredMistake, digest, stored_cases, stored_rows
 from labkit.records import write_atomic
-from labkit.records.handout import Handout, handout_of, next_handout
+from labkit.records.handout import (
+    SETTINGS,
+    Handout,
+    handout_of,
+    next_handout,
+    settings_text,
+)
 from labkit.records.notebook_copies import DIGESTS, VERSION, listing
 from labkit.train import one_thread
 
@@ -68,6 +74,7 @@ def release(
     chosen: Sequence[Lesson],
     progress: Progress,
     say: Callable[[str], None],
+    guess_first: bool = False,
 ) -> tuple[Path, Path]:
     """Write learners/ and teacher/ into a folder; return both.
 
@@ -77,6 +84,8 @@ def release(
         chosen: lessons to hand out.
         progress: called for each exercise whose answers are computed.
         say: called with a line for each file of an earlier release that is moved aside.
+        guess_first: whether the answer to a prediction opens, in the learners' lab, only after the
+            learner has committed.
 
     Raises:
         OSError: a file cannot be read or written.
@@ -94,6 +103,8 @@ def release(
     }
     for lesson, judge in _judges(chosen, files, teacher / "judges", progress).items():
         public[f"{folder_of(lesson)}/{lesson.judge.name}"] = judge
+    if guess_first:
+        public[SETTINGS] = settings_text(guess_first=True)
     notebooks = {
         name.removeprefix("labkit/"): content
         for name, content in public.items()

@@ -176,6 +176,14 @@ def _grade_class(
     for one in submissions:
         if one.path is None:
             _print(f"{one.student}: {one.refused}")
+    learners = {one.student for one in submissions}
+    without = learners - {one.student for one in submissions if one.path is not None}
+    # a wrong folder gives zeros to a class of its files and folders
+    if 2 * len(without) > len(learners):
+        _print(
+            f"! {len(without)} of {len(learners)} learners have no notebook that can be read, and "
+            "get 0 points: is it the right folder?"
+        )
     if names := nobodys_files(args.submissions):
         _print(f"ignored, as they name no learner: {', '.join(names)}")
     for group in hard_linked(submissions):

@@ -79,6 +79,8 @@ def notebook_to_open(what: Path | None) -> Path:
             if checkout() and not added_lessons()
             else Path(LESSONS_FOLDER)
         )
+    if what.is_file() and what.suffix != ".ipynb":
+        raise CommandError(f"expected a notebook (.ipynb) or a folder, got the file {what}")
     if what.suffix != ".ipynb":
         return _copy_lessons(what.expanduser().resolve())
     if not what.is_file():
@@ -353,6 +355,8 @@ def progress(arguments: Namespace) -> int:
 def restore(arguments: Namespace) -> int:
     from labkit.grading.answer_log import best, logged_answers, restore_answers
 
+    if not arguments.folder.is_dir():
+        raise CommandError(f"there is no folder {arguments.folder}")
     saved = logged_answers(arguments.folder)
     if arguments.exercise is not None:
         if arguments.exercise not in saved:
@@ -360,10 +364,10 @@ def restore(arguments: Namespace) -> int:
                 f"no saved answer to {arguments.exercise}; choose from {', '.join(saved) or 'none'}"
             )
         print(best(saved[arguments.exercise]).source)
+    elif not saved:
+        print(f"No answers are saved for the notebooks in {arguments.folder.resolve()}.")
     elif arguments.write:
-        print(
-            "\n".join(restore_answers(arguments.folder)) or "No answers are saved for this folder."
-        )
+        print("\n".join(restore_answers(arguments.folder)))
     else:
         for id, answers in saved.items():
             top = best(answers)

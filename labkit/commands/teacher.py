@@ -32,7 +32,12 @@ def release(arguments: Namespace) -> int:
     try:
         chosen = lessons_named(arguments.lessons)
         learners, teacher = write_release(
-            top, arguments.folder, chosen, progress_bar(sys.stderr), _print
+            top,
+            arguments.folder,
+            chosen,
+            progress_bar(sys.stderr),
+            _print,
+            guess_first=arguments.guess_first,
         )
         if arguments.nbgrader:
             listed = [exercise for lesson in chosen for exercise in exercises_of(lesson)]

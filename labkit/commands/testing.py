@@ -20,7 +20,7 @@ def tolerance(arguments: Namespace) -> int:
 
 def vectors(arguments: Namespace) -> int:
     """Write vectors, or check answers: status 1 if a rule is broken."""
-    from labkit.testing.vectors import NAMES, check, conventions, read, save
+    from labkit.testing.vectors import NAMES, check, conventions, listed_name, read, save
 
     try:
         if arguments.check:
@@ -33,8 +33,9 @@ def vectors(arguments: Namespace) -> int:
         if arguments.format is None:
             print("\n".join(NAMES))
         else:
-            path = arguments.out or Path(f"{arguments.format.replace(', ', '-')}.npz")
-            print(f"{path}: {save(arguments.format, path)} rows")
+            name = listed_name(arguments.format)
+            path = arguments.out or Path(f"{name.replace(', ', '-')}.npz")
+            print(f"{path}: {save(name, path)} rows")
     except ValueError as error:
         raise CommandError(str(error)) from error
     return 0

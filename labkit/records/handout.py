@@ -5,6 +5,8 @@ Idea: the lab's version is followed by a local version (PEP 440), as in
 (UTC), and a digest of the content. pip compares the parts from left to right, digits as numbers. So
 a handout of a later minute replaces an earlier one. Equal content keeps its version.
 
+A handout may also have settings that the teacher chose, in a file of the package.
+
 Invariant: a version without such a local version, as that of a checkout, is not a handout.
 
 Source: PEP 440, "Local version identifiers".
@@ -13,11 +15,14 @@ Source: PEP 440, "Local version identifiers".
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 
+SETTINGS = "labkit/handout.json"  # in the wheel of a handout; no other lab has this file
 PATTERN = re.compile(
     r"\+(class|teacher)\.(\d{4})(\d\d)(\d\d)\.(\d{1,4})\.g([0-9a-f]{8})(?![0-9a-z])"
 )
@@ -67,6 +72,25 @@ def handout_of(version: str) -> Handout | None:
     except ValueError:
         return None
     return Handout(kind, time, digest)
+
+
+def settings_text(guess_first: bool) -> bytes:
+    """Return the content of a handout's SETTINGS.
+
+    Args:
+        guess_first: whether the answer to a prediction opens only after the learner has committed.
+    """
+    return (json.dumps({"guess_first": guess_first}) + "\n").encode()
+
+
+def guesses_first(packages: Path = Path(__file__).parents[2]) -> bool:
+    """Return whether the installed lab is a handout that was released with "guess first".
+
+    Args:
+        packages: the folder that holds the package labkit.
+    """
+    file = packages / SETTINGS
+    return file.is_file() and json.loads(file.read_bytes())["guess_first"] is True
 
 
 def next_handout(

@@ -81,7 +81,7 @@ def tolerance(text: str) -> str:
 def _parse(text: str) -> tuple[str, int, Format, Format, str]:
     formats = {name.upper(): format for name, format in FORMATS.items()}
     name = "matmul"
-    terms = 0
+    terms = None
     format = FP32
     out = None
     accumulator = "FP32"
@@ -103,6 +103,10 @@ def _parse(text: str) -> tuple[str, int, Format, Format, str]:
                 f"({', '.join(FORMATS)}), out=FORMAT or accumulate=FORMAT or GPU, got {word!r}. An "
                 f'example: "{EXAMPLE}"'
             )
+    if terms is None:
+        raise ValueError(
+            f"expected K=TERMS, the number of terms of each sum, got none. An example: {EXAMPLE!r}"
+        )
     if not 1 <= terms <= LARGEST:
         raise ValueError(
             f"expected K, the number of terms, from 1 to {LARGEST:,}, got {terms:,}. An example: "

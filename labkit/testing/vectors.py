@@ -22,9 +22,10 @@ NVFP4; arXiv:2511.10909.
 
 from __future__ import annotations
 
+import difflib
 import io
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -67,6 +68,9 @@ VLLM = "vLLM 0.33.0, ref_nvfp4_quant"
 def vectors(name: str) -> Table:
     """Return the vectors of a format, a block format or a GPU.
 
+    Args:
+        name: one of NAMES, in capital or small letters.
+
     Raises:
         ValueError: the name is unknown.
 
@@ -74,17 +78,40 @@ def vectors(name: str) -> Table:
     >>> sorted(table), bool(check(table))
     (['codes', 'name', 'rule', 'x'], False)
     """
+    name = listed_name(name)
     if name in SPECS:
         table = _of_card(SPECS[name])
     elif name in BLOCK_FORMATS:
         table = _of_blocks(BLOCK_FORMATS[name])
-    elif name in NAMES:
+    else:
         rows = list(_roundings(ROUNDED[name.removesuffix(SATURATING)]))
         x = np.array([value for _, value in rows], np.float32)
         table = {"rule": np.array([rule for rule, _ in rows]), "x": x, "codes": _codes(x, name)}
-    else:
-        raise ValueError(f"expected one of {', '.join(NAMES)}, got {name!r}")
     return {"name": np.array(name), **table}
+
+
+def listed_name(text: str) -> str:
+    """Return the name in NAMES that a text spells in capital or small letters.
+
+    Raises:
+        ValueError: the name is unknown; the message suggests the nearest one.
+
+    >>> listed_name("nvfp4")
+    'NVFP4'
+    """
+    by_capitals = {name.upper(): name for name in NAMES}
+    if text.upper() in by_capitals:
+        return by_capitals[text.upper()]
+    message = f"expected one of {_quoted(NAMES)}, got {text!r}"
+    near = difflib.get_close_matches(text.upper(), by_capitals, n=1)
+    if near:
+        message += f". Did you mean {by_capitals[near[0]]!r}?"
+    raise ValueError(message)
+
+
+def _quoted(names: Iterable[str]) -> str:
+    """Return names separated by commas, each in quotes: some names have a comma of their own."""
+    return ", ".join(repr(name) for name in names)
 
 
 def save(name: str, path: Path) -> int:
@@ -129,7 +156,7 @@ def check(answers: Mapping[str, NDArray[Any]]) -> list[str]:
     """
     if "name" not in answers:
         raise ValueError(
-            f'expected "name" in the file, one of {", ".join(NAMES)}. Copy it from the vectors.'
+            f'expected "name" in the file, one of {_quoted(NAMES)}. Copy it from the vectors.'
         )
     table = vectors(str(answers["name"]))
     keys = [each for each in ANSWERS if each in table]

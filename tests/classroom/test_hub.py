@@ -32,6 +32,7 @@ from labkit.classroom.hub import (
     Classroom,
     describe_isolation,
     learners_named,
+    remove_unused_groups,
     set_up,
 )
 from labkit.classroom.tables import read_table, write_table
@@ -117,8 +118,11 @@ def test_without_root_only_the_right_password_lets_in_and_an_idle_kernel_ends(
     assert describe_isolation(room, []).startswith(
         "isolation of learners: none. They all run as your user"
     )
+    at_the_end: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("atexit.register", lambda *call: at_the_end.append(call))
     config, c = importlib.import_module("labkit.classroom.hub_config"), MagicMock()
     config.configure(c, str(tmp_path))
+    assert at_the_end == [(remove_unused_groups, room)]
     assert c.JupyterHub.spawner_class.__name__ == "SimpleLocalProcessSpawner"
     assert c.Authenticator.allowed_users == {"learner01", "learner02"}
     assert "--MappingKernelManager.cull_idle_timeout=600" in c.Spawner.args

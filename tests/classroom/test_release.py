@@ -16,6 +16,7 @@ import json
 import math
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -90,6 +91,28 @@ def in_the_lab(released: Path, program: str) -> str:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
+
+
+def test_guess_first_travels_with_the_handout_and_a_variable_overrides_it(
+    released: Path, tmp_path: Path
+) -> None:
+    assert main(["release", str(tmp_path), "--lessons", "00", "--guess-first"]) == 0
+    (wheel,) = (tmp_path / "learners").glob("*.whl")
+    (tmp_path / "lab").mkdir()
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "lab")
+    shutil.copy(released / "lab" / "sitecustomize.py", tmp_path / "lab")
+    program = """
+        import os
+        from labkit.widgets import predict
+        os.environ.pop("LABKIT_GUESS_FIRST", None)
+        print(predict("start.warm_up").guess_first)
+        for value in "01":
+            os.environ["LABKIT_GUESS_FIRST"] = value
+            print(predict("start.warm_up").guess_first)
+    """
+    assert in_the_lab(tmp_path, program).split() == ["True", "False", "True"]
+    assert in_the_lab(released, program).split() == ["False", "False", "True"]
 
 
 def members(path: Path) -> Iterator[tuple[str, bytes]]:

@@ -554,6 +554,20 @@ def test_nothing_to_grade_is_reported_and_no_file_is_written(
     assert not (tmp_path / "grades.csv").exists()
 
 
+def test_a_folder_with_hardly_a_notebook_is_called_a_wrong_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = tmp_path / "class"
+    put(where / "ada.ipynb", GOOD)
+    put(where / "bob.pdf", "")
+    graded(where, tmp_path)
+    assert "right folder" not in capsys.readouterr().err
+    put(where / "train.py", "x = 1")
+    (where / "report").mkdir()
+    graded(where, tmp_path)
+    assert "! 3 of 4 learners have no notebook that can be read" in capsys.readouterr().err
+
+
 def test_grades_are_written_whatever_their_text(tmp_path: Path) -> None:
     path = tmp_path / "grades.csv"
     write(

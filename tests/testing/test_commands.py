@@ -70,7 +70,8 @@ def test_every_operation_has_a_tolerance_that_holds() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("matmul", "expected K, the number of terms, from 1 to 1,000,000, got 0"),
+        ("matmul", "expected K=TERMS, the number of terms of each sum, got none"),
+        ("matmul K=0", "expected K, the number of terms, from 1 to 1,000,000, got 0"),
         ("matmul K=2000000", "got 2,000,000"),
         ("attention K=4", "expected an operation .* got 'attention'"),
         ("matmul K=4 accumulate=H1000", "expected an accumulator"),
@@ -170,7 +171,7 @@ def test_vectors_in_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ({"codes": table["x"]}, 'expected "name" in the file'),
         ({"name": "FP16", "codes": table["x"]}, "expected 'codes' of shape"),
         ({"name": "FP16"}, "got none"),
-        ({"name": "FP17"}, "expected one of FP16"),
+        ({"name": "FP17"}, "expected one of 'FP16', 'BF16'"),
     ):
         np.savez(path, **wrong)
         assert cli.main(["vectors", "--check", str(path)]) == 2
@@ -178,6 +179,20 @@ def test_vectors_in_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str
     path.write_text("no archive")
     for words in (["--check", str(path)], ["--check", str(tmp_path / "missing.npz")], ["FP17"]):
         assert cli.main(["vectors", *words]) == 2
+
+
+def test_a_name_of_vectors_is_found_in_small_letters_and_the_nearest_one_suggested(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["vectors", "e4m3, SATURATING"]) == 0
+    assert str(np.load("E4M3-saturating.npz")["name"]) == "E4M3, saturating"
+    assert cli.main(["vectors", "nvfp5"]) == 2
+    message = capsys.readouterr().err
+    assert "'E5M2', 'E4M3, saturating', 'E5M2, saturating', 'MXFP8'" in message
+    assert message.endswith("got 'nvfp5'. Did you mean 'NVFP4'?\n")
+    assert cli.main(["vectors", "Z"]) == 2
+    assert capsys.readouterr().err.endswith("got 'Z'\n")
 
 
 TEST = """

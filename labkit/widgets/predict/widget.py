@@ -21,6 +21,7 @@ from typing import Any
 import traitlets
 
 from labkit.course import lessons, slug
+from labkit.records.handout import guesses_first
 from labkit.records.journal import current_journal, last_answers, save_answer
 from labkit.widgets.base.figures import still
 from labkit.widgets.base.number_words import short
@@ -173,15 +174,16 @@ class Predict(LabWidget, folder="predict"):
 
     `choice` and `answered` follow what the learner does.
 
-    `measure` is called when a number has been committed, and returns the true one. Where the
-    environment variable LABKIT_GUESS_FIRST is "1", texts that answer a prediction do not open
-    before it is answered.
+    `measure` is called when a number has been committed, and returns the true one. Texts that
+    answer a prediction do not open before it is answered if the environment variable
+    LABKIT_GUESS_FIRST is "1", or if it is unset and the lab was released with `--guess-first`.
     """
 
     # as a part of classes: labkit-answer-ID of texts, labkit-waits-ID of outputs; "" for a
     # prediction without an id
     slug = traitlets.Unicode("").tag(sync=True)
-    # texts that answer it stay shut until the learner commits; set by the variable GUESS_FIRST
+    # texts that answer it stay shut until the learner commits; the variable GUESS_FIRST, or else
+    # the handout, says so
     guess_first = traitlets.Bool(False).tag(sync=True)
     question = traitlets.Unicode().tag(sync=True)
     # empty where a number is asked for
@@ -205,6 +207,10 @@ class Predict(LabWidget, folder="predict"):
                 "this prediction asks for "
                 f"{wanted if ruler else 'a choice: write predict(id) alone'}"
             )
+        if GUESS_FIRST in os.environ:
+            guess_first = os.environ[GUESS_FIRST] == "1"
+        else:
+            guess_first = guesses_first()
         self._prediction = prediction
         self._measure = measure
         shown = {"low": ruler.low, "high": ruler.high, "unit": ruler.unit} if ruler else {}
@@ -212,7 +218,7 @@ class Predict(LabWidget, folder="predict"):
             question=prediction.question,
             choices=[] if ruler else list(prediction.choices),
             ruler=shown,
-            guess_first=os.environ.get(GUESS_FIRST) == "1",
+            guess_first=guess_first,
         )
 
     def accepts(self, choice: str) -> bool:
