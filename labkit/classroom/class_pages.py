@@ -167,7 +167,6 @@ def report(
         reached.append(points)
         most = max(most, out_of)
 
-    no_predictions = "No prediction of these lessons was answered." if journals else NO_JOURNAL
     return page(
         "class_report.html.jinja",
         "The class",
@@ -180,7 +179,8 @@ def report(
         failures=failures(marks),
         undefined_names=_undefined_names(marks),
         predictions=_predictions(marks, journals),
-        no_predictions=no_predictions,
+        has_journals=bool(journals),
+        no_journal=NO_JOURNAL,
         quiz=[_quiz_row(result) for result in quiz_results(journals)],
         equal_answers=equal_answers(mark.row for mark in marks),
     )
@@ -196,7 +196,7 @@ def _exercise_rows(marks: Sequence[Mark], journals: Sequence[Path]) -> list[tupl
         solved = sum(mark.row.points == mark.row.out_of for mark in own)
         mean = statistics.fmean(mark.points for mark in own)
         minutes = minutes_of(id, journals)
-        spent = "unknown: no journal"
+        spent = "unknown"
         if minutes:
             spent = f"{statistics.median(minutes):.0f} ({len(minutes)} known)"
         rows.append(

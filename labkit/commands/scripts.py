@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 WIDTH = 100
 SEVEREST = (0, 3, 1)  # exit statuses of reports, the severest last
 FORMS = {"As it fails": False, "Repaired": True}
+EXCERPT = (
+    "The code is the body of a function of labkit.faults. Its helpers, such as `network()` and "
+    "`batches()`, are in that package."
+)
 
 
 def watch(arguments: Namespace) -> int:
@@ -211,6 +215,8 @@ def _fault_text(card: Fault | GpuCard, whole: bool) -> str:
     lines.append(_wrapped("Reported", ", ".join(card.threads)))
     if isinstance(card, GpuCard):
         lines += [_wrapped("Published", text) for text in card.published()]
+    if whole:
+        lines.append(f"\n{textwrap.fill(EXCERPT, WIDTH)}")
     if whole and isinstance(card, GpuCard):
         lines += [f"\n{name}:\n\n{code_of(card.function, fixed)}" for name, fixed in FORMS.items()]
         lines.append("\nOnly a GPU shows it: `labkit gpu --only cards` runs it on one.")

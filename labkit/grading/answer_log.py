@@ -281,7 +281,12 @@ class Progress:
     next: str
 
     def __str__(self) -> str:
-        lines = ("{:<20}{:<18}{}".format(*lesson.columns) for lesson in self.lessons)
+        # two blanks behind the longest name
+        width = max((len(lesson.name) for lesson in self.lessons), default=0) + 2
+        lines = []
+        for lesson in self.lessons:
+            name, solved, points = lesson.columns
+            lines.append(f"{name:<{width}}{solved:<18}{points}")
         return "\n".join([*lines, self.next])
 
     __repr__ = __str__

@@ -153,21 +153,30 @@ def _is_file(path: Path) -> bool:
 
 
 def _ignored(submissions: Sequence[Submission], todo: Plan) -> list[str]:
-    """Return a line for each notebook that is not graded, with the reason."""
+    """Return the lines about notebooks that are not graded, with the reasons.
+
+    Those of other lessons are counted in one line. A notebook is named as it was handed in: in an
+    archive it has another path now.
+    """
     planned = {one for one, _ in todo}
     graded = {(one.student, one.lesson) for one in planned}
     lines = []
-    for one in (one for one in submissions if one not in planned):
-        is_replaced = one.lesson and (one.student, one.lesson) in graded
-        other = (
-            f"another notebook of this learner counts for {one.lesson} (--take chooses)"
-            if is_replaced
-            else ""
-        )
-        what = one.path or f"{one.student}, {one.notebook}"
-        lines.append(
-            f"ignored, as {one.problem or other or 'it holds no exercise that is graded'}: {what}"
-        )
+    of_other_lessons = 0
+    for one in submissions:
+        if one in planned:
+            continue
+        if one.problem:
+            reason = one.problem
+        elif one.lesson is None:
+            reason = "it holds no exercise that is graded"
+        elif (one.student, one.lesson) in graded:
+            reason = f"another notebook of this learner counts for {one.lesson} (--take chooses)"
+        else:
+            of_other_lessons += 1
+            continue
+        lines.append(f"ignored, as {reason}: {one.student}, {one.notebook}")
+    if of_other_lessons:
+        lines.append(f"ignored: notebooks of other lessons, {of_other_lessons} in all")
     return lines
 
 

@@ -165,6 +165,15 @@ def test_the_class_page_counts_shares_mistakes_guesses_time_and_names(
     assert "bob" not in names
 
 
+def test_a_class_page_without_journals_says_so_once_and_its_tables_scroll(
+    rows: list[GradeRow],
+) -> None:
+    text = report(marks_of(rows, {}, 0, {}), []).decode()
+    assert text.count("No journal was handed in") == 1
+    assert "<td>unknown</td>" in text
+    assert text.count('<div class="scroll" tabindex="0"><table>') == text.count("<table>") > 1
+
+
 def test_lateness_costs_by_the_day_begun_and_a_teachers_points_come_last(
     rows: list[GradeRow],
 ) -> None:

@@ -5,6 +5,7 @@ one by one.
 import json
 import linecache
 import os
+import re
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -157,6 +158,8 @@ def test_progress_spans_the_lessons_and_names_what_comes_next(ask, folder: Path)
     assert (lessons["06_loss_scaling"].solved, lessons["06_loss_scaling"].points) == (0, 1)
     assert sum(lesson.exercises for lesson in lessons.values()) == len(EXERCISES)
     assert progress(folder).next == f"Next: {EXERCISES['numbers.decode'].title}, in 01_numbers"
+    for line in str(progress(folder)).splitlines()[:-1]:
+        assert re.search(r"\w  +\d+ of \d+ solved  +\d+ of \d+ points$", line)
     assert "1 of 1 solved" in progress(folder)._repr_html_()
 
 

@@ -349,7 +349,7 @@ def test_notes_are_passed_over_and_a_missing_lesson_is_not(marks: Lines, out: Pa
     assert notebooks == {"Ada Lovelace": {NOTEBOOK}, "notes": {"my notes.ipynb"}}
     said = (out / "said.txt").read_text(encoding="utf-8")
     assert any(
-        "ignored, as" in line and "Ada Lovelace/my notes.ipynb" in line
+        "ignored, as" in line and "Ada Lovelace, my notes.ipynb" in line
         for line in said.splitlines()
     )
     assert "--seed 3 repeats it" in said
@@ -552,6 +552,25 @@ def test_nothing_to_grade_is_reported_and_no_file_is_written(
         assert main(["grade", str(folder), "--csv", str(tmp_path / "grades.csv")]) == 2
         assert says in capsys.readouterr().err
     assert not (tmp_path / "grades.csv").exists()
+
+
+def test_notebooks_of_other_lessons_are_one_line_and_none_has_a_path_in_a_scratch_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = {
+        "06_loss_scaling.ipynb": GOOD,
+        "00_start.ipynb": notebook(code("pass", "start.smallest")),
+        "07.ipynb": notebook(code("x = 1")),
+    }
+    members = {f"{who}/{name}": text for who in ("ada", "bob") for name, text in texts.items()}
+    path = put(tmp_path / "class.zip", archive(members))
+    graded(path, tmp_path, "--lesson", "06_loss_scaling")
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("ignored")]
+    assert sorted(lines) == [
+        "ignored, as it holds no exercise that is graded: ada, 07.ipynb",
+        "ignored, as it holds no exercise that is graded: bob, 07.ipynb",
+        "ignored: notebooks of other lessons, 2 in all",
+    ]
 
 
 def test_a_folder_with_hardly_a_notebook_is_called_a_wrong_one(
