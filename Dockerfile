@@ -1,4 +1,4 @@
-# The lab in a container, for Binder, a hub, or a machine with Docker alone:
+# The lab in a container, for a hub or a machine with Docker alone (Binder reads binder/):
 #
 #   docker build -t fp16-lab . && docker run --rm -p 8888:8888 fp16-lab
 #

@@ -68,6 +68,16 @@ def test_constraints_pin_one_version_of_each_package_inside_its_range_and_conda_
     assert others == ["pip", {"pip": ["--constraint constraints.txt", "--editable .[lab]"]}]
 
 
+def test_binder_has_a_python_that_the_lab_takes_and_a_script_that_it_can_run():
+    python = (ROOT / "binder" / "runtime.txt").read_text().strip()
+    assert python.removeprefix("python-") in SpecifierSet(PROJECT["requires-python"])
+    script = ROOT / "binder" / "postBuild"
+    assert "-c constraints.txt" in script.read_text()
+    if os.name != "nt":
+        assert os.access(script, os.X_OK)
+        subprocess.run(["sh", "-n", str(script)], check=True)
+
+
 def test_the_lab_runs_on_exactly_these_and_keeps_what_hosts_have_already():
     """Colab's and Kaggle's versions satisfy the core, so that pip replaces nothing there."""
     core = {Requirement(line).name: Requirement(line).specifier for line in PROJECT["dependencies"]}
