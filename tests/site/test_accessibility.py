@@ -25,6 +25,17 @@ THEMES = ("light", "dark")
 LESSONS = ("01", "06")
 # the start, a guide, the catalogue with its widgets, a long table, and a page of the API
 DOCUMENTATION = ("index", "practitioners", "widgets", "errors", "api/amp")
+# Widgets are drawn after the page has loaded: wait until it has not changed for half a second, and
+# no longer than 10 seconds, since a training may play for ever.
+WHEN_STILL = """() => new Promise((done) => {
+  let quiet = setTimeout(done, 500);
+  setTimeout(done, 10_000);
+  const changed = () => {
+    clearTimeout(quiet);
+    quiet = setTimeout(done, 500);
+  };
+  new MutationObserver(changed).observe(document, { subtree: true, childList: true });
+})"""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900 * slowness())]
 
@@ -37,7 +48,7 @@ def serious_findings(browser: Any, address: str, theme: str) -> list[str]:
     page = context.new_page()
     page.set_default_timeout(120_000 * slowness())
     page.goto(address)
-    page.wait_for_load_state("networkidle")
+    page.evaluate(WHEN_STILL)
     page.evaluate(AXE.read_text(encoding="utf-8"))
     violations = page.evaluate("axe.run().then((result) => result.violations)")
     context.close()
