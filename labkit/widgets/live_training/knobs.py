@@ -1,13 +1,12 @@
-"""The knobs of a recipe: their positions, the recipe they make, and their names.
+"""The knobs of a recipe: their positions, the recipe that they make, and their names.
 
-Idea: a recipe is eight answers to eight questions. `Knobs` holds the answers; `recipe_of` makes a
-`Recipe` of them, and `knobs_of` reads them off one, so O0 to O3 are four positions of the same
-knobs. A knob without a meaning beside another one (a master of FP32 weights) is remembered and not
-used. A field without a knob (hysteresis, a floor, a rounding) stays as in the recipe that the knobs
-come from.
+`recipe_of` makes a `Recipe` of the positions of all knobs, and `knobs_of` returns the positions for
+a recipe, so O0 to O3 are four positions of the same knobs. A knob that has no effect beside
+another one, such as master weights of FP32 weights, keeps its position. A field without a knob, such
+as hysteresis, stays as in the recipe that the knobs come from.
 
-Invariant: `recipe_of(knobs_of(recipe)) == recipe`, to the last field; what cannot be shown is
-refused with a message.
+Invariant: `recipe_of(knobs_of(recipe)) == recipe`, to the last field. A recipe that the knobs
+cannot show is refused.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ PRESETS = (
     "unit scaled",
 )
 LOG2_SCALE_RANGE = (0, 30)
-# the slider's position if the recipe has no scale of its own
+# The position of the slider if the recipe has no scale.
 DEFAULT_LOG2_SCALE = 10
-# of a scaling that is switched on here
+# The growth interval of a dynamic scale that a knob switches on.
 GROWTH_INTERVAL = RECIPES["FP16 dynamic"].scaler.growth_interval
 
 
 class Scaling(StrEnum):
-    """How the loss is scaled."""
+    """Kinds of loss scaling."""
 
     OFF = "off"
     STATIC = "static"
@@ -67,19 +66,20 @@ class Knobs:
     """Positions of the knobs.
 
     Attributes:
-        format: what matrix products read: FP32, FP16 or BF16.
-        autocast: True: the weights are FP32 and each operation casts by the lists; False: the model
-            itself is converted.
-        norms_fp32: a converted model keeps its normalisation layers in FP32.
-        accumulator: what matrix products add up in: "FP32", "FP16" or a GPU's Tensor Core.
-        masters: of a converted model: FP32 weights are "kept" between steps, "forgotten" after
-            each, or there are "none": the optimizer too steps 16-bit weights.
-        scaling: of the loss.
-        log2_scale: where a scale starts, or stays.
-        log2_lr: the task's learning rate, times a power of two.
-        epsilon: of Adam; None: the task's own.
-        growth_interval: clean steps before a dynamic scale grows that was switched on here.
-        given: the recipe that the knobs were read off: what no knob turns stays as it has it.
+        format: The format of the operands of matrix products: FP32, FP16 or BF16.
+        autocast: True for FP32 weights and casts by autocast's lists; False for a converted model.
+        norms_fp32: Whether a converted model keeps its normalization layers in FP32.
+        accumulator: The format of the sums in matrix products: "FP32", "FP16", or the name of a
+            GPU for the arithmetic of its Tensor Cores.
+        masters: For a converted model, "kept" for FP32 master weights, "forgotten" for master
+            weights that are rounded to the model's format after each step, and "none" for an
+            optimizer that steps 16-bit weights.
+        scaling: The kind of loss scaling.
+        log2_scale: The exponent of a static scale, or of the initial dynamic scale.
+        log2_lr: The exponent of a factor on the task's learning rate.
+        epsilon: Adam's epsilon; None for that of the task.
+        growth_interval: Clean steps before a dynamic scale grows that a knob switched on.
+        given: The recipe that the knobs come from, whose other fields stay.
     """
 
     format: str = "FP16"
@@ -112,9 +112,12 @@ ALL = tuple(POSITIONS)
 
 
 def why_fixed(knobs: Knobs, task: Task, offered: Collection[str] = ALL) -> dict[str, str]:
-    """Return knob -> why it has no effect at the positions of the others.
+    """Return the knobs without an effect at the positions of the others, with the reason.
 
-    Knobs that mean something are left out.
+    Args:
+        knobs: The positions of all knobs.
+        task: The task that is trained.
+        offered: The names of the knobs that the learner can turn.
 
     >>> from labkit.train import TASKS
     >>> why_fixed(Knobs(), TASKS["digits"])
@@ -123,12 +126,10 @@ def why_fixed(knobs: Knobs, task: Task, offered: Collection[str] = ALL) -> dict[
     why: dict[str, str] = {}
     if knobs.format == "FP32":
         multiplied = _multiplied(knobs)
-        words = (
-            f"layers multiply {multiplied}; all else is FP32"
-            if multiplied
-            else "everything is FP32"
-        )
-        why |= dict.fromkeys(("autocast", "norms_fp32", "accumulator"), words)
+        reason = "everything is FP32"
+        if multiplied:
+            reason = f"layers multiply {multiplied}; all else is FP32"
+        why |= dict.fromkeys(("autocast", "norms_fp32", "accumulator"), reason)
         why["masters"] = "the model itself is FP32 here, so its weights are their own master"
     elif knobs.autocast:
         why["norms_fp32"] = "autocast's lists decide what a norm computes in"
@@ -142,137 +143,154 @@ def why_fixed(knobs: Knobs, task: Task, offered: Collection[str] = ALL) -> dict[
         why["accumulator"] = "a V100 multiplies no BF16; the sums are FP32"
     if not has_epsilon(task):
         why["epsilon"] = f"this task is trained with {optimizer_name(task)}, which has no epsilon"
-    return {name: words for name, words in why.items() if name in offered}
+    return {name: reason for name, reason in why.items() if name in offered}
 
 
 def describe(knobs: Knobs) -> str:
-    """Return a text on the positions that matter.
+    """Return a description of the positions that have an effect.
 
     >>> describe(Knobs(autocast=True, scaling=Scaling.DYNAMIC, log2_lr=2))
     'FP16 by autocast with dynamic scaling and 4 times the learning rate'
     """
-    emulated = knobs.format != "FP32"
-    said = f"{knobs.format} by autocast" if knobs.autocast and emulated else knobs.format
-    if has := _features(knobs):
-        said += f" with {_joined(has, 'and')}"
-    if lacks := _missing(knobs):
-        said += f"{',' if has else ''} without {_joined(lacks, 'or')}"
-    return said
+    text = knobs.format
+    if knobs.autocast and knobs.format != "FP32":
+        text += " by autocast"
+    features = _features(knobs)
+    if features:
+        text += f" with {_joined(features, 'and')}"
+    missing = _missing(knobs)
+    if missing:
+        comma = "," if features else ""
+        text += f"{comma} without {_joined(missing, 'or')}"
+    return text
 
 
 def _features(knobs: Knobs) -> list[str]:
-    """Return a text on what a run has that plain FP32 does not have."""
-    emulated = knobs.format != "FP32"
-    converted = emulated and not knobs.autocast
-    has = []
+    """Return what a run has beyond plain FP32, in a few words each."""
+    is_half = knobs.format != "FP32"
+    converted = is_half and not knobs.autocast
+    features = []
     if knobs.scaling is Scaling.STATIC:
-        has.append(f"a static scale of 2^{knobs.log2_scale}")
+        features.append(f"a static scale of 2^{knobs.log2_scale}")
     if knobs.scaling is Scaling.DYNAMIC:
-        has.append("dynamic scaling")
+        features.append("dynamic scaling")
     if converted and knobs.masters == "none":
-        an = "an" if knobs.format == "FP16" else "a"
-        has.append(f"{an} {knobs.format} optimizer")
+        article = "an" if knobs.format == "FP16" else "a"
+        features.append(f"{article} {knobs.format} optimizer")
     if converted and not knobs.norms_fp32:
-        has.append(f"norms in {knobs.format}")
+        features.append(f"norms in {knobs.format}")
     rounding = knobs.given.rounding
     if converted and knobs.masters == "forgotten" and rounding is not WeightRounding.NEAREST:
-        has.append(f"{rounding.value} rounding")
-    if not emulated and _multiplied(knobs):
-        has.append(f"{_multiplied(knobs)} operands")
-    if emulated and knobs.accumulator != "FP32":
-        has.append(f"sums of {_sums(knobs.accumulator)}")
-    if knobs.log2_lr:
-        has.append(f"{_times(knobs.log2_lr)} the learning rate")
+        features.append(f"{rounding.value} rounding")
+    if not is_half and _multiplied(knobs):
+        features.append(f"{_multiplied(knobs)} operands")
+    if is_half and knobs.accumulator != "FP32":
+        features.append(f"sums of {_sums(knobs.accumulator)}")
+    if knobs.log2_lr > 0:
+        features.append(f"{2**knobs.log2_lr} times the learning rate")
+    elif knobs.log2_lr < 0:
+        features.append(f"1/{2**-knobs.log2_lr} of the learning rate")
     if knobs.epsilon is not None:
-        has.append(f"epsilon {epsilon_text(knobs.epsilon)}")
-    return has
+        features.append(f"epsilon {epsilon_text(knobs.epsilon)}")
+    return features
 
 
 def _missing(knobs: Knobs) -> list[str]:
-    """Return a text on what a run lacks that its format needs."""
-    lacks = []
+    """Return what a run lacks that its format needs."""
+    missing = []
     if knobs.scaling is Scaling.OFF and knobs.format not in ("FP32", "BF16"):
-        lacks.append("scaling")
+        missing.append("scaling")
     converted = knobs.format != "FP32" and not knobs.autocast
     if converted and knobs.masters == "forgotten":
-        lacks.append("master weights")
-    return lacks
+        missing.append("master weights")
+    return missing
 
 
 def _multiplied(knobs: Knobs) -> str:
-    """Return the format of what layers multiply under an FP32 recipe, "" where that is FP32 too."""
+    """Return the format of the operands under an FP32 recipe, or "" if it is FP32, too."""
     if knobs.given.products is not None:
         return knobs.given.products.forward.name
     return "TF32" if knobs.given.tf32 else ""
 
 
 def operands(knobs: Knobs) -> str:
-    """Return the format of what matrix products read.
+    """Return the name of the format of the operands of matrix products.
 
     >>> operands(Knobs()), operands(knobs_of(RECIPES["FP8 delayed"]))
     ('FP16', 'E4M3')
     """
-    return knobs.format if knobs.format != "FP32" else _multiplied(knobs) or "FP32"
+    if knobs.format != "FP32":
+        return knobs.format
+    return _multiplied(knobs) or "FP32"
 
 
-def _joined(words: Sequence[str], last: str) -> str:
-    return f" {last} ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+def _joined(words: Sequence[str], conjunction: str) -> str:
+    """Return words as a list in a sentence: "a, b and c"."""
+    if len(words) == 1:
+        return words[0]
+    return f"{', '.join(words[:-1])} {conjunction} {words[-1]}"
 
 
 def changed(before: Knobs, after: Knobs) -> str:
-    """Return what was turned, short enough for a label in the figure; an empty text for nothing.
+    """Return the change of the positions as a label for the figure, or "" without a change.
 
     >>> changed(Knobs(), Knobs(scaling=Scaling.STATIC, masters="forgotten"))
     'scaling on, 2^10, master weights forgotten'
     """
-    on = {
-        Scaling.OFF: "scaling off",
-        Scaling.STATIC: "scaling on, 2^{}",
-        Scaling.DYNAMIC: "dynamic, from 2^{}",
-    }
-    scale = ("scale 2^{}" if before.scaling is after.scaling else on[after.scaling]).format(
-        after.log2_scale
-    )
-    labels = {
-        "scaling": scale,
-        "format": after.format,
-        "autocast": f"autocast {'on' if after.autocast else 'off'}",
-        "norms_fp32": f"norms in {'FP32' if after.norms_fp32 else after.format}",
-        "accumulator": f"sums of {_sums(after.accumulator)}",
-        "masters": f"{after.format} optimizer"
-        if after.masters == "none"
-        else f"master weights {after.masters}",
-        "log2_scale": "" if after.scaling is Scaling.OFF else scale,
-        "log2_lr": f"learning rate × {_times(after.log2_lr, '')}",
-        "epsilon": "the task's own epsilon"
-        if after.epsilon is None
-        else f"epsilon {epsilon_text(after.epsilon)}",
-    }
-    turned = [
-        label for name, label in labels.items() if getattr(before, name) != getattr(after, name)
-    ]
-    words = ", ".join(dict.fromkeys(filter(None, turned)))
-    return words or (after.given.name if before.given != after.given else "")
+    labels = []
+    if before.scaling is not after.scaling:
+        labels.append(_scaling_label(after))
+    if before.format != after.format:
+        labels.append(after.format)
+    if before.autocast != after.autocast:
+        labels.append("autocast on" if after.autocast else "autocast off")
+    if before.norms_fp32 != after.norms_fp32:
+        labels.append("norms in FP32" if after.norms_fp32 else f"norms in {after.format}")
+    if before.accumulator != after.accumulator:
+        labels.append(f"sums of {_sums(after.accumulator)}")
+    if before.masters != after.masters:
+        has_optimizer = after.masters == "none"
+        masters = (
+            f"{after.format} optimizer" if has_optimizer else f"master weights {after.masters}"
+        )
+        labels.append(masters)
+    is_same_scaling = before.scaling is after.scaling is not Scaling.OFF
+    if is_same_scaling and before.log2_scale != after.log2_scale:
+        labels.append(f"scale 2^{after.log2_scale}")
+    if before.log2_lr != after.log2_lr:
+        factor = 2**after.log2_lr if after.log2_lr >= 0 else f"1/{2**-after.log2_lr}"
+        labels.append(f"learning rate × {factor}")
+    if before.epsilon != after.epsilon:
+        if after.epsilon is None:
+            labels.append("the task's own epsilon")
+        else:
+            labels.append(f"epsilon {epsilon_text(after.epsilon)}")
+    text = ", ".join(labels)
+    if not text and before.given != after.given:
+        return after.given.name
+    return text
+
+
+def _scaling_label(knobs: Knobs) -> str:
+    if knobs.scaling is Scaling.OFF:
+        return "scaling off"
+    if knobs.scaling is Scaling.STATIC:
+        return f"scaling on, 2^{knobs.log2_scale}"
+    return f"dynamic, from 2^{knobs.log2_scale}"
 
 
 def _sums(accumulator: str) -> str:
-    return {"FP16": "FP16", "FP32": "FP32"}.get(accumulator, f"a {accumulator}")
-
-
-def _times(exponent: int, word: str = " times") -> str:
-    return (
-        f"{2**exponent}{word}" if exponent >= 0 else f"1/{2**-exponent}" + (" of" if word else "")
-    )
+    return accumulator if accumulator in ("FP16", "FP32") else f"a {accumulator}"
 
 
 def epsilon_text(epsilon: float) -> str:
-    """Return 1e-08 as 1e-8."""
+    """Return an epsilon without leading zeros in its exponent: 1e-8, where Python prints 1e-08."""
     digits, exponent = f"{epsilon:.0e}".split("e")
     return f"{digits}e{int(exponent)}"
 
 
 def lacks_masters(knobs: Knobs) -> bool:
-    """Say whether 16-bit weights are all that outlasts a step.
+    """Return whether the weights have only 16 bits between two steps.
 
     >>> fp32 = Knobs(format="FP32", masters="none")
     >>> lacks_masters(Knobs(masters="forgotten")), lacks_masters(fp32)
@@ -283,25 +301,25 @@ def lacks_masters(knobs: Knobs) -> bool:
 
 def optimizer_name(task: Task) -> str:
     """Return the name of the class of a task's optimizer."""
-    return str(
-        getattr(
-            getattr(task.make_optimizer, "func", task.make_optimizer),
-            "__name__",
-            "its own optimizer",
-        )
-    )
+    # A task passes options by functools.partial.
+    make = getattr(task.make_optimizer, "func", task.make_optimizer)
+    return str(getattr(make, "__name__", "its own optimizer"))
 
 
 def has_epsilon(task: Task) -> bool:
-    """Say whether a task's optimizer divides by a root plus epsilon."""
+    """Return whether a task's optimizer divides by a root plus epsilon."""
     return "Adam" in optimizer_name(task)
 
 
 def turn(knobs: Knobs, to: Mapping[str, Any]) -> Knobs:
     """Return the knobs with some of them in other positions.
 
+    Args:
+        knobs: The positions of all knobs.
+        to: The new positions by the names of the knobs.
+
     Raises:
-        ValueError: a knob has no such position, or the recipe would contradict itself.
+        ValueError: If a knob does not have the position, or the positions contradict each other.
 
     >>> turn(Knobs(), {"masters": "gone"})
     Traceback (most recent call last):
@@ -309,28 +327,35 @@ def turn(knobs: Knobs, to: Mapping[str, Any]) -> Knobs:
     ValueError: masters: expected one of kept, forgotten, none, got 'gone'
     """
     for name, position in to.items():
-        there = POSITIONS.get(name, ())
-        whole = not isinstance(there, range) or type(position) is int
-        if position not in there or not whole:
-            number = "a whole number " if isinstance(there, range) else ""
-            raise ValueError(f"{name}: expected {number}{span(there)}, got {position!r}")
-    result = replace(knobs, **to)
-    recipe_of(result)
-    return result
+        positions = POSITIONS.get(name, ())
+        is_valid = position in positions
+        kind = ""
+        if isinstance(positions, range):
+            # 3.0 and True are equal to members of a range.
+            is_valid = is_valid and type(position) is int
+            kind = "a whole number "
+        if not is_valid:
+            raise ValueError(f"{name}: expected {kind}{span(positions)}, got {position!r}")
+    turned = replace(knobs, **to)
+    # This raises if the positions contradict each other.
+    recipe_of(turned)
+    return turned
 
 
 def span(positions: Collection[object]) -> str:
-    """Return "from a to b" of a range, and "one of a, b, c" of anything else."""
+    """Return "from a to b" for a range, and "one of a, b, c" for anything else."""
     if isinstance(positions, range):
         return f"from {positions[0]} to {positions[-1]}"
     return f"one of {', '.join(map(str, positions))}"
 
 
 def recipe_of(knobs: Knobs) -> Recipe:
-    """Return the recipe at these positions: the given one if they are its own, else a new one.
+    """Return the recipe at these positions.
+
+    It is the recipe that the knobs come from if they are in its positions.
 
     Raises:
-        ValueError: the given recipe has something that contradicts the positions (`Recipe`).
+        ValueError: If a field of that recipe contradicts the positions; see `Recipe`.
 
     >>> recipe_of(knobs_of(RECIPES["O3"])).name, recipe_of(Knobs(masters="forgotten")).name
     ('O3', 'FP16 without scaling or master weights')
@@ -338,63 +363,70 @@ def recipe_of(knobs: Knobs) -> Recipe:
     given = knobs.given
     if replace(knobs, log2_lr=0, epsilon=None, growth_interval=GROWTH_INTERVAL) == _read(given):
         return given
-    number = FORMATS.get(knobs.format, given.autocast or given.model)
-    emulated = knobs.format != "FP32"
-    # on its Tensor Cores: `why_fixed` says so
-    no_bf16 = knobs.accumulator == "V100" and knobs.format == "BF16"
-    accumulator = None if no_bf16 else ACCUMULATORS.get(knobs.accumulator, given.accumulator)
-    converted = emulated and not knobs.autocast
+    number_format = FORMATS.get(knobs.format, given.autocast or given.model)
+    is_half = knobs.format != "FP32"
+    converted = is_half and not knobs.autocast
     forgets = converted and knobs.masters == "forgotten"
-    # the scaler keeps what no knob turns
-    scaler = given.scaler
-    scale = 2.0**knobs.log2_scale
-    if knobs.scaling is not scaling_of(scaler) or (
-        knobs.scaling is not Scaling.OFF and scale != scaler.init_scale
-    ):
-        moving = scaler
-        if not scaler.dynamic:
-            moving = replace(DYNAMIC, growth_interval=knobs.growth_interval)
-        scaler = {
-            Scaling.OFF: replace(NO_SCALING, skip_on_inf=scaler.skip_on_inf),
-            Scaling.STATIC: static(scale, skip_on_inf=scaler.skip_on_inf),
-            Scaling.DYNAMIC: replace(moving, init_scale=scale),
-        }[knobs.scaling]
+    accumulator = ACCUMULATORS.get(knobs.accumulator, given.accumulator)
+    # The Tensor Cores of a V100 have no BF16; see `why_fixed`.
+    if not is_half or (knobs.accumulator == "V100" and knobs.format == "BF16"):
+        accumulator = None
     recipe = replace(
         given,
         name=describe(knobs),
         rounding=given.rounding if forgets else WeightRounding.NEAREST,
-        products=None if emulated else given.products,
-        tf32=given.tf32 and not emulated,
-        model=number if converted else FP32,
-        autocast=number if emulated and knobs.autocast else None,
+        products=None if is_half else given.products,
+        tf32=given.tf32 and not is_half,
+        model=number_format if converted else FP32,
+        autocast=number_format if is_half and knobs.autocast else None,
         keep_norms=knobs.norms_fp32 or not converted,
         master_weights=knobs.masters == "kept" or not converted,
-        optimizer=number if converted and knobs.masters == "none" else FP32,
-        scaler=scaler,
-        accumulator=accumulator if emulated else None,
-        graph=False,  # it changes no number
+        optimizer=number_format if converted and knobs.masters == "none" else FP32,
+        scaler=_scaler_of(knobs),
+        accumulator=accumulator,
+        # A graph computes the same numbers, and a live training can change its casts.
+        graph=False,
     )
-    name = given.name if replace(recipe, name=given.name) == given else preset_of(recipe)
-    return replace(recipe, name=name or recipe.name)
+    if replace(recipe, name=given.name) == given:
+        return replace(recipe, name=given.name)
+    return replace(recipe, name=preset_of(recipe) or recipe.name)
+
+
+def _scaler_of(knobs: Knobs) -> ScalerConfig:
+    """Return the scaler at these positions; settings without a knob stay as they are."""
+    scaler = knobs.given.scaler
+    scale = 2.0**knobs.log2_scale
+    is_same_kind = knobs.scaling is scaling_of(scaler)
+    is_same_scale = knobs.scaling is Scaling.OFF or scale == scaler.init_scale
+    if is_same_kind and is_same_scale:
+        return scaler
+    if knobs.scaling is Scaling.OFF:
+        return replace(NO_SCALING, skip_on_inf=scaler.skip_on_inf)
+    if knobs.scaling is Scaling.STATIC:
+        return static(scale, skip_on_inf=scaler.skip_on_inf)
+    if scaler.dynamic:
+        return replace(scaler, init_scale=scale)
+    return replace(DYNAMIC, growth_interval=knobs.growth_interval, init_scale=scale)
 
 
 def preset_of(recipe: Recipe) -> str:
     """Return the name of the preset with a recipe's settings, or ""."""
-    return next(
-        (name for name in PRESETS if replace(RECIPES[name], name=recipe.name) == recipe), ""
-    )
+    for name in PRESETS:
+        if replace(RECIPES[name], name=recipe.name) == recipe:
+            return name
+    return ""
 
 
 def knobs_of(recipe: Recipe, offered: Collection[str] = ALL) -> Knobs:
     """Return the positions of the knobs for a recipe.
 
     Args:
-        recipe: what shall be trained.
-        offered: the knobs that a learner can turn; the others may have positions without a name.
+        recipe: The recipe.
+        offered: The names of the knobs that the learner can turn. The other knobs may be in
+            positions that `POSITIONS` does not list.
 
     Raises:
-        ValueError: an offered knob has no such position (a scale of 1000, FP8); the message says
-            which it has.
+        ValueError: If an offered knob does not have the position, such as a scale of 1000.
     """
     knobs = _read(recipe)
     scale = recipe.scaler.init_scale
@@ -406,12 +438,16 @@ def knobs_of(recipe: Recipe, offered: Collection[str] = ALL) -> Knobs:
             f"recipe {recipe.name!r} starts at {scale:g}. Take 2^{near}."
         )
     missing = [name for name in offered if getattr(knobs, name) not in (*POSITIONS[name], None)]
-    beside = {
-        name: getattr(recipe, name)
-        for name in ("name", "scaler", "graph", "rounding", "products", "tf32")
-    }
-    # but for what `describe` adds
-    again = replace(recipe_of(replace(knobs, given=RECIPES["FP32"])), **beside)
+    # The recipe that the knobs make by themselves, with the fields that they do not set.
+    again = replace(
+        recipe_of(replace(knobs, given=RECIPES["FP32"])),
+        name=recipe.name,
+        scaler=recipe.scaler,
+        graph=recipe.graph,
+        rounding=recipe.rounding,
+        products=recipe.products,
+        tf32=recipe.tf32,
+    )
     if missing or ("format" in offered and again != recipe):
         raise ValueError(
             f"there is no knob for all of {recipe.name!r}. Take one of {', '.join(PRESETS)}."
@@ -420,12 +456,17 @@ def knobs_of(recipe: Recipe, offered: Collection[str] = ALL) -> Knobs:
 
 
 def _read(recipe: Recipe) -> Knobs:
-    """Return the positions of the knobs, named by us if a knob lacks the position."""
+    """Return the positions of the knobs, which may be positions that `POSITIONS` does not list."""
     scaling = scaling_of(recipe.scaler)
-    accumulators = [n for n, v in ACCUMULATORS.items() if v == recipe.accumulator]
-    exponent = int(
-        min(max(math.log2(recipe.scaler.init_scale), LOG2_SCALE_RANGE[0]), LOG2_SCALE_RANGE[1])
-    )
+    log2_scale = DEFAULT_LOG2_SCALE
+    if scaling is not Scaling.OFF:
+        low, high = LOG2_SCALE_RANGE
+        log2_scale = int(min(max(math.log2(recipe.scaler.init_scale), low), high))
+    accumulator = str(getattr(recipe.accumulator, "name", recipe.accumulator))
+    for name, known in ACCUMULATORS.items():
+        if known == recipe.accumulator:
+            accumulator = name
+            break
     if recipe.optimizer != FP32:
         masters = "none"
     else:
@@ -434,18 +475,16 @@ def _read(recipe: Recipe) -> Knobs:
         format=(recipe.autocast or recipe.model).name,
         autocast=recipe.autocast is not None,
         norms_fp32=recipe.keep_norms,
-        accumulator=accumulators[0]
-        if accumulators
-        else str(getattr(recipe.accumulator, "name", recipe.accumulator)),
+        accumulator=accumulator,
         masters=masters,
         scaling=scaling,
-        log2_scale=exponent if scaling is not Scaling.OFF else DEFAULT_LOG2_SCALE,
+        log2_scale=log2_scale,
         given=recipe,
     )
 
 
 def scaling_of(scaler: ScalerConfig) -> Scaling:
-    """Return how a scaler scales.
+    """Return the kind of scaling of a scaler.
 
     >>> scaling_of(DYNAMIC), scaling_of(static(1024.0)), scaling_of(static(1.0))
     (<Scaling.DYNAMIC: 'dynamic'>, <Scaling.STATIC: 'static'>, <Scaling.OFF: 'off'>)
@@ -456,12 +495,10 @@ def scaling_of(scaler: ScalerConfig) -> Scaling:
 
 
 def lives_on(before: Knobs, after: Knobs) -> bool:
-    """Return whether a run continues under the new positions, or restarts in another format."""
+    """Return whether a run continues under the new positions; otherwise it restarts."""
     old = recipe_of(before)
     new = recipe_of(after)
-    on_the_way = ("name", "scaler", "master_weights")
-    return all(
-        getattr(old, f.name) == getattr(new, f.name)
-        for f in fields(old)
-        if f.name not in on_the_way
-    )
+    # These fields can change during a run. `replace` would refuse some mixtures of two recipes.
+    changeable = ("name", "scaler", "master_weights")
+    fixed = [field.name for field in fields(Recipe) if field.name not in changeable]
+    return all(getattr(old, name) == getattr(new, name) for name in fixed)
