@@ -48,8 +48,9 @@ def page(template: str, title: str, **values: object) -> bytes:
     html = render(
         f"classroom/{template}", title=title, generator=markup(GENERATOR.decode()), **values
     )
-    # Names of folders may hold bytes that are not UTF-8, which Python reads as lone surrogates.
-    return html.encode("utf-8", errors="backslashreplace")
+    # Jinja2 removes the last newline of a template. Names of folders may hold bytes that are not
+    # UTF-8, which Python reads as lone surrogates.
+    return f"{html}\n".encode("utf-8", errors="backslashreplace")
 
 
 # Feedback

@@ -55,11 +55,11 @@ def script_json(content: object) -> Markup:
     r"""Return a value as JSON, as the text of a `<script>` element.
 
     Raises:
-        ValueError: the value holds inf or NaN.
+        ValueError: If the value holds inf or NaN.
 
     >>> print(script_json({"end": "</script>"}))
     {"end":"<\/script>"}
     """
     text = json.dumps(content, separators=(",", ":"), allow_nan=False)
-    # "</" would end the element; "<\/" is the same text in JSON
+    # "</" would end the element; "<\/" is the same text in JSON.
     return markup(text.replace("</", "<\\/"))
