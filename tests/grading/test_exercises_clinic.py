@@ -117,8 +117,8 @@ def test_other_diagnoses_are_what_their_runs_show() -> None:
 
 def test_a_number_may_be_off_by_a_tenth_and_half_a_diagnosis_gets_no_hint() -> None:
     fits = {0.89: False, 0.91: True, 1: True, 1.09: True, 1.11: False, "1.0": False}
-    assert {said: runs._near(1.0, said) for said in fits} == fits
-    assert (runs._near(11, 11), runs._near(11, 12)) == (True, False)
+    assert {said: runs._is_near(1.0, said) for said in fits} == fits
+    assert (runs._is_near(11, 11), runs._is_near(11, 12)) == (True, False)
     assert isinstance(diagnosis("schedule")[1], int), "a count: 20 is not 21"
 
     def said_of(right: tuple[str, Any], diagnosis: object) -> Any:
@@ -211,9 +211,9 @@ def test_steps_may_be_longer_or_shorter_by_a_twentieth() -> None:
     run = replay.replay("clip", 1, states("clip"), well("clip").losses)
     for rate, passed in {1.0: True, 1.03: True, 0.97: True, 1.08: False, 0.92: False}.items():
         run.lengths, run.clipped = [rate] * 40, []
-        assert ("learning rate" not in runs._of_replay("clip", run, 40)) == passed, rate
+        assert ("learning rate" not in runs._problems_of_replay("clip", run, 40)) == passed, rate
         run.clipped = [rate]
-        assert ("clipping" not in runs._of_replay("clip", run, 40)) == passed, rate
+        assert ("clipping" not in runs._problems_of_replay("clip", run, 40)) == passed, rate
 
 
 def test_a_schedule_falls_in_a_line() -> None:
@@ -222,7 +222,7 @@ def test_a_schedule_falls_in_a_line() -> None:
     assert run.rates == pytest.approx(line, abs=0.005)
     for rates in (line[1:], line[:36], [0.5] * 39 + [0.0], []):
         run.rates = rates
-        assert "schedule" in runs._of_replay("schedule", run, 64)
+        assert "schedule" in runs._problems_of_replay("schedule", run, 64)
 
 
 @pytest.mark.slow
