@@ -1,19 +1,20 @@
-"""Replay of a training from its weights: every loss and every step of a consultation, computed once
-more in FP32.
+"""Replay of a training from its weights: every loss and step, repeated in FP32.
 
-A training in 16 bits and its replay in FP32 start each step from the same weights, so they part by
-rounding alone. The unit in which they are compared is FP16's: u = 2**-11, half the distance between
-1 and the next number. A loss agrees where it lies within 4 u of the replay's. The median distance
-between the elements of a step and of its replay, in units of their median size, is the *noise* of
-the step. Measured over all seeds, 70% of the steps have a noise below 0.01 u in FP32, below 0.2 to
-1.1 u in FP16, and below 3 to 8 u in BF16. (For attention it is 3 u in FP16 and 12 to 23 u in BF16.)
-So the weights show in which format they were trained. A second replay separates rounding from added
-random numbers: it computes its products in FP16, so that it differs from the FP32 replay as an
-honest training does. The two differences have a correlation of 0.3 to 1 in the median step, and
-below 0.03 where the products were computed in FP32.
+A training in 16 bits and its replay in FP32 start each step from the same weights, so they differ
+by rounding alone. The unit of comparison is that of FP16: u = 2**-11, half the distance between 1
+and the next number. A loss agrees if it is within 4 u of the replay's.
 
-Invariant: nothing here runs a learner's code, and nothing is read from the process that ran it but
-the weights.
+The *noise* of a step is the median distance between its elements and those of its replay, relative
+to their median size. Measured over all seeds, 70% of the steps have a noise below 0.01 u in FP32,
+below 0.2 to 1.1 u in FP16, and below 3 to 8 u in BF16. (For attention it is 3 u in FP16 and 12 to
+23 u in BF16.) So the weights show in which format they were trained.
+
+A second replay separates rounding from added random numbers. It computes its products in FP16, so
+it differs from the FP32 replay as an honest training does. The two differences have a correlation
+of 0.3 to 1 in the median step, and below 0.03 if the training computed its products in FP32.
+
+Invariant: this module runs no learner's code, and reads nothing but weights and losses from the
+process that ran it.
 """
 
 from __future__ import annotations
@@ -38,34 +39,40 @@ from .cases import CONSULTATIONS, attended, normalised
 from .treatment import Batch, one_at_a_time
 
 U = 2.0**-11
-LOSS_ULPS = 4  # u, by which a loss may differ from its replay, relative to the loss or to 1
-# The least correlation, in the median step, of what a step and its replay in FP16 were rounded by.
+# The largest difference between a loss and its replay, in u, relative to the loss or to 1.
+LOSS_ULPS = 4
+# The least correlation, in the median step, between the rounding errors of a step and those of its
+# replay in FP16.
 ALIKE = 0.15
-STEP = 0.5  # the largest distance between a step and its replay, as a share of the replay's length
-SURE = 0.05  # nearer than this, it is nobody else's step
-LENGTH = 0.05  # by so much a step may be longer or shorter than its replay
-RATES = (0.5, 0.05)  # the learning rate of a schedule's first step is at least, of its last at most
+# The largest distance between a step and its replay, relative to the replay's length.
+STEP = 0.5
+# A step at less than this distance is certainly the step of its batch.
+SURE = 0.05
+# The largest relative difference between the lengths of a step and its replay.
+LENGTH = 0.05
+# The least learning rate of a schedule's first step, and the largest of its last step.
+RATES = (0.5, 0.05)
 Loss = Callable[[Any, Batch], Tensor]
 
 
 @dataclass(frozen=True)
 class Text:
-    """What a consultation's text says of its training, and the replay computes.
+    """The training that a consultation's text describes, and that the replay repeats.
 
     Attributes:
-        readings: (model, batch) -> the loss; several where a repair may choose one of them, for a
-            batch or for all.
-        rate: The learning rate; None: it falls, and each step's own is taken from the step.
-        adam: True: Adam with torch's defaults; False: SGD.
+        readings: Losses as functions of (model, batch). There are several if a repair may choose
+            one of them, for a batch or for all.
+        rate: The learning rate. None for a rate that falls: it is computed from each step.
+        adam: Whether the optimizer is Adam with torch's defaults; otherwise it is SGD.
         clip: The norm to which gradients are clipped, or None.
-        penalty: Added to the loss before the backward pass, or None.
+        penalty: A term that is added to the loss before the backward pass, or None.
         noise: The least and the largest noise, in u, of a training in the text's format.
-        bfloat16: True: weights may be BF16, which rounds single steps away; so the way from the
+        bfloat16: Whether weights may be BF16, which rounds single steps away. Then the way from the
             first weights is compared.
-        unread: How many examples are broken: each may be left out, or its batch's step skipped,
-            whose loss is then none.
-        seeds: Of the batches that grading draws from: those on which each condition of the text can
-            be decided.
+        unread: The number of broken examples. Each may be left out, or the step of its batch
+            skipped; then that batch has no loss.
+        seeds: The seeds that grading draws from, with which each condition of the text can be
+            decided.
     """
 
     readings: tuple[Loss, ...]
@@ -81,20 +88,21 @@ class Text:
 
 @dataclass
 class Replay:
-    """What a replay found.
+    """The result of a replay.
 
     Attributes:
-        begins: The first weights are the model's.
-        wrong_losses: (step, returned, replayed) of losses that do not agree.
-        taken: Numbers of the batches whose steps were found between the states.
-        lost: How many changes of the weights are no step of the text.
-        lengths: Of each step that was taken, in units of its replay's.
-        clipped: The same, of steps whose gradient the text clips.
-        noises: Of each step that was taken, in u.
-        alike: Correlation of each step's distance from the replay's with that of a replay in FP16.
-        rates: Learning rate of each step that was taken, where the text gives none.
-        partly: Names of parameters that move otherwise than in the replay.
-        bare: How many steps are nearer to one without the penalty than to one with it.
+        begins: Whether the first weights are those of the model.
+        wrong_losses: (step, returned, replayed) for each loss that does not agree.
+        taken: The numbers of the batches whose steps the states show.
+        lost: The number of changes of the weights that are not steps of the text.
+        lengths: The length of each taken step, relative to its replay.
+        clipped: The same for the steps whose gradient the text clips.
+        noises: The noise of each taken step, in u.
+        alike: For each taken step, the correlation of its rounding errors with those of a replay in
+            FP16.
+        rates: The learning rate of each taken step, if the text has a schedule.
+        partly: The names of parameters that move differently in the replay.
+        bare: The number of steps that are nearer to one without the penalty than to one with it.
     """
 
     begins: bool = True
@@ -112,9 +120,7 @@ class Replay:
 
 @lru_cache(maxsize=64)
 def beginning(name: str, steps: int, seed: int) -> tuple[nn.Module, list[Batch]]:
-    """Return the model and the batches that a consultation begins with; the model is not to be
-    changed.
-    """
+    """Return the model and the batches of a consultation. Do not change the model: it is cached."""
     with one_at_a_time, random_state_kept():
         torch.manual_seed(seed)
         case = CONSULTATIONS[name]
@@ -132,100 +138,120 @@ def rebuilt(name: str, seed: int, weights: Tensor, buffers: Sequence[Tensor]) ->
 
 
 def replay(name: str, seed: int, states: Tensor, losses: Sequence[float]) -> Replay:
-    """Compute each loss and each step of a training again, from the same weights.
+    """Repeat each loss and each step of a training, from the same weights.
 
     Args:
         name: The name of the consultation.
-        seed: Drew the model and the batches.
-        states: FP32 [n, parameters]: all parameters, whenever they had changed; the first are those
-            of the beginning.
-        losses: What the training returned, a loss for each batch.
+        seed: The seed of the model and the batches.
+        states: FP32 [n, parameters]: all parameters at the beginning and after each change.
+        losses: The losses that the training returned, one for each batch.
     """
-    text, found = TEXTS[name], Replay()
+    text = TEXTS[name]
+    result = Replay()
     first, batches = beginning(name, CONSULTATIONS[name].steps, seed)
     model = copy.deepcopy(first)
     parameters = list(model.parameters())
-    found.begins = bool(torch.equal(states[0], _flat(parameters)))
-    if (
-        text.bfloat16
-        and len(states) > 1
-        and bool(((states[1] - states[0]).abs() <= 2.0**-8 * states[0].abs()).all())
-    ):
-        states = states[1:]  # they were rounded, and no step was taken
-    optimizer, in_fp16, moved, at = _Steps(text), _Steps(text), _Moves(model), 0
-    path = states[0].clone()  # where the replay's steps lead, from the first weights on
+    result.begins = bool(torch.equal(states[0], _flat(parameters)))
+    if text.bfloat16 and len(states) > 1:
+        # A conversion to BF16 changes the weights by less than a unit, and is not a step.
+        distances = (states[1] - states[0]).abs()
+        if bool((distances <= 2.0**-8 * states[0].abs()).all()):
+            states = states[1:]
+    optimizer = _Steps(text)
+    optimizer_in_fp16 = _Steps(text)
+    moves = _Moves(model)
+    # The index of the state before the batch.
+    at = 0
+    # The weights to which the replay's steps lead, from the first weights on.
+    path = states[0].clone()
     unread = text.unread
     for number, batch in enumerate(batches[: len(losses)]):
         with torch.no_grad():
             nn.utils.vector_to_parameters(states[at], parameters)
         loss, gradients, reading = _reading(text, model, batch, losses[number])
+        gradient = gradients[0]
         change = states[at + 1] - states[at] if at + 1 < len(states) else None
-        step = None if change is None else optimizer.step(gradients[0], change)
-        off = math.inf if change is None or step is None else _apart(change, step)
-        if (
-            SURE < off < STEP
-            and not text.bfloat16
-            and change is not None
-            and number + 1 < len(losses)
-        ):
-            # Adam's steps resemble one another: was this one skipped, and is the change that of the
-            # next batch?
-            after = optimizer.step(
-                _reading(text, model, batches[number + 1], losses[number + 1])[1][0], change
-            )
-            off = math.inf if _apart(change, after) < off else off
-        taken = off < STEP or (text.bfloat16 and change is not None)
-        if abs(loss - losses[number]) <= LOSS_ULPS * U * max(1.0, abs(loss)):
-            pass
-        elif not taken and unread:
-            unread -= 1
+        step = None if change is None else optimizer.step(gradient, change)
+
+        # Does the change of the weights belong to this batch?
+        if change is None or step is None:
+            distance = math.inf
         else:
-            found.wrong_losses.append((number, losses[number], loss))
-        if not taken or step is None or change is None:
+            distance = _distance(change, step)
+            is_unsure = SURE < distance < STEP and not text.bfloat16
+            if is_unsure and number + 1 < len(losses):
+                # Adam's steps resemble each other. The change may be that of the next batch, with
+                # the step of this batch skipped.
+                next_loss = losses[number + 1]
+                _, (next_gradient, *_), _ = _reading(text, model, batches[number + 1], next_loss)
+                if _distance(change, optimizer.step(next_gradient, change)) < distance:
+                    distance = math.inf
+        is_taken = distance < STEP or (text.bfloat16 and change is not None)
+
+        agrees = abs(loss - losses[number]) <= LOSS_ULPS * U * max(1.0, abs(loss))
+        if not agrees:
+            if not is_taken and unread:
+                unread -= 1
+            else:
+                result.wrong_losses.append((number, losses[number], loss))
+        if not is_taken or step is None or change is None:
             continue
-        found.taken.append(number)
-        found.lengths.append(float(change @ step / (step @ step)))
-        if text.clip and float(gradients[0].norm()) > (1 + LENGTH) * text.clip:
-            found.clipped.append(found.lengths[-1])
-        # below it a gradient is rounding alone
-        live = gradients[0].abs() > U * gradients[0].square().mean().sqrt()
-        found.noises.append(
-            float((change - step)[live].abs().median() / step[live].abs().median()) / U
-        )
-        rounded = _rounded(text, model, batch, reading, otherwise=gradients[0])
-        apart, theirs = (change - step)[live], (in_fp16.step(rounded, change) - step)[live]
-        found.alike.append(float(apart @ theirs / (apart.norm() * theirs.norm()).clamp(min=1e-30)))
-        in_fp16.take(rounded)
+
+        result.taken.append(number)
+        length = float(change @ step / (step @ step))
+        result.lengths.append(length)
+        if text.clip and float(gradient.norm()) > (1 + LENGTH) * text.clip:
+            result.clipped.append(length)
+
+        # The elements below this size are rounding errors alone.
+        live = gradient.abs() > U * gradient.square().mean().sqrt()
+        error = (change - step)[live]
+        result.noises.append(float(error.abs().median() / step[live].abs().median()) / U)
+        half_gradient = _gradient_in_fp16(text, model, batch, reading, otherwise=gradient)
+        half_error = (optimizer_in_fp16.step(half_gradient, change) - step)[live]
+        norms = (error.norm() * half_error.norm()).clamp(min=1e-30)
+        result.alike.append(float(error @ half_error / norms))
+        optimizer_in_fp16.take(half_gradient)
+
         if text.rate is None:
-            found.rates.append(-float(change @ gradients[0] / (gradients[0] @ gradients[0])))
+            result.rates.append(-float(change @ gradient / (gradient @ gradient)))
         if text.penalty is not None:
             bare = optimizer.step(gradients[1], change)
-            found.bare += float((change - bare).norm()) < float((change - step).norm())
-        optimizer.take(gradients[0])
+            if float((change - bare).norm()) < float((change - step).norm()):
+                result.bare += 1
+
+        optimizer.take(gradient)
         path += step
         at += 1
-        apart, way = (
-            (states[at] - path, path - states[0]) if text.bfloat16 else (change - step, step)
-        )
-        moved.add(apart * live, way * live, states[at] * live)
-    found.lost = len(states) - 1 - at
-    found.partly = moved.otherwise(text.bfloat16)
-    return found
+        if text.bfloat16:
+            # BF16 rounds single steps away, so the whole way from the first weights is compared.
+            offset, way = states[at] - path, path - states[0]
+        else:
+            offset, way = change - step, step
+        moves.add(offset * live, way * live, states[at] * live)
+    result.lost = len(states) - 1 - at
+    result.partly = moves.otherwise(text.bfloat16)
+    return result
 
 
-def _apart(change: Tensor, step: Tensor) -> float:
+def _distance(change: Tensor, step: Tensor) -> float:
+    """Return the distance of a change from a step, relative to the step's length."""
     return float((change - step).norm() / step.norm())
 
 
 class _Steps:
-    """SGD or Adam, computed on all parameters as one vector."""
+    """SGD or Adam on all parameters as one vector."""
 
     def __init__(self, text: Text) -> None:
-        self.text, self.mean, self.square, self.count = text, torch.zeros(()), torch.zeros(()), 0
+        self.text = text
+        self.mean = torch.zeros(())
+        self.square = torch.zeros(())
+        self.count = 0
 
     def step(self, gradient: Tensor, change: Tensor) -> Tensor:
-        """Return the step that this gradient makes; where the text gives no rate, one of the length
-        of the change.
+        """Return the step for a gradient.
+
+        If the text has a schedule, the step has the length of the change in its direction.
         """
         if self.text.clip is not None:
             gradient = gradient * min(1.0, self.text.clip / (float(gradient.norm()) + 1e-6))
@@ -233,58 +259,62 @@ class _Steps:
             return gradient * float(change @ gradient / (gradient @ gradient))
         if not self.text.adam:
             return -self.text.rate * gradient
-        mean, square = self._after(gradient)
-        mean, square = (
-            mean / (1 - 0.9 ** (self.count + 1)),
-            square / (1 - 0.999 ** (self.count + 1)),
-        )
+        mean, square = self._moments(gradient)
+        # The corrections of the bias towards the first moments, which are 0.
+        mean = mean / (1 - 0.9 ** (self.count + 1))
+        square = square / (1 - 0.999 ** (self.count + 1))
         return -self.text.rate * mean / (square.sqrt() + 1e-8)
 
     def take(self, gradient: Tensor) -> None:
-        """Take the step: Adam's moments go on."""
-        self.mean, self.square = self._after(gradient)
+        """Update the moments of Adam after a step that was taken."""
+        self.mean, self.square = self._moments(gradient)
         self.count += 1
 
-    def _after(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    def _moments(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
         return 0.9 * self.mean + 0.1 * gradient, 0.999 * self.square + 0.001 * gradient.square()
 
 
 class _Moves:
-    """How far each parameter's steps lie from the replay's."""
+    """The distances of each parameter's steps from those of the replay."""
 
     def __init__(self, model: nn.Module) -> None:
         self.names = [name for name, _ in model.named_parameters()]
         self.sizes = [p.numel() for p in model.parameters()]
         self.lengths: list[list[tuple[float, ...]]] = [[] for _ in self.names]
 
-    def add(self, apart: Tensor, way: Tensor, weights: Tensor) -> None:
-        """Note a step: how far it lies from the replay's, how long that is, and how large the
-        weights are.
+    def add(self, offset: Tensor, way: Tensor, weights: Tensor) -> None:
+        """Add a step, each argument with all parameters as one vector.
+
+        Args:
+            offset: The difference between the training and the replay.
+            way: The change in the replay.
+            weights: The weights after the step.
         """
-        parts = zip(*(one.split(self.sizes) for one in (apart, way, weights)), strict=True)
-        for part, lengths in zip(parts, self.lengths, strict=True):
-            lengths.append(tuple(float(one.norm()) for one in part))
+        offsets = offset.split(self.sizes)
+        ways = way.split(self.sizes)
+        all_weights = weights.split(self.sizes)
+        for lengths, *vectors in zip(self.lengths, offsets, ways, all_weights, strict=True):
+            lengths.append(tuple(float(vector.norm()) for vector in vectors))
 
     def otherwise(self, bfloat16: bool) -> list[str]:
         """Return the parameters whose steps are not those of the replay."""
-        found = []
+        different = []
         for name, lengths in zip(self.names, self.lengths, strict=True):
-            # Of a weight, half the distance to the next number is lost at most, and now and then a
-            # step.
             if bfloat16:
-                wrong = any(off > 0.3 * way + 2.0**-8 * weight for off, way, weight in lengths)
-            else:
-                wrong = (
-                    bool(lengths)
-                    and statistics.median(off / max(way, 1e-30) for off, way, _ in lengths) > STEP
+                # Rounding moves a weight by at most half a unit, and can undo a step now and then.
+                is_different = any(
+                    offset > 0.3 * way + 2.0**-8 * weight for offset, way, weight in lengths
                 )
-            if wrong:
-                found.append(name)
-        return found
+            else:
+                shares = [offset / max(way, 1e-30) for offset, way, _ in lengths]
+                is_different = bool(shares) and statistics.median(shares) > STEP
+            if is_different:
+                different.append(name)
+        return different
 
 
 def quantile(numbers: Sequence[float], share: float) -> float:
-    """Return the number below which this share of them lies; NaN where there is none.
+    """Return the number below which a share of the numbers lies; NaN for an empty sequence.
 
     >>> quantile([3.0, 1.0, 2.0], 0.5)
     2.0
@@ -293,42 +323,58 @@ def quantile(numbers: Sequence[float], share: float) -> float:
 
 
 def bent(numbers: Sequence[float]) -> float:
-    """Return the largest distance of numbers from the straight line between the first and the last.
+    """Return the largest distance of numbers from the line between the first and the last.
 
     >>> bent([4.0, 3.0, 2.0]), bent([4.0, 4.0, 2.0])
     (0.0, 1.0)
     """
-    first, fall, most = numbers[0], numbers[-1] - numbers[0], max(1, len(numbers) - 1)
-    return max(abs(number - first - fall * place / most) for place, number in enumerate(numbers))
+    first = numbers[0]
+    slope = (numbers[-1] - first) / max(1, len(numbers) - 1)
+    return max(abs(number - first - slope * place) for place, number in enumerate(numbers))
 
 
 def _reading(
     text: Text, model: Any, batch: Batch, returned: float
 ) -> tuple[float, list[Tensor], Loss]:
-    """Return the loss nearest to the returned one; gradients with the penalty, and without it; and
-    which reading.
+    """Replay the loss of a batch in the reading that is nearest to the returned loss.
+
+    Args:
+        text: The text of the consultation.
+        model: The model, with the weights before the step.
+        batch: The batch.
+        returned: The loss that the training returned.
+
+    Returns:
+        The loss, with the penalty if that is nearer to the returned one; the gradients, first with
+        the penalty if the text has one, and last without it; and the reading.
     """
     parameters = list(model.parameters())
     losses = [(reading(model, batch), reading) for reading in text.readings]
-    loss, reading = min(losses, key=lambda one: abs(float(one[0].detach()) - returned))
-    value, gradients = float(loss.detach()), []
+    loss, reading = min(losses, key=lambda pair: abs(float(pair[0].detach()) - returned))
+    value = float(loss.detach())
+    gradients = []
     if text.penalty is not None:
         penalty = text.penalty(model, batch)
         gradients.append(_flat(torch.autograd.grad(loss + penalty, parameters, retain_graph=True)))
-        if abs(value + float(penalty.detach()) - returned) < abs(value - returned):
-            value += float(penalty.detach())
+        with_penalty = value + float(penalty.detach())
+        if abs(with_penalty - returned) < abs(value - returned):
+            value = with_penalty
     gradients.append(_flat(torch.autograd.grad(loss, parameters)))
     return value, gradients, reading
 
 
-def _rounded(text: Text, model: Any, batch: Batch, reading: Loss, otherwise: Tensor) -> Tensor:
-    """Return the gradient whose products are computed in FP16, at the largest scale of three at
-    which it is finite.
+def _gradient_in_fp16(
+    text: Text, model: Any, batch: Batch, reading: Loss, otherwise: Tensor
+) -> Tensor:
+    """Return the gradient with products in FP16, at the largest scale that keeps it finite.
+
+    If no scale does, return `otherwise`.
     """
     for scale in (2.0**16, 2.0**8, 1.0):
         with autocast(FP16):
             loss = reading(model, batch)
-            loss = loss if text.penalty is None else loss + text.penalty(model, batch)
+            if text.penalty is not None:
+                loss = loss + text.penalty(model, batch)
         gradient = _flat(torch.autograd.grad(loss * scale, list(model.parameters()))) / scale
         if gradient.isfinite().all():
             return gradient
@@ -371,22 +417,33 @@ def _of_vectors(model: Any, batch: Batch) -> Tensor:
 
 
 def _masked(model: Any, batch: Batch, empty: str) -> Tensor:
-    """Return the loss of attention; `empty` is what a text without a token attends to: all, its
-    scores, or nothing.
+    """Return the loss of attention over texts with padding.
+
+    Args:
+        model: The model.
+        batch: Inputs, targets, and True for each token that is padding.
+        empty: How a text of padding alone attends: to "all" tokens equally, by its "scores", or to
+            "nothing".
     """
-    none = batch[2].all(1)
-    hidden = batch[2] if empty != "scores" else batch[2] & ~none[:, None]
+    is_empty = batch[2].all(1)
+    hidden = batch[2] & ~is_empty[:, None] if empty == "scores" else batch[2]
 
     def mask(scores: Tensor) -> Tensor:
         weights = scores.masked_fill(hidden[:, None], torch.finfo(torch.float16).min).softmax(-1)
-        return weights * ~none[:, None, None] if empty == "nothing" else weights
+        if empty == "nothing":
+            weights = weights * ~is_empty[:, None, None]
+        return weights
 
     return F.cross_entropy(attended(model, batch[0], mask), batch[1])
 
 
 def _in_range(model: Any, batch: Batch, repair: str) -> Tensor:
-    """Return the loss of pictures whose pixels lie between 0 and 1; `repair` says how to treat a
-    broken one.
+    """Return the loss of pictures with pixels from 0 to 1.
+
+    Args:
+        model: The model.
+        batch: Pictures and targets; a broken picture has larger pixels.
+        repair: How a broken picture is treated, one of `_REPAIRS`.
     """
     inputs, targets = batch
     largest = inputs.flatten(1).amax(1)
@@ -403,32 +460,37 @@ def _in_range(model: Any, batch: Batch, repair: str) -> Tensor:
     return F.cross_entropy(model(inputs), targets)
 
 
-_EPSILONS = (1e-8, *(10.0**-n for n in range(7, 2, -1)), *(2.0**-n for n in range(24, 9, -1)))
+# A repair may choose any of these.
+_EPSILONS = (
+    1e-8,
+    *(10.0**exponent for exponent in range(-7, -2)),
+    *(2.0**exponent for exponent in range(-24, -9)),
+)
+_REPAIRS = ("clamp", "leave out", "blank", "blank pixels", "divide")
 
 TEXTS: dict[str, Text] = {
     "unscale": Text((_cross_entropy,)),
-    # twice or more it clips
+    # With these seeds, at least two steps are clipped.
     "clip": Text((_cross_entropy,), clip=1.0, seeds=(1, 3, 4, 6, 8, 10, 11, 12, 14, 15)),
     "schedule": Text((_cross_entropy,), rate=None),
-    # FP32 itself diverges on others
+    # With other seeds, FP32 itself diverges.
     "function": Text((_of_body_and_last,), seeds=(1, 2, 3, 4, 5, 6, 7, 9, 11, 13)),
-    "region": Text(tuple(partial(_divergence, epsilon=e) for e in _EPSILONS), 1e-2, adam=True),
-    "penalty": Text((_cross_entropy,), 1e-2, adam=True, penalty=_squared_slope),
+    "region": Text(
+        tuple(partial(_divergence, epsilon=epsilon) for epsilon in _EPSILONS), rate=1e-2, adam=True
+    ),
+    "penalty": Text((_cross_entropy,), rate=1e-2, adam=True, penalty=_squared_slope),
     "mask": Text(
-        tuple(partial(_masked, empty=e) for e in ("all", "scores", "nothing")),
-        1e-2,
+        tuple(partial(_masked, empty=empty) for empty in ("all", "scores", "nothing")),
+        rate=1e-2,
         adam=True,
         noise=(0.04, 6.0),
     ),
-    "gains": Text((_cross_entropy,), 1e-3, adam=True, noise=(0.5, math.inf), bfloat16=True),
+    "gains": Text((_cross_entropy,), rate=1e-3, adam=True, noise=(0.5, math.inf), bfloat16=True),
     "eval": Text(
-        tuple(
-            partial(_in_range, repair=r)
-            for r in ("clamp", "leave out", "blank", "blank pixels", "divide")
-        ),
-        3e-3,
+        tuple(partial(_in_range, repair=repair) for repair in _REPAIRS),
+        rate=3e-3,
         adam=True,
         unread=1,
     ),
-    "overflow": Text((_of_vectors,), 3e-3, adam=True),
+    "overflow": Text((_of_vectors,), rate=3e-3, adam=True),
 }

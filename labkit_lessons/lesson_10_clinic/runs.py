@@ -1,8 +1,8 @@
-"""Judgement of consultations: a diagnosis must fit the run, and a training must learn from all data.
+"""Judgement of consultations: a diagnosis must fit the run; a training must learn from all data.
 
 The answer to a consultation is a training. `treat` runs it in the sandbox of learners' code and
-returns numbers, which are judged here. A diagnosis has two parts, a place and an amount. It is right
-or wrong as a whole, so that a guess of one part gets no feedback.
+returns numbers, which are judged here. A diagnosis has two parts, a place and an amount. It is
+right or wrong as a whole, so that a guess of one part gets no feedback.
 """
 
 from __future__ import annotations
