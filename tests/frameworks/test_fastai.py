@@ -435,9 +435,9 @@ MISUSES = {
     "factor": (
         lambda: fp16.NonNativeMixedPrecision(div_factor=0),
         ValueError,
-        "div_factor is more than 1",
+        "div_factor above 1",
     ),
-    "clip": (lambda: fp16.NonNativeMixedPrecision(clip=-1.0), ValueError, "clip a length above 0"),
+    "clip": (lambda: fp16.NonNativeMixedPrecision(clip=-1.0), ValueError, "clip above 0 or None"),
 }
 
 

@@ -308,7 +308,7 @@ MISUSES = {
         ValueError,
         "Adam",
     ),
-    "step in build": (lambda: _stepping()(torch.ones(2, 1)), RuntimeError, "leave step"),
+    "step in build": (lambda: _stepping()(torch.ones(2, 1)), RuntimeError, "remove step"),
     "amp maybe": (lambda: line().config.enable_amp(1), TypeError, r"enable_amp\(True\)"),
     "no schedule": (lambda: line().add_optimizer(_sgd(), lr_sch=1), TypeError, "lr_scheduler"),
     "another's schedule": (
