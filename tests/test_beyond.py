@@ -68,7 +68,7 @@ def test_bf16_disagrees_eight_times_as_much_as_fp16() -> None:
     assert answer("mismatch") == "BF16"
 
 
-def test_a_model_born_in_bf16_overflows_before_down_and_a_moved_power_of_two_is_exact() -> None:
+def test_model_born_in_bf16_overflows_before_down() -> None:
     names = defined_in("born", "born-training", "touch-born", "touch-rescues")
     model, characters, following = names["born_in_bf16"](steps=60)
     outputs = names["largest_outputs"](copy.deepcopy(model).half(), characters)
@@ -81,7 +81,7 @@ def test_a_model_born_in_bf16_overflows_before_down_and_a_moved_power_of_two_is_
 
 
 @pytest.mark.slow
-def test_the_delayed_scale_protects_from_a_bad_batch_after_a_long_history_too() -> None:
+def test_delayed_scale_survives_a_bad_batch() -> None:
     names, delayed = defined_in("touch-outlier"), RECIPES["FP8 delayed"]
     run = names["with_a_bad_batch"]
     losses = {recipe: run(recipe) for recipe in ("FP32", "FP8 current", "FP8 delayed")}
@@ -145,7 +145,7 @@ def test_rotating_makes_the_error_larger_and_the_zeros_fewer() -> None:
     assert answer("rotated") == "a larger error, fewer zeros"
 
 
-def test_another_order_changes_most_sums_of_2048_products_in_the_last_digits() -> None:
+def test_order_changes_most_sums_of_2048_products() -> None:
     """The two orders are written out: which one a library takes is its own affair."""
     numbers = np.random.default_rng(0)
     products = (numbers.standard_normal((2048, 1)) * numbers.standard_normal((2048, 512))).astype(
@@ -187,7 +187,7 @@ def compared(task: str, recipes: tuple[str, ...], seeds: int) -> Comparison:
     return Comparison(task, runs, margin=TASKS[task].margin)
 
 
-def test_the_table_of_four_tasks_says_what_is_on_record_and_24_seeds_tell_what_3_cannot() -> None:
+def test_table_of_four_tasks_matches_the_records() -> None:
     verdicts = {}
     for task in ("digits", "char_lstm", "gpt", "segmentation_small"):
         comparison = compared(task, BEYOND, 3)

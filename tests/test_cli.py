@@ -32,7 +32,7 @@ def environment(*first: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
 
 
-def test_python_dash_m_is_the_same_command_and_a_closed_pipe_is_no_error():
+def test_python_dash_m_is_the_same_command():
     command = [sys.executable, "-m", "labkit", "version"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(f"labkit {labkit.__version__} ")
@@ -48,7 +48,7 @@ def test_python_dash_m_is_the_same_command_and_a_closed_pipe_is_no_error():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_every_help_opens_with_what_the_command_does_and_an_example_that_it_takes(capsys) -> None:
+def test_every_help_has_a_valid_example(capsys) -> None:
     for name, row in cli.COMMANDS.items():
         with pytest.raises(SystemExit):
             cli.main([name, "--help"])
@@ -137,7 +137,7 @@ def test_a_port_outside_of_its_range_is_refused(capsys) -> None:
             assert message.endswith(f"expected a port from 1 to {last}, got {port!r}")
 
 
-def test_an_output_that_cannot_be_written_is_refused_before_the_work_begins(
+def test_unwritable_output_is_refused_at_once(
     capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -199,9 +199,7 @@ def test_check_prints_the_report_and_fails_when_something_is_red(monkeypatch, ca
         assert finding.remedy in out
 
 
-def test_a_missing_package_is_answered_with_how_to_get_it_and_one_of_our_own_is_not_hidden(
-    monkeypatch, capsys
-):
+def test_missing_package_is_named_with_its_remedy(monkeypatch, capsys):
     def needs(name: str, _: Namespace) -> None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
@@ -218,7 +216,7 @@ def test_a_missing_package_is_answered_with_how_to_get_it_and_one_of_our_own_is_
 @pytest.mark.skipif(
     os.name == "nt", reason="Windows cannot replace a process; JupyterLab is started there"
 )
-def test_lab_becomes_jupyterlab_on_the_notebook_and_finds_labkit_first(monkeypatch, tmp_path):
+def test_lab_opens_the_notebook_in_jupyterlab(monkeypatch, tmp_path):
     notebook = tmp_path / "mine.ipynb"
     notebook.write_text("{}")
     started = []
@@ -288,9 +286,7 @@ def broken(folder: Path, package: str) -> Path:
     return folder
 
 
-def test_check_says_which_packages_cannot_be_imported_and_what_to_do(
-    tmp_path: Path, monkeypatch
-) -> None:
+def test_check_names_packages_that_fail_to_import(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(broken(tmp_path, "anywidget")))
     assert import_error("json") == ""
     needed, installed = (
@@ -321,9 +317,7 @@ def test_check_says_which_packages_cannot_be_imported_and_what_to_do(
 
 @pytest.mark.skipif(os.name == "nt", reason="an interrupt is sent otherwise on Windows")
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
-def test_compare_reports_what_begins_and_when_interrupted_what_is_kept(
-    tmp_path: Path, workers: str
-) -> None:
+def test_interrupted_compare_reports_what_it_kept(tmp_path: Path, workers: str) -> None:
     command = [
         sys.executable,
         "-m",

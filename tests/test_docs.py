@@ -24,7 +24,7 @@ from labkit.instrument.report import Report
 from labkit.widgets.base.widget import LabWidget
 
 
-def test_the_page_for_practitioners_names_each_export_of_a_report() -> None:
+def test_guide_names_each_export_of_a_report() -> None:
     exports = [name for name in vars(Report) if name.startswith("to_")]
     text = (ROOT / "docs" / "practitioners.md").read_text(encoding="utf-8")
     assert len(exports) >= 2
@@ -67,7 +67,7 @@ def test_the_page_of_errors_is_up_to_date() -> None:
     assert errors.PAGE.read_text(encoding="utf-8") == errors.page(), "`make docs` writes it anew"
 
 
-def test_an_error_message_leads_to_what_it_means_and_to_its_repair() -> None:
+def test_error_message_leads_to_its_repair() -> None:
     """A worked example: torch has had two names for one type, and people paste either."""
     text = errors.page()
     section = text.split('<a id="mask_constant"></a>')[1].split("<a id=")[0]
@@ -95,7 +95,7 @@ README, LEARNERS, _, PRACTITIONERS, READING_PATH = (
 )
 
 
-def test_the_readme_s_script_has_the_diagnosis_that_is_printed_there(
+def test_script_of_the_readme_has_the_printed_diagnosis(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Numbers apart, which differ between processors; the line of the fault is the script's."""
@@ -161,7 +161,7 @@ def test_what_else_practitioners_read_of_is_there() -> None:
     assert len(parser_of("compare").parse_args(shlex.split(command)).seeds) == 3
 
 
-def test_the_table_of_lessons_is_that_of_lesson_00_with_each_lesson_s_minutes() -> None:
+def test_table_of_lessons_is_that_of_lesson_00() -> None:
     rows = dict(re.findall(r"^\| (\d\w+) [^|]*\| (\d+) \|", LEARNERS, flags=re.MULTILINE))
     texts = {
         lesson.name: lesson.text.read_text(encoding="utf-8")
@@ -198,7 +198,7 @@ def test_links_lead_to_a_file_and_to_a_heading(page: Path) -> None:
 LAYERS = ("formats", "interop", "instrument", "gemm", "amp", "train")
 
 
-def test_the_reading_path_is_short_and_goes_the_way_of_the_course() -> None:
+def test_reading_path_follows_the_course() -> None:
     files = re.findall(r"^\d+\. `(labkit/[\w/]+\.py)`: .+$", READING_PATH, re.MULTILINE)
     assert 12 <= len(set(files)) == len(files) <= 20
     texts = {file: (ROOT / file).read_text(encoding="utf-8") for file in files}

@@ -41,9 +41,7 @@ GITHUB = "https://github.com/ada/fp16-lab"
 # --- what is written into the notebooks ---
 
 
-def test_an_address_as_git_writes_it_leads_to_the_same_page_and_what_no_host_can_clone_is_refused() -> (
-    None
-):
+def test_address_may_be_written_as_git_writes_it() -> None:
     made = {
         written: build.for_hosts(CELLS, "06_loss_scaling", written)
         for written in (
@@ -92,7 +90,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         }
 
 
-def test_each_lessons_badges_lead_to_its_own_file_and_nothing_runs_before_the_first_cell(
+def test_badges_lead_to_the_lessons_own_file(
     published: dict[str, Any],
 ) -> None:
     assert len(published) == len(build.sources())
@@ -112,7 +110,7 @@ def test_each_lessons_badges_lead_to_its_own_file_and_nothing_runs_before_the_fi
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_on_a_host_the_first_cell_installs_the_lab_then_what_it_lacks(
+def test_first_cell_installs_the_lab_on_a_host(
     published: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -171,7 +169,7 @@ def test_only_what_is_missing_is_installed_and_never_torch(
 
 @pytest.mark.slow  # builds the lab from a clone
 @pytest.mark.timeout(400 * slowness())
-def test_the_first_cell_gets_the_lab_from_a_clone_and_keeps_torch(tmp_path: Path) -> None:
+def test_first_cell_keeps_the_hosts_torch(tmp_path: Path) -> None:
     """An environment with all that is installed here but the lab; `origin` is a bare
     clone on disk.
     """

@@ -37,9 +37,7 @@ def texts() -> dict[str, str]:
 # --- heads and map ---
 
 
-def test_the_head_counts_exercises_points_and_minutes_and_leads_to_the_next_lesson_and_back() -> (
-    None
-):
+def test_head_counts_exercises_points_and_minutes() -> None:
     for lesson in LESSONS:
         exercises = [exercise for exercise in EXERCISES.values() if exercise.lesson == lesson]
         points = sum(check.points for exercise in exercises for check in exercise.checks)
@@ -53,7 +51,7 @@ def test_the_head_counts_exercises_points_and_minutes_and_leads_to_the_next_less
         assert re.search(rf"^← \[.*?\]\({before}\.ipynb\)", texts()[after].splitlines()[-1]), after
 
 
-def test_the_map_has_a_row_for_each_lesson_and_says_which_are_to_come() -> None:
+def test_map_has_a_row_for_each_lesson() -> None:
     rows = re.findall(
         r"^\| \**(\w+)\** \| (.*?) \| (\d*) *\| (.*) \|$", texts()["00_start"], re.MULTILINE
     )
@@ -179,7 +177,7 @@ def test_the_first_use_of_a_word_is_its_link() -> None:
                 assert not found, f"{lesson}: {spelling!r} is not linked"
 
 
-def test_a_word_is_linked_in_the_lesson_that_explains_it_and_a_spelling_means_one_word() -> None:
+def test_word_is_linked_where_it_is_explained() -> None:
     assert [
         cell["id"] for cell in GLOSSARY["cells"] if not re.fullmatch(r"[\w-]{1,64}", cell["id"])
     ] == []
@@ -231,7 +229,7 @@ def test_lesson_06_counts_the_steps_that_no_scale_could_help() -> None:
     )
 
 
-def test_lessons_09_and_03_say_which_scalers_have_a_cap_and_what_a_record_lost() -> None:
+def test_lesson_09_names_the_scalers_with_a_cap() -> None:
     """The preset is fastai 1; section 1 of lesson 09 trains with fastai 2, whose scaler
     is torch's.
     """
@@ -248,7 +246,7 @@ def test_lessons_09_and_03_say_which_scalers_have_a_cap_and_what_a_record_lost()
     assert "loses a quarter at most" in SOURCES["03_tensor_cores"]
 
 
-def test_lesson_07_bf16_loses_half_of_2048_micro_batches_in_turn_and_little_in_pairs() -> None:
+def test_bf16_loses_half_of_2048_micro_batches() -> None:
     """Section 7 of lesson 07: sums of micro-batches by its own cell, as its table and its
     prediction state them.
     """
@@ -278,7 +276,7 @@ def test_lesson_07_bf16_loses_half_of_2048_micro_batches_in_turn_and_little_in_p
 # --- predictions stay predictions ---
 
 
-def test_the_start_says_how_to_go_on_and_answers_no_prediction_of_lesson_one() -> None:
+def test_start_does_not_answer_later_predictions() -> None:
     """How many bits the exponent has, and that there are numbers below the smallest normal one."""
     text = " ".join(texts()["00_start"].split())
     # JupyterLab's words, which people search for
@@ -340,9 +338,7 @@ def settled_claims() -> dict[str, dict[str, str]]:
     return {row["id"]: row for row in rows if row["verdict"] != "open"}
 
 
-def test_a_claim_is_settled_where_a_learner_runs_something_and_the_lesson_gives_the_verdict_of_the_table() -> (
-    None
-):
+def test_claims_are_settled_as_the_table_says() -> None:
     """A second lesson on the same claim says that it is one."""
     claims = settled_claims()
     places = {

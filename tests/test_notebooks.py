@@ -80,7 +80,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_solution_becomes_a_starter_and_ids_do_not_move_when_a_cell_is_put_before(
+def test_solution_becomes_a_starter(
     house: Path,
 ) -> None:
     source = build.lesson("01_lesson")
@@ -103,7 +103,7 @@ def test_a_solution_becomes_a_starter_and_ids_do_not_move_when_a_cell_is_put_bef
     assert len({cell["id"] for cell in after["cells"]}) == len(after["cells"])
 
 
-def test_a_new_lesson_is_found_from_the_map_and_from_its_neighbours(house: Path) -> None:
+def test_new_lesson_is_linked_from_its_neighbours(house: Path) -> None:
     start, new = build.lesson("00_start"), build.lesson("02_new")
     start.folder.mkdir()
     table = f"{build.MAP}| 02 | *to come* | | |\n| 03 | *to come* | | |".replace("\n", "\n# ")
@@ -156,7 +156,7 @@ def test_the_learners_notebooks_equal_their_sources() -> None:
     assert build.stale() == [], "`make notebooks` writes them anew"
 
 
-def test_each_lesson_is_valid_without_output_and_its_cells_fit_a_screen() -> None:
+def test_lesson_is_valid_and_its_cells_fit_a_screen() -> None:
     for source in SOURCES:
         notebook = build.learners(source)
         nbformat.validate(nbformat.from_dict(notebook))
@@ -264,9 +264,7 @@ def shown(cell: dict[str, Any]) -> str:
         for source in SOURCES
     ],
 )
-def test_a_lesson_runs_from_top_to_bottom_and_answers_each_exercise(
-    preloaded_kernels: None, source: Lesson
-) -> None:
+def test_lesson_runs_from_top_to_bottom(preloaded_kernels: None, source: Lesson) -> None:
     notebook = execute(answered_later(source))
     assert errors_of(notebook) == []
     for exercise in (exercise for exercise in EXERCISES.values() if exercise.lesson == source.name):

@@ -48,7 +48,7 @@ def pinned(name: str) -> str:
 # Ranges and pins
 
 
-def test_constraints_pin_one_version_of_each_package_inside_its_range_and_conda_leaves_versions_to_the_pins():
+def test_constraints_pin_each_package_inside_its_range():
     assert len(PINS) == len(CONSTRAINT_LINES)
     for requirement in PINS.values():
         assert [pin.operator for pin in requirement.specifier] == ["=="], (
@@ -68,7 +68,7 @@ def test_constraints_pin_one_version_of_each_package_inside_its_range_and_conda_
     assert others == ["pip", {"pip": ["--constraint constraints.txt", "--editable .[lab]"]}]
 
 
-def test_binder_has_a_python_that_the_lab_takes_and_a_script_that_it_can_run():
+def test_binder_has_a_supported_python():
     python = (ROOT / "binder" / "runtime.txt").read_text().strip()
     assert python.removeprefix("python-") in SpecifierSet(PROJECT["requires-python"])
     script = ROOT / "binder" / "postBuild"
@@ -78,7 +78,7 @@ def test_binder_has_a_python_that_the_lab_takes_and_a_script_that_it_can_run():
         subprocess.run(["sh", "-n", str(script)], check=True)
 
 
-def test_the_lab_runs_on_exactly_these_and_keeps_what_hosts_have_already():
+def test_dependencies_are_exactly_these():
     """Colab's and Kaggle's versions satisfy the core, so that pip replaces nothing there."""
     core = {Requirement(line).name: Requirement(line).specifier for line in PROJECT["dependencies"]}
     assert core.keys() == {"torch", "numpy", "matplotlib", "ipywidgets", "anywidget", "jinja2"}
@@ -94,7 +94,7 @@ def test_the_lab_runs_on_exactly_these_and_keeps_what_hosts_have_already():
         assert version in core[name], line
 
 
-def test_the_python_range_is_the_same_everywhere_and_containers_install_by_the_pins():
+def test_python_range_is_the_same_everywhere():
     supported = SpecifierSet(PROJECT["requires-python"])
     assert [minor for minor in range(14) if f"3.{minor}" in supported] == [11, 12, 13]
     assert "(3, 11) <= sys.version_info[:2] <= (3, 13)" in (ROOT / "Makefile").read_text()
@@ -156,7 +156,7 @@ def commands(folder: Path, test: bool = True) -> list[str]:
     return [" ".join(command) for step in missing_steps(folder, test) for command in step.commands]
 
 
-def test_torch_is_installed_first_and_alone_and_all_by_the_constraints(checkout):
+def test_torch_is_installed_first(checkout):
     made, *installs, compiles = commands(checkout)
     assert made == "-m venv .venv"
     assert all(line.startswith("-m pip install ") for line in installs)
@@ -168,7 +168,7 @@ def test_torch_is_installed_first_and_alone_and_all_by_the_constraints(checkout)
 
 
 @needs_make
-def test_make_asks_the_same_command_that_works_without_it_and_again_only_for_a_changed_pin_or_range(
+def test_make_installs_again_for_changed_pins_only(
     checkout,
 ):
     for target, asked in (("setup", "setup"), ("test", "setup --test")):
@@ -217,7 +217,7 @@ def test_make_passes_the_options_of_torch_on(checkout):
     assert "--pre" in make(checkout, "show", "TORCH_OPTIONS=--pre").stdout
 
 
-def test_every_check_runs_even_where_one_fails_and_pytest_is_last(checkout, monkeypatch):
+def test_every_check_runs_after_a_failure(checkout, monkeypatch):
     ran, statuses = [], iter([0, 1, 0, 0, 0, 0])
     monkeypatch.setattr(
         subprocess, "call", lambda command, cwd, env: (ran.append(command), next(statuses))[1]
@@ -230,7 +230,7 @@ def test_every_check_runs_even_where_one_fails_and_pytest_is_last(checkout, monk
 
 @needs_make
 @pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a shell script")
-def test_a_python_that_is_not_there_or_has_no_venv_is_answered_plainly(checkout):
+def test_unusable_python_is_reported(checkout):
     done = make(checkout, "setup", "PYTHON=no-such-python")
     assert done.returncode != 0
     assert "The lab needs Python 3.11, 3.12 or 3.13; looked for: no-such-python." in done.stderr
@@ -274,7 +274,7 @@ MACHINE_PATH = re.compile(
 )
 
 
-def test_no_file_names_a_registry_or_a_place_on_somebody_s_machine():
+def test_files_name_no_registry_or_machine():
     for words in (
         "pip install --extra-index" + "-url somewhere",
         "https://download.pytorch." + "org/whl/cpu",
@@ -298,7 +298,7 @@ OTHER_PROJECT = re.compile(
 )
 
 
-def test_no_text_says_to_install_another_project_of_the_import_s_name():
+def test_texts_install_the_right_distribution():
     for words in ('"labkit[fast]"', "--quiet labkit==1", "\nlabkit", '\\"labkit\\"'):
         assert OTHER_PROJECT.search(f"pip install {words}"), words
     for words in ("./labkit/x.whl", "torch`, then labkit lab", "x\nlabkit lab", "fp16-lab"):
@@ -308,7 +308,7 @@ def test_no_text_says_to_install_another_project_of_the_import_s_name():
     assert found - {"tests/test_packaging.py"} == set()
 
 
-def test_package_json_leaves_the_scripts_of_the_environment_alone() -> None:
+def test_package_json_has_no_scripts() -> None:
     """Node takes a "type" for all scripts below it: JupyterLab's own in .venv, which are no
     modules, would fail.
     """

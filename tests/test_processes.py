@@ -97,14 +97,14 @@ def test_a_process_that_answers_nothing_is_still_running() -> None:
     assert process.read_line(limit()) == b""
 
 
-def test_a_process_that_closed_its_output_is_ended_with_its_group() -> None:
+def test_silent_process_is_ended_with_its_group() -> None:
     process = LineProcess(program("import os, time; os.close(1); os.close(2); time.sleep(600)"))
     assert process.read_line(limit()) == b""
     assert process.end() is None
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
-def test_the_status_of_a_process_that_a_signal_ended_is_its_number() -> None:
+def test_status_after_a_signal_is_its_number() -> None:
     process = LineProcess(program("import os; os.abort()"))
     assert process.read_line(limit()) == b""
     assert process.end(limit()) == -signal.SIGABRT
@@ -116,7 +116,7 @@ subprocess.Popen([sys.executable, "-u", "-c", "print('here'); import time; time.
 """
 
 
-def test_what_a_process_left_behind_is_killed_although_its_leader_has_ended() -> None:
+def test_children_of_an_ended_process_are_killed() -> None:
     """It holds the pipe, so the lines have no end before it has ended."""
     ended: list[int] = []
     process = LineProcess(program(LEAVES_ANOTHER), on_end=ended.append)

@@ -49,7 +49,7 @@ def test_three_values_are_learned_and_not_rounded_to(seed: int) -> None:
     assert aware > exact - 0.06
 
 
-def test_the_straight_through_gradient_is_that_of_the_rounded_weight() -> None:
+def test_straight_through_gradient_is_of_the_rounded_weight() -> None:
     straight = defined_in("11b_eight_and_four_bits", "touch-straight")["Straight"]
     weight = torch.tensor([0.1, -2.0, 0.6, 1.3], requires_grad=True)
     (straight.apply(weight) * torch.tensor([1.0, 2.0, 3.0, 4.0])).sum().backward()

@@ -128,7 +128,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 pytestmark = pytest.mark.timeout(600 * slowness())
 
 
-def test_the_wheel_holds_the_whole_lab_once_and_trains_without_a_checkout(
+def test_wheel_trains_without_a_checkout(
     installed: Installed,
 ) -> None:
     names = zipfile.ZipFile(installed.wheel).namelist()
@@ -234,9 +234,7 @@ def editable(installed: Installed) -> Path:
     return wheel
 
 
-def test_an_editable_install_has_the_settings_that_every_jupyterlab_reads(
-    installed: Installed, editable: Path
-) -> None:
+def test_editable_install_has_the_jupyter_settings(installed: Installed, editable: Path) -> None:
     data = f"fp16_lab-{labkit.__version__}.data/data/"
     built = contents(installed.wheel)
     assert {name: content for name, content in contents(editable).items() if ".data/" in name} == {

@@ -59,7 +59,7 @@ MEETS_NONE_OR_FITS = [
 ]
 
 
-def test_a_number_is_found_where_it_meets_a_tensor_and_does_not_fit() -> None:
+def test_constant_that_does_not_fit_is_found() -> None:
     assert [line for line in MEETS_A_TENSOR if len(constants_in(line)) != 1] == []
     assert [line for line in MEETS_NONE_OR_FITS if constants_in(line)] == []
 
@@ -111,7 +111,7 @@ def lines_of(*texts: str) -> list[str]:
     ]
 
 
-def test_code_that_did_not_run_is_only_a_note_and_where_it_ran_in_half_it_is_a_warning() -> None:
+def test_constant_in_code_that_did_not_run_is_a_note() -> None:
     ran, never = lines_of("return x / (x.norm() + SMALL)", "return x.masked_fill(x > 0")
     report = training(torch.float32)
     assert (notes(report), report.healthy, list(report.of(Status.WARN))) == ([ran, never], True, [])

@@ -74,7 +74,7 @@ def found(name: str, report: Diagnosis) -> set[str]:
 
 @pytest.mark.filterwarnings("ignore:Detected call of")
 @of_each(claims())
-def test_each_fault_that_is_claimed_is_found_when_broken_and_not_when_fixed(
+def test_claimed_faults_are_found_in_broken_trainings_only(
     names: list[str],
 ) -> None:
     wrong = {}
@@ -140,7 +140,7 @@ def test_each_broken_script_is_found_and_its_fault_named(names: list[str]) -> No
     assert not wrong
 
 
-def test_an_error_is_reported_with_its_line_and_its_fault_and_leaves_nothing_behind() -> None:
+def test_error_is_reported_with_its_line_and_fault() -> None:
     before = (
         torch.autograd.backward,
         torch.amp.GradScaler.step,
@@ -208,7 +208,7 @@ def test_the_command_says_by_its_exit_status_how_a_script_is(tmp_path, capsys) -
     assert "there is no script" in capsys.readouterr().err
 
 
-def test_a_syntax_error_is_reported_with_its_line_and_no_empty_place(tmp_path, capsys) -> None:
+def test_syntax_error_is_reported_with_its_line(tmp_path, capsys) -> None:
     script = tmp_path / "bad.py"
     script.write_text("loss = (", encoding="utf-8")
     assert cli.main(["diagnose", str(script)]) == 3
@@ -252,7 +252,7 @@ def test_the_published_table_is_that_of_the_rows() -> None:
     )
 
 
-def test_a_scaler_that_looks_for_its_scale_is_no_fault_with_clipping_or_without() -> None:
+def test_scaler_in_search_of_its_scale_is_healthy() -> None:
     """Clipping makes NaN of the inf in gradients whose step is skipped."""
     for exponent, clip, skipped in ((60, 0.0, 12), (60, 1.0, 12), (18, 0.0, 2), (18, 1.0, 2)):
         torch.manual_seed(0)  # the number of skips depends on the weights
@@ -266,7 +266,7 @@ def test_a_scaler_that_looks_for_its_scale_is_no_fault_with_clipping_or_without(
         assert f"{skipped} skipped" in str(report), report
 
 
-def test_a_scale_that_is_set_again_after_each_skipped_step_is_a_fault() -> None:
+def test_scale_reset_after_each_skip_is_a_fault() -> None:
     def make() -> Case:
         net = torch.nn.Linear(20, 5)
         opt = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -310,7 +310,7 @@ def clipped(net: nn.Module, _: float) -> None:
     torch.nn.utils.clip_grad_norm_(net.parameters(), 1e9)
 
 
-def test_gradients_of_a_scale_by_hand_have_to_be_divided_before_the_step() -> None:
+def test_missing_division_by_hand_is_a_fault() -> None:
     forgotten = [
         (1024.0, lambda *_: None),
         (256.0, clipped),
@@ -348,7 +348,7 @@ def test_gradients_of_a_scale_by_hand_have_to_be_divided_before_the_step() -> No
         assert not examined(partial(divided_by_hooks, of_optimizer), steps=4).findings[:-1]
 
 
-def test_an_overflow_in_the_closure_of_an_optimizer_is_one_of_the_forward_pass() -> None:
+def test_overflow_in_a_closure_is_one_of_the_forward_pass() -> None:
     net = torch.nn.Linear(20, 5)
     opt, loss_of = torch.optim.LBFGS(net.parameters(), max_iter=2), classify(net, factor=1e6)
 
@@ -394,9 +394,7 @@ train(9)
 """
 
 
-def test_a_script_that_catches_every_exception_or_the_end_alone_ends_at_the_limit(
-    tmp_path, capsys
-) -> None:
+def test_script_that_catches_everything_ends_at_the_limit(tmp_path, capsys) -> None:
     tracing = sys.gettrace()
     for catches in (ENDLESSLY, ONCE):
         (tmp_path / "train.py").write_text(CATCHES_ALL + catches, encoding="utf-8")

@@ -90,7 +90,7 @@ ONE_BY_ONE = [[plant] for row in ROWS for plant in row]
 @pytest.mark.parametrize(
     "rows", [ROWS, pytest.param(ONE_BY_ONE, marks=pytest.mark.slow)], ids=["together", "alone"]
 )
-def test_failures_in_diagnose_are_reported_apart_from_the_scripts_own(
+def test_failures_of_diagnose_are_reported_separately(
     rows: list[list[tuple[Any, str]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "train.py"

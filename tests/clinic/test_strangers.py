@@ -82,7 +82,7 @@ def zero_gradients(size: float) -> list[str]:
     return [f.name for f in report.findings if f.status is Status.BAD]
 
 
-def test_gradients_that_are_all_zero_are_a_fault_whichever_method_was_called() -> None:
+def test_gradients_that_are_all_zero_are_a_fault() -> None:
     assert zero_gradients(1e-4) == ["all gradients are zero"]
 
 
@@ -191,7 +191,7 @@ def test_unusual_healthy_loop_is_quiet(text: str, tmp_path: Path) -> None:
     assert report.exit_status == 0
 
 
-def test_report_goes_to_the_terminal_although_the_script_replaced_stdout(
+def test_report_ignores_a_replaced_stdout(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "train.py"

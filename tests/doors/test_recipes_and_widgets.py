@@ -85,7 +85,7 @@ NO_SLIDER = ["O2, Megatron", "O2, static, no power of two"]
     ],
     ids=["live", "workbench", "bar", "debugger"],
 )
-def test_what_is_trained_is_what_was_given_or_it_is_refused_in_words(trained, refused) -> None:
+def test_recipe_is_trained_as_given_or_refused(trained, refused) -> None:
     """Refused is only what a knob cannot show."""
     refusals = {}
     for recipe in GIVEN:

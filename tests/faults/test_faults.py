@@ -74,7 +74,7 @@ def test_an_error_that_is_not_the_faults_own_is_no_proof_of_it() -> None:
 @pytest.mark.parametrize(
     "names", [FAULTS.keys() - LONG, pytest.param(LONG, marks=slow)], ids=["quick", "long"]
 )
-def test_each_broken_training_fails_and_each_repaired_one_does_not(names: set[str]) -> None:
+def test_broken_trainings_fail_and_repaired_ones_do_not(names: set[str]) -> None:
     """And the error that ends a broken one leads back to its fault."""
     assert names <= FAULTS.keys(), "a name of this test that is no fault"
     wrong: dict[str, object] = {}
@@ -94,7 +94,7 @@ def test_each_broken_training_fails_and_each_repaired_one_does_not(names: set[st
 @pytest.mark.parametrize(
     "names", [QUICK, pytest.param(FAULTS.keys() - QUICK, marks=slow)], ids=["quick", "others"]
 )
-def test_each_fails_under_cudas_lists_too_or_says_that_it_does_not(
+def test_faults_occur_under_the_lists_of_cuda(
     names: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In CUDA's autocast `sum` and `exp` are FP32, in torch's for CPUs they are not. The lab's face
@@ -156,7 +156,7 @@ def test_a_gpus_random_state_is_left_as_it_was(simulated_gpu) -> None:  # type: 
     assert simulated_gpu("T4", states_after_a_fault_and_a_consultation) == [True] * 6
 
 
-def test_each_says_all_that_a_card_needs_and_shows_two_forms_of_code() -> None:
+def test_each_card_is_complete() -> None:
     with (ROOT / "data" / "claims.csv").open(newline="", encoding="utf-8") as file:
         claims = {row["id"] for row in csv.DictReader(file)}
     for name, fault in FAULTS.items():

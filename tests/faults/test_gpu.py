@@ -13,9 +13,7 @@ from labkit.gpu.worker import answer
 WITHOUT_ROWS = {"scaler_for_bf16", "eager_unlike_compiled"}  # which threads report
 
 
-def test_worked_example_a_card_is_found_by_its_error_and_shows_its_fault_by_a_clear_difference() -> (
-    None
-):
+def test_card_is_found_by_its_error() -> None:
     (card,) = explain(
         'RuntimeError: "_amp_foreach_non_finite_check_and_unscale_cuda" not implemented for '
         "'BFloat16'"
@@ -26,7 +24,7 @@ def test_worked_example_a_card_is_found_by_its_error_and_shows_its_fault_by_a_cl
     assert {pair: GPU_CARDS["sides_miss_8"].shows(*pair) for pair in shown} == shown
 
 
-def test_each_card_says_all_that_it_needs_with_evidence_that_is_published() -> None:
+def test_each_gpu_card_is_complete() -> None:
     assert len(cards()) == len(FAULTS) + len(GPU_CARDS), "no card has the name of a fault"
     sources = {row.source for row in published()}
     for name, card in GPU_CARDS.items():

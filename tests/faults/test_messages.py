@@ -204,7 +204,7 @@ def test_the_command_names_both_causes_of_unscale_called_twice(capsys) -> None:
     assert "Repair: Unscale once" in said
 
 
-def test_the_command_says_what_it_means_what_to_run_and_where_it_was_read(capsys) -> None:
+def test_explain_prints_meaning_remedy_and_source(capsys) -> None:
     for message in MESSAGES:
         assert main(["explain", *message.words.split()]) == 0, message.words
         said = " ".join(capsys.readouterr().out.split())

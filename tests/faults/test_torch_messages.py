@@ -472,7 +472,7 @@ def test_the_repaired_code_raises_no_message(table: list[tuple[str, Code, Code]]
     assert wrong == {}
 
 
-def test_a_reentrant_checkpoint_loses_the_gradient_that_its_warning_names() -> None:
+def test_reentrant_checkpoint_loses_a_gradient() -> None:
     layer = nn.Linear(4, 4)
     texts = texts_of(lambda: checkpoint(layer, X, use_reentrant=True).sum().backward())
     assert layer.weight.grad is None
@@ -485,7 +485,7 @@ def test_a_reentrant_checkpoint_loses_the_gradient_that_its_warning_names() -> N
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_all_operations_of_torch_with_two_dtypes_raise_known_texts() -> None:
+def test_mixed_dtypes_raise_known_messages() -> None:
     """torch's own samples of its operations, one operand at a time in FP16, BF16 or FP64."""
     pytest.importorskip("expecttest", reason="torch's samples need it")
     from torch.testing._internal.common_methods_invocations import op_db

@@ -221,7 +221,7 @@ def test_a_callback_watches_from_open_to_close_and_a_second_time():
     assert not nn.modules.module._global_forward_hooks
 
 
-def test_watch_observes_an_optimizer_outside_torch_and_which_steps_a_scaler_skipped():
+def test_watch_observes_an_optimizer_outside_of_torch():
     """The face of fastai has fastai's kind, which no hook of torch's tells of; a scaler steps the
     callback instead.
     """
@@ -242,7 +242,7 @@ def test_watch_observes_an_optimizer_outside_torch_and_which_steps_a_scaler_skip
 # --- what apex's and fastai's trainings, equal bit for bit to those of others, would not show ---
 
 
-def test_masters_take_over_state_and_edits_and_an_fp32_weight_keeps_its_gradient():
+def test_masters_take_over_state_and_edits():
     half, own = nn.Parameter(torch.ones(2).half()), nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([half, own], lr=1.0, momentum=0.5)
     optimizer.state[half]["momentum_buffer"] = torch.ones(2).half()

@@ -119,7 +119,7 @@ def test_the_signatures_are_apexs():
     ]
 
 
-def test_overrides_take_a_levels_properties_place_and_the_scale_stays_between_its_bounds():
+def test_override_replaces_a_property_of_the_level():
     model, _ = trained("O2", keep_batchnorm_fp32="False", loss_scale="128.0")
     assert model[1].weight.dtype == HALF
     assert amp._amp_state.loss_scalers[0].loss_scale() == 128.0
@@ -135,7 +135,7 @@ def test_overrides_take_a_levels_properties_place_and_the_scale_stays_between_it
     assert scaler.loss_scale() == 2.0**10
 
 
-def test_what_comes_back_is_listed_as_it_was_given_and_disabled_nothing_is_there():
+def test_initialize_returns_what_it_was_given():
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     assert amp.initialize(model, enabled=False) is model
@@ -412,7 +412,7 @@ def test_disable_casts_survives_an_exception_and_nests(casts):
     assert (x @ x).dtype == FLOAT
 
 
-def test_registered_functions_hold_from_initialize_until_the_next():
+def test_registered_functions_hold_until_next_initialize():
     original = (module := SimpleNamespace(double=lambda x: x + x)).double
     amp.register_float_function(torch, "sigmoid")
     amp.register_half_function(module, "double")
@@ -440,7 +440,7 @@ def test_decorated_functions_do_nothing_outside():
 # --- steps ----------------------------------------------------------------------------------------
 
 
-def test_gradients_may_be_added_up_over_several_losses_scaled_or_not():
+def test_gradients_of_several_losses_are_added():
     ends = []
     for delay in (False, True):
         model, optimizer = started("O2", loss_scale=64.0)
@@ -457,7 +457,7 @@ def test_gradients_may_be_added_up_over_several_losses_scaled_or_not():
     torch.testing.assert_close(ends[0], ends[1], atol=0.0, rtol=2.0**-9)
 
 
-def test_a_block_that_fails_leaves_the_gradients_that_were_there_before():
+def test_failing_block_leaves_earlier_gradients():
     def step(fails):
         with amp.scale_loss(model(x).float().mean(), optimizer) as scaled_loss:
             scaled_loss.backward()
@@ -549,7 +549,7 @@ def _train_once(model, optimizer):
     optimizer.step()
 
 
-def test_momentum_from_before_initialize_goes_with_the_weights_and_frozen_ones_stay():
+def test_momentum_from_before_initialize_is_kept():
     model = small()
     model[0].requires_grad_(False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -606,7 +606,7 @@ def test_the_scale_of_each_loss_is_in_the_state_dict():
     assert amp.state_dict() == {key: state[key] for key in ("loss_scaler0", "loss_scaler1")}
 
 
-def test_a_copy_of_a_half_model_and_a_model_in_a_file_are_models_of_their_own(tmp_path):
+def test_copied_half_model_is_independent(tmp_path):
     for level in ("O1", "O2"):
         model, _ = trained(level, cast_model_outputs=FLOAT)
         torch.save(model, tmp_path / "model.pt")

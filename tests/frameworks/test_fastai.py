@@ -235,7 +235,7 @@ def test_rates_of_groups_and_what_is_written_under_each_name():
     assert [h["lr"] for h in SGD([nn.Parameter(torch.ones(1))], slice(0.1, 1.0)).hypers] == [1.0]
 
 
-def test_a_copied_optimizer_goes_on_as_the_one_it_was_copied_from():
+def test_copied_optimizer_continues_like_the_original():
     ends = []
     for copied in (lambda learn: learn, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))):
         weight = nn.Parameter(torch.ones(2))
@@ -252,7 +252,7 @@ def test_a_copied_optimizer_goes_on_as_the_one_it_was_copied_from():
     assert all(torch.equal(end, ends[0]) for end in ends)
 
 
-def test_frozen_groups_rest_but_for_norms_and_learn_when_unfrozen():
+def test_frozen_groups_train_their_norms_only():
     model = nn.Sequential(nn.Linear(1, 2), nn.Tanh(), nn.BatchNorm1d(2), nn.Linear(2, 1))
     learn = two_layers(
         model=model,
@@ -272,7 +272,7 @@ def test_frozen_groups_rest_but_for_norms_and_learn_when_unfrozen():
     assert sum(p.requires_grad for p in strict.model.parameters()) == 2
 
 
-def test_three_groups_of_which_the_first_rests_train_as_torchs_do():
+def test_three_groups_train_as_torchs_do():
     ends = []
     for ours in (True, False):
         torch.manual_seed(7)
@@ -547,7 +547,7 @@ def test_an_inf_costs_a_step_and_half_the_scale(way):
     assert scale == 32.0
 
 
-def test_a_repeated_call_acts_once_and_errors_leave_no_region_open():
+def test_repeated_call_acts_once():
     for way, callbacks in (("to_fp16", 1), ("to_bf16", 1), ("to_non_native_fp16", 2)):
         learn = getattr(getattr(two_layers(), way)(), way)()
         assert len(learn.cbs) == 2 + callbacks
@@ -608,7 +608,7 @@ def test_after_a_cancelled_part_the_next_fit_is_a_plain_one(way):
         assert all(map(torch.equal, plain.parameters(), own)), case
 
 
-def test_a_fit_that_was_cancelled_in_a_batch_keeps_what_was_learnt():
+def test_cancelled_fit_keeps_its_weights():
     class Stop(Callback):
         def after_pred(self):
             if self.training and self.iter == 4:
@@ -713,7 +713,7 @@ def test_sparse_gradients_are_unscaled_for_their_masters():
     assert torch.equal(*ends)
 
 
-def test_to_fp32_takes_every_way_back_and_early_arguments_choose_theirs():
+def test_to_fp32_undoes_every_conversion():
     for way in WAYS.values():
         learn = way(two_layers())
         assert learn.to_fp32() is learn

@@ -109,7 +109,7 @@ def test_a_graph_steps_zeroes_clips_and_steps_the_schedule():
     assert graph.model.weight.item() == pytest.approx(1 - 0.25 * 0.5, abs=1e-6)
 
 
-def test_a_batch_is_cut_into_micro_batches_whose_gradients_are_added_up():
+def test_gradients_of_micro_batches_are_added():
     graph = line(steps=4)
     losses = graph(torch.tensor([[1.0], [1.0], [0.0], [2.0]]))
     assert losses.tolist() == [1.0, 1.0, 0.0, 4.0]
@@ -118,7 +118,7 @@ def test_a_batch_is_cut_into_micro_batches_whose_gradients_are_added_up():
         graph(torch.ones(6, 1))
 
 
-def test_an_inf_costs_a_step_and_half_the_scale_but_no_call_of_the_schedule(recwarn):
+def test_skipped_step_still_calls_the_schedule(recwarn):
     for amp in (True, False):
         graph = line(
             scaler=flow.amp.GradScaler(init_scale=8.0, growth_interval=2), schedule=True, amp=amp
@@ -231,7 +231,7 @@ class Counting:
         return loss
 
 
-def test_under_amp_build_runs_twice_and_then_a_graph_of_it_with_the_same_bits(recwarn):
+def test_graph_replaces_build_after_two_calls(recwarn):
     """Of what looks into a tensor there is no graph: eager autocast goes on."""
     traced, eager = Counting(), Counting(looks=True)
     once, anew = (
@@ -276,7 +276,7 @@ def test_what_changes_after_the_first_calls_is_decided_anew(recwarn):
     assert not recwarn.list
 
 
-def test_a_bare_parameter_is_trained_and_what_is_no_tensor_comes_back_as_it_is():
+def test_bare_parameter_is_trained():
     class Plain(nn.Graph):
         def __init__(self):
             self.weight = nn.Parameter(torch.ones(1))

@@ -48,7 +48,7 @@ def test_worked_example():
         assert (A @ B).dtype == torch.get_autocast_dtype("cpu") == torch.bfloat16
 
 
-def test_cross_entropy_rounds_its_log_probabilities_as_torch_does_on_a_gpu():
+def test_cross_entropy_rounds_as_torch_on_a_gpu():
     """torch calls log_softmax with the dtype of the logits, which its autocast respects."""
     logits, classes = (
         8 * torch.randn(64, 10, generator=torch.Generator().manual_seed(0)).half(),
@@ -149,7 +149,7 @@ def test_a_fault_is_refused_with_torchs_words_and_more():
     assert_refused_in_torchs_words(FAULTS, torch.autocast, autocast)
 
 
-def test_a_dtype_that_is_not_16_bits_wide_or_a_device_that_is_not_there_is_left_out_with_a_warning(
+def test_unsupported_dtype_or_device_warns_and_disables(
     monkeypatch,
 ):
     monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: True)
@@ -171,7 +171,7 @@ def test_a_dtype_that_is_not_16_bits_wide_or_a_device_that_is_not_there_is_left_
         assert said[1].startswith(said[0])
 
 
-def test_regions_nest_are_entered_again_and_end_with_an_exception():
+def test_regions_nest_and_can_be_entered_again():
     with fp16():
         assert (is_autocast_enabled("cpu"), is_autocast_enabled("cuda")) == (True, False)
         assert not torch.is_autocast_enabled("cpu"), "torch's own regions are another thing"
@@ -188,7 +188,7 @@ def test_regions_nest_are_entered_again_and_end_with_an_exception():
     assert (A @ B).dtype == torch.float32
 
 
-def test_as_a_decorator_it_works_in_recursion_and_refuses_what_runs_after_its_call():
+def test_decorated_function_may_call_itself():
     @fp16()
     def power(n: int) -> torch.Tensor:
         """Multiply ones."""
@@ -206,7 +206,7 @@ def test_as_a_decorator_it_works_in_recursion_and_refuses_what_runs_after_its_ca
         fp16()(products)
 
 
-def test_a_region_is_one_thread_s_and_a_decorated_function_serves_two_at_once():
+def test_region_belongs_to_its_thread():
     both_inside = threading.Barrier(2)
 
     @fp16()
@@ -271,7 +271,7 @@ def test_custom_autograd_functions_compute_in_torchs_dtypes():
         assert outcome[0] == outcome[1], (region, cast_inputs)
 
 
-def test_operations_and_functions_of_another_device_are_left_alone():
+def test_operations_of_another_device_are_not_cast():
     for make, decorators in DECORATORS.items():
         product, _ = differentiable(decorators, torch.float32, device_type="cuda")
         with make("cpu", torch.float16):
@@ -285,7 +285,7 @@ def test_operations_and_functions_of_another_device_are_left_alone():
         )
 
 
-def test_a_weight_is_cast_once_in_a_region_unless_the_cache_is_off():
+def test_weight_is_cast_once_in_a_region():
     weight = nn.Parameter(B.clone())
     for cache_enabled, hits in ((None, 2), (True, 2), (False, 0)):
         with autocast("cpu", torch.float16, cache_enabled=cache_enabled):
@@ -310,7 +310,7 @@ def test_disabled_it_is_not_there(monkeypatch):
     assert opened == ["cpu"]
 
 
-def test_the_earlier_spelling_has_torchs_arguments_and_a_cpu_will_do():
+def test_earlier_spelling_has_torchs_arguments():
     for name in ("autocast", "GradScaler", "custom_fwd", "custom_bwd"):
         ours, theirs = (
             inspect.signature(getattr(module, name)).parameters

@@ -35,7 +35,7 @@ def signature(function):
     return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
 
 
-def test_it_has_torchs_signatures_and_the_attributes_that_others_reach_for():
+def test_scaler_has_the_interface_of_torchs():
     """Public methods and those with an underscore, which libraries call and override."""
     methods = [name for name, member in vars(TORCHS).items() if inspect.isfunction(member)]
     theirs, ours = (
@@ -163,7 +163,7 @@ def test_disabled_it_is_not_there(make_scaler):
     assert not pickle.loads(pickle.dumps(scaler)).is_enabled()
 
 
-def test_arguments_and_result_of_the_optimizers_step_pass_through(make_scaler):
+def test_step_passes_arguments_and_result_through(make_scaler):
     class Returning(torch.optim.SGD):
         def step(self, *args, **kwargs):
             return args, kwargs
@@ -177,7 +177,7 @@ def test_arguments_and_result_of_the_optimizers_step_pass_through(make_scaler):
     assert make_scaler(enabled=False).step(Returning([weight]), 1, two=2) == ((1,), {"two": 2})
 
 
-def test_what_is_scaled_keeps_its_type_and_dtype_but_a_loss_without_dimensions_is_fp32_at_least(
+def test_scaled_outputs_keep_type_and_dtype(
     make_scaler,
 ):
     """Restates test_grad_scaling_scale of test_cuda.py, on one device: every tensor in nested lists
@@ -310,7 +310,7 @@ def test_a_state_goes_from_one_to_the_other_and_back():
 
 
 @pytest.mark.slow
-def test_the_sharded_one_is_torchs_bit_for_bit_and_without_it_ranks_part(tmp_path):
+def test_sharded_scaler_is_torchs_bit_for_bit(tmp_path):
     """Two real processes, each stepping weights that the other has not."""
     ranks = launch("scalers", 2, tmp_path)
     for found in ranks:
@@ -395,7 +395,7 @@ def _turn_a_knob(draw, scaler):
     ],
     ids=["loop", "fused", "long"],
 )
-def test_random_steps_leave_the_same_scale_tracker_and_weights_bit_for_bit(fused, lowest, steps):
+def test_random_steps_are_torchs_bit_for_bit(fused, lowest, steps):
     walked = skipped = at_the_top = 0
     before = None
     both = (
@@ -416,7 +416,7 @@ def test_random_steps_leave_the_same_scale_tracker_and_weights_bit_for_bit(fused
 # (two optimizers of which one overflows, clipping, fused steps) is not repeated.
 
 
-def test_gradients_that_are_spoilt_after_unscaling_reach_the_weights(make_scaler):
+def test_inf_after_unscaling_reaches_the_weights(make_scaler):
     """Restates test_params_invalidated_with_grads_invalidated_between_unscale_and_step: unscale_
     looks once.
     """
@@ -446,7 +446,7 @@ def unscaled(make_scaler, gradients):
     ]
 
 
-def test_gradients_of_any_layout_and_dtype_are_divided_and_searched(make_scaler):
+def test_gradients_of_any_layout_are_unscaled(make_scaler):
     """Restates test_grad_scaling_unscale: contiguous, transposed, sliced and FP16 gradients in one
     optimizer.
     """
@@ -498,7 +498,7 @@ class OldRecorder(Recorder):
         assert not {"grad_scale", "found_inf"} & vars(self).keys()
 
 
-def test_an_optimizer_that_unscales_by_itself_is_handed_what_it_needs(make_scaler):
+def test_unscaling_optimizer_gets_scale_and_found_inf(make_scaler):
     """Restates test_grad_scaler_pass_itself: the scaler itself, with a warning, or scale and
     found_inf as tensors.
     """
@@ -537,7 +537,7 @@ def step(scaler, weight, optimizer, gradient):
     scaler.update()
 
 
-def test_overflows_in_a_row_take_the_scale_to_zero_and_ruin_the_weights():
+def test_repeated_overflows_take_the_scale_to_zero():
     for scaler_class, scale, weights in ((TORCHS, 0.0, -math.inf), (GradScaler, 2.0**-126, 0.75)):
         scaler, weight, optimizer = begin(scaler_class)
         for _ in range(166):
@@ -631,7 +631,7 @@ def test_an_optimizer_without_gradients_raises():
         assert (weight.item(), ours.get_scale(), ours._get_growth_tracker()) == (1.0, 2.0**16, 1)
 
 
-def test_a_scale_below_1_turns_a_finite_gradient_into_inf_and_steps():
+def test_scale_below_1_overflows_a_finite_gradient():
     """The kernel looks for inf before it divides; dividing 2^120 by 2^-10 makes one."""
     for fused in (False, True):
         for scaler_class, after in ((TORCHS, -math.inf), (GradScaler, 1.0)):

@@ -114,7 +114,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[str]
 @pytest.mark.parametrize(
     "run", [by_scaler, partial(by_scaler, scaler_class=GradScaler)], ids=["torch", "labkit"]
 )
-def test_a_failure_in_a_watch_is_reported_and_the_losses_are_the_same(run, monkeypatch) -> None:
+def test_failure_in_a_watch_leaves_the_losses_alone(run, monkeypatch) -> None:
     alone = run(network())
     for owner, name in PLANTS:
         with monkeypatch.context() as patch:
@@ -131,7 +131,7 @@ def test_a_failure_in_a_watch_is_reported_and_the_losses_are_the_same(run, monke
         assert not torch_optimizers._global_optimizer_pre_hooks, name
 
 
-def test_what_the_run_itself_raises_is_raised_once_and_is_no_failure_of_the_watch() -> None:
+def test_error_of_the_run_is_raised_once() -> None:
     model, calls = network(), []
 
     class Own(nn.Module):
@@ -186,9 +186,7 @@ for edges in (coo, coo.coalesce(), coo.to_sparse_csr(), coo.to_sparse_csc()):
 
 
 @pytest.mark.parametrize("text", [MAML, SPARSE], ids=["MAML", "sparse"])
-def test_healthy_scripts_with_torch_func_or_sparse_arguments_come_through(
-    text, tmp_path, capsys
-) -> None:
+def test_scripts_with_torch_func_or_sparse_run(text, tmp_path, capsys) -> None:
     path = tmp_path / "train.py"
     path.write_text(text, encoding="utf-8")
     assert script.run_script(path, []) == 0
@@ -205,9 +203,7 @@ def test_healthy_scripts_with_torch_func_or_sparse_arguments_come_through(
     assert "not looked at" not in diagnosed
 
 
-def test_a_failure_under_the_command_is_reported_and_the_script_is_its_own(
-    tmp_path, capsys, monkeypatch
-) -> None:
+def test_failure_under_the_command_is_reported(tmp_path, capsys, monkeypatch) -> None:
     path = tmp_path / "train.py"
     path.write_text(MAML + "raise SystemExit(7)\n", encoding="utf-8")
     assert script.run_script(path, []) == 7

@@ -20,7 +20,7 @@ from labkit.interop import format_of
 SUBNORMAL = torch.arange(1, 2**17, dtype=torch.int32).view(torch.float32)
 
 
-def test_scaling_by_a_power_of_two_is_a_shift_and_merging_is_counting_everything_at_once() -> None:
+def test_scaling_by_a_power_of_two_is_a_shift() -> None:
     torch.manual_seed(0)
     a, b = torch.randn(1000) * 2.0**-20, torch.randn(50)
     scaled, shifted = exponent_histogram(a * 2.0**13), shift(exponent_histogram(a), 13)
@@ -70,7 +70,7 @@ def test_order_gaps_and_repetitions_do_not_matter() -> None:
     assert exponent_histogram(torch.tensor(3.0, requires_grad=True)).count(1, 1) == 1
 
 
-def test_subnormals_are_counted_where_arithmetic_takes_them_for_zero() -> None:
+def test_subnormals_are_counted_with_flush_to_zero() -> None:
     if not torch.set_flush_denormal(True):
         pytest.skip("this processor flushes nothing")
     try:
@@ -102,7 +102,7 @@ def test_many_numbers_are_counted_in_pairs_and_by_a_device_alike() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
-def test_a_sparse_tensor_is_answered_and_can_be_counted_as_the_message_says() -> None:
+def test_sparse_tensor_is_refused_with_a_remedy() -> None:
     for layout, says in (
         (torch.sparse_coo, r"torch.sparse_coo. Take tensor.coalesce\(\).values\(\)"),
         (torch.sparse_csr, r"torch.sparse_csr. Take tensor.values\(\)"),
@@ -163,7 +163,7 @@ def test_the_three_slivers_are_as_stated() -> None:
     assert wrong(2.0**15, np.isfinite).min() == 65520
 
 
-def test_other_formats_have_their_own_ranges_and_one_without_a_sign_or_a_zero_is_refused() -> None:
+def test_each_format_has_its_own_range() -> None:
     h = exponent_histogram(torch.tensor([2.0**-12, 2.0**-8, 1.0, 512.0]))
     # below half of 2^-9; above 448
     assert (fate(h, E4M3).underflowed, fate(h, E4M3).overflowed) == (0.25, 0.25)
@@ -192,7 +192,7 @@ def small_net() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
 
 
-def test_a_probe_changes_nothing_and_leaves_no_hook_even_when_the_forward_pass_fails() -> None:
+def test_probe_leaves_no_hook_after_a_failure() -> None:
     inputs = torch.randn(5, 4, generator=torch.Generator().manual_seed(1))
     plain, probed = small_net(), small_net()
     plain(inputs).sum().backward()
@@ -230,9 +230,7 @@ def test_underflow_counts_what_fp32_had_and_fp16_lost() -> None:
         underflow({"a": torch.ones(1)}, {"a": torch.ones(2)})
 
 
-def test_worked_example_of_a_swallowed_update_and_parameters_without_a_gradient_do_not_count() -> (
-    None
-):
+def test_swallowed_update_worked_by_hand() -> None:
     # FP16's spacing from 1 up is 2^-10: half of it is swallowed (a tie, and 1 is even), a little
     # more is not.
     weights = torch.ones(4).half()

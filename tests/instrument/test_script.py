@@ -112,7 +112,7 @@ for number in range(3):
 """
 
 
-def test_an_optimizer_of_masters_by_hand_is_named_as_not_observed(tmp_path, capsys):
+def test_masters_by_hand_are_named_as_not_observed(tmp_path, capsys):
     (tmp_path / "train.py").write_text(MASTERS)
     assert main(["watch", "--folder", str(tmp_path / "seen"), str(tmp_path / "train.py")]) == 0
     said = capsys.readouterr().out

@@ -117,14 +117,14 @@ def test_a_folder_whose_name_begins_like_the_labs_is_user_code() -> None:
     assert not is_library(f"{LAB}_of_mine/train.py")
 
 
-def test_an_error_below_torch_is_placed_in_the_line_that_called_it() -> None:
+def test_error_below_torch_names_the_calling_line() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.ones(2, 3) @ torch.ones(2, 3)
     assert line_of_error(caught.value).startswith(f"{HERE}:")
     assert line_of_user(sys._getframe()).startswith(f"{HERE}:")  # type: ignore[union-attr]
 
 
-def test_a_line_of_an_installed_package_names_the_users_line_that_led_there(tmp_path: Path) -> None:
+def test_line_of_a_package_names_the_users_line(tmp_path: Path) -> None:
     package = tmp_path / "site-packages" / "models" / "attention.py"
     package.parent.mkdir(parents=True)
     package.write_text("import sys\ndef forward(see):\n    return see(sys._getframe())\n")

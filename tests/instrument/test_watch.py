@@ -232,7 +232,7 @@ def test_a_skipped_step_names_its_sources_and_is_replayed(fused):
     assert report.steps == 6
 
 
-def test_gradients_are_unscaled_whether_or_not_the_loop_called_unscale():
+def test_gradients_are_unscaled_without_unscale():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 4))
     cross_entropy(model(X), Y).backward()
@@ -284,7 +284,7 @@ def test_nothing_is_left_however_the_block_ends():
         assert gone() is None, how
 
 
-def test_a_report_is_saved_loaded_compared_and_drawn_and_another_file_refused(tmp_path):
+def test_report_is_saved_loaded_and_compared(tmp_path):
     model = Net()
     with watch(model, every=2) as w:
         scaled(model, 3)
@@ -308,7 +308,7 @@ def test_a_report_is_saved_loaded_compared_and_drawn_and_another_file_refused(tm
             Report.load(tmp_path)
 
 
-def test_a_model_without_gradients_or_without_steps_is_not_called_well():
+def test_run_without_gradients_is_not_called_well():
     model = Net()
     with watch(model, every=1) as w:
         torch.optim.SGD(model.parameters(), lr=0.1).step()
@@ -320,7 +320,7 @@ def test_a_model_without_gradients_or_without_steps_is_not_called_well():
     assert "nothing wrong" not in str(w.report())
 
 
-def test_two_watches_see_the_same_of_another_thread_and_of_no_copy_and_may_close_in_any_order():
+def test_two_watches_observe_the_same():
     model = Net()
     one, two = watch(model, every=1), watch(model, every=1)
     one.__enter__()
@@ -392,7 +392,7 @@ def test_a_failed_replay_is_reported_once_with_its_reason():
     assert w.report().unseen == (f"comparison with FP32: {changed}",)
 
 
-def test_tensorboard_and_wandb_get_unscaled_histograms_under_the_names_that_people_know(
+def test_exports_have_unscaled_histograms(
     monkeypatch,
 ):
     model = nn.Linear(2, 1, bias=False)

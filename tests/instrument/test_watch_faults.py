@@ -74,7 +74,7 @@ def train(
     return {(f.name, f.layer, f.step) for f in report.findings}, report
 
 
-def test_nothing_is_found_in_a_healthy_run_and_its_headline_says_what_fp16_would_lose():
+def test_healthy_run_has_no_findings():
     for scale in (None, 2.0**8):
         assert train(network(), scale=scale, every=1, against_fp32_every=1)[0] == set()
     for factor, lost in ((2.0**-12, True), (1.0, False)):
@@ -118,7 +118,7 @@ def test_underflow_is_named_in_one_layer_or_everywhere():
     assert ("underflow", "", 0) in found
 
 
-def test_a_swallowed_update_and_a_norm_that_never_moves_are_named():
+def test_swallowed_updates_are_findings():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 4)).bfloat16()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
@@ -128,7 +128,7 @@ def test_a_swallowed_update_and_a_norm_that_never_moves_are_named():
     assert not [layer for what, layer, _ in found if what == "never moved" and layer != "1.weight"]
 
 
-def test_weight_decay_a_second_moment_and_an_epsilon_without_effect_are_named():
+def test_optimizer_settings_without_effect_are_findings():
     model = network().bfloat16()
     found, _ = train(
         model, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
@@ -156,7 +156,7 @@ def line_of(text):
     return f"{Path(__file__).name}:{1 + next(n for n, line in enumerate(lines) if text in line)}"
 
 
-def test_a_finding_names_the_line_of_the_script_that_its_repair_changes():
+def test_finding_names_the_line_to_repair():
     def clip(model, optimizer, scaler):
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # too early
 
@@ -237,7 +237,7 @@ def penalty(scaled: bool | None) -> Report:
     return w.report()
 
 
-def test_safe_scales_of_a_gradient_penalty_are_those_without_a_scaler() -> None:
+def test_safe_scales_of_a_gradient_penalty() -> None:
     """The scale is a power of two, so it may move no histogram: the run without a scaler is the
     oracle.
     """
@@ -260,7 +260,7 @@ def small(factor: float, inputs: float, scale: float | None) -> Case:
     )
 
 
-def test_a_scale_below_the_window_is_a_finding_of_both_commands_and_one_inside_it_is_well() -> None:
+def test_scale_below_the_window_is_a_finding() -> None:
     for factor, inputs, scale, well in (
         (2.0**-6, 1.0, None, False),
         (2.0**-12, 1.0, None, False),

@@ -228,7 +228,7 @@ def test_each_count_is_that_of_a_program_that_keeps_everything(name):
 
 
 @pytest.mark.slow
-def test_a_compiled_model_trains_as_ever_and_says_what_cannot_be_seen():
+def test_watched_compiled_model_trains_as_before():
     torch.manual_seed(0)
     model = mlp()
     other = copy.deepcopy(model)

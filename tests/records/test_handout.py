@@ -12,7 +12,7 @@ from labkit.records.handout import Handout, handout_of, is_older, next_handout
 NOON = datetime(2026, 11, 26, 12, 0)
 
 
-def test_worked_example_a_version_is_read_back_and_is_as_pip_writes_it() -> None:
+def test_version_is_written_as_pip_writes_it() -> None:
     handout = next_handout("class", {"a.py": b"1"}, None, [], datetime(2026, 11, 26, 0, 5, 30))
     version = f"0.2.0+{handout.local_version}"
     assert version.startswith("0.2.0+class.20261126.5.g")
@@ -21,7 +21,7 @@ def test_worked_example_a_version_is_read_back_and_is_as_pip_writes_it() -> None
     assert str(handout) == "the handout of 2026-11-26 00:05 UTC"
 
 
-def test_a_later_handout_is_a_later_version_for_pip_and_for_the_lab() -> None:
+def test_later_handout_is_a_later_version() -> None:
     draw = random.Random(0)
     handouts = [
         Handout("class", NOON + timedelta(minutes=draw.randrange(10**6)), f"{n:08}")
@@ -37,7 +37,7 @@ def test_a_later_handout_is_a_later_version_for_pip_and_for_the_lab() -> None:
         assert Version("0.2.0") < Version(a) < Version("0.2.1")
 
 
-def test_equal_content_is_one_version_and_other_content_or_another_name_is_not() -> None:
+def test_equal_content_has_one_version() -> None:
     first = next_handout("class", {"a": b"1", "b": b"2"}, None, [], NOON)
     later = NOON + timedelta(days=7)
     assert next_handout("class", {"b": b"2", "a": b"1"}, first, [], later) == first
@@ -46,7 +46,7 @@ def test_equal_content_is_one_version_and_other_content_or_another_name_is_not()
         assert (new.time, new.digest == first.digest) == (later, False)
 
 
-def test_what_was_there_before_the_present_one_comes_again_as_a_new_version() -> None:
+def test_earlier_content_returns_as_a_new_version() -> None:
     """A correction that is taken back reaches the class, too."""
     first = next_handout("class", {"a": b"1"}, None, [], NOON)
     second = next_handout("class", {"a": b"2"}, first, [], NOON)

@@ -90,7 +90,7 @@ def test_two_kernels_in_one_folder_lose_nothing_of_each_other(journal: Path) -> 
     }
 
 
-def test_where_the_folder_cannot_be_written_the_home_folder_keeps_it(
+def test_home_folder_replaces_a_read_only_folder(
     journal: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = (f"2026-01-01T1{hour}:00:00+00:00" for hour in range(5))
@@ -112,7 +112,7 @@ def test_where_the_folder_cannot_be_written_the_home_folder_keeps_it(
     assert last_answers(journal, "prediction") == {"p": "third"}
 
 
-def test_nothing_is_kept_outside_of_a_notebook_or_where_it_is_not_wanted(
+def test_nothing_is_logged_outside_of_a_notebook(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert current_journal() is None
@@ -136,9 +136,7 @@ def what(copied) -> dict[str, str]:
     return {each.name.split("_")[0]: each.status for each in copied}
 
 
-def test_worked_example_a_newer_version_comes_while_a_learner_is_half_way(
-    lessons: Path, tmp_path: Path
-):
+def test_newer_version_keeps_the_learners_work(lessons: Path, tmp_path: Path):
     mine = tmp_path / "mein Übungsordner"
     assert what(copy_notebooks(lessons, mine, "1.0")) == {"00": "new", "01": "new", "02": "new"}
     assert not (mine / "build.py").exists()
@@ -154,9 +152,7 @@ def test_worked_example_a_newer_version_comes_while_a_learner_is_half_way(
     assert (mine / "02_rounding.ipynb").read_text() == "02_rounding as of 1.1"
 
 
-def test_a_newer_notebook_is_put_beside_once_and_work_in_it_is_kept_too(
-    lessons: Path, tmp_path: Path
-):
+def test_newer_notebook_is_written_beside_once(lessons: Path, tmp_path: Path):
     mine = tmp_path / "mine"
     copy_notebooks(lessons, mine, "1.0")
     (mine / "01_numbers.ipynb").write_text("my work")
@@ -175,9 +171,7 @@ def test_a_newer_notebook_is_put_beside_once_and_work_in_it_is_kept_too(
     }
 
 
-def test_an_older_handout_replaces_nothing_and_the_newer_one_goes_on_from_there(
-    lessons: Path, tmp_path: Path
-):
+def test_older_handout_replaces_nothing(lessons: Path, tmp_path: Path):
     mine = tmp_path / "mine"
     first, second, third = (
         f"0.2.0+class.{part}"
@@ -201,9 +195,7 @@ def test_an_older_handout_replaces_nothing_and_the_newer_one_goes_on_from_there(
     assert version_of_copies(mine) == third
 
 
-def test_without_a_list_that_can_be_read_everything_different_counts_as_work(
-    lessons: Path, tmp_path: Path
-):
+def test_changed_files_count_as_work_without_a_list(lessons: Path, tmp_path: Path):
     for number, listed in enumerate(("", "[]", '{"01_numbers.ipynb": 7}')):
         mine = tmp_path / f"mine {number}"
         put(mine / DIGESTS, listed)
@@ -239,7 +231,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return made
 
 
-def test_lessons_are_handed_out_kept_exported_and_handed_in_there(folder: Path) -> None:
+def test_lessons_are_kept_in_the_learners_folder(folder: Path) -> None:
     copied = copy_notebooks(folder, folder / "mine", "1.0")
     assert [each.name for each in copied] == ["06_loss_scaling.ipynb"]
     save_answer(folder / "journal", "answer", "scaling.scale", "2^10")
@@ -251,7 +243,7 @@ def test_lessons_are_handed_out_kept_exported_and_handed_in_there(folder: Path) 
     assert [cell.source for cell in found.cells] == ["answer = 1"]
 
 
-def test_runs_are_recorded_there_and_a_command_that_names_the_folder_can_be_typed(
+def test_runs_are_recorded_in_the_learners_folder(
     folder: Path,
 ) -> None:
     short = replace(TASKS["small_targets"], steps=2)

@@ -176,7 +176,7 @@ def test_what_is_stored_lies_between_the_rounded_ends(out: Format) -> None:
                 )
 
 
-def test_the_bound_is_reached_and_that_of_a_tensor_core_is_as_by_hand() -> None:
+def test_bound_is_reached() -> None:
     """A worked example: 1 and seven terms of 2^-24 (1 - 2^-23), one by one in FP32, each of which
     is lost.
     """
@@ -208,7 +208,7 @@ def test_the_bound_is_reached_and_that_of_a_tensor_core_is_as_by_hand() -> None:
     assert 0.4 < 3 * 2.0**-23 * (1 - 2.0**-11) / float(e) < 1
 
 
-def test_operands_that_are_subnormal_align_as_normal_ones_and_overflow_has_no_bound() -> None:
+def test_subnormal_operands_align_like_normal_ones() -> None:
     """In FP16 2^-24 counts with exponent -14: the block is cut 2^10 times coarser than the product
     tells.
     """

@@ -181,7 +181,7 @@ def test_vectors_in_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert cli.main(["vectors", *words]) == 2
 
 
-def test_a_name_of_vectors_is_found_in_small_letters_and_the_nearest_one_suggested(
+def test_names_of_vectors_ignore_case(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -52,9 +52,7 @@ def verdict_on(kernel: Kernel) -> testing.Verdict:
     return compare(kernel.run(*its.arguments), its.operation, **its.settings)
 
 
-def test_sixty_kernels_with_a_fault_from_public_threads_are_found_and_sixty_right_ones_are_not() -> (
-    None
-):
+def test_sixty_faulty_kernels_are_found() -> None:
     """57 at least is the aim; docs/testing.md has the numbers, which stand here."""
     assert (
         len({kernel.name for kernel in WRONG})
@@ -223,7 +221,7 @@ def test_special_values_are_compared_by_place_and_kind() -> None:
         assert verdict.worst.index[0] == row
 
 
-def test_overflow_to_infinity_is_rounding_where_the_sum_reaches_it() -> None:
+def test_overflow_of_a_large_sum_is_rounding() -> None:
     a, b = torch.tensor([[65504.0, 15.9, 0.0]]).half(), torch.ones(3, 1).half()
     # 65519.9
     assert compare(torch.tensor([[math.inf]]).half(), matmul(a, b)).kind is VerdictKind.IMPOSSIBLE
@@ -236,7 +234,7 @@ def test_overflow_to_infinity_is_rounding_where_the_sum_reaches_it() -> None:
     assert compare(torch.tensor([[65504.0]]).half(), matmul(a, b), overflow=Overflow.SATURATE)
 
 
-def test_flushed_subnormals_are_named_and_a_kernel_that_rounds_toward_zero_may_say_so() -> None:
+def test_flushed_subnormals_are_named() -> None:
     a, b = (normal(8, 4) * 2.0**-10).half(), (normal(4, 8, seed=3) * 2.0**-8).half()
     right = a.float() @ b.float()
     flushed = torch.where(right.half().abs() < FP16.smallest_normal, 0.0, right).half()
@@ -436,7 +434,5 @@ def suspected(seed: int, count: int) -> list[str]:
     ("seed", "count"),
     [(0, 25), *(pytest.param(seed, 200, marks=pytest.mark.slow) for seed in range(1, 6))],
 )
-def test_right_results_of_random_size_data_format_and_order_are_not_suspected(
-    seed: int, count: int
-) -> None:
+def test_random_right_results_are_not_suspected(seed: int, count: int) -> None:
     assert suspected(seed, count) == []

@@ -125,7 +125,7 @@ def test_a_rounded_largest_magnitude_of_nvfp4_is_named(dtype: torch.dtype, name:
     assert mistake.startswith(f"the largest magnitude is rounded to {name}")
 
 
-def test_a_mistake_is_named_under_another_convention_of_zeros_too() -> None:
+def test_mistake_is_named_under_either_sign_of_zero() -> None:
     answers = microscaled("MXFP8", through(torch.bfloat16), of_zeros=127)
     (mistake,) = mistakes(check(answers))
     assert mistake.startswith("the largest magnitude is rounded to BF16")
@@ -156,7 +156,7 @@ def test_nan_as_the_scale_of_a_block_of_zeros_is_a_fault() -> None:
     assert conventions(answers) == []
 
 
-def test_elements_of_a_block_of_zeros_that_are_not_zero_are_a_fault() -> None:
+def test_nonzero_elements_in_a_zero_block_are_a_fault() -> None:
     answers = nvfp4(zero=1.0)
     answers["elements"][-1, 3] = 1
     assert rules(check(answers)) == {"a block of zeros"}

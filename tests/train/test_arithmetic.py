@@ -71,7 +71,7 @@ def looked_at(recipe: Recipe) -> None:
     run.evaluate()
 
 
-def test_products_are_ieees_and_deterministic_in_training_and_the_session_keeps_its_own(
+def test_products_in_training_are_ieee_fp32(
     session: None,
 ) -> None:
     cudnn, watched = torch.backends.cudnn, lambda recipe: watch_step(TrainingRun(CNN, recipe))
@@ -143,7 +143,7 @@ def test_runs_that_overlap_in_threads_restore_at_the_end(session: None) -> None:
     )
 
 
-def test_tf32_is_a_recipe_of_fp32_operands_that_trains_as_well_and_is_not_fp32() -> None:
+def test_tf32_trains_as_well_as_fp32() -> None:
     for formats in ({"model": FP16}, {"autocast": FP16}):
         with pytest.raises(ValueError, match="TF32 is for FP32 operands"):
             Recipe("mine", tf32=True, **formats)

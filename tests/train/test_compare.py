@@ -58,7 +58,7 @@ def test_worked_example_dense_detection_without_a_scale() -> None:
     assert found.interval == pytest.approx(0.468, abs=1e-3)
 
 
-def test_worked_example_as_good_is_a_claim_with_a_test_of_its_own() -> None:
+def test_as_good_needs_a_test_of_its_own() -> None:
     """Differences 0.009, 0.014, 0.011: mean 0.0113; 2.920 * 0.0025166 / sqrt(3) = 0.0042, together
     inside 0.02.
     """
@@ -124,7 +124,7 @@ def test_the_two_intervals_are_students() -> None:
             assert width / error == pytest.approx(point, rel=0.15 if n > 11 else 2e-3), n
 
 
-def test_what_is_compared_with_is_named_and_seeds_that_only_one_has_are_left_out() -> None:
+def test_comparison_uses_common_seeds_only() -> None:
     runs = (run("O1", 0, 0.7), run("O1", 1, 0.7), run("O2", 0, 0.2), run("O2", 1, 0.21))
     text = str(Comparison("t", runs, reference="O1"))
     assert "beyond O1's spread" in text
@@ -201,7 +201,7 @@ def test_underflow_without_a_scale_and_every_cure_of_it() -> None:
             assert cured.mean > worse.mean + margin, (task, cure)
 
 
-def test_the_coarser_segmentation_loses_less_but_loses_on_every_seed() -> None:
+def test_coarser_segmentation_loses_on_every_seed() -> None:
     """Its Dice scatters as much as it falls; the loss does not."""
     for seed in SEEDS:
         fp32, fp16 = (
@@ -211,7 +211,7 @@ def test_the_coarser_segmentation_loses_less_but_loses_on_every_seed() -> None:
         assert recorded("segmentation_small", "FP16 static", seed).final_loss < 1.05 * fp32
 
 
-def test_swallowed_updates_without_a_master_and_every_cure_of_them() -> None:
+def test_every_cure_of_swallowed_updates_works() -> None:
     cures = ("FP16 static", "FP16 stochastic", "FP16 Kahan")
     comparison = found("fine_tuning", "FP16 no master", "BF16 no master", *cures)
     fp16, bf16 = comparison.difference("FP16 no master"), comparison.difference("BF16 no master")
@@ -245,7 +245,7 @@ def test_autocast_and_masters_are_worse_than_fp32_on_no_task() -> None:
     assert verdicts["FP16"].count("worse") == 4
 
 
-def test_one_seed_of_the_deep_convolutions_learns_nothing_even_in_fp32() -> None:
+def test_one_seed_of_deep_convolutions_fails_in_fp32() -> None:
     recipes = ("FP32", "BF16", "BF16 no master", "FP16 no master", "O1")
     died = {
         r: [seed for seed in range(5) if recorded("gauss_conv", r, seed).metric < 0.15]

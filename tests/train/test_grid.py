@@ -147,7 +147,7 @@ def test_every_nested_value_counts() -> None:
     assert len({of(**keywords) for keywords in different}) == len(different)
 
 
-def test_what_has_no_name_to_go_on_record_is_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_unnamed_recipe_is_refused_before_it_runs(tmp_path: Path) -> None:
     class Own:
         def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
             return F.cross_entropy(outputs, targets)
@@ -164,7 +164,7 @@ def test_what_has_no_name_to_go_on_record_is_refused_before_anything_runs(tmp_pa
     assert not list(tmp_path.iterdir())
 
 
-def test_every_record_that_travels_with_the_lab_is_still_of_its_task_and_recipe() -> None:
+def test_shipped_records_match_their_task_and_recipe() -> None:
     tasks = {**TASKS, **GPU_TASKS}
     forks = ROOT / "data" / "forks"  # of two recipes, one after the other
     paths = [path for path in (ROOT / "data").rglob("*-seed*.json") if forks not in path.parents]
@@ -185,9 +185,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "gpus", lambda: (CARD,))
 
 
-def test_worked_example_each_device_has_its_folder_and_its_name_on_record(
-    stand_in: None, tmp_path: Path
-) -> None:
+def test_each_device_has_a_folder_for_its_records(stand_in: None, tmp_path: Path) -> None:
     (there,) = train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path, device=None)
     (here,) = train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path)
     assert there.device == "Stand-in T4"
@@ -207,7 +205,7 @@ def test_worked_example_each_device_has_its_folder_and_its_name_on_record(
         train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path, device="cpu")
 
 
-def test_what_decides_grades_and_evidence_stays_on_the_cpu_unless_a_device_is_named(
+def test_grades_and_evidence_use_the_cpu(
     stand_in: None,
 ) -> None:
     assert TrainingRun(THIRTEEN_STEPS, FP32).place.emulated
@@ -235,7 +233,7 @@ def test_runs_on_a_gpu_are_never_side_by_side(stand_in: None, tmp_path: Path) ->
     )
 
 
-def test_the_command_takes_the_gpu_where_there_is_one_and_says_so(
+def test_command_uses_the_gpu_and_says_so(
     stand_in: None,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -261,7 +259,7 @@ def test_the_command_takes_the_gpu_where_there_is_one_and_says_so(
     assert all(name in said for name in (*TASKS, *GPU_TASKS))
 
 
-def test_a_device_that_is_not_there_is_a_question_it_cannot_answer(
+def test_missing_device_ends_the_command_with_status_2(
     without_gpu: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["compare", "digits", "--device", "cuda"]) == 2
@@ -332,7 +330,7 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "gpus", lambda: ())
 
 
-def test_worked_example_the_gpu_is_first_and_the_cpu_always_there(with_gpu: None) -> None:
+def test_gpu_comes_before_the_cpu(with_gpu: None) -> None:
     assert [each.label for each in places()] == [
         "this GPU: Tesla T4",
         "this GPU: Tesla T4",
@@ -353,7 +351,7 @@ def test_a_place_is_called_as_the_knob_or_as_torch_calls_it(with_gpu: None) -> N
         place("cuda:2")
 
 
-def test_without_a_gpu_none_means_the_cpu_and_what_is_not_there_is_refused(
+def test_without_a_gpu_the_default_is_the_cpu(
     without_gpu: None,
 ) -> None:
     (only,) = places()
@@ -374,7 +372,7 @@ def test_without_a_gpu_none_means_the_cpu_and_what_is_not_there_is_refused(
     assert places() == (only,)
 
 
-def test_a_gpu_that_this_torch_cannot_use_is_left_out_and_the_reason_given(
+def test_unusable_gpu_is_left_out_with_a_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     old, new = (
@@ -416,7 +414,7 @@ def test_worked_example_by_a_clock_that_is_given(monkeypatch: pytest.MonkeyPatch
     assert order == ["FP32", "FP32", "O1", "O1"] * 4
 
 
-def test_recipes_without_a_round_are_left_out_and_no_recipe_is_an_error() -> None:
+def test_recipes_without_a_round_are_left_out() -> None:
     assert steps_per_second(TASKS["digits"], [FP32], stop=lambda: True) == {}
     for asked in ({"steps": 0}, {"rounds": 0}):
         with pytest.raises(ValueError, match="expected steps and rounds of at least 1"):

@@ -117,7 +117,7 @@ def batch_norm_and_a_frozen_layer() -> nn.Module:
     return net
 
 
-def test_a_task_of_ones_own_may_have_batch_norm_and_frozen_layers() -> None:
+def test_own_task_may_have_norms_and_frozen_layers() -> None:
     own = replace(DIGITS, name="own", make_model=batch_norm_and_a_frozen_layer)
     for recipe in ("FP32", "FP16", "O1", "O3"):
         looked, plain = (TrainingRun(own, RECIPES[recipe], measure_every=every) for every in (1, 0))
@@ -224,7 +224,7 @@ def test_a_fork_into_other_formats_converts_weights_and_moments() -> None:
         assert fork.step().step == 3
 
 
-def test_swallowed_updates_are_those_of_the_weights_that_outlast_a_step() -> None:
+def test_swallowed_updates_are_those_of_stored_weights() -> None:
     recipes = ("FP32", "FP16 static", "FP16 no master", "BF16 no master")
     fp32, masters, fp16, bf16 = (run_of(r, 0, "fine_tuning").step().swallowed for r in recipes)
     assert fp32 < 0.01

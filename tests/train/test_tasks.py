@@ -62,9 +62,7 @@ def test_metrics_r2_and_characters_one_by_one() -> None:
     )
 
 
-def test_a_gpu_s_task_is_its_small_task_with_more_work_in_a_step_and_its_network_takes_its_data() -> (
-    None
-):
+def test_gpu_task_is_its_small_task_with_more_work() -> None:
     for name, large in GPU_TASKS.items():
         small = TASKS[name.removesuffix("_gpu")]
         assert large.name == name
