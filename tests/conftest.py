@@ -1,4 +1,4 @@
-"""What every test shares: one thread, a first line that says so, and long modules first.
+"""Setup of all tests: one thread, a summary of skipped browser tests, and long modules first.
 
 The models here are so small that handing work to a second thread costs more than the work; on a
 shared machine it can be tens of times slower. The variables are set before anything imports torch,

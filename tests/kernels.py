@@ -1,5 +1,4 @@
-"""Jupyter kernels that begin with torch and the lab imported: forked from one process, instead of
-started.
+"""Jupyter kernels that are forked from one process with torch and the lab imported, to start fast.
 
 A kernel imports for three seconds before its first cell. `preloaded` writes a kernel specification
 named python3, which Jupyter finds before its own. Its command connects to a server that has

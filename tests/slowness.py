@@ -1,5 +1,4 @@
-"""How slow is this machine now? What a limit against hanging is multiplied with, so that a busy
-machine fails no test.
+"""A factor for time limits: how slow this machine is now, so that a busy machine fails no test.
 
 Idea: a fixed piece of work is timed on the wall, so that slow processors and busy ones count alike.
 """

@@ -1,6 +1,4 @@
-"""What lessons 11, 11b and 11c say: their predictions against runs of their cells, their table
-against the records.
-"""
+"""Statements of lessons 11, 11b and 11c, against runs of their cells and against the records."""
 
 import ast
 import copy

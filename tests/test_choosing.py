@@ -1,4 +1,4 @@
-"""What lesson 11d says: its numbers against runs of its cells, over several seeds."""
+"""Statements of lesson 11d, against runs of its cells over several seeds."""
 
 import ast
 from typing import Any

@@ -1,6 +1,4 @@
-"""The commands: what they print, and what they answer to a wrong path, a broken package, an
-interrupt, a second run.
-"""
+"""The commands: output, and replies to wrong paths, broken packages, interrupts and second runs."""
 
 import os
 import runpy

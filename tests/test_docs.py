@@ -1,6 +1,4 @@
-"""README and docs: their Python runs, their links lead somewhere, and their tables agree with what
-they describe.
-"""
+"""README and docs: their Python runs, their links lead somewhere, and their tables are right."""
 
 import ast
 import inspect

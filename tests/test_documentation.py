@@ -1,6 +1,4 @@
-"""The documentation site: built without a warning, from pages that exist once, and asking no other
-host.
-"""
+"""The documentation site: it builds without a warning, and its pages load nothing from other hosts."""
 
 import importlib
 import os

@@ -1,5 +1,5 @@
-"""A host that has torch and not the lab gets it by a notebook's first cell: nothing is replaced,
-nothing restarted.
+"""Hosts that have torch but not the lab: a notebook's first cell installs the lab, and replaces
+nothing.
 """
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""torch tensors round as arrays do, bit for bit."""
+"""Rounding of torch tensors, bit by bit as that of arrays."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Imports run one way: the layers are the syllabus, and a lesson uses only what was already met.
+"""Directions of imports: layers follow the syllabus, and a lesson uses only layers already met.
 
 The rule is a table. grimp reads every import statement in labkit, also those inside functions, and
 runs none; an offence is reported as module:line. Within a layer no module may need itself, by

@@ -1,4 +1,4 @@
-"""A run of tests on a computer without a browser: one line says so, and what to install."""
+"""A test run on a computer without a browser: one line says what was skipped, and what to install."""
 
 import os
 import subprocess

@@ -1,6 +1,4 @@
-"""The lessons: notebooks equal their sources, run from top to bottom as handed out, and can be
-solved in full.
-"""
+"""The lessons' notebooks: equal to their sources, run from top to bottom, and solvable."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""Does everybody get the same lab? Ranges, pins, conda, make and containers must agree.
+"""Packaging: ranges, pins, conda, make and containers agree.
 
 pyproject.toml has the ranges, constraints.txt the pins; environment.yml, the Makefile and
 Dockerfiles install by them. And no file may know on whose machine, or from which registry, it was

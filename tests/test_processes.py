@@ -1,4 +1,4 @@
-"""Processes that the lab starts: their lines, and the end of all that they started."""
+"""Processes that the lab starts: their output, and the end of all their children."""
 
 import signal
 import subprocess

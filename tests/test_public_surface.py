@@ -1,4 +1,4 @@
-"""The public surface is that of public_surface.json: what others rely on goes only with a reason in
+"""The public surface, as public_surface.json lists it. A name is removed only with a reason in
 CHANGELOG.md.
 
 A name that goes is taken out of the file by hand, and its row in CHANGELOG says why. What is new is

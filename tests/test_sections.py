@@ -1,4 +1,4 @@
-"""What sections of lessons 05, 07, 08, 09b, 11b and 11c say, against runs of their cells."""
+"""Statements of sections in lessons 05, 07, 08, 09b, 11b and 11c, against runs of their cells."""
 
 import ast
 from typing import Any

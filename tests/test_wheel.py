@@ -1,6 +1,4 @@
-"""Is the wheel the whole lab? It is built, installed into an empty environment, and used without a
-checkout.
-"""
+"""The wheel: built, installed into an empty environment, and used without a checkout."""
 
 import email
 import json

@@ -1,4 +1,4 @@
-"""Arguments of a wrong kind end in an error of the lab, which names the argument and what to pass.
+"""Arguments of a wrong type: the error names the argument and what to pass.
 
 `VALID` has one right call of each public function. Each of its arguments is replaced, one at a
 time, by an object of a class that nothing knows; the error must be raised by a `raise` of the lab,

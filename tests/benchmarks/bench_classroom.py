@@ -1,4 +1,4 @@
-"""Memory and time of a room of learners: real kernels at once, each with the whole of lesson 06.
+"""Memory and time of a class on one machine: real kernels at once, each running all of lesson 06.
 
 Run by hand: .venv/bin/python tests/benchmarks/bench_classroom.py [--kernels 20] [--lesson
 06_loss_scaling]

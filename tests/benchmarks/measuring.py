@@ -1,4 +1,4 @@
-"""What the benchmarks share: calls that take turns in one process, and their times as ratios.
+"""Shared parts of the benchmarks: interleaved calls in one process, and their times as ratios.
 
 A ratio of two medians holds on a busy machine where the calls took turns; seconds do not. The clock
 is the process's own, so that other processes count little.

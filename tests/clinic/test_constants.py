@@ -1,6 +1,4 @@
-"""Constants that FP16 does not have are read in the source, run or not; what meets no tensor is
-left alone.
-"""
+"""Constants in the source that FP16 cannot represent, and that meet a tensor."""
 
 import functools
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""`diagnose` on training loops: the faults that it claims to find are found, and healthy trainings
-have no finding.
-"""
+"""`diagnose` on training loops: it finds the faults that it claims, and none in healthy trainings."""
 
 import sys
 from collections.abc import Callable, Iterable

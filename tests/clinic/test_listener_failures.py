@@ -1,6 +1,4 @@
-"""A diagnosis never ends a run: its own failures are in its report, and the script goes on
-unchanged.
-"""
+"""Failures inside of a diagnosis: they are reported, and the script runs on unchanged."""
 
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,4 @@
-"""Scripts that were written apart from the diagnosis: the healthy ones are quiet, the faulty ones
-get their cause.
+"""Diagnosis of scripts written independently of it: healthy ones and faulty ones.
 
 `tests/guard/scripts` has them, with the cause and the right repair of each faulty one as edits.
 """

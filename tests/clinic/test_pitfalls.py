@@ -1,6 +1,4 @@
-"""A run's record, read as an experienced colleague would: the recorded failures, each named for
-what it is.
-"""
+"""Findings from the record of a run: each recorded failure has its own name."""
 
 from labkit.clinic import Status, find_pitfalls
 from labkit.train import RunRecord, StepRecord, recorded

@@ -1,5 +1,5 @@
-"""Each remedy that a diagnosis prints is applied: the script that gets it is at fault, the edited
-one is healthy.
+"""Remedies that a diagnosis prints, applied: the script that receives one is faulty, the edited one
+healthy.
 """
 
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Scripts in the style of strangers: healthy ones are left alone, and a silent fault is found."""
+"""Scripts as practitioners write them: no finding in healthy ones, and a finding for each silent
+fault.
+"""
 
 import json
 import subprocess

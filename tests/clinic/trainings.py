@@ -1,5 +1,5 @@
-"""Trainings in the style of practitioners, most written without having read the doctor: healthy
-ones, and broken ones.
+"""Trainings as practitioners write them, healthy and broken, most of them written before the
+diagnosis.
 
 Each returns what its author would hand to `diagnose`: a step, its batches, the model, the optimizer
 and the scaler.

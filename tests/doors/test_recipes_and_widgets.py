@@ -1,4 +1,4 @@
-"""A widget trains exactly the recipe that it got, or refuses it, and says what would do.
+"""Recipes given to widgets: each is trained exactly as given, or refused with a remedy.
 
 The oracle is the loop of `TrainingRun` itself, on a task whose Adam has an epsilon of its own.
 """

@@ -1,6 +1,4 @@
-"""Faults: each broken training really fails, each repaired one comes through, and its error leads
-back to it.
-"""
+"""Faults: broken trainings fail, repaired ones succeed, and error messages lead to their fault."""
 
 import csv
 import re

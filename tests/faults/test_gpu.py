@@ -1,5 +1,5 @@
-"""Cards of what only a GPU shows: their evidence is what was published, and their code runs, here
-as a rehearsal.
+"""Cards for faults that only a GPU shows: published evidence, and code that runs on a simulated
+card.
 """
 
 import pytest

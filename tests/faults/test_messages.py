@@ -1,5 +1,5 @@
-"""Messages of other frameworks are found as they are pasted: wrapped, quoted otherwise, with ranks
-and tracebacks.
+"""Messages of other frameworks, found as users paste them: wrapped, quoted, with ranks and
+tracebacks.
 """
 
 import re

@@ -1,6 +1,4 @@
-"""Messages as torch itself raises them: code that fails, the row that its text leads to, and the
-code repaired.
-"""
+"""Messages that torch itself raises: failing code, the card for its message, and the repaired code."""
 
 from __future__ import annotations
 

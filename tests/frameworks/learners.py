@@ -1,4 +1,4 @@
-"""The smallest learner: a line through points, as fastai's own tests train it."""
+"""The smallest fastai learner: a line fitted to points, as in fastai's own tests."""
 
 from functools import partial
 from typing import Any

@@ -1,6 +1,4 @@
-"""Misuses as rows, each of which has to be refused: with its error and its words, or with torch's
-words and more.
-"""
+"""Tables of misuses that must be refused, each with its error and message."""
 
 import re
 from collections.abc import Callable, Mapping

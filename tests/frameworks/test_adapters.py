@@ -1,5 +1,4 @@
-"""One training in every dialect, with all bits of the weights equal where the rules of two
-frameworks agree.
+"""One training through the calls of every framework, compared bit by bit where their rules agree.
 
 And what stands between the lab and the real frameworks, tried without them; `make hosts` tries it
 with them.

@@ -1,6 +1,4 @@
-"""Does apex's face do what apex did? Levels, casts, refusals, checkpoints: what its own tests held,
-in our words.
-"""
+"""apex.amp in labkit: levels, casts, refusals and checkpoints, as in apex's own tests."""
 
 import copy
 import inspect

@@ -1,5 +1,5 @@
-"""Many models, losses and optimizers under apex's face: an inf in each place, and FP32 that skips
-the same steps.
+"""Many models, losses and optimizers under apex.amp: inf in each place, beside FP32 with the same
+skips.
 """
 
 import itertools

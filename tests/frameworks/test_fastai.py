@@ -1,6 +1,4 @@
-"""Does fastai's face train as fastai does? The loop and its events; then fastai's own check of its
-callbacks.
-"""
+"""fastai in labkit: the training loop, its events, and fastai's own checks of its callbacks."""
 
 import copy
 import itertools

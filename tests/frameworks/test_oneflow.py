@@ -1,6 +1,4 @@
-"""Does OneFlow's face train as its graphs do? Its tutorial after two imports, then what a graph
-does and refuses.
-"""
+"""OneFlow in labkit: its tutorial after two imports, and what a graph does and refuses."""
 
 import copy
 import math

@@ -1,5 +1,5 @@
-"""The five texts that the lab promises to run: each is a script that uses all its names and checks
-its own numbers.
+"""The five texts of other frameworks that labkit runs: scripts that use their names and check
+numbers.
 
 The scripts, in seed_texts, are of our own writing: each changes nothing but an import of what its
 text shows, and repeats its trainings by loops of torch alone. No name of these tables is removed

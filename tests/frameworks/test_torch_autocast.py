@@ -1,6 +1,4 @@
-"""Is our autocast a drop-in for torch.autocast? Its face here; what it casts is proved in
-tests/amp.
-"""
+"""The interface of torch.autocast in labkit. Which operations are cast is tested in tests/amp."""
 
 import inspect
 import itertools

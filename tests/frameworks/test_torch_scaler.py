@@ -1,6 +1,4 @@
-"""Is ours a drop-in? Signatures, order of calls, messages, 10,000 random steps against torch's own,
-its holes.
-"""
+"""The interface of torch.amp.GradScaler in labkit, and 10,000 random steps beside torch's own."""
 
 import copy
 import inspect

@@ -1,5 +1,5 @@
-"""Costs of a step on the simulated card: operations, waits of the host, copies; of each recipe and
-of a watched step.
+"""Costs of a step on the simulated card, by recipe and under a watch: operations, host waits,
+copies.
 
 As a program, run in a process with the card, it prints them as JSON.
 """

@@ -1,5 +1,4 @@
-"""Trainings to the bit through what else takes a step: the engine's options and events, and each
-framework's calls.
+"""Trainings through the engine's options and events and through each framework's calls, bit by bit.
 
 Every training meets batches whose loss overflows FP16, so that steps are skipped, scales fall and
 clips meet inf.

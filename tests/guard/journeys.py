@@ -1,5 +1,5 @@
-"""Journeys through labkit's code, counted as a reader walks them: files opened, functions entered,
-turns back.
+"""Journeys through labkit's code as a reader takes them: files opened, functions entered, turns
+back.
 
     python -m tests.guard journeys [--tree TREE] [--walk]
 

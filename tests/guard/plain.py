@@ -1,6 +1,4 @@
-"""Texts without what differs from run to run or from place to place: paths, addresses, times and
-sizes.
-"""
+"""Texts without values that differ from run to run: paths, addresses, times and sizes."""
 
 import hashlib
 import re

@@ -1,4 +1,4 @@
-"""Runs of the outside scripts by torch alone: as they are, with everything in FP32, and repaired.
+"""Runs of the outside scripts by torch alone: unchanged, with everything in FP32, and repaired.
 
 A healthy script ends with about the loss that it has in FP32. A faulty one fails, or ends with
 another number than it does when it is repaired as `scripts/repairs.toml` says.

@@ -1,4 +1,4 @@
-"""Items that run in a process each, several at a time, and write what they return into files.
+"""Items that run in processes of their own, several at a time, and write their results into files.
 
 Idea: the parent has imported everything and runs nothing. A fork of it starts at once, and every
 item starts from the same state.

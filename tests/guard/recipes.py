@@ -1,4 +1,4 @@
-"""Losses, scales and weights of trainings to the bit: each recipe on each task."""
+"""Losses, scales and weights of trainings, bit by bit: each recipe on each task."""
 
 from collections.abc import Iterator
 from functools import partial

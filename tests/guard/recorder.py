@@ -1,6 +1,4 @@
-"""Recorder of all items: started by `python -m tests.guard record`, with the labkit of the tree
-that it measures.
-"""
+"""The recorder of all items, which `python -m tests.guard record` starts with the labkit of a tree."""
 
 import os
 import sys

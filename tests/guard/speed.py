@@ -1,4 +1,4 @@
-"""Times of steps, old tree against new: paired, in two processes that take turns.
+"""Times of steps in two trees, measured in turn by two processes.
 
     python -m tests.guard speed OLD_TREE [--tree TREE] [--seconds 4] [--pairs 3] [--only WORD]
 

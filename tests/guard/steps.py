@@ -1,4 +1,4 @@
-"""Steps to be timed: of each recipe, with clipping, through torch's calls, and under a watch or a
+"""Steps to measure: of each recipe, with clipping, through torch's calls, and under a watch or
 diagnosis.
 
 As a program it answers the requests of `speed.py`: a line with a case and a number of steps,

@@ -1,4 +1,4 @@
-"""The guard finds what was planted, counts a walk as it says, and its scripts are whole."""
+"""The guard finds planted differences, counts a journey correctly, and has complete scripts."""
 
 import importlib.util
 import shutil

@@ -1,5 +1,4 @@
-"""An instrument never ends a run: whatever fails inside it stands in the report, and the run goes
-on unchanged.
+"""Failures inside of an instrument: they are reported, and the run continues unchanged.
 
 A failure is planted in each function of a watch that torch or a tapped method enters, directly or
 one call further in.

@@ -1,5 +1,5 @@
-"""Histograms of exponents, what a format does to their numbers, and probes; numpy's frexp and FP16
-are the oracles.
+"""Histograms of exponents, fates of numbers in a format, and probes, against numpy's frexp and
+FP16.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Recordings of trainings: what they hold, how large they are, and what is refused."""
+"""Recordings of trainings: content, size, and refused files."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Does `labkit watch train.py` run a script as Python would, and report on its models?"""
+"""`labkit watch train.py`: the script runs as under Python, and its models are reported."""
 
 import subprocess
 import sys

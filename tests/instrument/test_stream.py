@@ -1,5 +1,5 @@
-"""The stream of events: hooks and taps are open while a listener observes their event, and each
-listener is alone.
+"""The stream of events: hooks and taps are open while a listener needs them, and listeners are
+independent.
 """
 
 from collections.abc import Iterator

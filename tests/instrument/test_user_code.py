@@ -1,4 +1,4 @@
-"""The line that a finding names is the user's, whatever of the lab and of torch is in between."""
+"""The line that a finding names: the user's, below any code of labkit and torch."""
 
 import contextlib
 import dataclasses

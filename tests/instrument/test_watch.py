@@ -1,4 +1,4 @@
-"""What does a watch see of a training loop, and does it leave no trace?
+"""A watch of a training loop: what it observes, and that it leaves the training unchanged.
 
 The first test is a worked example, counted by hand. What every watch must keep to comes next: the
 run is the one that would be without it, bit for bit and draw for draw, and nothing stays behind,

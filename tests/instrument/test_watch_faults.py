@@ -1,5 +1,4 @@
-"""Twelve faults are named, with the layer and the step they were planted in, and each with its
-repair.
+"""Twelve planted faults: each is found with its layer, step and repair.
 
 Each is planted into the same small network and a plain torch loop. A healthy run comes first:
 nothing is found in it.

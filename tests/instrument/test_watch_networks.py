@@ -1,5 +1,4 @@
-"""Does a watch count what a program counts that keeps everything? Networks, each with its own way
-to be hard.
+"""Counts of a watch on difficult networks, against a program that stores every gradient.
 
 The oracle, `brute_force`, keeps everything and counts in plain Python and numpy; it shares no code
 with labkit. Each network takes two steps in each; every count must be equal.

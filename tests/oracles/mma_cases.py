@@ -1,5 +1,5 @@
-"""Dot products that tell one Tensor Core from another: gaussian ones, and every way to make
-alignment matter.
+"""Dot products that distinguish Tensor Cores: gaussian numbers, and cases in which alignment
+matters.
 
 Each maker returns A[count, k], B[count, k] and C[count]; `cases` mixes them and rounds them to the
 formats of a row. labkit's formats are used to make the numbers; what they come to is

@@ -1,4 +1,4 @@
-"""The Tensor Core model once more, in exact rational arithmetic, from its description alone.
+"""The Tensor Core model in exact rational arithmetic, written from its description alone.
 
 Nothing of labkit is used: no format, no row, no rounding. Every finite number is a whole multiple
 of 2^-GRID, so a Python integer holds it; what is written here follows arXiv:2511.10909 sentence by

@@ -1,5 +1,5 @@
-"""Which operations does torch carry out inside a function, and on how many elements? Seen below all
-code of ours.
+"""Operations that torch runs inside of a function, with their elements, observed below labkit's
+code.
 """
 
 from collections.abc import Callable

@@ -1,5 +1,5 @@
-"""A file is whole or not there, readable by others; what is new is never written into the package
-that was installed.
+"""Files: written completely or not at all, readable by others, and never into the installed
+package.
 
 Kills: tests/amp/test_checkpoint.py.
 """

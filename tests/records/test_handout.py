@@ -1,4 +1,4 @@
-"""Versions of handouts, by PyPA's own rules of which version is the later one."""
+"""Versions of handouts, ordered by PyPA's own rules."""
 
 import itertools
 import random

@@ -1,6 +1,4 @@
-"""A learner's files: the journal of answers, and notebooks, whose changed copies are kept, in
-folders of any name.
-"""
+"""A learner's files: the journal of answers, and notebooks whose changed copies are kept."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a record says of its origin."""
+"""The provenance of a record."""
 
 import platform
 from datetime import UTC, datetime, timedelta

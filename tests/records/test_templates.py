@@ -1,4 +1,4 @@
-"""Templates: what they escape, what they refuse, and that each page escapes hostile names."""
+"""Templates: escaping, refusals, and hostile names on every page."""
 
 import json
 from dataclasses import replace

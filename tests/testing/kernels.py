@@ -1,5 +1,4 @@
-"""Kernels with faults that public threads report, and right ones, as small functions on a CPU; and
-what they compute.
+"""Small kernels on a CPU, right ones and ones with faults from public threads.
 
 A row is a name, the thread that a fault was drawn from, its case, and the function. A fault is
 planted as the thread describes it; sizes and values are small, and a few faults moved to another

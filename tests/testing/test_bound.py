@@ -1,4 +1,4 @@
-"""The bound against rational arithmetic: no right sum exceeds it, in any order, of any numbers.
+"""The bound of a sum, against rational arithmetic: no right sum exceeds it, in any order.
 
 Numbers are drawn to be ordinary, of all magnitudes, cancelling, or adversarial: ties at the end of
 a large sum. Each sum is computed in the orders of `labkit.testing.orders`, by numpy and by torch,

@@ -1,4 +1,4 @@
-"""Known faults within the bound, clues, zeros of the other sign, and settings that torch takes."""
+"""Clues to known faults, zeros of either sign, and settings of torch's operations."""
 
 import math
 from collections.abc import Callable

@@ -1,6 +1,4 @@
-"""Verdicts: worked examples, 60 kernels with a fault, 60 without, and input that cannot
-be judged.
-"""
+"""Verdicts on kernels: worked examples, 60 with a fault, 60 without, and invalid input."""
 
 import math
 from collections.abc import Callable

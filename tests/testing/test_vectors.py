@@ -1,6 +1,4 @@
-"""Block formats by kernels that share no code with labkit: right ones, wrong ones, and other
-conventions.
-"""
+"""Test vectors of block formats, against kernels that share no code with labkit."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Small trainings with one thing changed: what two recordings are compared by in tests."""
+"""Small trainings with one difference, as pairs for the comparison of recordings."""
 
 from __future__ import annotations
 

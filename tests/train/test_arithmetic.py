@@ -1,5 +1,4 @@
-"""Arithmetic of a training: FP32 is IEEE's, TF32 a recipe of its own, and a record says which it
-was.
+"""Arithmetic of a training: IEEE FP32 or TF32, as its record says.
 
 What cuDNN would do is not asked here but of torch's switches: a dispatch mode reads them at each
 product, forward and backward. Before and after, they are as the session has them.

@@ -1,5 +1,4 @@
-"""Differences of metrics, judged by hand and then by scipy's own numbers; records, saved and loaded
-whole.
+"""Comparisons of metrics, by hand and against scipy; records saved and loaded.
 
 And where FP16 hurts, where it does not, and what cures it: the runs on record, and a few trained
 here and now. Each phenomenon is shown with a margin, each cure by the lab's own verdict: it is not

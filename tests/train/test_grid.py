@@ -1,5 +1,4 @@
-"""Devices to train on, and many runs, none of them twice, on any of them and by any number of
-ranks.
+"""Grids of trainings: devices, resumed runs, and several ranks.
 
 A second label for the CPU stands in for a GPU; two real ranks share the runs, and go on where they
 were ended.

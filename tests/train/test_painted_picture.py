@@ -1,4 +1,4 @@
-"""The task that learns nothing without a loss scale, and the pictures of what a network does."""
+"""The task that needs a loss scale, and the pictures of what its network paints."""
 
 import base64
 import json

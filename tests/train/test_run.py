@@ -1,5 +1,4 @@
-"""A training step in any precision, held against loops written out here, and what a run can be
-asked.
+"""A training step in any precision, against loops written out here.
 
 Forks, swallowed updates and memory are held against plain torch and against counts by hand.
 """

@@ -1,6 +1,4 @@
-"""The tasks, of a CPU's size and of a GPU's, and their data, picture sets from the user's disk
-included.
-"""
+"""The tasks for a CPU and for a GPU, and their data, with pictures from the user's disk."""
 
 import gzip
 import itertools

@@ -1,6 +1,4 @@
-"""Memory of a training: the bill against measurements that others published, and against the
-engine's own bytes.
-"""
+"""The memory bill of a training, against published measurements and the engine's own bytes."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""A fingerprint of what the lab must leave as it finds it: torch, IPython, warnings, signals and
+"""A fingerprint of everything that the lab must leave unchanged: torch, IPython, warnings, signals,
 random states.
 
 `fingerprint()` holds the objects themselves, so that an identity cannot be that of a dead object.

@@ -1,4 +1,4 @@
-"""What the lab does in a process, and whether that process is afterwards as it was found.
+"""Uses of the lab in a process, after which the process must be as before.
 
 `python -m tests.untouched.scenarios` imports everything from outside first, then runs one scenario
 after another, and prints a JSON object: scenario -> what it changed for good.
