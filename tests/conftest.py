@@ -15,7 +15,7 @@ import pytest
 
 from tests.kernels import preloaded
 
-# The beginning of the reason for which tests are skipped without a browser (tests.browser.chromium).
+# The start of the reason for tests that are skipped without a browser (tests.browser.chromium).
 NO_BROWSER = "no browser found"
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")

@@ -19,13 +19,13 @@ def to_html(notebook: Path) -> Path:
     import nbformat
     from nbconvert import HTMLExporter
 
-    document = nbformat.read(notebook, as_version=4)  # type: ignore[no-untyped-call]
+    document = nbformat.read(notebook, as_version=4)
     # what draws them would come from the network; their pictures do not
     document.metadata.pop("widgets", None)
     for cell in document.cells:
         if cell.cell_type == "markdown":
             cell.source = typeset(cell.source)
-    page, _ = HTMLExporter(mathjax_url="", require_js_url="").from_notebook_node(document)  # type: ignore[no-untyped-call]
+    page, _ = HTMLExporter(mathjax_url="", require_js_url="").from_notebook_node(document)
     page = re.sub(
         r"<!-- Load mathjax -->.*?<!-- End of mathjax configuration -->", "", page, flags=re.S
     )

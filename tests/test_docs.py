@@ -121,7 +121,7 @@ def test_the_facts_of_the_readme_are_those_of_lessons_and_pins() -> None:
     assert len(stated) == len(sources) == count
     assert sum(int(a or b) for a, b in stated) == 60 * hours + minutes
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    oldest, below = re.fullmatch(r"torch>=([\d.]+),<(\d+)", project["dependencies"][0]).groups()  # type: ignore[union-attr]
+    oldest, below = re.fullmatch(r"torch>=([\d.]+),<(\d+)", project["dependencies"][0]).groups()
     (pinned,) = re.findall(
         r"^torch==(.*)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE
     )

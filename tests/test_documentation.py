@@ -1,4 +1,4 @@
-"""The documentation site: it builds without a warning, and its pages load nothing from other hosts."""
+"""The documentation site: it builds without a warning, and loads nothing from other hosts."""
 
 import importlib
 import os

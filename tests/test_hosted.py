@@ -99,7 +99,8 @@ def test_badges_lead_to_the_lessons_own_file(
             r"\[!\[open in (\w+)\]\([^)]*\)\]\(([^)]*)\)", "".join(notebook["cells"][0]["source"])
         )
         assert dict(links) == {
-            "Colab": f"https://colab.research.google.com/github/ada/fp16-lab/blob/main/notebooks/{name}",
+            "Colab": "https://colab.research.google.com/github/ada/fp16-lab/blob/main/notebooks/"
+            f"{name}",
             "Kaggle": f"https://kaggle.com/kernels/welcome?src={GITHUB}/blob/main/notebooks/{name}",
             "Binder": f"https://mybinder.org/v2/gh/ada/fp16-lab/main?labpath=notebooks/{name}",
         }

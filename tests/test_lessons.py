@@ -48,7 +48,8 @@ def test_head_counts_exercises_points_and_minutes() -> None:
         assert int(minutes) > sum(exercise.minutes for exercise in exercises), lesson
     for before, after in itertools.pairwise(sorted(SOURCES)):
         assert re.search(rf"\({after}\.ipynb\) →$", texts()[before]), before
-        assert re.search(rf"^← \[.*?\]\({before}\.ipynb\)", texts()[after].splitlines()[-1]), after
+        last_line = texts()[after].splitlines()[-1]
+        assert re.search(rf"^← \[.*?\]\({before}\.ipynb\)", last_line), after
 
 
 def test_map_has_a_row_for_each_lesson() -> None:

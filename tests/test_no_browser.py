@@ -1,4 +1,4 @@
-"""A test run on a computer without a browser: one line says what was skipped, and what to install."""
+"""A test run without a browser: one line says what was skipped, and what to install."""
 
 import os
 import subprocess

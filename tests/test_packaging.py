@@ -266,7 +266,8 @@ def texts() -> dict[str, str]:
 
 
 REGISTRY = re.compile(
-    r"(pypi|pythonhosted|anaconda|pytorch)\.(org|com)/(simple|whl|packages)|--(extra-)?index-[u]rl|find-[l]inks"
+    r"(pypi|pythonhosted|anaconda|pytorch)\.(org|com)/(simple|whl|packages)"
+    r"|--(extra-)?index-[u]rl|find-[l]inks"
 )
 # The home of the image's own user is the same everywhere.
 MACHINE_PATH = re.compile(

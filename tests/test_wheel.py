@@ -30,14 +30,14 @@ from tests.slowness import slowness
 ROOT = Path(__file__).parents[1]
 PACKAGES = Path(sysconfig.get_path("purelib"))
 
-# In the new environment, before anything else runs: whoever opens a file of the checkout is told
-# so.
+# Runs before everything else in the new environment: opening a file of the checkout is an error.
 HIDES_THE_CHECKOUT = f"""
 import os, sys
 ROOT, PACKAGES = {str(ROOT) + os.sep!r}, {str(Path(sys.prefix)) + os.sep!r}
 
 def hidden(event, arguments):
-    if event in ("open", "os.listdir", "os.scandir") and arguments and isinstance(arguments[0], str):
+    is_read = event in ("open", "os.listdir", "os.scandir")
+    if is_read and arguments and isinstance(arguments[0], str):
         path = os.path.abspath(arguments[0])
         if path.startswith(ROOT) and not path.startswith(PACKAGES):
             raise PermissionError(f"{{path}} is in the checkout, which is hidden here")
@@ -248,7 +248,8 @@ IMPORTS_LESSONS = """
 import labkit_lessons.lesson_10_clinic as lesson
 print(lesson.__file__)
 from labkit.course import lessons, lessons_folder
-print(lessons_folder(), len(lessons()), {each.package().__name__.split(".")[0] for each in lessons()})
+packages = {each.package().__name__.split(".")[0] for each in lessons()}
+print(lessons_folder(), len(lessons()), packages)
 """
 
 

@@ -49,14 +49,14 @@ async def work(lesson: Path, folder: str, all_there: asyncio.Barrier) -> Learner
     """Run a lesson in a kernel of its own, from its start to its last cell; it lives until all
     others are there too.
     """
-    learner, notebook = Learner(), nbformat.read(lesson, 4)  # type: ignore[no-untyped-call]
+    learner, notebook = Learner(), nbformat.read(lesson, 4)
     place = {"metadata": {"path": folder}}
     client = NotebookClient(
         notebook, timeout=CELL_SECONDS, allow_errors=True, kernel_name="python3", resources=place
     )
     began = time.monotonic()
     async with client.async_setup_kernel():
-        process = client.km.provisioner.process.pid  # type: ignore[union-attr]
+        process = client.km.provisioner.process.pid
         for number, cell in enumerate(notebook.cells):
             if cell.cell_type != "code":
                 continue

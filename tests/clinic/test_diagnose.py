@@ -1,4 +1,4 @@
-"""`diagnose` on training loops: it finds the faults that it claims, and none in healthy trainings."""
+"""`diagnose` on training loops: it finds the faults that it claims, and none in healthy ones."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -314,7 +314,11 @@ def test_missing_division_by_hand_is_a_fault() -> None:
         (256.0, clipped),
         (2.0**15, lambda net, _: net.bias.grad.div_(2.0**15)),
     ]
-    replaced = lambda net, scale: [setattr(p, "grad", p.grad / scale) for p in net.parameters()]  # noqa: E731
+
+    def replaced(net: nn.Module, scale: float) -> None:
+        for parameter in net.parameters():
+            parameter.grad = parameter.grad / scale
+
     right = [(1024.0, divided_in_place), (2.0**15, replaced)]
     for scale, divide in forgotten:
         report = examined(partial(by_hand, scale, divide, lr=0.01 / scale), steps=4)

@@ -19,7 +19,8 @@ import torch
 from torch import nn
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(), nn.Linear(16, 3))
-optimizer, scaler = torch.optim.AdamW(model.parameters(), lr=1e-2), torch.amp.GradScaler("cpu", init_scale=2.0**20)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20)
 schedule = torch.optim.lr_scheduler.ConstantLR(optimizer)
 model.register_parameter("unused", None)
 for _ in range(4):

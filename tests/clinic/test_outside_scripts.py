@@ -62,7 +62,7 @@ def diagnosed(script: Path, command: str = "diagnose") -> dict[str, object]:
 
 
 def faults_in(said: dict[str, object]) -> list[str]:
-    reports: list[dict[str, list[dict[str, str]]]] = said["reports"]  # type: ignore[assignment]
+    reports: list[dict[str, list[dict[str, str]]]] = said["reports"]
     return [f["name"] for report in reports for f in report["findings"] if f["status"] == "bad"]
 
 

@@ -519,7 +519,7 @@ def attention_mask_constant() -> Case:
 
     net = TinyGPT()
     opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
-    net.attention = Masked()  # type: ignore[assignment]
+    net.attention = Masked()
     return unscaled(net.half(), opt, next_token(net), text())
 
 

@@ -150,7 +150,7 @@ def states_after_a_fault_and_a_consultation() -> list[bool]:
 
 
 @pytest.mark.slow
-def test_a_gpus_random_state_is_left_as_it_was(simulated_gpu) -> None:  # type: ignore[no-untyped-def]
+def test_a_gpus_random_state_is_left_as_it_was(simulated_gpu) -> None:
     assert simulated_gpu("T4", states_after_a_fault_and_a_consultation) == [True] * 6
 
 

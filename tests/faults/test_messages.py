@@ -3,95 +3,19 @@ tracebacks.
 """
 
 import re
+import tomllib
+from pathlib import Path
 
 from labkit.cli import main
 from labkit.faults import cards, explain
 from labkit.faults.fault import address
 from labkit.faults.messages import MESSAGES, messages_in
 
-PASTED = {  # as it stands in a log -> a part of the words that are known
-    "[2023-02-28 20:08:24,113] [INFO] [stage_1_and_2.py:1769:step] [deepspeed] OVERFLOW! Rank 3 "
-    "Skipping step. Attempted loss scale: 1, reducing to 1": "OVERFLOW! Rank",
-    "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 2.04e-202": "Gradient overflow",
-    "AssertionError: Attempted unscale_ but _scale is None.  This may indicate": "Attempted step",
-    "error: Expected scalar typeHalf but found Float": "expected scalar type",
-    "RuntimeError: expected mat1 and mat2 to have the same dtype, but got: struct c10::Half != "
-    "float": "expected mat1",
-    "RuntimeError: Input type (c10::Half) and bias type (float) should be the same": "Input type",
-    "RuntimeError: 'slow_conv2d_cpu' not implemented for `BFloat16`": '"addmm_impl_cpu_"',
-    "│ 200 │ ❱ loss.backward() │\nRuntimeError: Function\n'XlogyBackward0' returned nan\n"
-    "values in its 1th output.": ("Function 'LogSoftmax"),
-    "Loss is nan, stopping training": "Loss nan",
-    "{'loss': nan, 'lr': 1e-4}\nloss=nan": "Loss nan",
-    "RuntimeError: Function MulBackward0 returned an invalid gradient at index 1 - expected "
-    "type torch.FloatTensor but\ngot torch.HalfTensor": "Function _DCNv2",
-    "!!! Exception during processing !!! Expected attn_mask dtype to be bool or float or to "
-    "match query dtype, but got attn_mask.dtype: struct c10::BFloat16 and  query.dtype: struct "
-    "c10::Half instead.": "Expected attn_mask",
-    "masked_scatter_: expected self and source to have same dtypes but gotHalf and Float": "scatter()",
-    "WARNING 07-02 11:12:12 [model.py:2063] Casting torch.bfloat16 to torch.float16.": "WARNING: Casting",
-    "WARNING 02-06 00:09:44 cpu_executor.py:327] float16 is not supported on CPU, casting to "
-    "bfloat16.": "WARNING",
-    "RuntimeError: Expected out tensor to have dtype c10::Half, but got float instead": "Expected out tensor",
-    "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx( handle, "
-    "opa": "CUDA error",
-    "FloatingPointError: AMP: Minimum loss scale reached (0.0001). Your loss is probably "
-    "exploding. Try restarting training or use fp32.": "Minimum loss scale",
-    "[deepspeed] OVERFLOW! Skipping step. Gradients are non-finite, weights were not updated.": "NOTE: gradient",
-    "rank 3 detected overflow inf in tensor 5:torch.float16 shape torch.Size([4])": "NOTE: gradient",
-    "FloatingPointError: gradients are Nan/Inf": "loss scale: 1.0 | grad norm",
-    "{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 1e-05, 'epoch': 0.01}": "loss scale: 1.0 | grad norm",
-    "RuntimeError: scatter_add_(): self (Float) and source (Half) must have the same scalar type": "both inputs",
-    "index_copy_(): self and source expected to have the same dtype, but got (self) Half and "
-    "(source) Float": ("index_add"),
-    "Expected object of type torch.cuda.HalfTensor but found type torch.cuda.FloatTensor for "
-    "argument #2 'mat2'": ("Expected object"),
-    "RuntimeError: Expected object of scalar type Float but got scalar type Half for argument "
-    "#4 'source' in call to _th_index_add_": "Expected object",
-    "RuntimeError: Input and parameter tensors are not the same dtype, found input tensor with "
-    "Float and parameter tensor with Half": "RNN input dtype",
-    "RuntimeError: MKL FFT doesn't support tensors of type: Half": "cuFFT only supports",
-    "cuFFT doesn't support signals of half type with compute capability less than SM_53, but "
-    "the device containing input half tensor only has SM_52": "cuFFT only supports",
-    "torch.utils.checkpoint.CheckpointError: torch.utils.checkpoint: Recomputed values for the "
-    "following tensors have different metadata than during the forward pass.": "CheckpointError",
-    "[rank0]: ValueError: Must flatten tensors with uniform dtype but got torch.float32 and "
-    "torch.bfloat16": ("ValueError: Must flatten"),
-    "ValueError: `FlatParameter` requires uniform dtype but got torch.float16 and torch.float32": "ValueError: Must",
-    "AssertionError: FSDP expects uniform original parameter dtype but got {torch.float32, "
-    "torch.bfloat16}": ("ValueError: Must"),
-    "AssertionError: fp8e4nv data type is not supported on CUDA arch < 89": "ValueError: type fp8e4nv",
-    "UserWarning: NVIDIA GeForce RTX 2060 does not support bfloat16 compilation natively, "
-    "skipping": "ptxas",
-    "File scaler.py, line 183, in unscale_with_stashed\n    out_scale/grads_have_scale,\n"
-    "ZeroDivisionError: float division by zero": "ZeroDivisionError",
-    "AssertionError: bfloat16 and fp16 modes cannot be simultaneously enabled": "At most one",
-    "AssertionError: lhs and rhs must have the same dtype!": "AssertionError: Both operands",
-    "[TRT] [W]  - Subnormal FP16 values detected.": "Running layernorm",
-    "UserWarning: User provided device_type of 'cuda', but CUDA is not available. Disabling": "UserWarning: torch.cuda",
-    "AssertionError: assert (boxes1[:, 2:] >= boxes1[:, :2]).all()": "ValueError: matrix",
-    "../aten/src/ATen/native/cuda/Loss.cu:95: Assertion `input_val >= zero && input_val <= one` "
-    "failed.": ("all elements of input"),
-    "RuntimeError: Gradient clipping is not implemented for optimizers handling the unscaling.": (
-        "The current optimizer"
-    ),
-    "UserWarning: Expected query, key and value to all be of dtype: {Half, BFloat16}. Got Query "
-    "dtype: float, Key dtype: float, and Value dtype: float instead.": "RuntimeError: No available kernel",
-    "RuntimeError: FlashAttention only supports Ampere GPUs or newer.": "RuntimeError: No available kernel",
-    "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`": (
-        "CUDA error: CUBLAS_STATUS_EXECUTION"
-    ),
-    "RuntimeError: GET was unable to find an engine to execute this computation": "RuntimeError: FIND was unable",
-    "Could not run 'aten::_amp_non_finite_check_and_unscale_' with arguments from the "
-    "'CPUTensorId' backend.": ("NotImplementedError: Could not run"),
-    "ModuleNotFoundError: No module named 'amp_C'": "ImportError: cannot import name 'amp'",
-    "ImportError: Please install apex from https://www.github.com/nvidia/apex to use fp16 "
-    "training.": ("ImportError: cannot import name 'amp'"),
-    "module 'torch' has no attribute 'GradScaler'": "AttributeError: module 'torch.amp'",
-    "step 40: train_loss=nan": "Loss nan",
-    "TypeError: can't convert BFloat16 to numpy": "TypeError: data type 'bfloat16'",
-    "AssertionError: fused RoPE supports bfloat16 and float16 tensors, got torch.float32.": "Unsupported gradient",
-}
+ROWS = tomllib.loads(Path(__file__).with_name("pasted_messages.toml").read_text(encoding="utf-8"))[
+    "message"
+]
+# A message as a user pastes it -> a part of the known message.
+PASTED = {row["pasted"]: row["known"] for row in ROWS}
 
 
 NO_MESSAGES = [

@@ -1,4 +1,4 @@
-"""Messages that torch itself raises: failing code, the card for its message, and the repaired code."""
+"""Messages that torch itself raises: failing code, the card for its message, repaired code."""
 
 from __future__ import annotations
 
@@ -369,12 +369,12 @@ RAISED: list[tuple[str, Code, Code]] = [
     ),
     (
         "Expected `device_type`",
-        lambda: torch.autocast(torch.device("cpu")),  # type: ignore[arg-type]
+        lambda: torch.autocast(torch.device("cpu")),
         lambda: torch.autocast(torch.device("cpu").type),
     ),
     (
         "Expected `device_type`",
-        lambda: torch.amp.custom_fwd(lambda *_: None),  # type: ignore[call-arg]
+        lambda: torch.amp.custom_fwd(lambda *_: None),
         lambda: torch.amp.custom_fwd(lambda *_: None, device_type="cpu"),
     ),
     ("RuntimeError: element 0", lambda: X.sum().backward(), lambda: parameter().sum().backward()),

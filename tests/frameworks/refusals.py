@@ -8,21 +8,25 @@ Misuses = Mapping[str, tuple[Callable[..., Any], type[Exception], str]]
 
 
 def not_refused(misuses: Misuses, given: Callable[[], tuple[Any, ...]] = tuple) -> dict[str, str]:
-    """Do each misuse with fresh arguments, and return those that were not refused as they should:
-    name -> why.
+    """Return the misuses that are not refused with their error and message: name -> difference.
 
-    >>> not_refused({"zero": (lambda: 1 / 0, ZeroDivisionError, "division"), "one": (lambda: 1, ValueError, "one")})
-    {'one': 'expected ValueError, got nothing'}
+    Args:
+        misuses: The misuses by name.
+        given: Returns fresh arguments for each misuse.
+
+    >>> row = (lambda: 1, ValueError, "expected a tensor")
+    >>> not_refused({"a number": row})
+    {'a number': 'expected ValueError, got nothing'}
     """
-    wrong = {}
-    for name, (act, error, says) in misuses.items():
+    differences = {}
+    for name, (misuse, error, message) in misuses.items():
         try:
-            act(*given())
-            wrong[name] = f"expected {error.__name__}, got nothing"
+            misuse(*given())
+            differences[name] = f"expected {error.__name__}, got nothing"
         except Exception as raised:
-            if not isinstance(raised, error) or not re.search(says, str(raised)):
-                wrong[name] = f"expected {error.__name__} with {says!r}, got {raised!r}"
-    return wrong
+            if not isinstance(raised, error) or not re.search(message, str(raised)):
+                differences[name] = f"expected {error.__name__} with {message!r}, got {raised!r}"
+    return differences
 
 
 def assert_refused_in_torchs_words(

@@ -23,24 +23,39 @@ ROOT = Path(__file__).parents[2]
 TEXTS = Path(__file__).with_name("seed_texts")
 FRAMEWORKS_PAGE = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
 
-# script -> the names that its text shows
+# The names that each text shows, by the name of its script.
 NAMES = {
-    "apex_text": """initialize scale_loss opt_level loss_scale keep_batchnorm_fp32 master_weights master_params
-        min_loss_scale max_loss_scale register_float_function register_half_function register_promote_function
-        half_function float_function promote_function disable_casts num_losses loss_id delay_unscale enabled state_dict
-        load_state_dict O0 O1 O2 O3""",
-    "torch_amp_text": """autocast GradScaler device_type dtype enabled scale unscale_ step update clip_grad_norm_
-        state_dict load_state_dict get_scale custom_fwd custom_bwd init_scale""",
-    "torch_cuda_amp_text": """autocast GradScaler enabled scale unscale_ step update clip_grad_norm_ get_scale
-        custom_fwd custom_bwd cast_inputs init_scale""",
-    "oneflow_text": """Graph config enable_amp set_grad_scaler GradScaler StaticGradScaler init_scale growth_factor
-        backoff_factor growth_interval add_optimizer set_gradient_accumulation_steps CrossEntropyLoss""",
-    "fastai_text": """convert_network get_master flat_master to_master_grads to_model_params grad_overflow test_overflow
-        test_eq test_close test_is synth_learner synth_dbunch RegModel cuda splitter opt_func opt param_lists
-        param_groups hypers set_hyper freeze unfreeze create_opt SGD Adam mom fit cbs recorder values to_fp16 to_fp32
-        to_non_native_fp16 to_non_native_fp32 MixedPrecision ModelToHalf NonNativeMixedPrecision AMPMode dynamic
-        max_loss_scale loss_scale model_pgs master_pgs model_grads_to_master_grads master_params_to_model_params
-        one_batch BatchNorm Module first listify set_seed TestBeforeMixedPrecision TestAfterMixedPrecision""",
+    "apex_text": """
+        initialize scale_loss opt_level loss_scale keep_batchnorm_fp32 master_weights
+        master_params min_loss_scale max_loss_scale register_float_function
+        register_half_function register_promote_function half_function float_function
+        promote_function disable_casts num_losses loss_id delay_unscale enabled state_dict
+        load_state_dict O0 O1 O2 O3
+    """,
+    "torch_amp_text": """
+        autocast GradScaler device_type dtype enabled scale unscale_ step update
+        clip_grad_norm_ state_dict load_state_dict get_scale custom_fwd custom_bwd
+        init_scale
+    """,
+    "torch_cuda_amp_text": """
+        autocast GradScaler enabled scale unscale_ step update clip_grad_norm_ get_scale
+        custom_fwd custom_bwd cast_inputs init_scale
+    """,
+    "oneflow_text": """
+        Graph config enable_amp set_grad_scaler GradScaler StaticGradScaler init_scale
+        growth_factor backoff_factor growth_interval add_optimizer
+        set_gradient_accumulation_steps CrossEntropyLoss
+    """,
+    "fastai_text": """
+        convert_network get_master flat_master to_master_grads to_model_params grad_overflow
+        test_overflow test_eq test_close test_is synth_learner synth_dbunch RegModel cuda
+        splitter opt_func opt param_lists param_groups hypers set_hyper freeze unfreeze
+        create_opt SGD Adam mom fit cbs recorder values to_fp16 to_fp32 to_non_native_fp16
+        to_non_native_fp32 MixedPrecision ModelToHalf NonNativeMixedPrecision AMPMode
+        dynamic max_loss_scale loss_scale model_pgs master_pgs model_grads_to_master_grads
+        master_params_to_model_params one_batch BatchNorm Module first listify set_seed
+        TestBeforeMixedPrecision TestAfterMixedPrecision
+    """,
 }
 
 

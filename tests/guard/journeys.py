@@ -20,7 +20,7 @@ calls are the walk. The first one opens a file. Each further one
 
 so that opens, stays and returns add up to the functions. Besides, a function of the walk
 
-    climbs    is in a file that was opened before the file of the labkit function that calls it: the call goes back up.
+    climbs    is in a file that was opened before the file of its caller: the call goes back up.
               It may stay or return as well: the caller is not always the function before it in the
               walk.
 

@@ -27,7 +27,8 @@ RULES = (
 def without_places(text: str, places: dict[str, Path]) -> str:
     """Return a text with placeholders for folders, by name, and for what each run has anew.
 
-    >>> without_places("in /tmp/x1/train.py: <object at 0x7f00aa11bb22>, 12.5 MiB", {"HERE": Path("/tmp/x1")})
+    >>> text = "in /tmp/x1/train.py: <object at 0x7f00aa11bb22>, 12.5 MiB"
+    >>> without_places(text, {"HERE": Path("/tmp/x1")})
     'in HERE/train.py: <object at ADDRESS>, SIZE'
     """
     places = {**places, "VENV": Path(sys.prefix)}

@@ -1,4 +1,4 @@
-"""The recorder of all items, which `python -m tests.guard record` starts with the labkit of a tree."""
+"""The recorder of all items, started by `python -m tests.guard record` with a tree's labkit."""
 
 import os
 import sys

@@ -174,7 +174,8 @@ class Graph(torch.nn.Linear):
         return torch.sparse.mm(edges, super().forward(x))
 model = Graph(4, 3)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-coo = torch.sparse_coo_tensor(torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]]), torch.rand(5), (5, 5))
+indices = torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]])
+coo = torch.sparse_coo_tensor(indices, torch.rand(5), (5, 5))
 for edges in (coo, coo.coalesce(), coo.to_sparse_csr(), coo.to_sparse_csc()):
     optimizer.zero_grad()
     loss = model(edges, torch.randn(5, 4)).square().mean()

@@ -124,7 +124,8 @@ def test_masters_by_hand_are_named_as_not_observed(tmp_path, capsys):
 SKIPPED = """
 import torch
 model = torch.nn.Linear(8, 3)
-optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=2.0**40)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
 for number in range(12):
     optimizer.zero_grad()
     with torch.autocast("cpu", torch.float16):

@@ -173,4 +173,4 @@ def test_further_source_is_open_while_it_is_needed(monkeypatch: pytest.MonkeyPat
 
 def test_source_of_another_type_is_refused() -> None:
     with pytest.raises(TypeError, match="expected a Source, got function"):
-        register_source(lambda stream: None)  # type: ignore[arg-type]
+        register_source(lambda stream: None)

@@ -100,17 +100,17 @@ def test_an_overflow_is_named_by_the_line_of_the_script(loop: str) -> None:
 
 @pytest.mark.parametrize("module", [amp.engine, train.run, torch_amp, dataclasses, nn.Linear])
 def test_a_file_of_the_lab_or_of_torch_is_a_library(module: object) -> None:
-    file = inspect.getsourcefile(module)  # type: ignore[arg-type]
+    file = inspect.getsourcefile(module)
     assert is_library(file) is (module is not dataclasses)
 
 
 @pytest.mark.parametrize("module", [faults.weights, networks, tasks, sys.modules[__name__]])
 def test_a_file_that_is_written_as_users_write_is_none(module: object) -> None:
-    assert not is_library(inspect.getsourcefile(module))  # type: ignore[arg-type]
+    assert not is_library(inspect.getsourcefile(module))
 
 
 def test_a_lesson_is_user_code() -> None:
-    assert not is_library(inspect.getsourcefile(look))  # type: ignore[arg-type]
+    assert not is_library(inspect.getsourcefile(look))
 
 
 def test_a_folder_whose_name_begins_like_the_labs_is_user_code() -> None:
@@ -121,7 +121,7 @@ def test_error_below_torch_names_the_calling_line() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.ones(2, 3) @ torch.ones(2, 3)
     assert line_of_error(caught.value).startswith(f"{HERE}:")
-    assert line_of_user(sys._getframe()).startswith(f"{HERE}:")  # type: ignore[union-attr]
+    assert line_of_user(sys._getframe()).startswith(f"{HERE}:")
 
 
 def test_line_of_a_package_names_the_users_line(tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_line_of_a_package_names_the_users_line(tmp_path: Path) -> None:
     package.parent.mkdir(parents=True)
     package.write_text("import sys\ndef forward(see):\n    return see(sys._getframe())\n")
     names: dict[str, Callable[..., object]] = {}
-    exec(compile(package.read_text(), str(package), "exec"), names)  # type: ignore[arg-type]
-    line = inspect.currentframe().f_lineno + 1  # type: ignore[union-attr]
+    exec(compile(package.read_text(), str(package), "exec"), names)
+    line = inspect.currentframe().f_lineno + 1
     assert names["forward"](line_of_user) == f"models/attention.py:3 (called at {HERE}:{line})"
 
 
@@ -139,5 +139,5 @@ def test_a_frame_of_the_standard_library_is_no_users_line() -> None:
     with contextlib.ExitStack() as stack:
         # frame 1 is one of contextlib's
         stack.callback(lambda: found.append(line_of_user(sys._getframe(1))))
-        line = inspect.currentframe().f_lineno - 3  # type: ignore[union-attr]
+        line = inspect.currentframe().f_lineno - 3
     assert found == [f"{HERE}:{line}"]

@@ -64,9 +64,9 @@ def test_what_a_killed_process_left_is_deleted_and_nothing_else(tmp_path: Path) 
 
     def in_the_middle() -> subprocess.Popen[str]:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], **pipes)  # type: ignore[call-overload]
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], **pipes)
         assert writer.stdout.readline() == "writing\n"
-        return writer  # type: ignore[no-any-return]
+        return writer
 
     killed, alive = [in_the_middle() for _ in range(2)], in_the_middle()
     for writer in killed:

@@ -116,7 +116,7 @@ def exceeded(
             for j, value in enumerate(found.tolist()):
                 if limits[j] is not None:
                     compared += 1
-                    if not np.isfinite(value) or abs(Fraction(value) - exact[j]) > limits[j]:  # type: ignore[operator]
+                    if not np.isfinite(value) or abs(Fraction(value) - exact[j]) > limits[j]:
                         beyond.append(
                             f"{kind} {order} {j}: {value!r}, {float(exact[j])!r} +- {bound[j]!r}"
                         )

@@ -274,7 +274,7 @@ def test_convolutions_take_the_padding_of_torch(
     settings: dict[str, object], window: tuple[int, int]
 ) -> None:
     x, w = normal(52, 2, 3, 9, 8), normal(53, 4, 3, *window)
-    got, operation = F.conv2d(x, w, **settings), convolution(x, w, **settings)  # type: ignore[arg-type]
+    got, operation = F.conv2d(x, w, **settings), convolution(x, w, **settings)
     assert compare(got, operation)
     got[-1, -1, -1, -1] += 0.01
     assert not compare(got, operation)
@@ -291,7 +291,7 @@ def test_reductions_have_the_shapes_of_torch() -> None:
 
 def test_formats_are_named_by_dtypes_and_names() -> None:
     got = (A.float() @ B.float()).half()
-    assert compare(got, matmul(A, B), accumulator=torch.float32, out="FP16")  # type: ignore[arg-type]
+    assert compare(got, matmul(A, B), accumulator=torch.float32, out="FP16")
     assert assert_explained(got, A, B, out="fp16").explained
 
 
@@ -304,7 +304,7 @@ X2, IMAGE, FILTERS = torch.ones(3, 4), torch.ones(1, 3, 8, 8), torch.ones(4, 3, 
         (ValueError, "dim within the 2 dimensions of x, got 7", lambda: softmax(X2, dim=7)),
         (ValueError, r"dim: expected each dimension once, got \(0, 0\)", lambda: mean(X2, (0, 0))),
         (ValueError, "each dimension once", lambda: sum_over(X2, (1, -1))),
-        (TypeError, "dim: expected an int, got 'a'", lambda: sum_over(X2, "a")),  # type: ignore[arg-type]
+        (TypeError, "dim: expected an int, got 'a'", lambda: sum_over(X2, "a")),
         (ValueError, "a number or more to normalize", lambda: layer_norm(torch.zeros(3, 0))),
         (ValueError, "eps: expected a number from 0 on", lambda: rms_norm(X2, eps=-1.0)),
         (
@@ -342,7 +342,7 @@ X2, IMAGE, FILTERS = torch.ones(3, 4), torch.ones(1, 3, 8, 8), torch.ones(4, 3, 
             r"bias of shape \[4\].*got \[3\]",
             lambda: convolution(IMAGE, FILTERS, torch.ones(3)),
         ),
-        (TypeError, "groups: expected an int", lambda: convolution(IMAGE, FILTERS, groups="a")),  # type: ignore[arg-type]
+        (TypeError, "groups: expected an int", lambda: convolution(IMAGE, FILTERS, groups="a")),
     ],
 )
 def test_settings_are_refused_with_what_was_expected(

@@ -57,7 +57,7 @@ def test_every_operation_has_a_tolerance_that_holds() -> None:
     ):
         found = tolerance(text)
         assert "assert_explained(got, " in found
-        (rtol, atol) = map(float, re.search(r"rtol=(\S+), atol=(\S+)\)", found).groups())  # type: ignore[union-attr]
+        (rtol, atol) = map(float, re.search(r"rtol=(\S+), atol=(\S+)\)", found).groups())
     for seed in range(20):  # the last line is run: on right results of other operands, drawn alike
         torch.manual_seed(seed)
         a, b = torch.randn(8, 512).half(), torch.randn(512, 8).half()

@@ -87,15 +87,21 @@ def test_other_numbers_have_the_same_verdicts(draw: int, monkeypatch: pytest.Mon
 ALIKE = ", or operands that were rounded to FP16 first (the same numbers here)"
 SUSPECTS = {
     "drops the last term": "the last term of each sum is missing",
-    "drops K behind the last full tile": "the last 52, behind the last full tile of 64, terms of each sum are missing",
+    "drops K behind the last full tile": (
+        "the last 52, behind the last full tile of 64, terms of each sum are missing"
+    ),
     "FP16 accumulator": "sums in FP16 instead of FP32: the errors have this size",
     "BF16 partial sums": "partial sums of 64 terms that are added up in BF16",
     "cuts the result to BF16": "rounding toward zero at the end",
-    "rounds FP32 sums toward zero": "additions that round toward zero in FP32: the errors have this size",
+    "rounds FP32 sums toward zero": (
+        "additions that round toward zero in FP32: the errors have this size"
+    ),
     # FP16 is the second suspect, unless a drawn operand is subnormal there, which depends on the
     # CPU.
     "TF32 where FP32 was promised": "operands that were rounded to TF32 first",
-    "split-K: an empty slice adds its old accumulator": "an offset: 0.25 was added to the exact result",
+    "split-K: an empty slice adds its old accumulator": (
+        "an offset: 0.25 was added to the exact result"
+    ),
     "TF32 operands cut, not rounded": "operands that were cut to TF32 first",
     "bias is not added": "the bias is missing",
     "bias in every slice of K": "the bias was added twice",
@@ -129,7 +135,7 @@ def test_a_worked_example_of_each_verdict() -> None:
     verdict = compare(wide, matmul(A, B))
     assert verdict.kind is VerdictKind.LARGER
     assert verdict.reached is not None
-    assert verdict.share > 4 * verdict.reached or verdict.typical[0] > 2 * verdict.typical[1]  # type: ignore[index]
+    assert verdict.share > 4 * verdict.reached or verdict.typical[0] > 2 * verdict.typical[1]
     assert compare(right, matmul(A, B))
     assert not verdict
 

@@ -178,7 +178,7 @@ def test_the_command_prints_a_convention_and_reports_no_fault(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "mine.npz"
-    np.savez(path, **nvfp4(zero=0.0))  # type: ignore[arg-type]
+    np.savez(path, **nvfp4(zero=0.0))
     assert cli.main(["vectors", "--check", str(path)]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "no rule is broken"

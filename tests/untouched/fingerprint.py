@@ -105,7 +105,8 @@ def _values() -> dict[str, Any]:
         "rcParams": dict(mpl.rcParams),
         "colour maps": tuple(mpl.colormaps),
         "random": random.getstate(),
-        "numpy.random": repr(np.random.get_state()),  # noqa: NPY002  # the state that others draw from
+        # The global state, which other programs draw from.
+        "numpy.random": repr(np.random.get_state()),  # noqa: NPY002
         "numpy errors": np.geterr(),
         "torch.random": torch.get_rng_state().tolist(),
     }

@@ -129,7 +129,7 @@ def _network() -> nn.Module:
 
 
 def _sgd(weights: object) -> torch.optim.Optimizer:
-    return torch.optim.SGD(weights, lr=0.01)  # type: ignore[arg-type]
+    return torch.optim.SGD(weights, lr=0.01)
 
 
 def every_recipe() -> None:
