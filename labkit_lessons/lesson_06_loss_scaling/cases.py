@@ -1,7 +1,7 @@
 """Miniatures of a training step: a loop of single calls, and a scaled backward pass.
 
-Invariant: every call is deterministic. No order of calls is refused; a wrong one computes what it
-would in practice.
+Invariant: every call is deterministic. No order of calls is refused: a wrong order computes what it
+would compute in practice.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ LEARNING_RATE = 0.25
 
 @dataclass(frozen=True)
 class Knobs:
-    """Factors and interval of a scaler's rule, of any size; `labkit.amp.ScalerConfig` refuses a
-    factor of 1.
+    """The settings of a scaler's rule, with any values.
+
+    `labkit.amp.ScalerConfig` would refuse a factor of 1.
     """
 
     growth_factor: float = 2.0
@@ -28,18 +29,19 @@ class Knobs:
 
 @dataclass
 class Loop:
-    """A training loop between two steps; the loss of a batch is (batch . model_weight), so its
-    gradient is the batch.
+    """A training loop between two steps.
+
+    The loss of a batch is its dot product with the model weight, so its gradient is the batch.
 
     Attributes:
-        batches: What one step accumulates over, each FP32 [4].
-        master_weight: FP32 [4], what the optimizer steps.
-        model_weight: FP16 [4], what the forward pass computes with.
-        gradient: [4], what `backward` adds to: FP16 and scaled, until `unscale`.
-        scale: Of the loss.
-        max_norm: Of the clipped gradient.
-        growth_tracker: Clean steps in a row; the third one doubles the scale.
-        found_inf: Whether `unscale` found inf or NaN; until `update`.
+        batches: The batches of one step, each FP32 [4].
+        master_weight: FP32 [4], the weight that the optimizer steps.
+        model_weight: FP16 [4], the weight that the forward pass uses.
+        gradient: [4], the sum of gradients: FP16 and scaled until `unscale`, then FP32.
+        scale: The loss scale.
+        max_norm: The largest norm of a clipped gradient.
+        growth_tracker: The number of clean steps in a row. The third one doubles the scale.
+        found_inf: Whether `unscale` found inf or NaN; reset by `update`.
     """
 
     batches: list[Tensor]
@@ -56,9 +58,7 @@ class Loop:
         self.gradient = torch.zeros(SHAPE).half()
 
     def backward(self, batch: Tensor) -> None:
-        """Run forward pass, scaled loss and backward pass of a batch; add its scaled gradient in
-        FP16.
-        """
+        """Run forward and backward pass of a batch, and add its scaled gradient in FP16."""
         mean = batch / len(self.batches)
         self.gradient = self.gradient + (mean * self.scale).half()
 
@@ -91,17 +91,17 @@ class Loop:
         if self.found_inf:
             self.scale = self.scale / 2
         elif self.growth_tracker == 3:
-            self.scale, self.growth_tracker = self.scale * 2, 0
+            self.scale = self.scale * 2
+            self.growth_tracker = 0
         self.found_inf = False
 
 
 @dataclass(frozen=True)
 class ScaledBackward:
-    """A backward pass in miniature: it rounds scale x gradient to FP16, as the backward pass of a
-    scaled loss would.
+    """A backward pass in miniature: it rounds scale * gradient to FP16.
 
     Attributes:
-        gradient: FP32 [n], of the unscaled loss.
+        gradient: FP32 [n], the gradient of the unscaled loss.
 
     >>> import torch
     >>> gradient = torch.tensor([2.0**-30])

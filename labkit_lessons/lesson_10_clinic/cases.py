@@ -1,5 +1,4 @@
-"""The trainings that are brought to the consultations of this lesson, and what a repaired one
-reaches.
+"""The consultations of the clinic: models, data, and the score of a repaired training.
 
 Invariant: the same name, seed and number of batches give the same model and batches, after
 torch.manual_seed.
@@ -24,9 +23,7 @@ from .treatment import Batch, Consultation, Treatment, Work, treatment
 
 
 def _reached(model: nn.Module, call: Callable[[Any, Tensor], Any] = nn.Module.__call__) -> float:
-    """Return the share of test digits that a model gets right as it is used after training: in
-    eval(), in FP16.
-    """
+    """Return the share of test digits that a model classifies correctly in FP16 and eval mode."""
     model.eval()
     dtype = next(model.parameters()).dtype
     with torch.autocast("cpu", torch.float16, enabled=dtype is torch.float32):
@@ -34,11 +31,14 @@ def _reached(model: nn.Module, call: Callable[[Any, Tensor], Any] = nn.Module.__
 
 
 def _gains_moved(model: nn.Module) -> float:
-    """Return the share of the norms' gains, which begin at 1, that are no longer 1; NaN where there
-    is no norm.
+    """Return the share of LayerNorm gains that are no longer 1, their first value.
+
+    It is NaN for a model without a LayerNorm.
     """
     gains = [norm.weight.flatten() for norm in model.modules() if isinstance(norm, nn.LayerNorm)]
-    return float((torch.cat(gains) != 1).float().mean()) if gains else math.nan
+    if not gains:
+        return math.nan
+    return float((torch.cat(gains) != 1).float().mean())
 
 
 def _normed() -> nn.Module:
@@ -47,10 +47,9 @@ def _normed() -> nn.Module:
 
 
 def _with_batch_norm() -> nn.Module:
-    conv, norm = nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8)
     named = {
-        "conv": conv,
-        "norm": norm,
+        "conv": nn.Conv2d(1, 8, 3, padding=1),
+        "norm": nn.BatchNorm2d(8),
         "relu": nn.ReLU(),
         "flatten": nn.Flatten(),
         "linear": nn.Linear(512, 10),
@@ -64,12 +63,16 @@ def _body_and_last() -> nn.Module:
     return nn.ModuleDict({"body": _small(), "last": last})
 
 
+def _call_body_and_last(model: Any, inputs: Tensor) -> Any:
+    return model["last"](model["body"](inputs))
+
+
 def _body_and_head() -> nn.Module:
     return nn.ModuleDict({"body": nn.Linear(64, 64), "head": nn.Linear(64, 10)})
 
 
 def normalised(model: Any, inputs: Tensor) -> Any:
-    """Return what the head makes of features of length 12."""
+    """Return the output of the head for features that are scaled to a norm of 12."""
     features = model["body"](255 * inputs.flatten(1)).relu().float()
     return model["head"](12 * features / features.square().sum(1, keepdim=True).sqrt())
 
@@ -85,41 +88,51 @@ def _softmax(scores: Tensor) -> Tensor:
 
 
 def attended(model: Any, inputs: Tensor, weights: Callable[[Tensor], Tensor] = _softmax) -> Any:
-    """Return what the head makes of eight tokens; `weights` makes them of the scores."""
+    """Return the output of the head after attention over eight tokens.
+
+    Args:
+        model: The model of `_attention`.
+        inputs: [batch, 64], eight tokens of eight numbers.
+        weights: Returns attention weights [batch, 8, 8] for scores of the same shape.
+    """
     hidden = model["embed"](inputs.view(-1, 8, 8))
     query, key, value = model["mix"](hidden).chunk(3, dim=2)
     return model["head"]((weights(query @ key.mT / 32**0.5) @ value).mean(1))
 
 
 def odd_step(seed: int) -> int:
-    """Return the number of the batch, from 0, in which something is odd: another one for 16 seeds."""
+    """Return the number, from 0, of the batch with something odd; 16 seeds in a row differ."""
     return 11 + 7 * seed % 16
 
 
 def _one_broken_picture(steps: int, seed: int) -> list[Batch]:
-    """Return batches in one of which one picture is three million times too bright."""
-    given: list[Batch] = [
-        (inputs.clone(), targets) for inputs, targets in batches(steps, seed=seed)
-    ]
-    for inputs, _ in given[odd_step(seed) : odd_step(seed) + 1]:
-        inputs[0] *= 3e6
-    return given
+    """Return batches of which one has a picture that is three million times too bright."""
+    result: list[Batch] = []
+    for number, (inputs, targets) in enumerate(batches(steps, seed=seed)):
+        copied = inputs.clone()
+        if number == odd_step(seed):
+            copied[0] *= 3e6
+        result.append((copied, targets))
+    return result
 
 
-LITTER = 15.0  # what stands where there is no token: whoever attends to it learns little
+# The size of the random numbers in place of padding. A model that attends to them learns little.
+LITTER = 15.0
 
 
 def _padded(steps: int, seed: int) -> list[Batch]:
-    """Return batches of digits as eight tokens of eight numbers, and which of them are padding."""
-    given: list[Batch] = []
+    """Return batches of digits as eight tokens, with a mask that is True for padding."""
+    result: list[Batch] = []
     for number, (inputs, targets) in enumerate(batches(steps, seed=seed)):
         padding = torch.zeros(len(inputs), 8, dtype=torch.bool)
         padding[::2, 5:] = True
-        padding[5] |= number == odd_step(seed)
+        # One text of this batch consists of padding alone.
+        if number == odd_step(seed):
+            padding[5] = True
         litter = LITTER * torch.randn(len(inputs), 8, 8)
         tokens = torch.where(padding[..., None], litter, inputs.view(-1, 8, 8))
-        given.append((tokens, targets, padding))
-    return given
+        result.append((tokens, targets, padding))
+    return result
 
 
 def _of_digits(steps: int, seed: int) -> list[Batch]:
@@ -132,7 +145,8 @@ _digits = Consultation(_small, _of_digits, steps=40, limit=0.6, score=_reached, 
 CONSULTATIONS: dict[str, Consultation] = {
     "unscale": _digits,
     "clip": _digits,
-    "region": replace(_digits, skips=2),  # an epsilon that FP16 has is a cure, too
+    # A repair may also choose an epsilon that FP16 has, and then skips steps.
+    "region": replace(_digits, skips=2),
     "penalty": replace(_digits, steps=30),
     "schedule": replace(_digits, steps=64, skips=24),
     "mask": Consultation(
@@ -141,31 +155,37 @@ CONSULTATIONS: dict[str, Consultation] = {
     "function": Consultation(
         _body_and_last,
         _of_digits,
-        40,
-        0.6,
-        partial(_reached, call=lambda m, x: m["last"](m["body"](x))),
+        steps=40,
+        limit=0.6,
+        score=partial(_reached, call=_call_body_and_last),
         half=0.4,
         decided="last.weight",
     ),
     "gains": Consultation(
         _normed,
         _of_digits,
-        20,
-        0.5,
-        _gains_moved,
+        steps=20,
+        limit=0.5,
+        score=_gains_moved,
         metric="the share of gains that are no longer 1",
         weights=("bfloat16", "float32"),
         format="bfloat16",
     ),
     "eval": Consultation(
-        _with_batch_norm, _one_broken_picture, 30, 0.6, _reached, skips=1, scaled=True
+        _with_batch_norm,
+        _one_broken_picture,
+        steps=30,
+        limit=0.6,
+        score=_reached,
+        skips=1,
+        scaled=True,
     ),
     "overflow": Consultation(
         _body_and_head,
         _of_digits,
-        40,
-        0.6,
-        partial(_reached, call=normalised),
+        steps=40,
+        limit=0.6,
+        score=partial(_reached, call=normalised),
         skips=1,
         scaled=True,
     ),
@@ -173,26 +193,27 @@ CONSULTATIONS: dict[str, Consultation] = {
 
 
 def treat(name: str, work: Work, seed: int = 0, steps: int | None = None) -> Treatment:
-    """Run a training of a consultation on one thread, and return what it did.
+    """Run a training of a consultation on one thread, and return what was observed.
 
-    An exception of the training is raised.
+    An exception in the training is not caught.
 
     Args:
         name: The name of the consultation.
         work: The training.
-        seed: Draws the model and the batches.
-        steps: Number of batches; None: that of the consultation.
+        seed: The seed of the model and the batches.
+        steps: The number of batches; by default that of the consultation.
 
     Raises:
-        KeyError: there is no consultation of this name.
-        ValueError: the training did not return a pair of losses and diagnosis.
+        KeyError: If no consultation has this name.
+        ValueError: If the training does not return a pair of losses and diagnosis.
     """
     return treatment(CONSULTATIONS[name], work, seed, steps)
 
 
 def look(name: str, work: Work, seed: int = 0) -> Treatment:
-    """Run a training of a consultation, and return what it did; an exception ends it and becomes
-    its `error`.
+    """Run a training of a consultation, and return what was observed.
+
+    An exception in the training becomes the `error` of the result.
     """
     try:
         return treat(name, work, seed)

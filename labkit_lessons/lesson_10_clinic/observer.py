@@ -1,9 +1,9 @@
 """Observer of a training: the weights of each step, and the dtypes of its products.
 
-A grade rests on the weights: grading repeats every step from them, in another process. Only the
+A grade depends on the weights: grading repeats every step from them, in another process. Only the
 training's own process knows the dtypes of products and the use of an autograd function. A copy of
-this module records them, which `unpatched` makes from its source: a cell that replaced a name in
-the imported module does not change it.
+this module records them. `unpatched` makes the copy from the source, so that a cell that replaced a
+name in the imported module has no effect.
 
 Invariant: after `observed`, all hooks are removed.
 """
@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.instrument.stream import tap
 
-# name -> operand
+# Operations that are matrix products -> the index of an argument that has the dtype of the product.
 PRODUCTS = {
     "mm": 0,
     "addmm": 1,
@@ -33,10 +33,11 @@ PRODUCTS = {
     "convolution": 0,
     "convolution_backward": 0,
 }
-# Read at the first import: afterwards the sandbox hides the lessons' folders, also from the copy
-# that `unpatched` makes
+# Read at the first import: later, the sandbox hides the folders of lessons. A copy that `unpatched`
+# makes has the source already.
 SOURCE: bytes = globals().get("SOURCE") or Path(__file__).read_bytes()
-MOST_STATES = 256  # of a training's weights; no consultation has more than 64 steps
+# The largest number of recorded states. No consultation has more than 64 steps.
+MOST_STATES = 256
 
 
 def unpatched() -> ModuleType:
@@ -52,13 +53,14 @@ class Observations:
     """Counts and weights of one training.
 
     Attributes:
-        products: dtype -> how many products had inputs of it.
-        examples: module -> how many examples it was called with.
-        functions: Parameters that an autograd function of the training's own was applied to, by how
-            often.
-        states: All parameters, one after another, in FP32: whenever they changed.
-        norms, rates, scales: Of each optimizer step: length of the gradients, learning rate; of
-            each scaler update: scale.
+        products: The number of products by the dtype of their inputs.
+        examples: The number of examples by the id of the module that was called with them.
+        functions: The number of calls of autograd functions by the id of a parameter in their
+            arguments.
+        states: All parameters as one FP32 vector, at the beginning and after each change.
+        norms: The norm of all gradients at each optimizer step.
+        rates: The learning rate at each optimizer step.
+        scales: The loss scale at each update of a GradScaler.
     """
 
     products: dict[str, int] = field(default_factory=dict)
@@ -73,40 +75,46 @@ class Observations:
 @contextmanager
 def observed(model: nn.Module) -> Iterator[Observations]:
     """Observe the training of a model until the block ends."""
-    seen = Observations()
+    observations = Observations()
 
-    def weights() -> None:
+    def record_weights() -> None:
         with torch.no_grad():
             state = torch.cat([p.detach().float().flatten() for p in model.parameters()])
-        if len(seen.states) < MOST_STATES and not (seen.states and _same(seen.states[-1], state)):
-            seen.states.append(state)
+        states = observations.states
+        if states and _is_equal(states[-1], state):
+            return
+        if len(states) < MOST_STATES:
+            states.append(state)
 
     def before_module(module: nn.Module, inputs: Any) -> None:
-        weights()
-        examples = (
-            len(inputs[0]) if inputs and isinstance(inputs[0], Tensor) and inputs[0].dim() else 0
-        )
-        seen.examples[id(module)] = seen.examples.get(id(module), 0) + examples
+        record_weights()
+        examples = 0
+        if inputs and isinstance(inputs[0], Tensor) and inputs[0].dim():
+            examples = len(inputs[0])
+        counts = observations.examples
+        counts[id(module)] = counts.get(id(module), 0) + examples
 
     def before_step(optimizer: Any, *_: Any) -> None:
-        weights()
-        gradients = [
-            p.grad.float().norm()
-            for g in optimizer.param_groups
-            for p in g["params"]
-            if p.grad is not None
+        record_weights()
+        norms = [
+            parameter.grad.float().norm()
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None
         ]
-        seen.rates.append(float(optimizer.param_groups[0]["lr"]))
-        seen.norms.append(float(torch.stack(gradients).norm()) if gradients else 0.0)
+        observations.rates.append(float(optimizer.param_groups[0]["lr"]))
+        observations.norms.append(float(torch.stack(norms).norm()) if norms else 0.0)
 
     def around_update(update: Any, scaler: Any, *args: Any, **kwargs: Any) -> None:
         if scaler.is_enabled():
-            seen.scales.append(scaler.get_scale())
+            observations.scales.append(scaler.get_scale())
         update(scaler, *args, **kwargs)
 
     def around_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        for parameter in (argument for argument in args if isinstance(argument, nn.Parameter)):
-            seen.functions[id(parameter)] = seen.functions.get(id(parameter), 0) + 1
+        counts = observations.functions
+        for argument in args:
+            if isinstance(argument, nn.Parameter):
+                counts[id(argument)] = counts.get(id(argument), 0) + 1
         return apply.__func__(cls, *args, **kwargs)
 
     class Products(TorchDispatchMode):
@@ -115,12 +123,14 @@ def observed(model: nn.Module) -> Iterator[Observations]:
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            if (operand := PRODUCTS.get(func.overloadpacket.__name__)) is not None:
+            operand = PRODUCTS.get(func.overloadpacket.__name__)
+            if operand is not None:
                 dtype = str(args[operand].dtype).removeprefix("torch.")
-                seen.products[dtype] = seen.products.get(dtype, 0) + 1
+                counts = observations.products
+                counts[dtype] = counts.get(dtype, 0) + 1
             return func(*args, **(kwargs or {}))
 
-    weights()
+    record_weights()
     apply = vars(torch.autograd.Function)["apply"]
     with ExitStack() as stack:
         for module in model.modules():
@@ -132,9 +142,10 @@ def observed(model: nn.Module) -> Iterator[Observations]:
             around_apply
         )
         stack.enter_context(Products())  # type: ignore[no-untyped-call]
-        yield seen
-    weights()
+        yield observations
+    record_weights()
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
+def _is_equal(a: Tensor, b: Tensor) -> bool:
+    """Return whether two states are equal; NaN equals NaN."""
     return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())

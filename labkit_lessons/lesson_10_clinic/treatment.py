@@ -1,12 +1,11 @@
-"""Consultations, and the run of a training that a learner diagnosed and repaired, with a record of
-what it did.
+"""Consultations, and runs of the trainings that learners write for them.
 
-Idea: a consultation is a model, batches and a score. The learner writes the training between them,
-`(model, batches) -> (losses, diagnosis)`. While it runs, the observer records its weights whenever
-they change, and counts the formats of its products. The weights are returned with the losses, as
-plain numbers: grading repeats every step from them.
+A consultation is a model, batches and a score. The learner writes the training,
+`(model, batches) -> (losses, diagnosis)`. While it runs, the observer records the weights whenever
+they change, and counts the formats of products. The weights are returned with the losses as plain
+numbers, and grading repeats every step from them.
 
-Invariant: the same training, seed and number of batches give the same treatment; torch's random
+Invariant: the same training, seed and number of batches give the same treatment. torch's random
 state stays as it was.
 """
 
@@ -26,30 +25,30 @@ from labkit.train import one_thread
 
 from .observer import unpatched
 
-# trainings share torch's random state, and the hooks of torch's classes
+# Trainings share torch's random state and the hooks of torch's classes.
 one_at_a_time = threading.RLock()
-Work = Callable[[Any, Any], object]  # (model, batches) -> (losses, diagnosis)
+# (model, batches) -> (losses, diagnosis)
+Work = Callable[[Any, Any], object]
 Batch = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
 class Consultation:
-    """A training to repair: its model and data, and the conditions that a repair has to meet.
+    """A training to repair: its model and data, and the conditions for a repair.
 
     Attributes:
-        model: Creates the model, in FP32; torch's generator is seeded before.
-        batches: (count, seed) -> the batches to train on.
-        steps: Number of batches of a treatment.
+        model: Returns the model in FP32. torch's generator is seeded before.
+        batches: Returns the batches for (count, seed).
+        steps: The number of batches of a treatment.
         limit: The score that a repaired training reaches and a broken one does not.
-        score: Of a trained model.
-        metric: What the score is, in words.
-        skips: How many steps may be skipped at most.
-        format: The format of 16 bits that its text names.
-        half: The least share of its products that has to be computed in it.
-        decided: The parameter that an autograd function of the learner's has to be applied to; ""
-            for none.
-        weights: The dtypes that its parameters may have at the end.
-        scaled: Its loss has to be scaled by a GradScaler.
+        score: Returns the score of a trained model.
+        metric: A description of the score.
+        skips: The largest number of skipped steps.
+        format: The 16-bit format that the consultation's text names.
+        half: The least share of products in this format.
+        decided: The parameter to which the learner has to apply an autograd function, or "".
+        weights: The dtypes that the parameters may have at the end.
+        scaled: Whether a GradScaler has to scale the loss.
     """
 
     model: Callable[[], nn.Module]
@@ -68,27 +67,27 @@ class Consultation:
 
 @dataclass(frozen=True)
 class Treatment:
-    """What a training returned, and what was observed of it.
+    """The results and the observations of a training.
 
     Attributes:
-        losses: Of each step, as it returned them.
-        diagnosis: The second value that it returned.
-        score: Of its model: higher is better, NaN is worst.
-        products: Number of matrix products and convolutions.
-        half: The share of them whose inputs had the consultation's format of 16 bits.
-        decided: How often a function of its own was applied to the parameter that the consultation
-            names.
-        examples: Number of examples that went through the model.
-        steps: Number of optimizer steps.
-        norms: The norm of all gradients together, at each of those steps.
-        rates: The learning rate in each of them.
-        scales: Of the loss in each step, by a GradScaler; () without one.
+        losses: The losses that the training returned.
+        diagnosis: The diagnosis that it returned.
+        score: The score of its model: higher is better, NaN is worst.
+        products: The number of matrix products and convolutions.
+        half: The share of products whose inputs had the consultation's 16-bit format.
+        decided: The number of times that an autograd function of the learner was applied to the
+            parameter that the consultation names.
+        examples: The number of examples that went through the model.
+        steps: The number of optimizer steps.
+        norms: The norm of all gradients at each step.
+        rates: The learning rate at each step.
+        scales: The loss scale at each step; empty without a GradScaler.
         weights: The dtypes of the model's parameters at the end.
         still: The names of parameters that did not change.
-        error: The error that ended it, or "".
-        states: FP32 [n, parameters]: all parameters, one after another, after each change; None if
-            some were added or removed.
-        buffers: Of the model, at the end.
+        error: The error that ended the training, or "".
+        states: FP32 [n, parameters]: all parameters at the beginning and after each change. None if
+            parameters were added or removed.
+        buffers: The buffers of the model at the end.
     """
 
     losses: tuple[float, ...] = ()
@@ -110,55 +109,59 @@ class Treatment:
 
 
 def treatment(case: Consultation, work: Work, seed: int = 0, steps: int | None = None) -> Treatment:
-    """Run a training of a consultation on one thread, and return what it did.
+    """Run a training of a consultation on one thread, and return what was observed.
 
-    An exception of the training is raised.
+    An exception in the training is not caught.
 
     Args:
         case: The consultation.
         work: The training.
-        seed: Draws the model and the batches.
-        steps: Number of batches; None: that of the consultation.
+        seed: The seed of the model and the batches.
+        steps: The number of batches; by default that of the consultation.
 
     Raises:
-        ValueError: the training did not return a pair of losses and diagnosis.
+        ValueError: If the training does not return a pair of losses and diagnosis.
     """
     with one_at_a_time, random_state_kept(), one_thread():
         torch.manual_seed(seed)
-        model, given = case.model(), case.batches(case.steps if steps is None else steps, seed)
+        model = case.model()
+        batches = case.batches(case.steps if steps is None else steps, seed)
         before = dict(model.named_parameters())
-        named = before.get(case.decided)
-        with unpatched().observed(model) as seen:
-            answer = work(model, given)
+        with unpatched().observed(model) as observations:
+            answer = work(model, batches)
         score = case.score(model)
     if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], list)):
         raise ValueError("expected a pair, the list of losses and the diagnosis")
-    after, sizes = dict(model.named_parameters()), [p.numel() for p in before.values()]
-    first = dict(zip(before, seen.states[0].split(sizes), strict=True))
-    still = (
+    losses, diagnosis = answer
+
+    after = dict(model.named_parameters())
+    sizes = [parameter.numel() for parameter in before.values()]
+    first = dict(zip(before, observations.states[0].split(sizes), strict=True))
+    still = [
         name
-        for name, was in first.items()
-        if name in after and torch.equal(was.to(after[name].dtype), after[name])
-    )
-    products = sum(seen.products.values())
+        for name, start in first.items()
+        if name in after and torch.equal(start.to(after[name].dtype), after[name])
+    ]
+    states = None
+    if len({state.shape for state in observations.states}) == 1:
+        states = torch.stack(observations.states)
+    products = sum(observations.products.values())
+    dtypes = {str(parameter.dtype).removeprefix("torch.") for parameter in after.values()}
+    decided = before.get(case.decided)
     return Treatment(
-        losses=tuple(
-            loss.item() if isinstance(loss, Tensor) else float(loss) for loss in answer[0]
-        ),
-        diagnosis=answer[1],
+        losses=tuple(loss.item() if isinstance(loss, Tensor) else float(loss) for loss in losses),
+        diagnosis=diagnosis,
         score=score,
         products=products,
-        half=seen.products.get(case.format, 0) / max(1, products),
-        decided=seen.functions.get(id(named), 0),
-        examples=max(seen.examples.values(), default=0),
-        steps=len(seen.norms),
-        norms=tuple(seen.norms),
-        rates=tuple(seen.rates),
-        scales=tuple(seen.scales),
-        weights=tuple(sorted({str(p.dtype).removeprefix("torch.") for p in after.values()})),
+        half=observations.products.get(case.format, 0) / max(1, products),
+        decided=observations.functions.get(id(decided), 0),
+        examples=max(observations.examples.values(), default=0),
+        steps=len(observations.norms),
+        norms=tuple(observations.norms),
+        rates=tuple(observations.rates),
+        scales=tuple(observations.scales),
+        weights=tuple(sorted(dtypes)),
         still=tuple(still),
-        states=torch.stack(seen.states)
-        if len({state.shape for state in seen.states}) == 1
-        else None,
+        states=states,
         buffers=tuple(buffer.detach().clone() for buffer in model.buffers()),
     )

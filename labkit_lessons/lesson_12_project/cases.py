@@ -1,8 +1,8 @@
-"""The three tasks of the project, the recipes under which they fail, and the training of a recipe.
+"""The three tasks of the project, the recipes that fail on them, and the training of a recipe.
 
-In one the gradients are too small for FP16, in one the updates are too small for the weights, in
-one epsilon is too small for the optimizer. All are short, so that grading takes seconds. In the
-task "drift" weights near 1.5 follow a change of at most 0.1, in steps of 3e-4, below half an ulp.
+In "targets" the gradients are too small for FP16. In "drift" the updates are too small for FP16
+weights: weights near 1.5 follow a change of at most 0.1 in steps of 3e-4, below half an ulp. In
+"digits" epsilon is too small for an optimizer in FP16. All are short, so grading takes seconds.
 
 Invariant: FP32 learns each task on every seed, and the failing recipe learns none.
 """
@@ -20,7 +20,10 @@ from torch.nn import functional as F
 from labkit.amp import RECIPES, Recipe
 from labkit.train import TASKS, Data, Task, train
 
-INPUTS, OUTPUTS, DRIFT = 32, 8, 0.1
+INPUTS = 32
+OUTPUTS = 8
+# The largest change of a weight in the task "drift".
+DRIFT = 0.1
 
 
 @cache
@@ -31,6 +34,7 @@ def _before() -> Tensor:
 
 @cache
 def _after() -> Data:
+    """Return inputs and outputs of the layer after the drift."""
     generator = torch.Generator().manual_seed(1)
     now = _before() + DRIFT * (2 * torch.rand(OUTPUTS, INPUTS, generator=generator) - 1)
     inputs = torch.randn(1200, INPUTS, generator=generator)
@@ -47,8 +51,9 @@ def _calibrated_model() -> nn.Module:
 
 
 def recovered_share(outputs: Tensor, targets: Tensor) -> float:
-    """Return by what share the mean square error of the drift was reduced, 0 to 1; 0 where it grew,
-    or is NaN.
+    """Return the share of the drift's mean square error that outputs remove, from 0 to 1.
+
+    It is 0 if the error grew or is NaN.
     """
     initial = F.mse_loss(_after().test_inputs @ _before().T, targets)
     share = 1 - float(F.mse_loss(outputs, targets) / initial)
@@ -86,13 +91,14 @@ FAILING: dict[str, Recipe] = {
 
 @dataclass(frozen=True)
 class ProjectRun:
-    """The results of a training that a project is judged by.
+    """The results of a training by which a project is judged.
 
     Attributes:
-        metric: After the last step.
-        not_finite: The first step whose loss is inf or NaN, or None.
+        metric: The metric after the last step.
+        metric_name: The name of the metric.
+        not_finite: The first step with a loss of inf or NaN, or None.
         stepped: For each step, whether the weights moved.
-        memory: Bytes by category after the first step that was not skipped.
+        memory: Bytes by category, after the first step that was not skipped.
     """
 
     metric: float
@@ -105,10 +111,11 @@ class ProjectRun:
 def run(task: str, recipe: Recipe, seed: int) -> ProjectRun:
     """Train a project's task under a recipe."""
     record = train(PROJECT_TASKS[task], recipe, seed, measure_every=0)
+    broken = [step.step for step in record.steps if not math.isfinite(step.loss)]
     return ProjectRun(
-        record.metric,
-        record.metric_name,
-        next((step.step for step in record.steps if not math.isfinite(step.loss)), None),
-        tuple(step.stepped for step in record.steps),
-        dict(record.memory),
+        metric=record.metric,
+        metric_name=record.metric_name,
+        not_finite=broken[0] if broken else None,
+        stepped=tuple(step.stepped for step in record.steps),
+        memory=dict(record.memory),
     )

@@ -1,6 +1,4 @@
-"""Exercises of the project: three tasks at which FP16 fails, and recipes that repair them at the
-least memory.
-"""
+"""Exercises of the project: three tasks that FP16 cannot train, repaired with little memory."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The leader board of the project: most points first, among equals the fewest bytes.
+"""The leader board of the project, by points and then by the fewest bytes.
 
-A folder is the board, and each file in it an entrant. Nothing leaves the machine: a class copies
+A board is a folder, and each file in it is an entrant. Nothing leaves the machine: a class copies
 its files into one folder.
 
-Invariant: files are written atomically. An unreadable file is named with the reason, and affects no
-other entrant. The files can be edited, so the board is no basis for marks: `labkit grade` is.
+Invariant: files are written atomically. An unreadable file is reported with its reason, and affects
+no other entrant. Learners can edit the files, so take marks from `labkit grade`, not from a board.
 """
 
 from __future__ import annotations
@@ -28,8 +28,13 @@ _HEAD = ("place", "name", "points", "bytes kept")
 
 @dataclass(frozen=True)
 class Entrant:
-    """One line of the board: a name, the points of all projects, and the bytes that their runs
-    kept.
+    """A line of the board.
+
+    Attributes:
+        name: The name that the learner chose.
+        points: The points of all projects.
+        out_of: The points that the projects can give.
+        bytes: The bytes that the graded runs keep between two steps.
     """
 
     name: str
@@ -40,8 +45,11 @@ class Entrant:
 
 @dataclass(frozen=True, repr=False)
 class LeaderBoard:
-    """The entrants, best first, and the unreadable files with the reasons; a notebook shows a
-    table.
+    """The entrants of a board, which a notebook shows as a table.
+
+    Attributes:
+        entrants: The entrants, best first.
+        damaged: A line about each unreadable file.
     """
 
     entrants: tuple[Entrant, ...]
@@ -49,49 +57,52 @@ class LeaderBoard:
 
     @property
     def places(self) -> tuple[int, ...]:
-        """Return the rank of each entrant, from 1; equals share one."""
+        """The rank of each entrant, from 1; equal entrants share a rank."""
         ranks = [_rank(entrant) for entrant in self.entrants]
         return tuple(ranks.index(rank) + 1 for rank in ranks)
 
     def _rows(self) -> list[tuple[str, ...]]:
-        pairs = zip(self.places, self.entrants, strict=True)
-        return [
-            (str(place), e.name, f"{e.points} of {e.out_of}", f"{e.bytes:,}") for place, e in pairs
-        ]
+        rows: list[tuple[str, ...]] = []
+        for place, entrant in zip(self.places, self.entrants, strict=True):
+            points = f"{entrant.points} of {entrant.out_of}"
+            rows.append((str(place), entrant.name, points, f"{entrant.bytes:,}"))
+        return rows
 
     def __str__(self) -> str:
         if not self.entrants:
             return "\n".join(["This board has no entries yet.", *self.damaged])
         lines = [
-            f"{p:<7}{name:<42}{points:<12}{size:>14}"
-            for p, name, points, size in (_HEAD, *self._rows())
+            f"{place:<7}{name:<42}{points:<12}{size:>14}"
+            for place, name, points, size in [_HEAD, *self._rows()]
         ]
         return "\n".join([*lines, *self.damaged])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in self._rows()
-        )
-        head = "".join(f"<th>{name}</th>" for name in _HEAD)
-        table = (
-            f"<table><tr>{head}</tr>{rows}</table>"
-            if rows
-            else "<p>This board has no entries yet.</p>"
-        )
-        return table + "".join(f"<p>{escape(line)}</p>" for line in self.damaged)
+        html = "<p>This board has no entries yet.</p>"
+        if self.entrants:
+            head = "".join(f"<th>{name}</th>" for name in _HEAD)
+            rows = ""
+            for row in self._rows():
+                cells = "".join(f"<td>{escape(cell)}</td>" for cell in row)
+                rows += f"<tr>{cells}</tr>"
+            html = f"<table><tr>{head}</tr>{rows}</table>"
+        return html + "".join(f"<p>{escape(line)}</p>" for line in self.damaged)
 
 
 def enter(folder: Path | str, name: str, grades: Sequence[Grade]) -> Path:
-    """Write an entrant into a folder, replacing one of the same name; return its file.
+    """Write an entrant into a folder, and return its file. It replaces one of the same name.
 
-    Bytes are those that the graded runs keep between two steps. Where `labkit grade` runs hand-ins,
-    nothing is written.
+    When `labkit grade` runs submissions, this function writes nothing.
+
+    Args:
+        folder: The folder of the board.
+        name: The name of the entrant and of its file.
+        grades: The grades of the projects, as `check` returns them.
 
     Raises:
-        ValueError: the name cannot name a file, or there is no grade.
+        ValueError: If the name cannot name a file, or there are no grades.
     """
     file = Path(folder) / f"{name}.json"
     if lessons_hidden():
@@ -105,37 +116,41 @@ def enter(folder: Path | str, name: str, grades: Sequence[Grade]) -> Path:
         raise ValueError(
             'expected the grades of your projects: [check("project.targets", my_recipe), ...]'
         )
-    points, out_of = sum(grade.points for grade in grades), sum(grade.out_of for grade in grades)
-    entrant = Entrant(name, points, out_of, sum(grade.bytes for grade in grades))
+    entrant = Entrant(
+        name,
+        points=sum(grade.points for grade in grades),
+        out_of=sum(grade.out_of for grade in grades),
+        bytes=sum(grade.bytes for grade in grades),
+    )
     text = json.dumps({"schema": SCHEMA, **asdict(entrant)}, indent=1)
     Path(folder).mkdir(parents=True, exist_ok=True)
     return write_atomic(file, text.encode())
 
 
 def show(folder: Path | str) -> LeaderBoard:
-    """Return the board of a folder; a missing folder is an empty board."""
-    found: list[Entrant] = []
+    """Return the board in a folder; a missing folder is an empty board."""
+    entrants: list[Entrant] = []
     damaged: list[str] = []
     for path in sorted(Path(folder).glob("*.json")):
         try:
-            found.append(_read(path))
+            entrants.append(_read_entrant(path))
         except (OSError, ValueError, RecursionError) as error:
             damaged.append(
                 f"{path.name} is left out: {str(error)[:120]}. Its owner can enter again."
             )
-    in_order = sorted(found, key=lambda entrant: (*_rank(entrant), entrant.name))
-    return LeaderBoard(tuple(in_order), tuple(damaged))
+    entrants.sort(key=lambda entrant: (*_rank(entrant), entrant.name))
+    return LeaderBoard(tuple(entrants), tuple(damaged))
 
 
 def _rank(entrant: Entrant) -> tuple[int, int]:
     return -entrant.points, entrant.bytes
 
 
-def _read(path: Path) -> Entrant:
+def _read_entrant(path: Path) -> Entrant:
     """Return the entrant in a file.
 
     Raises:
-        ValueError: `enter` did not write the file; the message says why.
+        ValueError: If the file is not as `enter` writes it. The message says why.
     """
     if not path.is_file() or path.stat().st_size > MAX_BYTES:
         raise ValueError(f"expected a file of at most {MAX_BYTES} bytes")
@@ -145,10 +160,12 @@ def _read(path: Path) -> Entrant:
         raise ValueError("it is not JSON") from error
     if not isinstance(stored, dict) or stored.pop("schema", None) != SCHEMA:
         raise ValueError(f"its schema is not {SCHEMA}")
-    whole = {"points", "out_of", "bytes"}
-    right = stored.keys() == whole | {"name"} and all(
-        type(stored[k]) is int and stored[k] >= 0 for k in whole
-    )
-    if not right or not _NAME.fullmatch(str(stored["name"])) or stored["points"] > stored["out_of"]:
-        raise ValueError("invalid name, points, out_of or bytes")
+    invalid = ValueError("invalid name, points, out_of or bytes")
+    if stored.keys() != {"name", "points", "out_of", "bytes"}:
+        raise invalid
+    for field in ("points", "out_of", "bytes"):
+        if type(stored[field]) is not int or stored[field] < 0:
+            raise invalid
+    if not _NAME.fullmatch(str(stored["name"])) or stored["points"] > stored["out_of"]:
+        raise invalid
     return Entrant(str(stored["name"]), stored["points"], stored["out_of"], stored["bytes"])
