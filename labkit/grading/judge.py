@@ -36,20 +36,26 @@ from labkit.grading.stored import StoredAnswers, StoredMistake, digest
 from labkit.records.journal import current_journal
 
 VISIBLE_SEED = 0
+# The time between two updates of the line about the training of an answer.
 SECONDS_PER_UPDATE = 0.3
-HINTS = 3  # of each exercise
+# The number of hints of each exercise.
+HINTS = 3
 # Some references and outcomes seed torch's generator and draw from it, and all threads of a process
 # share it.
 _one_at_a_time = threading.RLock()
-_failed_checks: Counter[str] = Counter()  # by exercise, since the process began
+# The number of failed calls of `check` by exercise, since the process began.
+_failed_checks: Counter[str] = Counter()
 
 
 @dataclass(frozen=True, eq=False)
 class CaseSet:
-    """The checks of an exercise, and the calls of each, cases[check][case].
+    """The cases of an exercise: the calls by which an answer is judged.
 
     Attributes:
-        complete: True: for grading; False: for a notebook.
+        exercise: The exercise.
+        checks: Its checks.
+        cases: The calls of each check, as cases[check][case].
+        complete: Whether the cases are those of grading; otherwise they are those of a notebook.
     """
 
     exercise: Exercise
@@ -61,17 +67,19 @@ class CaseSet:
 def check(exercise_id: str, function: object) -> Grade:
     """Return the grade of `function` on the visible checks of an exercise.
 
-    In a notebook, the answer is also logged.
+    In a notebook, this also logs the answer. When `labkit grade` runs a submission, a cell that
+    calls this function judges nothing: the grade has no verdicts.
 
-    Where `labkit grade` runs hand-ins, the cell that calls this judges nothing: the grade has no
-    verdicts.
+    Args:
+        exercise_id: The id of the exercise, such as "start.smallest".
+        function: The learner's answer.
 
     >>> grade = check("start.smallest", lambda exponent_bits, significand_bits: 2.0**-24)
     >>> grade.points, grade.mistake.name
     (0, 'answers for FP16')
 
     Raises:
-        ValueError: the exercise does not exist.
+        ValueError: If the exercise does not exist.
     """
     if lessons_hidden():
         return Grade(Exercise(exercise_id, (), ()), (), note="Hand-ins are judged by labkit grade.")
@@ -86,7 +94,7 @@ def check(exercise_id: str, function: object) -> Grade:
 
 @contextmanager
 def _progress(exercise: Exercise) -> Iterator[None]:
-    """Show in a notebook how many optimizer steps an answer has taken, if its checks train."""
+    """Show the number of optimizer steps in a notebook while an answer is trained."""
     if exercise.run_by is None or current_journal() is None:
         yield
         return
@@ -95,18 +103,19 @@ def _progress(exercise: Exercise) -> Iterator[None]:
 
     line: Any = None
     steps = 0
-    shown = 0.0
+    last_update = 0.0
 
     def count(*_: object) -> None:
-        nonlocal line, steps, shown
+        nonlocal line, steps, last_update
         steps += 1
-        if time.monotonic() - shown > SECONDS_PER_UPDATE:
-            shown = time.monotonic()
-            text = HTML(f"Training your answer: step {steps} ...")  # type: ignore[no-untyped-call]
-            if line is None:
-                line = display(text, display_id=True)  # type: ignore[no-untyped-call]
-            else:
-                line.update(text)
+        if time.monotonic() - last_update <= SECONDS_PER_UPDATE:
+            return
+        last_update = time.monotonic()
+        text = HTML(f"Training your answer: step {steps} ...")  # type: ignore[no-untyped-call]
+        if line is None:
+            line = display(text, display_id=True)  # type: ignore[no-untyped-call]
+        else:
+            line.update(text)
 
     hook = register_optimizer_step_pre_hook(count)
     try:
@@ -119,16 +128,13 @@ def _progress(exercise: Exercise) -> Iterator[None]:
 
 
 def _help(grade: Grade) -> str:
-    """Return a line that names the hints of an exercise.
-
-    Returns:
-        The line from the second failed check in this process on; before, "".
-    """
+    """Return a line about the hints of an exercise, or "" before its second failed check."""
     id = grade.exercise.id
     if grade.unsolved or all(verdict.passed for verdict in grade.verdicts):
         return ""
     _failed_checks[id] += 1
-    if _failed_checks[id] < 2 or not any(id in lesson.table("hints") for lesson in lessons()):
+    has_hints = any(id in lesson.table("hints") for lesson in lessons())
+    if _failed_checks[id] < 2 or not has_hints:
         return ""
     return (
         f'Stuck? hint("{id}"), from labkit.grading, gives one more hint at each call and '
@@ -137,17 +143,21 @@ def _help(grade: Grade) -> str:
 
 
 def earned(exercise_id: str, function: object, seed: int) -> int:
-    """Return the points that `labkit grade --seed` gives for `function`, and display why.
+    """Return the points that `labkit grade --seed` gives for `function`, and display the grade.
 
-    The tests in nbgrader's assignments call this.
+    The tests in nbgrader's assignments call this. nbgrader treats output on stderr as a failure, so
+    the output of the function is suppressed.
 
-    Output of the function is suppressed: nbgrader takes any on stderr for a failure.
+    Args:
+        exercise_id: The id of the exercise.
+        function: The learner's answer.
+        seed: The seed of the cases.
 
     >>> earned("start.smallest", lambda exponent_bits, significand_bits: 2.0**-24, seed=1)
     0
 
     Raises:
-        ValueError: the exercise does not exist.
+        ValueError: If the exercise does not exist.
     """
     from IPython.display import HTML, display
 
@@ -162,52 +172,49 @@ def earned(exercise_id: str, function: object, seed: int) -> int:
 
 @lru_cache(maxsize=256)
 def visible_cases(exercise: Exercise) -> CaseSet:
-    """Return the cases of a notebook: those of the visible checks, the same every time."""
+    """Return the cases of a notebook, which are those of the visible checks."""
     checks = tuple(check for check in exercise.checks if not check.hidden)
-    return CaseSet(
-        exercise,
-        checks,
-        tuple(tuple(draw_cases(exercise, check, VISIBLE_SEED)) for check in checks),
-        False,
-    )
+    cases = tuple(tuple(draw_cases(exercise, check, VISIBLE_SEED)) for check in checks)
+    return CaseSet(exercise, checks, cases, complete=False)
 
 
 @lru_cache(maxsize=256)
 def grading_cases(exercise: Exercise, seed: int) -> CaseSet:
-    """Return the cases of grading: the notebook's, then those of this seed."""
+    """Return the cases of grading: those of the notebook, then those of this seed."""
     visible = visible_cases(exercise)
-    shown = dict(zip(visible.checks, visible.cases, strict=True))
-    cases = tuple(
-        (*shown.get(check, ()), *draw_cases(exercise, check, seed)) for check in exercise.checks
-    )
-    return CaseSet(exercise, exercise.checks, cases, True)
+    visible_by_check = dict(zip(visible.checks, visible.cases, strict=True))
+    cases = []
+    for check in exercise.checks:
+        drawn = draw_cases(exercise, check, seed)
+        cases.append((*visible_by_check.get(check, ()), *drawn))
+    return CaseSet(exercise, exercise.checks, tuple(cases), complete=True)
 
 
 def draw_cases(exercise: Exercise, check: Check, seed: int) -> list[Case]:
-    """Return the calls of one check; the same seed gives the same calls on every machine."""
+    """Return the calls of a check for a seed, which are the same on every machine."""
     return check.cases(random.Random(f"{seed} {exercise.id} {check.name}"))
 
 
 def answers_of(case_set: CaseSet, function: object) -> list[list[Json]]:
-    """Return the answers of `function` to every case of every check."""
+    """Return the answers of `function` as answers[check][case]."""
     exercise = case_set.exercise
-    rules = (exercise.may_change, exercise.run_by)
-    return [
-        [answer_case(function, exercise.call, case, *rules) for case in cases]
-        for cases in case_set.cases
-    ]
+
+    def answer(case: Case) -> Json:
+        return answer_case(function, exercise.call, case, exercise.may_change, exercise.run_by)
+
+    return [[answer(case) for case in cases] for cases in case_set.cases]
 
 
 def judge(case_set: CaseSet, answers: list[list[Json]], note: str = "") -> Grade:
-    """Return the grade of these answers: one verdict for each check, in order.
+    """Return the grade of some answers, with a verdict for each check.
 
     Args:
-        case_set: The cases, and the exercise that they are drawn for.
-        answers: Answers[check][case], as `answers_of` gives them.
-        note: What happened on the way; the grade repeats it.
+        case_set: The exercise and its cases.
+        answers: The answers as answers[check][case]; see `answers_of`.
+        note: A remark about the run of the answer, which the grade repeats.
 
     Raises:
-        ValueError: the number of answers differs from that of cases, or one cannot be read.
+        ValueError: If the number of answers differs from that of cases, or an answer is invalid.
     """
     if [len(group) for group in answers] != [len(cases) for cases in case_set.cases]:
         raise ValueError("the number of answers is not the number of cases")
@@ -216,36 +223,33 @@ def judge(case_set: CaseSet, answers: list[list[Json]], note: str = "") -> Grade
 
 
 def _judge(case_set: CaseSet, answers: list[list[Json]], note: str) -> Grade:
-    expected = known_outcomes(case_set, case_set.exercise.reference)
+    exercise = case_set.exercise
+    right_answers = known_answers(case_set, exercise.reference)
+    expected = known_outcomes(case_set, exercise.reference)
     obtained = outcomes_of(case_set, answers)
-    right = known_answers(case_set, case_set.exercise.reference)
-    verdicts = tuple(
-        _verdict(
-            case_set.exercise,
-            check,
-            cases,
-            theirs,
-            yours,
-            [a == b for a, b in zip(written, answer, strict=True)],
+    verdicts = []
+    for i, check in enumerate(case_set.checks):
+        pairs = zip(right_answers[i], answers[i], strict=True)
+        are_equal = [right == answer for right, answer in pairs]
+        verdicts.append(
+            _verdict(exercise, check, case_set.cases[i], expected[i], obtained[i], are_equal)
         )
-        for check, cases, theirs, yours, written, answer in zip(
-            case_set.checks, case_set.cases, expected, obtained, right, answers, strict=True
-        )
-    )
-    is_right = all(verdict.passed or verdict.unsolved for verdict in verdicts)
-    mistakes = () if is_right else case_set.exercise.mistakes
-    known = next(
-        (mistake for mistake in mistakes if _makes(case_set, mistake.answer, obtained)), None
-    )
-    return Grade(case_set.exercise, verdicts, known, case_set.complete, note)
+    mistake = None
+    if not all(verdict.passed or verdict.unsolved for verdict in verdicts):
+        for known in exercise.mistakes:
+            if _makes(case_set, known.answer, obtained):
+                mistake = known
+                break
+    return Grade(exercise, tuple(verdicts), mistake, case_set.complete, note)
 
 
 @lru_cache(maxsize=512)
 def known_answers(case_set: CaseSet, function: Callable[..., object]) -> list[list[Json]]:
     """Return the answers of a reference or a known mistake, computed once."""
     if isinstance(function, StoredAnswers):
-        return [[[] for _ in cases] for cases in case_set.cases]  # only their outcomes are stored
-    # overflows in it do not concern the learner
+        # A learner's lab stores outcomes only. An empty list equals no answer.
+        return [[[] for _ in cases] for cases in case_set.cases]
+    # Warnings of a reference do not concern the learner.
     with _one_at_a_time, warnings.catch_warnings(action="ignore"):
         return answers_of(case_set, function)
 
@@ -259,12 +263,12 @@ def known_outcomes(case_set: CaseSet, function: Callable[..., object]) -> list[l
 
 
 def outcomes_of(case_set: CaseSet, answers: list[list[Json]]) -> list[list[object]]:
-    """Return what is judged for every case of every check: the answer, or its outcome."""
-    groups = zip(case_set.checks, case_set.cases, answers, strict=True)
-    return [
-        [check.outcome(load(answer), case) for case, answer in zip(cases, group, strict=True)]
-        for check, cases, group in groups
-    ]
+    """Return what is judged of each answer, as outcomes[check][case]: itself or its outcome."""
+    outcomes = []
+    for check, cases, group in zip(case_set.checks, case_set.cases, answers, strict=True):
+        pairs = zip(cases, group, strict=True)
+        outcomes.append([check.outcome(load(answer), case) for case, answer in pairs])
+    return outcomes
 
 
 def _verdict(
@@ -273,34 +277,41 @@ def _verdict(
     cases: tuple[Case, ...],
     expected: list[object],
     obtained: list[object],
-    same: list[bool],
+    are_equal: list[bool],
 ) -> Verdict:
-    """Return the verdict on a check; where `same`, answers are identical and need no comparison."""
+    """Return the verdict on a check, with the first case that fails.
+
+    Args:
+        exercise: The exercise.
+        check: The check.
+        cases: The cases of the check.
+        expected: What is judged of the reference's answers.
+        obtained: What is judged of the learner's answers.
+        are_equal: For each case, whether the answer equals the reference's as written.
+    """
     outcomes = tuple(answer for answer in obtained if isinstance(answer, Outcome))
-    for case, right, answer, equal in zip(cases, expected, obtained, same, strict=True):
-        mismatch = (
-            None
-            if equal and not outcomes
-            else difference(right, answer, exercise.ulps, exercise.two_zeros)
-        )
+    for case, right, answer, is_equal in zip(cases, expected, obtained, are_equal, strict=True):
+        # An outcome is compared in any case: it also depends on the check.
+        if is_equal and not outcomes:
+            continue
+        mismatch = difference(right, answer, exercise.ulps, exercise.two_zeros)
         if mismatch is not None:
             unsolved = isinstance(answer, Failure) and answer.kind == "unsolved"
-            return Verdict(
-                check,
-                _counter_example(exercise, check, case, right, answer, mismatch),
-                unsolved,
-                outcomes,
-            )
+            example = _counter_example(exercise, check, case, right, answer, mismatch)
+            return Verdict(check, example, unsolved, outcomes)
     return Verdict(check, outcomes=outcomes)
 
 
 def _counter_example(
     exercise: Exercise, check: Check, case: Case, right: object, answer: object, mismatch: str
 ) -> CounterExample:
-    arguments = [] if exercise.run_by else [load(dump(argument)) for argument in case]
-    # a code comes first; widths and counts after it are numbers
-    values = [_text(exercise, value) for value in arguments[:1]]
-    values += [show(value) for value in arguments[1:]]
+    values: list[str] = []
+    if not exercise.run_by:
+        # As the sandbox passes them to the answer.
+        arguments = [load(dump(argument)) for argument in case]
+        # Only the first argument can be a code; those after it are widths and counts.
+        values = [_text(exercise, value) for value in arguments[:1]]
+        values += [show(value) for value in arguments[1:]]
     # An outcome is a judgement: the check's name takes its place, so no right answer is revealed.
     expected = check.name if isinstance(right, Outcome) else _text(exercise, right)
     got = _text(exercise, answer)
@@ -311,44 +322,37 @@ def _counter_example(
         # The two differ in a part that `show` cuts off.
         got = f"{got}, the same as far as shown"
         expected = got
-    inputs = tuple(zip(exercise.parameters if values else (), values, strict=True))
+    parameters = exercise.parameters if values else ()
+    inputs = tuple(zip(parameters, values, strict=True))
     return CounterExample(inputs + exercise.aside(*case), expected, got, mismatch)
 
 
 def _text(exercise: Exercise, value: object) -> str:
     """Return a value as text, a code in hexadecimal."""
     if exercise.codes and type(value) is int:
-        return f"{'-' if value < 0 else ''}0x{abs(value):04X}"
+        sign = "-" if value < 0 else ""
+        return f"{sign}0x{abs(value):04X}"
     return show(value)
 
 
-def _makes(
-    case_set: CaseSet, mistaken: Callable[..., object], obtained: list[list[object]]
-) -> bool:
-    """Return whether a known mistake gives the same answer to every case."""
-    if isinstance(mistaken, StoredMistake):
-        return mistaken.digest == digest(obtained, case_set.exercise)
-    pairs = zip(known_outcomes(case_set, mistaken), obtained, strict=True)
-    return all(
-        _same(a, b, case_set.exercise)
-        for theirs, group in pairs
-        for a, b in zip(theirs, group, strict=True)
-    )
+def _makes(case_set: CaseSet, mistake: Callable[..., object], obtained: list[list[object]]) -> bool:
+    """Return whether the answers agree with a known mistake on every case."""
+    if isinstance(mistake, StoredMistake):
+        return mistake.digest == digest(obtained, case_set.exercise)
+    for expected, answers in zip(known_outcomes(case_set, mistake), obtained, strict=True):
+        for mistaken, answer in zip(expected, answers, strict=True):
+            if not _agrees(mistaken, answer, case_set.exercise):
+                return False
+    return True
 
 
-def _same(mistaken: object, answer: object, exercise: Exercise) -> bool:
-    if isinstance(mistaken, Failure) or isinstance(answer, Failure):
-        return (
-            isinstance(mistaken, Failure)
-            and isinstance(answer, Failure)
-            and mistaken.what == answer.what
-        )
-    if isinstance(mistaken, Outcome) or isinstance(answer, Outcome):
-        return (
-            isinstance(mistaken, Outcome)
-            and isinstance(answer, Outcome)
-            and mistaken.facts == answer.facts
-        )
+def _agrees(mistaken: object, answer: object, exercise: Exercise) -> bool:
+    if isinstance(mistaken, Failure) and isinstance(answer, Failure):
+        return mistaken.what == answer.what
+    if isinstance(mistaken, Outcome) and isinstance(answer, Outcome):
+        return mistaken.facts == answer.facts
+    if isinstance(mistaken, Failure | Outcome) or isinstance(answer, Failure | Outcome):
+        return False
     return difference(mistaken, answer, exercise.ulps, exercise.two_zeros) is None
 
 
@@ -359,31 +363,27 @@ def problems(lesson: Lesson) -> list[str]:
     own name.
 
     Raises:
-        CourseError: text and exercises are inconsistent.
+        CourseError: If the text and the exercises are inconsistent.
     """
     hints = lesson.table("hints")
-    found = []
+    lines = []
     for exercise in exercises_of(lesson):
-        own = hints.get(exercise.id, ())
-        if len(own) != HINTS:
-            found.append(
-                f"{lesson.folder / 'hints.toml'}: exercise {exercise.id}: expected {HINTS} "
-                f"hints, got {len(own)}"
-            )
-        found += [
-            f"{lesson.folder / 'exercises.py'}: exercise {exercise.id}: {what}"
-            for what in _faults(exercise)
-        ]
-    return found
+        count = len(hints.get(exercise.id, ()))
+        if count != HINTS:
+            file = lesson.folder / "hints.toml"
+            lines.append(f"{file}: exercise {exercise.id}: expected {HINTS} hints, got {count}")
+        file = lesson.folder / "exercises.py"
+        lines += [f"{file}: exercise {exercise.id}: {what}" for what in _problems_of(exercise)]
+    return lines
 
 
-def _faults(exercise: Exercise) -> Iterator[str]:
-    paper = visible_cases(exercise)
-    right = judge(paper, answers_of(paper, exercise.reference))
+def _problems_of(exercise: Exercise) -> Iterator[str]:
+    case_set = visible_cases(exercise)
+    right = judge(case_set, answers_of(case_set, exercise.reference))
     if right.points < right.out_of:
         yield f"the solution earns {right.points} of {right.out_of} points"
     for known in exercise.mistakes:
-        grade = judge(paper, known_answers(paper, known.answer))
+        grade = judge(case_set, known_answers(case_set, known.answer))
         if grade.points == grade.out_of:
             yield f"the mistake {known.name!r} equals the reference on every case of the notebook"
         elif grade.mistake is not known:
