@@ -1,9 +1,9 @@
 """The learner's log: checked answers, their restoration into notebooks, hints, and progress.
 
-Each `check()` in a notebook appends the source of its cell, the points and the time to the journal
-beside the notebook (labkit.records.journal). Each `hint()` appends its step: the next call shows
-the next one, even after a restart. Progress is computed from the journal alone, so it spans all
-notebooks of a folder.
+Each `check` in a notebook appends the source of its cell, the points and the time to the journal
+beside the notebook (labkit.records.journal). Each `hint` appends its number, so that the next call
+shows the next hint, even after a restart. Progress is computed from the journal alone, so it covers
+all notebooks of a folder.
 
 Invariant: only a cell without work is overwritten. Logging never fails a check.
 """
@@ -40,8 +40,11 @@ class LoggedAnswer:
     """An answer in the journal.
 
     Attributes:
-        points, out_of: What it earned when it was checked, and the points of the exercise.
-        when: UTC, ISO 8601.
+        id: The id of the exercise.
+        source: The source of the cell.
+        points: The points of the answer when it was checked.
+        out_of: The points of the exercise.
+        when: The time in UTC, as ISO 8601.
     """
 
     id: str
@@ -58,28 +61,40 @@ def log_answer(grade: Grade, function: object) -> None:
         return
     source = _source(function)
     id = grade.exercise.id
-    last = [line for line in entries(journal, "exercise") if line["id"] == id][-1:]
-    if not source or (
-        last and (last[0]["answer"], last[0].get("points")) == (source, grade.points)
-    ):
+    if not source:
         return
+    logged = [line for line in entries(journal, "exercise") if line["id"] == id]
+    if logged:
+        last = logged[-1]
+        if last["answer"] == source and last.get("points") == grade.points:
+            return
     save_answer(journal, "exercise", id, source, points=grade.points, out_of=grade.out_of)
 
 
 def logged_answers(folder: Path) -> dict[str, list[LoggedAnswer]]:
-    """Return exercise -> the answers that were checked in a folder's notebooks, oldest first."""
-    found: dict[str, list[LoggedAnswer]] = {}
+    """Return the answers that were checked in a folder's notebooks, by exercise, oldest first."""
+
+    def number(line: dict[str, Any], key: str) -> int:
+        # A learner can edit the journal.
+        value = line.get(key)
+        return value if isinstance(value, int) else 0
+
+    answers: dict[str, list[LoggedAnswer]] = {}
     for line in entries(folder.resolve() / NAME, "exercise"):
-        points, out_of = (
-            line[key] if isinstance(line.get(key), int) else 0 for key in ("points", "out_of")
+        answer = LoggedAnswer(
+            id=line["id"],
+            source=line["answer"],
+            points=number(line, "points"),
+            out_of=number(line, "out_of"),
+            when=str(line.get("when", "")),
         )
-        answer = LoggedAnswer(line["id"], line["answer"], points, out_of, str(line.get("when", "")))
-        found.setdefault(line["id"], []).append(answer)
-    return found
+        answers.setdefault(answer.id, []).append(answer)
+    return answers
 
 
 def best(answers: list[LoggedAnswer]) -> LoggedAnswer:
-    """Return the answer with the most points, the latest of those."""
+    """Return the answer with the most points; the latest among equals."""
+    # max returns the first of equal elements.
     return max(reversed(answers), key=lambda answer: answer.points)
 
 
@@ -90,20 +105,18 @@ def restore_answers(folder: Path) -> list[str]:
     """Write each exercise's best answer into its notebook if the cell holds no work.
 
     Returns:
-        A line of text for each answer that was logged.
+        A line of text for each exercise with a logged answer.
 
     Raises:
-        OSError: a notebook cannot be written.
+        OSError: If a notebook cannot be written.
     """
-    known = (
-        (EXERCISES[id], best(answers))
-        for id, answers in logged_answers(folder).items()
-        if id in EXERCISES
-    )
-    return [
-        f"{exercise.id}: {_restore(folder / f'{exercise.lesson}.ipynb', exercise, top)}"
-        for exercise, top in known
-    ]
+    lines = []
+    for id, answers in logged_answers(folder).items():
+        if id in EXERCISES:
+            exercise = EXERCISES[id]
+            notebook = folder / f"{exercise.lesson}.ipynb"
+            lines.append(f"{id}: {_restore(notebook, exercise, best(answers))}")
+    return lines
 
 
 def _restore(notebook: Path, exercise: Exercise, answer: LoggedAnswer) -> str:
@@ -125,25 +138,23 @@ def _restore(notebook: Path, exercise: Exercise, answer: LoggedAnswer) -> str:
 
 
 def _starter(exercise: Exercise) -> str:
-    """Return the source of an exercise's cell as it was handed out.
-
-    Returns:
-        The source; "" if the exercise's lesson is not installed.
-    """
-    lesson = next((lesson for lesson in lessons() if lesson.name == exercise.lesson), None)
-    cells = [] if lesson is None else learners_notebook(lesson)["cells"]
-    return next(
-        (
-            "".join(cell["source"])
-            for cell in cells
-            if exercise.tag in cell["metadata"].get("tags", ())
-        ),
-        "",
-    )
+    """Return the source of an exercise's cell in the handout; "" without the lesson."""
+    for lesson in lessons():
+        if lesson.name != exercise.lesson:
+            continue
+        for cell in learners_notebook(lesson)["cells"]:
+            if exercise.tag in cell["metadata"].get("tags", ()):
+                return "".join(cell["source"])
+    return ""
 
 
 def has_work(present: str, answer: str, starter: str = "") -> bool:
     r"""Return whether a cell has a line or a comment that the logged answer lacks.
+
+    Args:
+        present: The source of the cell.
+        answer: The source of the logged answer.
+        starter: The source of the cell in the handout.
 
     >>> has_work("def f(x):\n    raise NotImplementedError()", "def f(x):\n    return x")
     False
@@ -155,25 +166,19 @@ def has_work(present: str, answer: str, starter: str = "") -> bool:
     """
     if STARTER not in present:
         return True
-    own = _lines(present) - _lines(answer) - _lines(starter)
-    return any(
-        not line.startswith(("def ", "class ", "from ", "import ", "check(", STARTER))
-        for line in own
-        if line
-    )
+    new_lines = _lines(present) - _lines(answer) - _lines(starter) - {""}
+    no_work = ("def ", "class ", "from ", "import ", "check(", STARTER)
+    return any(not line.startswith(no_work) for line in new_lines)
 
 
 def _lines(source: str) -> set[str]:
-    """Return the normalized lines of code, and the comments on lines of their own.
-
-    Docstrings are left out.
-    """
+    """Return the normalized lines of code without docstrings, and whole-line comments."""
     comments = {line.strip() for line in source.splitlines() if line.strip().startswith("#")}
     return comments | {line.strip() for line in bare(source).splitlines()}
 
 
 def _source(function: object) -> str:
-    """Return the source of the running cell, after the function's if another cell defined it."""
+    """Return the source of the running cell, preceded by the function if it has another cell."""
     from IPython.core.getipython import get_ipython
 
     parent: Any = getattr(get_ipython(), "get_parent", dict)()
@@ -182,7 +187,9 @@ def _source(function: object) -> str:
         own = inspect.getsource(function)  # type: ignore[arg-type]
     except (OSError, TypeError):
         own = ""
-    return cell if own.strip() in cell else f"{own}\n\n{cell}"
+    if own.strip() in cell:
+        return cell
+    return f"{own}\n\n{cell}"
 
 
 # --- hints: three for each exercise, which cost no points ---
@@ -190,19 +197,23 @@ def _source(function: object) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Hint:
-    """One hint; a notebook shows it as a line. step: from 1 to `of`."""
+    """A hint, which a notebook shows as a line.
+
+    Attributes:
+        text: The hint.
+        step: Its number, from 1.
+        of: The number of hints of the exercise.
+    """
 
     text: str
     step: int
     of: int
 
     def __str__(self) -> str:
-        more = (
-            f" (Ask again for hint {self.step + 1}.)"
-            if self.step < self.of
-            else " (That was the last one.)"
-        )
-        return f"Hint {self.step} of {self.of}: {self.text}{more}"
+        more = "(That was the last one.)"
+        if self.step < self.of:
+            more = f"(Ask again for hint {self.step + 1}.)"
+        return f"Hint {self.step} of {self.of}: {self.text} {more}"
 
     __repr__ = __str__
 
@@ -211,25 +222,29 @@ class Hint:
 
 
 def hints() -> dict[str, tuple[str, ...]]:
-    """Return the hints of every exercise, the first step first."""
-    return {id: tuple(steps) for lesson in lessons() for id, steps in lesson.table("hints").items()}
+    """Return the hints of every exercise, in their order."""
+    hints_by_id = {}
+    for lesson in lessons():
+        for id, steps in lesson.table("hints").items():
+            hints_by_id[id] = tuple(steps)
+    return hints_by_id
 
 
 def hint(exercise_id: str, journal: Path | None = None) -> Hint:
-    """Return the next hint for an exercise; after the last one, the last again.
+    """Return the next hint for an exercise; after the last hint, the last again.
 
-    Where `labkit grade` runs hand-ins there are no hints, and it says so.
+    When `labkit grade` runs a submission, this returns a remark instead of a hint.
 
     Args:
-        exercise_id: The exercise's id, as in "scaling.advance".
-        journal: Records hints that were read; None: the journal beside the notebook; without any,
-            the first is returned.
+        exercise_id: The id of the exercise, such as "scaling.advance".
+        journal: The journal that records the hints; by default the one beside the notebook. Without
+            a journal, the first hint is returned.
 
     >>> hint("start.smallest").text
     'The formula is in the docstring. It has two parts: the bias, and a power of two.'
 
     Raises:
-        ValueError: the exercise does not exist; the message names the nearest.
+        ValueError: If the exercise does not exist. The message names the nearest id.
     """
     if lessons_hidden():
         return Hint("there are none where hand-ins are graded.", 1, 1)
@@ -241,8 +256,9 @@ def hint(exercise_id: str, journal: Path | None = None) -> Hint:
     journal = journal or current_journal()
     if journal is None:
         return Hint(steps[0], 1, len(steps))
-    read = last_answers(journal, "hint").get(exercise_id, "0")
-    step = min(int(read) + 1 if read.isdigit() else 1, len(steps))
+    last = last_answers(journal, "hint").get(exercise_id, "")
+    step = int(last) + 1 if last.isdigit() else 1
+    step = min(step, len(steps))
     append_answer(journal, "hint", exercise_id, str(step))
     return Hint(steps[step - 1], step, len(steps))
 
@@ -252,7 +268,7 @@ def hint(exercise_id: str, journal: Path | None = None) -> Hint:
 
 @dataclass(frozen=True)
 class LessonProgress:
-    """The progress in one lesson; an exercise is solved if every check of the notebook passed."""
+    """The progress in a lesson. An exercise is solved if all checks in the notebook passed."""
 
     name: str
     solved: int
@@ -272,16 +288,18 @@ class LessonProgress:
 
 @dataclass(frozen=True, repr=False)
 class Progress:
-    """The progress in all lessons, and the first unsolved exercise.
+    """The progress in all lessons, which a notebook shows as a table.
 
-    A notebook shows it as a table.
+    Attributes:
+        lessons: The progress in each lesson.
+        next: A line about the first unsolved exercise.
     """
 
     lessons: tuple[LessonProgress, ...]
     next: str
 
     def __str__(self) -> str:
-        # two blanks behind the longest name
+        # Two blanks after the longest name.
         width = max((len(lesson.name) for lesson in self.lessons), default=0) + 2
         lines = []
         for lesson in self.lessons:
@@ -306,27 +324,28 @@ class Progress:
 
 
 def progress(folder: Path | str = ".") -> Progress:
-    """Return the progress in the notebooks of a folder; nothing is run."""
+    """Return the progress in the notebooks of a folder, from the journal. No cell is run."""
     points = dict.fromkeys(EXERCISES, 0)
-    points |= {
-        id: best(answers).points
-        for id, answers in logged_answers(Path(folder)).items()
-        if id in points
-    }
+    for id, answers in logged_answers(Path(folder)).items():
+        if id in points:
+            points[id] = best(answers).points
     solved = {id for id in EXERCISES if points[id] >= visible_points(id)}
     rows = []
     for name in dict.fromkeys(exercise.lesson for exercise in EXERCISES.values()):
-        own = [id for id, exercise in EXERCISES.items() if exercise.lesson == name]
-        out_of = sum(EXERCISES[id].points for id in own)
-        rows.append(
-            LessonProgress(
-                name, len(solved & {*own}), len(own), sum(points[id] for id in own), out_of
-            )
+        ids = [id for id, exercise in EXERCISES.items() if exercise.lesson == name]
+        row = LessonProgress(
+            name=name,
+            solved=len(solved.intersection(ids)),
+            exercises=len(ids),
+            points=sum(points[id] for id in ids),
+            out_of=sum(EXERCISES[id].points for id in ids),
         )
-    following = next((exercise for id, exercise in EXERCISES.items() if id not in solved), None)
-    line = (
-        f"Next: {following.title}, in {following.lesson}" if following else "Everything is solved."
-    )
+        rows.append(row)
+    line = "Everything is solved."
+    for id, exercise in EXERCISES.items():
+        if id not in solved:
+            line = f"Next: {exercise.title}, in {exercise.lesson}"
+            break
     return Progress(tuple(rows), line)
 
 

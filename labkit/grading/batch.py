@@ -1,11 +1,11 @@
-"""Grading of a class, whatever is handed in.
+"""Grading of a class.
 
 First the code of all learners runs, each submission in a sandbox of its own, and is judged as its
-answers arrive. Recipes of projects are collected meanwhile; then each is trained once for the whole
-class, in the sandbox as well.
+answers arrive. The recipes of projects are collected meanwhile. Then each recipe is trained once
+for the whole class, in the sandbox as well.
 
-Invariant: one row for each learner and exercise, with its reason; no submission costs another one's
-row.
+Invariant: each learner has one row for each exercise, with a reason. No submission affects another
+one's row.
 """
 
 from __future__ import annotations
@@ -45,9 +45,11 @@ from labkit.grading.sandbox.worker import Limits, Request
 from labkit.grading.submission import Submission
 from labkit.grading.trainings import Trainings
 
-Plan = list[tuple[Submission, list[Exercise]]]  # the exercises to grade from each notebook
+# The exercises to grade from each notebook.
+Plan = list[tuple[Submission, list[Exercise]]]
 Progress = Callable[[str], None]
-MOST_CODE = 20_000  # characters of an answer on a feedback page
+# The largest number of characters of an answer on a feedback page.
+MOST_CODE = 20_000
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,9 @@ class Judged:
     """The results of a notebook after its code ran.
 
     Attributes:
-        pending: Exercises with the replies that a training must decide.
+        submission: The notebook.
+        rows: The rows of exercises that a comparison decides.
+        pending: The other exercises, with the replies that a training must decide.
     """
 
     submission: Submission
@@ -78,19 +82,17 @@ def grade(
 ) -> list[GradeRow]:
     """Return the rows of all submissions, by student and in the order of the course.
 
-    At most `workers` submissions run at once.
-
     Args:
-        submissions: What learners handed in, as `find` returns it.
-        seed: Draws the cases.
+        submissions: The submissions, as `find` returns them.
+        seed: The seed of the cases.
         limits: The limits of learners' code.
-        lesson: Grade this one only; None: every lesson that some notebook belongs to.
-        workers: How many submissions run at once.
-        progress: Is called with a line for each notebook, and with notices for the teacher.
-        log: Stores rows as they are produced; rows that it already holds are not produced again.
+        lesson: The lesson to grade; by default every lesson that some notebook belongs to.
+        workers: The largest number of submissions that run at once.
+        progress: Called with a line for each notebook, and with notices for the teacher.
+        log: Stores rows as they are produced. Rows that it already holds are not produced again.
         output: The folder of the grades, which learners' code must not reach.
-        old_forms: Grade answers in the form of an earlier release by that form.
-        student: Grade this one only, in the lessons of the class; "": all.
+        old_forms: Whether to grade answers in the form of an earlier release by that form.
+        student: The student to grade, in the lessons of the class; by default all students.
     """
     todo = plan(submissions, lesson)
     if student:
@@ -100,38 +102,45 @@ def grade(
         progress(line)
     log = log or GradingLog(None, {"seed": seed})
     keys = {one: key_of(one) for one, _ in todo}
-    graded = {key: {row.exercise for row in rows} for key, rows in log.rows.items()}
-    left = [
-        (one, [e for e in exercises if e.id not in graded.get(keys[one], ())])
-        for one, exercises in todo
-    ]
+    work = _without_graded(todo, log, keys)
     with scratch() as folder, Runner(limits, folder) as runner, _Pool(runner, workers) as pool:
         private = [one.path for one, _ in todo if one.path is not None and _is_file(one.path)]
         progress(isolation.describe(isolation.isolate(runner, private, output or folder)))
         grader = _Grader(runner, Trainings(runner, workers), seed, old_forms)
-        pending = list[Judged]()
-        work = [(one, exercises) for one, exercises in left if exercises]
         jobs = [pool.submit(grader.run, one, exercises) for one, exercises in work]
+        # The number of a student's notebooks that are not judged yet.
         running = Counter(one.student for one, _ in work)
-        learners = len(running)
-        done = defaultdict[str, list[Judged]](list)
+        judged_by_student = defaultdict[str, list[Judged]](list)
+        pending: list[Judged] = []
         for job in as_completed(jobs):
-            new = job.result()
-            log.add(keys[new.submission], new.rows)
-            pending += [new] if new.pending else []
-            student = new.submission.student
-            done[student].append(new)
-            running[student] -= 1
-            if not running[student]:
-                number = sum(not count for count in running.values())
-                progress(f"[{number}/{learners}] {student}: {_summary(done.pop(student))}")
+            judged = job.result()
+            log.add(keys[judged.submission], judged.rows)
+            if judged.pending:
+                pending.append(judged)
+            name = judged.submission.student
+            judged_by_student[name].append(judged)
+            running[name] -= 1
+            if running[name] == 0:
+                finished = sum(count == 0 for count in running.values())
+                summary = _summary(judged_by_student.pop(name))
+                progress(f"[{finished}/{len(running)}] {name}: {summary}")
         grader.trainings.run(pool, progress)
-        for each in pending:
-            log.add(
-                keys[each.submission],
-                [grader.row(each.submission, *reply) for reply in each.pending],
-            )
+        for judged in pending:
+            one = judged.submission
+            rows = [grader.row(one, exercise, reply) for exercise, reply in judged.pending]
+            log.add(keys[one], rows)
     return log.all_rows(dict.fromkeys(keys.values()))
+
+
+def _without_graded(todo: Plan, log: GradingLog, keys: dict[Submission, str]) -> Plan:
+    """Return the plan without exercises that have a row in the log."""
+    work: Plan = []
+    for one, exercises in todo:
+        graded = {row.exercise for row in log.rows.get(keys[one], ())}
+        left = [exercise for exercise in exercises if exercise.id not in graded]
+        if left:
+            work.append((one, left))
+    return work
 
 
 def _summary(judged: Sequence[Judged]) -> str:
@@ -139,14 +148,22 @@ def _summary(judged: Sequence[Judged]) -> str:
     rows = [row for each in judged for row in each.rows]
     pending = [exercise for each in judged for exercise, _ in each.pending]
     ids = {row.exercise for row in rows} | {exercise.id for exercise in pending}
-    lessons = dict.fromkeys(e.lesson for e in EXERCISES.values() if e.id in ids)
-    points = f"{sum(row.points for row in rows)} of {sum(row.out_of for row in rows)}"
-    more = f", and {len(pending)} to be trained" if pending else ""
-    return f"{points} in {', '.join(lessons)}{more}"
+    lessons = dict.fromkeys(
+        exercise.lesson for exercise in EXERCISES.values() if exercise.id in ids
+    )
+    points = sum(row.points for row in rows)
+    out_of = sum(row.out_of for row in rows)
+    text = f"{points} of {out_of} in {', '.join(lessons)}"
+    if pending:
+        text += f", and {len(pending)} to be trained"
+    return text
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether this is a file, and no link: one to /dev/null is readable everywhere."""
+    """Return whether a path is a regular file and not a link.
+
+    A link can lead to /dev/null, which code in a sandbox can read.
+    """
     with suppress(OSError):
         return stat.S_ISREG(path.lstat().st_mode)
     return False
@@ -181,7 +198,7 @@ def _ignored(submissions: Sequence[Submission], todo: Plan) -> list[str]:
 
 
 class _Pool(ThreadPoolExecutor):
-    """Threads that wait for processes; an exception kills those processes first."""
+    """Threads that wait for processes. After an exception, the processes are killed first."""
 
     def __init__(self, runner: Runner, workers: int) -> None:
         super().__init__(max_workers=max(1, workers))
@@ -195,7 +212,7 @@ class _Pool(ThreadPoolExecutor):
 
 
 class _Grader:
-    """The grading of single notebooks; several threads may use it at once."""
+    """The grading of single notebooks. Several threads may use it at once."""
 
     def __init__(
         self, runner: Runner, trainings: Trainings, seed: int, old_forms: bool = False
@@ -207,40 +224,13 @@ class _Grader:
         self._shared = SharedReplies(runner)
 
     def run(self, submission: Submission, exercises: Sequence[Exercise]) -> Judged:
-        """Run the code of a notebook, and judge what a comparison decides.
-
-        An answer without full points is run again behind all statements that its learner added to
-        the notebook: one of them may have filled a table, changed a setting, or bound a name by
-        `exec`. The better reply counts.
-        """
-        programs: dict[str, list[str]] = {}
-        replies: dict[str, Reply] = {}
+        """Run the code of a notebook, and judge the answers that need no training."""
         if self.old_forms:
             exercises = [
                 former_of(exercise) if _is_former(submission, exercise) else exercise
                 for exercise in exercises
             ]
-        for exercise in exercises:
-            try:
-                programs[exercise.id] = sliced(submission, exercise)
-            except Unreadable as error:
-                replies[exercise.id] = Reply(exercise.id, str(error))
-        replies |= self._replies([(e, programs[e.id]) for e in exercises if e.id in programs])
-        whole = list[tuple[Exercise, list[str]]]()
-        for exercise in exercises:
-            if (
-                exercise.id in programs
-                and self._points(exercise, replies[exercise.id]) < exercise.points
-            ):
-                with suppress(Unreadable):
-                    program = sliced(submission, exercise, whole=True)
-                    whole += [(exercise, program)] if program != programs[exercise.id] else []
-        again = self._replies(whole)
-        for exercise, _ in whole:
-            if self._points(exercise, again[exercise.id]) > self._points(
-                exercise, replies[exercise.id]
-            ):
-                replies[exercise.id] = again[exercise.id]
+        replies = self._best_replies(submission, exercises)
         judged = Judged(submission)
         for exercise in exercises:
             reply = replies[exercise.id]
@@ -250,6 +240,39 @@ class _Grader:
                 judged.rows.append(self.row(submission, exercise, reply))
         return judged
 
+    def _best_replies(
+        self, submission: Submission, exercises: Sequence[Exercise]
+    ) -> dict[str, Reply]:
+        """Return the reply of each answer, by the id of its exercise.
+
+        An answer without full points runs a second time, behind all statements that its learner
+        added to the notebook: one of them may have filled a table, changed a setting, or bound a
+        name by `exec`. The better reply counts.
+        """
+        replies: dict[str, Reply] = {}
+        programs: list[tuple[Exercise, list[str]]] = []
+        for exercise in exercises:
+            try:
+                programs.append((exercise, sliced(submission, exercise)))
+            except Unreadable as error:
+                replies[exercise.id] = Reply(exercise.id, str(error))
+        replies |= self._replies(programs)
+
+        whole_programs: list[tuple[Exercise, list[str]]] = []
+        for exercise, program in programs:
+            if self._points(exercise, replies[exercise.id]) == exercise.points:
+                continue
+            with suppress(Unreadable):
+                whole = sliced(submission, exercise, whole=True)
+                if whole != program:
+                    whole_programs.append((exercise, whole))
+        second_replies = self._replies(whole_programs)
+        for exercise, _ in whole_programs:
+            second = second_replies[exercise.id]
+            if self._points(exercise, second) > self._points(exercise, replies[exercise.id]):
+                replies[exercise.id] = second
+        return replies
+
     def _points(self, exercise: Exercise, reply: Reply) -> int:
         """Return the points of a reply.
 
@@ -257,11 +280,8 @@ class _Grader:
         """
         if exercise.trained is None:
             return self._grade(exercise, reply).points
-        return (
-            0
-            if reply.note or any("NameError" in line for line in reply.answers)
-            else exercise.points
-        )
+        lacks_a_name = any("NameError" in line for line in reply.answers)
+        return 0 if reply.note or lacks_a_name else exercise.points
 
     def row(self, one: Submission, exercise: Exercise, reply: Reply) -> GradeRow:
         """Return the row of a reply."""
@@ -271,40 +291,45 @@ class _Grader:
             how = "graded by it" if self.old_forms else "--old-forms grades it"
             remarks.append(f"this is the form of an earlier release: {how}")
         if grade.verdicts:
-            grade = replace(grade, note="; ".join(filter(None, remarks)))
-        reason = visible(grade.reason)
+            grade = replace(grade, note="; ".join(remark for remark in remarks if remark))
+        code = answers_to(one.cells, exercise)[:MOST_CODE]
         return GradeRow(
             one.student,
             one.notebook,
             exercise.id,
             grade.points,
             grade.out_of,
-            reason,
+            visible(grade.reason),
             self.seed,
-            as_json(grade) | {"code": answers_to(one.cells, exercise)[:MOST_CODE]},
+            as_json(grade) | {"code": code},
         )
 
     def _replies(self, programs: Sequence[tuple[Exercise, list[str]]]) -> dict[str, Reply]:
-        asked = [
-            request_of(grading_cases(exercise, self.seed), program)
-            for exercise, program in programs
-        ]
-        shared = {
-            request.exercise: self._shared.reply(request) for request in asked if request.run_by
-        }
-        return shared | self.runner.run([request for request in asked if not request.run_by])
+        """Run programs, and return their replies by the id of the exercise."""
+        replies: dict[str, Reply] = {}
+        requests: list[Request] = []
+        for exercise, program in programs:
+            request = request_of(grading_cases(exercise, self.seed), program)
+            # A program that trains takes long, so equal ones run once for the whole class.
+            if request.run_by:
+                replies[exercise.id] = self._shared.reply(request)
+            else:
+                requests.append(request)
+        return replies | self.runner.run(requests)
 
     def _needs_training(self, exercise: Exercise, reply: Reply) -> bool:
-        """Request the trainings that judge these answers; answers that are no recipes need none."""
+        """Request the trainings that judge an answer, and return whether there are any."""
         try:
             return self.trainings.request(grading_cases(exercise, self.seed), answers_in(reply))
-        except Exception:  # judging the answers reports what is wrong with them
+        # The answer is invalid, which its judgement reports.
+        except Exception:
             return False
 
     def _grade(self, exercise: Exercise, reply: Reply) -> Grade:
-        """Return the grade of a reply; answers before a time limit keep their points."""
+        """Return the grade of a reply. Answers before a time limit keep their points."""
         cases = grading_cases(exercise, self.seed)
-        if reply.note and not (reply.late and reply.answers):
+        has_partial_answers = reply.late and reply.answers
+        if reply.note and not has_partial_answers:
             return Grade(exercise, (), complete=True, note=reply.note + _place(cases, reply))
         try:
             answers = answers_in(reply)
@@ -312,19 +337,17 @@ class _Grader:
                 late = dump(Failure("error", reply.note))
                 answers += [[late] * len(group) for group in cases.cases[len(answers) :]]
             return judge(cases, answers)
-        except Exception as error:  # grading continues whatever the answers are
-            return Grade(
-                exercise, (), complete=True, note=f"the answers cannot be read: {str(error)[:100]}"
-            )
+        # Learners' code can return anything, and the grading of the class continues.
+        except Exception as error:
+            note = f"the answers cannot be read: {str(error)[:100]}"
+            return Grade(exercise, (), complete=True, note=note)
 
 
 class SharedReplies:
     """Replies to equal programs, each run once for the whole class.
 
-    Several threads may use it at once.
-
-    Programs are equal if they differ only in blanks, comments and docstrings. All get the same
-    cases.
+    Programs are equal if they differ only in blanks, comments and docstrings; they get the same
+    cases. Several threads may use an object of this class at once.
     """
 
     def __init__(self, runner: Runner) -> None:
@@ -333,8 +356,9 @@ class SharedReplies:
         self._replies = dict[tuple[str, ...], Future[Reply]]()
 
     def reply(self, request: Request) -> Reply:
-        """Return the reply to a program; run it, unless an equal one has run or is running."""
+        """Return the reply to a program, which runs unless an equal one has run or is running."""
         key = (request.exercise, *map(bare, request.program))
+        # The first request of a program runs it; the others wait for its future.
         with self._lock:
             is_first = key not in self._replies
             future = self._replies.setdefault(key, Future())
@@ -347,7 +371,7 @@ class SharedReplies:
 
 
 def _is_former(submission: Submission, exercise: Exercise) -> bool:
-    """Return whether an answer, by its text, has the form that an earlier release asked for."""
+    """Return whether an answer has the parameters of the exercise in an earlier release."""
     if not exercise.former:
         return False
     with suppress(Unreadable):
@@ -360,13 +384,14 @@ def sliced(submission: Submission, exercise: Exercise, *, whole: bool = False) -
     """Return the program of an answer; see `program_of`.
 
     Raises:
-        Unreadable: there is none.
+        Unreadable: If the notebook has no answer that can be run.
     """
     if submission.problem:
         raise Unreadable(submission.problem)
     try:
         return program_of(submission.cells, exercise, whole=whole)
     except Deleted:
+        # A learner may have changed the type of the cell.
         if any(cell.belongs_to(exercise) for cell in submission.other_cells):
             raise Unreadable(
                 "its cell is a cell of text: select it, press Y to make it code, and hand it in "
@@ -375,7 +400,8 @@ def sliced(submission: Submission, exercise: Exercise, *, whole: bool = False) -
         raise
     except Unreadable:
         raise
-    except Exception as error:  # grading continues whatever is in the cells
+    # Cells can hold anything, and the grading of the class continues.
+    except Exception as error:
         raise Unreadable(
             f"it cannot be graded: {type(error).__name__}: {str(error)[:100]}"
         ) from error
@@ -402,7 +428,7 @@ def _packed_cases(cases: CaseSet) -> list[list[bytes]]:
 
 
 def answers_in(reply: Reply) -> list[list[list[object]]]:
-    """Return answers[check][case]; [] if the output is not JSON."""
+    """Return the answers as answers[check][case]; [] if the output is not JSON."""
     try:
         return [json.loads(line) for line in reply.answers]
     except (ValueError, RecursionError):
@@ -410,15 +436,13 @@ def answers_in(reply: Reply) -> list[list[list[object]]]:
 
 
 def _place(cases: CaseSet, reply: Reply) -> str:
-    """Return the check at which the code was stopped."""
+    """Return where the code was stopped, as the end of a sentence."""
     if not reply.broken:
         return ""
     if not reply.ran:
         return "; while its cell ran"
     reached = len(reply.answers)
-    names = [check.name for check in cases.checks]
-    return (
-        f"; at check {reached + 1} of {len(names)}, {names[reached]!r}"
-        if reached < len(names)
-        else ""
-    )
+    if reached == len(cases.checks):
+        return ""
+    name = cases.checks[reached].name
+    return f"; at check {reached + 1} of {len(cases.checks)}, {name!r}"

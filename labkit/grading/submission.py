@@ -1,7 +1,6 @@
 """Submissions: the notebooks that learners hand in, their code cells, and their lessons.
 
-Invariant: nothing here runs a learner's code, and no link is followed out of what its learner
-handed in.
+Invariant: this module runs no learner's code, and follows no link out of a learner's submission.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -21,34 +19,42 @@ from labkit.course import Lesson, lessons
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.program import CodeCell, Unreadable
 
+# The largest notebook.
 MAX_BYTES = 64 << 20
-MAX_CODE = 1 << 20  # characters of code, tags and ids in one notebook; a solved lesson has 60,000
-MAX_VALUES = 2_000_000  # in the JSON of a notebook: each takes up to 100 bytes of memory
-MAX_DEPTH = 20  # of nested folders
+# The most characters of code, tags and ids in a notebook. A solved lesson has 60,000.
+MAX_CODE = 1 << 20
+# The most values in the JSON of a notebook, each of which takes up to 100 bytes of memory.
+MAX_VALUES = 2_000_000
+# The deepest nesting of folders.
+MAX_DEPTH = 20
 CANVAS = re.compile(r"(?P<who>[^_]+)_(?:LATE_)?(?P<number>\d+)_\d+_(?P<file>.+)")
 MOODLE = re.compile(r"(?P<who>.+)_(?P<number>\d+)_assignsubmission_[a-z]+_?(?P<file>.*)")
 BLACKBOARD = re.compile(
     r"(?P<heads>.+)_attempt_\d{4}(?:-\d\d){5}(?:_(?P<file>.+)|\.txt)?", re.IGNORECASE
 )
-NOTEBOOKS = (".ipynb", ".ipynb.txt", ".ipynb.json")  # browsers add the second suffix
-# Tables and logs that are beside hand-ins. They belong to no learner, unless the school's system
-# named them after one.
+# Some browsers add a second suffix.
+NOTEBOOKS = (".ipynb", ".ipynb.txt", ".ipynb.json")
+# Tables and logs beside submissions. They belong to no learner, unless the school's system named
+# them after one.
 NOBODYS = (".csv", ".tsv", ".jsonl", ".log", ".ini", ".db", ".lock", ".part", ".kept")
 _SUFFIX = re.compile(r"(?:\.tar)?\.\w{1,8}$")
-GENERATOR = (
-    b'<meta name="generator" content="labkit">'  # in the head of each page that labkit writes
-)
-NAMED_FILES = 3  # files in a sentence, before "and 5 more"
+# In the head of each page that labkit writes.
+GENERATOR = b'<meta name="generator" content="labkit">'
+# The most files that a sentence names, before "and 5 more".
+NAMED_FILES = 3
 
 
 @dataclass(frozen=True)
 class Submission:
-    """One notebook of one student, which is read once, when its content is first used.
+    """One notebook of one student. It is read when its content is first used.
 
     Attributes:
-        path: None if the student handed in no notebook, or it could not be unpacked.
-        own: The student's folder, or the notebook itself; None: the caller named the file.
-        refused: Why it cannot be graded, if known before it is opened.
+        student: The name of the student.
+        notebook: The name of the notebook, as it was handed in.
+        path: The file; None if the student handed in no notebook, or it could not be unpacked.
+        own: The student's folder or the notebook itself, which links must not leave. None for a
+            file that the caller named.
+        refused: The reason why it cannot be graded, if known before it is opened.
     """
 
     student: str
@@ -64,42 +70,47 @@ class Submission:
             return tuple(code), "", tuple(others)
         except Unreadable as error:
             return (), str(error), ()
-        except Exception as error:  # grading continues whatever is in it
+        # A notebook can hold anything, and the grading of the class continues.
+        except Exception as error:
             return (), f"it cannot be read: {type(error).__name__}: {str(error)[:100]}", ()
 
     @property
     def cells(self) -> tuple[CodeCell, ...]:
-        """Its code cells; none if it has a problem."""
+        """The code cells; empty if the notebook has a problem."""
         return self._content[0]
 
     @property
     def problem(self) -> str:
-        """Why it cannot be graded, or ""."""
+        """The reason why the notebook cannot be graded, or ""."""
         return self._content[1]
 
     @property
     def other_cells(self) -> tuple[CodeCell, ...]:
-        """Its cells of text, with ids or tags and without sources: one may have been code."""
+        """The other cells, without their sources. One of them may have been a code cell."""
         return self._content[2]
 
     @cached_property
     def lessons(self) -> Counter[str]:
-        """For each lesson, how many of its exercises have a cell here."""
-        exercises = EXERCISES.values()
-        return Counter(
-            each.lesson for each in exercises if any(cell.belongs_to(each) for cell in self.cells)
-        )
+        """For each lesson, the number of its exercises that have a cell in the notebook."""
+        counts: Counter[str] = Counter()
+        for exercise in EXERCISES.values():
+            if any(cell.belongs_to(exercise) for cell in self.cells):
+                counts[exercise.lesson] += 1
+        return counts
 
     @cached_property
     def lesson(self) -> str | None:
-        """Its lesson: that of most exercises in it, else its file's name, else None."""
-        if self.notebook and not self.path and not self.notebook.lower().endswith(NOTEBOOKS):
+        """The lesson of most exercises in the notebook, else the lesson of its name, else None."""
+        is_other_file = not self.path and not self.notebook.lower().endswith(NOTEBOOKS)
+        if self.notebook and is_other_file:
             return None
         name = _stem(Path(self.notebook).name)
         if self.lessons:
-            most = max(self.lessons.values())
-            return name if self.lessons.get(name) == most else self.lessons.most_common(1)[0][0]
-        return name if any(exercise.lesson == name for exercise in EXERCISES.values()) else None
+            lesson, count = self.lessons.most_common(1)[0]
+            # Among lessons with equally many exercises, the name decides.
+            return name if self.lessons.get(name) == count else lesson
+        known = {exercise.lesson for exercise in EXERCISES.values()}
+        return name if name in known else None
 
 
 def find(
@@ -109,54 +120,57 @@ def find(
 ) -> list[Submission]:
     """Return the submissions in files and folders, in order of name.
 
-    Both <folder>/<student>.ipynb and <folder>/<student>/.../<lesson>.ipynb are accepted, as are
-    single files. Names from Canvas, Moodle and Blackboard are parsed, and the name of a lesson
-    behind that of a student. Checkpoints, hidden files and macOS's additions to archives (__MACOSX)
-    are ignored. A student with other files and no notebook has one submission, whose reason names
-    the files.
+    Accepted are single files, <folder>/<student>.ipynb and <folder>/<student>/.../<lesson>.ipynb.
+    Names from Canvas, Moodle and Blackboard are parsed, and so is the name of a lesson after that
+    of a student. Checkpoints, hidden files and macOS's additions to archives (__MACOSX) are
+    ignored. A student with other files and no notebook has one submission, whose reason names the
+    files.
 
     Args:
         paths: Files and folders that learners handed in.
-        refused: Path -> why the file could not be unpacked from an archive: the reason in its
-            student's rows.
+        refused: For each file that could not be unpacked from an archive, the reason, which its
+            student's rows will have.
         results: Files and folders of the grading itself, which may lie beside the students'.
 
     Raises:
-        FileNotFoundError: a path does not exist, or no path has a notebook.
-        ValueError: a single file is not a notebook.
+        FileNotFoundError: If a path does not exist, or no path has a notebook.
+        ValueError: If a single file is not a notebook.
     """
-    found: list[Submission] = []
+    submissions: list[Submission] = []
+    # Files of students that are not notebooks.
     others: dict[str, list[str]] = {}
     for path in paths:
         if not path.exists():
             raise FileNotFoundError(f"there is no {path}; give a folder of notebooks, or notebooks")
-        inside = {
-            file.relative_to(path): why
-            for file, why in (refused or {}).items()
+        refused_here = {
+            file.relative_to(path): reason
+            for file, reason in (refused or {}).items()
             if path in file.parents
         }
         assignment = ""
         if path.is_dir():
-            names = [*(entry.name for entry in path.iterdir()), *(file.parts[0] for file in inside)]
+            names = [entry.name for entry in path.iterdir()]
+            names += [file.parts[0] for file in refused_here]
             assignment = assignment_in(names)
-            found += _in_folder(path, assignment, others, results)
+            submissions += _in_folder(path, assignment, others, results)
         elif path.name.lower().endswith(NOTEBOOKS):
-            found.append(_of_file(path, path.name))
+            submissions.append(_of_file(path, path.name))
         else:
             raise ValueError(
                 f"expected notebooks (.ipynb), folders of them or zip archives, got {path}"
             )
-        for file, why in inside.items():
+        for file, reason in refused_here.items():
             student, name = learner_in(file.parts[0], assignment)
-            found.append(Submission(student, "/".join(file.parts[1:]) or name, None, refused=why))
-    if not found:
+            notebook = "/".join(file.parts[1:]) or name
+            submissions.append(Submission(student, notebook, None, refused=reason))
+    if not submissions:
         raise FileNotFoundError(_nothing(others))
-    handed_in = {one.student for one in found}
-    return found + [
-        Submission(student, _enumerated(names), None, refused=_other_files(names))
-        for student, names in others.items()
-        if student not in handed_in
-    ]
+    with_notebook = {one.student for one in submissions}
+    for student, names in others.items():
+        if student not in with_notebook:
+            reason = _other_files(names)
+            submissions.append(Submission(student, _enumerated(names), None, refused=reason))
+    return submissions
 
 
 def nobodys_files(paths: Iterable[Path]) -> list[str]:
@@ -171,7 +185,7 @@ def nobodys_files(paths: Iterable[Path]) -> list[str]:
 
 
 def _nothing(others: Mapping[str, Sequence[str]]) -> str:
-    """Return a sentence on submissions without a single notebook."""
+    """Return a sentence about submissions without a single notebook."""
     if not others:
         return "there is no notebook (.ipynb) in what was handed in, and no file of a learner"
     student, names = next(iter(others.items()))
@@ -182,7 +196,7 @@ def _nothing(others: Mapping[str, Sequence[str]]) -> str:
 
 
 def _other_files(names: Sequence[str]) -> str:
-    """Return why a student without a notebook has no points."""
+    """Return the reason why a student without a notebook has no points."""
     if not names:
         return "handed in a folder or an archive without any readable file: no notebook (.ipynb)"
     archives = (".rar", ".7z", ".gz", ".tgz", ".tar", ".xz", ".bz2")
@@ -191,27 +205,33 @@ def _other_files(names: Sequence[str]) -> str:
 
 
 def _enumerated(names: Sequence[str]) -> str:
-    more = len(names) - NAMED_FILES
-    return ", ".join(names[:NAMED_FILES]) + (f" and {more} more" if more > 0 else "")
+    text = ", ".join(names[:NAMED_FILES])
+    if len(names) > NAMED_FILES:
+        text += f" and {len(names) - NAMED_FILES} more"
+    return text
 
 
 def hard_linked(submissions: Iterable[Submission]) -> list[list[Submission]]:
     """Return groups of students whose submissions are hard links to one file."""
-    files: dict[tuple[int, int], list[Submission]] = {}
+    by_file: dict[tuple[int, int], list[Submission]] = {}
     for one in submissions:
-        with suppress(OSError):
-            if one.path and (found := one.path.lstat()).st_nlink > 1:
-                files.setdefault((found.st_dev, found.st_ino), []).append(one)
-    return [group for group in files.values() if len({one.student for one in group}) > 1]
+        if one.path is None:
+            continue
+        try:
+            status = one.path.lstat()
+        except OSError:
+            continue
+        if status.st_nlink > 1:
+            by_file.setdefault((status.st_dev, status.st_ino), []).append(one)
+    return [group for group in by_file.values() if len({one.student for one in group}) > 1]
 
 
 def learner_in(name: str, assignment: str = "") -> tuple[str, str]:
-    """Return the student and the file's name, from what Canvas, Moodle and Blackboard export.
+    """Return the student and the file's name in a name that Canvas, Moodle or Blackboard wrote.
 
     Args:
         name: The name of a file or a folder.
-        assignment: What Blackboard writes before each student of a folder, as `assignment_in` finds
-            it.
+        assignment: The prefix that Blackboard writes before each student; see `assignment_in`.
 
     >>> learner_in("lovelaceada_LATE_12345_678901_06_loss_scaling-1.ipynb")
     ('lovelaceada_12345', '06_loss_scaling-1.ipynb')
@@ -224,37 +244,40 @@ def learner_in(name: str, assignment: str = "") -> tuple[str, str]:
     >>> learner_in("ada.ipynb")
     ('ada', 'ada.ipynb')
     """
-    found = MOODLE.fullmatch(name) or CANVAS.fullmatch(name)
-    if found:
-        return f"{found['who']}_{found['number']}", found["file"]
-    found = BLACKBOARD.fullmatch(name)
-    if found:
-        heads = found["heads"]
+    match = MOODLE.fullmatch(name) or CANVAS.fullmatch(name)
+    if match:
+        return f"{match['who']}_{match['number']}", match["file"]
+    match = BLACKBOARD.fullmatch(name)
+    if match:
+        heads = match["heads"]
         who = heads.removeprefix(assignment) if assignment else heads.rpartition("_")[2]
-        return who or heads, found["file"] or ""
-    found = _before_a_lesson(lessons()).fullmatch(name)
-    if found:
-        return found["who"], found["file"]
+        return who or heads, match["file"] or ""
+    match = _before_a_lesson(lessons()).fullmatch(name)
+    if match:
+        return match["who"], match["file"]
     return _stem(name), name
 
 
 def assignment_in(names: Iterable[str]) -> str:
-    """Return what Blackboard wrote before the students in these names of files: "Lab_6_".
+    """Return the prefix that Blackboard wrote before the students in some names, as "Lab_6_".
 
-    Returns:
-        The common prefix; "" for a single student.
+    It is "" for a single student.
 
     >>> assignment_in(f"Lab_6_{who}_attempt_2026-11-27-10-15-30.txt" for who in ("ada_l", "bob"))
     'Lab_6_'
     """
-    found = (BLACKBOARD.fullmatch(name) for name in names)
-    heads = {tuple(each["heads"].split("_")) for each in found if each}
-    shared: list[str] = []
-    for parts in zip(*(head[:-1] for head in heads), strict=False):
-        if len(heads) < 2 or len(set(parts)) > 1:
+    matches = (BLACKBOARD.fullmatch(name) for name in names)
+    heads = {match["heads"] for match in matches if match}
+    if len(heads) < 2:
+        return ""
+    # The last part belongs to the student's name.
+    parts_of_heads = [head.split("_")[:-1] for head in heads]
+    prefix = ""
+    for parts in zip(*parts_of_heads, strict=False):
+        if len(set(parts)) > 1:
             break
-        shared.append(parts[0])
-    return "".join(f"{part}_" for part in shared)
+        prefix += f"{parts[0]}_"
+    return prefix
 
 
 @lru_cache(maxsize=1)
@@ -268,8 +291,10 @@ def _before_a_lesson(course: tuple[Lesson, ...]) -> re.Pattern[str]:
 
 def _stem(name: str) -> str:
     """Return the name of a notebook without its suffix, and any other name as it is."""
-    ending = next((end for end in NOTEBOOKS if name.lower().endswith(end)), "")
-    return name.removesuffix(name[len(name) - len(ending) :])
+    for suffix in NOTEBOOKS:
+        if name.lower().endswith(suffix):
+            return name[: -len(suffix)]
+    return name
 
 
 def is_nobodys(name: str) -> bool:
@@ -289,8 +314,10 @@ def is_result(entry: Path) -> bool:
     if (entry.parent / f"{entry.name}-key.csv").is_file():
         return True
     files = files_in(entry, "")
-    # a learner's own folder may hold the feedback of the last time, and nothing else
-    return bool(files) and all(_is_page(f) and f.name != "feedback.html" for f in files)
+    if not files:
+        return False
+    # A learner's own folder may hold an earlier feedback page, and nothing else.
+    return all(_is_page(file) and file.name != "feedback.html" for file in files)
 
 
 def _is_page(path: Path) -> bool:
@@ -342,7 +369,8 @@ def _in_folder(
 def _is_folder(entry: Path) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a folder that can be listed, but not entered
+    # The folder that contains it can be listed, but not entered.
+    except OSError:
         return not entry.name.lower().endswith(NOTEBOOKS)
 
 
@@ -352,7 +380,7 @@ def files_in(folder: Path, suffix: str) -> list[Path]:
     Links to folders are not followed. Folders deeper than MAX_DEPTH and unreadable ones are
     ignored.
     """
-    found = []
+    files = []
     waiting = [(folder, 0)]
     while waiting:
         place, depth = waiting.pop()
@@ -362,10 +390,11 @@ def files_in(folder: Path, suffix: str) -> list[Path]:
             continue
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                waiting += [(place / entry.name, depth + 1)] if depth < MAX_DEPTH else []
+                if depth < MAX_DEPTH:
+                    waiting.append((place / entry.name, depth + 1))
             elif entry.name.lower().endswith(suffix):
-                found.append(place / entry.name)
-    return sorted(found)
+                files.append(place / entry.name)
+    return sorted(files)
 
 
 def content_of(path: Path, own: Path | None, most: int = MAX_BYTES) -> bytes:
@@ -373,11 +402,12 @@ def content_of(path: Path, own: Path | None, most: int = MAX_BYTES) -> bytes:
 
     Args:
         path: The file.
-        own: The learner's folder, resolved: the file may be a link within it; None: anywhere.
-        most: Maximum size in bytes.
+        own: The learner's folder, resolved. The file may be a link within it. None allows any
+            file.
+        most: The largest size in bytes.
 
     Raises:
-        Unreadable: it is not a regular file, too large, or a link out of the learner's folder.
+        Unreadable: If the file is not regular, is too large, or is a link out of the folder.
     """
     try:
         real = path.resolve(strict=True)
@@ -386,22 +416,20 @@ def content_of(path: Path, own: Path | None, most: int = MAX_BYTES) -> bytes:
                 "it is a link to something outside of what its learner handed in: hand in the "
                 "file itself"
             )
-        flags = (
-            os.O_RDONLY
-            | getattr(os, "O_NONBLOCK", 0)
-            | getattr(os, "O_NOFOLLOW", 0)
-            | getattr(os, "O_BINARY", 0)
-        )
-        with os.fdopen(
-            os.open(real, flags), "rb"
-        ) as file:  # non-blocking: it may be a pipe without a writer
+        # A pipe without a writer would block. Not every system has each of these flags.
+        flags = os.O_RDONLY
+        for name in ("O_NONBLOCK", "O_NOFOLLOW", "O_BINARY"):
+            flags |= getattr(os, name, 0)
+        with os.fdopen(os.open(real, flags), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_size > most:
                 raise Unreadable(f"not a file of at most {most >> 20} MiB")
+            # The path could have become a link between the two calls.
             if own is not None and path.resolve(strict=True) != real:
                 raise Unreadable("it changed while it was opened")
             return file.read(most)
-    except RuntimeError as error:  # how Python before 3.13 says that a link leads to itself
+    # Before Python 3.13, a link that leads to itself raises RuntimeError.
+    except RuntimeError as error:
         raise Unreadable("it is a link that leads nowhere") from error
     except OSError as error:
         raise Unreadable(f"it cannot be opened: {error.strerror}") from error
@@ -424,7 +452,7 @@ def _read_cells(submission: Submission) -> tuple[list[CodeCell], list[CodeCell]]
     """Return the code cells of a notebook, and its other cells without their text.
 
     Raises:
-        Unreadable: it is not a notebook, or has no code.
+        Unreadable: If the file is not a notebook, or has no code.
     """
     if submission.path is None or submission.refused:
         raise Unreadable(submission.refused or "no notebook was handed in")
@@ -444,13 +472,12 @@ def _read_cells(submission: Submission) -> tuple[list[CodeCell], list[CodeCell]]
     cells = [cell for cell in cells if isinstance(cell, dict)]
     code = [_cell(cell) for cell in cells if cell.get("cell_type") == "code"]
     others = [_cell(cell | {"source": ""}) for cell in cells if cell.get("cell_type") != "code"]
-    if (
-        sum(
-            100 + len(cell.source) + len(cell.id) + sum(map(len, cell.tags))
-            for cell in [*code, *others]
-        )
-        > MAX_CODE
-    ):
+    # Many empty cells are too large, too.
+    size = sum(
+        100 + len(cell.source) + len(cell.id) + sum(map(len, cell.tags))
+        for cell in [*code, *others]
+    )
+    if size > MAX_CODE:
         raise Unreadable(
             f"more code than a lesson takes: {MAX_CODE >> 20} MiB in all cells together is read"
         )
