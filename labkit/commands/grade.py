@@ -1,4 +1,4 @@
-"""The command grade: `labkit grade SUBMISSIONS --csv grades.csv`.
+"""The command `labkit grade SUBMISSIONS --csv grades.csv`.
 
 All students get the same cases, drawn from a seed that is reported at the end: with the same seed,
 grading again writes the same bytes. A broken submission has rows like the others, with a reason.
@@ -14,7 +14,7 @@ import secrets
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +25,9 @@ from labkit.classroom.archives import unpack_archives
 from labkit.classroom.class_pages import addresses, journals_beside, report, write_feedback
 from labkit.classroom.lateness import MINUTE, Rules, extensions_in, lateness, words
 from labkit.classroom.marks import (
+    Comments,
+    Mark,
+    Roster,
     check_column,
     marks_of,
     notices,
@@ -46,27 +49,19 @@ from labkit.grading.submission import Submission, find, hard_linked, nobodys_fil
 from labkit.records import exclusive_lock, now, write_atomic
 from labkit.train import one_thread
 
+# The exit status after Ctrl+C.
 INTERRUPTED = 130
 
 
 def grade(arguments: Namespace) -> int:
-    """Grade, then write what the options name.
+    """Run `labkit grade`: grade submissions, and write the files that the options name.
 
-    The teacher's own tables are read first, before anything runs.
+    The teacher's own tables are read before any code runs, so that an error in them costs no time.
+
+    Returns:
+        The exit status.
     """
     use_course(arguments, solutions=True)
-    with_exercises = sorted({exercise.lesson for exercise in EXERCISES.values()})
-    if arguments.lesson and arguments.lesson not in with_exercises:
-        raise CommandError(
-            f"no exercises in lesson {arguments.lesson!r}; choose from {', '.join(with_exercises)}"
-        )
-    for path in arguments.submissions:
-        if not path.exists():
-            raise CommandError(f"there is no {path}; give a folder of notebooks, or notebooks")
-    if arguments.csv is None:
-        raise CommandError(
-            "expected --csv FILE, where to write the grades: labkit grade ... --csv grades.csv"
-        )
     _check_options(arguments)
     try:
         roster = read_roster(arguments.roster) if arguments.roster else None
@@ -74,21 +69,16 @@ def grade(arguments: Namespace) -> int:
             check_column(roster, arguments.column)
         comments = read_comments(arguments.manual) if arguments.manual else {}
         with TemporaryDirectory(prefix="labkit-hand-in-") as scratch:
-            arguments.submissions, refused = unpack_archives(arguments.submissions, Path(scratch))
-            results = [
-                arguments.feedback,
-                arguments.report,
-                arguments.anonymous,
-                arguments.gradebook,
-            ]
-            submissions = find(arguments.submissions, refused, [path for path in results if path])
-            students = [*dict.fromkeys(one.student for one in submissions)]
+            paths, refused = unpack_archives(arguments.submissions, Path(scratch))
+            arguments.submissions = paths
+            submissions = find(paths, refused, _result_paths(arguments))
+            students = _unique(one.student for one in submissions)
             rules = Rules(
-                arguments.due,
-                arguments.late,
-                arguments.late_cap,
-                arguments.grace * MINUTE,
-                extensions_in(roster, students) if roster else {},
+                due=arguments.due,
+                percent=arguments.late,
+                cap=arguments.late_cap,
+                grace=arguments.grace * MINUTE,
+                extensions=extensions_in(roster, students) if roster else {},
             )
             rows = _grade_class(arguments, submissions, rules)
             if rows is None:
@@ -97,48 +87,66 @@ def grade(arguments: Namespace) -> int:
             marks = marks_of(rows, late, rules.percent, comments, rules.cap)
             notes = unused(comments, rows)
             if roster:
-                # with --student a notebook of another learner may wait for its grading
-                waiting = students if arguments.student else []
                 with_rows = [row.student for row in rows]
-                notes += notices(roster, [*dict.fromkeys([*with_rows, *waiting])])
-            notes += (
-                implausible_times(submissions, datetime.fromisoformat(now()).timestamp())
-                if arguments.due
-                else []
-            )
+                # With --student, another learner's notebook can wait for its grading.
+                waiting = students if arguments.student else []
+                notes += notices(roster, _unique([*with_rows, *waiting]))
+            if arguments.due:
+                current_time = datetime.fromisoformat(now()).timestamp()
+                notes += implausible_times(submissions, current_time)
             notes += words(submissions, marks, rules)
             for line in notes:
                 _print(line)
-            addressed: dict[str, str] = {}
-            if arguments.feedback:
-                pages = write_feedback(arguments.feedback, marks, comments)
-                _print(f"{arguments.feedback}: {len(pages)} pages")
-                if arguments.report:
-                    addressed = addresses(marks, pages, arguments.report)
-            if arguments.report:
-                text = report(marks, journals_beside(submissions), notes, addressed)
-                _print(str(write_atomic(arguments.report, text)))
-            if arguments.gradebook:
-                write_gradebook(arguments.gradebook, marks, roster, arguments.column)
-                _print(str(arguments.gradebook))
-            if arguments.anonymous:
-                names = write_anonymous(arguments.anonymous, marks, submissions)
-                key = key_of_folder(arguments.anonymous)
-                _print(
-                    f"{arguments.anonymous}: {len(names)} learners without names; {key} has them"
-                )
+            _write_results(arguments, submissions, marks, comments, roster, notes)
     except (OSError, ValueError, NotStarted) as error:
         raise CommandError(visible(str(error))) from error
     return 0
+
+
+def _unique(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))
+
+
+def _result_paths(arguments: Namespace) -> list[Path]:
+    """Return the files and folders of results, which may lie among the submissions."""
+    paths = (arguments.feedback, arguments.report, arguments.anonymous, arguments.gradebook)
+    return [path for path in paths if path]
+
+
+def _write_results(
+    arguments: Namespace,
+    submissions: Sequence[Submission],
+    marks: Sequence[Mark],
+    comments: Comments,
+    roster: Roster | None,
+    notes: Sequence[str],
+) -> None:
+    """Write feedback pages, class page, gradebook and anonymous copies, as the options say."""
+    page_addresses: dict[str, str] = {}
+    if arguments.feedback:
+        pages = write_feedback(arguments.feedback, marks, comments)
+        _print(f"{arguments.feedback}: {len(pages)} pages")
+        if arguments.report:
+            page_addresses = addresses(marks, pages, arguments.report)
+    if arguments.report:
+        text = report(marks, journals_beside(submissions), notes, page_addresses)
+        _print(str(write_atomic(arguments.report, text)))
+    if arguments.gradebook:
+        write_gradebook(arguments.gradebook, marks, roster, arguments.column)
+        _print(str(arguments.gradebook))
+    if arguments.anonymous:
+        names = write_anonymous(arguments.anonymous, marks, submissions)
+        key = key_of_folder(arguments.anonymous)
+        _print(f"{arguments.anonymous}: {len(names)} learners without names; {key} has them")
 
 
 def _others(log: GradingLog, submissions: Sequence[Submission], student: str) -> list[GradeRow]:
     """Return the rows of all learners but one, from the earlier grading.
 
     Raises:
-        ValueError: there is no such learner, or no earlier grading.
+        ValueError: If there is no such learner, or no earlier grading.
     """
-    students = [*dict.fromkeys(one.student for one in submissions)]
+    students = _unique(one.student for one in submissions)
     if student not in students:
         near = difflib.get_close_matches(student, students, 1) or students[:1]
         raise ValueError(f"there is no learner {student!r}; the nearest name is {near[0]!r}")
@@ -151,7 +159,23 @@ def _others(log: GradingLog, submissions: Sequence[Submission], student: str) ->
 
 
 def _check_options(arguments: Namespace) -> None:
-    """Refuse options that contradict each other, before anything runs."""
+    """Refuse missing, wrong and contradictory options.
+
+    Raises:
+        CommandError: If an option is refused.
+    """
+    with_exercises = sorted({exercise.lesson for exercise in EXERCISES.values()})
+    if arguments.lesson and arguments.lesson not in with_exercises:
+        raise CommandError(
+            f"no exercises in lesson {arguments.lesson!r}; choose from {', '.join(with_exercises)}"
+        )
+    for path in arguments.submissions:
+        if not path.exists():
+            raise CommandError(f"there is no {path}; give a folder of notebooks, or notebooks")
+    if arguments.csv is None:
+        raise CommandError(
+            "expected --csv FILE, where to write the grades: labkit grade ... --csv grades.csv"
+        )
     if not 0 <= arguments.late <= 100 or (arguments.late and arguments.due is None):
         raise CommandError("--late takes 0 to 100 percent a day, and needs --due")
     if not 0 <= arguments.late_cap <= 100 or arguments.grace < 0:
@@ -163,34 +187,18 @@ def _check_options(arguments: Namespace) -> None:
 def _grade_class(
     args: Namespace, submissions: Sequence[Submission], rules: Rules
 ) -> list[GradeRow] | None:
-    """Grade and write the file, and return the rows, or None after an interrupt.
+    """Grade the submissions, and write the file of grades.
 
-    The rows made so far are then written.
+    The log of an interrupted or an earlier grading is continued.
 
-    The log of an earlier grading is resumed.
+    Returns:
+        The rows; None after an interrupt, when the rows so far are written.
     """
     if not args.csv.parent.is_dir():
         raise FileNotFoundError(
             f"there is no folder {args.csv.parent} to write {args.csv.name} into"
         )
-    for one in submissions:
-        if one.path is None:
-            _print(f"{one.student}: {one.refused}")
-    learners = {one.student for one in submissions}
-    without = learners - {one.student for one in submissions if one.path is not None}
-    # a wrong folder gives zeros to a class of its files and folders
-    if 2 * len(without) > len(learners):
-        _print(
-            f"! {len(without)} of {len(learners)} learners have no notebook that can be read, and "
-            "get 0 points: is it the right folder?"
-        )
-    if names := nobodys_files(args.submissions):
-        _print(f"ignored, as they name no learner: {', '.join(names)}")
-    for group in hard_linked(submissions):
-        _print(
-            "several learners handed in one file (hard links): "
-            f"{', '.join(str(one.path) for one in group)}"
-        )
+    _print_problems(args, submissions)
     settings = {
         "seed": args.seed,
         "lesson": args.lesson,
@@ -202,7 +210,9 @@ def _grade_class(
     uses_earlier = args.changed or args.student
     earlier = args.csv.with_name(f"{args.csv.name}.kept") if uses_earlier else None
     path = args.csv.with_name(f"{args.csv.name}.part")
-    late = None if rules.due is None and not rules.extensions else lateness(submissions, rules)
+    late = None
+    if rules.due is not None or rules.extensions:
+        late = lateness(submissions, rules)
     with exclusive_lock(args.csv):
         log = GradingLog(path, settings, earlier, exercise_digest)
         origin = "where a grading was interrupted" if path.is_file() else "with the last grading"
@@ -210,19 +220,18 @@ def _grade_class(
         seed = known if isinstance(known, int) else secrets.randbits(32)
         for line in log.begin(seed):
             _print(line)
-        others = _others(log, submissions, args.student) if args.student else []
+        others: list[GradeRow] = []
         if args.student:
-            graded = {args.student, *(row.student for row in others)}
-            students = dict.fromkeys(one.student for one in submissions)
-            if new := [student for student in students if student not in graded]:
-                _print(f"without a row until --changed grades them: {', '.join(new)}")
+            others = _others(log, submissions, args.student)
+            _print_ungraded(args.student, others, submissions)
         if log.rows:
             _print(f"going on {origin}, after {len(log.rows)} notebooks")
         protect_memory()
+        rounds: list[list[GradeRow]] = []
         try:
             with one_thread(), _interruptible():
-                rounds = [
-                    batch.grade(
+                for attempt in attempts(submissions, args.take, args.due, rules.days):
+                    rows = batch.grade(
                         attempt,
                         seed,
                         Limits(args.seconds, args.memory << 20),
@@ -234,8 +243,7 @@ def _grade_class(
                         old_forms=args.old_forms,
                         student=args.student,
                     )
-                    for attempt in attempts(submissions, args.take, args.due, rules.days)
-                ]
+                    rounds.append(rows)
                 rows = best_of([*rounds, others])
         except KeyboardInterrupt:
             rows = log.all_rows(log.rows)
@@ -247,16 +255,45 @@ def _grade_class(
             return None
         write(rows, args.csv, late)
         log.end()
-    _print(
-        f"{args.csv}: {len({row.student for row in rows})} students, {len(rows)} rows. --seed "
-        f"{seed} repeats it."
-    )
+    students = {row.student for row in rows}
+    _print(f"{args.csv}: {len(students)} students, {len(rows)} rows. --seed {seed} repeats it.")
     return rows
+
+
+def _print_problems(args: Namespace, submissions: Sequence[Submission]) -> None:
+    """Print notices about missing, ignored and shared files."""
+    for one in submissions:
+        if one.path is None:
+            _print(f"{one.student}: {one.refused}")
+    learners = {one.student for one in submissions}
+    without = learners - {one.student for one in submissions if one.path is not None}
+    # In a wrong folder, each file and folder looks like a learner.
+    if 2 * len(without) > len(learners):
+        _print(
+            f"! {len(without)} of {len(learners)} learners have no notebook that can be read, and "
+            "get 0 points: is it the right folder?"
+        )
+    names = nobodys_files(args.submissions)
+    if names:
+        _print(f"ignored, as they name no learner: {', '.join(names)}")
+    for group in hard_linked(submissions):
+        paths = ", ".join(str(one.path) for one in group)
+        _print(f"several learners handed in one file (hard links): {paths}")
+
+
+def _print_ungraded(
+    student: str, others: Sequence[GradeRow], submissions: Sequence[Submission]
+) -> None:
+    """Print which learners the earlier grading does not have."""
+    graded = {student, *(row.student for row in others)}
+    new = [name for name in _unique(one.student for one in submissions) if name not in graded]
+    if new:
+        _print(f"without a row until --changed grades them: {', '.join(new)}")
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Turn the first SIGTERM or SIGINT into KeyboardInterrupt, and ignore others in the cleanup."""
+    """Raise KeyboardInterrupt at the first SIGTERM or SIGINT, and ignore further ones."""
     signals = (signal.SIGINT, signal.SIGTERM)
 
     def interrupt(*_: object) -> None:
@@ -273,5 +310,6 @@ def _interruptible() -> Iterator[None]:
 
 
 def _print(line: str) -> None:
-    with suppress(OSError):  # the reader of a pipe has gone; grading continues
+    # If the reader of a pipe has ended, the grading continues.
+    with suppress(OSError):
         print(visible(line), file=sys.stderr, flush=True)
