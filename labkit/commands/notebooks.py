@@ -37,13 +37,20 @@ if TYPE_CHECKING:
     from labkit.site import LiveFiles
 
 FIRST_LESSON = "00_start.ipynb"
-# in the checkout's file browser
+# Hidden in JupyterLab's file browser of a checkout.
 HIDDEN = (PACKAGE, "tests", "__pycache__", "*.pyc", "*.pyo", ".DS_Store", "*~")
-LESSONS_FOLDER = "fp16-lab"  # where lessons are copied to by default
+# The folder into which lessons are copied by default.
+LESSONS_FOLDER = "fp16-lab"
 
 
 def lab(arguments: Namespace) -> int:
-    """Replace this process by JupyterLab; where the system cannot (Windows), start it and wait."""
+    """Run `labkit lab`: open the lessons in JupyterLab.
+
+    JupyterLab replaces this process. On Windows, which cannot do that, this process waits for it.
+
+    Returns:
+        The exit status.
+    """
     if importlib.util.find_spec("jupyterlab") is None:
         raise ModuleNotFoundError("JupyterLab is not installed", name="jupyterlab")
     use_course(arguments)
@@ -68,17 +75,19 @@ def lab(arguments: Namespace) -> int:
 
 
 def notebook_to_open(what: Path | None) -> Path:
-    """Return the notebook to open; where PATH is a folder, the lessons are copied into it first.
+    """Return the notebook to open.
+
+    Args:
+        what: A notebook, or a folder into which the lessons are copied first. By default, the first
+            lesson of a checkout; without a checkout, the folder `LESSONS_FOLDER`.
 
     Raises:
-        FileNotFoundError: a notebook is named that does not exist.
+        FileNotFoundError: If the notebook does not exist.
     """
     if what is None:
-        what = (
-            notebooks_folder() / FIRST_LESSON
-            if checkout() and not added_lessons()
-            else Path(LESSONS_FOLDER)
-        )
+        what = Path(LESSONS_FOLDER)
+        if checkout() and not added_lessons():
+            what = notebooks_folder() / FIRST_LESSON
     if what.is_file() and what.suffix != ".ipynb":
         raise CommandError(f"expected a notebook (.ipynb) or a folder, got the file {what}")
     if what.suffix != ".ipynb":
@@ -92,23 +101,21 @@ def notebook_to_open(what: Path | None) -> Path:
 
 
 def added_lessons() -> list[Lesson]:
-    """Return the lessons outside the lab's own folder, added by --course."""
+    """Return the lessons that --course adds to the lab's own."""
     return [lesson for lesson in lessons() if lesson.folder.parent != lessons_folder()]
 
 
 def _copy_lessons(folder: Path) -> Path:
+    """Copy all lessons into a folder, and return the notebook of the first one there."""
     copied = copy_notebooks(notebooks_folder(), folder, labkit.__version__)
     with TemporaryDirectory() as scratch:
         for lesson in added_lessons():
-            write_atomic(
-                Path(scratch, f"{lesson.name}.ipynb"), text_of(learners_notebook(lesson)).encode()
-            )
+            notebook = text_of(learners_notebook(lesson))
+            write_atomic(Path(scratch, f"{lesson.name}.ipynb"), notebook.encode())
         copied += copy_notebooks(Path(scratch), folder, labkit.__version__)
     counts = Counter(each.status for each in copied)
-    print(
-        f"Notebooks in {folder}: "
-        f"{', '.join(f'{count} {what}' for what, count in sorted(counts.items()))}."
-    )
+    summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    print(f"Notebooks in {folder}: {summary}.")
     for each in copied:
         if each.status == "kept":
             print(f"  {each}")
@@ -116,36 +123,38 @@ def _copy_lessons(folder: Path) -> Path:
 
 
 def handout_notes(folder: Path, version: str) -> list[str]:
-    """Return the lines about this lab's handout, and about another one that notebooks are from.
+    """Return lines about the handout of this lab, and about that of the notebooks if it differs.
 
     Args:
-        folder: the folder with the notebooks.
-        version: the version of this lab.
+        folder: The folder with the notebooks.
+        version: The version of this lab.
     """
-    own, theirs = handout_of(version), version_of_copies(folder)
-    notes = [] if own is None else [f"This lab is {own} (labkit {version})."]
-    if is_older(version, theirs):
+    handout = handout_of(version)
+    notebooks_version = version_of_copies(folder)
+    notebooks_handout = handout_of(notebooks_version)
+    notes = []
+    if handout is not None:
+        notes.append(f"This lab is {handout} (labkit {version}).")
+    if is_older(version, notebooks_version):
         notes += [
-            (
-                f"! The notebooks in {folder} are from a later one, {handout_of(theirs)} (labkit "
-                f"{theirs})."
-            ),
-            (
-                "  New lessons and corrected checks are missing here: install the wheel of that "
-                "handout as its README.txt"
-            ),
+            f"! The notebooks in {folder} are from a later one, {notebooks_handout} (labkit "
+            f"{notebooks_version}).",
+            "  New lessons and corrected checks are missing here: install the wheel of that "
+            "handout as its README.txt",
             "  says, then run `labkit lab` again.",
         ]
-    elif own is None and handout_of(theirs) is not None:
+    elif handout is None and notebooks_handout is not None:
         notes.append(
-            f"The notebooks in {folder} are from {handout_of(theirs)}, and this lab, {version}, is "
+            f"The notebooks in {folder} are from {notebooks_handout}, and this lab, {version}, is "
             "no handout: its checks may be others."
         )
     return notes
 
 
 def can_open_browser(is_root: bool, platform: str, environment: Mapping[str, str]) -> bool:
-    """Return whether a window can be opened: not as root (browsers refuse), nor without a screen.
+    """Return whether a browser window can be opened.
+
+    Browsers refuse to run as root, and need a screen.
 
     >>> can_open_browser(False, "linux", {"SSH_CONNECTION": "..."})
     False
@@ -161,11 +170,16 @@ def can_open_browser(is_root: bool, platform: str, environment: Mapping[str, str
 
 
 def lab_flags(notebook: Path, is_root: bool, browser: bool, port: int) -> list[str]:
-    """Return JupyterLab's flags.
+    """Return the flags of JupyterLab.
 
-    Its file browser shows the checkout with labkit's code, but no solutions and tests.
+    The file browser shows the checkout without solutions and tests. The default address names the
+    notebook, so the address that JupyterLab prints opens the notebook.
 
-    The address itself names the notebook, so the printed address opens it too.
+    Args:
+        notebook: The notebook to open.
+        is_root: Whether the process runs as root.
+        browser: Whether to open a browser.
+        port: The port of the server.
 
     >>> notebook = Path("/somewhere/my first.ipynb")
     >>> for flag in lab_flags(notebook, is_root=True, browser=False, port=8888): print(flag)
@@ -194,30 +208,37 @@ def lab_flags(notebook: Path, is_root: bool, browser: bool, port: int) -> list[s
 
 
 def lab_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return JupyterLab's environment, whose PATH finds `labkit` and `python`.
+    """Return the environment of JupyterLab, whose PATH has `labkit` and `python`.
 
-    The lab may have been started by its full path, in an environment that is not activated.
+    A user can start the lab by its full path, without activating its environment.
     """
-    programs = [sysconfig.get_path("scripts"), str(Path(sys.executable).parent)]
-    path = [*dict.fromkeys(programs), *filter(None, [environment.get("PATH")])]
-    return with_lab_settings({**environment, "PATH": os.pathsep.join(path)})
+    folders = [sysconfig.get_path("scripts"), str(Path(sys.executable).parent)]
+    if environment.get("PATH"):
+        folders.append(environment["PATH"])
+    path = os.pathsep.join(dict.fromkeys(folders))
+    return with_lab_settings({**environment, "PATH": path})
 
 
 def shell_flags(environment: Mapping[str, str], is_a_terminal: bool) -> list[str]:
-    """Return the flag that makes JupyterLab's terminals open the usual shell.
+    """Return the flag that makes JupyterLab's terminals open the user's shell.
 
-    Where the server has no terminal of its own (a container, a hub) they would open a login shell,
-    which resets PATH.
+    A server without a terminal, as in a container, would open a login shell, which resets PATH.
 
     >>> shell_flags({"SHELL": "/bin/zsh"}, is_a_terminal=False)
     ['--ServerApp.terminado_settings=shell_command=/bin/zsh']
     """
     if is_a_terminal or os.name == "nt":
         return []
-    return [f"--ServerApp.terminado_settings=shell_command={environment.get('SHELL') or 'sh'}"]
+    shell = environment.get("SHELL") or "sh"
+    return [f"--ServerApp.terminado_settings=shell_command={shell}"]
 
 
 def site(arguments: Namespace) -> int:
+    """Run `labkit site`: write lessons as web pages, widgets as modules, or the playground.
+
+    Returns:
+        The exit status.
+    """
     from labkit.site import (
         MARKER,
         SiteError,
@@ -264,7 +285,10 @@ def site(arguments: Namespace) -> int:
 
 
 def _pyodide(arguments: Namespace) -> Mapping[str, bytes] | str | None:
-    """Return the files of Pyodide, or its address; None, with a line on stderr, if npm has none."""
+    """Return the files of Pyodide, or its address.
+
+    If neither an option nor npm has it, print a line on stderr and return None.
+    """
     from labkit.site import PyodideError, pyodide_of_folder, pyodide_of_npm
 
     place = arguments.pyodide
@@ -280,16 +304,16 @@ def _pyodide(arguments: Namespace) -> Mapping[str, bytes] | str | None:
 
 
 def _live(notebooks: Mapping[str, Any], pyodide: Mapping[str, bytes] | str) -> LiveFiles:
-    """Return what the pages need to check exercises, and print which exercises stay in the lab."""
+    """Return the files by which pages check exercises; print which exercises they cannot check."""
     from labkit.classroom.live import live_exercises, page_modules
     from labkit.site import LiveFiles
 
     chosen = [lesson for lesson in lessons() if lesson.name in notebooks]
-    found = live_exercises(chosen)
-    for id, reason in found.reasons.items():
+    live = live_exercises(chosen)
+    for id, reason in live.reasons.items():
         print(f"{id} stays in the lab: {reason}.")
     handed_out = {lesson.name: learners_notebook(lesson) for lesson in chosen}
-    return LiveFiles(found.forms, handed_out, page_modules(), pyodide)
+    return LiveFiles(live.forms, handed_out, page_modules(), pyodide)
 
 
 def _serve(folder: Path) -> int:
@@ -310,14 +334,21 @@ def _megabytes(files: Sequence[Path]) -> float:
 
 
 def _read(paths: Sequence[Path]) -> dict[str, Any]:
+    """Return notebooks that were run already, by the name of their page.
+
+    Raises:
+        CommandError: If a notebook does not exist, or two have the same page.
+    """
     from labkit.site import read_notebook
 
     for path in paths:
         if not path.is_file():
             raise CommandError(f"there is no notebook {path}")
+    # Some file systems do not distinguish upper and lower case.
     pages = Counter(path.stem.casefold() for path in paths)
     for path in paths:
-        if path.stem.casefold() == "index" or pages[path.stem.casefold()] > 1:
+        page = path.stem.casefold()
+        if page == "index" or pages[page] > 1:
             raise CommandError(
                 f"each page needs a name of its own, and index.html lists them; rename {path}"
             )
@@ -325,25 +356,27 @@ def _read(paths: Sequence[Path]) -> dict[str, Any]:
 
 
 def _run(names: Sequence[str]) -> dict[str, Any]:
-    """Return the lessons that these names begin, each run in a kernel, and the glossary.
+    """Run the lessons with these names or numbers, or all lessons, and add the glossary.
 
-    Without names they are all lessons.
+    Returns:
+        The notebooks by name.
     """
     from labkit.site import read_notebook, run_notebook
 
-    found = {}
-    glossary = notebooks_folder() / "glossary.ipynb"
+    notebooks = {}
     for lesson in lessons_named(names):
         print(f"Running {lesson.name} ...", end=" ", flush=True)
-        began = time.monotonic()
-        found[lesson.name] = run_notebook(learners_notebook(lesson))
-        print(f"{time.monotonic() - began:.0f} s", flush=True)
+        start = time.monotonic()
+        notebooks[lesson.name] = run_notebook(learners_notebook(lesson))
+        print(f"{time.monotonic() - start:.0f} s", flush=True)
+    glossary = notebooks_folder() / "glossary.ipynb"
     if glossary.is_file():
-        found["glossary"] = read_notebook(glossary)
-    return found
+        notebooks["glossary"] = read_notebook(glossary)
+    return notebooks
 
 
 def progress(arguments: Namespace) -> int:
+    """Run `labkit progress`: print the solved exercises of each lesson in a folder."""
     from labkit.grading import progress as progress_of
 
     if not arguments.folder.is_dir():
@@ -353,6 +386,7 @@ def progress(arguments: Namespace) -> int:
 
 
 def restore(arguments: Namespace) -> int:
+    """Run `labkit restore`: list logged answers, print one, or write them into notebooks."""
     from labkit.grading.answer_log import best, logged_answers, restore_answers
 
     if not arguments.folder.is_dir():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import itertools
 import json
 import os
 import sys
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
     from labkit.faults.messages import Message
 
 WIDTH = 100
-SEVEREST = (0, 3, 1)  # exit statuses of reports, the severest last
+# The exit statuses of reports, the most severe last.
+BY_SEVERITY = (0, 3, 1)
 FORMS = {"As it fails": False, "Repaired": True}
 EXCERPT = (
     "The code is the body of a function of labkit.faults. Its helpers, such as `network()` and "
@@ -30,6 +30,11 @@ EXCERPT = (
 
 
 def watch(arguments: Namespace) -> int:
+    """Run `labkit watch`: run a script, and print a report for each of its models.
+
+    Returns:
+        The exit status of the script; with --strict, that of the reports if the script succeeds.
+    """
     from labkit.instrument import watched
     from labkit.instrument.report import as_json
 
@@ -46,10 +51,10 @@ def watch(arguments: Namespace) -> int:
         status, reports = watched(
             arguments.script, arguments.arguments, arguments.every, arguments.record
         )
-    # the report of torchrun's first rank covers all ranks
+    # The report of torchrun's first rank covers all ranks.
     is_first_rank = os.environ.get("RANK", "0") == "0"
     shown = reports if is_first_rank else []
-    own_status = max((report.exit_status for report in shown), key=SEVEREST.index, default=0)
+    own_status = max((report.exit_status for report in shown), key=BY_SEVERITY.index, default=0)
     if arguments.strict and status == 0:
         status = own_status
     if arguments.json:
@@ -58,9 +63,10 @@ def watch(arguments: Namespace) -> int:
     for report in shown:
         print(report, file=terminal)
         try:
-            message = f"written to {report.save(free_folder(arguments.folder)) / 'report.html'}"
+            saved = report.save(free_folder(arguments.folder))
+            message = f"written to {saved / 'report.html'}"
+        # The script has ended, and its exit status is kept.
         except Exception as error:
-            # the script has ended, and its exit status is kept
             message = f"the report could not be written: {type(error).__name__}: {error}"
         print(message, file=terminal)
     if arguments.record is not None and is_first_rank:
@@ -83,12 +89,12 @@ def _print_recordings(path: Path) -> None:
 
 @contextmanager
 def _script_output(as_json: bool) -> Iterator[None]:
-    """Keep standard output for the report, also where a script replaces `sys.stdout`.
+    """Keep standard output for the report, even if the script replaces `sys.stdout`.
 
-    With JSON what the script prints goes to standard error: its file descriptor is redirected too,
-    for child processes and `sys.__stdout__`.
+    With JSON, the output of the script goes to standard error. The file descriptor is redirected,
+    too, which child processes and `sys.__stdout__` use.
     """
-    streams = sys.stdout, sys.stderr
+    stdout, stderr = sys.stdout, sys.stderr
     sys.stdout.flush()
     copied = os.dup(1) if as_json else None
     try:
@@ -97,7 +103,7 @@ def _script_output(as_json: bool) -> Iterator[None]:
             sys.stdout = sys.stderr
         yield
     finally:
-        sys.stdout, sys.stderr = streams
+        sys.stdout, sys.stderr = stdout, stderr
         if copied is not None:
             sys.stdout.flush()
             os.dup2(copied, 1)
@@ -106,19 +112,28 @@ def _script_output(as_json: bool) -> Iterator[None]:
 
 def free_folder(folder: Path) -> Path:
     """Return the folder, or the first of NAME-2, NAME-3 and so on that is empty or missing."""
-    numbered = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
-    return next(
-        each
-        for each in itertools.chain([folder], numbered)
-        if not each.exists() or (each.is_dir() and not any(each.iterdir()))
-    )
+
+    def is_free(path: Path) -> bool:
+        return not path.exists() or (path.is_dir() and not any(path.iterdir()))
+
+    free = folder
+    number = 1
+    while not is_free(free):
+        number += 1
+        free = folder.with_name(f"{folder.name}-{number}")
+    return free
 
 
 def diagnose(arguments: Namespace) -> int:
+    """Run `labkit diagnose`: run a script for some steps, and print its faults.
+
+    Returns:
+        The exit status of the report.
+    """
     from labkit.clinic.diagnose import NothingObserved, diagnose_script
     from labkit.instrument.report import as_json
 
-    # argparse passes all that follows the script to the script
+    # argparse passes everything after the script's name to the script.
     if arguments.arguments[:1] == ["--steps"]:
         own = ArgumentParser(prog="labkit diagnose", add_help=False)
         own.add_argument("--steps", type=int)
@@ -134,8 +149,9 @@ def diagnose(arguments: Namespace) -> int:
     except ValueError as error:
         raise CommandError(str(error)) from error
     if arguments.folder is not None:
-        written = f"written to {report.save(free_folder(arguments.folder)) / 'report.html'}"
-        print(written, file=sys.stderr if arguments.json else sys.stdout)
+        saved = report.save(free_folder(arguments.folder))
+        stream = sys.stderr if arguments.json else sys.stdout
+        print(f"written to {saved / 'report.html'}", file=stream)
     if arguments.json:
         print(json.dumps(as_json("diagnose", [report], report.exit_status)))
     else:
@@ -146,17 +162,23 @@ def diagnose(arguments: Namespace) -> int:
 def _warn_of_own_options(
     arguments: Sequence[str], options: Sequence[str], script: Path, command: str
 ) -> None:
-    """Name the options of labkit after the script's name, which are passed to the script."""
+    """Warn of options of labkit after the script's name, which are passed to the script."""
     for word in arguments:
-        if word.split("=")[0] in options:
+        option = word.split("=")[0]
+        if option in options:
             print(
                 f"labkit {command}: {word} is after {script}, so it is passed to the script. "
-                f"If it is meant for labkit: labkit {command} {word.split('=')[0]} ... {script}",
+                f"If it is meant for labkit: labkit {command} {option} ... {script}",
                 file=sys.stderr,
             )
 
 
 def explain(arguments: Namespace) -> int:
+    """Run `labkit explain`: print the known faults of a message, or list all faults.
+
+    Returns:
+        The exit status: 1 if no known fault has the message.
+    """
     from labkit.faults import cards
     from labkit.faults import explain as find
     from labkit.faults.messages import messages_in
@@ -166,10 +188,14 @@ def explain(arguments: Namespace) -> int:
     if not text:
         print("\n".join(f"{name:<28}{card.title}" for name, card in known.items()))
         return 0
-    found = [known[text]] if text in known else find(text)
-    others = [] if text in known else messages_in(text)
+    if text in known:
+        found = [known[text]]
+        others = []
+    else:
+        found = find(text)
+        others = messages_in(text)
     if found:
-        # a card has the repair as code; a message says which of several causes it is
+        # A card has the repair as code. A message is of use beside it if it lists several causes.
         others = [message for message in others if message.causes]
     for message in others:
         print(_message_text(message, known), end="\n\n")
@@ -217,24 +243,23 @@ def _fault_text(card: Fault | GpuCard, whole: bool) -> str:
         lines += [_wrapped("Published", text) for text in card.published()]
     if whole:
         lines.append(f"\n{textwrap.fill(EXCERPT, WIDTH)}")
-    if whole and isinstance(card, GpuCard):
-        lines += [f"\n{name}:\n\n{code_of(card.function, fixed)}" for name, fixed in FORMS.items()]
+    if not whole:
+        lines.append(f"  `labkit explain {card.id}` shows it as code that fails, and repaired.")
+    elif isinstance(card, GpuCard):
+        for name, fixed in FORMS.items():
+            lines.append(f"\n{name}:\n\n{code_of(card.function, fixed)}")
         lines.append("\nOnly a GPU shows it: `labkit gpu --only cards` runs it on one.")
-    elif isinstance(card, Fault) and whole:
+    else:
         for name, fixed in FORMS.items():
             outcome = run(card, fixed)
-            result = (
-                outcome.error or f"score {outcome.score:.3g}; {card.limit:g} or more is healthy"
-            )
-            lines.append(
-                f"\n{name}:\n\n{snippet(card, fixed)}\n\nResult of a run on this machine: {result}"
-            )
-    else:
-        lines.append(f"  `labkit explain {card.id}` shows it as code that fails, and repaired.")
+            score = f"score {outcome.score:.3g}; {card.limit:g} or more is healthy"
+            result = outcome.error or score
+            lines.append(f"\n{name}:\n\n{snippet(card, fixed)}")
+            lines.append(f"\nResult of a run on this machine: {result}")
     return "\n".join(lines)
 
 
 def _wrapped(name: str, text: str) -> str:
-    return textwrap.fill(
-        text, WIDTH, initial_indent=f"  {name + ':':<13}", subsequent_indent=" " * 15
-    )
+    """Return a text with its name before it, wrapped in a column of its own."""
+    heading = f"  {name + ':':<13}"
+    return textwrap.fill(text, WIDTH, initial_indent=heading, subsequent_indent=" " * len(heading))
