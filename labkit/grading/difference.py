@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
+# The number of elements of a list or a tensor that a text shows.
 SHOWN = 6
 _NAMES = {
     "torch.float16": "FP16",
@@ -40,8 +41,8 @@ def difference(expected: object, got: object, ulps: int = 0, two_zeros: bool = F
     Args:
         expected: The reference's answer.
         got: The learner's answer.
-        ulps: How many representable values of its own format a float may differ by.
-        two_zeros: True: the floats -0 and 0 differ; an int has one zero only.
+        ulps: The number of representable values of its own format by which a float may differ.
+        two_zeros: Whether the floats -0 and 0 differ. An int has one zero only.
 
     >>> difference([1.0, 2.0], (1, 2))
     >>> state = Instance("ScalerState", {"scale": 8.0})
@@ -58,18 +59,20 @@ def difference(expected: object, got: object, ulps: int = 0, two_zeros: bool = F
         return f"{got.message}\n{got.where}".strip()
     if isinstance(got, Outcome):
         return None if got.passed else got.says
-    if (
-        two_zeros
-        and type(expected) is type(got) is float
-        and expected == got
-        and str(expected) != str(got)
-    ):
+    are_floats = type(expected) is type(got) is float
+    # Only zeros are equal and have different texts.
+    if two_zeros and are_floats and expected == got and str(expected) != str(got):
         return _sentence("", show(expected), f"{show(got)}: zero has a sign too")
     return _differ(expected, got, ulps, "")
 
 
 def by_name(found: str, expected: object, names: Sequence[str]) -> str:
-    """Return a difference in which the number of a result is its name, where each result has one.
+    """Replace the index of a result at the start of a difference by the result's name.
+
+    Args:
+        found: The difference.
+        expected: The reference's answer.
+        names: The names of the results; without one for each, the difference is returned as it is.
 
     >>> by_name("[1][0, 0]: expected 1, got 2", (4.0, 1.0), ("y", "grad_x"))
     'grad_x[0, 0]: expected 1, got 2'
@@ -107,14 +110,17 @@ def show(value: object) -> str:
         case int() | float():
             return show_number(value)
         case list() | tuple():
-            inside = ", ".join(show(item) for item in value[:SHOWN]) + (
-                ", ..." if len(value) > SHOWN else ""
-            )
-            inside += "," if isinstance(value, tuple) and len(value) == 1 else ""
-            return f"[{inside}]" if isinstance(value, list) else f"({inside})"
+            items = [show(item) for item in value[:SHOWN]]
+            if len(value) > SHOWN:
+                items.append("...")
+            if isinstance(value, list):
+                return f"[{', '.join(items)}]"
+            # A tuple of one element has a comma, as Python writes it.
+            return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
         case dict():
             keys = _in_order(value) if all(map(_is_number, value)) else value
-            return "{" + ", ".join(f"{show(key)}: {show(value[key])}" for key in keys) + "}"
+            items = [f"{show(key)}: {show(value[key])}" for key in keys]
+            return "{" + ", ".join(items) + "}"
         case Instance(name, fields):
             return f"{name}({', '.join(f'{key}={show(item)}' for key, item in fields.items())})"
         case Opaque(what):
@@ -127,7 +133,7 @@ def show(value: object) -> str:
 
 
 def show_number(value: float, digits: int = 6) -> str:
-    """Return a number in at most `digits` digits; a far power of two also as such.
+    """Return a number with at most `digits` digits; a small or large power of two as such, too.
 
     >>> show_number(2.0**-24), show_number(1e-9), show_number(65536.0), show_number(float("inf"))
     ('2^-24 (5.96e-08)', '1e-09', '65536', 'inf')
@@ -136,7 +142,8 @@ def show_number(value: float, digits: int = 6) -> str:
         return str(value)
     significand, exponent = math.frexp(abs(value))
     if significand == 0.5 and not -6 <= exponent <= 20:
-        return f"{'-' if value < 0 else ''}2^{exponent - 1} ({abs(value):.3g})"
+        sign = "-" if value < 0 else ""
+        return f"{sign}2^{exponent - 1} ({abs(value):.3g})"
     return f"{value:.{digits}g}"
 
 
@@ -186,11 +193,11 @@ def _sequences_differ(
 ) -> str | None:
     if len(expected) != len(got):
         return _sentence(at, f"a length of {len(expected)}", f"{len(got)}")
-    found = (
-        _differ(a, b, ulps, f"{at}[{i}]")
-        for i, (a, b) in enumerate(zip(expected, got, strict=True))
-    )
-    return next((each for each in found if each is not None), None)
+    for i, (a, b) in enumerate(zip(expected, got, strict=True)):
+        found = _differ(a, b, ulps, f"{at}[{i}]")
+        if found is not None:
+            return found
+    return None
 
 
 def _fields_differ(
@@ -198,10 +205,11 @@ def _fields_differ(
 ) -> str | None:
     if expected.keys() != got.keys():
         return _sentence(at, f"the keys {_show_keys(expected)}", _show_keys(got))
-    found = (
-        _differ(item, got[key], ulps, at + style.format(key)) for key, item in expected.items()
-    )
-    return next((each for each in found if each is not None), None)
+    for key, item in expected.items():
+        found = _differ(item, got[key], ulps, at + style.format(key))
+        if found is not None:
+            return found
+    return None
 
 
 def _show_keys(fields: dict[Any, object]) -> str:
@@ -210,11 +218,15 @@ def _show_keys(fields: dict[Any, object]) -> str:
 
 def _in_order(keys: Iterable[Any]) -> list[Any]:
     """Return the numbers in ascending order, then all other keys in alphabetical order."""
-    return sorted(keys, key=lambda key: (0, key, "") if _is_number(key) else (1, 0, str(key)))
+    keys = list(keys)
+    numbers = sorted(key for key in keys if _is_number(key))
+    others = sorted((key for key in keys if not _is_number(key)), key=str)
+    return numbers + others
 
 
 def _numbers_differ(expected: float, got: float, ulps: int, at: str) -> str | None:
-    if expected == got or (expected != expected and got != got):
+    both_nan = expected != expected and got != got
+    if expected == got or both_nan:
         return None
     if _fits(expected) and _fits(got) and abs(expected - got) <= ulps * math.ulp(expected):
         return None
@@ -222,7 +234,7 @@ def _numbers_differ(expected: float, got: float, ulps: int, at: str) -> str | No
 
 
 def _fits(value: float) -> bool:
-    """Return whether a number is finite as a float; 2^2000, an int, is not."""
+    """Return whether a number is finite as a float. The int 2**2000 is not."""
     try:
         return math.isfinite(value)
     except OverflowError:
@@ -242,13 +254,12 @@ def _elements_differ(expected: torch.Tensor, got: torch.Tensor, ulps: int, at: s
     index = ", ".join(map(str, _indices(first, expected.shape)))
     a = expected.reshape(-1)[first].item()
     b = got.reshape(-1)[first].item()
-    return _sentence(f"{at}[{index}]" if index else at, *_distinct(a, b)) + _in_bits(
-        str(expected.dtype), a, b
-    )
+    place = f"{at}[{index}]" if index else at
+    return _sentence(place, *_distinct(a, b)) + _in_bits(str(expected.dtype), a, b)
 
 
 def _indices(place: int, shape: Sequence[int]) -> list[int]:
-    """Return the indices of the element at a place, counted in one row; [] without dimensions."""
+    """Return the indices of an element from its place in the flattened tensor."""
     indices = []
     for length in reversed(shape):
         place, index = divmod(place, length)
@@ -257,10 +268,7 @@ def _indices(place: int, shape: Sequence[int]) -> list[int]:
 
 
 def _in_bits(dtype: str, expected: float, got: float) -> str:
-    """Return the bits of two FP16 numbers.
-
-    Where `got` is the FP32 number rounded to FP16, a note says so instead.
-    """
+    """Return the bits of two FP16 numbers, or a note if an FP32 number was rounded to FP16."""
     if dtype == "torch.float16":
         return f"\nexpected  {bits(expected)}\ngot       {bits(got)}"
     if dtype == "torch.float32" and abs(expected) < 65520:
@@ -271,17 +279,21 @@ def _in_bits(dtype: str, expected: float, got: float) -> str:
 
 
 def _as_fp16(value: float) -> bytes:
-    """Return a number rounded to FP16, to nearest even, as its two bytes, the lower one first."""
+    """Return the two bytes of a number rounded to FP16, the lower byte first."""
     try:
         return struct.pack("<e", value)
-    except OverflowError:  # where IEEE 754 rounds to infinity
+    # IEEE 754 rounds such a number to infinity.
+    except OverflowError:
         return struct.pack("<e", math.copysign(math.inf, value))
 
 
 def _distinct(expected: float, got: float) -> tuple[str, str]:
-    """Return both numbers with as many digits as distinguish them."""
-    pairs = ((show_number(expected, digits), show_number(got, digits)) for digits in (6, 9, 17))
-    return next((pair for pair in pairs if pair[0] != pair[1]), (repr(expected), repr(got)))
+    """Return the texts of both numbers with enough digits to distinguish them."""
+    for digits in (6, 9, 17):
+        texts = show_number(expected, digits), show_number(got, digits)
+        if texts[0] != texts[1]:
+            return texts
+    return repr(expected), repr(got)
 
 
 def _sentence(at: str, expected: str, got: str) -> str:
@@ -301,7 +313,8 @@ def _kind(value: object) -> str:
     if isinstance(value, (bool, str, Opaque)) or value is None:
         return show(value)
     name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiou' else 'a'} {name} ({show(value)})"
+    article = "an" if name[0] in "aeiou" else "a"
+    return f"{article} {name} ({show(value)})"
 
 
 def _name(elements: torch.Tensor | np.ndarray[Any, Any]) -> str:
@@ -312,6 +325,8 @@ def _name(elements: torch.Tensor | np.ndarray[Any, Any]) -> str:
 def _show_elements(elements: torch.Tensor | np.ndarray[Any, Any], kind: str) -> str:
     flat = elements.reshape(-1)
     digits = 4 if "16" in str(elements.dtype) else 6
-    inside = ", ".join(show_number(item, digits) for item in flat[:SHOWN].tolist())
+    items = [show_number(item, digits) for item in flat[:SHOWN].tolist()]
+    if len(flat) > SHOWN:
+        items.append("...")
     shape = ", ".join(str(length) for length in elements.shape)
-    return f"{_name(elements)} {kind} [{shape}]: {inside}" + (", ..." if len(flat) > SHOWN else "")
+    return f"{_name(elements)} {kind} [{shape}]: {', '.join(items)}"

@@ -1,10 +1,10 @@
 """Results of a grading: rows, the log of a running grading, and the file of grades.
 
-Each notebook's rows are appended to a log beside the file of grades, one line of JSON for each
-notebook. At the end, or after an interrupt, the file of grades is written from the log: sorted and
-atomically. A log that remains belongs to an interrupted grading; the same command resumes it.
+The rows of each notebook are appended to a log beside the file of grades, as one line of JSON. At
+the end, or after an interrupt, the file of grades is written from the log, sorted and atomically. A
+log that remains belongs to an interrupted grading, which the same command resumes.
 
-Invariant: the same rows give the same bytes, in whatever order they were produced.
+Invariant: the same rows give the same bytes, in any order in which they were produced.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from labkit.records import write_atomic
 from labkit.records.journal import append_line, read_lines
 
 SCHEMA = "labkit.grades/3"
-BEFORE = "labkit.grades/2"  # without digests: its seed is used, and its rows by the board
+# Logs of this schema have no digests. Their seed is used, and the board uses their rows.
+BEFORE = "labkit.grades/2"
+# Reasons why rows of an earlier grading are not used, by the setting that differs.
 _CHANGED = {
     "lab": "the lab's grading, Python or torch changed",
     "lesson": "--lesson changed",
@@ -36,16 +38,23 @@ _CHANGED = {
     "schema": "an earlier version of the lab graded them",
     "seconds": "--seconds changed",
 }
-# the start of a formula, escaped any number of times
+# The start of a formula in a spreadsheet, escaped any number of times.
 _FORMULA = re.compile(r"'*[=+\-@＝＋－＠\t\r\n]")
 
 
 @dataclass(frozen=True)
 class GradeRow:
-    """One line of the file of grades.
+    """A line of the file of grades.
 
     Attributes:
-        details: The whole grade as plain data, which the log alone holds.
+        student: The name of the student.
+        notebook: The name of the notebook.
+        exercise: The id of the exercise.
+        points: The points of the answer.
+        out_of: The points of the exercise.
+        reason: Why the answer has these points.
+        seed: The seed of the cases.
+        details: The whole grade as plain data, in the log only.
     """
 
     student: str
@@ -69,13 +78,14 @@ def in_order(rows: Iterable[GradeRow]) -> list[GradeRow]:
 def best_of(rounds: Iterable[Iterable[GradeRow]]) -> list[GradeRow]:
     """Return the row with the most points for each learner and exercise.
 
-    Among rows of equal points it is that of the first round.
+    Among rows with equal points, the row of the first round is returned.
     """
     best: dict[tuple[str, str], GradeRow] = {}
-    for row in (row for rows in rounds for row in rows):
-        key = (row.student, row.exercise)
-        if key not in best or row.points > best[key].points:
-            best[key] = row
+    for rows in rounds:
+        for row in rows:
+            key = (row.student, row.exercise)
+            if key not in best or row.points > best[key].points:
+                best[key] = row
     return in_order(best.values())
 
 
@@ -87,7 +97,8 @@ def write(
     Args:
         rows: The rows to write, in any order.
         path: The file of grades.
-        late: (learner, notebook) -> days late; None: there is no deadline, and the column is empty.
+        late: The days by which each (learner, notebook) is late. None without a deadline, when the
+            column is empty.
     """
     text = io.StringIO(newline="")
     columns = [column.name for column in fields(GradeRow) if column.name != "details"]
@@ -100,19 +111,19 @@ def write(
 
 
 class GradingLog:
-    """The rows of a grading in progress: its settings in line 1, then a line for each notebook.
+    """The rows of a grading in progress.
 
-    A later grading uses the rows of an earlier one that are what it would find itself: with the
-    same seed and settings, of an exercise with the same digest. The seed stays even where all else
-    changed.
+    The file has the settings in its first line, and then a line for each notebook. A later grading
+    uses those rows of an earlier one that it would produce itself: rows with the same seed and
+    settings, of an exercise with the same digest. If other settings differ, it still uses the seed.
 
-    Attributes:
-        path: The log's file; None: rows are in memory only.
-        earlier: Where the log of a completed grading is saved for the next one to start from; None:
-            nowhere.
-        settings: What the rows of two gradings must share; the log's seed is used where the seed is
-            None.
-        digest: (exercise, seed) -> what its rows depend on beside the answers.
+    Args:
+        path: The file of the log; None keeps the rows in memory only.
+        settings: The settings that the rows of two gradings must share. If the seed is None, the
+            seed of the log is used.
+        earlier: The file that keeps the log of a completed grading for the next one, or None.
+        digest: Returns, for (exercise, seed), a digest of everything that its rows depend on except
+            the answers.
     """
 
     def __init__(
@@ -142,19 +153,20 @@ class GradingLog:
             A sentence for each reason why earlier rows are graded again.
         """
         self.settings["seed"] = seed
-        words = self._read()
+        reasons = self._read()
         if self.path is not None:
             self._write(self.path)
-        return words
+        return reasons
 
     def _read(self) -> list[str]:
         if not self._before:
             return []
         first, *lines = self._before
         names = sorted((first.keys() | self.settings.keys()) - {"seed"})
-        other = [name for name in names if first.get(name) != self.settings.get(name)]
-        if other:
-            return [f"graded again, with the same seed, as {_CHANGED.get(n, n)}" for n in other]
+        different = [name for name in names if first.get(name) != self.settings.get(name)]
+        if different:
+            reasons = [_CHANGED.get(name, name) for name in different]
+            return [f"graded again, with the same seed, as {reason}" for reason in reasons]
         changed = Counter[str]()
         for line in lines:
             rows = [GradeRow(*row) for row in line["rows"]]
@@ -192,17 +204,18 @@ class GradingLog:
         return in_order(row for notebook in notebooks for row in self.rows.get(notebook, []))
 
     def keep_others(self, student: str) -> list[GradeRow]:
-        """Drop the rows of this learner from the log, and return those of all others."""
-        self.rows = {
-            notebook: others
-            for notebook, rows in self.rows.items()
-            if (others := [row for row in rows if row.student != student])
-        }
-        self._requested.update(self.rows)
-        return [row for rows in self.rows.values() for row in rows]
+        """Remove the rows of a learner from the log, and return those of all others."""
+        kept: dict[str, list[GradeRow]] = {}
+        for notebook, rows in self.rows.items():
+            others = [row for row in rows if row.student != student]
+            if others:
+                kept[notebook] = others
+        self.rows = kept
+        self._requested.update(kept)
+        return [row for rows in kept.values() for row in rows]
 
     def end(self) -> None:
-        """Delete the log, or save this grading's notebooks in it as the earlier log."""
+        """Delete the log; save the rows of this grading as the earlier log if there is one."""
         if self.earlier is not None:
             self.rows = {
                 notebook: rows
@@ -224,7 +237,7 @@ def logged_rows(path: Path) -> list[GradeRow]:
     """Return the rows in a grading's log, in order; the last one for each learner and exercise.
 
     Raises:
-        ValueError: the file is not the log of a grading.
+        ValueError: If the file is not the log of a grading.
     """
     lines = _log_lines(path)
     if not lines:
@@ -236,7 +249,7 @@ def logged_rows(path: Path) -> list[GradeRow]:
 
 
 def _log_lines(path: Path | None) -> list[dict[str, Any]]:
-    """Return the lines of a grading's log; [] if the file is missing or another one."""
+    """Return the lines of a grading's log; [] if the file is missing or is not a log."""
     lines = read_lines(path) if path is not None else []
     return lines if lines and lines[0].get("schema") in (SCHEMA, BEFORE) else []
 
@@ -247,26 +260,27 @@ def visible(text: str) -> str:
     >>> visible("a\x1b[31m\n b\u202e")
     'a\\x1b[31m b\\u202e'
     """
-    # which are part of some scripts and pictures
     control = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    # Joiners belong to the writing of some languages, and to some emoji.
     joiners = "\u200c\u200d"
-    return "".join(
-        letter.encode("unicode_escape").decode()
-        if unicodedata.category(letter) in control and letter not in joiners
-        else letter
-        for letter in re.sub(r"[\t\r\n]\s*", " ", text)
-    )
+    letters = []
+    for letter in re.sub(r"[\t\r\n]\s*", " ", text):
+        if unicodedata.category(letter) in control and letter not in joiners:
+            letters.append(letter.encode("unicode_escape").decode())
+        else:
+            letters.append(letter)
+    return "".join(letters)
 
 
 def guard(value: object) -> object:
-    """Return a value that a spreadsheet displays as it is: "=1+1" is escaped.
-
-    `unguard` is the inverse.
+    """Escape a text that a spreadsheet would take for a formula; `unguard` is the inverse.
 
     >>> guard("=1+1"), guard("'=1+1"), guard("ada"), guard(-1)
     ("'=1+1", "''=1+1", 'ada', -1)
     """
-    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
+    if isinstance(value, str) and _FORMULA.match(value):
+        return f"'{value}"
+    return value
 
 
 def unguard(text: str) -> str:

@@ -1,6 +1,8 @@
 """Hostile submissions to the exercise scaling.advance, and the row of grades that each must get.
 
-A submission is a program in `breaks` or `cheats`. The table `expected.toml` says what its row holds.
+A submission is a program in `breaks` or `cheats`. Its suffix is .py.txt, so that no tool imports it
+and thereby runs it. The table `expected.toml` says what its row holds.
+
 Every notebook also answers scaling.unscale correctly. That answer must keep its points: a hostile
 cell costs no more than its own exercise.
 """
@@ -35,7 +37,7 @@ def read_rows(group: str) -> dict[str, Row]:
     table = tomllib.loads((FOLDER / "expected.toml").read_text(encoding="utf-8"))[group]
     rows = {}
     for name, expected in table.items():
-        program = (FOLDER / group / f"{name}.py").read_text(encoding="utf-8")
+        program = (FOLDER / group / f"{name}.py.txt").read_text(encoding="utf-8")
         source = program + ANSWERS[expected.get("then", "")]
         points = expected.get("points", 0)
         rows[name.replace("_", " ")] = Row(source, expected["reason"], points)
