@@ -1,5 +1,4 @@
-// Controls: native inputs, so that the keyboard and screen readers know them, with labels, large
-// enough to hit.
+// Controls with labels. They are native inputs, which the keyboard and screen readers support.
 
 import { h, placeOf, rich } from "./elements.js";
 import { put } from "./model.js";
@@ -8,19 +7,19 @@ import { put } from "./model.js";
 /** @import { Life } from "./lifetime.js" */
 /** @import { Holder, Model } from "./model.js" */
 
-// Every widget runs a copy of this file, and radio buttons of one name are one group in the whole
-// page.
-const copyOfThisFile = crypto.getRandomValues(new Uint32Array(1))[0].toString(36);
-let names = 0;
+// Every widget runs a copy of this file, but radio buttons with the same name are one group in the
+// whole page. A random part of the names keeps the copies apart.
+const copyId = crypto.getRandomValues(new Uint32Array(1))[0].toString(36);
+let nameCount = 0;
 
 /**
- * A name or an id that nothing else in the page has.
+ * Return a name or an id that is unique in the page.
  *
  * @param {string} kind
  */
 export function newName(kind) {
-  names += 1;
-  return `${kind}-${copyOfThisFile}-${names}`;
+  nameCount += 1;
+  return `${kind}-${copyId}-${nameCount}`;
 }
 
 // --- sliders -------------------------------------------------------------------------------------
@@ -37,31 +36,33 @@ export function newName(kind) {
  */
 
 /**
- * @param {object} given
- * @param {string} given.label
- * @param {number} given.min
- * @param {number} given.max
- * @param {number} [given.step]
- * @param {number} [given.page] how far Page Up goes
- * @param {number} given.value
- * @param {(value: number) => string} [given.text] what stands beside it
- * @param {(value: number) => void} given.onInput
- * @param {boolean} [given.labelled] false: screen readers alone are told the label
+ * @param {object} options
+ * @param {string} options.label
+ * @param {number} options.min
+ * @param {number} options.max
+ * @param {number} [options.step]
+ * @param {number} [options.page] the change by Page Up and Page Down
+ * @param {number} options.value
+ * @param {(value: number) => string} [options.text] the text beside the slider
+ * @param {(value: number) => void} options.onInput
+ * @param {boolean} [options.labelled] false: the label is for screen readers only
  * @returns {Slider}
  */
-export function slider(given) {
-  const { label, min, max, step = 1, page = 5, value, onInput, labelled = true } = given;
-  const text = given.text ?? String;
+export function slider(options) {
+  const { label, min, max, step = 1, page = 5, value, onInput, labelled = true } = options;
+  const text = options.text ?? String;
   const id = newName("lk-slider");
   const spoken = labelled ? null : label;
   const input = h("input", { type: "range", id, min, max, step, "aria-label": spoken });
   const output = h("output", { for: id });
-  const parts = labelled
-    ? [h("label", { class: "lk-slider-label", for: id, text: label }), input, output]
-    : [input];
+  const element = h("div", { class: "lk-slider" }, input);
+  if (labelled) {
+    element.prepend(h("label", { class: "lk-slider-label", for: id, text: label }));
+    element.append(output);
+  }
   /** @type {Slider} */
   const self = {
-    element: h("div", { class: "lk-slider" }, ...parts),
+    element,
     input,
     output,
     get value() {
@@ -93,7 +94,8 @@ export function slider(given) {
     onInput(self.value);
   }
   /** @type {Record<string, number>} */
-  const jumps = { PageUp: page, PageDown: -page }; // the browser does arrows, Home and End
+  // The browser handles the arrow keys, Home and End.
+  const jumps = { PageUp: page, PageDown: -page };
   input.addEventListener("input", () => change(self.value));
   input.addEventListener("keydown", (event) => {
     const jump = jumps[event.key];
@@ -107,7 +109,7 @@ export function slider(given) {
 }
 
 /**
- * The index of the place that is nearest to a value, for sliders over a list of places.
+ * Return the index of the place nearest to a value, for sliders over a list of places.
  *
  * @template Place
  * @param {readonly Place[]} places
@@ -115,8 +117,8 @@ export function slider(given) {
  * @param {(place: Place) => number} [measure]
  */
 export function nearest(places, value, measure = Number) {
-  const far = places.map((place) => Math.abs(measure(place) - measure(value)));
-  return far.indexOf(Math.min(...far));
+  const distances = places.map((place) => Math.abs(measure(place) - measure(value)));
+  return distances.indexOf(Math.min(...distances));
 }
 
 // --- buttons -------------------------------------------------------------------------------------
@@ -125,16 +127,16 @@ export function nearest(places, value, measure = Number) {
  * @typedef {object} Button
  * @property {HTMLButtonElement} element
  * @property {(on: boolean, instead?: { element: HTMLElement }) => void} enable
- *   Where a button that has the focus goes off, `instead` takes it.
+ *   If a button with the focus is disabled, `instead` takes the focus.
  * @property {(label: string) => void} setLabel
  */
 
 /**
- * @param {object} given
- * @param {string} given.label
- * @param {string} [given.title]
- * @param {string} [given.kind] "primary", or none
- * @param {() => void} given.onPress
+ * @param {object} options
+ * @param {string} options.label
+ * @param {string} [options.title]
+ * @param {string} [options.kind] "primary", or none
+ * @param {() => void} options.onPress
  * @returns {Button}
  */
 export function button({ label, title, kind, onPress }) {
@@ -143,10 +145,11 @@ export function button({ label, title, kind, onPress }) {
   element.addEventListener("click", () => onPress());
   return {
     element,
-    // Disabled, it would drop the focus, and with it the next key: another control takes it.
     enable(on, instead) {
-      if (!on && element === document.activeElement)
+      // A disabled button loses the focus, and the next key would go nowhere.
+      if (!on && element === document.activeElement) {
         instead?.element.focus({ preventScroll: true });
+      }
       element.disabled = !on;
     },
     setLabel(next) {
@@ -164,21 +167,27 @@ export function button({ label, title, kind, onPress }) {
  */
 
 /**
- * A button that plays: `advance()` is called at once and then every `pace` ms, until it returns
- * false.
+ * Return a button that plays: it calls `advance()` at once and then every `pace` ms, until this
+ * returns false.
  *
- * @param {object} given
- * @param {string} given.title
- * @param {number} given.pace in ms
- * @param {() => boolean} given.advance
- * @param {Life} given.life
+ * @param {object} options
+ * @param {string} options.title
+ * @param {number} options.pace in ms
+ * @param {() => boolean} options.advance
+ * @param {Life} options.life
  * @returns {Player}
  */
 export function player({ title, pace, advance, life }) {
   let timer = 0;
-  const press = () => (timer ? stop() : start());
-  const control = button({ label: "Play", title, kind: "primary", onPress: press });
+  const control = button({ label: "Play", title, kind: "primary", onPress });
 
+  function onPress() {
+    if (timer) {
+      stop();
+    } else {
+      start();
+    }
+  }
   function tick() {
     if (!advance()) stop();
   }
@@ -205,29 +214,27 @@ export function player({ title, pace, advance, life }) {
 }
 
 /**
- * A trait that is walked through from 0 to `last()`, by hand or playing; from the end, playing
- * begins again at 0.
+ * Step a trait through 0 to `last()`, by hand or by playing. Playing from the end begins at 0.
  *
  * @template {string} Name
  * @param {Holder<Name, number>} model
  * @param {Name} name
  * @param {() => number} last
- * @param {{ title: string, pace: number, life: Life }} given
+ * @param {{ title: string, pace: number, life: Life }} options
  */
-export function walker(model, name, last, given) {
+export function walker(model, name, last, options) {
   const now = () => Number(model.get(name));
 
   /** @param {number} to */
   function go(to) {
-    const at = Math.max(0, Math.min(last(), to));
-    model.set(name, at);
+    model.set(name, Math.max(0, Math.min(last(), to)));
     model.save_changes();
   }
   function advance() {
     go(now() === last() ? 0 : now() + 1);
     return now() < last();
   }
-  const play = player({ ...given, advance });
+  const play = player({ ...options, advance });
   /** @param {number} to */
   function move(to) {
     play.stop();
@@ -253,23 +260,23 @@ export function walker(model, name, last, given) {
  */
 
 /**
- * One of a few, side by side.
+ * Return a choice of one option, with all options side by side.
  *
  * @template {string | number} Value
- * @param {object} given
- * @param {string} given.label
- * @param {readonly (Value | Option<Value>)[]} given.options
- * @param {Value} given.value
- * @param {(value: Value) => void} given.onChange
- * @param {boolean} [given.labelled] false: screen readers alone are told the label
+ * @param {object} settings
+ * @param {string} settings.label
+ * @param {readonly (Value | Option<Value>)[]} settings.options
+ * @param {Value} settings.value
+ * @param {(value: Value) => void} settings.onChange
+ * @param {boolean} [settings.labelled] false: the label is for screen readers only
  * @returns {Segmented<Value>}
  */
 export function segmented({ label, options, value, onChange, labelled = true }) {
   const name = newName("lk-segments");
   /** @type {Map<Value, HTMLInputElement>} */
   const inputs = new Map();
-  const segments = options.map((given) => {
-    const option = typeof given === "object" ? given : { value: given, label: String(given) };
+  const segments = options.map((item) => {
+    const option = typeof item === "object" ? item : { value: item, label: String(item) };
     const input = h("input", { type: "radio", name, value: option.value });
     input.addEventListener("change", () => onChange(option.value));
     inputs.set(option.value, input);
@@ -301,7 +308,7 @@ export function segmented({ label, options, value, onChange, labelled = true }) 
 }
 
 /**
- * A trait that is one of a few.
+ * Return a choice of one option for a trait, with all options side by side.
  *
  * @template {object} Traits
  * @template {keyof Traits & string} Name
@@ -319,14 +326,13 @@ export function traitChoice(model, name, label, options, more = {}) {
 }
 
 /**
- * One of a few texts, one below the other. `fix` shows the choice that stays, and which one is
- * right.
+ * Return a choice of one text, with all texts one below the other.
  *
- * @param {object} given
- * @param {readonly string[]} given.options
- * @param {string} given.value
- * @param {(option: string) => void} given.onPick
- * @param {string} [given.label]
+ * @param {object} settings
+ * @param {readonly string[]} settings.options
+ * @param {string} settings.value
+ * @param {(option: string) => void} settings.onPick
+ * @param {string} [settings.label]
  */
 export function radioList({ options, value, onPick, label = "Choices" }) {
   const name = newName("lk-list");
@@ -342,8 +348,10 @@ export function radioList({ options, value, onPick, label = "Choices" }) {
   return {
     element: h("div", { class: "lk-choices", role: "radiogroup", "aria-label": label }, ...labels),
     /**
+     * End the choice: show what was chosen, and the right text.
+     *
      * @param {string} choice
-     * @param {string} right "" while nobody has said it
+     * @param {string} right "" if it is not known yet
      */
     fix(choice, right) {
       for (const [i, input] of inputs.entries()) {
@@ -358,7 +366,7 @@ export function radioList({ options, value, onPick, label = "Choices" }) {
 }
 
 /**
- * Enter in `element` presses a button, where it can be pressed.
+ * Let Enter in `element` press a button, unless the button is disabled.
  *
  * @param {HTMLElement} element
  * @param {Button} pressed
@@ -373,11 +381,11 @@ export function onEnter(element, pressed, life) {
 }
 
 /**
- * One of several, in a list that opens.
+ * Return a choice of one option in a drop-down list.
  *
- * @param {object} given
- * @param {string} given.label
- * @param {(value: string) => void} given.onChange
+ * @param {object} settings
+ * @param {string} settings.label
+ * @param {(value: string) => void} settings.onChange
  */
 export function choice({ label, onChange }) {
   const id = newName("lk-choice");
@@ -388,17 +396,18 @@ export function choice({ label, onChange }) {
     /**
      * @param {readonly (readonly [value: string, text: string])[]} options
      * @param {string} value "" for none
-     * @param {string} [none] what stands there for none
+     * @param {string} [none] the text for none
      */
     show(options, value, none = "") {
       const wanted = value ? options : [["", none], ...options];
-      const written = JSON.stringify(wanted);
-      if (select.dataset.options !== written) {
-        select.dataset.options = written;
-        const made = wanted.map(([name, text]) =>
+      const serialized = JSON.stringify(wanted);
+      // Replacing equal options would close an open list.
+      if (select.dataset.options !== serialized) {
+        select.dataset.options = serialized;
+        const elements = wanted.map(([name, text]) =>
           h("option", { value: name, text, disabled: !name }),
         );
-        select.replaceChildren(...made);
+        select.replaceChildren(...elements);
       }
       select.value = value;
     },
@@ -414,10 +423,10 @@ export function choice({ label, onChange }) {
  */
 
 /**
- * @param {object} given
- * @param {string} given.label
- * @param {boolean} given.value
- * @param {(on: boolean) => void} given.onChange
+ * @param {object} options
+ * @param {string} options.label
+ * @param {boolean} options.value
+ * @param {(on: boolean) => void} options.onChange
  * @returns {Toggle}
  */
 export function toggle({ label, value, onChange }) {
@@ -443,11 +452,11 @@ export function toggle({ label, value, onChange }) {
 // --- words ---------------------------------------------------------------------------------------
 
 /**
- * A table with a heading above each column; what else belongs before its body is given.
+ * Return a table with a heading above each column.
  *
  * @param {string} kind
  * @param {readonly string[]} names
- * @param {...Child} first
+ * @param {...Child} first children of the table before its head, a caption for example
  */
 export function headed(kind, names, ...first) {
   const heads = names.map((text) => h("th", { scope: "col", text }));
@@ -457,7 +466,7 @@ export function headed(kind, names, ...first) {
 }
 
 /**
- * One of the facts about a number, in a row `lk-facts`.
+ * Return a fact about a number, for a row of class `lk-facts`.
  *
  * @param {string} name
  * @param {Child} shown
@@ -468,12 +477,15 @@ export function fact(name, shown) {
   return h("div", { role: "listitem" }, heading, value);
 }
 
-const STILL_MS = 400; // a screen reader hears where the hand stopped, not every step of the way
+// While a slider moves, a screen reader waits for its last sentence.
+const STILL_MS = 400;
 
 /**
- * A sentence that is shown at once, and read out (politely) when it has been still for a moment;
- * where `news` differs from the text, only when that has changed: a training is no news at each
- * step. Where a model is given, its trait `sentence` follows, for code to read.
+ * Return a sentence that is shown at once, and read out when it has not changed for a moment.
+ *
+ * `say(text, news)` reads the text out only if `news` has changed. So a training that changes its
+ * text at every step is read out only at its events. With a model, the trait `sentence` holds the
+ * text for Python code.
  *
  * @param {Holder<"sentence", string> | null} [model]
  */
@@ -482,9 +494,9 @@ export function sentence(model = null) {
   const spoken = h("span", { class: "lk-hidden", "aria-live": "polite", role: "status" });
   const element = h("p", { class: "lk-sentence" }, shown, spoken);
   /** @type {string | undefined} */
-  let said;
+  let lastText;
   /** @type {string | undefined} */
-  let told;
+  let lastNews;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let pause;
   return {
@@ -494,26 +506,26 @@ export function sentence(model = null) {
      * @param {string} [news]
      */
     say(text, news = text) {
-      if (text !== said) shown.replaceChildren(rich(text));
-      said = text;
+      if (text !== lastText) shown.replaceChildren(rich(text));
+      lastText = text;
       element.dataset.text = text;
       if (model && model.get("sentence") !== text) {
         model.set("sentence", text);
         model.save_changes();
       }
-      if (news === told) return;
-      told = news;
+      if (news === lastNews) return;
+      lastNews = news;
       clearTimeout(pause);
       pause = setTimeout(() => {
-        spoken.textContent = said ?? "";
+        spoken.textContent = lastText ?? "";
       }, STILL_MS);
     },
   };
 }
 
 /**
- * A title belongs to the mouse alone. Here the keyboard's focus and a finger read it too; screen
- * readers know it anyway.
+ * Show the `title` of an element also on keyboard focus and touch. Browsers show it only to a mouse;
+ * screen readers read it in any case.
  *
  * @param {HTMLElement} root
  * @param {Life} life

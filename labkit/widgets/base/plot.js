@@ -1,6 +1,4 @@
-// Drawing with a pen on axes: lines, words and frames that every figure of runs shares.
-//
-// Every function draws one thing and keeps nothing.
+// Axes, lines, texts and frames that all figures of trainings share. No function keeps state.
 
 import { inkRich, pattern } from "./canvas.js";
 import { decimal, power } from "./number_words.js";
@@ -9,10 +7,10 @@ import { wordColour } from "./theme.js";
 /** @import { Pen } from "./canvas.js" */
 /** @import { Fate, Palette } from "./theme.js" */
 
-/** @typedef {readonly [x: number, y: number]} Point in pixels of the picture; y NaN: a gap */
+/** @typedef {readonly [x: number, y: number]} Point in pixels; a y of NaN is a gap in a line */
 
 /**
- * What text and lines need.
+ * What all drawing functions need.
  *
  * @typedef {object} Ink
  * @property {Pen} pen
@@ -25,10 +23,10 @@ import { wordColour } from "./theme.js";
  * @typedef {object} StepAxis
  * @property {number} first
  * @property {number} total
- * @property {number} left The axis' ends, in pixels.
- * @property {number} end
- * @property {number} width Of the picture.
- * @property {(step: number) => number} x Where the middle of a step is.
+ * @property {number} left Where the axis begins, in pixels.
+ * @property {number} end Where the axis ends, in pixels.
+ * @property {number} width The width of the picture.
+ * @property {(step: number) => number} x Return the x of the middle of a step.
  */
 
 /** @typedef {Ink & StepAxis} StepPlot */
@@ -40,7 +38,7 @@ import { wordColour } from "./theme.js";
 const LOSS_DIGITS = [1, 1.5, 2, 3, 4, 5, 6, 8, 10];
 
 /**
- * Round numbers between two ends: the fewer the longer the axis is.
+ * Return round numbers between two ends; a longer axis has fewer per decade.
  *
  * @param {number} low
  * @param {number} high
@@ -60,8 +58,8 @@ function logTicks(low, high) {
 }
 
 /**
- * From the smallest to the largest loss, outwards to the next round number: the axis moves seldom,
- * and then visibly.
+ * Return the range of an axis of losses, from round number to round number. So the axis moves
+ * seldom while a training runs, and then visibly.
  *
  * @param {...readonly number[]} curves
  * @returns {[low: number, high: number]}
@@ -85,10 +83,10 @@ export function lossRange(...curves) {
 }
 
 /**
- * The smallest of some digits times a power of ten that is not below `rough`.
+ * Return the smallest number that is at least `rough` and one of `digits` times a power of ten.
  *
  * @param {number} rough
- * @param {readonly number[]} [digits] ends with 10, so that there is one
+ * @param {readonly number[]} [digits] ascending; the last is 10
  */
 export function niceStep(rough, digits = [1, 2, 5, 10]) {
   const unit = 10 ** Math.floor(Math.log10(rough));
@@ -96,26 +94,31 @@ export function niceStep(rough, digits = [1, 2, 5, 10]) {
   return steps.find((step) => step >= rough) ?? 10 * unit;
 }
 
-/** @param {number} total */
+/**
+ * Return about five round steps from 0 to `total`.
+ *
+ * @param {number} total
+ */
 function stepTicks(total) {
   const every = Math.max(1, niceStep(total / 5));
   return Array.from({ length: Math.floor(total / every) + 1 }, (_, i) => i * every);
 }
 
 /**
- * The place of an axis of steps in a picture.
+ * The steps of an axis, and the space beside it.
  *
  * @typedef {object} StepRange
  * @property {number} total
  * @property {number} [first]
- * @property {number} [left] Room beside the axis, in pixels.
+ * @property {number} [left] The space beside the axis, in pixels.
  * @property {number} [right]
  */
 
-export const SIDE = 52; // room beside an axis of steps for its numbers, in pixels
+// The space beside an axis of steps for the numbers of the other axis, in pixels.
+export const SIDE = 52;
 
 /**
- * An axis of steps in a picture of a width.
+ * Return an axis of steps in a picture of a given width.
  *
  * @param {Pen} pen
  * @param {number} width
@@ -131,7 +134,7 @@ export function stepPlot(pen, width, tint, { first = 0, total, left = SIDE, righ
 }
 
 /**
- * The step at x of such an axis in a picture, or null.
+ * Return the step at x of an axis of steps; null beside the axis.
  *
  * @param {{ width: number }} picture
  * @param {number} x
@@ -143,7 +146,7 @@ export function stepAt({ width }, x, { first = 0, total, left = SIDE, right = SI
 }
 
 /**
- * Where a value lies in a panel, the lowest at its foot.
+ * Return the function from a value to its y in a panel; the lowest value is at the bottom.
  *
  * @param {Panel} panel
  * @param {readonly number[]} range lowest and highest value
@@ -154,7 +157,7 @@ export function levelIn({ top, height }, [low, high]) {
 }
 
 /**
- * What stands for the width of a step, values[i] in step i + 1; NaN is a gap.
+ * Return the points of a line that is level during each step; values[i] belongs to step i + 1.
  *
  * @param {StepAxis} axis
  * @param {readonly number[]} values
@@ -171,22 +174,22 @@ export function stairs(axis, values, y) {
   return points;
 }
 
-// --- ink -----------------------------------------------------------------------------------------
+// --- lines and texts -----------------------------------------------------------------------------
 
 /**
- * How a text looks.
+ * The style of a text.
  *
  * @typedef {object} TextStyle
  * @property {string} [fill]
  * @property {CanvasTextAlign} [align]
  * @property {CanvasTextBaseline} [base]
  * @property {boolean} [bold]
- * @property {boolean} [halo] Whether the surface's colour is around it.
- * @property {number} [most] Where the text is wider, it ends before its last comma or colon.
+ * @property {boolean} [halo] Whether the text has an outline in the surface's colour.
+ * @property {number} [most] The largest width; a wider text is cut at a comma or colon.
  */
 
 /**
- * Write a text in the theme's type.
+ * Write a text in the theme's font.
  *
  * @param {Ink} ink
  * @param {string} whole
@@ -212,6 +215,8 @@ export function inkText({ pen, tint }, whole, x, y, style = {}) {
 }
 
 /**
+ * Cut a text at its last comma or colon until it fits, or has neither.
+ *
  * @param {Pen} pen
  * @param {string} whole
  * @param {number} most
@@ -225,7 +230,7 @@ function shortened(pen, whole, most) {
 }
 
 /**
- * Draw a line; where a point has no y it is interrupted.
+ * Draw a line, with gaps at points whose y is NaN.
  *
  * @param {Pick<Ink, "pen">} ink
  * @param {readonly Point[]} points
@@ -243,13 +248,15 @@ export function inkLine({ pen }, points, colour, width, { dash = [], alpha = 1 }
   pen.beginPath();
   let down = false;
   for (const [x, y] of points) {
-    const here = Number.isFinite(y);
-    if (here && down) pen.lineTo(x, y);
-    else if (here) {
+    const visible = Number.isFinite(y);
+    if (visible && down) {
+      pen.lineTo(x, y);
+    } else if (visible) {
       pen.moveTo(x, y);
-      pen.lineTo(x + 0.01, y); // a single step is a dot
+      // With round caps, this makes a dot of a point between two gaps.
+      pen.lineTo(x + 0.01, y);
     }
-    down = here;
+    down = visible;
   }
   pen.stroke();
   pen.setLineDash([]);
@@ -270,8 +277,10 @@ export function inkSegment(ink, from, to, colour, width, style) {
   inkLine(ink, [from, to], colour, width, style);
 }
 
+const ARROW_HEAD = 6;
+
 /**
- * A segment with a head at its end.
+ * Draw a straight line with an arrow head at its end.
  *
  * @param {Pick<Ink, "pen">} ink
  * @param {Point} from
@@ -280,15 +289,16 @@ export function inkSegment(ink, from, to, colour, width, style) {
  * @param {number} width
  */
 export function inkArrow(ink, from, to, colour, width) {
-  const angle = Math.atan2(to[1] - from[1], to[0] - from[0]);
-  /** @type {(turn: number) => Point} */
-  const barb = (turn) => [to[0] - 6 * Math.cos(angle + turn), to[1] - 6 * Math.sin(angle + turn)];
+  const [x, y] = to;
+  const direction = Math.atan2(y - from[1], x - from[0]);
+  /** @type {(angle: number) => Point} */
+  const barb = (angle) => [x - ARROW_HEAD * Math.cos(angle), y - ARROW_HEAD * Math.sin(angle)];
   inkSegment(ink, from, to, colour, width);
-  inkLine(ink, [barb(0.5), to, barb(-0.5)], colour, width);
+  inkLine(ink, [barb(direction + 0.5), to, barb(direction - 0.5)], colour, width);
 }
 
 /**
- * Fill what lies between a line and its foot.
+ * Fill the area between a line and a horizontal line at `foot`.
  *
  * @param {Pick<Ink, "pen">} ink
  * @param {readonly Point[]} points
@@ -345,7 +355,7 @@ export function inkDot({ pen }, x, y, r, colour) {
 }
 
 /**
- * A ring stands for what comes next.
+ * Draw a ring, which marks the next point of a curve.
  *
  * @param {Ink} ink
  * @param {number} x
@@ -365,7 +375,7 @@ export function inkRing({ pen, tint }, x, y, colour) {
 // --- panels --------------------------------------------------------------------------------------
 
 /**
- * The frame of a panel: its title, and a line and a label for each tick.
+ * Draw the frame of a panel: its title, and a line and a label for each tick.
  *
  * @param {StepPlot} plot
  * @param {Panel} panel
@@ -378,49 +388,36 @@ export function inkRing({ pen, tint }, x, y, colour) {
 export function inkFrame(plot, { top, height }, title, ticks, y) {
   const { pen, tint, left, end } = plot;
   for (const [value, label] of ticks) {
-    const at = Math.round(y(value)) + 0.5;
-    inkLevel(plot, at, tint.line2, 0.75);
+    // Lines of one pixel are sharp in the middle of a pixel.
+    const tickY = Math.round(y(value)) + 0.5;
+    inkSegment(plot, [left, tickY], [end, tickY], tint.line2, 1, { alpha: 0.75 });
     if (typeof label === "string") {
-      inkText(plot, label, left - 8, at, { align: "right", base: "middle" });
+      inkText(plot, label, left - 8, tickY, { align: "right", base: "middle" });
     } else {
       pen.fillStyle = tint.ink2;
       pen.font = `${tint.size - 1}px ${tint.font}`;
-      inkRich(pen, power(label), left - 8, at + 4, "right");
+      inkRich(pen, power(label), left - 8, tickY + 4, "right");
     }
   }
-  inkLevel(plot, Math.round(top + height) + 0.5, tint.line, 1);
+  const bottom = Math.round(top + height) + 0.5;
+  inkSegment(plot, [left, bottom], [end, bottom], tint.line, 1);
   const most = plot.width - left;
   return inkText(plot, title, left, top - 12, { fill: tint.ink, bold: true, halo: true, most });
-
-  /**
-   * @param {StepPlot} along
-   * @param {number} at
-   * @param {string} colour
-   * @param {number} alpha
-   */
-  function inkLevel(along, at, colour, alpha) {
-    /** @type {Point[]} */
-    const ends = [
-      [left, at],
-      [end, at],
-    ];
-    inkLine(along, ends, colour, 1, { alpha });
-  }
 }
 
 /**
- * Labels move as little as needed to stand apart, between two ends.
+ * Move labels as little as needed so that they do not overlap, between two ends.
  *
  * @param {readonly number[]} ys
- * @param {number} apart
+ * @param {number} apart the least distance of two labels
  * @param {number} [low]
  * @param {number} [high]
- * @returns {number[]} where each goes
+ * @returns {number[]} the new y of each label
  */
 export function spreadLabels(ys, apart, low = -Infinity, high = Infinity) {
   const order = ys.map((_, i) => i).sort((i, j) => ys[i] - ys[j]);
-  // Groups of labels that touch, as [middle, how many]: a new one joins its neighbour until it has
-  // room.
+  // Groups of labels that touch. From top to bottom, each label is a new group, which merges with
+  // the group above it until the two no longer overlap.
   /** @type {[middle: number, count: number][]} */
   const groups = [];
   for (const i of order) {
@@ -437,15 +434,15 @@ export function spreadLabels(ys, apart, low = -Infinity, high = Infinity) {
     return Array.from({ length: n }, (_, k) => inside - half + k * apart);
   });
   /** @type {number[]} */
-  const found = [];
-  for (const [k, i] of order.entries()) found[i] = placed[k];
-  return found;
+  const newYs = [];
+  for (const [k, i] of order.entries()) newYs[i] = placed[k];
+  return newYs;
 }
 
 /** @typedef {{ name: string, fill: string, x: number, y: number }} CurveEnd */
 
 /**
- * Names at the ends of curves, which stand apart.
+ * Write names at the ends of curves so that they do not overlap.
  *
  * @param {Ink} ink
  * @param {readonly CurveEnd[]} ends
@@ -462,13 +459,13 @@ export function inkNames(ink, ends, apart, low, high) {
 }
 
 /**
- * The panel of losses: a logarithmic axis that has room for all of them.
+ * Draw the panel of losses, whose logarithmic axis holds all curves.
  *
  * @param {StepPlot} plot
  * @param {Panel} panel
  * @param {string} title
  * @param {readonly (readonly number[])[]} curves
- * @returns {(loss: number) => number} where a loss lies
+ * @returns {(loss: number) => number} the function from a loss to its y
  */
 export function inkLosses(plot, panel, title, curves) {
   const [low, high] = lossRange(...curves);
@@ -485,7 +482,7 @@ export function inkLosses(plot, panel, title, curves) {
 }
 
 /**
- * What lies beyond an edge: overflow above it, underflow below it, as far as the panel goes.
+ * Fill a panel beyond an edge: above it for overflow, below it for underflow.
  *
  * @param {StepPlot} plot
  * @param {Panel} panel
@@ -516,11 +513,13 @@ export function inkZone(plot, { top, height }, edge, fate) {
  * The window of good scales, as log2 for each step.
  *
  * @typedef {object} ScaleWindow
- * @property {readonly number[]} top From where each step overflows.
- * @property {readonly number[]} low From where each step keeps its gradients.
+ * @property {readonly number[]} top The least scale at which each step overflows.
+ * @property {readonly number[]} low The least scale at which each step keeps its gradients.
  */
 
 /**
+ * Fill the zones of overflow and underflow on both sides of a window.
+ *
  * @param {StepPlot} plot
  * @param {Panel} panel
  * @param {ScaleWindow} window
@@ -532,6 +531,8 @@ export function inkWindow(plot, panel, { top, low }, y) {
 }
 
 /**
+ * Write what happens in the zones of overflow and underflow.
+ *
  * @param {StepPlot} plot
  * @param {Panel} panel
  */
@@ -545,7 +546,7 @@ export function inkZoneNames(plot, { top, height }) {
 }
 
 /**
- * Above a panel, on the right: how many crosses there are in it.
+ * Write the number of skipped steps above a panel, on the right, behind a cross.
  *
  * @param {StepPlot} plot
  * @param {Panel} panel
@@ -553,31 +554,27 @@ export function inkZoneNames(plot, { top, height }) {
  * @param {string} colour
  */
 export function inkSkips(plot, { top }, words, colour) {
-  const wide = inkText(plot, words, plot.end, top - 12, { align: "right" });
-  inkCross(plot, plot.end - wide - 11, top - 16, 4, colour, 1.75);
+  const textWidth = inkText(plot, words, plot.end, top - 12, { align: "right" });
+  inkCross(plot, plot.end - textWidth - 11, top - 16, 4, colour, 1.75);
 }
 
 /**
- * The axis of steps, under the lowest panel.
+ * Draw the axis of steps below the lowest panel.
  *
  * @param {StepPlot} plot
  * @param {number} bottom
  */
 export function inkSteps(plot, bottom) {
   const { tint, first, total, end } = plot;
-  let free = end + 20; // further right where the last number is a long one
+  // The word "step" begins here, or farther right if the last number is long.
+  let unitX = end + 20;
   for (const tick of stepTicks(total)) {
     const step = first + tick;
-    const at = Math.round(plot.x(step)) + 0.5;
-    /** @type {Point[]} */
-    const mark = [
-      [at, bottom],
-      [at, bottom + 4],
-    ];
-    inkLine(plot, mark, tint.line, 1);
+    const x = Math.round(plot.x(step)) + 0.5;
+    inkSegment(plot, [x, bottom], [x, bottom + 4], tint.line, 1);
     const words = step.toLocaleString("en-US");
-    const wide = inkText(plot, words, at, bottom + 9, { align: "center", base: "top" });
-    free = Math.max(free, at + wide / 2 + 6);
+    const textWidth = inkText(plot, words, x, bottom + 9, { align: "center", base: "top" });
+    unitX = Math.max(unitX, x + textWidth / 2 + 6);
   }
-  inkText(plot, "step", free, bottom + 9, { base: "top" });
+  inkText(plot, "step", unitX, bottom + 9, { base: "top" });
 }

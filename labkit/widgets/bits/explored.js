@@ -1,4 +1,4 @@
-// What the bit explorer knows of a number in a format, and says of it.
+// The state of the bit explorer, and the texts that it shows for a number in a format.
 
 import {
   brief,
@@ -36,14 +36,18 @@ import {
  * @typedef {object} Explored
  * @property {Format} format
  * @property {bigint} code
- * @property {string} number The number meant, as it would be typed in any format.
- * @property {string} text What stands in the box: the number, or a code of the format.
- * @property {string} problem Why the last thing that was typed is no number; "" where it is one.
+ * @property {string} number The number before rounding, as it would be typed in any format.
+ * @property {string} text The content of the text box: the number, or a code of the format.
+ * @property {string} problem Why the last input is not a number; "" if it is one.
  */
 
-/** @typedef {Explored & { value: number, exact: Fraction | null }} Known exact: what was meant */
+/**
+ * A number in a format, with its value in the format and, if finite, its exact value.
+ *
+ * @typedef {Explored & { value: number, exact: Fraction | null }} Known
+ */
 
-/** @typedef {"S" | "E" | "F"} Letter of a field: sign, exponent, significand (fraction) */
+/** @typedef {"S" | "E" | "F"} Letter the field: sign, exponent, significand (fraction) */
 
 /**
  * A field of a code.
@@ -51,11 +55,11 @@ import {
  * @typedef {object} Field
  * @property {Letter} letter
  * @property {string} name
- * @property {Bit[]} bits From the high one to the low.
- * @property {string} says What they mean.
+ * @property {Bit[]} bits From the high bit to the low one.
+ * @property {string} says The meaning of the bits.
  */
 
-/** @typedef {{ bit: number, on: boolean, weight: string }} Bit bit: its place, 0 is the last one */
+/** @typedef {{ bit: number, on: boolean, weight: string }} Bit bit: its index, 0 is the last one */
 
 /** @typedef {[text: string, field?: Letter | "", raised?: boolean]} Piece of a formula */
 
@@ -64,16 +68,16 @@ import {
  *
  * @typedef {object} ComparisonRow
  * @property {string} format
- * @property {[Letter, string][]} bits By field.
- * @property {string} value What the format holds: its first digits.
- * @property {string} full The same, exactly.
+ * @property {[Letter, string][]} bits The bits of each field.
+ * @property {string} value The first digits of the rounded value.
+ * @property {string} full The rounded value, exactly.
  * @property {string} error
  * @property {string} relative
  * @property {string} ulps
  */
 
 /**
- * All that is shown of a number.
+ * Everything that the widget shows for a number.
  *
  * @typedef {Known & {
  *   fields: Field[],
@@ -96,7 +100,7 @@ const EMPTY = "Nothing is typed. Give a number, such as 0.1, or a code, such as 
 // --- from one number to the next -----------------------------------------------------------------
 
 /**
- * The number that a text means. Throws an Error where it means none.
+ * Parse a text as a number. Throw an Error if it is not one.
  *
  * @param {string} text
  * @param {Format} format
@@ -114,7 +118,9 @@ export function explore(text, format) {
 }
 
 /**
- * @param {Explored} state what stays where the step fails, with the problem
+ * Return the result of a step; if it throws, the former state with the error's message.
+ *
+ * @param {Explored} state
  * @param {() => Explored} step
  * @returns {Explored}
  */
@@ -127,6 +133,8 @@ function attempt(state, step) {
 }
 
 /**
+ * Return the state after a text was typed.
+ *
  * @param {Explored} state
  * @param {string} text
  * @returns {Explored}
@@ -137,7 +145,7 @@ export function afterTyping(state, text) {
 }
 
 /**
- * The same number in another format.
+ * Return the same number in another format.
  *
  * @param {Explored} state
  * @param {Format} format
@@ -147,6 +155,8 @@ export function inFormat(state, format) {
 }
 
 /**
+ * Return the state that shows a code of a format.
+ *
  * @param {Format} format
  * @param {bigint} code
  * @returns {Explored}
@@ -157,7 +167,7 @@ export function withCode(format, code) {
 }
 
 /**
- * The next value in a direction.
+ * Return the state after a step to the next value in a direction.
  *
  * @param {Explored} state
  * @param {number} direction +1 or -1
@@ -174,7 +184,12 @@ export function stepped(state, direction) {
 
 // --- the sentence --------------------------------------------------------------------------------
 
+// Longer inputs are not repeated in sentences.
+const LONGEST_INPUT = 40;
+
 /**
+ * Return an error in units of the last place of a value.
+ *
  * @param {Fraction} error
  * @param {number} value
  * @param {Format} format
@@ -184,17 +199,20 @@ function ulpsText(error, value, format) {
 }
 
 /**
- * The number meant: as it was typed, if that is short.
+ * Return the number before rounding: as it was typed if that is short and not a hex-float.
  *
  * @param {string} number
  * @param {Fraction} exact
  */
 function meantText(number, exact) {
   const typed = number.trim();
-  return /^-?0x/i.test(typed) || number.length > 40 ? spaced(exact) : typed;
+  const unclear = /^-?0x/i.test(typed) || number.length > LONGEST_INPUT;
+  return unclear ? spaced(exact) : typed;
 }
 
 /**
+ * Return why a format makes NaN of a number, or of infinity if `exact` is null.
+ *
  * @param {Format} format
  * @param {Fraction | null} exact
  */
@@ -205,7 +223,7 @@ function whyNan(format, exact) {
 }
 
 /**
- * Of a number that is infinity or NaN.
+ * Return the sentence for a number that was infinity or NaN before rounding.
  *
  * @param {Known} known
  */
@@ -234,7 +252,11 @@ function specialSentence({ format, code, number, value }) {
   );
 }
 
-/** @param {Known} known */
+/**
+ * Return the sentence about a number in a format.
+ *
+ * @param {Known} known
+ */
 function exploredSentence(known) {
   const { format, exact, value } = known;
   if (!exact) return specialSentence(known);
@@ -277,13 +299,13 @@ function roundedSentence({ format, code, value }, meant, error) {
   const far = `${brief(sizeOf(error))} ${side} it (${ulpsText(error, value, format)})`;
   const lost = classOf(code, format) === "subnormal" ? ", subnormal," : ",";
   const nearest = `the nearest one is ${nameOf(value)}${lost} which is ${far}`;
-  return `${meant} is no ${name} number: ${nearest}.`;
+  return `${meant} is not a value of ${name}: ${nearest}.`;
 }
 
 // --- bits ----------------------------------------------------------------------------------------
 
 /**
- * The whole number that bits are; none are 0.
+ * Return bits as a whole number; no bits are 0.
  *
  * @param {string} bits
  */
@@ -292,7 +314,7 @@ function wholeOf(bits) {
 }
 
 /**
- * The fields of a code that have bits, from the high one to the low.
+ * Return the fields of a code from the high one to the low, without fields that have no bits.
  *
  * @param {bigint} code
  * @param {Format} format
@@ -303,14 +325,14 @@ export function fieldsOf(code, format) {
   const says = meaningsOf(code, format);
   /** @type {Field[]} */
   const fields = [];
-  let left = format.bits;
+  let lowestBit = format.bits;
   for (const [i, letter] of LETTERS.entries()) {
     const width = texts[i].length;
-    left -= width;
+    lowestBit -= width;
     if (!width) continue;
     const bits = [...texts[i]].map((digit, k) => {
       const place = width - 1 - k;
-      return { bit: left + place, on: digit === "1", weight: weightOf(letter, place, width) };
+      return { bit: lowestBit + place, on: digit === "1", weight: weightOf(letter, place, width) };
     });
     fields.push({ letter, name: FIELD_NAMES[letter], bits, says: says[letter] });
   }
@@ -318,7 +340,7 @@ export function fieldsOf(code, format) {
 }
 
 /**
- * What a bit of a field adds.
+ * Return the weight of a bit in its field, as text.
  *
  * @param {Letter} letter
  * @param {number} place in the field, 0 is the last one
@@ -331,7 +353,7 @@ function weightOf(letter, place, width) {
 }
 
 /**
- * What the fields of a code mean.
+ * Return the meaning of each field of a code.
  *
  * @param {bigint} code
  * @param {Format} format
@@ -346,7 +368,8 @@ function meaningsOf(code, format) {
     const F = kind === "infinity" ? "0: infinity" : "NaN";
     return { S, E: `${exponent}: the last exponent`, F };
   }
-  const part = `${Number(wholeOf(bits))}/${format.p <= 12 ? 2 ** format.p : `2^${format.p}`}`;
+  const denominator = format.p <= 12 ? String(2 ** format.p) : `2^${format.p}`;
+  const part = `${Number(wholeOf(bits))}/${denominator}`;
   if (kind !== "normal") {
     const E = `0: exponent stays ${withMinus(String(format.emin))}`;
     return { S, E, F: `hidden bit 0, plus ${part}` };
@@ -358,7 +381,8 @@ function meaningsOf(code, format) {
 // --- the formula ---------------------------------------------------------------------------------
 
 /**
- * (-1)^sign * 2^(exponent - bias) * 1.significand; of a subnormal number, 2^emin * 0.significand.
+ * Return the formula (-1)^sign * 2^(exponent - bias) * 1.significand. Subnormal numbers have
+ * 2^emin * 0.significand.
  *
  * @param {string} sign
  * @param {string} exponent
@@ -371,15 +395,21 @@ function productPieces(sign, exponent, significand, format, subnormal) {
   /** @type {Piece[]} */
   const pieces = [];
   if (format.signed) pieces.push(["(−1)"], [sign, "S", true], [" × "]);
-  if (subnormal) pieces.push(["2"], [withMinus(String(format.emin)), "E", true]);
-  else pieces.push(["2"], [exponent, "E", true], [` − ${format.bias}`, "", true]);
-  if (format.p) pieces.push([` × ${subnormal ? 0 : 1}.`], [significand, "F"]);
+  if (subnormal) {
+    pieces.push(["2"], [withMinus(String(format.emin)), "E", true]);
+  } else {
+    pieces.push(["2"], [exponent, "E", true], [` − ${format.bias}`, "", true]);
+  }
+  if (format.p) {
+    const hiddenBit = subnormal ? "0" : "1";
+    pieces.push([` × ${hiddenBit}.`], [significand, "F"]);
+  }
   return pieces;
 }
 
 /**
- * The formula of a code: with letters, with the bits, and with what they amount to; of zero,
- * infinity and NaN what they are.
+ * Return the lines of a code's formula: with letters, with its bits, and with numbers. Zero,
+ * infinity and NaN have a line of text instead.
  *
  * @param {bigint} code
  * @param {Format} format
@@ -393,22 +423,27 @@ function formulaOf(code, format) {
   if (words) return [[minusPiece, [words]]];
   const subnormal = classOf(code, format) === "subnormal";
   const exponent = Number(wholeOf(field));
-  const whole = plus(
-    fraction(subnormal ? 0n : 1n),
-    times(fraction(wholeOf(bits)), twoTo(-format.p)),
-  );
+  const hiddenBit = fraction(subnormal ? 0n : 1n);
+  const significand = plus(hiddenBit, times(fraction(wholeOf(bits)), twoTo(-format.p)));
   const power = withMinus(String(subnormal ? format.emin : exponent - format.bias));
   const withLetters = productPieces("S", "E", "F", format, subnormal);
   const signDigit = String(Number(sign || 0));
   const withBits = productPieces(signDigit, String(exponent), bits, format, subnormal);
   if (bits) withBits.push([" (binary)"]);
   /** @type {Piece[]} */
-  const amounts = [minusPiece, ["2"], [power, "E", true], [" × "], [leading(whole, 20), "F"]];
-  return [withLetters, withBits, amounts].map((line) => line.filter(([text]) => text));
+  const withNumbers = [
+    minusPiece,
+    ["2"],
+    [power, "E", true],
+    [" × "],
+    [leading(significand, 20), "F"],
+  ];
+  // A positive number has no piece for its sign, a format without significand none for that.
+  return [withLetters, withBits, withNumbers].map((line) => line.filter(([text]) => text));
 }
 
 /**
- * What a code is that has no formula; null of one that has.
+ * Return the text for a code without a formula; null if the code has one.
  *
  * @param {bigint} code
  * @param {Format} format
@@ -428,7 +463,7 @@ function formulaWords(code, format) {
 // --- the comparison ------------------------------------------------------------------------------
 
 /**
- * What a format makes of a number.
+ * Return the row of the comparison for a format.
  *
  * @param {Known} known
  * @param {Format} format
@@ -453,6 +488,8 @@ function comparisonRow(known, format) {
 }
 
 /**
+ * Return the bits of each field with its letter, without fields that have no bits.
+ *
  * @param {bigint} code
  * @param {Format} format
  */
@@ -463,7 +500,7 @@ function letteredBits(code, format) {
 }
 
 /**
- * How far a value is from the number meant, in three units.
+ * Return the error of a rounded value: the difference, relative to the number, and in ulps.
  *
  * @param {number} value
  * @param {Fraction} exact
@@ -476,8 +513,9 @@ function errorTexts(value, exact, format) {
   const error = minus(exactly(value), exact);
   if (!error.n) return { error: "exact" };
   const inside = Math.abs(value) > 0 && Math.abs(value) < format.max;
+  const sign = error.n > 0n ? "+" : "−";
   return {
-    error: `${error.n > 0n ? "+" : "−"}${withMinus(brief(sizeOf(error)))}`,
+    error: sign + withMinus(brief(sizeOf(error))),
     relative: shareText(over(sizeOf(error), sizeOf(exact))),
     ulps: inside ? ulpsText(error, value, format) : "",
   };
@@ -489,10 +527,13 @@ function shareText(share) {
   return `${withMinus(brief(times(share, fraction(100n)), 2))}%`;
 }
 
-// --- everything ----------------------------------------------------------------------------------
+// --- the whole view ------------------------------------------------------------------------------
+
+// A longer decimal is followed by a shorter approximation.
+const LONG_TEXT = 18;
 
 /**
- * Everything that is shown of a number, and of the same one in other formats.
+ * Return everything that the widget shows for a number, and the same number in other formats.
  *
  * @param {Explored} state
  * @param {readonly Format[]} others
@@ -509,13 +550,13 @@ export function exploredView(state, others) {
     ...known,
     fields: fieldsOf(code, format),
     valueText: withMinus(text),
-    about: finite && text.length > 18 ? withMinus(`≈ ${brief(exactly(value))}`) : "",
+    about: finite && text.length > LONG_TEXT ? withMinus(`≈ ${brief(exactly(value))}`) : "",
     formula: formulaOf(code, format),
     facts: factsOf(code, format),
     before: neighbourName(value, format, -1),
     after: neighbourName(value, format, 1),
     sentence: exploredSentence(known),
-    rows: compared.map((one) => comparisonRow(known, one)),
+    rows: compared.map((other) => comparisonRow(known, other)),
   };
 }
 

@@ -1,4 +1,5 @@
-// Exact numbers, without a rounding of JavaScript's own: fractions, formats, and the text of both.
+// Exact arithmetic on fractions, number formats and their codes, and the text of numbers. Bigints
+// keep JavaScript's own float64 rounding out of every result.
 
 // --- fractions -----------------------------------------------------------------------------------
 
@@ -11,6 +12,8 @@
  */
 
 /**
+ * Return n / d with a positive denominator. The fraction is not reduced.
+ *
  * @param {bigint} n
  * @param {bigint} [d] not 0
  * @returns {Fraction}
@@ -52,7 +55,7 @@ export function over(a, b) {
 }
 
 /**
- * A fraction without its sign.
+ * Return the absolute value of a fraction.
  *
  * @param {Fraction} x
  * @returns {Fraction}
@@ -64,7 +67,7 @@ export function sizeOf({ n, d }) {
 /**
  * @param {Fraction} a
  * @param {Fraction} b
- * @returns {-1 | 0 | 1} 1 where a is larger
+ * @returns {-1 | 0 | 1} 1 if a is larger, -1 if b is larger
  */
 export function compare(a, b) {
   const left = a.n * b.d;
@@ -74,7 +77,7 @@ export function compare(a, b) {
 }
 
 /**
- * A power of two.
+ * Return 2^k.
  *
  * @param {number} k
  * @returns {Fraction}
@@ -84,6 +87,8 @@ export function twoTo(k) {
 }
 
 /**
+ * Return 10^k.
+ *
  * @param {number} k
  * @returns {Fraction}
  */
@@ -92,7 +97,7 @@ function tenTo(k) {
 }
 
 /**
- * How many bits a whole number has; 0 has none.
+ * Return the number of bits of a whole number; 0 has none.
  *
  * @param {bigint} n not below 0
  */
@@ -100,8 +105,14 @@ export function bitLength(n) {
   return n ? n.toString(2).length : 0;
 }
 
+// float64 (IEEE 754 binary64): a sign bit, 11 bits of exponent, 52 stored bits of significand.
+const BINARY64_BITS = 52;
+const BINARY64_BIAS = 1023;
+const BINARY64_EXPONENT_MASK = 0x7ffn;
+const BINARY64_HIDDEN_BIT = 1n << BigInt(BINARY64_BITS);
+
 /**
- * A finite number's parts as float64 stores them: |x| = significand * 2^exponent.
+ * Return the parts of a finite number as float64 stores them: |x| = significand * 2^exponent.
  *
  * @param {number} x
  */
@@ -109,19 +120,20 @@ export function parts(x) {
   const view = new DataView(new ArrayBuffer(8));
   view.setFloat64(0, x);
   const bits = view.getBigUint64(0);
-  const field = Number((bits >> 52n) & 0x7ffn);
-  const stored = bits & ((1n << 52n) - 1n);
+  const field = Number((bits >> BigInt(BINARY64_BITS)) & BINARY64_EXPONENT_MASK);
+  const stored = bits & (BINARY64_HIDDEN_BIT - 1n);
   return {
     negative: bits >> 63n === 1n,
     field,
     stored,
-    significand: field ? stored | (1n << 52n) : stored,
-    exponent: Math.max(field, 1) - 1075,
+    significand: field ? stored | BINARY64_HIDDEN_BIT : stored,
+    // Subnormals (field 0) have the exponent of the smallest normal numbers (field 1).
+    exponent: Math.max(field, 1) - BINARY64_BIAS - BINARY64_BITS,
   };
 }
 
 /**
- * A finite number as a fraction.
+ * Return a finite number as a fraction, without an error.
  *
  * @param {number} x
  */
@@ -131,17 +143,18 @@ export function exactly(x) {
 }
 
 /**
- * The largest k with 2^k <= x.
+ * Return the largest k with 2^k <= x.
  *
  * @param {Fraction} x above 0
  */
 export function binadeOf({ n, d }) {
+  // The difference of the bit lengths is the exponent, or one more: 0 for 3/2 and for 2/3.
   const k = bitLength(n) - bitLength(d);
   return compare({ n, d }, twoTo(k)) < 0 ? k - 1 : k;
 }
 
 /**
- * The k of a power of two, 2^k or -2^k; null of any other number.
+ * Return k if a fraction is 2^k or -2^k, else null.
  *
  * @param {Fraction} x
  */
@@ -167,7 +180,7 @@ export function powerOf(x) {
  */
 
 /**
- * What the codes of a format are.
+ * How the codes of a format are laid out.
  *
  * @typedef {object} CodeLayout
  * @property {number} p The stored bits of the significand.
@@ -197,8 +210,8 @@ export function powerOf(x) {
  */
 
 /**
- * How `roundExact` rounds; AWAY is the other neighbour that stochastic rounding may take, and
- * STOCHASTIC the one that is nearer to zero.
+ * How `roundExact` rounds. Stochastic rounding takes one of two neighbours: STOCHASTIC gives the one
+ * nearer to zero, AWAY the one farther from it.
  *
  * @typedef {Rounding | "AWAY"} Mode
  */
@@ -214,7 +227,7 @@ export const ROUNDINGS = [
 ];
 
 /**
- * A format with all that follows from its row.
+ * Return a format's row with its code layout and its largest and smallest value.
  *
  * @template {FormatRow} Row
  * @param {Row} row
@@ -235,7 +248,7 @@ function layoutOf({ exponent_bits: e, significand_bits: p, specials, signed, has
   const bias = 2 ** (e - 1) - 1;
   const reserved = { IEEE: 1n << BigInt(p), FN: 1n, NONE: 0n }[specials];
   const maxCode = (1n << BigInt(e + p)) - 1n - reserved;
-  // The NaN that is written: quiet, the first bit of its significand is set.
+  // NaNs are written as quiet ones: the first bit of the significand is set.
   const quiet = specials === "IEEE" ? 1n << BigInt(p - 1) : 0n;
   return {
     p,
@@ -251,7 +264,7 @@ function layoutOf({ exponent_bits: e, significand_bits: p, specials, signed, has
 }
 
 /**
- * A code without its sign.
+ * Return a code without its sign bit.
  *
  * @param {bigint} code
  * @param {Pick<Format, "signMask">} format
@@ -261,7 +274,7 @@ function unsigned(code, { signMask }) {
 }
 
 /**
- * The value of a code.
+ * Return the value of a code.
  *
  * @param {bigint} code
  * @param {FormatRow & CodeLayout} format
@@ -279,7 +292,7 @@ export function decode(code, format) {
 }
 
 /**
- * The code of a value.
+ * Return the code of a value.
  *
  * @param {number} value one of the format's
  * @param {Format} format
@@ -295,28 +308,32 @@ export function encode(value, format) {
   const e = Math.max(binadeOf(size), emin);
   const { n, d } = times(size, twoTo(p - e));
   const whole = n / d;
+  // The hidden bit of a normal number's significand adds 1 to the exponent field below it.
   if (whole >> BigInt(p)) return sign | ((BigInt(e + bias - 1) << BigInt(p)) + whole);
   return has_zero ? sign | whole : sign;
 }
 
 /**
+ * Return the code of a special value; throw if the format has no such value.
+ *
  * @param {bigint | null} code
  * @param {string} what
  * @param {Format} format
  */
 function existing(code, what, format) {
-  if (code === null)
+  if (code === null) {
     throw new Error(`expected a value of ${format.name}, got ${what}: it has none`);
+  }
   return code;
 }
 
 /**
- * The next value in a direction.
+ * Return the next value in a direction.
  *
  * @param {number} value
  * @param {Format} format
  * @param {number} direction +1 or -1
- * @returns {number | null} null where there is none
+ * @returns {number | null} null at the end of the format, and for NaN
  */
 export function neighbour(value, format, direction) {
   if (Number.isNaN(value)) return null;
@@ -336,7 +353,7 @@ export function neighbour(value, format, direction) {
 /** @typedef {"zero" | "subnormal" | "normal" | "infinity" | "nan"} NumberClass */
 
 /**
- * What kind of number a code stands for.
+ * Return the class of the number with a code.
  *
  * @param {bigint} code
  * @param {Format} format
@@ -350,24 +367,27 @@ export function classOf(code, format) {
 }
 
 /**
- * The spacing of a format's values in the binade of a value.
+ * Return the spacing of a format's values in the binade of a value.
  *
  * @param {number} value
  * @param {Format} format
  */
 export function ulpOf(value, format) {
   let e = format.emax;
-  if (value === 0) e = format.emin;
-  else if (Number.isFinite(value)) e = binadeOf(sizeOf(exactly(value)));
+  if (value === 0) {
+    e = format.emin;
+  } else if (Number.isFinite(value)) {
+    e = binadeOf(sizeOf(exactly(value)));
+  }
   return 2 ** (Math.min(format.emax, Math.max(format.emin, e)) - format.p);
 }
 
-// As far as the 32 random bits of stochastic rounding go.
+// Stochastic rounding compares with 32 random bits; a smaller rest is never rounded up.
 const LEAST_CHANCE = twoTo(-32);
 const ONE_HALF = twoTo(-1);
 
 /**
- * Whether a size between two neighbours is rounded away from zero.
+ * Return whether a magnitude between two neighbours is rounded away from zero.
  *
  * @param {Fraction} rest the part of the gap that lies beyond the lower neighbour, 0 to 1
  * @param {boolean} odd whether the lower neighbour's significand is odd
@@ -384,7 +404,7 @@ export function roundsAway(rest, odd, negative, mode) {
 }
 
 /**
- * What is beyond the largest value of a format becomes.
+ * Return the value that a format gives to a number beyond its largest.
  *
  * @param {Format} format
  */
@@ -393,7 +413,8 @@ function beyondMax({ specials, max }) {
 }
 
 /**
- * A fraction rounded to a format, once.
+ * Return a fraction rounded to a format, once. NaN means that the format has no such value: a
+ * negative number in an unsigned format, or zero in a format without zero.
  *
  * @param {Fraction} x
  * @param {Format} format
@@ -406,12 +427,14 @@ export function roundExact(x, format, mode = "NEAREST_EVEN", negative = x.n < 0n
   if ((negative && !signed && x.n) || (!x.n && !has_zero)) return NaN;
   if (!x.n) return sign * 0;
   const size = sizeOf(x);
+  // In units of the gap between the format's values here; below 2^emin the gap no longer shrinks.
   const e = Math.max(binadeOf(size), emin);
   const { n, d } = times(size, twoTo(p - e));
   const whole = n / d;
   const away = roundsAway({ n: n % d, d }, (whole & 1n) === 1n, negative, mode);
   const rounded = away ? whole + 1n : whole;
-  const value = bitLength(rounded) + e - p > 1024 ? Infinity : Number(rounded) * 2 ** (e - p);
+  const beyondFloat64 = bitLength(rounded) + e - p > BINARY64_BIAS + 1;
+  const value = beyondFloat64 ? Infinity : Number(rounded) * 2 ** (e - p);
   if (value > max) {
     const inward =
       mode === "TOWARD_ZERO" || mode === (negative ? "TOWARD_POSITIVE" : "TOWARD_NEGATIVE");
@@ -421,7 +444,7 @@ export function roundExact(x, format, mode = "NEAREST_EVEN", negative = x.n < 0n
 }
 
 /**
- * A number rounded to a format, once.
+ * Return a number rounded to a format, once.
  *
  * @param {number} x
  * @param {Format} format
@@ -435,19 +458,20 @@ export function roundValue(x, format, mode) {
 // --- text ----------------------------------------------------------------------------------------
 
 /** @typedef {"hex-float" | "decimal" | "power of two" | "fraction"} NumberKind */
-/** @typedef {NumberKind | "code" | "special"} TextKind what a text can be */
+/** @typedef {NumberKind | "code" | "special"} TextKind */
 
 /**
- * What a text says.
+ * A text, parsed as a number of a format.
  *
  * @typedef {object} Reading
  * @property {TextKind} kind
- * @property {Fraction | null} exact null where it is no number.
- * @property {number} value What the format makes of it.
+ * @property {Fraction | null} exact The number before rounding; null for infinity and NaN.
+ * @property {number} value The number rounded to the format.
  * @property {bigint} code
  */
 
-const LONGEST = 1200; // characters
+// In characters.
+const LONGEST = 1200;
 const LARGEST_EXPONENT = 5000;
 const NUMBER = "(\\d+\\.?\\d*|\\.\\d+)";
 /** @type {[kind: TextKind, shape: RegExp][]} */
@@ -464,7 +488,7 @@ const KNOWN =
   "a code as 0x3c00 or 0b0011110000000000.";
 
 /**
- * What is typed, read exactly and rounded once. Throws an Error whose message says what would do.
+ * Parse a text exactly and round it once. Throw an Error whose message says what would be valid.
  *
  * @param {string} text
  * @param {Format} format
@@ -482,11 +506,11 @@ export function parse(text, format) {
     );
   }
   for (const [kind, shape] of SHAPES) {
-    const found = compact.match(shape);
-    if (!found) continue;
+    const groups = compact.match(shape);
+    if (!groups) continue;
     if (kind === "code") return readCode(sign, compact, format);
-    if (kind === "special") return readSpecial(found[1], negative, format);
-    const size = READERS[kind](found);
+    if (kind === "special") return readSpecial(groups[1], negative, format);
+    const size = READERS[kind](groups);
     const exact = { n: negative ? -size.n : size.n, d: size.d };
     const value = roundExact(exact, format, "NEAREST_EVEN", negative);
     return { kind, exact, value, code: encode(value, format) };
@@ -518,7 +542,7 @@ function readCode(sign, text, format) {
 }
 
 /**
- * @param {string} name "nan", or one of infinity's
+ * @param {string} name "nan", "inf", "infinity" or "∞"
  * @param {boolean} negative
  * @param {Format} format
  * @returns {Reading}
@@ -527,7 +551,7 @@ function readSpecial(name, negative, format) {
   if (name === "nan" && format.nanCode === null) {
     throw new Error(
       `${format.name} has no NaN, and the values have one. ` +
-        "Replace it first, by nan_to_num perhaps.",
+        "Replace it first, by nan_to_num for instance.",
     );
   }
   const infinity = negative ? -Infinity : Infinity;
@@ -536,12 +560,13 @@ function readSpecial(name, negative, format) {
 }
 
 /**
- * The number of each kind of text, from the groups of its shape.
+ * For each kind of text, a function from the groups of its regular expression to its number.
  *
  * @type {Record<NumberKind, (groups: RegExpMatchArray) => Fraction>}
  */
 const READERS = {
   "hex-float"([, whole, part, power]) {
+    // Each hexadecimal digit behind the point is worth four bits.
     const exponent = exponentIn(power) - 4 * part.length;
     return times(fraction(BigInt(`0x${whole}${part}`)), twoTo(exponent));
   },
@@ -557,7 +582,7 @@ const READERS = {
   },
 };
 
-/** @param {string | undefined} digits none: 0 */
+/** @param {string | undefined} digits undefined is 0 */
 function exponentIn(digits) {
   const exponent = Number(digits ?? 0);
   if (Math.abs(exponent) > LARGEST_EXPONENT) {
@@ -569,7 +594,7 @@ function exponentIn(digits) {
 }
 
 /**
- * Digits with a decimal point, or without.
+ * Return the number of decimal digits with or without a point.
  *
  * @param {string} digits
  */
@@ -579,6 +604,8 @@ function tenths(digits) {
 }
 
 /**
+ * Return the message for a text that is not a number, with a hint for common mistakes.
+ *
  * @param {string} text
  * @param {string} body the same, cleaned and without its sign
  */
@@ -588,12 +615,14 @@ function noNumber(text, body) {
     hint = `Write a decimal point, not a comma: ${text.replaceAll(",", ".").trim()}. `;
   } else if (/^0x[0-9a-f]*\.[0-9a-f]*$/.test(body)) {
     hint = `A hex-float ends in p and a power of two: ${text.trim()}p0. `;
-  } else if (/^[0-9a-f]+$/.test(body)) hint = `For a code write 0x${body}. `;
+  } else if (/^[0-9a-f]+$/.test(body)) {
+    hint = `For a code write 0x${body}. `;
+  }
   return `'${text}' is no number. ${hint}${KNOWN}`;
 }
 
 /**
- * A finite number in decimal, with all of its digits.
+ * Return a finite number in decimal, with all of its digits.
  *
  * @param {number} x
  */
@@ -620,24 +649,33 @@ function specialText(x) {
 }
 
 /**
- * A number in hexadecimal, as Python's float.hex has it.
+ * Return a number in hexadecimal, as Python's float.hex does.
  *
  * @param {number} x
  */
 export function hexFloat(x) {
   if (!Number.isFinite(x)) return specialText(x);
   const { negative, field, stored } = parts(x);
-  const digits = stored.toString(16).padStart(13, "0").replace(/0+$/, "");
+  const digits = stored
+    .toString(16)
+    .padStart(BINARY64_BITS / 4, "0")
+    .replace(/0+$/, "");
   let exponent = 0;
-  if (field) exponent = field - 1023;
-  else if (stored) exponent = -1022;
-  const significand = `${field ? 1 : 0}${digits && `.${digits}`}`;
-  return `${negative ? "-" : ""}0x${significand}p${exponent < 0 ? "" : "+"}${exponent}`;
+  if (field) {
+    exponent = field - BINARY64_BIAS;
+  } else if (stored) {
+    exponent = 1 - BINARY64_BIAS;
+  }
+  const sign = negative ? "-" : "";
+  const hiddenBit = field ? "1" : "0";
+  const significand = digits ? `${hiddenBit}.${digits}` : hiddenBit;
+  const exponentSign = exponent < 0 ? "" : "+";
+  return `${sign}0x${significand}p${exponentSign}${exponent}`;
 }
 
 /**
  * @param {bigint} code
- * @param {number} width how many bits there are
+ * @param {number} width the number of bits
  */
 export function bitsText(code, width) {
   return code.toString(2).padStart(width, "0");
@@ -652,7 +690,7 @@ export function hexCode(code, format) {
 }
 
 /**
- * How many bits sign, exponent and significand have.
+ * Return the number of bits of sign, exponent and significand.
  *
  * @param {Format} format
  */
@@ -661,7 +699,7 @@ export function widthsOf(format) {
 }
 
 /**
- * The fields of a code from the high bit to the low, as bits.
+ * Return the bits of sign, exponent and significand of a code, each as a text.
  *
  * @param {bigint} code
  * @param {Format} format
@@ -676,12 +714,12 @@ export function fieldBits(code, format) {
 // --- numbers in words ----------------------------------------------------------------------------
 
 /**
- * The first digits of a number, and its power of ten; rounded half to even, or cut.
+ * Return the first digits of a number and its power of ten, rounded half to even or cut.
  *
  * @param {Fraction} x above 0
  * @param {number} count
  * @param {boolean} [cut]
- * @returns {[digits: string, power: number, more: boolean]} more: whether others follow
+ * @returns {[digits: string, power: number, more: boolean]} more: whether digits other than 0 follow
  */
 export function firstDigits(x, count, cut = false) {
   let power = String(x.n).length - String(x.d).length;
@@ -700,12 +738,12 @@ export function firstDigits(x, count, cut = false) {
 }
 
 /**
- * Digits with their point, and the power of ten behind them where they are not written plainly.
+ * Return digits with a decimal point, plainly (0.00123) or with a power of ten (1.23e-3).
  *
  * @param {string} digits
- * @param {number} power
+ * @param {number} power of the first digit
  * @param {boolean} plain
- * @param {string} [end] what stands behind the digits
+ * @param {string} [end] text to put behind the digits
  */
 function placed(digits, power, plain, end = "") {
   return plain ? withPoint(digits, power) + end : `${withPoint(digits, 0)}${end}e${power}`;
@@ -728,7 +766,7 @@ function trimmed(digits) {
 }
 
 /**
- * A few digits; whole numbers below ten million keep all of theirs.
+ * Return a number with a few digits; whole numbers below ten million keep all of theirs.
  *
  * @param {Fraction} x
  * @param {number} [digits]
@@ -742,7 +780,7 @@ export function brief(x, digits = 3) {
 }
 
 /**
- * The first digits, not rounded, and "…" where more follow.
+ * Return the first digits of a number, not rounded, and "…" if more follow.
  *
  * @param {Fraction} x
  * @param {number} [digits]
@@ -757,7 +795,7 @@ export function leading(x, digits = 12, plainFrom = -3) {
 }
 
 /**
- * A number for a sentence: a power of two with its exponent.
+ * Return a number for a sentence; powers of two also show their exponent, "2^-14 = 6.1e-5".
  *
  * @param {Fraction} x
  */
@@ -769,7 +807,7 @@ export function spaced(x) {
 }
 
 /**
- * A few digits, as a person reads them: 65,504 or 1.0002e-4.
+ * Return a number with a few digits for people: 65,504 or 1.0002e-4.
  *
  * @param {number} x
  * @param {number} [count]
@@ -783,20 +821,22 @@ export function numberText(x, count = 5) {
   return sign + placed(trimmed(first), power, size >= 1e-3 && power < count);
 }
 
+// Longer decimals are given as hex-floats.
+const LONGEST_DECIMAL = 24;
+
 /**
- * A value as text that every format reads exactly: in decimal where that is short, else as a
- * hex-float.
+ * Return a value as text that parses to exactly this value: a short decimal, or a hex-float.
  *
  * @param {number} x
  */
 export function exactText(x) {
   if (!Number.isFinite(x)) return specialText(x);
   const text = exactDecimal(x);
-  return text.length <= 24 ? text : hexFloat(x);
+  return text.length <= LONGEST_DECIMAL ? text : hexFloat(x);
 }
 
 /**
- * A value for a sentence.
+ * Return a value for a sentence: exactly if that is short, else with its first digits.
  *
  * @param {number} x
  */
@@ -810,7 +850,7 @@ export function nameOf(x) {
 }
 
 /**
- * A text with the sign minus, not a hyphen.
+ * Replace hyphens by minus signs.
  *
  * @param {string} text
  */
@@ -819,7 +859,7 @@ export function withMinus(text) {
 }
 
 /**
- * Names in a sentence: "A, B and C".
+ * Join names for a sentence: "A, B and C".
  *
  * @param {readonly string[]} names
  */
@@ -829,6 +869,8 @@ export function listed(names) {
 }
 
 /**
+ * Return a count with its noun: "1 bit", "3 bits".
+ *
  * @param {number} count
  * @param {string} noun
  */

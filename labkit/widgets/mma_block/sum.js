@@ -1,5 +1,5 @@
-// One block of a Tensor Core's sum, as labkit.gemm.explain has it: rows of bits, one column for
-// each power of two, and the sentence.
+// One block of a Tensor Core's sum, as in labkit.gemm.explain: its arithmetic, its sentence, and its
+// sheet of bits with one column for each power of two.
 
 import {
   binadeOf,
@@ -24,16 +24,16 @@ import {
 /** @import { Format, Fraction } from "../exact/numbers.js" */
 
 /**
- * How a Tensor Core adds up.
+ * The arithmetic of a GPU's Tensor Cores.
  *
  * @typedef {object} Spec
- * @property {string} name Of the GPU.
- * @property {number} block_length How many products are added at once.
- * @property {number} fraction_bits What is kept behind the point.
- * @property {number} result_significand_bits Of an FP32 result.
+ * @property {string} name The name of the GPU.
+ * @property {number} block_length The number of products that are added at once.
+ * @property {number} fraction_bits The bits behind the point that aligned terms keep.
+ * @property {number} result_significand_bits The stored significand bits of an FP32 result.
  */
 
-/** @typedef {[a: number[], b: number[], c: number]} Terms of a sum c + a[0] * b[0] + ... */
+/** @typedef {[a: number[], b: number[], c: number]} Terms the sum c + a[0] * b[0] + ... */
 
 /**
  * A product, or C: |value| = significand * 2^(exponent - bits).
@@ -42,21 +42,22 @@ import {
  * @property {number} value
  * @property {bigint} significand
  * @property {number} exponent
- * @property {number} bits Behind the point of the significand.
+ * @property {number} bits The bits behind the point of the significand.
  */
 
-/** @typedef {ReturnType<typeof aligned>} Term an aligned one */
+/** @typedef {ReturnType<typeof aligned>} Term an aligned term */
 /** @typedef {ReturnType<typeof blockSum>} Block */
 
-const ZERO_EXPONENT = -126; // nothing is aligned to less
+// Terms are never aligned to a smaller exponent: the smallest normal one of FP32.
+const LEAST_EXPONENT = -126;
 
 /** @param {string} bits */
-function stripped(bits) {
+function withoutTrailingZeros(bits) {
   return bits.replace(/0+$/, "");
 }
 
 /**
- * The whole significand and the exponent of |x| = significand * 2^(exponent - p).
+ * Return the whole significand and the exponent of |x| = significand * 2^(exponent - p).
  *
  * @param {number} x
  * @param {Format} format
@@ -69,10 +70,10 @@ function significandOf(x, format) {
 }
 
 /**
- * The last places of a whole number, cut off.
+ * Cut the last binary places off a whole number.
  *
  * @param {bigint} whole
- * @param {number} places below 0: as many are filled in
+ * @param {number} places if negative, so many zeros are appended instead
  */
 function cutOff(whole, places) {
   if (places <= 0) return { kept: whole << BigInt(-places), rest: 0n };
@@ -83,7 +84,7 @@ function cutOff(whole, places) {
 // --- a block -------------------------------------------------------------------------------------
 
 /**
- * The products of a block, and C at the end.
+ * Return the products of a block, and C as the last term.
  *
  * @param {Terms} terms
  * @param {Format} operands
@@ -105,26 +106,30 @@ function wholeTerms([a, b, c], operands, out) {
 }
 
 /**
- * A term without the bits that lie behind the unit.
+ * Align a term to an exponent, and cut off the bits that lie behind its last place.
  *
  * @param {WholeTerm} term
- * @param {number} exponent what it is aligned to
+ * @param {number} exponent
  * @param {number} fractionBits
  */
-function aligned({ value, significand, exponent: own, bits }, exponent, fractionBits) {
-  const places = bits + (value ? exponent - own : 0) - fractionBits;
+function aligned(term, exponent, fractionBits) {
+  const { value, significand, bits } = term;
+  // The exponent of a zero means nothing.
+  const shift = value ? exponent - term.exponent : 0;
+  const places = bits + shift - fractionBits;
   const { kept, rest } = cutOff(significand, places);
   return {
     value,
     negative: value < 0 || Object.is(value, -0),
     kept,
+    // A product of two significands below 2 has two places before the point.
     keptBits: bitsText(kept, fractionBits + 2),
-    cut: places > 0 ? stripped(bitsText(rest, places)) : "",
+    cut: places > 0 ? withoutTrailingZeros(bitsText(rest, places)) : "",
   };
 }
 
 /**
- * A sum c + a[0] * b[0] + ... of one block.
+ * Return the sum c + a[0] * b[0] + ... of one block, with its aligned terms.
  *
  * @param {Terms} numbers
  * @param {Spec} spec
@@ -134,7 +139,7 @@ function aligned({ value, significand, exponent: own, bits }, exponent, fraction
 function blockSum(numbers, spec, operands, out) {
   const whole = wholeTerms(numbers, operands, out);
   const present = whole.filter(({ value }) => value);
-  const exponent = Math.max(ZERO_EXPONENT, ...present.map((term) => term.exponent));
+  const exponent = Math.max(LEAST_EXPONENT, ...present.map((term) => term.exponent));
   const terms = whole.map((term) => aligned(term, exponent, spec.fraction_bits));
   const total = terms.reduce((sum, { negative, kept }) => (negative ? sum - kept : sum + kept), 0n);
   const unit = exponent - spec.fraction_bits;
@@ -142,7 +147,7 @@ function blockSum(numbers, spec, operands, out) {
 }
 
 /**
- * A total of units as a number of a format: FP16 rounds to the nearest, FP32 cuts off.
+ * Return a total of units as a number of a format: FP16 rounds to nearest even, FP32 cuts off.
  *
  * @param {bigint} total
  * @param {number} unit the exponent of a unit
@@ -155,16 +160,17 @@ function roundedTotal(total, unit, spec, out) {
   const resultExponent = Math.max(unit + bitLength(size) - 1, out.emin);
   const places = resultExponent - bits - unit;
   const { kept, rest } = cutOff(size, places);
-  const half = 1n << BigInt(Math.max(places, 0));
-  const up = out.name === "FP16" && 2n * rest + (kept & 1n) > half;
+  // Half to even: the 1 added for an odd number decides ties.
+  const lastPlace = 1n << BigInt(Math.max(places, 0));
+  const up = out.name === "FP16" && 2n * rest + (kept & 1n) > lastPlace;
   const magnitude = Number(kept + BigInt(up)) * 2 ** (resultExponent - bits);
   const result = (total < 0n ? -1 : 1) * (magnitude <= out.max ? magnitude : Infinity);
-  const dropped = rest ? stripped(bitsText(rest, places)) : "";
+  const dropped = rest ? withoutTrailingZeros(bitsText(rest, places)) : "";
   return { size, resultExponent, kept, bits, dropped, up, result };
 }
 
 /**
- * Every block of a sum, in order: each takes the last one's result as its C.
+ * Return the blocks of a sum in order. The result of each block is the C of the next one.
  *
  * @param {Terms} terms
  * @param {Spec} spec
@@ -175,9 +181,9 @@ export function blocksOf([a, b, c], spec, operands, out) {
   /** @type {Block[]} */
   const blocks = [];
   let sum = c;
-  for (let from = 0; from < a.length; from += spec.block_length) {
-    const end = from + spec.block_length;
-    const block = blockSum([a.slice(from, end), b.slice(from, end), sum], spec, operands, out);
+  for (let start = 0; start < a.length; start += spec.block_length) {
+    const end = start + spec.block_length;
+    const block = blockSum([a.slice(start, end), b.slice(start, end), sum], spec, operands, out);
     blocks.push(block);
     sum = block.result;
   }
@@ -186,10 +192,14 @@ export function blocksOf([a, b, c], spec, operands, out) {
 
 // --- words ---------------------------------------------------------------------------------------
 
-const MOST_WHOLE = 10n ** 6n; // larger whole numbers are written with fewer digits
+// Larger whole numbers are written with fewer digits.
+const MOST_WHOLE = 10n ** 6n;
+// 1 + 2^-4 and coarser numbers are short in decimal.
+const LEAST_SHORT_POWER = -4;
 
 /**
- * A fraction so that powers of two show, any other with so many digits: 2^-8, 1 + 2^-20, 0.1.
+ * Return a fraction as text in which powers of two show, else with some digits: 2^-8, 1 + 2^-20,
+ * 0.1.
  *
  * @param {Fraction} x
  * @param {number} [digits]
@@ -203,7 +213,7 @@ export function shownNumber(x, digits = 8) {
 }
 
 /**
- * A fraction as a whole number and a power of two beside it; null where it is none.
+ * Return a fraction as a whole number plus or minus a power of two; null if it is not such a sum.
  *
  * @param {Fraction} x
  */
@@ -217,7 +227,7 @@ function besideWhole(x) {
   const whole = x.n < 0n ? -nearest : nearest;
   const rest = minus(x, fraction(whole));
   const k = powerOf(rest);
-  if (k === null || k >= -4) return null;
+  if (k === null || k >= LEAST_SHORT_POWER) return null;
   return `${whole} ${rest.n > 0n ? "+" : "-"} 2^${k}`;
 }
 
@@ -235,7 +245,7 @@ export function exactSum([a, b, c]) {
 }
 
 /**
- * What alignment cuts off.
+ * Return the sentence about what alignment cuts off.
  *
  * @param {readonly Block[]} blocks
  * @param {number} index
@@ -244,25 +254,29 @@ function alignedText(blocks, index) {
   const { spec, terms, exponent, unit } = blocks[index];
   const where = blocks.length > 1 ? `, block ${index + 1} of ${blocks.length},` : "";
   const products = counted(terms.length - 1, "product");
-  const said =
+  const alignment =
     `The ${spec.name}${where} aligns ${products} and C to 2^${exponent} ` +
     `and keeps ${spec.fraction_bits} bits behind the point, down to 2^${unit}`;
-  return `${said}: ${lossText(terms.filter(({ cut }) => cut))}.`;
+  return `${alignment}: ${lossText(terms.filter(({ cut }) => cut))}.`;
 }
 
-/** @param {readonly Term[]} lost */
-function lossText(lost) {
-  const gone = lost.filter(({ kept }) => !kept).length;
-  const part = lost.length - gone;
-  if (!lost.length) return "nothing is cut off";
-  if (!part) return `${counted(gone, "term")} ${gone === 1 ? "is" : "are"} cut off altogether`;
-  const most = counted(Math.max(...lost.map(({ cut }) => cut.length)), "bit");
+/** @param {readonly Term[]} cutTerms */
+function lossText(cutTerms) {
+  if (!cutTerms.length) return "nothing is cut off";
+  const gone = cutTerms.filter(({ kept }) => !kept).length;
+  const shortened = cutTerms.length - gone;
+  if (!shortened) {
+    const are = gone === 1 ? "is" : "are";
+    return `${counted(gone, "term")} ${are} cut off altogether`;
+  }
+  const lose = shortened === 1 ? "loses" : "lose";
+  const most = counted(Math.max(...cutTerms.map(({ cut }) => cut.length)), "bit");
   const others = gone ? `, and ${gone} all of theirs` : "";
-  return `${counted(part, "term")} ${part === 1 ? "loses" : "lose"} up to ${most}${others}`;
+  return `${counted(shortened, "term")} ${lose} up to ${most}${others}`;
 }
 
 /**
- * What rounding drops; "" where that is nothing.
+ * Return the sentence about what rounding drops; "" if it drops nothing.
  *
  * @param {Block} block
  */
@@ -277,7 +291,7 @@ function roundedText({ dropped, out, up }) {
 }
 
 /**
- * What D is at the end.
+ * Return the sentence about the result D.
  *
  * @param {readonly Block[]} blocks
  * @param {Fraction} exact
@@ -286,30 +300,34 @@ function resultText(blocks, exact) {
   const { result, out } = blocks[blocks.length - 1];
   const all = blocks.length === 2 ? "both" : `all ${blocks.length}`;
   const when = blocks.length === 1 ? "" : `After ${all} blocks `;
-  const said = `${when}D = ${shownValue(result)},`;
+  const begin = `${when}D = ${shownValue(result)},`;
   const error = minus(exactly(result), exact);
   const sum = shownNumber(exact);
-  if (!error.n) return `${said} exactly.`;
-  if (exact.n % exact.d === 0n || sum.includes("^"))
-    return `${said} where the exact sum is ${sum}.`;
+  if (!error.n) return `${begin} exactly.`;
+  if (exact.n % exact.d === 0n || sum.includes("^")) {
+    return `${begin} where the exact sum is ${sum}.`;
+  }
   const ulps = brief(over(sizeOf(error), exactly(ulpOf(result, out))), 2);
-  return `${said} ${ulps} ulp ${error.n < 0n ? "below" : "above"} the exact sum.`;
+  const side = error.n < 0n ? "below" : "above";
+  return `${begin} ${ulps} ulp ${side} the exact sum.`;
 }
 
 /**
- * Which GPUs get something else.
+ * Return the sentence about the GPUs with another result.
  *
- * @param {Record<string, number>} found GPU -> its D
+ * @param {Record<string, number>} results GPU -> its D
  * @param {number} result
  */
-function othersText(found, result) {
+function othersText(results, result) {
   /** @type {Map<number, string[]>} */
-  const elsewhere = new Map();
-  for (const [gpu, value] of Object.entries(found)) {
-    if (value !== result) elsewhere.set(value, [...(elsewhere.get(value) ?? []), gpu]);
+  const gpusByResult = new Map();
+  for (const [gpu, value] of Object.entries(results)) {
+    if (value === result) continue;
+    const gpus = gpusByResult.get(value) ?? [];
+    gpusByResult.set(value, [...gpus, gpu]);
   }
-  if (!elsewhere.size) return "All generations agree.";
-  const others = [...elsewhere].map(([value, gpus]) => {
+  if (!gpusByResult.size) return "All generations agree.";
+  const others = [...gpusByResult].map(([value, gpus]) => {
     const get = gpus.length === 1 ? "gets" : "get";
     return `${listed(gpus)} ${get} ${shownValue(value)}`;
   });
@@ -317,32 +335,33 @@ function othersText(found, result) {
 }
 
 /**
- * What a block does to its terms, what D is at the end, and which GPUs get something else.
+ * Return the sentences about what a block does to its terms, the result D, and GPUs with another D.
  *
  * @param {readonly Block[]} blocks
  * @param {number} index
  * @param {Fraction} exact
- * @param {Record<string, number>} found GPU -> its D
+ * @param {Record<string, number>} results GPU -> its D
  */
-export function blockSentence(blocks, index, exact, found) {
+export function blockSentence(blocks, index, exact, results) {
   const { result } = blocks[blocks.length - 1];
   const sentences = [
     alignedText(blocks, index),
     roundedText(blocks[index]),
     resultText(blocks, exact),
-    othersText(found, result),
+    othersText(results, result),
   ];
   return sentences.filter(Boolean).join(" ");
 }
 
 // --- the sheet -----------------------------------------------------------------------------------
 
-const LEAST_CUT = 8; // columns behind the edge
+// The number of columns behind the edge.
+const LEAST_CUT = 8;
 const MOST_CUT = 14;
 
 /**
- * A row of a sheet: bits and their kinds, a letter for each column; `kinds` has z and k for kept
- * bits, c for cut ones, d for dropped ones.
+ * A row of a sheet, with a bit and a letter for its kind in each column: k is a kept bit, z a zero
+ * before or behind the kept bits, c a bit that alignment cuts, d one that rounding drops.
  *
  * @typedef {object} SheetRow
  * @property {string} name
@@ -354,15 +373,15 @@ const MOST_CUT = 14;
  */
 
 /**
- * Which columns a sheet has.
+ * The columns of a sheet.
  *
  * @typedef {object} Columns
- * @property {number} top The exponent of the first.
- * @property {number} low That of the last.
+ * @property {number} top The exponent of the first column.
+ * @property {number} low The exponent of the last column.
  */
 
 /**
- * Kinds of kept bits: k from the first 1 to the last, z around them.
+ * Return the kinds of kept bits: k from the first 1 to the last, z around them.
  *
  * @param {string} bits
  */
@@ -383,6 +402,8 @@ function columnsOf({ terms, exponent, unit, size, resultExponent }) {
 }
 
 /**
+ * Return the row of an aligned term.
+ *
  * @param {Block} block
  * @param {Columns} columns
  * @param {Term} term
@@ -391,7 +412,8 @@ function columnsOf({ terms, exponent, unit, size, resultExponent }) {
  * @returns {SheetRow}
  */
 function termRow({ exponent, unit }, { top, low }, term, name, role) {
-  const blanks = " ".repeat(top - exponent - 1); // aligned terms have two places before the point
+  // Aligned terms have two places before the point.
+  const blanks = " ".repeat(top - exponent - 1);
   const room = unit - low;
   const shown = term.cut.length <= room ? term.cut : `${term.cut.slice(0, room - 1)}…`;
   return {
@@ -405,6 +427,8 @@ function termRow({ exponent, unit }, { top, low }, term, name, role) {
 }
 
 /**
+ * Return the row of the sum of all terms.
+ *
  * @param {Block} block
  * @param {Columns} columns
  * @returns {SheetRow}
@@ -422,13 +446,17 @@ function sumRow({ total, size, unit }, { top }) {
 }
 
 /**
+ * Return the row of the rounded result, with the bits that rounding drops.
+ *
  * @param {Block} block
  * @param {Columns} columns
  * @returns {SheetRow}
  */
 function resultRow({ total, resultExponent, kept, bits, dropped, up, result }, { top, low }) {
   const significand = bitsText(kept + BigInt(up), bits + 1);
-  const before = top - resultExponent - (significand.length - bits - 1); // a carry comes in front
+  // Rounding up may have carried into one more place.
+  const carryPlaces = significand.length - bits - 1;
+  const before = top - resultExponent - carryPlaces;
   const shown = significand.slice(0, Math.max(1, top - low + 1 - before));
   const blank = " ".repeat(before);
   const kinds = blank + "k".repeat(shown.length) + "d".repeat(dropped.length);
@@ -443,10 +471,11 @@ function resultRow({ total, resultExponent, kept, bits, dropped, up, result }, {
 }
 
 /**
- * The rows of a block and their columns: `edge` columns are kept, the others lie behind the edge.
+ * Return the rows of a block and their columns. The first `edge` columns are kept by alignment, the
+ * others are cut.
  *
  * @param {Block} block
- * @param {number} first the number of its first product
+ * @param {number} first the index of its first product in the whole sum
  */
 export function blockSheet(block, first) {
   const { terms, exponent, unit, spec } = block;

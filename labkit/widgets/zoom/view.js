@@ -1,5 +1,5 @@
-// From a network to the sixteen bits of one gradient: a film (the counts of every layer at a few
-// steps, and a piece of every tensor) from four distances.
+// The zoom from a network to the sixteen bits of one gradient, at four distances. A film holds the
+// counts of every layer at a few steps, and a piece of every tensor.
 
 import { figure, hovering } from "../base/canvas.js";
 import { button, sentence, slider } from "../base/controls.js";
@@ -58,15 +58,15 @@ import { cellName, zoomSentence } from "./words.js";
 
 /**
  * @typedef {object} About
- * @property {string} kind Of gradients.
- * @property {number[][]} shapes Of each layer's tensor.
- * @property {[rows: number, columns: number][]} tables Of the part of it that is shown.
+ * @property {string} kind What the film shows: "gradients", for example.
+ * @property {number[][]} shapes The shape of each layer's tensor.
+ * @property {[rows: number, columns: number][]} tables The size of the part that is shown.
  */
 
 /** @typedef {{ step: number, rows: PreparedRow[] }} Frame */
 
 /**
- * What the pictures are drawn from.
+ * The data that the pictures are drawn from.
  *
  * @typedef {object} State
  * @property {Model<Traits>} model
@@ -79,7 +79,7 @@ import { cellName, zoomSentence } from "./words.js";
  * @property {Palette} tint
  */
 
-/** @typedef {(change: Partial<Traits>) => void} Choose sets traits, and shows it */
+/** @typedef {(change: Partial<Traits>) => void} Choose sets traits and redraws */
 
 /**
  * The part of a tensor that is shown.
@@ -93,11 +93,17 @@ import { cellName, zoomSentence } from "./words.js";
 
 /** @typedef {{ row: number, column: number }} Cell */
 
-const STRIP = 64; // height of a picture of the film
-const MOST_LOG2_SCALE = 30;
-const LARGEST_CELL = 40; // pixels
+// Heights and widths in pixels.
+const STRIP_HEIGHT = 64;
+const MAIN_HEIGHT = 230;
+const TALLEST_GRID = 420;
+const LARGEST_CELL = 40;
+// Patterns cannot be told apart in smaller cells: these have plain colours.
+const SMALLEST_PATTERNED_CELL = 9;
 
-// What is said below each distance.
+const MOST_LOG2_SCALE = 30;
+
+// The text below each distance.
 const LEGENDS = [
   "Zones, from the left: to zero, subnormal, normal, to inf. " +
     "Choose a layer, and zoom in: with the slider, with Enter, or with a double click.",
@@ -106,7 +112,7 @@ const LEGENDS = [
   "Double the scale, and watch which bits move.",
 ];
 
-// --- what is looked at ---------------------------------------------------------------------------
+// --- the state -----------------------------------------------------------------------------------
 
 /**
  * @param {Model<Traits>} model
@@ -133,7 +139,7 @@ function frameOf({ model, film }) {
 }
 
 /**
- * The index of the chosen layer.
+ * Return the index of the chosen layer.
  *
  * @param {State} state
  */
@@ -142,7 +148,7 @@ function layerOf({ model, names }) {
 }
 
 /**
- * The counts of the chosen layer in a frame.
+ * Return the counts of the chosen layer in a frame.
  *
  * @param {State} state
  * @param {Frame} frame
@@ -152,25 +158,30 @@ function rowOf(state, frame) {
 }
 
 /**
- * The table of the chosen layer.
+ * Return the table of the chosen layer in the chosen frame.
  *
  * @param {State} state
  * @returns {Table}
  */
 function tableOf(state) {
   const { tables } = state.about;
-  const at = layerOf(state);
+  const layer = layerOf(state);
   const sizes = tables.map(([rows, columns]) => rows * columns);
-  /** @param {number[]} numbers */
-  const sum = (numbers) => numbers.reduce((total, one) => total + one, 0);
-  const from = state.model.get("frame") * sum(sizes) + sum(sizes.slice(0, at));
-  const values = state.cells.subarray(from, from + sizes[at]);
-  const [rows, columns] = tables[at];
+  // The cells hold frame after frame, and in each frame layer after layer.
+  const frameStart = state.model.get("frame") * sum(sizes);
+  const start = frameStart + sum(sizes.slice(0, layer));
+  const values = state.cells.subarray(start, start + sizes[layer]);
+  const [rows, columns] = tables[layer];
   return { rows, columns, values, value: (row, column) => values[row * columns + column] };
 }
 
+/** @param {number[]} numbers */
+function sum(numbers) {
+  return numbers.reduce((total, number) => total + number, 0);
+}
+
 /**
- * How wide and tall a cell is drawn, in pixels of the picture.
+ * Return the width and height of a cell, in pixels of the picture.
  *
  * @param {Figure} grid
  * @param {Table} table
@@ -182,7 +193,7 @@ function sideOf(grid, { rows, columns }) {
 // --- pictures ------------------------------------------------------------------------------------
 
 /**
- * The film, a picture for each step; a click chooses one.
+ * Return the figure of the film: a picture for each step; a click chooses one.
  *
  * @param {State} state
  * @param {Life} life
@@ -193,7 +204,7 @@ function filmFigure(state, life, choose) {
   const strip = figure({
     life,
     label: "The film: the same gradients at each step; the slider of the steps chooses one",
-    height: STRIP,
+    height: STRIP_HEIGHT,
     draw(pen, width, height) {
       for (let frame = 0; frame < film.length; frame++) drawFrame(state, frame, pen, width, height);
     },
@@ -206,6 +217,8 @@ function filmFigure(state, life, choose) {
 }
 
 /**
+ * Draw one step of the film: the zones, the bars, and a line with the share that is lost.
+ *
  * @param {State} state
  * @param {number} frame
  * @param {Pen} pen
@@ -214,9 +227,9 @@ function filmFigure(state, life, choose) {
  */
 function drawFrame(state, frame, pen, width, height) {
   const { model, film, limits, tint } = state;
-  const room = width / film.length;
-  const left = frame * room + 4;
-  const right = (frame + 1) * room - 4;
+  const frameWidth = width / film.length;
+  const left = frame * frameWidth + 4;
+  const right = (frame + 1) * frameWidth - 4;
   const { step, rows } = film[frame];
   const row = model.get("zoom") ? rowOf(state, film[frame]) : rows[0];
   const log2Scale = model.get("log2_scale");
@@ -252,7 +265,7 @@ function drawBox(ink, left, top, right, bottom, colour, width) {
 }
 
 /**
- * The histogram of the chosen layer.
+ * Return the figure of the chosen layer's histogram.
  *
  * @param {State} state
  * @param {Life} life
@@ -263,7 +276,7 @@ function mainFigure(state, life) {
   const main = figure({
     life,
     label: "How many gradients of this layer lie in each power of two",
-    height: 230,
+    height: MAIN_HEIGHT,
     draw(pen, width, height) {
       const picture = pictureOf(state, pen, areaAt(main, width));
       drawHistogram(picture, rowOf(state, frameOf(state)), height);
@@ -274,10 +287,10 @@ function mainFigure(state, life) {
 }
 
 /**
- * The histograms of all layers, in the list of them.
+ * Return the figure of all layers' histograms, which lies in the list of layers.
  *
  * @param {State} state
- * @param {Figure} main whose place beside the axis they share
+ * @param {Figure} main the figure whose horizontal axis they share
  * @param {Life} life
  */
 function stripsFigure(state, main, life) {
@@ -295,7 +308,7 @@ function stripsFigure(state, main, life) {
   return strips;
 }
 
-/** The area of a figure: measured anew where its width or the page's type changes. */
+/** Return a function that measures a figure's area again only when its width or type size changes. */
 function areaCache() {
   /** @type {{ width: number, grown: number, area: Area } | null} */
   let last = null;
@@ -313,7 +326,7 @@ function areaCache() {
 }
 
 /**
- * What a histogram is drawn with.
+ * Return what a histogram is drawn with.
  *
  * @param {State} state
  * @param {Pen} pen
@@ -326,7 +339,8 @@ function pictureOf({ model, limits, tint }, pen, area) {
 // --- the tensor, cell by cell --------------------------------------------------------------------
 
 /**
- * The table of the chosen layer; a click on a cell goes to its bits, arrow keys choose one.
+ * Return the figure of the chosen layer's table. A click on a cell shows its bits; the arrow keys
+ * choose a cell.
  *
  * @param {State} state
  * @param {Life} life
@@ -339,7 +353,7 @@ function gridFigure(state, life, choose) {
     label:
       "A piece of the tensor, each cell coloured by what FP16 makes of it; " +
       "arrow keys choose a cell",
-    height: (width) => Math.min(420, width * 0.5),
+    height: (width) => Math.min(TALLEST_GRID, width * 0.5),
     draw: (pen) => drawGrid(state, grid, pen),
   });
   grid.canvas.tabIndex = 0;
@@ -348,14 +362,16 @@ function gridFigure(state, life, choose) {
     if (cell) choose({ ...cell, zoom: DEEPEST });
   });
   life.listen(grid.canvas, "keydown", (event) => {
-    const by = CELL_KEYS[event.key];
-    if (!by) return;
+    const offset = CELL_KEYS[event.key];
+    if (!offset) return;
     event.preventDefault();
-    choose(cellBeside(state, ...by));
+    choose(cellBeside(state, ...offset));
   });
   hovering(life, grid, (spot) => {
-    const cell = spot && !spot.held ? cellAt(state, grid, spot) : null;
-    return spot && cell && [spot.x, spot.y, decimal(tableOf(state).value(cell.row, cell.column))];
+    if (!spot || spot.held) return null;
+    const cell = cellAt(state, grid, spot);
+    if (!cell) return null;
+    return [spot.x, spot.y, decimal(tableOf(state).value(cell.row, cell.column))];
   });
   return grid;
 }
@@ -369,6 +385,8 @@ const CELL_KEYS = {
 };
 
 /**
+ * Return the cell at a place of the figure; null outside the table.
+ *
  * @param {State} state
  * @param {Figure} grid
  * @param {Pick<Spot, "x" | "y">} spot
@@ -384,6 +402,8 @@ function cellAt(state, grid, { x, y }) {
 }
 
 /**
+ * Return the cell at an offset from the chosen one, kept inside the table.
+ *
  * @param {State} state
  * @param {number} down
  * @param {number} right
@@ -400,6 +420,8 @@ function cellBeside(state, down, right) {
 }
 
 /**
+ * Draw the table's cells, coloured by what FP16 makes of their values, and frame the chosen one.
+ *
  * @param {State} state
  * @param {Figure} grid
  * @param {Pen} pen
@@ -409,7 +431,7 @@ function drawGrid(state, grid, pen) {
   const table = tableOf(state);
   const side = sideOf(grid, table);
   const log2Scale = model.get("log2_scale");
-  const fills = side < 9 ? tint : fatePatterns(pen, tint);
+  const fills = side < SMALLEST_PATTERNED_CELL ? tint : fatePatterns(pen, tint);
   for (let row = 0; row < table.rows; row++) {
     for (let column = 0; column < table.columns; column++) {
       const size = Math.abs(table.value(row, column));
@@ -433,8 +455,8 @@ function drawGrid(state, grid, pen) {
  */
 function levers({ film }) {
   return {
-    zoom: { label: "Zoom", max: DEEPEST, text: (at) => DISTANCES[at] },
-    frame: { label: "Step", max: film.length - 1, text: (at) => String(film[at].step) },
+    zoom: { label: "Zoom", max: DEEPEST, text: (zoom) => DISTANCES[zoom] },
+    frame: { label: "Step", max: film.length - 1, text: (frame) => String(film[frame].step) },
     log2_scale: {
       label: "Scale",
       max: MOST_LOG2_SCALE,
@@ -444,7 +466,7 @@ function levers({ film }) {
 }
 
 /**
- * The sliders, and the buttons that double and halve the scale.
+ * Return the sliders, and the buttons that double and halve the scale.
  *
  * @param {State} state
  * @param {Choose} choose
@@ -462,13 +484,13 @@ function leverPanel(state, choose) {
       onInput: (value) => choose({ [trait]: value }),
     });
   const sliders = { zoom: lever("zoom"), frame: lever("frame"), log2_scale: lever("log2_scale") };
-  /** @param {number} by */
-  function scaleBy(by) {
-    const wanted = model.get("log2_scale") + by;
+  /** @param {number} change */
+  function changeScale(change) {
+    const wanted = model.get("log2_scale") + change;
     choose({ log2_scale: Math.min(MOST_LOG2_SCALE, Math.max(0, wanted)) });
   }
-  const halve = { label: "\u00f7 2", title: "Halve the scale", onPress: () => scaleBy(-1) };
-  const double = { label: "\u00d7 2", title: "Double the scale", onPress: () => scaleBy(1) };
+  const halve = { label: "\u00f7 2", title: "Halve the scale", onPress: () => changeScale(-1) };
+  const double = { label: "\u00d7 2", title: "Double the scale", onPress: () => changeScale(1) };
   const element = h(
     "div",
     { class: "gz-levers" },
@@ -481,18 +503,18 @@ function leverPanel(state, choose) {
 }
 
 /**
- * How many distances a key goes: Enter nearer, Esc back; 0 for any other.
+ * Return the change of the distance for a key: 1 for Enter, -1 for Esc, 0 for all others.
  *
  * @param {KeyboardEvent} event
  */
-function nearerBy(event) {
+function zoomChange(event) {
   if (event.key === "Escape") return -1;
   if (event.key !== "Enter" || placeOf(event).closest("button")) return 0;
   return event.shiftKey || event.ctrlKey || event.metaKey || event.altKey ? 0 : 1;
 }
 
 /**
- * The ways to go nearer and farther that are no controls.
+ * Zoom by a click, a double click, the wheel, Enter and Esc.
  *
  * @param {HTMLElement} root
  * @param {Parts} parts
@@ -505,28 +527,30 @@ function listenForZoom(root, parts, model, life, choose) {
   /** @param {number} zoom */
   const zoomTo = (zoom) => choose({ zoom: Math.min(DEEPEST, Math.max(0, zoom)) });
   /** @param {WheelEvent} event */
-  function turn(event) {
-    if (!event.ctrlKey) return; // a bare wheel scrolls the page
+  function onWheel(event) {
+    // Without Ctrl the wheel scrolls the page.
+    if (!event.ctrlKey) return;
     event.preventDefault();
     zoomTo(model.get("zoom") + (event.deltaY < 0 ? 1 : -1));
   }
   /** @param {KeyboardEvent} event */
-  function press(event) {
-    const by = nearerBy(event);
-    if (!by || (by < 0 && model.get("zoom") === 0)) return;
-    event.preventDefault(); // Esc goes one step back; from the network it leaves the widget
-    zoomTo(model.get("zoom") + by);
+  function onKey(event) {
+    const change = zoomChange(event);
+    // At the network, Esc keeps its usual meaning: it leaves the widget.
+    if (change === 0 || (change < 0 && model.get("zoom") === 0)) return;
+    event.preventDefault();
+    zoomTo(model.get("zoom") + change);
     sliders.zoom.input.focus({ preventScroll: true });
   }
   life.listen(main.canvas, "click", () => zoomTo(2));
   life.listen(list.element, "dblclick", () => zoomTo(1));
-  life.listen(stage, "wheel", turn, { passive: false });
-  life.listen(root, "keydown", press, true);
+  life.listen(stage, "wheel", onWheel, { passive: false });
+  life.listen(root, "keydown", onKey, true);
 }
 
 /**
- * What of the picture at a distance the next one shows: a layer's row, the middle of its histogram,
- * a cell.
+ * Return the part of the picture at a distance that the next distance shows: a layer's row, the
+ * middle of its histogram, or a cell.
  *
  * @param {State} state
  * @param {Parts} parts
@@ -559,7 +583,7 @@ function pieceOf(state, { list, main, grid }, zoom) {
 // --- the widget ----------------------------------------------------------------------------------
 
 /**
- * What stands in the root.
+ * The parts of the widget.
  *
  * @typedef {object} Parts
  * @property {Record<Lever, Slider>} sliders
@@ -569,7 +593,7 @@ function pieceOf(state, { list, main, grid }, zoom) {
  * @property {Figure} main
  * @property {Figure} grid
  * @property {ReturnType<typeof bitRow>} bits
- * @property {HTMLElement} stage Where one of the distances is on show.
+ * @property {HTMLElement} stage The element that shows one of the distances.
  */
 
 /**
@@ -591,7 +615,8 @@ function fillZoom(root, model, life) {
   const layers = film[0].rows.slice(1);
   const list = layerList(layers, (layer) => choose({ layer }), strips.element);
   const grid = gridFigure(state, life, choose);
-  const bits = bitRow(() => show()); // they are looked at, not turned
+  // The bits are shown only: a click on one redraws it unchanged.
+  const bits = bitRow(() => show());
   const distances = [list.element, main.element, grid.element, bits.element];
   const stage = h("div", { class: "gz-stage" }, ...distances);
   const glide = glider(stage);
@@ -602,7 +627,7 @@ function fillZoom(root, model, life) {
   panel.sliders.frame.element.hidden = film.length < 2;
   strip.element.hidden = film.length < 2;
   /** @type {number | null} */
-  let shownAt = null; // the distance that is on show
+  let shownZoom = null;
 
   /** @type {Choose} */
   function choose(change) {
@@ -612,8 +637,8 @@ function fillZoom(root, model, life) {
 
   function show() {
     const zoom = model.get("zoom");
-    const before = shownAt;
-    shownAt = zoom;
+    const before = shownZoom;
+    shownZoom = zoom;
     if (before === null || before === zoom || reducedMotion()) {
       fillParts(zoom);
       return;
@@ -622,19 +647,23 @@ function fillZoom(root, model, life) {
     const arrive = glide.leave(distances[before]);
     const left = nearer ? pieceOf(state, parts, zoom - 1) : null;
     fillParts(zoom);
-    // What was hidden had no size.
-    for (const one of [strips, main, grid]) if (one.element.offsetParent) one.measure();
+    // Figures that were hidden had no size until now.
+    for (const shownFigure of [strips, main, grid]) {
+      if (shownFigure.element.offsetParent) shownFigure.measure();
+    }
     arrive(distances[zoom], left ?? pieceOf(state, parts, zoom), nearer);
   }
 
   /** @param {number} zoom */
   function fillParts(zoom) {
-    for (const [i, one] of distances.entries()) one.hidden = i !== zoom;
+    for (const [i, element] of distances.entries()) element.hidden = i !== zoom;
     showTraits(state, parts);
     words.say(sentenceOf(state));
     legend.textContent = LEGENDS[zoom];
     root.dataset.zoom = DISTANCES[zoom];
-    for (const one of [strip, strips, main, grid]) if (one.element.offsetParent) one.redraw();
+    for (const shownFigure of [strip, strips, main, grid]) {
+      if (shownFigure.element.offsetParent) shownFigure.redraw();
+    }
   }
 
   listenForZoom(root, parts, model, life, choose);
@@ -643,7 +672,7 @@ function fillZoom(root, model, life) {
 }
 
 /**
- * Let the controls, the list and the bits follow the traits.
+ * Update the controls, the list and the bits from the traits.
  *
  * @param {State} state
  * @param {Parts} parts
@@ -665,7 +694,7 @@ function showTraits(state, { sliders, list, bits }) {
 }
 
 /**
- * Another layer's table may be smaller.
+ * Move the chosen cell into the table: another layer's table may be smaller.
  *
  * @param {State} state
  */
@@ -676,7 +705,7 @@ function stayInside(state) {
 }
 
 /**
- * The gradient in the chosen cell, as it is in FP32.
+ * Return the FP32 gradient in the chosen cell.
  *
  * @param {State} state
  */
@@ -688,11 +717,12 @@ function gradientOf(state) {
 /** @param {State} state */
 function sentenceOf(state) {
   const { model, about, format, limits, names } = state;
-  const at = layerOf(state);
+  const layer = layerOf(state);
   const zoom = model.get("zoom");
   const log2Scale = model.get("log2_scale");
   const frame = frameOf(state);
-  const shown = frame.rows[zoom ? 1 + at : 0];
+  // The first row counts all layers together.
+  const shown = frame.rows[zoom ? 1 + layer : 0];
   const { values } = tableOf(state);
   return zoomSentence({
     zoom,
@@ -703,8 +733,8 @@ function sentenceOf(state) {
     layer: zoom ? shown.name : null,
     shares: fractions(shown, log2Scale, limits),
     cells: values.length,
-    zeros: values.filter((one) => one === 0).length / values.length,
-    name: cellName(names[at], about.shapes[at], model.get("row"), model.get("column")),
+    zeros: values.filter((value) => value === 0).length / values.length,
+    name: cellName(names[layer], about.shapes[layer], model.get("row"), model.get("column")),
     gradient: gradientOf(state),
   });
 }
