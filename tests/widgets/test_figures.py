@@ -140,13 +140,13 @@ def test_each_sweep_has_a_sentence_that_a_person_can_check():
         (
             "alignment",
             [timed(*each) for each in odd],
-            "sizes that are no multiple of 8 run, in the middle, FP16 at 25% "
-            "of the speed of those that are.",
+            "sizes that are not multiples of 8 reach 25% (FP16) of the median speed of those that "
+            "are.",
         ),
         (
             "batch",
             [timed(GemmCase(m, 64, 64, FP16, "NT"), seconds) for m, seconds in rows],
-            "256 rows take so many times as long as 1 row takes: 2.5 in FP16.",
+            "256 rows take 2.5 times (FP16) as long as 1 row.",
         ),
         (
             "bandwidth",
@@ -192,8 +192,8 @@ def test_the_roof_is_drawn_where_copies_and_products_of_one_device_say(data):
     assert "not recorded yet" in words(right)
     assert title(left).startswith("Recorded: A stand-in")
     assert figure.get_supxlabel().replace("\n", " ") == (
-        "A stand-in copies 1 GB/s; below so many FLOP a byte a case waits for memory: FP32 "
-        "1000, BF16 2100, FP16 4200. So do 7 of these 7 cases."
+        "A stand-in copies 1 GB/s. A case waits for memory below these FLOP per byte: FP32 1000, "
+        "BF16 2100, FP16 4200. So do 7 of these 7 cases."
     )
     roofs = [line for line in left.lines if line.get_marker() in ("", "None")]
     assert len(roofs) == 3
@@ -431,7 +431,7 @@ def test_a_figure_of_a_lesson_has_a_text_alternative():
         (widgets.pictures_figure(painted), widgets.pictures_sentence(painted)),
         (sum_errors_figure(widgets.sum_errors((64,))), "Same inputs, emulated to the bit"),
         (sweep_figure("size"), widgets.sweep_sentence(widgets.recorded_gemm("size", "cpu")[0])),
-        (roofline_figure(), "a case waits for memory"),
+        (roofline_figure(), "A case waits for memory"),
     ):
         shown, _ = DisplayFormatter().format(figure)
         page = Images()

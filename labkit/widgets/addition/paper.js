@@ -5,17 +5,17 @@ import { h, rich } from "../base/elements.js";
 /** @import { Paper, Row, Scene } from "./scenes.js" */
 
 /**
- * Where columns stand in a scene, in pixels.
+ * The columns of a scene, in pixels.
  *
  * @typedef {object} Ruler
  * @property {number} column The width of a column.
- * @property {number} left Where the first begins.
- * @property {(place: number) => boolean} has Whether a place has a column.
- * @property {(place: number) => number} x Where it begins.
+ * @property {number} left The x of the first column.
+ * @property {(place: number) => boolean} has Return whether a place has a column.
+ * @property {(place: number) => number} x Return the x of a place's column.
  * @property {number} gap The index of the column that is a gap; -1 without one.
- * @property {number} sheetEnd The end of the paper.
- * @property {number} lowest The last place that is written.
- * @property {number} end The end of what is written.
+ * @property {number} sheetEnd The x of the paper's end.
+ * @property {number} lowest The last place with a bit.
+ * @property {number} end The x behind the last bit.
  */
 
 /**
@@ -25,21 +25,28 @@ import { h, rich } from "../base/elements.js";
  * @property {(key: string, kind: string, x: number, y: number, width?: number) => HTMLElement} put
  * @property {(key: string, words: string, kind: string, x: number, y: number, width?: number)
  *   => HTMLElement} text
- * @property {() => void} removeOthers Remove those that were not put since the last call.
+ * @property {() => void} removeOthers Remove elements that were not put since the last call.
  */
 
+// Lengths in pixels.
 const ROW = 30;
-const HEAD = 46; // powers of two and the letters G, R, S
+// The height of the powers of two, and of the letters G, R, S.
+const HEAD = 46;
 const WIDEST_COLUMN = 21;
-const NARROWEST_COLUMN = 8; // where the page is narrower than that, the paper scrolls
-const NARROW = 560;
-const LEFT = { narrow: 84, wide: 100 }; // room for the names and signs of the rows
-const RIGHT = { narrow: 52, wide: 72 }; // and for their powers
-const SIGN = 18; // width of a sign, and of the space after it
+// On pages too narrow for such columns, the paper scrolls.
+const NARROWEST_COLUMN = 8;
+// Pages of less width have less space on both sides of the columns.
+const NARROW_PAGE = 560;
+// The space for the names and signs of the rows.
+const LEFT = { narrow: 84, wide: 100 };
+// The space for the powers of two behind the rows.
+const RIGHT = { narrow: 52, wide: 72 };
+// The width of a sign with the space behind it.
+const SIGN = 18;
 
 /**
- * Where columns stand: the format's window, then guard, round and sticky, then what fell off, with
- * a space between.
+ * Return the columns of a scene. Spaces separate the places that the format keeps, guard, round and
+ * sticky, and the bits that fell off.
  *
  * @param {Paper} paper
  * @param {Scene} scene
@@ -47,7 +54,7 @@ const SIGN = 18; // width of a sign, and of the space after it
  * @returns {Ruler}
  */
 function ruler({ columns }, scene, width) {
-  const size = width < NARROW ? "narrow" : "wide";
+  const size = width < NARROW_PAGE ? "narrow" : "wide";
   const left = LEFT[size];
   const room = width - left - RIGHT[size];
   const column = Math.min(WIDEST_COLUMN, Math.max(NARROWEST_COLUMN, room / (columns.length + 1.6)));
@@ -60,8 +67,10 @@ function ruler({ columns }, scene, width) {
   const lowest = Math.min(...written);
   /** @param {number} place */
   const x = (place) => {
-    const apart = (place < last ? space : 0) + (place < sticky ? space : 0);
-    return left + (index.get(place) ?? NaN) * column + apart;
+    let start = left + (index.get(place) ?? NaN) * column;
+    if (place < last) start += space;
+    if (place < sticky) start += space;
+    return start;
   };
   return {
     column,
@@ -76,6 +85,8 @@ function ruler({ columns }, scene, width) {
 }
 
 /**
+ * Return functions that put elements on the paper, and move those that are already there.
+ *
  * @param {HTMLElement} element
  * @returns {PaperParts}
  */
@@ -97,7 +108,8 @@ function partsIn(element) {
     }
     part.style.transform = `translate(${x.toFixed(2)}px, ${y}px)`;
     if (width !== undefined) part.style.width = `${width.toFixed(2)}px`;
-    // So that appearing is a transition, and starts where it belongs.
+    // Reading the layout makes the browser apply the place and opacity of a new element. So it fades
+    // in at its place, and does not move there.
     if (!known) part.getBoundingClientRect();
     part.style.opacity = "";
     seen.add(key);
@@ -126,18 +138,18 @@ function partsIn(element) {
 // --- the window ----------------------------------------------------------------------------------
 
 /**
- * The places that the format keeps, with what is said above them.
+ * Draw the box around the places that the format keeps, its labels, and guard, round and sticky.
  *
  * @param {PaperParts} parts
  * @param {Scene} scene
  * @param {Paper} paper
- * @param {Ruler} at
+ * @param {Ruler} columns
  * @param {number} height
  */
-function drawWindow(parts, scene, paper, at, height) {
+function drawWindow(parts, scene, paper, columns, height) {
   const [first, last] = scene.window;
-  const x = at.x(first);
-  const width = at.x(last) + at.column - x;
+  const x = columns.x(first);
+  const width = columns.x(last) + columns.column - x;
   const box = parts.put("window", "window", x - 3, HEAD - 4, width + 6);
   box.style.height = `${height}px`;
   const label = scene.named
@@ -149,44 +161,46 @@ function drawWindow(parts, scene, paper, at, height) {
     if (width > 66) parts.text("last", `2^${last}`, "power ad-right", x + width - 40, 21, 40);
   }
   if (scene.sticky === null) return;
-  drawBox(parts, at, "G", "guard", last - 1, last - 1, height);
-  drawBox(parts, at, "R", "round", last - 2, last - 2, height);
-  drawBox(parts, at, "S", "sticky", last - 3, scene.sticky, height);
-  drawFallen(parts, at, scene.sticky - 1);
+  drawBox(parts, columns, "G", "guard", last - 1, last - 1, height);
+  drawBox(parts, columns, "R", "round", last - 2, last - 2, height);
+  drawBox(parts, columns, "S", "sticky", last - 3, scene.sticky, height);
+  drawFallen(parts, columns, scene.sticky - 1);
 }
 
 /**
- * A box around guard, round or sticky.
+ * Draw the box around guard, round or sticky.
  *
  * @param {PaperParts} parts
- * @param {Ruler} at
+ * @param {Ruler} columns
  * @param {string} letter
  * @param {string} name
  * @param {number} from
  * @param {number} to
  * @param {number} height
  */
-function drawBox(parts, at, letter, name, from, to, height) {
-  if (!at.has(from)) return;
-  const start = at.x(from);
-  const wide = (at.has(to) ? at.x(to) + at.column : at.sheetEnd) - start;
-  const box = parts.put(`box ${letter}`, "box", start + 1, HEAD - 4, wide - 2);
+function drawBox(parts, columns, letter, name, from, to, height) {
+  if (!columns.has(from)) return;
+  const start = columns.x(from);
+  // Sticky may end beyond the columns.
+  const end = columns.has(to) ? columns.x(to) + columns.column : columns.sheetEnd;
+  const width = end - start;
+  const box = parts.put(`box ${letter}`, "box", start + 1, HEAD - 4, width - 2);
   box.style.height = `${height}px`;
-  parts.text(`name ${letter}`, wide > 42 ? name : letter, "letter", start, 21, wide);
+  parts.text(`name ${letter}`, width > 42 ? name : letter, "letter", start, 21, width);
 }
 
 /**
- * What is said above the bits that fell off.
+ * Write the label above the bits that fell off, if there is room.
  *
  * @param {PaperParts} parts
- * @param {Ruler} at
- * @param {number} first their first place
+ * @param {Ruler} columns
+ * @param {number} first the first place of these bits
  */
-function drawFallen(parts, at, first) {
-  const room = at.has(first) && at.lowest <= first ? at.end - at.x(first) : 0;
+function drawFallen(parts, columns, first) {
+  const room = columns.has(first) && columns.lowest <= first ? columns.end - columns.x(first) : 0;
   if (room <= 100) return;
   const words = room > 190 ? "fell off, remembered in S only" : "fell off";
-  parts.text("fell", words, "power", at.x(first), 21);
+  parts.text("fell", words, "power", columns.x(first), 21);
 }
 
 // --- rows ----------------------------------------------------------------------------------------
@@ -195,27 +209,27 @@ function drawFallen(parts, at, first) {
  * @param {PaperParts} parts
  * @param {Row} row
  * @param {number} y
- * @param {Ruler} at
+ * @param {Ruler} columns
  */
-function drawRow(parts, row, y, at) {
+function drawRow(parts, row, y, columns) {
   const { name, before, sign, point, exponent } = row;
   const kind = name === "result" ? "result" : "row";
-  const signs = at.left - SIGN;
+  const signs = columns.left - SIGN;
   parts.text(`${name}${before} name`, name, `name ad-${kind}`, 0, y, signs - 16);
   parts.text(`${name}${before} before`, before, "sign", signs - 16, y, 16);
   parts.text(`${name} sign`, sign, "sign", signs, y, 16);
-  drawCells(parts, row, kind, y, at);
+  drawCells(parts, row, kind, y, columns);
   const fallen = row.cells.some((cell) => cell.kind === "fallen");
-  if (fallen && at.gap >= 0) {
-    const x = at.left + at.gap * at.column + at.column * 1.6;
-    parts.text(`${name} gap`, "⋯", "bit ad-zero", x, y, at.column);
+  if (fallen && columns.gap >= 0) {
+    const x = columns.left + columns.gap * columns.column + columns.column * 1.6;
+    parts.text(`${name} gap`, "⋯", "bit ad-zero", x, y, columns.column);
   }
-  if (point !== null && row.cells.length && at.has(point)) {
-    const x = at.x(point) + at.column / 2;
-    parts.text(`${name} point`, ".", `bit ad-point ad-${kind}`, x, y, at.column);
+  if (point !== null && row.cells.length && columns.has(point)) {
+    const x = columns.x(point) + columns.column / 2;
+    parts.text(`${name} point`, ".", `bit ad-point ad-${kind}`, x, y, columns.column);
   }
   if (exponent !== null) {
-    parts.text(`${name} power`, `× 2^${exponent}`, `times ad-${kind}`, at.end + 8, y, 72);
+    parts.text(`${name} power`, `× 2^${exponent}`, `times ad-${kind}`, columns.end + 8, y, 72);
   }
 }
 
@@ -224,15 +238,16 @@ function drawRow(parts, row, y, at) {
  * @param {Row} row
  * @param {string} rowKind
  * @param {number} y
- * @param {Ruler} at
+ * @param {Ruler} columns
  */
-function drawCells(parts, { cells }, rowKind, y, at) {
+function drawCells(parts, { cells }, rowKind, y, columns) {
   for (const { key, text, place, kind } of cells) {
-    if (kind === "word") parts.text(key, text, "word", at.left, y);
-    else if (at.has(place)) {
-      const look = `bit ad-${kind} ad-${rowKind}`;
-      const part = parts.text(key, text, look, at.x(place), y, at.column);
-      // Over the edge, and down.
+    if (kind === "word") {
+      parts.text(key, text, "word", columns.left, y);
+    } else if (columns.has(place)) {
+      const classes = `bit ad-${kind} ad-${rowKind}`;
+      const part = parts.text(key, text, classes, columns.x(place), y, columns.column);
+      // Bits that fell off are lower and tilted.
       if (kind === "fallen") part.style.transform += " translateY(5px) rotate(12deg)";
     }
   }
@@ -240,8 +255,10 @@ function drawCells(parts, { cells }, rowKind, y, at) {
 
 // --- the paper -----------------------------------------------------------------------------------
 
-const UNDERLINED = ["sum", "product", "result"]; // rows with a line above
+// These rows have a line above them.
+const RESULT_ROWS = ["sum", "product", "result"];
 
+/** Return the paper, whose bits move when it is drawn at another station. */
 export function makePaper() {
   const element = h("div", { class: "ad-paper", "aria-hidden": "true" });
   const parts = partsIn(element);
@@ -249,27 +266,36 @@ export function makePaper() {
     element,
     /**
      * @param {Paper} paper
-     * @param {number} step the station
+     * @param {number} step the index of the scene
      * @param {number} width
-     * @param {boolean} still whether nothing moves
+     * @param {boolean} still whether bits jump to their new places instead of moving
      */
     draw(paper, step, width, still) {
       const scene = paper.scenes[step];
-      const at = ruler(paper, scene, width);
+      const columns = ruler(paper, scene, width);
       const most = Math.max(...paper.scenes.map(({ rows }) => rows.length));
       element.classList.toggle("still", still);
       element.dataset.station = scene.title;
       element.style.height = `${HEAD + most * ROW + 12}px`;
-      element.style.setProperty("--ad-digit", `${Math.min(17, at.column * 1.36).toFixed(1)}px`);
+      element.style.setProperty(
+        "--ad-digit",
+        `${Math.min(17, columns.column * 1.36).toFixed(1)}px`,
+      );
       element.dataset.format = paper.format;
       const height = scene.rows.length * ROW + 10;
-      if (paper.columns.length) drawWindow(parts, scene, paper, at, height);
+      if (paper.columns.length) drawWindow(parts, scene, paper, columns, height);
       for (const [i, row] of scene.rows.entries()) {
         const y = HEAD + i * ROW;
-        if (UNDERLINED.includes(row.name)) {
-          parts.put(`rule ${row.name}`, "rule", at.left - 20, y, at.end - at.left + 22);
+        if (RESULT_ROWS.includes(row.name)) {
+          parts.put(
+            `rule ${row.name}`,
+            "rule",
+            columns.left - 20,
+            y,
+            columns.end - columns.left + 22,
+          );
         }
-        drawRow(parts, row, y, at);
+        drawRow(parts, row, y, columns);
       }
       parts.removeOthers();
     },

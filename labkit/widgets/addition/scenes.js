@@ -1,4 +1,4 @@
-// The stations of a calculation, as rows of bits on paper with a sentence for each.
+// The stages of an addition or multiplication: rows of bits on paper, and a sentence for each stage.
 
 import { numberText, parse } from "../exact/numbers.js";
 import { sheetOf, topOf } from "./sheet.js";
@@ -24,8 +24,8 @@ import {
 /** @import { Name, Operation, Sheet } from "./sheet.js" */
 
 /**
- * What a bit is: kept by the format, a zero that is filled in, beyond the places kept, or beyond
- * those that sticky stands for. A word is no bit.
+ * The kind of a cell: a bit that the format keeps, a zero that is filled in, a bit behind the places
+ * kept, a bit that sticky summarises, or a word instead of bits.
  *
  * @typedef {"kept" | "zero" | "rest" | "fallen" | "word"} CellKind
  */
@@ -34,9 +34,9 @@ import {
  * A bit on the paper.
  *
  * @typedef {object} Cell
- * @property {string} key The same bit has the same key at each station.
+ * @property {string} key The same bit has the same key in each scene.
  * @property {string} text
- * @property {number} place Its exponent of 2 where the row has that of the paper.
+ * @property {number} place The column: the exponent of 2 in rows that are aligned to the paper.
  * @property {CellKind} kind
  */
 
@@ -45,26 +45,26 @@ import {
  *
  * @typedef {object} Row
  * @property {string} name
- * @property {string} before What stands before it: +, × or =.
+ * @property {string} before The symbol before the number: +, × or =.
  * @property {string} sign
  * @property {Cell[]} cells
  * @property {number | null} point The place before the point.
- * @property {number | null} exponent What the point stands for.
+ * @property {number | null} exponent The exponent of the place before the point.
  */
 
 /** @typedef {[first: number, last: number]} Places from left to right */
 
 /**
- * A station.
+ * A stage of the calculation.
  *
  * @typedef {object} Scene
  * @property {string} title
  * @property {string} sentence
  * @property {Row[]} rows
- * @property {Places} window Those that the format keeps.
- * @property {number | null} sticky The last place that sticky stands for; null: no guard, round and
- *   sticky are shown.
- * @property {boolean} named Whether the powers of two are.
+ * @property {Places} window The places that the format keeps.
+ * @property {number | null} sticky The last place that sticky summarises; null hides guard, round
+ *   and sticky.
+ * @property {boolean} named Whether the columns are labelled with their powers of two.
  */
 
 /**
@@ -75,15 +75,17 @@ import {
  * @property {(number | null)[]} columns From left to right; null is a gap.
  * @property {[name: string, text: string][]} facts
  * @property {Record<Name, string>} hints What the format holds of a and b.
- * @property {number} places How many the format keeps.
- * @property {string} format Its name.
+ * @property {number} places The number of places that the format keeps.
+ * @property {string} format The name of the format.
  */
 
-const MOST_COLUMNS = 58; // more would be too small to read on a narrow page
-const STICKY = 3; // guard, round and the first sticky place are 1 to 3 behind the last one kept
+// More columns would be too small to read on a narrow page.
+const MOST_COLUMNS = 58;
+// Guard, round and the first sticky place are the places 1 to 3 behind the last one kept.
+const STICKY = 3;
 
 /**
- * Places from one down to another.
+ * Return the places from one down to another.
  *
  * @param {number} from
  * @param {number} to
@@ -93,6 +95,8 @@ function range(from, to) {
 }
 
 /**
+ * Return the places that a format keeps from a first one on.
+ *
  * @param {number} first
  * @param {Format} format
  * @returns {Places}
@@ -103,7 +107,7 @@ function windowAt(first, format) {
 
 /**
  * @param {number} place
- * @param {number} last of the places kept
+ * @param {number} last the last place kept
  */
 function keptOrRest(place, last) {
   return place >= last ? "kept" : "rest";
@@ -112,16 +116,16 @@ function keptOrRest(place, last) {
 // --- rows ----------------------------------------------------------------------------------------
 
 /**
- * a or b with its own exponent, its bits from a column on.
+ * Return the row of a or b with its own exponent.
  *
  * @param {Sheet} sheet
  * @param {Name} name
- * @param {number} first
+ * @param {number} first the column of its first bit
  * @returns {Row & { exponent: number }}
  */
 function operandRow({ terms, exponents, format, operation }, name, first) {
-  const own = exponents[NAMES.indexOf(name)];
-  const cells = range(own, own - format.p).map((place, i) => ({
+  const exponent = exponents[NAMES.indexOf(name)];
+  const cells = range(exponent, exponent - format.p).map((place, i) => ({
     key: `${name}${i}`,
     text: bitAt(terms[name], place),
     place: first - i,
@@ -133,12 +137,13 @@ function operandRow({ terms, exponents, format, operation }, name, first) {
     sign: terms[name].negative ? MINUS : "",
     cells,
     point: first,
-    exponent: own,
+    exponent,
   };
 }
 
 /**
- * a or b with the exponent of the larger one: zeros in front, behind the sticky bit what fell off.
+ * Return the row of a or b, aligned to the larger exponent: with zeros in front, and behind the
+ * sticky bit the bits that it summarises.
  *
  * @param {Sheet} sheet
  * @param {Name} name
@@ -150,12 +155,14 @@ function alignedRow(sheet, name) {
   if (!sheet.terms[name].significand) return { ...row, exponent: home };
   const term = sheet.aligned[name];
   const [, low] = windowAt(home, format);
-  const own = new Map(row.cells.map((cell) => [cell.place + row.exponent - home, cell]));
-  const highest = Math.max(...own.keys());
+  // The operand's own bits by their places after the shift.
+  const shifted = new Map(row.cells.map((cell) => [cell.place + row.exponent - home, cell]));
+  const highest = Math.max(...shifted.keys());
   /** @type {Cell[]} */
   const cells = [];
-  for (const place of range(home, Math.min(term.exponent, ...own.keys()))) {
-    const cell = own.get(place);
+  for (const place of range(home, Math.min(term.exponent, ...shifted.keys()))) {
+    const cell = shifted.get(place);
+    // The aligned term ends here: its last place is the sticky bit.
     if (place < term.exponent) {
       if (cell) cells.push({ ...cell, place, kind: "fallen" });
       continue;
@@ -170,7 +177,7 @@ function alignedRow(sheet, name) {
 }
 
 /**
- * The exact result with its point; the window keeps some of its bits.
+ * Return the row of the exact result, whose bits inside the window are kept.
  *
  * @param {Sheet} sheet
  * @param {number} point
@@ -197,7 +204,7 @@ function totalRow({ total, operation }, point, [, last]) {
 }
 
 /**
- * The one that is added to round up.
+ * Return the row of the 1 that is added to round up.
  *
  * @param {Sheet} sheet
  * @returns {Row}
@@ -215,6 +222,8 @@ function oneRow({ cut }) {
 }
 
 /**
+ * Return the row of the rounded result.
+ *
  * @param {Sheet} sheet
  * @param {Places} window
  * @returns {Row}
@@ -237,7 +246,7 @@ function resultRow({ final }, [first, last]) {
 }
 
 /**
- * A number that has no bits to add, in a word.
+ * Return the row of a number without bits to add, such as infinity, as a word.
  *
  * @param {string} name
  * @param {number} value
@@ -254,10 +263,10 @@ function wordRow(name, value) {
   };
 }
 
-// --- stations ------------------------------------------------------------------------------------
+// --- scenes --------------------------------------------------------------------------------------
 
 /**
- * The paper at every station, with its sentence.
+ * Return the paper at every stage, with its sentence.
  *
  * @param {Sheet} sheet
  * @returns {Scene[]}
@@ -265,38 +274,44 @@ function wordRow(name, value) {
 function scenesOf(sheet) {
   if (!sheet.finite) return specialScenes(sheet);
   const { home, format, window, final } = sheet;
-  const before = windowAt(home, format);
-  const kept = windowAt(window, format);
-  const last = windowAt(window + Number(final.carried), format);
-  const cut = totalRow(sheet, window, kept);
-  // Factors need no place of their own.
-  const adds = sheet.operation === "add";
-  const operands = NAMES.map((name) =>
-    adds ? alignedRow(sheet, name) : operandRow(sheet, name, window),
+  const homeWindow = windowAt(home, format);
+  const normalised = windowAt(window, format);
+  const rounded = windowAt(window + Number(final.carried), format);
+
+  const written = NAMES.map((name) => operandRow(sheet, name, home));
+  const scenes = [writtenScene(sheet, written)];
+  /** @type {Row[]} */
+  let operands;
+  if (sheet.operation === "add") {
+    operands = NAMES.map((name) => alignedRow(sheet, name));
+    scenes.push(...addedScenes(sheet, operands, homeWindow));
+  } else {
+    // Factors need no alignment: they move with the window.
+    operands = NAMES.map((name) => operandRow(sheet, name, window));
+    scenes.push(multipliedScene(sheet, homeWindow));
+  }
+
+  const rows = [...operands, totalRow(sheet, window, normalised)];
+  const about = { window: normalised, sticky: stickyAt(sheet, normalised), named: true };
+  scenes.push(
+    { title: "Normalise", sentence: normaliseText(sheet), rows, ...about },
+    { title: "Guard, round, sticky", sentence: decideText(sheet), rows, ...about },
   );
-  const rows = [...operands, cut];
-  const after = { window: kept, sticky: stickyAt(sheet, kept), named: true };
-  const raised = final.up ? [oneRow(sheet)] : [];
-  return [
-    writtenScene(
-      sheet,
-      NAMES.map((name) => operandRow(sheet, name, home)),
-    ),
-    ...(adds ? addedScenes(sheet, operands, before) : [multipliedScene(sheet, before)]),
-    { title: "Normalise", sentence: normaliseText(sheet), rows, ...after },
-    { title: "Guard, round, sticky", sentence: decideText(sheet), rows, ...after },
-    {
-      title: "Round",
-      sentence: roundText(sheet),
-      rows: [...rows, ...raised, resultRow(sheet, last)],
-      ...after,
-      window: last,
-    },
-  ];
+  const roundedRows = [...rows];
+  if (final.up) roundedRows.push(oneRow(sheet));
+  roundedRows.push(resultRow(sheet, rounded));
+  scenes.push({
+    title: "Round",
+    sentence: roundText(sheet),
+    rows: roundedRows,
+    ...about,
+    window: rounded,
+  });
+  return scenes;
 }
 
 /**
- * Of a calculation with an infinity or a NaN.
+ * Return the scenes of a calculation with an infinity or a NaN.
  *
  * @param {Sheet} sheet
  * @returns {Scene[]}
@@ -309,7 +324,7 @@ function specialScenes(sheet) {
 }
 
 /**
- * a and b as they are written.
+ * Return the scene with a and b as they are written.
  *
  * @param {Sheet} sheet
  * @param {Row[]} rows
@@ -322,6 +337,8 @@ function writtenScene(sheet, rows) {
 }
 
 /**
+ * Return the scenes that align and add a and b.
+ *
  * @param {Sheet} sheet
  * @param {Row[]} aligned
  * @param {Places} window
@@ -337,6 +354,8 @@ function addedScenes(sheet, aligned, window) {
 }
 
 /**
+ * Return the scene that multiplies a and b.
+ *
  * @param {Sheet} sheet
  * @param {Places} window
  * @returns {Scene}
@@ -349,7 +368,7 @@ function multipliedScene(sheet, window) {
 }
 
 /**
- * The last place that sticky stands for.
+ * Return the last place that sticky summarises.
  *
  * @param {Sheet} sheet
  * @param {Places} window
@@ -362,8 +381,8 @@ function stickyAt({ operation, aligned, total }, [, last]) {
 // --- the paper -----------------------------------------------------------------------------------
 
 /**
- * The places from left to right that the paper needs; null is a gap, where many only hold filled-in
- * zeros. The last column is cut off where the paper would become too wide to read.
+ * Return the columns of the paper from left to right. A gap (null) replaces places that hold only
+ * filled-in zeros. Columns on the right are cut off if the paper were too wide to read.
  *
  * @param {Scene[]} scenes
  */
@@ -379,14 +398,17 @@ function columnsOf(scenes) {
   const kept = [];
   for (const place of all) {
     const near = needed.has(place - 1) || needed.has(place) || needed.has(place + 1);
-    if (near || !kept.length) kept.push(place);
-    else if (kept.at(-1) !== null) kept.push(null);
+    if (near || !kept.length) {
+      kept.push(place);
+    } else if (kept.at(-1) !== null) {
+      kept.push(null);
+    }
   }
   return kept.length <= MOST_COLUMNS ? kept : [...kept.slice(0, MOST_COLUMNS - 1), null];
 }
 
 /**
- * The places that hold more than filled-in zeros.
+ * Return the places that hold more than filled-in zeros.
  *
  * @param {Scene[]} scenes
  * @param {Cell[]} cells
@@ -401,7 +423,7 @@ function neededPlaces(scenes, cells) {
 }
 
 /**
- * Everything that the paper shows of two texts; throws where one of them is no number.
+ * Return everything that the paper shows for two texts. Throw if one of them is not a number.
  *
  * @param {string} a
  * @param {string} b

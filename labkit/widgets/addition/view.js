@@ -1,5 +1,5 @@
-// An addition on paper: bits under each other, one scene for each station (scenes.js), between
-// which they move (paper.js).
+// An addition on paper, bit by bit. Each stage is a scene (scenes.js), and the bits move from scene
+// to scene (paper.js).
 
 import {
   button,
@@ -33,18 +33,21 @@ import { NAMES } from "./words.js";
  * @property {string} b
  * @property {string} format_name
  * @property {Operation} operation
- * @property {number} step The station.
+ * @property {number} step The index of the scene.
  * @property {string} sentence
- * @property {FormatRow[]} _formats All that can be chosen.
+ * @property {FormatRow[]} _formats All formats that can be chosen.
  */
 
-const PACE_MS = 1900; // between two stations while playing
+// The time between two scenes while playing.
+const PACE_MS = 1900;
 
 // --- controls ------------------------------------------------------------------------------------
 
 /**
+ * Return the text field of a or b, with a hint about the number in the format.
+ *
  * @param {Name} name
- * @param {string} alertId of the element that says what is wrong
+ * @param {string} alertId the id of the element that shows problems
  * @param {(text: string) => void} onType
  */
 function numberField(name, alertId, onType) {
@@ -59,18 +62,19 @@ function numberField(name, alertId, onType) {
   });
   const hint = h("span", { id: `${id}-hint`, class: "lk-quiet ad-hint" });
   /** @type {string | null} */
-  let shown = null; // the text of the trait that was shown last
+  let lastText = null;
   input.addEventListener("change", () => onType(input.value));
   return {
     element: h("div", { class: "ad-field" }, h("label", { for: id, text: name }), input, hint),
     /**
      * @param {string} text
-     * @param {boolean} wrong whether what is typed is no number
-     * @param {string} words what the format makes of the text
+     * @param {boolean} wrong whether the input is not a number
+     * @param {string} words the hint about the number in the format
      */
     set(text, wrong, words) {
-      if (text !== shown) input.value = text; // what is being typed stays while the player plays
-      shown = text;
+      // An unfinished input must stay while scenes are played.
+      if (text !== lastText) input.value = text;
+      lastText = text;
       input.setAttribute("aria-invalid", String(wrong));
       hint.textContent = wrong ? "not understood" : words;
     },
@@ -78,7 +82,7 @@ function numberField(name, alertId, onType) {
 }
 
 /**
- * The stations to choose from.
+ * Return the choice of a station. Its options depend on the calculation.
  *
  * @param {(step: number) => void} onChoose
  */
@@ -122,7 +126,7 @@ function stations(onChoose) {
 }
 
 /**
- * The buttons that walk from station to station.
+ * Return the buttons that go from station to station.
  *
  * @param {HTMLElement} play
  * @param {() => number} now
@@ -153,7 +157,7 @@ function walkButtons(play, now, move) {
   };
 }
 
-/** The facts of the result, which are hidden before the last station. */
+/** Return the list of facts about the result, which is hidden before the last station. */
 function factList() {
   const element = h("div", { class: "lk-row lk-facts", role: "list", "aria-label": "Facts" });
   return {
@@ -163,17 +167,17 @@ function factList() {
      * @param {boolean} known
      */
     set(facts, known) {
-      const made = facts.map(([name, text]) =>
+      const elements = facts.map(([name, text]) =>
         fact(name, name === "bits" ? fieldParts(text) : rich(text)),
       );
       element.classList.toggle("ad-unknown", !known);
-      element.replaceChildren(...made);
+      element.replaceChildren(...elements);
     },
   };
 }
 
 /**
- * Bits by field, each with its name.
+ * Return the bits of sign, exponent and significand, each with its name as a title.
  *
  * @param {string} bits with a space between fields
  */
@@ -202,7 +206,7 @@ const SIGNS = [
 ];
 
 /**
- * Why a text is no number; "" where it is one.
+ * Return why a text is not a number; "" if it is one.
  *
  * @param {string} text
  * @param {Format} format
@@ -229,11 +233,11 @@ function fillAddition(root, model, life) {
   let paper = calculated();
   let width = 0;
   /** @type {Map<Name, string>} */
-  const problems = new Map(); // what is wrong with the text in a field
+  const problems = new Map();
 
   const alertId = newName("ad-problem");
   const alert = h("p", { class: "ad-problem lk-error", id: alertId, role: "alert" });
-  const typed = {
+  const fields = {
     a: numberField("a", alertId, (text) => type("a", text)),
     b: numberField("b", alertId, (text) => type("b", text)),
   };
@@ -249,15 +253,15 @@ function fillAddition(root, model, life) {
   const sheet = makePaper();
   const words = sentence(model);
   const facts = factList();
-  for (const one of [sheet, words, facts]) one.element.classList.add("lk-answer");
+  for (const part of [sheet, words, facts]) part.element.classList.add("lk-answer");
   root.append(
     h("div", { class: "lk-head" }, title, place),
     h(
       "div",
       { class: "lk-row ad-inputs" },
-      typed.a.element,
+      fields.a.element,
       operation.element,
-      typed.b.element,
+      fields.b.element,
       choices.element,
     ),
     alert,
@@ -273,20 +277,24 @@ function fillAddition(root, model, life) {
    */
   function type(name, text) {
     const problem = problemIn(text, format());
-    problems.delete(name);
-    if (problem) problems.set(name, problem);
-    else put(model, { [name]: text });
+    if (problem) {
+      problems.set(name, problem);
+    } else {
+      problems.delete(name);
+      put(model, { [name]: text });
+    }
     follow();
   }
 
-  /** @param {boolean} [still] whether nothing moves */
+  /** @param {boolean} [still] whether bits jump to their new places instead of moving */
   function follow(still = false) {
     const { scenes, hints } = paper;
     const last = scenes.length - 1;
     const step = Math.min(now(), last);
     const adds = model.get("operation") === "add";
-    for (const name of NAMES) typed[name].set(model.get(name), problems.has(name), hints[name]);
-    const problem = [...problems].map(([name, said]) => `${name}: ${said}`).join(" ");
+    for (const name of NAMES) fields[name].set(model.get(name), problems.has(name), hints[name]);
+    const problem = [...problems].map(([name, text]) => `${name}: ${text}`).join(" ");
+    // Screen readers read an alert each time it is set.
     if (alert.textContent !== problem) alert.textContent = problem;
     title.textContent = adds ? "An addition on paper" : "A multiplication on paper";
     place.textContent = `station ${step + 1} of ${scenes.length}`;

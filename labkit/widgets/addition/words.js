@@ -1,4 +1,4 @@
-// What is said of a calculation: a sentence for each station, and the facts of its result.
+// The sentence for each stage of a calculation, and the facts about its result.
 
 import {
   bitLength,
@@ -39,6 +39,8 @@ export function signOf({ negative, significand }) {
 }
 
 /**
+ * Return a fraction in decimal, with "…" behind the digits if more follow.
+ *
  * @param {Fraction} x
  * @param {number} [digits]
  */
@@ -47,7 +49,7 @@ function exactNumber(x, digits = 24) {
 }
 
 /**
- * The bit of a term in a place.
+ * Return the bit of a term in a place.
  *
  * @param {Term} term
  * @param {number} place
@@ -57,7 +59,7 @@ export function bitAt({ significand, exponent }, place) {
 }
 
 /**
- * The bits of a term from a place down to another.
+ * Return the bits of a term from a place down to another.
  *
  * @param {Term} term
  * @param {number} top
@@ -70,7 +72,7 @@ function bitsDown(term, top, last) {
 }
 
 /**
- * The significand of a term with the point behind a place, down to another.
+ * Return the significand of a term down to a place, with the point behind another place.
  *
  * @param {Term} term
  * @param {number} point
@@ -80,11 +82,12 @@ function significandText(term, point, last = term.exponent) {
   const first = term.exponent + bitLength(term.significand) - 1;
   const bits = bitsDown(term, Math.max(point, first), last);
   const whole = bits.length - (point - last);
-  return bits.slice(0, whole) + (bits.length > whole ? `.${bits.slice(whole)}` : "");
+  if (bits.length <= whole) return bits;
+  return `${bits.slice(0, whole)}.${bits.slice(whole)}`;
 }
 
 /**
- * An error in ulps, with its sign.
+ * Return an error in ulps, with its sign: three decimals, or two digits and a power of ten.
  *
  * @param {Fraction} error
  */
@@ -107,6 +110,8 @@ function ulpsSigned(error) {
 }
 
 /**
+ * Return a code with capital digits: 0x3C00.
+ *
  * @param {bigint} code
  * @param {Format} format
  */
@@ -117,7 +122,7 @@ function codeText(code, format) {
 // --- sentences -----------------------------------------------------------------------------------
 
 /**
- * The operand that a sum swallowed, if it did.
+ * Return the operand that a sum swallowed: the result is the other one, although this is not 0.
  *
  * @param {Sheet} sheet
  * @returns {Name | null}
@@ -134,7 +139,7 @@ export function writeText(sheet) {
 }
 
 /**
- * What a or b is.
+ * Return what a or b is in the format.
  *
  * @param {Sheet} sheet
  * @param {number} i 0 for a, 1 for b
@@ -155,15 +160,15 @@ export function alignText({ values, terms, shift, home, format }) {
   if (values.includes(0)) return "One of them is 0: there is nothing to align.";
   if (!shift) return `Both are written with 2^${home} already: nothing moves.`;
   const name = terms.a.exponent < terms.b.exponent ? "a" : "b";
-  const said =
+  const begin =
     `${name} has the smaller exponent. ` +
     `To be written with 2^${home} it moves ${counted(shift, "place")} to the right`;
   const beyond = `beyond the ${precision} places that ${format.name} keeps`;
-  if (shift >= precision) return `${said}, and all its ${precision} bits now lie ${beyond}.`;
+  if (shift >= precision) return `${begin}, and all its ${precision} bits now lie ${beyond}.`;
   const passed = terms[name].significand & ((1n << BigInt(shift)) - 1n);
-  if (!passed) return `${said}; only zeros pass ${beyond}.`;
+  if (!passed) return `${begin}; only zeros pass ${beyond}.`;
   const lie = shift > 1 ? "lie" : "lies";
-  return `${said}, and ${shift} of its ${precision} bits now ${lie} ${beyond}.`;
+  return `${begin}, and ${shift} of its ${precision} bits now ${lie} ${beyond}.`;
 }
 
 /** @param {Sheet} sheet */
@@ -220,16 +225,17 @@ export function normaliseText({ operation, total, window, home, cut, format }) {
 /** @param {Sheet} sheet */
 export function decideText(sheet) {
   const { guard, round, sticky } = sheet.cut;
-  const said = `Guard ${Number(guard)}, round ${Number(round)}, sticky ${Number(sticky)}: `;
+  const bits = `Guard ${Number(guard)}, round ${Number(round)}, sticky ${Number(sticky)}`;
   if (!guard && !round && !sticky) {
-    return `${said}nothing lies beyond the places kept, so the result is exact.`;
+    return `${bits}: nothing lies beyond the places kept, so the result is exact.`;
   }
+  const reason = reasonText(sheet);
   const lost = lostOperand(sheet);
-  return `${said}${reasonText(sheet)}${lost ? `; ${lost} is lost.` : "."}`;
+  return lost ? `${bits}: ${reason}; ${lost} is lost.` : `${bits}: ${reason}.`;
 }
 
 /**
- * Why it is rounded up or down.
+ * Return why the result is rounded up or down.
  *
  * @param {Sheet} sheet
  */
@@ -248,33 +254,34 @@ export function roundText(sheet) {
   const [a, b] = values;
   const { sign, result } = OPERATIONS[operation];
   const right = b < 0 || Object.is(b, -0) ? `(${numberText(b)})` : numberText(b);
-  const said = `${numberText(a)} ${sign} ${right} = ${numberText(value)} in ${format.name}`;
+  const equation = `${numberText(a)} ${sign} ${right} = ${numberText(value)} in ${format.name}`;
+  // A result beyond the largest value has no error in ulps.
   if (!error) {
     const largest = `the largest value, ${brief(exactly(format.max), 6)}`;
-    return `${said}: the ${result}, ${exactNumber(exact, 8)}, is beyond ${largest}.`;
+    return `${equation}: the ${result}, ${exactNumber(exact, 8)}, is beyond ${largest}.`;
   }
-  if (!error.n) return `${said}, exactly.`;
+  if (!error.n) return `${equation}, exactly.`;
   const lost = lostOperand(sheet);
   const trace = lost ? `; ${lost} left no trace.` : ".";
   const size = `The exact ${result} is ${exactNumber(exact, 12)}`;
-  return `${said}. ${size}, so the error is ${ulpsSigned(error)}${trace}`;
+  return `${equation}. ${size}, so the error is ${ulpsSigned(error)}${trace}`;
 }
 
 /**
- * Of a calculation with an infinity or a NaN.
+ * Return the sentence about a calculation with an infinity or a NaN.
  *
  * @param {Sheet} sheet
  */
 export function ruledText({ operation, values: [a, b], value }) {
-  const said = `${numberText(a)} ${OPERATIONS[operation].sign} ${numberText(b)}`;
+  const term = `${numberText(a)} ${OPERATIONS[operation].sign} ${numberText(b)}`;
   const why = "with an infinity or a NaN a rule decides, and no bits are added";
-  return `${said} = ${numberText(value)}: ${why}.`;
+  return `${term} = ${numberText(value)}: ${why}.`;
 }
 
 // --- beside the paper ----------------------------------------------------------------------------
 
 /**
- * What a format holds of what was typed.
+ * Return the hint about a typed number: its value and code in the format.
  *
  * @param {Reading} reading
  * @param {Format} format
@@ -288,6 +295,8 @@ export function hintOf({ value, exact, code }, format) {
 }
 
 /**
+ * Return the facts about the result.
+ *
  * @param {Sheet} sheet
  * @returns {[name: string, text: string][]}
  */

@@ -1,5 +1,5 @@
-// Canvas: figures that stay sharp and fill their width, a label that follows the pointer, fills
-// that need no colour.
+// Canvas: figures that stay sharp and fill their width, labels at the pointer, and patterns that can
+// be told apart without colours.
 
 import { h, rich } from "./elements.js";
 import { TYPE } from "./theme.js";
@@ -10,7 +10,7 @@ import { TYPE } from "./theme.js";
 /** @typedef {CanvasRenderingContext2D} Pen */
 
 /**
- * A place in a picture, in its pixels.
+ * A place in a picture, in pixels of the picture.
  *
  * @typedef {object} Spot
  * @property {number} x
@@ -19,26 +19,28 @@ import { TYPE } from "./theme.js";
  */
 
 /**
- * A picture that fills the width of its place.
+ * A picture that fills the width of the element around it.
  *
  * @typedef {object} Figure
  * @property {HTMLDivElement} element
  * @property {HTMLCanvasElement} canvas
  * @property {number} width In pixels of the picture.
  * @property {number} height
- * @property {number} grown How many CSS pixels one of the picture's is.
- * @property {(event: PointerEvent | MouseEvent) => Spot} at
+ * @property {number} grown The CSS pixels per pixel of the picture; larger type makes it grow.
+ * @property {(event: PointerEvent | MouseEvent) => Spot} at Return the place of an event.
  * @property {() => void} redraw Draw with the next frame of the page.
  * @property {() => void} drawNow
- * @property {() => void} measure
+ * @property {() => void} measure Fit the size to the element and the type, and draw.
  */
 
 /**
- * @param {object} given
- * @param {Life} given.life
- * @param {string} given.label what screen readers say
- * @param {number | ((width: number) => number)} given.height in pixels of the picture
- * @param {(pen: Pen, width: number, height: number) => void} given.draw
+ * Return a figure that draws itself when its size changes, and on request.
+ *
+ * @param {object} options
+ * @param {Life} options.life
+ * @param {string} options.label the text for screen readers
+ * @param {number | ((width: number) => number)} options.height in pixels of the picture
+ * @param {(pen: Pen, width: number, height: number) => void} options.draw
  * @returns {Figure}
  */
 export function figure({ life, label, height, draw }) {
@@ -61,7 +63,7 @@ export function figure({ life, label, height, draw }) {
       };
     },
     redraw() {
-      frame ||= requestAnimationFrame(self.drawNow);
+      if (!frame) frame = requestAnimationFrame(self.drawNow);
     },
     measure() {
       const root = element.closest(".labkit") ?? element;
@@ -78,7 +80,7 @@ export function figure({ life, label, height, draw }) {
       const ratio = self.grown * (window.devicePixelRatio || 1);
       const wide = Math.round(self.width * ratio);
       const tall = Math.round(self.height * ratio);
-      // Setting a size clears a canvas and costs memory, so it is set where it changes.
+      // Setting the size of a canvas reallocates its memory, even if the size is the same.
       if (canvas.width !== wide) canvas.width = wide;
       if (canvas.height !== tall) canvas.height = tall;
       pen.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -96,6 +98,8 @@ export function figure({ life, label, height, draw }) {
 }
 
 /**
+ * Return the 2d context of a canvas; throw if it has none.
+ *
  * @param {HTMLCanvasElement} canvas
  * @returns {Pen}
  */
@@ -106,7 +110,7 @@ export function penOf(canvas) {
 }
 
 /**
- * A label over a picture.
+ * Return a label that can be shown above places of a figure.
  *
  * @param {Figure} over
  */
@@ -138,7 +142,7 @@ export function tip(over) {
 }
 
 /**
- * How far a key moves the place that is looked at, as a share of the width.
+ * For each key, how far it moves the place that is pointed at, as a share of the width.
  *
  * @type {Record<string, number>}
  */
@@ -152,12 +156,12 @@ const LOOK_KEYS = {
 };
 
 /**
- * Where somebody points in a picture: with a mouse, a finger, or the arrow keys, where the picture
- * has no keys of its own.
+ * Call `look` with the place that the mouse or a finger points at. Keys move this place, too, unless
+ * the figure has keys of its own.
  *
  * @param {Life} life
  * @param {Figure} over
- * @param {(spot: Spot | null) => void} look null: nowhere
+ * @param {(spot: Spot | null) => void} look called with null outside the figure
  */
 export function pointed(life, over, look) {
   const { canvas } = over;
@@ -175,6 +179,7 @@ export function pointed(life, over, look) {
     if (event.pointerType === "mouse") look(null);
   });
   life.listen(canvas, "blur", () => look(null));
+  // A figure that can already have the focus has keys of its own.
   if (canvas.tabIndex >= 0) return;
   canvas.tabIndex = 0;
   life.listen(canvas, "keydown", (event) => {
@@ -188,7 +193,7 @@ export function pointed(life, over, look) {
 }
 
 /**
- * Show a label where somebody points.
+ * Show a label at the place that is pointed at.
  *
  * @param {Life} life
  * @param {Figure} over
@@ -199,21 +204,24 @@ export function pointed(life, over, look) {
 export function hovering(life, over, labelAt) {
   const label = tip(over);
   pointed(life, over, (spot) => {
-    const found = labelAt(spot);
-    if (found) label.show(...found);
-    else label.hide();
+    const placed = labelAt(spot);
+    if (placed) {
+      label.show(...placed);
+    } else {
+      label.hide();
+    }
   });
 }
 
 /**
- * Write a text in which 2^-24 has a raised exponent.
+ * Write a text with raised exponents: those of 2^-24, for example.
  *
  * @param {Pen} pen
  * @param {string} text
  * @param {number} x
  * @param {number} y the base line
  * @param {CanvasTextAlign} [align] "left", "center" or "right"
- * @returns {number} its width
+ * @returns {number} the width of the text
  */
 export function inkRich(pen, text, x, y, align = "left") {
   const font = pen.font;
@@ -228,8 +236,11 @@ export function inkRich(pen, text, x, y, align = "left") {
   });
   const total = runs.reduce((sum, { width }) => sum + width, 0);
   let left = x;
-  if (align === "center") left = x - total / 2;
-  else if (align === "right") left = x - total;
+  if (align === "center") {
+    left = x - total / 2;
+  } else if (align === "right") {
+    left = x - total;
+  }
   pen.textAlign = "left";
   pen.textBaseline = "alphabetic";
   for (const { words, up, width } of runs) {
@@ -245,12 +256,13 @@ export function inkRich(pen, text, x, y, align = "left") {
 
 /** @type {Map<string, Pattern>} */
 const patternCache = new Map();
-const TILE = 8; // CSS pixels of a pattern, to a side
+// The side of a pattern's tile, in CSS pixels.
+const TILE = 8;
 const LIGHT_HATCH = "rgb(255 255 255 / 55%)";
 const DARK_HATCH = "rgb(0 0 0 / 38%)";
 
 /**
- * A fate's fill: its colour, and a hatch that tells it apart without colour.
+ * Return the pattern of a fate: its colour, with a hatch that tells it apart without colours.
  *
  * @param {Fate} fate
  * @param {Palette} palette
@@ -259,16 +271,18 @@ const DARK_HATCH = "rgb(0 0 0 / 38%)";
 export function patternImage(fate, palette) {
   const ratio = window.devicePixelRatio || 1;
   const key = `${fate} ${palette[fate]} ${ratio}`;
-  let made = patternCache.get(key);
-  if (!made) {
+  let image = patternCache.get(key);
+  if (!image) {
     const tile = drawTile(fate, palette[fate], ratio);
-    made = { tile, ratio, url: tile.toDataURL() };
-    patternCache.set(key, made);
+    image = { tile, ratio, url: tile.toDataURL() };
+    patternCache.set(key, image);
   }
-  return made;
+  return image;
 }
 
 /**
+ * Draw a tile: light stripes for underflow, dots for subnormal, dark crosses for overflow.
+ *
  * @param {Fate} fate
  * @param {string} colour
  * @param {number} ratio
@@ -305,7 +319,7 @@ function drawTile(fate, colour, ratio) {
 }
 
 /**
- * A fate's fill for a canvas.
+ * Return the fill of a fate for a canvas.
  *
  * @param {Pen} pen
  * @param {Fate} fate

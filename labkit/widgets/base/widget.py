@@ -1,7 +1,7 @@
 """Base class of all widgets: assets, tours, messages, and a form for pages without a kernel.
 
-A widget's script is what its view.js imports, joined into one scope (`joining`) and read from the
-package: no bundler, no network. JupyterLab gets it as an ES module. A static page gets the same
+A widget's script joins its view.js and all that it imports into one scope (`joining`). It needs
+neither a bundler nor a network. JupyterLab gets it as an ES module. A static page gets the same
 text as a classic script, which a page can contain: `labkitWidgets.FOLDER(state, element)`
 shows a widget from its `page_state()`.
 
@@ -39,8 +39,9 @@ from labkit.widgets.base.joining import (
     shared_modules,
 )
 
+# The allowed numbers of steps in a tour.
 LENGTHS = range(5, 9)
-# MIME type of an output for a page: a widget's folder and its state
+# The MIME type of an output for a static page: a widget's folder and its state.
 PAGE_TYPE = "application/vnd.labkit.page+json"
 Choices = Callable[[Any], Mapping[str, Collection[Any]]]
 
@@ -57,7 +58,7 @@ class Assets(ipywidgets.Widget):  # type: ignore[misc]
 
     @classmethod
     def current(cls) -> Assets:
-        """Return the model of this kernel; a new one where the last was closed."""
+        """Return the model of this kernel; a new one if the last was closed."""
         if cls._held is None or cls._held.comm is None:
             cls._held = cls(script=joined(shared_modules()), style=_text("base/base.css"))
         return cls._held
@@ -98,31 +99,31 @@ def page_script(folder: str) -> str:
 
 @cache
 def page_style(folder: str) -> str:
-    """Return the style sheet of a widget for a page without a kernel, that of `base/` first."""
+    """Return the style sheets of `base/` and of a widget, for a page without a kernel."""
     return f"{_text('base/base.css')}\n{style(folder)}"
 
 
 @cache
 def style(folder: str) -> str:
-    """Return a widget's own style sheet; that of `base/` is beside it, in `Assets`.
+    """Return a widget's style sheet without that of `base/`, which is in `Assets`.
 
-    It is that of each folder whose modules the widget needs, the widget's own last. A folder's
-    view.css is nested in the root's container. So its rules count more than those of the base, also
-    where another widget of the page brings the base once more. page.css is for what lies outside.
+    It joins the style sheets of all folders whose modules the widget needs, the widget's own last.
+    Each view.css is nested in the class of the root's container. So its rules have a higher
+    specificity than those of the base, even if another widget of the page repeats the base. A
+    page.css is for elements outside the root.
     """
-    needed = {part.folder for part in modules_of(folder)} - {SHARED, folder}
-    folders = [part.folder for part in modules_of(folder) if part.folder in needed]
-    in_turn = [*dict.fromkeys(folders), folder]
-    own = "\n".join(_text(f"{name}/view.css") for name in in_turn)
-    outside = "\n".join(_text(f"{name}/page.css") for name in in_turn)
-    return f".labkit-room {{\n{own}\n}}\n{outside}"
+    folders = []
+    for part in modules_of(folder):
+        if part.folder not in (SHARED, folder, *folders):
+            folders.append(part.folder)
+    folders.append(folder)
+    inside = "\n".join(_text(f"{name}/view.css") for name in folders)
+    outside = "\n".join(_text(f"{name}/page.css") for name in folders)
+    return f".labkit-room {{\n{inside}\n}}\n{outside}"
 
 
 def _text(path: str) -> str:
-    """Return the text of a file of the widgets.
-
-    Returns "" if it does not exist, as few folders have a style sheet.
-    """
+    """Return the text of a file of the widgets; "" if it does not exist."""
     file = FOLDERS / path
     return file.read_text(encoding="utf-8") if file.is_file() else ""
 
@@ -135,8 +136,8 @@ def tour_of(folder: str) -> list[dict[str, Any]]:
         ValueError: it has fewer than 5 steps or more than 8, or a step lacks its text or its ring.
     """
     steps = tomllib.loads((FOLDERS / folder / "tour.toml").read_text(encoding="utf-8"))["step"]
-    sound = [{"text", "ring"} <= step.keys() <= {"text", "ring", "set"} for step in steps]
-    if len(steps) not in LENGTHS or not all(sound):
+    valid = [{"text", "ring"} <= step.keys() <= {"text", "ring", "set"} for step in steps]
+    if len(steps) not in LENGTHS or not all(valid):
         raise ValueError(
             f"{folder}/tour.toml: a tour has 5 to 8 steps, each with text, ring and perhaps set"
         )
@@ -144,9 +145,13 @@ def tour_of(folder: str) -> list[dict[str, Any]]:
 
 
 def limited(*names: str) -> Callable[[Choices], Any]:
-    """Let traits take only what a method returns for each: trait -> a range, or a collection.
+    """Return a decorator that limits traits to the values that a method returns.
 
-    Anything else is a TraitError that lists the choices.
+    The method returns a range or a collection for each trait. Setting another value raises a
+    TraitError that lists the choices.
+
+    Args:
+        names: the traits to limit.
     """
 
     def validator(choices: Choices) -> Any:
@@ -173,14 +178,14 @@ def limited(*names: str) -> Callable[[Choices], Any]:
 class LabWidget(anywidget.AnyWidget):
     """An anywidget that handles one message at a time, with a picture or text as a fallback.
 
-    A subclass names the folder of its view.js: `class Mine(LabWidget, folder="mine")`. Where the
-    server is known to lack what draws widgets, the picture or text comes at once, with the reason
-    and the remedy. A widget with a `tour` can be walked through: `tour_step` is -1 outside the
-    tour, and else the step, from 0.
+    A subclass names the folder of its view.js: `class Mine(LabWidget, folder="mine")`. If the
+    server is known to lack an extension that draws widgets, the fallback is shown at once, with the
+    reason and the remedy. In a widget with a `tour`, `tour_step` is the index of the tour's step,
+    or -1 outside the tour.
     """
 
     script_folder: ClassVar[str] = ""
-    # outputs are for pages without a kernel: they hold the state (labkit.site)
+    # Set by labkit.site: outputs are for pages without a kernel, and hold the widget's state.
     for_pages: ClassVar[bool] = False
     _assets = traitlets.Instance(Assets).tag(sync=True, **ipywidgets.widget_serialization)
     tour: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
@@ -217,32 +222,35 @@ class LabWidget(anywidget.AnyWidget):
     @traitlets.observe("tour_step")
     def _guide(self, change: dict[str, Any]) -> None:
         """Apply a step of the tour: set traits and call methods, in the order of the data."""
-        step = self.tour[change["new"]]["set"] if change["new"] >= 0 else {}
-        for name, to in step.items():
-            if not callable(getattr(self, name)):
-                setattr(self, name, to)
-            elif isinstance(to, dict):
-                getattr(self, name)(**to)
+        if change["new"] < 0:
+            return
+        settings = self.tour[change["new"]]["set"]
+        for name, value in settings.items():
+            member = getattr(self, name)
+            if not callable(member):
+                setattr(self, name, value)
+            elif isinstance(value, dict):
+                member(**value)
             else:
-                getattr(self, name)(to)
+                member(value)
 
     def page_state(self) -> dict[str, Any]:
         """Return the state from which `page_script` shows this widget, as JSON.
 
         Bytes are {"base64": ...}.
         """
-        state = {
-            name: self.get_state(name)[name]
-            for name in self.keys
-            if not name.startswith(("_anywidget", "_view_"))
-        }
-        left_out = {"layout", "_assets", "_esm", "_css"}
-        return {name: as_json(value) for name, value in state.items() if name not in left_out}
+        state = {}
+        for name in self.keys:
+            if name.startswith(("_anywidget", "_view_")):
+                continue
+            if name not in ("layout", "_assets", "_esm", "_css"):
+                state[name] = as_json(self.get_state(name)[name])
+        return state
 
     def still(self) -> dict[str, Any]:
-        """Return what is shown where widgets do not run, MIME type -> content.
+        """Return the fallback for pages in which widgets do not run: MIME type -> content.
 
-        `labkit.widgets.base.figures.still` makes it.
+        Subclasses make it by `labkit.widgets.base.figures.still`.
         """
         return {"text/plain": f"{type(self).__name__}: {why_still('to use it', 'This stands')}"}
 
@@ -250,15 +258,17 @@ class LabWidget(anywidget.AnyWidget):
         self, **kwargs: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]] | None:
         if self.for_pages:
-            return {
-                **self.still(),
-                PAGE_TYPE: {"folder": self.script_folder, "state": self.page_state()},
-            }, {}
-        if (finding := why_not_shown()) is not None:
+            page = {"folder": self.script_folder, "state": self.page_state()}
+            return {**self.still(), PAGE_TYPE: page}, {}
+        finding = why_not_shown()
+        if finding is not None:
             why = f"Widgets cannot be shown here: {finding.what}."
             return as_page(self.still(), why, f"To mend it: {finding.remedy}."), {}
         bundle = super()._repr_mimebundle_(**kwargs)
-        return bundle and ({**bundle[0], **self.still()}, bundle[1])
+        if bundle is None:
+            return None
+        data, metadata = bundle
+        return {**data, **self.still()}, metadata
 
 
 def as_json(value: Any) -> Any:
@@ -267,4 +277,6 @@ def as_json(value: Any) -> Any:
         return {"base64": base64.b64encode(value).decode()}
     if isinstance(value, dict):
         return {key: as_json(part) for key, part in value.items()}
-    return [as_json(part) for part in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [as_json(part) for part in value]
+    return value

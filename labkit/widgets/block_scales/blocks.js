@@ -1,6 +1,6 @@
-// Numbers in a block format, as labkit.formats.round_blocks has them, and what is said of them.
+// Rounding to a block format, as by labkit.formats.round_blocks, and the sentences about it.
 //
-// A quotient is one division of FP64, as in numpy; everything else is exact or rounded once.
+// Quotients are FP64 divisions, as in numpy; everything else is exact or rounded once.
 
 import { percent, power } from "../base/number_words.js";
 import {
@@ -19,7 +19,7 @@ import {
 /** @import { Format, FormatRow, Mode } from "../exact/numbers.js" */
 
 /**
- * A block format: as many elements as its size share a scale.
+ * A block format: each `size` elements share a scale.
  *
  * @template Numbers
  * @typedef {object} Blocks
@@ -27,8 +27,8 @@ import {
  * @property {number} size
  * @property {Numbers} element
  * @property {Numbers} scale
- * @property {number | null} tensor_top What the largest number of a tensor is scaled to, where the
- *   tensor has a scale too.
+ * @property {number | null} tensor_top The value that the largest number of a tensor is scaled to;
+ *   null if the tensor has no scale of its own.
  */
 
 /** @typedef {Blocks<FormatRow>} BlockRow as Python sends it */
@@ -39,28 +39,32 @@ import {
  *
  * @typedef {object} Ways
  * @property {boolean} up Whether a scale is rounded up.
- * @property {readonly number[] | null} random A number below 2^32 for each; null: to the nearest.
- * @property {readonly number[][] | null} matrix What rotates the numbers, 16 x 16; null: nothing.
+ * @property {readonly number[] | null} random A random number below 2^32 for each number; null
+ *   rounds to nearest.
+ * @property {readonly number[][] | null} matrix The 16 x 16 rotation; null rotates nothing.
  */
 
 /**
- * Where a number rounds to by chance.
+ * The stochastic rounding of a number.
  *
  * @typedef {object} Chance
- * @property {number} element What it became.
- * @property {number} share How often it is the upper one.
+ * @property {number} element The rounded number.
+ * @property {number} share The probability of the upper neighbour.
  * @property {number} lower
  * @property {number} upper
  */
 
-/** @typedef {"zero" | "cut" | "kept"} NumberFate cut: beyond the largest element */
+/** @typedef {"zero" | "cut" | "kept"} NumberFate cut: it was beyond the largest element */
 
 /** @typedef {ReturnType<typeof roundRow>} RoundedRow */
 
-const TINY = 2 ** -127; // the least scale of E8M0
+const LEAST_E8M0 = 2 ** -127;
+const LARGEST_E4M3 = 448;
 const SIDE_OF_MATRIX = 16;
 
 /**
+ * Return a block format from its row, with all that follows from its element and scale formats.
+ *
  * @param {BlockRow} row
  * @returns {BlockFormat}
  */
@@ -68,7 +72,11 @@ export function blockFormat(row) {
   return { ...row, element: derived(row.element), scale: derived(row.scale) };
 }
 
-/** @param {readonly number[]} values */
+/**
+ * Return the largest magnitude.
+ *
+ * @param {readonly number[]} values
+ */
 export function largestOf(values) {
   return values.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
 }
@@ -76,6 +84,8 @@ export function largestOf(values) {
 // --- rounding ------------------------------------------------------------------------------------
 
 /**
+ * Round a number; beyond the largest value of the format it becomes this value.
+ *
  * @param {number} x
  * @param {Format} format
  * @param {Mode} [mode]
@@ -85,8 +95,8 @@ function saturated(x, format, mode) {
 }
 
 /**
- * Away from zero where the random number is below the part of the gap that lies beyond the lower
- * neighbour.
+ * Round a number stochastically: away from zero if the random number is below the number's distance
+ * from its lower neighbour, as a share of the gap.
  *
  * @param {number} x
  * @param {Format} format
@@ -103,7 +113,7 @@ function byChance(x, format, random) {
 }
 
 /**
- * The scale of a block.
+ * Return the scale of a block.
  *
  * @param {number} largest
  * @param {BlockFormat} format
@@ -111,32 +121,37 @@ function byChance(x, format, random) {
  */
 function scaleOf(largest, { element, scale, tensor_top }, up) {
   if (tensor_top) return Math.max(saturated(largest / element.max, scale), scale.least);
-  if (!up) return roundValue(Math.max(largest / 2 ** element.emax, TINY), scale, "TOWARD_ZERO");
-  const size = exactly(Math.max(largest, element.max * TINY));
+  if (!up) {
+    const wanted = Math.max(largest / 2 ** element.emax, LEAST_E8M0);
+    return roundValue(wanted, scale, "TOWARD_ZERO");
+  }
+  const size = exactly(Math.max(largest, element.max * LEAST_E8M0));
   return roundExact(over(size, exactly(element.max)), scale, "TOWARD_POSITIVE");
 }
 
 /**
- * Each 16 numbers times the matrix, or its transpose, which turns them back. Sums of 16 FP16
- * numbers are exact.
+ * Multiply each 16 numbers by the matrix, or by its transpose, which rotates them back. Sums of 16
+ * FP16 numbers are exact.
  *
  * @param {readonly number[]} values
  * @param {readonly number[][]} matrix
  * @param {boolean} [back]
  */
-function turned(values, matrix, back = false) {
+function rotated(values, matrix, back = false) {
   return values.map((_, i) => {
-    const at = i % SIDE_OF_MATRIX;
+    const k = i % SIDE_OF_MATRIX;
+    const start = i - k;
     let sum = 0;
     for (const [j, row] of matrix.entries()) {
-      sum += (back ? row[at] : matrix[at][j]) * values[i - at + j];
+      const factor = back ? row[k] : matrix[k][j];
+      sum += factor * values[start + j];
     }
     return sum;
   });
 }
 
 /**
- * The scales of the blocks of a row.
+ * Return the scales of the blocks of a row.
  *
  * @param {readonly number[]} scaled
  * @param {BlockFormat} format
@@ -144,21 +159,23 @@ function turned(values, matrix, back = false) {
  */
 function scalesOf(scaled, format, up) {
   const scales = [];
-  for (let from = 0; from < scaled.length; from += format.size) {
-    scales.push(scaleOf(largestOf(scaled.slice(from, from + format.size)), format, up));
+  for (let start = 0; start < scaled.length; start += format.size) {
+    const block = scaled.slice(start, start + format.size);
+    scales.push(scaleOf(largestOf(block), format, up));
   }
   return scales;
 }
 
 /**
- * What is rounded, at which scales, and what it becomes.
+ * Round a row of numbers, and return all steps: the rotated and scaled numbers, the scales, the
+ * quotients, the elements, and the values that they stand for.
  *
  * @param {readonly number[]} given
  * @param {BlockFormat} format
  * @param {Ways} ways
  */
 export function roundRow(given, format, { up, random, matrix }) {
-  const numbers = matrix ? turned(given, matrix).map(Math.fround) : given;
+  const numbers = matrix ? rotated(given, matrix).map(Math.fround) : given;
   const largest = largestOf(numbers);
   const tensorScale = format.tensor_top && largest ? Math.fround(format.tensor_top / largest) : 1;
   const scaled = numbers.map((x) => Math.fround(x * tensorScale));
@@ -172,7 +189,8 @@ export function roundRow(given, format, { up, random, matrix }) {
     : quotients.map((x) => saturated(x, format.element));
   const products = elements.map((x, i) => x * scale(i));
   const stored = products.map((x) => x / tensorScale);
-  const values = matrix ? turned(products, matrix, true).map((x) => x / tensorScale) : stored;
+  // Rotated back before the division: these sums are exact.
+  const values = matrix ? rotated(products, matrix, true).map((x) => x / tensorScale) : stored;
   return {
     given,
     format,
@@ -191,7 +209,7 @@ export function roundRow(given, format, { up, random, matrix }) {
 }
 
 /**
- * What became of one of the numbers that are rounded.
+ * Return whether a number was rounded to zero, cut to the largest element, or neither.
  *
  * @param {RoundedRow} row
  * @param {number} i
@@ -205,53 +223,61 @@ export function fateOfNumber({ numbers, quotients, elements, format }, i) {
 
 // --- words ---------------------------------------------------------------------------------------
 
-/** @param {number} x */
+/**
+ * Return a number with up to six digits.
+ *
+ * @param {number} x
+ */
 export function asNumber(x) {
   return withMinus(leading(exactly(x), 6));
 }
 
 /**
+ * Return a scale as text: as a power of two in formats whose scales are all powers of two.
+ *
  * @param {number} x
  * @param {BlockFormat} format
  */
 export function scaleText(x, { scale }) {
   const k = powerOf(exactly(x));
-  const isNumber = scale.p || k === null || Math.abs(x) === 448;
+  const isNumber = scale.p || k === null || Math.abs(x) === LARGEST_E4M3;
   return isNumber ? asNumber(x) : power(k);
 }
 
 /**
- * The root mean square of the errors, as a share of that of the numbers.
+ * Return the root mean square of the errors, relative to that of the numbers.
  *
  * @param {readonly number[]} given
  * @param {readonly number[]} values
  */
 export function offBy(given, values) {
-  /** @param {readonly number[]} all */
-  const square = (all) => all.reduce((sum, x) => sum + x * x, 0);
-  const size = square(given);
-  return size ? Math.sqrt(square(values.map((x, i) => x - given[i])) / size) : 0;
+  /** @param {readonly number[]} numbers */
+  const sumOfSquares = (numbers) => numbers.reduce((sum, x) => sum + x * x, 0);
+  const size = sumOfSquares(given);
+  if (!size) return 0;
+  const errors = values.map((x, i) => x - given[i]);
+  return Math.sqrt(sumOfSquares(errors) / size);
 }
 
 /**
- * What was lost in all, and what decided it.
+ * Return the sentence about a row: what became 0, what decided the scales, and the error.
  *
  * @param {RoundedRow} row
  */
 export function rowSentence(row) {
   const { given, numbers, stored, values } = row;
-  const all = numbers.map((_, i) => i);
-  const [first] = all.toSorted((i, j) => Math.abs(numbers[j]) - Math.abs(numbers[i]));
-  if (!numbers[first]) return "All numbers are 0. Drag one up.";
-  const isCut = fateOfNumber(row, first) === "cut";
-  const noneIsZero = row.turned && !values.some((x, i) => !x && given[i]);
-  const cut = isCut ? ` It is cut to ${asNumber(stored[first])}.` : "";
-  const back = noneIsZero ? " Rotated back, none is 0." : "";
+  const size = largestOf(numbers);
+  if (size === 0) return "All numbers are 0. Drag one up.";
+  const largest = numbers.findIndex((x) => Math.abs(x) === size);
+  const sentences = [zerosText(row), scalesText(row, largest)];
+  if (fateOfNumber(row, largest) === "cut") {
+    sentences.push(`It is cut to ${asNumber(stored[largest])}.`);
+  }
+  const anyZero = values.some((x, i) => x === 0 && given[i] !== 0);
+  if (row.turned && !anyZero) sentences.push("Rotated back, none is 0.");
   const error = percent(offBy(given, values));
-  return (
-    `${zerosText(row)} ${scalesText(row, first)}${cut}${back} ` +
-    `The error of the whole row is ${error} (root mean square).`
-  );
+  sentences.push(`The error of the whole row is ${error} (root mean square).`);
+  return sentences.join(" ");
 }
 
 /** @param {RoundedRow} row */
@@ -264,48 +290,42 @@ function zerosText(row) {
 }
 
 /**
- * What the largest number makes of the scales.
+ * Return the sentence about the scales, which the largest number decides.
  *
  * @param {RoundedRow} row
- * @param {number} first where the largest number is
+ * @param {number} largest the index of the largest number
  */
-function scalesText({ format, numbers, scales, turned: isTurned }, first) {
-  const size = asNumber(numbers[first]);
-  const rotated = `largest rotated number, ${size},`;
-  const plain = `x[${first}] = ${size}`;
+function scalesText({ format, numbers, scales, turned }, largest) {
+  const size = asNumber(numbers[largest]);
+  const number = turned ? `the largest rotated number, ${size},` : `x[${largest}] = ${size}`;
   const texts = scales.map((x) => scaleText(x, format));
   if (texts.length === 1) {
-    return `${isTurned ? `The ${rotated}` : plain} makes the scale ${texts[0]}.`;
+    const subject = turned ? number.replace("the", "The") : number;
+    return `${subject} makes the scale ${texts[0]}.`;
   }
-  const subject = isTurned ? `the ${rotated}` : plain;
-  const where = ["first", "second"][Math.floor(first / format.size)];
-  return `The scales of the blocks are ${texts.join(" and ")}; ${subject} is in the ${where}.`;
+  const where = largest < format.size ? "first" : "second";
+  return `The scales of the blocks are ${texts.join(" and ")}; ${number} is in the ${where}.`;
 }
 
 /**
- * The arithmetic of one number.
+ * Return the arithmetic of one number as a sentence.
  *
  * @param {RoundedRow} row
  * @param {number} i
  */
 export function arithmeticText(row, i) {
   const { given, values } = row;
-  const off = values[i] - given[i];
-  const error = off === 0 ? "no error" : `error ${withMinus(brief(exactly(off), 6))}`;
-  const way = `${quotientText(row, i)}; ${elementText(row, i)}; ${productText(row, i)}`;
-  if (!row.turned) return ended(`x[${i}] = ${way}: ${error}.`);
-  return ended(
-    `x[${i}] = ${asNumber(given[i])}. Rotated number ${i}: ${way}. ` +
-      `Rotated back, x[${i}] is ${asNumber(values[i])}: ${error}.`,
-  );
-}
-
-/**
- * An ellipsis ends a sentence, too.
- *
- * @param {string} text
- */
-function ended(text) {
+  const difference = values[i] - given[i];
+  let error = "no error";
+  if (difference !== 0) error = `error ${withMinus(brief(exactly(difference), 6))}`;
+  const steps = `${quotientText(row, i)}; ${elementText(row, i)}; ${productText(row, i)}`;
+  let text = `x[${i}] = ${steps}: ${error}.`;
+  if (row.turned) {
+    text =
+      `x[${i}] = ${asNumber(given[i])}. Rotated number ${i}: ${steps}. ` +
+      `Rotated back, x[${i}] is ${asNumber(values[i])}: ${error}.`;
+  }
+  // No full stop behind the ellipsis of a long number.
   return text.replaceAll("\u2026.", "\u2026");
 }
 
@@ -327,11 +347,11 @@ function quotientText(row, i) {
  * @param {number} i
  */
 function elementText(row, i) {
-  const said = `${row.format.element.name} has ${asNumber(row.elements[i])}`;
+  const element = `${row.format.element.name} has ${asNumber(row.elements[i])}`;
   const chance = row.chances?.[i];
-  if (!chance || !(chance.share > 0) || fateOfNumber(row, i) === "cut") return said;
-  const share = percent(chance.share);
-  return `${said} (${asNumber(chance.upper)} in ${share} of draws, else ${asNumber(chance.lower)})`;
+  if (!chance || !(chance.share > 0) || fateOfNumber(row, i) === "cut") return element;
+  const upper = `${asNumber(chance.upper)} in ${percent(chance.share)} of draws`;
+  return `${element} (${upper}, else ${asNumber(chance.lower)})`;
 }
 
 /**

@@ -1,4 +1,4 @@
-// Mouse, wheel and keys on the number line, and its controls.
+// Pointer, wheel and keys on the number line, and its controls.
 
 import { button, choice, newName, segmented } from "../base/controls.js";
 import { h, rich } from "../base/elements.js";
@@ -16,39 +16,48 @@ import { asText, EDGE } from "./scale.js";
 /** @import { Ends, Lens } from "./scale.js" */
 /** @import { Traits } from "./view.js" */
 
-/** @typedef {"everything" | "subnormals" | "x"} Sight what can be looked at */
+/** @typedef {"everything" | "subnormals" | "x"} Sight what a button brings into the window */
 
 /**
- * What hands can do.
+ * What pointers, keys and buttons can do.
  *
  * @typedef {object} Acts
- * @property {() => Lens} lens What is seen.
+ * @property {() => Lens} lens Return the current lens.
  * @property {(value: number) => void} moveTo Move x to a value.
  * @property {(pixels: number) => void} step Move x along.
  * @property {(pixels: number) => void} pan Move the window.
  * @property {(factor: number, place?: number) => void} zoom Widen the window about a place, in u.
  * @property {(ends: Ends) => void} frame Set the window, in u.
- * @property {(sight: Sight) => void} look
+ * @property {(sight: Sight) => void} look Show a part of the line.
  * @property {(scale: "log" | "linear") => void} rescale
- * @property {(text: string) => string} type Set x; returns why the text is no place, or "".
+ * @property {(text: string) => string} type Set x, and return the problem of the text, or "".
  */
 
-// --- mouse and keys ------------------------------------------------------------------------------
+// --- pointer and keys ----------------------------------------------------------------------------
 
 /**
- * What is held: x, or the line.
+ * A drag of x or of the line.
  *
  * @typedef {object} Held
  * @property {"x" | "line"} what
- * @property {number} start Where it was taken, in pixels.
+ * @property {number} start Where the drag began, in pixels.
  * @property {boolean} moved
- * @property {Lens} lens What was seen then.
+ * @property {Lens} lens The lens when the drag began.
  */
 
-const CLICK = 3; // pixels: a press that moves less is a click
-const NEAR = 8; // pixels from x: a press takes it
+// A press that moves at most this many pixels is a click.
+const CLICK_DISTANCE = 3;
+// A press that is less than this many pixels from x drags x.
+const GRAB_DISTANCE = 8;
+// The distances that a key moves, in pixels.
+const KEY_STEP = 4;
+const SHIFT_KEY_STEP = 25;
+const PAGE_STEP = 50;
+const PAN_STEP = 60;
 
 /**
+ * Let pointers drag x and the line, and the wheel pan and zoom.
+ *
  * @param {Figure} line
  * @param {HTMLElement} handle
  * @param {Life} life
@@ -70,18 +79,24 @@ export function pointing(line, handle, life, acts) {
     held = { what, start: placeIn(event), moved: false, lens: acts.lens() };
     target.setPointerCapture(event.pointerId);
     event.preventDefault();
-    (what === "x" ? handle : line.canvas).focus({ preventScroll: true });
+    const focused = what === "x" ? handle : line.canvas;
+    focused.focus({ preventScroll: true });
   }
   /** @param {PointerEvent} event */
   function drag(event) {
     if (!held) return;
     const place = placeIn(event);
-    const by = place - held.start;
-    if (Math.abs(by) > CLICK) held.moved = true;
+    const distance = place - held.start;
+    if (Math.abs(distance) > CLICK_DISTANCE) held.moved = true;
     if (!held.moved) return;
-    const { from, to, perPixel } = held.lens;
-    if (held.what === "line") acts.frame([from - by * perPixel, to - by * perPixel]);
-    else acts.moveTo(acts.lens().at(Math.min(line.width - EDGE, Math.max(EDGE, place))));
+    if (held.what === "line") {
+      const { from, to, perPixel } = held.lens;
+      const shift = distance * perPixel;
+      acts.frame([from - shift, to - shift]);
+    } else {
+      const inside = Math.min(line.width - EDGE, Math.max(EDGE, place));
+      acts.moveTo(acts.lens().at(inside));
+    }
   }
   /** @param {PointerEvent} event */
   function release(event) {
@@ -92,24 +107,25 @@ export function pointing(line, handle, life, acts) {
     held = null;
   }
   /** @param {WheelEvent} event */
-  function turn(event) {
-    const ours = line.element.contains(document.activeElement) || event.ctrlKey || event.metaKey;
-    if (!ours) return; // a page that is scrolled past keeps scrolling
+  function onWheel(event) {
+    // Without focus or Ctrl, the wheel scrolls the page.
+    const focused = line.element.contains(document.activeElement);
+    if (!focused && !event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
     const { deltaX, deltaY } = event;
     if (Math.abs(deltaX) > Math.abs(deltaY)) {
       acts.pan(deltaX);
       return;
     }
-    const seen = acts.lens();
+    const current = acts.lens();
     const octaves = Math.sign(deltaY) * Math.min(1, Math.abs(deltaY) / 200);
-    acts.zoom(2 ** octaves, seen.u(seen.at(placeIn(event))));
+    acts.zoom(2 ** octaves, current.u(current.at(placeIn(event))));
   }
 
   life.listen(handle, "pointerdown", (event) => grab(event, handle, "x"));
   life.listen(line.canvas, "pointerdown", (event) => {
     const x = Number(handle.getAttribute("aria-valuenow"));
-    const near = Math.abs(placeIn(event) - acts.lens().x(x)) < NEAR;
+    const near = Math.abs(placeIn(event) - acts.lens().x(x)) < GRAB_DISTANCE;
     grab(event, line.canvas, near ? "x" : "line");
   });
   for (const target of [handle, line.canvas]) {
@@ -117,12 +133,14 @@ export function pointing(line, handle, life, acts) {
     life.listen(target, "pointerup", release);
     life.listen(target, "pointercancel", drop);
   }
-  life.listen(line.element, "wheel", turn, { passive: false });
+  life.listen(line.element, "wheel", onWheel, { passive: false });
 }
 
-/** @typedef {Record<string, (pixels: number) => void>} Keys what each does; Shift goes farther */
+/** @typedef {Record<string, (pixels: number) => void>} Keys the action of each key */
 
 /**
+ * Let keys on the line pan and zoom, and keys on the handle move x.
+ *
  * @param {Figure} line
  * @param {HTMLElement} handle
  * @param {Life} life
@@ -137,15 +155,19 @@ export function keyboard(line, handle, life, { step, zoom, look, pan }) {
     Home: () => look("everything"),
   };
   /** @type {Keys} */
-  const lineKeys = { ArrowLeft: () => pan(-60), ArrowRight: () => pan(60), ...shared };
+  const lineKeys = {
+    ArrowLeft: () => pan(-PAN_STEP),
+    ArrowRight: () => pan(PAN_STEP),
+    ...shared,
+  };
   /** @type {Keys} */
   const handleKeys = {
     ArrowLeft: (pixels) => step(-pixels),
     ArrowDown: (pixels) => step(-pixels),
     ArrowRight: (pixels) => step(pixels),
     ArrowUp: (pixels) => step(pixels),
-    PageUp: () => step(50),
-    PageDown: () => step(-50),
+    PageUp: () => step(PAGE_STEP),
+    PageDown: () => step(-PAGE_STEP),
     ...shared,
   };
   life.listen(line.canvas, "keydown", (event) => press(event, lineKeys));
@@ -153,6 +175,8 @@ export function keyboard(line, handle, life, { step, zoom, look, pan }) {
 }
 
 /**
+ * Run the action of a key; with Shift it goes farther.
+ *
  * @param {KeyboardEvent} event
  * @param {Keys} keys
  */
@@ -160,13 +184,13 @@ function press(event, keys) {
   const act = keys[event.key];
   if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
-  act(event.shiftKey ? 25 : 4);
+  act(event.shiftKey ? SHIFT_KEY_STEP : KEY_STEP);
 }
 
 // --- controls ------------------------------------------------------------------------------------
 
 /**
- * Buttons that change what is seen.
+ * The buttons that change the window.
  *
  * @type {{ label: string, title: string, act: (acts: Acts) => void }[]}
  */
@@ -191,6 +215,8 @@ const SIGHTS = [
 ];
 
 /**
+ * Return the row with the box of x, the choices of format and scale, and the buttons.
+ *
  * @param {Model<Traits>} model
  * @param {KnownFormats<LineFormat>} formats
  * @param {Acts} acts
@@ -228,23 +254,24 @@ export function controlsRow(model, formats, acts) {
   const number = h("div", { class: "lk-row lk-tight" }, h("label", { for: id, text: "x" }), box);
   const row = h("div", { class: "lk-row" }, number, format.element, scale.element, sights);
 
-  /** @param {string} wrong why the text is no place, or "" */
-  function say(wrong) {
-    box.setAttribute("aria-invalid", String(wrong !== ""));
-    problem.replaceChildren(rich(wrong && `\u2717 ${wrong}`));
+  /** @param {string} text the problem, or "" */
+  function showProblem(text) {
+    box.setAttribute("aria-invalid", String(text !== ""));
+    problem.replaceChildren(rich(text === "" ? "" : `\u2717 ${text}`));
   }
-  box.addEventListener("input", () => say(acts.type(box.value)));
+  box.addEventListener("input", () => showProblem(acts.type(box.value)));
   return {
     element: h("div", {}, row, problem),
-    /** Follow the traits. */
+    /** Update the controls from the traits. */
     set() {
       /** @type {[string, string][]} */
       const options = formats.names().map((name) => [name, name]);
       const x = model.get("x");
       format.show(options, model.get("format"));
       scale.set(model.get("scale"));
+      // A text that already means x stays as it was typed.
       if (readPlace(box.value).x !== x) box.value = asText(x);
-      say("");
+      showProblem("");
     },
   };
 }
@@ -259,7 +286,7 @@ const FP64 = derived({
 });
 
 /**
- * What is typed as a place on the line, or why it is none.
+ * Parse a text as a place on the line, or return its problem.
  *
  * @param {string} text
  * @returns {{ x: number, problem: "" } | { x: null, problem: string }}
@@ -280,7 +307,11 @@ export function readPlace(text) {
 
 const HEADINGS = ["x is rounded", "and becomes", "error or odds"];
 
-/** @param {(mode: Rounding) => void} onChoose */
+/**
+ * Return the table of rounding modes, each with its result; a radio button chooses one.
+ *
+ * @param {(mode: Rounding) => void} onChoose
+ */
 export function modes(onChoose) {
   const group = newName("nl-modes");
   const rows = ROUNDINGS.map((mode) => modeChoice(mode, group, onChoose));
@@ -297,10 +328,11 @@ export function modes(onChoose) {
     /** @param {RoundedView} answer */
     set({ rounding, rows: answers }) {
       for (const [i, { input, value, error }] of rows.entries()) {
-        const { mode, value: becomes, error: off } = answers[i];
-        input.checked = mode === rounding;
-        value.replaceChildren(rich(withMinus(becomes).replaceAll("^\u2212", "^-")));
-        error.textContent = withMinus(off);
+        const answer = answers[i];
+        input.checked = answer.mode === rounding;
+        // `rich` reads exponents with a hyphen.
+        value.replaceChildren(rich(withMinus(answer.value).replaceAll("^\u2212", "^-")));
+        error.textContent = withMinus(answer.error);
       }
     },
   };

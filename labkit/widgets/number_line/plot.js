@@ -1,5 +1,5 @@
-// The picture of the number line: zones, marks (a band where they are too many), axis, and what x
-// becomes.
+// The picture of the number line: its zones, a mark for each number (or a band if they are too
+// close), the axis, and the values that x is rounded to.
 
 import { inkRich } from "../base/canvas.js";
 import { power } from "../base/number_words.js";
@@ -12,7 +12,7 @@ import { EDGE, mirrored, stretches } from "./scale.js";
 /** @import { Lens, Stretch } from "./scale.js" */
 
 /**
- * What the line is drawn with.
+ * What all parts of the line are drawn with.
  *
  * @typedef {object} Scene
  * @property {Pen} pen
@@ -22,29 +22,40 @@ import { EDGE, mirrored, stretches } from "./scale.js";
  * @property {boolean} log
  */
 
-/** @typedef {{ fate: Fate, from: number, to: number, names: string[] }} Zone names: long first */
+/** @typedef {{ fate: Fate, from: number, to: number, names: string[] }} Zone names: longest first */
 
-export const TOP = 62; // the marks stand between TOP
-const LINE = 110; // and the line itself
+// All lengths are in pixels. The zones and marks lie between TOP and LINE, the y of the line.
+export const TOP = 62;
+const LINE = 110;
 export const TALL = 164;
-export const CLOSEST = 4; // marks nearer than this many pixels are drawn as a band
-const MARK = 24; // height of a mark
-const POWER_MARK = 34; // and of that of a power of two
-const ARROW = 46; // from the top to the arrow of x
+// Marks that are closer together are drawn as a band.
+export const CLOSEST = 4;
+// The heights of marks.
+const MARK = 24;
+const POWER_MARK = 34;
+// The y of the arrow from x to its rounded value.
+const ARROW = 46;
+// The least widths for a count, and for a count with its spacing.
+const COUNT_WIDTH = 70;
+const LONG_COUNT_WIDTH = 165;
+// The distances of labels on an axis of powers of two.
 const OCTAVES = [1, 2, 4, 8, 16, 32, 64, 128];
+const LEAST_LABEL_DISTANCE = 46;
 
 // --- the numbers of the format -------------------------------------------------------------------
 
 /**
+ * Return the zones of a format from left to right.
+ *
  * @param {LineFormat} format
  * @returns {Zone[]}
  */
 function zonesOf(format) {
   const { zero_to: zero, ends_from: end, beyond } = format;
-  const first = format.has_zero ? 2 ** format.emin : 0; // where the normal numbers begin
+  const first = format.has_zero ? 2 ** format.emin : 0;
   const last = end ?? Infinity;
   /** @type {Zone[]} */
-  const up = [
+  const positive = [
     { fate: "subnormal", from: zero, to: first, names: ["subnormal", "sub"] },
     { fate: "normal", from: first, to: last, names: ["normal"] },
     { fate: "overflowed", from: last, to: Infinity, names: [beyond, beyond.slice(3, 6)] },
@@ -56,14 +67,19 @@ function zonesOf(format) {
     to: zero,
     names: ["to 0", "0"],
   };
-  return format.signed ? [...mirrored(up), zeros, ...up] : [zeros, ...up];
+  return format.signed ? [...mirrored(positive), zeros, ...positive] : [zeros, ...positive];
 }
 
-/** @param {Scene} scene */
+/**
+ * Draw the zones as coloured areas with their names.
+ *
+ * @param {Scene} scene
+ */
 export function drawZones({ pen, tint, lens, format }) {
   for (const { fate, from, to, names } of zonesOf(format)) {
     const left = clampX(lens, lens.x(from));
     const right = clampX(lens, lens.x(to));
+    // Also true for NaN, which the logarithmic scale gives for negative numbers.
     if (!(right - left > 0.5)) continue;
     pen.globalAlpha = fate === "normal" ? 0.12 : 0.2;
     pen.fillStyle = tint[fate];
@@ -71,7 +87,7 @@ export function drawZones({ pen, tint, lens, format }) {
     pen.globalAlpha = 1;
     pen.fillStyle = tint.ink2;
     pen.textAlign = "left";
-    const name = names.find((one) => pen.measureText(one).width + 10 < right - left);
+    const name = names.find((text) => pen.measureText(text).width + 10 < right - left);
     if (name) pen.fillText(name, left + 5, TOP + 13);
   }
 }
@@ -85,20 +101,20 @@ function clampX({ width }, x) {
 }
 
 /**
- * The stretches of both signs, where the scale has both.
+ * Return the stretches of equally spaced numbers, of both signs if the scale has both.
  *
  * @param {Scene} scene
  */
 function stretchesOf({ format, log }) {
-  const up = stretches(format, log);
-  return log || !format.signed ? up : [...mirrored(up), ...up];
+  const positive = stretches(format, log);
+  return log || !format.signed ? positive : [...mirrored(positive), ...positive];
 }
 
 /**
- * A mark for each number.
+ * Draw a mark for each number, or a band where they are too close.
  *
  * @param {Scene} scene
- * @returns {number} how many pixels the closest are apart
+ * @returns {number} the least distance of two numbers, in pixels
  */
 export function drawMarks(scene) {
   const { pen, tint, lens, log } = scene;
@@ -116,15 +132,18 @@ export function drawMarks(scene) {
     const last = Math.max(first, end - spacing);
     const gap = log ? lens.x(last + spacing) - lens.x(last) : spacing / lens.perPixel;
     tightest = Math.min(tightest, gap);
-    if (gap >= CLOSEST) drawSingle(pen, lens, stretch, first, end);
-    else drawBand(pen, lens.x(first), lens.x(end), gap);
+    if (gap >= CLOSEST) {
+      drawSingle(pen, lens, stretch, first, end);
+    } else {
+      drawBand(pen, lens.x(first), lens.x(end), gap);
+    }
     pen.globalAlpha = 1;
   }
   return tightest;
 }
 
 /**
- * The numbers of a stretch between two ends, one by one.
+ * Draw the numbers of a stretch between two ends, one by one.
  *
  * @param {Pen} pen
  * @param {Lens} lens
@@ -133,7 +152,8 @@ export function drawMarks(scene) {
  * @param {number} end
  */
 function drawSingle(pen, lens, { from, to, spacing }, first, end) {
-  const farEnd = to > 0 ? to : from; // it is the next stretch's first
+  // The end farther from zero is the first number of the next stretch.
+  const farEnd = to > 0 ? to : from;
   pen.globalAlpha = 0.8;
   pen.beginPath();
   for (let k = Math.ceil(first / spacing); k * spacing <= end; k++) {
@@ -148,21 +168,23 @@ function drawSingle(pen, lens, { from, to, spacing }, first, end) {
 }
 
 /**
- * Numbers that are too close to be drawn one by one.
+ * Draw a band for numbers that are too close for marks.
  *
  * @param {Pen} pen
  * @param {number} left
  * @param {number} right
- * @param {number} gap between numbers, in pixels
+ * @param {number} gap the distance of two numbers, in pixels
  */
 function drawBand(pen, left, right, gap) {
-  const apart = right - left > 12 ? 1 : 0; // wide bands stand apart from each other
+  // A gap of a pixel separates wide bands.
+  const apart = right - left > 12 ? 1 : 0;
+  // The denser the numbers, the darker the band.
   pen.globalAlpha = 0.32 + 0.43 * Math.min(1, Math.log2(CLOSEST / gap) / 14);
   pen.fillRect(left, LINE - MARK, Math.max(0.6, right - left - apart), MARK);
 }
 
 /**
- * How many numbers a stretch has, where there is room to say it.
+ * Write the count of numbers below each stretch that is wide enough.
  *
  * @param {Scene} scene
  */
@@ -172,8 +194,8 @@ export function drawCounts(scene) {
   for (const stretch of stretchesOf(scene)) {
     const left = Math.max(EDGE, lens.x(stretch.from));
     const right = Math.min(lens.width - EDGE, lens.x(stretch.to));
-    if (right - left < 70) continue;
-    const words = countText(stretch, right - left > 165);
+    if (right - left < COUNT_WIDTH) continue;
+    const words = countText(stretch, right - left > LONG_COUNT_WIDTH);
     inkRich(pen, words, (left + right) / 2, LINE + 46, "center");
     pen.globalAlpha = 0.5;
     pen.fillRect(left + 3, LINE + 31, right - left - 6, 1);
@@ -182,32 +204,42 @@ export function drawCounts(scene) {
 }
 
 /**
+ * Return the count of numbers in a stretch, with their spacing if there is room.
+ *
  * @param {Stretch} stretch
  * @param {boolean} roomy
  */
 function countText({ from, to, spacing }, roomy) {
   const count = Math.round((to - from) / spacing);
-  const many = `${count.toLocaleString("en-US")} number${count === 1 ? "" : "s"}`;
-  if (!roomy || count <= 1) return many;
+  const noun = count === 1 ? "number" : "numbers";
+  const countWords = `${count.toLocaleString("en-US")} ${noun}`;
+  if (!roomy || count <= 1) return countWords;
   const apart = spacing >= 1 && spacing <= 1024 ? String(spacing) : power(Math.log2(spacing));
-  return `${many}, ${apart} apart`;
+  return `${countWords}, ${apart} apart`;
 }
 
 // --- the axis ------------------------------------------------------------------------------------
 
-/** @param {Scene} scene */
+/**
+ * Draw the axis, with powers of two on a logarithmic scale of more than four of them.
+ *
+ * @param {Scene} scene
+ */
 export function drawAxis(scene) {
   const { pen, tint, lens, log } = scene;
   pen.fillStyle = tint.ink2;
   pen.strokeStyle = tint.ink2;
   pen.fillRect(EDGE - 4, LINE, lens.width - 2 * EDGE + 8, 1.5);
-  if (log && lens.to - lens.from > 4) drawPowers(scene);
-  else drawNumbers(scene);
+  if (log && lens.to - lens.from > 4) {
+    drawPowers(scene);
+  } else {
+    drawNumbers(scene);
+  }
 }
 
 /** @param {Scene} scene */
 function drawPowers({ pen, lens }) {
-  const step = OCTAVES.find((octaves) => octaves / lens.perPixel > 46) ?? 256;
+  const step = OCTAVES.find((octaves) => octaves / lens.perPixel > LEAST_LABEL_DISTANCE) ?? 256;
   for (let e = Math.ceil(lens.from / step) * step; e <= lens.to; e += step) {
     const x = lens.x(2 ** e);
     pen.fillRect(x, LINE, 1, 5);
@@ -232,24 +264,27 @@ function drawNumbers({ pen, lens }) {
 }
 
 /**
- * A number of the axis, in the digits that tell it from the next.
+ * Return the label of a number on the axis, with as many digits as tell it from the next one.
  *
  * @param {number} value
  * @param {number} step
- * @param {number} size of the largest that is seen
+ * @param {number} size the largest magnitude on the axis
  */
 function stepText(value, step, size) {
+  // The small summand makes up for a log10 just below a whole number. toFixed allows 100 digits.
   const digits = Math.min(100, Math.max(0, -Math.floor(Math.log10(step) + 1e-9)));
   if (size >= 1e-4 && size < 1e7) return value.toFixed(digits);
   if (value === 0) return "0";
-  const wanted =
-    size < 1 ? Math.floor(Math.log10(size)) + digits : Math.round(Math.log10(size / step));
+  let wanted = Math.round(Math.log10(size / step));
+  if (size < 1) wanted = Math.floor(Math.log10(size)) + digits;
   return value.toExponential(Math.min(15, Math.max(0, wanted))).replace("e+", "e");
 }
 
-// --- what x becomes ------------------------------------------------------------------------------
+// --- the rounded values of x ---------------------------------------------------------------------
 
 /**
+ * Draw x, the values that it is rounded to, and the interval that is rounded to the same value.
+ *
  * @param {Scene} scene
  * @param {RoundedView} answer
  * @param {string} colour
@@ -257,9 +292,9 @@ function stepText(value, step, size) {
 export function drawOutcome(scene, answer, colour) {
   const { tint, lens } = scene;
   if (answer.interval) drawInterval(scene, answer.interval, colour);
-  const here = lens.x(answer.x);
-  if (here >= 0 && here <= lens.width) {
-    inkSegment(scene, [here, 22], [here, LINE], tint.ink, 1.5);
+  const stem = lens.x(answer.x);
+  if (stem >= 0 && stem <= lens.width) {
+    inkSegment(scene, [stem, 22], [stem, LINE], tint.ink, 1.5);
   }
   for (const i of answer.values.keys()) drawBecomes(scene, answer, i, colour);
 }
@@ -282,7 +317,7 @@ function drawInterval(scene, { low, high, low_in, high_in }, colour) {
 }
 
 /**
- * The end of an interval: a filled dot belongs to it.
+ * Draw the end of an interval: a filled dot if the end belongs to the interval, else a ring.
  *
  * @param {Scene} scene
  * @param {number | null} value
@@ -292,7 +327,7 @@ function drawInterval(scene, { low, high, low_in, high_in }, colour) {
 function drawEnd({ pen, tint, lens }, value, included, colour) {
   if (value === null || lens.x(value) < 0 || lens.x(value) > lens.width) return;
   pen.beginPath();
-  pen.arc(lens.x(value), TOP - 8, 3.5, 0, 7);
+  pen.arc(lens.x(value), TOP - 8, 3.5, 0, 2 * Math.PI);
   pen.fillStyle = included ? colour : tint.surface;
   pen.strokeStyle = colour;
   pen.lineWidth = 1.5;
@@ -301,36 +336,40 @@ function drawEnd({ pen, tint, lens }, value, included, colour) {
 }
 
 /**
- * One of the values that x becomes: a bar, an arrow to it, and its name.
+ * Draw one of the values that x is rounded to: a bar, an arrow to it, and its name.
  *
  * @param {Scene} scene
  * @param {RoundedView} answer
- * @param {number} i its index
+ * @param {number} i the index of the value
  * @param {string} colour
  */
 function drawBecomes(scene, answer, i, colour) {
   const { pen, tint, lens } = scene;
   const { at, text, odds } = answer.values[i];
   const alone = answer.values.length === 1;
-  const here = clampX(lens, lens.x(answer.x));
-  const beyond = answer.x > 0 ? lens.width - 2 : 2;
-  const target = at === null ? beyond : clampX(lens, lens.x(at));
+  const stem = clampX(lens, lens.x(answer.x));
+  // Infinity and NaN have no place on the line: the arrow goes to its end.
+  const end = answer.x > 0 ? lens.width - 2 : 2;
+  const target = at === null ? end : clampX(lens, lens.x(at));
   pen.fillStyle = colour;
   pen.strokeStyle = colour;
   if (at !== null && lens.x(at) >= 0 && lens.x(at) <= lens.width) {
     pen.fillRect(target - 1.5, TOP - 8, 3, LINE - TOP + 8);
   }
-  drawArrow(scene, here, target, colour);
+  drawArrow(scene, stem, target, colour);
   const label = alone ? text : `${text}: ${odds}`;
   pen.font = `600 ${tint.size}px ${tint.font}`;
   pen.fillStyle = tint.ink;
-  if (alone) drawAlone(scene, label, lens.x(answer.x), target);
-  else drawBeside(scene, label, target, i === 0);
+  if (alone) {
+    drawAlone(scene, label, lens.x(answer.x), target);
+  } else {
+    drawBeside(scene, label, target, i === 0);
+  }
   pen.font = `${tint.size - 1}px ${tint.font}`;
 }
 
 /**
- * The name of the only value: beyond it as seen from x, and never across the stem of x.
+ * Write the name of the only value, on its side away from x, and never across the stem of x.
  *
  * @param {Scene} scene
  * @param {string} label
@@ -339,32 +378,38 @@ function drawBecomes(scene, answer, i, colour) {
  */
 function drawAlone({ pen, lens }, label, x, target) {
   const width = labelWidth(pen, label);
-  const here = clampX(lens, x);
+  const stem = clampX(lens, x);
   const room = {
-    left: Math.min(target, here) - 6,
-    right: lens.width - Math.max(target, here) - 6,
+    left: Math.min(target, stem) - 6,
+    right: lens.width - Math.max(target, stem) - 6,
   };
   const wanted = target < x ? "left" : "right";
   const other = target < x ? "right" : "left";
   const side = room[wanted] < width ? other : wanted;
   const leftEnd = Math.max(width + 2, room.left);
   const rightEnd = Math.min(lens.width - width - 2, lens.width - room.right);
-  if (side === "left") inkRich(pen, label, leftEnd, TOP - 22, "right");
-  else inkRich(pen, label, rightEnd, TOP - 22, "left");
+  if (side === "left") {
+    inkRich(pen, label, leftEnd, TOP - 22, "right");
+  } else {
+    inkRich(pen, label, rightEnd, TOP - 22, "left");
+  }
 }
 
 /**
- * The name of one of two values, on its outer side.
+ * Write the name of one of two values, on its outer side.
  *
  * @param {Scene} scene
  * @param {string} label
  * @param {number} target
- * @param {boolean} lower whether it is the lower one
+ * @param {boolean} lower whether it is the lower value
  */
 function drawBeside({ pen, lens }, label, target, lower) {
   const width = labelWidth(pen, label);
-  if (lower) inkRich(pen, label, Math.max(width + 2, target - 6), TOP - 22, "right");
-  else inkRich(pen, label, Math.min(lens.width - width - 2, target + 6), TOP - 22, "left");
+  if (lower) {
+    inkRich(pen, label, Math.max(width + 2, target - 6), TOP - 22, "right");
+  } else {
+    inkRich(pen, label, Math.min(lens.width - width - 2, target + 6), TOP - 22, "left");
+  }
 }
 
 /**
@@ -376,6 +421,8 @@ function labelWidth(pen, label) {
 }
 
 /**
+ * Draw a horizontal arrow, unless it were too short.
+ *
  * @param {Scene} scene
  * @param {number} from
  * @param {number} to

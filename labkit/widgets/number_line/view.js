@@ -1,4 +1,4 @@
-// The number line: where the numbers of a format lie, and what a real number becomes (rounding.js).
+// The number line: the numbers of a format, and the rounding of a real number x (rounding.js).
 
 import { figure, hovering } from "../base/canvas.js";
 import { sentence } from "../base/controls.js";
@@ -34,17 +34,17 @@ import { asText, inside, lens, nearby, plainDecimal, spacingAt, tidy, wholeOf } 
 
 /**
  * @typedef {object} Traits
- * @property {string} format Its name.
+ * @property {string} format The name of the format.
  * @property {Rounding} rounding
  * @property {number} x
  * @property {"log" | "linear"} scale
  * @property {Ends} window
  * @property {string} sentence
- * @property {FormatRow[]} _formats All that can be chosen.
+ * @property {FormatRow[]} _formats All formats that can be chosen.
  */
 
 /**
- * What is shown.
+ * The state of the widget.
  *
  * @typedef {object} State
  * @property {HTMLElement} root
@@ -53,12 +53,12 @@ import { asText, inside, lens, nearby, plainDecimal, spacingAt, tidy, wholeOf } 
  * @property {RoundedView} answer
  * @property {Palette} tint
  * @property {Figure} line
- * @property {HTMLElement} handle Of x.
+ * @property {HTMLElement} handle The handle that moves x.
  */
 
 const KEYS = "arrow keys move along, plus and minus zoom, Home shows everything";
 
-// --- what is seen --------------------------------------------------------------------------------
+// --- the window ----------------------------------------------------------------------------------
 
 /** @param {Pick<State, "model">} state */
 function isLog({ model }) {
@@ -86,7 +86,7 @@ function answerOf(state) {
 }
 
 /**
- * The window that shows what is to be looked at.
+ * Return the window that shows everything, the subnormal numbers, or the neighbours of x.
  *
  * @param {State} state
  * @param {Sight} sight
@@ -103,11 +103,14 @@ function windowOf(state, sight) {
     return log ? [least / 4, 4 * normal] : [-1.5 * normal, 1.5 * normal];
   }
   const gap = spacingAt(x || normal, format);
-  return [log ? Math.max(x - 6 * gap, x / 16) : x - 6 * gap, x + 6 * gap];
+  const low = x - 6 * gap;
+  const high = x + 6 * gap;
+  // A logarithmic scale cannot begin at or below 0.
+  return log ? [Math.max(low, x / 16), high] : [low, high];
 }
 
 /**
- * The window on another scale.
+ * Return the window after a change of the scale.
  *
  * @param {State} state
  * @param {"log" | "linear"} scale
@@ -117,14 +120,18 @@ function rescaled(state, scale) {
   const format = formatOf(state);
   const [low, high] = state.model.get("window");
   const whole = wholeOf(format, scale === "log");
-  if (high > format.max) return whole; // everything was in sight, and stays so
+  // If everything was in the window, it stays so.
+  if (high > format.max) return whole;
   if (scale === "linear" || low > 0) return [low, high];
+  // A logarithmic scale cannot begin at or below 0.
   return high > 0 ? [Math.min(high / 64, whole[0] * 8), high] : whole;
 }
 
-// --- what hands do -------------------------------------------------------------------------------
+// --- pointer and keyboard ------------------------------------------------------------------------
 
 /**
+ * Return what pointers, keys and buttons can do.
+ *
  * @param {State} state
  * @param {() => void} show
  * @returns {Acts}
@@ -140,20 +147,21 @@ function actsOn(state, show) {
     show();
   }
 
-  /** @param {number} by in u */
-  function shift(by) {
+  /** @param {number} distance in u */
+  function shift(distance) {
     const { from, to } = lensOf(state);
-    frame([from + by, to + by]);
+    frame([from + distance, to + distance]);
   }
 
   /** @param {number} value */
   function moveTo(value) {
     const [low, high] = model.get("window");
-    const seen = lensOf(state);
-    const next = tidy(value, seen, isLog(state));
+    const current = lensOf(state);
+    const next = tidy(value, current, isLog(state));
     if (!Number.isFinite(next) || next === model.get("x")) return;
     put(model, { x: next });
-    if (next < low || next > high) shift(seen.u(next) - (seen.from + seen.to) / 2);
+    // Centre the window on x if x has left it.
+    if (next < low || next > high) shift(current.u(next) - (current.from + current.to) / 2);
     show();
   }
 
@@ -163,10 +171,13 @@ function actsOn(state, show) {
     moveTo,
     pan: (pixels) => shift(pixels * lensOf(state).perPixel),
     step(pixels) {
-      const seen = lensOf(state);
+      const current = lensOf(state);
       const x = model.get("x");
-      if (isLog(state) && x <= 0) moveTo(model.get("window")[0]);
-      else moveTo(seen.value(seen.u(x) + pixels * seen.perPixel));
+      if (isLog(state) && x <= 0) {
+        moveTo(model.get("window")[0]);
+      } else {
+        moveTo(current.value(current.u(x) + pixels * current.perPixel));
+      }
     },
     zoom(factor, place) {
       const { from, to, u, value } = lensOf(state);
@@ -195,7 +206,7 @@ function actsOn(state, show) {
 // --- the picture ---------------------------------------------------------------------------------
 
 /**
- * The line, without the handle of x.
+ * Return the figure of the line, without the handle of x.
  *
  * @param {Life} life
  * @param {(pen: Pen) => void} draw
@@ -228,20 +239,23 @@ function drawLine(state, pen) {
 }
 
 /**
+ * Move the handle to x, or to the end of the line nearest to x.
+ *
  * @param {State} state
- * @param {Lens} seen
+ * @param {Lens} current
  */
-function placeHandle({ answer, handle, line }, seen) {
-  const place = seen.x(answer.x);
-  handle.textContent = handleText(withMinus(asText(answer.x)), place, seen.width);
-  const wide = handle.offsetWidth;
-  const across = seen.width * line.grown;
-  const left = Math.min(across - wide, Math.max(0, place * line.grown - wide / 2));
+function placeHandle({ answer, handle, line }, current) {
+  const place = current.x(answer.x);
+  handle.textContent = handleText(withMinus(asText(answer.x)), place, current.width);
+  const handleWidth = handle.offsetWidth;
+  const lineWidth = current.width * line.grown;
+  const wanted = place * line.grown - handleWidth / 2;
+  const left = Math.min(lineWidth - handleWidth, Math.max(0, wanted));
   handle.style.transform = `translateX(${Math.round(left)}px)`;
 }
 
 /**
- * x, with an arrow to it where it is not in sight.
+ * Return the handle's text: x, with an arrow towards x if it is outside the window.
  *
  * @param {string} text
  * @param {number} place
@@ -253,7 +267,7 @@ function handleText(text, place, width) {
 }
 
 /**
- * What is told of the numbers under the pointer.
+ * Return the label for the numbers under the pointer, and its place.
  *
  * @param {State} state
  * @param {Spot | null} spot
@@ -266,7 +280,7 @@ function hoverLabel(state, spot) {
 }
 
 /**
- * What screen readers are told of x and of the line.
+ * Describe x and the line to screen readers.
  *
  * @param {State} state
  */
@@ -307,7 +321,7 @@ function fillNumberLine(root, model, life) {
   const table = modes((rounding) => put(model, { rounding }));
   const words = sentence(model);
   line.element.append(handle);
-  for (const one of [line, table, words]) one.element.classList.add("lk-answer");
+  for (const part of [line, table, words]) part.element.classList.add("lk-answer");
   root.append(top.element, line.element, table.element, words.element);
 
   function show() {

@@ -1,11 +1,11 @@
 """Figures and sentences of timed matrix products: recorded on a GPU, beside those of this machine.
 
-Idea: each panel shows one record, and its title says whose it is. Both panels of a figure have
-their own axis of speed: two devices on one axis would make the slower one a flat line. A sentence
-compares what one device did with one clock.
+Each panel shows one record, and its title names the device. Both panels of a figure have their own
+axis of speed: on a common axis the slower device would be a flat line. A sentence compares runs of
+one device with one clock.
 
-Invariant: only numbers that were measured on this machine appear as such; a missing record is named
-as missing.
+Invariant: only numbers that were measured on this machine are marked as such, and a missing record
+is named as missing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NOT_RECORDED = "not recorded yet: `make gpu` on a machine with a GPU records it"
-# never by colour alone
+# Formats also differ by marker or line, never by colour alone.
 STYLES: dict[str, dict[str, Any]] = {
     "FP64": {"color": QUIET, "marker": "D", "ls": ":"},
     "FP32": {"color": FORMAT_COLOURS["FP32"], "marker": "o", "ls": "-"},
@@ -50,28 +50,31 @@ STYLES: dict[str, dict[str, Any]] = {
 
 
 def recorded_gemm(sweep: str, kind: str | None = None) -> list[GemmRecord]:
-    """Return the records of a sweep that travel with the lab, newest first.
+    """Return the records of a sweep that come with the lab, newest first.
 
-    `kind` asks for "cuda" or "cpu" only.
+    Args:
+        sweep: the name of the sweep.
+        kind: "cuda" or "cpu" for records of such devices only.
 
     >>> recorded_gemm("no such sweep")
     []
     """
     files = recorded_files(f"gemm/*/{sweep}.json").values()
-    records = (from_json(file.read_text(encoding="utf-8")) for file in files)
-    return sorted(
-        (r for r in records if kind in (None, r.kind)), key=lambda r: r.date, reverse=True
-    )
+    records = [from_json(file.read_text(encoding="utf-8")) for file in files]
+    if kind is not None:
+        records = [record for record in records if record.kind == kind]
+    return sorted(records, key=lambda record: record.date, reverse=True)
 
 
 def made_where(record: GemmRecord, *, here: bool = False) -> str:
-    """Return where and when a record was made: the title of its picture."""
+    """Return the title of a record's picture: where and when it was made."""
+    software = f"torch {record.versions['torch']}"
     if here:
-        return f"Measured here: {record.device}, torch {record.versions['torch']}"
-    driver = f", driver {record.versions['driver']}" if "driver" in record.versions else ""
-    return (
-        f"Recorded: {record.device}, torch {record.versions['torch']}{driver}, {record.date[:10]}"
-    )
+        return f"Measured here: {record.device}, {software}"
+    if "driver" in record.versions:
+        software += f", driver {record.versions['driver']}"
+    day = record.date[:10]
+    return f"Recorded: {record.device}, {software}, {day}"
 
 
 def products(record: GemmRecord) -> list[tuple[GemmCase, GemmRun]]:
@@ -81,25 +84,26 @@ def products(record: GemmRecord) -> list[tuple[GemmCase, GemmRun]]:
 
 def by_format(record: GemmRecord) -> dict[Format, list[tuple[GemmCase, GemmRun]]]:
     """Return the matrix products of each format."""
-    found: dict[Format, list[tuple[GemmCase, GemmRun]]] = {}
+    grouped: dict[Format, list[tuple[GemmCase, GemmRun]]] = {}
     for case, run in products(record):
-        found.setdefault(case.format, []).append((case, run))
-    return found
+        grouped.setdefault(case.format, []).append((case, run))
+    return grouped
 
 
 def speed(run: GemmRun) -> str:
-    """Format FLOP/s, or bytes a second if nothing is computed, with a unit.
+    """Return the speed of a run with its unit: FLOP/s, or bytes per second of a mere copy.
 
     >>> speed(GemmRun(GemmCase(1000, 1000, 1000), 0.01, 0.01, 0.01, 1, 0.0))
     '200 GFLOP/s'
     """
     if not run.case.flops:
         return f"{run.gbps:.3g} GB/s"
-    return f"{run.tflops:.3g} TFLOP/s" if run.tflops >= 1 else f"{1000 * run.tflops:.3g} GFLOP/s"
+    factor, unit = _unit([run])
+    return f"{factor * run.tflops:.3g} {unit}"
 
 
 def sweep_sentence(record: GemmRecord | None) -> str:
-    """Return what a sweep shows; None is answered with NOT_RECORDED.
+    """Return a sentence about the results of a sweep; NOT_RECORDED for None.
 
     >>> sweep_sentence(None)
     'not recorded yet: `make gpu` on a machine with a GPU records it'
@@ -108,20 +112,21 @@ def sweep_sentence(record: GemmRecord | None) -> str:
         return NOT_RECORDED
     if not record.runs:
         return f"Nothing of this sweep could be timed on {record.device}."
-    return f"On {record.device}, {SENTENCES.get(record.sweep, _say_extremes)(record)}."
+    compare = SENTENCES.get(record.sweep, _say_extremes)
+    return f"On {record.device}, {compare(record)}."
 
 
 def _say_size(record: GemmRecord) -> str:
     """Compare the formats at the largest size that FP32 was timed at."""
-    found = products(record)
-    size = max((case.m for case, _ in found if case.format.name == "FP32"), default=0)
-    same = {case.format.name: run for case, run in found if case.m == size}
-    if "FP32" not in same:
+    fp32_sizes = [case.m for case, _ in products(record) if case.format.name == "FP32"]
+    if not fp32_sizes:
         return _say_extremes(record)
-    base = same.pop("FP32")
+    size = max(fp32_sizes)
+    runs = {case.format.name: run for case, run in products(record) if case.m == size}
+    base = runs.pop("FP32")
     ratios = ", ".join(
         f"{name} {two_digits(base.seconds / run.seconds)} times as fast"
-        for name, run in same.items()
+        for name, run in runs.items()
     )
     return f"a product of {size} x {size} x {size} in FP32 runs at {speed(base)}; {ratios}"
 
@@ -129,27 +134,29 @@ def _say_size(record: GemmRecord) -> str:
 def _say_alignment(record: GemmRecord) -> str:
     """Compare, for each format, sizes that are not a multiple of 8 with those that are."""
     parts = []
-    for format, own in by_format(record).items():
-        aligned = [run.tflops for case, run in own if case.k % 8 == 0 and case.n % 8 == 0]
-        others = [run.tflops for case, run in own if case.k % 8 or case.n % 8]
+    for format, runs in by_format(record).items():
+        aligned = [run.tflops for case, run in runs if case.k % 8 == 0 and case.n % 8 == 0]
+        others = [run.tflops for case, run in runs if case.k % 8 or case.n % 8]
         if aligned and others:
-            parts.append(f"{format.name} at {median(others) / median(aligned):.0%}")
+            parts.append(f"{median(others) / median(aligned):.0%} ({format.name})")
     return (
-        f"sizes that are no multiple of 8 run, in the middle, {', '.join(parts)} of the speed "
-        "of those that are"
+        f"sizes that are not multiples of 8 reach {', '.join(parts)} of the median speed of "
+        "those that are"
     )
 
 
 def _say_batch(record: GemmRecord) -> str:
-    """Compare the smallest batch with the largest: what a row costs alone, and among many."""
+    """Compare the times of the smallest batch and the largest."""
+    batches = [case.m for case, _ in products(record)]
+    few = min(batches)
+    many = max(batches)
     parts = []
-    few, many = (find(case.m for case, _ in products(record)) for find in (min, max))
-    for format, own in by_format(record).items():
-        taken = {case.m: run.seconds for case, run in own}
-        if few in taken and many in taken:
-            parts.append(f"{two_digits(taken[many] / taken[few])} in {format.name}")
-    rows = "row takes" if few == 1 else "rows take"
-    return f"{many} rows take so many times as long as {few} {rows}: {', '.join(parts)}"
+    for format, runs in by_format(record).items():
+        seconds = {case.m: run.seconds for case, run in runs}
+        if few in seconds and many in seconds:
+            parts.append(f"{two_digits(seconds[many] / seconds[few])} times ({format.name})")
+    rows = "row" if few == 1 else "rows"
+    return f"{many} rows take {', '.join(parts)} as long as {few} {rows}"
 
 
 def _say_bandwidth(record: GemmRecord) -> str:
@@ -159,47 +166,49 @@ def _say_bandwidth(record: GemmRecord) -> str:
         for run in record.runs
         if isinstance(run.case, ElementwiseCase)
     }
-    gains = {
-        name: seconds["copy", "FP32"] / taken
-        for (op, name), taken in seconds.items()
-        if op == "copy"
-    }
-    parts = [
-        f"{name} copies {two_digits(gain)} times as fast as FP32"
-        for name, gain in gains.items()
-        if name != "FP32"
-    ]
-    for (op, name), taken in seconds.items():
+    parts = []
+    for (op, name), copy_seconds in seconds.items():
+        if op == "copy" and name != "FP32":
+            ratio = seconds["copy", "FP32"] / copy_seconds
+            parts.append(f"{name} copies {two_digits(ratio)} times as fast as FP32")
+    for (op, name), fused_seconds in seconds.items():
         if op == "hardswish" and ("hardswish by hand", name) in seconds:
-            ratio = seconds["hardswish by hand", name] / taken
+            ratio = seconds["hardswish by hand", name] / fused_seconds
             parts.append(
                 f"in {name} one kernel is {two_digits(ratio)} times as fast as the same "
                 "by hand in four"
             )
-    return "; ".join(parts) or _say_extremes(record)
+    if not parts:
+        return _say_extremes(record)
+    return "; ".join(parts)
 
 
 def _say_kernel(record: GemmRecord) -> str:
-    """Compare our best tile with torch at each size."""
+    """Compare our kernel, with its fastest tiles, with torch at each size."""
     parts = []
+    # A dict and not a set, to keep the order of the sizes.
     for size in dict.fromkeys(case.m for case, _ in products(record)):
-        same = [(case.kernel, run) for case, run in products(record) if case.m == size]
-        torch_s = [run for kernel, run in same if not kernel]
-        ours = sorted(((run.seconds, kernel) for kernel, run in same if kernel))
-        if torch_s and ours:
-            parts.append(
-                f"{torch_s[0].seconds / ours[0][0]:.0%} of cuBLAS at {size} (tiles {ours[0][1]})"
-            )
-    return f"our own kernel reaches {', '.join(parts)}" if parts else _say_extremes(record)
+        runs = [(case.kernel, run) for case, run in products(record) if case.m == size]
+        # A case without the name of a kernel was run by torch.
+        torch_runs = [run for kernel, run in runs if not kernel]
+        our_times = [(run.seconds, kernel) for kernel, run in runs if kernel]
+        if torch_runs and our_times:
+            seconds, tiles = min(our_times)
+            ratio = torch_runs[0].seconds / seconds
+            parts.append(f"{ratio:.0%} of cuBLAS at {size} (tiles {tiles})")
+    if not parts:
+        return _say_extremes(record)
+    return f"our own kernel reaches {', '.join(parts)}"
 
 
 def _say_extremes(record: GemmRecord) -> str:
-    ranked = sorted(record.runs, key=lambda run: run.tflops)
-    last = ranked[0]
-    first = ranked[-1]
+    """Name the fastest and the slowest case."""
+    by_speed = sorted(record.runs, key=lambda run: run.tflops)
+    slowest = by_speed[0]
+    fastest = by_speed[-1]
     return (
-        f"the fastest is {first.case.label} with {speed(first)}, the slowest "
-        f"{last.case.label} with {speed(last)}"
+        f"the fastest is {fastest.case.label} with {speed(fastest)}, the slowest "
+        f"{slowest.case.label} with {speed(slowest)}"
     )
 
 
@@ -215,15 +224,15 @@ SENTENCES: dict[str, Callable[[GemmRecord], str]] = {
 
 @on_any_page
 def sweep_figure(sweep: str, here: GemmRecord | None = None, card: str = CARD) -> Figure:
-    """Draw a sweep as recorded on a GPU, and beside it `here`, or else the one recorded on a CPU.
+    """Draw a sweep as recorded on a GPU, and beside it as measured here or recorded on a CPU.
 
-    Where no GPU is on record, what others published of a card is shown there, with a mark of its
-    own.
+    Without a record of a GPU, its panel shows published numbers of a card, marked as such.
 
     Args:
-        sweep: its name: see `labkit.gemm.sweeps`.
-        here: what `labkit.bench.measure(sweep)` returned on this machine.
-        card: whose published numbers are shown, one of `labkit.bench.cards()`.
+        sweep: the name of the sweep, see `labkit.gemm.sweeps`.
+        here: the result of `labkit.bench.measure(sweep)` on this machine; without it, the newest
+            record of a CPU is drawn.
+        card: the card whose published numbers are shown, one of `labkit.bench.cards()`.
 
     Raises:
         ValueError: `here` is another sweep, or the card does not exist.
@@ -233,86 +242,108 @@ def sweep_figure(sweep: str, here: GemmRecord | None = None, card: str = CARD) -
             f"this is a picture of the sweep {sweep!r}; `here` is of {here.sweep!r}. "
             f"Measure {sweep!r}."
         )
-    right = here or next(iter(recorded_gemm(sweep, "cpu")), None)
-    shown = [next(iter(recorded_gemm(sweep, "cuda")), None), right]
-    is_here = [False, here is not None]
-    bars = (
-        0 if sweep in DRAWINGS else max((len(record.runs) for record in shown if record), default=0)
-    )
-    figure, panels = _two_panels(height=max(4.4, 1.6 + 0.15 * bars))
-    words = [] if shown[0] else [draw_published(panels[0], sweep, card)]
-    for axes, record, measured in zip(panels, shown, is_here, strict=True):
-        if axes is panels[0] and any(words):
-            continue
-        if record is None or not record.runs:
-            _say_nothing(axes, record)
-            continue
-        DRAWINGS.get(sweep, _bars)(axes, record)
-        axes.set_title(fill(made_where(record, here=measured), 44), fontsize=9, loc="left")
-    words += [sweep_sentence(record) for record in shown if record is not None]
-    return _finished(
-        figure, [said for said in words if said] or [f"The sweep {sweep!r} was {NOT_RECORDED}."]
-    )
+    gpu_record = _newest(sweep, "cuda")
+    other_record = here or _newest(sweep, "cpu")
+    records = [record for record in (gpu_record, other_record) if record is not None]
+    height = 4.4
+    if sweep not in DRAWINGS and records:
+        # One bar for each run: the longest list needs room.
+        bars = max(len(record.runs) for record in records)
+        height = max(height, 1.6 + 0.15 * bars)
+    figure, panels = _two_panels(height)
+
+    sentences = []
+    published = "" if gpu_record else draw_published(panels[0], sweep, card)
+    if published:
+        sentences.append(published)
+    else:
+        _draw_record(panels[0], sweep, gpu_record, here=False)
+    _draw_record(panels[1], sweep, other_record, here=here is not None)
+    sentences += [sweep_sentence(record) for record in records]
+    if not sentences:
+        sentences = [f"The sweep {sweep!r} was {NOT_RECORDED}."]
+    return _finished(figure, sentences)
+
+
+def _newest(sweep: str, kind: str) -> GemmRecord | None:
+    records = recorded_gemm(sweep, kind)
+    return records[0] if records else None
+
+
+def _draw_record(axes: Axes, sweep: str, record: GemmRecord | None, *, here: bool) -> None:
+    if record is None or not record.runs:
+        _say_nothing(axes, record)
+        return
+    draw = DRAWINGS.get(sweep, _bars)
+    draw(axes, record)
+    axes.set_title(fill(made_where(record, here=here), 44), fontsize=9, loc="left")
 
 
 @on_any_page
 def roofline_figure(
     sweeps: Sequence[str] = ("size", "layers"), here: Sequence[GemmRecord] = (), card: str = CARD
 ) -> Figure:
-    """Draw the measured ceilings of a GPU and of a CPU, and where cases lie below them.
+    """Draw the measured ceilings of a GPU and of a CPU, and the cases below them.
 
-    Where no GPU is on record, the ceilings are those of a card's data sheet, and the products
-    published of it.
+    Without a record of a GPU, its panel shows the ceilings of a card's data sheet and published
+    products.
 
     Args:
-        sweeps: whose cases are drawn as points.
-        here: records of this machine, the sweep "ceilings" among them; without them, the CPU's are
-            drawn as recorded.
-        card: whose published numbers are shown, one of `labkit.bench.cards()`.
+        sweeps: the sweeps whose cases are drawn as points.
+        here: records of this machine, including the sweep "ceilings"; without them, the records of
+            a CPU are drawn.
+        card: the card whose published numbers are shown, one of `labkit.bench.cards()`.
 
     Raises:
-        ValueError: the card does not exist, or `here` holds no copies or no products, so there are
-            no ceilings.
+        ValueError: the card does not exist, or `here` lacks the copies or products that ceilings
+            are computed from.
     """
     figure, panels = _two_panels()
     wanted = ("ceilings", *sweeps)
-    gpu = _of_newest_device(wanted, "cuda")
-    right = list(here) or _of_newest_device(wanted, "cpu")
-    sentences = [] if gpu else [draw_published(panels[0], "roofline", card)]
-    for axes, records, is_here in ((panels[0], gpu, False), (panels[1], right, bool(here))):
-        if not records:
-            if axes is not panels[0] or not any(sentences):
-                _say_nothing(axes, None)
-            continue
-        runs = [run for record in records for run in record.runs]
-        roof = roofline(runs)
-        counted = [
-            r
-            for r in runs
-            if not isinstance(r.case, ElementwiseCase) and r.case.format in roof.peaks
-        ]
-        _draw_roof(axes, roof, counted)
-        axes.set_title(fill(made_where(records[0], here=is_here), 44), fontsize=9, loc="left")
-        ridges = ", ".join(
-            f"{format.name} {two_digits(roof.ridge(format))}" for format in roof.peaks
-        )
-        waiting = sum(roof.bound(run.case) == "bandwidth" for run in counted)
-        sentences.append(
-            f"{records[0].device} copies {two_digits(roof.bandwidth / 1e9)} GB/s; below "
-            f"so many FLOP a byte a case waits for memory: {ridges}. So do {waiting} of "
-            f"these {len(counted)} cases."
-        )
-    return _finished(
-        figure, [said for said in sentences if said] or [f"A roofline was {NOT_RECORDED}."]
+    gpu_records = _of_newest_device(wanted, "cuda")
+    other_records = list(here) or _of_newest_device(wanted, "cpu")
+
+    sentences = []
+    published = "" if gpu_records else draw_published(panels[0], "roofline", card)
+    if published:
+        sentences.append(published)
+    elif gpu_records:
+        sentences.append(_draw_measured_roof(panels[0], gpu_records, here=False))
+    else:
+        _say_nothing(panels[0], None)
+    if other_records:
+        sentences.append(_draw_measured_roof(panels[1], other_records, here=bool(here)))
+    else:
+        _say_nothing(panels[1], None)
+    if not sentences:
+        sentences = [f"A roofline was {NOT_RECORDED}."]
+    return _finished(figure, sentences)
+
+
+def _draw_measured_roof(axes: Axes, records: Sequence[GemmRecord], *, here: bool) -> str:
+    """Draw the ceilings and the cases of one device, and return a sentence about them."""
+    runs = [run for record in records for run in record.runs]
+    roof = roofline(runs)
+    products_only = [run for run in runs if not isinstance(run.case, ElementwiseCase)]
+    shown = [run for run in products_only if run.case.format in roof.peaks]
+    _draw_roof(axes, roof, shown)
+    axes.set_title(fill(made_where(records[0], here=here), 44), fontsize=9, loc="left")
+    ridges = ", ".join(f"{format.name} {two_digits(roof.ridge(format))}" for format in roof.peaks)
+    waiting = [run for run in shown if roof.bound(run.case) == "bandwidth"]
+    return (
+        f"{records[0].device} copies {two_digits(roof.bandwidth / 1e9)} GB/s. A case waits for "
+        f"memory below these FLOP per byte: {ridges}. So do {len(waiting)} of these {len(shown)} "
+        "cases."
     )
 
 
 def _of_newest_device(sweeps: Sequence[str], kind: str) -> list[GemmRecord]:
-    """Return the records of several sweeps by the device whose ceilings were recorded last."""
-    newest = recorded_gemm("ceilings", kind)[:1]
-    return [
-        r for s in sweeps for r in recorded_gemm(s, kind) if newest and r.device == newest[0].device
-    ]
+    """Return the records of several sweeps on the device whose ceilings were recorded last."""
+    newest = _newest("ceilings", kind)
+    if newest is None:
+        return []
+    records = [record for sweep in sweeps for record in recorded_gemm(sweep, kind)]
+    return [record for record in records if record.device == newest.device]
 
 
 def _two_panels(height: float = 4.4) -> tuple[Figure, Sequence[Axes]]:
@@ -324,12 +355,13 @@ def _two_panels(height: float = 4.4) -> tuple[Figure, Sequence[Axes]]:
 
 
 def _finished(figure: Figure, sentences: Sequence[str]) -> Figure:
+    """Write sentences below a figure, and describe it by them for screen readers."""
     figure.supxlabel("\n".join(fill(sentence, 135) for sentence in sentences), fontsize=9.5)
     return described(figure, *sentences)
 
 
 def _say_nothing(axes: Axes, record: GemmRecord | None) -> None:
-    """Fill a panel with the words that nothing was recorded."""
+    """Write into a panel that nothing was recorded."""
     axes.set_axis_off()
     words = NOT_RECORDED if record is None else sweep_sentence(record)
     axes.text(
@@ -348,14 +380,18 @@ def _say_nothing(axes: Axes, record: GemmRecord | None) -> None:
 def _lines(
     axes: Axes, points: Mapping[Format, Sequence[tuple[float, float]]], **style: Any
 ) -> None:
-    for format, each in points.items():
-        xs, ys = zip(*sorted(each), strict=True)
-        axes.plot(xs, ys, label=format.name, ms=4, lw=1.4, **{**STYLES[format.name], **style})
+    """Draw a line for each format; `style` overrides its usual style."""
+    for format, format_points in points.items():
+        xs, ys = zip(*sorted(format_points), strict=True)
+        format_style = STYLES[format.name] | style
+        axes.plot(xs, ys, label=format.name, ms=4, lw=1.4, **format_style)
 
 
 def _unit(runs: Sequence[GemmRun]) -> tuple[float, str]:
     """Return the factor from TFLOP/s to the most readable unit, and that unit."""
-    return (1, "TFLOP/s") if max(run.tflops for run in runs) >= 1 else (1000, "GFLOP/s")
+    if max(run.tflops for run in runs) >= 1:
+        return 1, "TFLOP/s"
+    return 1000, "GFLOP/s"
 
 
 def _log_speed(axes: Axes, unit: str) -> None:
@@ -366,8 +402,8 @@ def _log_speed(axes: Axes, unit: str) -> None:
 def _size(axes: Axes, record: GemmRecord) -> None:
     factor, unit = _unit(record.runs)
     speeds = {
-        format: [(case.m, factor * run.tflops) for case, run in own]
-        for format, own in by_format(record).items()
+        format: [(case.m, factor * run.tflops) for case, run in runs]
+        for format, runs in by_format(record).items()
     }
     _lines(axes, speeds)
     _log_speed(axes, unit)
@@ -377,17 +413,18 @@ def _size(axes: Axes, record: GemmRecord) -> None:
 def _alignment(axes: Axes, record: GemmRecord) -> None:
     """Draw speed over k at a fixed n and over n at a fixed k, relative to the multiple of 8."""
     base = max(case.k for case, _ in products(record))
-    for side, look in (("k", {}), ("n", {"ls": ":", "mfc": "none"})):
-        points: dict[Format, list[tuple[float, float]]] = {}
-        for format, runs in by_format(record).items():
-            own = {(case.n, case.k): run.tflops for case, run in runs}
-            if whole := own.get((base, base)):
-                points[format] = [
-                    (float(n if side == "n" else k), value / whole)
-                    for (n, k), value in own.items()
-                    if (k if side == "n" else n) == base
-                ]
-        _lines(axes, points, **look)
+    over_k: dict[Format, list[tuple[float, float]]] = {}
+    over_n: dict[Format, list[tuple[float, float]]] = {}
+    for format, runs in by_format(record).items():
+        speeds = {(case.n, case.k): run.tflops for case, run in runs}
+        base_speed = speeds.get((base, base))
+        if not base_speed:
+            continue
+        over_k[format] = [(k, value / base_speed) for (n, k), value in speeds.items() if n == base]
+        over_n[format] = [(n, value / base_speed) for (n, k), value in speeds.items() if k == base]
+    _lines(axes, over_k)
+    _lines(axes, over_n, ls=":", mfc="none")
+    # The second half of the lines repeats the formats of the first.
     handles, labels = axes.get_legend_handles_labels()
     half = len(handles) // 2
     axes.legend(handles[:half], labels[:half], frameon=False, fontsize=8)
@@ -399,13 +436,11 @@ def _alignment(axes: Axes, record: GemmRecord) -> None:
 
 
 def _batch(axes: Axes, record: GemmRecord) -> None:
-    _lines(
-        axes,
-        {
-            f: [(case.m, 1000 * run.seconds) for case, run in own]
-            for f, own in by_format(record).items()
-        },
-    )
+    times = {
+        format: [(case.m, 1000 * run.seconds) for case, run in runs]
+        for format, runs in by_format(record).items()
+    }
+    _lines(axes, times)
     base = max(case.k for case, _ in products(record))
     axes.set(xlabel=f"rows of the batch m (n = k = {base})", ylabel="milliseconds")
     axes.set_ylim(bottom=0)
@@ -413,7 +448,7 @@ def _batch(axes: Axes, record: GemmRecord) -> None:
 
 
 def _bars(axes: Axes, record: GemmRecord) -> None:
-    """Draw a bar for each case: FLOP/s, or bytes a second where bytes are the point."""
+    """Draw a bar for each case: FLOP/s, or bytes per second in a sweep of elementwise cases."""
     runs = record.runs
     factor, unit = _unit(runs)
     if all(isinstance(run.case, ElementwiseCase) for run in runs):
@@ -421,9 +456,8 @@ def _bars(axes: Axes, record: GemmRecord) -> None:
         unit = "GB/s (of the bytes that must at least be moved)"
     else:
         values = [factor * run.tflops for run in runs]
-    axes.barh(
-        range(len(runs)), values, color=[STYLES[run.case.format.name]["color"] for run in runs]
-    )
+    colours = [STYLES[run.case.format.name]["color"] for run in runs]
+    axes.barh(range(len(runs)), values, color=colours)
     for row, value in enumerate(values):
         axes.text(value, row, f" {value:.3g}", va="center", fontsize=7)
     axes.set_yticks(range(len(runs)), [fill(run.case.label, 46) for run in runs], fontsize=7)
@@ -432,22 +466,20 @@ def _bars(axes: Axes, record: GemmRecord) -> None:
     axes.set(xlabel=unit)
 
 
-def _draw_roof(axes: Axes, roof: Roofline, counted: Sequence[GemmRun]) -> None:
-    """Draw the ceilings, and the runs that multiply matrices in a format whose ceiling is known."""
-    factor, unit = _unit(counted)
-    xs = np.geomspace(0.25, 2 * max(intensity(run.case) for run in counted), 200)
+def _draw_roof(axes: Axes, roof: Roofline, runs: Sequence[GemmRun]) -> None:
+    """Draw the ceilings, and matrix products in formats whose ceiling is known."""
+    factor, unit = _unit(runs)
+    xs = np.geomspace(0.25, 2 * max(intensity(run.case) for run in runs), 200)
     for format in roof.peaks:
-        look = STYLES[format.name]
+        style = STYLES[format.name]
         heights = [factor * roof.ceiling(x, format) / 1e12 for x in xs]
-        axes.plot(xs, heights, lw=1.2, label=format.name, color=look["color"], ls=look["ls"])
-        own = [
-            (intensity(run.case), factor * run.tflops)
-            for run in counted
-            if run.case.format == format
-        ]
-        axes.plot(*zip(*own, strict=True), look["marker"], color=look["color"], ms=4)
+        axes.plot(xs, heights, lw=1.2, label=format.name, color=style["color"], ls=style["ls"])
+        in_format = [run for run in runs if run.case.format == format]
+        intensities = [intensity(run.case) for run in in_format]
+        speeds = [factor * run.tflops for run in in_format]
+        axes.plot(intensities, speeds, style["marker"], color=style["color"], ms=4)
     _log_speed(axes, unit)
-    axes.set(xlabel="arithmetic intensity, FLOP for each byte")
+    axes.set(xlabel="arithmetic intensity, FLOP per byte")
 
 
 DRAWINGS = {"size": _size, "alignment": _alignment, "batch": _batch}

@@ -1,10 +1,10 @@
 """Published gains on a GPU, drawn as hexagons, never as lines like measurements of our own.
 
-Idea: where the lab has no record of a GPU, a panel shows what was published of a card, under the
-ceilings of its data sheet. The card is the reader's choice.
+If the lab has no record of a GPU, a panel shows what was published about a card that the reader
+chooses, below the ceilings of its data sheet.
 
-Invariant: a hexagon is a number with a source in data/published.csv; a dotted line is a data
-sheet's promise.
+Invariant: a hexagon is a number with a source in data/published.csv; a dotted line is a promise of
+a data sheet.
 """
 
 from __future__ import annotations
@@ -60,20 +60,28 @@ TRAININGS = {
     "bert_large_squad": ("BERT-large", "D"),
     "gnmt": ("GNMT", "^"),
 }
-SWEPT = (1024, 10240)  # the sides of which a row that gives none took the best
+# Rows without a side are the best result over products with sides in this range.
+SWEPT = (1024, 10240)
 
 
 def draw_published(axes: Axes, figure: str, card: str) -> str:
-    """Draw what is published for a figure ("roofline", or a sweep) of a card; return its text.
+    """Draw the published numbers of a card, and return a sentence about them.
 
-    Returns "", and draws nothing, where nothing is published for this figure.
+    Args:
+        axes: the panel to draw into.
+        figure: "roofline", or the name of a sweep.
+        card: one of `labkit.bench.cards()`.
+
+    Returns:
+        The sentence; "" if nothing is published for this figure, and then nothing is drawn.
 
     Raises:
         ValueError: the card does not exist.
     """
     if figure not in DRAWINGS or not published(card=card):
         return ""
-    sentence = DRAWINGS[figure](axes, card)
+    draw = DRAWINGS[figure]
+    sentence = draw(axes, card)
     axes.set_title(
         f"Published by others: {card}\n(sources and dates: data/published.csv)",
         fontsize=9,
@@ -89,23 +97,26 @@ def gains_figure(card: str = CARD) -> Figure:
     Raises:
         ValueError: the card does not exist; the message lists all cards.
     """
-    told = [
+    groups = [
         (kind, reference, ratios)
         for kind in KINDS
         for reference, ratios in gains(kind, card).items()
     ]
-    shown = new_figure(9, 1.6 + 0.55 * len(told), layout="constrained")
-    axes = shown.subplots()
-    if not told:
-        words = f"Of the {card} no speed of FP16 beside another format was published."
+    figure = new_figure(9, 1.6 + 0.55 * len(groups), layout="constrained")
+    axes = figure.subplots()
+    if not groups:
+        words = f"For the {card}, no speed of FP16 relative to another format was published."
         axes.set_axis_off()
         axes.text(0.5, 0.5, words, ha="center", color=QUIET)
-        return described(shown, words)
+        return described(figure, words)
     axes.spines[["top", "right"]].set_visible(False)
-    for row, (_, _, ratios) in enumerate(told):
-        spread = np.linspace(-0.25, 0.25, 7)[np.arange(len(ratios)) % 7]
+    # Marks of a row are spread over seven heights, so that equal ratios do not cover each other.
+    heights = np.linspace(-0.25, 0.25, 7)
+    for row, (_, _, ratios) in enumerate(groups):
+        spread = heights[np.arange(len(ratios)) % len(heights)]
+        middle = median(ratios)
         axes.plot(ratios, row + spread, color=COLOURS["FP16"], **MARK)
-        axes.plot([median(ratios)] * 2, [row - 0.4, row + 0.4], color=COLOURS["FP32"], lw=2)
+        axes.plot([middle, middle], [row - 0.4, row + 0.4], color=COLOURS["FP32"], lw=2)
     for name, promise in _promises(card).items():
         axes.axvline(promise, color=COLOURS[name], **PROMISED)
         axes.text(
@@ -118,31 +129,29 @@ def gains_figure(card: str = CARD) -> Figure:
     axes.axvline(1, color=QUIET, lw=0.8)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_yticks(
-        range(len(told)),
-        [f"{KINDS[kind]}\nover {wide} ({len(ratios)})" for kind, wide, ratios in told],
-    )
-    axes.set_ylim(len(told) - 0.4, -0.9)
-    axes.set(xlabel="times as fast in FP16 (bar: the middle one)")
+    labels = [f"{KINDS[kind]}\nover {wide} ({len(ratios)})" for kind, wide, ratios in groups]
+    axes.set_yticks(range(len(groups)), labels)
+    axes.set_ylim(len(groups) - 0.4, -0.9)
+    axes.set(xlabel="times as fast in FP16 (bar: the median)")
     axes.set_title(
         f"Published by others: {card}. A hexagon is one number with its source",
         fontsize=9,
         loc="left",
     )
     words = gains_sentence(card)
-    shown.supxlabel(wrapped(words, 115), fontsize=9.5)
-    return described(shown, words)
+    figure.supxlabel(wrapped(words, 115), fontsize=9.5)
+    return described(figure, words)
 
 
 @on_any_page
 def generations_figure() -> Figure:
     """Draw the speedups of four trainings in FP16, on a card of each generation since Volta.
 
-    The reference is FP32 on the first two. Later cards have TF32, and the source does not say
-    whether their FP32 runs used it; these marks are hollow.
+    The reference is FP32 on the first two cards. Later cards have TF32, and the source does not say
+    whether their FP32 runs used it; their marks are hollow.
     """
-    shown = new_figure(9, 4.2, layout="constrained")
-    axes = shown.subplots()
+    figure = new_figure(9, 4.2, layout="constrained")
+    axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)
     places = {card: place for place, card in enumerate(GENERATIONS)}
     ends: dict[str, tuple[float, float]] = {}
@@ -172,39 +181,45 @@ def generations_figure() -> Figure:
         f"{', '.join(parts)}. The reference of the hollow marks may be TF32, which is "
         "itself faster than FP32."
     )
-    shown.supxlabel(wrapped(words, 115), fontsize=9.5)
-    return described(shown, words)
+    figure.supxlabel(wrapped(words, 115), fontsize=9.5)
+    return described(figure, words)
 
 
 def generation_rows(workload: str) -> list[Published]:
     """Return the published trainings of a workload on the cards of `GENERATIONS`, in order."""
+    # The benchmark behind `GENERATIONS` ran in NVIDIA's NGC containers.
     rows = {
         row.card: row
         for row in published("training")
-        if row.workload == workload and row.card in GENERATIONS and "NGC" in row.software
+        if row.workload == workload and "NGC" in row.software
     }
     return [rows[card] for card in GENERATIONS if card in rows]
 
 
 def gains_sentence(card: str) -> str:
-    """Return the range and the middle of what was published of a card, in one sentence.
+    """Return a sentence with the range and the median of the published gains of a card.
+
+    Returns "" if nothing was published.
 
     >>> gains_sentence("RTX 4090")[:75]
     'On the RTX 4090 others measured FP16 in products 3.1 to 3.2 times (3.2 in t'
     """
-    found = [
-        (name, wide, ratios)
+    parts = [
+        f"{name} {_range(ratios)} as fast as {wide}"
         for kind, name in KINDS.items()
         for wide, ratios in gains(kind, card).items()
     ]
-    parts = [f"{name} {_range(ratios)} as fast as {wide}" for name, wide, ratios in found]
+    if not parts:
+        return ""
+    sentence = f"On the {card} others measured FP16 in {', '.join(parts)}."
     promised = [f"{two_digits(value)} over {name}" for name, value in _promises(card).items()]
-    sheet = f". Its data sheet promises {' and '.join(promised)}" if promised else ""
-    return f"On the {card} others measured FP16 in {', '.join(parts)}{sheet}." if parts else ""
+    if promised:
+        sentence += f" Its data sheet promises {' and '.join(promised)}."
+    return sentence
 
 
 def _range(ratios: Sequence[float]) -> str:
-    """Return sorted ratios as "0.97 to 5.8 times (2.9 in the middle)", a single one as "1.5 times".
+    """Return the range and the median of sorted ratios.
 
     >>> _range([1.0, 2.0, 4.0]), _range([1.5])
     ('1 to 4 times (2 in the middle)', '1.5 times')
@@ -227,24 +242,23 @@ def _promises(card: str) -> dict[str, float]:
 
 
 def _by_format(rows: Sequence[Published]) -> dict[str, list[Published]]:
-    found: dict[str, list[Published]] = {}
+    """Group rows by format, in the order of `COLOURS`."""
+    grouped: dict[str, list[Published]] = {}
     for row in rows:
-        found.setdefault(row.format, []).append(row)
-    return dict(sorted(found.items(), key=lambda each: list(COLOURS).index(each[0])))
+        grouped.setdefault(row.format, []).append(row)
+    return {name: grouped[name] for name in COLOURS if name in grouped}
 
 
 def _mark(name: str) -> dict[str, Any]:
-    """Return the mark of a format; TF32 has FP32's colour, so its hexagon is half filled."""
-    half = (
-        {"fillstyle": "left", "mfc": COLOURS[name], "markerfacecoloralt": "none"}
-        if name == "TF32"
-        else {}
-    )
-    return {**MARK, "color": COLOURS[name], **half}
+    """Return the mark of a format; the one of TF32 is half filled."""
+    mark = {**MARK, "color": COLOURS[name]}
+    if name == "TF32":
+        mark.update(fillstyle="left", mfc=COLOURS[name], markerfacecoloralt="none")
+    return mark
 
 
 def logarithmic(axes: Axes, **labels: str) -> None:
-    """Give speeds over sizes or intensities their scales, with plain numbers."""
+    """Set logarithmic scales with plain numbers: base 2 for sizes or intensities, 10 for speeds."""
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -257,28 +271,34 @@ def _speeds(axes: Axes, xlabel: str) -> None:
     logarithmic(axes, xlabel=xlabel, ylabel="TFLOP/s")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_ylim(top=4 * axes.get_ylim()[1])  # a band for the legend
+    # Make room for the legend above the data.
+    _, top = axes.get_ylim()
+    axes.set_ylim(top=4 * top)
     axes.legend(frameon=False, fontsize=8, ncols=3, loc="upper left", columnspacing=1.2)
 
 
 def _size(axes: Axes, card: str) -> str:
-    """Draw products by their side; one without a side, the best of several, over all of them."""
+    """Draw products by their side; those without a side, the best of several, as a line."""
     rows = published("product", card)
     if not rows:
         axes.set_axis_off()
         axes.text(0.5, 0.5, f"No product of the {card} was published", ha="center", color=QUIET)
-        return f"Of the {card} no product was published; choose another card."
-    for name, own in _by_format(rows).items():
-        sided = [row for row in own if row.side]
+        return f"For the {card}, no product was published; choose another card."
+    smallest, largest = SWEPT
+    geometric_middle = (smallest * largest) ** 0.5
+    for name, format_rows in _by_format(rows).items():
+        with_side = [row for row in format_rows if row.side]
         mark = _mark(name)
-        axes.plot([r.side for r in sided], [r.value for r in sided], label=name, **mark)
-        for row in own:
+        sides = [row.side for row in with_side]
+        axes.plot(sides, [row.value for row in with_side], label=name, **mark)
+        for row in format_rows:
             if not row.side:
-                axes.plot(SWEPT, [row.value] * 2, color=COLOURS[name], lw=0.8, ls="-")
-                axes.plot([(SWEPT[0] * SWEPT[1]) ** 0.5], [row.value], **mark)
+                axes.plot(SWEPT, [row.value, row.value], color=COLOURS[name], lw=0.8, ls="-")
+                axes.plot([geometric_middle], [row.value], **mark)
     roof = data_sheet(card)
-    for format, peak in roof.peaks.items() if roof else ():
-        axes.axhline(peak / 1e12, color=COLOURS[format.name], **PROMISED)
+    if roof is not None:
+        for format, peak in roof.peaks.items():
+            axes.axhline(peak / 1e12, color=COLOURS[format.name], **PROMISED)
     _speeds(axes, "side of the product, (m n k)^(1/3); a line: the best of these sides")
     narrow = "FP16" if any(row.format == "FP16" for row in rows) else "BF16"
     best = max(row.value for row in rows if row.format == narrow)
@@ -289,7 +309,7 @@ def _size(axes: Axes, card: str) -> str:
         if wide != "data sheet"
     ]
     return (
-        f"Of the {card} products in {narrow} were published with up to {speed} TFLOP/s"
+        f"For the {card}, products in {narrow} were published with up to {speed} TFLOP/s"
         f"{';'.join(parts)}."
     )
 
@@ -302,22 +322,23 @@ def _roofline(axes: Axes, card: str) -> str:
         axes.set_axis_off()
         axes.text(0.5, 0.5, f"No bandwidth is on file for the {card}", ha="center", color=QUIET)
         return (
-            f"Of the {card} no bandwidth is on file, so its roofline cannot be drawn; choose "
+            f"For the {card}, no bandwidth is on file, so its roofline cannot be drawn; choose "
             "another card."
         )
-    for name, own in _by_format(rows).items():
-        axes.plot([row.intensity for row in own], [row.value for row in own], **_mark(name))
-    furthest = max([row.intensity for row in rows], default=2 * roof.ridge(FP16))
-    xs = np.geomspace(0.25, 2 * furthest, 200)
+    for name, format_rows in _by_format(rows).items():
+        intensities = [row.intensity for row in format_rows]
+        axes.plot(intensities, [row.value for row in format_rows], **_mark(name))
+    largest = max([row.intensity for row in rows], default=2 * roof.ridge(FP16))
+    xs = np.geomspace(0.25, 2 * largest, 200)
     for format in roof.peaks:
         heights = [roof.ceiling(x, format) / 1e12 for x in xs]
         axes.plot(
             xs, heights, color=COLOURS[format.name], label=f"{format.name}, data sheet", **PROMISED
         )
-    _speeds(axes, "arithmetic intensity, FLOP for each byte")
+    _speeds(axes, "arithmetic intensity, FLOP per byte")
     return (
         f"By its data sheet the {card} moves {roof.bandwidth / 1e9:,.0f} GB/s, so its "
-        f"ridge is at {two_digits(roof.ridge(FP32))} FLOP a byte in FP32 and at "
+        f"ridge is at {two_digits(roof.ridge(FP32))} FLOP per byte in FP32 and at "
         f"{two_digits(roof.ridge(FP16))} in FP16."
     )
 
@@ -330,26 +351,26 @@ def _bandwidth(axes: Axes, card: str) -> str:
     )
     for place, row in enumerate(rows):
         axes.plot([0, row.value], [place, place], color=QUIET, **PROMISED)
-        face = {"mfc": COLOURS["FP16"]} if row.card == card else {}
-        axes.plot([row.value], [place], color=COLOURS["FP16"], **{**MARK, **face})
+        mark = dict(MARK)
+        if row.card == card:
+            mark["mfc"] = COLOURS["FP16"]
+        axes.plot([row.value], [place], color=COLOURS["FP16"], **mark)
         axes.text(row.value, place, f"   {row.value:,.0f}", va="center", fontsize=8)
     axes.set_yticks(range(len(rows)), [row.card for row in rows])
     axes.margins(x=0.15)
     axes.set(xlabel="GB/s by data sheet", xlim=(0, None))
-    own = next((row.value for row in rows if row.card == card), None)
-    if own is None:
-        return f"Of the {card} no bandwidth is on file."
-    numbers = (
-        f"{own / 4:,.0f} thousand million numbers in FP32, {own / 2:,.0f} in FP16, twice as many"
+    bandwidths = {row.card: row.value for row in rows}
+    if card not in bandwidths:
+        return f"For the {card}, no bandwidth is on file."
+    bandwidth = bandwidths[card]
+    return (
+        f"The {card} moves {bandwidth:,.0f} GB a second by its data sheet: {bandwidth / 4:,.0f} "
+        f"thousand million numbers in FP32, {bandwidth / 2:,.0f} in FP16, twice as many."
     )
-    return f"The {card} moves {own:,.0f} GB a second by its data sheet: {numbers}."
 
 
 def _alignment(axes: Axes, card: str) -> str:
-    """Draw what aligned sizes gained, on whichever card that was published.
-
-    The others have no such row.
-    """
+    """Draw the gains of aligned sizes on all cards for which they were published."""
     rows = [row for row in published("alignment") if row.ratio and row.ratio > 1]
     ratios = [row.ratio for row in rows if row.ratio]
     for place, (row, ratio) in enumerate(zip(rows, ratios, strict=True)):
@@ -359,9 +380,13 @@ def _alignment(axes: Axes, card: str) -> str:
     axes.axvline(1, color=QUIET, lw=0.8)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set(xlabel="times as fast as the size that is no multiple")
-    elsewhere = "" if any(row.card == card for row in rows) else f" (none of them on a {card})"
-    gained = f"{min(ratios):.2f} to {max(ratios):.2f} times as fast"
-    return f"Sizes rounded to a multiple of 8 or 64 were published to be {gained}{elsewhere}."
+    sentence = (
+        f"Sizes rounded to a multiple of 8 or 64 were published to be {min(ratios):.2f} to "
+        f"{max(ratios):.2f} times as fast"
+    )
+    if card not in [row.card for row in rows]:
+        sentence += f" (none of them on a {card})"
+    return f"{sentence}."
 
 
 KINDS = {"product": "products", "training": "training", "inference": "inference"}

@@ -1,7 +1,5 @@
-// Drawing of a histogram of exponents: counts, shifted by the scale, before the windows of a
-// format.
-//
-// No state lives here.
+// Drawing of a histogram of exponents, shifted by the loss scale, in front of the ranges in which a
+// format underflows, is subnormal, normal, or overflows. No function keeps state.
 
 import { inkRich, pattern } from "../base/canvas.js";
 import { decimal, percent, power } from "../base/number_words.js";
@@ -18,7 +16,7 @@ import { FATES } from "../base/theme.js";
 /** @typedef {Record<Fate, number>} Shares */
 
 /**
- * Where exponents lie from left to right, in pixels.
+ * The horizontal axis of exponents, in pixels.
  *
  * @typedef {object} Area
  * @property {number} left
@@ -28,7 +26,7 @@ import { FATES } from "../base/theme.js";
  */
 
 /**
- * What a histogram is drawn with.
+ * What all parts of a histogram are drawn with.
  *
  * @typedef {object} Picture
  * @property {Pen} pen
@@ -42,20 +40,30 @@ import { FATES } from "../base/theme.js";
  * Bars that fall out of the format.
  *
  * @typedef {object} Fall
- * @property {number[]} exponents At scale 1.
- * @property {number} done How far they are, from 0 to 1.
+ * @property {number[]} exponents Their exponents at scale 1.
+ * @property {number} done The progress of the fall, from 0 to 1.
  */
 
 /** @typedef {Record<Fate, string | CanvasPattern>} Fills */
 
-/** @typedef {{ bottom: number, height: number }} Ground where bars stand, and how tall they get */
+/** @typedef {{ bottom: number, height: number }} Ground the foot of the bars, and their most height */
 
-export const ROW = 22; // height of a layer's row
-export const AXIS = { lo: -40, hi: 22 }; // exponents; what lies outside is told at the edges
-const ROOMY = 120; // a column of names this wide has room for words beside the axis
-const EDGE = 18; // room for the values at which windows begin
-const TOP = EDGE + 42; // and under it for their names
-export const BOTTOM = 34; // and below it for the axis, and the handle of the scale on it
+// The height of a layer's row, in pixels like all lengths here.
+export const ROW = 22;
+// The exponents of the axis. Texts at its ends count the elements beyond them.
+export const AXIS = { lo: -40, hi: 22 };
+// If the space left of the axis is at least this wide, it has longer texts.
+const ROOMY = 120;
+// From top to bottom: the values at which zones begin, the names of the zones, the bars, and the
+// axis with the handle of the scale.
+const EDGE = 18;
+const TOP = EDGE + 42;
+export const BOTTOM = 34;
+// Bars that leave the format fall by this much.
+const FALL_HEIGHT = 80;
+// Labels of the axis are farther apart if binades are narrower.
+const NARROW_BINADE = 8;
+
 /** @type {Record<Fate, { name: string, brief: string, meaning: string }>} */
 export const MEANING = {
   underflowed: { name: "underflow", brief: "0", meaning: "to zero" },
@@ -64,9 +72,11 @@ export const MEANING = {
   overflowed: { name: "overflow", brief: "inf", meaning: "to inf" },
 };
 
-// --- fate(shift(histogram, k), format) of labkit.instrument --------------------------------------
+// --- shares, as by fate(shift(histogram, k), format) of labkit.instrument ------------------------
 
 /**
+ * Return what a format makes of numbers with an exponent.
+ *
  * @param {number} exponent
  * @param {Windows} limits
  * @returns {Fate}
@@ -78,7 +88,7 @@ export function fateOf(exponent, limits) {
 }
 
 /**
- * What a format makes of the elements of a layer at a scale.
+ * Return the share of each fate among the elements of a layer, at a scale.
  *
  * @param {PreparedRow} row
  * @param {number} log2Scale
@@ -90,11 +100,15 @@ export function fractions(row, log2Scale, limits) {
   for (const [i, count] of row.counts.entries()) {
     shares[fateOf(row.lo + i + Math.round(log2Scale), limits)] += count;
   }
-  if (row.total > 0) for (const fate of FATES) shares[fate] /= row.total;
+  if (row.total > 0) {
+    for (const fate of FATES) shares[fate] /= row.total;
+  }
   return shares;
 }
 
 /**
+ * Add the total and the largest count to the rows of layers.
+ *
  * @param {readonly LayerRow[]} rows
  * @returns {PreparedRow[]}
  */
@@ -108,6 +122,8 @@ export function prepared(rows) {
 // --- places --------------------------------------------------------------------------------------
 
 /**
+ * Return the axis of exponents between two x.
+ *
  * @param {number} left
  * @param {number} right
  * @returns {Area}
@@ -118,7 +134,7 @@ export function areaBetween(left, right) {
 }
 
 /**
- * The area inside a figure's padding.
+ * Return the axis of exponents inside a figure's padding.
  *
  * @param {number} width in pixels of the picture
  * @param {Pick<Figure, "element" | "grown">} figure
@@ -131,8 +147,8 @@ export function areaInside(width, { element, grown }) {
 }
 
 /**
- * Where the handle stands at scale 1: under the highest bar, with which it moves; far enough left
- * for the whole way.
+ * Return the exponent at which the handle is at scale 1: below the highest bar, but so far left that
+ * it can reach the largest scale.
  *
  * @param {PreparedRow} row
  * @param {number} most the largest log2 of a scale
@@ -153,7 +169,7 @@ function onAxis(exponent) {
 }
 
 /**
- * The windows of a format that are on the axis, from left to right.
+ * Return the zones of a format that are on the axis, from left to right.
  *
  * @param {Windows} limits
  */
@@ -167,6 +183,8 @@ function zonesOnAxis(limits) {
 // --- drawing -------------------------------------------------------------------------------------
 
 /**
+ * Draw the zones of the format as coloured areas with dashed borders.
+ *
  * @param {Picture} picture
  * @param {number} top
  * @param {number} bottom
@@ -187,10 +205,12 @@ export function drawZones(picture, top, bottom) {
 }
 
 /**
+ * Draw the bars of a layer.
+ *
  * @param {Picture} picture
  * @param {PreparedRow} row
  * @param {Fills} fills
- * @param {Ground & { gap: number }} ground gap: between bars
+ * @param {Ground & { gap: number }} ground gap: the space between bars
  */
 export function drawBars({ pen, tint, area, limits, log2Scale }, row, fills, ground) {
   const { bottom, height, gap } = ground;
@@ -209,10 +229,8 @@ export function drawBars({ pen, tint, area, limits, log2Scale }, row, fills, gro
   }
 }
 
-const FALLS_BY = 80; // pixels
-
 /**
- * What leaves the format falls off its edge.
+ * Draw the bars that fall out of the format.
  *
  * @param {Picture} picture
  * @param {PreparedRow} row
@@ -224,18 +242,20 @@ function drawFalls({ pen, tint, area, limits, log2Scale }, row, falls, { bottom,
     pen.globalAlpha = 1 - done;
     for (const exponent of exponents) {
       const count = row.counts[exponent - row.lo];
-      if (!count) continue; // another layer, or a later step
-      const at = exponent + log2Scale;
+      // The row may have become another layer or step since the fall began.
+      if (!count) continue;
+      const scaled = exponent + log2Scale;
       const tall = Math.max(1, (height * count) / row.peak);
-      pen.fillStyle = at < limits.emin ? tint.underflowed : tint.overflowed;
-      pen.fillRect(area.x(at) + 1, bottom - tall + FALLS_BY * done ** 2, area.binade - 2, tall);
+      const top = bottom - tall + FALL_HEIGHT * done ** 2;
+      pen.fillStyle = scaled < limits.emin ? tint.underflowed : tint.overflowed;
+      pen.fillRect(area.x(scaled) + 1, top, area.binade - 2, tall);
     }
   }
   pen.globalAlpha = 1;
 }
 
 /**
- * The outline of the bars at scale 1.
+ * Draw the outline of the bars at scale 1.
  *
  * @param {Picture} picture
  * @param {PreparedRow} row
@@ -258,7 +278,7 @@ function drawGhost(picture, row, { bottom, height }) {
 }
 
 /**
- * An arrow from the unscaled bars to the bars, with the factor between them.
+ * Draw an arrow from the unscaled bars to the scaled ones, with the factor between them.
  *
  * @param {Picture} picture
  * @param {number} highest the exponent of the highest unscaled bar
@@ -271,17 +291,18 @@ function drawShift(picture, highest, y) {
   const words = `\u00d7 ${power(Math.round(log2Scale))}`;
   pen.font = `600 ${tint.size - 1}px ${tint.font}`;
   pen.fillStyle = tint.ink;
-  const room = Math.abs(to - from) - 12;
-  const wide = inkRich(pen, words, (from + to) / 2, y + 4, "center");
-  if (room <= wide) return; // a short way needs no arrow: ghost and bars are beside each other
   const middle = (from + to) / 2;
-  const side = Math.sign(to - from) * (wide / 2 + 5);
+  const textWidth = inkRich(pen, words, middle, y + 4, "center");
+  // Without room for an arrow, outline and bars are close together and need none.
+  const room = Math.abs(to - from) - 12;
+  if (room <= textWidth) return;
+  const side = Math.sign(to - from) * (textWidth / 2 + 5);
   inkSegment(picture, [from, y], [middle - side, y], tint.ink2, 1.25);
   inkArrow(picture, [middle + side, y], [to, y], tint.ink2, 1.25);
 }
 
 /**
- * The axis of shares, on the left.
+ * Draw the axis of shares on the left.
  *
  * @param {Picture} picture
  * @param {PreparedRow} row
@@ -304,14 +325,14 @@ function drawShares(picture, row, { bottom, height }) {
 }
 
 /**
- * The axis of exponents.
+ * Draw the axis of exponents.
  *
  * @param {Picture} picture
  * @param {number} bottom
  */
 function drawAxis(picture, bottom) {
   const { pen, tint, area } = picture;
-  const every = area.binade < 8 ? 16 : 8;
+  const every = area.binade < NARROW_BINADE ? 16 : 8;
   pen.fillStyle = tint.ink2;
   inkSegment(picture, [area.left, bottom + 0.5], [area.right, bottom + 0.5], tint.ink2, 1);
   for (let e = AXIS.lo; e <= AXIS.hi; e += 4) {
@@ -325,7 +346,7 @@ function drawAxis(picture, bottom) {
 }
 
 /**
- * The names of the windows, and how much of the row each loses.
+ * Write the names of the zones, and the share of the row that each of them loses.
  *
  * @param {Picture} picture
  * @param {PreparedRow} row
@@ -350,15 +371,15 @@ function drawZoneNames({ pen, tint, area, limits, log2Scale }, row) {
     pen.fillText(fits(name) ? name : brief, middle, EDGE + 17);
     pen.font = `${tint.size - 1}px ${tint.font}`;
     pen.fillStyle = tint.ink2;
-    const much = percent(shares[fate]);
+    const share = percent(shares[fate]);
     const lost = (fate === "underflowed" || fate === "overflowed") && shares[fate] > 0;
-    const candidates = lost ? [`${much} ${meaning}`, much] : [meaning];
+    const candidates = lost ? [`${share} ${meaning}`, share] : [meaning];
     pen.fillText(candidates.find(fits) ?? "", middle, EDGE + 33);
   }
 }
 
 /**
- * What lies outside the axis.
+ * Write the shares of elements beyond both ends of the axis.
  *
  * @param {Picture} picture
  * @param {PreparedRow} row
@@ -374,8 +395,10 @@ function drawOutside(picture, row, bottom) {
     if (exponent >= AXIS.hi) above += count;
   }
   if (below) {
-    const words = `${percent(below / row.total)}${area.left < ROOMY ? "" : " below"} \u25c2`;
-    const end = area.left - (area.binade < 8 ? 4 : 22); // beside a label of the axis
+    const share = percent(below / row.total);
+    const words = area.left < ROOMY ? `${share} \u25c2` : `${share} below \u25c2`;
+    // Wide binades have a label of the axis here.
+    const end = area.left - (area.binade < NARROW_BINADE ? 4 : 22);
     inkText(picture, words, end, bottom + 28, { fill: tint.ink, align: "right" });
   }
   if (above) {
@@ -387,6 +410,8 @@ function drawOutside(picture, row, bottom) {
 // --- the whole picture, and one row for each layer -----------------------------------------------
 
 /**
+ * Draw the histogram of a layer with its axes and zones.
+ *
  * @param {Picture} picture
  * @param {PreparedRow} row
  * @param {number} height
@@ -408,7 +433,7 @@ export function drawHistogram(picture, row, height, falls = []) {
 }
 
 /**
- * The fill of each fate, which needs no colour to be told apart.
+ * Return the pattern of each fate. Patterns can be told apart without colours.
  *
  * @param {Pen} pen
  * @param {Palette} tint
@@ -424,6 +449,8 @@ export function fatePatterns(pen, tint) {
 }
 
 /**
+ * Draw small histograms of all layers, one below the other.
+ *
  * @param {Picture} picture
  * @param {readonly PreparedRow[]} layers
  * @param {number} height

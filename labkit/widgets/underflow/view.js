@@ -1,5 +1,5 @@
-// The underflow histogram: the counts of every layer are shifted, summed, drawn (plot.js) and
-// described (layers.js).
+// The underflow histogram. The scale shifts the counts of every layer; plot.js draws them, and
+// layers.js describes them.
 
 import { figure, hovering, patternImage } from "../base/canvas.js";
 import { sentence, slider } from "../base/controls.js";
@@ -58,43 +58,44 @@ import {
  * Where a format's windows begin, as exponents (`windows` of underflow/widget.py).
  *
  * @typedef {object} Windows
- * @property {string} format Its name.
+ * @property {string} format The name of the format.
  * @property {number} survives_from
  * @property {number} emin
  * @property {number} emax
- * @property {number} overflows_from The value.
+ * @property {number} overflows_from The least value that overflows, not its exponent.
  */
 
 /**
  * @typedef {object} About
- * @property {string} kind Of gradients.
+ * @property {string} kind What is counted: "gradients", for example.
  * @property {number} step
- * @property {number} observed_log2_scale The scale of the pass that `observed` is of.
+ * @property {number} observed_log2_scale The scale of the FP16 pass with the `observed` shares.
  * @property {number} max_log2_scale
  */
 
-/** @typedef {(change: Partial<Traits>) => void} Choose sets traits, and shows it */
+/** @typedef {(change: Partial<Traits>) => void} Choose sets traits and redraws */
 
 /**
- * What is shown.
+ * The state of the widget.
  *
  * @typedef {object} State
  * @property {HTMLElement} root
  * @property {PreparedRow[]} layers All layers together first.
- * @property {PreparedRow} row The chosen one.
+ * @property {PreparedRow} row The chosen layer.
  * @property {number} log2Scale
  * @property {Windows} limits
  * @property {About} about
  * @property {Palette} tint
  * @property {ReturnType<typeof scaleMotion>} motion
- * @property {(Area & { width: number }) | null} area Of the last width that was drawn.
+ * @property {(Area & { width: number }) | null} area The area for the last width drawn.
  */
 
-const THUMB = 20; // width of the slider's thumb, as in base.css
+// The width of the slider's thumb in pixels, as in base.css.
+const THUMB_WIDTH = 20;
 
-// --- shares in words and bars --------------------------------------------------------------------
+// --- shares as texts and bars --------------------------------------------------------------------
 
-/** The shares of the four fates, as a bar and as numbers. */
+/** Return the shares of the four fates, as a bar and as numbers. */
 function fateBar() {
   const bar = h("div", { class: "uf-bar", "aria-hidden": "true" });
   const legend = h("div", { class: "uf-legend" });
@@ -126,7 +127,7 @@ function fateBar() {
 }
 
 /**
- * Fill an element with what a fate is drawn with.
+ * Fill an element with the colour or pattern of a fate.
  *
  * @param {HTMLElement} element
  * @param {Fate} fate
@@ -139,7 +140,7 @@ function paint(element, fate, tint) {
 }
 
 /**
- * The zeros that an FP16 pass had; hidden where nobody counted them.
+ * Return the bar of the zeros that an FP16 pass had. It is hidden if they were not counted.
  *
  * @param {State} state
  */
@@ -165,7 +166,7 @@ function observedBar({ layers, about }) {
 // --- the scale -----------------------------------------------------------------------------------
 
 /**
- * The handle of the scale, which goes into the histogram, and what is said of it above.
+ * Return the handle of the scale, which lies in the histogram, and the label above it.
  *
  * @param {State} state
  * @param {Choose} choose
@@ -198,7 +199,7 @@ function scaleControl({ log2Scale, about }, choose) {
 }
 
 /**
- * Bars can be dragged, too: a step of the scale for each binade.
+ * Let the bars be dragged: each binade is a step of the scale.
  *
  * @param {Life} life
  * @param {Figure} main
@@ -213,7 +214,8 @@ function dragging(life, main, state, handle, choose) {
     start = { x: event.clientX, log2Scale: state.log2Scale };
     main.canvas.setPointerCapture(event.pointerId);
     event.preventDefault();
-    handle.input.focus({ preventScroll: true }); // from here on the arrow keys go on
+    // After dragging, the arrow keys move the handle.
+    handle.input.focus({ preventScroll: true });
   });
   life.listen(main.canvas, "pointermove", (event) => {
     if (!start) return;
@@ -232,7 +234,7 @@ function dragging(life, main, state, handle, choose) {
 // --- pictures ------------------------------------------------------------------------------------
 
 /**
- * Where exponents lie in a picture of a width; the handle's track is as long as its way.
+ * Return the area of a picture, and fit the length of the handle's track to it.
  *
  * @param {State} state
  * @param {Figure} main
@@ -241,14 +243,14 @@ function dragging(life, main, state, handle, choose) {
 function areaOf(state, main, width) {
   if (state.area?.width === width) return state.area;
   const area = { ...areaInside(width, main), width };
-  const track = area.binade * state.about.max_log2_scale * main.grown + THUMB;
+  const track = area.binade * state.about.max_log2_scale * main.grown + THUMB_WIDTH;
   state.root.style.setProperty("--uf-track", `${track}px`);
   state.area = area;
   return area;
 }
 
 /**
- * Where the bars are on their way to the scale; they follow a hand at once.
+ * Return the state of the bars' motion. While a pointer drags them, they follow it without delay.
  *
  * @param {State} state
  * @param {Figure} main
@@ -272,7 +274,7 @@ function pictureOf(state, main, pen, width) {
 }
 
 /**
- * The histogram of the chosen layer, with the handle of the scale on its axis.
+ * Return the figure of the chosen layer's histogram, with the handle of the scale on its axis.
  *
  * @param {State} state
  * @param {Life} life
@@ -289,7 +291,7 @@ function mainFigure(state, life) {
     draw(pen, width, height) {
       const picture = pictureOf(state, main, pen, width);
       const anchor = picture.area.x(anchorOf(state.row, about.max_log2_scale));
-      root.style.setProperty("--uf-at", `${anchor * main.grown - THUMB / 2}px`);
+      root.style.setProperty("--uf-at", `${anchor * main.grown - THUMB_WIDTH / 2}px`);
       root.style.setProperty("--uf-axis", `${BOTTOM * main.grown}px`);
       const { falls, moving } = momentOf(state, main);
       drawHistogram(picture, state.row, height, falls);
@@ -301,7 +303,7 @@ function mainFigure(state, life) {
 }
 
 /**
- * A histogram of each layer, one below the other.
+ * Return the figure of all layers' histograms, one below the other.
  *
  * @param {State} state
  * @param {Figure} main
@@ -322,7 +324,7 @@ function stripsFigure(state, main, life) {
 }
 
 /**
- * What is told of the power of two under the pointer.
+ * Return the label for the power of two under the pointer, and its place.
  *
  * @param {State} state
  * @param {Figure} main
@@ -338,19 +340,24 @@ function hoverLabel(state, main, spot) {
   const count = row.counts[e - log2Scale - row.lo] ?? 0;
   const share = percent(row.total ? count / row.total : 0);
   const range = `2^${e} = ${decimal(2 ** e)} to 2^${e + 1}`;
-  const much = `${share} (${count.toLocaleString("en-US")})`;
-  return [area.x(e + 0.5), spot.y, `${range}: ${much}, ${MEANING[fateOf(e, limits)].name}`];
+  const amount = `${share} (${count.toLocaleString("en-US")})`;
+  const fate = MEANING[fateOf(e, limits)].name;
+  return [area.x(e + 0.5), spot.y, `${range}: ${amount}, ${fate}`];
 }
 
 // --- the widget ----------------------------------------------------------------------------------
 
-/** @param {Model<Traits>} model */
+/**
+ * Return what the histogram counts, with a capital letter.
+ *
+ * @param {Model<Traits>} model
+ */
 function kindOf(model) {
   return model.get("_about").kind.replace(/^./, (first) => first.toUpperCase());
 }
 
 /**
- * What is left out of the picture of the chosen layer.
+ * Return the note about elements that the chosen layer's histogram leaves out.
  *
  * @param {State} state
  */
@@ -405,19 +412,19 @@ function fillUnderflow(root, model, life) {
   function readTraits() {
     const name = model.get("layer");
     state.log2Scale = model.get("log2_scale");
-    state.row = layers.find((one) => one.name === name) ?? state.row;
+    state.row = layers.find((candidate) => candidate.name === name) ?? state.row;
   }
 
   function show() {
     const { row, log2Scale, limits, about, tint } = state;
     const shares = fractions(row, log2Scale, limits);
     const layer = row === layers[0] ? null : row.name;
-    const each = layers.map((one) => fractions(one, log2Scale, limits));
+    const sharesOfLayers = layers.map((other) => fractions(other, log2Scale, limits));
     scale.set(log2Scale);
     chosen.textContent = layer === null ? row.name : `layer ${layer}`;
     bar.set(shares, tint);
     observed.set(row);
-    list.set(row.name, each);
+    list.set(row.name, sharesOfLayers);
     words.say(sayFate(shares, log2Scale, layer, about.kind, limits.format));
     note.textContent = noteOfState(state);
     main.redraw();

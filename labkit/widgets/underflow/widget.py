@@ -1,8 +1,8 @@
 """The underflow histogram: gradients by magnitude, and a loss scale that moves them.
 
-Scaling by a power of two shifts a histogram of exponents, so the page redraws from the same counts
-at every movement and forms the sentence; Python has the same shares from `fate(shift(histogram,
-log2_scale), format)`.
+Scaling by a power of two shifts a histogram of exponents. So the page redraws from the same counts
+at every movement, and also forms the sentence. Python computes the same shares by
+`fate(shift(histogram, log2_scale), format)`.
 """
 
 from __future__ import annotations
@@ -35,15 +35,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ALL_LAYERS = "all layers together"
-LOG2_SCALES = range(31)  # positions of the slider: 2^0 to 2^30
+# The positions of the slider: 2^0 to 2^30.
+LOG2_SCALES = range(31)
 WHY_STATIC = why_still("to move the scale yourself, and run this cell")
-AXIS = (-40, 22)  # exponents; the last six binades show what overflows FP16
+# The exponents of the axis. The last six binades show what overflows FP16.
+AXIS = (-40, 22)
 
 
 def with_total(snapshot: GradSnapshot) -> dict[str, ExponentHistogram]:
-    """Return the snapshot's layers after the histogram of all of them together.
+    """Return the histograms of a snapshot's layers, that of all layers together first.
 
-    It has at least one.
+    Raises:
+        ValueError: the snapshot has no layers.
     """
     if not snapshot.layers:
         how = "Take it after a backward pass: snapshot(gradients, ...) with at least one tensor."
@@ -62,21 +65,20 @@ def zeros_counted(
         ValueError: a layer is missing, unknown, or has a share outside 0 to 1.
     """
     layers = [layer for layer in histograms if layer != ALL_LAYERS]
-    got = [layer for layer in observed if layer != ALL_LAYERS]
-    if sorted(got) != sorted(layers):
+    observed_layers = [layer for layer in observed if layer != ALL_LAYERS]
+    if sorted(observed_layers) != sorted(layers):
         raise ValueError(
-            f"observed_zeros: expected one share for each of the layers {layers}, got {got}"
+            f"observed_zeros: expected one share for each of the layers {layers}, got "
+            f"{observed_layers}"
         )
     wrong = {layer: share for layer, share in observed.items() if not 0 <= share <= 1}
     if wrong:
         raise ValueError(
             f"observed_zeros: expected shares from 0 to 1 (0.004 is 0.4%), got {wrong}"
         )
-    elements = {layer: histograms[layer].total for layer in layers}
-    total = sum(observed[layer] * n for layer, n in elements.items()) / max(
-        sum(elements.values()), 1
-    )
-    return {ALL_LAYERS: total, **observed}
+    zeros = sum(observed[layer] * histograms[layer].total for layer in layers)
+    elements = sum(histograms[layer].total for layer in layers)
+    return {ALL_LAYERS: zeros / max(elements, 1), **observed}
 
 
 def rows(
@@ -84,38 +86,53 @@ def rows(
 ) -> list[dict[str, Any]]:
     """Return the counts of each layer as JSON, those of all layers together first.
 
-    name, lo, counts as in ExponentHistogram, without empty bins at its ends; elements, zeros,
-    non_finite; observed, the share of zeros counted inside the FP16 pass, or None.
+    Returns:
+        For each layer: `name`; `lo` and `counts` as in ExponentHistogram, without empty bins at
+        both ends; `elements`, `zeros` and `non_finite`; and `observed`, the share of zeros counted
+        inside the FP16 pass, or None.
     """
     histograms = with_total(snapshot)
-    observed = zeros_counted(observed_zeros, histograms) if observed_zeros is not None else {}
-    found = []
+    observed: dict[str, float] = {}
+    if observed_zeros is not None:
+        observed = zeros_counted(observed_zeros, histograms)
+    layers = []
     for name, histogram in histograms.items():
+        first = 0
+        end = 0
         occupied = np.flatnonzero(histogram.counts)
-        first, last = (int(occupied[0]), int(occupied[-1])) if len(occupied) else (0, -1)
-        counts = {"lo": histogram.lo + first, "counts": histogram.counts[first : last + 1].tolist()}
-        left_out = {
-            "elements": histogram.total,
-            "zeros": histogram.zeros,
-            "non_finite": histogram.non_finite,
-        }
-        found.append({"name": name, **counts, **left_out, "observed": observed.get(name)})
-    return found
+        if len(occupied):
+            first = int(occupied[0])
+            end = int(occupied[-1]) + 1
+        layers.append(
+            {
+                "name": name,
+                "lo": histogram.lo + first,
+                "counts": histogram.counts[first:end].tolist(),
+                "elements": histogram.total,
+                "zeros": histogram.zeros,
+                "non_finite": histogram.non_finite,
+                "observed": observed.get(name),
+            }
+        )
+    return layers
 
 
 def windows(format: Format) -> dict[str, Any]:
-    """Return where a format's windows begin, as `fate` has them.
+    """Return the exponents at which a format's zones begin, as in `labkit.instrument.fate`.
 
     >>> from labkit.formats import FP16
     >>> windows(FP16)
     {'format': 'FP16', 'survives_from': -25, 'emin': -14, 'emax': 15, 'overflows_from': 65520.0}
     """
-    below_ulp = format.significand_bits + 1
-    edges = {"survives_from": format.emin - below_ulp, "emin": format.emin, "emax": format.emax}
+    # Half a unit of the last place is 2^(e - half_ulp) in the binade of 2^e. Numbers from half the
+    # smallest subnormal on survive, and numbers from max plus half a unit on overflow.
+    half_ulp = format.significand_bits + 1
     return {
         "format": format.name,
-        **edges,
-        "overflows_from": float(format.max) + 2.0 ** (format.emax - below_ulp),
+        "survives_from": format.emin - half_ulp,
+        "emin": format.emin,
+        "emax": format.emax,
+        "overflows_from": float(format.max) + 2.0 ** (format.emax - half_ulp),
     }
 
 
@@ -140,14 +157,11 @@ def static_underflow(
     axes.set_title(title, loc="left", fontsize=11, color=INK, pad=22)
     exponents = np.arange(*AXIS)
     limits = windows(format)
-    heights = (
-        np.array([histogram.count(int(e), int(e)) for e in exponents])
-        * 100
-        / max(histogram.finite_non_zero, 1)
-    )
-    edges = np.clip(
-        [AXIS[0], limits["survives_from"], limits["emin"], limits["emax"] + 1, AXIS[1]], *AXIS
-    )
+    counts = np.array([histogram.count(int(e), int(e)) for e in exponents])
+    heights = 100 * counts / max(histogram.finite_non_zero, 1)
+    zone_starts = [limits["survives_from"], limits["emin"], limits["emax"] + 1]
+    edges = np.clip([AXIS[0], *zone_starts, AXIS[1]], *AXIS)
+    # x in data coordinates, y from 0 at the bottom of the axes to 1 at their top.
     above = axes.get_xaxis_transform()
     for (name, colour), left, right in zip(
         FATE_COLOURS.items(), edges[:-1], edges[1:], strict=True
@@ -158,14 +172,16 @@ def static_underflow(
         axes.text(
             (left + right) / 2, 1.02, name, transform=above, ha="center", fontsize=9, color=INK
         )
-        own = (exponents >= left) & (exponents < right) & (heights > 0)
-        style: dict[str, Any] = {
-            "color": colour,
-            "hatch": FATE_HATCHES[name],
-            "edgecolor": INK,
-            "linewidth": 0.5,
-        }
-        axes.bar(exponents[own] + 0.5, heights[own], width=0.86, **style)
+        inside = (exponents >= left) & (exponents < right) & (heights > 0)
+        axes.bar(
+            exponents[inside] + 0.5,
+            heights[inside],
+            width=0.86,
+            color=colour,
+            hatch=FATE_HATCHES[name],
+            edgecolor=INK,
+            linewidth=0.5,
+        )
     for edge in edges[1:-1]:
         axes.axvline(edge, color=QUIET, linewidth=0.8, linestyle=(0, (3, 3)))
     panel(axes)
@@ -185,7 +201,7 @@ class UnderflowHistogram(LabWidget, folder="underflow"):
 
     Args:
         snapshot: histograms of FP32 gradients, one per layer.
-        format: whose windows are drawn.
+        format: the format that gradients are rounded to.
         log2_scale: the first position of the slider, 0 to 30.
         observed_zeros: layer -> share of zeros counted inside an FP16 backward pass, drawn beside
             what underflows.
