@@ -1,4 +1,4 @@
-// An addition or a multiplication in a format, with every step on the way to its result.
+// The arithmetic of an addition or a multiplication in a format, with all intermediate results.
 
 import {
   binadeOf,
@@ -16,15 +16,15 @@ import {
 /** @import { Format, Fraction, Reading } from "../exact/numbers.js" */
 
 /** @typedef {"add" | "multiply"} Operation */
-/** @typedef {"a" | "b"} Name of an operand */
+/** @typedef {"a" | "b"} Name the name of an operand */
 
 /**
  * A number as it is written on paper: significand * 2^exponent, with a sign.
  *
  * @typedef {object} Term
  * @property {boolean} negative
- * @property {bigint} significand Not below 0.
- * @property {number} exponent Of its last place.
+ * @property {bigint} significand At least 0.
+ * @property {number} exponent The exponent of the last place.
  */
 
 /**
@@ -32,48 +32,51 @@ import {
  *
  * @typedef {object} Cut
  * @property {Term} kept
- * @property {number} dropped How many places are beyond those kept; below 0: how many filled in.
- * @property {boolean} guard The first of them.
- * @property {boolean} round The second.
- * @property {boolean} sticky Whether a 1 is behind these.
+ * @property {number} dropped The number of places cut off; negative if zeros are filled in.
+ * @property {boolean} guard Whether the first place behind those kept is 1.
+ * @property {boolean} round Whether the second one is 1.
+ * @property {boolean} sticky Whether any other one is 1.
  */
 
 /**
  * The cut, rounded.
  *
  * @typedef {object} Final
- * @property {boolean} up Whether one was added.
- * @property {boolean} carried Whether that made it one place longer.
+ * @property {boolean} up Whether 1 was added to the last place.
+ * @property {boolean} carried Whether this made the significand one place longer.
  * @property {Term} term
  */
 
 /**
- * All that is known of a calculation. A home or a window is the exponent of the first place that is
- * kept, before and after the result is normalised.
+ * A calculation with all intermediate results. `home` and `window` are the exponents of the first
+ * place kept, before and after the result is normalised.
  *
  * @typedef {object} Sheet
  * @property {Operation} operation
  * @property {Format} format
- * @property {Reading[]} readings What was typed as a and b.
- * @property {number[]} values What the format makes of it.
- * @property {boolean} finite Whether both are.
+ * @property {Reading[]} readings The parsed texts of a and b.
+ * @property {number[]} values a and b, rounded to the format.
+ * @property {boolean} finite Whether both values are finite.
  * @property {Record<Name, Term>} terms
- * @property {Record<Name, Term>} aligned With the same exponent.
- * @property {Term} total The exact result, up to what sticky stands for.
+ * @property {Record<Name, Term>} aligned The terms with the same exponent.
+ * @property {Term} total The exact result, except for bits that sticky summarises.
  * @property {Cut} cut
  * @property {Final} final
- * @property {number} value The result.
- * @property {number[]} exponents Of the first places of a and b.
+ * @property {number} value The rounded result.
+ * @property {number[]} exponents The exponents of the first places of a and b.
  * @property {number} home
  * @property {number} window
- * @property {number} shift By how many places a and b are apart.
- * @property {Fraction} exact The exact result; 0 where a or b is not finite.
- * @property {Fraction | null} error In ulps; null where there is none to tell.
+ * @property {number} shift The difference of the exponents of a and b.
+ * @property {Fraction} exact The exact result; 0 if a or b is not finite.
+ * @property {Fraction | null} error The error in ulps; null if a, b or the result is not finite.
  */
 
-const EXTRA = 4; // places behind those kept: guard, round, sticky, and one that a carry takes
+// The places behind those kept: guard, round, sticky, and one that a carry needs.
+const EXTRA_PLACES = 4;
 
 /**
+ * Shift a significand, and drop the bits shifted out.
+ *
  * @param {bigint} significand
  * @param {number} places to the left; below 0 to the right
  */
@@ -82,7 +85,7 @@ function shifted(significand, places) {
 }
 
 /**
- * The exponent of the place before the first 1; -Infinity of 0.
+ * Return the exponent of the place before the first 1; -Infinity for 0.
  *
  * @param {Term} term
  */
@@ -91,7 +94,9 @@ export function topOf({ significand, exponent }) {
 }
 
 /**
- * @param {number} x one of the format's; what is not finite counts as 0
+ * Return a value of a format as a term.
+ *
+ * @param {number} x a value of the format; infinities and NaN count as 0
  * @param {Format} format
  * @returns {Term}
  */
@@ -104,7 +109,7 @@ function termOf(x, format) {
 }
 
 /**
- * A term written with another exponent; ones that fall off are remembered in the last bit.
+ * Return a term with another exponent. If a 1 is shifted out, the last bit becomes 1 (sticky).
  *
  * @param {Term} term
  * @param {number} to
@@ -122,8 +127,10 @@ function withExponent({ negative, significand, exponent }, to) {
  * @returns {Term}
  */
 function sumOf(a, b) {
-  const sum =
-    (a.negative ? -a.significand : a.significand) + (b.negative ? -b.significand : b.significand);
+  const left = a.negative ? -a.significand : a.significand;
+  const right = b.negative ? -b.significand : b.significand;
+  const sum = left + right;
+  // A zero sum is positive unless both terms are negative.
   const negative = sum ? sum < 0n : a.negative && b.negative;
   return { negative, significand: sum < 0n ? -sum : sum, exponent: a.exponent };
 }
@@ -142,6 +149,8 @@ function productOf(a, b) {
 }
 
 /**
+ * Cut a term to the places that the format keeps, with guard, round and sticky.
+ *
  * @param {Term} term
  * @param {Format} format
  * @returns {Cut}
@@ -151,7 +160,7 @@ function normalised(term, format) {
   const dropped = exponent - term.exponent;
   const kept = shifted(term.significand, -dropped);
   const rest = term.significand - shifted(kept, dropped);
-  /** @param {number} place behind those kept, from 1 */
+  /** @param {number} place 1 is the first place behind those kept */
   const isOne = (place) => (shifted(rest, place - dropped) & 1n) === 1n;
   return {
     kept: { ...term, significand: kept, exponent },
@@ -182,7 +191,7 @@ function roundedCut(cut, format) {
 }
 
 /**
- * The exponent of the first place that is kept, before the result is normalised.
+ * Return the exponent of the first place that is kept, before the result is normalised.
  *
  * @param {Operation} operation
  * @param {number[]} values
@@ -190,15 +199,15 @@ function roundedCut(cut, format) {
  */
 function homeOf(operation, values, [first, second]) {
   if (operation === "multiply") return first + second;
-  // A zero says nothing.
+  // The exponent of a zero means nothing.
   if (values[0] === 0) return second;
   return values[1] === 0 ? first : Math.max(first, second);
 }
 
 /**
- * The result's value.
+ * Return the value of the rounded result, which may be beyond the format's largest.
  *
- * @param {Term} term rounded
+ * @param {Term} term the rounded result
  * @param {Format} format
  */
 function resultOf({ negative, significand, exponent }, format) {
@@ -208,7 +217,7 @@ function resultOf({ negative, significand, exponent }, format) {
 }
 
 /**
- * What was typed as a and b, and every station on the way to the result.
+ * Calculate a + b or a * b, with all intermediate results.
  *
  * @param {Reading[]} readings
  * @param {Format} format
@@ -220,7 +229,8 @@ export function sheetOf(readings, format, operation) {
   const values = readings.map(({ value }) => value);
   const finite = values.every(Number.isFinite);
   const [a, b] = values.map((value) => termOf(value, format));
-  const lowest = Math.max(topOf(a), topOf(b)) - format.p - EXTRA;
+  // Bits below the extra places only matter for sticky.
+  const lowest = Math.max(topOf(a), topOf(b)) - format.p - EXTRA_PLACES;
   const exponent = Math.max(Math.min(a.exponent, b.exponent), lowest);
   const aligned = { a: withExponent(a, exponent), b: withExponent(b, exponent) };
   const total = adds ? sumOf(aligned.a, aligned.b) : productOf(a, b);
@@ -231,7 +241,7 @@ export function sheetOf(readings, format, operation) {
   const exponents = [a.exponent + format.p, b.exponent + format.p];
   const home = homeOf(operation, values, exponents);
   const exact = finite ? exactOf(operation, values) : { n: 0n, d: 1n };
-  const told = finite && Number.isFinite(value);
+  const hasError = finite && Number.isFinite(value);
   return {
     operation,
     format,
@@ -249,7 +259,7 @@ export function sheetOf(readings, format, operation) {
     window: total.significand ? cut.kept.exponent + format.p : home,
     shift: Math.abs(a.exponent - b.exponent),
     exact,
-    error: told ? over(minus(exactly(value), exact), twoTo(cut.kept.exponent)) : null,
+    error: hasError ? over(minus(exactly(value), exact), twoTo(cut.kept.exponent)) : null,
   };
 }
 

@@ -112,7 +112,7 @@ def style(folder: str) -> str:
     specificity than those of the base, even if another widget of the page repeats the base. A
     page.css is for elements outside the root.
     """
-    folders = []
+    folders: list[str] = []
     for part in modules_of(folder):
         if part.folder not in (SHARED, folder, *folders):
             folders.append(part.folder)

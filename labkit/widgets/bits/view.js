@@ -1,5 +1,5 @@
-// The bit explorer: a bit flipped, a text typed, a step or a format makes a new state
-// (explored.js), and everything follows it.
+// The bit explorer. Flipping a bit, typing, stepping and choosing a format make a new state
+// (explored.js), and the whole widget shows it.
 
 import { button, choice, fact, headed, newName, sentence } from "../base/controls.js";
 import { h, rich } from "../base/elements.js";
@@ -19,12 +19,12 @@ import { bitRow } from "./row.js";
 
 /**
  * @typedef {object} Traits
- * @property {string} text What stands in the box.
- * @property {string} code As hexadecimal text: a page's numbers end at 2^53.
- * @property {string} format Its name.
+ * @property {string} text The content of the text box.
+ * @property {string} code As hexadecimal text: JavaScript's numbers are exact only up to 2^53.
+ * @property {string} format The name of the format.
  * @property {string} sentence
- * @property {FormatRow[]} _formats All that can be chosen.
- * @property {string[]} _compare Names of those that are shown side by side.
+ * @property {FormatRow[]} _formats All formats that can be chosen.
+ * @property {string[]} _compare The names of the formats that are compared.
  */
 
 /** @typedef {(change: (now: Explored) => Explored) => void} Become makes a new state */
@@ -36,7 +36,7 @@ const HINT =
 // --- the number ----------------------------------------------------------------------------------
 
 /**
- * The box, the steps to the neighbours and the choice of the format, with a hint below.
+ * Return the text box, the steps to the neighbours and the choice of the format, with a hint below.
  *
  * @param {KnownFormats<Format>} formats
  * @param {Become} become
@@ -64,7 +64,7 @@ function inputRow(formats, become) {
     set(view) {
       const { name } = view.format;
       if (box.value !== view.text) box.value = view.text;
-      const options = formats.names().map((one) => formatOption(formats.called(one)));
+      const options = formats.names().map((other) => formatOption(formats.called(other)));
       format.show(options, name);
       showNeighbour(before, view.before, "smaller", name);
       showNeighbour(after, view.after, "larger", name);
@@ -108,8 +108,8 @@ function formatOption(format) {
 }
 
 /**
- * What a step leads to. Without a neighbour its button stays in the tab order: the focus is not
- * lost.
+ * Show which number a step leads to. A button without a neighbour is not disabled, since it would
+ * lose the focus.
  *
  * @param {Button} step
  * @param {string | null} next
@@ -128,13 +128,19 @@ function showNeighbour({ element }, next, word, format) {
  */
 function showHint(hint, problem) {
   hint.classList.toggle("lk-error", problem !== "");
-  if (problem) hint.replaceChildren(h("b", { text: "\u2717 " }), rich(problem));
-  else hint.replaceChildren(rich(HINT));
+  if (problem) {
+    hint.replaceChildren(h("b", { text: "\u2717 " }), rich(problem));
+  } else {
+    hint.replaceChildren(rich(HINT));
+  }
 }
 
-// --- what it is ----------------------------------------------------------------------------------
+// --- the value and its formula -------------------------------------------------------------------
 
-/** What the bits hold, and the formula. */
+// Longer values have a smaller type.
+const LONG_VALUE = 30;
+
+/** Return the element with the value of the code, and its formula. */
 function reading() {
   const value = h("output", { class: "be-value", "aria-live": "off" });
   const about = h("div", { class: "lk-quiet" });
@@ -147,7 +153,7 @@ function reading() {
     set(view) {
       holds.textContent = `${view.format.name} holds`;
       value.textContent = view.valueText;
-      value.classList.toggle("be-long", view.valueText.length > 30);
+      value.classList.toggle("be-long", view.valueText.length > LONG_VALUE);
       about.replaceChildren(rich(view.about));
       formula.replaceChildren(...view.formula.map(formulaLine));
       formula.setAttribute("aria-label", view.formula.map(spokenLine).join(" = "));
@@ -168,7 +174,11 @@ function formulaLine(line, i) {
   return h("div", {}, equals, ...pieces);
 }
 
-/** @param {Piece[]} line */
+/**
+ * Return a line of the formula for screen readers, with "^" before exponents.
+ *
+ * @param {Piece[]} line
+ */
 function spokenLine(line) {
   return line.map(([text, , raised]) => (raised ? `^${text}` : text)).join("");
 }
@@ -234,8 +244,8 @@ function fillBits(root, model, life) {
   const facts = h("div", { class: "lk-row lk-facts", role: "list", "aria-label": "Facts" });
   const words = sentence(model);
   const table = comparison();
-  for (const one of [bits, { element: facts }, words, table]) {
-    one.element.classList.add("lk-answer");
+  for (const element of [bits.element, facts, words.element, table.element]) {
+    element.classList.add("lk-answer");
   }
   root.append(top.element, bits.element, read.element, facts, words.element, table.element);
 
@@ -243,14 +253,14 @@ function fillBits(root, model, life) {
   function become(change) {
     state = change(state);
     const { format, code, text, problem } = state;
-    // Traits change one after the other, and mean something together only.
+    // The traits change one after the other; `follow` must not see a half of the change.
     putting = true;
     if (!problem) put(model, { format: format.name, code: `0x${code.toString(16)}`, text });
     putting = false;
     show();
   }
 
-  // The traits may have been set by code, too.
+  // Python code may have set the traits.
   function follow() {
     if (putting || agrees(state, model)) return;
     state = stateOf(model, formats);
@@ -274,7 +284,7 @@ function fillBits(root, model, life) {
 }
 
 /**
- * The state that the traits are. Where the text is not what the code stands for, the code counts.
+ * Return the state that the traits mean. If text and code differ, the code counts.
  *
  * @param {Model<Traits>} model
  * @param {KnownFormats<Format>} formats
@@ -284,12 +294,12 @@ function stateOf(model, formats) {
   const format = formats.called(model.get("format"));
   const code = BigInt(model.get("code"));
   const text = model.get("text");
-  const read = explore(text, format);
-  return read.code === code ? read : { ...withCode(format, code), text };
+  const explored = explore(text, format);
+  return explored.code === code ? explored : { ...withCode(format, code), text };
 }
 
 /**
- * Whether a state is what the traits say.
+ * Return whether a state is what the traits mean.
  *
  * @param {Explored} state
  * @param {Model<Traits>} model

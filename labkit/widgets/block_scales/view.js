@@ -1,4 +1,5 @@
-// Numbers in blocks (blocks.js) as bars: one is dragged, and what all become stands beside it.
+// Numbers in blocks (blocks.js) as bars. Each number can be dragged, and a mark shows its rounded
+// value.
 
 import { button, segmented, sentence, toggle, traitChoice } from "../base/controls.js";
 import { h } from "../base/elements.js";
@@ -26,9 +27,9 @@ import { makePicture } from "./picture.js";
  * @property {string} format The name of a block format.
  * @property {boolean} scale_up
  * @property {boolean} stochastic
- * @property {number} draw Which random numbers, from 0.
+ * @property {number} draw The index of the random numbers.
  * @property {boolean} rotated
- * @property {number} selected The bar that keys move, from 0.
+ * @property {number} selected The index of the bar that keys move.
  * @property {string} sentence
  * @property {BlockChoices} _choices
  */
@@ -37,8 +38,8 @@ import { makePicture } from "./picture.js";
  * @typedef {object} BlockChoices
  * @property {BlockRow[]} formats
  * @property {number[][]} rotation A Hadamard matrix, 16 x 16.
- * @property {number[][]} random Of each draw.
- * @property {number[]} picture Row by row.
+ * @property {number[][]} random The random numbers of each draw.
+ * @property {number[]} picture The pixels, row by row.
  * @property {number} top The end of the axis.
  */
 
@@ -108,7 +109,7 @@ function barLegend() {
 }
 
 /**
- * What is said of a format, and of the scale of the whole tensor.
+ * Return the text about a format, and about the scale of the whole tensor.
  *
  * @param {RoundedRow} row
  */
@@ -141,6 +142,8 @@ function makeSliders(items, top) {
 }
 
 /**
+ * Update the sliders' values and texts, and let Tab reach only the selected one.
+ *
  * @param {readonly HTMLElement[]} items
  * @param {RoundedRow} row
  * @param {number} selected
@@ -156,7 +159,7 @@ function setSliders(items, row, selected) {
 }
 
 /**
- * The bars, and below them those of the rotated numbers.
+ * Return the bars, and below them the bars of the rotated numbers.
  *
  * @param {number} count
  * @param {ReturnType<typeof barAxis>} axis
@@ -182,7 +185,7 @@ function barField(count, axis) {
 }
 
 /**
- * What the switches say of rounding.
+ * Return how the numbers are rounded, from the traits.
  *
  * @param {Model<Traits>} model
  * @returns {Ways}
@@ -234,7 +237,7 @@ function fillBlocks(root, model, life) {
 
   /**
    * @param {number} i
-   * @param {number} steps infinite: to the end of the axis
+   * @param {number} steps infinity moves to the end of the axis
    */
   function move(i, steps) {
     const direction = Math.sign(steps);

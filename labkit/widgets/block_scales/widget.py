@@ -43,7 +43,8 @@ from labkit.widgets.base.widget import LabWidget, limited
 from labkit.widgets.exact.rows import format_row
 
 COUNT = 32
-DRAWS = 20  # of random numbers for stochastic rounding
+# The number of sets of random numbers for stochastic rounding.
+DRAWS = 20
 FORMATS = {row.name: row for row in (MXFP8, MXFP4, NVFP4)}
 OUTLIER = 11
 LARGE = 13.0
@@ -81,15 +82,15 @@ def round_row(
     random_bits: NDArray[np.int64] | None = None,
     rotated: bool = False,
 ) -> RoundedRow:
-    """Round numbers to a block format; rotated ones are rotated back. They are the whole tensor.
+    """Round a tensor of numbers to a block format.
 
     Args:
         values: FP16 numbers, as many as fill blocks.
-        name: of the block format, a key of `FORMATS`.
-        scale_up: a power-of-two scale is the least at which nothing saturates (arXiv:2506.08027);
-            False: OCP's.
-        random_bits: for stochastic rounding, whole numbers below 2^32, shaped like `values`.
-        rotated: multiply by a Hadamard matrix before the rounding, and back after it.
+        name: the name of the block format, a key of `FORMATS`.
+        scale_up: choose the least power-of-two scale at which nothing saturates
+            (arXiv:2506.08027), instead of that of the OCP specification.
+        random_bits: whole numbers below 2^32, one for each value, for stochastic rounding.
+        rotated: multiply by a Hadamard matrix before the rounding, and by its inverse after it.
 
     >>> block = [13.0, 7.5, -3.0, 0.25] + 28 * [0.0]
     >>> round_row(block, "MXFP4").values[:4], round_row(block, "MXFP4", scale_up=True).values[:4]
@@ -98,13 +99,13 @@ def round_row(
     format = FORMATS[name]
     numbers = np.asarray(values, np.float64)
     if rotated:
-        # exact: FP16 numbers have 41 bits in common
+        # Exact: all FP16 numbers are multiples of 2^-24 below 2^16, so their sums fit FP64.
         numbers = (numbers.reshape(-1, 16) @ rotation().T).ravel()
     numbers = numbers.astype(np.float32)
     largest = np.abs(numbers).max()
-    by_tensor = np.float32(
-        format.scale.max * format.element.max / largest if format is NVFP4 and largest else 1
-    )
+    by_tensor = np.float32(1)
+    if format is NVFP4 and largest:
+        by_tensor = np.float32(format.scale.max * format.element.max / largest)
     scaled = (numbers * by_tensor).astype(np.float64)
     scales = np.asarray(decode(round_blocks(scaled, format).scales, format.scale))
     blocks = scaled.reshape(-1, format.size)
@@ -150,11 +151,14 @@ def choices(values: Sequence[float]) -> dict[str, Any]:
             "size": row.size,
             "element": format_row(row.element),
             "scale": format_row(row.scale),
+            # Only NVFP4 has a scale for the whole tensor.
+            "tensor_top": row.scale.max * row.element.max if row is NVFP4 else None,
         }
-        | {"tensor_top": row.scale.max * row.element.max if row is NVFP4 else None}
         for row in FORMATS.values()
     ]
-    largest = max(map(abs, values)) or 1.0
+    largest = max(map(abs, values))
+    if largest == 0:
+        largest = 1.0
     return {
         "formats": formats,
         "rotation": rotation().tolist(),
@@ -243,10 +247,10 @@ class BlockScales(LabWidget, folder="block_scales"):
         return [float(value) for value in np.asarray(round_to(values, FP16))]
 
     def still(self) -> dict[str, Any]:
-        found = self.rounded
-        pairs = enumerate(zip(self.values, found.values, strict=True))
+        rounded = self.rounded
+        pairs = enumerate(zip(self.values, rounded.values, strict=True))
         rows = [f"x[{i}]  {brief(x)} -> {brief(y)}" for i, (x, y) in pairs]
-        scales = ", ".join(brief(scale) for scale in found.scales)
+        scales = ", ".join(brief(scale) for scale in rounded.scales)
         return still(
             "\n".join([f"{self.format}, scale {scales}", *rows, ""]),
             why_still(HOW, "These numbers stand"),

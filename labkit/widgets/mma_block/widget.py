@@ -1,15 +1,15 @@
 """One block of a Tensor Core's sum, bit by bit, on every generation.
 
-What a block does to its terms shows best where one term is large and the others are small, so each
-preset has a knob that moves how small. The page computes every bit (sum.js), as
-`labkit.gemm.explain` does.
+The effect of alignment is largest if one term is large and the others are small. So each preset has
+a knob for their size. The page computes every bit (sum.js), as `labkit.gemm.explain` does.
 
-Invariant: every operand, and C, is an FP16 number; `value` is what `labkit.gemm.emulate` returns
-for the present terms.
+Invariant: every operand, and C, is an FP16 number; `value` equals the result of
+`labkit.gemm.emulate` for the current terms.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -34,13 +34,16 @@ WHY_STATIC = why_still(
 
 @dataclass(frozen=True)
 class Preset:
-    """Operands that follow from one whole number.
+    """Operands that follow from one whole number, the knob.
 
     Attributes:
-        knob: what the number means.
-        low, high, start: its range, and where it begins.
-        result: name of the format of C and D that suits.
-        make: number -> (a, b, c).
+        name: the name of the preset.
+        knob: the meaning of the number, as a label.
+        low: the least number.
+        high: the largest number.
+        start: the first number.
+        result: the name of the format of C and D that suits the preset.
+        make: the function from the number to (a, b, c).
     """
 
     name: str
@@ -81,7 +84,7 @@ def cancelled(exponent: int) -> Terms:
 
 
 def ones(exponent: int) -> Terms:
-    """Return 2^exponent as C, what has been counted so far, and 16 products 1 * 1."""
+    """Return 2^exponent as C, the count so far, and 16 products 1 * 1 that are added to it."""
     return [1.0] * PRODUCTS, [1.0] * PRODUCTS, 2.0**exponent
 
 
@@ -96,32 +99,66 @@ def drawn(seed: int) -> Terms:
 PRESETS: dict[str, Preset] = {
     preset.name: preset
     for preset in (
-        Preset("1 and small terms", "each product", -30, -12, -24, "FP32", small_terms),
-        Preset("large, small, minus large", "the small one", -16, 0, -8, "FP32", cancelled),
-        Preset("ones", "counted so far", 0, 15, 13, "FP16", ones),
-        Preset("random", "draw", 1, 30, 1, "FP32", drawn),
+        Preset(
+            name="1 and small terms",
+            knob="each product",
+            low=-30,
+            high=-12,
+            start=-24,
+            result="FP32",
+            make=small_terms,
+        ),
+        Preset(
+            name="large, small, minus large",
+            knob="the small one",
+            low=-16,
+            high=0,
+            start=-8,
+            result="FP32",
+            make=cancelled,
+        ),
+        Preset(
+            name="ones",
+            knob="counted so far",
+            low=0,
+            high=15,
+            start=13,
+            result="FP16",
+            make=ones,
+        ),
+        Preset(
+            name="random",
+            knob="draw",
+            low=1,
+            high=30,
+            start=1,
+            result="FP32",
+            make=drawn,
+        ),
     )
 }
 
 
 def walk(terms: Terms, spec: MmaSpec, out: Format) -> tuple[BlockSum, ...]:
-    """Return every block of a sum, in order: each takes the last one's result as its C.
+    """Return the blocks of a sum in order. The result of each block is the C of the next one.
 
     >>> from labkit.formats import FP32
     >>> from labkit.widgets.mma_block.widget import small_terms
     >>> [len(walk(small_terms(-24), SPECS[gpu], FP32)) for gpu in ("V100", "A100", "H100")]
     [4, 2, 1]
     """
-    a, b, c = terms
+    a, b, total = terms
     blocks: list[BlockSum] = []
     for start in range(0, len(a), spec.block_length):
         part = slice(start, start + spec.block_length)
-        blocks.append(explain(a[part], b[part], blocks[-1].result if blocks else c, spec, out))
+        block = explain(a[part], b[part], total, spec, out)
+        blocks.append(block)
+        total = block.result
     return tuple(blocks)
 
 
 def results(terms: Terms, out: Format) -> dict[str, float]:
-    """Return D of each GPU for a sum, all its blocks."""
+    """Return the final D of a sum on each GPU."""
     a, b, c = terms
     left = np.array([a])
     right = np.array([b]).T
@@ -133,10 +170,13 @@ def choices() -> dict[str, Any]:
     """Return presets with their terms by position, specifications and formats, as JSON."""
     presets = [
         {
-            **{
-                name: getattr(preset, name)
-                for name in ("name", "knob", "low", "high", "start", "result")
-            },
+            "name": preset.name,
+            "knob": preset.knob,
+            "low": preset.low,
+            "high": preset.high,
+            "start": preset.start,
+            "result": preset.result,
+            # Whether the knob is an exponent of 2.
             "power": preset.make is not drawn,
             "terms": {knob: preset.make(knob) for knob in range(preset.low, preset.high + 1)},
         }
@@ -157,17 +197,17 @@ class MmaBlock(LabWidget, folder="mma_block"):
     Args:
         preset: a name in PRESETS: "1 and small terms", "large, small, minus large", "ones",
             "random".
-        gpu: a row of SPECS.
-        knob: the preset's number; where it begins unless given.
-        result: "FP32" or "FP16", the format of C and D; what suits the preset unless given.
+        gpu: a key of SPECS.
+        knob: the preset's number; by default its first one.
+        result: "FP32" or "FP16", the format of C and D; by default the one that suits the preset.
 
     Traits to read and set: `preset`, `gpu`, `knob`, `block` (the first is 0), `result`. To read:
     `value` (D after the last block), `blocks` (labkit.gemm.BlockSum records), `found` (GPU -> its
     D), and `sentence`, which the page forms once it shows the widget.
 
     Raises:
-        TraitError: the preset does not exist, GPU or result; the knob is out of its range; there is
-            no such block.
+        TraitError: the preset, GPU, result or block does not exist, or the knob is out of its
+            range.
 
     >>> board = MmaBlock("1 and small terms", "V100")
     >>> board.value, board.found["H100"] == 1 + 2.0**-20
@@ -228,14 +268,17 @@ class MmaBlock(LabWidget, folder="mma_block"):
         return {"preset": PRESETS, "gpu": SPECS, "result": RESULTS}
 
     def _ranges(self) -> dict[str, Collection[Any]]:
-        blocks = -(-len(self._preset.make(self._preset.start)[0]) // SPECS[self.gpu].block_length)
-        return {"knob": range(self._preset.low, self._preset.high + 1), "block": range(blocks)}
+        preset = self._preset
+        a, _, _ = preset.make(preset.start)
+        blocks = math.ceil(len(a) / SPECS[self.gpu].block_length)
+        return {"knob": range(preset.low, preset.high + 1), "block": range(blocks)}
 
     _valid_number = limited("knob", "block")(_ranges)
 
     @traitlets.observe("preset")
     def _begin(self, _change: object) -> None:
-        """Start where a preset is most telling, at its own knob and result, which a page sends."""
+        """Start a preset at its own knob and result."""
+        # A page that sends a preset sends its knob and result, too: these must not be overwritten.
         if self._property_lock:
             return
         with self.hold_sync():

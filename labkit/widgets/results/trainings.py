@@ -1,7 +1,7 @@
 """Static pictures of trainings: recorded runs of several recipes, and one training of the clinic.
 
-Invariant: what is recorded is shown as recorded, with device, version and date; a loss or step that
-is not a number is drawn as a cross.
+Invariant: recorded runs are marked as recorded, with device, version and date. A loss that is not
+finite, and a skipped step, are drawn as crosses.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# a recipe's first word; FP16 otherwise
+# The format by which a recipe is coloured, by the recipe's first word. All others are FP16.
 FORMAT_OF = {
     "FP32": "FP32",
     "O0": "FP32",
     "BF16": "BF16",
     **dict.fromkeys(("FP8", "MXFP8", "NVFP4", "unit"), "E4M3"),
 }
-# FP32 is broad and the next line whole; the others have gaps, so that what lies under them is seen.
+# FP32 is broad and the next line solid. The others have gaps, which show the lines below them.
 DASHES = ("-", "-", (0, (6, 5)), (0, (2, 5)), (0, (1, 2)), (0, (6, 3, 1, 3)))
 MARKERS = "os^DvP"
 
@@ -50,11 +50,11 @@ class Treatment(Protocol):
     """What a training of the clinic did: the part of its lesson's Treatment that is drawn.
 
     Attributes:
-        losses: of each step, as the training returned it.
-        scales: of each step, by a GradScaler; empty without one.
-        steps: number of optimizer steps.
-        score: of its model.
-        error: what ended it, or "".
+        losses: the loss of each step.
+        scales: the loss scale of each step; empty without a GradScaler.
+        steps: the number of optimizer steps.
+        score: the score of the trained model.
+        error: the error that ended the training, or "".
     """
 
     losses: Sequence[float]
@@ -104,30 +104,35 @@ def race_figure(records: Sequence[RunRecord]) -> Figure:
 
 def _title(records: Sequence[RunRecord]) -> str:
     first = records[0]
-    dates = {r.date[:10] for r in records}
-    when = min(dates) if len(dates) == 1 else f"{min(dates)} to {max(dates)}"
+    dates = sorted({r.date[:10] for r in records})
+    when = dates[0]
+    if len(dates) > 1:
+        when = f"{dates[0]} to {dates[-1]}"
     return f"Recorded: {first.task}, on {first.device} with torch {first.versions['torch']}, {when}"
 
 
 def race_sentence(records: Sequence[RunRecord]) -> str:
-    """Return a text on each recipe: its mean metric beside the range of FP32's, and its speed.
+    """Return a text with each recipe's mean metric, the range of FP32's metrics, and the speeds.
 
-    Steps a second are those of runs that were timed, each alone on one device; other runs have
-    none.
+    Speeds are given only for runs that were timed, each alone on one device.
 
     Raises:
         ValueError: records is empty.
     """
     if not records:
         raise ValueError("expected at least one record, got none")
-    values = {r.recipe: [x.metric for x in records if x.recipe == r.recipe] for r in records}
-    name = records[0].metric_name
-    means = "; ".join(f"{recipe} {sum(v) / len(v):.2f}" for recipe, v in values.items())
-    fp32 = values.get("FP32")
-    ranging = f" FP32's seeds range from {min(fp32):.2f} to {max(fp32):.2f}." if fp32 else ""
-    paces = recorded_throughput(records)
-    fast = f" {throughput_sentence(paces, records[0].device)}" if paces else ""
-    return f"Mean {name}: {means}.{ranging}{fast}"
+    metrics: dict[str, list[float]] = {}
+    for record in records:
+        metrics.setdefault(record.recipe, []).append(record.metric)
+    means = "; ".join(f"{recipe} {sum(v) / len(v):.2f}" for recipe, v in metrics.items())
+    sentences = [f"Mean {records[0].metric_name}: {means}."]
+    if "FP32" in metrics:
+        fp32 = metrics["FP32"]
+        sentences.append(f"FP32's seeds range from {min(fp32):.2f} to {max(fp32):.2f}.")
+    throughput = recorded_throughput(records)
+    if throughput:
+        sentences.append(throughput_sentence(throughput, records[0].device))
+    return " ".join(sentences)
 
 
 def _colour(recipe: str) -> str:
@@ -135,21 +140,27 @@ def _colour(recipe: str) -> str:
 
 
 def _draw_losses(axes: Axes, runs: Sequence[RunRecord], row: int) -> End:
-    """Draw each run's losses; return the recipe's name at the middle one of their ends."""
+    """Draw each run's losses, and return the recipe's name at the median of their last values."""
     recipe = runs[0].recipe
+    # Later lines are thinner and lie above, so that the edges of lines below stay visible.
+    width = max(2.0 - 0.25 * row, 0.8)
+    order = 2.0
+    if recipe == "FP32":
+        width = BROAD
+        order = 1.5
     ends = []
     for run in runs:
         smooth = np.convolve([s.loss for s in run.steps], np.ones(10) / 10, mode="valid")
         steps = np.arange(10, 10 + len(smooth))
-        ends += [*smooth[np.isfinite(smooth)][-1:]]
-        # What lies under another line keeps its rim in sight.
-        wide, order = (BROAD, 1.5) if recipe == "FP32" else (max(2.0 - 0.25 * row, 0.8), 2)
+        finite = smooth[np.isfinite(smooth)]
+        if len(finite):
+            ends.append(finite[-1])
         axes.plot(
             steps,
             smooth,
             color=_colour(recipe),
             ls=DASHES[row % len(DASHES)],
-            lw=wide,
+            lw=width,
             zorder=order,
         )
     return End(recipe, float(np.median(ends or [np.nan])), _colour(recipe))
@@ -183,14 +194,14 @@ def _draw_metrics(axes: Axes, runs: Sequence[RunRecord], row: int) -> None:
 @on_any_page
 def treatment_figure(treatment: Treatment) -> Figure:
     """Draw the losses and the loss scale of a training of the clinic."""
-    rows = 1 + bool(treatment.scales)
+    rows = 2 if treatment.scales else 1
     figure = new_figure(8, 0.7 + 1.7 * rows, layout="constrained")
-    losses, *scale = figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
-    _draw_treatment(losses, np.array(treatment.losses, float))
-    panel(losses, "Loss")
-    for axes in scale:
-        _draw_scales(axes, np.log2(treatment.scales))
-        panel(axes, "Loss scale, and × for each step that was skipped")
+    panels = figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
+    _draw_treatment(panels[0], np.array(treatment.losses, float))
+    panel(panels[0], "Loss")
+    if treatment.scales:
+        _draw_scales(panels[1], np.log2(treatment.scales))
+        panel(panels[1], "Loss scale, and × for each step that was skipped")
     figure.axes[-1].set_xlabel("step", fontsize=9)
     words = treatment_sentence(treatment)
     figure.supxlabel(raised(wrapped(words, 110)), fontsize=9.5, color=INK)
@@ -198,7 +209,7 @@ def treatment_figure(treatment: Treatment) -> Figure:
 
 
 def treatment_sentence(treatment: Treatment) -> str:
-    """Return a text on what the picture shows.
+    """Return a text about a training: its losses, skipped steps and score, or its error.
 
     >>> from types import SimpleNamespace
     >>> treatment_sentence(SimpleNamespace(losses=(2.0, 1.0), score=0.5, steps=2, error=""))
@@ -211,15 +222,18 @@ def treatment_sentence(treatment: Treatment) -> str:
     losses = treatment.losses
     steps = len(treatment.losses)
     bad = [step for step, loss in enumerate(losses) if not math.isfinite(loss)]
-    went = f"The loss goes from {losses[0]:.3g} to {losses[-1]:.3g} in {steps} steps."
     if bad:
-        went = (
-            f"The loss is no finite number in {len(bad)} of {steps} steps, first in step "
-            f"{bad[0]} (counted from 0)."
-        )
+        sentences = [
+            f"The loss is not finite in {len(bad)} of {steps} steps, first in step {bad[0]} "
+            "(counted from 0)."
+        ]
+    else:
+        sentences = [f"The loss goes from {losses[0]:.3g} to {losses[-1]:.3g} in {steps} steps."]
     skipped = steps - treatment.steps
-    skips = f" {skipped} steps were skipped." if skipped else ""
-    return f"{went}{skips} Score at the end: {treatment.score:.2f}."
+    if skipped:
+        sentences.append(f"{skipped} steps were skipped.")
+    sentences.append(f"Score at the end: {treatment.score:.2f}.")
+    return " ".join(sentences)
 
 
 def _draw_treatment(axes: Axes, losses: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
