@@ -27,7 +27,7 @@ from importlib.resources import files
 FOLDERS = files("labkit.widgets")
 SHARED = "base"
 
-# A comment of its own lines for readers and checkers: it would take a third of a saved notebook.
+# Comments on lines of their own are removed: they would be a third of a saved notebook.
 DOCUMENTATION = re.compile(r"^[ \t]*/\*\*(?:(?!\*/).)*\*/[ \t]*\n", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"^[ \t]*//.*\n|^[ \t]*\n", re.MULTILINE)
 # A statement of import up to its semicolon, also over several lines.
@@ -52,11 +52,11 @@ class Module:
     """A file of JavaScript.
 
     Attributes:
-        path: Where it lies below `labkit/widgets/`.
-        text: Its source without imports; exports of a name are plain declarations.
-        declares: The names at its top level.
-        exports: Those of them that others may import.
-        imports: Path of another module -> the names taken from it.
+        path: The path below `labkit/widgets/`.
+        text: The source without imports; exported declarations are plain ones.
+        declares: The names declared at the top level.
+        exports: The declared names that other modules may import.
+        imports: Path of another module -> the names imported from it.
     """
 
     path: str
@@ -67,7 +67,7 @@ class Module:
 
     @property
     def folder(self) -> str:
-        """The folder that it lies in."""
+        """The folder of the module."""
         return posixpath.dirname(self.path)
 
 
@@ -75,7 +75,7 @@ def parse(path: str, source: str) -> Module:
     """Return the module of a source.
 
     Raises:
-        JoinError: An import or an export has a form that is not joined.
+        JoinError: An import or an export has a form that cannot be joined.
 
     >>> made = parse("bits/view.js", 'import { h } from "../base/elements.js";')
     >>> made.imports, made.text
@@ -126,8 +126,8 @@ def in_order(entries: Iterable[str], find: Callable[[str], Module] = read) -> li
     """Return the modules that the entries need, each after those that it imports.
 
     Args:
-        entries: Paths of modules; their own order is kept.
-        find: Returns the module of a path; by default that of the widgets.
+        entries: Paths of modules. Their order is kept where imports allow it.
+        find: The function from a path to its module; by default it reads the widgets' files.
 
     Raises:
         JoinError: A module or an export is missing, modules import each other in a circle, or two

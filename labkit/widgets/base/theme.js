@@ -1,9 +1,8 @@
-// Colours of the page's theme, and whether it may move.
+// Colours of the page's theme, and the reader's preference for reduced motion.
 
 /** @import { Life } from "./lifetime.js" */
 
-// CSS pixels of the type that pictures are drawn for; beside larger type the whole picture is
-// larger.
+// The type size that pictures are drawn for, in CSS pixels. With larger type, whole pictures grow.
 export const TYPE = 13;
 
 /**
@@ -54,7 +53,8 @@ const INKS = /** @type {Ink[]} */ (Object.keys(PROPERTIES));
 const SETTLE_MS = 250;
 
 /**
- * The colours of the theme; `changed` is called whenever they may have changed.
+ * Return the colours of the theme. They are updated, and `changed` is called, whenever the theme may
+ * have changed.
  *
  * @param {HTMLElement} root
  * @param {Life} life
@@ -70,8 +70,8 @@ export function colours(root, life, changed) {
     Object.assign(palette, readColours(root));
     changed();
   }
-  // The style sheet of a theme may come after its attribute, and after widgets that were saved with
-  // the notebook.
+  // The style sheet of a theme may load later than its attribute changes, and later than widgets
+  // that were saved with the notebook.
   function settle() {
     clearTimeout(late);
     late = setTimeout(() => {
@@ -113,8 +113,9 @@ function readColours(root) {
 }
 
 /**
- * The colour for words about what is drawn in a colour. A line needs a contrast of 3, words need
- * 4.5: where a colour has less, words have a darker one of the same hue, or that of the text.
+ * Return the colour of texts about something that is drawn in a colour. Lines need a contrast of 3,
+ * texts need 4.5 (WCAG 2). Colours with less contrast are replaced by a darker one of the same hue,
+ * or by the colour of the text.
  *
  * @param {string} colour
  * @param {Palette} palette
@@ -131,7 +132,7 @@ export function wordColour(colour, palette) {
 const FORMAT_INKS = { FP32: "fp32", TF32: "fp32", FP16: "fp16", BF16: "bf16" };
 
 /**
- * The colour of a number format; those of 8 bits share one.
+ * Return the colour of a number format; formats of 8 bits and fewer share one.
  *
  * @param {string} name
  * @param {Palette} palette
@@ -144,7 +145,8 @@ export function formatColour(name, palette) {
 const DRAWN = [...FATES, "fp32", "fp16", "bf16", "fp8", "bad"];
 
 /**
- * The same colours for what is only shown: a run on record, until one of the learner's own begins.
+ * Return faint versions of the colours, for a recorded run that is shown until the learner's own run
+ * begins.
  *
  * @param {Palette} palette
  * @returns {Palette}
@@ -155,7 +157,7 @@ export function faintly(palette) {
   return faint;
 }
 
-/** Whether the reader has asked for less motion. */
+/** Return whether the reader prefers reduced motion. */
 export function reducedMotion() {
   return matchMedia("(prefers-reduced-motion: reduce)").matches;
 }

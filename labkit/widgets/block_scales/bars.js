@@ -1,4 +1,4 @@
-// Numbers as bars on an axis, what they become as marks, and the hand that drags them.
+// Numbers as bars on an axis, with marks at their rounded values, and the dragging of bars.
 
 import { h, rich } from "../base/elements.js";
 import { decimal } from "../base/number_words.js";
@@ -10,12 +10,13 @@ import { scaleText } from "./blocks.js";
 
 // --- the axis ------------------------------------------------------------------------------------
 
-// The axis is linear up to its end divided by this; then each power of two has as much room.
+// The axis is about linear up to its end divided by this, and logarithmic beyond.
 const REACH = 256;
 const TICKS = [-1, -1 / 4, -1 / 16, -1 / 64, 0, 1 / 64, 1 / 16, 1 / 4, 1];
-const LAST_STOP = 16; // the end of the axis
+// The stop at the end of the axis.
+const LAST_STOP = 16;
 
-// Where the hand stops: multiples of 1/32 up to 1/4, then 8 numbers in each power of two.
+// The values at which dragging stops: multiples of 1/32 up to 1/4, then 8 in each power of two.
 const STOPS = derived({
   name: "stops",
   exponent_bits: 3,
@@ -27,7 +28,11 @@ const STOPS = derived({
 
 /** @typedef {ReturnType<typeof barAxis>} Axis */
 
-/** @param {number} top its end */
+/**
+ * Return the axis of the bars, from -top to top.
+ *
+ * @param {number} top
+ */
 export function barAxis(top) {
   const least = top / REACH;
   const reach = Math.log2(1 + REACH);
@@ -38,7 +43,7 @@ export function barAxis(top) {
   return {
     ticks: TICKS.map((share) => share * top),
     /**
-     * Where a number lies, from -1 to 1.
+     * Return the place of a number, from -1 to 1.
      *
      * @param {number} x
      */
@@ -47,7 +52,7 @@ export function barAxis(top) {
       return Math.max(-1, Math.min(1, place));
     },
     /**
-     * The number at a place.
+     * Return the number at a place.
      *
      * @param {number} at
      */
@@ -55,15 +60,17 @@ export function barAxis(top) {
     /** @param {number} x */
     stop: (x) => inside(nearestStop(x)),
     /**
-     * The next stop on one side.
+     * Return the next stop in a direction.
      *
      * @param {number} x
      * @param {number} direction +1 or -1
      */
     next(x, direction) {
       const near = nearestStop(x);
-      const beyond = ((near * top) / LAST_STOP - x) * direction > 0;
-      return inside(beyond ? near : (neighbour(near, STOPS, direction) ?? near));
+      // The nearest stop may already lie in this direction.
+      const ahead = ((near * top) / LAST_STOP - x) * direction > 0;
+      if (ahead) return inside(near);
+      return inside(neighbour(near, STOPS, direction) ?? near);
     },
   };
 }
@@ -76,7 +83,7 @@ const NOTES = { zero: "0", cut: "max", kept: "" };
 /** @typedef {ReturnType<typeof makeBars>} Bars */
 
 /**
- * Bars and marks of as many numbers.
+ * Return the bars and marks of some numbers.
  *
  * @param {number} count
  * @param {Axis} axis
@@ -119,7 +126,7 @@ export function makeBars(count, axis) {
 }
 
 /**
- * Where a number lies in the field.
+ * Return the place of a number in the field, as CSS `bottom`.
  *
  * @param {Axis} axis
  * @param {number} x
@@ -138,7 +145,7 @@ function makeBar(i) {
 }
 
 /**
- * Each block's scale, above it.
+ * Return the headings of the blocks, with their scales.
  *
  * @param {RoundedRow} row
  */
@@ -151,9 +158,10 @@ function blockHeads({ scales, format }) {
   });
 }
 
-// --- mouse and keys ------------------------------------------------------------------------------
+// --- pointer and keys ----------------------------------------------------------------------------
 
-const DRAGGED_FROM = 3; // pixels; what moves less is a click
+// A press that moves at most this many pixels is a click.
+const CLICK_DISTANCE_OF_BARS = 3;
 
 /** @type {Record<string, number>} */
 const STEP_KEYS = {
@@ -168,11 +176,11 @@ const STEP_KEYS = {
 const ASIDE_KEYS = { ArrowLeft: -1, ArrowRight: 1 };
 
 /**
- * What hands do to bars.
+ * What pointers and keys can do to bars.
  *
  * @typedef {object} HandActions
  * @property {(i: number) => void} select
- * @property {(i: number | null) => void} look null: at none
+ * @property {(i: number | null) => void} look Point at a bar; null: at none.
  * @property {(i: number, steps: number) => void} move
  * @property {(i: number, at: number) => void} to A place on the axis, from -1 to 1.
  */
@@ -204,7 +212,7 @@ export function barHands(bars, life, actions) {
    */
   function drag(item, i, event) {
     if (!held) return;
-    held.moved ||= Math.abs(event.clientY - held.y) > DRAGGED_FROM;
+    if (Math.abs(event.clientY - held.y) > CLICK_DISTANCE_OF_BARS) held.moved = true;
     if (!held.moved) return;
     item.dataset.held = "true";
     const box = bars.columns.getBoundingClientRect();
@@ -243,6 +251,9 @@ function pressKey(bars, actions, i, event) {
   const aside = ASIDE_KEYS[event.key];
   if (!steps && !aside) return;
   event.preventDefault();
-  if (steps) actions.move(i, steps);
-  else bars.items[i + aside]?.focus({ preventScroll: true });
+  if (steps) {
+    actions.move(i, steps);
+  } else {
+    bars.items[i + aside]?.focus({ preventScroll: true });
+  }
 }

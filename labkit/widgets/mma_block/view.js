@@ -20,7 +20,7 @@ import { blockSentence, blockSheet, blocksOf, exactSum, shownNumber, shownValue 
  * @property {string} preset
  * @property {string} gpu
  * @property {number} knob
- * @property {number} block From 0.
+ * @property {number} block The index of the block.
  * @property {string} result The format of C and D.
  * @property {string} sentence
  * @property {SumChoices} _choices
@@ -30,7 +30,7 @@ import { blockSentence, blockSheet, blocksOf, exactSum, shownNumber, shownValue 
  * @typedef {object} SumChoices
  * @property {Preset[]} presets
  * @property {Spec[]} specs
- * @property {FormatRow[]} formats That of A and B, then those of C and D.
+ * @property {FormatRow[]} formats The format of A and B, then the choices for C and D.
  */
 
 /**
@@ -38,17 +38,17 @@ import { blockSentence, blockSheet, blocksOf, exactSum, shownNumber, shownValue 
  *
  * @typedef {object} Preset
  * @property {string} name
- * @property {string} knob What it is called.
+ * @property {string} knob The label of the knob.
  * @property {number} low
  * @property {number} high
  * @property {number} start
  * @property {string} result The format of C and D that suits it.
  * @property {boolean} power Whether the knob is an exponent of 2.
- * @property {Record<number, Terms>} terms For each position of the knob.
+ * @property {Record<number, Terms>} terms The terms for each position of the knob.
  */
 
 /**
- * What each GPU ends with stands under its name.
+ * Return the choice of the GPU, with each GPU's result below its name.
  *
  * @param {readonly string[]} names
  * @param {(name: string) => void} onChange
@@ -65,14 +65,14 @@ function generations(names, onChange) {
   return {
     element: control.element,
     /**
-     * @param {string} name the one that is chosen
-     * @param {Record<string, number>} found GPU -> its D
+     * @param {string} name the chosen GPU
+     * @param {Record<string, number>} resultOf GPU -> its D
      * @param {string} exact the exact sum
      */
-    set(name, found, exact) {
+    set(name, resultOf, exact) {
       control.set(name);
       for (const [i, gpu] of names.entries()) {
-        const text = shownValue(found[gpu]);
+        const text = shownValue(resultOf[gpu]);
         ends[i].replaceChildren(rich(text.replace(/^-/, "−")));
         ends[i].dataset.exact = String(text === exact);
       }
@@ -81,7 +81,7 @@ function generations(names, onChange) {
 }
 
 /**
- * The knob of a preset: another preset has another one.
+ * Return the knob of the preset. It is replaced when the preset changes.
  *
  * @param {Model<Traits>} model
  */
@@ -117,7 +117,7 @@ function presetKnob(model) {
 }
 
 /**
- * Which block is shown, of as many as there are.
+ * Return the choice of the block that is shown.
  *
  * @param {Model<Traits>} model
  */
@@ -128,7 +128,7 @@ function blockChoice(model) {
   /** @type {Segmented<string> | null} */
   let choice = null;
 
-  /** @param {number} index the one that is shown */
+  /** @param {number} index the block that is shown */
   function make(index) {
     const numbers = Array.from({ length: count }, (_, i) => i);
     const made = segmented({
@@ -168,7 +168,8 @@ function fillSum(root, model, life) {
   const [operands, ...results] = formats.map((row) => derived(row));
   const presetOf = Object.fromEntries(presets.map((preset) => [preset.name, preset]));
   const outOf = Object.fromEntries(results.map((format) => [format.name, format]));
-  let putting = false; // traits change one after the other, and mean something together only
+  // The traits change one after the other; `follow` must not see a half of the change.
+  let putting = false;
 
   /** @param {string} name */
   function begin(name) {
@@ -206,34 +207,37 @@ function fillSum(root, model, life) {
   /** @param {Terms} terms */
   function blocksOfEach(terms) {
     const out = outOf[model.get("result")];
-    const each = specs.map((spec) => [spec.name, blocksOf(terms, spec, operands, out)]);
     /** @type {Record<string, Block[]>} */
-    const all = Object.fromEntries(each);
-    return all;
+    const blocksByGpu = {};
+    for (const spec of specs) blocksByGpu[spec.name] = blocksOf(terms, spec, operands, out);
+    return blocksByGpu;
   }
 
   function follow() {
     if (putting) return;
     const chosen = presetOf[model.get("preset")];
     const terms = chosen.terms[model.get("knob")];
-    if (!terms) return; // the knob of another preset: its own is on the way
-    const all = blocksOfEach(terms);
-    const blocks = all[model.get("gpu")];
+    // The knob is still that of the former preset; a new value follows.
+    if (!terms) return;
+    const blocksByGpu = blocksOfEach(terms);
+    const blocks = blocksByGpu[model.get("gpu")];
     const index = Math.min(model.get("block"), blocks.length - 1);
     if (index !== model.get("block")) put(model, { block: index });
-    const ends = gpuNames.map((name) => [name, all[name][all[name].length - 1].result]);
     /** @type {Record<string, number>} */
-    const found = Object.fromEntries(ends);
+    const resultOf = {};
+    for (const [name, gpuBlocks] of Object.entries(blocksByGpu)) {
+      resultOf[name] = gpuBlocks[gpuBlocks.length - 1].result;
+    }
     const sum = exactSum(terms);
     root.dataset.result = model.get("result");
     preset.set(chosen.name);
     result.set(model.get("result"));
-    gpu.set(model.get("gpu"), found, shownNumber(sum));
+    gpu.set(model.get("gpu"), resultOf, shownNumber(sum));
     knob.show(chosen);
     block.show(blocks, index);
     exact.replaceChildren("exact sum: ", rich(shownNumber(sum)));
     paper.draw(blockSheet(blocks[index], index * blocks[0].spec.block_length), model.get("result"));
-    words.say(blockSentence(blocks, index, sum, found));
+    words.say(blockSentence(blocks, index, sum, resultOf));
   }
 
   watch(life, model, ["preset", "gpu", "knob", "result", "block"], follow);

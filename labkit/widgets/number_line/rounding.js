@@ -1,4 +1,4 @@
-// What a number becomes in a format under each rounding, and the sentence of it.
+// The results of rounding a number to a format in each rounding mode, and the sentence about it.
 
 import {
   brief,
@@ -36,19 +36,19 @@ import { asText } from "./scale.js";
 /** @typedef {{ value: number, odds: Fraction }} Outcome */
 
 /**
- * The real numbers that round to the same; an infinite end is null.
+ * The real numbers that round to the same value; an infinite end is null.
  *
  * @typedef {object} Interval
  * @property {number | null} low
  * @property {number | null} high
- * @property {boolean} low_in Whether the end rounds so, too.
+ * @property {boolean} low_in Whether the end itself rounds to the value.
  * @property {boolean} high_in
  */
 
 /** @typedef {{ mode: Rounding, name: string, value: string, error: string }} ModeRow */
 
 /**
- * Everything that is shown of a number.
+ * Everything that is shown for a number.
  *
  * @typedef {object} RoundedView
  * @property {number} x
@@ -83,7 +83,7 @@ export function lineFormat(row) {
 }
 
 /**
- * One value, or two for stochastic rounding, the lower one first.
+ * Return the rounded value, or both possible values of stochastic rounding, the lower one first.
  *
  * @param {number} x
  * @param {Format} format
@@ -107,8 +107,8 @@ function outcomesOf(x, format, mode) {
 }
 
 /**
- * The real numbers that round as x does; for stochastic rounding the gap that x lies in. null where
- * x becomes NaN.
+ * Return the real numbers that round to the same value as x; for stochastic rounding, the gap that x
+ * lies in. null if x becomes NaN.
  *
  * @param {number} x
  * @param {Format} format
@@ -136,8 +136,8 @@ function finite(value) {
 }
 
 /**
- * How far numbers round to a value: to infinity, its neighbour, half-way, or not beyond itself.
- * Points between show which.
+ * Return the end, in a direction, of the numbers that round to a value: infinity, the value's
+ * neighbour, half-way to it, or the value itself. Rounding points in between shows which.
  *
  * @param {number} value
  * @param {Format} format
@@ -157,7 +157,7 @@ function endOf(value, format, comesHere, direction) {
 // --- words ---------------------------------------------------------------------------------------
 
 /**
- * A share in percent: what can happen is never 0%, and what may fail is never 100%.
+ * Return a probability in percent. Only an impossible outcome is 0%, and only a certain one 100%.
  *
  * @param {Fraction} share
  */
@@ -170,7 +170,7 @@ function oddsText(share) {
 }
 
 /**
- * One rounding in words: what x becomes, and by how much it is off.
+ * Return the row of a rounding mode: the value or values of x, and the error or the odds.
  *
  * @param {number} x
  * @param {Format} format
@@ -178,15 +178,14 @@ function oddsText(share) {
  * @returns {ModeRow}
  */
 function modeRow(x, format, mode) {
-  const found = outcomesOf(x, format, mode);
+  const outcomes = outcomesOf(x, format, mode);
+  let error = offText(outcomes[0].value, x);
+  if (outcomes.length > 1) error = outcomes.map(({ odds }) => oddsText(odds)).join(" or ");
   return {
     mode,
     name: MODE_NAMES[mode],
-    value: found.map(({ value }) => nameOf(value)).join(" or "),
-    error:
-      found.length > 1
-        ? found.map(({ odds }) => oddsText(odds)).join(" or ")
-        : offText(found[0].value, x),
+    value: outcomes.map(({ value }) => nameOf(value)).join(" or "),
+    error,
   };
 }
 
@@ -202,18 +201,18 @@ function offText(value, x) {
 }
 
 /**
- * What x becomes, as a part of a sentence.
+ * Return what x becomes, as a part of a sentence.
  *
  * @param {Rounding} mode
- * @param {readonly Outcome[]} found
+ * @param {readonly Outcome[]} outcomes
  */
-function becomesText(mode, found) {
-  if (found.length > 1) {
-    const draws = found.map(({ value, odds }) => `${nameOf(value)} in ${oddsText(odds)}`);
+function becomesText(mode, outcomes) {
+  if (outcomes.length > 1) {
+    const draws = outcomes.map(({ value, odds }) => `${nameOf(value)} in ${oddsText(odds)}`);
     return `stochastic rounding makes it ${draws.join(" and ")} of the draws`;
   }
   const how = mode === "STOCHASTIC" ? "by stochastic rounding" : MODE_NAMES[mode];
-  return `${how}, it becomes ${nameOf(found[0].value)}`;
+  return `${how}, it becomes ${nameOf(outcomes[0].value)}`;
 }
 
 /**
@@ -231,20 +230,20 @@ function roundingSentence(x, format, mode) {
     return `${number} becomes NaN: ${name} has ${why}`;
   }
   if (low === x && high === x) return `${number} is exact in ${name}: every rounding keeps it.`;
-  const found = becomesText(mode, outcomesOf(x, format, mode));
+  const result = becomesText(mode, outcomesOf(x, format, mode));
   if (Math.abs(x) > max) {
     const last = `the last ${name} number, ${nameOf(Math.sign(x) * max)}`;
-    return `${number} lies beyond ${last}; ${found}.`;
+    return `${number} lies beyond ${last}; ${result}.`;
   }
   const gap = minus(exactly(high), exactly(low));
   const half = compare(times(exactly(x), fraction(2n)), plus(exactly(low), exactly(high))) === 0;
   const between = half ? "half-way between" : "between";
   const ends = `the ${name} numbers ${nameOf(low)} and ${nameOf(high)}`;
-  return `${number} lies ${between} ${ends}, ${spaced(gap)} apart; ${found}.`;
+  return `${number} lies ${between} ${ends}, ${spaced(gap)} apart; ${result}.`;
 }
 
 /**
- * Everything that is shown of a number: a row for each rounding, and the chosen one's interval.
+ * Return everything that is shown for a number: a row for each mode, and the interval of one mode.
  *
  * @param {number} x
  * @param {Format} format

@@ -1,42 +1,42 @@
-// What a router chooses: scores of experts, rounded to a format, and the largest of them.
+// The choice of a router: the experts with the largest scores, exact and rounded to a format.
 //
-// The logits are drawn: a stream of random bits for each token, turned into normal numbers by a
-// table of quantiles. labkit.widgets.router.widget computes the same numbers in Python.
+// The logits are random: a stream of bits for each token, turned into normally distributed numbers
+// by a table of quantiles. labkit.widgets.router.widget computes the same numbers in Python.
 
 import { PLAYGROUND_FORMATS, randomBitsAt, streamKey, toNearest } from "../playground/rounding.js";
 
 /**
- * How the router works.
+ * The settings of the router.
  *
  * @typedef {object} RouterSettings
  * @property {number} experts
  * @property {number} chosen How many experts a token gets.
  * @property {number} spread The standard deviation of the logits.
- * @property {string} format To which the scores, or the logits, are rounded.
+ * @property {string} format The format that the scores, or the logits, are rounded to.
  * @property {string} rounded "scores" or "logits".
  */
 
 /**
- * One token's choice: of each expert its exact score and its rounded one.
+ * The choice of one token.
  *
  * @typedef {object} TokenChoice
- * @property {Float64Array} exact
- * @property {Float64Array} rounded
+ * @property {Float64Array} exact The exact score of each expert.
+ * @property {Float64Array} rounded The rounded score of each expert.
  * @property {number[]} before The experts chosen by exact scores, the best first.
- * @property {number[]} after Those chosen by rounded scores.
- * @property {number[]} leaving Chosen before, and not after.
- * @property {number[]} coming Chosen after, and not before.
+ * @property {number[]} after The experts chosen by rounded scores, the best first.
+ * @property {number[]} leaving The experts chosen before, but not after.
+ * @property {number[]} coming The experts chosen after, but not before.
  * @property {number[]} tied The experts with the same rounded score as the last one chosen after.
  */
 
 const WORD = 2 ** 32;
 
 /**
- * The logits of a token, in FP32.
+ * Return the logits of a token, in FP32.
  *
  * @param {number} token
  * @param {RouterSettings} settings
- * @param {readonly number[]} quantiles of the normal distribution, from the lowest
+ * @param {readonly number[]} quantiles those of the normal distribution, ascending
  */
 export function tokenLogits(token, { experts, spread }, quantiles) {
   const key = streamKey(token);
@@ -52,7 +52,7 @@ export function tokenLogits(token, { experts, spread }, quantiles) {
 }
 
 /**
- * The largest values: their places, the largest first; of equal ones the lower place.
+ * Return the indices of the largest values, the largest first; of equal ones the lower index first.
  *
  * @param {ArrayLike<number>} values
  * @param {number} count
@@ -63,13 +63,13 @@ export function largest(values, count) {
   for (let i = 0; i < values.length; i += 1) {
     const full = places.length === count;
     if (full && values[i] <= values[places[count - 1]]) continue;
-    let at = full ? count - 1 : places.length;
-    // An equal value that came earlier stays before this one.
-    while (at > 0 && values[places[at - 1]] < values[i]) {
-      places[at] = places[at - 1];
-      at -= 1;
+    // Insert i, and move smaller values back. An equal value that came earlier stays before it.
+    let slot = full ? count - 1 : places.length;
+    while (slot > 0 && values[places[slot - 1]] < values[i]) {
+      places[slot] = places[slot - 1];
+      slot -= 1;
     }
-    places[at] = i;
+    places[slot] = i;
   }
   return places;
 }
@@ -105,7 +105,7 @@ export function tokenChoice(token, settings, quantiles) {
 }
 
 /**
- * Which of the first tokens get another set of experts.
+ * Return, for each token, whether rounding changes its set of experts.
  *
  * @param {number} tokens
  * @param {RouterSettings} settings
@@ -118,6 +118,8 @@ export function changedTokens(tokens, settings, quantiles) {
 }
 
 /**
+ * Return the next token whose experts change, or the same token if none does.
+ *
  * @param {boolean[]} changed
  * @param {number} token
  */
@@ -130,9 +132,11 @@ export function nextChanged(changed, token) {
 }
 
 /**
+ * Return the sentence about all tokens, and about one of them.
+ *
  * @param {TokenChoice} choice
  * @param {number} token
- * @param {boolean[]} changed of all tokens
+ * @param {boolean[]} changed for each token, whether its experts change
  * @param {RouterSettings} settings
  */
 export function routerSentence(choice, token, changed, settings) {
@@ -140,18 +144,18 @@ export function routerSentence(choice, token, changed, settings) {
   const share = ((100 * count) / changed.length).toFixed(1);
   const what = `the ${settings.rounded} rounded to ${settings.format}`;
   const experts = settings.chosen === 1 ? "another expert" : "another set of experts";
-  const all =
+  return (
     `With ${what}, ${count} of ${changed.length} tokens (${share}%) get ${experts}. ` +
-    `Token ${token}`;
-  return `${all} ${tokenWords(choice)}`;
+    `Token ${token} ${tokenWords(choice)}`
+  );
 }
 
 /** @param {TokenChoice} choice */
 function tokenWords({ leaving, coming, tied }) {
-  const tie =
-    tied.length > 1
-      ? ` ${tied.length} experts have the score of the last place; the lower number wins.`
-      : "";
+  let tie = "";
+  if (tied.length > 1) {
+    tie = ` ${tied.length} experts have the score of the last place; the lower number wins.`;
+  }
   if (leaving.length === 0) return `keeps its experts.${tie}`;
   return `loses ${named(leaving)} and gets ${named(coming)}.${tie}`;
 }

@@ -1,4 +1,4 @@
-// A router whose scores one rounds: one token's choice, and all tokens whose choice changes.
+// A router with rounded scores: the choice of one token, and all tokens whose choice changes.
 
 import { figure } from "../base/canvas.js";
 import { button, nearest, segmented, sentence, slider, traitChoice } from "../base/controls.js";
@@ -26,7 +26,7 @@ import { CHOICE_HEIGHT, COLUMNS, cellOf, drawChoice, drawTokens } from "./pictur
  */
 
 /**
- * What the knobs offer.
+ * The choices of the controls.
  *
  * @typedef {object} RouterChoices
  * @property {number} tokens
@@ -34,7 +34,7 @@ import { CHOICE_HEIGHT, COLUMNS, cellOf, drawChoice, drawTokens } from "./pictur
  * @property {number[]} chosen
  * @property {number[]} spreads
  * @property {string[]} formats
- * @property {number[]} quantiles Of the normal distribution.
+ * @property {number[]} quantiles The quantiles of the normal distribution.
  */
 
 /** @type {(keyof Traits)[]} */
@@ -59,7 +59,7 @@ function settingsOf(model) {
 }
 
 /**
- * A choice among whole numbers.
+ * Return a choice among whole numbers for a trait.
  *
  * @param {Model<Traits>} model
  * @param {"experts" | "chosen"} name

@@ -1,7 +1,7 @@
-// Bars glide from one loss scale to the next, and what leaves the format on the way falls off its
-// edge. With reduced motion they are there at once.
+// The motion of bars from one loss scale to the next; bars that leave the format fall. With reduced
+// motion they jump.
 //
-// Nothing runs by itself: a picture asks where its bars are now, and draws again while they move.
+// There are no timers: a picture asks for the place of its bars, and draws again while they move.
 
 import { reducedMotion } from "../base/theme.js";
 import { fateOf } from "./plot.js";
@@ -9,21 +9,23 @@ import { fateOf } from "./plot.js";
 /** @import { Fall, PreparedRow } from "./plot.js" */
 /** @import { Windows } from "./view.js" */
 
-const GLIDE_TIME = 200; // ms from one scale to the next
-const FALL_TIME = 500; // ms until a bar that was lost is out of sight
+// The time from one scale to the next, and the time in which a lost bar disappears, in ms.
+const GLIDE_TIME = 200;
+const FALL_TIME = 500;
 
 /**
- * What is drawn at a time.
+ * The state of the motion at a time.
  *
  * @typedef {object} Moment
- * @property {number} log2Scale Where the bars are, between two scales.
+ * @property {number} log2Scale The log2 of the scale that is drawn, between two scales.
  * @property {Fall[]} falls
  * @property {boolean} moving Whether the picture changes by itself.
  */
 
-/** The bars of one histogram on their way. */
+/** Return the motion of one histogram's bars. */
 export function scaleMotion() {
-  let from = NaN; // log2 of the scale that was left
+  // The log2 of the scales between which the bars move; NaN before the first picture.
+  let from = NaN;
   let to = NaN;
   let began = 0;
   /** @type {{ exponents: number[], began: number }[]} */
@@ -60,19 +62,22 @@ export function scaleMotion() {
     /**
      * @param {PreparedRow} row
      * @param {Windows} limits
-     * @param {number} log2Scale where the bars shall be
-     * @param {boolean} held whether a hand moves them, and they follow it at once
+     * @param {number} log2Scale the scale to which the bars move
+     * @param {boolean} held whether a pointer drags them, so that they follow without delay
      * @param {number} now in ms
      * @returns {Moment}
      */
     at(row, limits, log2Scale, held, now) {
-      if (Number.isNaN(to) || reducedMotion()) jump(log2Scale);
-      else if (log2Scale !== to) leave(row, limits, log2Scale, now);
+      if (Number.isNaN(to) || reducedMotion()) {
+        jump(log2Scale);
+      } else if (log2Scale !== to) {
+        leave(row, limits, log2Scale, now);
+      }
       if (held) from = to;
-      lost = lost.filter((one) => now - one.began < FALL_TIME);
-      const falls = lost.map((one) => ({
-        exponents: one.exponents,
-        done: (now - one.began) / FALL_TIME,
+      lost = lost.filter((bars) => now - bars.began < FALL_TIME);
+      const falls = lost.map((bars) => ({
+        exponents: bars.exponents,
+        done: (now - bars.began) / FALL_TIME,
       }));
       const moving = falls.length > 0 || (from !== to && now - began < GLIDE_TIME);
       return { log2Scale: place(now), falls, moving };
@@ -81,7 +86,7 @@ export function scaleMotion() {
 }
 
 /**
- * The bars that a format holds at one scale, and not at the next: their exponents at scale 1.
+ * Return the bars that a format holds at one scale but not at the next, as exponents at scale 1.
  *
  * @param {PreparedRow} row
  * @param {Windows} limits

@@ -1,6 +1,6 @@
-// From one distance to the next in one movement: the farther picture grows until the piece that
-// was looked at fills the place, while the nearer one unfolds out of that piece; and the other way
-// round.
+// The movement from one distance of the zoom to the next. Zooming in, the farther picture grows until
+// a piece of it fills the stage, while the nearer picture grows out of this piece. Zooming out is the
+// reverse.
 
 import { penOf } from "../base/canvas.js";
 import { h } from "../base/elements.js";
@@ -8,17 +8,18 @@ import { h } from "../base/elements.js";
 /** @typedef {{ left: number, top: number, width: number, height: number }} Box in CSS pixels */
 
 /**
- * Goes from the picture that was left to what is seen now; `piece` is what both share.
+ * Moves from the former picture to the present one; `piece` is the part that both show.
  *
  * @typedef {(after: HTMLElement, piece: Box, nearer: boolean) => void} Arrive
  */
 
 const GLIDE_MS = 350;
-const MOST = 12; // times larger: beyond that nothing is recognised
+// Pictures that are enlarged more than this cannot be recognised.
+const LARGEST_FACTOR = 12;
 
 /**
- * What an element looks like now. Its inputs stay behind: a copied radio button would be one of the
- * group.
+ * Return a copy of an element as it looks now, without its inputs: copied radio buttons would join
+ * the group of the original ones.
  *
  * @param {HTMLElement} element
  */
@@ -32,13 +33,13 @@ function copyOf(element) {
   return copy;
 }
 
-/** @param {number} times */
-function bounded(times) {
-  return Math.min(MOST, Math.max(1 / MOST, times));
+/** @param {number} factor */
+function bounded(factor) {
+  return Math.min(LARGEST_FACTOR, Math.max(1 / LARGEST_FACTOR, factor));
 }
 
 /**
- * The transform, about the upper left corner, that lays `from` over `to`, both inside an element.
+ * Return the transform of an element, about its upper left corner, that lays `from` over `to`.
  *
  * @param {Box} whole the element's box
  * @param {Box} from
@@ -56,7 +57,11 @@ function laidOver(whole, from, to) {
   return `translate(${x}px, ${y}px) scale(${sx}, ${sy})`;
 }
 
-/** @param {HTMLElement} stage where the distances stand */
+/**
+ * Return the animation between distances.
+ *
+ * @param {HTMLElement} stage the element that holds the distances
+ */
 export function glider(stage) {
   const veil = h("div", { class: "gz-veil", "aria-hidden": "true", inert: true });
   /** @type {Animation[]} */
@@ -77,13 +82,13 @@ export function glider(stage) {
   return {
     veil,
     /**
-     * To be called before the change, with what is seen; what it returns is called after it.
+     * Copy the present picture before a change. Call the returned function after the change.
      *
      * @param {HTMLElement} before
      * @returns {Arrive}
      */
     leave(before) {
-      for (const one of running) one.cancel();
+      for (const animation of running) animation.cancel();
       running = [];
       const picture = copyOf(before);
       const box = before.getBoundingClientRect();
@@ -92,23 +97,24 @@ export function glider(stage) {
         if (!box.width || !whole.width || !piece.width) return;
         cover(veil, stage, picture, box);
         stage.classList.add("gz-gliding");
-        const seen = { transform: "none", opacity: 1 };
-        const goes = nearer ? laidOver(box, piece, whole) : laidOver(box, box, piece);
-        const comes = nearer ? laidOver(whole, whole, piece) : laidOver(whole, piece, box);
-        const leaving = move(picture, seen, { transform: goes, opacity: 0 });
-        move(after, { transform: comes, opacity: 0 }, seen);
-        const end = () => {
+        const visible = { transform: "none", opacity: 1 };
+        const end = nearer ? laidOver(box, piece, whole) : laidOver(box, box, piece);
+        const start = nearer ? laidOver(whole, whole, piece) : laidOver(whole, piece, box);
+        const leaving = move(picture, visible, { transform: end, opacity: 0 });
+        move(after, { transform: start, opacity: 0 }, visible);
+        const finish = () => {
           veil.replaceChildren();
           stage.classList.remove("gz-gliding");
         };
-        leaving.finished.then(end, () => veil.replaceChildren());
+        // A cancelled animation makes way for the next one, which keeps the class.
+        leaving.finished.then(finish, () => veil.replaceChildren());
       };
     },
   };
 }
 
 /**
- * Lay the picture of what was seen over the stage, where it was.
+ * Lay the former picture over the stage, at its former place.
  *
  * @param {HTMLElement} veil
  * @param {HTMLElement} stage
