@@ -42,23 +42,34 @@ from labkit.records import data_folder
 
 STARTING_SECONDS = 120.0
 ENDING_SECONDS = 20.0
-PIECE = 1 << 20  # bytes that are read of a worker at once, though it ends no line
+# The most bytes that are read of a worker at once if it ends no line.
+PIECE = 1 << 20
 SERVER = Path(__file__).with_name("server.py")
+# Messages of the server and to it; see server.py, which is a program and cannot be imported here.
 READY = b"ready\n"
-FORKS = sys.platform == "linux"  # elsewhere each submission gets a process of its own (`Spawned`)
-USERS = 4096  # from labkit.grading.sandbox.isolation.FIRST_USER on
+PLAIN_JOB = b"."
+OPTIMIZER_JOB = b"o"
+# On other systems, each submission has a process that is started for it (`Spawned`).
+FORKS = sys.platform == "linux"
+# The number of users for submissions, from labkit.grading.sandbox.isolation.FIRST_USER on.
+USERS = 4096
+# Variables that the server inherits.
 ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "LANG", "LC_ALL")
 
 
 class NotStarted(RuntimeError):
-    """The sandbox does not start, whatever the submission."""
+    """The sandbox does not start, for any submission."""
 
 
 class Runner:
-    """Runs the requests of submissions; several threads may use it at once.
+    """A sandbox that runs the requests of submissions. Several threads may use it at once.
+
+    Args:
+        limits: The limits of learners' code.
+        folder: A folder for the files of the server, as `scratch` provides it.
 
     Raises:
-        NotStarted: the server did not load torch and labkit, or the isolation could not be set up.
+        NotStarted: If the server cannot load torch and labkit, or cannot set up the isolation.
     """
 
     def __init__(self, limits: Limits, folder: Path) -> None:
@@ -103,48 +114,53 @@ class Runner:
                 lambda reply: replies.update({reply.exercise: reply}),
             )
             return replies
-        while left := [request for request in requests if request.exercise not in replies]:
+        # A supervisor that is killed leaves requests without a reply, which are sent again.
+        left = list(requests)
+        while left:
             before = len(replies)
             for reply in self._replies(self._control, left, limits):
                 replies[reply.exercise] = reply
-            if len(replies) == before:  # the supervisor itself was killed at the first request
+            if len(replies) == before:
+                # The first request killed the supervisor.
                 first = left[0].exercise
-                replies[first] = Reply(
-                    first, "no answer: the process that supervises the code was killed"
-                )
+                note = "no answer: the process that supervises the code was killed"
+                replies[first] = Reply(first, note)
+            left = [request for request in requests if request.exercise not in replies]
         return replies
 
     def _replies(
         self, control: socket.socket, requests: Sequence[Request], limits: Limits
     ) -> Iterator[Reply]:
+        """Send requests to a new supervisor, and yield its replies until it ends."""
         isolation = self.isolation
-        # one that no concurrent submission has: its resource limits are its own
+        # Limits of resources are per user, so concurrent submissions have different users.
         if isolation.user is not None:
             isolation = replace(isolation, user=isolation.user + next(self._numbers) % USERS)
         ours, theirs = socket.socketpair()
         self._open.add(ours)
+        message = OPTIMIZER_JOB if any(map(_optimizes, requests)) else PLAIN_JOB
         with ours, ours.makefile("rb") as stream:
             with theirs, self._one_at_a_time:
                 try:
-                    socket.send_fds(
-                        control,
-                        [b"o" if any(map(_optimizes, requests)) else b"."],
-                        [theirs.fileno()],
-                    )
+                    socket.send_fds(control, [message], [theirs.fileno()])
                 except OSError as error:
                     raise NotStarted(f"the sandbox has ended:\n{_errors(self.folder)}") from error
             ours.sendall(packed((requests, limits, isolation)))
             for line in stream:
                 if not line.startswith(b"{"):
                     raise NotStarted(line.decode(errors="replace").strip())
-                if not line.endswith(b"\n"):  # the supervisor was killed while it wrote this line
+                # The supervisor was killed while it wrote this line.
+                if not line.endswith(b"\n"):
                     break
                 yield Reply(**json.loads(line))
         self._open.discard(ours)
 
     def close(self) -> None:
-        """End all processes: supervisors kill their workers when their connection closes."""
-        for connection in [*self._open, *filter(None, [self._control])]:
+        """End all processes. Supervisors kill their workers when their connection closes."""
+        connections = list(self._open)
+        if self._control is not None:
+            connections.append(self._control)
+        for connection in connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
         if self._control is not None:
@@ -174,9 +190,12 @@ def scratch() -> Iterator[Path]:
 
 def environment(folder: Path) -> dict[str, str]:
     """Return the minimal environment of a server that runs in this folder."""
-    root = str(Path(__file__).parents[3])
-    return {name: os.environ[name] for name in ENVIRONMENT if name in os.environ} | {
-        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])),
+    python_path = str(Path(__file__).parents[3])
+    if os.environ.get("PYTHONPATH"):
+        python_path += os.pathsep + os.environ["PYTHONPATH"]
+    inherited = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+    return inherited | {
+        "PYTHONPATH": python_path,
         "PYTHONUSERBASE": site.getuserbase(),
         "PYTHONSAFEPATH": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -191,9 +210,9 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 class Spawned(Worker):
-    """A worker on systems without fork: a process of its own, which loads torch and labkit again.
+    """A worker on systems without fork: a process that loads torch and labkit itself.
 
-    There elapsed time is limited, not that of the CPU, and memory for each process alone.
+    Elapsed time is limited instead of CPU time, and memory is limited for each process alone.
     """
 
     def __init__(self, requests: Sequence[Request], limits: Limits, folder: Path) -> None:
@@ -218,48 +237,44 @@ class Spawned(Worker):
         return self._process.read_line(seconds)
 
     def end(self) -> int | None:
-        # its channel may close just before it ends
+        # The channel of a process may close just before the process ends.
         code = self._process.end(1.0)
         self._folder.cleanup()
         return code
 
 
 def _optimizes(request: Request) -> bool:
-    """Return whether a program may make an optimizer.
-
-    What optimizers import is then imported once for all programs.
-    """
+    """Return whether a program may make an optimizer, by its text."""
     return request.run_by is not None or any("optim" in source for source in request.program)
 
 
 class _Pickler(pickle.Pickler):
     """A pickler that writes a module as its name, and a plain tensor as its bytes.
 
-    It is ten times as fast as torch's.
+    For tensors, it is ten times as fast as torch's own pickling.
     """
 
     def reducer_override(self, obj: object) -> Any:
         if isinstance(obj, ModuleType):
             return importlib.import_module, (obj.__name__,)
-        if (
-            type(obj) is torch.Tensor
-            and not obj.requires_grad
-            and obj.is_contiguous()
-            and obj.numel()
-        ):
+        # torch's own classes and subclasses with more state are pickled as torch does it.
+        if type(obj) is not torch.Tensor or obj.requires_grad:
+            return NotImplemented
+        if obj.is_contiguous() and obj.numel():
             content = obj.reshape(-1).view(torch.uint8).numpy().tobytes()
             return tensor_of, (content, obj.dtype, tuple(obj.shape))
         return NotImplemented
 
 
 def packed(content: object) -> bytes:
-    """Return the pickle of content for the sandbox; nothing is ever unpickled from there."""
+    """Return the pickle of content for the sandbox. The grader unpickles nothing from there."""
     stream = io.BytesIO()
     _Pickler(stream).dump(content)
     return stream.getvalue()
 
 
 def _errors(folder: Path) -> str:
+    """Return the last lines that a server wrote to its standard error."""
     with contextlib.suppress(OSError):
         return (folder / "errors").read_text(errors="replace")[-2000:]
     return ""

@@ -1,9 +1,9 @@
 """The server process of the sandbox, started as a program: `python .../sandbox/server.py [SOCKET]`.
 
-It loads torch, labkit's layers and what hand-ins import of lessons once, then hides the lessons'
-folders, which hold references and known mistakes (labkit.course.hide). With the number of a socket
-as its argument it forks a supervisor for every connection it receives (Linux). Without an argument
-it answers one job from standard input.
+It loads torch, labkit's layers and the modules of lessons that submissions import. Then it hides
+the lessons' folders, which hold references and known mistakes (labkit.course.hide). With the number
+of a socket as its argument, it forks a supervisor for every connection it receives (Linux). Without
+an argument, it answers one job from standard input.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ import labkit.course
 
 LAYERS = ("formats", "interop", "gemm", "bench", "instrument", "amp", "train", "clinic", "grading")
 READY = b"ready\n"
+# The message with a connection: one byte, which says whether the job may make an optimizer.
+PLAIN_JOB = b"."
+OPTIMIZER_JOB = b"o"
 
 
 def main() -> None:
@@ -38,9 +41,8 @@ def main() -> None:
         lesson.module("cases")
     labkit.course.hide()
     os.environ.pop(labkit.course.COURSE, None)
-    (
-        torch.ones(2, 2).half().float() @ torch.ones(2, 2)
-    ).sum().item()  # lets torch read the CPU's features from /proc
+    # At its first product, torch reads the CPU's features from /proc, which workers cannot.
+    _ = torch.ones(2, 2) @ torch.ones(2, 2)
     if len(sys.argv) > 1:
         _serve(socket.socket(fileno=int(sys.argv[1])))
     else:
@@ -48,21 +50,24 @@ def main() -> None:
 
 
 def _serve(control: socket.socket) -> None:
+    """Fork a supervisor for each connection that arrives, until the grader closes the socket."""
     from labkit.grading.sandbox.supervisor import run_job
 
-    # a terminal sends it to all processes; the grader decides
+    # A terminal sends SIGINT to all processes of a group. The grader handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _freeze()
     control.sendall(READY)
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 1, 1)
-        if not message:  # the grader has ended, or closed the connection
+        # The grader has ended, or has closed the connection.
+        if not message:
             break
-        if message == b"o" and "torch._dynamo" not in sys.modules:
+        if message == OPTIMIZER_JOB and "torch._dynamo" not in sys.modules:
+            # The constructor of an optimizer imports this module, which takes a second. Imported
+            # here, it is shared by all workers. It sets environment variables, which are undone.
             variables = dict(os.environ)
-            # a second, which each worker that makes an optimizer would take
             import_module("torch._dynamo")
-            os.environ.clear()  # torch._dynamo sets variables
+            os.environ.clear()
             os.environ.update(variables)
             _freeze()
         if os.fork() == 0:
@@ -78,11 +83,12 @@ def _serve(control: socket.socket) -> None:
         os.close(descriptors[0])
         _reap_supervisors(os.WNOHANG)
     _reap_supervisors(0)
-    shutil.rmtree(Path.cwd(), ignore_errors=True)  # in case the grader was killed
+    # The grader removes the folder, unless it was killed.
+    shutil.rmtree(Path.cwd(), ignore_errors=True)
 
 
 def _freeze() -> None:
-    """Keep the garbage collection of workers from copying the memory that they share."""
+    """Exclude all objects from garbage collection, which would copy memory that workers share."""
     gc.collect()
     gc.freeze()
 
@@ -94,6 +100,7 @@ def _reap_supervisors(options: int) -> None:
 
 
 def _answer_one() -> None:
+    """Answer the job on standard input, and write the answers to standard output."""
     from labkit.grading.sandbox.limits import address_space
     from labkit.grading.sandbox.worker import answer_all
 

@@ -1,6 +1,6 @@
 """The worker process, which runs a learner's code and writes its answers to a channel.
 
-Invariant: descriptors 0, 1 and 2 lead to the null device, so that nothing printed is taken for an
+Invariant: descriptors 0, 1 and 2 lead to the null device, so that printed text is not taken for an
 answer.
 """
 
@@ -21,12 +21,17 @@ from labkit.grading.sandbox.answer import answer_case
 from labkit.grading.sandbox.cell import run_cell
 from labkit.grading.sandbox.limits import limit_process
 
-# First byte of a line: the cell has run, the answers to a check, why there are none, the end of a
-# request.
+# A line of the channel begins with one of these bytes, and continues with JSON.
+# The cell has run.
 RAN = b"R"
+# The answers to a check.
 CHECK = b"C"
+# The reason why a request has no answers.
 NOTE = b"N"
+# The end of a request.
 END = b"E"
+# Time beyond the limits of all exercises after which the system ends a worker.
+SPARE_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -34,9 +39,9 @@ class Limits:
     """Limits of a worker.
 
     Attributes:
-        seconds: Of CPU time, for each exercise.
-        memory: Bytes beyond what torch and labkit take.
-        processes: At one time.
+        seconds: The CPU time for each exercise.
+        memory: The bytes beyond those that torch and labkit take.
+        processes: The number of processes at one time.
     """
 
     seconds: float = 20.0
@@ -45,7 +50,7 @@ class Limits:
 
     @property
     def wall_seconds(self) -> float:
-        """The limit of elapsed time for each exercise: sleeping takes no CPU time."""
+        """The limit of elapsed time for each exercise, since sleeping takes no CPU time."""
         return 3 * self.seconds + 5
 
 
@@ -54,13 +59,16 @@ class Request:
     """A learner's program for one exercise, and the calls to make of its function.
 
     Attributes:
-        program: Sources to run: statements of other cells first, the exercise's own cell last.
-        call: How the function is called: "my_advance(state, found_inf, config)".
-        cases: Cases[check][case]: the arguments of each call, pickled separately, so that calls
+        exercise: The id of the exercise.
+        program: The sources to run: statements of other cells, then the exercise's own cell.
+        entry: The name of the function that the program defines.
+        call: A call of the function as text, such as "my_advance(state, found_inf, config)".
+        cases: The arguments of each call as cases[check][case], pickled separately, so that calls
             share no object.
         provides: Names that exist although no cell defines them.
-        may_change: Names of the arguments that the answer may change.
-        run_by: What calls the function, where the cases do not.
+        may_change: The names of the arguments that the answer may change.
+        run_by: A function that calls the answer with a case, for example in a training. None if the
+            arguments are passed to the answer itself.
     """
 
     exercise: str
@@ -79,27 +87,25 @@ def tensor_of(content: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> tor
 
 
 def answer_all(requests: Sequence[Request], channel: BinaryIO, limits: Limits, used: int) -> None:
-    """Answer all requests: one line for each check, and one that ends the request.
-
-    It does not return.
+    """Write the answers to all requests, and end the process.
 
     Args:
-        requests: The exercises to answer, in order.
-        channel: Where the lines are written.
+        requests: The requests, in order.
+        channel: The file for the lines.
         limits: The limits of the learner's code.
-        used: Bytes of address space that this process had before the learner's code.
+        used: The bytes of address space that this process has before it runs the learner's code.
     """
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
-    # The supervisor measures time; this limit applies if the supervisor was killed.
-    limit_process(
-        used + limits.memory, sum(limits.seconds for _ in requests) + 60, limits.processes
-    )
+    # The supervisor measures time. This limit applies if the supervisor was killed.
+    seconds = len(requests) * limits.seconds + SPARE_SECONDS
+    limit_process(used + limits.memory, seconds, limits.processes)
     for request in requests:
         _answer(request, channel)
         _write(channel, END, request.exercise)
-    os._exit(0)  # skips threads and exit handlers that the code left
+    # This skips threads and exit handlers that the code left.
+    os._exit(0)
 
 
 def _answer(request: Request, channel: BinaryIO) -> None:
@@ -109,21 +115,23 @@ def _answer(request: Request, channel: BinaryIO) -> None:
         "hint": hint,
         **request.provides,
     }
-    *definitions, own = request.program
-    for i, source in enumerate(definitions):
+    *other_cells, own_cell = request.program
+    for i, source in enumerate(other_cells):
         run_cell(source, f"<another cell, {i}>", namespace)
-    problem = run_cell(own, f"<exercise {request.exercise}>", namespace)
+    problem = run_cell(own_cell, f"<exercise {request.exercise}>", namespace)
     _write(channel, RAN, None)
     function = namespace.get(request.entry)
     if function is None:
         _write(channel, NOTE, problem or f"its cell no longer defines {request.call}")
         return
-    rules = (request.may_change, request.run_by)
     for cases in request.cases:
-        answers = [
-            answer_case(function, request.call, pickle.loads(case), *rules, owned=True)
-            for case in cases
-        ]
+        answers = []
+        for case in cases:
+            arguments = pickle.loads(case)
+            answer = answer_case(
+                function, request.call, arguments, request.may_change, request.run_by, owned=True
+            )
+            answers.append(answer)
         _write(channel, CHECK, answers)
 
 
