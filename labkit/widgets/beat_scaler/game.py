@@ -1,13 +1,13 @@
-"""A game: two runs in lockstep, one scaled by a dynamic scaler, the other by the learner's hand.
+"""A game: two runs in lockstep, one with a dynamic scaler, the other scaled by the learner.
 
-Idea: where the window of good scales stays put, any scale inside it does. Here the loss is
-multiplied by 2^w, and w follows a course that neither side knows. The unscaled gradients are
-clipped to one norm before the step, so the optimizer sees nothing of w; FP16 does. A step is useful
-if it was taken and kept its gradients; the score is the share of useful steps. Until the end only
-skipped steps are counted aloud, since underflow does not announce itself.
+In a usual training, the window of good scales hardly moves. Here the loss is multiplied by 2^w, and
+w follows a course that neither side knows. The unscaled gradients are clipped to one norm before
+the step, so w affects FP16 but not the optimizer. A step is useful if it was taken and kept its
+gradients, and the score is the share of useful steps. Until the end, the widget shows the number of
+skipped steps only, since a training does not report underflow either.
 
-Invariant: both runs have the same first weights, batches and course; a move takes effect at the
-next step; the same seed and moves give the same game; useful + skipped + lossy = steps.
+Invariant: both runs have the same first weights, batches and course. A move takes effect at the
+next step. The same seed and moves give the same game. useful + skipped + lossy = steps.
 """
 
 from __future__ import annotations
@@ -37,12 +37,14 @@ from labkit.widgets.scaler_timeline.trace import (
     replay,
 )
 
-START_LOG2 = 16  # where both scales begin
-# log2; the window goes from about 2^13 ... 2^31 down to 2^-13 ... 2^3
+# The exponent of both scales at the start.
+START_LOG2 = 16
+# The range of w. With it, the window moves from about 2^13 ... 2^31 down to 2^-13 ... 2^3.
 LOWEST_WEIGHT = -6
 HIGHEST_WEIGHT = 22
-CALM_STEPS = 40  # before the weight first moves
-# This is below the norm of any step's gradients, whatever their weight.
+# The steps before w first moves.
+CALM_STEPS = 40
+# This is below the norm of any step's gradients, at any w.
 CLIP_NORM = 2.0**-20
 LEARNING_RATE = 5e-3
 EPSILON = 1e-12
@@ -50,49 +52,49 @@ EPSILON = 1e-12
 # A third of the usual batch: two runs at eight steps a second leave a slow machine time to draw.
 TASK = replace(TASKS["segmentation_small"], name="segmentation_small, batches of 8", batch_size=8)
 YOURS = replace(RECIPES["FP16 dynamic"], name="FP16 by hand", scaler=static(2.0**START_LOG2))
-# starts at 2^16 too, and grows after 25 clean steps
+# This scaler starts at 2^16, too, and grows after 25 clean steps.
 SCALERS = RECIPES["FP16 dynamic"]
-LAST_STEPS = 20  # the final loss is the mean over these
+# The final loss is the mean over this many last steps.
+LAST_STEPS = 20
+# The range of the slider.
 LOG2_RANGE = (-4, 30)
-# steps between two looks at the window; each costs about three steps
+# The steps between two measurements of the window, each of which takes the time of about three.
 MEASURE_EVERY = 8
 
 
 def course(steps: int, seed: int = 0) -> tuple[int, ...]:
-    """Return the log2 of the loss's weight at each step.
-
-    It rests, climbs, jumps and falls at random.
+    """Return w at each step: it rests, climbs, jumps and falls at random.
 
     >>> course(100)[:40] == (0,) * 40, len(course(100))
     (True, 100)
     """
     generator = np.random.default_rng(seed)
     weights = [0.0] * CALM_STEPS
-    at = 0.0
-    places = range(LOWEST_WEIGHT, HIGHEST_WEIGHT + 1)
+    current = 0.0
+    levels = range(LOWEST_WEIGHT, HIGHEST_WEIGHT + 1)
     while len(weights) < steps:
-        far = [target for target in places if abs(target - at) >= len(places) / 2]
-        target = float(generator.choice(far))
-        # a jump, a quick slide, a slow one
+        far_levels = [level for level in levels if abs(level - current) >= len(levels) / 2]
+        target = float(generator.choice(far_levels))
+        # A jump, a quick change or a slow one.
         duration = int(generator.choice([1, 20, 40]))
-        weights += list(np.linspace(at, target, duration + 1)[1:]) + [target] * int(
-            generator.integers(20, 45)
-        )
-        at = target
+        weights += list(np.linspace(current, target, duration + 1)[1:])
+        weights += [target] * int(generator.integers(20, 45))
+        current = target
     return tuple(round(weight) for weight in weights[:steps])
 
 
 @dataclass(frozen=True)
 class GameStep:
-    """One step of one side.
+    """A step of one side.
 
     Attributes:
-        loss: of the batch, without the wandering weight.
-        scale: what the loss was multiplied by.
-        skipped: the gradients held inf or NaN, so the weights did not move.
-        keeps_from: log2 of the scale below which more than 1% of the activation gradients
+        step: The number of the step, from 1.
+        loss: The loss of the batch, without the factor 2^w.
+        scale: The loss scale.
+        skipped: Whether the gradients held inf or NaN, so that the weights did not change.
+        keeps_from: The exponent of the scale below which more than 1% of the activation gradients
             underflow.
-        overflows_at: log2 of the scale from which the step overflows.
+        overflows_at: The exponent of the scale from which the step overflows.
     """
 
     step: int
@@ -113,7 +115,8 @@ class GameStep:
         return not self.skipped and not self.lossy
 
 
-MakeRun = Callable[..., Any]  # (task, recipe, seed, log2 weights, device=) -> run
+# Returns a run for (task, recipe, seed, w at each step, device=).
+MakeRun = Callable[..., Any]
 
 
 class WeightedRun(TrainingRun):
@@ -129,9 +132,11 @@ class WeightedRun(TrainingRun):
         return super().loss(inputs, targets) * 2.0 ** self.log2_weights[self.steps_done]
 
     def window(self) -> tuple[float, float]:
-        """Return the window of the next step at weight 1, in log2.
+        """Return the window of the next step at w = 0, as exponents.
 
-        The first number is the smallest scale without lost gradients, the second overflows.
+        Returns:
+            The exponent of the smallest scale that loses no gradients, and that of the smallest
+            scale that overflows.
         """
         twin = self.fp32_twin()
         weight = self.log2_weights[self.steps_done]
@@ -140,33 +145,39 @@ class WeightedRun(TrainingRun):
         histogram = merge(
             snapshot(activations, step=self.steps_done, kind="activation gradients").layers.values()
         )
-        largest = float(
-            torch.stack([g.abs().max() for g in (*activations.values(), *weights.values())]).max()
-        )
-        return keeps_from(shift(histogram, -weight)), math.log2(OVERFLOWS_FROM / largest) + weight
+        gradients = [*activations.values(), *weights.values()]
+        largest = max(float(gradient.abs().max()) for gradient in gradients)
+        overflows_at = math.log2(OVERFLOWS_FROM / largest) + weight
+        return keeps_from(shift(histogram, -weight)), overflows_at
 
 
 class ClippedAdam(torch.optim.Adam):
-    """Adam on gradients that are clipped together, to a norm so small that they always are."""
+    """Adam on gradients that are always clipped, to one small norm of all together."""
 
     def step(self, closure: Any = None) -> Any:
-        torch.nn.utils.clip_grad_norm_(
-            [p for group in self.param_groups for p in group["params"]], CLIP_NORM
-        )
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        torch.nn.utils.clip_grad_norm_(parameters, CLIP_NORM)
         return super().step(closure)
 
 
 def make_run(
     task: Task, recipe: Recipe, seed: int, weights: Sequence[int], **where: Any
 ) -> WeightedRun:
-    """Return a run that trains."""
+    """Return a run with clipped gradients; see `MakeRun` for the arguments."""
     clipped = replace(task, make_optimizer=partial(ClippedAdam, lr=LEARNING_RATE, eps=EPSILON))
     return WeightedRun(clipped, recipe, seed, weights, **where)
 
 
 @dataclass(frozen=True)
 class Tally:
-    """How one side has fared: numbers of steps, and the loss at the end."""
+    """The result of one side.
+
+    Attributes:
+        steps: The number of steps.
+        skipped: The number of skipped steps.
+        lossy: The number of steps at a scale that loses gradients.
+        loss: The mean loss over the last steps; NaN without steps.
+    """
 
     steps: int = 0
     skipped: int = 0
@@ -175,12 +186,14 @@ class Tally:
 
     @property
     def useful(self) -> float:
-        """The score: the share of steps that were taken and kept their gradients, 0 to 1."""
-        return (self.steps - self.skipped - self.lossy) / self.steps if self.steps else 0.0
+        """The score: the share of steps that were taken and kept their gradients."""
+        if self.steps == 0:
+            return 0.0
+        return (self.steps - self.skipped - self.lossy) / self.steps
 
 
 def tally(steps: Sequence[GameStep]) -> Tally:
-    """Count one side's steps.
+    """Return the result of one side's steps.
 
     >>> clean = GameStep(
     ...     1, loss=0.5, scale=2.0**16, skipped=False, keeps_from=8.0, overflows_at=20.0
@@ -199,7 +212,13 @@ def tally(steps: Sequence[GameStep]) -> Tally:
 
 @dataclass(frozen=True)
 class Score:
-    """The end of a game; `peeked`: its window was in sight."""
+    """The result of a game.
+
+    Attributes:
+        yours: The learner's result.
+        scalers: The scaler's result.
+        peeked: Whether the window was shown during the game.
+    """
 
     yours: Tally
     scalers: Tally
@@ -207,10 +226,10 @@ class Score:
 
 
 def on_slider(log2_scale: int) -> int:
-    """Return the exponent of a scale that the slider has.
+    """Return an exponent unchanged if the slider has it.
 
     Raises:
-        ValueError: it is not a whole number from -4 to 30.
+        ValueError: If it is not a whole number in `LOG2_RANGE`.
     """
     low, high = LOG2_RANGE
     if not isinstance(log2_scale, int) or not low <= log2_scale <= high:
@@ -222,57 +241,75 @@ def on_slider(log2_scale: int) -> int:
 
 @dataclass
 class Side:
-    """One of the two: its run, None until it is made, and the steps it did."""
+    """One of the two sides.
+
+    Attributes:
+        make: Returns the run.
+        run: The run; None until `build`.
+        steps: The steps so far.
+        window: The window at w = 0 at its last measurement, as exponents.
+    """
 
     make: Callable[[], Any]
     run: Any = None
     steps: list[GameStep] = field(default_factory=list)
-    # of the latest look at it, before the step's weight moves it
     window: tuple[float, float] = (0.0, 0.0)
 
     @property
     def done(self) -> int:
+        """The number of steps."""
         return len(self.steps)
 
     def build(self) -> None:
+        """Make the run, unless it exists."""
         if self.run is None:
             self.run = self.make()
 
     def step(self, course: Sequence[int], state: ScalerState | None = None) -> None:
-        """Do one step, from a scaler's state if one is given, and record it and its window."""
+        """Do a step, and record it with its window.
+
+        Args:
+            course: w at each step.
+            state: The state of the scaler for this step; by default the run's own.
+        """
         if state is not None:
             self.run.scaler = state
         log2_weight = course[len(self.steps)]
         if len(self.steps) % MEASURE_EVERY == 0:
             self.window = self.run.window()
-        keeps, overflows = (edge - log2_weight for edge in self.window)
-        done = self.run.step()
+        keeps_from, overflows_at = self.window
+        record = self.run.step()
         self.steps.append(
             GameStep(
-                done.step,
-                done.loss / 2.0**log2_weight,
-                done.scale,
-                not done.stepped,
-                keeps,
-                overflows,
+                step=record.step,
+                loss=record.loss / 2.0**log2_weight,
+                scale=record.scale,
+                skipped=not record.stepped,
+                keeps_from=keeps_from - log2_weight,
+                overflows_at=overflows_at - log2_weight,
             )
         )
 
 
 class Duel(Controller):
-    """A game that is driven by a thread, or by a test.
-
-    For task, seed, steps, pace and device see `BeatTheScaler`.
+    """The controller of a game.
 
     Args:
-        make_run: (task, recipe, seed, log2 weights, device=) -> run.
-        clock, wait: seconds, and how to let them pass.
+        task: The task that both sides train.
+        seed: The seed of weights, batches and course.
+        steps: The number of steps.
+        pace: Steps per second.
+        device: "cpu", "gpu", a `Place`, or None for the best one.
+        make_run: Returns a run; see `MakeRun`.
+        clock: Returns a monotonic time in seconds.
+        wait: Waits for a number of seconds.
 
     Raises:
-        ValueError: steps is less than 1, pace is not positive, or the device does not exist.
+        ValueError: If `steps` is less than 1, `pace` is not positive, or the device does not exist.
     """
 
-    buttons = frozenset(Button) - {Button.STEP}  # a game has no single steps
+    # A game has no single steps.
+    buttons = frozenset(Button) - {Button.STEP}
 
     def __init__(
         self,
@@ -300,7 +337,9 @@ class Duel(Controller):
         self.make_run = make_run
         self._clock = clock
         self._wait = wait
-        self.in_sight = self._peeked = self._begun = False
+        self.in_sight = False
+        self._peeked = False
+        self._begun = False
         self._earlier: list[Score] = []
         self.scalers = Side(lambda: None)
         self.yours = Side(lambda: None)
@@ -308,12 +347,9 @@ class Duel(Controller):
 
     def begin_again(self) -> None:
         self._earlier = self.scores
-        self.scalers, self.yours = (
-            Side(
-                partial(self.make_run, self.task, recipe, self.seed, self.course, device=self.place)
-            )
-            for recipe in (SCALERS, YOURS)
-        )
+        make_side = partial(self.make_run, seed=self.seed, weights=self.course, device=self.place)
+        self.scalers = Side(partial(make_side, self.task, SCALERS))
+        self.yours = Side(partial(make_side, self.task, YOURS))
         self.log2_scale = START_LOG2
         self._peeked = self.in_sight
         self._next = 0.0

@@ -64,7 +64,10 @@ def static_duel(duel: Duel, *, why: str = "") -> Figure:
     panels = [
         Panel("Loss of each batch, log scale", "loss", losses),
         Panel(
-            "Loss scale (log2), skipped steps ×", "scale", scales, window if duel.revealed else None
+            "Loss scale (log2), skipped steps ×",
+            "scale",
+            scales,
+            window if duel.revealed else None,
         ),
     ]
     return steps_figure(panels, duel.total, duel.sentence(), why)

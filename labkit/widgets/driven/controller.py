@@ -1,13 +1,14 @@
 """Controller of runs that a learner drives: phases, buttons, a training thread, and frames.
 
-Idea: every live widget is the same machine, one `Controller`: runs, a queue of commands, and a
-thread that carries out commands between two steps. Only the thread touches the runs, so nothing is
-shared and nothing locked; a test calls `handle(command)` and, while `due`, `tick()` instead. The
-browser gets frames through `post`: new points as float32 columns beside a small JSON state. At most
-thirty frames a second leave, fewer while the browser has not drawn the last ones.
+A `Controller` has runs, a queue of commands, and a thread that executes commands between two steps.
+Only the thread uses the runs, so they need no lock. Instead of starting the thread, a test calls
+`handle(command)` and, while `due`, `tick()`. `post` sends frames to the browser: new points as
+float32 columns, and a small state as JSON. It sends at most thirty frames a second, and fewer while
+the browser has not drawn the last ones.
 
-Invariant: a command takes effect between two steps; an error becomes the phase FAILED and words;
-posting never waits for the browser; one training at a time in a kernel, none after `close`.
+Invariant: a command takes effect between two steps. An error becomes the phase FAILED and a
+message. Posting never waits for the browser. A kernel trains one controller at a time, and no
+controller trains after `close`.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ import numpy as np
 from labkit.train import Place, Task
 
 FRAME_SECONDS = 1 / 30
-# pace towards a browser that does not answer: hidden, gone, or behind a busy kernel
+# The time between frames to a browser that does not answer: it is hidden or closed, or the kernel
+# is too busy to read its messages.
 UNANSWERED_SECONDS = 1 / 4
-# Frames on their way before we wait for an answer; the browser answers every quarter of a second.
+# The number of frames without an answer after which frames are sent at that slower pace. A browser
+# answers four times a second.
 IN_FLIGHT = 12
 
 NAME = "labkit live training"
@@ -39,7 +42,7 @@ INTERRUPTED = "the kernel was interrupted. Nothing is lost: press Continue."
 
 
 class Phase(StrEnum):
-    """What the training does now."""
+    """Phases of a training."""
 
     IDLE = "idle"
     RUNNING = "running"
@@ -49,7 +52,7 @@ class Phase(StrEnum):
 
 
 class Button(StrEnum):
-    """What a learner can press."""
+    """Buttons of a live widget."""
 
     START = "start"
     PAUSE = "pause"
@@ -58,7 +61,7 @@ class Button(StrEnum):
     RESET = "reset"
 
 
-# A button that is missing here changes nothing in that phase.
+# The phase after a button, by the phase before it. A missing button has no effect.
 AFTER: dict[Phase, dict[Button, Phase]] = {
     Phase.IDLE: {Button.START: Phase.RUNNING, Button.STEP: Phase.PAUSED},
     Phase.RUNNING: {
@@ -76,59 +79,71 @@ AFTER: dict[Phase, dict[Button, Phase]] = {
     Phase.FAILED: {Button.START: Phase.RUNNING, Button.RESET: Phase.IDLE},
 }
 
-# A ValueError or TypeError that a command raises becomes the notice.
+# A button, or a function. A ValueError or TypeError that the function raises becomes the notice.
 Command = Button | Callable[[], object]
-# steps, what is drawn of one, how many are drawn
+# Steps, the numbers that are drawn of a step, and how many of the steps are drawn.
 Points = tuple[Sequence[Any], Callable[[Any], tuple[float, ...]], int]
 
 
 class Controller(ABC):
-    """Runs that are driven together.
+    """Runs that a learner drives together.
 
-    A subclass says what a step is, the widget sets `send` and `state`.
+    A subclass defines a step. The widget sets `send` and `state`.
 
     Attributes:
-        notice: message on the last command; "" if it was simply carried out.
-        error: message on what ended the training.
-        send: sends a content, JSON without NaN, and buffers of numbers that may be NaN.
-        state: returns what a frame shows beside the points, as JSON.
-        clock: seconds, monotonic.
+        task: The task of the runs.
+        total: The number of planned steps.
+        place: The device on which the runs train.
+        phase: The phase of the training.
+        notice: A message about the last command, or "".
+        error: A message about the error that ended the training, or "".
+        send: Sends content as JSON without NaN, and buffers of numbers that can be NaN.
+        state: Returns the part of a frame beside the points, as JSON.
+        clock: Returns a monotonic time in seconds.
     """
 
-    # buttons that mean something for these runs
+    # The buttons of these runs.
     buttons: ClassVar[frozenset[Button]] = frozenset(Button)
     task: Task
-    total: int  # planned steps
-    place: Place  # where they train
+    total: int
+    place: Place
 
-    # one training at a time: two would share one core's time
+    # The controller that trains now. Two would share the time of one core.
     _driving: ClassVar[weakref.ref[Controller] | None] = None
     _turn: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self) -> None:
         self.phase = Phase.IDLE
-        self.notice = self.error = ""
+        self.notice = ""
+        self.error = ""
         self.send: Callable[[dict[str, Any], list[bytes]], None] = lambda content, buffers: None
         self.state: Callable[[], dict[str, Any]] = dict
         self.clock = time.monotonic
-        self._single_steps = 0  # asked for by the step button and not done yet
+        # Presses of the step button whose step is not done yet.
+        self._single_steps = 0
+        # None ends the thread.
         self._inbox: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        # its thread ends, or has ended; the next command starts another
+        # Whether the thread was told to end. The next command then starts another one.
         self._resting = False
-        self._closed = self._at_once = False
-        # number of the browser's latest command that was carried out
+        self._closed = False
+        # Whether the next step is shown at once, since it is the first one after a command.
+        self._at_once = False
+        # The number of the browser's last command that was executed.
         self._answered = 0
-        # numbers of the latest frame, and of the latest one that the browser has drawn
-        self._number = self._drawn = 0
-        self._due = self._last = -1.0
-        # which points the browser has: a list of steps, and how many
+        # The numbers of the last frame that was sent, and of the last one that the browser drew.
+        self._number = 0
+        self._drawn = 0
+        # The time from which the next frame may be sent, and that of the last one.
+        self._due = -1.0
+        self._last = -1.0
+        # The points that the browser has: for each curve its steps, and how many were sent.
         self._sent: list[tuple[Sequence[Any], int]] = []
 
     @property
     @abstractmethod
     def sides(self) -> Sequence[Any]:
-        """The runs; each has `run`, None until `build()` makes it, and `done`, its steps so far."""
+        """The runs. Each has `run`, which `build()` makes, and `done`, the number of its steps."""
 
     @property
     @abstractmethod
@@ -137,28 +152,28 @@ class Controller(ABC):
 
     @abstractmethod
     def points(self) -> list[Points]:
-        """Return what is drawn, one entry for each buffer of a frame."""
+        """Return the curves, one for each buffer of a frame."""
 
     @abstractmethod
     def begin_again(self) -> None:
-        """Drop the runs that Reset removes; the phase is still the one before the button."""
+        """Remove the runs that Reset removes. `phase` is still the one before the button."""
 
     @abstractmethod
     def train_on(self, where: Place) -> None:
-        """Continue, or begin, on another device."""
+        """Continue or start the training on another device."""
 
     @abstractmethod
     def lead(self) -> bool:
-        """Do the due step of the reference run, if it is behind; return whether it was."""
+        """Do the next step of the reference run if it is behind; return whether it was."""
 
     @abstractmethod
     def follow(self) -> None:
-        """Do the due step of the learner's runs."""
+        """Do the next step of the learner's runs."""
 
     # --- commands ---------------------------------------------------------------------------------
 
     def handle(self, command: Command) -> None:
-        """Carry out a command; one that cannot be leaves a notice and nothing else."""
+        """Execute a command. A command that fails sets the notice and changes nothing else."""
         self.notice = ""
         try:
             if isinstance(command, Button):
@@ -171,17 +186,19 @@ class Controller(ABC):
     def _press(self, button: Button) -> None:
         if button not in self.buttons:
             return
-        over = self.phase in (Phase.FINISHED, Phase.FAILED)
-        if button is Button.RESET or (button is Button.START and over):
+        has_ended = self.phase in (Phase.FINISHED, Phase.FAILED)
+        if button is Button.RESET or (button is Button.START and has_ended):
             self.begin_again()
             self.error = ""
         self.phase = AFTER[self.phase].get(button, self.phase)
-        single = button is Button.STEP and self.phase is Phase.PAUSED
-        self._single_steps = self._single_steps + 1 if single else 0
+        if button is Button.STEP and self.phase is Phase.PAUSED:
+            self._single_steps += 1
+        else:
+            self._single_steps = 0
 
     @property
     def enabled(self) -> list[Button]:
-        """The buttons that mean something now, by name."""
+        """The buttons with an effect in this phase, sorted by name."""
         return sorted(AFTER[self.phase].keys() & self.buttons)
 
     def enter(self, phase: Phase) -> None:
@@ -193,26 +210,31 @@ class Controller(ABC):
 
     @property
     def due(self) -> bool:
-        """Whether there is a step to do now."""
+        """Whether a step is to be done now."""
         return self.phase is Phase.RUNNING or self._single_steps > 0
 
     @property
     def building(self) -> bool:
-        """Whether the next tick begins with making runs, which can take a second or two."""
+        """Whether the next tick makes runs first, which can take a second or two."""
         return self.due and any(side.run is None for side in self.sides)
 
     def build(self) -> None:
         """Make the runs that do not exist yet."""
-        self._guard(lambda: [side.build() for side in self.sides])
+
+        def build_all() -> None:
+            for side in self.sides:
+                side.build()
+
+        self._guard(build_all)
 
     def tick_other(self) -> bool:
-        """Bring the run beside to the step that is due; return whether there was anything to do."""
+        """Do the next step of the reference run, and return whether it was behind."""
         if self.building:
             self.build()
         return self.due and bool(self._guard(self.lead))
 
     def tick(self) -> None:
-        """Do the step that is due, in all runs; does nothing when none is."""
+        """Do the next step of all runs if a step is due."""
         self.tick_other()
         if self.due:
             self._guard(self._step)
@@ -224,10 +246,11 @@ class Controller(ABC):
             self.enter(Phase.FINISHED)
 
     def _guard(self, work: Callable[[], object]) -> object:
+        """Return the result of a function; after an exception, enter FAILED and return None."""
         try:
             return work()
+        # The learner's task can raise anything, and the widget shows it.
         except Exception as error:
-            # The learner's task may raise anything, and the figure has to show it.
             self._fail(error)
         return None
 
@@ -238,81 +261,83 @@ class Controller(ABC):
     # --- frames -----------------------------------------------------------------------------------
 
     def drawn(self, number: int) -> None:
-        """Note that the browser has drawn a frame."""
+        """Record that the browser has drawn a frame."""
         self._drawn = max(self._drawn, number)
 
     def forget_sent(self) -> None:
-        """Send everything from the start with the next frame: somebody new is looking."""
+        """Send all points with the next frame, for a page that has none."""
         self._sent = []
 
     def post(self, *, urgent: bool = False) -> bool:
-        """Send a frame if it is time for one, or in any case if it is urgent.
-
-        Return whether it was sent.
-        """
+        """Send a frame if the pace allows one or it is urgent; return whether it was sent."""
         now = self.clock()
-        waiting = self._number - self._drawn
-        if not urgent and (
-            now < self._due or (waiting >= IN_FLIGHT and now - self._last < UNANSWERED_SECONDS)
-        ):
+        is_unanswered = self._number - self._drawn >= IN_FLIGHT
+        is_too_early = now < self._due
+        if is_unanswered and now - self._last < UNANSWERED_SECONDS:
+            is_too_early = True
+        if is_too_early and not urgent:
             return False
-        # the average counts: steps and frames do not share a beat
+        # A frame that is late may be followed sooner, so that the average pace is kept.
         self._due = max(self._due + FRAME_SECONDS, now)
         self._last = now
         self._number += 1
         points = self.points()
+        # After a change of runs, the curves have other lists, and all points are sent.
         whole = [id(steps) for steps, _ in self._sent] != [id(steps) for steps, _, _ in points]
-        begins = [0] * len(points) if whole else [count for _, count in self._sent]
-        rows = [
-            map(row, steps[at:end]) for at, (steps, row, end) in zip(begins, points, strict=True)
-        ]
+        starts = [0] * len(points) if whole else [count for _, count in self._sent]
+        buffers = []
+        for start, (steps, row, end) in zip(starts, points, strict=True):
+            buffers.append(pack([row(step) for step in steps[start:end]]))
         self._sent = [(steps, end) for steps, _, end in points]
         head = {"kind": "frame", "number": self._number, "answered": self._answered}
-        self.send({**head, "whole": whole, **self.state()}, [pack(list(each)) for each in rows])
+        self.send({**head, "whole": whole, **self.state()}, buffers)
         return True
 
     def first_frame(self) -> tuple[dict[str, Any], list[bytes]]:
-        """Return a frame with all points so far, or the recorded ones, for a page."""
+        """Return a frame with all points so far, or with the recorded ones, for a page."""
         head = {"kind": "frame", "number": 0, "answered": 0, "whole": True}
-        return {**head, **self.state()}, [
-            pack([row(step) for step in steps[:end]]) for steps, row, end in self.points()
-        ]
+        buffers = [pack([row(step) for step in steps[:end]]) for steps, row, end in self.points()]
+        return {**head, **self.state()}, buffers
 
-    # --- thread
-    # --------------------------------------------------------------------------------------- It
-    # starts with the first command; `rest` ends it until the next one, `close` forever.
+    # --- thread -----------------------------------------------------------------------------------
+    # The thread starts with the first command. `rest` ends it until the next command, `close` for
+    # good.
 
     def ask(self, command: Command, number: int = 0) -> None:
-        """Let the thread carry out a command, the browser's of that number, before its next step.
+        """Queue a command for the thread, which executes it before its next step.
 
-        Returns at once.
+        Args:
+            command: The command.
+            number: The number of the browser's command; 0 for others.
         """
         if command in (Button.START, Button.STEP):
             with Controller._turn:
-                before = Controller._driving() if Controller._driving is not None else None
+                previous = None
+                if Controller._driving is not None:
+                    previous = Controller._driving()
                 Controller._driving = weakref.ref(self)
-            if before is not None and before is not self:
-                before.call(partial(before._pause, ANOTHER))
+            if previous is not None and previous is not self:
+                previous.call(partial(previous._pause, ANOTHER))
         self.call(partial(self._answer, command, number))
 
     def call(self, work: Callable[[], object]) -> None:
-        """Let the thread do something between two steps, and send a frame."""
+        """Queue a function for the thread, which calls it between two steps and sends a frame."""
         with Controller._turn:
             if self._closed:
                 return
             self._inbox.put(work)
             if self._thread is None or self._resting:
-                before = self._thread
+                previous = self._thread
                 self._resting = False
                 self._thread = threading.Thread(
-                    target=self._loop, args=(before,), name=NAME, daemon=True
+                    target=self._loop, args=(previous,), name=NAME, daemon=True
                 )
                 self._thread.start()
 
     def rest(self, why: str) -> None:
-        """Pause the training, say why, and end the thread after the step it is in.
+        """Pause the training with a reason, and end the thread after its present step.
 
-        Returns at once.
+        This does not wait for the thread.
         """
         with Controller._turn:
             if self._thread is None or self._resting or self._closed:
@@ -321,18 +346,16 @@ class Controller(ABC):
             self._inbox.put(None)
             self._resting = True
             if Controller._driving is not None and Controller._driving() is self:
-                Controller._driving = None  # nobody has to wake it to make it pause
+                # Another controller that starts need not wake this one to pause it.
+                Controller._driving = None
 
     def interrupt(self) -> None:
-        """Pause the training, if it runs."""
+        """Pause the training if it is running."""
         if self.alive and not self._resting:
             self.call(partial(self._pause, INTERRUPTED))
 
     def close(self, timeout: float = 5.0) -> None:
-        """End the thread after the step it is in.
-
-        Returns when it has ended, or after `timeout` seconds.
-        """
+        """End the thread after its present step, and wait for that up to `timeout` seconds."""
         self._closed = True
         self._inbox.put(None)
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -351,59 +374,67 @@ class Controller(ABC):
     def _answer(self, command: Command, number: int) -> None:
         self.handle(command)
         self._answered = max(self._answered, number)
-        self._at_once = True  # the first step under a change is shown at once
+        self._at_once = True
 
-    def _loop(self, before: threading.Thread | None) -> None:
-        if before is not None:
-            # it ends where the inbox told it to; what comes after that is ours
-            before.join()
+    def _loop(self, previous: threading.Thread | None) -> None:
+        """Execute commands and do steps until the inbox says to end.
+
+        Args:
+            previous: A thread that still takes commands from the inbox, up to the None that ends
+                it.
+        """
+        if previous is not None:
+            previous.join()
         while True:
             try:
-                if not self._take_commands() or (self.due and not self._work()):
+                if not self._execute_commands():
                     return
+                if self.due and not self._do_step():
+                    return
+            # A fault of labkit, not of the task. It is logged, and shown if possible.
             except Exception as error:
-                # A fault of ours, not of the task: log it, and show it in the figure if possible.
                 logging.getLogger(__name__).exception("the live training could not continue")
                 if self.phase is not Phase.FAILED:
                     self._fail(error)
-                    # wakes the loop, which then posts
+                    # This wakes the loop, which then sends a frame.
                     self._inbox.put(lambda: None)
 
-    def _work(self) -> bool:
-        """Do a step, looking into the inbox between its two halves; return False to end."""
+    def _do_step(self) -> bool:
+        """Do a step, with commands between its two halves; return False to end the thread."""
         if self.building:
             self.post(urgent=True)
             self.build()
         if self.tick_other() and not self._at_once:
             self.post()
-        if self.due and not self._take_commands():
+        if self.due and not self._execute_commands():
             return False
         self.tick()
         self.post(urgent=self._at_once or not self.due)
         self._at_once = False
         return True
 
-    def _take_commands(self) -> bool:
-        """Do what is in the inbox; wait for something when no step is due. Return False to end."""
-        done = False
+    def _execute_commands(self) -> bool:
+        """Execute all commands in the inbox; return False to end the thread.
+
+        Without a step to do, this waits for a command.
+        """
+        has_executed = False
         while True:
             try:
-                work = self._inbox.get(block=not self.due and not done)
+                work = self._inbox.get(block=not self.due and not has_executed)
             except queue.Empty:
                 break
             if work is None:
                 return False
             work()
-            done = True
-        if done and not self.due:
-            self.post(urgent=True)  # otherwise the step that is due will show it
+            has_executed = True
+        # If a step is due, its frame shows the effect of the commands.
+        if has_executed and not self.due:
+            self.post(urgent=True)
         return True
 
 
 def pack(rows: list[Any]) -> bytes:
-    """Return rows as little-endian float32, which has a code for NaN.
-
-    A loss too large for it becomes inf.
-    """
+    """Return rows as little-endian float32; a number that is too large becomes inf."""
     with np.errstate(over="ignore"):
         return np.asarray(rows, dtype="<f4").tobytes()
