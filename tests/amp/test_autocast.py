@@ -214,7 +214,7 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
     )
 
 
-def test_dtypes_values_and_gradients_are_those_of_torchs_own_list_of_cuda_cases() -> None:
+def test_dtypes_and_gradients_are_those_of_torchs_cuda_cases() -> None:
     """Each row returns the dtype that CUDA autocast returns, and the values and gradients of casts
     written out.
     """
@@ -410,7 +410,7 @@ def test_an_edit_in_the_region_is_seen() -> None:
         assert (x @ w)[0, 0].item() == 6
 
 
-def test_a_weight_used_twice_has_the_same_gradient_with_and_without_a_cache() -> None:
+def test_weight_used_twice_has_the_same_gradient_uncached() -> None:
     """Weight tying: an embedding of 5 words is also the last layer. Gradients are added up in FP32
     either way.
     """
@@ -597,7 +597,7 @@ def refused(layer: nn.Module, x: Tensor) -> bool:
     return False
 
 
-def test_outside_of_a_region_and_in_a_disabled_one_torch_refuses_as_ever() -> None:
+def test_torch_refuses_as_ever_outside_of_a_region() -> None:
     layer, x = nn.GRU(3, 3), torch.ones(2, 1, 3).half()
     with half_storage("cpu"):
         assert refused(layer, x)

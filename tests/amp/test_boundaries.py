@@ -156,7 +156,7 @@ def test_a_subclass_that_refuses_items_is_copied_all_the_same() -> None:
     assert frozen["a"].dtype == torch.float16
 
 
-def test_a_tuple_with_a_constructor_of_its_own_keeps_its_length_and_attributes() -> None:
+def test_custom_tuple_keeps_its_length_and_attributes() -> None:
     star = Star(torch.ones(1), torch.ones(1))
     star.note = "kept"  # type: ignore[attr-defined]
     changed = mapped_anywhere(torch.Tensor.half, star)

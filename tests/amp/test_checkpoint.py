@@ -168,7 +168,7 @@ def test_plain_torch_reads_the_model_in_fp32(tmp_path: Path) -> None:
             ), name
 
 
-def test_a_plain_fp32_checkpoint_starts_a_mixed_run_with_all_its_digits() -> None:
+def test_plain_fp32_checkpoint_starts_a_mixed_run() -> None:
     torch.manual_seed(1)
     stored = mlp().state_dict()
     for flat in (False, True):
@@ -195,7 +195,7 @@ def test_a_plain_fp32_checkpoint_starts_a_mixed_run_with_all_its_digits() -> Non
         engine.load_state_dict(stored)
 
 
-def test_another_recipe_network_or_optimizer_is_refused_with_the_difference() -> None:
+def test_checkpoint_of_another_recipe_is_refused() -> None:
     state = engine_for(RECIPES["O2"]).state_dict()
     wide = Engine(nn.Sequential(nn.Linear(6, 32), nn.BatchNorm1d(32)), ADAM, RECIPES["O2"])
     backwards = lambda model: [{"params": list(model.parameters())[::-1]}]  # noqa: E731
@@ -331,7 +331,7 @@ def test_a_state_that_cannot_be_loaded_changes_nothing() -> None:
         assert str(engines[recipe].state_dict()) == before, (*path, last)
 
 
-def test_nothing_is_saved_between_backward_and_step_nor_what_cannot_be_read(tmp_path: Path) -> None:
+def test_nothing_is_saved_between_backward_and_step(tmp_path: Path) -> None:
     engine = engine_for(RECIPES["O2"])
     with engine.forward():
         engine.backward(engine(torch.ones(2, 6)).sum())
@@ -389,7 +389,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
     assert interrupted, "some were killed while they wrote"
 
 
-def test_a_checkpoint_of_a_stochastic_recipe_goes_on_on_another_kind_of_device() -> None:
+def test_stochastic_checkpoint_continues_on_another_device() -> None:
     """The state dict of a GPU's engine differs from this one in its generator alone, whose state
     seeds ours.
     """

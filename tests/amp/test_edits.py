@@ -111,7 +111,7 @@ def test_an_edit_counts(name: str) -> None:
             assert all((w == 0.25).all() for w in weights), (way, flat)
 
 
-def test_an_edit_between_backward_and_step_or_before_a_checkpoint_counts(tmp_path: Path) -> None:
+def test_edit_between_backward_and_step_counts(tmp_path: Path) -> None:
     engine, other = (engine_for("O2", make=STANDING) for _ in range(2))
     backward(engine, 0)
     engine.model[0].bias.data.fill_(0.5)
@@ -124,7 +124,7 @@ def test_an_edit_between_backward_and_step_or_before_a_checkpoint_counts(tmp_pat
         assert (each.model[0].bias == torch.tensor(0.1).half()).all()
 
 
-def test_a_layer_that_came_later_and_data_of_another_shape_are_refused_by_name() -> None:
+def test_later_layer_is_refused_by_name() -> None:
     changes: list[Callable[[nn.Sequential], object]] = [
         lambda model: model.__setitem__(0, nn.Linear(6, 16)),
         lambda model: model.add_module("last", nn.Linear(3, 3)),
@@ -165,7 +165,7 @@ def test_a_change_of_any_one_number_by_one_code_shows() -> None:
         assert same(before, checksum([tensor])), (dtype, size)
 
 
-def test_rows_that_change_places_show_and_no_order_of_dimensions_hides_a_change() -> None:
+def test_moved_rows_are_seen_as_a_change() -> None:
     torch.manual_seed(0)
     for number, tensor in enumerate(
         (
@@ -213,7 +213,7 @@ def alike(a: Engine, b: Engine) -> bool:
 
 
 @pytest.mark.parametrize("name", [*COPIED, "on a V100"])
-def test_a_copy_trains_on_alike_and_alone_and_takes_its_gradients_along(name: str) -> None:
+def test_copy_trains_independently(name: str) -> None:
     for flat, (way, copied) in itertools.product((False, True), WAYS.items()):
         engine = engine_for(name, flat)
         steps(engine, 0, 1, 2)

@@ -151,7 +151,7 @@ def length(tensors: list[Tensor], norm_type: float) -> np.longdouble:
 
 
 @pytest.mark.parametrize("norm_type", [1.0, 2.0, 3.0, 10.0, math.inf])
-def test_the_length_and_the_shortened_gradients_are_those_of_extended_precision(
+def test_clipped_length_is_that_of_extended_precision(
     norm_type: float,
 ) -> None:
     generator = torch.Generator().manual_seed(0)
@@ -225,7 +225,7 @@ def test_fp32_gradients_are_the_same_bit_for_bit() -> None:
         assert all(map(torch.equal, plain, scaled)), scales
 
 
-def test_worked_example_the_gradient_inside_is_larger_and_outside_is_not() -> None:
+def test_gradient_is_larger_inside_only() -> None:
     # Four layers of weight 1/2; the two in the middle have 2^4 of their own.
     half = [nn.Linear(1, 1, bias=False) for _ in range(4)]
     for layer in half:
@@ -273,7 +273,7 @@ def test_a_layer_whose_activation_gradients_underflow_is_saved() -> None:
         assert torch.allclose(saved, expected, rtol=2.0**-10), "FP16's rounding, and nothing else"
 
 
-def test_what_is_left_names_low_precision_weights_and_what_cannot_be_exact_is_refused() -> None:
+def test_inexact_remainder_is_refused() -> None:
     model = nn.Sequential(nn.Sequential(nn.Linear(2, 2, bias=False).half()), nn.Linear(2, 2))
     with layer_scales(model, {"0": 3, "0.0": 4, "1": 5}) as left:
         assert left == {"0.0.weight": 7}, "nested scales are added up"

@@ -103,7 +103,7 @@ def step_all(weights: Weights, number: int) -> None:
     weights.zero_grad()
 
 
-def test_any_optimizer_steps_the_master_as_it_steps_plain_fp32_tensors() -> None:
+def test_any_optimizer_steps_the_master() -> None:
     for name, make in OPTIMIZERS.items():
         masters = [p.detach().float().requires_grad_() for p in small_net().parameters()]
         theirs, weights = make(masters), Weights(small_net(), make)
@@ -120,7 +120,7 @@ def test_any_optimizer_steps_the_master_as_it_steps_plain_fp32_tensors() -> None
                 assert torch.equal(weight, master.to(weight.dtype)), (name, step)
 
 
-def test_an_optimizer_that_would_teach_nothing_and_wrong_groups_are_refused() -> None:
+def test_useless_optimizer_is_refused() -> None:
     """One of the model's own FP16 weights would step tensors that get no gradient, and every step
     be called well.
     """
@@ -162,7 +162,7 @@ def test_an_optimizer_that_would_teach_nothing_and_wrong_groups_are_refused() ->
 
 
 @pytest.mark.parametrize("flat", [False, True])
-def test_groups_keep_their_options_and_a_frozen_layer_stays_until_the_optimizer_knows(
+def test_groups_keep_their_options(
     flat: bool,
 ) -> None:
     """A frozen first layer, a norm with its own learning rate and no decay, and the rest."""
@@ -221,7 +221,7 @@ def test_tied_weights_have_one_master() -> None:
     assert torch.equal(model[1].weight, weights.named_masters()["0.weight"].half())
 
 
-def test_a_change_of_the_model_counts_and_what_was_not_changed_keeps_its_digits() -> None:
+def test_edited_model_keeps_the_digits_of_other_weights() -> None:
     model = small_net()
     weights = Weights(model, partial(torch.optim.SGD, lr=0.0))
     digits = weights.named_masters()["2.weight"].clone().add_(2.0**-20)
@@ -311,7 +311,7 @@ def drift(rounding: WeightRounding, steps: int = 1024, seed: int = 0) -> torch.T
     return model.weight.detach().double().squeeze()
 
 
-def test_nearest_loses_every_update_kahan_none_and_stochastic_none_on_average() -> None:
+def test_kahan_loses_no_update() -> None:
     assert (drift(WeightRounding.NEAREST) == 1.0).all()
     assert (drift(WeightRounding.KAHAN) == 1.125).all(), "1 + 1024 * 2^-13, exactly"
     walked = drift(WeightRounding.STOCHASTIC) - 1
@@ -429,9 +429,7 @@ def test_parametrized_modules_and_gradients_are_converted() -> None:
     assert layer.weight.dtype == torch.float16
 
 
-def test_a_format_that_torch_computes_nothing_in_is_the_caller_s_affair_and_one_it_lacks_is_refused() -> (
-    None
-):
+def test_format_without_torch_arithmetic_is_allowed() -> None:
     assert to_model_format(nn.Linear(1, 1), E4M3).weight.dtype == torch.float8_e4m3fn
     with pytest.raises(ValueError, match="torch has no dtype for 1-4-7"):
         to_model_format(nn.Linear(1, 1), Format("1-4-7", exponent_bits=4, significand_bits=7))
@@ -591,7 +589,7 @@ def test_a_network_trains_as_it_does_in_fp32(network: str) -> None:
         assert losses(NETWORKS[network], recipe) == pytest.approx(theirs, abs=tolerance), recipe
 
 
-def test_buffers_of_one_s_own_stay_and_those_of_torch_s_layers_go_along() -> None:
+def test_own_buffers_stay_as_they_are() -> None:
     net = Text(parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH)))
     net.register_buffer("count", torch.tensor(4097.0))
     before = net.positions.clone()
@@ -605,7 +603,7 @@ def test_buffers_of_one_s_own_stay_and_those_of_torch_s_layers_go_along() -> Non
     assert {b.dtype for b in batch_norm.buffers()} == {torch.float16, torch.int64}
 
 
-def test_what_would_become_infinite_is_refused_by_name_and_nothing_is_converted() -> None:
+def test_overflowing_conversion_is_refused_by_name() -> None:
     for where in ("parameter '0.weight'", "buffer '1.running_var'"):
         net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
         target = net[0].weight if "weight" in where else net[1].running_var
@@ -621,7 +619,7 @@ def test_what_would_become_infinite_is_refused_by_name_and_nothing_is_converted(
         to_model_format(net, FP16, keep_norms=False)
 
 
-def test_what_becomes_coarse_is_named_once_and_ordinary_weights_are_not() -> None:
+def test_coarse_weights_are_named_once() -> None:
     for value in (4097.0, 1e-6):
         net = nn.Sequential(nn.Linear(2, 3))
         net.register_parameter("table", nn.Parameter(torch.full((3,), value), requires_grad=False))

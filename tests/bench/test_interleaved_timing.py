@@ -20,7 +20,7 @@ def test_ways_take_turns_and_each_tells_its_own_seconds() -> None:
     assert order == ["a", "b", "a", "b"], "a machine that slows down slows both"
 
 
-def test_seconds_of_a_call_are_those_of_a_group_that_the_device_has_done(monkeypatch) -> None:
+def test_seconds_of_a_call_are_those_of_a_finished_group(monkeypatch) -> None:
     """Four calls of a second each, and a device that needs two more until it is done."""
     now = [0.0]
 

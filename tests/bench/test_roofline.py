@@ -87,7 +87,7 @@ def test_worked_example_the_data_sheet_of_a_v100():
     assert roof.ridge(FP16) == pytest.approx(139, rel=0.01)
 
 
-def test_every_row_says_what_where_and_when_and_a_ratio_is_that_of_its_two_numbers():
+def test_every_row_says_what_where_and_when():
     """Of speeds the value over the reference; of times the other way round; of memory
     what is left.
     """
@@ -130,9 +130,7 @@ def test_intensity_counts_the_bytes_of_the_format(format, intensity):
     assert row.intensity == pytest.approx(intensity)
 
 
-def test_gains_name_what_was_compared_and_what_is_not_there_is_answered_with_what_is(
-    tmp_path, monkeypatch
-):
+def test_gains_name_what_was_compared(tmp_path, monkeypatch):
     assert set(gains("training", "V100")) == {"FP32"}, "a V100 has no TF32"
     assert set(gains("training", "A100")) == {"FP32", "TF32", "FP32 or TF32"}
     assert gains("training", "T4") == {}

@@ -164,7 +164,7 @@ DEVICES = [
 ] + [bench.DeviceReport("cuda", row.name, 0, 100, row.capabilities[0], row) for row in GENERATIONS]
 
 
-def test_a_sweep_asks_for_each_case_once_and_only_for_formats_that_are_there():
+def test_sweep_asks_for_each_case_once():
     for report in DEVICES:
         for sweep in bench.sweeps(report).values():
             assert sweep.cases, (report.name, sweep.name)
@@ -244,9 +244,7 @@ def test_long_calls_have_three_turns_and_short_ones_all_in_groups(told):
     assert run.calls == 10
 
 
-def test_what_had_no_turn_would_take_too_long_or_cannot_run_here_is_left_out_with_the_reason(
-    told, monkeypatch
-):
+def test_unmeasured_case_is_left_out_with_the_reason(told, monkeypatch):
     turns, seconds = told
     missing = []
     runs = run_cases(
@@ -272,7 +270,7 @@ def test_what_had_no_turn_would_take_too_long_or_cannot_run_here_is_left_out_wit
         run_case(SMALL[0])
 
 
-def test_cuda_events_tell_milliseconds_for_a_whole_group_and_threads_are_put_back(monkeypatch):
+def test_cuda_events_time_a_whole_group(monkeypatch):
     event, calls = Mock(), []
     event.return_value.elapsed_time.return_value = 40.0
     monkeypatch.setattr(torch.cuda, "Event", event)
@@ -291,7 +289,7 @@ def test_cuda_events_tell_milliseconds_for_a_whole_group_and_threads_are_put_bac
             run_cases(SMALL, **how)
 
 
-def test_a_record_says_what_was_measured_where_and_comes_back_from_its_file():
+def test_record_comes_back_from_its_file():
     record = measure("layers", "cpu", extent=QUICK, rounds=1)
     assert (record.kind, record.versions["torch"], len(record.runs)) == (
         "cpu",

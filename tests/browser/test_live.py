@@ -62,7 +62,7 @@ def live(opened):
     return opened
 
 
-def test_a_learner_switches_scaling_on_and_sees_the_curves_part_and_meet(live):
+def test_learner_switches_scaling_on_and_sees_curves_part(live):
     live.root.evaluate(REMEMBER_LOSSES)
     assert live.pixels("fp16", 0.1) == 0
     live.press("Start")
@@ -95,7 +95,7 @@ def test_a_learner_switches_scaling_on_and_sees_the_curves_part_and_meet(live):
     assert live.pixels("fp32", 0.7, 0.9) > 50
 
 
-def test_a_page_that_is_loaded_again_shows_the_whole_run_and_the_theme(live):
+def test_reloaded_page_shows_the_whole_run(live):
     live.press("Start")
     live.until("d.step >= 20")
     live.page.evaluate("jupyterapp.commands.execute('docmanager:save')")

@@ -93,7 +93,7 @@ def test_guess_first_closes_what_a_search_has_opened(lab):
         page.locator("details.labkit-answer:not([open]) [role=status]").wait_for()
 
 
-def test_an_answered_prediction_opens_its_text_when_the_notebook_is_run_again(lab):
+def test_answered_prediction_opens_its_text(lab):
     with lab.shown(CHOICE, ".labkit-predict[data-right='']") as notebook:
         notebook.page.locator(".labkit-predict input[type=radio]").first.check()
         notebook.page.locator(".labkit-predict button").click()

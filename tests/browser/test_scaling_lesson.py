@@ -154,7 +154,7 @@ def test_every_control_has_a_name_and_its_place_in_the_order(aloud, kind):
 
 
 @pytest.mark.parametrize("kind", ["live", "beat-scaler", "training-bar"])
-def test_a_training_is_news_when_it_starts_and_when_it_ends_and_at_no_step_between(aloud, kind):
+def test_training_is_announced_at_its_start_and_end_only(aloud, kind):
     aloud.page.evaluate(COUNT_NEWS, kind)
     aloud.page.locator(f".labkit-{kind} button:has-text('Start')").click()
     aloud.page.wait_for_selector(f".labkit-{kind}[data-phase=finished]")

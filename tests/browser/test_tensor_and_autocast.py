@@ -97,9 +97,7 @@ def stage(page, name):
     page.wait_for_selector(f".labkit-stages[data-stage='{name}']")
 
 
-def test_the_slider_pushes_bits_over_the_edge_and_the_focus_stays_on_a_gpu_that_has_other_blocks(
-    notebook, page
-):
+def test_slider_pushes_bits_over_the_edge(notebook, page):
     lines = page.evaluate(READ_LINES)
     assert [line["name"] for line in lines] == ["C", *(f"a{i}·b{i}" for i in range(4)), "sum", "D"]
     assert [line["cut"].strip() for line in lines] == ["", "1", "1", "1", "1", "", ""]

@@ -62,7 +62,7 @@ COUNT_MOVES = """() => {
 }"""
 
 
-def test_keys_and_drags_of_slider_and_histogram_move_numbers_and_pixels(notebook, page):
+def test_keys_and_drags_move_slider_and_histogram(notebook, page):
     """Without scaling most are lost, with 2^10 hardly any; a drag over the width of a binade is one
     step.
     """
@@ -109,9 +109,7 @@ def test_keys_and_drags_of_slider_and_histogram_move_numbers_and_pixels(notebook
     notebook.until("w.log2_scale == 14")
 
 
-def test_one_slider_leads_from_the_network_to_the_bits_and_times_two_moves_the_exponent(
-    notebook, page
-):
+def test_one_slider_leads_from_the_network_to_the_bits(notebook, page):
     notebook.settle()
     distance, scale = (
         notebook.widget("zoom").get_by_role("slider", name=name) for name in ("Zoom", "Scale")

@@ -245,7 +245,7 @@ def test_an_exported_page_needs_no_network(notebook, lab):
     page.close()
 
 
-def test_a_dead_kernel_is_reported_and_the_notebook_recovers_when_run_again(notebook, lab):
+def test_dead_kernel_is_reported_and_the_notebook_recovers(notebook, lab):
     page, name = notebook.page, "predict"
     notebook.python(f"{name}.choice or setattr({name}, 'choice', {name}.choices[2])")
     page.wait_for_selector(".labkit-predict .lk-reply:not(:empty)")

@@ -36,7 +36,7 @@ def room(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_learner_counts_once_with_the_last_answer_and_words_of_ones_own_do_not(
+def test_learner_counts_once_with_the_last_answer(
     room: Path,
 ) -> None:
     commit(room, "bob", QUESTION, "about a quarter")
@@ -51,7 +51,7 @@ def test_a_learner_counts_once_with_the_last_answer_and_words_of_ones_own_do_not
     assert not any(name in json.dumps(found) for name in ("ada", "bob", "Zoë", "eve", "script"))
 
 
-def test_numbers_are_counted_by_their_power_of_ten_and_what_is_none_is_not(tmp_path: Path) -> None:
+def test_numbers_are_counted_by_their_power_of_ten(tmp_path: Path) -> None:
     for learner, answer in (
         ("a", "0.02"),
         ("b", "0.05"),
@@ -64,7 +64,7 @@ def test_numbers_are_counted_by_their_power_of_ten_and_what_is_none_is_not(tmp_p
     assert guesses(tmp_path)[0]["bars"] == [("0.01 to 0.1", 2), ("1 to 10", 1)]
 
 
-def test_both_times_of_the_quiz_are_counted_question_by_question_without_names(
+def test_quiz_is_counted_by_question_without_names(
     tmp_path: Path,
 ) -> None:
     answers = {

@@ -63,7 +63,7 @@ def test_the_most_frequent_failure_comes_first_with_a_sentence() -> None:
 LONG = "def f(x):\n    total = 0\n" + "".join(f"    total = total * {n} + x\n" for n in range(9))
 
 
-def test_equal_answers_are_listed_with_their_learners_and_short_ones_are_not() -> None:
+def test_equal_answers_are_listed_with_their_learners() -> None:
     rows = [
         row("ada", "", 8, text=LONG),
         row("bob", "", 8, text=LONG.replace("total = 0", "total = 0  # of mine\n")),
@@ -80,7 +80,7 @@ def test_what_a_third_of_the_class_writes_is_no_hint() -> None:
     assert len(equal_answers([*rows[:3], *others])) == 1
 
 
-def test_feedback_shows_the_graded_code_and_the_class_page_links_to_it(tmp_path: Path) -> None:
+def test_feedback_shows_the_graded_code(tmp_path: Path) -> None:
     rows = [row("Zoë & co", "got None", text="def f():\n    <b>"), row("ada", "", 8)]
     marks = marks_of(rows, {}, 0, {})
     assert b"The code that was graded</summary><pre>def f():\n    &lt;b&gt;</pre>" in feedback(

@@ -40,7 +40,7 @@ def hand_in(folder: Path, name: str, **changed: str) -> Path:
 # --- clocks ---
 
 
-def test_a_clock_that_is_set_back_between_two_answers_leaves_the_later_one_the_last(
+def test_clock_set_back_leaves_the_later_answer_the_last(
     tmp_path: Path,
 ) -> None:
     journal = tmp_path / NAME
@@ -77,7 +77,7 @@ def test_an_impossible_deadline_is_refused(tmp_path: Path) -> None:
 
 
 @LINUX
-def test_two_gradings_into_one_file_exclude_each_other_and_a_killed_one_frees_it(
+def test_two_gradings_into_one_file_exclude_each_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hand_in(tmp_path / "class", "ada")
@@ -114,7 +114,7 @@ def test_one_of_many_gets_the_lock(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_second_release_puts_the_first_aside_with_what_somebody_wrote_into_it(
+def test_second_release_moves_the_first_aside(
     tmp_path: Path,
 ) -> None:
     notebooks = tmp_path / "learners" / "notebooks"
@@ -147,7 +147,7 @@ def test_a_second_release_puts_the_first_aside_with_what_somebody_wrote_into_it(
 @LINUX
 @pytest.mark.slow
 @pytest.mark.timeout(600 * slowness())
-def test_a_kernel_that_is_killed_while_it_notes_answers_loses_none_that_was_acknowledged(
+def test_killed_kernel_loses_no_acknowledged_answer(
     tmp_path: Path,
 ) -> None:
     journal = tmp_path / NAME
@@ -205,7 +205,7 @@ def test_a_terminated_grader_leaves_only_whole_grades_and_resumes(tmp_path: Path
 @LINUX
 @pytest.mark.slow
 @pytest.mark.timeout(1500 * slowness())
-def test_a_grader_that_is_killed_at_any_line_writes_what_it_would_have_written(
+def test_grader_killed_at_any_line_writes_the_same_file(
     tmp_path: Path,
 ) -> None:
     for name, changed in (
@@ -265,7 +265,7 @@ def small_disk(place: Path, kibibytes: int) -> Iterator[Path]:
 @LINUX
 @pytest.mark.slow
 @pytest.mark.timeout(900 * slowness())
-def test_on_a_disk_that_fills_up_grading_says_so_and_goes_on_when_there_is_room(
+def test_full_disk_is_reported_and_grading_resumes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("ada", "bob", "carl"):

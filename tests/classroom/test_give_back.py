@@ -76,7 +76,7 @@ def rows() -> list[GradeRow]:
     ]
 
 
-def test_a_feedback_page_has_the_mistake_and_the_teachers_word_and_runs_nothing(
+def test_feedback_page_has_the_mistake_and_runs_nothing(
     rows: list[GradeRow],
 ) -> None:
     said = {("zoë müller", ID): TeacherComment(5.5, "Nearly <there>.")}
@@ -100,7 +100,7 @@ def test_a_feedback_page_has_the_mistake_and_the_teachers_word_and_runs_nothing(
     assert b"@media print" in page
 
 
-def test_of_a_hidden_check_a_learner_reads_the_name_and_the_points_alone() -> None:
+def test_learner_reads_only_name_and_points_of_a_hidden_check() -> None:
     exercise = EXERCISES[ID]
     *others, last = exercise.checks
     secret = replace(exercise, checks=(*others, replace(last, hidden=True)))
@@ -165,7 +165,7 @@ def test_the_class_page_counts_shares_mistakes_guesses_time_and_names(
     assert "bob" not in names
 
 
-def test_a_class_page_without_journals_says_so_once_and_its_tables_scroll(
+def test_class_page_without_journals_says_so_once(
     rows: list[GradeRow],
 ) -> None:
     text = report(marks_of(rows, {}, 0, {}), []).decode()
@@ -174,7 +174,7 @@ def test_a_class_page_without_journals_says_so_once_and_its_tables_scroll(
     assert text.count('<div class="scroll" tabindex="0"><table>') == text.count("<table>") > 1
 
 
-def test_lateness_costs_by_the_day_begun_and_a_teachers_points_come_last(
+def test_lateness_costs_by_the_day_begun(
     rows: list[GradeRow],
 ) -> None:
     late = {("ada", "06.ipynb"): 2, ("Zoë Müller", "06.ipynb"): 11}
@@ -188,9 +188,7 @@ def test_lateness_costs_by_the_day_begun_and_a_teachers_points_come_last(
     assert marks["Zoë Müller", "recipes.epsilon"] == 1.0
 
 
-def test_a_teachers_line_is_read_as_excel_writes_it_and_reported_where_it_is_wrong_or_has_no_match(
-    rows: list[GradeRow], tmp_path: Path
-) -> None:
+def test_line_of_a_teacher_is_read_as_excel_writes_it(rows: list[GradeRow], tmp_path: Path) -> None:
     head = "student;exercise;points;comment\r\n"
     text = f"{head}ZOË Müller;scaling.advance;4,5;fein\r\ncarl;;;wo?\r\n"
     said = read_comments(put(tmp_path / "m.csv", text.encode("utf-8-sig")))
@@ -213,7 +211,7 @@ def at(folder: Path, name: str, when: float) -> Submission:
     return Submission(Path(name).parts[0], path.name, path)
 
 
-def test_of_several_notebooks_the_last_in_time_counts_or_the_best_row_of_each_exercise(
+def test_last_of_several_notebooks_counts(
     tmp_path: Path,
 ) -> None:
     due = due_time("2026-11-30")
@@ -239,9 +237,7 @@ def test_of_several_notebooks_the_last_in_time_counts_or_the_best_row_of_each_ex
     assert [(row.notebook, row.points) for row in best_of([first, second])] == [("a", 8), ("b", 10)]
 
 
-def test_canvas_and_moodle_get_their_own_table_back_with_a_column_of_points(
-    rows: list[GradeRow], tmp_path: Path
-) -> None:
+def test_canvas_and_moodle_get_their_own_table_back(rows: list[GradeRow], tmp_path: Path) -> None:
     canvas = (
         '\ufeffStudent,ID,SIS Login ID,Section\nPoints Possible,,,\n"Müller, Zoë",77,zoe,1\n'
         '"Carl, C",78,carl,1\n'
@@ -279,7 +275,7 @@ def test_canvas_and_moodle_get_their_own_table_back_with_a_column_of_points(
     assert list(line)[:3] == ["Identifier", "Full name", "Email address"]
 
 
-def test_a_plain_roster_with_semicolons_is_found_by_any_cell_and_two_of_a_name_by_none(
+def test_plain_roster_with_semicolons_is_found_by_any_cell(
     tmp_path: Path,
 ) -> None:
     text = "name;login\r\nZoe\u0308 Müller;zm\r\nAda;ada\r\nAda;ada2\r\n"
@@ -437,7 +433,7 @@ TEXT = st.one_of(
 
 @settings(deadline=None)
 @given(TEXT)
-def test_a_guard_is_taken_off_and_nothing_that_is_guarded_is_a_formula(text: str) -> None:
+def test_guarded_text_is_not_a_formula(text: str) -> None:
     assert unguard(str(guard(text))) == text
     assert not str(guard(text)).startswith(tuple("=+-@\t\r"))
 
@@ -521,7 +517,7 @@ def test_a_line_is_assigned_by_name_and_not_where_two_names_match(tmp_path: Path
     assert [line.split()[0] for line in said] == ["bob", "ann", "Bob", "BOB"]
 
 
-def test_a_table_that_would_lose_something_is_refused_and_empty_columns_as_excel_leaves_them_are_none(
+def test_table_that_would_lose_something_is_refused(
     tmp_path: Path,
 ) -> None:
     for text, says in (

@@ -130,7 +130,7 @@ def judge_of(wheel: Path, lesson: str) -> bytes:
 
 
 @pytest.mark.timeout(600 * slowness())
-def test_new_lessons_and_a_corrected_check_arrive_with_the_second_handout(tmp_path: Path) -> None:
+def test_corrected_check_arrives_with_the_second_handout(tmp_path: Path) -> None:
     room = Class(tmp_path)
     first = room.release("00", "20")
     kept = first.read_bytes()

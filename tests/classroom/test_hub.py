@@ -48,7 +48,7 @@ PORT = 8921
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_control_group_has_its_limits_in_both_versions_and_only_parents_hand_controllers_down(
+def test_control_group_has_its_limits_in_both_versions(
     tmp_path: Path,
 ) -> None:
     top = tmp_path / "2"
@@ -84,7 +84,7 @@ def test_without_jupyterhub_the_command_says_how_to_install_it(
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root makes users")
-def test_a_folder_that_learners_cannot_reach_is_refused_before_a_user_is_made(
+def test_unreachable_folder_is_refused_before_users_are_made(
     tmp_path: Path,
 ) -> None:
     closed = tmp_path / "closed"
@@ -96,7 +96,7 @@ def test_a_folder_that_learners_cannot_reach_is_refused_before_a_user_is_made(
     )
 
 
-def test_without_root_only_the_right_password_lets_in_and_an_idle_kernel_ends(
+def test_only_the_right_password_lets_in_without_root(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The classes that JupyterHub's configuration extends are stand-ins, so that it need not be
@@ -255,9 +255,7 @@ import labkit.grading; print(labkit.grading.__file__)
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500 * slowness())
-def test_two_learners_work_at_once_from_log_in_to_feedback_and_neither_reads_the_others_files(
-    hub: Hub, browser: Any
-) -> None:
+def test_two_learners_work_at_once_on_the_hub(hub: Hub, browser: Any) -> None:
     answers = {"learner01": SOLUTION, "learner02": SOLUTION.replace("(2 - ", "(3 - ")}
     pages = {name: log_in(browser, name, password) for name, password in hub.passwords().items()}
     for name, page in pages.items():
@@ -306,9 +304,7 @@ CHANGE_AND_SAVE = """async () => {
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500 * slowness())
-def test_a_learner_s_widgets_stand_on_each_day_with_a_server_of_its_own(
-    hub: Hub, browser: Any
-) -> None:
+def test_learners_widgets_survive_each_day_with_a_new_server(hub: Hub, browser: Any) -> None:
     page = log_in(browser, "learner01", hub.passwords()["learner01"])
     page.wait_for_function(IDLE)
     page.evaluate("jupyterapp.commands.execute('notebook:run-all-cells')")
@@ -360,7 +356,7 @@ def unknown(values: dict[str, Any], known: dict[str, Any]) -> Iterator[str]:
             yield key
 
 
-def test_the_chart_takes_every_value_and_gives_what_the_hub_on_one_machine_gives() -> None:
+def test_chart_gives_what_the_hub_on_one_machine_gives() -> None:
     yaml = pytest.importorskip("yaml")
     values = yaml.safe_load((ROOT / "docker" / "hub" / "values.yaml").read_text(encoding="utf-8"))
     learner = values["singleuser"]

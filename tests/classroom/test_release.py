@@ -93,9 +93,7 @@ def in_the_lab(released: Path, program: str) -> str:
     return done.stdout
 
 
-def test_guess_first_travels_with_the_handout_and_a_variable_overrides_it(
-    released: Path, tmp_path: Path
-) -> None:
+def test_guess_first_travels_with_the_handout(released: Path, tmp_path: Path) -> None:
     assert main(["release", str(tmp_path), "--lessons", "00", "--guess-first"]) == 0
     (wheel,) = (tmp_path / "learners").glob("*.whl")
     (tmp_path / "lab").mkdir()
@@ -194,7 +192,7 @@ def test_no_body_of_a_solution_is_handed_out_in_any_file(released: Path) -> None
     assert found_in(released / "teacher", some) == set(some), "the search finds them where they are"
 
 
-def test_no_compiled_module_and_no_module_of_an_exercise_is_handed_out(released: Path) -> None:
+def test_handout_has_no_compiled_or_exercise_module(released: Path) -> None:
     names = [name for name, _ in members(released / "learners")]
     assert not [name for name in names if name.endswith((".pyc", ".so"))]
     assert not [name for name in names if "tests/" in name]
@@ -215,7 +213,7 @@ def test_no_compiled_module_and_no_module_of_an_exercise_is_handed_out(released:
     ]
 
 
-def test_the_learners_lab_answers_a_right_and_a_wrong_answer_and_has_no_reference(
+def test_learners_lab_judges_without_a_reference(
     released: Path,
 ) -> None:
     said = in_the_lab(
@@ -244,7 +242,7 @@ def test_the_learners_lab_answers_a_right_and_a_wrong_answer_and_has_no_referenc
     assert lines[-5:] == ["no source", *refusals, "2", "2"]
 
 
-def test_the_learners_lab_has_the_package_of_lessons_without_solutions(released: Path) -> None:
+def test_learners_lab_has_lessons_without_solutions(released: Path) -> None:
     said = in_the_lab(
         released,
         f"""
@@ -290,7 +288,7 @@ def test_a_stored_exercise_says_what_the_whole_one_says(id: str) -> None:
         assert str(judge(own, answers_of(own, answer))) == str(whole)
 
 
-def test_a_stored_diagnosis_takes_what_the_whole_one_takes_and_does_not_say_which(
+def test_stored_diagnosis_accepts_what_the_whole_one_accepts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(runs, "COST", 2)
@@ -358,7 +356,7 @@ def test_a_stored_diagnosis_costs_a_tenth_of_a_second_and_more_to_try(
     assert len(asked) == len(stored.sealed) + 1
 
 
-def test_the_teacher_gets_model_answers_with_reasons_and_misconceptions(released: Path) -> None:
+def test_teacher_gets_model_answers_with_reasons(released: Path) -> None:
     text = (released / "teacher" / "model_answers.html").read_text(encoding="utf-8")
     assert "return ScalerState(scale=state.scale * config.backoff_factor, growth_tracker=0)" in text
     assert "BEGIN SOLUTION" not in text
@@ -411,7 +409,7 @@ SEED = 11
 ASKED = [exercise for exercise in EXERCISES.values() if exercise.lesson == LESSON]
 
 
-def test_a_tests_cell_earns_what_grading_earns_and_says_nothing_on_stderr(
+def test_cell_of_tests_earns_what_grading_earns(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     exercise = EXERCISES["scaling.advance"]
@@ -426,7 +424,7 @@ def test_a_tests_cell_earns_what_grading_earns_and_says_nothing_on_stderr(
     assert points == judge(paper, answers_of(paper, chatty)).points < exercise.points
 
 
-def test_each_exercise_has_an_answer_cell_and_a_cell_of_hidden_tests_behind_it(
+def test_each_exercise_has_a_cell_of_hidden_tests(
     tmp_path: Path,
 ) -> None:
     write_course(tmp_path, [build.lesson(LESSON)], ASKED, SEED)

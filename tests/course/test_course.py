@@ -91,7 +91,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     exercises_of.cache_clear()
 
 
-def test_cells_are_those_that_jupytext_reads_and_examples_in_modules_are_right() -> None:
+def test_cells_are_those_that_jupytext_reads() -> None:
     for lesson in lessons():
         text = lesson.text.read_text(encoding="utf-8")
         theirs = [
@@ -109,7 +109,7 @@ def test_cells_are_those_that_jupytext_reads_and_examples_in_modules_are_right()
             assert doctest.testmod(lesson.module(stem)).failed == 0, f"{lesson.name}/{stem}.py"
 
 
-def test_exercises_hints_and_predictions_are_those_of_the_lesson_that_asks_them() -> None:
+def test_exercises_and_predictions_are_the_lessons_own() -> None:
     for lesson in lessons():
         asked, text = questions(lesson.text), lesson.text.read_text(encoding="utf-8")
         for id, said in asked.items():
@@ -202,7 +202,7 @@ EDIT = '("a > b", "a < b")'
         ),
     ],
 )
-def test_a_folder_that_is_not_as_it_should_be_says_which_file_and_exercise(
+def test_invalid_folder_is_reported_with_file_and_exercise(
     own: Path, file: str, old: str, new: str | None, says: str
 ) -> None:
     before = (own / file).read_text(encoding="utf-8")
@@ -221,9 +221,7 @@ def test_a_folder_that_is_not_as_it_should_be_says_which_file_and_exercise(
         read()
 
 
-def test_a_folder_without_a_lesson_and_a_name_that_is_taken_are_refused(
-    own: Path, tmp_path: Path
-) -> None:
+def test_folder_without_a_lesson_is_refused(own: Path, tmp_path: Path) -> None:
     with pytest.raises(CourseError, match="expected a folder lesson_NN_name"):
         add_folders([tmp_path / "elsewhere"])
     assert os.environ[COURSE] == ""

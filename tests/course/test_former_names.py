@@ -45,7 +45,7 @@ def test_a_new_process_imports_a_lesson_by_its_name(name: str) -> None:
     assert all(repr(public) in done.stdout for public in PUBLIC[name])
 
 
-def test_a_new_process_imports_a_lesson_of_the_course_that_is_elsewhere(tmp_path: Path) -> None:
+def test_new_process_imports_a_lesson_of_another_folder(tmp_path: Path) -> None:
     folder = tmp_path / "lesson_20_powers"
     folder.mkdir()
     (folder / "lesson.py").write_text("", encoding="utf-8")
@@ -104,13 +104,13 @@ except ValueError as error:
 """
 
 
-def test_hidden_lessons_have_their_packages_and_no_module_with_solutions() -> None:
+def test_hidden_lessons_have_no_module_with_solutions() -> None:
     done = run(HIDES.format(import_=""))
     none = "there is no exercise 'scaling.advance': no lesson here has exercises"
     assert (done.stdout, done.stderr) == (f"()\n{none}\n", "")
 
 
-def test_lessons_are_not_hidden_where_a_module_with_solutions_is_imported() -> None:
+def test_hiding_fails_after_an_import_of_solutions() -> None:
     done = run(HIDES.format(import_="import labkit_lessons.lesson_05_autocast.exercises"))
     assert "got labkit_lessons.lesson_05_autocast.exercises; import it neither" in done.stderr
 

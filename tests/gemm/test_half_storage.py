@@ -162,7 +162,7 @@ def test_a_layer_equals_its_fp16_cell_in_a_loop_forward_and_backward(kind: Any) 
         assert (ours.grad - other.grad).abs().max() <= 6 * FP16.epsilon * other.grad.abs().max()  # type: ignore[operator, union-attr]
 
 
-def test_a_state_that_grows_by_less_than_half_an_ulp_stays_constant_in_fp16() -> None:
+def test_state_with_tiny_growth_stays_constant_in_fp16() -> None:
     """An accumulating ReLU layer, h = h + 2^-12 x: from 1 on, FP16 loses every step; the FP32 layer
     does not.
     """
@@ -178,7 +178,7 @@ def test_a_state_that_grows_by_less_than_half_an_ulp_stays_constant_in_fp16() ->
     assert half.item() == 1
 
 
-def test_a_layer_of_one_feature_has_all_its_gradients_and_no_second_derivative() -> None:
+def test_layer_of_one_feature_has_all_its_gradients() -> None:
     for kind in CELLS:
         layer, x = kind(1, 1).half(), torch.ones(2, 1, 1).half().requires_grad_()
         with half_storage("cpu"):
@@ -290,7 +290,7 @@ def real(tensor: Tensor) -> Tensor:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_each_operation_that_only_cuda_has_in_half_is_fp32s_rounded_once() -> None:
+def test_half_operation_of_cuda_is_fp32s_rounded_once() -> None:
     listed = [(dtype, op) for dtype in (HALF, BRAIN) for op in on_cuda_only(dtype)]
     assert {"nn.functional.avg_pool3d", "nn.functional.rrelu", "fft.irfftn"} <= {
         op.name for _, op in listed

@@ -129,7 +129,7 @@ def test_operands_are_rounded_and_biases_are_not() -> None:
         assert nothing.isfinite().all(), func
 
 
-def test_the_two_products_of_attention_are_rounded_and_the_softmax_is_not() -> None:
+def test_products_of_attention_are_rounded_but_not_the_softmax() -> None:
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 1, 2, 5, 8).unbind(0)
     with tf32_products("cpu"):
@@ -158,7 +158,7 @@ LAYERS = [(kind, options) for kind in ("LSTM", "GRU", "RNN") for options in SHAP
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
-def test_recurrent_layers_are_torchs_on_numbers_that_rounding_leaves_alone() -> None:
+def test_recurrent_layers_are_torchs_without_rounding() -> None:
     """On inputs and weights of TF32, h alone is rounded, by 2^-12 of it or less; with W_hh zero
     that has no effect.
     """
@@ -318,7 +318,7 @@ def test_a_session_has_its_own_switches_back_whichever_api_set_them(
         assert (switches(), legacy()) == before
 
 
-def test_nested_blocks_may_differ_and_what_the_user_changes_meanwhile_stays() -> None:
+def test_nested_blocks_may_differ() -> None:
     with fp32_precision("tf32"):
         with fp32_precision("ieee"), fp32_precision("ieee"):
             assert torch.backends.cuda.matmul.fp32_precision == "ieee"
@@ -356,7 +356,7 @@ class Held:
         self.thread.join(60)
 
 
-def test_overlapping_threads_of_one_precision_share_the_block_and_another_precision_waits() -> None:
+def test_threads_of_one_precision_share_a_block() -> None:
     first, second = Held("ieee"), Held("ieee")
     assert first.open.wait(60)
     assert second.open.wait(60), "the same precision does not wait"

@@ -116,7 +116,7 @@ def trainings() -> dict[str, str]:
     }
 
 
-def test_composites_and_trainings_are_torchs_and_a_cross_entropy_in_fp32_is_seen(
+def test_composites_and_trainings_are_torchs(
     simulated_gpu: Any,
 ) -> None:
     """The rule of labkit.amp.autocast, which goes by the documentation's list, is another one than
@@ -136,7 +136,7 @@ NOWHERE = partial(autocast, "cpu", enabled=False)
 OURS = against_torch.pairs("cpu")[0]
 
 
-def test_unchecked_items_are_listed_and_an_error_where_a_gpu_is_required() -> None:
+def test_unchecked_items_are_listed() -> None:
     with pytest.raises(pytest.skip.Exception, match="THERE IS NO GPU: nothing of this was asked"):
         without_a_gpu(required=False)
     with pytest.raises(pytest.fail.Exception, match="LABKIT_REQUIRE_GPU=1"):
@@ -159,7 +159,7 @@ def test_the_lists_show_that_torchs_cpu_policy_is_another() -> None:
     )
 
 
-def test_values_refusals_and_dtypes_are_distinguished_and_fail_the_check() -> None:
+def test_values_refusals_and_dtypes_are_distinguished() -> None:
     class Nudged(torch.overrides.TorchFunctionMode):
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -188,9 +188,7 @@ def test_values_refusals_and_dtypes_are_distinguished_and_fail_the_check() -> No
     assert asked.found["unlike"] == {"c": "the numbers differ"}
 
 
-def test_a_scaler_that_grows_one_step_late_and_a_recurrent_layer_that_is_cast_otherwise_are_seen() -> (
-    None
-):
+def test_late_scaler_and_wrong_recurrent_cast_are_seen() -> None:
     class Late(GradScaler):
         def __init__(self, device: str, init_scale: float, growth_interval: int) -> None:
             super().__init__(device, init_scale, growth_interval=growth_interval + 1)

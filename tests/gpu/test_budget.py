@@ -243,7 +243,7 @@ def copies_of_a_step() -> list[Any]:
     return [sum(seen.copies.values()), same]
 
 
-def test_nccl_is_taken_only_where_it_was_chosen_and_there_is_a_gpu_for_the_rank(
+def test_nccl_is_used_only_where_it_was_chosen(
     found: Outcomes,
 ) -> None:
     chosen = found[choices]

@@ -50,7 +50,7 @@ def order(folder, part="", device="cpu", seconds=60.0, quick=True):
     return gpu.Job(device, part, quick, time.time() + seconds, folder)
 
 
-def test_worked_example_a_sweep_ends_as_a_file_that_says_where_it_was_made(tmp_path, capsys):
+def test_sweep_ends_as_a_file_with_its_origin(tmp_path, capsys):
     assert rehearse(tmp_path, "size") == 0
     report = device_report("cpu")
     path = tmp_path / "gemm" / report.slug / "size.json"
@@ -129,9 +129,7 @@ def quick_budgets(*words):
     return gpu.command.budgets_of(cli.parser_of("gpu").parse_args(["--quick", *words]))
 
 
-def test_quick_on_a_gpu_is_three_minutes_of_large_cases_and_every_sweep_belongs_to_some_part(
-    monkeypatch, tmp_path
-):
+def test_quick_run_takes_three_minutes(monkeypatch, tmp_path):
     budgets = quick_budgets()
     assert set(budgets) == {"ceilings", "size", "layers", "alignment", "tasks"}
     assert sum(budgets.values()) + gpu.GRACE <= gpu.QUICK_LIMIT == 180
@@ -171,9 +169,7 @@ serve([Item(name, Kind.CAPTURE, lambda _, into, line=line: into.update(line)) fo
 """
 
 
-def test_a_tensor_core_is_compared_and_its_answers_are_kept_whatever_they_are(
-    monkeypatch, tmp_path, capsys
-):
+def test_answers_of_a_tensor_core_are_kept(monkeypatch, tmp_path, capsys):
     wrong = "mma.sync.m16n8k8.f32.f16.f16.f32"
     answers = {True: stand_in(SPECS["H100"], wrong=(5,)), False: stand_in(SPECS["H100"])}
     monkeypatch.setattr(
@@ -262,7 +258,7 @@ def test_without_a_checkout_the_rest_is_done_and_one_line_says_so(monkeypatch, t
     assert capsys.readouterr().out.startswith(f"{why}\nlabkit.gpu. The passport is in")
 
 
-def test_a_training_is_on_record_apart_from_those_of_other_devices_unless_it_was_cut_short(
+def test_training_is_recorded_apart_from_other_devices(
     tmp_path,
 ):
     def trained(job):
@@ -347,9 +343,7 @@ def test_parts_run_apart_and_one_that_fails_or_hangs_stops_no_other(monkeypatch,
     assert "runs       done" in said
 
 
-def test_ctrl_c_in_a_part_ends_the_command_and_none_begins_when_the_time_is_up(
-    monkeypatch, tmp_path, capsys
-):
+def test_ctrl_c_in_a_part_ends_the_command(monkeypatch, tmp_path, capsys):
     ended = {"item": "end", "kind": "facts", "outcome": "interrupted", "missing": ["sweep size"]}
     monkeypatch.setattr(passport, "lines", lambda *_, **__: iter([ended]))
     with pytest.raises(KeyboardInterrupt):
@@ -506,7 +500,7 @@ def test_a_sweep_is_on_the_disk_after_each_round(monkeypatch, tmp_path):
     assert from_json(path.read_text()).runs
 
 
-def test_a_case_that_fails_in_its_turn_is_left_out_and_the_others_are_timed(monkeypatch):
+def test_failing_case_is_left_out(monkeypatch):
     cases = [GemmCase(n, n, n, FP32) for n in (16, 24, 32)]
     turns, seen = timing._PreparedCase.seconds, []
 

@@ -108,7 +108,7 @@ def lines_of(file: Path) -> dict[str, Any]:
     return {line["item"]: line for line in map(json.loads, file.read_text().splitlines())}
 
 
-def test_worked_example_each_item_has_its_line_before_the_next_begins_and_says_how_it_ended(
+def test_each_item_has_its_line_before_the_next_begins(
     file: Path,
 ) -> None:
     names, said = (
@@ -342,9 +342,7 @@ def test_what_differs_from_expectation_is_in_the_report() -> None:
         assert row.endswith(words[1])
 
 
-def test_equal_differences_share_a_row_with_the_known_reason_and_missing_items_are_counted() -> (
-    None
-):
+def test_equal_differences_share_a_row() -> None:
     lost = {
         "outcome": "failed",
         "error": "RuntimeError: expected scalar type Half but found Float\nmore",
@@ -389,7 +387,7 @@ def test_ulps_are_counted_as_numpy_steps_from_number_to_number() -> None:
     assert (ulps_apart(inf, inf), ulps_apart(inf, -inf), ulps_apart(inf, 1.0)) == (0, None, None)
 
 
-def test_the_catalogue_has_every_recipe_and_task_under_unique_names_in_plain_values() -> None:
+def test_catalogue_has_every_recipe_and_task() -> None:
     items = catalogue(Job("cpu"))
     names = [item.name for item in items]
     assert len(set(names)) == len(names)

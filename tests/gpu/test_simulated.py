@@ -160,7 +160,7 @@ def test_a_failure_in_the_process_brings_its_traceback(found: Outcomes) -> None:
 # ---- the process, and commands
 
 
-def test_the_launcher_returns_the_commands_status_and_leaves_other_programs_alone(
+def test_launcher_returns_the_commands_status(
     simulated_gpu: Any,
 ) -> None:
     command = [

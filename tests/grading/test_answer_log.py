@@ -91,9 +91,7 @@ def exercise_cell(folder: Path) -> str:
     ]
 
 
-def test_an_answer_is_kept_once_with_its_source_points_and_time_and_a_starter_is_not(
-    ask, folder: Path
-) -> None:
+def test_answer_is_logged_once_and_a_starter_is_not(ask, folder: Path) -> None:
     for _ in range(3):
         assert ask(f"{RIGHT}\n{CHECK}").points == SMALLEST.points
     ask(f"def my_smallest(exponent_bits, significand_bits):\n    {text.STARTER}\n\n{CHECK}")
@@ -226,7 +224,7 @@ def test_hints_come_one_by_one_and_the_journal_counts_them(tmp_path: Path) -> No
     assert hint("scaling.clip", journal).step == 1
 
 
-def test_every_exercise_has_three_short_hints_of_its_own_without_a_line_of_the_solution() -> None:
+def test_every_exercise_has_three_short_hints() -> None:
     assert hints().keys() == EXERCISES.keys()
     every = [text for steps in hints().values() for text in steps]
     assert all(len(steps) == 3 for steps in hints().values())

@@ -48,9 +48,7 @@ def test_a_right_answer_names_what_follows() -> None:
         assert str(judge(paper, answers_of(paper, solved), note)).endswith(ends)
 
 
-def test_a_wrong_answer_sees_points_a_counter_example_for_each_failure_and_the_name_of_its_mistake() -> (
-    None
-):
+def test_wrong_answer_sees_a_counter_example() -> None:
     grade = check("scaling.advance", grown_too_late)
     assert (grade.points, grade.out_of) == (3, 8)
     assert "known mistake: grows one step late" in grade.reason
@@ -87,7 +85,7 @@ def test_a_second_failed_check_names_the_hints(monkeypatch: pytest.MonkeyPatch) 
     assert 'hint("' not in str(check("scaling.clip", raises(KeyError())))
 
 
-def test_what_is_right_in_the_notebook_alone_or_everywhere_else_earns_nothing_at_grading() -> None:
+def test_answer_right_in_the_notebook_alone_earns_nothing() -> None:
     """By a table of the notebook's calls; and an answer that is wrong on those alone: grading must
     not be kinder.
     """

@@ -79,7 +79,7 @@ def not_caught(exercise: Exercise, *seeds: int) -> list[str]:
 @pytest.mark.parametrize(
     "exercise", [pytest.param(e, id=e.id, marks=() if e in CHECKED else TRAINING) for e in ALL]
 )
-def test_every_mistake_is_called_by_name_in_the_notebook_and_loses_points_at_grading(
+def test_mistakes_are_recognized_and_lose_points(
     exercise: Exercise,
 ) -> None:
     shown = visible_cases(exercise)
@@ -175,7 +175,7 @@ def function_of(exercise: Exercise, program: list[str]) -> Any:
     return handed[exercise.id]
 
 
-def test_a_solved_cell_earns_the_same_in_the_notebook_and_by_labkit_grade(
+def test_solved_cell_earns_the_same_by_labkit_grade(
     programs: dict[str, list[str]], replies: dict[str, Reply]
 ) -> None:
     for exercise in SOLVED:

@@ -81,7 +81,7 @@ def test_clipped_gradients_are_as_long_as_the_diagnosis_says() -> None:
     assert as_it_came("clip").norms == pytest.approx([diagnosis("clip")[1]] * 40, rel=1e-3)
 
 
-def test_the_first_nan_is_in_the_batch_that_has_a_text_without_a_token() -> None:
+def test_first_nan_is_in_the_batch_with_an_empty_text() -> None:
     (empty,) = [
         n
         for n, (*_, padding) in enumerate(CONSULTATIONS["mask"].batches(40, 0))
@@ -115,7 +115,7 @@ def test_other_diagnoses_are_what_their_runs_show() -> None:
     assert diagnosis("penalty")[1] == (2.0**16) ** 2
 
 
-def test_a_number_may_be_off_by_a_tenth_and_half_a_diagnosis_gets_no_hint() -> None:
+def test_number_may_be_off_by_a_tenth() -> None:
     fits = {0.89: False, 0.91: True, 1: True, 1.09: True, 1.11: False, "1.0": False}
     assert {said: runs._is_near(1.0, said) for said in fits} == fits
     assert (runs._is_near(11, 11), runs._is_near(11, 12)) == (True, False)
@@ -157,7 +157,7 @@ def states(name: str) -> torch.Tensor:
     return found.clone()
 
 
-def test_what_the_process_says_passes_at_each_limit_and_fails_beyond_it() -> None:
+def test_process_counts_pass_at_each_limit_and_fail_beyond() -> None:
     for fact, at, beyond, says in (
         ("half", 0.9, 0.89, "format of products: 89% of its products are computed in float16"),
         ("examples", 2560, 2559, "examples: 1 of 2560 examples never went through the model"),
@@ -185,7 +185,7 @@ def test_a_loss_may_be_off_by_four_roundings_of_fp16() -> None:
         assert f"1 of 40 losses are not those of its weights: step {step} returns" in outcome.says
 
 
-def test_losses_that_are_none_and_weights_that_do_not_follow_from_one_another_are_named() -> None:
+def test_missing_losses_and_unrelated_weights_are_named() -> None:
     right = states("clip")
     other = right.clone()
     other[20] += 0.01
@@ -259,7 +259,7 @@ def test_the_noise_of_steps_tells_the_format(name: str, monkeypatch: pytest.Monk
 # --- repairs ---
 
 
-def test_invented_losses_and_malformed_answers_are_refused_with_the_reason() -> None:
+def test_invented_losses_are_refused_with_the_reason() -> None:
     def made_up(model: Any, batches: Any) -> Any:
         return [1.0 / (n + 1) for n in range(len(batches))], ("clip_grad_norm_", 2**-16)
 

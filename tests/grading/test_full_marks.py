@@ -1177,7 +1177,7 @@ def text_of(exercise_id: str) -> str:
     return plain("".join(cells[before:at]) + own)
 
 
-def test_every_demand_of_a_text_is_checked_in_the_notebook_and_at_grading() -> None:
+def test_demands_of_a_text_are_checked_at_grading_too() -> None:
     for id, words, name, is_it in CLAIMS:
         assert words in text_of(id), (id, words)
         checks = [check for check in EXERCISES[id].checks if name in (check.name, "any")]

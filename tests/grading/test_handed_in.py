@@ -326,7 +326,7 @@ def expect(marks: Lines, rows: Mapping[str, tuple[object, Iterable[str], Says]])
         assert [id for id in says if says[id] not in marks[name, id]["reason"]] == [], name
 
 
-def test_everybody_has_a_row_for_every_exercise_and_every_row_a_reason(marks: Lines) -> None:
+def test_everybody_has_a_row_for_every_exercise(marks: Lines) -> None:
     assert set(marks) == {(name, id) for name in CLASS for id in FULL}
     assert all(line["reason"] for line in marks.values())
     assert all(int(line["out_of"]) == FULL[id] for (_, id), line in marks.items())
@@ -401,7 +401,7 @@ ODD_MEMBERS = {
 }
 
 
-def test_what_an_archive_holds_and_cannot_be_unpacked_is_its_learners_row(tmp_path: Path) -> None:
+def test_file_that_cannot_be_unpacked_is_its_learners_row(tmp_path: Path) -> None:
     members = {name: content for name, (content, _) in ODD_MEMBERS.items()} | {
         f"good/{NOTEBOOK}": GOOD
     }
@@ -554,7 +554,7 @@ def test_nothing_to_grade_is_reported_and_no_file_is_written(
     assert not (tmp_path / "grades.csv").exists()
 
 
-def test_notebooks_of_other_lessons_are_one_line_and_none_has_a_path_in_a_scratch_folder(
+def test_notebooks_of_other_lessons_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = {

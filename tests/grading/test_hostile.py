@@ -125,7 +125,7 @@ def test_what_is_named_by_a_relative_path_is_tried_where_it_lies(
     assert not {"submissions", "grades"} & set(open_to_all), "without walls both can be reached"
 
 
-def test_lessons_inside_of_what_is_visible_are_hidden_and_others_are_not_seen(
+def test_lessons_inside_of_what_is_visible_are_hidden(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     installed, elsewhere = (
@@ -269,7 +269,7 @@ def of_class(tmp_path: Path, answers: dict[str, str], *options: str) -> dict[str
     not os.path.exists("/proc/self/smaps_rollup"),
     reason="the system does not tell what processes share",
 )
-def test_memory_is_that_of_a_submission_and_not_of_each_of_its_processes(tmp_path: Path) -> None:
+def test_memory_is_that_of_the_whole_submission(tmp_path: Path) -> None:
     """Eight processes of 150 MiB are too much for 300 MiB together; eight that share 60 MiB are
     not.
     """
@@ -327,9 +327,7 @@ def no_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(FORGES, "wrote into the channel", marks=pytest.mark.slow),
     ],
 )
-def test_code_that_stops_ends_waits_or_forges_costs_its_own_question_alone(
-    source: str, why: str
-) -> None:
+def test_failing_code_costs_its_own_question_alone(source: str, why: str) -> None:
     bad = replace(request_of(PAPER, [source]), exercise="bad")
     with scratch() as folder, Runner(Limits(seconds=4 * slowness()), folder) as runner:
         assert runner._server is None, "no fork server"

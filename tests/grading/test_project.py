@@ -124,7 +124,7 @@ def test_what_stops_in_the_call_is_a_failure_and_not_trained() -> None:
         for task in PROJECT_TASKS
     ],
 )
-def test_the_failing_run_fails_and_the_reference_is_within_half_of_fp32s_spread_on_every_seed(
+def test_failing_run_fails_and_the_reference_does_not(
     task: str,
 ) -> None:
     """On average over two seeds, as it is graded; so no other machine's rounding turns
@@ -164,7 +164,7 @@ def test_a_first_step_that_is_skipped_hides_no_memory() -> None:
     )
 
 
-def test_feedback_says_what_the_run_did_and_there_is_more_than_one_way() -> None:
+def test_feedback_says_what_the_run_did() -> None:
     grade = check("project.digits", lambda seeds: RECIPES["FP32"])
     assert "16 bytes a weight: 4 weights + 4 gradients + 8 optimizer state" in str(grade)
     assert "all of it is computed in FP32" in str(grade)
@@ -227,7 +227,7 @@ def test_entering_again_replaces_and_folders_merge_by_copying(tmp_path: Path) ->
     assert [entrant.name for entrant in show(here).entrants] == ["Ada", "Zoë"]
 
 
-def test_a_name_that_is_no_file_name_and_an_entry_without_grades_are_refused(
+def test_invalid_file_name_is_refused(
     tmp_path: Path,
 ) -> None:
     grades = [graded(RECIPES["FP32"])]

@@ -212,7 +212,7 @@ def test_what_is_not_forgiven() -> None:
         assert difference(value, value) is not None
 
 
-def test_ulps_count_the_floats_of_the_tensors_own_format_across_zero_and_up_to_infinity() -> None:
+def test_ulps_count_floats_of_the_tensors_own_format() -> None:
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         for value in (1.0, -1.0, 2.0**-14, 0.0):
             there = here = torch.tensor([value], dtype=dtype)

@@ -64,7 +64,7 @@ def test_it_trains_skips_and_equals_our_own_loop_bit_for_bit(clip):
     )
 
 
-def test_the_model_computes_in_fp16_and_returns_fp32_and_is_what_it_was_once_unwrapped():
+def test_unwrapped_model_is_what_it_was():
     accelerator, seen = Accelerator(cpu=True), []
     model = network()
     model[0].register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))

@@ -84,7 +84,7 @@ def test_it_trains_skips_and_equals_our_own_loop_bit_for_bit(tmp_path, clip):
     )
 
 
-def test_a_schedule_of_epochs_goes_on_and_that_of_a_fused_optimizer_waits_for_what_is_skipped(
+def test_schedule_of_epochs_continues(
     tmp_path,
 ):
     trainer = fit(Network(interval="epoch"), tmp_path, epochs=2, plugins=FP16Mixed())
@@ -93,7 +93,7 @@ def test_a_schedule_of_epochs_goes_on_and_that_of_a_fused_optimizer_waits_for_wh
     assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(RATE * DECAY**11)
 
 
-def test_a_checkpoint_holds_scale_and_schedule_and_goes_on_bit_for_bit(tmp_path):
+def test_checkpoint_continues_bit_for_bit(tmp_path):
     whole, half, rest, plugin, after = Network(), Network(), Network(), FP16Mixed(), FP16Mixed()
     fit(whole, tmp_path, epochs=2, plugins=plugin)
     fit(half, tmp_path, epochs=1, plugins=FP16Mixed()).save_checkpoint(tmp_path / "half.ckpt")
@@ -110,7 +110,7 @@ class Failing(Network):
         return super().training_step(batch, index)
 
 
-def test_watch_sees_its_steps_and_which_were_skipped_and_lets_go_after_an_error(tmp_path):
+def test_watch_sees_skipped_steps(tmp_path):
     watch = Watch(every=4)
     fit(Network(), tmp_path, plugins=FP16Mixed(), callbacks=[watch])
     report = watch.report()

@@ -31,7 +31,7 @@ def test_new_rows_take_the_place_of_those_about_the_same(tmp_path, monkeypatch):
     assert run.TABLE.read_text(encoding="utf-8").splitlines() == rows
 
 
-def test_each_host_says_what_it_is_and_what_it_brings_and_its_tests_exist():
+def test_each_host_states_what_it_is():
     for name, row in run.HOSTS.items():
         assert row["about"], name
         assert ("pip" in row) != ("debian" in row), name

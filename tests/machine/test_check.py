@@ -60,7 +60,7 @@ def test_worked_example_of_a_report():
     assert not re.search(r"background|color: (black|white|#)", shown)
 
 
-def test_this_machine_is_ready_and_a_check_that_fails_is_a_finding_while_the_others_still_run(
+def test_failing_check_is_a_finding_beside_the_others(
     monkeypatch,
 ):
     """The machine that runs these tests has all that the lab needs, so nothing may be red."""
@@ -142,7 +142,7 @@ def extension(folder: Path, name: str, version: str) -> None:
     (folder / name / "package.json").write_text(json.dumps({"name": name, "version": version}))
 
 
-def test_front_ends_are_found_in_any_of_the_folders_and_a_missing_one_names_its_package(tmp_path):
+def test_front_ends_are_found_in_any_folder(tmp_path):
     extension(tmp_path / "environment", "anywidget", "0.11.0")
     missing = front_end.front_end([tmp_path / "environment"])
     hold(missing, Status.BAD, "jupyterlab_widgets")
@@ -156,9 +156,7 @@ def test_front_ends_are_found_in_any_of_the_folders_and_a_missing_one_names_its_
     )
 
 
-def test_data_that_is_not_there_and_a_folder_that_cannot_be_written_or_has_little_space(
-    monkeypatch, tmp_path
-):
+def test_missing_data_and_unwritable_folders_are_findings(monkeypatch, tmp_path):
     monkeypatch.setenv("LABKIT_DATA", str(tmp_path / "nowhere"))
     hold(check.data(), Status.BAD, str(tmp_path / "nowhere"))
     file = tmp_path / "a-file"
@@ -169,7 +167,7 @@ def test_data_that_is_not_there_and_a_folder_that_cannot_be_written_or_has_littl
     assert check.disk(tmp_path).status is Status.WARN
 
 
-def test_a_gpu_is_described_and_one_that_this_torch_has_no_programs_for_is_named(monkeypatch):
+def test_gpu_without_programs_for_it_is_named(monkeypatch):
     """A V100 before a torch for CUDA 13: torch sees it, and every product would fail."""
     report = DeviceReport("cuda", "Tesla V100", 16 * GIB, 80, (7, 0), generation_of("", (7, 0)))
     monkeypatch.setattr(device, "device_report", lambda: report)
@@ -238,9 +236,7 @@ def test_what_a_machine_is_good_for():
         hold(check.good_for(report, mps), Status.OK, says)
 
 
-def test_a_container_says_its_limit_and_the_server_is_recognised_by_its_command(
-    tmp_path, monkeypatch
-):
+def test_container_states_its_limit(tmp_path, monkeypatch):
     assert resources.container_memory(tmp_path) is None
     (tmp_path / "memory.max").write_text("max\n")
     assert resources.container_memory(tmp_path) is None
@@ -262,7 +258,7 @@ def test_a_container_says_its_limit_and_the_server_is_recognised_by_its_command(
         assert front_end.server_prefix(tmp_path) == prefix
 
 
-def test_a_front_end_that_was_switched_off_is_named_with_how_to_switch_it_on(tmp_path, monkeypatch):
+def test_disabled_front_end_is_named_with_its_remedy(tmp_path, monkeypatch):
     """`jupyter labextension disable anywidget` leaves the files where they are, and notes it in a
     file of its own.
     """
@@ -401,9 +397,7 @@ def test_generations_are_distinguished(gpu):
         assert report.spec == spec, name
 
 
-def test_a_gpu_without_tensor_cores_outside_of_the_table_or_without_nvidia_smi(
-    gpu, monkeypatch, tmp_path
-):
+def test_gpu_outside_of_the_table_is_described(gpu, monkeypatch, tmp_path):
     gpu("NVIDIA GeForce GTX 1080", (6, 1))
     assert "gains little or nothing" in device_report().meaning
     for name, capability, hip in (
@@ -464,7 +458,7 @@ def test_a_cpu_is_recognised_by_its_flags(monkeypatch):
     )
 
 
-def test_other_devices_are_refused_and_a_gpu_counts_only_with_programs_for_it(monkeypatch):
+def test_unusable_devices_are_refused(monkeypatch):
     """NVIDIA's compatibility rules, by hand."""
     with pytest.raises(ValueError, match='expected "cpu" or "cuda", got \'mps\''):
         device_report("mps")

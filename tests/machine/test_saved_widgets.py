@@ -203,7 +203,7 @@ def test_where_the_manager_cannot_be_read_the_server_says_so(
     assert "Widgets of a.ipynb that its kernel does not hold are not saved" in caplog.text
 
 
-def test_a_server_with_the_lab_s_settings_runs_the_user_s_hook_and_ours_once(
+def test_server_runs_the_users_hook_and_ours_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ServerApp finds the extension as any server does, by the path of its configuration."""
@@ -239,7 +239,7 @@ def read(manager: Any, path: str = "a.ipynb") -> list[dict[str, Any]]:
     return outputs
 
 
-def test_where_widgets_were_lost_the_page_gets_a_sentence_and_the_picture(manager: Any) -> None:
+def test_lost_widgets_are_replaced_by_a_picture(manager: Any) -> None:
     content = notebook(["a", "lost", "lost", ""], HERE)
     first, second = content["cells"][1]["outputs"][1:3]
     first["data"]["text/plain"] = f"Words.\nThis stands still: {ELSEWHERE}."

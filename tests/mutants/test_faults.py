@@ -33,7 +33,7 @@ def test_worked_example() -> None:
     }
 
 
-def test_every_fault_is_refused_or_not_met_or_explained_and_without_a_check_some_are_not() -> None:
+def test_every_fault_is_refused_or_explained() -> None:
     paper = grading_cases(ULP, 1)
     count, equal = judged(paper)
     assert count > 40

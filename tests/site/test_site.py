@@ -143,9 +143,7 @@ def visit(browser: Any, address: str, script: str = "", **options: Any) -> Any:
     assert wrong == []
 
 
-def test_widgets_answer_from_a_file_by_keyboard_and_a_run_on_record_is_played(
-    site: Path, browser: Any
-) -> None:
+def test_widgets_answer_from_a_file_by_keyboard(site: Path, browser: Any) -> None:
     with visit(browser, (site / "06_lesson.html").as_uri()) as page:
         alive = page.evaluate(
             "[...document.querySelectorAll('[data-key]:has(.labkit)')].map((e) => e.dataset.key)"
@@ -272,9 +270,7 @@ def test_an_explanation_waits_and_an_instruction_does_not(
         page.locator("#sum .jp-Cell-outputWrapper pre").last.wait_for(state="visible")
 
 
-def test_on_a_telephone_nothing_is_too_wide_and_without_scripts_text_and_pictures_are_there(
-    site: Path, browser: Any
-):
+def test_page_fits_a_telephone_and_works_without_scripts(site: Path, browser: Any):
     for name in ("index", "06_lesson", "07_later"):
         with visit(
             browser, (site / f"{name}.html").as_uri(), viewport={"width": 390, "height": 844}
@@ -286,9 +282,7 @@ def test_on_a_telephone_nothing_is_too_wide_and_without_scripts_text_and_picture
         assert not page.locator("#site-theme").is_visible()
 
 
-def test_without_storage_a_question_is_answered_and_the_page_says_it_keeps_nothing(
-    site: Path, browser: Any
-) -> None:
+def test_page_without_storage_says_that_it_keeps_nothing(site: Path, browser: Any) -> None:
     off = "Object.defineProperty(window, 'localStorage', { get() { throw new Error('off'); } })"
     with visit(browser, (site / "06_lesson.html").as_uri(), script=off) as page:
         assert page.get_by_text("This browser stores nothing").is_visible()
@@ -298,7 +292,7 @@ def test_without_storage_a_question_is_answered_and_the_page_says_it_keeps_nothi
         assert choice.locator(".lk-reply").inner_text() == "Yes. It is."
 
 
-def test_a_page_holds_no_folder_of_its_machine_and_escapes_what_was_printed(site: Path) -> None:
+def test_page_escapes_output_and_names_no_folder(site: Path) -> None:
     page = (site / "06_lesson.html").read_text()
     assert "secret.py" not in page
     assert "&lt;b&gt;" in page
@@ -382,7 +376,7 @@ def test_the_page_replies_to_a_number_as_python_does(browser: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_keeps_outputs_and_states_and_leaves_out_cells_of_the_own_machine(
+def test_run_keeps_outputs_and_states(
     tmp_path: Path,
 ) -> None:
     shown = (

@@ -208,7 +208,7 @@ def test_the_remedy_for_a_silent_page_depends_on_the_host(monkeypatch):
 
 
 @pytest.mark.slow  # starts a kernel
-def test_the_verdict_appears_in_the_cells_output_and_goes_when_the_page_answers():
+def test_verdict_disappears_when_the_page_answers():
     with jupyter_client.run_kernel() as kernel:
         kernel.execute(
             "from labkit.widgets.pulse import widget\nwidget.SECONDS, pulse = 0.2, widget.pulse"

@@ -82,7 +82,7 @@ def test_the_course_is_the_seeds_and_no_single_scale_survives_it():
     assert course(480, 0) != course(480, 1)
 
 
-def test_a_step_is_useful_if_it_was_taken_and_kept_its_gradients_and_all_are_counted_on_the_course():
+def test_step_is_useful_if_it_kept_its_gradients():
     expected = {(8, False): (False, True), (7, False): (True, False), (20, True): (False, False)}
     for (scale, skipped), found in expected.items():
         step = GameStep(1, 0.5, 2.0**scale, skipped, KEEPS, OVERFLOWS)
@@ -114,7 +114,7 @@ def test_a_move_takes_effect_at_the_next_step_and_moves_only_you():
     assert [s.scale for s in moved.scalers.steps] == [s.scale for s in still.scalers.steps]
 
 
-def test_following_the_window_which_moves_with_every_weight_beats_the_scaler():
+def test_following_the_window_beats_the_scaler():
     """The middle of the window, always: nothing is skipped and nothing lost."""
     weights = course(300)
     game = played(duel(300), {i + 1: max(-4, 14 - w) for i, w in enumerate(weights)})
@@ -146,7 +146,7 @@ def test_the_pace_is_kept_by_waiting_not_more_than_needed():
     assert waits[4:] == pytest.approx([0, 0.125])
 
 
-def test_underflows_are_reported_only_at_the_end_and_an_error_is_shown():
+def test_underflows_are_reported_only_at_the_end():
     mine, theirs = Tally(100, 4, 20, 0.1), Tally(100, 6, 3, 0.2)
 
     def said(phase, *tallies, steps=100, in_sight=False):
@@ -356,7 +356,7 @@ def test_a_page_plays_the_game_by_keys(page, on_page):
 SMALL = replace(rules.TASK, batch_size=2)
 
 
-def test_the_weighted_run_is_the_plain_one_at_weight_one_and_overflows_where_the_window_says():
+def test_weighted_run_is_the_plain_one_at_weight_one():
     """The oracle: the lab's own run of the same task. A weight of 2^0 changes nothing,
     bit for bit.
     """
@@ -374,7 +374,7 @@ def test_the_weighted_run_is_the_plain_one_at_weight_one_and_overflows_where_the
     assert all(bool(torch.isfinite(p).all()) for p in run.model.parameters())
 
 
-def test_adam_notices_nothing_of_the_weight_as_long_as_fp16_holds_everything():
+def test_adam_does_not_notice_the_weight():
     """Scale and weight in opposite directions: the FP16 gradients are the same, and so is the
     training.
     """

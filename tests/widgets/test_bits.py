@@ -232,7 +232,7 @@ def test_each_bit_turned_over_gives_what_numpy_reads():
     assert explorer.code == 0x7E03
 
 
-def test_text_is_rounded_once_and_what_is_put_into_the_box_reads_as_the_value():
+def test_text_is_rounded_once():
     """Through FP64 first, this number would become the half-way point, and then 1."""
     assert BitExplorer(FP16, "1.00048828125000000000000001").value == 1.0009765625
     with pytest.raises(ValueError, match="is no number"):
@@ -368,7 +368,7 @@ def test_the_sentence_says_what_became_of_the_number(js):
         assert said in view(js, text, format)["sentence"]
 
 
-def test_a_page_without_a_kernel_works_and_its_state_is_the_one_python_takes(page):
+def test_page_without_a_kernel_has_pythons_state(page):
     assert BitExplorer().text == "0.1", "it opens there"
     explorer = BitExplorer(FP16, 1.0)
     root = page.show(explorer)

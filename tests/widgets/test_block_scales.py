@@ -97,7 +97,7 @@ def test_the_numbers_are_those_of_round_blocks_and_of_the_engine():
     assert "x[31]  -2 -> " in board.still()["text/plain"]
 
 
-def test_the_picture_is_rounded_as_one_tensor_and_its_lamps_darken_their_blocks(js):
+def test_picture_is_rounded_as_one_tensor(js):
     rows, pixels = {row["name"]: row for row in choices([1.0])["formats"]}, night()
     zeros = {}
     for name in FORMATS:
@@ -141,7 +141,7 @@ def test_the_sentence_and_the_arithmetic_belong_to_the_numbers(js):
     )
 
 
-def test_the_page_follows_keys_the_mouse_and_its_switches_without_a_kernel(page):
+def test_page_follows_keys_and_mouse_without_a_kernel(page):
     root, board = page.show(BlockScales()), BlockScales()
     keys, bars = page.page.keyboard, root.locator("[role=slider]")
     bars.nth(11).focus()

@@ -85,9 +85,7 @@ def test_sentence_record_and_page_say_where_it_ran(gpu, tmp_path):
     assert "on this GPU: Tesla T4" in BeatTheScaler(steps=4).state()["place"]["rates"]
 
 
-def test_the_knob_offers_every_place_and_begins_anew_there_and_tasks_for_a_gpu_are_offered_with_one(
-    gpu, monkeypatch
-):
+def test_knob_offers_every_place(gpu, monkeypatch):
     live = LiveTraining("digits", "O2", steps=4)
     offers = live._offers["places"]
     assert [place["label"] for place in offers] == ["this GPU: Tesla T4", "CPU, emulated"]
@@ -141,7 +139,7 @@ def test_worked_example_of_a_bar() -> None:
     )
 
 
-def test_it_trains_on_the_gpu_where_there_is_one_and_times_fp32_beside_it(gpu) -> None:
+def test_widget_trains_on_the_gpu_if_there_is_one(gpu) -> None:
     bar = TrainingBar(TASK, RECIPE, steps=5)
     assert bar.sentence.endswith("5 steps on this GPU: Tesla T4.")
     bar.start()

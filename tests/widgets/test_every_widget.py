@@ -180,9 +180,7 @@ def state(widget: Any) -> dict[str, Any]:
     return {name: value for name, value in widget.get_state().items() if name != "layout"}
 
 
-def test_what_is_sent_is_json_and_what_does_not_exist_is_refused_and_changes_nothing(
-    name: str, widget: Any
-) -> None:
+def test_sent_content_is_json(name: str, widget: Any) -> None:
     before = state(widget)
     json.dumps(before, allow_nan=False, default=lambda part: memoryview(part).nbytes)
     for trait, value, words in REFUSED.get(name, []):
@@ -191,9 +189,7 @@ def test_what_is_sent_is_json_and_what_does_not_exist_is_refused_and_changes_not
         assert state(widget) == before, f"{trait} = {value}"
 
 
-def test_a_page_without_widgets_gets_words_and_where_there_is_one_a_picture(
-    name: str, widget: Any
-) -> None:
+def test_page_without_widgets_gets_a_picture(name: str, widget: Any) -> None:
     shown, _ = widget._repr_mimebundle_()
     assert shown["application/vnd.jupyter.widget-view+json"]["model_id"] == widget.model_id
     assert "do not run here" in shown["text/plain"]

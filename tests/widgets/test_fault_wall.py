@@ -16,7 +16,7 @@ def wall() -> FaultWall:
     return FaultWall()
 
 
-def test_worked_example_an_error_finds_its_card_which_fails_and_is_cured(wall: FaultWall) -> None:
+def test_error_finds_its_card_which_fails_and_is_cured(wall: FaultWall) -> None:
     wall.query = (
         "Traceback ...\nRuntimeError: value cannot be converted to type c10::Half without overflow"
     )
@@ -28,7 +28,7 @@ def test_worked_example_an_error_finds_its_card_which_fails_and_is_cured(wall: F
     assert set(wall.outcomes["mask_constant"]) == {"broken", "cured"}
 
 
-def test_every_card_is_there_a_kind_shows_its_own_and_none_says_what_it_is(
+def test_every_card_is_there(
     wall: FaultWall,
 ) -> None:
     assert wall.shown == list(cards())
@@ -67,7 +67,7 @@ def test_findings_are_shown() -> None:
         assert find(cards(), query, kind)[1].startswith(words)
 
 
-def test_the_outcome_of_a_run_is_shown_with_its_warning_and_valid_json(wall: FaultWall) -> None:
+def test_outcome_of_a_run_is_shown_with_its_warning(wall: FaultWall) -> None:
     fault = FAULTS["log_of_epsilon"]
     view = outcome_view(fault, TrainingOutcome((2.0, math.inf, math.nan), 0.1))
     assert view["losses"] == [2.0, None, None]
@@ -80,7 +80,7 @@ def test_the_outcome_of_a_run_is_shown_with_its_warning_and_valid_json(wall: Fau
     assert "It warned: Detected call of `lr_scheduler.step()`" in seen["sentence"]
 
 
-def test_behind_stand_both_forms_or_the_evidence_of_what_only_a_gpu_shows(
+def test_back_of_a_card_has_both_forms_or_evidence(
     wall: FaultWall,
 ) -> None:
     broken, cured = wall.turn("mask_constant")["code"]

@@ -89,7 +89,7 @@ def title(axes):
     return " ".join(axes.get_title(loc="left").split())
 
 
-def test_without_records_both_panels_say_so_and_a_record_is_named_with_its_device_and_date(data):
+def test_missing_records_are_named_in_both_panels(data):
     for figure in (sweep_figure("size"), roofline_figure()):
         for axes in figure.axes:
             assert not axes.lines
@@ -184,7 +184,7 @@ def test_every_sweep_and_the_roof_can_be_drawn_as_measured_here(data):
         roofline_figure(here=[measured["size"]])
 
 
-def test_the_roof_is_drawn_where_copies_and_products_of_one_device_say(data):
+def test_roof_is_drawn_from_copies_and_products_of_one_device(data):
     """1 GB/s of copies and 1.05 TFLOP/s of FP32 products meet at 1049 FLOP for each byte."""
     data(record("ceilings", *COPIES, *SIZE.runs[1:]), SIZE, replace(SIZE, device="Another"))
     figure = roofline_figure(["size"])
@@ -205,7 +205,7 @@ def test_the_roof_is_drawn_where_copies_and_products_of_one_device_say(data):
     assert points == len(SIZE.runs[1:]) + len(SIZE.runs), "none of the other device"
 
 
-def test_without_a_gpu_on_record_a_panel_shows_what_is_published_of_the_chosen_card():
+def test_published_numbers_replace_missing_gpu_records():
     for sweep in ("size", "bandwidth", "alignment"):
         left, right = sweep_figure(sweep, card="V100").axes
         assert title(left).startswith("Published by others: V100")
@@ -273,9 +273,7 @@ def test_a_race_says_what_it_shows_and_where_that_was_made() -> None:
         widgets.race_sentence([])
 
 
-def test_a_race_states_steps_a_second_of_one_device_and_has_a_colour_and_width_for_each_recipe() -> (
-    None
-):
+def test_race_states_the_speed_of_one_device() -> None:
     timed = [replace(r, step_seconds=0.1 if r.recipe == "FP32" else 0.05) for r in RECORDS]
     told = f"Steps a second on {RECORDS[0].device}: FP32 10, FP16 20 (2 times FP32)"
     assert told in widgets.race_sentence(timed)
@@ -315,7 +313,7 @@ def put(folder: Path, recipe: str, seed: int, **parts: Any) -> None:
     made.save(record_path(folder, "toy", recipe, seed))
 
 
-def test_each_cell_is_the_verdict_of_its_records_of_all_seeds_or_says_which_command_fills_it(
+def test_each_cell_is_the_verdict_of_its_records(
     folder: Path,
 ) -> None:
     table = recipe_table(["toy"], ["O1", "O3", "BF16", "O2"], folder=folder)
@@ -337,7 +335,7 @@ def test_each_cell_is_the_verdict_of_its_records_of_all_seeds_or_says_which_comm
     assert [difference.seeds for difference in found if difference is not None] == [4, 2]
 
 
-def test_the_table_says_its_rule_its_margin_and_what_fp16_loses_without_a_scale(
+def test_table_states_its_rule_and_margin(
     folder: Path,
 ) -> None:
     for seed in range(3):
@@ -357,7 +355,7 @@ def test_the_table_says_its_rule_its_margin_and_what_fp16_loses_without_a_scale(
         recipe_table(["toy"], ["O1"], folder=folder)
 
 
-def test_an_empty_cell_says_which_command_fills_it_and_a_full_table_nothing(folder: Path) -> None:
+def test_empty_cell_names_the_command_that_fills_it(folder: Path) -> None:
     table = recipe_table(["toy"], ["O1", "FP16 static"], folder=folder)
     assert (
         table.missing()
@@ -387,7 +385,7 @@ def bars(figure):
     return heights
 
 
-def test_it_names_its_layer_and_why_it_does_not_move_and_leaves_pyplot_alone(snap):
+def test_figure_names_its_layer(snap):
     loaded = "matplotlib.pyplot" in sys.modules
     for options, *says in (({}, WHY_STATIC, "at scale 2⁰"), ({"layer": "head"}, "of head,")):
         figure = static_underflow(snap, **options)

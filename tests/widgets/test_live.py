@@ -120,7 +120,7 @@ def test_reset_keeps_fp32_the_controls_and_the_run_before():
     assert [s.step for s in c.fp32.steps] == list(range(1, 11))
 
 
-def test_a_change_takes_effect_at_the_next_step_with_a_mark_but_before_the_first_it_is_a_beginning():
+def test_change_takes_effect_at_the_next_step():
     c = ticked(controller(), 3)
     c.handle(change(c, scaling=Scaling.STATIC, log2_scale=10))
     assert [m.label for m in c.run.marks] == []
@@ -149,7 +149,7 @@ def test_a_change_takes_effect_at_the_next_step_with_a_mark_but_before_the_first
     assert c.run.run.changes[-1].master_weights is False
 
 
-def test_a_drag_moves_one_mark_and_underflow_is_measured_once_the_hand_rests():
+def test_drag_moves_one_mark():
     c = ticked(controller(recipe="FP16 static", steps=40), 3)
     for exponent in (11, 12, 13):
         c.handle(change(c, log2_scale=exponent))
@@ -183,7 +183,7 @@ def test_a_drag_moves_one_mark_and_underflow_is_measured_once_the_hand_rests():
     ]
 
 
-def test_every_recipe_has_its_knobs_and_what_has_none_is_in_the_sentence():
+def test_every_recipe_has_its_knobs():
     for name, recipe in RECIPES.items():
         assert recipe_of(knobs_of(recipe, LiveTraining.offered)) == recipe, name
     assert (
@@ -376,7 +376,7 @@ class Post:
         return [np.frombuffer(buffers[4], "<f4").reshape(-1, 5) for _, buffers in self.frames]
 
 
-def test_a_newcomer_and_a_reset_get_the_whole_curve_with_nan_in_the_buffer_and_the_rest_as_plain_json():
+def test_newcomer_gets_the_whole_curve():
     c = ticked(controller(losses={2: math.nan, 3: math.inf}), 3)
     post = Post(c)
     post.box.post(urgent=True)
@@ -493,7 +493,7 @@ def test_a_training_in_its_thread_ends_or_fails_and_begins_again(watched, caplog
     assert "could not continue" in caplog.text
 
 
-def test_a_request_while_a_thread_ends_is_served_by_the_next_and_one_trains_at_a_time(watched):
+def test_request_while_a_thread_ends_is_served_by_the_next(watched):
     w = watched(controller(steps=10**6))
     for _ in range(20):
         w.c.ask(Button.START)
@@ -517,7 +517,7 @@ def test_a_request_while_a_thread_ends_is_served_by_the_next_and_one_trains_at_a
     second.wait(lambda f: f["phase"] == "finished")
 
 
-def test_a_hidden_widget_pauses_ends_its_thread_and_resumes_on_request(watched):
+def test_hidden_widget_pauses_and_resumes_on_request(watched):
     w = watched(controller(steps=10**6))
     w.c.ask(Button.START)
     w.wait(lambda f: f["step"] > 3)
@@ -535,7 +535,7 @@ def test_a_hidden_widget_pauses_ends_its_thread_and_resumes_on_request(watched):
     w.wait(lambda f: f["step"] > steps)
 
 
-def test_messages_of_the_browser_are_commands_and_the_standing_figure_survives_losses_that_are_not_finite():
+def test_messages_of_the_browser_are_commands():
     live = LiveTraining("digits", steps=4, device="cpu")
     for message, knobs in (
         ({"knob": "log2_scale", "to": 4}, {"log2_scale": 4}),

@@ -141,7 +141,7 @@ def test_every_row_is_its_term_and_every_sum_adds_up(js):
                 assert abs(value_of(result, top)) == abs(Fraction(block.result)), case
 
 
-def test_what_is_cut_and_dropped_is_what_is_missing_and_sums_of_few_powers_of_two_are_written_as_such(
+def test_dropped_bits_are_what_is_missing(
     js,
 ):
     board = MmaBlock("random", "H100", 3)
@@ -165,7 +165,7 @@ def test_what_is_cut_and_dropped_is_what_is_missing_and_sums_of_few_powers_of_tw
     ]
 
 
-def test_a_preset_begins_where_it_tells_most_and_fewer_blocks_never_leave_the_block_behind():
+def test_preset_begins_where_it_tells_most():
     board = MmaBlock()
     for name, preset in PRESETS.items():
         board.preset = name
@@ -180,7 +180,7 @@ def test_a_preset_begins_where_it_tells_most_and_fewer_blocks_never_leave_the_bl
     )
 
 
-def test_errors_against_length_are_those_of_other_peoples_sums_and_newer_tensor_cores_are_nearer():
+def test_errors_against_length_are_those_of_others_sums():
     generator, found = torch.Generator().manual_seed(0), sum_errors([16, 256, 2048])
     a, b = (
         torch.rand(17, 2048, generator=generator).half().numpy().astype(np.float64)

@@ -182,7 +182,7 @@ class TestInterval:
         assert js.interval(-1e6, FP16, Rounding.NEAREST_EVEN)["low"] is None
 
 
-def test_the_window_stays_when_the_format_changes_and_a_log_scale_begins_above_zero():
+def test_window_stays_when_the_format_changes():
     line = NumberLine(FP16, 2049.0)
     line.window = (1.0, 3.0)
     line.format = BF16
@@ -277,7 +277,7 @@ def pairs(count, seed=0):
     return on + anywhere
 
 
-def test_guessing_ahead_gives_what_the_plain_loops_of_numpy_and_torch_give():
+def test_guessing_ahead_gives_what_plain_loops_give():
     for weight, update in pairs(40):
         for format, dtype in ((FP16, np.float16), (FP32, np.float32)):
             found = repeated(weight, update, STEPS, format)

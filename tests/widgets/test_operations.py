@@ -252,7 +252,7 @@ def said(steps):
 
 
 class TestStages:
-    def test_it_begins_before_the_first_step_of_o2_with_the_numbers_of_a_run(self, steps):
+    def test_debugger_begins_before_the_first_step(self, steps):
         assert (steps.recipe_name, steps.log2_scale, steps.stage, steps.watched.step) == (
             "O2",
             16,
@@ -304,7 +304,7 @@ class TestStages:
         lost = "inf or NaN: this model is lost, and no later step repairs it."
         assert said(steps)["copy back"] == f"Every weight is {lost}"
 
-    def test_a_scale_too_high_is_skipped_and_the_slider_shows_the_scalers_scale(self, steps):
+    def test_too_high_scale_is_skipped(self, steps):
         first = steps.watched.loss
         steps.log2_scale = 40
         words = said(steps)

@@ -188,7 +188,7 @@ sys.stdin.readline()
     assert widget.wait(60).startswith("Done")
 
 
-def test_only_this_gpu_is_drawn_at_once_and_undrawable_parts_are_reported(folder: Path) -> None:
+def test_only_this_gpu_is_drawn_at_once(folder: Path) -> None:
     keep(folder, "NVIDIA A100")
     assert GpuRun(T4).pictures == [], "another card's record is not taken for this one's"
     keep(folder, "Tesla T4", "2026-04-01")
@@ -258,7 +258,7 @@ def trained(workers: Workers, **limit: float) -> str:
     return str(workers.sentence)
 
 
-def test_worked_example_a_training_fills_the_lanes_and_states_its_outcome() -> None:
+def test_training_fills_the_lanes_and_states_its_outcome() -> None:
     workers, limit = Workers((sys.executable, "-c", PROGRAM)), {"timeout": 200 * slowness()}
     try:
         assert trained(workers, **limit).startswith(
@@ -329,7 +329,7 @@ def test_a_recorded_training_is_drawn_until_one_of_the_learner_begins(
 
 
 @pytest.mark.slow
-def test_four_real_processes_skip_as_one_and_part_where_they_do_not_agree() -> None:
+def test_four_real_processes_skip_together() -> None:
     workers, limit = Workers(), {"timeout": 120 * slowness()}
     try:
         assert trained(workers, **limit).startswith(

@@ -23,7 +23,7 @@ LESSONS = Path(__file__).parents[2] / "labkit_lessons"
 NUMBERS = {id: row.ruler for id, row in predictions().items() if row.ruler}
 
 
-def test_each_choice_has_a_reply_which_the_browser_does_not_hold_before_and_one_is_right() -> None:
+def test_each_choice_has_a_reply_and_one_is_right() -> None:
     for id, prediction in predictions().items():
         measure, choices, ruler = None, list(prediction.choices), NUMBERS.get(id)
         if ruler:  # a number, whose truth is in the middle of its line
@@ -60,9 +60,7 @@ SAID = {"less": "So people think.", "near": "Well seen.", "more": "So people fea
 PERCENT = Prediction("How much is lost?", SAID, ruler=Ruler(0.01, 100, "%"))
 
 
-def test_a_number_is_measured_after_the_learner_has_committed_and_answered_with_its_distance() -> (
-    None
-):
+def test_number_is_measured_after_the_learner_committed() -> None:
     calls = []
     widget = Predict(PERCENT, lambda: calls.append(1) or 24.0)
     assert (calls, widget.truth) == ([], 0.0)
@@ -157,7 +155,7 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / NAME
 
 
-def test_an_answer_is_kept_and_the_next_kernel_shows_it_and_measures_a_number_again(
+def test_answer_is_kept_for_the_next_kernel(
     journal: Path,
 ) -> None:
     first = predict("scaling.order")
@@ -243,9 +241,7 @@ def test_a_scale_of_torch_s_scaler_does_what_the_right_answers_say() -> None:
     assert RIGHT["clip"].startswith("after the gradients are unscaled")
 
 
-def test_ten_questions_of_lessons_whose_answers_have_no_fixed_place_and_are_not_in_the_page() -> (
-    None
-):
+def test_quiz_has_ten_questions_of_lessons() -> None:
     assert len(QUESTIONS) == 10
     assert {row.lesson for row in QUESTIONS.values()} <= {lesson.name for lesson in lessons()}
     places = [row.choices.index(row.answer) for row in QUESTIONS.values()]
@@ -260,7 +256,7 @@ def test_ten_questions_of_lessons_whose_answers_have_no_fixed_place_and_are_not_
         assert not any(row.why in json.dumps(sent, default=str) for row in QUESTIONS.values())
 
 
-def test_answers_are_stored_compared_and_final_and_other_texts_are_none(journal: Path) -> None:
+def test_answers_are_stored_and_final(journal: Path) -> None:
     first = quiz("before")
     first.answers = {"odd": "2049"}
     first.answers = {"odd": "2049", "tiny": UNKNOWN}
@@ -291,7 +287,7 @@ def test_answers_are_stored_compared_and_final_and_other_texts_are_none(journal:
 
 
 @pytest.mark.browser
-def test_by_keyboard_all_questions_are_answered_or_skipped_and_then_compared(page: Page) -> None:
+def test_all_questions_are_answered_by_keyboard(page: Page) -> None:
     def press(*keys: str) -> None:
         for key in keys:
             page.page.keyboard.press(key)

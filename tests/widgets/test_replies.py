@@ -91,9 +91,7 @@ def test_02_ties_go_to_even_and_a_thousand_updates_are_swallowed() -> None:
     says("rounding.stochastic", "about 1 + 2^-11", "half of 2^-10", "1/4")
 
 
-def test_02_the_rule_of_swallowed_updates_holds_for_every_weight_and_an_epsilon_of_1e_8_is_zero() -> (
-    None
-):
+def test_02_rule_of_swallowed_updates_holds_for_every_weight() -> None:
     weights = EVERY[(EVERY >= 2.0**-4) & (EVERY < 2.0**11)]
     for sign in (1, -1):
         for ratio, lost in ((2047.9, False), (4096.1, True)):
@@ -118,7 +116,7 @@ def product(a: list[float], b: list[float], c: float, gpu: str, out: object = No
     return float(emulate(*given, *([out] if out else []))[0, 0])
 
 
-def test_03_a_product_has_22_bits_and_how_far_an_fp32_accumulator_counts() -> None:
+def test_03_a_product_has_22_bits() -> None:
     assert product([300.0], [300.0], 0.0, "V100") == 90_000
     assert product([300.0], [300.0], 0.0, "V100", FP16) == np.inf
     assert (2047 * 2047).bit_length() == 22
@@ -131,9 +129,7 @@ def test_03_a_product_has_22_bits_and_how_far_an_fp32_accumulator_counts() -> No
         assert f"{stop / 1e6:.1f}" == str(millions)
 
 
-def test_03_only_the_h100_finds_sixteen_times_2_to_the_minus_25_and_errors_pile_up_with_blocks() -> (
-    None
-):
+def test_03_only_the_h100_keeps_sixteen_tiny_terms() -> None:
     board = MmaBlock("1 and small terms", "V100", -25)
     assert {gpu for gpu, value in board.found.items() if value == 1 + 2.0**-21} == {
         "H100",
@@ -168,7 +164,7 @@ def test_03_a_batch_of_16_waits_for_memory_and_one_of_128_does_not() -> None:
     )
 
 
-def test_05_a_softmax_by_hand_ends_in_nan_and_inf_raises_nothing_in_a_backward_pass() -> None:
+def test_05_a_softmax_by_hand_ends_in_nan() -> None:
     z = np.array([12, 0], dtype=np.float16)
     with np.errstate(all="ignore"):
         by_hand = np.exp(z) / np.exp(z).sum()

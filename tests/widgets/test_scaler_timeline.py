@@ -60,7 +60,7 @@ class Replays(Scripts):
 FOLDERS, SCRIPTS = ("exact", "scaler_timeline"), Replays
 
 
-def test_what_is_recorded_is_measured_now_and_a_real_fp16_step_overflows_where_it_says():
+def test_recorded_trace_is_what_is_measured_now():
     """The same gradients, up to what another processor adds in another order: the difference grows
     with each step.
     """
@@ -77,7 +77,7 @@ def test_what_is_recorded_is_measured_now_and_a_real_fp16_step_overflows_where_i
         assert finite is not (scale * short.largest[0] >= OVERFLOWS_FROM)
 
 
-def test_a_scale_keeps_gradients_from_where_one_in_a_hundred_underflows():
+def test_scale_keeps_gradients_up_to_one_percent_underflow():
     values = torch.full((1000,), 2.0**-20)
     values[:10] = 2.0**-40  # 1%: allowed to go
     assert keeps_from(exponent_histogram(values)) == 0
@@ -127,7 +127,7 @@ def test_torchs_own_scaler_goes_the_same_way():
             theirs.update()
 
 
-def test_a_low_scale_loses_gradients_and_an_unchecked_one_skips_nothing(js):
+def test_low_scale_loses_gradients(js):
     what = replay(static(4.0), made_up(*[2.0**-10] * 4, keeps=3))
     assert what.lossy.tolist() == [1, 1, 1, 1]
     said = js.sentence(static(4.0), made_up(*[2.0**-10] * 4, keeps=3))
@@ -175,7 +175,7 @@ def test_each_knob_moves_the_picture_without_a_kernel(page):
         )
 
 
-def test_what_a_learner_sees_of_the_six_and_hysteresis_is_named_where_it_acts(js, page):
+def test_six_scalers_are_shown_with_their_hysteresis(js, page):
     presets = ScalerPresets()
     skips = {name: what.skips for name, what in presets.replays.items()}
     assert list(skips) == ["torch", "apex", "DeepSpeed", "Megatron", "OneFlow", "fastai"]

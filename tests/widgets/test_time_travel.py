@@ -92,7 +92,7 @@ def test_a_number_of_steps_that_is_none_is_refused(steps: Any) -> None:
         live(steps)
 
 
-def test_a_run_of_ones_own_without_copies_trains_and_says_why_it_stays() -> None:
+def test_own_run_without_copies_trains() -> None:
     class Plain:
         """A run that cannot be copied."""
 

@@ -209,9 +209,7 @@ def test_the_sentence_names_layer_and_format_and_warns_of_infinity(js):
     assert "all of them are zero already in FP32" in sentence(fate(nothing, FP16), FP16, 4)
 
 
-def test_the_note_counts_what_is_left_out_and_zeros_counted_inside_the_pass_weigh_by_elements(
-    js, gradients
-):
+def test_note_counts_what_is_left_out(js, gradients):
     h = exponent_histogram(torch.tensor([0.0, 0.0, 1.0, float("inf"), float("nan")]))
     found = notes(
         js, rows(GradSnapshot(1, KIND, {"conv": h, "one": exponent_histogram(torch.ones(1))}))
@@ -302,7 +300,7 @@ def test_a_zoom_says_what_is_seen_at_each_distance(page, zoom: GradientZoom) -> 
     assert (page.trait("row"), page.trait("column")) == (0, 4)
 
 
-def test_times_two_moves_only_the_exponent_of_a_normal_number_and_both_ends_are_named(
+def test_times_two_moves_only_the_exponent(
     js: Scripts,
 ) -> None:
     for gradient in (1.5 * 2.0**-14, -3e-4, 0.1, 32000.0):
@@ -336,7 +334,7 @@ def test_a_gradient_that_is_no_number_is_called_so(js: Scripts, gradient: str, n
     assert said == f"w[0] at step 4 is {name} already in FP32: no scale changes that."
 
 
-def test_a_zoom_opens_on_the_largest_gradient_stays_inside_and_refuses_what_is_no_film(
+def test_zoom_opens_on_the_largest_gradient(
     zoom: GradientZoom,
 ) -> None:
     gradient = torch.tensor([[1e-9, -3e-3, 0.0], [2e-3, torch.nan, 1e-4]])

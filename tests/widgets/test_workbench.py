@@ -54,9 +54,7 @@ def losses(steps) -> list[float]:
     return [step.loss for step in steps]
 
 
-def test_every_preset_has_its_position_every_position_is_a_recipe_and_a_format_does_not_live_on() -> (
-    None
-):
+def test_every_preset_has_its_position() -> None:
     for name in PRESETS:
         assert recipe_of(knobs_of(RECIPES[name])) == RECIPES[name]
     formats = ("FP32", "FP16", "BF16")
@@ -145,9 +143,7 @@ def test_knobs_that_mean_nothing_say_why() -> None:
     assert bench.notice.startswith("Not done: a fork needs a run to leave")
 
 
-def test_the_bench_trains_as_train_does_and_a_fork_with_the_same_settings_repeats_it_bit_for_bit() -> (
-    None
-):
+def test_workbench_trains_as_train_does() -> None:
     bench, task = run_through(bench_of("O2", "small_targets")), TASKS["small_targets"]
     assert losses(bench.run.steps) == losses(train(task, RECIPES["O2"], steps=24).steps)
     assert losses(bench.fp32.steps) == losses(train(task, RECIPES["FP32"], steps=24).steps)
@@ -159,9 +155,7 @@ def test_the_bench_trains_as_train_does_and_a_fork_with_the_same_settings_repeat
     assert f"Up to step {bench.fork.done} every loss is the same, bit for bit." in sentence(bench)
 
 
-def test_a_fork_has_the_knobs_of_its_step_and_with_another_learning_rate_is_what_a_loop_by_hand_gives() -> (
-    None
-):
+def test_fork_has_the_knobs_of_its_step() -> None:
     bench = run_through(bench_of("FP16 static"), steps=8)
     bench.handle(partial(bench.turn, {"log2_lr": 2}))
     run_through(bench)
@@ -234,7 +228,7 @@ def test_frames_carry_each_step_once_and_everything_after_a_fork() -> None:
     assert [len(b) // 20 for b in sent[-1][1][4:6]] == [9, 0]
 
 
-def test_the_state_counts_bytes_names_what_is_fixed_and_8_bit_products() -> None:
+def test_state_counts_bytes_and_names_what_is_fixed() -> None:
     widget = Workbench("digits", "O2", steps=24, device="cpu")
     run_through(widget.forked_run, 2)
     told = widget.state()
@@ -280,9 +274,7 @@ def plain_losses(knobs: Knobs, task: Task, steps: int = 12) -> list[float]:
     return scope["losses"]
 
 
-def test_the_lines_give_the_losses_bit_for_bit_in_fp32_and_else_as_closely_as_kernels_round() -> (
-    None
-):
+def test_printed_lines_give_the_same_losses() -> None:
     for task in ("digits", "autoencoder"):
         bench = run_through(bench_of("FP32", task, 12))
         assert plain_losses(bench.run.wanted, TASKS[task]) == losses(bench.run.steps), task
@@ -303,7 +295,7 @@ def sluggish(weights: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
     return Sluggish(weights, lr=lr / 2)
 
 
-def test_the_lines_name_an_optimizer_where_it_is_and_give_the_same_losses() -> None:
+def test_printed_lines_name_the_optimizer() -> None:
     class Adam(torch.optim.Adam):
         """As torch's is called, but typed into a notebook."""
 
@@ -334,7 +326,7 @@ def opened_again(bench: Workbench) -> ForkedRun:
     return again.forked_run
 
 
-def test_a_code_is_short_and_opens_every_recipe_and_every_position_of_every_knob() -> None:
+def test_code_opens_every_recipe_and_position() -> None:
     """From O0 too, where some knobs are fixed until the format is turned."""
     for recipe in PRESETS:
         bench = Workbench("digits_cnn", recipe, 7, steps=20, device="cpu")

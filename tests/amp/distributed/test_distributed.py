@@ -133,7 +133,7 @@ def test_two_ranks_count_what_one_process_counts(two: list[Any]) -> None:
     watched_apart(apart, apart_2)
 
 
-def test_parameters_that_a_step_does_not_use_get_the_mean_over_those_that_do(
+def test_unused_parameters_get_the_mean_of_those_used(
     two: list[Any],
 ) -> None:
     """Rank 0's loss has a gradient of 1 at the second layer, and the other rank's has none: the
@@ -148,7 +148,7 @@ def test_parameters_that_a_step_does_not_use_get_the_mean_over_those_that_do(
             }
 
 
-def test_an_engine_that_is_built_before_its_group_says_what_comes_first() -> None:
+def test_engine_before_its_group_is_refused() -> None:
     with pytest.raises(
         RuntimeError, match=r"start_group\(\) first, in a script that torchrun starts"
     ):
@@ -186,7 +186,7 @@ def test_fp16_is_divided_by_what_torch_divides_by() -> None:
 
 
 @pytest.mark.slow
-def test_a_sum_that_fp16_cannot_hold_overflows_unless_it_is_divided_before(tmp_path: Path) -> None:
+def test_undivided_sum_overflows_fp16(tmp_path: Path) -> None:
     """Each rank's scaled gradient is 20480: FP16 holds it, and the mean; not the sum of four. Nor a
     mean's 12 bits.
     """
@@ -200,7 +200,7 @@ def test_a_sum_that_fp16_cannot_hold_overflows_unless_it_is_divided_before(tmp_p
 
 
 @pytest.mark.slow
-def test_ranks_with_different_numbers_of_batches_stop_together_or_name_the_missing_rank(
+def test_ranks_with_different_batches_stop_together(
     tmp_path: Path,
 ) -> None:
     assert ranks.launch("batch_counts", 4, tmp_path, TOGETHER="True") == [2, 2, 2, 2]
@@ -295,7 +295,7 @@ def step(number: int, scale: float, **histograms: list[float]) -> WatchedStep:
     )
 
 
-def test_worked_example_what_is_a_ranks_own_is_added_and_what_all_hold_is_counted_once() -> None:
+def test_shared_tensors_are_counted_once() -> None:
     ours = Report(
         model="Net", steps=1, watched=(step(0, 8.0, weights=[1.0, 2.0], activations=[1.0]),)
     )

@@ -432,7 +432,7 @@ REFUSED: dict[Forward, str] = {
 
 
 @pytest.mark.parametrize("forward", REFUSED, ids=lambda forward: forward.__name__)
-def test_data_dependent_control_flow_is_reported_with_its_line_and_runs_eagerly(
+def test_data_dependent_control_flow_runs_eagerly(
     forward: Forward,
 ) -> None:
     with warnings.catch_warnings(record=True) as told:
@@ -447,7 +447,7 @@ def test_data_dependent_control_flow_is_reported_with_its_line_and_runs_eagerly(
     assert all(f"{__file__}:{number}: " in message for number in lines)
 
 
-def test_what_differs_from_call_to_call_is_found_by_comparing_two_traces() -> None:
+def test_changes_between_calls_are_found_by_two_traces() -> None:
     class Anneals(nn.Linear):
         steps = 0
 
@@ -472,9 +472,7 @@ def test_what_is_written_into_an_input_is_written() -> None:
     assert require_equal(Custom(doubles)).decided.run is not None
 
 
-def test_outside_of_a_region_and_where_somebody_intercepts_operations_the_network_is_called() -> (
-    None
-):
+def test_network_is_called_outside_of_a_region() -> None:
     model = nn.Linear(8, 8)
     graph, x = CastGraph(model, FP16), torch.ones(2, 8)
     for number in range(3):

@@ -109,7 +109,7 @@ def test_blocks_are_those_of_round_blocks(seeds) -> None:
         ), (format.name, seed)
 
 
-def test_stochastic_rounding_goes_to_a_neighbour_as_often_as_the_distance_says() -> None:
+def test_stochastic_rounding_follows_the_distance() -> None:
     for format in ELEMENTS:
         values = torch.from_numpy(around_every_code(format)).clamp(-format.max, format.max)
         generator = torch.Generator().manual_seed(1)
@@ -331,7 +331,7 @@ def test_a_margin_leaves_powers_of_two_above_the_largest_magnitude() -> None:
         engine_with(DELAYED, nn.Linear(2, 1, bias=False)).load_state_dict(state)
 
 
-def test_unit_scales_follow_from_one_number_and_looking_changes_no_scale() -> None:
+def test_unit_scales_follow_from_one_number() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 256, bias=False), nn.Linear(256, 16, bias=False))
     for name in ("unit scaled", "FP8 delayed"):

@@ -69,7 +69,7 @@ def test_a_b_and_c_lie_in_registers_as_the_manual_says():
     )
 
 
-def test_warps_take_sixteen_rows_each_and_wgmma_has_b_in_shared_memory():
+def test_warps_take_sixteen_rows_each():
     registers = a_registers(numbered(64, 8))[0]
     for warp in range(4):
         rows = np.unique(registers[32 * warp : 32 * warp + 32] // 1000)
@@ -143,7 +143,7 @@ def test_questions_have_the_shape_of_the_instruction_and_come_again():
             )
 
 
-def test_families_ask_what_their_names_say_and_what_the_generations_answer_differently():
+def test_families_ask_what_their_names_say():
     row = WARP
     values = {
         f: [
@@ -220,7 +220,7 @@ def test_answers_as_the_emulator_gives_them_match_and_travel(hopper, tmp_path):
         assert sum(again.mismatches(other).values()) > 0, f"{row.name}: one bit less must show"
 
 
-def test_a_wrong_bit_is_counted_in_its_family_and_no_answer_is_kept_where_whole_numbers_are_wrong(
+def test_wrong_bit_is_counted_in_its_family(
     hopper,
 ):
     hopper(wrong=(5,))  # whole numbers come as 4 tiles: none of those is wrong
@@ -242,7 +242,7 @@ def test_without_a_gpu_it_says_so():
 # What was captured
 
 
-def test_what_real_tensor_cores_answered_is_what_the_emulator_says_and_no_gpu_is_on_record_without():
+def test_recorded_answers_of_tensor_cores_are_the_emulators():
     for path in (DATA / "mma").glob("*/*.npz"):
         answers = tiles.load_capture(path)
         if answers.spec:  # a row of SPECS models this GPU
