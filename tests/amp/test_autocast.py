@@ -1,5 +1,4 @@
-"""Autocast: which operation runs in which dtype, and why; its cache of weights' casts; recurrent
-layers.
+"""Autocast: the dtype of each operation, the cache of casts, and recurrent layers.
 
 The oracles: torch's own list of CUDA cases, the region without a cache, casts by hand, and FP32
 layers.

@@ -1,6 +1,4 @@
-"""What an engine takes and returns in any container, and what it refuses: numbers, orders, steps by
-hand.
-"""
+"""Inputs and outputs of an engine in any container, and calls that it refuses."""
 
 import copy
 import dataclasses
@@ -158,7 +156,7 @@ def test_a_subclass_that_refuses_items_is_copied_all_the_same() -> None:
 
 def test_custom_tuple_keeps_its_length_and_attributes() -> None:
     star = Star(torch.ones(1), torch.ones(1))
-    star.note = "kept"  # type: ignore[attr-defined]
+    star.note = "kept"
     changed = mapped_anywhere(torch.Tensor.half, star)
     assert (type(changed), len(changed), changed.note) == (Star, 2, "kept")
 

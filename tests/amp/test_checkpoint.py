@@ -1,6 +1,4 @@
-"""A run that was interrupted goes on bit for bit; what does not fit is refused, and nothing has
-changed.
-"""
+"""Checkpoints: an interrupted run continues bit by bit, and what does not fit is refused."""
 
 import copy
 import io
@@ -49,7 +47,7 @@ def mlp() -> nn.Sequential:
 
 def engine_for(recipe: Recipe, seed: int = 0, **options: object) -> Engine:
     torch.manual_seed(seed)
-    return Engine(mlp(), ADAM, recipe, **options)  # type: ignore[arg-type]
+    return Engine(mlp(), ADAM, recipe, **options)
 
 
 def train(engine: Engine, steps: int, after: Callable[[], None] = lambda: None) -> list[float]:

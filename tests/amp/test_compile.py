@@ -1,5 +1,5 @@
-"""torch.compile of a model under the lab's modes: the casts are in its graph, and its numbers are
-the eager ones.
+"""torch.compile under the lab's modes: its graph holds the casts, and its numbers are the eager
+ones.
 
 The backend returns each graph as it is, so that the operations in it can be counted, and nothing
 else changes a bit.

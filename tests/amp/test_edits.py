@@ -1,5 +1,4 @@
-"""What happens to a model between two steps: edits count, or are refused in words; copies train on
-by themselves.
+"""Changes of a model between two steps: they count, or are refused.
 
 And what follows an engine: listeners at the moments of a step, and an average of the master
 weights.
@@ -381,7 +380,7 @@ def test_a_plain_model_takes_the_average_ties_and_buffers_included() -> None:
     ema = Ema(engine, decay=0.5)
     engine.weights.step([torch.ones_like(m) for m in engine.weights.master_weights])
     ema.update()
-    engine.model[1].running_mean.fill_(3.0)  # type: ignore[index, operator]
+    engine.model[1].running_mean.fill_(3.0)
     plain = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3))
     plain.load_state_dict(ema.model())
     assert torch.equal(plain[0].weight, ema.averages["0.weight"])

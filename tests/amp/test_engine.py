@@ -1,6 +1,4 @@
-"""Recipes, and one training step under any: held against loops that are written out here, without
-labkit in them.
-"""
+"""Recipes, and a training step under each, against loops that are written here without labkit."""
 
 import copy
 import itertools
@@ -188,7 +186,7 @@ def test_two_engines_share_a_loss_and_step_each_on_its_own() -> None:
         with second.forward():
             loss = (second(middle) * overflow).mean()
         first.backward(loss, other_engines=[second])
-        assert second.model.bias.grad.item() == 2.0**10 * overflow, "the smaller scale"  # type: ignore[union-attr]
+        assert second.model.bias.grad.item() == 2.0**10 * overflow, "the smaller scale"
         if overflow == 1.0:
             # dL/dW1 = W2^T x / 2 summed over the two rows of ones: each row of the gradient is one
             # number of W2.
@@ -255,7 +253,7 @@ def test_clipping_by_hand_before_unscaling_is_refused() -> None:
 
 def test_a_step_is_taken_once_and_zero_grad_comes_before_the_next() -> None:
     engine = Engine(net(), SGD, O2)
-    for call in (lambda: engine.step(lambda: 0.0), lambda: engine.step(closure=lambda: 0.0)):  # type: ignore[arg-type]
+    for call in (lambda: engine.step(lambda: 0.0), lambda: engine.step(closure=lambda: 0.0)):
         with pytest.raises(RuntimeError, match="expected no closure, got one"):
             call()
     engine.backward(loss_of(engine, 0))

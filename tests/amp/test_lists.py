@@ -251,12 +251,12 @@ def test_lists_hold_inside_of_a_registered_method() -> None:
 
 def test_only_functions_can_be_registered() -> None:
     with pytest.raises(TypeError, match="got 3"):
-        half_function(3)  # type: ignore[arg-type]
+        half_function(3)
 
 
 def test_unknown_rule_is_refused() -> None:
     with pytest.raises(TypeError, match=r"expected one of Rule\.ALLOW"):
-        register("relu", "allow")  # type: ignore[arg-type]
+        register("relu", "allow")
 
 
 def test_registered_name_cannot_be_called() -> None:

@@ -1,5 +1,4 @@
-"""The loss scaler: worked examples, torch.amp.GradScaler's own kernel as the oracle, reports of
-skipped steps; presets.
+"""The loss scaler, against torch.amp.GradScaler's own kernel; presets and reports of skipped steps.
 
 Presets replay the originals: each rule is stated here once more, as a plain loop in the original's
 own terms. A loop yields, step by step, the scale before the step and whether the step reaches the

@@ -1,5 +1,5 @@
-"""Master weights: what FP32 remembers and FP16 forgets; in groups, flat or not, and what does
-without.
+"""Master weights: what FP32 keeps and FP16 loses, in groups and flat, and optimizers without
+masters.
 
 And converting a network to FP16: what is cast, what stays, and how the two meet in one model.
 """

@@ -1,4 +1,4 @@
-"""Timers that take turns, with a clock of ours."""
+"""Interleaved timing of several calls, with a simulated clock."""
 
 import time
 

@@ -1,6 +1,4 @@
-"""The roof, with numbers that a person can check, and published numbers: sources, dates, and ratios
-of them.
-"""
+"""The roofline model by numbers worked out by hand, and published numbers with their sources."""
 
 import csv
 import re

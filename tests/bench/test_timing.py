@@ -1,6 +1,4 @@
-"""Cases, whose arithmetic is counted by hand, torch's FLOP counter and the tensors; their timing,
-by a told clock.
-"""
+"""Cases whose operations are counted by hand and by torch; timing with a simulated clock."""
 
 from dataclasses import replace
 from itertools import product

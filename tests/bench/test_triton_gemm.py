@@ -1,6 +1,4 @@
-"""Our own kernel, in Triton's interpreter, on a CPU, with small shapes that fit no tile: it is
-slow.
-"""
+"""The Triton kernel in Triton's interpreter on a CPU, with small shapes that fit no tile."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""A real JupyterLab and a real Chromium, for tests that touch widgets as a learner does.
+"""Fixtures for tests in a real JupyterLab and a real Chromium.
 
 `lab` is one server for all tests (on a free port, with its own settings, in an empty folder) in the
 browser of a module; `lab.notebook(cells)` opens a notebook of these cells and waits until its

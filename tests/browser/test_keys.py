@@ -1,4 +1,4 @@
-"""Keys in and out of widgets: what a learner without a mouse meets, in a real JupyterLab.
+"""Keys in and out of widgets, in a real JupyterLab.
 
 Nothing is clicked here and no command is called: every step is a key. `where` says what has the
 focus.

@@ -1,6 +1,4 @@
-"""Trainings in a real JupyterLab: what is pressed and drawn; a cell that is moved, an interrupt, a
-kernel that ends.
-"""
+"""Live trainings in a real JupyterLab: buttons, drawing, moved cells, interrupts, dead kernels."""
 
 import json
 import re

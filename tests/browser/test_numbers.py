@@ -1,5 +1,4 @@
-"""Bits, number line and swallowed updates under a learner's hand, beyond what test_widgets.py has
-of each.
+"""Bits, number line and swallowed updates in a real JupyterLab, by mouse and keyboard.
 
 Whatever the page shows is held against what the kernel knows, and that against numpy.
 """

@@ -1,6 +1,4 @@
-"""Lessons in a real JupyterLab: what waits for a prediction, how a number is answered, and a link
-into the glossary.
-"""
+"""Predictions in a real JupyterLab: waiting text, numbers, links to the glossary."""
 
 import json
 

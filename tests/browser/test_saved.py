@@ -1,4 +1,4 @@
-"""Do the widgets of a notebook stand on the day after, and on every day after that?
+"""Saved notebooks: their widgets on the next day and on every day after it.
 
 Each day begins with a new kernel. A save then holds no widget of its own, and the states of the
 file must stay in it.

@@ -1,4 +1,4 @@
-"""Lesson 06's widgets in a real JupyterLab: by keyboard, and as a screen reader walks them."""
+"""The widgets of lesson 06 in a real JupyterLab, by keyboard and as a screen reader reads them."""
 
 import re
 from collections import Counter

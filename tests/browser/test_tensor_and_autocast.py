@@ -1,5 +1,4 @@
-"""A Tensor Core's block, the ledger and the step debugger under a learner's hands, in a real
-JupyterLab, by keyboard.
+"""Tensor Core block, ledger and step debugger in a real JupyterLab, by keyboard.
 
 What is drawn is read back from the page and held against the kernel.
 """

@@ -1,5 +1,4 @@
-"""Lesson 06 on three days, and a notebook of version 0.2.0: what was done on the first day stands
-until the cells run.
+"""Lesson 06 on three days, and a notebook of version 0.2.0: saved widgets stay until cells run.
 
 Each day begins with another JupyterLab and a new kernel. Day 1 runs the lesson by keyboard and
 saves it; day 2 reads and saves; day 3 runs all cells.

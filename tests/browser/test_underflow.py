@@ -1,4 +1,4 @@
-"""The underflow histogram and the gradient zoom under a learner's hand, in a real JupyterLab.
+"""The underflow histogram and the gradient zoom in a real JupyterLab.
 
 What is drawn is read back from the pixels (how many are vermilion), what is written from the page,
 and both are held against what the kernel knows.

@@ -1,5 +1,4 @@
-"""Every widget once in a real JupyterLab: it is shown, a key moves one control, and the page says
-what the kernel says.
+"""Every widget in a real JupyterLab: it is shown, and a key moves one control on page and kernel.
 
 No key reaches the notebook, Esc gives the cell the focus, both themes can be read, an exported page
 needs no network, and a notebook whose kernel is gone says so and comes back.

@@ -1,4 +1,4 @@
-"""What does the class's page show, and what does it keep to itself?"""
+"""The page of a class: what it shows, and what it keeps private."""
 
 import json
 import re

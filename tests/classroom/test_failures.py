@@ -1,6 +1,4 @@
-"""The class page and the feedback pages on what failed: kinds, first cases, graded code, links and
-equal answers.
-"""
+"""Failures on class and feedback pages: kinds, first cases, code, links and equal answers."""
 
 from pathlib import Path
 

@@ -1,5 +1,4 @@
-"""What if a process is killed, a disk is full, a clock is wrong, or two do the same? Nothing is
-lost or half-written.
+"""Killed processes, full disks, wrong clocks and simultaneous commands: nothing is lost.
 
 The table in docs/teachers.md says what is tried here; who kills the hub is tried in test_hub.py.
 """

@@ -1,6 +1,4 @@
-"""What comes back to learners and teacher: pages, marks, and tables, which are read as they were
-written.
-"""
+"""Pages, marks and tables for learners and teacher, read back as they were written."""
 
 import json
 import os
@@ -70,7 +68,7 @@ def rows() -> list[GradeRow]:
         graded("Zoë Müller", ID, grown_too_late),
         graded("Zoë Müller", zeros, EXERCISES[zeros].reference),
         graded("ada", ID, EXERCISES[ID].reference),
-        graded("ada", zeros, lambda *_: torch_lightning.step()),  # type: ignore[name-defined]  # noqa: F821
+        graded("ada", zeros, lambda *_: torch_lightning.step()),  # noqa: F821
         graded("<b>bob</b>", ID, grown_too_late),
         graded("<b>bob</b>", zeros, lambda *_: "<script>alert(1)</script>"),
     ]

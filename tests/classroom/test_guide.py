@@ -1,6 +1,4 @@
-"""Does the guide for teachers say what is so? Its commands, lessons and exercises exist, and its
-example works.
-"""
+"""The guide for teachers: its commands, lessons and exercises exist, and its example works."""
 
 import re
 import shlex

@@ -1,6 +1,4 @@
-"""Does a second handout reach a class? Two releases, pip, and the folder of a learner over two
-weeks.
-"""
+"""Two handouts of a class, installed by pip into a learner's folder over two weeks."""
 
 import os
 import subprocess

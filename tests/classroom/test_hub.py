@@ -1,5 +1,4 @@
-"""Does a class share one machine? The real JupyterHub, two browsers at once, from log-in to
-feedback.
+"""A class on one machine: the real JupyterHub with two browsers, from log-in to feedback.
 
 What starts a hub is slow and needs root, JupyterHub and its proxy. LABKIT_HUB names the python of
 an environment that has them and the lab, in a place that every user can read; without it that test

@@ -1,6 +1,4 @@
-"""Deadlines: for a class and for one learner, what lateness costs, and what the screen
-says of it.
-"""
+"""Deadlines of a class and of single learners, the cost of lateness, and notices about it."""
 
 import os
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""For other platforms: questions in GIFT, read by a parser that nobody here wrote; an autograder
-for Gradescope.
-"""
+"""Questions in GIFT, read by an independent parser, and an autograder for Gradescope."""
 
 import csv
 import io

@@ -1,5 +1,4 @@
-"""Does a class get a lab that judges as the teacher's does, without a solution, and nbgrader a
-course that agrees?
+"""A released lab: it judges as the teacher's does, without solutions, and nbgrader agrees.
 
 The real nbgrader takes a minute to install and minutes to grade: that test is slow. LABKIT_NBGRADER
 names the python of an environment that has it; else one is made with pip, and where that cannot be
@@ -328,7 +327,7 @@ def test_stored_diagnosis_accepts_what_the_whole_one_accepts(
             assert bool(one.facts) == bool(other.facts)
             assert repr(place) not in repr(one.facts)
         assert outcome(Instance("Treatment", {"diagnosis": (where, amount)}), (0, 2)).passed
-        right, again = stored.right, _sealed(outcome, b"another").right  # type: ignore[attr-defined]
+        right, again = stored.right, _sealed(outcome, b"another").right
         assert not right.sealed.keys() & again.sealed.keys()
         assert where.encode() not in pickle.dumps(right)
 

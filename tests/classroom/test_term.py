@@ -1,6 +1,4 @@
-"""A term as docs/teachers.md has it: four lessons, a roster, extensions, an appeal, a changed
-exercise.
-"""
+"""A term as docs/teachers.md describes it: lessons, roster, extensions, appeal."""
 
 import os
 from pathlib import Path

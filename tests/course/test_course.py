@@ -1,6 +1,4 @@
-"""Lesson folders: the lab's own, one that lies elsewhere, and folders that are not as they should
-be.
-"""
+"""Folders of lessons: the lab's own, folders elsewhere, and invalid ones."""
 
 import doctest
 import os

@@ -1,6 +1,4 @@
-"""Names of lessons: a plain import finds them, and labkit has them as former names that warn until
-version 0.4.
-"""
+"""Names of lessons: plain imports find them, and former names in labkit warn until version 0.4."""
 
 import importlib
 import subprocess

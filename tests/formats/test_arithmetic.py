@@ -1,4 +1,4 @@
-"""Arithmetic, against exact fractions and against the machine's own."""
+"""Arithmetic in formats, against exact fractions and the machine's own arithmetic."""
 
 from fractions import Fraction
 from itertools import product

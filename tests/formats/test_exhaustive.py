@@ -1,4 +1,4 @@
-"""All 2^32 FP32 patterns, rounded to each storage format: no sample, the whole of it.
+"""Rounding of all 2^32 FP32 patterns to each storage format.
 
 Slow (minutes a format), so `make test-all` runs it. To put the result on record as well:
 .venv/bin/python tests/formats/test_exhaustive.py FP16 BF16 E5M2 E4M3

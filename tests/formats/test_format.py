@@ -1,6 +1,4 @@
-"""Rows of formats, of blocks, their codes and neighbours, against what gfloat, ml_dtypes and numpy
-know of them.
-"""
+"""Formats, block formats, codes and neighbours, against gfloat, ml_dtypes and numpy."""
 
 import dataclasses
 import math

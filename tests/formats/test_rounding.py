@@ -1,6 +1,4 @@
-"""Rounding once, in every mode, against oracles nobody here wrote; and numbers as people write
-them.
-"""
+"""Rounding in every mode and parsing of numbers, against independent oracles."""
 
 from decimal import Decimal
 from fractions import Fraction

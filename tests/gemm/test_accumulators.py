@@ -1,4 +1,4 @@
-"""Plain accumulators against exact arithmetic: where they say they round, and nowhere else."""
+"""Plain accumulators, against exact arithmetic: they round at the documented places only."""
 
 import math
 from collections.abc import Sequence
@@ -239,7 +239,7 @@ def test_what_is_no_accumulator_is_refused() -> None:
     with pytest.raises(ValueError, match=r"expected one of sequential FP16, .*, got 'FP16'"):
         accumulate(ones, ones, None, "FP16")
     with pytest.raises(TypeError, match=r'got a dtype\. For sums in FP16: "sequential FP16"'):
-        accumulate(ones, ones, None, torch.float16)  # type: ignore[arg-type]
+        accumulate(ones, ones, None, torch.float16)
     with pytest.raises(ValueError, match=r"of one dtype, FP32 or narrower, got torch\.float64"):
         accumulate(ones.double(), ones.double())
     with pytest.raises(ValueError, match="expected FP16 values in C"):

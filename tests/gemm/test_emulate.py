@@ -1,6 +1,4 @@
-"""The Tensor Core emulation, by numpy and numba, against exact rational arithmetic; its rows, and
-one block shown.
-"""
+"""The Tensor Core emulation by numpy and numba, against exact rational arithmetic."""
 
 import itertools
 import math
@@ -240,7 +238,7 @@ def test_what_does_not_fit_is_refused_with_a_way_out() -> None:
     ):
         emulate(ones, ones, None, SPECS["A100"].for_operands(BF16), FP16)
     with pytest.raises(TypeError, match="expected a torch tensor or a numpy array of floats for A"):
-        emulate([[1.0]], ones, None, SPECS["V100"])  # type: ignore[type-var]
+        emulate([[1.0]], ones, None, SPECS["V100"])
 
 
 needs_numba = pytest.mark.skipif(

@@ -1,6 +1,4 @@
-"""FP16 storage with FP32 sums on a CPU: what a GPU would have stored, also where torch has kernels
-on CUDA alone.
-"""
+"""FP16 storage with FP32 sums on a CPU: the numbers that a GPU would store."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,10 +35,10 @@ def test_forward_and_backward_of_a_linear_layer_round_once() -> None:
     with half_storage("cpu"):
         y = F.linear(x, w)
     y.backward(dy)
-    assert y.dtype == x.grad.dtype == w.grad.dtype == torch.float16  # type: ignore[union-attr]
+    assert y.dtype == x.grad.dtype == w.grad.dtype == torch.float16
     assert torch.equal(y, (x.float() @ w.float().T).half())
-    assert torch.equal(x.grad, (dy.float() @ w.float()).half())  # type: ignore[arg-type]
-    assert torch.equal(w.grad, (dy.float().T @ x.float()).half())  # type: ignore[arg-type]
+    assert torch.equal(x.grad, (dy.float() @ w.float()).half())
+    assert torch.equal(w.grad, (dy.float().T @ x.float()).half())
 
 
 def test_norms_take_half_inputs_and_fp32_weights() -> None:
@@ -62,8 +60,8 @@ def test_running_statistics_in_fp16_are_kept() -> None:
     wide(x.float())
     assert wide.running_mean is not None
     assert wide.running_mean.abs().min() > 0.1
-    assert torch.equal(half.running_mean, wide.running_mean.half())  # type: ignore[arg-type]
-    assert torch.equal(half.running_var, wide.running_var.half())  # type: ignore[arg-type, union-attr]
+    assert torch.equal(half.running_mean, wide.running_mean.half())
+    assert torch.equal(half.running_var, wide.running_var.half())
 
 
 def test_mixed_operands_are_refused_as_on_a_gpu() -> None:
@@ -154,12 +152,12 @@ def test_a_layer_equals_its_fp16_cell_in_a_loop_forward_and_backward(kind: Any) 
     assert torch.equal(y, torch.stack(steps))
     y.float().sum().backward()
     torch.stack(steps).float().sum().backward()
-    assert torch.equal(x.grad, by_hand.grad)  # type: ignore[arg-type]
+    assert torch.equal(x.grad, by_hand.grad)
     # Weights: the layer adds up over time in FP32 and rounds once, the loop of cells in FP16, six
     # times half an ulp.
     for ours, other in zip(layer.parameters(), cell.parameters(), strict=True):
-        assert ours.grad.dtype == torch.float16  # type: ignore[union-attr]
-        assert (ours.grad - other.grad).abs().max() <= 6 * FP16.epsilon * other.grad.abs().max()  # type: ignore[operator, union-attr]
+        assert ours.grad.dtype == torch.float16
+        assert (ours.grad - other.grad).abs().max() <= 6 * FP16.epsilon * other.grad.abs().max()
 
 
 def test_state_with_tiny_growth_stays_constant_in_fp16() -> None:

@@ -1,5 +1,4 @@
-"""Layers whose matrix products are added up in a chosen accumulator, forward and backward, in any
-format.
+"""Layers with a chosen accumulator, forward and backward, in any format.
 
 Small whole numbers make everything exact, so results must equal torch's own to the bit; where
 rounding is the point, it is written out. Of formats that torch does not compute in, the oracle is

@@ -1,5 +1,4 @@
-"""Products in TF32: torch's switches, and without TF32 hardware operands rounded, in both
-directions.
+"""TF32 products: torch's switches, and rounded operands on machines without TF32.
 
 Oracles: `round_to` in float64 for the operands, float64 products for results, the Tensor Core's
 emulator where sums are exact, and torch's own layers for what is no product.

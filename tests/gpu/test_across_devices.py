@@ -1,5 +1,4 @@
-"""Training on the simulated card and on the CPU: each recipe and task, checkpoints, copies,
-instruments, full memory.
+"""Trainings on the simulated card and on the CPU: recipes, tasks, checkpoints, copies, full memory.
 
 The functions run in one process with the card, each by itself; a test holds each outcome.
 """

@@ -1,5 +1,4 @@
-"""What a step costs a GPU: host waits, copies from the host and dispatched operations, for each
-recipe.
+"""Costs of a step on a GPU for each recipe: host waits, copies and dispatched operations.
 
 A step of a small network is bound by the host, which launches each operation and may have to wait
 for the card. The table says how many operations a step may dispatch, as a multiple of torch.amp

@@ -1,5 +1,4 @@
-"""The lessons on a machine with a GPU: what trains in them trains there by default, and no cell
-ends in an error.
+"""The lessons on a machine with a GPU: trainings use it by default, and no cell fails.
 
 Each cell that makes a widget which trains or measures is run for itself, with the imports of its
 lesson, and the widget is started; the slow tests run whole lessons.

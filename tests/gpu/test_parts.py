@@ -1,4 +1,4 @@
-"""`make gpu`, also where something goes wrong: rehearsed on a CPU, with stand-ins for the GPU."""
+"""`make gpu` on a CPU with stand-ins for the GPU, also with failures."""
 
 import gc
 import json

@@ -1,5 +1,4 @@
-"""The passport of a GPU: items that raise, hang and kill their process cost their own line, and no
-other.
+"""The passport of a GPU: an item that fails, hangs or dies costs its own line only.
 
 The items of most tests are small functions of this module, served by a process as the real ones
 are. The last part writes a passport on the simulated T4; `passport_t4_simulated.jsonl` is such a

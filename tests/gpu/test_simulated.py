@@ -1,6 +1,4 @@
-"""The simulated card of tests/gpu/simulated: what it is, counts and refuses, and the commands below
-it.
-"""
+"""The simulated card: properties, counts, refusals, and commands that run on it."""
 
 import io
 import subprocess

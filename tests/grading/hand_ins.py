@@ -1,6 +1,4 @@
-"""Right answers to lesson 06, the files in which learners hand them in, and a class of such files
-graded by command.
-"""
+"""Right answers to lesson 06, submissions that hold them, and a class graded by command."""
 
 import io
 import json

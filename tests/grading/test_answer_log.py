@@ -1,6 +1,4 @@
-"""Answers are kept, through a kill of the kernel, and brought back where no work is; and hints come
-one by one.
-"""
+"""Logged answers, their restoration into notebooks, and hints."""
 
 import json
 import linecache

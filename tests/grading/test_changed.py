@@ -1,6 +1,4 @@
-"""Gradings that start from an earlier one: which rows they use again, and what they say of the
-others.
-"""
+"""Gradings that start from an earlier one: rows that are used again, and notices about others."""
 
 from dataclasses import replace
 from pathlib import Path

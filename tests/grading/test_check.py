@@ -1,6 +1,4 @@
-"""`check("scaling.advance", my_advance)`: what a learner sees, for a right answer, a wrong one, and
-everything else.
-"""
+"""`check` in a notebook: the output for a right answer, a wrong one, and anything else."""
 
 import html
 import math

@@ -1,5 +1,4 @@
-"""A hundred answers to the clinic, as `labkit grade` runs them: right repairs keep all points,
-nothing else earns them.
+"""A hundred answers to the clinic by `labkit grade`: only right repairs earn all points.
 
 Each answer is the lesson's own cell with lines of it replaced, so that what is wrong with it can be
 read here.

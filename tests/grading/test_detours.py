@@ -1,5 +1,5 @@
-"""Detours: answers that call a library instead of computing, or compute something else. None of
-them earns full marks, and none is accused.
+"""Answers that call a library or compute something else: none earns full marks, and none is
+accused.
 
 An exercise asks for what no library has, or says why it lets one answer. A former form, which asked
 for FP16 alone, is answered by many; `labkit grade` grades it by request only.
@@ -185,9 +185,9 @@ DETOURS: dict[str, list[Answer]] = {
     "gradients.lost": [
         lambda a, b, noise: labkit.instrument.underflow(
             dict(enumerate(a)),
-            dict(enumerate(b)),  # type: ignore[arg-type]
+            dict(enumerate(b)),
         ),
-        lambda a, b, noise: labkit.instrument.zeros_inside(dict(enumerate(b))),  # type: ignore[arg-type]
+        lambda a, b, noise: labkit.instrument.zeros_inside(dict(enumerate(b))),
         lambda a, b, noise: (
             float(np.mean([float((x == 0).float().mean()) for x in b])) if b else 0.0
         ),

@@ -1,5 +1,4 @@
-"""Every exercise: its lesson's solution earns all points by either door; a known mistake loses some
-and is named.
+"""Every exercise: the solution earns all points, and a known mistake loses some and is named.
 
 The doors are a notebook's cell and `labkit grade`. The clinic is graded in test_clinic_answers.py;
 recipes of projects are trained in test_project.py.

@@ -1,6 +1,4 @@
-"""The clinic: a diagnosis is true of the lesson's run, any honest repair passes, and what gives
-something up fails.
-"""
+"""The clinic: true diagnoses, honest repairs that pass, and repairs that give something up."""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -328,7 +326,7 @@ def test_programs_that_are_alike_are_run_once_and_share_an_error() -> None:
             raise OSError("no process")
         return {"clinic.clip": Reply("clinic.clip", f"run {len(run)}")}
 
-    shared = SharedReplies(SimpleNamespace(run=answered))  # type: ignore[arg-type]
+    shared = SharedReplies(SimpleNamespace(run=answered))
     first = shared.reply(asks("def f(model, batches):\n    return 1"))
     twin = asks('def f(model, batches):\n    "Mine."\n    return 1  # one')
     with ThreadPoolExecutor() as pool:

@@ -115,7 +115,7 @@ def torchs(
         "cpu", init_scale=scale, growth_interval=growth_interval, **factors
     )
     scaler.scale(torch.zeros(1))  # creates the state
-    scaler._growth_tracker.fill_(tracker)  # type: ignore[union-attr]
+    scaler._growth_tracker.fill_(tracker)
     return scaler
 
 
@@ -190,7 +190,7 @@ def test_unscale_is_what_torch_does() -> None:
         scaler, parameters = torchs(scale), parameters_with(grads)
         optimizer = torch.optim.SGD(parameters, lr=0.0)
         scaler.unscale_(optimizer)
-        found = sum(v.item() for v in scaler._found_inf_per_device(optimizer).values())  # type: ignore[attr-defined]
+        found = sum(v.item() for v in scaler._found_inf_per_device(optimizer).values())
         ours, found_inf = reference("scaling.unscale")(grads, scale, limit)
         beyond = [bool((p.grad.abs() > limit).any()) for p in parameters if p.grad is not None]
         assert found_inf == bool(found or any(beyond))

@@ -1,5 +1,4 @@
-"""The edges of exercises: answers that are right but for one, claims of texts, and right answers in
-another dress.
+"""Edge cases of exercises: answers with one fault, claims of the texts, unusual right answers.
 
 The right ones earn everything, in the notebook and at grading. The others earned full marks once,
 and lose a check now: a row names the check that must refuse it. Each is the reference itself,

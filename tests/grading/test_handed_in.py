@@ -1,5 +1,4 @@
-"""A class is graded: each of eighty hand-ins, honest, clumsy, odd or hostile, has its points, a row
-and a reason.
+"""A class of eighty submissions: each gets its points, a row and a reason.
 
 Code that nobody has read runs here, in processes of its own. They are handed in at once and graded
 once, by the command with all that a teacher may ask for, and the tests read what came back.

@@ -1,5 +1,4 @@
-"""Who would rather break the grading than learn gets a row, and costs nobody else's: submissions as
-data.
+"""Hostile submissions: each gets its row, and costs no other learner's points.
 
 What needs walls is asked only where they stand. Where nothing can be forked, as on Windows, each
 submission gets a program of its own: with the fork server switched off, that road is tried on Linux

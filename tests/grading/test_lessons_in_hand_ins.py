@@ -1,6 +1,4 @@
-"""What hand-ins import of lessons while they are graded, and what `check`, `hint` and `enter` do
-there: nothing.
-"""
+"""Imports of lessons in submissions, and `check`, `hint` and `enter` while they are graded."""
 
 from pathlib import Path
 

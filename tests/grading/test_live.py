@@ -1,4 +1,4 @@
-"""Exercises of pages: the same verdicts as in the lab, and in a process without torch and numpy."""
+"""Exercises in pages: the verdicts of the lab, in a process without torch and numpy."""
 
 import json
 import subprocess

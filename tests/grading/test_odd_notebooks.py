@@ -1,5 +1,4 @@
-"""Honest learners get their points, wherever and however the answer stands: notebooks as data, with
-their rows.
+"""Honest notebooks in unusual forms, with the rows that they must get.
 
 Every answer is a right one, or the starter; what is odd is where and how it stands.
 """

@@ -1,6 +1,4 @@
-"""The projects: a recipe that came off the wire is trained for real, and a board says who kept the
-least.
-"""
+"""The projects: recipes from submissions are trained, and a leader board orders them."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -273,7 +271,7 @@ def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def train(runner: object, *asked: Key) -> None:
-    trainings = Trainings(runner)  # type: ignore[arg-type]
+    trainings = Trainings(runner)
     trainings._missing |= dict.fromkeys(asked, TRAINED)
     with ThreadPoolExecutor(1) as pool:
         trainings.run(pool, lambda line: None)
@@ -313,7 +311,7 @@ def test_the_time_is_announced_before_the_first_training() -> None:
         told.append("a training")
         return {"training": Reply("training", note="not now")}
 
-    trainings = Trainings(SimpleNamespace(limits=Limits(), run=trained), workers=2)  # type: ignore[arg-type]
+    trainings = Trainings(SimpleNamespace(limits=Limits(), run=trained), workers=2)
     trainings.at_once = 2  # on a machine with one core, too
     recipes = [replace(YOUR_O3, scaler=static(2.0**10 + number)) for number in range(900)]
     trainings._missing |= dict.fromkeys((("digits", recipe, 0) for recipe in recipes), TRAINED)

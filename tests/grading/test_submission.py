@@ -1,6 +1,4 @@
-"""From a folder of notebooks to the code that is run for one exercise, and to a row, whatever is in
-the folder.
-"""
+"""Submissions: from a folder to notebooks, to the code of an exercise, and to a row."""
 
 import json
 from contextlib import suppress

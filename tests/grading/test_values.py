@@ -1,6 +1,4 @@
-"""What learners return: it travels as plain JSON, and a sentence names the first place where two
-values part.
-"""
+"""Values that learners return: their way as JSON, and the first difference of two values."""
 
 import json
 import math
@@ -26,7 +24,7 @@ def test_plain_values_come_back_as_they_went() -> None:
         back = load(json.loads(json.dumps(dump(value))))
         assert back == value
         assert type(back) is type(value)
-    assert math.isnan(load(dump(math.nan)))  # type: ignore[arg-type]
+    assert math.isnan(load(dump(math.nan)))
     assert load(dump(Failure("error", "it stopped", "line 2"))) == Failure(
         "error", "it stopped", "line 2"
     )
@@ -54,7 +52,7 @@ def test_tensors_come_back_with_type_shape_and_every_bit() -> None:
         assert isinstance(back, torch.Tensor)
         assert back.dtype is tensor.dtype
         assert torch.equal(back, tensor)
-    assert torch.equal(load(dump(torch.nn.Parameter(torch.ones(2)))), torch.ones(2))  # type: ignore[arg-type]
+    assert torch.equal(load(dump(torch.nn.Parameter(torch.ones(2)))), torch.ones(2))
 
 
 def test_arrays_sizes_decimals_and_a_dataclass_of_labkit_travel() -> None:

@@ -1,5 +1,4 @@
-"""Do a container's steps run? Those of the Dockerfile are taken one by one, in a Debian that
-debootstrap makes.
+"""The steps of the Dockerfile, run one by one in a Debian that debootstrap makes.
 
 What an image has and Debian has not is made first: a `python` and a `pip` that may install, in
 /venv. Each step runs behind `unshare`, with a /proc of its own; nothing stays mounted. Then follows

@@ -1,5 +1,4 @@
-"""Does the lab work where classes are held? Environments like a host's are made; lessons and rooms
-are tried in them.
+"""Environments like those of hosts, in which lessons and classrooms are tried.
 
     python tests/hosts/run.py [HOST ...] [--rooms records] [--lessons 00 06] [--processes 2]
     [--python BIN/python]

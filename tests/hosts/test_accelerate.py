@@ -1,6 +1,4 @@
-"""The real Accelerate: one import changes, and it trains in FP16 on a CPU as the lab's own loop
-does.
-"""
+"""The real Accelerate: with one changed import, it trains in FP16 on a CPU as the lab does."""
 
 import pytest
 import torch

@@ -1,6 +1,4 @@
-"""The real fastai: with one callback its Learner trains by the lab's recipes, on a CPU, as the
-lab's own loop does.
-"""
+"""The real fastai: with one callback, it trains by the lab's recipes on a CPU."""
 
 from functools import partial
 from pathlib import Path

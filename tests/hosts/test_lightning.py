@@ -1,6 +1,4 @@
-"""The real Lightning: with one plugin its Trainer trains in FP16 on a CPU as the lab's own loop
-does.
-"""
+"""The real Lightning: with one plugin, it trains in FP16 on a CPU as the lab does."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""How the hosts are made and told of, without making one."""
+"""The description and creation of hosts' environments, without creating one."""
 
 import re
 from datetime import UTC, datetime

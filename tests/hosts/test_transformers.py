@@ -1,4 +1,4 @@
-"""The Hugging Face Trainer: one callback, and `watch` says what its training does."""
+"""The Hugging Face Trainer: with one callback, `watch` observes its training."""
 
 import pytest
 import torch

@@ -1,5 +1,4 @@
-"""One small training for every framework: four inputs, twelve batches, of which the sixth overflows
-in FP16.
+"""A small training for every framework: twelve batches, of which the sixth overflows in FP16.
 
 `own_loop` is the lab's engine in a loop of five lines; what a framework does with the lab's casts
 and scale inside must be equal to it, bit for bit, the skipped step included.

@@ -1,4 +1,4 @@
-"""The check of the machine: each finding, with what to do; GPUs and CPUs, without having any."""
+"""The check of the machine: each finding with its remedy, for simulated GPUs and CPUs."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Cores and memory: what a container leaves, and one count of cores everywhere."""
+"""Cores and memory of a container, and one count of cores everywhere."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What a save keeps of a notebook's widgets, with the contents managers of Jupyter's own server."""
+"""Widget states in saved notebooks, with the contents managers of Jupyter's own server."""
 
 import asyncio
 import inspect
@@ -54,7 +54,7 @@ def saved(manager: Any, content: dict[str, Any], path: str = "a.ipynb") -> dict[
     """Save a notebook as the server does, and return the states in its file."""
     done = manager.save({"type": "notebook", "format": "json", "content": content}, path)
     if inspect.isawaitable(done):
-        asyncio.run(done)  # type: ignore[arg-type]
+        asyncio.run(done)
     metadata = json.loads(Path(manager.root_dir, path).read_text())["metadata"]
     states: dict[str, Any] | None = metadata.get("widgets", {}).get(STATES, {}).get("state")
     return states
@@ -234,7 +234,7 @@ def test_server_runs_the_users_hook_and_ours_once(
 def read(manager: Any, path: str = "a.ipynb") -> list[dict[str, Any]]:
     """What a page gets as the outputs of the cell."""
     found = manager.get(path)
-    model = asyncio.run(found) if inspect.isawaitable(found) else found  # type: ignore[arg-type]
+    model = asyncio.run(found) if inspect.isawaitable(found) else found
     outputs: list[dict[str, Any]] = model["content"]["cells"][1]["outputs"]
     return outputs
 
@@ -267,5 +267,5 @@ def test_what_is_no_notebook_or_has_no_content_is_read_as_it_is(manager: Any) ->
     Path(manager.root_dir, "text.md").write_text("text")
     for path, options in (("a.ipynb", {"content": False}), ("", {}), ("text.md", {})):
         found = manager.get(path, **options)
-        model = asyncio.run(found) if inspect.isawaitable(found) else found  # type: ignore[arg-type]
+        model = asyncio.run(found) if inspect.isawaitable(found) else found
         assert LOST not in str(model)

@@ -1,5 +1,4 @@
-"""Does every exercise notice when an answer is wrong? Plants faults into the lessons' solutions,
-and judges each.
+"""Faults planted into the lessons' solutions, which every exercise must notice.
 
 Run by hand: make mutants, or .venv/bin/python -m tests.mutants.answers [WORDS ...] [--processes 2]
 

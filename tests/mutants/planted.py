@@ -1,5 +1,4 @@
-"""Faults of an answer to an exercise: what goes wrong when one is written, planted into a right
-one, one at a time.
+"""Faults of an answer to an exercise, planted into a right answer one at a time.
 
 `in_code` changes one place of a solution: a comparison, a constant, a sign, a statement. `around`
 changes what goes in or comes out: another dtype, the elements swapped, one kind of input handled

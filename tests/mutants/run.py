@@ -1,5 +1,4 @@
-"""Do our tests notice when something is wrong? Plants one fault at a time into a copy of labkit and
-runs the tests.
+"""Faults planted one at a time into a copy of labkit, which the tests must notice.
 
 Run by hand: make mutants, or .venv/bin/python tests/mutants/run.py [WORDS ...] [--processes 2]
 

@@ -1,5 +1,4 @@
-"""The faults that `make mutants` plants do not rot: those of one exercise, and all reasons in
-equal.toml.
+"""The faults that `make mutants` plants: their places exist, and their reasons hold.
 
 Those of labkit can still be planted, and the tests that notice them exist.
 """

@@ -1,6 +1,4 @@
-"""The playground's digits as JavaScript, made of the lab's: `python -m tests.playground.digits`
-writes the file.
-"""
+"""The playground's digits as JavaScript: `python -m tests.playground.digits` writes the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The playground's arithmetic, made of the lab's own parts: `round_to`, `accumulate` and `advance`.
+"""The playground's arithmetic from parts of the lab: `round_to`, `accumulate` and `advance`.
 
 What is not a product of matrices is computed in FP64 and rounded once to the format of its result.
 """

@@ -1,5 +1,4 @@
-"""One step of the page against one step of `Engine`, from the states before steps 1, 2, 10, 50 and
-100 of a training.
+"""A step of the page against a step of `Engine`, from five states of a training.
 
 Both begin with the page's weights, optimizer state and scaler, and see the same batch. The engine's
 recipe takes the accumulator `SEQUENTIAL_FP32`, which the page's products have. Each operation of

@@ -1,4 +1,4 @@
-"""What the playground's questions are answered with, against runs of their settings."""
+"""The answers to the playground's questions, against runs of their settings."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The page's trainings against a reference made of the lab's own parts: every weight in every step,
-to the bit.
-"""
+"""The page's trainings against a reference from parts of the lab: every weight, bit by bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages under the rules of axe-core, in a real Chromium: nothing serious, in either theme.
+"""Pages under the rules of axe-core in a real Chromium: no serious finding in either theme.
 
 The pages are all that `labkit site --live` writes for two lessons, and one of each kind of the
 documentation. `npm ci` installs axe-core.

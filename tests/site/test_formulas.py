@@ -1,6 +1,4 @@
-"""A lesson as a page that needs no network: its formulas are pictures, and every one of every
-lesson can be typeset.
-"""
+"""Formulas of lessons as pictures in a page that needs no network."""
 
 import base64
 import re

@@ -1,6 +1,4 @@
-"""Exercises that a page checks, in a real Chromium: their verdicts, their limits, and
-no way out.
-"""
+"""Exercises that a page checks in a real Chromium: verdicts, limits and isolation."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Widgets as ES modules in pages of one's own: no Python, no network, light and dark."""
+"""Widgets as ES modules in other pages, without Python and network."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The playground as one file: small, opened by a double click, without a network, its setting in
-the address.
-"""
+"""The playground as one file: its size, its start without a network, its address."""
 
 from __future__ import annotations
 

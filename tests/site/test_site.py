@@ -1,6 +1,4 @@
-"""The site in a browser: from files and from a server, in both themes, on a telephone, by keyboard,
-without scripts.
-"""
+"""The site in a browser: files and server, both themes, telephone, keyboard, no scripts."""
 
 import base64
 import json

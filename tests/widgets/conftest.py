@@ -1,6 +1,4 @@
-"""What widgets' tests in a browser share: the functions of their scripts, and a blank page without
-a kernel.
-"""
+"""Fixtures of the widgets' tests: functions of their scripts, and a page without a kernel."""
 
 from collections.abc import Iterator
 from typing import Any

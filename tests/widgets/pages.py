@@ -1,4 +1,4 @@
-"""Widgets and their scripts in a blank page: no JupyterLab, no kernel, as in a static page.
+"""Widgets and their scripts in a blank page without JupyterLab and kernel.
 
 `Scripts` runs functions of a widget's modules, to compare them with labkit: in node where it is
 installed, which needs no browser. `Page` shows widgets from their state.

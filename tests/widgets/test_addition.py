@@ -1,4 +1,4 @@
-"""The addition player: what the page puts on the paper at each station, in bits and in words."""
+"""The addition player: each station in bits and in words."""
 
 from fractions import Fraction
 from typing import Any, NamedTuple

@@ -1,6 +1,4 @@
-"""What every widget stands on: its assets, its tour, messages that take turns, and the pulse that
-proves it alive.
-"""
+"""The base of every widget: assets, tours, messages, and the pulse."""
 
 import math
 import re
@@ -50,7 +48,7 @@ def test_worked_example_each_step_sets_its_state_or_presses_a_button() -> None:
     assert board.gpu == "H100", "the end leaves all as it is"
     bench = GUIDED["workbench"]()
     pressed: list[object] = []
-    bench.controller.ask = pressed.append  # type: ignore[attr-defined]
+    bench.controller.ask = pressed.append
     for step in range(len(bench.tour)):
         bench.tour_step = step
     bench.close()

@@ -1,6 +1,4 @@
-"""Beat the scaler, without a browser: the rules, the score, the words, what is sent; and the
-trainings are real.
-"""
+"""Beat the scaler without a browser: rules, score, texts, messages, and real trainings."""
 
 import json
 import math

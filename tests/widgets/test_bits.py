@@ -1,6 +1,4 @@
-"""The arithmetic that pages do by themselves is that of labkit.formats; and the bit explorer:
-state, texts, page.
-"""
+"""The page's arithmetic against labkit.formats, and the bit explorer."""
 
 import math
 import random

@@ -1,6 +1,4 @@
-"""Numbers in blocks: the page's numbers are those of labkit.formats and labkit.amp, for every
-format and switch.
-"""
+"""Numbers in blocks: the page's numbers against labkit.formats and labkit.amp."""
 
 from itertools import product
 from typing import Any

@@ -1,6 +1,4 @@
-"""What Python and JavaScript both form is the same: words of numbers, labels, and the
-list of it.
-"""
+"""Texts that Python and JavaScript both form: numbers, labels, and the list of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The colours of words in widgets: a contrast of 4.5 on the page of both themes (WCAG 2.1, 1.4.3)."""
+"""Colours of words in widgets: a contrast of 4.5 in both themes (WCAG 2.1, 1.4.3)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Where the widgets that train do so: the GPU where there is one, the CPU else; and the training
-behind a bar.
+"""Devices of the widgets that train: the GPU if there is one, otherwise the CPU.
 
 Two devices stand in for a GPU: `meta`, which computes nothing, and the CPU with a second label.
 """
@@ -171,7 +170,7 @@ def test_stop_a_hidden_page_and_an_error_end_it() -> None:
     def broken() -> object:
         raise RuntimeError("no such network")
 
-    bar = TrainingBar(replace(TASK, make_model=broken), RECIPE, steps=2)  # type: ignore[arg-type]
+    bar = TrainingBar(replace(TASK, make_model=broken), RECIPE, steps=2)
     bar.start()
     assert bar.wait(60) is None
     assert (bar.phase, bar.sentence) == ("failed", "It failed: RuntimeError: no such network")

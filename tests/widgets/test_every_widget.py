@@ -1,6 +1,5 @@
-"""What holds of every widget: its state travels as JSON, it refuses what does not exist, and a page
-without widgets gets its sentence, with a picture or a table, and the reason why it stands still. No
-browser is needed.
+"""Properties of every widget: its state is JSON, it refuses unknown values, and a page without
+widgets gets a sentence with a picture or a table.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The wall of faults: a card shows what its run gave; a pasted error finds its fault."""
+"""The wall of faults: cards with their runs, and faults found by a pasted error."""
 
 import asyncio
 import math

@@ -1,4 +1,4 @@
-"""Figures and tables of records: true, with words, and read on a white page as on a black one."""
+"""Figures and tables of records: their numbers, their texts, and their look on both themes."""
 
 import io
 import math

@@ -1,4 +1,4 @@
-"""Recorded forks: runs in which a loss scale was switched on, for pages that cannot train."""
+"""Recorded forks for pages that cannot train: runs in which a loss scale was switched on."""
 
 import base64
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What is imported when: torch takes seconds, and only what computes with tensors needs it."""
+"""Imports of widgets: only those that compute with tensors import torch."""
 
 import subprocess
 import sys

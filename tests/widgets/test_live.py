@@ -1,6 +1,4 @@
-"""The live training, without a browser: what buttons do, what steps do, what is said, and what is
-sent.
-"""
+"""The live training without a browser: buttons, steps, texts and messages."""
 
 import json
 import math

@@ -1,6 +1,4 @@
-"""A Tensor Core's block, bit by bit: what is drawn is what the arithmetic says, and the sentence
-belongs to it.
-"""
+"""The block of a Tensor Core, bit by bit, and the sentence about it."""
 
 import math
 from fractions import Fraction

@@ -1,6 +1,4 @@
-"""One gradient of a bar: that it is a real one of its layer, and what the cast makes of it at each
-scale.
-"""
+"""One gradient of a bar: a real one of its layer, and its cast at each scale."""
 
 from typing import Any
 

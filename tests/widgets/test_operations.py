@@ -1,6 +1,4 @@
-"""The ledger of a forward pass, the passes over its graph, and the step debugger: sentences follow
-what is moved.
-"""
+"""Ledger, passes over a graph and step debugger: sentences that follow the controls."""
 
 from dataclasses import replace
 

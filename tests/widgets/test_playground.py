@@ -1,6 +1,4 @@
-"""The playground in a page: it trains, its knobs hold from the next step on, and its address is its
-setting.
-"""
+"""The playground in a page: training, knobs and address."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Widgets that run a process: the GPU's measurement and the four workers. Short programs stand in
-for both.
-"""
+"""Widgets that run a process, with short programs in its place: GPU measurement and workers."""
 
 import json
 import os

@@ -1,6 +1,4 @@
-"""Predictions and the quiz: asked first, answered after, kept in a journal; numpy and torch give
-the right answers.
-"""
+"""Predictions and the quiz: order, journal, and answers computed by numpy and torch."""
 
 import ast
 import json

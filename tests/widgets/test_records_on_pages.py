@@ -1,6 +1,4 @@
-"""Widgets that train, on a page that cannot: the run on record is seen, and nothing that would
-train.
-"""
+"""Widgets that train, on a page that cannot: recorded runs in their place."""
 
 from collections.abc import Callable
 

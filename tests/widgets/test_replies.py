@@ -1,6 +1,4 @@
-"""What the replies to predictions claim, computed again by numpy and torch, by the emulator or by
-real runs.
-"""
+"""Claims of replies to predictions, computed by numpy, torch, the emulator or real runs."""
 
 import numpy as np
 import pytest

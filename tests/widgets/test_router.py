@@ -1,6 +1,4 @@
-"""A router with rounded scores: the page's choices are those of Python, and its knobs work by
-keyboard.
-"""
+"""A router with rounded scores: the page's choices against Python, and its knobs by keyboard."""
 
 from itertools import product
 

@@ -1,6 +1,4 @@
-"""The scaler timeline, without a browser: the trace is true, the replay is torch's, the words
-follow the knobs.
-"""
+"""The scaler timeline without a browser: trace, replay against torch, and texts."""
 
 from dataclasses import replace
 

@@ -1,6 +1,4 @@
-"""The sketch of a loss: strokes, the loss at a step, the sentence that compares, and
-what is saved.
-"""
+"""The sketch of a loss: strokes, values at a step, comparison, and saved state."""
 
 import json
 import math

@@ -1,6 +1,4 @@
-"""Going back in a live training: the same run again, another setting, what stays of the path, and
-how much is kept.
-"""
+"""Return to an earlier step in a live training: repetition, other settings, ghosts."""
 
 import json
 import math
@@ -80,7 +78,7 @@ def test_what_cannot_be_gone_back_to_is_refused_and_changes_nothing() -> None:
     assert run.notice == "Not done: there is no step to go back to. Press Start first."
     ticked(run, 5)
     for step in (5, 6, -1, 1.5, "3", None):
-        run.handle(partial(run.go_back, step))  # type: ignore[arg-type]
+        run.handle(partial(run.go_back, step))
         says = f"Not done: expected a whole step from 0 to 4 to go back to, got {step!r}"
         assert run.notice == says
     assert (run.run.done, run.ghosts) == (5, [])
@@ -170,7 +168,7 @@ def test_a_run_of_one_step_has_the_singular() -> None:
 def test_what_a_live_training_does_not_know_is_named_with_its_choices() -> None:
     for task in (None, 3):
         with pytest.raises(ValueError, match=rf"task: expected one of .*, or a Task, got {task}"):
-            LiveTraining(task)  # type: ignore[arg-type]
+            LiveTraining(task)
     widget = LiveTraining(TASK, "FP16", steps=5, device="cpu")
     with pytest.raises(ValueError, match=r"press: expected one of 'start', .*, got 'go'"):
         widget.press("go")

@@ -1,6 +1,4 @@
-"""The underflow histogram and the gradient zoom: their data, and the shares and sentences that the
-page forms of it.
-"""
+"""The underflow histogram and the gradient zoom: data, shares and sentences."""
 
 import json
 from typing import Any
@@ -349,6 +347,6 @@ def test_zoom_opens_on_the_largest_gradient(
         GradientZoom({0: {"empty": torch.zeros(0)}})
     for film in ([torch.ones(2)], {0: torch.ones(2)}):
         with pytest.raises(TypeError, match="step -> a dict of layer -> gradient"):
-            GradientZoom(film)  # type: ignore[arg-type]
+            GradientZoom(film)
     with pytest.raises(ValueError, match="the same layers"):
         GradientZoom({0: {"a": torch.ones(2)}, 1: {"b": torch.ones(2)}})

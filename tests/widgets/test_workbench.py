@@ -1,6 +1,4 @@
-"""The workbench without a browser: knobs and recipes, what begins anew and what goes on, forks,
-words, exports.
-"""
+"""The workbench without a browser: knobs, recipes, restarts, forks, texts and exports."""
 
 import re
 from collections.abc import Iterable

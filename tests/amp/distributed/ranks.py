@@ -1,5 +1,4 @@
-"""What each process does in the tests of many: a case by its name, whose result is left in a
-folder.
+"""Cases that the tests of many processes run by name, each of which leaves its result in a folder.
 
 `launch` starts the processes as torchrun does, by telling each its rank; torchrun itself, whose own
 process costs as much as a rank, starts those of tests/train/test_grid.py.

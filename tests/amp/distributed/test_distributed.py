@@ -1,6 +1,4 @@
-"""Many processes train one model: bit-equal to one process, resumed whoever was killed when, and
-watched as one.
-"""
+"""Training by many processes: equal to one process, resumed after a killed process, and watched."""
 
 import random
 import shutil
@@ -180,7 +178,7 @@ def test_fp16_is_divided_by_what_torch_divides_by() -> None:
 
     for world in range(1, 65):
         group = SimpleNamespace(size=lambda world=world: world)
-        before, after, *_ = _get_gradient_divide_factors(group, None, torch.float16)  # type: ignore[arg-type]
+        before, after, *_ = _get_gradient_divide_factors(group, None, torch.float16)
         assert divisors(world) == (before, after)
         assert divisors(world, predivide=False) == (1, world)
 

@@ -1,6 +1,4 @@
-"""Graphs: bit-equal to eager autocast, or eager autocast itself and a line to look at; and what is
-told of them.
-"""
+"""Cast graphs: equal to eager autocast bit by bit, or eager with a reason."""
 
 import copy
 import inspect

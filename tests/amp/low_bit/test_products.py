@@ -1,5 +1,4 @@
-"""Products of 8- and 4-bit operands: what is written is held against gfloat and ml_dtypes, layers
-against a reference.
+"""Products of 8- and 4-bit operands, against gfloat, ml_dtypes and a reference.
 
 The reference is scalar, and shares no code with them.
 """

@@ -1,6 +1,6 @@
-"""Captures of Tensor Cores, checked without one: register layouts by the formulas of the PTX
-manual, the questions by what they shall contain, files by reading them back. What was captured is
-compared with the emulator.
+"""Captures of Tensor Cores, checked without a GPU: register layouts by the formulas of the PTX
+manual, questions by their content, files by reading them back. Captured answers are compared
+with the emulator.
 """
 
 from dataclasses import replace

@@ -1,5 +1,4 @@
-"""Checks of a GPU: `pytest -m gpu` runs them, and `labkit gpu`, whose parts and passports keep what
-they found.
+"""Checks of a GPU, run by `pytest -m gpu` and by `labkit gpu`.
 
 Off a GPU, `labkit gpu --device cpu` rehearses them: our own autocast stands on both sides.
 """

@@ -1,4 +1,4 @@
-"""The cards that can be simulated: what each says of itself.
+"""The cards that can be simulated, with the properties that each reports.
 
 Source: NVIDIA's data sheets and the CUDA programming guide, table "Technical Specifications per
 Compute Capability"; the memory is what `torch.cuda.get_device_properties` reports on such a card.

@@ -26,7 +26,7 @@ def lstm_cell(
     i, f, c, o = i.sigmoid(), f.sigmoid(), c.tanh(), o.sigmoid()
     cy = f * cx.float() + i * c
     hy = o * cy.tanh()
-    return tuple(x.to(cx.dtype) for x in (hy, cy, torch.cat([i, f, c, o], 1)))  # type: ignore[return-value]
+    return tuple(x.to(cx.dtype) for x in (hy, cy, torch.cat([i, f, c, o], 1)))
 
 
 def lstm_cell_backward(

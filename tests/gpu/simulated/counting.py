@@ -1,6 +1,4 @@
-"""Counts of what a piece of code costs the simulated card: those of `HostWaits`, and the waits
-through torch.cuda.
-"""
+"""Counts of the operations, host waits and copies of a piece of code on the simulated card."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,5 +1,4 @@
-"""What CUDA refuses and the CPU takes: the rows of the passport of a real card, and what the
-simulated card needs.
+"""Operations that CUDA refuses and the CPU accepts, from the passport of a real card.
 
 A row is an operation that works on the CPU and raises on a real card, in torch's words. Its
 `example` runs with a device and raises for "cuda". Most rows follow from torch itself, or from the

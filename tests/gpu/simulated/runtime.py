@@ -108,7 +108,7 @@ def _streams_and_events(torch_c: Any) -> dict[str, Any]:
     torch.cuda.Event.
     """
 
-    class _CudaStreamBase(torch_c.Stream):  # type: ignore[misc]
+    class _CudaStreamBase(torch_c.Stream):
         def __new__(
             cls, priority: int = 0, stream_id: int = 0, device_index: int = 0, **kind: Any
         ) -> Any:
@@ -167,7 +167,7 @@ def _initialize(card: Card) -> Callable[[], None]:
         properties = Properties(
             card.device_name, *card.capability, card.memory, card.multiprocessors, card.l2_cache
         )
-        torch.cuda._get_device_properties = lambda device: properties  # type: ignore[attr-defined]
+        torch.cuda._get_device_properties = lambda device: properties
         cells.register()
 
     return initialize
@@ -194,7 +194,7 @@ def _make_storages() -> None:
         size = words[0] if words else 0
         return torch.empty(size, dtype=torch.uint8, device=device).untyped_storage()
 
-    UntypedStorage.__new__ = new  # type: ignore[method-assign, assignment]
+    UntypedStorage.__new__ = new
 
 
 def install(name: str) -> None:

@@ -1,5 +1,4 @@
-"""What Python runs at its start in a process with a simulated card: it waits for torch to be
-imported.
+"""Start of a Python process with a simulated card: it waits for torch to be imported.
 
 This folder stands first on PYTHONPATH, see `tests.gpu.simulated.environment`. A process that never
 imports torch pays for this file alone. A `sitecustomize` that the machine has anyway runs as it
