@@ -1,8 +1,8 @@
 """Set-up and checks of a checkout: `python -m labkit setup` and `test`, which the Makefile calls.
 
-Idea: set-up has three steps. A stamp, an empty file in .venv, has the time at which a step was done.
-A step is repeated only if pyproject.toml or constraints.txt is newer than its stamp. This module
-needs only the standard library, so that the first step can run before anything is installed.
+Idea: set-up has three steps. A stamp, an empty file in .venv, has the time at which a step was
+done. A step is repeated only if pyproject.toml or constraints.txt is newer than its stamp. This
+module needs only the standard library, so that the first step can run before anything is installed.
 
 Invariant: torch is installed first and by itself, and every package with constraints.txt, so that
 later packages do not replace torch.

@@ -118,7 +118,7 @@ class LineProcess:
             self._process.stdin.flush()
 
     def end_input(self) -> None:
-        """Close its standard input; a program that reads lines until the end then ends by itself."""
+        """Close its standard input; a program that reads lines to the end then ends by itself."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()

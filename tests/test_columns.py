@@ -1,4 +1,4 @@
-"""No line of the library, of the JavaScript and of the style sheets is longer than 100 columns."""
+"""Lines of Python, JavaScript and style sheets: at most 100 columns."""
 
 from pathlib import Path
 
@@ -8,12 +8,15 @@ COLUMNS = 100
 UNBROKEN = ("grid-template-columns:",)
 
 
-def test_lines_of_the_library_have_at_most_100_columns() -> None:
+def test_lines_have_at_most_100_columns() -> None:
     endings = ("py", "js", "mjs", "css")
     files = [path for ending in endings for path in ROOT.glob(f"labkit/**/*.{ending}")]
-    files += [
-        path for ending in ("js", "mjs") for path in ROOT.glob(f"tests/javascript/*.{ending}")
-    ]
+    for ending in ("js", "mjs"):
+        files += ROOT.glob(f"tests/javascript/*.{ending}")
+    # Scripts in tests/guard/scripts are as strangers wrote them.
+    files += [path for path in ROOT.glob("tests/**/*.py") if "guard/scripts" not in path.as_posix()]
+    files += ROOT.glob("docs/*.py")
+    files += [path for path in ROOT.glob("labkit_lessons/*/*.py") if path.name != "lesson.py"]
     assert len(files) > 400
     long = [
         f"{path.relative_to(ROOT)}:{number}"

@@ -1,8 +1,8 @@
 """FP32 tensors with finite numbers that become infinite in a half format, such as masks.
 
 A step whose forward pass cast such a tensor is left out, because its infinities say nothing about
-the loss scale. Reading a tensor makes the host wait for its device. So the forward pass assumes that
-tensors are within range, and the step checks these assumptions in its one transfer.
+the loss scale. Reading a tensor makes the host wait for its device. So the forward pass assumes
+that tensors are within range, and the step checks these assumptions in its one transfer.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class RangeMemory:
         # kind -> whether a tensor of this kind was beyond the range
         self._beyond: dict[Hashable, bool] = {}
         self._pending: list[tuple[Hashable, torch.dtype, Tensor]] = []
-        # whether `reaches` has read a pending tensor beyond the range, which the next `record` reports
+        # whether `reaches` has read a pending tensor beyond the range, which the next `record`
+        # reports
         self._read_beyond = False
 
     def reaches(self, kind: Hashable, tensor: Any, dtype: torch.dtype) -> bool:

@@ -171,7 +171,7 @@ def bench_versions(report: DeviceReport) -> dict[str, str]:
 
 
 def _pack(run: GemmRun) -> dict[str, Any]:
-    """Return a run as one flat object of JSON: its kind, the fields of its case, and its numbers."""
+    """Return a run as one flat JSON object: its kind, the fields of its case, and its numbers."""
     names = {type_: name for name, type_ in KINDS.items()}
     packed: dict[str, Any] = {"kind": names[type(run.case)]}
     packed |= vars(run.case)

@@ -2,7 +2,8 @@
 
 Idea: some operations amplify the rounding of their input. The exponential of a difference of two
 log-probabilities turns one ulp of them into a factor. To know that an input is such a difference,
-or was bounded by a constant, the origin of a few results is passed on to what is computed from them.
+or was bounded by a constant, the origin of a few results is passed on to what is computed from
+them.
 
 Invariant: a tensor is followed by a weak reference only, and through at most three operations.
 """

@@ -2,7 +2,8 @@
 
 Idea: a script runs as Python would run it. At a backward pass, the diagnosis finds the model whose
 parameters the loss depends on. A step begins at the first forward pass, backward pass or optimizer
-after all optimizers have stepped. After the requested number of steps a `StepLimit` ends the script.
+after all optimizers have stepped. After the requested number of steps a `StepLimit` ends the
+script.
 """
 
 from __future__ import annotations

@@ -73,8 +73,8 @@ def row_all_masked(fixed):
     """A row of attention in which everything is masked becomes NaN.
 
     Symptom: The loss becomes NaN at a batch that looks like the others, and stays NaN.
-    Cause: Two masks of finfo.min add up to -inf. In a row that is masked as a whole, softmax divides
-        0 by 0.
+    Cause: Two masks of finfo.min add up to -inf. In a row that is masked as a whole, softmax
+        divides 0 by 0.
     Reading: The first tensor that is not finite is a softmax, in the one example of the batch that
         has no token.
     Repair: Mask once, with masked_fill, and set rows that are masked as a whole to 0 after the

@@ -3,8 +3,8 @@
 `make gpu` runs them on the GPU of this computer.
 
 Idea: like a fault, a card is one function in two forms. `function(device, fixed, size)` returns a
-number; larger is better. If the fault occurs, the number of the fixed form is clearly larger, or the
-card's error ends the broken form.
+number; larger is better. If the fault occurs, the number of the fixed form is clearly larger, or
+the card's error ends the broken form.
 
 Invariant: a card cites a measurement of the lab only if a record holds it. Evidence is a row of
 data/published.csv, with its source and date, or a thread.

@@ -341,8 +341,8 @@ def _short_name(func: Callable[..., Any]) -> str:
 def _require_device(device_type: object) -> None:
     if not isinstance(device_type, str):
         raise ValueError(
-            f"Expected `device_type` of type `str`, got: `{type(device_type)}`. For the device of a "
-            "tensor, use tensor.device.type."
+            f"Expected `device_type` of type `str`, got: `{type(device_type)}`. "
+            "For the device of a tensor, use tensor.device.type."
         )
 
 

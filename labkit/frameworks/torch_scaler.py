@@ -114,7 +114,8 @@ def gradients_of(optimizer: torch.optim.Optimizer, allow_fp16: bool) -> Iterator
                 "FP32 master weights (labkit.amp.Weights)."
             )
         if gradient.is_sparse and gradient.dtype == torch.float16:
-            # coalesce adds up values of the same index; the sum may overflow, so it is what is checked
+            # coalesce adds up values of the same index; the sum may overflow, so it is what is
+            # checked
             gradient = gradient.coalesce()
             parameter.grad = gradient
         yield gradient._values() if gradient.is_sparse else gradient

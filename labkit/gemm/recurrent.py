@@ -47,8 +47,8 @@ class _Cell:
         parts: (gates, extra parts, states before) -> the tensors that `forward` works on.
         forward: (the `parts` of a step, the new state): turns the products into gates in place, and
             writes the extra parts and the new state.
-        slopes: (gates, extra parts, states before) -> the derivatives by which `backward` multiplies
-            gradients.
+        slopes: (gates, extra parts, states before) -> the derivatives by which `backward`
+            multiplies gradients.
         to_gates: (gradients of the product of x, of that of h) -> the tensors that `backward`
             writes.
         backward: (gradients of a step's new state, its `to_gates`, its `slopes`, gradients of the
@@ -91,7 +91,7 @@ def _lstm(
 
 
 def _lstm_slopes(gates: Tensor, squashed: Tensor, before: Tensor) -> State:
-    """Return the factors from the gradient of c to those of i, f and g, then h to o, h to c, c to c.
+    """Return the factors from the gradient of c to those of i, f, g, then h to o, h to c, c to c.
 
     The gradients of i, f, g and o are those before the sigmoid or tanh. The last factor leads to
     the c of the step before.

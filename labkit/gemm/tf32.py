@@ -173,7 +173,7 @@ def _put(key: tuple[str, str], value: str) -> None:
 
 
 def _read() -> _Switches:
-    """Return every switch as it was set: "none" if an operation inherits its backend's precision."""
+    """Return every switch as set: "none" if an operation inherits its backend's precision."""
     own = {_GENERIC: _get(_GENERIC)}
     for backend in BACKENDS:
         own[backend, "all"] = _own((backend, "all"), _GENERIC, own)

@@ -1,4 +1,4 @@
-"""Job of a process that serves items: a part of `labkit gpu` or a passport, device, time, folder."""
+"""What one serving process does: a part of `labkit gpu` or a passport, device, time, folder."""
 
 from __future__ import annotations
 

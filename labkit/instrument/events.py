@@ -157,7 +157,7 @@ class CastEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class LossScaled(Event):
-    """A loss is multiplied by the scale, which `scale()` returns; the call may wait for a device."""
+    """A loss is multiplied by the scale, which `scale()` returns; that may wait for a device."""
 
     scale: Callable[[], float]
 

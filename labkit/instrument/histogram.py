@@ -83,7 +83,8 @@ def exponent_histogram(tensor: Tensor) -> ExponentHistogram:
     """Count a tensor's magnitudes per binade, from 2^-149 to 2^127.
 
     Accepts FP16, BF16 and FP32 tensors of any shape, on any device. The tensor is counted on its
-    own device, piece by piece and without a copy; one with gaps between its elements is copied once.
+    own device, piece by piece and without a copy; one with gaps between its elements is copied
+    once.
 
     Raises:
         TypeError: `tensor` is not a dense tensor of one of these three dtypes (FP64 would have to

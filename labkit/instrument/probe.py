@@ -113,7 +113,8 @@ def snapshot(gradients: Mapping[str, Tensor], *, step: int, kind: str) -> GradSn
         step: number of the training step.
         kind: "weight gradients" or "activation gradients".
 
-    >>> snapshot({"fc": torch.tensor([0.5, 0.0])}, step=3, kind="weight gradients").layers["fc"].zeros
+    >>> gradients = {"fc": torch.tensor([0.5, 0.0])}
+    >>> snapshot(gradients, step=3, kind="weight gradients").layers["fc"].zeros
     1
     """
     require_kind(gradients, Mapping, "gradients", "Pass gradients by layer")

@@ -2,8 +2,8 @@
 
 Idea: a rank writes its report to the group's store when its watch ends, and does not wait.
 `Ranks.merged` then reads the reports of all ranks. Counts of data that differs between ranks are
-added: activations, and parts of sharded parameters. Data that all ranks share, such as DDP's weights
-and averaged gradients, is counted once.
+added: activations, and parts of sharded parameters. Data that all ranks share, such as DDP's
+weights and averaged gradients, is counted once.
 
 Invariant: a watch calls no collective operation, so it cannot disturb those of the training. A rank
 that watches alone waits for no other rank while the training runs.
@@ -63,7 +63,7 @@ def group_of(watched: object, model: nn.Module) -> tuple[nn.Module, dist.Process
 
 
 def single_rank_warning() -> str:
-    """Return a sentence if this process is one of several ranks, whose reports are missing; or ""."""
+    """Return a sentence if the reports of other ranks are missing; otherwise ""."""
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return ""
     mine = f"this is rank {dist.get_rank()} of {dist.get_world_size()}"
@@ -84,8 +84,8 @@ def after_backward(outputs: list[Tensor], then: Callable[[], None], failed: Fail
     queue: Callable[..., None] = torch.autograd.Variable._execution_engine.queue_callback
     safe = guarded(then, failed)
 
-    # DDP and FSDP2 queue their callbacks during the backward pass, maybe after this hook. A callback
-    # that is queued by a callback runs after all of those.
+    # DDP and FSDP2 queue their callbacks during the backward pass, maybe after this hook. A
+    # callback that is queued by a callback runs after all of those.
     def queue_last(_: Tensor) -> None:
         queue(lambda: queue(safe))
 

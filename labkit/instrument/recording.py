@@ -7,8 +7,8 @@ four steps come first, then those that halve the rest of the training, and so on
 layers and gradients come before those of weights and updates.
 
 Invariants: a file has at most 2 MB, whatever the length of the training. It is written whole or not
-at all. It holds no pickle, so reading one runs no code. `Recording.load` refuses a file that is cut,
-damaged or of another kind, with a message that says so.
+at all. It holds no pickle, so reading one runs no code. `Recording.load` refuses a file that is
+cut, damaged or of another kind, with a message that says so.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ class RecordedStep:
         scale: scale of the loss.
         loss: unscaled loss, summed over the backward passes of the step; None if none was observed.
         batch: digests of the model's inputs, a pair for each call.
-        random: checksum of the state of torch's generator at the first call; 0 if none was observed.
+        random: checksum of the state of torch's generator at the first call; 0 if none was
+            observed.
         backward: number of backward passes.
         sketches: (kind, name) -> sketch, in the order in which the tensors were computed.
         histograms: (kind, layer) -> histogram; empty if the file had no space left for them.
@@ -317,7 +318,8 @@ def _short_form(step: RecordedStep, tensors: _Table, shapes: _Table, dtypes: _Ta
 def _long_form(step: RecordedStep, kinds: Sequence[str], tensors: _Table) -> bytes:
     """Return the long form of some kinds of tensors; b"" if their elements were dropped.
 
-    It is the sizes of the following columns, elements, norms, the columns of histograms, and counts.
+    It is the sizes of the following columns, elements, norms, the columns of histograms, and
+    counts.
     """
     sketches = [each for (kind, _), each in step.sketches.items() if kind in kinds]
     if not any(len(each.elements) for each in sketches):
@@ -354,7 +356,7 @@ def _upper_bits(number: float) -> int:
 
 
 def _from_upper_bits(bits: int) -> float:
-    """Return the middle of the FP32 numbers with these upper 16 bits; zero, inf and NaN unchanged."""
+    """Return the middle of the FP32 numbers with these upper 16 bits; zero, inf and NaN stay."""
     # In these 16 bits, 0x7FFF selects all but the sign, and 0x7F80 the exponent, which is all ones
     # in inf and NaN.
     is_zero = bits & 0x7FFF == 0

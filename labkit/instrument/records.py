@@ -168,8 +168,8 @@ class Window:
 def without_noise(histogram: ExponentHistogram) -> ExponentHistogram:
     """Return a histogram without the numbers that are more than 24 binades below its largest.
 
-    A gradient is a sum, which FP32 rounds to 24 bits: if the exact sum is 0, rounding errors of that
-    size remain.
+    A gradient is a sum, which FP32 rounds to 24 bits: if the exact sum is 0, rounding errors of
+    that size remain.
 
     >>> import torch
     >>> from labkit.instrument import exponent_histogram

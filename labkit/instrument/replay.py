@@ -467,7 +467,7 @@ class _Search:
         self.label(floats(output), self.modules.leave())
 
     def label(self, tensors: Iterable[Tensor], layer: str) -> None:
-        """Hook all new nodes of the graph that lead to these tensors, as operations of the layer."""
+        """Hook all new nodes of the graph that lead to these tensors, as operations of `layer`."""
         pending = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
         while pending:
             node = pending.pop()

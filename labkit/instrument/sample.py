@@ -432,7 +432,7 @@ class Sample:
             yield
 
     def forget_gradients(self) -> None:
-        """Discard the gradients of backward passes: an engine sums them itself, and reports the sum."""
+        """Discard the gradients of backward passes: an engine sums and reports them itself."""
         self.counts["weight gradients"].clear()
         self.norms.clear()
         if self.sketches is not None:

@@ -239,7 +239,7 @@ def _on_cpu(numbers: Tensor) -> tuple[float, float, int, Elements]:
 
 
 def _on_device(numbers: Tensor) -> tuple[float, float, int, Elements]:
-    """Return norm, largest magnitude, sum of bits and drawn elements, in one transfer to the host."""
+    """Return norm, largest magnitude, sum of bits and drawn elements, in one transfer."""
     whole = torch.int32 if numbers.itemsize == 4 else torch.int16
     bits = numbers.contiguous().view(whole).sum(dtype=torch.int64).remainder(1 << 32)
     if numbers.numel() <= DRAWN:

@@ -81,7 +81,8 @@ class Source:
 class _NoWarningAboutHooks:
     """Context that suppresses torch's warning about global hooks at the call of a compiled module.
 
-    The hooks are those of this module, and change nothing. The context may be entered several times.
+    The hooks are those of this module, and change nothing. The context may be entered several
+    times.
     """
 
     def __init__(self) -> None:

@@ -1,10 +1,10 @@
 """Places in the user's code: the line that called an operation, and the line that raised an error.
 
-Idea: the innermost frame that belongs neither to torch nor to the lab is the user's. The folder of a
-file decides, so a new module of the lab needs no entry. Some modules of the lab count as user code,
-because they are trainings: the known faults, and the networks and tasks of `labkit.train`. The
-lessons are a package of their own, and count as user code, too. An operation of a replay, or one
-that counts a tensor, has no line of the user at all.
+Idea: the innermost frame that belongs neither to torch nor to the lab is the user's. The folder of
+a file decides, so a new module of the lab needs no entry. Some modules of the lab count as user
+code, because they are trainings: the known faults, and the networks and tasks of `labkit.train`.
+The lessons are a package of their own, and count as user code, too. An operation of a replay, or
+one that counts a tensor, has no line of the user at all.
 """
 
 from __future__ import annotations

@@ -556,7 +556,7 @@ class Watch(StepObserver):
     # Scales and optimizers: events of `labkit.instrument.stream`
 
     def _scale_now(self) -> float:
-        """Return the scale of this step, which is read from the scaler once: it may wait for a GPU."""
+        """Return the scale of this step; reading it from the scaler may wait for a GPU, once."""
         if self._known_scale is None:
             self._known_scale = float(self._scale())
         return self._known_scale

@@ -224,7 +224,7 @@ def as_now(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def _with_modes_of_now(forward: Callable[..., Any]) -> Any:
-    """Return the forward of checkpoint's reentrant variant, with the current modes for the block."""
+    """Return the forward of checkpoint's reentrant variant, with the current modes for a block."""
 
     @wraps(forward)
     def forward_as_now(ctx: Any, function: Callable[..., Any], *rest: Any) -> Any:

@@ -1,7 +1,7 @@
 """Provenance of records: device, versions, settings and time.
 
-Idea: a record holds the device, the versions and the time of a run, so that no curve can be mistaken
-for one that was made elsewhere.
+Idea: a record holds the device, the versions and the time of a run, so that no curve can be
+mistaken for one that was made elsewhere.
 
 Invariant: the functions ask torch, Python, the driver and the clock at the time of the call, and
 return plain text.
@@ -63,7 +63,7 @@ def versions(device: torch.device | None = None) -> dict[str, str]:
 
 
 def gpu_driver() -> str | None:
-    """Return the version of NVIDIA's driver, by nvidia-smi or the kernel module; None if unknown."""
+    """Return the version of NVIDIA's driver, by nvidia-smi or the kernel module; else None."""
     try:
         command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)

@@ -137,8 +137,8 @@ class TrainingRun:
         keep_exponents: whether a measurement keeps the histograms of its FP32 gradients.
         exponents: histograms of the latest measurement; None before the first, or if they are not
             kept.
-        examples: layer -> exponent -> one gradient with that exponent, for each exponent that occurs
-            in `exponents`.
+        examples: layer -> exponent -> one gradient with that exponent, for each exponent that
+            occurs in `exponents`.
     """
 
     def __init__(
@@ -364,7 +364,8 @@ class TrainingRun:
     def pictures(self) -> list[Picture]:
         """Return a list with the picture of the network's current outputs; [] without a drawing.
 
-        The picture shows a few test examples. `Task.wanted_picture` is the picture of their targets.
+        The picture shows a few test examples. `Task.wanted_picture` is the picture of their
+        targets.
         """
         drawing = self.task.drawing
         if drawing is None:

@@ -57,7 +57,8 @@ def train(engine: Engine, steps: int, after: Callable[[], None] = lambda: None) 
     losses = []
     for _ in range(steps):
         engine.zero_grad()
-        noise = random.random() + np.random.rand()  # noqa: NPY002 - it is the global one that must come back
+        # The global generator is the one that must come back.
+        noise = random.random() + np.random.rand()  # noqa: NPY002
         with engine.forward():
             loss = F.cross_entropy(engine(torch.randn(8, 6) + noise), torch.randint(3, (8,)))
         engine.backward(loss)
@@ -196,11 +197,13 @@ def test_plain_fp32_checkpoint_starts_a_mixed_run() -> None:
 def test_checkpoint_of_another_recipe_is_refused() -> None:
     state = engine_for(RECIPES["O2"]).state_dict()
     wide = Engine(nn.Sequential(nn.Linear(6, 32), nn.BatchNorm1d(32)), ADAM, RECIPES["O2"])
-    backwards = lambda model: [{"params": list(model.parameters())[::-1]}]  # noqa: E731
+
+    def backwards(model: nn.Module) -> list[dict[str, object]]:
+        return [{"params": list(model.parameters())[::-1]}]
+
+    other_recipe = "another recipe: autocast None, now 'FP16', model 'FP16', now 'FP32'.*load_model"
     cases = {
-        r"another recipe: autocast None, now 'FP16', model 'FP16', now 'FP32'.*load_model": engine_for(
-            RECIPES["O1"]
-        ),
+        other_recipe: engine_for(RECIPES["O1"]),
         "growth_interval": engine_for(
             replace(RECIPES["O2"], scaler=ScalerConfig(growth_interval=7))
         ),

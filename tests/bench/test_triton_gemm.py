@@ -22,17 +22,21 @@ from labkit.bench.triton_gemm import TILES, Tile, matmul
 tile = Tile(16, 32, 16, 4, 2)
 generator = torch.Generator().manual_seed(0)
 for (m, n, k), layout in zip(
-    ((16, 32, 16), (17, 33, 50), (1, 1, 1), (160, 40, 31), (40, 70, 64)), ("NN", "NT", "TN", "TT", "NT")
+    ((16, 32, 16), (17, 33, 50), (1, 1, 1), (160, 40, 31), (40, 70, 64)),
+    ("NN", "NT", "TN", "TT", "NT"),
 ):
     a, b = (torch.randint(-4, 5, shape, generator=generator).half() for shape in ((m, k), (k, n)))
     a = a.t().contiguous().t() if layout[0] == "T" else a
     b = b.t().contiguous().t() if layout[1] == "T" else b
-    exact = (a.double() @ b.double()).half()  # whole numbers: exact in FP32, so rounded once in both
+    # Sums of whole numbers are exact in FP32, so both are rounded once.
+    exact = (a.double() @ b.double()).half()
     assert torch.equal(matmul(a, b, tile), exact), (m, n, k, layout)
 for each in TILES:  # those that are timed, over an edge of each
-    a, b = (torch.randint(-4, 5, shape, generator=generator).half() for shape in ((130, 65), (65, 257)))
+    a = torch.randint(-4, 5, (130, 65), generator=generator).half()
+    b = torch.randint(-4, 5, (65, 257), generator=generator).half()
     assert torch.equal(matmul(a, b, each), (a.double() @ b.double()).half()), each.name
-out = torch.full((4, 6), 7.0).half()[:, ::2]  # a result with a stride, and neighbours that must stay
+# A result with a stride, whose neighbours must stay.
+out = torch.full((4, 6), 7.0).half()[:, ::2]
 matmul(torch.ones(4, 5).half(), torch.ones(5, 3).half(), tile, out)
 assert torch.equal(out, torch.full((4, 3), 5.0).half())
 long = torch.ones(1, 4096).half()  # an FP16 accumulator would have stopped at 2048

@@ -51,25 +51,33 @@ IDLE = """() => {
 }"""
 # Messages of widgets that the page has sent and the kernel has not finished with; a widget holds
 # further ones back.
-ANSWERED = """() => [...jupyterapp.shell.currentWidget.sessionContext.session.kernel._futures.values()].every(
-  (future) => future.msg.header.msg_type !== "comm_msg"
-)"""
+ANSWERED = """() => {
+  const { kernel } = jupyterapp.shell.currentWidget.sessionContext.session;
+  const futures = [...kernel._futures.values()];
+  return futures.every((future) => future.msg.header.msg_type !== "comm_msg");
+}"""
 NEXT_FRAME = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 A_CLOCK = "[anywidget] Failed to initialize model."  # within 2 s: a busy machine takes longer
 COUNT_PIXELS = """([canvas, name, left, right, below, tolerance]) => {
-  // pixels near a colour of the theme, in a part of the canvas given as shares of its width and height
+  // Pixels near a colour of the theme, in a part of the canvas (shares of its width and height).
   const colour = getComputedStyle(canvas.closest(".labkit")).getPropertyValue(name).trim();
   const [r, g, b] = colour.match(/\\w\\w/g).map((x) => parseInt(x, 16));
   const [x, end] = [left, right].map((share) => Math.round(share * canvas.width));
   const { data } = canvas.getContext("2d").getImageData(x, 0, end - x, canvas.height * below);
-  const near = (i) => Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b) < tolerance;
+  const near = (i) => {
+    const distance =
+      Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b);
+    return distance < tolerance;
+  };
   let count = 0;
   for (let i = 0; i < data.length; i += 4) count += data[i + 3] > 200 && near(i);
   return count;
 }"""
 ALL_RUN = """() => {
   const cells = jupyterapp.shell.currentWidget.content.widgets.map((cell) => cell.model);
-  const code = cells.filter((model) => model.type === "code" && model.sharedModel.getSource().trim());
+  const code = cells.filter(
+    (model) => model.type === "code" && model.sharedModel.getSource().trim(),
+  );
   return code.every((model) => model.executionCount && model.executionState !== "running");
 }"""
 

@@ -30,7 +30,9 @@ QUESTION, BITS, BENCH = range(1, 4)
 WHERE = """() => {
   const { content } = jupyterapp.shell.currentWidget;
   const on = document.activeElement;
-  const place = on.closest(".labkit") ? "widget" : on === content.activeCell.node ? "cell" : on.tagName;
+  let place = on.tagName;
+  if (on.closest(".labkit")) place = "widget";
+  else if (on === content.activeCell.node) place = "cell";
   return `${place} ${content.activeCellIndex} ${content.mode}`;
 }"""
 SOURCES = (
@@ -194,8 +196,16 @@ def test_enter_on_a_choice_commits_it_and_nothing_without_a_choice(lab):
 
 
 ELSEWHERE = """async (source) => {
-  const { default: widget } = await import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
-  const traits = { choices: ["a", "b"], choice: "", question: "?", answered: "", right: false, ruler: {} };
+  const blob = new Blob([source], { type: "text/javascript" });
+  const { default: widget } = await import(URL.createObjectURL(blob));
+  const traits = {
+    choices: ["a", "b"],
+    choice: "",
+    question: "?",
+    answered: "",
+    right: false,
+    ruler: {},
+  };
   const model = { get: (name) => traits[name], set() {}, save_changes() {}, on() {}, off() {} };
   window.heard = [];
   document.addEventListener("keydown", (event) => heard.push(event.key));

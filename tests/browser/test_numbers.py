@@ -25,7 +25,10 @@ bits
 MARKS = """(canvas) => {
   const y = 95 * devicePixelRatio;
   const {data} = canvas.getContext("2d").getImageData(0, y, canvas.width, 1);
-  const dark = (x) => x >= 0 && data[4 * x] + data[4 * x + 1] + data[4 * x + 2] < 400 && data[4 * x + 3] > 150;
+  const dark = (x) => {
+    const light = data[4 * x] + data[4 * x + 1] + data[4 * x + 2];
+    return x >= 0 && light < 400 && data[4 * x + 3] > 150;
+  };
   return [...Array(canvas.width).keys()].filter((x) => dark(x) && !dark(x - 1));
 }"""
 
@@ -141,7 +144,8 @@ def test_x_is_dragged_typed_and_moved_by_keys(notebook, page):
     notebook.press("Shift+ArrowLeft")
     notebook.until(f"line.x < {now}")
     page.locator(".nl-box").fill("-3")
-    page.wait_for_selector(".nl-handle:has-text('◂ −3')")  # a logarithmic scale has no place for it
+    # A logarithmic scale has no place for -3, so its handle is at the edge.
+    page.wait_for_selector(".nl-handle:has-text('◂ −3')")
 
 
 def test_fp16_does_not_move_until_the_update_is_large_enough(notebook, page):

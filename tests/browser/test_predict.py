@@ -145,7 +145,9 @@ def test_a_number_is_typed_or_slid_and_compared_with_the_true_one(lab):
 
 SEEN = """(name) => {
   const page = jupyterapp.shell.currentWidget.node;
-  const box = [...page.querySelectorAll("h3")].find((h) => h.dataset.jupyterId === name)?.getBoundingClientRect();
+  const headings = [...page.querySelectorAll("h3")];
+  const heading = headings.find((one) => one.dataset.jupyterId === name);
+  const box = heading?.getBoundingClientRect();
   return Boolean(box && box.top > 0 && box.bottom < innerHeight);
 }"""
 

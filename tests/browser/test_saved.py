@@ -24,11 +24,17 @@ CELLS = [
     "ipywidgets.VBox([ipywidgets.IntSlider(value=42), ipywidgets.Label('theirs')])",
 ]
 OURS = 3
-STANDING = """([ours, saved]) =>
-    document.querySelectorAll(".jp-OutputArea-output .labkit .lk-sentence, .labkit-predict").length >= ours &&
+STANDING = """([ours, saved]) => {
+  const widgets = ".jp-OutputArea-output .labkit .lk-sentence, .labkit-predict";
+  const has = (selector, text) =>
+    [...document.querySelectorAll(selector)].some((node) => node.textContent === text);
+  return (
+    document.querySelectorAll(widgets).length >= ours &&
     document.querySelectorAll(".labkit > .lk-saved").length === saved &&
-    [...document.querySelectorAll(".widget-readout")].some((node) => node.textContent === "42") &&
-    [...document.querySelectorAll(".widget-label")].some((node) => node.textContent === "theirs")"""
+    has(".widget-readout", "42") &&
+    has(".widget-label", "theirs")
+  );
+}"""
 
 
 def standing(notebook: Notebook, saved: int = OURS) -> None:

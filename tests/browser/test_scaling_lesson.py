@@ -93,7 +93,8 @@ ORDER = {  # what is met on the way down, first to last
 }
 COUNT_NEWS = """(kind) => {
   window.news = [];
-  for (const region of document.querySelectorAll(`.labkit-${kind} :is([role=status], [role=alert], [aria-live])`)) {
+  const live = ":is([role=status], [role=alert], [aria-live])";
+  for (const region of document.querySelectorAll(`.labkit-${kind} ${live}`)) {
     const heard = new MutationObserver(() => window.news.push(region.textContent));
     heard.observe(region, { childList: true, characterData: true, subtree: true });
   }

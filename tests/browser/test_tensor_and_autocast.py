@@ -34,32 +34,44 @@ READ_LINES = """() => [...document.querySelectorAll(".mm-lines .mm-line")].map((
 }))"""
 EDGE_IS_RIGHT = """() => {
   const lines = document.querySelector(".mm-lines");
-  const edge = lines.getBoundingClientRect().left + parseFloat(getComputedStyle(lines, "::before").left)
+  const before = getComputedStyle(lines, "::before");
+  const edge = lines.getBoundingClientRect().left + parseFloat(before.left)
     + parseFloat(getComputedStyle(lines, "::before").width);
   return [...document.querySelectorAll(".mm-row-product .mm-cut")].every((cut) => {
     const box = cut.getBoundingClientRect();
     return box.left > edge - 3 && box.left < edge + 12;
   });
 }"""
-READ_ROWS = """() => [...document.querySelectorAll(".lg-table:not(.gr-table) tbody tr")].map((row) => ({
-  op: row.querySelector(".lg-op").textContent,
-  takes: [...row.querySelectorAll(".lg-takes .lk-chip")].map((chip) => chip.textContent),
-  list: row.querySelector("input:checked").value,
-  gives: row.querySelector(".lg-gives").textContent,
-  rail: row.querySelector(".lg-out").dataset.format,
-  cast: row.querySelector(".lg-knot").dataset.cast === "true",
-  error: row.querySelector(".lg-number").textContent,
-}))"""
-READ_BARS = """() => Object.fromEntries([...document.querySelectorAll(".sd-table tbody tr")].map((row) => {
-  const [bar, track] = [".sd-bar", ".sd-track"].map((part) => row.querySelector(part).getBoundingClientRect());
-  return [row.querySelector(".sd-name").textContent, (bar.right - track.left) / track.width];
-}))"""
+READ_ROWS = """() => {
+  const rows = [...document.querySelectorAll(".lg-table:not(.gr-table) tbody tr")];
+  return rows.map((row) => ({
+    op: row.querySelector(".lg-op").textContent,
+    takes: [...row.querySelectorAll(".lg-takes .lk-chip")].map((chip) => chip.textContent),
+    list: row.querySelector("input:checked").value,
+    gives: row.querySelector(".lg-gives").textContent,
+    rail: row.querySelector(".lg-out").dataset.format,
+    cast: row.querySelector(".lg-knot").dataset.cast === "true",
+    error: row.querySelector(".lg-number").textContent,
+  }));
+}"""
+READ_BARS = """() => {
+  const rows = [...document.querySelectorAll(".sd-table tbody tr")];
+  const entries = rows.map((row) => {
+    const bar = row.querySelector(".sd-bar").getBoundingClientRect();
+    const track = row.querySelector(".sd-track").getBoundingClientRect();
+    return [row.querySelector(".sd-name").textContent, (bar.right - track.left) / track.width];
+  });
+  return Object.fromEntries(entries);
+}"""
 STILL = "() => document.querySelector('.labkit-stages').getAnimations({subtree: true}).length === 0"
-READ_PASSES = """() => [...document.querySelectorAll(".gr-table tbody tr")].map((row) => ({
-  list: getComputedStyle(row.querySelector(".gr-list")).visibility === "visible",
-  casts: [...row.querySelectorAll(".gr-cast")].filter((c) => getComputedStyle(c).visibility === "visible").length,
-  gone: row.querySelectorAll(".gr-gone").length,
-}))"""
+READ_PASSES = """() => {
+  const isVisible = (element) => getComputedStyle(element).visibility === "visible";
+  return [...document.querySelectorAll(".gr-table tbody tr")].map((row) => ({
+    list: isVisible(row.querySelector(".gr-list")),
+    casts: [...row.querySelectorAll(".gr-cast")].filter(isVisible).length,
+    gone: row.querySelectorAll(".gr-gone").length,
+  }));
+}"""
 
 
 @pytest.fixture(scope="module")

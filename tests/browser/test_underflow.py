@@ -58,7 +58,10 @@ def page(notebook):
 COUNT_MOVES = """() => {
   window.moves = 0;
   const { animate } = Element.prototype;
-  Element.prototype.animate = function (...how) { window.moves += 1; return animate.apply(this, how); };
+  Element.prototype.animate = function (...how) {
+    window.moves += 1;
+    return animate.apply(this, how);
+  };
 }"""
 
 

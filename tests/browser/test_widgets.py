@@ -33,7 +33,13 @@ TRAINING = '''
 import json, sys
 print(json.dumps({"ready": 2}), flush=True)
 for plan in map(json.loads, sys.stdin):
-    step = {"step": 1, "loss": 0.5, "ranks": [[8.0, True, False, 0.5]] * 2, "sent": 2048, "held": {"model weights": 2}}
+    step = {
+        "step": 1,
+        "loss": 0.5,
+        "ranks": [[8.0, True, False, 0.5]] * 2,
+        "sent": 2048,
+        "held": {"model weights": 2},
+    }
     print(json.dumps(step), json.dumps({"done": plan}), sep=chr(10), flush=True)
 '''
 """
@@ -161,16 +167,22 @@ CONTRASTS = """() => {
     return alpha > 0.5 || !element.parentElement ? [r, g, b] : behind(element.parentElement);
   }
   const contrast = (element) => {
-    const [low, high] = [light(parts(getComputedStyle(element).color)), light(behind(element))].sort((a, b) => a - b);
+    const ink = light(parts(getComputedStyle(element).color));
+    const [low, high] = [ink, light(behind(element))].sort((a, b) => a - b);
     return (high + 0.05) / (low + 0.05);
   };
   return [...document.querySelectorAll(".labkit")].map((root) => {
     const texts = [root, ...root.querySelectorAll(".lk-sentence, .lk-title, .lk-quiet, th, td")];
-    return [root.className, Math.min(...texts.filter((text) => text.checkVisibility()).map(contrast))];
+    const visible = texts.filter((text) => text.checkVisibility());
+    return [root.className, Math.min(...visible.map(contrast))];
   });
 }"""
-RUNS = """() => [...document.querySelectorAll(":is(.labkit-live, .labkit-beat-scaler, .labkit-workbench) canvas")]
-    .map((canvas) => canvas.closest(".labkit").querySelector(".lk-sentence").dataset.text)"""
+RUNS = """() => {
+  const trainings = ":is(.labkit-live, .labkit-beat-scaler, .labkit-workbench)";
+  const canvases = [...document.querySelectorAll(`${trainings} canvas`)];
+  const sentenceOf = (canvas) => canvas.closest(".labkit").querySelector(".lk-sentence");
+  return canvases.map((canvas) => sentenceOf(canvas).dataset.text);
+}"""
 SHOWN = (
     "all => all.map((output) => output.querySelector('img') !== null || "
     "output.innerText.trim().length > 40)"

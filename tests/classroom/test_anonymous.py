@@ -61,7 +61,8 @@ def test_who_handed_in_since_the_last_grading_is_named(
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("Zoe", "the nearest name is"), ("Zoë Ort", "grade it with --changed first")]
+    ("name", "says"),
+    [("Zoe", "the nearest name is"), ("Zoë Ort", "grade it with --changed first")],
 )
 def test_a_learner_who_is_not_there_is_refused(
     name: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

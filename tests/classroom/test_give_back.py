@@ -364,7 +364,8 @@ def test_an_archive_of_one_learner_names_no_other(tmp_path: Path) -> None:
         archive({f"Carl_12_assignsubmission_file_/{NOTEBOOK}": WORK}),
     )
     found = find(*unpack_archives([tmp_path / "class"], tmp_path / "out"))
-    assert sorted(one.student for one in found if one.path) == ["Ada Ö_12", "Ada_11", "carl", "dan"]
+    students = sorted(one.student for one in found if one.path)
+    assert students == ["Ada Ö_12", "Ada_11", "carl", "dan"]
     assert {one.student for one in found if not one.path} == {"Bob_13", "bob"}
     (bob,) = [one for one in found if one.student == "bob"]
     assert "names Ada_11, who has a submission beside it" in bob.problem

@@ -221,9 +221,13 @@ def log_in(browser: Any, name: str, password: str) -> Any:
     return page
 
 
-IDLE = """() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === "idle" """
+IDLE = """() => {
+  const context = window.jupyterapp?.shell.currentWidget?.sessionContext;
+  return context?.session?.kernel?.status === "idle";
+}"""
 RUN = """async (code) => {
-  const future = jupyterapp.shell.currentWidget.sessionContext.session.kernel.requestExecute({ code });
+  const { kernel } = jupyterapp.shell.currentWidget.sessionContext.session;
+  const future = kernel.requestExecute({ code });
   let said = "";
   future.onIOPub = (message) => { said += message.content.text ?? message.content.evalue ?? ""; };
   await future.done;
@@ -297,7 +301,9 @@ CHANGE_AND_SAVE = """async () => {
   content.widgets[0].model.sharedModel.setSource("# Another title");
   await context.save();
   const saved = await jupyterapp.serviceManager.contents.get(context.path);
-  return Object.keys(saved.content.metadata.widgets["application/vnd.jupyter.widget-state+json"].state).length;
+  const { widgets } = saved.content.metadata;
+  const { state } = widgets["application/vnd.jupyter.widget-state+json"];
+  return Object.keys(state).length;
 }"""
 
 

@@ -393,7 +393,8 @@ def test_lesson_06_runs_in_the_learners_lab_from_starters_to_solved(released: Pa
         """
         import nbclient, nbformat
         read = nbformat.read("solved.ipynb", 4)
-        nbclient.NotebookClient(read, allow_errors=True, timeout=900, kernel_name="python3").execute()
+        options = {"allow_errors": True, "timeout": 900, "kernel_name": "python3"}
+        nbclient.NotebookClient(read, **options).execute()
         outputs = [o for c in read.cells for o in c.get("outputs", [])]
         print(sum("Solved. " in str(o.get("data", "")) for o in outputs))
         print(sorted({o.ename for o in outputs if o.output_type == "error"}))

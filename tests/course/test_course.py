@@ -56,7 +56,9 @@ solution = Solutions(__file__)
 EXERCISES = (
     Exercise(
         id="posits.largest",
-        checks=(Check("the larger one", 2, lambda random: [(random.randrange(9), 10), (3, 2), (1, 1)]),),
+        checks=(
+            Check("the larger one", 2, lambda random: [(random.randrange(9), 10), (3, 2), (1, 1)]),
+        ),
         mistakes=(
             wrong("the smaller one", "this returns the smaller one.", replace=("a > b", "a < b")),
             wrong("the first", "this always returns the first.", lambda a, b: a),

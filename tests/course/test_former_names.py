@@ -87,7 +87,11 @@ for lesson in lessons():
     lesson.module("cases")
 hide()
 import labkit_lessons.lesson_10_clinic, labkit_lessons.lesson_05_autocast
-for name in ("lesson_10_clinic.exercises", "lesson_05_autocast.exercises", "lesson_12_project.lesson"):
+for name in (
+    "lesson_10_clinic.exercises",
+    "lesson_05_autocast.exercises",
+    "lesson_12_project.lesson",
+):
     try:
         __import__("labkit_lessons." + name)
         print(name)

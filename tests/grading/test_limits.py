@@ -12,7 +12,9 @@ def test_a_limit_counts_from_what_the_process_has_now() -> None:
 import resource
 from labkit.grading.sandbox.limits import address_space, limit_process
 limit_process(address_space() + (1 << 28), 60.5, processes=0)
-print(len(bytearray(1 << 27)), resource.getrlimit(resource.RLIMIT_CPU)[0], resource.getrlimit(resource.RLIMIT_CORE)[0])
+cpu = resource.getrlimit(resource.RLIMIT_CPU)[0]
+core = resource.getrlimit(resource.RLIMIT_CORE)[0]
+print(len(bytearray(1 << 27)), cpu, core)
 try:
     bytearray(1 << 29)
 except MemoryError:

@@ -318,7 +318,8 @@ MUTABLE = (list, dict, torch.Tensor, np.ndarray)
 class Faulty:
     """A right answer with a fault around it; `met` says whether some call was changed by the fault.
 
-    fault   called with the right answer and the arguments; returns what is answered, and whether that is the fault's
+    fault   called with the right answer and the arguments; returns the answer, and whether it is
+            the fault's
     """
 
     right: Answer

@@ -5,8 +5,10 @@ recipe takes the accumulator `SEQUENTIAL_FP32`, which the page's products have. 
 the page has the engine's operands, so that a difference stays where it arises:
 
 - products of 16-bit operands, and of FP8: equal to the bit, so that their zeros are, too;
-- products of FP32 operands, which torch adds in an order of its own: rounding by `labkit.testing.compare`, in both;
-- tanh and its derivative, the loss and its derivative: as each test's bound says, from roundings that are counted;
+- products of FP32 operands, which torch adds in its own order: rounding by
+  `labkit.testing.compare`, in both;
+- tanh and its derivative, the loss and its derivative: within the bound of each test, from counted
+  roundings;
 - scale and skip: equal;
 - the optimizer's step: as `bound_of_step` says.
 

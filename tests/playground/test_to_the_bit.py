@@ -25,7 +25,8 @@ EXPORT = """(name, preset, changes, method) => {
   const [inputs, targets] = [problem.inputs, problem.targets].map((values) => Array.from(values));
   const parameters = training.parameters.map(({ values }) => Array.from(values));
   const { shape, batch } = problem;
-  return { problem: { shape, batch, inputs, targets }, recipe, method: training.method, parameters };
+  const problem = { shape, batch, inputs, targets };
+  return { problem, recipe, method: training.method, parameters };
 }"""
 STEP = """() => {
   const { loss, scale, skipped } = trainStep(training);

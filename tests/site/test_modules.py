@@ -16,7 +16,10 @@ from labkit.cli import main
 from labkit.site import SiteError, write_modules
 
 PAGE = """<!doctype html><html lang="en"><title>A page of one's own</title>
-<style>:root {{ color-scheme: light dark }} body {{ background: {background}; color: {ink} }}</style>
+<style>
+:root {{ color-scheme: light dark }}
+body {{ background: {background}; color: {ink} }}
+</style>
 <h1>Numbers</h1><div id="place"></div>
 <script type="module">
 import widget from "./widgets/{name}.mjs";

@@ -42,8 +42,14 @@ CODES = """(name, codes) => codes.map((text) => {
   const value = decode(code, format);
   const finite = Number.isFinite(value);
   return [
-    value, Number.isNaN(value) ? null : encode(value, format), classOf(code, format), neighbour(value, format, 1),
-    neighbour(value, format, -1), exactText(value), hexFloat(value), finite ? exactDecimal(value) : "",
+    value,
+    Number.isNaN(value) ? null : encode(value, format),
+    classOf(code, format),
+    neighbour(value, format, 1),
+    neighbour(value, format, -1),
+    exactText(value),
+    hexFloat(value),
+    finite ? exactDecimal(value) : "",
     ...(finite ? [ulpOf(value, format), brief(exactly(value)), leading(exactly(value), 20)] : []),
     ...(finite ? [spaced(exactly(value)), numberText(value)] : []),
   ];
@@ -195,7 +201,8 @@ def test_every_rounding(js: Scripts, format: Format) -> None:
 VIEW = """(text, name, others) => {
   const format = F[name];
   const state = typeof text === "string" ? explore(text, format) : withCode(format, BigInt(text));
-  const { fields, valueText, formula, facts, sentence, rows } = exploredView(state, others.map((other) => F[other]));
+  const view = exploredView(state, others.map((other) => F[other]));
+  const { fields, valueText, formula, facts, sentence, rows } = view;
   return { code: state.code, fields, value: valueText, formula, facts, sentence, rows };
 }"""
 

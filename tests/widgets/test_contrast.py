@@ -52,7 +52,10 @@ def variables(theme: str, number_format: str = "FP32") -> dict[str, str]:
 
 
 def resolved(value: str, known: dict[str, str]) -> str:
-    """Follow references to variables; the second value of a `var()` is for a host that has not the first."""
+    """Follow references to variables.
+
+    The second value of a `var()` is for hosts that lack the variable.
+    """
     reference = REFERENCE.fullmatch(value.strip())
     if reference is None:
         return value.strip()

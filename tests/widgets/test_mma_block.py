@@ -23,11 +23,14 @@ EVERY = [
 
 
 BLOCKS = """(terms, gpu, name, specs) => {
-  const all = Object.fromEntries(specs.map((spec) => [spec.name, blocksOf(terms, spec, F.FP16, F[name])]));
+  const all = Object.fromEntries(
+    specs.map((spec) => [spec.name, blocksOf(terms, spec, F.FP16, F[name])]),
+  );
   const found = Object.fromEntries(specs.map((spec) => [spec.name, all[spec.name].at(-1).result]));
   return all[gpu].map((block, i) => {
     const sheet = blockSheet(block, i * block.spec.block_length);
-    return { ...sheet, result: block.result, found, sentence: blockSentence(all[gpu], i, exactSum(terms), found) };
+    const sentence = blockSentence(all[gpu], i, exactSum(terms), found);
+    return { ...sheet, result: block.result, found, sentence };
   });
 }"""
 

@@ -14,7 +14,8 @@ from labkit.widgets.driven.controller import Button
 FOLDERS = ("exact", "bits", "underflow", "live_training")
 CAST = """(value, k) => {
   const { code, kind, ...cast } = castOf(value, k, F.FP16);
-  return { bits: fieldBits(code, F.FP16).join(""), words: castWords({ code, kind, ...cast }, "FP16") };
+  const words = castWords({ code, kind, ...cast }, "FP16");
+  return { bits: fieldBits(code, F.FP16).join(""), words };
 }"""
 SMALL = float(np.float32(1.7 * 2.0**-27))
 

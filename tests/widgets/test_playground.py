@@ -119,7 +119,8 @@ def test_the_best_list_begins_with_the_fewest_bytes(js: Scripts) -> None:
         const setting = { ...settingOf("targets", 1), preset };
         entries = withEntry(entries, entryOf(setting, loss));
       }
-      return readEntries(writtenEntries(entries)).map((one) => [one.setting.preset, one.bytes, one.loss]);
+      const read = readEntries(writtenEntries(entries));
+      return read.map((one) => [one.setting.preset, one.bytes, one.loss]);
     }"""
     rows = [["FP32", 1], ["FP16 no master", 3], ["O2", 2], ["FP16 no master", 1], ["O3", 4]]
     wanted = [["O3", 4, 4], ["FP16 no master", 6, 1], ["FP32", 8, 1], ["O2", 10, 2]]

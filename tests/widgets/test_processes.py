@@ -240,9 +240,11 @@ print(json.dumps({"ready": 2}), flush=True)
 for line in sys.stdin:
     plan = json.loads(line)
     for step in (1, 2):
-        alone = [[8.0, True, False, 0.5], [4.0 if step == 2 and not plan["agree"] else 8.0, True, False, 0.5]]
+        second_scale = 4.0 if step == 2 and not plan["agree"] else 8.0
+        alone = [[8.0, True, False, 0.5], [second_scale, True, False, 0.5]]
         held = {"model weights": 2 if plan["sharded"] else 4}
-        print(json.dumps({"step": step, "loss": 0.5, "ranks": alone, "sent": 2048, "held": held}), flush=True)
+        record = {"step": step, "loss": 0.5, "ranks": alone, "sent": 2048, "held": held}
+        print(json.dumps(record), flush=True)
     print(json.dumps({"done": plan}), flush=True)
 """
 

@@ -163,8 +163,8 @@ class mixed_dtype_ops(LabMode):
         if half is None or torch.float32 not in dtypes:
             return args, kwargs
         if name in NORMS:
-            # A CPU's kernels, and batch norm's everywhere, take FP32 weights beside a half input. So
-            # only an FP32 input beside half weights is cast.
+            # A CPU's kernels, and batch norm's everywhere, take FP32 weights beside a half input.
+            # So only an FP32 input beside half weights is cast.
             if args and dtypes[0] is torch.float32:
                 args = (_cast(args[0], half), *args[1:])
             return args, kwargs

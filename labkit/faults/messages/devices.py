@@ -62,7 +62,7 @@ DEVICES = (
     Message(
         words="FlashAttention only support fp16 and bf16 data type",
         pattern=r"flash ?attention only supports? fp16 and bf16",
-        means="Queries, keys or values are FP32: the model was loaded in FP32, or a norm gave FP32.",
+        means="Queries, keys or values are FP32: the model was loaded so, or a norm gave FP32.",
         next="Run under autocast (fp16=True or bf16=True), or cast the three before the call.",
         cards=HALF_AND_FLOAT,
         source="unslothai/unsloth#827",
@@ -106,7 +106,10 @@ DEVICES = (
         date="2024-08-15",
     ),
     Message(
-        words="UserWarning: torch.cuda.amp.GradScaler is enabled, but CUDA is not available. Disabling.",
+        words=(
+            "UserWarning: torch.cuda.amp.GradScaler is enabled, but CUDA is not available. "
+            "Disabling."
+        ),
         pattern=any_of(
             r"gradscaler is enabled, but \w+ is not available",
             r"cuda is not available(?: or torch_xla is imported)?\. ?disabling(?: autocast)?",
@@ -242,7 +245,9 @@ DEVICES = (
             r"msamp (?:or|is)",
         ),
         means="FP8 training needs a library that keeps a scale beside each tensor.",
-        next='Install transformer_engine or torchao and set mixed_precision="fp8", or train in BF16.',
+        next=(
+            "Install transformer_engine or torchao and set mixed_precision='fp8', or train in BF16."
+        ),
         cards=("emulated_bf16",),
         source="accelerate 1.15.0",
     ),

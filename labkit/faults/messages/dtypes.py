@@ -79,7 +79,10 @@ DTYPES = (
     ),
     Message(
         words="expected dtype float for `end` but got dtype c10::Half",
-        pattern=r"expected dtype \S+(?: int)? for (?:end|weight|tensor\w*|source) but got dtype \S+",
+        pattern=(
+            r"expected dtype \S+(?: int)? for (?:end|weight|tensor\w*|source) "
+            r"but got dtype \S+"
+        ),
         means=(
             "lerp casts neither end: `average.lerp_(value, weight)` has an average in one dtype "
             "and a value in another."
@@ -131,7 +134,9 @@ DTYPES = (
         source="torch 2.13.0",
     ),
     Message(
-        words="attempting to assign a gradient with dtype 'float' to a tensor with grad_dtype 'Half'.",
+        words=(
+            "attempting to assign a gradient with dtype 'float' to a tensor with grad_dtype 'Half'."
+        ),
         pattern=any_of(
             r"attempting to assign a gradient with dtype \w+ to a tensor with"
             r" (?:grad_)?dtype \w+",
@@ -269,7 +274,9 @@ DTYPES = (
         source="torch 2.13.0",
     ),
     Message(
-        words="Expected object of scalar type Half but got scalar type Float for argument #2 'mat2'",
+        words=(
+            "Expected object of scalar type Half but got scalar type Float for argument #2 'mat2'"
+        ),
         pattern=(
             r"expected object of (?:scalar type \w+ but got scalar type|(?:data type|backend"
             r"|type) \S+ but (?:found|got) (?:type )?\S*(?:tensor|half))"
@@ -308,7 +315,10 @@ DTYPES = (
     ),
     Message(
         words="result type Float can't be cast to the desired output type Long",
-        pattern=r"(?:result type|input types?) (?:\w+ )?cant be cast to the desired out(?:put|=) type",
+        pattern=(
+            r"(?:result type|input types?) (?:\w+ )?cant be cast "
+            r"to the desired out(?:put|=) type"
+        ),
         means=(
             "An operation in place, or with `out=`, has a result that its tensor cannot hold: a "
             "float in an integer, a complex number in a real one."
@@ -420,7 +430,10 @@ DTYPES = (
     ),
     Message(
         words="dets should have the same type as scores",
-        pattern=r"dets should have the same type as scores|expected boxes and scores to have the same",
+        pattern=any_of(
+            r"dets should have the same type as scores",
+            r"expected boxes and scores to have the same",
+        ),
         means=(
             "Suppression of boxes takes boxes and scores of one dtype. exp in the decoder of "
             "boxes gives FP32 under autocast, and the scores stay half."
@@ -497,7 +510,7 @@ DTYPES = (
             r"returned an invalid gradient at index \d+ - expected type (?:\S+ but got"
             r" )?\S*(?:half|bfloat)"
         ),
-        means="The backward of this operation gives a gradient in another dtype than its input has.",
+        means="The backward of this operation gives a gradient of another dtype than its input.",
         next=(
             "Write the function with torch.amp.custom_fwd and custom_bwd, or return "
             "`gradient.to(input.dtype)`."
@@ -558,7 +571,10 @@ DTYPES = (
             "Expected tensor for argument #1 'grad_output' to have the same type as tensor for "
             "argument #2 'weight'"
         ),
-        pattern=r"expected tensor for argument #\d+ \w+ to have the same type as tensor for argument",
+        pattern=(
+            r"expected tensor for argument #\d+ \w+ "
+            r"to have the same type as tensor for argument"
+        ),
         means=TWO_DTYPES,
         next=ONE_DTYPE,
         cards=HALF_AND_FLOAT,
@@ -619,7 +635,10 @@ DTYPES = (
         ),
     ),
     Message(
-        words="Index put requires the source and destination dtypes match, got Half for the destination",
+        words=(
+            "Index put requires the source and destination dtypes match, got Half for the "
+            "destination"
+        ),
         pattern=r"index put requires the source and destination dtypes match",
         means=(
             "`x[index] = y` casts nothing: under autocast y is half and x, made before, is not, "
@@ -644,7 +663,10 @@ DTYPES = (
             "`x.scatter_(..., y)` casts nothing: under autocast y may be half where x, made "
             "before, is not."
         ),
-        next="Write `x.scatter_(dim, index, y.to(x.dtype))`; so too scatter_add_ and masked_scatter_.",
+        next=(
+            "Write `x.scatter_(dim, index, y.to(x.dtype))`; so too scatter_add_ and "
+            "masked_scatter_."
+        ),
         cards=("zeros_of_another_dtype",),
         source="cvg/glue-factory#76",
         date="2024-04-17",

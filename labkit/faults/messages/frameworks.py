@@ -69,7 +69,10 @@ FRAMEWORKS = (
             "torch.cuda.HalfTensor. Received torch.FloatTensor"
         ),
         pattern=r"parameters must be (?:either|one of) \S*cuda\.floattensor",
-        means="The optimizer holds parameters on the CPU, or in another dtype than FP16, BF16 or FP32.",
+        means=(
+            "The optimizer holds parameters on the CPU, or in another dtype than FP16, BF16 or "
+            "FP32."
+        ),
         next=(
             "Move and convert the model first, make the optimizer from its parameters, then call "
             "the framework's initialize."
@@ -162,7 +165,9 @@ FRAMEWORKS = (
         date="2023-02-15",
     ),
     Message(
-        words="This checkpoint contains apex AMP data, but apex support has been removed in v2.0.0.",
+        words=(
+            "This checkpoint contains apex AMP data, but apex support has been removed in v2.0.0."
+        ),
         pattern=any_of(
             r"contains apex amp data",
             r"state_dict contains \S+ entries, while \S+ loss_scalers",
@@ -240,7 +245,9 @@ FRAMEWORKS = (
         ),
     ),
     Message(
-        words="Unknown mixed_precision mode: float16. Choose between ['no', 'fp8', 'fp16', 'bf16'].",
+        words=(
+            "Unknown mixed_precision mode: float16. Choose between ['no', 'fp8', 'fp16', 'bf16']."
+        ),
         pattern=any_of(
             r"unknown mixed_precision mode",
             r"mixed_precision should be one of",
@@ -452,7 +459,10 @@ FRAMEWORKS = (
             "A note: which dtype the model computes in, and whether there are FP32 masters. "
             "DeepSpeed also casts the inputs."
         ),
-        next="Nothing is wrong. Ids must stay integers; `labkit watch train.py` shows what FP16 loses.",
+        next=(
+            "Nothing is wrong. Ids must stay integers; `labkit watch train.py` shows what FP16 "
+            "loses."
+        ),
         cards=("positions_in_half",),
         source="lightning 2.6.6",
     ),
@@ -488,7 +498,10 @@ FRAMEWORKS = (
         source="torch 2.13.0",
     ),
     Message(
-        words="--fp16-scale-window must be given explicitly when using a custom --update-freq schedule",
+        words=(
+            "--fp16-scale-window must be given explicitly when using a custom --update-freq "
+            "schedule"
+        ),
         pattern=any_of(
             r"fp16-scale-window must be given",
             r"fp16[-_]no[-_]flatten[-_]grads",

@@ -32,7 +32,9 @@ GRAPHS = (
         ),
     ),
     Message(
-        words="RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn",
+        words=(
+            "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn"
+        ),
         pattern=r"element \d+ of tensors does not require grad",
         means="backward() was called on a loss that no parameter is connected to.",
         next=(
@@ -188,8 +190,8 @@ GRAPHS = (
         means="The backward pass of a compiled graph gave NaN.",
         next=(
             DIAGNOSE
-            + "It looks at the script without torch.compile; if that is clean, the compiled code is "
-            "at fault."
+            + "It looks at the script without torch.compile; if that is clean, the compiled code "
+            "is at fault."
         ),
         cards=("eager_unlike_compiled", "forward_overflow"),
         source="torch 2.13.0",

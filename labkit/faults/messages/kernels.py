@@ -68,7 +68,9 @@ KERNELS = (
         ),
     ),
     Message(
-        words="Expected both inputs to be Half, Float or Double tensors but got BFloat16 and BFloat16",
+        words=(
+            "Expected both inputs to be Half, Float or Double tensors but got BFloat16 and BFloat16"
+        ),
         pattern=any_of(
             r"expected both inputs to be half, float or double tensors but got",
             r"view_as_complex is only supported for half, float and double tensors",
@@ -373,7 +375,10 @@ KERNELS = (
             "'aten::_amp_foreach_non_finite_check_and_unscale_' with arguments from the 'CPU' "
             "backend"
         ),
-        pattern=r"could not run aten::_amp_(?:foreach_)?(?:non_finite_check_and_unscale|update_scale)",
+        pattern=(
+            r"could not run aten::_amp_(?:foreach_)?"
+            r"(?:non_finite_check_and_unscale|update_scale)"
+        ),
         means=(
             "The scaler met gradients on a device, or of a layout, for which this torch cannot "
             "unscale."

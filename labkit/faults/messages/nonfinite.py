@@ -165,7 +165,10 @@ NONFINITE = (
         ),
     ),
     Message(
-        words="DebugUnderflowOverflow: inf/nan detected, aborting as there is no point running further.",
+        words=(
+            "DebugUnderflowOverflow: inf/nan detected, aborting as there is no point running "
+            "further."
+        ),
         pattern=r"debugunderflowoverflow|detected inf/nan during batch_number",
         means=(
             "transformers' instrument found the first module whose output is inf or NaN. The "
@@ -228,7 +231,10 @@ NONFINITE = (
             "NaN is in stored weights: training continued after a step with NaN, or the weights "
             "were written in FP16 and did not fit."
         ),
-        next="`all(v.isfinite().all() for v in state.values())` says which file is the last good one.",
+        next=(
+            "`all(v.isfinite().all() for v in state.values())` says which file is the last good "
+            "one."
+        ),
         cards=("saved_half", "nan_only_in_eval"),
         source="diffusers 0.42.1",
     ),

@@ -251,7 +251,10 @@ SCALERS = (
             "The checkpoint was written by a run without loss scaling: in FP32 or BF16, or on a "
             "machine without a GPU, where the scaler switched itself off."
         ),
-        next="Load the state only if it is not empty; the scale finds itself again within some steps.",
+        next=(
+            "Load the state only if it is not empty; the scale finds itself again within some "
+            "steps."
+        ),
         cards=("scaler_not_saved", "first_steps_refused"),
         source="torch 2.13.0",
     ),
@@ -317,7 +320,10 @@ SCALERS = (
         source="torch 2.13.0",
     ),
     Message(
-        words="GradScaler is going to stop passing itself as a keyword argument to the passed optimizer.",
+        words=(
+            "GradScaler is going to stop passing itself as a keyword argument to the passed "
+            "optimizer."
+        ),
         pattern=r"gradscaler is going to stop passing itself as a keyword argument",
         means=(
             "An optimizer of one's own takes grad_scaler= in step(); later it finds grad_scale "
@@ -377,7 +383,10 @@ SCALERS = (
         causes=WHY_SKIPPED,
     ),
     Message(
-        words="loss scale: 1.0 | grad norm: nan | actual seqlen: 2048 | number of skipped iterations: 0",
+        words=(
+            "loss scale: 1.0 | grad norm: nan | actual seqlen: 2048 | number of skipped "
+            "iterations: 0"
+        ),
         pattern=any_of(
             r"gradients are nan/inf",
             r"detected nan/inf grad norm",
@@ -522,7 +531,10 @@ SCALERS = (
         words="[deepspeed] setting loss scale from 65536 -> 1024",
         pattern=r"\[deepspeed\] setting loss scale from",
         means="Someone sets the loss scale by hand, or a checkpoint brings another one.",
-        next="It is a note. A scale that is set between the parts of an accumulation spoils their sum.",
+        next=(
+            "It is a note. A scale that is set between the parts of an accumulation spoils their "
+            "sum."
+        ),
         cards=("scale_changes_between", "scaler_not_saved"),
         source="deepspeed 0.19.8",
     ),
@@ -581,7 +593,10 @@ SCALERS = (
         source="deepspeed 0.19.8",
     ),
     Message(
-        words="No Grad overflow for 1000 iterations. Increasing dynamic loss scale from 32768 to 65536",
+        words=(
+            "No Grad overflow for 1000 iterations. Increasing dynamic loss scale from 32768 to "
+            "65536"
+        ),
         pattern=any_of(
             r"no grad overflow for",
             r"increasing dynamic loss scale",

@@ -114,7 +114,10 @@ SYSTEMS = (
         words="Unexpected input data type. Actual: (tensor(float)) , expected: (tensor(float16))",
         pattern=r"unexpected input data type\. ?actual: ?\(",
         means="The exported model takes FP16 inputs (or FP32 ones), and got the other.",
-        next="Convert the input, `x.astype(np.float16)`, or convert the model with keep_io_types=True.",
+        next=(
+            "Convert the input, `x.astype(np.float16)`, or convert the model with "
+            "keep_io_types=True."
+        ),
         cards=("halves_by_hand",),
         source="ultralytics/ultralytics#20091",
         date="2025-04-09",

@@ -260,7 +260,8 @@ def listed_models(models: nn.Module | list[nn.Module], half_allowed: bool) -> li
 
     Raises:
         TypeError: something is not a model.
-        RuntimeError: a model is wrapped for several devices, or is FP16 and `half_allowed` is False.
+        RuntimeError: a model is wrapped for several devices, or is FP16 and `half_allowed` is
+            False.
     """
     listed = models if isinstance(models, list) else [models]
     if not listed or not all(isinstance(model, nn.Module) for model in listed):

@@ -344,8 +344,8 @@ class _Built(nn.Module):
                 elif isinstance(leaf, nn.Parameter):
                     self._parameters[name + keystr(path)] = leaf
 
-    # CastGraph makes one graph for each value of `training`. This value has the modes of all modules,
-    # so that dropout and batch norm are traced in each of them; the setter does nothing.
+    # CastGraph makes one graph for each value of `training`. This value has the modes of all
+    # modules, so that dropout and batch norm are traced in each of them; the setter does nothing.
     training = property(
         lambda self: tuple(module.training for module in self.modules() if module is not self),
         lambda *_: None,

@@ -137,7 +137,8 @@ def report(passport: Passport) -> str:
     refusals: list[str] = []
     budgets: list[str] = []
     for line in passport.lines:
-        # extending by a generator keeps the rows before an error, so a damaged line is shown in part
+        # extending by a generator keeps the rows before an error, so a damaged line is shown in
+        # part
         try:
             differences.extend(_differences(line))
             refusals.extend(_refusals(line))

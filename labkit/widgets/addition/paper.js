@@ -108,8 +108,8 @@ function partsIn(element) {
     }
     part.style.transform = `translate(${x.toFixed(2)}px, ${y}px)`;
     if (width !== undefined) part.style.width = `${width.toFixed(2)}px`;
-    // Reading the layout makes the browser apply the place and opacity of a new element. So it fades
-    // in at its place, and does not move there.
+    // Reading the layout makes the browser apply the place and opacity of a new element. So it
+    // fades in at its place, and does not move there.
     if (!known) part.getBoundingClientRect();
     part.style.opacity = "";
     seen.add(key);

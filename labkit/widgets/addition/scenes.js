@@ -1,4 +1,5 @@
-// The stages of an addition or multiplication: rows of bits on paper, and a sentence for each stage.
+// The stages of an addition or multiplication: rows of bits on paper, and a sentence for each
+// stage.
 
 import { numberText, parse } from "../exact/numbers.js";
 import { sheetOf, topOf } from "./sheet.js";
@@ -24,8 +25,8 @@ import {
 /** @import { Name, Operation, Sheet } from "./sheet.js" */
 
 /**
- * The kind of a cell: a bit that the format keeps, a zero that is filled in, a bit behind the places
- * kept, a bit that sticky summarises, or a word instead of bits.
+ * The kind of a cell: a bit that the format keeps, a zero that is filled in, a bit behind the
+ * places kept, a bit that sticky summarises, or a word instead of bits.
  *
  * @typedef {"kept" | "zero" | "rest" | "fallen" | "word"} CellKind
  */

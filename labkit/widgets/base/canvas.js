@@ -1,5 +1,5 @@
-// Canvas: figures that stay sharp and fill their width, labels at the pointer, and patterns that can
-// be told apart without colours.
+// Canvas: figures that stay sharp and fill their width, labels at the pointer, and patterns that
+// can be told apart without colours.
 
 import { h, rich } from "./elements.js";
 import { TYPE } from "./theme.js";
@@ -156,8 +156,8 @@ const LOOK_KEYS = {
 };
 
 /**
- * Call `look` with the place that the mouse or a finger points at. Keys move this place, too, unless
- * the figure has keys of its own.
+ * Call `look` with the place that the mouse or a finger points at. Keys move this place, too,
+ * unless the figure has keys of its own.
  *
  * @param {Life} life
  * @param {Figure} over

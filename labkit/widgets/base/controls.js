@@ -524,8 +524,8 @@ export function sentence(model = null) {
 }
 
 /**
- * Show the `title` of an element also on keyboard focus and touch. Browsers show it only to a mouse;
- * screen readers read it in any case.
+ * Show the `title` of an element also on keyboard focus and touch. Browsers show it only to a
+ * mouse; screen readers read it in any case.
  *
  * @param {HTMLElement} root
  * @param {Life} life

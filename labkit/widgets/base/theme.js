@@ -53,8 +53,8 @@ const INKS = /** @type {Ink[]} */ (Object.keys(PROPERTIES));
 const SETTLE_MS = 250;
 
 /**
- * Return the colours of the theme. They are updated, and `changed` is called, whenever the theme may
- * have changed.
+ * Return the colours of the theme. They are updated, and `changed` is called, whenever the theme
+ * may have changed.
  *
  * @param {HTMLElement} root
  * @param {Life} life
@@ -145,8 +145,8 @@ export function formatColour(name, palette) {
 const DRAWN = [...FATES, "fp32", "fp16", "bf16", "fp8", "bad"];
 
 /**
- * Return faint versions of the colours, for a recorded run that is shown until the learner's own run
- * begins.
+ * Return faint versions of the colours, for a recorded run that is shown until the learner's own
+ * run begins.
  *
  * @param {Palette} palette
  * @returns {Palette}

@@ -210,8 +210,8 @@ export function powerOf(x) {
  */
 
 /**
- * How `roundExact` rounds. Stochastic rounding takes one of two neighbours: STOCHASTIC gives the one
- * nearer to zero, AWAY the one farther from it.
+ * How `roundExact` rounds. Stochastic rounding takes one of two neighbours: STOCHASTIC gives the
+ * one nearer to zero, AWAY the one farther from it.
  *
  * @typedef {Rounding | "AWAY"} Mode
  */
@@ -719,7 +719,8 @@ export function fieldBits(code, format) {
  * @param {Fraction} x above 0
  * @param {number} count
  * @param {boolean} [cut]
- * @returns {[digits: string, power: number, more: boolean]} more: whether digits other than 0 follow
+ * @returns {[digits: string, power: number, more: boolean]} more: whether digits other than 0
+ * follow
  */
 export function firstDigits(x, count, cut = false) {
   let power = String(x.n).length - String(x.d).length;

@@ -2,8 +2,8 @@
 
 `recipe_of` makes a `Recipe` of the positions of all knobs, and `knobs_of` returns the positions for
 a recipe, so O0 to O3 are four positions of the same knobs. A knob that has no effect beside
-another one, such as master weights of FP32 weights, keeps its position. A field without a knob, such
-as hysteresis, stays as in the recipe that the knobs come from.
+another one, such as master weights of FP32 weights, keeps its position. A field without a knob,
+such as hysteresis, stays as in the recipe that the knobs come from.
 
 Invariant: `recipe_of(knobs_of(recipe)) == recipe`, to the last field. A recipe that the knobs
 cannot show is refused.

@@ -1,5 +1,5 @@
-// One block of a Tensor Core's sum, as in labkit.gemm.explain: its arithmetic, its sentence, and its
-// sheet of bits with one column for each power of two.
+// One block of a Tensor Core's sum, as in labkit.gemm.explain: its arithmetic, its sentence, and
+// its sheet of bits with one column for each power of two.
 
 import {
   binadeOf,

@@ -22,7 +22,10 @@ import { EDGE, mirrored, stretches } from "./scale.js";
  * @property {boolean} log
  */
 
-/** @typedef {{ fate: Fate, from: number, to: number, names: string[] }} Zone names: longest first */
+/**
+ * A zone of the line; its names are ordered, longest first.
+ * @typedef {{ fate: Fate, from: number, to: number, names: string[] }} Zone
+ */
 
 // All lengths are in pixels. The zones and marks lie between TOP and LINE, the y of the line.
 export const TOP = 62;

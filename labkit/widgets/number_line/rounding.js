@@ -107,8 +107,8 @@ function outcomesOf(x, format, mode) {
 }
 
 /**
- * Return the real numbers that round to the same value as x; for stochastic rounding, the gap that x
- * lies in. null if x becomes NaN.
+ * Return the real numbers that round to the same value as x; for stochastic rounding, the gap that
+ * x lies in. null if x becomes NaN.
  *
  * @param {number} x
  * @param {Format} format

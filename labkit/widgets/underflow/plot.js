@@ -46,7 +46,10 @@ import { FATES } from "../base/theme.js";
 
 /** @typedef {Record<Fate, string | CanvasPattern>} Fills */
 
-/** @typedef {{ bottom: number, height: number }} Ground the foot of the bars, and their most height */
+/**
+ * The foot of the bars, and the height of the highest one, in pixels.
+ * @typedef {{ bottom: number, height: number }} Ground
+ */
 
 // The height of a layer's row, in pixels like all lengths here.
 export const ROW = 22;
@@ -147,8 +150,8 @@ export function areaInside(width, { element, grown }) {
 }
 
 /**
- * Return the exponent at which the handle is at scale 1: below the highest bar, but so far left that
- * it can reach the largest scale.
+ * Return the exponent at which the handle is at scale 1: below the highest bar, but so far left
+ * that it can reach the largest scale.
  *
  * @param {PreparedRow} row
  * @param {number} most the largest log2 of a scale

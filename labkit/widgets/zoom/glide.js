@@ -1,6 +1,6 @@
-// The movement from one distance of the zoom to the next. Zooming in, the farther picture grows until
-// a piece of it fills the stage, while the nearer picture grows out of this piece. Zooming out is the
-// reverse.
+// The movement from one distance of the zoom to the next. Zooming in, the farther picture grows
+// until a piece of it fills the stage, while the nearer picture grows out of this piece. Zooming
+// out is the reverse.
 
 import { penOf } from "../base/canvas.js";
 import { h } from "../base/elements.js";

@@ -308,7 +308,7 @@ function stripsFigure(state, main, life) {
   return strips;
 }
 
-/** Return a function that measures a figure's area again only when its width or type size changes. */
+/** Return a function that measures a figure again only when its width or type size changes. */
 function areaCache() {
   /** @type {{ width: number, grown: number, area: Area } | null} */
   let last = null;

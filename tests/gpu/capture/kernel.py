@@ -35,7 +35,8 @@ PTX_NAMES = {FP32: "f32", FP16: "f16", BF16: "bf16", TF32: "tf32", E4M3: "e4m3",
 class Instruction:
     """One instruction D[m,8] = A[m,k] @ B[k,8] + C[m,8] as PTX names it.
 
-    kind      "mma.sync" (a warp, m = 16) or "wgmma.mma_async" (four warps, m = 64; B from shared memory)
+    kind      "mma.sync" (a warp, m = 16) or "wgmma.mma_async" (four warps, m = 64; B is in shared
+              memory)
     operands  format of A and B
     result    format of C and D, FP32 or FP16
     k         products in each sum
@@ -45,7 +46,8 @@ class Instruction:
     m             rows of A
     grouped       whether four warps execute it together
     threads       a warp of 32 for each 16 rows
-    words         32-bit words in a row of A (and in a column of B); `result_words`: in a row of C and D
+    words         32-bit words in a row of A (and in a column of B); `result_words`: in a row of C
+                  and D
     name          shape and types, as in PTX
 
     >>> Instruction("mma.sync", FP16, FP32, 16, (8, 0)).name

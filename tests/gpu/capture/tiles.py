@@ -108,7 +108,8 @@ Values = NDArray[np.float64]
 class MmaCapture:
     """Questions to one instruction, and its answers.
 
-    a, b, c, d  words of A[tile, m, k] by rows, B[tile, k, 8] by columns, C and D[tile, m, 8] by rows
+    a, b, c, d  words of A[tile, m, k] by rows, B[tile, k, 8] by columns, C and D[tile, m, 8] by
+                rows
     family      of each tile
     spec        the row of SPECS that models this GPU; empty where there is none
     """

@@ -1,6 +1,7 @@
 """A simulated CUDA card for the tests: T4, V100, A100 or H100, in a process of its own.
 
-    python -m tests.gpu.simulated T4 -- labkit lab     # any command; each Python process below it has the card
+    # any command; each Python process below it has the card
+    python -m tests.gpu.simulated T4 -- labkit lab
 
 What it shows: everything that follows from devices and dtypes (what CUDA refuses and the CPU takes,
 copies, host waits, random states, memory statistics, out of memory). What it does not show: the
@@ -113,5 +114,6 @@ for module, name, arguments in json.loads(sys.argv[1]):
     except BaseException:
         found[name] = None, traceback.format_exc()
 print("\\n" + json.dumps(found), flush=True)
-os._exit(0)  # torch's threads of a device may still be waiting, and end a process that tidies up with an abort
+# torch's threads of a device may still wait, and would abort a process that exits normally.
+os._exit(0)
 """
