@@ -99,7 +99,7 @@ from labkit.grading import check
 
 
 def my_smallest(exponent_bits, significand_bits):
-    """Return the smallest positive number of a format with this many bits of exponent and of significand.
+    """Return the smallest positive number of a format with these bits of exponent and significand.
 
     It is 2^(1 - bias - significand_bits), where the bias is 2^(exponent_bits - 1) - 1.
     """

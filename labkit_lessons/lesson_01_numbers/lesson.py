@@ -41,9 +41,8 @@ predict("numbers.exponent_bits")
 
 # %% id="touch-fields" tags=["claim-C01", "answer-numbers.exponent_bits"]
 for row in (FP32, FP16, BF16):
-    print(
-        f"{row.name:<5} 1 + {row.exponent_bits} + {row.significand_bits:<3}  1.5 is {field_bits(encode(1.5, row), row)}"
-    )
+    bits = field_bits(encode(1.5, row), row)
+    print(f"{row.name:<5} 1 + {row.exponent_bits} + {row.significand_bits:<3}  1.5 is {bits}")
 
 # %% [markdown]
 # Now try it yourself. **Click bits**, or type a number. Which bit turns 1 into 1.5? Which one turns
@@ -120,7 +119,8 @@ predict("numbers.overflow")
 # %% id="touch-overflow" tags=["claim-C02", "claim-C03", "claim-C05", "answer-numbers.overflow"]
 for x in (32768, 65504, 65510, 65519.99, 65520, 1_000_000):
     print(f"{x:>12,} becomes {round_to(x, FP16):>8,.0f}")
-print(f"\nFP16: exponents {FP16.emin} to {FP16.emax}, largest number {FP16.max:,.0f} = 2^15 x {FP16.max / 2**15}")
+print(f"\nFP16: exponents {FP16.emin} to {FP16.emax}, ", end="")
+print(f"largest number {FP16.max:,.0f} = 2^15 x {FP16.max / 2**15}")
 print(f"FP32: exponents {FP32.emin} to {FP32.emax}, largest number {FP32.max:.3g}")
 
 # %% [markdown] tags=["answer-numbers.overflow"]
@@ -166,7 +166,8 @@ NumberLine(FP16)
 every = decode(np.arange(65536), FP16)
 for k in (-20, -14, -1, 0, 10, 15):
     inside = every[(2.0**k <= every) & (every < 2.0 ** (k + 1))]
-    print(f"from 2^{k:<3} up to 2^{k + 1:<3} {len(inside):>6,} numbers, {inside[1] - inside[0]:.3g} apart")
+    apart = inside[1] - inside[0]
+    print(f"from 2^{k:<3} up to 2^{k + 1:<3} {len(inside):>6,} numbers, {apart:.3g} apart")
 
 print("\nfrom 1 on:", *np.sort(every[(every >= 1) & (every < 1.004)]))
 print("1 + 0.0001 =", np.float16(1) + np.float16(0.0001))
@@ -256,7 +257,8 @@ predict("numbers.next_code")
 # %% id="touch-next-code" tags=["answer-numbers.next_code"]
 for code in (0x0000, 0x03FF, 0x3BFF, 0x7BFF, 0x7C00, 0x8000, 0xBC00):
     value, after = decode([code, code + 1], FP16)
-    print(f"0x{code:04X} is {value:<12.6g} 0x{code + 1:04X} is {after:<12.6g} {field_bits(code + 1)}")
+    bits = field_bits(code + 1)
+    print(f"0x{code:04X} is {value:<12.6g} 0x{code + 1:04X} is {after:<12.6g} {bits}")
 
 # %% [markdown] tags=["answer-numbers.next_code"]
 # **The codes are in order.** Add 1 to a code, and you have the code of the next larger number. This
@@ -278,9 +280,10 @@ for code in (0x0000, 0x03FF, 0x3BFF, 0x7BFF, 0x7C00, 0x8000, 0xBC00):
 
 # %% id="exercise-numbers-next-up" tags=["exercise-numbers.next_up"]
 def my_next_up(code, exponent_bits, significand_bits, steps):
-    """Return the code of the number that is `steps` numbers above: my_next_up(0x3C00, 5, 10, 1) is 0x3C01.
+    """Return the code of the number that is `steps` numbers above.
 
-    +inf stays +inf. From below zero is reached as -0, 0x8000 in FP16. No code is NaN.
+    my_next_up(0x3C00, 5, 10, 1) is 0x3C01. +inf stays +inf. Steps from below that end at zero give
+    -0, which is 0x8000 in FP16. No code is NaN.
     """
     ### BEGIN SOLUTION
     sign = 1 << (exponent_bits + significand_bits)
@@ -320,7 +323,10 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
 
 # %% id="exercise-numbers-bytes" tags=["exercise-numbers.bytes"]
 def my_bytes(shape, bits):
-    """Return how many bytes a tensor of this shape takes, at this many bits an element: (3, 5) at 16 takes 30."""
+    """Return how many bytes a tensor of this shape takes, at this many bits an element.
+
+    my_bytes((3, 5), 16) is 30.
+    """
     ### BEGIN SOLUTION
     return math.ceil(math.prod(shape) * bits / 8)
     ### END SOLUTION

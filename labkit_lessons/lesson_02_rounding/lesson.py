@@ -25,7 +25,8 @@ import math
 import numpy as np
 import torch
 
-from labkit.formats import FP16, Rounding, add, decode, fused_multiply_add, multiply, round_to, sum_compensated, sum_sequential, ulp
+from labkit.formats import FP16, Rounding, add, decode, fused_multiply_add, multiply, round_to
+from labkit.formats import sum_compensated, sum_sequential, ulp
 from labkit.grading import check
 from labkit.widgets import AdditionPlayer, NumberLine, SwallowedUpdates, predict
 
@@ -84,9 +85,9 @@ for mode in modes:
 
 # %% id="exercise-rounding-nearest-even" tags=["exercise-rounding.nearest_even"]
 def my_round(x, significand_bits, emin, largest):
-    """Return the number of the format nearest to the Python float x, ties to even; +-inf where it overflows.
+    """Return the number of the format nearest to the Python float x, ties to even.
 
-    my_round(65519.0, 10, -14, 65504.0) is 65504.0.
+    Where x overflows it is +-inf. my_round(65519.0, 10, -14, 65504.0) is 65504.0.
     """
     ### BEGIN SOLUTION
     if math.isinf(x):
@@ -166,8 +167,10 @@ print("FP16", thousandths(np.float16), "  FP32", thousandths(np.float32))
 
 # %% id="touch-fused"
 x, most = 1 + 2.0**-6, 1 + 2.0**-5
-print("multiply, round, subtract, round:", float(add(multiply(x, x, FP16).value, -most, FP16).value))
-print("fused: subtract, then round once:", float(fused_multiply_add(x, x, -most, FP16).value), "= 2^-12")
+rounded_twice = add(multiply(x, x, FP16).value, -most, FP16).value
+rounded_once = fused_multiply_add(x, x, -most, FP16).value
+print("multiply, round, subtract, round:", float(rounded_twice))
+print("fused: subtract, then round once:", float(rounded_once), "= 2^-12")
 
 # %% [markdown]
 # ## 3 · Swallowed updates
@@ -210,7 +213,10 @@ for weight in (1.5, 1.5 + 2**-10, 1.0):
 
 # %% id="exercise-rounding-smallest-update" tags=["exercise-rounding.smallest_update"]
 def my_smallest_update(weight):
-    """Return the smallest FP16 number above 0 which, added to the np.float16 weight in FP16, changes it."""
+    """Return the smallest FP16 number above 0 that changes the weight when added to it in FP16.
+
+    The weight is an np.float16.
+    """
     ### BEGIN SOLUTION
     updates = np.arange(1, 0x7800, dtype=np.uint16).view(np.float16)
     return updates[weight + updates != weight][0]
@@ -249,7 +255,8 @@ predict("rounding.stochastic")
 # %% id="touch-stochastic" tags=["answer-rounding.stochastic"]
 bits = np.random.default_rng(0).integers(2**32, size=10_000)
 drawn = round_to(np.full(10_000, 1 + 2**-12), FP16, Rounding.STOCHASTIC, random_bits=bits)
-print(f"went up: {np.mean(drawn > 1):.1%}   mean: 1 + {drawn.mean() - 1:.3g}   2^-12 = {2**-12:.3g}")
+went_up, above_1 = np.mean(drawn > 1), drawn.mean() - 1
+print(f"went up: {went_up:.1%}   mean: 1 + {above_1:.3g}   2^-12 = {2**-12:.3g}")
 
 # %% [markdown] tags=["answer-rounding.stochastic"]
 # **Wrong each time, right in the mean.** A number that is a quarter of the way up goes up one time
@@ -269,7 +276,10 @@ print(f"went up: {np.mean(drawn > 1):.1%}   mean: 1 + {drawn.mean() - 1:.3g}   2
 
 # %% id="exercise-rounding-stochastic" tags=["exercise-rounding.stochastic"]
 def my_stochastic(x, spacing, random):
-    """Return x rounded to a multiple of spacing: up if random is less than x's part of the way up, else down."""
+    """Return x rounded to a multiple of spacing.
+
+    Round up if random is less than x's part of the way up, else down.
+    """
     ### BEGIN SOLUTION
     lower = math.floor(x / spacing) * spacing
     return lower + spacing if random < (x - lower) / spacing else lower
@@ -304,9 +314,10 @@ print("Kahan:            ", sum_compensated(values, FP16).value)
 
 # %% id="exercise-rounding-kahan" tags=["exercise-rounding.kahan"]
 def my_kahan(values, total, lost):
-    """Return the total after adding an array of np.float16, from the first to the last, as Kahan does it.
+    """Return the total after adding an array of np.float16 in order, as Kahan does it.
 
-    total, lost  np.float16: the total so far, and arrived minus meant of its last addition; both 0 at the start
+    total  np.float16: the total so far, 0 at the start
+    lost   np.float16: arrived minus meant of the last addition, 0 at the start
     """
     ### BEGIN SOLUTION
     for x in values:

@@ -44,8 +44,8 @@ from labkit.bench import (
 )
 from labkit.gemm import SEQUENTIAL_FP16, SEQUENTIAL_FP32, SPECS, accumulate, emulate
 from labkit.grading import check
-from labkit.widgets import GpuRun, MmaBlock, gains_figure, generations_figure, predict, roofline_figure, sum_errors, sum_errors_figure
-from labkit.widgets import sweep_figure
+from labkit.widgets import GpuRun, MmaBlock, gains_figure, generations_figure, predict
+from labkit.widgets import roofline_figure, sum_errors, sum_errors_figure, sweep_figure
 
 # %% [markdown]
 # ## 1 · One instruction
@@ -74,9 +74,8 @@ i, j = 1, 2
 products = " + ".join(f"{a:g}*{b:g}" for a, b in zip(A[i], B[:, j], strict=True))
 print(f"D[{i},{j}] = {C[i, j]:g} + {products} = {D[i, j]:g}\n")
 print(D)
-print(
-    f"\n{A.shape[0]} x {B.shape[1]} x {A.shape[1]} = {D.numel() * A.shape[1]} products, each added up: one instruction"
-)
+m, n, k = A.shape[0], B.shape[1], A.shape[1]
+print(f"\n{m} x {n} x {k} = {m * n * k} products, each added up: one instruction")
 
 # %% [markdown]
 # People say: "Multiply in FP16, add in FP32". Check both halves of this sentence:
@@ -85,7 +84,8 @@ print(
 # %% id="touch-halves" tags=["claim-C19", "answer-tensor.product"]
 def tensor_core(a, b, c, gpu):
     """One element of D: c + a[0]*b[0] + a[1]*b[1] + ..., C and D in FP32."""
-    return emulate(torch.tensor([a]).half(), torch.tensor([b]).half().T, torch.tensor([[c]]), SPECS[gpu]).item()
+    A, B, C = torch.tensor([a]).half(), torch.tensor([b]).half().T, torch.tensor([[c]])
+    return emulate(A, B, C, SPECS[gpu]).item()
 
 
 print(f"{'one product':<24}{'FP16':>12}{'Tensor Core':>14}{'exactly':>14}")
@@ -97,10 +97,13 @@ with np.errstate(over="ignore"):
 in_fp32 = np.float32(1)
 for _ in range(15):
     in_fp32 += np.float32(1.5 * 2**-24)
-found = [tensor_core([2.0**-12] * 15, [1.5 * 2.0**-12] * 15, 1.0, gpu) for gpu in ("V100", "A100", "H100")]
-print(f"\n15 products of 1.5 * 2^-24, added to 1: what comes on top, in units of 2^-24\n{'':<16}", end="")
-print("".join(f"{name:>9}" for name in ("FP32", "V100", "A100", "H100", "exactly")))
-print(f"{'':<16}" + "".join(f"{(value - 1) * 2**24:>9g}" for value in (in_fp32, *found, 1 + 22.5 * 2**-24)))
+sums = {"FP32": in_fp32}
+for gpu in ("V100", "A100", "H100"):
+    sums[gpu] = tensor_core([2.0**-12] * 15, [1.5 * 2.0**-12] * 15, 1.0, gpu)
+sums["exactly"] = 1 + 22.5 * 2**-24
+print("\n15 products of 1.5 * 2^-24, added to 1: what comes on top, in units of 2^-24")
+print(f"{'':<16}" + "".join(f"{name:>9}" for name in sums))
+print(f"{'':<16}" + "".join(f"{(value - 1) * 2**24:>9g}" for value in sums.values()))
 
 # %% [markdown] tags=["answer-tensor.product"]
 # **The products are better than FP16, the additions worse than FP32.** A product of two numbers of
@@ -129,7 +132,8 @@ adders = {
 ones = torch.ones(1, 40_000).half()
 print(f"{'ones':<24}{4096:>8,}{40_000:>10,}")
 for name, adder in adders.items():
-    short, long = (accumulate(ones[:, :k], ones[:, :k].T, accumulator=adder).item() for k in (4096, 40_000))
+    short = accumulate(ones[:, :4096], ones[:, :4096].T, accumulator=adder).item()
+    long = accumulate(ones, ones.T, accumulator=adder).item()
     print(f"{name:<24}{short:>8,.0f}{long:>10,.0f}")
 
 # %% [markdown] tags=["answer-tensor.ones"]
@@ -154,7 +158,11 @@ for name, adder in adders.items():
 
 # %% id="exercise-tensor-standstill" tags=["exercise-tensor.standstill"]
 def my_standstill(a, b):
-    """Return (how many products a*b are counted before one changes nothing, the sum that stands still, as a float)."""
+    """Return (count, total): where adding a*b again and again stands still.
+
+    count  how many products a*b are counted before one changes nothing
+    total  the sum that stands still, as a float
+    """
     ### BEGIN SOLUTION
     k, total = 0, np.float16(0)
     while True:
@@ -250,13 +258,17 @@ sum_errors_figure()
 
 # %% id="exercise-tensor-block" tags=["exercise-tensor.block"]
 def my_block(a, b, c, fraction_bits, result_bits):
-    """Return c + a[0]*b[0] + a[1]*b[1] + ... as a Tensor Core adds one block; a and b are lists of floats."""
+    """Return c + a[0]*b[0] + a[1]*b[1] + ... as a Tensor Core adds one block.
+
+    a, b  lists of floats
+    """
 
     ### BEGIN SOLUTION
     def exponent(x):
         return math.frexp(x)[1] - 1
 
-    terms = [(x * y, exponent(x) + exponent(y)) for x, y in zip(a, b, strict=True)] + [(c, exponent(c))]
+    terms = [(x * y, exponent(x) + exponent(y)) for x, y in zip(a, b, strict=True)]
+    terms.append((c, exponent(c)))
     largest = max((e for value, e in terms if value), default=0)
     unit = 2.0 ** (largest - fraction_bits)
     total = sum(math.trunc(value / unit) for value, _ in terms)
@@ -275,7 +287,8 @@ predict("tensor.backward")
 
 # %% id="touch-backward" tags=["claim-C20", "answer-tensor.backward"]
 x = torch.randint(-4, 5, (64, 300)).float().requires_grad_()
-weight = torch.randint(-4, 5, (10, 300)).float().requires_grad_()  # as torch stores it: [outputs, inputs]
+# torch stores a weight as [outputs, inputs]
+weight = torch.randint(-4, 5, (10, 300)).float().requires_grad_()
 grad_y = torch.randint(-4, 5, (64, 10)).float()
 F.linear(x, weight).backward(grad_y)
 print("dX = dY W:  ", torch.equal(x.grad, grad_y @ weight))
@@ -300,7 +313,8 @@ for case in linear_gemms(batch=64, inputs=300, outputs=10):
 def my_backward(x, weight, grad_y):
     """Return (grad_x, grad_weight, [(m, n, k) of the first product, (m, n, k) of the second]).
 
-    x is [batch, inputs], weight [outputs, inputs], grad_y [batch, outputs]; a product is m by n and sums over k.
+    x is [batch, inputs], weight [outputs, inputs], grad_y [batch, outputs].
+    A product is m by n and sums over k.
     """
     ### BEGIN SOLUTION
     (batch, inputs), outputs = x.shape, len(weight)
@@ -327,7 +341,9 @@ print(device_report(), "\n")
 ceilings = measure("ceilings", rounds=3, seconds=15)
 roof = roofline(ceilings.runs)
 narrow = FP16 if ceilings.kind == "cuda" else BF16  # what this machine can be fast at
-layers = {f"linear 1024 to 4096, batch {n}": lambda f, n=n: GemmCase(n, 4096, 1024, f, "NT") for n in (1, 4, 16, 512)}
+layers = {}
+for n in (1, 4, 16, 512):
+    layers[f"linear 1024 to 4096, batch {n}"] = lambda f, n=n: GemmCase(n, 4096, 1024, f, "NT")
 layers["conv 3x3, 64 channels"] = lambda f: ConvCase(8, 64, 56, 56, 64, 3, f)
 layers["activation (hardswish)"] = lambda f: ElementwiseCase("hardswish", 2**22, f)
 
@@ -371,7 +387,10 @@ sweep_figure("bandwidth", measure("bandwidth", rounds=3, seconds=8), card=card)
 
 # %% id="exercise-tensor-intensity" tags=["exercise-tensor.intensity"]
 def my_layer(batch, inputs, outputs, bytes_each, ridge):
-    """Return (FLOPs, bytes read and written, "bandwidth" or "compute") of y = x @ weight.T, without a bias."""
+    """Return (FLOPs, bytes read and written, "bandwidth" or "compute") of y = x @ weight.T.
+
+    The layer has no bias.
+    """
     ### BEGIN SOLUTION
     flops = 2 * batch * inputs * outputs
     moved = bytes_each * (batch * inputs + inputs * outputs + batch * outputs)
@@ -403,10 +422,14 @@ here = device_report()
 sizes, formats = (64, 256, 1024) if here.kind == "cpu" else (256, 2048, 8192), formats_on(here)
 cases = [GemmCase(n, n, n, f, "NT") for n in sizes for f in formats]
 runs = {(run.case.m, run.case.format): run for run in run_cases(cases, here.kind, rounds=3)}
-print(f"{here.name}: times as fast as FP32\n{'m = n = k':<12}" + "".join(f"{f.name:>8}" for f in formats))
+print(f"{here.name}: times as fast as FP32")
+print(f"{'m = n = k':<12}" + "".join(f"{f.name:>8}" for f in formats))
 for n in sizes:
-    times = (runs[n, FP32].seconds / runs[n, f].seconds if (n, f) in runs else math.nan for f in formats)
-    print(f"{n:<12,}" + "".join(f"{gain:>8.2f}" for gain in times))
+    print(f"{n:<12,}", end="")
+    for f in formats:
+        gain = runs[n, FP32].seconds / runs[n, f].seconds if (n, f) in runs else math.nan
+        print(f"{gain:>8.2f}", end="")
+    print()
 
 # %% id="touch-size"
 sweep_figure("size", card=card)
@@ -488,8 +511,9 @@ sweep_figure("alignment", card=card)
 
 # %% id="exercise-tensor-padding" tags=["exercise-tensor.padding"]
 def my_padded_linear(x, weight):
-    """Return (x padded, weight padded, y), FP16: all sizes of the padded ones are multiples of 8, y has its own size.
+    """Return (x padded, weight padded, y), all FP16.
 
+    All sizes of the padded tensors are multiples of 8; y has its own size.
     x is [n, inputs], weight [outputs, inputs], y [n, outputs].
     """
     ### BEGIN SOLUTION
@@ -538,7 +562,8 @@ def bf16_parts(x):
     return parts
 
 
-PAIRS = ((0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (2, 0), (1, 2), (2, 1), (2, 2))  # 0 is high, 1 middle, 2 low
+# 0 is the high part, 1 the middle, 2 the low one
+PAIRS = ((0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (2, 0), (1, 2), (2, 1), (2, 2))
 numbers = torch.Generator().manual_seed(0)
 a, b = torch.randn(64, 512, generator=numbers), torch.randn(512, 64, generator=numbers)
 exact, of_a, of_b = a.double() @ b.double(), bf16_parts(a), bf16_parts(b)

@@ -126,7 +126,10 @@ for n, errors in enumerate(found, 1):
 
 # %% id="exercise-kernels-allowed" tags=["exercise-kernels.allowed"]
 def my_allowed(a, b, precision):
-    """Return the (lowest, highest) FP16 result, as floats, of adding a[k] * b[k] with `precision` bits."""
+    """Return the (lowest, highest) FP16 result of adding a[k] * b[k] with `precision` bits.
+
+    Both results are floats.
+    """
     ### BEGIN SOLUTION
     products = [x * y for x, y in zip(a, b, strict=True)]
     exact, size = math.fsum(products), math.fsum(map(abs, products))

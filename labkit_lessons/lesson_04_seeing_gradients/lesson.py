@@ -51,7 +51,7 @@ from labkit.widgets import GradientZoom, predict
 
 # %% id="predict-lost"
 def lost_at_first(task, kind="activation gradients"):
-    """Return the share of gradients that are non-zero in FP32 and zero in FP16, at the first step."""
+    """Return the share of gradients that only FP16 makes zero, at the first step."""
     in_fp16 = TrainingRun(TASKS[task], RECIPES["FP16"])
     return underflow(in_fp16.fp32_twin().next_gradients(kind), in_fp16.next_gradients(kind))
 
@@ -105,7 +105,9 @@ GradientZoom(film)
 
 # %% id="exercise-gradients-binades" tags=["exercise-gradients.binades"]
 def my_binades(values, width):
-    """Return a dict: number of a bin -> how many of the values lie in its binades. Bins with none are not in it.
+    """Return a dict: number of a bin -> how many of the values lie in its binades.
+
+    Leave out bins without values.
 
     values  list of FP32 numbers, as floats; zeros, infinities and NaN are in no binade
     width   how many binades make a bin, 1 or more
@@ -156,12 +158,20 @@ GradientZoom({0: film[0], 40: film[40]})
 
 # %% id="predict-scale"
 def lost_at_scale(gradients, log2_scale):
-    """Return the share of these FP32 gradients that FP16 would make zero if they were 2^log2_scale times larger."""
+    """Return the share of FP32 gradients that, times 2^log2_scale, FP16 would make zero."""
     counted = merge(exponent_histogram(gradient) for gradient in gradients.values())
     return fate(shift(counted, log2_scale), FP16).underflowed
 
 
-predict("gradients.scale", lambda: 2 ** next(k for k in range(60) if lost_at_scale(film[40], k) < 0.001))
+def smallest_scale():
+    """Return the smallest power of two at which less than 0.1% of the gradients are lost."""
+    scale = 0
+    while lost_at_scale(film[40], scale) >= 0.001:
+        scale += 1
+    return 2**scale
+
+
+predict("gradients.scale", smallest_scale)
 
 
 # %% id="touch-scale" tags=["claim-C21", "answer-gradients.scale"]
@@ -183,7 +193,9 @@ for step in (0, 40):
 
 # %% id="exercise-gradients-fate" tags=["exercise-gradients.fate"]
 def my_lost_share(counts, log2_scale, smallest):
-    """Return which share of the numbers (0 to 1) is lost if all are multiplied by 2^log2_scale; 0.0 if there is none.
+    """Return the share of the numbers (0 to 1) that is lost if all are multiplied by 2^log2_scale.
+
+    The share of no numbers is 0.0.
 
     counts      dict: exponent of a binade -> how many numbers lie in it
     log2_scale  whole number, may be negative
@@ -208,9 +220,10 @@ check("gradients.fate", my_lost_share)
 
 # %% id="exercise-gradients-window" tags=["exercise-gradients.window"]
 def my_window(smallest, largest):
-    """Return (lowest k, highest k) for which neither is lost at scale 2^k; None if there is no such k.
+    """Return (lowest k, highest k) for which neither is lost at scale 2^k; None if there is no k.
 
-    smallest, largest  FP32 numbers above 0, as floats: magnitudes of the gradients; k goes from -40 to 60
+    smallest, largest  FP32 numbers above 0, as floats: magnitudes of the gradients
+    k                  goes from -40 to 60
     """
     ### BEGIN SOLUTION
     good = [k for k in range(-40, 61) if smallest * 2.0**k > 2.0**-25 and largest * 2.0**k < 65520]
@@ -233,10 +246,12 @@ predict("gradients.zeros")
 
 # %% id="touch-zeros" tags=["answer-gradients.zeros"]
 for task in ("segmentation", "digits"):
-    zeros = zeros_inside(TrainingRun(TASKS[task], RECIPES["FP16"]).next_gradients("weight gradients"))
-    record, name = recorded(task, "FP16", 0), f"{task}, trained in FP16:"
+    run = TrainingRun(TASKS[task], RECIPES["FP16"])
+    zeros = zeros_inside(run.next_gradients("weight gradients"))
     lost = lost_at_first(task)
-    print(f"{name:<31} {zeros:4.0%} zeros   {lost:4.0%} lost   in the end {record.metric_name} {record.metric:.2f}")
+    record, name = recorded(task, "FP16", 0), f"{task}, trained in FP16:"
+    print(f"{name:<31} {zeros:4.0%} zeros   {lost:4.0%} lost   ", end="")
+    print(f"in the end {record.metric_name} {record.metric:.2f}")
 
 # %% [markdown] tags=["answer-gradients.zeros"]
 # **Counting zeros in FP16 does not show what was lost.** In *digits* the border of each picture is
@@ -256,7 +271,9 @@ for task in ("segmentation", "digits"):
 
 # %% id="exercise-gradients-lost" tags=["exercise-gradients.lost"]
 def my_lost(in_fp32, in_fp16, noise):
-    """Return the share (float, 0 to 1) of gradients above the noise in FP32 that is zero in FP16; 0.0 if none is above.
+    """Return the share (float, 0 to 1) of gradients above the noise in FP32 that is zero in FP16.
+
+    The share is 0.0 if no gradient is above the noise.
 
     in_fp32, in_fp16  lists of tensors of any shape, of the same layers in the same order
     noise             magnitude in FP32, 0.0 or more, up to which a gradient counts as zero
@@ -294,7 +311,8 @@ with torch.no_grad():
     passed.append(("loss", activations.square().mean()))
 for name, tensor in passed:
     kind = "NaN" if tensor.isnan().any() else "inf" if tensor.isinf().any() else ""
-    print(f"{name:<8} largest finite magnitude {tensor.nan_to_num(0, 0, 0).abs().max().item():>8,.0f}   {kind}")
+    largest = tensor.nan_to_num(0, 0, 0).abs().max().item()
+    print(f"{name:<8} largest finite magnitude {largest:>8,.0f}   {kind}")
 
 # %% [markdown] tags=["answer-gradients.overflow"]
 # **First inf, then NaN.** A product is too large and becomes inf. One layer later inf meets inf
@@ -310,10 +328,11 @@ for name, tensor in passed:
 
 # %% id="exercise-gradients-culprit" tags=["exercise-gradients.culprit"]
 def my_culprit(tensors):
-    """Return (name of the first tensor with an inf or NaN, largest magnitude of the one before it); None if all are finite.
+    """Return (name, before) of the first tensor with an inf or NaN; None if all are finite.
 
-    tensors  list of (name, FP16 tensor of any shape, never empty); a layer that runs twice is there twice
-             the magnitude is a float, and 0.0 if there is no tensor before
+    tensors  list of (name, FP16 tensor of any shape, never empty); a layer that runs twice
+             is listed twice
+    before   largest magnitude of the tensor before it, a float; 0.0 if it is the first
     """
     ### BEGIN SOLUTION
     before = 0.0
@@ -392,8 +411,9 @@ predict("gradients.memory")
 
 # %% id="touch-memory" tags=["claim-C10", "answer-gradients.memory"]
 def saved_for_backward(dtype):
-    """Return the bytes that autograd saves in a forward pass of a small network, its weights left out."""
-    net = nn.Sequential(nn.Linear(64, 512), nn.Tanh(), nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 10)).to(dtype)
+    """Return the bytes that autograd saves in a forward pass, without the weights."""
+    hidden = (nn.Linear(64, 512), nn.Tanh(), nn.Linear(512, 512), nn.Tanh())
+    net = nn.Sequential(*hidden, nn.Linear(512, 10)).to(dtype)
     own, saved = {p.untyped_storage().data_ptr() for p in net.parameters()}, {}
 
     def note(tensor):
@@ -407,10 +427,12 @@ def saved_for_backward(dtype):
 
 
 fp32, mixed = kept_after_a_step("gpt", "FP32"), kept_after_a_step("gpt", "O2")
-fp32["saved for backward"], mixed["saved for backward"] = map(saved_for_backward, (torch.float32, torch.float16))
+fp32["saved for backward"] = saved_for_backward(torch.float32)
+mixed["saved for backward"] = saved_for_backward(torch.float16)
 for category, size in fp32.items():
     ratio = f"{mixed[category] / size:.2f}" if size else "new"
-    print(f"{category:<19}{size:>12,} bytes in FP32 {mixed[category]:>12,} in mixed precision   {ratio}")
+    print(f"{category:<19}{size:>12,} bytes in FP32 ", end="")
+    print(f"{mixed[category]:>12,} in mixed precision   {ratio}")
 
 # %% [markdown] tags=["answer-gradients.memory"]
 # **Half true.** Weights, gradients and the tensors saved for the backward pass halve. The

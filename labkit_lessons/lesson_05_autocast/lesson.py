@@ -79,7 +79,8 @@ class Classifier(nn.Module):
 
 torch.manual_seed(0)
 digits = single_digits()
-CastLedger(Classifier(), digits.train_inputs[:64], digits.train_targets[:64], title="A small classifier")
+inputs, targets = digits.train_inputs[:64], digits.train_targets[:64]
+CastLedger(Classifier(), inputs, targets, title="A small classifier")
 
 # %% [markdown]
 # There are three lists. Most operations are on none of them.
@@ -155,9 +156,11 @@ for spread in (1, 4, 16, 64):
             losses.append(F.cross_entropy(given, logits.argmax(1), reduction="none"))
         (1024 * losses[-1].mean()).backward()  # scaled, so that FP16 holds the gradients
         gradients.append(given.grad.float())
-    means, zeros = [loss.mean().item() for loss in losses], [(loss == 0).float().mean().item() for loss in losses]
+    means = [loss.mean().item() for loss in losses]
+    zeros = [(loss == 0).float().mean().item() for loss in losses]
     off = ((gradients[1] - gradients[0]).norm() / gradients[0].norm()).item()
-    print(f"{spread:>4}{means[0]:>12.5f}{means[1]:>17.5f}{zeros[0]:>11.0%}{zeros[1]:>17.0%}{off:>19.2%}")
+    print(f"{spread:>4}{means[0]:>12.5f}{means[1]:>17.5f}", end="")
+    print(f"{zeros[0]:>11.0%}{zeros[1]:>17.0%}{off:>19.2%}")
 
 # %% [markdown]
 # The mean hardly differs: the roundings go up as often as down. The small losses differ. A loss
@@ -186,8 +189,10 @@ for spread in (1, 4, 16, 64):
 def my_list(op):
     """Return "allow", "deny", "promote" or "keep".
 
-    op  one of: linear, matmul, bmm, addmm, conv1d, conv2d, conv3d, einsum; softmax, log_softmax, exp, log, pow, sum, prod,
-        layer_norm, group_norm, cross_entropy, mse_loss, nll_loss; addcmul (a + b * c), addcdiv (a + b / c), cross, atan2;
+    op  one of: linear, matmul, bmm, addmm, conv1d, conv2d, conv3d, einsum;
+        softmax, log_softmax, exp, log, pow, sum, prod, layer_norm, group_norm,
+        cross_entropy, mse_loss, nll_loss;
+        addcmul (a + b * c), addcdiv (a + b / c), cross, atan2;
         relu, dropout, max_pool2d, avg_pool2d, reshape, batch_norm
     """
     ### BEGIN SOLUTION
@@ -218,7 +223,8 @@ y.register_hook(lambda gradient: print("gradient of the activation", gradient.dt
 loss.backward()
 optimizer.step()
 print("weight", layer.weight.dtype, "  its gradient", layer.weight.grad.dtype)
-print("activation", y.dtype, "  loss", loss.dtype, "  Adam's state", optimizer.state[layer.weight]["exp_avg"].dtype)
+state = optimizer.state[layer.weight]["exp_avg"]
+print("activation", y.dtype, "  loss", loss.dtype, "  Adam's state", state.dtype)
 
 # %% [markdown]
 # How much does this cost? Take the same layer and input without autocast. Enter the number that you
@@ -227,7 +233,7 @@ print("activation", y.dtype, "  loss", loss.dtype, "  Adam's state", optimizer.s
 
 # %% id="predict-error"
 def apart_in_percent():
-    """Return how far the layer's output inside autocast is from its FP32 output, in percent of the output's size."""
+    """Return how far the layer's output in autocast is from its FP32 output, in percent of it."""
     with torch.no_grad():
         in_fp32 = layer(x)
         with autocast(FP16):
@@ -277,7 +283,8 @@ def gradient(function, inside):
 
 for name, function in (("linear", layer), ("written in Python", Rotated.apply)):
     apart = gradient(function, inside=True) - gradient(function, inside=False)
-    print(f"{name:<18} backward inside or outside: gradients differ by up to {apart.abs().max().item():.1e}")
+    most = apart.abs().max().item()
+    print(f"{name:<18} backward inside or outside: gradients differ by up to {most:.1e}")
 
 # %% [markdown]
 # Inside the block, torch's autocast turned the FP32 rotation into an FP16 one. Call `backward`
@@ -295,7 +302,8 @@ for name, function in (("linear", layer), ("written in Python", Rotated.apply)):
 def my_dtypes(steps, given):
     """Return a list with "FP16" or "FP32" for the result of each step.
 
-    steps  list of (result, rule, operands); rule is "allow", "deny", "promote" or "keep" (which has one operand)
+    steps  list of (result, rule, operands)
+           rule is "allow", "deny", "promote" or "keep" (which has one operand)
     given  dict: name of an input -> "FP16" or "FP32"
     """
     ### BEGIN SOLUTION
@@ -356,7 +364,8 @@ predict("autocast.softmax")
 for largest in (11.0, 12.0):
     logits = torch.tensor([largest, 0.0]).half()
     powers = logits.exp()
-    print(f"logits {logits.tolist()}   exp {powers.tolist()}   by hand {(powers / powers.sum()).tolist()}")
+    by_hand = powers / powers.sum()
+    print(f"logits {logits.tolist()}   exp {powers.tolist()}   by hand {by_hand.tolist()}")
     print(f"{'':<21}torch.softmax {torch.softmax(logits, dim=0).tolist()}")
 print("exp leaves FP16 above log(65504) =", round(torch.tensor(65504.0).log().item(), 2))
 
@@ -469,9 +478,11 @@ heard = []
 a, b = torch.randn(8, 16, 32), torch.randn(8, 32, 24)
 with autocast(FP16), Kernels():
     product = torch.einsum("bij,bjk->bik", a, b)
-print([name for name in heard if "view" not in name and "permute" not in name and "squeeze" not in name])
+moves_only = ("view", "permute", "squeeze")
+print([name for name in heard if not any(part in name for part in moves_only)])
 with autocast(FP16):
-    print("einsum gives", product.dtype, "and equals a @ b to the bit:", torch.equal(product, a @ b))
+    print("einsum gives", product.dtype, end=" ")
+    print("and equals a @ b to the bit:", torch.equal(product, a @ b))
 
 # %% [markdown]
 # `einsum` *is* a product of matrices. After two casts it calls `bmm`, and a `bmm` of FP16 is what
@@ -486,7 +497,9 @@ def energy(h):
 
 h = torch.full((1, 64), 300.0).half()
 with autocast(FP16):
-    print("not registered:       h * h", (h * h).max().item(), "  energy", energy(h).item(), energy(h).dtype)
+    unsafe, squares = energy(h), h * h
+    print("not registered:       h * h", squares.max().item(), end="   ")
+    print("energy", unsafe.item(), unsafe.dtype)
     with register(energy, Rule.DENY) as safe_energy:
         print("registered as float:  energy", safe_energy(h).item())
 
@@ -500,8 +513,10 @@ torch.manual_seed(0)
 layer, x, big = nn.Linear(64, 64), torch.randn(32, 64), torch.full((4,), 300.0)
 with autocast(FP16):
     print("linear of x.half() equals linear of x:", torch.equal(layer(x.half()), layer(x)))
-    print("mse_loss of big.half():", F.mse_loss(big.half(), torch.zeros(4)).item(), "  (a deny list casts back)")
-    print("big.half() * big.half():", (big.half() * big.half())[0].item(), "  big * big:", (big * big)[0].item())
+    loss = F.mse_loss(big.half(), torch.zeros(4))
+    print("mse_loss of big.half():", loss.item(), "  (a deny list casts back)")
+    print("big.half() * big.half():", (big.half() * big.half())[0].item(), end="   ")
+    print("big * big:", (big * big)[0].item())
 model = nn.Linear(1, 1).half()  # and by hand on the weights
 with torch.no_grad():
     model.weight.fill_(1.0)
@@ -579,8 +594,9 @@ def halved_inside(block):
         return not torch.equal(layer(x), before)
 
 
+in_torch = torch.autocast("cpu", torch.float16)
 print("the lab's autocast sees the new weights:  ", halved_inside(autocast(FP16)))
-print("torch.autocast sees the new weights:      ", halved_inside(torch.autocast("cpu", torch.float16)))
+print("torch.autocast sees the new weights:      ", halved_inside(in_torch))
 
 # %% [markdown]
 # The lab's cache notices that the weight was edited, and casts again. torch's does not: the second
@@ -685,8 +701,10 @@ def train_plainly(steps=5):
     return model.weight.detach()
 
 
-print("enabled=False equals a plain FP32 loop to the bit:", torch.equal(train_in_torch(False), train_plainly()))
-print("enabled=True does:", torch.equal(train_in_torch(True), train_plainly()))
+plain = train_plainly()
+disabled, enabled = train_in_torch(False), train_in_torch(True)
+print("enabled=False equals a plain FP32 loop to the bit:", torch.equal(disabled, plain))
+print("enabled=True does:", torch.equal(enabled, plain))
 
 # %% [markdown]
 # ## 6 · Inference: no step, no scale
@@ -696,7 +714,7 @@ print("enabled=True does:", torch.equal(train_in_torch(True), train_plainly()))
 # under `torch.inference_mode()`, so that nothing is stored for a backward pass. Try both on a UNet,
 # and on images that are not normalised.
 
-# %% id="touch-inference"
+# %% id="inference-models"
 torch.manual_seed(0)
 unet = TASKS["unet"].make_model().eval()
 halved = deepcopy(unet).half()
@@ -709,8 +727,14 @@ def with_autocast(x):
         return unet(x)
 
 
-ways = {"FP32": (unet, unet), ".half()": (halved, lambda x: halved(x.half())), "autocast": (unet, with_autocast)}
-print(f"{'':<10}{'weights, bytes':>15}{'ms':>8}{'off from FP32':>15}{'finite':>8}{'raw images finite':>19}")
+def in_half(x):
+    return halved(x.half())
+
+
+# %% id="touch-inference"
+ways = {"FP32": (unet, unet), ".half()": (halved, in_half), "autocast": (unet, with_autocast)}
+print(f"{'':<10}{'weights, bytes':>15}{'ms':>8}{'off from FP32':>15}", end="")
+print(f"{'finite':>8}{'raw images finite':>19}")
 with torch.inference_mode():
     for name, (model, answer) in ways.items():
         answer(images)  # the first call also sets up
@@ -719,20 +743,27 @@ with torch.inference_mode():
         ms = 1000 * (perf_counter() - start)
         held = sum(p.numel() * p.element_size() for p in model.parameters())
         error, finite = (y.float() - unet(images)).abs().max(), y.isfinite().float().mean()
-        print(f"{name:<10}{held:>15,}{ms:>8.0f}{error:>15.1e}{finite:>8.0%}{answer(raw).isfinite().float().mean():>19.0%}")
+        raw_finite = answer(raw).isfinite().float().mean()
+        print(f"{name:<10}{held:>15,}{ms:>8.0f}{error:>15.1e}{finite:>8.0%}{raw_finite:>19.0%}")
     try:
         halved(images)
     except RuntimeError as error:
         print("\nhalved(images), not halved(images.half()):", str(error).split(". ")[0])
 
 # %% id="touch-inference-published" tags=["claim-C14"]
-rows = [row for row in published("inference") if row.ratio and ("UNet" in row.workload or "Diffusion" in row.workload)]
+def show_ratios(name, rows):
+    ratios = sorted(row.ratio for row in rows)
+    title = f"{name} ({len(ratios)})"
+    print(f"{title:<46}{ratios[0]:>9.2f}{median(ratios):>9.2f}{ratios[-1]:>9.2f}")
+
+
+rows = [row for row in published("inference") if row.ratio]
+unets = [row for row in rows if "UNet" in row.workload or "Diffusion" in row.workload]
 print(f"{'published: UNets, times as fast in FP16':<46}{'slowest':>9}{'middle':>9}{'fastest':>9}")
-for card, wide in sorted({(row.card, row.reference) for row in rows}):
-    some = sorted(row.ratio for row in rows if (row.card, row.reference) == (card, wide))
-    print(f"{f'{card}, over {wide} ({len(some)})':<46}{some[0]:>9.2f}{median(some):>9.2f}{some[-1]:>9.2f}")
-one = sorted(row.ratio for row in published("inference") if row.batch == "1")
-print(f"{f'any network, one example at a time ({len(one)})':<46}{one[0]:>9.2f}{median(one):>9.2f}{one[-1]:>9.2f}")
+for card, wide in sorted({(row.card, row.reference) for row in unets}):
+    same = [row for row in unets if (row.card, row.reference) == (card, wide)]
+    show_ratios(f"{card}, over {wide}", same)
+show_ratios("any network, one example at a time", [row for row in rows if row.batch == "1"])
 
 # %% [markdown]
 # **Half the bytes for certain, speed where the card has it.** `.half()` halves the weights;

@@ -37,8 +37,9 @@ from labkit.formats import FP16
 from labkit.grading import check
 from labkit.instrument import fate, merge, shift, underflow, zeros_inside
 from labkit.train import TASKS, TrainingRun, gradient_snapshot, one_thread, place, recorded, train
-from labkit.widgets import BeatTheScaler, LiveTraining, Playground, ScalerPresets, ScalerTimeline, TrainingBar
-from labkit.widgets import UnderflowHistogram, pictures_figure, predict, race_figure, recorded_trace, scale_map_figure
+from labkit.widgets import BeatTheScaler, LiveTraining, Playground, ScalerPresets, ScalerTimeline
+from labkit.widgets import TrainingBar, UnderflowHistogram, pictures_figure, predict, race_figure
+from labkit.widgets import recorded_trace, scale_map_figure
 
 # %% [markdown]
 # ## 1 · Where the gradients are
@@ -107,12 +108,14 @@ predict("scaling.trap")
 def weight_gradients(task):
     """Return the FP16 and the FP32 weight gradients of the same step: same weights, same batch."""
     run = TrainingRun(TASKS[task], RECIPES["FP16"])
-    return run.next_gradients("weight gradients"), run.fp32_twin().next_gradients("weight gradients")
+    twin = run.fp32_twin()
+    return run.next_gradients("weight gradients"), twin.next_gradients("weight gradients")
 
 
 for name, task in (("A", "segmentation_small"), ("B", "digits")):
     in_fp16, in_fp32 = weight_gradients(task)
-    print(f"{name} {task:<19} zeros in FP16 {zeros_inside(in_fp16):4.0%}   zeros in FP32 {zeros_inside(in_fp32):4.0%}")
+    zeros_16, zeros_32 = zeros_inside(in_fp16), zeros_inside(in_fp32)
+    print(f"{name} {task:<19} zeros in FP16 {zeros_16:4.0%}   zeros in FP32 {zeros_32:4.0%}")
 
 # %% [markdown] tags=["answer-scaling.trap"]
 # B's zeros are zeros in FP32 as well: nothing was lost there. To see what was *lost*, compare with
@@ -123,7 +126,8 @@ for name, task in (("A", "segmentation_small"), ("B", "digits")):
 for name, task in (("A", "segmentation_small"), ("B", "digits")):
     run_16 = TrainingRun(TASKS[task], RECIPES["FP16"])
     lost = underflow(run_16.fp32_twin().next_gradients(), run_16.next_gradients())
-    print(f"{name} {task:<19} {lost:6.1%} of the activation gradients are non-zero in FP32 and zero in FP16")
+    print(f"{name} {task:<19} {lost:6.1%} of the activation gradients ", end="")
+    print("are non-zero in FP32 and zero in FP16")
 
 # %% [markdown]
 # So every underflow number in this lab is counted against FP32. That costs a second backward pass.
@@ -193,7 +197,8 @@ exact = run.fp32_twin().next_gradients()
 for log2_scale in (0, 3, 7, 10, 16, 22, 28, 34, 40):
     scaled = run.next_gradients(scale=2.0**log2_scale)
     not_finite = sum(int((~torch.isfinite(g)).sum()) for g in scaled.values())
-    print(f"scale 2^{log2_scale:<3} {underflow(exact, scaled):8.3%} lost   {not_finite:>9,} inf or NaN")
+    lost = underflow(exact, scaled)
+    print(f"scale 2^{log2_scale:<3} {lost:8.3%} lost   {not_finite:>9,} inf or NaN")
 
 # %% [markdown] tags=["answer-scaling.too_high"]
 # There is a **window** of scales that work. Below it gradients underflow, above it they overflow.
@@ -213,8 +218,9 @@ for skip in (True, False):
     recipe = replace(RECIPES["FP16 static"], scaler=static(2.0**40, skip_on_inf=skip))
     run = TrainingRun(TASKS["segmentation_small"], recipe)
     run.step()
-    healthy = all(torch.isfinite(w).all() for w in run.weights.model_weights)
-    print(f"{'checked and skipped' if skip else 'nobody checks':<20} weights are {'finite' if healthy else 'ruined'}")
+    finite = all(torch.isfinite(w).all() for w in run.weights.model_weights)
+    name = "checked and skipped" if skip else "nobody checks"
+    print(f"{name:<20} weights are {'finite' if finite else 'ruined'}")
 
 # %% [markdown]
 # All frameworks have a rule that uses this. The part that applies it is called the *scaler*. It
@@ -231,9 +237,8 @@ state = initial(config)
 for step in range(1, 21):
     found_inf = state.scale > 2.0**15  # a network whose gradients overflow above 2^15
     after = advance(state, found_inf, config)
-    print(
-        f"{step:>2}  scale {state.scale:>7.0f}  {'inf: skip' if found_inf else 'clean':<9} tracker {after.growth_tracker}"
-    )
+    seen = "inf: skip" if found_inf else "clean"
+    print(f"{step:>2}  scale {state.scale:>7.0f}  {seen:<9} tracker {after.growth_tracker}")
     state = after
 
 # %% [markdown]
@@ -247,7 +252,7 @@ for step in range(1, 21):
 
 # %% id="exercise-scaling-advance" tags=["exercise-scaling.advance"]
 def my_advance(state, found_inf, config):
-    """Return the ScalerState after a step whose gradients held inf or NaN (found_inf), or did not."""
+    """Return the ScalerState after a step; found_inf: whether its gradients held inf or NaN."""
     ### BEGIN SOLUTION
     if found_inf:
         return ScalerState(scale=state.scale * config.backoff_factor, growth_tracker=0)
@@ -334,14 +339,18 @@ ScalerPresets()
 # the lower edge is above the upper edge?
 
 # %% id="touch-no-window" tags=["claim-C34", "answer-scaling.shipped"]
-scalers = ScalerPresets(presets={f"{n:,}": ScalerConfig(growth_interval=n) for n in (2000, 200, 50)})
+intervals = {f"{n:,}": ScalerConfig(growth_interval=n) for n in (2000, 200, 50)}
+scalers = ScalerPresets(presets=intervals)
 scalers.alike = False  # each with its own interval, over all recorded steps
 overflows_from = 65520 / torch.tensor(scalers.trace.largest)  # the upper edge, step by step
 loses_below = 2.0 ** torch.tensor(scalers.trace.keeps_from)  # the lower edge
 no_window = loses_below >= overflows_from
-print(f"{int(no_window.sum()):,} of {len(no_window):,} steps have no window; the first is step {1 + int(no_window.nonzero()[0])}\n")
+first = 1 + int(no_window.nonzero()[0])
+print(f"{int(no_window.sum()):,} of {len(no_window):,} steps have no window; ", end="")
+print(f"the first is step {first}\n")
 
-print("growth_interval   skipped   steps that lose gradients   no scale could help   a higher scale could")
+print("growth_interval   skipped   steps that lose gradients", end="")
+print("   no scale could help   a higher scale could")
 for interval, replay in scalers.replays.items():
     lossy = torch.tensor(replay.lossy) == 1
     hopeless, saved = int((lossy & no_window).sum()), int((lossy & ~no_window).sum())
@@ -411,7 +420,8 @@ LiveTraining(TASKS["painted_picture"], RECIPES["FP16"], seed=0, sketch=True)
 # What did the networks paint? Here are three runs of this seed, **recorded**.
 
 # %% id="touch-pictures" tags=["answer-scaling.recover"]
-pictures_figure([recorded("painted_picture", recipe, 0) for recipe in ("FP32", "FP16", "FP16 static")])
+recipes = ("FP32", "FP16", "FP16 static")
+pictures_figure([recorded("painted_picture", recipe, 0) for recipe in recipes])
 
 # %% [markdown]
 # Was that one lucky seed? Here are five seeds of each recipe, recorded. *R2* is the share of the
@@ -434,7 +444,8 @@ for recipe in ("FP32", "FP16", "FP16 static", "FP16 dynamic"):
 # of the picture is a step, each row a scale.
 
 # %% id="touch-map" tags=["answer-scaling.recover"]
-mapped = train("painted_picture", "FP16 dynamic", steps=400, watch=["activation gradients"], watch_every=10)
+watched = {"watch": ["activation gradients"], "watch_every": 10}
+mapped = train("painted_picture", "FP16 dynamic", steps=400, **watched)
 scale_map_figure(mapped)
 
 # %% [markdown] tags=["answer-scaling.recover"]
@@ -548,7 +559,9 @@ print("unscale, then clip:", in_time, " norm", in_time.norm().item())
 
 # %% id="exercise-scaling-clip" tags=["exercise-scaling.clip"]
 def my_clip_step(scaled_grads, scale, max_norm):
-    """Return the unscaled FP32 gradients, shortened together to a norm of at most max_norm; None on inf or NaN.
+    """Return the unscaled FP32 gradients, shortened together to a norm of at most max_norm.
+
+    Return None if a gradient holds inf or NaN.
 
     scaled_grads  list of FP16 tensors of any shape, () and (0,) among them
     """
@@ -609,7 +622,7 @@ predict("scaling.hidden")
 
 # %% id="touch-hidden" tags=["claim-C39", "answer-scaling.hidden"]
 def weight_after(gradient, work, when):
-    """Return a weight of 1 after a step whose gradient is worked on before or after the check for inf and NaN."""
+    """Return a weight of 1 after a step; `work` changes its gradient before or after the check."""
     gradient = work(gradient) if when == "before" else gradient
     if not torch.isfinite(gradient).all():
         return "skipped"
@@ -723,7 +736,9 @@ faulty_step(1024.0, 9, [torch.ones(3).half()], growth_interval=10)
 
 # %% id="exercise-scaling-repair" tags=["exercise-scaling.repair"]
 def my_repaired_step(scale, tracker, grads, growth_interval):
-    """Return (scale, tracker, stepped); inf or NaN halves the scale, growth_interval clean steps in a row double it.
+    """Return (scale, tracker, stepped) after a step.
+
+    Inf or NaN halves the scale; growth_interval clean steps in a row double it.
 
     grads  list of FP16 tensors
     """

@@ -64,9 +64,8 @@ for recipe in recipes:
     weights = run.weights.master_weights
     before = [weight.detach().clone() for weight in weights]
     run.step()
-    print(
-        f"{recipe:<16}{swallowed(before, weights, [weight.grad for weight in weights]):6.1%} of the updates swallowed"
-    )
+    lost = swallowed(before, weights, [weight.grad for weight in weights])
+    print(f"{recipe:<16}{lost:6.1%} of the updates swallowed")
 
 # %% [markdown]
 # An update of 2e-5 is below half an ulp for every weight from 0.0625 up (FP16), or from 0.0078 up
@@ -106,7 +105,9 @@ alone, master = torch.tensor(1.0).half(), torch.tensor(1.0)
 for step in range(1, 11):
     alone = (alone.float() + 0.0001).half()
     master = master + 0.0001
-    print(f"step {step:>2}   FP16 alone {alone:.5f}   master {master:.5f}   its FP16 copy {master.half():.5f}")
+    copied = master.half()
+    print(f"step {step:>2}   FP16 alone {alone:.5f}   ", end="")
+    print(f"master {master:.5f}   its FP16 copy {copied:.5f}")
 
 # %% [markdown] tags=["answer-master.ten", "answer-master.first"]
 # The copy does not move for four steps. Then it jumps by a whole ulp, because the master has added
@@ -169,7 +170,8 @@ predict("master.bill")
 # %% id="touch-bill" tags=["answer-master.bill"]
 def engine_of(recipe):
     """Return a small network in training under a recipe, one step old."""
-    engine = Engine(nn.Linear(1000, 1000, bias=False), partial(torch.optim.Adam, eps=1e-4), RECIPES[recipe])
+    layer = nn.Linear(1000, 1000, bias=False)
+    engine = Engine(layer, partial(torch.optim.Adam, eps=1e-4), RECIPES[recipe])
     with engine.forward():
         loss = engine(torch.ones(4, 1000)).square().mean()
     engine.backward(loss)
@@ -234,11 +236,12 @@ check("master.memory", my_bill)
 
 # %% id="touch-groups" tags=["claim-C44"]
 def train_in_groups(groups):
-    """Train a network with a frozen first layer and strong weight decay, its gradients all zero; return the network."""
+    """Return a network after ten steps of weight decay alone, its first layer frozen."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 1))
     net[0].requires_grad_(False)
-    engine = Engine(net, partial(torch.optim.AdamW, lr=0.1, weight_decay=0.5), RECIPES["O2"], groups=groups)
+    adamw = partial(torch.optim.AdamW, lr=0.1, weight_decay=0.5)
+    engine = Engine(net, adamw, RECIPES["O2"], groups=groups)
     for _ in range(10):
         with engine.forward():
             loss = engine(torch.ones(4, 8)).sum() * 0
@@ -251,9 +254,8 @@ def train_in_groups(groups):
 two_groups = partial(no_decay_on_norms_and_biases, weight_decay=0.5)
 for name, groups in (("one group for all", None), ("no decay on norms and biases", two_groups)):
     net = train_in_groups(groups)
-    print(
-        f"{name:<30} mean weight of the norm {net[1].weight.mean():.3f}   of the last layer {net[2].weight.abs().mean():.3f}"
-    )
+    of_norm, of_last = net[1].weight.mean(), net[2].weight.abs().mean()
+    print(f"{name:<30} mean weight of the norm {of_norm:.3f}   of the last layer {of_last:.3f}")
 
 # %% [markdown]
 # The gradients were zero, so only weight decay could move anything. In one group it made the norm's
@@ -299,14 +301,15 @@ predict("master.flat")
 
 # %% id="touch-flat" tags=["claim-C43", "answer-master.flat"]
 def seconds_per_step(parameters, elements, foreach, flat):
-    """Return the time of one step of Adam on the masters of so many parameters, and their copy back."""
+    """Return the time of one step of Adam on the masters, and of copying them back."""
     net = nn.ParameterList([nn.Parameter(torch.ones(elements)) for _ in range(parameters)])
     engine = Engine(net, partial(torch.optim.Adam, foreach=foreach), RECIPES["O2"], flat=flat)
     gradients = [torch.ones_like(weight) for weight in engine.weights.optimizer_weights]
     times = []
     with one_thread():
         for _ in range(15):
-            began = time.process_time()  # seconds of this process, whatever else the machine is doing
+            # process_time counts this process only, whatever else the machine is doing
+            began = time.process_time()
             engine.weights.step(gradients)
             times.append(time.process_time() - began)
     return sorted(times)[len(times) // 2]
@@ -314,7 +317,10 @@ def seconds_per_step(parameters, elements, foreach, flat):
 
 print("flat is faster than                one at a time    foreach")
 for size in ((400, 1_000), (40, 10_000), (4, 100_000)):
-    ratios = [seconds_per_step(*size, f, False) / seconds_per_step(*size, f, True) for f in (False, True)]
+    ratios = []
+    for foreach in (False, True):
+        one_by_one = seconds_per_step(*size, foreach, flat=False)
+        ratios.append(one_by_one / seconds_per_step(*size, foreach, flat=True))
     print(f"{size[0]:>4} parameters of {size[1]:>7,} {ratios[0]:18.1f}x {ratios[1]:9.1f}x")
 
 # %% [markdown] tags=["answer-master.flat"]
@@ -365,10 +371,9 @@ for _ in range(200):
     engine.weights.step([torch.full((1, 1), -(2.0**-13))])  # the weight grows by 2^-13 a step
     ema.update()
     in_fp16 = (0.99 * in_fp16.float() + 0.01 * engine.model.weight.float()).half()
-print(
-    f"weight {engine.weights.master_weights[0].item():.5f}   average of the master {ema.averages['weight'].item():.5f}"
-    f"   average in FP16 {in_fp16.item():.5f}"
-)
+master, average = engine.weights.master_weights[0], ema.averages["weight"]
+print(f"weight {master.item():.5f}   average of the master {average.item():.5f}", end="")
+print(f"   average in FP16 {in_fp16.item():.5f}")
 
 # %% [markdown]
 # The average in FP16 never left 1: a hundredth of the distance is below half an ulp. (With the
@@ -386,7 +391,8 @@ print(
 def my_ema(history, decay):
     """Return the FP32 average after the last step.
 
-    history  list of (master weight, FP32 [n]; whether the step was taken); the first is the weight before training
+    history  list of (master weight, FP32 [n]; whether the step was taken)
+             the first is the weight before training
     """
     ### BEGIN SOLUTION
     average = history[0][0]
@@ -439,8 +445,10 @@ def share_moved(loaded_in, trained_in):
     return (model.weight != start).float().mean().item()
 
 
-print(f"loaded in BF16, and trained so:     {share_moved(torch.bfloat16, torch.bfloat16):4.0%} of the weights moved")
-print(f"loaded in BF16, then model.float(): {share_moved(torch.bfloat16, torch.float32):4.0%}")
+in_bf16 = share_moved(torch.bfloat16, torch.bfloat16)
+in_fp32 = share_moved(torch.bfloat16, torch.float32)
+print(f"loaded in BF16, and trained so:     {in_bf16:4.0%} of the weights moved")
+print(f"loaded in BF16, then model.float(): {in_fp32:4.0%}")
 
 # %% [markdown]
 # **There are none.** Autocast casts weights for a product; it does not keep a second copy. The
@@ -479,16 +487,17 @@ def in_pairs(parts, dtype):
 
 
 numbers = torch.Generator().manual_seed(0)
-signal = 0.3 * torch.randn(4096, generator=numbers)  # what all micro-batches agree on; the rest is noise
-micro_batches = [(signal + 0.5 * torch.randn(4096, generator=numbers)).bfloat16() for _ in range(2048)]
-WAYS = {
-    "BF16": (in_turn, torch.bfloat16), "FP16": (in_turn, torch.float16), "FP32": (in_turn, torch.float32),
-    "BF16 in pairs": (in_pairs, torch.bfloat16),
-}
+# all micro-batches agree on the signal; the rest of each is noise
+signal = 0.3 * torch.randn(4096, generator=numbers)
+noise = [0.5 * torch.randn(4096, generator=numbers) for _ in range(2048)]
+micro_batches = [(signal + part).bfloat16() for part in noise]
+WAYS = {"BF16": (in_turn, torch.bfloat16), "FP16": (in_turn, torch.float16)}
+WAYS |= {"FP32": (in_turn, torch.float32), "BF16 in pairs": (in_pairs, torch.bfloat16)}
 print(f"{'micro-batches':<15}" + "".join(f"{name:>15}" for name in WAYS))
 for count in (8, 64, 512, 2048):
     exact = torch.stack(micro_batches[:count]).double().sum(0)
-    errors = [(add(micro_batches[:count], dtype) - exact).norm() / exact.norm() for add, dtype in WAYS.values()]
+    sums = [add(micro_batches[:count], dtype) for add, dtype in WAYS.values()]
+    errors = [(total - exact).norm() / exact.norm() for total in sums]
     print(f"{count:<15}" + "".join(f"{error:15.2%}" for error in errors))
 
 # %% [markdown] tags=["answer-master.micro"]

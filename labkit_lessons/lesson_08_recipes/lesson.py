@@ -53,7 +53,11 @@ predict("recipes.levels")
 def probe(level):
     """Return the four dtypes after one training step under a recipe."""
     run, seen = TrainingRun(TASKS["digits_cnn"], RECIPES[level], measure_every=0), {}
-    run.model.conv1.register_forward_hook(lambda _layer, _inputs, output: seen.update(output=output.dtype))
+
+    def note(_layer, _inputs, output):
+        seen["output"] = output.dtype
+
+    run.model.conv1.register_forward_hook(note)
     run.step()
     weight, norm = run.model.conv1.weight.dtype, run.model.norm1.weight.dtype
     return weight, norm, run.weights.optimizer_weights[0].dtype, seen["output"]
@@ -89,11 +93,13 @@ def my_knobs(level, changed):
     """Return the knobs of "O0", "O1", "O2" or "O3" as a dict, but for those that are changed.
 
     model_bits          32 or 16
-    casts_by_operation  True or False, as the other three: norms_in_fp32, master_weights, dynamic_scaling
-    changed             dict: name of a knob -> what it is set to; {} where the level is left as it is
+    casts_by_operation  True or False
+    norms_in_fp32, master_weights, dynamic_scaling  True or False as well
+    changed             dict: name of a knob -> its new value; {} leaves the level as it is
     """
     ### BEGIN SOLUTION
-    names = ("model_bits", "casts_by_operation", "norms_in_fp32", "master_weights", "dynamic_scaling")
+    names = ("model_bits", "casts_by_operation", "norms_in_fp32")
+    names += ("master_weights", "dynamic_scaling")
     levels = {
         "O0": (32, False, True, False, False),
         "O1": (32, True, True, False, True),
@@ -200,7 +206,8 @@ def six_losses(task, epsilon):
 
 for task, epsilon in (("digits", 1e-8), ("autoencoder", 1e-8), ("autoencoder", 1e-4)):
     optimizer = TASKS[task].make_optimizer.func.__name__
-    print(f"{task:<12}{optimizer:<5} epsilon {epsilon:g}:", *(f"{loss:.4f}" for loss in six_losses(task, epsilon)))
+    losses = [f"{loss:.4f}" for loss in six_losses(task, epsilon)]
+    print(f"{task:<12}{optimizer:<5} epsilon {epsilon:g}:", *losses)
 
 # %% [markdown] tags=["answer-recipes.o3"]
 # With SGD nothing breaks. Adam divides by $\sqrt{v} + \epsilon$, where $v$ is the mean of squared
@@ -224,7 +231,10 @@ from labkit.formats import FP16, round_to
 
 
 def my_fate(gradient, epsilon):
-    """Return what the first step makes of a weight: "finite", "inf" or "nan"; the gradient is an FP16 number."""
+    """Return what the first step makes of a weight: "finite", "inf" or "nan".
+
+    The gradient is an FP16 number.
+    """
     ### BEGIN SOLUTION
     v, held = float(round_to(0.001 * gradient**2, FP16)), float(round_to(epsilon, FP16))
     if v != 0 or held != 0:
@@ -247,11 +257,17 @@ predict("recipes.equal")
 # Five seeds of each, **recorded**; the title says where and when.
 
 # %% id="touch-equal" tags=["claim-C50", "answer-recipes.equal"]
-records = [recorded("digits", recipe, seed) for recipe in ("FP32", "O1", "O2", "BF16") for seed in range(5)]
+def losses_of(records):
+    return [step.loss for record in records for step in record.steps]
+
+
+records = [recorded("digits", "FP32", seed) for seed in range(5)]
+in_fp32 = losses_of(records)
 for recipe in ("O1", "O2", "BF16"):
-    pairs = [(a, b) for a in records for b in records if a.recipe == "FP32" and b.recipe == recipe and a.seed == b.seed]
-    equal = sum(x.loss == y.loss for a, b in pairs for x, y in zip(a.steps, b.steps, strict=True))
-    print(f"{recipe:<5} losses equal to FP32's bit for bit: {equal} of {sum(len(a.steps) for a, _ in pairs):,}")
+    runs = [recorded("digits", recipe, seed) for seed in range(5)]
+    equal = sum(a == b for a, b in zip(in_fp32, losses_of(runs), strict=True))
+    print(f"{recipe:<5} losses equal to FP32's bit for bit: {equal} of {len(in_fp32):,}")
+    records += runs
 print(Comparison("digits", tuple(records)))
 race_figure(records)
 
@@ -379,14 +395,18 @@ predict("recipes.cliff")
 
 # %% id="predict-harmless"
 def learned(recipe, batch_size):
-    """Train the small regression; return R2 (1 is everything, 0 is nothing) and the share lost in the first step."""
+    """Train the small regression; return R2 and the share lost in the first step.
+
+    An R2 of 1 is everything, 0 is nothing.
+    """
     task = replace(TASKS["small_targets"], batch_size=batch_size)
-    record = train(task, RECIPES[recipe], seed=0, measure_every=task.steps, device=place())  # your GPU, if you have one
+    # place() is your GPU, if you have one
+    record = train(task, RECIPES[recipe], seed=0, measure_every=task.steps, device=place())
     return record.metric, record.steps[0].underflow
 
 
 def lost_at_first(batch_size):
-    """Return the share of activation gradients that underflow in the first step, without training on."""
+    """Return the share of activation gradients that underflow in the first step."""
     task = replace(TASKS["small_targets"], batch_size=batch_size)
     return TrainingRun(task, RECIPES["FP16"], seed=0).step().underflow
 
@@ -397,9 +417,8 @@ predict("recipes.harmless", lambda: 100 * lost_at_first(300))
 print("mean over   FP32   FP16 without scaling")
 for batch_size in (30, 300, 1000):
     (fp32, _), (fp16, lost) = learned("FP32", batch_size), learned("FP16", batch_size)
-    print(
-        f"{batch_size:>9}{fp32:>7.2f}{fp16:>7.2f}, {lost:.1%} of its activation gradients underflow in the first step"
-    )
+    print(f"{batch_size:>9}{fp32:>7.2f}{fp16:>7.2f}, {lost:.1%} of its ", end="")
+    print("activation gradients underflow in the first step")
 
 # %% [markdown] tags=["answer-recipes.cliff", "answer-recipes.harmless"]
 # A mean over $N$ divides each gradient by $N$. So ten times the batch moves the whole histogram 3.3
@@ -412,9 +431,11 @@ for batch_size in (30, 300, 1000):
 
 # %% id="touch-depth"
 for depth in (2, 3, 4, 5, 6, 7):
-    deeper = replace(TASKS["gauss_conv"], make_model=partial(TASKS["gauss_conv"].make_model, depth=depth))
-    first = TrainingRun(deeper, RECIPES["FP16"]).step()
-    print(f"{depth} convolutions: {first.underflow:6.1%} of the activation gradients underflow at the first step")
+    task = TASKS["gauss_conv"]
+    deeper = replace(task, make_model=partial(task.make_model, depth=depth))
+    lost = TrainingRun(deeper, RECIPES["FP16"]).step().underflow
+    print(f"{depth} convolutions: {lost:6.1%} of the ", end="")
+    print("activation gradients underflow at the first step")
 
 # %% [markdown]
 # The learning rate comes *after* the gradient, so it changes nothing about underflow. But it
@@ -426,7 +447,8 @@ for learning_rate in (2e-6, 2e-5, 2e-4, 2e-3):
     fork = run.fork()
     for group in fork.engine.optimizer.param_groups:
         group["lr"] = learning_rate
-    print(f"learning rate {learning_rate:g}: {fork.step().swallowed:6.1%} of the updates swallowed without a master")
+    lost = fork.step().swallowed
+    print(f"learning rate {learning_rate:g}: {lost:6.1%} of the updates swallowed without a master")
 
 # %% [markdown]
 # ## 7 · What is it worth?
@@ -455,13 +477,15 @@ def saved_bytes(net, inputs):
     return sum(size for at, size in kept.items() if at not in weights)
 
 
-net = nn.Sequential(nn.Linear(256, 1024), nn.Tanh(), nn.Linear(1024, 1024), nn.Tanh(), nn.Linear(1024, 10))
+hidden = (nn.Linear(256, 1024), nn.Tanh(), nn.Linear(1024, 1024), nn.Tanh())
+net = nn.Sequential(*hidden, nn.Linear(1024, 10))
 for batch_size in (128, 256):
     in_fp32 = saved_bytes(net.float(), torch.randn(batch_size, 256))
     in_fp16 = saved_bytes(net.half(), torch.randn(batch_size, 256).half())
     print(f"batch {batch_size}: {in_fp32:>9,} bytes in FP32, {in_fp16:>9,} in FP16")
 parameters = sum(p.numel() for p in net.parameters())
-print(f"weights, gradients and Adam: {16 * parameters:,} bytes in FP32, {(2 + 2 + 4 + 8) * parameters:,} in O2")
+fp32, o2 = 16 * parameters, (2 + 2 + 4 + 8) * parameters
+print(f"weights, gradients and Adam: {fp32:,} bytes in FP32, {o2:,} in O2")
 
 # %% [markdown] tags=["answer-recipes.memory"]
 # "Twice the batch in the same memory" is true of activations, exactly. It is false of weights and
@@ -538,7 +562,9 @@ Playground("targets")
 # %% id="touch-which-card"
 for generation in GENERATIONS:
     capability = " ".join(f"{major}.{minor}" for major, minor in generation.capabilities)
-    advice = "BF16 without a scale, or FP16 with one" if "BF16" in generation.formats else "FP16 with a loss scale"
+    advice = "FP16 with a loss scale"
+    if "BF16" in generation.formats:
+        advice = "BF16 without a scale, or FP16 with one"
     print(f"{generation.name:<10} {capability:<15} {advice:<40} {', '.join(generation.formats)}")
 print("here:", place())
 

@@ -33,7 +33,8 @@ from functools import partial
 import torch
 from torch import nn
 
-from labkit.amp import PRESETS, RECIPES, CastGraph, autocast as lab_autocast, decide, explain, initial
+from labkit.amp import PRESETS, RECIPES, CastGraph, decide, explain, initial
+from labkit.amp import autocast as lab_autocast
 from labkit.formats import FP16
 from labkit.frameworks import GradScaler, autocast, oneflow as flow
 from labkit.frameworks.apex import amp
@@ -119,7 +120,8 @@ for x, y in BATCHES:
     optimizer.step()
 switched_off = in_torch(enabled=False)[0]
 print("torch's scale at the end:", in_torch()[1])
-print("enabled=False is plain FP32:", all(map(torch.equal, switched_off.parameters(), plain.parameters())))
+same = all(map(torch.equal, switched_off.parameters(), plain.parameters()))
+print("enabled=False is plain FP32:", same)
 
 
 # %% id="dialect-oneflow" tags=["claim-C53"]
@@ -150,7 +152,8 @@ print("OneFlow's scale at the end:", in_oneflow()[1])
 # %% id="dialect-fastai" tags=["claim-C54"]
 def in_fastai():
     loaders = DataLoaders(BATCHES, [])
-    learn = Learner(loaders, small_network(), loss_of, partial(SGD, mom=0.0), lr=LEARNING_RATE).to_fp16()
+    sgd = partial(SGD, mom=0.0)
+    learn = Learner(loaders, small_network(), loss_of, sgd, lr=LEARNING_RATE).to_fp16()
     learn.fit(1)
     scale = learn.scaler.get_scale()
     learn.to_fp32()  # takes the callback away again
@@ -277,7 +280,8 @@ def sigmoid_gives(register):
 
 
 for register in (False, True):
-    print(f"sigmoid of FP16, {'registered as float' if register else 'not registered'}: {sigmoid_gives(register)}")
+    how = "registered as float" if register else "not registered"
+    print(f"sigmoid of FP16, {how}: {sigmoid_gives(register)}")
 
 # %% [markdown]
 # **It is not necessary.** A function that is not registered runs in the dtype of its inputs. You
@@ -373,10 +377,14 @@ def play(name):
 
 torchs = play("torch")
 for name in PRESETS:
-    steps = play(name)
-    shown = " ".join(f"{torch.tensor(scale).log2():.0f}{'x' if skip else ' '}" for scale, skip in steps)
-    parted = next((i for i, (own, other) in enumerate(zip(steps, torchs, strict=True), 1) if own != other), None)
-    print(f"{name:<10} {shown}  {f'parts at step {parted}' if parted else 'as torch'}")
+    verdict = "as torch"
+    print(f"{name:<10} ", end="")
+    for number, (own, other) in enumerate(zip(play(name), torchs, strict=True), 1):
+        scale, skip = own
+        print(f"{torch.tensor(scale).log2():.0f}{'x' if skip else ' '}", end=" ")
+        if own != other and verdict == "as torch":
+            verdict = f"parts at step {number}"
+    print(f" {verdict}")
 
 # %% [markdown] tags=["answer-frameworks.first"]
 # **Name the setting.** Look at the steps just before the one at which two frameworks differ:
@@ -417,7 +425,7 @@ ScalerPresets()
 def my_skipped_steps(largest, config, pause):
     """Return the numbers of the skipped steps, counted from 1.
 
-    largest  the largest magnitude among the gradients of each step, a list of floats; inf is possible
+    largest  list of floats: the largest magnitude among the gradients of each step; may be inf
     config   has init_scale, growth_interval, hysteresis, floor, cap and steps_at_floor
     pause    whole number, 0 or more
     """
@@ -458,9 +466,10 @@ class Listening(Callback):
 
 
 loaders, listening = DataLoaders(BATCHES[:1], []), Listening()
-Learner(loaders, small_network(), loss_of, partial(SGD, mom=0.0), lr=LEARNING_RATE, cbs=[listening]).fit(1)
-heard = listening.heard[listening.heard.index("before_batch") : listening.heard.index("after_batch") + 1]
-print(" → ".join(heard))
+sgd = partial(SGD, mom=0.0)
+Learner(loaders, small_network(), loss_of, sgd, lr=LEARNING_RATE, cbs=[listening]).fit(1)
+first, last = map(listening.heard.index, ("before_batch", "after_batch"))
+print(" → ".join(listening.heard[first : last + 1]))
 
 # %% [markdown]
 # Around each part x of the loop there are two events, `before_x` and `after_x`. A callback that
@@ -484,7 +493,8 @@ def a_learner(weight, batches, callback):
     layer = a_layer(weight)
     layer.forward = autocast("cpu", torch.float16)(layer.forward)
     sgd = partial(SGD, mom=0.0)
-    return Learner(DataLoaders(batches, []), layer, nn.functional.mse_loss, sgd, lr=RATE, cbs=[callback])
+    loaders, mse = DataLoaders(batches, []), nn.functional.mse_loss
+    return Learner(loaders, layer, mse, sgd, lr=RATE, cbs=[callback])
 
 
 # %% id="exercise-frameworks-callback" tags=["exercise-frameworks.callback"]
@@ -595,10 +605,11 @@ print(explain(graph))
 
 # %% id="exercise-frameworks-casts" tags=["exercise-frameworks.casts"]
 def my_casts_placed(given, nodes):
-    """Return [(tensor, format), ...]: which tensor is cast to which format, in the order in which it is needed.
+    """Return [(tensor, format), ...]: which tensor is cast to which format, in order of need.
 
     given  dict: name of an input or a weight -> "FP32" or "FP16"
-    nodes  list of (name, rule, names of its inputs), in order; the result of a node has the node's name
+    nodes  list of (name, rule, names of its inputs), in order
+           the result of a node has the node's name
     """
     ### BEGIN SOLUTION
     formats, casts = dict(given), []
@@ -640,7 +651,8 @@ class CastingLinear(nn.Linear):
 
 def by_hand():
     torch.manual_seed(0)
-    net, scaler = nn.Sequential(CastingLinear(4, 16), nn.Tanh(), CastingLinear(16, 3)), GradScaler("cpu")
+    net = nn.Sequential(CastingLinear(4, 16), nn.Tanh(), CastingLinear(16, 3))
+    scaler = GradScaler("cpu")
     optimizer = sgd(net)
     for x, y in BATCHES:
         optimizer.zero_grad()

@@ -88,9 +88,12 @@ def _tiny(random: Random) -> list[Case]:
 
 FOUND = "any(not torch.isfinite(gradient).all() for gradient in gradients)"
 SKIP = "return list(parts), scale / 2"
-ALONE = """fine = [bool(torch.isfinite(gradient).all()) for gradient in gradients]
-        stepped = [part - lr * (gradient.float() / scale) for part, gradient in zip(parts, gradients, strict=True)]
-        return [new if good else old for new, old, good in zip(stepped, parts, fine, strict=True)], scale / 2"""
+ALONE = """updated = []
+        for part, gradient in zip(parts, gradients, strict=True):
+            fine = bool(torch.isfinite(gradient).all())
+            updated.append(part - lr * (gradient.float() / scale) if fine else part)
+        return updated, scale / 2"""
+"""In place of SKIP: each rank decides alone whether it steps."""
 AGREE = Exercise(
     id="workers.agree",
     notes="""\

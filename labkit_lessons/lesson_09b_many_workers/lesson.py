@@ -124,7 +124,10 @@ def my_agreed_step(parts, gradients, scale, lr):
     found_inf = any(not torch.isfinite(gradient).all() for gradient in gradients)
     if found_inf:
         return list(parts), scale / 2
-    return [part - lr * (gradient.float() / scale) for part, gradient in zip(parts, gradients, strict=True)], scale
+    updated = []
+    for part, gradient in zip(parts, gradients, strict=True):
+        updated.append(part - lr * (gradient.float() / scale))
+    return updated, scale
     ### END SOLUTION
 
 
@@ -180,7 +183,8 @@ workers
 def sum_of_ranks(ranks, dtype):
     """Return the relative error of a sum over ranks that is rounded to a dtype at each of them."""
     numbers = torch.Generator().manual_seed(0)
-    common = 0.3 * torch.randn(2000, generator=numbers)  # what all ranks agree on; the rest is noise
+    # all ranks agree on the common part; the rest of each gradient is noise
+    common = 0.3 * torch.randn(2000, generator=numbers)
     gradients = [1e-3 * (common + torch.randn(2000, generator=numbers)) for _ in range(ranks)]
     total = torch.zeros(2000, dtype=dtype)
     for gradient in gradients:
@@ -190,8 +194,11 @@ def sum_of_ranks(ranks, dtype):
 
 
 def errors(log2_ranks):
-    found = [sum_of_ranks(2**log2_ranks, dtype) for dtype in (torch.float32, torch.float16, torch.bfloat16)]
-    print(f"{2**log2_ranks:>5} ranks: error {found[0]:.5%} in FP32, {found[1]:6.2%} in FP16, {found[2]:6.2%} in BF16")
+    ranks = 2**log2_ranks
+    fp32 = sum_of_ranks(ranks, torch.float32)
+    fp16 = sum_of_ranks(ranks, torch.float16)
+    bf16 = sum_of_ranks(ranks, torch.bfloat16)
+    print(f"{ranks:>5} ranks: error {fp32:.5%} in FP32, {fp16:6.2%} in FP16, {bf16:6.2%} in BF16")
 
 
 for log2_ranks in (3, 6, 8, 10):
@@ -218,7 +225,8 @@ _ = interact(errors, log2_ranks=IntSlider(5, 1, 11, description="ranks, log2"))
 def my_mean_in_fp16(gradients, before):
     """Return the mean [n] of the gradients, in FP16.
 
-    gradients  list of FP16 tensors [n], one for each rank; they stay as they are; inf and NaN are added like numbers
+    gradients  list of FP16 tensors [n], one for each rank; do not change them
+               inf and NaN are added like numbers
     before     what each is divided by before the sum; it divides the number of ranks
     """
     ### BEGIN SOLUTION
@@ -292,7 +300,9 @@ memory_bars(workers)
 
 # %% id="exercise-workers-parts" tags=["exercise-workers.parts"]
 def my_rows(rows, world, block):
-    """Return [(first row, row after the last), ...], one for each rank; both are `rows` where it holds none.
+    """Return [(first row, row after the last), ...], one for each rank.
+
+    Both are `rows` for a rank that holds none.
 
     rows   how many rows the weight has
     world  how many ranks there are

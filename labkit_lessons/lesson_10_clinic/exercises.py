@@ -110,7 +110,9 @@ TWO_MASKS = (
 )
 UNCLAMPED = (("inputs.clamp(0, 1)", "inputs"),)
 DECIDED = """\
-        forward = staticmethod(torch.amp.custom_fwd(Project.forward, device_type="cpu", cast_inputs=torch.float32))
+        forward = staticmethod(
+            torch.amp.custom_fwd(Project.forward, device_type="cpu", cast_inputs=torch.float32)
+        )
         backward = staticmethod(torch.amp.custom_bwd(Project.backward, device_type="cpu"))
 """
 SILENT = """\

@@ -95,7 +95,8 @@ treatment_figure(seen)
 
 # %% id="touch-clip" tags=["claim-C38"]
 for step in range(0, 40, 8):
-    print(f"step {step:>2}   scale {seen.scales[step]:>7,.0f}   norm of the gradients {seen.norms[step]:.3g}")
+    scale, norm = seen.scales[step], seen.norms[step]
+    print(f"step {step:>2}   scale {scale:>7,.0f}   norm of the gradients {norm:.3g}")
 
 # %% id="predict-clip"
 predict("clinic.clip")
@@ -170,7 +171,8 @@ for dtype in (torch.float32, torch.float16):
     layer = nn.Linear(4, 4).to(dtype)
     with torch.autocast("cpu", torch.float16):
         layer(torch.ones(1, 4)).sum().backward()
-    print(f"weights in {dtype}: autocast computes in FP16, gradients come in {layer.weight.grad.dtype}")
+    of_gradients = layer.weight.grad.dtype
+    print(f"weights in {dtype}: autocast computes in FP16, gradients come in {of_gradients}")
 weight = torch.tensor(0.125).half()
 for k in range(11, 17):
     print(f"0.125 + 2^-{k} = {(weight + 2.0**-k).item():.6f} in FP16")
@@ -248,7 +250,9 @@ with torch.autocast("cpu", torch.float16):
     outputs = nn.Linear(4, 4)(torch.ones(1, 4))
     with torch.autocast("cpu", enabled=False):
         chance = outputs.softmax(1)
-        print("softmax gives", chance.dtype, "   a chance of 0, plus 1e-8:", (0 * chance + 1e-8)[0, 0].item())
+        no_chance = 0 * chance + 1e-8
+        print("softmax gives", chance.dtype, end="    ")
+        print("a chance of 0, plus 1e-8:", no_chance[0, 0].item())
 
 # %% id="predict-region"
 predict("clinic.region")
@@ -388,7 +392,8 @@ def function_as_it_came(model, batches):
     for inputs, targets in batches:
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
-            loss = F.cross_entropy(Project.apply(model["body"](inputs), model["last"].weight), targets)
+            outputs = Project.apply(model["body"](inputs), model["last"].weight)
+            loss = F.cross_entropy(outputs, targets)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
@@ -406,7 +411,8 @@ print(look("function", function_as_it_came).error)
 class Listening(Project):
     @staticmethod
     def forward(ctx, x, weight):
-        print("forward:  x", x.dtype, " weight", weight.dtype, " autocast is on:", torch.is_autocast_enabled("cpu"))
+        print("forward:  x", x.dtype, " weight", weight.dtype, end="  ")
+        print("autocast is on:", torch.is_autocast_enabled("cpu"))
         return Project.forward(ctx, x, weight)
 
     @staticmethod
@@ -445,14 +451,17 @@ def my_function_training(model, batches):
 
     ### BEGIN SOLUTION
     class Decided(Project):
-        forward = staticmethod(torch.amp.custom_fwd(Project.forward, device_type="cpu", cast_inputs=torch.float32))
+        forward = staticmethod(
+            torch.amp.custom_fwd(Project.forward, device_type="cpu", cast_inputs=torch.float32)
+        )
         backward = staticmethod(torch.amp.custom_bwd(Project.backward, device_type="cpu"))
 
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.5), []
     for inputs, targets in batches:
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
-            loss = F.cross_entropy(Decided.apply(model["body"](inputs), model["last"].weight), targets)
+            outputs = Decided.apply(model["body"](inputs), model["last"].weight)
+            loss = F.cross_entropy(outputs, targets)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
@@ -497,7 +506,8 @@ treatment_figure(look("mask", mask_as_it_came))
 # was masked once, and of one that was masked twice?
 
 # %% id="touch-mask" tags=["claim-C55"]
-shortest = [int((~padding).sum(1).min()) for _, _, padding in CONSULTATIONS["mask"].batches(40, seed=0)]
+batches = CONSULTATIONS["mask"].batches(40, seed=0)
+shortest = [int((~padding).sum(1).min()) for _, _, padding in batches]
 print("tokens of the shortest text, batch by batch:", *shortest)
 row = torch.tensor([1.0, 2.0]).half()
 for times in (1, 2):
@@ -519,8 +529,9 @@ predict("clinic.mask")
 def my_mask_training(model, batches):
     """Train the model, and return (losses, diagnosis).
 
-    model    a dictionary of three layers in FP32, "embed", "mix" and "head"; they are trained in place
-    batches  list of (inputs [64, 8, 8], targets, padding [64, 8]); where padding is True there is no token
+    model    a dictionary of three FP32 layers, "embed", "mix" and "head"; train them in place
+    batches  list of (inputs [64, 8, 8], targets, padding [64, 8])
+             where padding is True there is no token
     """
     ### BEGIN SOLUTION
     optimizer, losses = torch.optim.Adam(model.parameters(), lr=1e-2), []
@@ -721,14 +732,14 @@ treatment_figure(look("penalty", penalty_as_it_came))
 
 # %% id="touch-penalty"
 torch.manual_seed(0)
-model, ((inputs, targets),) = CONSULTATIONS["penalty"].model(), CONSULTATIONS["penalty"].batches(1, seed=0)
+model = CONSULTATIONS["penalty"].model()
+inputs, targets = CONSULTATIONS["penalty"].batches(1, seed=0)[0]
 inputs = inputs.clone().requires_grad_()
 for scale in (1.0, 2.0**8, 2.0**16):
     loss = F.cross_entropy(model(inputs), targets)
     (gradient,) = torch.autograd.grad(scale * loss, inputs)
-    print(
-        f"scale {scale:>7,.0f}   loss {loss.item():.3f}   penalty {gradient.flatten(1).norm(dim=1).square().mean().item():.3g}"
-    )
+    penalty = gradient.flatten(1).norm(dim=1).square().mean()
+    print(f"scale {scale:>7,.0f}   loss {loss.item():.3f}   penalty {penalty.item():.3g}")
 
 # %% id="predict-penalty"
 predict("clinic.penalty")
@@ -804,12 +815,14 @@ treatment_figure(look("overflow", overflow_as_it_came))
 
 # %% id="touch-overflow" tags=["claim-C56"]
 torch.manual_seed(0)
-model, ((inputs, _),) = CONSULTATIONS["overflow"].model(), CONSULTATIONS["overflow"].batches(1, seed=0)
+model = CONSULTATIONS["overflow"].model()
+inputs, _ = CONSULTATIONS["overflow"].batches(1, seed=0)[0]
 with torch.no_grad():
     with torch.autocast("cpu", torch.float16):
         features = model["body"](255 * inputs.flatten(1)).relu()
     total = (features * features).sum(1, keepdim=True)
-    lines = {"body, relu": features, "sum": total, "sqrt": total.sqrt(), "divided": 12 * features / total.sqrt()}
+    root = total.sqrt()
+    lines = {"body, relu": features, "sum": total, "sqrt": root, "divided": 12 * features / root}
 for name, tensor in lines.items():
     print(f"{name:<11}{tensor.dtype!s:<15} largest {tensor.max().item():>8.1f}")
 
@@ -871,9 +884,10 @@ check("clinic.overflow", my_overflow_training)
 # the box to find the card of that error.
 
 # %% id="touch-wall"
-treated = ("clip_before_unscale", "half_weights_unscaled", "switched_off_but_half", "schedule_counts_skips")
-treated += ("function_without_custom_fwd", "row_all_masked", "gains_in_bf16", "nan_only_in_eval")
-FaultWall(without=(*treated, "penalty_from_scaled", "forward_overflow"))
+treated = ["clip_before_unscale", "half_weights_unscaled", "switched_off_but_half"]
+treated += ["schedule_counts_skips", "function_without_custom_fwd", "row_all_masked"]
+treated += ["gains_in_bf16", "nan_only_in_eval", "penalty_from_scaled", "forward_overflow"]
+FaultWall(without=tuple(treated))
 
 # %% [markdown]
 # Some of them test the claims of tutorials. The cell runs each one, broken and cured, and prints
@@ -913,9 +927,8 @@ def after_five_steps(set_to_none):
 
 for set_to_none in (True, False):
     held, weight = after_five_steps(set_to_none)
-    print(
-        f"set_to_none={set_to_none!s:<6} {held:>5} bytes of gradients during the forward pass, its weights are {weight:.3f}"
-    )
+    print(f"set_to_none={set_to_none!s:<6} {held:>5} bytes of gradients ", end="")
+    print(f"during the forward pass, its weights are {weight:.3f}")
 
 # %% [markdown]
 # ## What was settled

@@ -80,7 +80,7 @@ class Gained(nn.Module):
 
 # %% id="touch-gains" tags=["answer-beyond.gains"]
 def learn_gains(recipe, steps=60):
-    """Return the loss at the end, the share of gains that moved, and the smallest and largest gain."""
+    """Return the last loss, the share of gains that moved, and the smallest and largest gain."""
     torch.manual_seed(0)
     data = TASKS["fine_tuning"].make_data()
     engine = Engine(Gained(), partial(torch.optim.Adam, lr=1e-3), RECIPES[recipe])
@@ -97,7 +97,8 @@ def learn_gains(recipe, steps=60):
 
 for recipe in ("FP32", "BF16 no master", "BF16 stochastic", "BF16 Kahan"):
     loss, moved, low, high = learn_gains(recipe)
-    print(f"{recipe:<16} loss {loss:5.2f}   moved {moved:4.0%}   gains from {low:.3f} to {high:.3f}")
+    print(f"{recipe:<16} loss {loss:5.2f}   moved {moved:4.0%}   ", end="")
+    print(f"gains from {low:.3f} to {high:.3f}")
 
 # %% [markdown] tags=["answer-beyond.gains"]
 # **In BF16 no gain moved.** Above 1.0 the numbers of BF16 are $2^{-7}$ apart, so half the distance
@@ -154,7 +155,8 @@ def second_moments(beta2, format):
 for beta2 in (0.999, 0.99, 0.95):
     for name, format in (("FP32", FP32), ("BF16", BF16)):
         moments = second_moments(beta2, format)
-        print(f"beta2 {beta2:<5}  {name}  " + "  ".join(f"step {at}: {moments[at - 1]:.2e}" for at in (99, 100, 1000, 3000)))
+        shown = [f"step {at}: {moments[at - 1]:.2e}" for at in (99, 100, 1000, 3000)]
+        print(f"beta2 {beta2:<5}  {name}  " + "  ".join(shown))
 
 # %% [markdown]
 # **With beta2 = 0.999 it goes up, and never down.** 0.999 times a number of BF16 rounds to the same
@@ -223,10 +225,12 @@ predict("beyond.mismatch")
 
 # %% id="touch-mismatch" tags=["answer-beyond.mismatch"]
 def log_probabilities(dtype, in_halves):
-    """Return log-probabilities of 2,048 tokens, by six layers in which each operation is rounded to a dtype."""
+    """Return log-probabilities of 2,048 tokens; six layers round each operation to a dtype."""
     numbers = torch.Generator().manual_seed(0)
     x = torch.randn(2048, 64, generator=numbers).to(dtype)
-    weights = [torch.randn(64, size, generator=numbers).div(8).to(dtype) for size in (64,) * 6 + (8,)]
+    weights = []
+    for size in (64, 64, 64, 64, 64, 64, 8):
+        weights.append(torch.randn(64, size, generator=numbers).div(8).to(dtype))
 
     def product(a, b):
         pieces = (slice(0, 32), slice(32, 64)) if in_halves else (slice(0, 64),)
@@ -241,7 +245,8 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
     difference = log_probabilities(dtype, True) - log_probabilities(dtype, False)
     ratios = difference.view(-1, 32).sum(1).exp()
     token = difference.square().mean().sqrt()
-    print(f"{dtype!s:<16} a token differs by {token:.1e}   a text of 32: ratio up to {ratios.max():.3f}")
+    print(f"{dtype!s:<16} a token differs by {token:.1e}   ", end="")
+    print(f"a text of 32: ratio up to {ratios.max():.3f}")
 
 # %% [markdown] tags=["answer-beyond.mismatch"]
 # **BF16 differs eight times as much as FP16.** It has three significant bits fewer, and $2^3 = 8$.
@@ -313,7 +318,7 @@ predict("beyond.born")
 
 # %% id="born"
 class GatedBlock(nn.Module):
-    """A block whose hidden numbers are products; `rescue` says how they are kept from overflowing."""
+    """A block whose hidden numbers are products; `rescue` is the way to keep them finite."""
 
     rescue = ""
 
@@ -337,7 +342,8 @@ class NextCharacter(nn.Module):
     def __init__(self, kinds):
         super().__init__()
         self.embedding, self.norm = nn.Embedding(kinds, 16), nn.RMSNorm(128)
-        self.blocks, self.head = nn.Sequential(GatedBlock(), GatedBlock()), nn.Linear(128, kinds, bias=False)
+        self.blocks = nn.Sequential(GatedBlock(), GatedBlock())
+        self.head = nn.Linear(128, kinds, bias=False)
 
     def forward(self, characters):
         return self.head(self.norm(self.blocks(self.embedding(characters).flatten(1))))
@@ -345,7 +351,10 @@ class NextCharacter(nn.Module):
 
 # %% id="born-training"
 def born_in_bf16(steps=100, channel=123, power=13):
-    """Return a model that was trained in BF16 and has an outlier channel, in FP32; and eight characters and the next."""
+    """Return an FP32 model that was trained in BF16 and has an outlier channel, and its data.
+
+    The data are texts of eight characters, and the character after each.
+    """
     torch.manual_seed(0)
     data = TASKS["gpt"].make_data()
     engine = Engine(NextCharacter(68), partial(torch.optim.Adam, lr=3e-3), RECIPES["BF16"])
@@ -353,7 +362,8 @@ def born_in_bf16(steps=100, channel=123, power=13):
         rows = torch.randint(len(data.train_inputs), (64,))
         engine.zero_grad()
         with engine.forward():
-            loss = F.cross_entropy(engine(data.train_inputs[rows, -8:]), data.train_targets[rows, -1])
+            outputs = engine(data.train_inputs[rows, -8:])
+            loss = F.cross_entropy(outputs, data.train_targets[rows, -1])
         engine.backward(loss)
         engine.step()
     model = engine.model.float()
@@ -368,17 +378,24 @@ model, characters, following = born_in_bf16()
 
 # %% id="touch-born" tags=["claim-C64", "answer-beyond.born"]
 def largest_outputs(model, characters):
-    """Return the largest magnitude of the output of each layer: name -> float, in the order of the layers."""
-    found = {}
+    """Return the largest magnitude of each layer's output, by the layer's name, in order."""
+    largest = {}
+    names = {layer: name for name, layer in model.named_modules()}
+
+    def note(layer, inputs, output):
+        largest[names[layer]] = output.abs().max().item()
+
     for name, layer in model.named_modules():
         if name and not list(layer.children()):
-            layer.register_forward_hook(lambda layer, inputs, output, name=name: found.update({name: output.abs().max().item()}))
+            layer.register_forward_hook(note)
     with torch.no_grad():
         model(characters)
-    return found
+    return largest
 
 
-columns = [largest_outputs(copy.deepcopy(model).to(dtype), characters) for dtype in (torch.float32, torch.bfloat16, torch.float16)]
+columns = []
+for dtype in (torch.float32, torch.bfloat16, torch.float16):
+    columns.append(largest_outputs(copy.deepcopy(model).to(dtype), characters))
 print(f"{'layer':<15}{'FP32':>10}{'BF16':>10}{'FP16':>10}")
 for name in columns[0]:
     print(f"{name:<15}" + "".join(f"{column[name]:10.1f}" for column in columns))

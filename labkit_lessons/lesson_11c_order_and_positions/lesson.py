@@ -53,9 +53,10 @@ rows, weights = torch.randn(256, 2048, generator=numbers), torch.randn(2048, 512
 in_a_large_batch = torch.mm(rows, weights)[0]
 for batch in (1, 2, 33, 256):
     alone = torch.mm(rows[:batch], weights)[0]
-    differ, most = (alone != in_a_large_batch).float().mean(), (alone - in_a_large_batch).abs().max()
-    print(f"batch of {batch:>3}: {differ:4.0%} of the results differ, by {most:.0e} at most;", end="")
-    print(f" the largest result is {alone.abs().max():.0f}")
+    differ = (alone != in_a_large_batch).float().mean()
+    most = (alone - in_a_large_batch).abs().max()
+    print(f"batch of {batch:>3}: {differ:4.0%} of the results differ, ", end="")
+    print(f"by {most:.0e} at most; the largest result is {alone.abs().max():.0f}")
 
 # %% [markdown] tags=["answer-beyond.rows"]
 # **The batch chooses the order of the sums.** The library chooses a kernel by the shape of the
@@ -88,7 +89,8 @@ def fixed_order(rows, weights, piece=256):
 
 
 in_a_large_batch = fixed_order(rows, weights)[0]
-print("bits that differ:", [(fixed_order(rows[:batch], weights)[0] != in_a_large_batch).sum().item() for batch in (1, 2, 33, 256)])
+alone = [fixed_order(rows[:batch], weights)[0] for batch in (1, 2, 33, 256)]
+print("bits that differ:", [(result != in_a_large_batch).sum().item() for result in alone])
 
 # %% [markdown]
 # No bit differs. The price is speed: the library can no longer choose the best kernel for each
@@ -159,8 +161,9 @@ NumberLine(BF16, 257.0, scale="linear", window=(250.0, 266.0))
 
 # %% id="touch-positions" tags=["answer-beyond.positions"]
 def right_ones(start, ids=FP32, angles_in=FP32, rotation=FP32, by_product_in=FP32):
-    """Return how often attention that looks for the token before finds it, at 32 positions from `start` on."""
-    query, speeds = torch.randn(32, generator=torch.Generator().manual_seed(0)), 10000 ** (-torch.arange(32) / 32)
+    """Return how often attention finds the token before, at 32 positions from `start` on."""
+    query = torch.randn(32, generator=torch.Generator().manual_seed(0))
+    speeds = 10000 ** (-torch.arange(32) / 32)
 
     def rotated(positions):
         with autocast(by_product_in):  # the angles are a matrix product, as in most models
@@ -176,10 +179,15 @@ def right_ones(start, ids=FP32, angles_in=FP32, rotation=FP32, by_product_in=FP3
 
 STARTS = (0, 200, 300, 1000, 2100, 5000, 9000)
 print(f"{'positions from':<26}" + "".join(f"{start:>7}" for start in STARTS))
-for name, formats in {
-    "all FP32": {}, "rotation BF16": {"rotation": BF16}, "ids FP16": {"ids": FP16}, "ids BF16": {"ids": BF16},
-    "angles BF16": {"angles_in": BF16}, "angles in autocast(BF16)": {"by_product_in": BF16},
-}.items():
+WAYS = {
+    "all FP32": {},
+    "rotation BF16": {"rotation": BF16},
+    "ids FP16": {"ids": FP16},
+    "ids BF16": {"ids": BF16},
+    "angles BF16": {"angles_in": BF16},
+    "angles in autocast(BF16)": {"by_product_in": BF16},
+}
+for name, formats in WAYS.items():
     print(f"{name:<26}" + "".join(f"{right_ones(start, **formats):7.2f}" for start in STARTS))
 
 # %% [markdown] tags=["answer-beyond.positions"]
@@ -278,10 +286,16 @@ def singular_values(gradient, dtype, norm_in):
 
 
 gradient = torch.randn(64, 256, generator=torch.Generator().manual_seed(0))
+DTYPES = (
+    (torch.bfloat16, torch.bfloat16),
+    (torch.float16, torch.float32),
+    (torch.float16, torch.float16),
+)
 for size in (1e-3, 1e-5):
-    for dtype, norm_in in ((torch.bfloat16, torch.bfloat16), (torch.float16, torch.float32), (torch.float16, torch.float16)):
+    for dtype, norm_in in DTYPES:
         values = singular_values(size * gradient, dtype, norm_in)
-        print(f"gradients of {size:.0e}   {dtype!s:<15}  norm in {norm_in!s:<15}  singular values {values}")
+        print(f"gradients of {size:.0e}   {dtype!s:<15}  norm in {norm_in!s:<15}  ", end="")
+        print(f"singular values {values}")
 
 # %% [markdown]
 # **And its epsilon has a size.** Muon's result should not depend on the size of the gradient: it
@@ -302,13 +316,15 @@ def length_of_step(gradient, epsilon):
 
 unit = gradient / gradient.norm()
 for norm in (1.0, 1e-6, 1e-8, 1e-10, 1e-12):
-    steps = [length_of_step(norm * unit, epsilon) for epsilon in (1e-7, 1e-30)]
-    print(f"gradients with a norm of {norm:.0e}: step {steps[0]:5.2f} with 1e-7, {steps[1]:5.2f} with 1e-30")
+    usual, tiny = (length_of_step(norm * unit, epsilon) for epsilon in (1e-7, 1e-30))
+    print(f"gradients with a norm of {norm:.0e}: ", end="")
+    print(f"step {usual:5.2f} with 1e-7, {tiny:5.2f} with 1e-30")
 
 # %% id="touch-cards"
 print("TF32:   1024.5 becomes", round_tensor(torch.tensor([1024.5]), TF32).item())
 for gradient in (1e-3, 1e-10):
-    print(f"Adam:   gradient {gradient:.0e}, step {gradient / (gradient + 1e-8):.3f} of the learning rate")
+    step = gradient / (gradient + 1e-8)
+    print(f"Adam:   gradient {gradient:.0e}, step {step:.3f} of the learning rate")
 
 # %% [markdown]
 # ## What was settled

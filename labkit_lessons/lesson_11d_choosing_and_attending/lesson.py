@@ -94,7 +94,8 @@ with torch.no_grad():
         changed = (rounded.experts != exact.experts).any(dim=1)
         moved = (rounded.outputs - exact.outputs).abs().amax(dim=1)
         right = (rounded.outputs.argmax(dim=1) == labels).float().mean()
-        print(f"{format.name:<5} {changed.float().mean():6.1%} of the digits get other experts;", end=" ")
+        share = changed.float().mean()
+        print(f"{format.name:<5} {share:6.1%} of the digits get other experts;", end=" ")
         print(f"outputs move by {moved[~changed].max():.3f} at most where the set stays,", end=" ")
         print(f"by {moved.max():.1f} where it changes; accuracy {right:.3f}")
 
@@ -187,7 +188,8 @@ def attention_in_e4m3(tokens, factor, seed=0):
 for tokens in (32, 512, 2048, 8192):
     for factor in (1.0, 256.0):
         lost, error = attention_in_e4m3(tokens, factor)
-        print(f"{tokens:>5} tokens, P times {factor:>3.0f}: {lost:6.1%} become 0; error {error:.4f}")
+        print(f"{tokens:>5} tokens, P times {factor:>3.0f}: ", end="")
+        print(f"{lost:6.1%} become 0; error {error:.4f}")
 
 # %% [markdown] tags=["answer-attend.lost"]
 # **The upper half of the format was empty.** P ends at 1, and E4M3 ends at 448. The factor $2^8$ =
@@ -269,7 +271,9 @@ for name, block in {"32 tokens share a scale": (32, 1), "32 numbers of one token
 
 # %% id="exercise-attend-scale" tags=["exercise-attend.scale"]
 def my_scale(scores, largest, smallest):
-    """Return (base-2 logarithm of the factor, how many elements of the row become 0), two whole numbers.
+    """Return (base-2 logarithm of the factor, how many elements of the row become 0).
+
+    Both are whole numbers.
 
     scores    list of floats; -math.inf where a token is masked; at least one is not
     largest   largest number of the format
@@ -303,7 +307,8 @@ predict("attend.cache")
 def cached_keys(growth, calibrated_on, seed=0):
     """Return the share of the keys beyond the scale, and the relative error of all keys."""
     numbers = torch.Generator().manual_seed(seed)
-    keys = torch.randn(4096, 64, generator=numbers) * torch.exp(0.8 * torch.randn(64, generator=numbers))
+    keys = torch.randn(4096, 64, generator=numbers)
+    keys *= torch.exp(0.8 * torch.randn(64, generator=numbers))
     keys[500:] *= growth
     scale = keys[:calibrated_on].abs().max() / E4M3.max
     stored = scale * round_saturating(keys / scale, E4M3)
@@ -314,7 +319,8 @@ def cached_keys(growth, calibrated_on, seed=0):
 for growth in (1, 2, 6):
     for tokens in (13, 4096):
         cut, error = cached_keys(growth, tokens)
-        print(f"later keys times {growth}, scale from {tokens:>4} tokens: {cut:5.1%} cut, error {error:.2f}")
+        print(f"later keys times {growth}, scale from {tokens:>4} tokens: ", end="")
+        print(f"{cut:5.1%} cut, error {error:.2f}")
 
 # %% [markdown] tags=["answer-attend.cache"]
 # **The first tokens are not like the others.** With a scale from 13 tokens, a few percent of the

@@ -35,13 +35,14 @@ from labkit_lessons.lesson_12_project import FAILING, PROJECT_TASKS, enter, show
 
 
 def compare_with_fp32(name):
-    """Train a project's task in FP32 and as it fails, print where both end, and return the failing run's record."""
+    """Train a project's task in FP32 and as it fails, and return the failing run's record."""
     task = PROJECT_TASKS[name]
     for recipe in (RECIPES["FP32"], FAILING[name]):
         record = train(task, recipe, seed=0)
         weights = sum(parameter.numel() for parameter in task.make_model().parameters())
         kept = sum(record.memory.values()) / weights
-        print(f"{recipe.name:<16}{record.metric_name} {record.metric:.3f}   {kept:.0f} bytes a weight")
+        metric = f"{record.metric_name} {record.metric:.3f}"
+        print(f"{recipe.name:<16}{metric}   {kept:.0f} bytes a weight")
     return record
 
 
@@ -148,7 +149,8 @@ run = TrainingRun(PROJECT_TASKS["drift"], FAILING["drift"])
 weights = run.weights.master_weights
 before = [weight.detach().clone() for weight in weights]
 run.step()
-print(f"{swallowed(before, weights, [weight.grad for weight in weights]):.1%} of the weights did not move")
+lost = swallowed(before, weights, [weight.grad for weight in weights])
+print(f"{lost:.1%} of the weights did not move")
 
 # %% id="predict-drift"
 predict("project.drift")
