@@ -1,4 +1,4 @@
-"""Exercises of the lesson."""
+"""The exercise of lesson 00: the smallest number of a format."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from labkit.grading.exercise import Case, Check, Exercise, wrong
 
 def _known(random: Random) -> list[Case]:
     """Formats that people use."""
-    formats = [FP16, BF16, E5M2, FP32]
-    return [(f.exponent_bits, f.significand_bits) for f in [FP16, *random.sample(formats, 4)]]
+    formats = [FP16, *random.sample([FP16, BF16, E5M2, FP32], 4)]
+    return [(format.exponent_bits, format.significand_bits) for format in formats]
 
 
 def _any(random: Random) -> list[Case]:
-    """Formats that do not exist yet; from two exponent bits to FP64."""
-    ends = [(2, 1), (2, 23), (11, 52), (11, 1), (10, 30)]
-    return [*((random.randrange(3, 9), random.randrange(1, 20)) for _ in range(12)), *ends]
+    """Twelve random formats, then formats with the fewest and the most bits, up to FP64."""
+    drawn = [(random.randrange(3, 9), random.randrange(1, 20)) for _ in range(12)]
+    return [*drawn, (2, 1), (2, 23), (11, 52), (11, 1), (10, 30)]
 
 
 SMALLEST = Exercise(

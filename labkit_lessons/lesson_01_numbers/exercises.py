@@ -1,4 +1,4 @@
-"""Exercises of the lesson."""
+"""Exercises of lesson 01: codes, spacings, gaps, neighbours and bytes of FP16 numbers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def _codes(random: Random, low: int, high: int, count: int) -> list[Case]:
 
 
 def _fields(random: Random) -> tuple[int, int, int]:
-    """Return the widths and the bias of an unusual format: its bias is not 2^(exponent_bits - 1) -
-    1.
+    """Return exponent bits, significand bits and bias of a format with an unusual bias.
+
+    The usual bias is 2^(exponent_bits - 1) - 1.
     """
     exponent_bits = random.randrange(3, 9)
     usual = 2 ** (exponent_bits - 1) - 1
@@ -39,13 +40,14 @@ def _fields(random: Random) -> tuple[int, int, int]:
 def _in_formats(
     random: Random, count: int, field: Callable[[int], int], significands: Sequence[int] = ()
 ) -> list[Case]:
-    """Return codes of formats that are drawn, of either sign.
+    """Return codes of random formats, of either sign.
 
     Args:
         random: Draws the formats and the codes.
         count: How many codes to return.
-        field: Largest exponent field -> the exponent field of the code.
-        significands: The significands of the codes, counted from the end where negative; (): any.
+        field: Maps the largest exponent field to the exponent field of the code.
+        significands: The significands that the codes take in turn; negative ones count from the
+            end. If empty, significands are random.
     """
     cases: list[Case] = []
     for number in range(count):
@@ -62,7 +64,7 @@ def _in_formats(
 
 
 def _normal(random: Random) -> list[Case]:
-    """1 and -2, then any: exponent field 1 to 30; the same of other formats."""
+    """1, -2 and 1.5, then random normal numbers of FP16 and of other formats."""
     first: list[Case] = [(code, *FP16_FIELDS) for code in (0x3C00, 0xC000, 0x3E00)]
     drawn = _in_formats(random, 6, lambda last: random.randrange(1, last))
     ends = _in_formats(random, 2, lambda last: last - 1, (-1,))
@@ -92,7 +94,7 @@ def _all_kinds(random: Random) -> list[Case]:
 
 
 def _cut(code: int, exponent_bits: int, significand_bits: int, bias: int) -> Rows:
-    """Return the bits of a code, cut into its three fields."""
+    """Return a row with the bits of a code, separated into its three fields."""
     bits = f"{code:0{1 + exponent_bits + significand_bits}b}"
     exponent, significand = bits[1 : 1 + exponent_bits], bits[1 + exponent_bits :]
     return (("in bits", f"S {bits[0]}  E {exponent}  F {significand}"),)
@@ -220,13 +222,13 @@ def _values(codes: list[int]) -> list[Case]:
 def _elsewhere(
     random: Random, count: int, significands: Callable[[int], int], below: int = 0
 ) -> list[Case]:
-    """Return numbers of formats that are drawn, at or above the smallest normal number.
+    """Return numbers of random formats, at or above the smallest normal number.
 
     Args:
         random: Draws the formats and the numbers.
         count: How many numbers to return.
-        significands: The number of significands -> one of them.
-        below: The largest distance of the exponent from the smallest; 0: any.
+        significands: Maps the number of significands to one of them.
+        below: The exponent is less than this above the smallest; 0 means 40.
     """
     cases: list[Case] = []
     for _ in range(count):
@@ -359,20 +361,22 @@ ULP = Exercise(
 
 def _wide(random: Random) -> list[Case]:
     """Formats that get gaps before they end: long before, or in their last binade."""
-    last = [(3, 2), (4, 6), (5, 14)]
-    return [
-        *((random.randrange(6, 11), random.randrange(1, 12)) for _ in range(8)),
-        *last,
-        (11, 52),
-    ]
+    long_before = [(random.randrange(6, 11), random.randrange(1, 12)) for _ in range(8)]
+    in_the_last_binade = [(3, 2), (4, 6), (5, 14)]
+    return [*long_before, *in_the_last_binade, (11, 52)]
 
 
 def _short(random: Random) -> list[Case]:
-    """Formats that end before they get gaps: with 2 exponent bits at 4, with 3 at 16, with 4 at
-    256.
+    """Formats that end before they get gaps.
+
+    With 2 exponent bits they end at 4, with 3 at 16, with 4 at 256.
     """
-    just = [(2, 1), (3, 3), (4, 7), (5, 15)]  # one significand bit less, and there is a gap
-    return [*((e, random.randrange(low, 20)) for e, low in ((3, 3), (4, 7), (3, 3), (2, 2))), *just]
+    # With one significand bit less, these would have a gap.
+    just = [(2, 1), (3, 3), (4, 7), (5, 15)]
+    drawn: list[Case] = []
+    for exponent_bits, fewest in ((3, 3), (4, 7), (3, 3), (2, 2)):
+        drawn.append((exponent_bits, random.randrange(fewest, 20)))
+    return [*drawn, *just]
 
 
 FIRST_GAP = Exercise(
@@ -461,9 +465,11 @@ def _many_steps(random: Random, starts: Sequence[float], ends: Sequence[float]) 
         sign = 1 << exponent_bits + significand_bits
         infinity = sign - 2**significand_bits
         for start, end in zip(starts, ends, strict=True):
+            # Drawn even where it is not used, so that all cases take as many random numbers.
             beside = random.randrange(-99, 99)
-            exactly = abs(start) in (0, 1)
-            place = int(start * infinity) + (0 if exactly else beside)
+            place = int(start * infinity)
+            if abs(start) not in (0, 1):
+                place += beside
             code = place if place >= 0 else sign - place
             steps = int(end * infinity) - place
             cases.append((code, exponent_bits, significand_bits, steps))
@@ -477,13 +483,8 @@ def _positive(random: Random) -> list[Case]:
 
 def _across(random: Random) -> list[Case]:
     """The last code of a binade, the last subnormal, and zero."""
-    codes = [
-        0x3BFF,
-        0x03FF,
-        0x0000,
-        0x0001,
-        *(random.randrange(2, 30) << 10 | 0x3FF for _ in "123"),
-    ]
+    last_of_binades = [random.randrange(2, 30) << 10 | 0x3FF for _ in range(3)]
+    codes = [0x3BFF, 0x03FF, 0x0000, 0x0001, *last_of_binades]
     few: list[Case] = [(0x03FE, 5, 10, 3), (0x3BF0, 5, 10, random.randrange(20, 2000))]
     return [*_one_step(codes), *few, *_many_steps(random, (0, 0), (0.1, 0.6))]
 
@@ -518,17 +519,15 @@ def _any_codes(random: Random) -> list[Case]:
 
 
 def _in_bits(code: int, exponent_bits: int, significand_bits: int, steps: int) -> Rows:
+    """Return rows with the bits and the value of a code, and of the code some steps above."""
     after = solution.my_next_up(code, exponent_bits, significand_bits, steps)
     bias = 2 ** (exponent_bits - 1) - 1
-    rows = (("that is", code), ("then comes", after))
-    return tuple(
-        (
-            name,
-            f"{_cut(c, exponent_bits, significand_bits, bias)[0][1]}  "
-            f"{show_number(solution_of_decode(c, exponent_bits, significand_bits))}",
-        )
-        for name, c in rows
-    )
+    rows: list[tuple[str, str]] = []
+    for name, shown in (("that is", code), ("then comes", after)):
+        ((_, fields),) = _cut(shown, exponent_bits, significand_bits, bias)
+        value = solution_of_decode(shown, exponent_bits, significand_bits)
+        rows.append((name, f"{fields}  {show_number(value)}"))
+    return tuple(rows)
 
 
 def solution_of_decode(code: int, exponent_bits: int, significand_bits: int) -> float:
@@ -638,7 +637,7 @@ def _shape(random: Random, dimensions: int) -> tuple[int, ...]:
 
 
 def _usual(random: Random) -> list[Case]:
-    """Of one to four dimensions; last, one of more bytes than 32 bits count."""
+    """Tensors of one to four dimensions; the last has more bytes than 32 bits can count."""
     drawn = [
         (_shape(random, dimensions), bits)
         for dimensions, bits in ((1, 16), (2, 16), (2, 32), (3, 32), (4, 16))
@@ -659,12 +658,14 @@ def _edges(random: Random) -> list[Case]:
 
 
 def _narrow(random: Random) -> list[Case]:
-    """Bits that a dtype has, and that none has, packed: an odd number of 4-bit elements ends in
-    half a byte.
+    """Packed elements of widths that a dtype has, and of widths that none has.
+
+    An odd number of 4-bit elements ends in half a byte.
     """
     odd = random.randrange(3, 20) * 2 + 1
-    others = [(_shape(random, 2), bits) for bits in (1, 12, 64, random.choice((2, 3, 5, 7, 9, 19)))]
-    # more than FP32 counts without a gap
+    widths = (1, 12, 64, random.choice((2, 3, 5, 7, 9, 19)))
+    others = [(_shape(random, 2), bits) for bits in widths]
+    # More elements than FP32 counts without a gap.
     many = [
         ((1031, random.randrange(1025, 1500, 2)), 6),
         ((4 * random.randrange(2**22, 2**23) + 1,), 4),

@@ -1,9 +1,10 @@
-"""Exercises of the lesson."""
+"""Exercises of lesson 02: rounding, updates that are lost, Kahan's sum and epsilon."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import product
 from random import Random
 from typing import cast
 
@@ -31,7 +32,7 @@ def _code(random: Random) -> int:
 
 
 def _beside(code: int, part: float, sign: int = 1) -> Case:
-    """The number that lies `part` of a spacing above the FP16 number of this code; both signs."""
+    """Return the number `part` of a spacing above the FP16 number of a code, times a sign."""
     value = float(decode(code, FP16))
     return (sign * (value + part * float(ulp(value, FP16))), *FP16_ENDS)
 
@@ -48,7 +49,7 @@ def _ends(random: Random) -> tuple[int, int, float]:
 
 
 def _elsewhere(random: Random, parts: Sequence[float], *, small: bool = False) -> list[Case]:
-    """Return numbers between two neighbours of formats that are drawn, of either sign.
+    """Return numbers between two neighbours of random formats, of either sign.
 
     Args:
         random: Draws the formats and the numbers.
@@ -110,8 +111,10 @@ def _small(random: Random) -> list[Case]:
 
 
 def _large(random: Random) -> list[Case]:
-    """Up to half a spacing above the largest number belongs to it, if it is even; then comes
-    infinity.
+    """Numbers around the largest one, and infinities.
+
+    Up to half a spacing above the largest number rounds to it if its last bit is 0. Beyond that
+    comes infinity.
     """
     ends = [
         65504.0,
@@ -126,7 +129,7 @@ def _large(random: Random) -> list[Case]:
         -math.inf,
     ]
     cases: list[Case] = [(x, *FP16_ENDS) for x in ends]
-    # E4M3 ends at 448, whose last bit is 0, so that the number half-way to 480 is rounded down
+    # E4M3 ends at 448, whose last bit is 0, so the number half-way to 480 is rounded down.
     cases += [(x, 3, -6, 448.0) for x in (448.0, -463.9, 464.0, 464.1, -480.0)]
     for odd in (0, 1):
         significand_bits, emin, largest = _ends(random)
@@ -139,21 +142,22 @@ def _large(random: Random) -> list[Case]:
 
 
 def _just_beside_half_way(random: Random) -> list[Case]:
-    """2^-30 of a spacing off half-way: a rounding to FP32 on the way hides that."""
-    kinds = [(odd, side, sign) for odd in (0, 1) for side in (-1, 1) for sign in (-1, 1)]
-    fp16 = [
-        _beside(_code(random) & ~1 | odd, 0.5 + side * 2.0**-30, sign) for odd, side, sign in kinds
-    ]
-    return [*fp16, *_elsewhere(random, [0.5 + side * 2.0**-30 for side in (-1, -1, 1, 1)])]
+    """Numbers 2^-30 of a spacing off half-way, which rounding to FP32 first would hide."""
+    fp16: list[Case] = []
+    for odd, side, sign in product((0, 1), (-1, 1), (-1, 1)):
+        fp16.append(_beside(_code(random) & ~1 | odd, 0.5 + side * 2.0**-30, sign))
+    parts = [0.5 + side * 2.0**-30 for side in (-1, -1, 1, 1)]
+    return [*fp16, *_elsewhere(random, parts)]
 
 
 def _neighbours(x: float, significand_bits: int, emin: int, largest: float) -> Rows:
+    """Return rows with the two numbers of the format between which x lies."""
     if math.isinf(x):
         return ()
     exponent = max(math.frexp(x)[1] - 1, emin) if x else emin
     spacing = 2.0 ** (exponent - significand_bits)
-    ends = (("below it", math.floor(x / spacing)), ("above it", math.ceil(x / spacing)))
-    return tuple((name, show_number(units * spacing, 9)) for name, units in ends)
+    below, above = math.floor(x / spacing) * spacing, math.ceil(x / spacing) * spacing
+    return ("below it", show_number(below, 9)), ("above it", show_number(above, 9))
 
 
 NEAREST_EVEN = Exercise(
@@ -280,19 +284,17 @@ def _weights(codes: list[int]) -> list[Case]:
 
 
 def _with_last_bit(random: Random, last: int) -> list[Case]:
-    """Normal weights below 2,048 whose last significand bit is this, and which are no powers of
-    two.
-    """
-    return _weights(
-        [random.randrange(2, 26) << 10 | random.randrange(1, 511) << 1 | last for _ in range(4)]
-    )
+    """Normal weights below 2,048 with this last significand bit, none a power of two."""
+    codes: list[int] = []
+    for _ in range(4):
+        exponent, significand = random.randrange(2, 26), random.randrange(1, 511) << 1 | last
+        codes.append(exponent << 10 | significand)
+    return _weights(codes)
 
 
 def _powers_of_two(random: Random) -> list[Case]:
-    return [
-        (np.float16(1.0),),
-        *((np.float16(2.0 ** random.randrange(-12, 11)),) for _ in range(3)),
-    ]
+    exponents = [0, *(random.randrange(-12, 11) for _ in range(3))]
+    return [(np.float16(2.0**exponent),) for exponent in exponents]
 
 
 def _subnormal(random: Random) -> list[Case]:
@@ -300,16 +302,8 @@ def _subnormal(random: Random) -> list[Case]:
 
 
 def _anywhere(random: Random) -> list[Case]:
-    return _weights(
-        [
-            0x03FF,
-            0x0400,
-            0x0800,
-            0x67FE,
-            0x67FF,
-            *(random.randrange(1, 26 << 10) for _ in range(12)),
-        ]
-    )
+    drawn = [random.randrange(1, 26 << 10) for _ in range(12)]
+    return _weights([0x03FF, 0x0400, 0x0800, 0x67FE, 0x67FF, *drawn])
 
 
 SMALLEST_UPDATE = Exercise(
@@ -409,7 +403,7 @@ def _number(random: Random, sign: int, eighths: int) -> tuple[float, float]:
 
 
 def _of_sign(random: Random, sign: int) -> list[Case]:
-    """Random numbers just below and just above the part, and far from it; a quarter is no half."""
+    """Random numbers just below and just above the part of a spacing, and far from it."""
     pairs = (
         (2, 0.1),
         (2, 0.3),
@@ -423,15 +417,14 @@ def _of_sign(random: Random, sign: int) -> list[Case]:
     )
     shaken = [(eighths, part + random.uniform(0, 0.009)) for eighths, part in pairs]
     wide = [(sign * 13.0, 8.0, part) for part in (0.1, 0.37, 0.38, 0.62, 0.63, 0.9)]
-    below = 2.0 ** random.randrange(-24, -2)  # a spacing, of which x is less than one
+    spacing = 2.0 ** random.randrange(-24, -2)
+    less_than_one = [(sign * 0.375 * spacing, spacing, part) for part in (0.1, 0.5, 0.9)]
     near = [(*_number(random, sign, eighths), part) for eighths, part in shaken]
-    return [*near, *wide, *((sign * 0.375 * below, below, part) for part in (0.1, 0.5, 0.9))]
+    return [*near, *wide, *less_than_one]
 
 
 def _exact(random: Random) -> list[Case]:
-    """A number of the format stays, even if the random number is 0; and so do multiples of 5, but
-    not 7.
-    """
+    """Multiples of the spacing stay, even if the random number is 0; with spacing 5, 7 moves."""
     drawn = [
         (*_number(random, sign, 0), part)
         for sign, part in ((1, 0.0), (1, 0.9), (-1, 0.0), (1, 0.3))
@@ -441,9 +434,7 @@ def _exact(random: Random) -> list[Case]:
 
 
 def _many(random: Random) -> list[Case]:
-    """A hundred random numbers for each, 0.005 apart from one another: the share that goes up is
-    the part, exactly.
-    """
+    """A hundred evenly spaced random numbers each, so the share that goes up is exactly the part."""
     numbers = [_number(random, sign, random.randrange(1, 8)) for sign in (1, -1)]
     return [(*number, (2 * i + 1) / 200) for number in numbers for i in range(100)]
 
@@ -540,9 +531,7 @@ def _once(values: Halves, total: np.float16 = FROM_ZERO[0], *_: np.float16) -> n
 
 
 def _continued(random: Random, arrays: Iterable[Halves]) -> list[Case]:
-    """Return each sum from 0 on; and going on from a total that lost something of its
-    last number.
-    """
+    """Return each sum twice: from 0, and from a total whose last addition lost something."""
     cases: list[Case] = []
     for values in arrays:
         cases.append((values, *FROM_ZERO))
@@ -554,9 +543,7 @@ def _continued(random: Random, arrays: Iterable[Halves]) -> list[Case]:
 
 
 def _small_ones(random: Random) -> list[Case]:
-    """A large number, then many that are a quarter of its spacing: one after another, each is
-    swallowed.
-    """
+    """A large number, then many of a quarter of its spacing: added in turn, each is lost."""
     exponents = [random.randrange(6, 10) for _ in range(2)]
     arrays = [
         np.array([2.0**e] + [2.0 ** (e - 12)] * random.randrange(40, 80), np.float16)
@@ -590,9 +577,7 @@ def _short(random: Random) -> list[Case]:
 
 
 def _not_once(random: Random) -> list[Case]:
-    """Sums for which Kahan in FP16 is a spacing off the sum rounded once, and off his sum in two
-    other orders.
-    """
+    """Sums where Kahan's result differs from one rounding, and from his result in other orders."""
     cases: list[Case] = []
     while len(cases) < 4:
         values = np.array([random.uniform(-1, 3) for _ in range(60)], np.float16)
@@ -613,7 +598,9 @@ def _in_pairs(values: Halves, total: np.float16, lost: np.float16) -> np.float16
 
 def _pairs(values: Halves) -> np.float16:
     middle = len(values) // 2
-    return _pairs(values[:middle]) + _pairs(values[middle:]) if middle else _once(values)
+    if middle == 0:
+        return _once(values)
+    return _pairs(values[:middle]) + _pairs(values[middle:])
 
 
 KAHAN = Exercise(
@@ -719,9 +706,7 @@ def _ordinary(random: Random) -> list[Case]:
 
 
 def _small_numbers(random: Random) -> list[Case]:
-    """From 6e-5 to 1e-3, where the squares are subnormal in FP16 or 0; and a few times 2^-24, where
-    the root is too.
-    """
+    """Numbers whose squares are subnormal or 0 in FP16, and a few whose root is subnormal too."""
     return [
         (_wholes(random, low, high, unit),)
         for low, high, unit in ((100, 1024, -20), (2, 9, -24), (1, 30, -24))
@@ -737,9 +722,11 @@ def _large_numbers(random: Random) -> list[Case]:
 
 
 def _one_small(random: Random) -> list[Case]:
-    """One number among zeros, and one among large ones."""
-    alone, beside = torch.zeros(8, dtype=torch.float16), _wholes(random, 100, 1000, 4)
-    alone[3], beside[5] = random.randrange(50, 500) * 2.0**-24, 2.0**-10
+    """One small number among zeros, and one among large numbers."""
+    alone = torch.zeros(8, dtype=torch.float16)
+    beside = _wholes(random, 100, 1000, 4)
+    alone[3] = random.randrange(50, 500) * 2.0**-24
+    beside[5] = 2.0**-10
     return [(alone,), (beside,)]
 
 

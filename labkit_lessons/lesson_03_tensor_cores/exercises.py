@@ -1,4 +1,4 @@
-"""Exercises of the lesson."""
+"""Exercises of lesson 03: sums of Tensor Cores, and the sizes and limits of a layer."""
 
 from __future__ import annotations
 
@@ -35,9 +35,7 @@ def _others(random: Random) -> list[Case]:
 
 
 def _huge(random: Random) -> list[Case]:
-    """Products of more than half the last spacing: the sum grows until it is inf, at once or after
-    some thousand.
-    """
+    """Products of more than half the last spacing, so the sum grows until it is inf."""
     return [
         (4.0, 8.0),
         (16.0 + random.randrange(1, 9) / 8, 1.0),
@@ -47,9 +45,7 @@ def _huge(random: Random) -> list[Case]:
 
 
 def _long_products(random: Random) -> list[Case]:
-    """Products of up to 22 bits, for which it makes a difference that they are not rounded before
-    they are added.
-    """
+    """Products of up to 22 bits, whose sum would differ if they were rounded before the addition."""
     found: list[Case] = []
     while len(found) < 3:
         a, b = _number(random), _number(random)
@@ -59,11 +55,14 @@ def _long_products(random: Random) -> list[Case]:
 
 
 def _just_above_one(random: Random) -> Case:
-    """A product by less than 2^-13 above a power of two: FP32 takes 2048 of them and one more for a
-    tie, and stops.
+    """Return a product that is less than 2^-13 above a power of two.
+
+    At a sum of 2048 times that power, one more lies just above the tie and moves the sum. Rounded
+    to FP32 first, it lies at the tie, and the sum stands still.
     """
     while True:
         a = random.randrange(1025, 2048)
+        # 2^21 / a, rounded up
         b = -(-(2**21) // a)
         if 0 < a * b - 2**21 < 2**8:
             return random.choice((-1, 1)) * a / 1024 * 2.0 ** random.randrange(-4, 3), b / 2048
@@ -156,21 +155,23 @@ def _signed(random: Random, count: int, low: int = 1024) -> list[float]:
 
 
 def _exact(random: Random) -> list[Case]:
-    """Few bits, all of them kept."""
-    return [
-        (*([random.randrange(1, 32) / 8 for _ in range(n)] for _ in "ab"), 1.5, 23) for n in (4, 8)
-    ]
+    """Terms of few bits, none of which is cut."""
+    cases: list[Case] = []
+    for count in (4, 8):
+        a = [random.randrange(1, 32) / 8 for _ in range(count)]
+        b = [random.randrange(1, 32) / 8 for _ in range(count)]
+        cases.append((a, b, 1.5, 23))
+    return cases
 
 
 def _zeros(random: Random) -> list[Case]:
-    """Terms of 0, whose other operand is large; a C of 0 beside small products; and nothing but
-    zeros.
-    """
+    """Terms of 0 with a large operand, a C of 0, terms that cancel, and nothing but zeros."""
     a, b = ([x * 2.0**-12 for x in _magnitudes(random, 4)] for _ in range(2))
+    cancelling = [a[0], a[1], -a[0], -a[1]]
     return [
         ([0.0, *a, 1024.0], [1024.0, *b, -0.0], 2.0**-20, 23),
         (a, b, 0.0, 23),
-        (a[:2] + [x * -1 for x in a[:2]], b[:2] * 2, 0.0, 24),  # terms that cancel
+        (cancelling, b[:2] * 2, 0.0, 24),
         ([0.0] * 4, [*b[:2], 0.0, -0.0], 0.0, 23),
     ]
 
@@ -185,9 +186,10 @@ def _small_beside_large(random: Random) -> list[Case]:
     cases: list[Case] = [([2.0**-12] * 16, [2.0**-12] * 16, 1.0, bits) for bits in (23, 24)]
     cases += [_beside_c(random, 1, bits) for bits in (23, 25)]
     a, b = ([x * scale for x in _magnitudes(random, 14)] for scale in (1.0, 2.0**-13))
-    # C is the largest, by little
+    # C is the largest term, by little; then a product is.
     cases.append(([2.0, *a], [1.0, *b], 4.0 + random.randrange(1, 8) / 8, 23))
-    return [*cases, ([32.0, *a], [32.0, *(1024 * x for x in b)], 1.0, 23)]  # a product is
+    cases.append(([32.0, *a], [32.0, *(1024 * x for x in b)], 1.0, 23))
+    return cases
 
 
 def _not_normalised(random: Random) -> list[Case]:
@@ -210,23 +212,20 @@ def _long_sums(random: Random) -> list[Case]:
 
 
 def _any_block(random: Random) -> list[Case]:
-    return [
-        (
-            *([x * 2.0 ** random.randrange(-6, 6) for x in _signed(random, n)] for _ in "ab"),
-            float(np.float32(random.gauss(0, 50))),
-            bits,
-        )
-        for n, bits in ((4, 23), (8, 24), (16, 25), (16, 23), (16, 24))
-    ]
+    cases: list[Case] = []
+    for count, bits in ((4, 23), (8, 24), (16, 25), (16, 23), (16, 24)):
+        a = [x * 2.0 ** random.randrange(-6, 6) for x in _signed(random, count)]
+        b = [x * 2.0 ** random.randrange(-6, 6) for x in _signed(random, count)]
+        c = float(np.float32(random.gauss(0, 50)))
+        cases.append((a, b, c, bits))
+    return cases
 
 
 FP32_BITS = 24
 
 
 def _results(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Case]]:
-    """Return a drawer of the same blocks with results in FP32, and in two widths that
-    no GPU has.
-    """
+    """Return a drawer of the same blocks, with results in FP32 and in two widths of no GPU."""
 
     def drawn(random: Random) -> list[Case]:
         widths = random.sample((7, 9, 10, 12, 13), 2)
@@ -333,9 +332,7 @@ BLOCK = Exercise(
 
 
 def _matrix(random: Random, rows: int, columns: int) -> Tensor:
-    """Whole numbers over 8, none of them zero: FP32 adds up their products exactly,
-    FP16 does not.
-    """
+    """Return eighths, none of them zero, whose products FP32 adds exactly and FP16 does not."""
     return (whole(random, (rows, columns), 1, 128) / 8).half()
 
 
@@ -344,10 +341,11 @@ def _linear(random: Random, n: int, inputs: int, outputs: int) -> Case:
 
 
 def _odd(random: Random) -> list[Case]:
-    return [
-        _linear(random, *(8 * random.randrange(3) + random.randrange(1, 7) for _ in range(3)))
-        for _ in range(2)
-    ]
+    cases: list[Case] = []
+    for _ in range(2):
+        n, inputs, outputs = (8 * random.randrange(3) + random.randrange(1, 7) for _ in range(3))
+        cases.append(_linear(random, n, inputs, outputs))
+    return cases
 
 
 def _classes(random: Random) -> list[Case]:
@@ -460,15 +458,14 @@ def _in_fp32(random: Random) -> list[Case]:
 
 
 def _beside_the_ridge(random: Random) -> list[Case]:
-    """The same layer on some devices: with a ridge just above, just at, and just below its
-    intensity.
+    """One layer on devices whose ridge is just above, exactly at, and just below its intensity.
 
-    The intensity is a whole number of 64ths, so a float holds it, and no way to compare it rounds.
+    The intensity is a whole number of 64ths, so a float holds it exactly.
     """
     while True:
         batch, inputs, outputs = (_size(random, 64, 512) for _ in range(3))
         flops, moved, _ = solution.my_layer(batch, inputs, outputs, 2, 1.0)
-        # no whole number: to round it is to change it
+        # Not a whole number either, so an answer that rounds it differs.
         if 64 * flops % moved == 0 and flops % moved:
             parts = (1.01, 1 + 2.0**-30, 1.0, 1 - 2.0**-30, 0.99)
             return [(batch, inputs, outputs, 2, flops / moved * part) for part in parts]
@@ -619,8 +616,9 @@ BACKWARD = Exercise(
 
 
 def _matrices(random: Random, m: int, k: int, n: int, exponent: int = 0) -> tuple[Tensor, Tensor]:
-    """Return FP32 matrices with all 24 bits; no sum cancels, so that errors stay relative to the
-    result.
+    """Return FP32 matrices whose elements use all 24 bits.
+
+    No sum cancels, so errors stay small relative to the result.
     """
 
     def full(rows: int, columns: int, sign: int) -> Tensor:
@@ -645,9 +643,7 @@ def _split_cases(products: int) -> Callable[[Random], list[Case]]:
 
 
 def _few_bits(random: Random) -> list[Case]:
-    """Numbers that BF16 holds, for which one product is enough; zeros; a number whose middle part
-    is 0.
-    """
+    """Numbers that BF16 holds, for which one product is enough; zeros; an empty middle part."""
     a, b = (
         torch.tensor([[float(random.randrange(1, 200)) for _ in range(3)] for _ in range(3)])
         for _ in range(2)
@@ -662,9 +658,7 @@ def _few_bits(random: Random) -> list[Case]:
 
 
 def _lost_parts(random: Random) -> list[Case]:
-    """Numbers so small that BF16 holds two of their parts and rounds the third, 31 *
-    2^-139, to 0.
-    """
+    """Numbers so small that BF16 holds two of their parts and rounds the third, 31 * 2^-139, to 0."""
     high = [2.0**-116 * (1 + random.randrange(32) / 128) for _ in range(4)]
     middle = [2.0**-125 * (1 + random.randrange(128) / 128) for _ in range(4)]
     small = torch.tensor([[h + m + 31 * 2.0**-139] for h, m in zip(high, middle, strict=True)])

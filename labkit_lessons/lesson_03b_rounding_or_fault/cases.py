@@ -9,11 +9,12 @@ from torch import Tensor
 
 from labkit.gemm import SPECS, emulate
 
-ROWS = 16  # of a block of the output
+ROWS = 16
+"""How many rows a block of kernel D's output has."""
 
 
 def six_operands(seed: int = 8) -> tuple[Tensor, Tensor]:
-    """Return A[60, 1001] and B[1001, 256] in FP16; the rows of A become smaller, from 2^8 to 2^-10.
+    """Return A[60, 1001] and B[1001, 256] in FP16; the rows of A shrink from about 2^8 to 2^-10.
 
     >>> [tuple(each.shape) for each in six_operands()]
     [(60, 1001), (1001, 256)]
@@ -24,7 +25,7 @@ def six_operands(seed: int = 8) -> tuple[Tensor, Tensor]:
 
 
 def _one_by_one(a: Tensor, b: Tensor) -> Tensor:
-    """FP32 sums, one product after the other; the same bits on every processor."""
+    """Add in FP32, one product after the other; the bits are the same on every processor."""
     total = torch.zeros(len(a), b.shape[1])
     for k in range(a.shape[1]):
         total += a[:, k, None].float() * b[k].float()
@@ -37,9 +38,10 @@ def _slices(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _blocks(a: Tensor, b: Tensor) -> Tensor:
-    """The fault: the last block of rows is not full, and its mask ends one product too early."""
-    whole = [rows.double() @ b.double() for rows in a[: len(a) // ROWS * ROWS].split(ROWS)]
-    rest = a[len(a) // ROWS * ROWS :, :-1].double() @ b[:-1].double()
+    """Compute block by block, with a fault: the last, partial block leaves out the last product."""
+    end = len(a) // ROWS * ROWS
+    whole = [rows.double() @ b.double() for rows in a[:end].split(ROWS)]
+    rest = a[end:, :-1].double() @ b[:-1].double()
     return torch.cat([*whole, rest]).float().half()
 
 

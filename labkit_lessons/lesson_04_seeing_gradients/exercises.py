@@ -1,4 +1,4 @@
-"""The exercises of the lesson: what their checks draw, and the mistakes that people make."""
+"""Exercises of lesson 04: histograms of gradients, what FP16 loses, and the window of scales."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ solution = Solutions(__file__)
 
 
 def _number(random: Random, lowest: int = -30, highest: int = 20) -> float:
-    """Return a number with the exponent lowest <= e < highest, which is no power of two."""
+    """Return a number with an exponent lowest <= e < highest that is not a power of two."""
     return random.randrange(1025, 2047) / 1024 * 2.0 ** random.randrange(lowest, highest)
 
 
@@ -26,9 +26,7 @@ def _number(random: Random, lowest: int = -30, highest: int = 20) -> float:
 
 
 def _inside(random: Random) -> list[Case]:
-    """No powers of two, many in one binade, some alone; FP32's ends; and equal numbers, of which
-    each counts.
-    """
+    """Numbers between powers of two, crowded and spread out; FP32's ends; and equal numbers."""
     ends = [_number(random, at, at + 1) for at in (-149 + 10, -127, -126, 126, 127)]
     x = _number(random)
     return [
@@ -40,7 +38,7 @@ def _inside(random: Random) -> list[Case]:
 
 def _powers(random: Random) -> list[Case]:
     """Powers of two open a binade; the FP32 number before each ends the one below."""
-    # of these two, log(x, 2) is rounded down
+    # math.log(x, 2) of 2^-29 and of 2^-31 is rounded down.
     powers = [2.0**k for k in (*random.sample(range(-24, 16), 6), -29, -31)]
     return [(powers,), ([p * (1 - 2.0**-24) for p in powers],)]
 
@@ -184,9 +182,7 @@ def _edges(random: Random) -> list[Case]:
 
 
 def _in_formats(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Case]]:
-    """Return a drawer of counts for FP16, and the same for two formats with other
-    smallest numbers.
-    """
+    """Return a drawer of counts for FP16 and for two formats with other smallest numbers."""
 
     def drawn(random: Random) -> list[Case]:
         cases: list[Case] = []
@@ -294,7 +290,10 @@ FATE = Exercise(
 
 
 def _pair(random: Random, n: int, zeros: int, lost: int) -> tuple[Tensor, Tensor]:
-    """Return n non-zero gradients, of which `lost` are zero in FP16 alone, and zeros in both."""
+    """Return gradients in FP32 and in FP16: n non-zero ones, `lost` of them zero in FP16 alone.
+
+    A further `zeros` of them are zero in both.
+    """
     exact = whole(random, (n + zeros,), 1, 512) * 2.0**-12
     half = exact.clone()
     places = random.sample(range(n + zeros), zeros + lost)
@@ -308,9 +307,7 @@ def _case(*pairs: tuple[Tensor, Tensor]) -> Case:
 
 
 def _several(random: Random) -> list[Case]:
-    """Tensors of different sizes, so that a mean of shares is not the share; a matrix, a number, an
-    empty one.
-    """
+    """Tensors of different sizes and dimensions, so the mean of shares is not the share of all."""
     matrix = [part.reshape(4, 5) for part in _pair(random, 16, 4, 1)]
     number = torch.tensor(2.0**-30), torch.tensor(0.0).half()
     return [
@@ -326,16 +323,15 @@ def _several(random: Random) -> list[Case]:
 
 
 def _other_zeros(random: Random) -> list[Case]:
-    """Gradients that FP16 could hold and lost on the way, and tiny ones that arrived as others; -0
-    is a zero.
+    """Gradients whose FP16 value does not follow from the FP32 value.
 
-    And FP32's smallest numbers, whose products are 0; and inf and NaN, which are spoiled, but not
-    zero.
+    Some could be held and were lost on the way, and some tiny ones arrived. -0 counts as zero;
+    inf and NaN do not. FP32's smallest numbers are non-zero, although their products are 0.
     """
     tiny = torch.tensor([2.0**-30, -(2.0**-27), 2.0**-10, 2.0**-40])
     arrived = torch.tensor([2.0**-24, -(2.0**-24), 0.0, -0.0]).half()
     appeared = torch.tensor([0.0, 0.0, 1.0]), torch.tensor([2.0**-20, 0.0, -1.0]).half()
-    # times FP16's smallest, these are 0
+    # Times FP16's smallest number, these are 0.
     smallest = torch.tensor([2.0**-149, -(2.0**-140), 2.0**-149, 2.0**-126])
     reached = torch.tensor([2.0**-24, 2.0**-24, 0.0, -(2.0**-24)]).half()
     spoiled = (
@@ -351,15 +347,13 @@ def _other_zeros(random: Random) -> list[Case]:
 
 
 def _above_noise(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Case]]:
-    """Return a drawer of the same gradients without noise, and with some that is at their size,
-    above or below it.
-    """
+    """Return a drawer of the same gradients without noise, and with gradients around a noise."""
 
     def drawn(random: Random) -> list[Case]:
         cases: list[Case] = []
         for in_fp32, in_fp16 in cast("list[tuple[list[Tensor], list[Tensor]]]", draw(random)):
             cases.append((in_fp32, in_fp16, 0.0))
-            # a tensor of its own: below the noise, at it, above it and zero above it
+            # One more tensor, with gradients below the noise, at it and above it.
             noise = 2.0**-9 * random.randrange(1, 9)
             exact = torch.tensor([noise / 2, -noise, noise * 1.5, -noise * 2, noise * 4, 0.0])
             half = torch.tensor([0.0, 0.0, 0.0, 1.0, random.choice((0.0, 1.0)), 0.0]).half()
@@ -608,14 +602,13 @@ def _healthy(random: Random) -> Tensors:
     """Return finite tensors, the largest magnitude of each negative, and a larger one early on."""
     found = [(name, whole(random, (2, 3), 1, 512)) for name in NAMES]
     for i, (_, tensor) in enumerate(found):
-        tensor[random.randrange(2), random.randrange(3)] = -(2048.0 - 128 * i) if i else -4096.0
+        largest = 4096.0 if i == 0 else 2048.0 - 128 * i
+        tensor[random.randrange(2), random.randrange(3)] = -largest
     return [(name, tensor.half()) for name, tensor in found]
 
 
 def _spoiled(random: Random, at: int, *elements: float) -> Tensors:
-    """Return tensors with these elements put into the one at this place; all later ones are NaN, as
-    they would be.
-    """
+    """Return tensors of which the one at a place holds these elements, and all later ones NaN."""
     found = _healthy(random)
     flat = found[at][1].view(-1)
     flat[random.sample(range(len(flat)), len(elements))] = torch.tensor(elements).half()
@@ -631,22 +624,20 @@ def _not_a_number(random: Random) -> list[Case]:
 
 
 def _cancelling(random: Random) -> list[Case]:
-    """Have inf and -inf side by side; and large finite ones, whose FP16 sum is inf."""
+    """Tensors with inf beside -inf, and with large finite numbers whose FP16 sum is inf."""
     heavy = [(name, torch.full_like(tensor, 16384.0)) for name, tensor in _healthy(random)]
     return [(_spoiled(random, 2, math.inf, -math.inf),), (heavy,)]
 
 
 def _first_or_none(random: Random) -> list[Case]:
-    """The first tensor itself; none at all; one alone; FP16's largest number, a layer that runs
-    twice, a loss.
-    """
+    """The first tensor, none, one alone, and names that appear twice."""
     loss = ("loss", torch.tensor(math.nan).half())
     largest = [("shared", tensor.fill_(65504)) for _, tensor in _healthy(random)[:1]]
     twice = [*largest, *_healthy(random)[1:3], ("shared", torch.tensor([-3.0]).half()), loss]
     again = _spoiled(random, 4, math.inf)
-    # the name of the tensor that is spoiled, earlier, and all is well
+    # The name of the spoiled tensor also names a healthy one: an earlier one here, a later one next.
     again[1] = (again[4][0], again[1][1])
-    later = [*_spoiled(random, 2, -math.inf)[:4], _healthy(random)[2]]  # and later, and all is well
+    later = [*_spoiled(random, 2, -math.inf)[:4], _healthy(random)[2]]
     doubled = [("conv1", _healthy(random)[3][1]), *_spoiled(random, 0, math.nan)]
     named = [(again,), (later,), (doubled,)]
     return [

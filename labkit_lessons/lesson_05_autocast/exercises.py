@@ -1,4 +1,4 @@
-"""The exercises of the lesson: what their checks draw, and the mistakes that people make."""
+"""Exercises of lesson 05: autocast's lists, dtypes, linear layer, softmax and cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ solution = Solutions(__file__)
 
 
 def _drawn(each: str, all_but_one_of: str = "") -> Callable[[Random], list[Case]]:
-    """Return the draw that asks for some operations, and for all others but one, in any order."""
+    """Return a drawer of operations in random order.
+
+    Args:
+        each: Operations that are always drawn, separated by spaces.
+        all_but_one_of: Operations of which one, chosen at random, is left out.
+    """
 
     def draw(random: Random) -> list[Case]:
         others = all_but_one_of.split()
@@ -152,30 +157,29 @@ WIDEST_FIRST = ("FP32", "FP16")
 
 
 def _program(random: Random, rules: str) -> Case:
-    """Return steps whose operands are inputs or earlier results; an operation that keeps has one
-    operand.
+    """Return steps whose operands are inputs or earlier results, and the dtypes of the inputs.
+
+    An operation that denies or keeps has one operand, any other has two.
     """
     given = {"x": random.choice(WIDEST_FIRST), "w": "FP32", "mask": "FP16"}
     names, steps = list(given), []
     for number, rule in enumerate(rules, 1):
         latest = names[-1] if number > 1 else "x"
-        operands = (
-            (latest,)
-            if rule in "kd"
-            else (latest, random.choice([n for n in names if n != latest]))
-        )
-        steps.append((f"h{number}", RULES[rule], operands))
+        operands = [latest]
+        if rule not in "kd":
+            operands.append(random.choice([name for name in names if name != latest]))
+        steps.append((f"h{number}", RULES[rule], tuple(operands)))
         names.append(f"h{number}")
     return steps, given
 
 
 def _programs(*programs: str) -> Callable[[Random], list[Case]]:
-    """Return random programs; "adkp" is an allow, a deny, a keep and a promote."""
+    """Return a drawer of programs: "adkp" is an allow, a deny, a keep and a promote."""
     return lambda random: [_program(random, rules) for rules in programs]
 
 
 def _again() -> list[Case]:
-    """A value that is used when later ones are there, and a name that is assigned once more."""
+    """Programs that use older values, and that assign a name again."""
     older = [("h", "allow", ("x", "w")), ("z", "keep", ("x",)), ("y", "keep", ("h",))]
     twice = [
         ("h", "allow", ("x", "w")),
@@ -183,17 +187,17 @@ def _again() -> list[Case]:
         ("y", "keep", ("h",)),
         ("h", "allow", ("h", "w")),
     ]
+    # Results have the names of inputs.
     named_x = [
         ("x", "allow", ("x", "w")),
         ("y", "keep", ("x",)),
         ("w", "promote", ("y", "x")),
         ("z", "keep", ("w",)),
     ]
-    programs = (older, twice, named_x)  # the last one names results like inputs
-    return [
-        *((steps, {"x": x, "w": "FP32"}) for steps in programs for x in WIDEST_FIRST),
-        ([], {"x": "FP16"}),
-    ]
+    cases: list[Case] = []
+    for steps in (older, twice, named_x):
+        cases.extend((steps, {"x": x, "w": "FP32"}) for x in WIDEST_FIRST)
+    return [*cases, ([], {"x": "FP16"})]
 
 
 # a residual connection: x, and what the block adds in FP16
@@ -288,8 +292,9 @@ Layer = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def _layer(random: Random, extra: int = 0, n: int = 3, k: int = 4, m: int = 2) -> Layer:
-    """Return numbers of up to 5 significand bits; `extra` adds bits that FP16 does not hold to x
-    and weight.
+    """Return x, weight, bias and the gradient of y, in numbers of up to 5 significand bits.
+
+    `extra` adds bits to x and weight that FP16 does not hold.
     """
     x, weight = (whole(random, (rows, k), 16, 32) / 16 for rows in (n, m))
     bias, grad_y = (whole(random, (rows, m), 16, 32) / 16 for rows in (1, n))
@@ -303,10 +308,12 @@ def _rounded(random: Random) -> list[Case]:
 
 
 def _beyond(random: Random) -> list[Case]:
-    """Results beyond FP16, which are inf: of all three products, and of either sign; and operands
-    that are inf once they are FP16, each in turn; the last is a gradient that arrives so.
+    """Results beyond FP16 in all three products, and operands that are inf in FP16, each in turn.
+
+    The last gradient is inf as it arrives.
     """
-    (x, weight, bias, grad_y), large = _layer(random), 2.0**17
+    x, weight, bias, grad_y = _layer(random)
+    large = 2.0**17
     x, weight, grad_y = x.abs(), weight.abs(), grad_y.abs()
     results: list[Case] = [
         (sign * x * 256, weight * 256, bias, sign * grad_y * 256) for sign in (1, -1)
@@ -328,9 +335,7 @@ def _rounded_bias(random: Random) -> Case:
 
 
 def _swamped(random: Random) -> list[Case]:
-    """Outputs near 2048, to which a bias below 1 and the last products are added: order and
-    rounding show.
-    """
+    """Outputs near 2048 with a bias below 1, so the order and each rounding show."""
     cases: list[Case] = []
     for _ in range(2):
         x = torch.cat([torch.full((2, 2), 32.0), whole(random, (2, 8), 1, 8).abs() / 16], dim=1)
@@ -341,9 +346,7 @@ def _swamped(random: Random) -> list[Case]:
 
 
 def _underflowing(random: Random) -> list[Case]:
-    """Gradients whose products fall below FP16's smallest subnormal; and operands that are
-    subnormal numbers.
-    """
+    """Gradients whose products fall below FP16's smallest number, and subnormal operands."""
     x, weight, bias, grad_y = _layer(random)
     products = [(1.0, 2.0**-10, 1.0, 2.0**-16), (2.0**-10, 1.0, 1.0, 2.0**-16)]
     operands = [(2.0**-17, 1.0, 2.0**-17, 1.0), (1.0, 2.0**-17, 2.0**-17, 1.0)]
@@ -455,11 +458,10 @@ LINEAR = Exercise(
 
 
 def _settled(logits: Tensor) -> bool:
-    """Return whether every probability rounds to the same FP16 number when it is a few FP32 ulps
-    off.
-    """
+    """Return whether an error of a few FP32 ulps leaves every FP16 probability as it is."""
     exact = torch.softmax(logits.double(), dim=1)
-    return bool(((exact * (1 - 2.0**-20)).half() == (exact * (1 + 2.0**-20)).half()).all())
+    lower, upper = exact * (1 - 2.0**-20), exact * (1 + 2.0**-20)
+    return torch.equal(lower.half(), upper.half())
 
 
 def _logits(random: Random, low: float, high: float, rows: int = 3, columns: int = 6) -> Tensor:
@@ -496,9 +498,8 @@ def _masked(random: Random) -> list[Case]:
     while True:
         logits = _logits(random, -2, 2)
         logits[:, 2] = logits[0, 0] = -torch.inf
-        ends = torch.full(
-            (6, 6), -torch.inf
-        ).half()  # row by row, all but one masked, or the others
+        # In each row of `ends` all but one are masked; in `others`, that one alone is masked.
+        ends = torch.full((6, 6), -torch.inf).half()
         ends.fill_diagonal_(random.uniform(-2, 2))
         lowest = torch.full((1, 6), -65504.0).half()
         lowest[0, random.randrange(6)] = -torch.inf

@@ -1,4 +1,4 @@
-"""The exercises of the lesson: what their checks draw, and the mistakes that people make."""
+"""Exercises of lesson 06: static and dynamic loss scaling, clipping, and the order of a step."""
 
 from __future__ import annotations
 
@@ -29,27 +29,26 @@ def _backward(random: Random, low: int, high: int, units: int) -> ScaledBackward
 
 
 def _ordinary_steps(random: Random) -> list[Case]:
-    """Gradients n / 2^11 below 1/2; weights n / 2^10: FP16 can hold both, and in FP32 their sum is
-    exact.
+    """Gradients n / 2^11 below 1/2 and weights n / 2^10.
+
+    FP16 holds both, and their sum is exact in FP32.
     """
     cases: list[Case] = []
     for _ in range(4):
-        weight, backward = whole(random, (4,), 0, 1024) / 2**10, _backward(random, 65, 1024, 2**11)
-        cases.append(
-            (weight, backward, 2.0 ** random.randrange(4, 12), random.choice((0.5, 0.25, 0.125)))
-        )
+        weight = whole(random, (4,), 0, 1024) / 2**10
+        backward = _backward(random, 65, 1024, 2**11)
+        scale = 2.0 ** random.randrange(4, 12)
+        cases.append((weight, backward, scale, random.choice((0.5, 0.25, 0.125))))
     return cases
 
 
 def _large_steps(random: Random) -> list[Case]:
-    """Elements of 32,768 and more once they are scaled, all of one sign: each is finite, their FP16
-    sum is not.
-    """
-    weight, gradient = (
-        whole(random, (4,), 0, 1024) / 2**10,
-        whole(random, (4,), 512, 1024).abs() / 2**11,
-    )
-    largest, zeros = torch.full((4,), 2047 / 2**12), torch.zeros(4)  # 65504, once it is scaled
+    """Scaled elements of one sign, 32,768 or more: each is finite, and their FP16 sum is not."""
+    weight = whole(random, (4,), 0, 1024) / 2**10
+    gradient = whole(random, (4,), 512, 1024).abs() / 2**11
+    # Scaled, this is 65504.
+    largest = torch.full((4,), 2047 / 2**12)
+    zeros = torch.zeros(4)
     return [
         (weight, ScaledBackward(drawn), 2.0**17, 0.5)
         for drawn in (gradient, -gradient, largest, zeros)
@@ -57,9 +56,7 @@ def _large_steps(random: Random) -> list[Case]:
 
 
 def _tiny_steps(random: Random) -> list[Case]:
-    """Gradients n / 2^36 below 2^-26: without a scale FP16 rounds them to 0, with 2^22 or more it
-    holds them.
-    """
+    """Gradients n / 2^36 below 2^-26, which FP16 holds only at a scale of 2^22 or more."""
     return [
         (torch.zeros(4), _backward(random, 1, 1024, 2**36), 2.0 ** random.randrange(22, 27), 0.5)
         for _ in range(4)
@@ -212,19 +209,16 @@ def _gradients(random: Random, low: int = 1, high: int = 2048) -> list[Tensor]:
 
 
 def _ordinary_gradients(random: Random) -> list[Case]:
-    """Quotients that FP16 holds too; a single number; an empty tensor and a number without
-    dimensions; no tensor.
-    """
+    """Quotients that FP16 holds too, in tensors of all shapes, empty ones included; no tensor."""
     cases: list[Case] = [(_gradients(random), 2.0 ** random.randrange(3, 11)) for _ in range(3)]
     single = whole(random, (1,), 1, 2048).half()
     return [*cases, ([single], 2.0**5), ([single[:0], single.reshape(())], 2.0**-3), ([], 2.0**5)]
 
 
 def _limited(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Case]]:
-    """Return a drawer of the same cases without a limit; and of clean gradients below a limit, at
-    it and above it.
+    """Return a drawer of the same cases without a limit, and of clean gradients around a limit.
 
-    Above it is one element, of either sign; and in units of the scaled gradients all of them are.
+    The limit is below, at or above the largest element, of either sign. Scaled gradients exceed it.
     """
 
     def drawn(random: Random) -> list[Case]:
@@ -240,9 +234,7 @@ def _limited(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Ca
 
 
 def _spoiled_gradients(random: Random, element: float, first: float | None = None) -> list[Case]:
-    """One bad element, once in each tensor; and perhaps another one at the beginning of every
-    tensor.
-    """
+    """Gradients with one bad element, and `first` at the beginning of every tensor if given."""
     cases: list[Case] = []
     for place in range(2):
         gradients = _gradients(random)
@@ -416,9 +408,7 @@ def _config(random: Random, low: int, high: int) -> Knobs:
 
 
 def _with_factors_of_1(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Case]]:
-    """Return a drawer of the same steps, and of two of them with factors of 1, which no framework's
-    scaler takes.
-    """
+    """Return a drawer of the same steps, and of two with a factor of 1, which no framework takes."""
 
     def drawn(random: Random) -> list[Case]:
         cases = draw(random)
@@ -436,9 +426,7 @@ def _state(random: Random, tracker: int = 0) -> ScalerState:
 
 
 def _counting(random: Random) -> list[Case]:
-    """Clean steps well before the interval is complete: the very first one, and one beyond the
-    usual 2000.
-    """
+    """Clean steps well before the interval is complete, from the first to one beyond 2000."""
     cases: list[Case] = []
     for tracker in (0, 1, 11, 2500):
         config = Knobs(growth_interval=tracker + random.randrange(4, 500))
@@ -472,13 +460,13 @@ def _backing_off(random: Random) -> list[Case]:
 
 
 def _in_a_row(random: Random) -> list[Case]:
-    """Sixty steps, each from where the rule stood: growth, overflow and counting as training mixes
-    them.
+    """Sixty steps in a row, with growth, overflow and counting mixed as in training.
 
-    At most 12 of them grow, so that a factor of 3 never needs more than FP32's 24 bits, to which
-    torch rounds.
+    At most 12 of them grow, so a factor of 3 never needs more than FP32's 24 bits, to which torch
+    rounds.
     """
-    config, cases = _config(random, 5, 8), list[Case]()
+    cases: list[Case] = []
+    config = _config(random, 5, 8)
     state = _state(random)
     for _ in range(60):
         found_inf = state.scale > 2.0**30 or (state.scale > 2.0**-10 and random.random() < 0.2)
@@ -617,9 +605,7 @@ CLIP_SHAPES = ((2,), (2, 2), (3,))
 
 
 def _scaled(random: Random, low: int, high: int, log2_unit: int) -> list[Tensor]:
-    """Return FP16 tensors of whole numbers, low <= |n| < high <= 2048, in units of a power of two:
-    all exact.
-    """
+    """Return FP16 tensors of exact numbers n * 2^log2_unit, low <= |n| < high <= 2048."""
     return [(whole(random, shape, low, high) * 2.0**log2_unit).half() for shape in CLIP_SHAPES]
 
 
@@ -632,9 +618,7 @@ def _long(random: Random) -> list[Case]:
 
 
 def _long_or_one(random: Random) -> list[Case]:
-    """The same; a single number; a number without dimensions, beside an empty tensor; just above
-    the limit.
-    """
+    """Long gradients in tensors of all shapes, empty ones included, and one just above the limit."""
     single = (whole(random, (1,), 256, 1024) * 2.0**-3).half()
     shapes = [single.reshape(()), single[:0]]
     return [*_long(random), ([single], 2.0**4, 0.5), (shapes, 2.0**4, 0.5), *_near(random)[2:]]
@@ -648,7 +632,7 @@ def _short(random: Random) -> list[Case]:
 
 
 def _near(random: Random) -> list[Case]:
-    """A limit of half a percent above the norm, just at it, and half a percent below."""
+    """Limits half a percent above the norm, at it, and half a percent below."""
     cases: list[Case] = []
     for part in (1.005, 1.0, 0.995):
         scaled, scale = _scaled(random, 128, 1024, -1), 2.0**6
@@ -658,12 +642,15 @@ def _near(random: Random) -> list[Case]:
 
 
 def _spoiled(random: Random, *elements: float) -> list[Case]:
+    """Long and short gradients with one of two elements in turn, and one of them alone."""
     cases = _long(random) + _short(random)
-    # a gradient without dimensions, which no loop runs over
+    # A gradient without dimensions cannot be looped over.
     without = (whole(random, (1,), 256, 1024) * 2.0**-3).half().reshape(())
     cast("list[Tensor]", cases[0][0]).append(without)
     for at, ((gradients, *_), element) in enumerate(zip(cases, elements * 3, strict=True)):
-        random.choice(cast("list[Tensor]", gradients)).view(-1)[(0, -1)[at % 2]] = element
+        spoiled = random.choice(cast("list[Tensor]", gradients))
+        place = 0 if at % 2 == 0 else -1
+        spoiled.view(-1)[place] = element
     alone = torch.tensor(elements[0]).half()
     return [*cases, ([alone, *_scaled(random, 16, 1024, -5)], 2.0**4, 1.0)]
 

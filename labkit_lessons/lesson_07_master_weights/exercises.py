@@ -1,4 +1,4 @@
-"""The exercises of the lesson: what their checks draw, and the mistakes that people make."""
+"""Exercises of lesson 07: master weights, their memory, groups, averages and accumulators."""
 
 from __future__ import annotations
 
@@ -18,34 +18,30 @@ Training = tuple[Tensor, list[Tensor], float, float]
 
 
 def _training(random: Random, steps: int, lr: float = 0.125) -> Training:
-    """Return a master between 0.5 and 1.5, gradients n / 2^9 below 1, scaled, the scale and the
-    learning rate.
+    """Return a master weight, the scaled gradients of some steps, the scale and the learning rate.
+
+    The master is between 0.5 and 1.5, and the gradients are n / 2^9 below 1 before scaling.
     """
-    master, scale = (1024 + whole(random, (4,), 1, 512)) / 2**10, 2.0**6
-    return (
-        master,
-        [(whole(random, (4,), 64, 512) / 2**9 * scale).half() for _ in range(steps)],
-        scale,
-        lr,
-    )
+    master = (1024 + whole(random, (4,), 1, 512)) / 2**10
+    scale = 2.0**6
+    gradients = [(whole(random, (4,), 64, 512) / 2**9 * scale).half() for _ in range(steps)]
+    return master, gradients, scale, lr
 
 
 def _between(random: Random) -> list[Case]:
-    """A master that FP16 does not hold, from the start; then no gradient at all, and gradients of
-    0.
-    """
-    (first, grads, scale, lr), (second, *_) = _training(random, 2), _training(random, 0)
-    none: list[list[Tensor]] = [[], [torch.zeros(4).half()] * 2]
+    """A master that FP16 does not hold, with gradients, with none, and with gradients of 0."""
+    first, grads, scale, lr = _training(random, 2)
+    second, *_ = _training(random, 0)
+    zeros = [torch.zeros(4).half()] * 2
     return [
         (first + 2.0**-14, grads, scale, lr),
-        *((second + 2.0**-14, zeros, scale, lr) for zeros in none),
+        (second + 2.0**-14, [], scale, lr),
+        (second + 2.0**-14, zeros, scale, lr),
     ]
 
 
 def _spoiled(random: Random) -> list[Case]:
-    """One step with inf, -inf or NaN in the middle; then the first, the last, and all of them with
-    inf.
-    """
+    """A middle step with inf, -inf or NaN; then the first, the last and all steps with inf."""
     cases = [_training(random, 4) for _ in range(3)]
     for (_, grads, *_), element in zip(cases, (torch.inf, -torch.inf, torch.nan), strict=True):
         grads[random.randrange(1, 3)][random.randrange(4)] = element
@@ -166,8 +162,11 @@ STEP = Exercise(
 
 
 def _bills(random: Random, *models: tuple[int, bool]) -> list[Case]:
-    """Return models with these bits and with or without masters, each under SGD, with momentum, and
-    under Adam.
+    """Return bills of models under SGD, under SGD with momentum, and under Adam.
+
+    Args:
+        random: Draws the number of parameters.
+        models: Pairs of the bits of a model's weights, and whether it has masters.
     """
     return [
         (random.randrange(1_000, 1_000_000_000), bits, master, moments)
@@ -256,8 +255,13 @@ Parameters = list[tuple[str, tuple[int, ...], bool]]
 
 
 def _model(random: Random, kinds: str, frozen: float = 0.0) -> Parameters:
-    """Return a model: "l" linear, "c" convolution, "b" batch norm, "n" layer norm, "e" embedding,
-    "s" a scalar.
+    """Return the names, shapes and trainability of a model's parameters.
+
+    Args:
+        random: Draws the sizes, and which layers are frozen.
+        kinds: A letter for each layer: "l" linear, "c" convolution, "b" batch norm, "n" layer norm,
+            "e" embedding, "s" a scalar.
+        frozen: The probability that a layer is frozen.
     """
     parameters: Parameters = []
     for number, kind in enumerate(kinds):
@@ -276,9 +280,7 @@ def _model(random: Random, kinds: str, frozen: float = 0.0) -> Parameters:
 
 
 def _alone(random: Random) -> list[Case]:
-    """A group that stays empty, or both; sizes of 1 and of 0, which are dimensions all the same;
-    names that mislead.
-    """
+    """Empty groups; sizes of 1 and of 0, which are dimensions too; and misleading names."""
     n = random.randrange(2, 64)
     models: list[list[tuple[str, tuple[int, ...]]]] = [
         [("fc.weight", (n, n))],
@@ -385,22 +387,18 @@ GROUPS = Exercise(
 
 
 def _flat(random: Random, *shapes: tuple[int, ...]) -> tuple[Tensor, list[Tensor], float, float]:
-    flat = (
-        whole(random, (sum(math.prod(shape) for shape in shapes),), 1024, 2048) / 2**10 + 2.0**-14
-    )
+    """Return flat masters, a scaled gradient of each shape, the scale and the learning rate."""
+    elements = sum(math.prod(shape) for shape in shapes)
+    flat = whole(random, (elements,), 1024, 2048) / 2**10 + 2.0**-14
     scale = 2.0 ** random.randrange(4, 8)
-    return (
-        flat,
-        [(whole(random, shape, 16, 64) / 2**6 * scale).half() for shape in shapes],
-        scale,
-        0.125,
-    )
+    gradients = [(whole(random, shape, 16, 64) / 2**6 * scale).half() for shape in shapes]
+    return flat, gradients, scale, 0.125
 
 
 def _shapes(random: Random) -> list[Case]:
-    """A filter of four dimensions and a single number; one tensor alone; empty ones.
+    """A filter and a single number; one tensor alone; empty ones; and a transposed view.
 
-    And a gradient that is a view of its transpose: row by row is not as it lies in memory.
+    The view's elements, row by row, are not in the order of memory.
     """
     models = (((2, 1, 3, 3), (2,), ()), ((4, 4),), ((3,), (0,), (2, 0), (2,)))
     drawn: list[Case] = [_flat(random, *shapes) for shapes in models]
@@ -504,9 +502,7 @@ History = list[tuple[Tensor, bool]]
 
 
 def _walk(random: Random, steps: int, size: float, skips: float = 0.0) -> History:
-    """Return a weight that drifts one way, FP32 steps of about `size`; a skipped step leaves it
-    where it is.
-    """
+    """Return the history of a weight that grows by about `size` in each step not skipped."""
     master = torch.tensor([random.uniform(1.0, 1.5) for _ in range(3)])
     history: History = [(master, True)]
     for _ in range(steps):
@@ -518,9 +514,10 @@ def _walk(random: Random, steps: int, size: float, skips: float = 0.0) -> Histor
 
 
 def _skipped(random: Random) -> list[Case]:
-    """Some steps are skipped; in the second history no step led to the first weights, either."""
+    """Histories with skipped steps; in the second one the first entry counts as skipped too."""
     first, second = (_walk(random, 12, 0.125, skips=0.4) for _ in range(2))
-    return [(first, 0.5), ([(second[0][0], False), *second[1:]], 0.5)]
+    start, _ = second[0]
+    return [(first, 0.5), ([(start, False), *second[1:]], 0.5)]
 
 
 # the parts of an average in FP16
@@ -655,7 +652,7 @@ def _size(random: Random) -> float:
 
 
 def _few_and_many(random: Random) -> list[Case]:
-    """Counts far from every limit, and at them: one more number is swallowed."""
+    """Counts far from every limit, at each limit, and one above it."""
     far = [
         random.randrange(2, 200),
         random.randrange(300, 2000),
@@ -667,7 +664,7 @@ def _few_and_many(random: Random) -> list[Case]:
 
 
 def _small(random: Random) -> list[Case]:
-    """Sizes below FP16's smallest normal number, and at it; below everybody's."""
+    """Sizes below FP16's smallest normal number and at it, and below that of FP32."""
     few, many = random.randrange(2, 256), random.randrange(257, 2000)
     sizes = [2.0**-14, 2.0**-14 * (1 - 2.0**-20), random.uniform(1, 9) * 2.0**-30]
     return [
@@ -690,9 +687,7 @@ def _large(random: Random) -> list[Case]:
 
 
 def _huge(random: Random) -> list[Case]:
-    """Sums beyond FP32's largest number; on both sides of BF16's and of FP32's, for few numbers and
-    for many.
-    """
+    """Sums beyond FP32's largest number, and on both sides of BF16's and FP32's."""
     few, many = 2 ** random.randrange(1, 8), 2 ** random.randrange(9, 12)
     ends = [
         (count, largest / count * part)

@@ -1,4 +1,4 @@
-"""Exercises of the lesson."""
+"""Exercises of lesson 08: levels, training loops, epsilon, and the comparison of recipes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ KNOBS = ("model_bits", "casts_by_operation", "norms_in_fp32", "master_weights", 
 
 
 def _level(level: str) -> Callable[[Random], list[Case]]:
-    """Return the draw of a level as it is, with one knob turned, with some, and as it
-    is once more.
-    """
+    """Return a drawer of a level as it is, with one, two and three knobs changed, and as it is."""
 
     def draw(random: Random) -> list[Case]:
         chosen = [random.sample(KNOBS, count) for count in (1, 2, 3)]
@@ -38,7 +36,10 @@ def _level(level: str) -> Callable[[Random], list[Case]]:
 
 
 def _another(random: Random, knob: str) -> object:
-    return random.choice((16, 32)) if knob == "model_bits" else random.random() < 0.5
+    """Return a random value of a knob, which may be the one it has."""
+    if knob == "model_bits":
+        return random.choice((16, 32))
+    return random.random() < 0.5
 
 
 LEVELS = Exercise(
@@ -111,7 +112,7 @@ LEVELS = Exercise(
 # --- recipes.which ---
 
 WIDE, HALF = torch.float32, torch.float16
-# O0 to O3
+# The dtypes of O0, O1, O2 and O3: a weight, a norm's weight, what the optimizer steps, an output.
 ROWS: tuple[Case, ...] = (
     (WIDE,) * 4,
     (WIDE, WIDE, WIDE, HALF),
@@ -121,19 +122,22 @@ ROWS: tuple[Case, ...] = (
 
 
 def _others(random: Random) -> list[Case]:
-    """All twelve: FP16 norms beside masters, no masters beside FP32 norms, and so on."""
+    """The twelve mixtures of FP32 and FP16 without a name, in random order."""
     others: list[Case] = [row for row in product((WIDE, HALF), repeat=4) if row not in ROWS]
     return random.sample(others, len(others))
 
 
 def _other_formats(random: Random) -> list[Case]:
-    """The levels in BF16; and each level but for one of its four dtypes, which is another."""
-    half, others = torch.bfloat16, (torch.bfloat16, torch.float64, torch.float8_e4m3fn)
-    levels: list[Case] = [(half, WIDE, WIDE, half), (WIDE, WIDE, WIDE, half), (half,) * 4]
+    """The levels in BF16, and each FP16 level with one dtype replaced, at two places in turn."""
+    half = torch.bfloat16
+    others = (torch.bfloat16, torch.float64, torch.float8_e4m3fn)
+    cases: list[Case] = [(half, WIDE, WIDE, half), (WIDE, WIDE, WIDE, half), (half,) * 4]
     places = [(row, place) for row in ROWS for place in random.sample(range(4), 2)]
-    return levels + [
-        (*row[:place], random.choice(others), *row[place + 1 :]) for row, place in places
-    ]
+    for row, place in places:
+        changed = list(row)
+        changed[place] = random.choice(others)
+        cases.append(tuple(changed))
+    return cases
 
 
 def _shuffled(random: Random) -> list[Case]:
@@ -228,7 +232,7 @@ NEEDS = (
     ("step", "masters to model"),
     ("step", "update scale"),
 )
-"""What must come before what."""
+"""Pairs of lines: the first must come before the second."""
 
 
 def _lines(name: str, points: int, masters: bool, scaling: bool) -> Check:
@@ -364,11 +368,9 @@ def _power(random: Random, low: int, high: int) -> float:
 
 
 def _held(random: Random) -> list[Case]:
-    """Gradients between 2^-7 and 1: their squares survive.
+    """Gradients whose squares FP16 holds, and one so large that v is inf and the step 0.
 
-    From 2^-8 to 2^-7 the answer depends on one ulp.
-
-    And one so large that v is inf: a step of 0 is finite.
+    None lies between 2^-8 and 2^-7, where the answer depends on one ulp.
     """
     return [
         (_power(random, *ends), epsilon)
@@ -377,9 +379,7 @@ def _held(random: Random) -> list[Case]:
 
 
 def _at_the_end(random: Random) -> list[Case]:
-    """FP16 ends at 2^-24, and rounds to it what is above 2^-25: an epsilon there, and v from there
-    to 2^-24.
-    """
+    """An epsilon, and then v, from 2^-25 to 2^-24, FP16's smallest number."""
     small = _power(random, -20, -14)
     epsilons = (2.0**-25, 2.0**-25 * (1 + 2.0**-20), random.uniform(3.2e-8, 5.8e-8), 2.0**-24)
     # v is 2^-25 at 5.4592e-3
@@ -470,18 +470,19 @@ MARGIN = 0.02
 
 
 def _runs(random: Random, shift: float, scatter: float, noise: float, seeds: int) -> Case:
-    """FP32 scatters around 0.55; the other is as far from it as `shift`, give or take `noise`."""
+    """Return metrics of FP32 around 0.55, and of another recipe, `shift` above by about `noise`."""
     fp32 = [round(0.55 + scatter * (i / (seeds - 1) - 0.5), 3) for i in range(seeds)]
     random.shuffle(fp32)
-    apart = [shift + noise * (1 if i % 2 else -1) * random.uniform(0.97, 1.0) for i in range(seeds)]
+    apart: list[float] = []
+    for i in range(seeds):
+        sign = -1 if i % 2 == 0 else 1
+        apart.append(shift + noise * sign * random.uniform(0.97, 1.0))
     other = [round(a + d, 3) for a, d in zip(fp32, apart, strict=True)]
     return fp32, other, MARGIN, T_90[seeds], T_95[seeds]
 
 
 def _alike(random: Random) -> list[Case]:
-    """Differences that are small and steady: the interval lies inside the margin; last, beyond
-    FP32's range too.
-    """
+    """Small, steady differences whose interval lies inside the margin, the last beyond FP32's range."""
     within = [
         _runs(random, shift, 0.05, 0.004, n) for shift in (-0.004, 0.0, 0.004) for n in (3, 5)
     ]
@@ -491,44 +492,51 @@ def _alike(random: Random) -> list[Case]:
 
 
 def _noisy(random: Random) -> list[Case]:
-    """Beyond FP32's range, or inside the margin, but with an interval that holds much else."""
+    """Means beyond FP32's range or inside the margin, with intervals too wide to tell."""
     shifts = ((-0.06, 3), (0.06, 4), (-0.2, 3), (0.15, 4), (0.004, 4))
     return [_runs(random, shift, 0.02, 0.11, n) for shift, n in shifts]
 
 
 def _beside(random: Random, seeds: int, noise: float, part: float, near: bool = False) -> Case:
-    """Draw a mean difference that is this part of a limit: where "as good" ends (near), or where a
-    difference begins.
+    """Return runs whose mean difference is a part of a limit of the verdict.
 
-    Where that is the interval's doing (a noise of 0.05), the scatter of `other` alone would decide
-    otherwise.
+    With a noise of 0.05 or more the interval decides, and the scatter of the other recipe's runs
+    in place of the differences' would give another verdict.
+
+    Args:
+        random: Draws the runs.
+        seeds: How many runs each recipe has.
+        noise: The standard deviation of the differences.
+        part: The mean difference as a part of the limit.
+        near: Whether the limit is where "as good" ends; else it is where a difference begins.
     """
     t_90, t_95 = T_90[seeds], T_95[seeds]
     while True:
         fp32 = [round(random.gauss(0.55, 0.02), 4) for _ in range(seeds)]
         apart = [random.gauss(0.0, noise) for _ in range(seeds)]
         error = statistics.stdev(apart) / math.sqrt(seeds)
-        limit = MARGIN - t_90 * error if near else max(max(fp32) - min(fp32), t_95 * error)
+        if near:
+            limit = MARGIN - t_90 * error
+        else:
+            limit = max(max(fp32) - min(fp32), t_95 * error)
         mean = random.choice((-1, 1)) * part * limit
         other = [
             round(a + d + mean - statistics.fmean(apart), 4)
             for a, d in zip(fp32, apart, strict=True)
         ]
-        wider = statistics.stdev(other) / statistics.stdev(
-            [b - a for a, b in zip(fp32, other, strict=True)]
-        )
-        alone = solution.my_verdict(fp32, other, MARGIN, wider * t_90, wider * t_95)
-        if limit > 0.005 and (
-            noise < 0.05 or alone != solution.my_verdict(fp32, other, MARGIN, t_90, t_95)
-        ):
+        differences = [b - a for a, b in zip(fp32, other, strict=True)]
+        wider = statistics.stdev(other) / statistics.stdev(differences)
+        by_scatter = solution.my_verdict(fp32, other, MARGIN, wider * t_90, wider * t_95)
+        by_pairs = solution.my_verdict(fp32, other, MARGIN, t_90, t_95)
+        if limit > 0.005 and (noise < 0.05 or by_scatter != by_pairs):
             return fp32, other, MARGIN, t_90, t_95
 
 
 def _at_the_limits(random: Random) -> list[Case]:
-    """Just inside and just beyond: the interval, FP32's range, and the margin.
+    """Mean differences just inside and just beyond the interval, FP32's range, and the margin.
 
-    Last, differences that are all the margin, all FP32's range, and 2^-12 to either side: exact,
-    however it is written.
+    In the last cases all differences are equal: the margin or FP32's range, or 2^-12 to either
+    side. Their numbers are exact in whatever order an answer computes.
     """
     far = [
         _beside(random, n, noise, part)
@@ -551,9 +559,7 @@ def _at_the_limits(random: Random) -> list[Case]:
 
 
 def _ended_in_nan(random: Random) -> list[Case]:
-    """All runs ended in NaN; and one of five, whose 0 leaves the mean uncertain, though the others
-    are better.
-    """
+    """All runs ended in NaN; and one of five, which leaves the mean uncertain."""
     fp32 = [round(random.uniform(0.52, 0.58), 3) for _ in range(5)]
     one = [round(a + random.uniform(0.19, 0.21), 3) for a in fp32]
     one[random.randrange(5)] = math.nan
@@ -664,13 +670,13 @@ NAMES = ("O1", "O2", "O3", "BF16", "BF16 no master", "FP16 no master")
 
 
 def _fp32(random: Random) -> list[float]:
-    """In no order: the first and the last are not the lowest and the highest."""
+    """Return three metrics of FP32, the first and the last neither the lowest nor the highest."""
     middle = random.uniform(0.7, 0.9)
     return [round(middle + d, 3) for d in (0.0, 0.02, -0.02)]
 
 
 def _candidates(random: Random, fp32: list[float], shifts: list[float]) -> Candidates:
-    """As many recipes as shifts, each with other bytes: the further behind, the cheaper."""
+    """Return a recipe for each shift from FP32's metrics; a later shift has fewer bytes."""
     names = random.sample(NAMES, len(shifts))
     sizes = sorted(random.sample(range(6, 20), len(shifts)), reverse=True)
     near = [[round(m + shift + random.uniform(-0.004, 0.004), 3) for m in fp32] for shift in shifts]
@@ -682,7 +688,7 @@ def _candidates(random: Random, fp32: list[float], shifts: list[float]) -> Candi
 
 
 def _plain(random: Random) -> list[Case]:
-    """Last, a range of 0; candidates that ran on more seeds, the last ones bad, or better."""
+    """Random candidates, then an FP32 range of 0 and candidates that ran on more seeds."""
     fp32, same = _fp32(random), [0.75] * 3
     name, other = random.sample(NAMES, 2)
     more = (same, [*same, 0.1, 0.1], [*same, 0.8, 0.9])
@@ -691,24 +697,22 @@ def _plain(random: Random) -> list[Case]:
 
 
 def _behind(random: Random) -> list[Case]:
-    """A cheap one that is a little behind, within what seeds do; a cheaper one of which one seed
-    alone went well.
+    """A cheap recipe slightly behind FP32, beside a cheaper one of which only one seed went well.
 
-    Last, beside one that passes, a cheaper one: just at the lowest mean that does, and 2^-10 below;
-    then it alone.
+    In the last cases the cheap recipe's mean is exactly the lowest that passes, or 2^-10 below.
     """
     fp32 = _fp32(random)
     drawn = [
         (fp32, _cheapest_gets(_candidates(random, fp32, [0.01, -0.025, -0.3]), 0, max(fp32)))
         for _ in range(2)
     ]
-    # exact, however a mean is taken
-    middle, step = (random.randrange(40, 56) / 64, random.randrange(1, 4) / 64)
-    # middle is its mean alone
-    fp32, lowest = ([middle - step, middle + 2 * step, middle - step], middle - 3 * step)
+    # 64ths are exact, however a mean is taken. `middle` is the mean of the FP32 runs, not the median.
+    middle, step = random.randrange(40, 56) / 64, random.randrange(1, 4) / 64
+    fp32 = [middle - step, middle + 2 * step, middle - step]
+    lowest = middle - 3 * step
     small, large = random.sample(NAMES, 2)
     at, below = (small, 6000, [lowest] * 3), (small, 6000, [lowest - 2.0**-10] * 3)
-    # its mean passes, its median would not
+    # The mean of this one passes, and its median would not.
     uneven = (small, 6000, [lowest + d / 64 for d in (-1, 2, -1)])
     return [
         *drawn,
@@ -721,10 +725,13 @@ def _behind(random: Random) -> list[Case]:
 def _cheapest_gets(candidates: Candidates, seed: int, metric: float) -> Candidates:
     """Replace the metric of one seed of the candidate with the fewest bytes."""
     cheapest = min(size for _, size, _ in candidates)
-    return [
-        (name, size, [*m[:seed], metric, *m[seed + 1 :]] if size == cheapest else m)
-        for name, size, m in candidates
-    ]
+    changed: Candidates = []
+    for name, size, metrics in candidates:
+        own = metrics.copy()
+        if size == cheapest:
+            own[seed] = metric
+        changed.append((name, size, own))
+    return changed
 
 
 def _none(random: Random) -> list[Case]:
@@ -733,10 +740,9 @@ def _none(random: Random) -> list[Case]:
 
 
 def _broken(random: Random) -> list[Case]:
-    """One seed of the cheapest ended in NaN; once where FP32 scatters so much that even a 0 for it
-    would pass.
-    """
-    near, far = _fp32(random), [round(random.uniform(0.5, 0.6) + d, 3) for d in (0.0, 0.2, -0.2)]
+    """One seed of the cheapest ended in NaN, even where FP32 scatters so much that 0 would pass."""
+    near = _fp32(random)
+    far = [round(random.uniform(0.5, 0.6) + d, 3) for d in (0.0, 0.2, -0.2)]
     return [
         (fp32, _cheapest_gets(_candidates(random, fp32, [0.016, 0.008, 0.0]), 2, math.nan))
         for fp32 in (near, far)

@@ -466,8 +466,8 @@ class Listening(Callback):
 
 
 loaders, listening = DataLoaders(BATCHES[:1], []), Listening()
-sgd = partial(SGD, mom=0.0)
-Learner(loaders, small_network(), loss_of, sgd, lr=LEARNING_RATE, cbs=[listening]).fit(1)
+opt_func = partial(SGD, mom=0.0)
+Learner(loaders, small_network(), loss_of, opt_func, lr=LEARNING_RATE, cbs=[listening]).fit(1)
 first, last = map(listening.heard.index, ("before_batch", "after_batch"))
 print(" → ".join(listening.heard[first : last + 1]))
 

@@ -228,9 +228,8 @@ def log_probabilities(dtype, in_halves):
     """Return log-probabilities of 2,048 tokens; six layers round each operation to a dtype."""
     numbers = torch.Generator().manual_seed(0)
     x = torch.randn(2048, 64, generator=numbers).to(dtype)
-    weights = []
-    for size in (64, 64, 64, 64, 64, 64, 8):
-        weights.append(torch.randn(64, size, generator=numbers).div(8).to(dtype))
+    sizes = (64, 64, 64, 64, 64, 64, 8)
+    weights = [torch.randn(64, size, generator=numbers).div(8).to(dtype) for size in sizes]
 
     def product(a, b):
         pieces = (slice(0, 32), slice(32, 64)) if in_halves else (slice(0, 64),)
@@ -393,9 +392,8 @@ def largest_outputs(model, characters):
     return largest
 
 
-columns = []
-for dtype in (torch.float32, torch.bfloat16, torch.float16):
-    columns.append(largest_outputs(copy.deepcopy(model).to(dtype), characters))
+dtypes = (torch.float32, torch.bfloat16, torch.float16)
+columns = [largest_outputs(copy.deepcopy(model).to(dtype), characters) for dtype in dtypes]
 print(f"{'layer':<15}{'FP32':>10}{'BF16':>10}{'FP16':>10}")
 for name in columns[0]:
     print(f"{name:<15}" + "".join(f"{column[name]:10.1f}" for column in columns))

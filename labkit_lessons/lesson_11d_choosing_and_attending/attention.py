@@ -15,6 +15,7 @@ from labkit.formats import FP32, Format
 from labkit.interop import round_tensor
 
 BLOCK = 64
+"""How many columns of the scores a block has."""
 
 
 def blockwise_attention(
@@ -51,7 +52,7 @@ def blockwise_attention(
         largest = torch.maximum(maximum, part.max(dim=1, keepdim=True).values)
         largest = round_tensor(largest, maximum_in)
         weights = torch.exp(part - largest)
-        # What was summed up so far refers to the former maximum.
+        # The sums so far refer to the former maximum; the correction refers them to the new one.
         correction = torch.exp(maximum - largest)
         total = round_tensor(correction * total + weights.sum(dim=1, keepdim=True), sum_in)
         rounded = round_tensor(factor * weights, weights_in) / factor

@@ -18,8 +18,11 @@ STEPS, BATCH, RATE = 300, 64, 2e-3
 
 
 class Routed(NamedTuple):
-    """What a mixture computed: logits of the classes [n, 10], and the experts of each digit [n, 8],
-    sorted.
+    """What a mixture computed.
+
+    Attributes:
+        outputs: Logits of the classes, [n, 10].
+        experts: Numbers of the experts of each digit, sorted, [n, 8].
     """
 
     outputs: Tensor
@@ -47,7 +50,7 @@ class Mixture(nn.Module):
         scores = self.router(x).sigmoid()
         if score_format is not FP32:
             scores = round_tensor(scores.detach(), score_format)
-        # Of equal scores the lower number wins, as it would not in topk.
+        # A stable sort prefers the lower number of equal scores; topk does not promise that.
         best = torch.sort(scores, dim=1, descending=True, stable=True).indices[:, :CHOSEN]
         gates = scores.gather(1, best)
         gates = gates / gates.sum(dim=1, keepdim=True)
@@ -58,9 +61,7 @@ class Mixture(nn.Module):
 
 
 def trained_mixture(seed: int = 0) -> Mixture:
-    """Return a mixture after 300 steps of Adam in FP32, on the lab's digits; takes about two
-    seconds.
-    """
+    """Return a mixture trained on the lab's digits in FP32, which takes about two seconds."""
     data = single_digits()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
