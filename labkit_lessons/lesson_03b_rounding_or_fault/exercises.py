@@ -1,4 +1,4 @@
-"""The exercise on kernels: the results that rounding allows."""
+"""The exercise of lesson 03b: the results that rounding allows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _positive(random: Random) -> list[Case]:
 
 
 def _cancelling(random: Random) -> list[Case]:
-    """Sums that cancel but for a little: the magnitude of the sum says nothing of its error."""
+    """Sums that nearly cancel, whose magnitude says nothing about their error."""
     cases: list[Case] = []
     for count, precision in ((3, 11), (6, 11), (4, 8), (8, 24)):
         a, b = _numbers(random, count), _numbers(random, count)
@@ -50,8 +50,7 @@ def _fp32(random: Random) -> list[Case]:
     cases: list[Case] = [
         (_numbers(random, count), _numbers(random, count), 24) for count in (64, 300, 1000)
     ]
-    # the exact sum is just below the middle of two FP16 numbers: only the additions' error reaches
-    # across
+    # The exact sum is just below the middle of two FP16 numbers, and the error reaches beyond it.
     near = [
         ([1.0] * 7 + [2.0**-8, -gap], [1.0] * 6 + [0.5 + 2.0**-9, 1.0, 1.0], 24)
         for gap in (2.0**-20, 2.0**-16)
@@ -65,23 +64,19 @@ def _fp32(random: Random) -> list[Case]:
 
 
 def _beside_a_middle(random: Random, sign: int) -> Case:
-    """An end beyond the middle of two FP16 numbers by less than half an ulp of FP32, which takes it
-    for the middle.
-    """
+    """Return a sum with an end so close to the middle of two FP16 numbers that FP32 rounds to it."""
     even = random.randrange(512, 600) * 2
     return [sign * even / 1024, sign * 2.0**-11, sign * 5 * 2.0**-12], [1.0, 1.0, 2.0**-13], 24
 
 
 def _before_a_middle(random: Random) -> Case:
-    """A lower end just below the middle of two FP16 numbers, and above it if the sum is rounded to
-    FP32.
-    """
+    """Return a sum with a lower end just below a middle, and above it if the sum is FP32."""
     even = random.randrange(880, 980) * 2
     return [even / 1024, 2.0**-11, 13 * 2.0**-12], [1.0, 1.0, 2.0**-14], 24
 
 
 def _ends(random: Random) -> list[Case]:
-    """Subnormal results, and sums about which FP16 ends."""
+    """Subnormal results, and sums around FP16's largest number."""
     tiny = [x * 2.0**-12 for x in _numbers(random, 6)]
     large = [256.0 * x for x in (1.0, 1.25)]
     return [
@@ -96,9 +91,7 @@ EXACT = "exact, size = math.fsum(products), math.fsum(map(abs, products))"
 
 
 def _in_any_precision(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Case]]:
-    """Return a drawer of the same sums, and of one of them in a precision that no
-    accumulator has.
-    """
+    """Return a drawer of the same sums, and of one in a precision that no accumulator has."""
 
     def drawn(random: Random) -> list[Case]:
         cases = draw(random)

@@ -1,4 +1,4 @@
-"""Exercises on other frameworks: apex, torch.amp, fastai and graphs, in one another's words."""
+"""Exercises of lesson 09: one training in apex, torch.amp and fastai; scalers; casts of a graph."""
 
 from __future__ import annotations
 
@@ -17,20 +17,23 @@ from labkit.grading.exercise import Case, Check, Exercise, wrong
 
 
 def trainings(random: Random, factors: tuple[float, ...], max_norm: float) -> list[Case]:
-    """Return one training: (weight[3,4], batches of x[8,4] and y[8,3], max_norm); a factor for each
-    batch's targets.
+    """Return one training: (weight[3, 4], batches of x[8, 4] and y[8, 3], max_norm).
 
     FP16 must round every number. At a scale of 2^16 a factor of 1 overflows nowhere, and one of 500
     everywhere.
+
+    Args:
+        random: Draws the numbers.
+        factors: What the targets of each batch are multiplied by.
+        max_norm: The length to which longer gradients are clipped.
     """
     weight = whole(random, (3, 4), 1, 700) / 1401
-    pairs = [
-        (whole(random, (8, 4), 1, 1000) / 1001, whole(random, (8, 3), 1, 1000) / 1001)
-        for _ in factors
-    ]
-    return [
-        (weight, [(x, factor * y) for factor, (x, y) in zip(factors, pairs, strict=True)], max_norm)
-    ]
+    batches = []
+    for factor in factors:
+        x = whole(random, (8, 4), 1, 1000) / 1001
+        y = whole(random, (8, 3), 1, 1000) / 1001
+        batches.append((x, factor * y))
+    return [(weight, batches, max_norm)]
 
 
 def several(random: Random) -> list[Case]:
@@ -281,14 +284,13 @@ def _high(random: Random) -> list[Case]:
 
 
 def _floor(random: Random) -> list[Case]:
-    """Large gradients: the scale comes down to its floor, and overflows go on there; 16 cannot be
-    halved down to 6.
-    """
+    """Gradients that still overflow at the floor of the scale, and a floor that halving misses."""
     rules = [
         _rule(name, random, init_scale=16.0, growth_interval=3) for name in ("OneFlow", "fastai")
     ]
     drawn: list[Case] = [(_gradients(random, 20, 16, 2), rule) for rule in rules for _ in range(2)]
-    infinite = [math.inf] * random.randrange(6, 9)  # at the floor this rule does not see even these
+    # At its floor, fastai's rule does not even see inf.
+    infinite = [math.inf] * random.randrange(6, 9)
     drawn.append((infinite, replace(rules[1], init_scale=2.0)))
     return [
         *drawn,
@@ -303,7 +305,7 @@ def _cap(random: Random) -> list[Case]:
         _rule("apex", random, init_scale=2.0**22, growth_interval=2),
         _rule("torch", random, init_scale=2.0**22),
     ]
-    # 48 doubles up to 64
+    # Doubling 48 ends at the cap of 64.
     between = ScalerConfig(init_scale=48.0, growth_interval=1, floor=1.0, cap=64.0)
     return [
         *((_gradients(random, 24, -9, 0), rule) for rule in rules),
@@ -313,11 +315,9 @@ def _cap(random: Random) -> list[Case]:
 
 
 def _ends(random: Random, floor: bool) -> list[Case]:
-    """All knobs at once: a scale that walks between a floor and a cap, hysteresis at both, and
-    counts that end there.
+    """Return runs with all knobs set, whose scale moves between a floor and a cap.
 
-    The gradients' exponents lie around the end that is meant: 65520 is passed at the floor, or just
-    below the cap.
+    With `floor` the gradients overflow at the floor, otherwise just below the cap.
     """
     cases: list[Case] = []
     for hysteresis in (1, 2, 3):
@@ -336,14 +336,12 @@ def _ends(random: Random, floor: bool) -> list[Case]:
 
 
 def _paused(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Case]]:
-    """Return a drawer of the same steps without a pause and with one, and of a run in which a pause
-    shows.
-    """
+    """Return a drawer of the same steps without and with a pause, and of a run that shows it."""
 
     def drawn(random: Random) -> list[Case]:
         cases = draw(random)
         paused = [(*case, random.randint(1, 3)) for case in cases]
-        # 8 overflows, is halved to 4, and doubles again after the pause
+        # A scale of 8 overflows, is halved to 4, and doubles again after the pause.
         shows = [16000.0] * random.randint(14, 20)
         rule = ScalerConfig(init_scale=8.0, growth_interval=2)
         return [*((*case, 0) for case in cases), *paused, (shows, rule, random.randint(1, 3))]
@@ -464,7 +462,7 @@ GIVEN = {"x": "FP32", "w1": "FP32", "w2": "FP32", "mask": "FP16"}
 
 
 def _six(*lines: str) -> Case:
-    """Return a graph: a line for each node, "h allow x w1"."""
+    """Return a graph from a line for each node: its name, its rule and its inputs."""
     words = [line.split() for line in lines]
     return dict(GIVEN), [(name, rule, inputs) for name, rule, *inputs in words]
 
@@ -481,7 +479,7 @@ def _worked(_: Random) -> list[Case]:
 
 
 def _shared(_: Random) -> list[Case]:
-    """A tensor that several need; in both formats; and twice in one operation."""
+    """Tensors that several nodes need, in both formats, and twice in one operation."""
     return [
         _six(
             "a allow x w1", "b allow x w1", "c deny a", "d deny a", "e promote c b", "f allow x x"
@@ -506,9 +504,7 @@ def _shared(_: Random) -> list[Case]:
 
 
 def _narrow(_: Random) -> list[Case]:
-    """Promote where all are FP16, where all are FP32, and the last of three; keep of either, and of
-    both.
-    """
+    """Promote of FP16 alone, of FP32 alone and of three inputs; keep of either format and of both."""
     return [
         _six(
             "a allow x w1",
@@ -538,15 +534,17 @@ def _narrow(_: Random) -> list[Case]:
 
 
 def _drawn(random: Random) -> list[Case]:
-    """Six nodes by chance, each of tensors that are there already."""
+    """Six random nodes, whose inputs are tensors of earlier nodes or of the graph."""
     cases: list[Case] = []
     for _ in range(4):
-        there, lines = list(GIVEN), []
+        tensors = list(GIVEN)
+        lines: list[str] = []
         for name in "abcdef":
             rule = random.choice(RULES)
-            inputs = random.sample(there, 1 if rule in ("deny", "keep") else 2)
+            count = 1 if rule in ("deny", "keep") else 2
+            inputs = random.sample(tensors, count)
             lines.append(" ".join((name, rule, *inputs)))
-            there.append(name)
+            tensors.append(name)
         cases.append(_six(*lines))
     return cases
 

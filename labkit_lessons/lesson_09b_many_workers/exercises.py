@@ -19,8 +19,9 @@ solution = Solutions(__file__)
 
 
 def _ranks(random: Random, world: int) -> tuple[list[Tensor], list[Tensor], float, float]:
-    """Return parts of whole numbers over 2^10, rows of two, and scaled gradients; the last part is
-    shorter.
+    """Return the ranks' parts of a weight, their scaled gradients, the scale and the learning rate.
+
+    Parts have rows of two numbers n / 2^10. The last part may be shorter.
     """
     shapes = [(3, 2)] * (world - 1) + [(random.randint(1, 3), 2)]
     parts = [whole(random, shape, -1024, 1024) / 2**10 for shape in shapes]
@@ -30,9 +31,7 @@ def _ranks(random: Random, world: int) -> tuple[list[Tensor], list[Tensor], floa
 
 
 def _clean(random: Random) -> list[Case]:
-    """Gradients of ordinary size; and of FP16's largest, which are finite though their
-    sum is not.
-    """
+    """Gradients of ordinary size, and of FP16's largest number, whose sum would be inf."""
     parts, gradients, scale, lr = _ranks(random, 2)
     largest = [torch.full_like(gradient, 65504) for gradient in gradients]
     return [
@@ -43,24 +42,17 @@ def _clean(random: Random) -> list[Case]:
 
 
 def _with_an_empty_part(random: Random) -> tuple[list[Tensor], list[Tensor], float, float]:
-    """The last ranks hold nothing, as where the rows are used up."""
+    """Return a case whose last ranks hold no rows."""
     parts, gradients, scale, lr = _ranks(random, 2)
     empty = torch.zeros(0, 2)
     return [*parts, empty, empty.clone()], [*gradients, empty.half(), empty.half()], scale, lr
 
 
 def _spoiled(random: Random, bad: float) -> list[Case]:
-    """One element, the first or another, of one rank; the first rank, the last, and one between; a
-    scale of 1, too.
-    """
+    """One bad element on the first rank, the last, or one between, once at a scale of 1."""
     cases: list[Case] = []
-    for world, rank, place in (
-        (4, 0, 1),
-        (4, 3, 0),
-        (4, random.randint(1, 2), 1),
-        (1, 0, 1),
-        (6, 5, 1),
-    ):
+    between = random.randint(1, 2)
+    for world, rank, place in ((4, 0, 1), (4, 3, 0), (4, between, 1), (1, 0, 1), (6, 5, 1)):
         parts, gradients, scale, lr = _ranks(random, world)
         gradients[rank][-place, place] = bad
         cases.append((parts, gradients, 1.0 if world == 6 else scale, lr))
@@ -68,9 +60,7 @@ def _spoiled(random: Random, bad: float) -> list[Case]:
 
 
 def _several(random: Random) -> list[Case]:
-    """Inf of either sign: their sum is NaN; on several ranks at once: the scale is halved once all
-    the same.
-    """
+    """Inf of either sign, whose sum is NaN, and inf on several ranks, which halves the scale once."""
     parts, gradients, scale, lr = _ranks(random, 4)
     gradients[1][0] = torch.tensor([torch.inf, -torch.inf])
     every = [torch.full_like(g, torch.inf) for g in gradients]
@@ -184,7 +174,16 @@ Oracle in the tests: one process that holds all parts in one tensor, and torch's
 def _draw(
     random: Random, world: int, low: float, high: float, sign: int = 0, elements: int = 4
 ) -> list[Tensor]:
-    """Return FP16 gradients for each rank; of one sign, where one is given."""
+    """Return FP16 gradients for each rank.
+
+    Args:
+        random: Draws the gradients.
+        world: How many ranks there are.
+        low: The smallest magnitude.
+        high: The largest magnitude.
+        sign: The sign of all elements, -1 or 1; with 0 signs are random.
+        elements: How many elements each rank has.
+    """
     signs = [[sign or random.choice((-1, 1)) for _ in range(elements)] for _ in range(world)]
     return [torch.tensor([s * random.uniform(low, high) for s in row]).half() for row in signs]
 
@@ -207,24 +206,21 @@ def _small(random: Random) -> list[Case]:
 
 
 def _overflowing(random: Random) -> list[Case]:
-    """Nothing before: then the sum is inf, and that is the answer; inf or NaN of one rank stays,
-    inf - inf is NaN.
-    """
+    """Sums that are inf without a division before, and ranks with inf or NaN, which stay."""
     spoiled = _draw(random, 4, 1, 2)
-    spoiled[2][1], spoiled[1][2], spoiled[0][3], spoiled[3][3] = (
-        torch.inf,
-        torch.nan,
-        torch.inf,
-        -torch.inf,
-    )
+    spoiled[2][1] = torch.inf
+    spoiled[1][2] = torch.nan
+    # inf - inf is NaN.
+    spoiled[0][3] = torch.inf
+    spoiled[3][3] = -torch.inf
     ranks = [_draw(random, 6, 1, 2) for _ in range(3)]
-    # inf of one sign on several ranks, on all of them, and of both signs: inf, inf, NaN
+    # Inf on every other rank, -inf on all of them, and both signs in turn: inf, -inf, NaN.
     for gradients in ranks:
         for rank, gradient in enumerate(gradients):
-            gradient[:3] = torch.tensor(
-                [torch.inf if rank % 2 else 1.0, -torch.inf, (-1) ** rank * torch.inf]
-            )
-    # beyond FP16, and back
+            gradient[0] = torch.inf if rank % 2 else 1.0
+            gradient[1] = -torch.inf
+            gradient[2] = (-1) ** rank * torch.inf
+    # The sum leaves FP16's range, and would come back.
     back = [torch.tensor([x]).half() for x in (60_000.0, 50_000.0, -60_000.0, -50_000.0)]
     ends = [(gradients, before) for gradients, before in zip(ranks, (1, 2, 6), strict=True)]
     return [
@@ -323,9 +319,7 @@ def _even(random: Random) -> list[Case]:
 
 
 def _uneven(random: Random) -> list[Case]:
-    """A last part that is shorter; every rank holds something, and floor and fair shares differ
-    from it.
-    """
+    """Rows with a shorter last part, where rounding down or sharing fairly gives other parts."""
     return [
         (11, 4),
         (7, 4),
@@ -336,9 +330,7 @@ def _uneven(random: Random) -> list[Case]:
 
 
 def _empty(random: Random) -> list[Case]:
-    """Ranks that hold nothing: one row, fewer rows than ranks, and the case that people do not
-    expect.
-    """
+    """Rows that leave ranks empty, even where there are more rows than ranks."""
     return [
         (1, 4),
         (3, 8),

@@ -1,8 +1,7 @@
-"""Exercises of the clinic: a diagnosis that fits the run, and a training that learns, in 16 bits,
-from all.
+"""Exercises of lesson 10: a diagnosis that fits the run, and a repaired training in 16 bits.
 
-Each is a consultation: the lesson's own solution is the repaired training, and a known mistake is
-an edit of it. The diagnosis that the solution returns is the right one.
+Each exercise is a consultation. The lesson's solution is the repaired training, the diagnosis that
+it returns is the right one, and a known mistake is an edit of the solution.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ from .replay import TEXTS
 from .runs import Diagnosed, treated
 
 solution = Solutions(__file__)
-FIRST_LOOK = 2  # batches: enough to see the diagnosis
+FIRST_LOOK = 2
+"""How many batches a training runs until its diagnosis is read."""
 
 
 def _consultation(
@@ -45,6 +45,7 @@ def _consultation(
         fp32: Edits that take the 16 bits away.
         *own: Further known mistakes.
     """
+    # The solution's last line is `return losses, DIAGNOSIS`.
     (returned,) = re.findall(
         r"^    return losses, (.*)$", solution.source(f"clinic.{word}"), re.MULTILINE
     )

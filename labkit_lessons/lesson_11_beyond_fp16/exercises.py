@@ -1,4 +1,4 @@
-"""Exercises of the lesson."""
+"""Exercises of lesson 11: frozen gains, clipped texts, and channels that FP16 cannot hold."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ Named = dict[str, Tensor]
 
 
 def _moving(random: Random, moves: dict[str, list[float]], weight: float) -> tuple[Named, Named]:
-    """Return parameters of elements near a weight, of either sign; each moves by part of the
-    distance there.
+    """Return BF16 parameters near a weight, of either sign, and FP32 updates in another order.
 
-    The updates come in another order than the weights.
+    Args:
+        random: Draws the parameters.
+        moves: For each parameter, its elements' updates in parts of BF16's spacing at the weight.
+        weight: A power of two.
     """
-    weights, updates = {}, {}
+    weights: Named = {}
+    updates: Named = {}
     for name, parts in moves.items():
         elements = [
             random.choice((-1, 1)) * weight * (1 + random.randrange(1, 60) * 2.0**-7) for _ in parts
@@ -34,9 +37,7 @@ def _moving(random: Random, moves: dict[str, list[float]], weight: float) -> tup
 
 
 def _clear(random: Random) -> list[Case]:
-    """Updates far below and far above half the distance; two that cancel; zeros, which any update
-    moves; and what is no number of BF16 after the step.
-    """
+    """Updates far below and far above half the spacing, zeros, and steps that end at inf or NaN."""
     weight = 2.0 ** random.randrange(-6, 6)
     zero = torch.zeros(2).bfloat16()
     updates = {"stays": torch.zeros(2), "moves": torch.tensor([0.0, -(2.0**-60)])}
@@ -82,11 +83,12 @@ def _one_of_many(random: Random) -> list[Case]:
 
 
 def _near(random: Random) -> list[Case]:
-    """Just below and just above half the distance, where FP16 and other limits decide otherwise;
-    and exactly half: the even neighbour is taken, so a weight that is even stays, and an odd one
-    moves.
+    """Updates just below, just above and exactly at half the spacing.
+
+    At exactly half the even neighbour is taken, so an even weight stays and an odd one moves.
     """
-    below, above = 0.5 - random.uniform(1, 2) * 2.0**-16, 0.5 + random.uniform(1, 2) * 2.0**-16
+    below = 0.5 - random.uniform(1, 2) * 2.0**-16
+    above = 0.5 + random.uniform(1, 2) * 2.0**-16
     parts = {
         "below": [below, -below],
         "above": [above, below],
@@ -106,11 +108,10 @@ def _near(random: Random) -> list[Case]:
         "zero": [even, 0.0],
     }
     half = torch.tensor([0.5, -0.5]) * unit * 2.0**-7
-    updates = {name: half if name != "zero" else half * torch.tensor([1.0, 0.0]) for name in named}
-    return [
-        *near,
-        ({name: torch.tensor(elements).bfloat16() for name, elements in named.items()}, updates),
-    ]
+    weights = {name: torch.tensor(elements).bfloat16() for name, elements in named.items()}
+    updates = dict.fromkeys(named, half)
+    updates["zero"] = half * torch.tensor([1.0, 0.0])
+    return [*near, (weights, updates)]
 
 
 def _around_one(_: Random) -> list[Case]:
@@ -199,14 +200,17 @@ FROZEN = Exercise(
 
 # --- beyond.clipped ---
 
-LOW, HIGH = 3e-4, 4e-4  # Source: arXiv:2507.18071, 5.1
+# Source: arXiv:2507.18071, 5.1.
+LOW, HIGH = 3e-4, 4e-4
 
 
 def _texts(random: Random, means: list[float], low: float, high: float) -> list[Case]:
-    """Return one call: a text for each mean of log-ratios, in any order; single tokens differ far
-    more.
+    """Return one call with a text for each mean of log-ratios, in random order.
+
+    Single tokens differ far more than the mean.
     """
-    learner, sampler = [], []
+    learner: list[list[float]] = []
+    sampler: list[list[float]] = []
     for mean in random.sample(means, len(means)):
         theirs = [random.uniform(-4, -0.1) for _ in range(random.choice((1, 2, 8, 100)))]
         noise = [random.uniform(-0.01, 0.01) for _ in theirs]
@@ -238,9 +242,7 @@ def _wide(random: Random) -> list[Case]:
 
 
 def _equal(random: Random) -> list[Case]:
-    """Equal log-probabilities: the ratio is 1, which no limit of 0 clips; a text twice; and no
-    texts at all.
-    """
+    """Equal log-probabilities, whose ratio of 1 is never clipped; a text twice; and no texts."""
     text = [random.uniform(-4, -0.1) for _ in range(4)]
     far = [x - 0.01 for x in text]
     return [
@@ -334,9 +336,7 @@ def _one_channel(random: Random) -> list[Case]:
 
 
 def _several(random: Random) -> list[Case]:
-    """Channels that need different powers, in a block of another shape; square matrices; a power
-    above 2^16.
-    """
+    """Channels that need different powers, in blocks of several shapes; and a power above 2^16."""
     powers = random.sample(range(12), 6)
     mixed = [random.uniform(1.1, 1.9) * 2.0 ** (power - 4) * 65504 for power in powers]
     return [
@@ -347,7 +347,7 @@ def _several(random: Random) -> list[Case]:
 
 
 def _exactly(random: Random) -> list[Case]:
-    """Exactly the limit times a power of two, and a little more and less."""
+    """Magnitudes at the limit times a power of two, and a little above and below it."""
     limit, part = random.choice((65504.0, 57344.0)), random.uniform(1, 9) * 2.0**-40
     sizes = [limit * 2.0**power * (1 + side * part) for power in (0, 1, 5) for side in (0, 1, -1)]
     return [_model(random, sizes, limit)]

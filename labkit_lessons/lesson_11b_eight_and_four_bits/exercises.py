@@ -1,4 +1,4 @@
-"""Exercises of the lesson."""
+"""Exercises of lesson 11b: scales of blocks and of tensors, 4-bit rounding, and unit scaling."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ solution = Solutions(__file__)
 
 
 def _block(random: Random, largest: float) -> list[float]:
-    """Return eight FP32 numbers below a magnitude, and that one itself, somewhere among them."""
+    """Return eight FP32 numbers far below `largest`, with `largest` at a random place."""
     block = [random.choice((-1, 1)) * random.uniform(0, 0.2) * abs(largest) for _ in range(8)]
     block.insert(random.randrange(9), largest)
     return [float(np.float32(x)) for x in block]
@@ -31,9 +31,7 @@ def _any_size(random: Random, sign: int) -> list[Case]:
 
 
 def _positive(random: Random) -> list[Case]:
-    """A significand between 1.5 and 1.75, where the tops differ; one number alone; a long block,
-    the largest at its end; and other formats' largest numbers.
-    """
+    """Blocks of any size, one number alone, long blocks, and the largest numbers of other formats."""
     cases = [*_any_size(random, 1), (_block(random, random.uniform(1.55, 1.7) * 2.0**5), 448.0)]
     long = [*_block(random, 3.0)] * 5
     alone = [float(random.randrange(500, 999))]
@@ -46,9 +44,7 @@ def _after(x: float) -> float:
 
 
 def _at_the_limit(random: Random) -> list[Case]:
-    """Exactly top times a power of two, and the number after it; last, where logarithms make it
-    seem more.
-    """
+    """A largest number that just fits, the number after it, and fits that a logarithm misses."""
     limits = [(top, top * 2.0 ** random.randrange(-40, 40)) for top in (6.0, 448.0, 57344.0)]
     fits = [
         (top, top * 2.0**k)
@@ -59,9 +55,7 @@ def _at_the_limit(random: Random) -> list[Case]:
 
 
 def _nothing(random: Random) -> list[Case]:
-    """Blocks that any scale holds: zeros, and numbers far below the smallest scale, up to it and
-    beyond.
-    """
+    """Blocks of zeros, and of numbers below, at and just above what the smallest scale holds."""
     ends = [([-x], 6.0) for x in (6 * 2.0**-127, _after(6 * 2.0**-127))]
     return [([0.0] * 4, 6.0), ([-0.0, 2.0**-149], 6.0), (_block(random, 2.0**-140), 448.0), *ends]
 
@@ -155,9 +149,7 @@ def _short(random: Random) -> list[Case]:
 
 
 def _long(random: Random) -> list[Case]:
-    """Falling magnitudes, so that what leaves the history is felt; random ones; equal ones; and a
-    long history.
-    """
+    """Falling magnitudes, whose largest leaves the history; random and equal ones; long histories."""
     falling = sorted(_steps(random, 9), reverse=True)
     a, b, c = sorted(_steps(random, 3))
     alike = [c, a, b, c, a, a, b, a, a]
@@ -180,9 +172,7 @@ def _outlier(random: Random) -> list[Case]:
 
 
 def _zeros(random: Random) -> list[Case]:
-    """A tensor of zeros: first, for longer than the history, and beside others; and one that is
-    nearly zero.
-    """
+    """Tensors of zeros: at the start, for the whole history, and always; and tiny ones."""
     a, b = _steps(random, 2)
     tiny = [x * 2.0**-60 for x in (a, b, b)]
     runs = ([0.0, a, b], 1), ([a, 0.0, 0.0, b, a], 2), (tiny, 2), ([0.0] * 2, 4)
@@ -262,11 +252,18 @@ GRID = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # the magnitudes of E2M1
 
 
 def _between(random: Random, places: tuple[int, ...], sign: int = 1) -> Case:
-    """Return a block of numbers between two neighbours: some eighths of the way; chances on both
-    sides, and there.
+    """Return a block, its scale, and random numbers that decide how each element is rounded.
+
+    Args:
+        random: Draws the scale, the elements and their chances.
+        places: For each group of three elements, the index in GRID of the neighbour below.
+        sign: The sign of all elements.
     """
-    scale, block, chances = 2.0 ** random.randrange(-20, 20), [], []
+    scale = 2.0 ** random.randrange(-20, 20)
+    block: list[float] = []
+    chances: list[float] = []
     for place in places:
+        # The chance lies below, at and above the element's part of the way to the next number.
         for side in (-1, 0, 1):
             part = random.randrange(1, 8) / 8
             block.append(sign * scale * (GRID[place] + part * (GRID[place + 1] - GRID[place])))
@@ -284,7 +281,7 @@ def _large(random: Random) -> list[Case]:
 
 
 def _ends(random: Random) -> list[Case]:
-    """Numbers of the grid with a chance of 0, and what is beyond the last."""
+    """Numbers of the grid with a chance of 0, numbers beyond its end, and an empty block."""
     scale = 2.0 ** random.randrange(-9, 9)
     return [
         ([scale * g for g in GRID], scale, [0.0] * 8),
@@ -369,16 +366,15 @@ BLOCK = Exercise(
 
 # --- beyond.unit ---
 
-# the log2 of no root is near a half
+# Of none of these, log2 of the square root is near the middle between two whole numbers.
 SIZES = (9, 27, 64, 100, 144, 256, 784, 1000, 1024, 3000, 4096)
 
 
 def _layer(random: Random, fan_in: int, width: int, log2_size: int) -> Case:
-    """Return a call whose gradient's exponent lies clearly nearer to one whole number than to the
-    next.
-    """
+    """Return a layer whose gradient's exponent is clearly nearer to one whole number."""
     off = random.choice((-1, 1)) * random.uniform(0.05, 0.4)
-    root = round(math.log2(width) / 2) + off  # as if the width's root were this
+    # Stands in for log2 of the width's square root.
+    root = round(math.log2(width) / 2) + off
     return fan_in, width, math.sqrt(width) / 2.0 ** (root - log2_size)
 
 
@@ -393,9 +389,7 @@ def _shapes(random: Random) -> list[Case]:
 
 
 def _losses(random: Random) -> list[Case]:
-    """A loss that was divided by much, or multiplied; last, a factor of 1.46 times a
-    power of two.
-    """
+    """Losses divided or multiplied by much, and one 1.46 times a power of two."""
     return [
         *(_layer(random, 1000, 64, log2) for log2 in (-20, -8, -1, 1, 8)),
         (1000, 64, 8.0 / (1.46 * 2.0**-4)),

@@ -1,4 +1,4 @@
-"""Exercises of the lesson."""
+"""Exercises of lesson 11c: sums in two orders, and what BF16 can keep."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ def _numbers(random: Random, count: int, spread: int) -> list[float]:
 
 
 def _odd(random: Random) -> list[Case]:
-    """An odd number of numbers: the rest is one longer; in the first, two small ones there make up
-    for each other.
-    """
+    """Lists of odd length; in the first, two small numbers add up to what the large one notices."""
     large = 2.0 ** random.randrange(10, 40)
     return [
         ([large, large * 2.0**-24, large * 2.0**-24],),
@@ -34,7 +32,7 @@ def _odd(random: Random) -> list[Case]:
 
 
 def _swallowed(random: Random) -> list[Case]:
-    """A large number first: what follows in turn is swallowed, the second half is not."""
+    """Lists that begin with a large number, which swallows small ones added in turn."""
     large = 2.0 ** random.randrange(25, 40)
     lists = [[large, *[large * 2.0**-25] * 63], [-large, *_numbers(random, 39, 2)]]
     return [(numbers,) for numbers in (*lists, [], _numbers(random, 1, 2), [large, 1.0])]
@@ -122,7 +120,7 @@ ORDERS = Exercise(
 
 
 def _parts(random: Random, kind: str, numbers: list[float]) -> list[Case]:
-    """Return one call: parts of one kind, in any order."""
+    """Return one call with parts of one kind, in random order."""
     shuffled = random.sample(numbers, len(numbers))
     return [([(f"part {i}", kind, x) for i, x in enumerate(shuffled)],)]
 
@@ -148,9 +146,7 @@ def _change(random: Random) -> list[Case]:
 
 
 def _both(random: Random) -> list[Case]:
-    """A training: some of each kind, in two orders; a change of 300 is no count, and a count of 1
-    no change.
-    """
+    """A training with parts of both kinds, in two orders, and one without parts."""
     numbers = [
         ("counts", 1.0),
         ("changes", 300.0),

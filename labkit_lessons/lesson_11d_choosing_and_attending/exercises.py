@@ -1,4 +1,4 @@
-"""Exercises of the lesson."""
+"""Exercises of lesson 11d: the experts that a router chooses, and a scale for attention."""
 
 from __future__ import annotations
 
@@ -41,9 +41,7 @@ def _equal(random: Random) -> list[Case]:
 
 
 def _halfway(random: Random) -> list[Case]:
-    """Numbers halfway between two of 3 bits: 1.125 goes down to 1, 1.375 up to 1.5, both to an even
-    significand.
-    """
+    """Numbers halfway between two of 3 bits, which go to the even one: 1.125 to 1, 1.375 to 1.5."""
     ties = [1.125, 1.375, 1.0, 1.5, 1.25]
     scaled = [math.ldexp(x, random.randrange(-20, 20)) for x in ties]
     just = [1.125, math.nextafter(1.125, 2), 1.0, 1.25, math.nextafter(1.375, 0)]
@@ -75,7 +73,7 @@ def _logits(random: Random) -> list[Case]:
 
 
 def _ends(random: Random) -> list[Case]:
-    """One expert of one, all of them, and one bit."""
+    """One expert out of one, all of them, and scores rounded to one bit."""
     few = _scores(random, 5, 1.0)
     return [([0.7], 1, 8), (few, 5, 8), (few, 1, 1), (few, 2, 1)]
 
@@ -170,7 +168,11 @@ SETS = Exercise(
 
 # --- attend.scale ---
 
-E4M3, E5M2, E2M1, HALF = (448.0, 2.0**-9), (57344.0, 2.0**-16), (6.0, 0.5), (65504.0, 2.0**-24)
+# The largest number of each format, and the smallest above 0.
+E4M3 = (448.0, 2.0**-9)
+E5M2 = (57344.0, 2.0**-16)
+E2M1 = (6.0, 0.5)
+HALF = (65504.0, 2.0**-24)
 
 
 def _rows(random: Random) -> list[Case]:
@@ -183,9 +185,7 @@ def _rows(random: Random) -> list[Case]:
 
 
 def _edges(random: Random) -> list[Case]:
-    """Elements at half of the smallest number, some of them equal, just above it, and at the
-    smallest number itself.
-    """
+    """Elements at half of the smallest number, just above and below it, and at the smallest."""
     top = float(random.randrange(-40, 40))
     cases: list[Case] = []
     for largest, smallest in (E4M3, E5M2, E2M1):
