@@ -468,8 +468,8 @@ class Listening(Callback):
 loaders, listening = DataLoaders(BATCHES[:1], []), Listening()
 opt_func = partial(SGD, mom=0.0)
 Learner(loaders, small_network(), loss_of, opt_func, lr=LEARNING_RATE, cbs=[listening]).fit(1)
-first, last = map(listening.heard.index, ("before_batch", "after_batch"))
-print(" → ".join(listening.heard[first : last + 1]))
+begin, end = map(listening.heard.index, ("before_batch", "after_batch"))
+print(" → ".join(listening.heard[begin : end + 1]))
 
 # %% [markdown]
 # Around each part x of the loop there are two events, `before_x` and `after_x`. A callback that
