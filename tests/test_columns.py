@@ -1,4 +1,4 @@
-"""Lines of Python, JavaScript and style sheets: at most 100 columns."""
+"""Lines of JavaScript and style sheets: at most 100 columns. Ruff counts those of Python."""
 
 from pathlib import Path
 
@@ -9,15 +9,10 @@ UNBROKEN = ("grid-template-columns:",)
 
 
 def test_lines_have_at_most_100_columns() -> None:
-    endings = ("py", "js", "mjs", "css")
+    endings = ("js", "mjs", "css")
     files = [path for ending in endings for path in ROOT.glob(f"labkit/**/*.{ending}")]
-    for ending in ("js", "mjs"):
-        files += ROOT.glob(f"tests/javascript/*.{ending}")
-    # Scripts in tests/guard/scripts are as strangers wrote them.
-    files += [path for path in ROOT.glob("tests/**/*.py") if "guard/scripts" not in path.as_posix()]
-    files += ROOT.glob("docs/*.py")
-    files += [path for path in ROOT.glob("labkit_lessons/*/*.py") if path.name != "lesson.py"]
-    assert len(files) > 400
+    files += ROOT.glob("tests/javascript/*.*js")
+    assert len(files) > 150
     long = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in files

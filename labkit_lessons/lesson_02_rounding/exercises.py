@@ -434,7 +434,7 @@ def _exact(random: Random) -> list[Case]:
 
 
 def _many(random: Random) -> list[Case]:
-    """A hundred evenly spaced random numbers each, so the share that goes up is exactly the part."""
+    """A hundred evenly spaced random numbers each: the share that goes up is exactly the part."""
     numbers = [_number(random, sign, random.randrange(1, 8)) for sign in (1, -1)]
     return [(*number, (2 * i + 1) / 200) for number in numbers for i in range(100)]
 

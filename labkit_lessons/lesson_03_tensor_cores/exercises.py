@@ -45,7 +45,7 @@ def _huge(random: Random) -> list[Case]:
 
 
 def _long_products(random: Random) -> list[Case]:
-    """Products of up to 22 bits, whose sum would differ if they were rounded before the addition."""
+    """Products of up to 22 bits: their sum differs if they are rounded before the addition."""
     found: list[Case] = []
     while len(found) < 3:
         a, b = _number(random), _number(random)
@@ -658,7 +658,7 @@ def _few_bits(random: Random) -> list[Case]:
 
 
 def _lost_parts(random: Random) -> list[Case]:
-    """Numbers so small that BF16 holds two of their parts and rounds the third, 31 * 2^-139, to 0."""
+    """Small numbers: BF16 holds two of their parts and rounds the third, 31 * 2^-139, to 0."""
     high = [2.0**-116 * (1 + random.randrange(32) / 128) for _ in range(4)]
     middle = [2.0**-125 * (1 + random.randrange(128) / 128) for _ in range(4)]
     small = torch.tensor([[h + m + 31 * 2.0**-139] for h, m in zip(high, middle, strict=True)])

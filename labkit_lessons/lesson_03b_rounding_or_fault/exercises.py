@@ -64,7 +64,7 @@ def _fp32(random: Random) -> list[Case]:
 
 
 def _beside_a_middle(random: Random, sign: int) -> Case:
-    """Return a sum with an end so close to the middle of two FP16 numbers that FP32 rounds to it."""
+    """Return a sum with an end so near the middle of two FP16 numbers that FP32 rounds to it."""
     even = random.randrange(512, 600) * 2
     return [sign * even / 1024, sign * 2.0**-11, sign * 5 * 2.0**-12], [1.0, 1.0, 2.0**-13], 24
 

@@ -635,7 +635,7 @@ def _first_or_none(random: Random) -> list[Case]:
     largest = [("shared", tensor.fill_(65504)) for _, tensor in _healthy(random)[:1]]
     twice = [*largest, *_healthy(random)[1:3], ("shared", torch.tensor([-3.0]).half()), loss]
     again = _spoiled(random, 4, math.inf)
-    # The name of the spoiled tensor also names a healthy one: an earlier one here, a later one next.
+    # A healthy tensor has the spoiled one's name, too: an earlier one here, a later one next.
     again[1] = (again[4][0], again[1][1])
     later = [*_spoiled(random, 2, -math.inf)[:4], _healthy(random)[2]]
     doubled = [("conv1", _healthy(random)[3][1]), *_spoiled(random, 0, math.nan)]

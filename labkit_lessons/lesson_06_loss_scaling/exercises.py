@@ -408,7 +408,7 @@ def _config(random: Random, low: int, high: int) -> Knobs:
 
 
 def _with_factors_of_1(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Case]]:
-    """Return a drawer of the same steps, and of two with a factor of 1, which no framework takes."""
+    """Return a drawer of the same steps and two with a factor of 1, which no framework takes."""
 
     def drawn(random: Random) -> list[Case]:
         cases = draw(random)
@@ -618,7 +618,7 @@ def _long(random: Random) -> list[Case]:
 
 
 def _long_or_one(random: Random) -> list[Case]:
-    """Long gradients in tensors of all shapes, empty ones included, and one just above the limit."""
+    """Long gradients in tensors of all shapes, even empty ones, and one just above the limit."""
     single = (whole(random, (1,), 256, 1024) * 2.0**-3).half()
     shapes = [single.reshape(()), single[:0]]
     return [*_long(random), ([single], 2.0**4, 0.5), (shapes, 2.0**4, 0.5), *_near(random)[2:]]

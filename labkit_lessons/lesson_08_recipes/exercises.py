@@ -482,7 +482,7 @@ def _runs(random: Random, shift: float, scatter: float, noise: float, seeds: int
 
 
 def _alike(random: Random) -> list[Case]:
-    """Small, steady differences whose interval lies inside the margin, the last beyond FP32's range."""
+    """Small steady differences with an interval inside the margin; the last beyond FP32's range."""
     within = [
         _runs(random, shift, 0.05, 0.004, n) for shift in (-0.004, 0.0, 0.004) for n in (3, 5)
     ]
@@ -706,7 +706,7 @@ def _behind(random: Random) -> list[Case]:
         (fp32, _cheapest_gets(_candidates(random, fp32, [0.01, -0.025, -0.3]), 0, max(fp32)))
         for _ in range(2)
     ]
-    # 64ths are exact, however a mean is taken. `middle` is the mean of the FP32 runs, not the median.
+    # 64ths are exact in any order. `middle` is the mean of the FP32 runs, not the median.
     middle, step = random.randrange(40, 56) / 64, random.randrange(1, 4) / 64
     fp32 = [middle - step, middle + 2 * step, middle - step]
     lowest = middle - 3 * step

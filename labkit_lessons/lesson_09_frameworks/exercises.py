@@ -504,7 +504,7 @@ def _shared(_: Random) -> list[Case]:
 
 
 def _narrow(_: Random) -> list[Case]:
-    """Promote of FP16 alone, of FP32 alone and of three inputs; keep of either format and of both."""
+    """Promote of FP16 alone, of FP32 alone and of three inputs; keep of one format and of both."""
     return [
         _six(
             "a allow x w1",

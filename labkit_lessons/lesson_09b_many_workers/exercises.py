@@ -60,7 +60,7 @@ def _spoiled(random: Random, bad: float) -> list[Case]:
 
 
 def _several(random: Random) -> list[Case]:
-    """Inf of either sign, whose sum is NaN, and inf on several ranks, which halves the scale once."""
+    """Inf of both signs, whose sum is NaN, and inf on several ranks: the scale is halved once."""
     parts, gradients, scale, lr = _ranks(random, 4)
     gradients[1][0] = torch.tensor([torch.inf, -torch.inf])
     every = [torch.full_like(g, torch.inf) for g in gradients]

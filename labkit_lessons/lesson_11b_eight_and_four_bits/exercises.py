@@ -31,7 +31,7 @@ def _any_size(random: Random, sign: int) -> list[Case]:
 
 
 def _positive(random: Random) -> list[Case]:
-    """Blocks of any size, one number alone, long blocks, and the largest numbers of other formats."""
+    """Blocks of any size, single numbers, long blocks, and the largest numbers of other formats."""
     cases = [*_any_size(random, 1), (_block(random, random.uniform(1.55, 1.7) * 2.0**5), 448.0)]
     long = [*_block(random, 3.0)] * 5
     alone = [float(random.randrange(500, 999))]
@@ -149,7 +149,7 @@ def _short(random: Random) -> list[Case]:
 
 
 def _long(random: Random) -> list[Case]:
-    """Falling magnitudes, whose largest leaves the history; random and equal ones; long histories."""
+    """Falling magnitudes, whose largest leaves the history; random, equal ones; long histories."""
     falling = sorted(_steps(random, 9), reverse=True)
     a, b, c = sorted(_steps(random, 3))
     alike = [c, a, b, c, a, a, b, a, a]
