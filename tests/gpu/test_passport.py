@@ -209,9 +209,18 @@ def test_the_end_says_where_the_file_is_and_no_file_is_replaced(
     assert "exists already and was not changed" in said
     assert str(file.with_name("passport-3.jsonl")) in said, "a name that is free"
     assert file.read_bytes() == before
-    for path in (file.parent / "no folder" / "p.jsonl", file / "p.jsonl"):
-        assert cli.main([*words, str(path)]) == 2
-        assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_hold_a_passport_is_refused(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["gpu", "--device", "cpu", "--passport"]
+    assert cli.main([*words, str(file.parent / "no folder" / "p.jsonl")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+    file.write_text("a file, not a folder")
+    with pytest.raises(SystemExit, match="2"):
+        cli.main([*words, str(file / "p.jsonl")])
+    assert f"expected a folder, got the file {file}" in capsys.readouterr().err
 
 
 # --- reading --------------------------------------------------------------------------------------
