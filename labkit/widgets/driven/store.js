@@ -1,9 +1,8 @@
-// What the page knows of runs that train: all points so far, and what is under way between page and
-// kernel.
+// The state of a training in the page: all points so far, and the commands that are not answered.
 //
-// One store for each model keeps the whole curves; the kernel sends only new points, NaN included,
-// as float32 columns. Frames are drawn in requestAnimationFrame and answered after drawing, so a
-// slow browser slows the messages down and never the training.
+// Each model has one store, which keeps the whole curves. The kernel sends only new points, as
+// columns of float32, which may be NaN. A frame is drawn in requestAnimationFrame and acknowledged
+// after that, so a slow browser slows down the messages but not the training.
 
 import { floats } from "../base/model.js";
 
@@ -16,11 +15,11 @@ import { floats } from "../base/model.js";
  * @property {Offers} _offers
  * @property {Frame<DrivenState>} [_frame] On a page without a kernel: the first frame, with a run
  * on record.
- * @property {string} [run] The page's own note of the run, for the saved notebook.
+ * @property {string} [run] The run as JSON, which the page writes for the saved notebook.
  */
 
 /**
- * What the page offers to turn: the devices, and what each widget adds.
+ * The choices that the page offers: the devices, and what each widget adds.
  *
  * @typedef {{ places: { key: string, label: string }[] }} Offers
  */
@@ -29,24 +28,23 @@ import { floats } from "../base/model.js";
 /** @typedef {"start" | "pause" | "step" | "stop" | "reset"} Press */
 
 /**
- * What the kernel says beside the points (`DrivenWidget.state`); each widget adds to it.
+ * What the kernel sends beside the points (`DrivenWidget.state`); each widget adds to it.
  *
  * @typedef {object} DrivenState
  * @property {string} title
- * @property {string} about What the task is.
+ * @property {string} about Description of the task.
  * @property {string} [detail]
  * @property {Phase} phase
- * @property {Press[]} enabled The buttons that mean something now.
+ * @property {Press[]} enabled The buttons that have an effect now.
  * @property {number} step Steps done.
  * @property {number} total Steps planned.
  * @property {string} sentence
- * @property {string} notice What the last command met; "" mostly.
+ * @property {string} notice What the user should know about the last command, or "".
  * @property {{ key: string, says: string, rates: string }} place Where it trains.
- * @property {string} recorded Of what the run on record was made; "" where the learner's own is
- * shown.
- * @property {number} number The frame's.
+ * @property {string} recorded Where a recorded run was made; "" if the learner's own run is shown.
+ * @property {number} number The number of this frame.
  * @property {number} answered The number of the page's latest command that was carried out.
- * @property {boolean} whole Whether the points begin again.
+ * @property {boolean} whole Whether this frame has all points, instead of only new ones.
  */
 
 /**
@@ -55,7 +53,7 @@ import { floats } from "../base/model.js";
  */
 
 /**
- * How a widget's points are kept: `take` appends what a frame brings.
+ * How a widget stores its points. `take` appends the points of a frame.
  *
  * @template {DrivenState} State
  * @template {object} Points
@@ -64,7 +62,10 @@ import { floats } from "../base/model.js";
  * @property {(points: Points, state: State, buffers: DataView[]) => void} take
  */
 
-/** @typedef {{ draw: () => void, expose: () => void }} StoreView one picture of a store */
+/**
+ * One picture of a store. `draw` draws it, and `expose` then updates its `data-` attributes.
+ * @typedef {{ draw: () => void, expose: () => void }} StoreView
+ */
 
 /** @typedef {ReturnType<typeof setTimeout>} Timer */
 
@@ -75,31 +76,31 @@ import { floats } from "../base/model.js";
  * @property {Model<DrivenTraits>} model
  * @property {PointsKind<State, Points>} kind
  * @property {Set<StoreView>} views
- * @property {State | null} state The kernel's latest; null before it has answered.
+ * @property {State | null} state The latest state from the kernel; null before the first.
  * @property {Points} points
- * @property {number} sent Number of our latest command.
- * @property {Timer | null} silence Runs from a command to its answer.
- * @property {boolean} silent Whether the kernel has not answered for long.
- * @property {Content | null} afterwards What to say when fewer are under way.
- * @property {number | null} wish log2 of the scale that the hand asks for, until the kernel has it.
- * @property {number} answeredAt
- * @property {number} keptAt
- * @property {Timer | undefined} lateAnswer
- * @property {boolean} pending Whether a frame of the page is asked for.
- * @property {boolean} fresh Whether the kernel's latest is not drawn yet.
- * @property {(content: Content) => void} deliver Takes what the page tells: to the kernel, or to a
- * source in the page.
+ * @property {number} sent The number of the latest command.
+ * @property {Timer | null} silence Runs while a command is not answered; null otherwise.
+ * @property {boolean} silent Whether that timer has run out.
+ * @property {Content | null} afterwards A command that waits until fewer are unanswered.
+ * @property {number | null} wish log2 of the scale that the user has set and the kernel has not.
+ * @property {number} answeredAt When the last frame was acknowledged, in ms.
+ * @property {number} keptAt When the run was last written for the saved notebook, in ms.
+ * @property {Timer | undefined} lateAnswer Runs until the next acknowledgement.
+ * @property {boolean} pending Whether an animation frame has been requested.
+ * @property {boolean} fresh Whether the state has not been drawn yet.
+ * @property {(content: Content) => void} deliver Sends a message to the kernel, or to a source in
+ * the page.
  */
 
 /** @typedef {Store<DrivenState, object>} AnyStore */
 
-// Data and runs may take a while to be made, and no command is carried out meanwhile.
+// How long a command may be unanswered. While the kernel makes data and runs, it answers none.
 const SILENCE_MS = 20_000;
-// Values of a moving slider on their way to the kernel.
+// How many values of a moving slider may be unanswered.
 const UNDER_WAY = 3;
-// Between two answers to the kernel; it sends 12 frames without one (IN_FLIGHT).
+// The time between two acknowledgements. The kernel sends 12 frames without one (IN_FLIGHT).
 const ANSWER_MS = 250;
-// Between two notes of a run that is under way, for the saved notebook.
+// The time between two copies of a running training for the saved notebook.
 const KEEP_MS = 2000;
 export const UNANSWERED =
   "The kernel does not answer. If a cell is running, wait for it or interrupt it; " +
@@ -109,7 +110,7 @@ export const UNANSWERED =
 const stores = new WeakMap();
 
 /**
- * The store of a model: two pictures of one widget share it.
+ * Return the store of a model. Two pictures of one widget share it.
  *
  * @template {DrivenState} State
  * @template {object} Points
@@ -154,8 +155,8 @@ export function storeOf(model, kind) {
 
 // --- the saved notebook --------------------------------------------------------------------------
 
-// A run is an attribute of the page's model, and so saved with the notebook. JSON has no NaN and no
-// inf.
+// A run is an attribute of the page's model, so it is saved with the notebook. JSON has no NaN and
+// no infinity, so these are saved as strings.
 
 /**
  * @template {DrivenState} State
@@ -223,7 +224,7 @@ function takeFrame(store, content, buffers) {
 }
 
 /**
- * Show what a source in the page has, which has carried out every command.
+ * Show a state from a source in the page. Such a source has carried out every command.
  *
  * @template {DrivenState} State
  * @template {object} Points
@@ -241,7 +242,7 @@ export function showLocally(store, state, points) {
 }
 
 /**
- * Whether the kernel's state is as new as what the hand did last.
+ * Return whether the kernel has answered every command.
  *
  * @param {Pick<AnyStore, "state" | "sent" | "afterwards">} store
  */
@@ -250,7 +251,7 @@ export function upToDate({ state, sent, afterwards }) {
 }
 
 /**
- * Rows of so many float32 columns, one for each step.
+ * Return the rows of a buffer of float32 numbers, one row for each step.
  *
  * @param {DataView} buffer
  * @param {number} columns
@@ -265,7 +266,7 @@ export function rowsOf(buffer, columns) {
 // --- drawing -------------------------------------------------------------------------------------
 
 /**
- * Draw with the next frame of the page.
+ * Draw all pictures with the next animation frame.
  *
  * @template {DrivenState} State
  * @template {object} Points
@@ -287,8 +288,8 @@ export function schedule(store) {
 }
 
 /**
- * Tell the kernel what was drawn. Not every frame: an answer costs the kernel more than a frame
- * does. The last one is always answered.
+ * Acknowledge the drawn frame, at most every ANSWER_MS: an acknowledgement costs the kernel more
+ * than a frame does. The last frame is always acknowledged.
  *
  * @template {DrivenState} State
  * @template {object} Points
@@ -305,7 +306,8 @@ function acknowledge(store) {
 }
 
 /**
- * What the hand wants is drawn with the next frame of the page, whatever the kernel is doing.
+ * Draw the scale that the user has set with the next animation frame, without waiting for the
+ * kernel.
  *
  * @template {DrivenState} State
  * @template {object} Points
@@ -320,8 +322,8 @@ export function wishFor(store, log2Scale) {
 // --- to the kernel -------------------------------------------------------------------------------
 
 /**
- * While a slider moves: the latest value, as soon as few enough are on their way that the kernel is
- * not kept from training.
+ * Send the latest value of a moving slider, as soon as few enough values are unanswered. More of
+ * them would keep the kernel from training.
  *
  * @template {DrivenState} State
  * @template {object} Points
@@ -339,7 +341,7 @@ function mayTell({ state, sent }) {
 }
 
 /**
- * Tell the kernel what the hand did.
+ * Send a command to the kernel, after the one that waits.
  *
  * @template {DrivenState} State
  * @template {object} Points
@@ -359,7 +361,7 @@ export function tell(store, what) {
 }
 
 /**
- * After a restart of the kernel there is nobody to send to, and the page's own send throws.
+ * Send a message. After a restart of the kernel nothing receives it, and the page's `send` throws.
  *
  * @template {DrivenState} State
  * @template {object} Points

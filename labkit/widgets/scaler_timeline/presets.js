@@ -1,4 +1,5 @@
-// Six presets: a row for each with its whole timeline, and a lens on the steps where they differ.
+// The scalers of six frameworks: a row for each with its scale over all steps, and a lens that
+// enlarges a few steps of the chosen one.
 
 import { figure } from "../base/canvas.js";
 import { headed, newName, segmented, sentence, slider } from "../base/controls.js";
@@ -38,15 +39,15 @@ import { knobText, presetSentence, replayOf, skipsOf, sum } from "./replay.js";
 /** @import { Mode, PresetTraits } from "./view.js" */
 
 /**
- * What is drawn.
+ * What the widget shows.
  *
  * @typedef {object} Board
  * @property {Model<PresetTraits>} model
- * @property {string[]} names Of the presets.
- * @property {Record<Mode, Replay[]>} known In the order of the names.
+ * @property {string[]} names The names of the presets.
+ * @property {Record<Mode, Replay[]>} known The replays of each mode, in the order of the names.
  * @property {ScaleWindow} bounds
  * @property {Palette} palette
- * @property {Record<Mode, number>} lensFrom How many steps lie before the lens.
+ * @property {Record<Mode, number>} lensFrom The number of steps before the lens.
  */
 
 const LENS_STEPS = 60;
@@ -55,7 +56,8 @@ const LENS_HEIGHT = LENS.top + LENS.height + 32;
 const STRIP_HEIGHT = 36;
 const LOSSY = "A step is lossy when more than 1% of the gradients underflow at its scale.";
 const HEADS = ["scaler", "its scale over all steps", "skipped", "lossy"];
-const THIN_DASHES = { width: 1.25, dash: [3, 4] }; // of torch's scale, beside another
+// The line of torch's scale beside that of another framework.
+const THIN_DASHES = { width: 1.25, dash: [3, 4] };
 
 /** @type {{ value: Mode, label: string, title: string }[]} */
 const MODES = [
@@ -85,7 +87,7 @@ function replaysOf(board) {
 }
 
 /**
- * The number of the preset that is chosen.
+ * Return the index of the chosen preset.
  *
  * @param {Board} board
  */
@@ -94,7 +96,7 @@ function chosenOf({ model, names }) {
 }
 
 /**
- * What each preset does.
+ * Replay each preset on the trace.
  *
  * @param {Model<PresetTraits>} model
  * @param {Mode} mode
@@ -107,7 +109,7 @@ function replaysIn(model, mode) {
 }
 
 /**
- * A little before the first overflow that not all of them have alike.
+ * Return a step a little before the first at which a preset skips without lowering its scale, or 0.
  *
  * @param {readonly Replay[]} found
  */
@@ -122,12 +124,12 @@ function firstHeld(found) {
 // --- pictures ------------------------------------------------------------------------------------
 
 /**
- * The whole timeline of a preset, and where the lens is.
+ * Draw the scale of a preset over all steps, and a frame where the lens is.
  *
  * @param {Board} board
  * @param {Pen} pen
  * @param {number} width
- * @param {number} i the preset's number
+ * @param {number} i the index of the preset
  */
 function drawStrip(board, pen, width, i) {
   const found = replaysOf(board);
@@ -148,7 +150,7 @@ function drawStrip(board, pen, width, i) {
 }
 
 /**
- * A few steps of the chosen preset, beside torch's.
+ * Draw the steps in the lens: the chosen preset, and torch's beside it.
  *
  * @param {Board} board
  * @param {Pen} pen
@@ -180,7 +182,7 @@ function drawLens(board, pen, width, hovered) {
 }
 
 /**
- * What the signs mean, above the lens from right to left.
+ * Draw a legend above the lens, from right to left.
  *
  * @param {StepPlot} plot
  * @param {string | null} other the name of the preset that is shown beside the chosen one

@@ -1,4 +1,4 @@
-// A scaler on a trace: four knobs and its saw-tooth.
+// One loss scaler on a recorded trace of gradients: its four settings, and its scale at each step.
 
 import { figure } from "../base/canvas.js";
 import { nearest, sentence, slider } from "../base/controls.js";
@@ -33,28 +33,29 @@ import { KNOB_PLACES, placeText, replayOf, replaySentence, skipsOf } from "./rep
 /** @import { TimelineTraits } from "./view.js" */
 
 /**
- * What is drawn.
+ * What the figure shows.
  *
  * @typedef {object} Timeline
  * @property {Model<TimelineTraits>} model
  * @property {ScaleWindow} bounds
  * @property {Palette} palette
  * @property {Replay} replay
- * @property {Replay | null} before What was seen before the hand began to move.
- * @property {number} changed When the hand moved last, in ms.
+ * @property {Replay | null} before The replay from before a knob began to move.
+ * @property {number} changed When a knob last moved, in ms.
  */
 
 const SCALE = { top: 30, height: 252 };
 const TRACKER = { top: SCALE.top + SCALE.height + 42, height: 54 };
 const TIMELINE_HEIGHT = TRACKER.top + TRACKER.height + 32;
-const REST_MS = 700; // a hand that rested so long begins something new
+// After a rest of this length, a move of a knob is a new change, compared with the scale before it.
+const REST_MS = 700;
 const LABEL =
   "The loss scale of each step before the window between underflow and overflow; " +
   "the sentence above says how it fares";
 const KNOBS = /** @type {Knob[]} */ (Object.keys(KNOB_PLACES));
 
 /**
- * What a scaler with these knobs does.
+ * Replay the scaler on the trace with these knobs.
  *
  * @param {Model<TimelineTraits>} model
  */
@@ -111,7 +112,7 @@ function drawBefore(plot, before, y) {
 
 /**
  * @param {StepPlot} plot
- * @param {number} y where its line ends
+ * @param {number} y the end of the line
  */
 function nameBefore(plot, y) {
   const name = { name: "before", fill: plot.tint.ink2, x: plot.end + 5, y };
@@ -215,7 +216,8 @@ export function fillTimeline(root, model, life) {
   function show() {
     for (const knob of knobs) knob.show();
     words.say(replaySentence(timeline.replay));
-    picture.drawNow(); // not with the next frame: the hand does not wait
+    // Drawn at once, so that the figure follows the knob without the delay of a frame.
+    picture.drawNow();
     drawn += 1;
     root.dataset.drawn = String(drawn);
   }

@@ -1,10 +1,11 @@
-"""Four processes, started from a notebook, that train one layer together: a lane for each.
+"""A widget that starts four processes, which train one layer together, and draws a lane for each.
 
-Idea: torchrun runs `labkit.train.workers` once, a `LineProcess`; each press of Train sends them one
-line, and each answer fills a column of the lanes. Until then a recorded training is drawn, faintly.
+Idea: torchrun runs `labkit.train.workers` once, as a `LineProcess`. Each press of Train sends one
+line to the processes, and each line that they answer fills a column of the lanes. Before the first
+training, a recorded one is drawn faintly.
 
-Invariant: no process is left: not after Stop, which ends all of them, and not after the kernel's
-end, of whatever kind, since they read from it and end when it does.
+Invariant: no process outlives the kernel. Stop ends all of them. They read from the kernel, so they
+also end when it ends in any way.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ PARTS = {
 
 
 def lanes(steps: Sequence[dict[str, Any]], plan: WorkerPlan, recorded: str = "") -> dict[str, Any]:
-    """Return what the browser draws: a lane for each rank, a column for each step, as text."""
+    """Return the texts that the browser draws: a lane for each rank, a column for each step."""
     world = len(steps[0]["ranks"]) if steps else WORLD
     each = -(-OUTPUTS // world)
     rows = [f"rows {each * r} to {min(each * r + each, OUTPUTS) - 1}" for r in range(world)]
@@ -81,7 +82,7 @@ def _column(step: dict[str, Any]) -> dict[str, Any]:
 
 
 def verdict(steps: Sequence[dict[str, Any]], plan: WorkerPlan) -> str:
-    """Say what came of a training, and where its ranks parted.
+    """Return a sentence with the result of a training, and the step at which its ranks diverged.
 
     >>> rank = (1024.0, True, False, 0.5)
     >>> step = {"step": 1, "loss": 0.5, "ranks": [rank] * 2, "sent": 2048, "held": {}}
@@ -89,14 +90,7 @@ def verdict(steps: Sequence[dict[str, Any]], plan: WorkerPlan) -> str:
     All ranks stepped or skipped as one. Skipped: 0 of 1. The loss ended at 0.5.
     A rank sent 2 KiB a step.
     """
-    apart = next(
-        (
-            s["step"]
-            for s in steps
-            if len({(scale, stepped) for scale, stepped, *_ in s["ranks"]}) > 1
-        ),
-        None,
-    )
+    apart = _first_step_apart(steps)
     scales = [scale for scale, *_ in steps[-1]["ranks"]]
     lengths = ", ".join(f"{sum(scales) / len(scales) / scale:g}" for scale in scales)
     skipped = sum(not any(stepped for _, stepped, *_ in s["ranks"]) for s in steps)
@@ -111,18 +105,27 @@ def verdict(steps: Sequence[dict[str, Any]], plan: WorkerPlan) -> str:
     )
 
 
+def _first_step_apart(steps: Sequence[dict[str, Any]]) -> int | None:
+    """Return the first step at which ranks had different scales, or only some of them stepped."""
+    for step in steps:
+        states = {(scale, stepped) for scale, stepped, *_ in step["ranks"]}
+        if len(states) > 1:
+            return int(step["step"])
+    return None
+
+
 def _on_record(*, sharded: bool) -> WorkerRecord | None:
+    """Return a recorded training, or None if the user's data folder has no such record."""
     try:
         return recorded_workers(sharded=sharded)
     except FileNotFoundError:
-        # a data folder of the user's own may lack it
         return None
 
 
 def memory_bars(workers: Workers) -> ipywidgets.HTML:
-    """Return bars of the bytes that a rank held, for both ways to hold the weights.
+    """Return bars with the bytes that a rank held: with all weights, and with a part of them.
 
-    They are from the last training of each way, or from a record.
+    Each is from the last training of its kind, or from a record if there was none.
     """
     bars: list[dict[str, object]] = []
     totals = []
@@ -150,19 +153,18 @@ def memory_bars(workers: Workers) -> ipywidgets.HTML:
 
 
 class Workers(LabWidget, folder="workers"):
-    """Four processes, started at the first Train.
+    """Four processes that train one layer together. The first training starts them.
 
-    `steps` is what they answered in the last training.
+    Traits to read and set: `agree`, `sharded`, and `way`, one of `WAYS`. To read: `phase` ("ready",
+    "training" or "ending"), `sentence`, `steps` (the answers of the last training), and `held_by`
+    (for each value of `sharded`, the bytes of one rank by their purpose).
 
     Args:
-        command: what starts them; None is torchrun with `labkit.train.workers`.
-
-    What can be read and set: `agree`, `sharded`, and `way`, one of `WAYS`. What can be read:
-    `steps`, `phase` ("ready", "training" or "ending"), `sentence`, and `held_by`, the bytes of one
-    rank by what they are, for each value of `sharded`.
+        command: The command that starts the processes; None for torchrun with
+            `labkit.train.workers`.
 
     Raises:
-        TraitError: the way does not exist.
+        TraitError: `way` is not one of `WAYS`.
     """
 
     agree = traitlets.Bool(True).tag(sync=True)
@@ -178,7 +180,8 @@ class Workers(LabWidget, folder="workers"):
         self._process: LineProcess | None = None
         self._said: list[str] = []
         self._stopped = False
-        self._plan = WorkerPlan()  # of the training that is shown
+        # The plan of the training that is shown.
+        self._plan = WorkerPlan()
         self.steps: list[dict[str, Any]] = []
         self.held_by: dict[bool, dict[str, int]] = {}
         record = _on_record(sharded=True)
@@ -197,11 +200,12 @@ class Workers(LabWidget, folder="workers"):
 
     @property
     def plan(self) -> WorkerPlan:
+        """The plan of the next training, by the current traits."""
         reduce, predivide = WAYS[self.way]
         return WorkerPlan(self.agree, self.sharded, reduce, predivide)
 
     def train(self) -> None:
-        """Let the processes train by the plan; start them where they do not run."""
+        """Let the processes train by `plan`; start them first if they do not run."""
         if self._process is None or not self._process.running:
             self._said = []
             self._stopped = False
@@ -214,10 +218,7 @@ class Workers(LabWidget, folder="workers"):
         self._process.tell(json.dumps(asdict(self._plan)))
 
     def stop(self) -> None:
-        """Let all processes end, after the training that they are in.
-
-        The next Train starts them again.
-        """
+        """End all processes after their current training. The next `train` starts them again."""
         if self._process is not None and self._process.running:
             self._stopped = True
             self.phase = "ending"

@@ -1,9 +1,9 @@
 """The gradient zoom: from a network to the sixteen bits of one gradient, by one slider.
 
-A film of gradients (a few steps of a training) is seen from four distances: all layers, one layer's
-histogram, one tensor cell by cell, one gradient bit by bit. Step, scale and choice stay while one
-zooms. Doubling a gradient adds one to the exponent field and leaves the significand alone, except
-at both ends of FP16.
+The gradients of a few training steps are shown at four distances: all layers, the histogram of one
+layer, the cells of one tensor, and the bits of one gradient. The step, the scale and the chosen
+layer and cell stay the same at each distance. Doubling a gradient adds one to its exponent field
+and does not change the significand, except at both ends of FP16's range.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from labkit.widgets.exact.rows import format_row
 from labkit.widgets.underflow.widget import LOG2_SCALES, rows, static_underflow, windows
 
 DISTANCES = ("network", "layer", "tensor", "gradient")
-SIDE = 32  # rows and columns of a tensor that are shown
+# The largest number of rows and columns of a tensor that are shown.
+SIDE = 32
 
 
 class GradientZoom(LabWidget, folder="zoom"):
@@ -31,7 +32,7 @@ class GradientZoom(LabWidget, folder="zoom"):
 
     Args:
         film: step -> layer -> FP32 gradient, with the same layers at each step.
-        kind: what they are: "activation gradients" or "weight gradients".
+        kind: "activation gradients" or "weight gradients".
 
     Traits to read and set: `zoom` (0 network, 1 layer, 2 tensor, 3 gradient), `frame` (index of the
     step), `layer`, `row` and `column` (in the part of its tensor that is shown), `log2_scale`. To
@@ -57,7 +58,7 @@ class GradientZoom(LabWidget, folder="zoom"):
     log2_scale = traitlets.Int(0, min=0, max=LOG2_SCALES[-1]).tag(sync=True)
     sentence = traitlets.Unicode().tag(sync=True)
     _film: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
-    # float32: frame after frame, layer after layer, row after row
+    # The float32 cells of all tables, in the order of frames, layers, rows and columns.
     _cells = traitlets.Bytes().tag(sync=True)
     _windows = traitlets.Dict().tag(sync=True)
     _about = traitlets.Dict().tag(sync=True)
@@ -85,13 +86,14 @@ class GradientZoom(LabWidget, folder="zoom"):
             raise ValueError(
                 "all steps of a film have the same layers, and their gradients the same shapes"
             )
-        self._shapes = shapes[0]  # layer -> shape
+        # layer -> shape
+        self._shapes = shapes[0]
         self._tables = [
             {name: _table(gradient) for name, gradient in layers.items()}
             for layers in film.values()
         ]
         first = next(iter(self._tables[0].values()))
-        # the largest one
+        # The widget starts at the gradient of the largest magnitude.
         row, column = np.unravel_index(np.abs(np.nan_to_num(first)).argmax(), first.shape)
         cells = [table.ravel() for tables in self._tables for table in tables.values()]
         super().__init__(
@@ -110,7 +112,7 @@ class GradientZoom(LabWidget, folder="zoom"):
 
     @property
     def gradient(self) -> float:
-        """The gradient in the chosen cell, as it is in FP32."""
+        """The FP32 value of the gradient in the chosen cell."""
         return float(self._tables[self.frame][self.layer][self.row, self.column])
 
     @limited("frame", "layer")
@@ -135,9 +137,6 @@ class GradientZoom(LabWidget, folder="zoom"):
 
 
 def _table(gradient: Tensor) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Return what is shown of a gradient [..., columns].
-
-    That is at most SIDE rows and columns of its first matrix.
-    """
+    """Return the part of a gradient [..., columns] that is shown, at most [SIDE, SIDE]."""
     whole = gradient.detach().float().cpu()
     return whole.reshape(-1, whole.shape[-1] if whole.dim() else 1)[:SIDE, :SIDE].numpy()
