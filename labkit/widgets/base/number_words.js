@@ -1,12 +1,16 @@
-// Numbers as a person reads them.
+// Text of numbers and shares for people to read.
 
-/** @param {number | string} exponent */
+/**
+ * Return the text of a power of two.
+ *
+ * @param {number | string} exponent
+ */
 export function power(exponent) {
   return `2^${exponent}`;
 }
 
 /**
- * A number in three significant digits, or whole.
+ * Return a number with three significant digits, or all digits of a whole number below 10^7.
  *
  * @param {number} x
  */
@@ -22,7 +26,7 @@ export function decimal(x) {
 }
 
 /**
- * A share from 0 to 1 in percent: some is never 0%, and not all is never 100%.
+ * Return a share from 0 to 1 in percent. Only 0 gives "0%", and only 1 gives "100%".
  *
  * @param {number} share
  */
@@ -40,7 +44,7 @@ export function percent(share) {
 const RAISED = "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079";
 
 /**
- * An integer in raised digits, for text that cannot hold elements.
+ * Return an integer in superscript characters, for text without HTML elements.
  *
  * @param {number | string} digits
  */

@@ -1,27 +1,30 @@
-// Rounding of numbers to any format of at most 8 exponent bits and 24 bits of precision, fast
+// Rounding of numbers to any format with at most 8 exponent bits and 24 bits of precision, fast
 // enough for each step of a training.
 //
-// exact/numbers.js rounds fractions of any size and is the definition; this file gives the same
-// results for JavaScript's numbers, with two additions. Adding 1.5 * 2^52 units to a number leaves
-// no room for bits below the unit, so that the processor itself rounds it, ties to even.
+// The definition is exact/numbers.js, which rounds fractions of any size. This file gives the same
+// results for JavaScript's numbers, by two additions: the sum of a number and 1.5 * 2^52 units has
+// no bits below the unit, so the processor rounds it, ties to even. Subtracting the same number
+// leaves the rounded value.
 //
 // Source: IEEE 754-2019, 4.3 (rounding); Boldo and Melquiond 2008 (round to odd).
 
 /**
- * A format with what its rounding needs.
+ * A format and the tables for rounding to it.
  *
  * @typedef {object} RoundingFormat
  * @property {string} name
  * @property {number} exponentBits
- * @property {number} significandBits Without the hidden one.
+ * @property {number} significandBits The number of stored bits.
  * @property {number} emin
  * @property {number} max
- * @property {number} beyond What is beyond max becomes: infinity, or NaN.
- * @property {Float64Array} units The unit in the last place, by the exponent field of a float64.
- * @property {Float64Array} magic 1.5 * 2^52 of these units; 0 where rounding changes nothing.
+ * @property {number} beyond The result of an overflow: infinity or NaN.
+ * @property {Float64Array} units The unit in the last place for each exponent field of a float64.
+ * @property {Float64Array} magic 1.5 * 2^52 of these units; 0 for numbers that overflow in any
+ * case.
  */
 
-const FIELDS = 2048; // exponent fields of a float64
+// The number of exponent fields of a float64.
+const FIELDS = 2048;
 const FLOAT64_BIAS = 1023;
 const DOUBLE = new Float64Array(1);
 const WORDS = new Int32Array(DOUBLE.buffer);
@@ -30,6 +33,8 @@ const HIGH = LITTLE_ENDIAN ? 1 : 0;
 const LOW = 1 - HIGH;
 
 /**
+ * Return a format with its tables.
+ *
  * @param {string} name
  * @param {number} exponentBits 2 to 8
  * @param {number} significandBits 1 to 23
@@ -40,7 +45,8 @@ export function roundingFormat(name, exponentBits, significandBits, infinities =
   const bias = 2 ** (exponentBits - 1) - 1;
   const emin = 1 - bias;
   const emax = infinities ? bias : bias + 1;
-  const cut = infinities ? 1 : 2; // units between 2^(emax + 1) and the largest value
+  // The units between 2^(emax + 1) and the largest value.
+  const cut = infinities ? 1 : 2;
   const max = (2 - cut * 2 ** -significandBits) * 2 ** emax;
   const units = new Float64Array(FIELDS);
   const magic = new Float64Array(FIELDS);
@@ -67,7 +73,8 @@ export const PLAYGROUND_FORMATS = {
 const ownFormats = new Map();
 
 /**
- * The format of a name: a known one, or e5m10 for a format of one's own; null for any other text.
+ * Return the format of a name, such as FP16, or e5m10 for one with 5 exponent and 10 significand
+ * bits; null for any other text.
  *
  * @param {string} name
  */
@@ -82,7 +89,7 @@ export function formatNamed(name) {
 }
 
 /**
- * A number rounded to a format, to the nearest value, ties to even.
+ * Round a number to the nearest value of a format, ties to even.
  *
  * @param {number} x
  * @param {RoundingFormat} format
@@ -93,13 +100,13 @@ export function toNearest(x, format) {
   const rounded = x + magic - magic;
   if (rounded > format.max) return format.beyond;
   if (rounded < -format.max) return -format.beyond;
-  // The sum forgets the sign of what becomes 0.
+  // The sum has lost the sign of a number that becomes 0; x * 0 has it.
   return rounded === 0 ? x * 0 : rounded;
 }
 
 /**
- * A number rounded to one of its two neighbours: away from zero where 32 random bits are below the
- * part of the unit by which it exceeds the lower one.
+ * Round a number to one of its two neighbours, by 32 random bits. It is rounded away from zero if
+ * these bits, as a fraction, are below the part of the unit that would be cut off.
  *
  * @param {number} x
  * @param {RoundingFormat} format
@@ -132,8 +139,8 @@ export function roundAll(values, format) {
 }
 
 /**
- * The sum of two numbers, rounded to odd: where it is inexact, the neighbour whose last bit is 1.
- * Such a sum is no tie of a narrower format, so that rounding it again is as one rounding.
+ * Return the sum of two numbers, rounded to odd: if it is inexact, the neighbour whose last bit is
+ * 1. Such a sum is never a tie of a narrower format, so rounding it again equals one rounding.
  *
  * @param {number} x
  * @param {number} y
@@ -153,26 +160,27 @@ export function addOdd(x, y) {
 }
 
 /**
- * x * y + z of FP32 numbers, rounded once to FP32, as a fused multiply-add has it.
+ * Return x * y + z of FP32 numbers, rounded once to FP32, like a fused multiply-add.
  *
  * @param {number} x
  * @param {number} y
  * @param {number} z
  */
 export function fusedFp32(x, y, z) {
-  const product = x * y; // exact: twice 24 bits
+  // Exact: the product of two numbers of 24 bits has at most 48.
+  const product = x * y;
   const total = product + z;
   const rounded = Math.fround(total);
   const twice = total + (total - rounded);
-  // Twice as far from `rounded` lies another FP32 number: `total` may be a tie that the exact sum
-  // is not.
+  // If the point twice as far from `rounded` is an FP32 number, `total` is a tie between the two,
+  // and the exact sum may not be.
   if (twice !== rounded && Math.fround(twice) === twice) return Math.fround(addOdd(product, z));
   return rounded;
 }
 
 /**
- * A whole number, 0 to 2^32 - 1, in which each bit depends on each bit of the key (murmur3's last
- * step).
+ * Return a whole number from 0 to 2^32 - 1, each bit of which depends on each bit of the key (the
+ * last step of murmur3).
  *
  * @param {number} key
  */
@@ -184,7 +192,7 @@ export function mixed(key) {
 }
 
 /**
- * The key of a stream of random bits, from whole numbers such as a seed and a step.
+ * Return the key of a stream of random bits, from whole numbers such as a seed and a step.
  *
  * @param {...number} parts
  */
@@ -193,7 +201,7 @@ export function streamKey(...parts) {
 }
 
 /**
- * Number i of a stream: 32 random bits, as a whole number.
+ * Return element i of a stream: 32 random bits, as a whole number.
  *
  * @param {number} key
  * @param {number} i
