@@ -901,7 +901,7 @@ def has(value: Any, of: Callable[[Any], Any]) -> bool:
 CLAIMS: list[tuple[str, str, str, Callable[..., Any]]] = [
     (
         "start.smallest",
-        "with this many bits of exponent and of significand",
+        "with these bits of exponent and significand",
         "any format",
         lambda e, s: e == 11 and s == 52,
     ),
@@ -1028,7 +1028,7 @@ CLAIMS: list[tuple[str, str, str, Callable[..., Any]]] = [
     ("gradients.window", "k goes from -40 to 60", "k from -40 to 60", lambda s, g: g < 2.0**-49),
     (
         "gradients.window",
-        "None if there is no such k",
+        "None if there is no k",
         "one scale, or none",
         lambda s, g: g / s > 2.0**41,
     ),

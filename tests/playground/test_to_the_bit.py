@@ -21,10 +21,10 @@ EXPORT = """(name, preset, changes, method) => {
   const recipe = { ...RECIPE_PRESETS[preset], ...changes };
   globalThis.training = newTraining(PROBLEMS[name](), recipe, 3);
   takeMethod(training, { ...training.method, ...method });
-  const { problem } = training;
-  const [inputs, targets] = [problem.inputs, problem.targets].map((values) => Array.from(values));
+  const { shape, batch } = training.problem;
+  const inputs = Array.from(training.problem.inputs);
+  const targets = Array.from(training.problem.targets);
   const parameters = training.parameters.map(({ values }) => Array.from(values));
-  const { shape, batch } = problem;
   const problem = { shape, batch, inputs, targets };
   return { problem, recipe, method: training.method, parameters };
 }"""
