@@ -9,16 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from labkit.testing.bound import Arithmetic, arithmetic, sum_error, unit_roundoff
-    from labkit.testing.comparison import (
-        Element,
-        Unexplained,
-        Verdict,
-        VerdictKind,
-        assert_explained,
-        compare,
-    )
+    from labkit.testing.comparison import assert_explained, compare
+    from labkit.testing.convolutions import convolution
     from labkit.testing.norms import layer_norm, rms_norm, softmax
-    from labkit.testing.operations import Operation, amax, convolution, dot, matmul, mean, sum_over
+    from labkit.testing.operation import Operation
+    from labkit.testing.products import dot, matmul
+    from labkit.testing.reductions import amax, mean, sum_over
     from labkit.testing.trainings import (
         TrainingDiff,
         TrainingsDiffer,
@@ -26,19 +22,16 @@ if TYPE_CHECKING:
         assert_same_training,
         compare_trainings,
     )
+    from labkit.testing.verdict import Element, Unexplained, Verdict, VerdictKind
 
 _MODULES = {
     "bound": ("Arithmetic", "arithmetic", "sum_error", "unit_roundoff"),
-    "comparison": (
-        "Element",
-        "Unexplained",
-        "Verdict",
-        "VerdictKind",
-        "assert_explained",
-        "compare",
-    ),
+    "comparison": ("assert_explained", "compare"),
+    "convolutions": ("convolution",),
     "norms": ("layer_norm", "rms_norm", "softmax"),
-    "operations": ("Operation", "amax", "convolution", "dot", "matmul", "mean", "sum_over"),
+    "operation": ("Operation",),
+    "products": ("dot", "matmul"),
+    "reductions": ("amax", "mean", "sum_over"),
     "trainings": (
         "TrainingDiff",
         "TrainingVerdictKind",
@@ -46,6 +39,7 @@ _MODULES = {
         "assert_same_training",
         "compare_trainings",
     ),
+    "verdict": ("Element", "Unexplained", "Verdict", "VerdictKind"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

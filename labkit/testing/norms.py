@@ -30,7 +30,7 @@ from labkit.formats import BF16, FP16, FP32, Format, round_to
 from labkit.formats.arguments import require_kind
 from labkit.testing import orders
 from labkit.testing.bound import Arithmetic, Floats, growth_of, sum_error
-from labkit.testing.operations import Array, Operation, Places, dimension_of, operand, values_of
+from labkit.testing.operation import Array, Operation, Places, dimension_of, operand, values_of
 
 FUNCTION = 4.0  # relative error of a function, in unit roundoffs
 REACHED = 3.0  # of these, by right kernels
@@ -51,72 +51,94 @@ def softmax(x: Array, dim: int = -1) -> Operation:
     values, format = operand(x, "x")
     dim = dimension_of(dim, values.ndim, dim)
     # a number is a row of one
-    shape = values.shape
-    values = np.atleast_1d(values)
-    rows = np.moveaxis(values, dim, -1)
-    terms = rows.shape[-1]
-    moved = rows.shape
-    with np.errstate(invalid="ignore", over="ignore"):
-        largest = rows.max(-1, keepdims=True, initial=-np.inf)
-        below = np.where(rows == -np.inf, -np.inf, rows - largest)
-        below = np.where((rows == -np.inf).all(-1, keepdims=True), np.nan, below)
-        parts = np.exp(below)
-        total = parts.sum(-1, keepdims=True)
-        value = parts / total
-    far = np.where(np.isfinite(below), np.abs(below), 0.0)
+    rows = _Softmax(np.atleast_1d(values), dim)
+    return Operation(
+        f"softmax {list(values.shape)}",
+        rows.in_place(rows.value).reshape(values.shape),
+        rows.terms,
+        (format,),
+        lambda how: rows.in_place(rows.error(how)).reshape(values.shape),
+        rows.replay,
+        others=rows.others,
+    )
 
-    def error(how: Arithmetic) -> Floats:
+
+class _Softmax:
+    """The softmax along a dimension, computed with this dimension last.
+
+    Attributes:
+        exponents: x - max(x) [..., terms].
+        parts: their exponentials.
+        total: sums of the exponentials [..., 1].
+        value: the softmax.
+    """
+
+    def __init__(self, values: Floats, dim: int) -> None:
+        self.dim = dim
+        self.shape = values.shape
+        rows = np.moveaxis(values, dim, -1)
+        self.terms = rows.shape[-1]
+        with np.errstate(invalid="ignore", over="ignore"):
+            masked = rows == -np.inf
+            exponents = rows - rows.max(-1, keepdims=True, initial=-np.inf)
+            exponents = np.where(masked, -np.inf, exponents)
+            # a row of masked places has no softmax
+            self.exponents = np.where(masked.all(-1, keepdims=True), np.nan, exponents)
+            self.parts = np.exp(self.exponents)
+            self.total = self.parts.sum(-1, keepdims=True)
+            self.value = self.parts / self.total
+
+    def in_place(self, values: Floats) -> Floats:
+        """Return values with the dimension where it is in x."""
+        return np.ascontiguousarray(np.moveaxis(values, -1, self.dim))
+
+    def error(self, how: Arithmetic) -> Floats:
         u = how.unit
         least = _least(how)
+        distance = np.where(np.isfinite(self.exponents), np.abs(self.exponents), 0.0)
         with np.errstate(over="ignore", invalid="ignore"):
-            own = np.expm1(np.minimum(u * FUNCTION * (1.01 + far), 50.0))
-            wrong = (parts * own).sum(-1, keepdims=True) / total + terms * least / total
-            steps = max(0, terms - 1) + 6 * math.ceil(terms / BLOCK)
-            sums = (1 + wrong) * (1 + growth_of(steps, u)) - 1
-            room = np.where(sums < 1, 1 - sums, np.nan)
-            relative = (1 + own) * (1 + FUNCTION * u) / room - 1 + (terms + far + 8) * 2.0**-52
-            bound = np.where(
-                np.isnan(room) | (terms > how.format.max),
-                np.inf,
-                parts / total * relative + 4 * least,
-            )
-        return np.moveaxis(bound, -1, dim).reshape(shape)
+            # relative errors of the exponentials, and of their sum
+            of_parts = np.expm1(np.minimum(u * FUNCTION * (1.01 + distance), 50.0))
+            of_terms = (self.parts * of_parts).sum(-1, keepdims=True) / self.total
+            of_terms = of_terms + self.terms * least / self.total
+            steps = max(0, self.terms - 1) + 6 * math.ceil(self.terms / BLOCK)
+            of_total = (1 + of_terms) * (1 + growth_of(steps, u)) - 1
+            # the sum may be too small by this factor; if it may be 0, nothing is known
+            remaining = np.where(of_total < 1, 1 - of_total, np.nan)
+            of_quotient = (1 + of_parts) * (1 + FUNCTION * u) / remaining - 1
+            of_quotient = of_quotient + (self.terms + distance + 8) * 2.0**-52
+            bound = self.value * of_quotient + 4 * least
+            unknown = np.isnan(remaining) | (self.terms > how.format.max)
+            return np.where(unknown, np.inf, bound)
 
-    def replay(how: Arithmetic, places: Places) -> Floats:
-        at = _rows_of(places, values.shape, moved, dim)
+    def replay(self, how: Arithmetic, places: Places) -> Floats:
+        row, column = self._rows_of(places)
         rounded = orders.rounding_of(how)
-        of_rows = rounded(np.exp(rounded(below.reshape(-1, terms)[at // max(terms, 1)].T)))
-        own = of_rows[at % max(terms, 1), np.arange(len(at))]
-        found = [own / total for total in orders.sums(np.asarray(of_rows, np.float64), None, how)]
-        return _other_functions(np.stack(found), how)
+        parts = rounded(np.exp(rounded(self.exponents.reshape(-1, self.terms)[row].T)))
+        numerators = parts[column, np.arange(len(row))]
+        totals = orders.sums(np.asarray(parts, np.float64), None, how)
+        return _other_functions(np.stack([numerators / total for total in totals]), how)
 
-    def others(places: Places) -> dict[str, Floats]:
-        at = _rows_of(places, values.shape, moved, dim)
-        row = at // terms
-        column = at % terms
-        of_rows = parts.reshape(-1, terms)[row]
-        own = below.reshape(-1, terms)[row, column]
-        exponentials = of_rows[np.arange(len(at)), column]
-        sums = of_rows.sum(1)
+    def others(self, places: Places) -> dict[str, Floats]:
+        row, column = self._rows_of(places)
+        exponents = self.exponents.reshape(-1, self.terms)[row]
+        parts = self.parts.reshape(-1, self.terms)[row]
+        here = np.arange(len(row)), column
+        totals = parts.sum(1)
         with np.errstate(all="ignore"):
-            twos = np.exp2(below.reshape(-1, terms)[row]).sum(1)
             return {
-                "powers of 2 in place of e": np.exp2(own) / twos,
-                "the first term of the sum is missing": exponentials / (sums - of_rows[:, 0]),
-                "the last term of the sum is missing": exponentials / (sums - of_rows[:, -1]),
+                "powers of 2 in place of e": np.exp2(exponents[here]) / np.exp2(exponents).sum(1),
+                "the first term of the sum is missing": parts[here] / (totals - parts[:, 0]),
+                "the last term of the sum is missing": parts[here] / (totals - parts[:, -1]),
             }
 
-    name = f"softmax {list(shape)}"
-    value = np.moveaxis(value, -1, dim)
-    return Operation(
-        name,
-        np.ascontiguousarray(value).reshape(shape),
-        terms,
-        (format,),
-        error,
-        replay,
-        others=others,
-    )
+    def _rows_of(self, places: Places) -> tuple[Places, Places]:
+        """Return row and column of places in the flattened result."""
+        index = list(np.unravel_index(places, self.shape))
+        column = index.pop(self.dim)
+        rest = self.shape[: self.dim] + self.shape[self.dim + 1 :]
+        row = np.ravel_multi_index(index, rest) if rest else np.zeros_like(column)
+        return row, column
 
 
 def layer_norm(
@@ -128,94 +150,151 @@ def layer_norm(
     [[-1.0, 1.0]]
     """
     values, format = _normed(x, eps)
-    w, b = _affine(weight, "weight", values, 1.0), _affine(bias, "bias", values, 0.0)
-    terms = values.shape[-1]
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        centre = values.mean(-1, keepdims=True)
-        off = values - centre
-        variance = (off * off).mean(-1, keepdims=True)
-        rstd = 1 / np.sqrt(variance + eps)
-        value = off * rstd * w + b
-
-    def error(how: Arithmetic) -> Floats:
-        u = how.unit
-        growth = growth_of(terms + 4, how.unit)
-        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-            size = np.abs(values).sum(-1, keepdims=True)
-            of_mean = sum_error(how, terms, size, extra=2, gain=float(terms)) / terms
-            of_off = of_mean + u * (np.abs(off) + of_mean)
-            squares = (values * values).mean(-1, keepdims=True)
-            of_variance = (2 * np.abs(off) * of_off + of_off**2).mean(-1, keepdims=True) * (
-                1 + growth
-            )
-            of_variance += (
-                growth * variance + 4 * growth * np.sqrt(squares * variance) + terms * _least(how)
-            )
-            of_variance = np.where(squares * terms > how.format.max, np.inf, of_variance)
-            rho = _rstd_error(of_variance + 2 * u * (variance + eps), variance + eps, u)
-            scaled = rstd * np.abs(w) * (1 + rho)
-            near = (of_off * scaled + np.abs(off) * rstd * np.abs(w) * rho) * (1 + 4 * u)
-            bound = near + 4 * u * (
-                (np.abs(values) + np.abs(centre) + of_mean) * scaled + np.abs(b) + np.abs(value)
-            )
-            return np.where(np.isnan(bound), np.inf, bound + 4 * _least(how) * (1 + scaled))
-
-    def replay(how: Arithmetic, places: Places) -> Floats:
-        row = places // terms
-        column = places % terms
-        rows = values.reshape(-1, terms)[row].T
-        r = orders.rounding_of(how)
-        own = rows[column, np.arange(len(places))]
-        found: list[Floats] = []
-        for name, total in zip(orders.ORDERS, orders.sums(rows, None, how), strict=False):
-            away = np.asarray(r(rows - np.asarray(r(total / terms), np.float64)), np.float64)
-            of_square = next(orders.sums(away, away, how, only=name)) / terms
-            of_row = np.asarray(r(1 / np.sqrt(of_square + eps)), np.float64)
-            if len(found) % 2:  # x * scale + shift
-                scale = r(of_row * w[column])
-                mean = r(total / terms)
-                shift = r(b[column] - np.asarray(r(mean * scale), np.float64))
-                found.append(np.asarray(r(own * scale) + shift, np.float64))
-            else:
-                off = away[column, np.arange(len(places))]
-                found.append(np.asarray(r(r(off * of_row) * w[column]), np.float64) + b[column])
-        return _other_functions(np.stack(found), how)
-
-    def others(places: Places) -> dict[str, Floats]:
-        row = places // terms
-        column = places % terms
-        own, of_row = off.reshape(-1)[places], variance.reshape(-1)[row]
-        with np.errstate(all="ignore"):
-            roots = {"the variance is divided by n - 1": of_row * terms / (terms - 1) + eps}
-            return _other_roots(own, of_row, eps, w[column], b[column], roots)
-
-    def noisy(how: Arithmetic, places: Places) -> dict[str, Floats]:
-        row = places // terms
-        column = places % terms
-        rows = values.reshape(-1, terms)[row].T
-        r = orders.rounding_of(how)
-        own = off.reshape(-1)[places]
-        found = []
-        with np.errstate(all="ignore"):
-            sums = zip(orders.sums(rows, None, how), orders.sums(rows, rows, how), strict=False)
-            for total, squares in sums:
-                mean = np.asarray(r(total / terms), np.float64)
-                square = np.asarray(r(mean * mean), np.float64)
-                of_row = np.asarray(r(np.asarray(r(squares / terms), np.float64) - square))
-                found.append(own / np.sqrt(of_row + eps) * w[column] + b[column])
-        name = "the variance is the mean of squares minus the square of the mean"
-        return {name: np.stack(found)}
-
+    norm = _LayerNorm(
+        values,
+        _affine(weight, "weight", values, 1.0),
+        _affine(bias, "bias", values, 0.0),
+        eps,
+    )
     return Operation(
         f"layer_norm {list(values.shape)}",
-        value,
-        terms,
+        norm.value,
+        norm.terms,
         (format,),
-        error,
-        replay,
-        others=others,
-        noisy=noisy,
+        norm.error,
+        norm.replay,
+        others=norm.others,
+        noisy=norm.noisy,
     )
+
+
+class _LayerNorm:
+    """A layer norm over the last dimension.
+
+    Attributes:
+        values: x [..., terms].
+        mean: means of the rows [..., 1].
+        deviations: x - mean.
+        variance: variances of the rows [..., 1].
+        rstd: 1 / sqrt(variance + eps).
+        value: the layer norm.
+    """
+
+    def __init__(self, values: Floats, weight: Floats, bias: Floats, eps: float) -> None:
+        self.values = values
+        self.weight = weight
+        self.bias = bias
+        self.eps = eps
+        self.terms = values.shape[-1]
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            self.mean = values.mean(-1, keepdims=True)
+            self.deviations = values - self.mean
+            self.variance = (self.deviations * self.deviations).mean(-1, keepdims=True)
+            self.rstd = 1 / np.sqrt(self.variance + eps)
+            self.value = self.deviations * self.rstd * weight + bias
+
+    def error(self, how: Arithmetic) -> Floats:
+        u = how.unit
+        least = _least(how)
+        weight = np.abs(self.weight)
+        deviations = np.abs(self.deviations)
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            magnitudes = np.abs(self.values)
+            size = magnitudes.sum(-1, keepdims=True)
+            of_mean = sum_error(how, self.terms, size, extra=2, gain=float(self.terms))
+            of_mean = of_mean / self.terms
+            of_deviations = of_mean + u * (deviations + of_mean)
+            of_rstd = self._rstd_error(how, of_deviations)
+            factor = self.rstd * weight * (1 + of_rstd)
+            # as the deviation times rstd times the weight
+            bound = of_deviations * factor + deviations * self.rstd * weight * of_rstd
+            bound = bound * (1 + 4 * u)
+            # as x * (rstd * weight) + (bias - mean * rstd * weight), each part is rounded
+            parts = (magnitudes + np.abs(self.mean) + of_mean) * factor
+            bound = bound + 4 * u * (parts + np.abs(self.bias) + np.abs(self.value))
+            return np.where(np.isnan(bound), np.inf, bound + 4 * least * (1 + factor))
+
+    def _rstd_error(self, how: Arithmetic, of_deviations: Floats) -> Floats:
+        """Return the relative error of 1 / sqrt(variance + eps).
+
+        Args:
+            how: the arithmetic.
+            of_deviations: errors of x - mean.
+        """
+        u = how.unit
+        growth = growth_of(self.terms + 4, u)
+        squares = (self.values * self.values).mean(-1, keepdims=True)
+        of_squares = 2 * np.abs(self.deviations) * of_deviations + of_deviations**2
+        of_variance = of_squares.mean(-1, keepdims=True) * (1 + growth)
+        # Welford's method has the error K u rms(x) sigma, here times 4 for merged blocks
+        of_variance += (
+            growth * self.variance
+            + 4 * growth * np.sqrt(squares * self.variance)
+            + self.terms * _least(how)
+        )
+        overflows = squares * self.terms > how.format.max
+        of_variance = np.where(overflows, np.inf, of_variance)
+        shifted = self.variance + self.eps
+        return _rstd_error(of_variance + 2 * u * shifted, shifted, u)
+
+    def replay(self, how: Arithmetic, places: Places) -> Floats:
+        row = places // self.terms
+        column = places % self.terms
+        rows = self.values.reshape(-1, self.terms)[row].T
+        rounded = orders.rounding_of(how)
+        here = column, np.arange(len(places))
+        weight = self.weight[column]
+        bias = self.bias[column]
+        found: list[Floats] = []
+        for name, total in zip(orders.ORDERS, orders.sums(rows, None, how), strict=False):
+            mean = rounded(total / self.terms)
+            deviations = np.asarray(rounded(rows - np.asarray(mean, np.float64)), np.float64)
+            squares = next(orders.sums(deviations, deviations, how, only=name)) / self.terms
+            rstd = np.asarray(rounded(1 / np.sqrt(squares + self.eps)), np.float64)
+            if len(found) % 2:
+                # x * scale + shift
+                scale = rounded(rstd * weight)
+                shift = rounded(bias - np.asarray(rounded(mean * scale), np.float64))
+                found.append(np.asarray(rounded(rows[here] * scale) + shift, np.float64))
+            else:
+                normed = rounded(rounded(deviations[here] * rstd) * weight)
+                found.append(np.asarray(normed, np.float64) + bias)
+        return _other_functions(np.stack(found), how)
+
+    def others(self, places: Places) -> dict[str, Floats]:
+        row = places // self.terms
+        column = places % self.terms
+        variance = self.variance.reshape(-1)[row]
+        with np.errstate(all="ignore"):
+            unbiased = variance * self.terms / (self.terms - 1) + self.eps
+            return _other_roots(
+                self.deviations.reshape(-1)[places],
+                variance,
+                self.eps,
+                self.weight[column],
+                self.bias[column],
+                {"the variance is divided by n - 1": unbiased},
+            )
+
+    def noisy(self, how: Arithmetic, places: Places) -> dict[str, Floats]:
+        row = places // self.terms
+        column = places % self.terms
+        rows = self.values.reshape(-1, self.terms)[row].T
+        deviations = self.deviations.reshape(-1)[places]
+        rounded = orders.rounding_of(how)
+        found = []
+        with np.errstate(all="ignore"):
+            totals = orders.sums(rows, None, how)
+            totals_of_squares = orders.sums(rows, rows, how)
+            for total, squares in zip(totals, totals_of_squares, strict=False):
+                mean = np.asarray(rounded(total / self.terms), np.float64)
+                square_of_mean = np.asarray(rounded(mean * mean), np.float64)
+                mean_of_squares = np.asarray(rounded(squares / self.terms), np.float64)
+                variance = np.asarray(rounded(mean_of_squares - square_of_mean))
+                normed = deviations / np.sqrt(variance + self.eps)
+                found.append(normed * self.weight[column] + self.bias[column])
+        name = "the variance is the mean of squares minus the square of the mean"
+        return {name: np.stack(found)}
 
 
 def rms_norm(x: Array, weight: Array | None = None, eps: float = 1e-6) -> Operation:
@@ -225,46 +304,76 @@ def rms_norm(x: Array, weight: Array | None = None, eps: float = 1e-6) -> Operat
     [[1.0, 1.0]]
     """
     values, format = _normed(x, eps)
-    w = _affine(weight, "weight", values, 1.0)
-    terms = values.shape[-1]
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        squares = (values * values).mean(-1, keepdims=True)
-        value = values / np.sqrt(squares + eps) * w
+    norm = _RmsNorm(values, _affine(weight, "weight", values, 1.0), eps)
+    return Operation(
+        f"rms_norm {list(values.shape)}",
+        norm.value,
+        norm.terms,
+        (format,),
+        norm.error,
+        norm.replay,
+        others=norm.others,
+    )
 
-    def error(how: Arithmetic) -> Floats:
+
+class _RmsNorm:
+    """An RMS norm over the last dimension.
+
+    Attributes:
+        values: x [..., terms].
+        squares: means of the squares of the rows [..., 1].
+        value: the RMS norm.
+    """
+
+    def __init__(self, values: Floats, weight: Floats, eps: float) -> None:
+        self.values = values
+        self.weight = weight
+        self.eps = eps
+        self.terms = values.shape[-1]
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            self.squares = (values * values).mean(-1, keepdims=True)
+            self.value = values / np.sqrt(self.squares + eps) * weight
+
+    def error(self, how: Arithmetic) -> Floats:
         u = how.unit
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-            of_squares = sum_error(how, terms, squares * terms, extra=3, gain=float(terms)) / terms
-            rho = _rstd_error(of_squares + 2 * u * (squares + eps), squares + eps, u)
-            bound = np.abs(value) * ((1 + rho) * (1 + 4 * u) - 1 + 2.0**-48) + 4 * _least(how) * (
-                1 + np.abs(w)
-            )
+            sums = self.squares * self.terms
+            of_squares = sum_error(how, self.terms, sums, extra=3, gain=float(self.terms))
+            of_squares = of_squares / self.terms
+            shifted = self.squares + self.eps
+            of_root = _rstd_error(of_squares + 2 * u * shifted, shifted, u)
+            relative = (1 + of_root) * (1 + 4 * u) - 1 + 2.0**-48
+            bound = np.abs(self.value) * relative
+            bound = bound + 4 * _least(how) * (1 + np.abs(self.weight))
             return np.where(np.isnan(bound), np.inf, bound)
 
-    def replay(how: Arithmetic, places: Places) -> Floats:
-        row = places // terms
-        column = places % terms
-        rows = values.reshape(-1, terms)[row].T
-        r = orders.rounding_of(how)
-        own = rows[column, np.arange(len(places))]
+    def replay(self, how: Arithmetic, places: Places) -> Floats:
+        row = places // self.terms
+        column = places % self.terms
+        rows = self.values.reshape(-1, self.terms)[row].T
+        rounded = orders.rounding_of(how)
+        numerators = rows[column, np.arange(len(places))]
         found = []
         for total in orders.sums(rows, rows, how):
-            scaled = r(own * np.asarray(r(1 / np.sqrt(total / terms + eps)), np.float64))
-            found.append(np.asarray(scaled, np.float64) * w[column])
+            root = np.asarray(rounded(1 / np.sqrt(total / self.terms + self.eps)), np.float64)
+            normed = np.asarray(rounded(numerators * root), np.float64)
+            found.append(normed * self.weight[column])
         return _other_functions(np.stack(found), how)
 
-    def others(places: Places) -> dict[str, Floats]:
-        row = places // terms
-        column = places % terms
-        own, of_row = values.reshape(-1)[places], squares.reshape(-1)[row]
+    def others(self, places: Places) -> dict[str, Floats]:
+        row = places // self.terms
+        column = places % self.terms
+        squares = self.squares.reshape(-1)[row]
         with np.errstate(all="ignore"):
-            centred = of_row - values.mean(-1).reshape(-1)[row] ** 2 + eps
-            roots = {"the variance in place of the mean of squares": centred}
-            return _other_roots(own, of_row, eps, w[column], np.zeros(()), roots)
-
-    return Operation(
-        f"rms_norm {list(values.shape)}", value, terms, (format,), error, replay, others=others
-    )
+            means = self.values.mean(-1).reshape(-1)[row]
+            return _other_roots(
+                self.values.reshape(-1)[places],
+                squares,
+                self.eps,
+                self.weight[column],
+                np.zeros(()),
+                {"the variance in place of the mean of squares": squares - means**2 + self.eps},
+            )
 
 
 def _normed(x: Array, eps: float) -> tuple[Floats, Format]:
@@ -336,10 +445,3 @@ def _affine(array: Array | None, name: str, x: Floats, default: float) -> Floats
     if values.shape != x.shape[-1:]:
         raise ValueError(f"expected {name} of shape {list(x.shape[-1:])}, got {list(values.shape)}")
     return values
-
-
-def _rows_of(places: Places, shape: tuple[int, ...], moved: tuple[int, ...], dim: int) -> Places:
-    """Return the places in an array whose dimension `dim` was moved to the end."""
-    index = list(np.unravel_index(places, shape))
-    index.append(index.pop(dim % len(shape)))
-    return np.ravel_multi_index(tuple(index), moved)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from labkit.testing.comparison import Verdict
+    from labkit.testing.verdict import Verdict
 
 _VERDICTS = pytest.StashKey["dict[str, Verdict]"]()
 

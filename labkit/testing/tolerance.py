@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from labkit.formats import FORMATS, FP32, Format, round_to, ulp
 from labkit.testing.bound import arithmetic, unit_roundoff
 from labkit.testing.norms import layer_norm, rms_norm, softmax
-from labkit.testing.operations import Operation, matmul, mean, sum_over
+from labkit.testing.operation import Operation
+from labkit.testing.products import matmul
+from labkit.testing.reductions import mean, sum_over
 
 OPERATIONS = ("matmul", "dot", "sum", "mean", "softmax", "layer_norm", "rms_norm")
 LARGEST = 10**6  # terms

@@ -383,7 +383,8 @@ def _of_blocks(format: BlockFormat) -> Table:
 
 
 def _of_card(spec: MmaSpec) -> Table:
-    random, terms = np.random.default_rng(0), 32
+    random = np.random.default_rng(0)
+    terms = 32
     rows: list[tuple[str, Any, Any, float]] = []
     for bits in (22, 23, 24, 25, 26):
         small = np.full(terms, 2.0 ** -(bits // 2)), np.full(terms, 2.0 ** -(bits - bits // 2))

@@ -398,7 +398,8 @@ class _Comparison:
         there = now[1].sketches[self.matching.pairs[cell.key]]
         if self.coarse or cell.distance > COARSE or len(here.elements) != len(there.elements):
             return False
-        ours, theirs = here.elements.astype(np.float64), there.elements.astype(np.float64)
+        ours = here.elements.astype(np.float64)
+        theirs = there.elements.astype(np.float64)
         apart = theirs - ours
         if np.count_nonzero(apart) < FEWEST:
             return False
@@ -508,7 +509,8 @@ class _Comparison:
             return self.coarse
         for ours, theirs in self.steps:
             for key, partner in self.matching.pairs.items():
-                here, there = ours.sketches.get(key), theirs.sketches.get(partner)
+                here = ours.sketches.get(key)
+                there = theirs.sketches.get(partner)
                 if here is not None and there is not None and here.dtype != there.dtype:
                     return (
                         f"format: {key[0]} of {key[1]} are {there.dtype} instead of {here.dtype}, "
@@ -562,7 +564,8 @@ def _factor(here: Sketch, there: Sketch) -> float:
     """Return c if the other tensor is c times the baseline's, to a hundredth of c - 1; else 0."""
     if len(here.elements) != len(there.elements) or not here.norm:
         return 0.0
-    ours, theirs = here.elements.astype(np.float64), there.elements.astype(np.float64)
+    ours = here.elements.astype(np.float64)
+    theirs = there.elements.astype(np.float64)
     square = float(ours @ ours)
     if not square:
         return 0.0

@@ -97,7 +97,8 @@ def same_bits(ours: Sketch, theirs: Sketch) -> bool:
 
 def elements_distance(ours: Sketch, theirs: Sketch) -> float:
     """Return the relative distance of the drawn elements."""
-    here, there = ours.elements.astype(np.float64), theirs.elements.astype(np.float64)
+    here = ours.elements.astype(np.float64)
+    there = theirs.elements.astype(np.float64)
     length = max(float(np.linalg.norm(here)), float(np.linalg.norm(there)))
     return float(np.linalg.norm(here - there)) / length if length else 0.0
 
@@ -118,7 +119,8 @@ def single_errors(ours: Sketch, theirs: Sketch) -> float:
     """
     if not _both_whole(ours, theirs):
         return 0.0 if same_bits(ours, theirs) else 2.0
-    here, there = ours.elements.astype(np.float64), theirs.elements.astype(np.float64)
+    here = ours.elements.astype(np.float64)
+    there = theirs.elements.astype(np.float64)
     size = np.maximum(np.abs(here), np.abs(there))
     each = np.abs(here - there) / np.where(size > 0, size, 1.0)
     return float(np.sqrt(np.mean(each**2)))
@@ -234,7 +236,8 @@ def cells_of_step(
     """
     both: dict[Key, tuple[Sketch, Sketch]] = {}
     for key, partner in pairs.items():
-        here, there = ours.sketches.get(key), theirs.sketches.get(partner)
+        here = ours.sketches.get(key)
+        there = theirs.sketches.get(partner)
         if key[0] == "step gradients" and (here is not None or there is not None):
             # a gradient that nothing changed after backward is that of backward
             here = here or ours.sketches.get(("weight gradients", key[1]))

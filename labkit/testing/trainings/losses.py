@@ -70,7 +70,8 @@ def loss_band(healthy: Sequence[Recording]) -> LossBand | None:
     ]
     relative = [np.std(w, ddof=1) / abs(np.mean(w)) for w in windows if len(w) > 1 and np.mean(w)]
     pooled = math.sqrt(float(np.mean(np.square(relative)))) if relative else 0.0
-    low, high = [], []
+    low = []
+    high = []
     for window in windows:
         if not len(window):
             low.append(-math.inf)

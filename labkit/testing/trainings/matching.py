@@ -56,7 +56,8 @@ def plain_name(name: str) -> str:
 
 def matched(baseline: Recording, run: Recording) -> Matching:
     """Return the pairs of tensors of two recordings."""
-    ours, theirs = _tensors(baseline), _tensors(run)
+    ours = _tensors(baseline)
+    theirs = _tensors(run)
     pairs: dict[Key, Key] = {}
     by_order: list[tuple[Key, Key]] = []
     alone: list[str] = []

@@ -151,7 +151,8 @@ def runs_in_words(diff: TrainingDiff) -> str:
     """Return the models of both runs, their steps, and where they ran."""
     found = []
     for name, run in (("Baseline", diff.baseline), ("other run", diff.run)):
-        device, version = run.settings.get("device", "?"), run.settings.get("torch", "?")
+        device = run.settings.get("device", "?")
+        version = run.settings.get("torch", "?")
         steps = f"{run.steps} steps, {len(run.sampled)} sampled"
         found.append(f"{name}: {run.model}, {steps}, {device}, torch {version}")
     return "; ".join(found)
