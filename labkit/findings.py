@@ -120,7 +120,8 @@ class CheckReport:
     @property
     def summary(self) -> str:
         """One sentence with the counts."""
-        bad, warned = len(list(self.of(Status.BAD))), len(list(self.of(Status.WARN)))
+        bad = len(list(self.of(Status.BAD)))
+        warned = len(list(self.of(Status.WARN)))
         if not bad and not warned:
             return f"All {len(self.findings)} well."
         if not bad:

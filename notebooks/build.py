@@ -29,7 +29,8 @@ from labkit.course import Lesson, lessons_folder, notebook_of, solution_of, text
 from labkit.course.lesson import lessons_in
 from labkit.course.notebook import METADATA, Notebook, lines
 
-ROOT, NOTEBOOKS = Path(__file__).parents[1], Path(__file__).parent
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = Path(__file__).parent
 SOURCES = lessons_folder()
 HOSTED = """\
 # On Colab, Kaggle or a host like them: gets the lab, and keeps what is installed there.
@@ -114,7 +115,8 @@ def for_hosts(cells: list[dict[str, Any]], lesson: str, setting: str) -> list[di
     if address.startswith(GITHUB):
         # `git clone` takes both, a page's address has neither
         address = address.removesuffix("/").removesuffix(".git")
-    revision, place = revision or "main", address.removeprefix(GITHUB)
+    revision = revision or "main"
+    place = address.removeprefix(GITHUB)
     names = {"address": address, "place": place, "revision": revision, "lesson": lesson}
     badges = [
         f"[![open in {host}]({picture})]({link.format(**names)})"

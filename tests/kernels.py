@@ -41,10 +41,8 @@ def preloaded(folder: Path) -> Iterator[dict[str, str]]:
     if sys.platform != "linux":
         yield {}
         return
-    address, specification = (
-        f"labkit-{secrets.token_hex(8)}",
-        folder / "kernels" / "python3" / "kernel.json",
-    )
+    address = f"labkit-{secrets.token_hex(8)}"
+    specification = folder / "kernels" / "python3" / "kernel.json"
     specification.parent.mkdir(parents=True)
     ask = [sys.executable, "-S", "-E", __file__, "ask", address, "-f", "{connection_file}"]
     specification.write_text(

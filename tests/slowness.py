@@ -27,7 +27,8 @@ def slowness(clock: Callable[[], float] = time.perf_counter) -> float:
 
 @lru_cache(maxsize=1)
 def _measured(clock: Callable[[], float], minute: int) -> float:
-    start, total = clock(), 0
+    start = clock()
+    total = 0
     for i in range(ROUNDS):
         total += i * i
     return max(1.0, (clock() - start) / SECONDS)

@@ -120,7 +120,8 @@ def sketch(value: object) -> list[Any]:
     >>> sketch(["a", 2.5])[1], sketch(["b", 2.5])[0] == sketch(["a", 2.5])[0]
     (2.5, False)
     """
-    structure, numbers = hashlib.sha256(), []
+    structure = hashlib.sha256()
+    numbers = []
     for part in parts(value):
         if isinstance(part, float):
             numbers.append(part)

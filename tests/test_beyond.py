@@ -71,7 +71,8 @@ def test_model_born_in_bf16_overflows_before_down() -> None:
     model, characters, following = names["born_in_bf16"](steps=60)
     outputs = names["largest_outputs"](copy.deepcopy(model).half(), characters)
     assert next(name for name, largest in outputs.items() if not largest < 65504) == "blocks.0.down"
-    exact, moved = model(characters), names["moved"](model, 2)
+    exact = model(characters)
+    moved = names["moved"](model, 2)
     assert torch.equal(moved(characters), exact)
     result = moved.half()(characters).float()
     assert (result - exact).abs().max() < 0.02 < torch.nn.functional.cross_entropy(exact, following)
@@ -80,7 +81,8 @@ def test_model_born_in_bf16_overflows_before_down() -> None:
 
 @pytest.mark.slow
 def test_delayed_scale_survives_a_bad_batch() -> None:
-    names, delayed = defined_in("touch-outlier"), RECIPES["FP8 delayed"]
+    names = defined_in("touch-outlier")
+    delayed = RECIPES["FP8 delayed"]
     run = names["with_a_bad_batch"]
     losses = {recipe: run(recipe) for recipe in ("FP32", "FP8 current", "FP8 delayed")}
     assert losses["FP8 delayed"][50] < 2 < 5 < min(losses["FP32"][50], losses["FP8 current"][50])
@@ -110,10 +112,8 @@ def test_a_second_moment_in_bf16_falls_unless_beta2_is_near_1() -> None:
 
 def test_autocast_rounds_positions_and_angles() -> None:
     """The rows of the table; the angles alone fail later than the positions."""
-    right, starts = (
-        defined_in("touch-positions")["right_ones"],
-        (0, 200, 300, 1000, 2100, 5000, 9000),
-    )
+    right = defined_in("touch-positions")["right_ones"]
+    starts = (0, 200, 300, 1000, 2100, 5000, 9000)
     rows = {
         name: [round(right(start, **formats), 2) for start in starts]
         for name, formats in {
@@ -132,7 +132,8 @@ def test_autocast_rounds_positions_and_angles() -> None:
 def test_rotating_makes_the_error_larger_and_the_zeros_fewer() -> None:
     x = torch.randn(512, 256, generator=torch.Generator().manual_seed(0))
     x[:, 7] *= 30
-    errors, zeros = [], []
+    errors = []
+    zeros = []
     for tensor in (x, rotate(x, -1)):
         scale = 2688 / tensor.abs().max()
         rounded = round_to_blocks(tensor * scale, NVFP4) / scale

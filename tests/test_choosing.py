@@ -74,7 +74,8 @@ def test_a_changed_set_moves_outputs_and_hardly_the_accuracy(seed: int) -> None:
     digits = data.test_inputs.float()
     mixture = trained_mixture(seed)
     with torch.no_grad():
-        exact, rounded = mixture(digits), mixture(digits, BF16)
+        exact = mixture(digits)
+        rounded = mixture(digits, BF16)
     changed = (exact.experts != rounded.experts).any(dim=1)
     moved = (exact.outputs - rounded.outputs).abs().amax(dim=1)
     assert 0 < changed.float().mean() < 0.05
@@ -96,7 +97,8 @@ def test_a_mixture_does_not_touch_the_random_numbers_of_others() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_half_of_a_long_row_is_lost_and_the_factor_saves_it(seed: int) -> None:
     measure = defined_in("touch-lost")["attention_in_e4m3"]
-    plain, scaled = measure(2048, 1.0, seed), measure(2048, 256.0, seed)
+    plain = measure(2048, 1.0, seed)
+    scaled = measure(2048, 256.0, seed)
     assert plain[0] == pytest.approx(0.5, abs=0.05)
     assert scaled[0] < 0.01
     assert predictions()["attend.lost"].answer == "about half"
@@ -111,14 +113,16 @@ def test_the_factor_divides_the_error_of_8192_tokens_by_ten(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_in_a_short_row_the_factor_changes_nothing(seed: int) -> None:
     measure = defined_in("touch-lost")["attention_in_e4m3"]
-    plain, scaled = measure(32, 1.0, seed), measure(32, 256.0, seed)
+    plain = measure(32, 1.0, seed)
+    scaled = measure(32, 256.0, seed)
     assert plain[0] > 0.08
     assert plain[1] == pytest.approx(scaled[1], rel=0.15)
 
 
 def test_blockwise_attention_is_softmax_attention() -> None:
     torch.manual_seed(0)
-    scores, values = 3 * torch.randn(5, 300), torch.randn(300, 7)
+    scores = 3 * torch.randn(5, 300)
+    values = torch.randn(300, 7)
     scores[0, 40:] = -torch.inf
     right = scores.double().softmax(dim=1) @ values.double()
     assert torch.allclose(blockwise_attention(scores, values).double(), right, atol=1e-6)
@@ -135,7 +139,8 @@ def test_what_is_carried_on_costs_more_than_what_is_rounded_once(seed: int) -> N
         output = blockwise_attention(scores, values, **formats)
         return float((output - right).norm() / right.norm())
 
-    exact, weights = error(), error(weights_in=BF16)
+    exact = error()
+    weights = error(weights_in=BF16)
     assert error(maximum_in=BF16) < 2 * exact
     assert weights < 1e-3
     assert min(error(sum_in=BF16), error(output_in=BF16)) > 10 * weights

@@ -287,10 +287,8 @@ def broken(folder: Path, package: str) -> Path:
 def test_check_names_packages_that_fail_to_import(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(broken(tmp_path, "anywidget")))
     assert import_error("json") == ""
-    needed, installed = (
-        {"anywidget": "0.9", "numpy": "2"},
-        {"fp16-lab": "1", "anywidget": "0.11", "numpy": "2.4"},
-    )
+    needed = {"anywidget": "0.9", "numpy": "2"}
+    installed = {"fp16-lab": "1", "anywidget": "0.11", "numpy": "2.4"}
     found = list(
         packages(
             needed, installed.get, lambda names: {n: p for n in names if (p := import_error(n))}
@@ -302,10 +300,8 @@ def test_check_names_packages_that_fail_to_import(tmp_path: Path, monkeypatch) -
         ("numpy", Status.OK),
     ]
     assert "cannot be imported: ImportError: libcudart" in found[1].what
-    command, without_torch = (
-        [sys.executable, "-m", "labkit", "check"],
-        environment(broken(tmp_path, "torch")),
-    )
+    command = [sys.executable, "-m", "labkit", "check"]
+    without_torch = environment(broken(tmp_path, "torch"))
     done = subprocess.run(command, env=without_torch, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "torch cannot be imported: ImportError: libcudart.so.12" in done.stdout

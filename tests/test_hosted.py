@@ -117,7 +117,8 @@ def test_first_cell_installs_the_lab_on_a_host(
     capsys: pytest.CaptureFixture[str],
     fails: bool,
 ) -> None:
-    first, asked = "".join(published["06_loss_scaling.ipynb"]["cells"][1]["source"]), []
+    first = "".join(published["06_loss_scaling.ipynb"]["cells"][1]["source"])
+    asked = []
 
     def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
         assert options == {"capture_output": True, "text": True}
@@ -176,7 +177,8 @@ def test_first_cell_keeps_the_hosts_torch(tmp_path: Path) -> None:
     """
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout: there is nothing to clone")
-    origin, here = tmp_path / "origin.git", tmp_path / "host"
+    origin = tmp_path / "origin.git"
+    here = tmp_path / "host"
     subprocess.run(["git", "clone", "--quiet", "--bare", str(ROOT), str(origin)], check=True)
     subprocess.run(["git", "branch", "--force", "handed-out", "HEAD"], cwd=origin, check=True)
     venv.create(here, with_pip=False)

@@ -128,7 +128,8 @@ def test_questions_of_a_choice_have_an_answer_that_waits() -> None:
 
 # --- the glossary ---
 
-GLOSSARY, TERMS = build.glossary(), build.terms()
+GLOSSARY = build.glossary()
+TERMS = build.terms()
 ANCHORS = re.findall(r"^### (.*)$", markdown(GLOSSARY), flags=re.MULTILINE)
 
 
@@ -205,7 +206,8 @@ def test_lesson_06_counts_the_steps_that_no_scale_could_help() -> None:
     replay.
     """
     trace = recorded_trace()
-    lower, upper = np.exp2(trace.keeps_from), 65520 / np.array(trace.largest)
+    lower = np.exp2(trace.keeps_from)
+    upper = 65520 / np.array(trace.largest)
     none = np.flatnonzero(lower >= upper)
     assert upper.min() > 2.0**16, (
         "torch never overflows here, so its scale never moves before step 2,000"
@@ -298,7 +300,8 @@ def test_start_does_not_answer_later_predictions() -> None:
 def test_a_project_is_diagnosed_after_its_prediction() -> None:
     source = SOURCES["12_project"]
     for project in ("targets", "drift", "digits"):
-        begin, end = f'compare_with_fp32("{project}")', f'id="exercise-project-{project}"'
+        begin = f'compare_with_fp32("{project}")'
+        end = f'id="exercise-project-{project}"'
         part = source[source.index(begin) : source.index(end)]
         assert part.index(f'predict("project.{project}")') < part.index("find_pitfalls(record)")
         assert part.count("find_pitfalls(record)") == 1
@@ -307,7 +310,8 @@ def test_a_project_is_diagnosed_after_its_prediction() -> None:
 def test_lesson_12_says_what_a_part_is_that_is_left_out() -> None:
     rows = re.findall(r"^# \| `(\w+)` \| .* \| (.*) \|$", SOURCES["12_project"], re.MULTILINE)
     says = {name: default.strip("*`") for name, default in rows}
-    fp32, names = Recipe("mine"), {"scaler": "no scaling", "gradient_format": "that of `autocast"}
+    fp32 = Recipe("mine")
+    names = {"scaler": "no scaling", "gradient_format": "that of `autocast"}
     for name, default in says.items():
         value = getattr(fp32, name)
         assert default == names.get(name, getattr(value, "name", str(value))), name

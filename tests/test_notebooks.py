@@ -82,7 +82,9 @@ def test_solution_becomes_a_starter(
     house: Path,
 ) -> None:
     source = build.lesson("01_lesson")
-    learners, before, solved = build.learners(source), build.learners(source), build.solved(source)
+    learners = build.learners(source)
+    before = build.learners(source)
+    solved = build.solved(source)
     assert "".join(code_cells(learners)[1]["source"]).splitlines() == [
         "def double(x):",
         '    """Return twice x."""',
@@ -102,7 +104,8 @@ def test_solution_becomes_a_starter(
 
 
 def test_new_lesson_is_linked_from_its_neighbours(house: Path) -> None:
-    start, new = build.lesson("00_start"), build.lesson("02_new")
+    start = build.lesson("00_start")
+    new = build.lesson("02_new")
     start.folder.mkdir()
     table = f"{build.MAP}| 02 | *to come* | | |\n| 03 | *to come* | | |".replace("\n", "\n# ")
     start.text.write_text(f"# %% [markdown]\n# # Start\n#\n# {table}\n")

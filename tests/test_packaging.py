@@ -192,7 +192,8 @@ def test_make_installs_again_for_changed_pins_only(
 
 
 def test_a_step_that_fails_ends_set_up_and_is_repeated(checkout, monkeypatch):
-    ran, statuses = [], iter([0, 0, 7, 0, 0, 0])
+    ran = []
+    statuses = iter([0, 0, 7, 0, 0, 0])
     monkeypatch.setattr(
         subprocess, "call", lambda command, cwd: (ran.append(command), next(statuses))[1]
     )
@@ -218,7 +219,8 @@ def test_make_passes_the_options_of_torch_on(checkout):
 
 
 def test_every_check_runs_after_a_failure(checkout, monkeypatch):
-    ran, statuses = [], iter([0, 1, 0, 0, 0, 0])
+    ran = []
+    statuses = iter([0, 1, 0, 0, 0, 0])
     monkeypatch.setattr(
         subprocess, "call", lambda command, cwd, env: (ran.append(command), next(statuses))[1]
     )

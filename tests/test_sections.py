@@ -29,7 +29,8 @@ def defined_in(lesson: str, cell: str) -> dict[str, Any]:
 def test_nvfp4_without_a_tensor_scale_loses_small_gradients() -> None:
     names = defined_in("11b_eight_and_four_bits", "touch-tensor-scale")
     gradients = 1e-4 * torch.randn(64, 64, generator=torch.Generator().manual_seed(1))
-    round_to_blocks, format = names["round_to_blocks"], names["NVFP4"]
+    round_to_blocks = names["round_to_blocks"]
+    format = names["NVFP4"]
     assert not round_to_blocks(gradients, format).any()
     scale = 2688 / gradients.abs().max()
     error = (round_to_blocks(scale * gradients, format) / scale - gradients).norm()
@@ -81,7 +82,9 @@ def test_bf16_loses_eight_percent_of_a_sum_over_1024_ranks() -> None:
 
 def test_an_adapter_promotes_without_autocast_alone() -> None:
     names = defined_in("05_autocast", "touch-lora")
-    model, x, labels = names["Adapted"](), torch.randn(4, 64), torch.zeros(4, dtype=torch.long)
+    model = names["Adapted"]()
+    x = torch.randn(4, 64)
+    labels = torch.zeros(4, dtype=torch.long)
     model(x, labels)
     assert model.dtype is torch.float32
     with names["autocast"](names["FP16"]):

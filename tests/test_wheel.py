@@ -168,7 +168,8 @@ def test_a_wheel_of_a_release_has_the_files_of_a_built_one(
     """hatchling makes the one, labkit.classroom the other."""
     name, packed = wheel_of(ROOT, files_of(ROOT, lessons()), labkit.__version__)
     (tmp_path / name).write_bytes(packed)
-    built, ours = contents(installed.wheel), contents(tmp_path / name)
+    built = contents(installed.wheel)
+    ours = contents(tmp_path / name)
     information = f"fp16_lab-{labkit.__version__}.dist-info/"
     assert built.keys() == ours.keys()
     differ = {name for name in ours if ours[name] != built[name]}

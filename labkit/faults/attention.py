@@ -82,7 +82,9 @@ def row_all_masked(fixed):
     Reported: huggingface/transformers#17306, pytorch/pytorch#131060, NVIDIA/ngpt#11
     """
     torch.manual_seed(0)
-    embed, mix, head = torch.nn.Linear(8, 32), torch.nn.Linear(32, 96), torch.nn.Linear(32, 10)
+    embed = torch.nn.Linear(8, 32)
+    mix = torch.nn.Linear(32, 96)
+    head = torch.nn.Linear(32, 10)
     model = torch.nn.ModuleList([embed, mix, head])
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     lowest = torch.finfo(torch.float16).min

@@ -77,7 +77,8 @@ def forward_overflow(fixed):
     Reported: pytorch/pytorch#40497, pytorch/pytorch#43556, speechbrain/speechbrain#1803
     """
     torch.manual_seed(0)
-    body, head = torch.nn.Linear(64, 128), torch.nn.Linear(128, 10)
+    body = torch.nn.Linear(64, 128)
+    head = torch.nn.Linear(128, 10)
     model = torch.nn.ModuleList([body, head])
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     scaler = torch.amp.GradScaler("cpu")

@@ -255,7 +255,8 @@ def _pairwise(
 
     numpy's FP32 arithmetic rounds.
     """
-    a, b = a.transpose(2, 0, 1), b.transpose(1, 0, 2)
+    a = a.transpose(2, 0, 1)
+    b = b.transpose(1, 0, 2)
     layer = a.astype(np.float32)[..., None] * b.astype(np.float32)[:, :, None]
     while len(layer) > 1:
         pairs = layer[0 : len(layer) // 2 * 2 : 2] + layer[1::2]
@@ -274,7 +275,8 @@ def exact(a: Floats, b: Floats, c: Floats, out: Format) -> Floats:
     plain = _gemm(a, b) + c  # the result where it is infinite or NaN
     a, b, c = (np.where(np.isfinite(array), array, 0.0) for array in (a, b, c))
     bits = int((53 - log2(max(1, a.shape[2]))) // 2)
-    left, right = _slices(a, 2, bits), _slices(b, 1, bits)
+    left = _slices(a, 2, bits)
+    right = _slices(b, 1, bits)
     d = np.empty(c.shape)
     for g, i, j in tiles(c.shape, TILE):
         terms = np.stack([_gemm(x[g, i], y[g, :, j]) for x in left for y in right] + [c[g, i, j]])
@@ -293,7 +295,8 @@ def _slices(values: Floats, axis: int, bits: int) -> list[Floats]:
 
     Each array holds integers below 2^bits times one power of two per row.
     """
-    slices, rest = [], values
+    slices = []
+    rest = values
     while rest.any():
         _, top = np.frexp(np.abs(rest).max(axis=axis, keepdims=True, initial=0.0))
         grid = np.ldexp(1.0, top - bits)

@@ -134,7 +134,8 @@ def blocks(a: Floats, b: Floats, c: Floats, spec: MmaSpec, result: Format) -> Fl
     a = a.transpose(2, 0, 1)[..., None]
     b = b.transpose(1, 0, 2)[:, :, None]
     a, b, c = (np.ascontiguousarray(each, width.floats) for each in (a, b, c))
-    powers_a, powers_b = _powers(a, spec.operands, width), _powers(b, spec.right, width)
+    powers_a = _powers(a, spec.operands, width)
+    powers_b = _powers(b, spec.right, width)
     d = np.empty(c.shape, np.float32)
 
     def work(tile: tuple[slice, slice, slice]) -> None:

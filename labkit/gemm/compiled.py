@@ -27,7 +27,8 @@ Whole: TypeAlias = NDArray[np.int32]
 
 COLUMNS = 512  # of D in one block of work
 POINT, BIAS = 52, 1023
-EXPONENT, EXPONENT_32 = 0x7FF << POINT, 0x7F800000
+EXPONENT = 0x7FF << POINT
+EXPONENT_32 = 0x7F800000
 LEAST = np.float32(2.0**ZERO_EXPONENT)
 # below all products of `blocks.NARROW`, so that 2^F over it is finite
 FLOOR = np.float32(2.0**-75)
@@ -51,7 +52,8 @@ def _jit(function: Callable[..., None]) -> Callable[..., None]:
 @_jit
 def power_of_c(row: Singles, power: Singles, least: float) -> None:
     """Write C's powers of two: a subnormal's is `least`, a zero's 2^-126."""
-    rows, powers = row.view(np.int32), power.view(np.int32)
+    rows = row.view(np.int32)
+    powers = power.view(np.int32)
     for j in range(len(row)):
         powers[j] = rows[j] & np.int32(EXPONENT_32)
     for j in range(len(row)):
@@ -76,8 +78,12 @@ def largest(a: Singles, b: Singles, power: Singles, n: int) -> None:
         q2 = b[k + 2]
         q3 = b[k + 3]
         for j in range(n):
-            one, two, three, four = p0 * q0[j], p1 * q1[j], p2 * q2[j], p3 * q3[j]
-            one, three = one if one > two else two, three if three > four else four
+            one = p0 * q0[j]
+            two = p1 * q1[j]
+            three = p2 * q2[j]
+            four = p3 * q3[j]
+            one = one if one > two else two
+            three = three if three > four else four
             one = one if one > three else three
             power[j] = power[j] if power[j] > one else one
 
@@ -90,7 +96,8 @@ def add_narrow(
 
     `power`, 2^E, is overwritten.
     """
-    scale, scales = power, power.view(np.int32)
+    scale = power
+    scales = power.view(np.int32)
     for j in range(n):
         scale[j] = power[j] if power[j] > FLOOR else FLOOR
         total[j] = 0
@@ -107,7 +114,8 @@ def add_narrow(
         q3 = b[k + 3]
         for j in range(n):
             s = scale[j]
-            one, two = np.int32(p0 * q0[j] * s), np.int32(p1 * q1[j] * s)
+            one = np.int32(p0 * q0[j] * s)
+            two = np.int32(p1 * q1[j] * s)
             total[j] += one + two + (np.int32(p2 * q2[j] * s) + np.int32(p3 * q3[j] * s))
 
 
@@ -127,14 +135,16 @@ def add_wide(a: Singles, b: Doubles, scale: Doubles, total: Doubles, n: int) -> 
         q3 = b[k + 3]
         for j in range(n):
             s = scale[j]
-            one, two = np.trunc(p0 * q0[j] * s), np.trunc(p1 * q1[j] * s)
+            one = np.trunc(p0 * q0[j] * s)
+            two = np.trunc(p1 * q1[j] * s)
             total[j] += one + two + (np.trunc(p2 * q2[j] * s) + np.trunc(p3 * q3[j] * s))
 
 
 @_jit
 def units(power: Doubles, scale: Doubles, n: int, fraction_bits: int) -> None:
     """Turn 2^E into 2^(E-F), the value of a term's last place, and write its inverse."""
-    powers, scales = power.view(np.int64), scale.view(np.int64)
+    powers = power.view(np.int64)
+    scales = scale.view(np.int64)
     for j in range(n):
         powers[j] -= np.int64(fraction_bits) << POINT
         scales[j] = (2 * BIAS << POINT) - powers[j]
@@ -180,7 +190,8 @@ def round_sum(
     row: Doubles, buffer: Doubles, n: int, kept: int, half: bool, subnormals: bool
 ) -> None:
     """Round n exact sums to FP16, as `blocks.to_half` does, or to FP32 by the mask `kept`."""
-    rows, anchors = row.view(np.int64), buffer.view(np.int64)
+    rows = row.view(np.int64)
+    anchors = buffer.view(np.int64)
     if half:
         for j in range(n):
             anchors[j] = max(rows[j] & EXPONENT, HALF_LEAST) + HALF_ANCHOR
@@ -228,7 +239,8 @@ def add_blocks(
         half: whether the result is FP16.
         subnormals: whether a sum may be finer than FP32's subnormals.
     """
-    scale, total = np.empty(COLUMNS), np.empty(COLUMNS)
+    scale = np.empty(COLUMNS)
+    total = np.empty(COLUMNS)
     buffers = (
         np.empty(COLUMNS, np.float32),
         np.empty(COLUMNS, np.int32),
@@ -243,7 +255,8 @@ def add_blocks(
                 end = k + length
                 terms = b[g, k:end, first:last].copy()
                 powers = b_powers[g, k:end, first:last].copy()
-                wide, wide_powers = terms.astype(np.float64), powers.astype(np.float64)
+                wide = terms.astype(np.float64)
+                wide_powers = powers.astype(np.float64)
                 for i in range(tile[2], tile[3]):
                     row = d[g, i, first:last]
                     left = a[g, i, k:end]

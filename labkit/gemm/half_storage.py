@@ -141,7 +141,8 @@ def rounds_once(
     >>> rounds_once(torch.matmul, (a, b), {}, torch.float16)
     tensor([[4096.]], dtype=torch.float16)
     """
-    wide_args, wide_kwargs = mapped(args, _upcast), mapped(kwargs, _upcast)
+    wide_args = mapped(args, _upcast)
+    wide_kwargs = mapped(kwargs, _upcast)
     result = func(*wide_args, **wide_kwargs)
     name = getattr(func, "__name__", "")
     if name in STATEFUL:

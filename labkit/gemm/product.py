@@ -285,7 +285,8 @@ def _convolution(
     one.
     """
     image = _image(input, weight, dimensions)
-    steps, holes = _each(stride, dimensions), _each(dilation, dimensions)
+    steps = _each(stride, dimensions)
+    holes = _each(dilation, dimensions)
     out, _, *window = weight.shape
     if padding == "same" and set(steps) != {1}:
         raise RuntimeError(
@@ -339,8 +340,10 @@ def _transposed_convolution(
     Each product is then added, in FP32, to the place in the result that its window reaches.
     """
     image = _image(input, weight, dimensions)
-    steps, holes = _each(stride, dimensions), _each(dilation, dimensions)
-    cut, more = _each(padding, dimensions), _each(output_padding, dimensions)
+    steps = _each(stride, dimensions)
+    holes = _each(dilation, dimensions)
+    cut = _each(padding, dimensions)
+    more = _each(output_padding, dimensions)
     batch, channels, *places = image.shape
     _, out, *window = weight.shape
     if channels != weight.shape[0] or channels % groups:

@@ -267,7 +267,8 @@ def speed(size: Mapping[str, int], **turns: int) -> list[Item]:
         size: "width" and "batch" from which the networks' sizes are derived.
         **turns: `steps` and `rounds` of `cost`.
     """
-    width, batch = size["width"], size["batch"]
+    width = size["width"]
+    batch = size["batch"]
     sizes = (
         ("MLP", {"width": width, "batch": 16 * batch}),
         ("MLP", {"width": width // 16, "batch": batch // 4}),

@@ -63,7 +63,8 @@ def available_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROU
     except (OSError, KeyError, ValueError):
         return _installed_memory()
     for limit, used in MEMORY_QUOTAS:
-        limits, uses = _first_numbers(cgroup / limit), _first_numbers(cgroup / used)
+        limits = _first_numbers(cgroup / limit)
+        uses = _first_numbers(cgroup / used)
         if limits and uses:
             available = min(available, max(0, limits[0] - uses[0]))
     return available

@@ -236,7 +236,8 @@ def compare(
     'as good'
     """
     require_kind(seeds, Iterable, "seeds", "Pass a list of seeds")
-    task, chosen = as_task(task), as_recipes(recipes)
+    task = as_task(task)
+    chosen = as_recipes(recipes)
     records = train_grid(
         task,
         chosen,

@@ -151,7 +151,8 @@ class TrainingRun:
         measure_every: int = MEASURE_EVERY,
     ) -> None:
         require_kind(seed, int, "seed")
-        task, recipe = as_task(task), as_recipe(recipe)
+        task = as_task(task)
+        recipe = as_recipe(recipe)
         self.task = task
         self.seed = seed
         self.measure_every = measure_every
@@ -438,7 +439,8 @@ def train(
             device.
     """
     require_kind(steps, (int, type(None)), "steps")
-    task, recipe = as_task(task), as_recipe(recipe)
+    task = as_task(task)
+    recipe = as_recipe(recipe)
     planned = task.steps if steps is None else steps
     if planned < 0:
         raise ValueError(f"expected steps of 0 or more, got {planned}")

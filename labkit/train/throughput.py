@@ -60,7 +60,8 @@ def steps_per_second(
     """
     require_kind(steps, int, "steps")
     require_kind(rounds, int, "rounds")
-    task, chosen = as_task(task), as_recipes(recipes)
+    task = as_task(task)
+    chosen = as_recipes(recipes)
     if min(steps, rounds) < 1:
         raise ValueError(f"expected steps and rounds of at least 1, got {steps} and {rounds}")
     ended: set[str] = set()

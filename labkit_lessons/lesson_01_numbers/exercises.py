@@ -96,7 +96,8 @@ def _all_kinds(random: Random) -> list[Case]:
 def _cut(code: int, exponent_bits: int, significand_bits: int, bias: int) -> Rows:
     """Return a row with the bits of a code, separated into its three fields."""
     bits = f"{code:0{1 + exponent_bits + significand_bits}b}"
-    exponent, significand = bits[1 : 1 + exponent_bits], bits[1 + exponent_bits :]
+    exponent = bits[1 : 1 + exponent_bits]
+    significand = bits[1 + exponent_bits :]
     return (("in bits", f"S {bits[0]}  E {exponent}  F {significand}"),)
 
 
@@ -232,7 +233,8 @@ def _elsewhere(
     """
     cases: list[Case] = []
     for _ in range(count):
-        significand_bits, emin = random.randrange(2, 24), random.randrange(-40, 3)
+        significand_bits = random.randrange(2, 24)
+        emin = random.randrange(-40, 3)
         exponent = emin + random.randrange(below or 40)
         steps = 2**significand_bits
         x = 2.0**exponent * (1 + significands(steps) / steps)
@@ -266,7 +268,8 @@ def _small(random: Random) -> list[Case]:
     codes = [0x0000, 0x8000, 0x0400, 0x0001, *(random.randrange(0x0002, 0x0400) for _ in range(3))]
     others: list[Case] = []
     for _ in range(3):
-        significand_bits, emin = random.randrange(3, 24), random.randrange(-40, 3)
+        significand_bits = random.randrange(3, 24)
+        emin = random.randrange(-40, 3)
         unit = 2.0 ** (emin - significand_bits)
         numbers = (0.0, unit, unit * random.randrange(2, 2**significand_bits), 2.0**emin)
         others += [(x, significand_bits, emin) for x in numbers]

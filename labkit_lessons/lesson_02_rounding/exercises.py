@@ -42,7 +42,8 @@ def _ends(random: Random) -> tuple[int, int, float]:
 
     The largest number may end in any significand, as E4M3's does, 448 = 1.75 * 2^8.
     """
-    significand_bits, emin = random.randrange(2, 20), random.randrange(-30, -3)
+    significand_bits = random.randrange(2, 20)
+    emin = random.randrange(-30, -3)
     emax = emin + random.randrange(12, 40)
     steps = 2**significand_bits
     return significand_bits, emin, 2.0**emax * (1 + random.randrange(steps) / steps)
@@ -156,7 +157,8 @@ def _neighbours(x: float, significand_bits: int, emin: int, largest: float) -> R
         return ()
     exponent = max(math.frexp(x)[1] - 1, emin) if x else emin
     spacing = 2.0 ** (exponent - significand_bits)
-    below, above = math.floor(x / spacing) * spacing, math.ceil(x / spacing) * spacing
+    below = math.floor(x / spacing) * spacing
+    above = math.ceil(x / spacing) * spacing
     return ("below it", show_number(below, 9)), ("above it", show_number(above, 9))
 
 
@@ -287,7 +289,8 @@ def _with_last_bit(random: Random, last: int) -> list[Case]:
     """Normal weights below 2,048 with this last significand bit, none a power of two."""
     codes: list[int] = []
     for _ in range(4):
-        exponent, significand = random.randrange(2, 26), random.randrange(1, 511) << 1 | last
+        exponent = random.randrange(2, 26)
+        significand = random.randrange(1, 511) << 1 | last
         codes.append(exponent << 10 | significand)
     return _weights(codes)
 

@@ -139,7 +139,8 @@ AdditionPlayer(1.0, 0.0001)
 # The second part says: in general (a + b) + c and a + (b + c) are two different numbers.
 
 # %% id="touch-order" tags=["answer-rounding.whole"]
-big, one = np.float16(2048), np.float16(1)
+big = np.float16(2048)
+one = np.float16(1)
 print("(2048 + 1) + 1 =", int((big + one) + one))
 print("2048 + (1 + 1) =", int(big + (one + one)))
 print("1 + 1 + ... + 1, 3,000 times =", int(sum_sequential(np.ones(3000), FP16).value))
@@ -166,7 +167,8 @@ print("FP16", thousandths(np.float16), "  FP32", thousandths(np.float32))
 # for the last part if the first is 1. Then $1 + 2^{-5}$ is taken away:
 
 # %% id="touch-fused"
-x, most = 1 + 2.0**-6, 1 + 2.0**-5
+x = 1 + 2.0**-6
+most = 1 + 2.0**-5
 rounded_twice = add(multiply(x, x, FP16).value, -most, FP16).value
 rounded_once = fused_multiply_add(x, x, -most, FP16).value
 print("multiply, round, subtract, round:", float(rounded_twice))
@@ -255,7 +257,8 @@ predict("rounding.stochastic")
 # %% id="touch-stochastic" tags=["answer-rounding.stochastic"]
 bits = np.random.default_rng(0).integers(2**32, size=10_000)
 drawn = round_to(np.full(10_000, 1 + 2**-12), FP16, Rounding.STOCHASTIC, random_bits=bits)
-went_up, above_1 = np.mean(drawn > 1), drawn.mean() - 1
+went_up = np.mean(drawn > 1)
+above_1 = drawn.mean() - 1
 print(f"went up: {went_up:.1%}   mean: 1 + {above_1:.3g}   2^-12 = {2**-12:.3g}")
 
 # %% [markdown] tags=["answer-rounding.stochastic"]
@@ -295,7 +298,8 @@ check("rounding.stochastic", my_stochastic)
 # next number.
 
 # %% id="touch-kahan"
-total, y = np.float16(1), np.float16(0.0004)
+total = np.float16(1)
+y = np.float16(0.0004)
 t = total + y
 print("arrived:", t - total, "  meant:", y, "  difference:", (t - total) - y)
 

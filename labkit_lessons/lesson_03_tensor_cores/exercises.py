@@ -48,7 +48,8 @@ def _long_products(random: Random) -> list[Case]:
     """Products of up to 22 bits: their sum differs if they are rounded before the addition."""
     found: list[Case] = []
     while len(found) < 3:
-        a, b = _number(random), _number(random)
+        a = _number(random)
+        b = _number(random)
         if solution.my_standstill(a, b) != solution.my_standstill(float(np.float16(a * b)), 1.0):
             found.append((a, b))
     return found + [_just_above_one(random) for _ in range(2)]
@@ -206,7 +207,8 @@ def _long_sums(random: Random) -> list[Case]:
     """Sums of more bits than FP32 holds: cut, not rounded."""
     cases: list[Case] = []
     for sign in (1, -1):
-        a, b = [sign * x for x in _magnitudes(random, 15, 1536)], _magnitudes(random, 15, 1536)
+        a = [sign * x for x in _magnitudes(random, 15, 1536)]
+        b = _magnitudes(random, 15, 1536)
         cases.append(([*a, sign * 2.0**-11], [*b, 2.0**-11 * 1.75], 0.0, 25))
     return cases
 

@@ -74,7 +74,9 @@ i, j = 1, 2
 products = " + ".join(f"{a:g}*{b:g}" for a, b in zip(A[i], B[:, j], strict=True))
 print(f"D[{i},{j}] = {C[i, j]:g} + {products} = {D[i, j]:g}\n")
 print(D)
-m, n, k = A.shape[0], B.shape[1], A.shape[1]
+m = A.shape[0]
+n = B.shape[1]
+k = A.shape[1]
 print(f"\n{m} x {n} x {k} = {m * n * k} products, each added up: one instruction")
 
 # %% [markdown]
@@ -84,7 +86,9 @@ print(f"\n{m} x {n} x {k} = {m * n * k} products, each added up: one instruction
 # %% id="touch-halves" tags=["claim-C19", "answer-tensor.product"]
 def tensor_core(a, b, c, gpu):
     """One element of D: c + a[0]*b[0] + a[1]*b[1] + ..., C and D in FP32."""
-    A, B, C = torch.tensor([a]).half(), torch.tensor([b]).half().T, torch.tensor([[c]])
+    A = torch.tensor([a]).half()
+    B = torch.tensor([b]).half().T
+    C = torch.tensor([[c]])
     return emulate(A, B, C, SPECS[gpu]).item()
 
 
@@ -164,12 +168,14 @@ def my_standstill(a, b):
     total  the sum that stands still, as a float
     """
     ### BEGIN SOLUTION
-    k, total = 0, np.float16(0)
+    k = 0
+    total = np.float16(0)
     while True:
         longer = np.float16(float(total) + a * b)
         if longer == total:
             return k, float(total)
-        k, total = k + 1, longer
+        k = k + 1
+        total = longer
     ### END SOLUTION
 
 
@@ -317,7 +323,8 @@ def my_backward(x, weight, grad_y):
     A product is m by n and sums over k.
     """
     ### BEGIN SOLUTION
-    (batch, inputs), outputs = x.shape, len(weight)
+    batch, inputs = x.shape
+    outputs = len(weight)
     return grad_y @ weight, grad_y.T @ x, [(batch, inputs, outputs), (outputs, inputs, batch)]
     ### END SOLUTION
 
@@ -419,7 +426,8 @@ check("tensor.intensity", my_layer)
 
 # %% id="touch-speed" tags=["claim-C17"]
 here = device_report()
-sizes, formats = (64, 256, 1024) if here.kind == "cpu" else (256, 2048, 8192), formats_on(here)
+sizes = (64, 256, 1024) if here.kind == "cpu" else (256, 2048, 8192)
+formats = formats_on(here)
 cases = [GemmCase(n, n, n, f, "NT") for n in sizes for f in formats]
 runs = {(run.case.m, run.case.format): run for run in run_cases(cases, here.kind, rounds=3)}
 print(f"{here.name}: times as fast as FP32")
@@ -517,7 +525,8 @@ def my_padded_linear(x, weight):
     x is [n, inputs], weight [outputs, inputs], y [n, outputs].
     """
     ### BEGIN SOLUTION
-    (n, inputs), outputs = x.shape, len(weight)
+    n, inputs = x.shape
+    outputs = len(weight)
     more_n, more_inputs, more_outputs = (-size % 8 for size in (n, inputs, outputs))
     wide = F.pad(x, (0, more_inputs, 0, more_n))
     tall = F.pad(weight, (0, more_inputs, 0, more_outputs))
@@ -565,8 +574,11 @@ def bf16_parts(x):
 # 0 is the high part, 1 the middle, 2 the low one
 PAIRS = ((0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (2, 0), (1, 2), (2, 1), (2, 2))
 numbers = torch.Generator().manual_seed(0)
-a, b = torch.randn(64, 512, generator=numbers), torch.randn(512, 64, generator=numbers)
-exact, of_a, of_b = a.double() @ b.double(), bf16_parts(a), bf16_parts(b)
+a = torch.randn(64, 512, generator=numbers)
+b = torch.randn(512, 64, generator=numbers)
+exact = a.double() @ b.double()
+of_a = bf16_parts(a)
+of_b = bf16_parts(b)
 for count in (1, 3, 6, 9):
     total = sum(of_a[i] @ of_b[j] for i, j in reversed(PAIRS[:count]))  # the small ones first
     print(f"{count} products of BF16: error {(total - exact).abs().max() / exact.abs().max():.1e}")
@@ -627,7 +639,8 @@ def my_product(a, b, products):
             x = x - found[-1]
         return found
 
-    first, second = parts(a), parts(b)
+    first = parts(a)
+    second = parts(b)
     pairs = ((0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (2, 0))[:products]
     return sum(first[i] @ second[j] for i, j in reversed(pairs))
     ### END SOLUTION

@@ -20,7 +20,8 @@ def six_operands(seed: int = 8) -> tuple[Tensor, Tensor]:
     [(60, 1001), (1001, 256)]
     """
     generator = torch.Generator().manual_seed(seed)
-    a, b = torch.randn(60, 1001, generator=generator), torch.randn(1001, 256, generator=generator)
+    a = torch.randn(60, 1001, generator=generator)
+    b = torch.randn(1001, 256, generator=generator)
     return (a * torch.logspace(8, -10, 60, base=2)[:, None]).half(), b.half()
 
 

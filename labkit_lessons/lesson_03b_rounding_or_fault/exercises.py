@@ -40,7 +40,8 @@ def _cancelling(random: Random) -> list[Case]:
     """Sums that nearly cancel, whose magnitude says nothing about their error."""
     cases: list[Case] = []
     for count, precision in ((3, 11), (6, 11), (4, 8), (8, 24)):
-        a, b = _numbers(random, count), _numbers(random, count)
+        a = _numbers(random, count)
+        b = _numbers(random, count)
         cases.append(([*a, 2.0**-6, *[-x for x in a]], [*b, 1.5, *b], precision))
     return cases
 

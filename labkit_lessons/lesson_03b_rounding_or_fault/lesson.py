@@ -89,7 +89,8 @@ predict("kernels.bound")
 
 # %% id="touch-bound" tags=["answer-kernels.bound"]
 K, accumulator = 1024, "FP32"
-a, b = torch.randn(32, K).half(), torch.randn(K, 32).half()
+a = torch.randn(32, K).half()
+b = torch.randn(K, 32).half()
 some = matmul(a, b)
 how = arithmetic(accumulator, some.formats)
 bound = some.error(how)
@@ -132,7 +133,8 @@ def my_allowed(a, b, precision):
     """
     ### BEGIN SOLUTION
     products = [x * y for x, y in zip(a, b, strict=True)]
-    exact, size = math.fsum(products), math.fsum(map(abs, products))
+    exact = math.fsum(products)
+    size = math.fsum(map(abs, products))
     error = ((1 + 2.0**-precision) ** max(0, len(products) - 1) - 1) * size
     return float(np.float16(exact - error)), float(np.float16(exact + error))
     ### END SOLUTION

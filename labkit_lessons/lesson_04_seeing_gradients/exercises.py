@@ -64,7 +64,8 @@ def _in_widths(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[
     """Return a drawer of the same numbers in bins of one binade, and in two other widths."""
 
     def drawn(random: Random) -> list[Case]:
-        cases, widths = draw(random), (1, *random.sample(range(2, 9), 2))
+        cases = draw(random)
+        widths = (1, *random.sample(range(2, 9), 2))
         return [(*case, width) for width in widths for case in cases]
 
     return drawn
@@ -486,7 +487,8 @@ def _high_end(random: Random) -> list[Case]:
 def _narrow(random: Random) -> list[Case]:
     """One scale, or none: the distance is what FP16 can hold, or a little more."""
     e = random.randrange(-20, 0)
-    smallest, largest = 2.0**e, 2.0 ** (e + 40)
+    smallest = 2.0**e
+    largest = 2.0 ** (e + 40)
     return [
         (smallest * 1.5, largest),
         (smallest, largest),

@@ -72,7 +72,8 @@ predict("gradients.later")
 # **Slide the step.** Then look at the rows below: each is a layer. Which layers lose most?
 
 # %% id="touch-film"
-run, film = TrainingRun(TASKS["unet"], RECIPES["FP32"], measure_every=0), {}
+run = TrainingRun(TASKS["unet"], RECIPES["FP32"], measure_every=0)
+film = {}
 for step in range(41):
     if step % 8 == 0:
         film[step] = run.next_gradients()
@@ -249,7 +250,8 @@ for task in ("segmentation", "digits"):
     run = TrainingRun(TASKS[task], RECIPES["FP16"])
     zeros = zeros_inside(run.next_gradients("weight gradients"))
     lost = lost_at_first(task)
-    record, name = recorded(task, "FP16", 0), f"{task}, trained in FP16:"
+    record = recorded(task, "FP16", 0)
+    name = f"{task}, trained in FP16:"
     print(f"{name:<31} {zeros:4.0%} zeros   {lost:4.0%} lost   ", end="")
     print(f"in the end {record.metric_name} {record.metric:.2f}")
 
@@ -303,7 +305,8 @@ predict("gradients.overflow")
 # %% id="touch-overflow" tags=["claim-C23", "answer-gradients.overflow"]
 torch.manual_seed(0)
 layers = [nn.Linear(64, 64) for _ in range(8)]
-activations, passed = torch.randn(8, 64).half() * 60, []
+activations = torch.randn(8, 64).half() * 60
+passed = []
 with torch.no_grad():
     for number, layer in enumerate(layers):
         activations = activations @ (8 * layer.weight).half().T
@@ -382,8 +385,10 @@ print(f"{'':<20}{'lost: activations':>19}{'weights':>9}{'swallowed':>11}{'weight
 for task in ("digits", "digits_cnn", "segmentation_small", "char_lstm", "gpt"):
     lost = [lost_at_first(task, kind) for kind in ("activation gradients", "weight gradients")]
     swallowed = TrainingRun(TASKS[task], RECIPES["FP16 no master"]).step().swallowed
-    fp32, mixed = kept_after_a_step(task, "FP32"), kept_after_a_step(task, "O2")
-    weights, kept = mixed["weights"] / fp32["weights"], sum(mixed.values()) / sum(fp32.values())
+    fp32 = kept_after_a_step(task, "FP32")
+    mixed = kept_after_a_step(task, "O2")
+    weights = mixed["weights"] / fp32["weights"]
+    kept = sum(mixed.values()) / sum(fp32.values())
     print(f"{task:<20}{lost[0]:>19.2%}{lost[1]:>9.2%}{swallowed:>11.2%}{weights:>9.2f}{kept:>7.2f}")
 
 # %% [markdown] tags=["answer-gradients.networks"]
@@ -414,7 +419,8 @@ def saved_for_backward(dtype):
     """Return the bytes that autograd saves in a forward pass, without the weights."""
     hidden = (nn.Linear(64, 512), nn.Tanh(), nn.Linear(512, 512), nn.Tanh())
     net = nn.Sequential(*hidden, nn.Linear(512, 10)).to(dtype)
-    own, saved = {p.untyped_storage().data_ptr() for p in net.parameters()}, {}
+    own = {p.untyped_storage().data_ptr() for p in net.parameters()}
+    saved = {}
 
     def note(tensor):
         storage = tensor.untyped_storage()
@@ -426,7 +432,8 @@ def saved_for_backward(dtype):
     return sum(size for at, (_, size) in saved.items() if at not in own)
 
 
-fp32, mixed = kept_after_a_step("gpt", "FP32"), kept_after_a_step("gpt", "O2")
+fp32 = kept_after_a_step("gpt", "FP32")
+mixed = kept_after_a_step("gpt", "O2")
 fp32["saved for backward"] = saved_for_backward(torch.float32)
 mixed["saved for backward"] = saved_for_backward(torch.float16)
 for category, size in fp32.items():

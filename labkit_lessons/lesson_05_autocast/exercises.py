@@ -162,7 +162,8 @@ def _program(random: Random, rules: str) -> Case:
     An operation that denies or keeps has one operand, any other has two.
     """
     given = {"x": random.choice(WIDEST_FIRST), "w": "FP32", "mask": "FP16"}
-    names, steps = list(given), []
+    names = list(given)
+    steps = []
     for number, rule in enumerate(rules, 1):
         latest = names[-1] if number > 1 else "x"
         operands = [latest]
@@ -314,7 +315,9 @@ def _beyond(random: Random) -> list[Case]:
     """
     x, weight, bias, grad_y = _layer(random)
     large = 2.0**17
-    x, weight, grad_y = x.abs(), weight.abs(), grad_y.abs()
+    x = x.abs()
+    weight = weight.abs()
+    grad_y = grad_y.abs()
     results: list[Case] = [
         (sign * x * 256, weight * 256, bias, sign * grad_y * 256) for sign in (1, -1)
     ]
@@ -328,7 +331,8 @@ def _rounded_bias(random: Random) -> Case:
     """A bias that FP16 must round, beside products so small that the rounding shows in y."""
     while True:
         x, weight, bias, grad_y = _layer(random, extra=1)
-        weight, bias = weight * 2.0**-11, bias + whole(random, tuple(bias.shape), 1, 32) * 2.0**-16
+        weight = weight * 2.0**-11
+        bias = bias + whole(random, tuple(bias.shape), 1, 32) * 2.0**-16
         unrounded = (x.half().float() @ weight.half().float().T + bias).half()
         if not torch.equal(unrounded, solution.my_linear(x, weight, bias, grad_y)[0]):
             return x, weight, bias, grad_y
@@ -460,7 +464,8 @@ LINEAR = Exercise(
 def _settled(logits: Tensor) -> bool:
     """Return whether an error of a few FP32 ulps leaves every FP16 probability as it is."""
     exact = torch.softmax(logits.double(), dim=1)
-    lower, upper = exact * (1 - 2.0**-20), exact * (1 + 2.0**-20)
+    lower = exact * (1 - 2.0**-20)
+    upper = exact * (1 + 2.0**-20)
     return torch.equal(lower.half(), upper.half())
 
 

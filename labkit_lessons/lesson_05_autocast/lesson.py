@@ -49,7 +49,8 @@ predict("autocast.dtypes")
 
 # %% id="touch-dtypes" tags=["claim-C25", "answer-autocast.dtypes"]
 torch.manual_seed(0)
-layer, x = nn.Linear(64, 64), torch.randn(32, 64)
+layer = nn.Linear(64, 64)
+x = torch.randn(32, 64)
 with autocast(FP16):
     y = layer(x)
     loss = F.mse_loss(y, torch.zeros(32, 64))
@@ -67,8 +68,10 @@ class Classifier(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.conv1, self.norm1 = nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16)
-        self.conv2, self.norm2 = nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32)
+        self.conv1 = nn.Conv2d(1, 16, 3, padding=1)
+        self.norm1 = nn.BatchNorm2d(16)
+        self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
+        self.norm2 = nn.BatchNorm2d(32)
         self.head = nn.Linear(32, 10)
 
     def forward(self, images, labels):
@@ -79,7 +82,8 @@ class Classifier(nn.Module):
 
 torch.manual_seed(0)
 digits = single_digits()
-inputs, targets = digits.train_inputs[:64], digits.train_targets[:64]
+inputs = digits.train_inputs[:64]
+targets = digits.train_targets[:64]
 CastLedger(Classifier(), inputs, targets, title="A small classifier")
 
 # %% [markdown]
@@ -149,7 +153,8 @@ print("               mean loss in            losses that are 0 in")
 print("spread      FP32   torch on a GPU       FP32   torch on a GPU    gradient off by")
 for spread in (1, 4, 16, 64):
     logits = (spread * torch.randn(4096, 10, generator=torch.Generator().manual_seed(0))).half()
-    losses, gradients = [], []
+    losses = []
+    gradients = []
     for region in (autocast(FP16), torch_autocast("cpu", torch.float16)):
         given = logits.clone().requires_grad_()
         with region:
@@ -214,7 +219,8 @@ predict("autocast.weights")
 
 # %% id="touch-weights" tags=["claim-C27", "answer-autocast.weights"]
 torch.manual_seed(0)
-layer, x = nn.Linear(64, 64), torch.randn(32, 64)
+layer = nn.Linear(64, 64)
+x = torch.randn(32, 64)
 optimizer = torch.optim.Adam(layer.parameters())
 with autocast(FP16):
     y = layer(x)
@@ -307,7 +313,8 @@ def my_dtypes(steps, given):
     given  dict: name of an input -> "FP16" or "FP32"
     """
     ### BEGIN SOLUTION
-    known, results = dict(given), []
+    known = dict(given)
+    results = []
     for result, rule, operands in steps:
         arriving = [known[name] for name in operands]
         if rule == "allow":
@@ -344,7 +351,9 @@ def my_linear(x, weight, bias, grad_y):
     grad_y  FP16 [n, out]: the gradient that arrives from the layers above
     """
     ### BEGIN SOLUTION
-    x16, w16, b16 = x.half(), weight.half(), bias.half()
+    x16 = x.half()
+    w16 = weight.half()
+    b16 = bias.half()
     y = (x16.float() @ w16.float().T + b16.float()).half()
     grad_x = (grad_y.float() @ w16.float()).half().float()
     grad_weight = (grad_y.float().T @ x16.float()).half().float()
@@ -390,7 +399,8 @@ class Block(nn.Module):
 
     def __init__(self, width=64):
         super().__init__()
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
         nn.init.normal_(self.qkv.weight, std=0.1)  # attention as sharp as a trained one's
 
     def forward(self, x):
@@ -418,7 +428,8 @@ CastLedger(Block(), activations, title="A transformer block, written by hand")
 # People say that batch norm "stays in FP32". Does it?
 
 # %% id="touch-batch-norm" tags=["claim-C31"]
-conv, norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
+conv = nn.Conv2d(3, 8, 3)
+norm = nn.BatchNorm2d(8)
 with autocast(FP16):
     h = conv(torch.randn(4, 3, 16, 16))
     normalised = norm(h)
@@ -475,7 +486,8 @@ class Kernels(TorchDispatchMode):
 
 
 heard = []
-a, b = torch.randn(8, 16, 32), torch.randn(8, 32, 24)
+a = torch.randn(8, 16, 32)
+b = torch.randn(8, 32, 24)
 with autocast(FP16), Kernels():
     product = torch.einsum("bij,bjk->bik", a, b)
 moves_only = ("view", "permute", "squeeze")
@@ -497,7 +509,8 @@ def energy(h):
 
 h = torch.full((1, 64), 300.0).half()
 with autocast(FP16):
-    unsafe, squares = energy(h), h * h
+    unsafe = energy(h)
+    squares = h * h
     print("not registered:       h * h", squares.max().item(), end="   ")
     print("energy", unsafe.item(), unsafe.dtype)
     with register(energy, Rule.DENY) as safe_energy:
@@ -510,7 +523,9 @@ with autocast(FP16):
 
 # %% id="touch-hand" tags=["claim-C30", "answer-autocast.hand"]
 torch.manual_seed(0)
-layer, x, big = nn.Linear(64, 64), torch.randn(32, 64), torch.full((4,), 300.0)
+layer = nn.Linear(64, 64)
+x = torch.randn(32, 64)
+big = torch.full((4,), 300.0)
 with autocast(FP16):
     print("linear of x.half() equals linear of x:", torch.equal(layer(x.half()), layer(x)))
     loss = F.mse_loss(big.half(), torch.zeros(4))
@@ -546,7 +561,8 @@ class Adapted(nn.Module):
     def __init__(self):
         super().__init__()
         self.base = nn.Linear(64, 64).half()
-        self.a, self.b = nn.Linear(64, 4, bias=False), nn.Linear(4, 64, bias=False)
+        self.a = nn.Linear(64, 4, bias=False)
+        self.b = nn.Linear(4, 64, bias=False)
         self.last = nn.Linear(64, 10)
 
     def forward(self, x, labels):
@@ -556,7 +572,8 @@ class Adapted(nn.Module):
 
 
 torch.manual_seed(0)
-model, images = Adapted(), digits.train_inputs[:64].flatten(1)
+model = Adapted()
+images = digits.train_inputs[:64].flatten(1)
 model(images, digits.train_targets[:64])
 print("without autocast, the sum of FP16 and FP32 is", model.dtype)
 with autocast(FP16):
@@ -577,7 +594,8 @@ CastLedger(model, images, digits.train_targets[:64], title="A layer with an adap
 # Compare the lab's autocast with torch's own:
 
 # %% id="touch-cache"
-layer, x = nn.Linear(64, 64), torch.randn(32, 64)
+layer = nn.Linear(64, 64)
+x = torch.randn(32, 64)
 with autocast(FP16) as region:
     for _ in range(10):
         layer(x)
@@ -624,7 +642,9 @@ def my_casts(weights, events):
     events   list of (kind, name)
     """
     ### BEGIN SOLUTION
-    cache, used, casts = {}, [], 0
+    cache = {}
+    used = []
+    casts = 0
     for kind, name in events:
         if kind == "edit":
             weights[name].mul_(0.5)
@@ -677,7 +697,8 @@ StepDebugger(replace(TASKS["segmentation_small"], batch_size=4))
 # %% id="touch-torch" tags=["claim-C52"]
 def train_in_torch(enabled, steps=5):
     torch.manual_seed(0)
-    model, x = nn.Linear(64, 1), torch.randn(32, 64)
+    model = nn.Linear(64, 1)
+    x = torch.randn(32, 64)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", enabled=enabled)
     for _ in range(steps):
@@ -692,7 +713,8 @@ def train_in_torch(enabled, steps=5):
 
 def train_plainly(steps=5):
     torch.manual_seed(0)
-    model, x = nn.Linear(64, 1), torch.randn(32, 64)
+    model = nn.Linear(64, 1)
+    x = torch.randn(32, 64)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -702,7 +724,8 @@ def train_plainly(steps=5):
 
 
 plain = train_plainly()
-disabled, enabled = train_in_torch(False), train_in_torch(True)
+disabled = train_in_torch(False)
+enabled = train_in_torch(True)
 print("enabled=False equals a plain FP32 loop to the bit:", torch.equal(disabled, plain))
 print("enabled=True does:", torch.equal(enabled, plain))
 
@@ -742,7 +765,8 @@ with torch.inference_mode():
         y = answer(images)
         ms = 1000 * (perf_counter() - start)
         held = sum(p.numel() * p.element_size() for p in model.parameters())
-        error, finite = (y.float() - unet(images)).abs().max(), y.isfinite().float().mean()
+        error = (y.float() - unet(images)).abs().max()
+        finite = y.isfinite().float().mean()
         raw_finite = answer(raw).isfinite().float().mean()
         print(f"{name:<10}{held:>15,}{ms:>8.0f}{error:>15.1e}{finite:>8.0%}{raw_finite:>19.0%}")
     try:

@@ -224,7 +224,8 @@ def _limited(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Ca
     def drawn(random: Random) -> list[Case]:
         cases: list[Case] = [(*case, math.inf) for case in draw(random)]
         for part in (1.0, 0.75, 1.5):
-            gradients, scale = _gradients(random, 1, 1000), 2.0 ** random.randrange(3, 8)
+            gradients = _gradients(random, 1, 1000)
+            scale = 2.0 ** random.randrange(3, 8)
             flat = random.choice(gradients).view(-1)
             flat[random.randrange(len(flat))] = random.choice((-1, 1)) * 1024
             cases.append((gradients, scale, 1024 / scale * part))
@@ -635,7 +636,8 @@ def _near(random: Random) -> list[Case]:
     """Limits half a percent above the norm, at it, and half a percent below."""
     cases: list[Case] = []
     for part in (1.005, 1.0, 0.995):
-        scaled, scale = _scaled(random, 128, 1024, -1), 2.0**6
+        scaled = _scaled(random, 128, 1024, -1)
+        scale = 2.0**6
         norm = torch.stack([(gradient.float() / scale).norm() for gradient in scaled]).norm()
         cases.append((scaled, scale, float(norm) * part))
     return cases
@@ -1002,7 +1004,8 @@ def _at_the_floor(random: Random) -> list[Case]:
 
 
 # the three faults of the lesson's scaler
-SUMS, EQUALS = ("torch.isfinite(grad).all()", "torch.isfinite(grad.sum())"), (">=", "==")
+SUMS = ("torch.isfinite(grad).all()", "torch.isfinite(grad.sum())")
+EQUALS = (">=", "==")
 SINKS = ("max(scale * 0.5, 1.0)", "scale * 0.5")
 
 REPAIR = Exercise(

@@ -114,7 +114,8 @@ def weight_gradients(task):
 
 for name, task in (("A", "segmentation_small"), ("B", "digits")):
     in_fp16, in_fp32 = weight_gradients(task)
-    zeros_16, zeros_32 = zeros_inside(in_fp16), zeros_inside(in_fp32)
+    zeros_16 = zeros_inside(in_fp16)
+    zeros_32 = zeros_inside(in_fp32)
     print(f"{name} {task:<19} zeros in FP16 {zeros_16:4.0%}   zeros in FP32 {zeros_32:4.0%}")
 
 # %% [markdown] tags=["answer-scaling.trap"]
@@ -353,7 +354,8 @@ print("growth_interval   skipped   steps that lose gradients", end="")
 print("   no scale could help   a higher scale could")
 for interval, replay in scalers.replays.items():
     lossy = torch.tensor(replay.lossy) == 1
-    hopeless, saved = int((lossy & no_window).sum()), int((lossy & ~no_window).sum())
+    hopeless = int((lossy & no_window).sum())
+    saved = int((lossy & ~no_window).sum())
     print(f"{interval:>15}{replay.skips:>10}{int(lossy.sum()):>28,}{hopeless:>22,}{saved:>23,}")
 
 # %% [markdown] tags=["answer-scaling.shipped"]
@@ -630,8 +632,16 @@ def weight_after(gradient, work, when):
     return f"{(1 - 0.1 * gradient).tolist()}"
 
 
-clamp, normalise = lambda g: g.clamp(-1, 1), lambda g: g / g.norm()
-overflowed, all_zero = torch.tensor([float("inf"), 0.5]), torch.zeros(2)
+def clamp(gradient):
+    return gradient.clamp(-1, 1)
+
+
+def normalise(gradient):
+    return gradient / gradient.norm()
+
+
+overflowed = torch.tensor([float("inf"), 0.5])
+all_zero = torch.zeros(2)
 for name, work, gradient in (("normalise", normalise, all_zero), ("clamp", clamp, overflowed)):
     for when in ("before", "after"):
         print(f"{name:<10} {when:<7} the check: {weight_after(gradient, work, when)}")
@@ -665,7 +675,8 @@ bad = {
     "sum()": lambda g: ~g.sum().isfinite(),
     "sum(dtype=float32)": lambda g: ~g.sum(dtype=torch.float32).isfinite(),
 }
-usual, with_nan = torch.randn(300_000).half(), torch.tensor([1.0, float("nan")]).half()
+usual = torch.randn(300_000).half()
+with_nan = torch.tensor([1.0, float("nan")]).half()
 large = torch.full((300_000,), 2.0).half()  # every element is finite
 
 

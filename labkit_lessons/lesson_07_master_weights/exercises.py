@@ -265,7 +265,8 @@ def _model(random: Random, kinds: str, frozen: float = 0.0) -> Parameters:
     """
     parameters: Parameters = []
     for number, kind in enumerate(kinds):
-        n, m = random.randrange(2, 64), random.randrange(2, 64)
+        n = random.randrange(2, 64)
+        m = random.randrange(2, 64)
         trainable = random.random() >= frozen
         rows = {
             "l": (("fc", "weight", (n, m)), ("fc", "bias", (n,))),
@@ -521,7 +522,8 @@ def _skipped(random: Random) -> list[Case]:
 
 
 # the parts of an average in FP16
-START, WEIGHT = ("history[0][0]", "history[0][0].half()"), ("* master", "* master.half()")
+START = ("history[0][0]", "history[0][0].half()")
+WEIGHT = ("* master", "* master.half()")
 ROUNDED = (
     "decay * average + (1 - decay) * master",
     "(decay * average.float() + (1 - decay) * master).half()",
@@ -665,7 +667,8 @@ def _few_and_many(random: Random) -> list[Case]:
 
 def _small(random: Random) -> list[Case]:
     """Sizes below FP16's smallest normal number and at it, and below that of FP32."""
-    few, many = random.randrange(2, 256), random.randrange(257, 2000)
+    few = random.randrange(2, 256)
+    many = random.randrange(257, 2000)
     sizes = [2.0**-14, 2.0**-14 * (1 - 2.0**-20), random.uniform(1, 9) * 2.0**-30]
     return [
         *((count, size) for count in (few, many) for size in sizes),
@@ -676,7 +679,8 @@ def _small(random: Random) -> list[Case]:
 
 def _large(random: Random) -> list[Case]:
     """Sums at FP16's largest number, and beyond it; numbers that fit while their sum does not."""
-    few, many = 2 ** random.randrange(2, 8), 2 ** random.randrange(9, 11)
+    few = 2 ** random.randrange(2, 8)
+    many = 2 ** random.randrange(9, 11)
     cases = [(count, 65504.0 / count * part) for count in (few, many) for part in (1, 1 + 2.0**-20)]
     return [
         *cases,
@@ -688,7 +692,8 @@ def _large(random: Random) -> list[Case]:
 
 def _huge(random: Random) -> list[Case]:
     """Sums beyond FP32's largest number, and on both sides of BF16's and FP32's."""
-    few, many = 2 ** random.randrange(1, 8), 2 ** random.randrange(9, 12)
+    few = 2 ** random.randrange(1, 8)
+    many = 2 ** random.randrange(9, 12)
     ends = [
         (count, largest / count * part)
         for largest in (BF16_LARGEST, FP32_LARGEST)

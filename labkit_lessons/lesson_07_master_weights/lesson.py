@@ -92,16 +92,19 @@ predict("master.ten")
 
 # %% id="predict-first"
 def updates_until_the_copy_moves():
-    master, updates = torch.tensor(1.0), 0
+    master = torch.tensor(1.0)
+    updates = 0
     while master.half() == 1:
-        master, updates = master + 0.0001, updates + 1
+        master = master + 0.0001
+        updates = updates + 1
     return updates
 
 
 predict("master.first", updates_until_the_copy_moves)
 
 # %% id="touch-ten" tags=["claim-C08", "claim-C42", "answer-master.ten", "answer-master.first"]
-alone, master = torch.tensor(1.0).half(), torch.tensor(1.0)
+alone = torch.tensor(1.0).half()
+master = torch.tensor(1.0)
 for step in range(1, 11):
     alone = (alone.float() + 0.0001).half()
     master = master + 0.0001
@@ -254,7 +257,8 @@ def train_in_groups(groups):
 two_groups = partial(no_decay_on_norms_and_biases, weight_decay=0.5)
 for name, groups in (("one group for all", None), ("no decay on norms and biases", two_groups)):
     net = train_in_groups(groups)
-    of_norm, of_last = net[1].weight.mean(), net[2].weight.abs().mean()
+    of_norm = net[1].weight.mean()
+    of_last = net[2].weight.abs().mean()
     print(f"{name:<30} mean weight of the norm {of_norm:.3f}   of the last layer {of_last:.3f}")
 
 # %% [markdown]
@@ -371,7 +375,8 @@ for _ in range(200):
     engine.weights.step([torch.full((1, 1), -(2.0**-13))])  # the weight grows by 2^-13 a step
     ema.update()
     in_fp16 = (0.99 * in_fp16.float() + 0.01 * engine.model.weight.float()).half()
-master, average = engine.weights.master_weights[0], ema.averages["weight"]
+master = engine.weights.master_weights[0]
+average = ema.averages["weight"]
 print(f"weight {master.item():.5f}   average of the master {average.item():.5f}", end="")
 print(f"   average in FP16 {in_fp16.item():.5f}")
 

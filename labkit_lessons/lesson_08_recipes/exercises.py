@@ -510,7 +510,8 @@ def _beside(random: Random, seeds: int, noise: float, part: float, near: bool = 
         part: The mean difference as a part of the limit.
         near: Whether the limit is where "as good" ends; else it is where a difference begins.
     """
-    t_90, t_95 = T_90[seeds], T_95[seeds]
+    t_90 = T_90[seeds]
+    t_95 = T_95[seeds]
     while True:
         fp32 = [round(random.gauss(0.55, 0.02), 4) for _ in range(seeds)]
         apart = [random.gauss(0.0, noise) for _ in range(seeds)]
@@ -545,7 +546,8 @@ def _at_the_limits(random: Random) -> list[Case]:
     ]
     near = [_beside(random, n, 0.008, part, near=True) for n in (4, 5) for part in (0.9, 1.1)]
     fp32 = [random.randrange(28, 34) / 64 + d / 64 for d in (0, 1, 2)]
-    margin, sign = 1 / 64, random.choice((-1, 1))
+    margin = 1 / 64
+    sign = random.choice((-1, 1))
     apart = [
         limit + side
         for limit in (margin, max(fp32) - min(fp32))
@@ -689,7 +691,8 @@ def _candidates(random: Random, fp32: list[float], shifts: list[float]) -> Candi
 
 def _plain(random: Random) -> list[Case]:
     """Random candidates, then an FP32 range of 0 and candidates that ran on more seeds."""
-    fp32, same = _fp32(random), [0.75] * 3
+    fp32 = _fp32(random)
+    same = [0.75] * 3
     name, other = random.sample(NAMES, 2)
     more = (same, [*same, 0.1, 0.1], [*same, 0.8, 0.9])
     ends = [(same, [(name, 7000, metrics), (other, 9000, same)]) for metrics in more]
@@ -707,11 +710,13 @@ def _behind(random: Random) -> list[Case]:
         for _ in range(2)
     ]
     # 64ths are exact in any order. `middle` is the mean of the FP32 runs, not the median.
-    middle, step = random.randrange(40, 56) / 64, random.randrange(1, 4) / 64
+    middle = random.randrange(40, 56) / 64
+    step = random.randrange(1, 4) / 64
     fp32 = [middle - step, middle + 2 * step, middle - step]
     lowest = middle - 3 * step
     small, large = random.sample(NAMES, 2)
-    at, below = (small, 6000, [lowest] * 3), (small, 6000, [lowest - 2.0**-10] * 3)
+    at = (small, 6000, [lowest] * 3)
+    below = (small, 6000, [lowest - 2.0**-10] * 3)
     # The mean of this one passes, and its median would not.
     uneven = (small, 6000, [lowest + d / 64 for d in (-1, 2, -1)])
     return [

@@ -52,7 +52,8 @@ predict("recipes.levels")
 # %% id="touch-levels" tags=["claim-C46", "answer-recipes.levels"]
 def probe(level):
     """Return the four dtypes after one training step under a recipe."""
-    run, seen = TrainingRun(TASKS["digits_cnn"], RECIPES[level], measure_every=0), {}
+    run = TrainingRun(TASKS["digits_cnn"], RECIPES[level], measure_every=0)
+    seen = {}
 
     def note(_layer, _inputs, output):
         seen["output"] = output.dtype
@@ -236,7 +237,8 @@ def my_fate(gradient, epsilon):
     The gradient is an FP16 number.
     """
     ### BEGIN SOLUTION
-    v, held = float(round_to(0.001 * gradient**2, FP16)), float(round_to(epsilon, FP16))
+    v = float(round_to(0.001 * gradient**2, FP16))
+    held = float(round_to(epsilon, FP16))
     if v != 0 or held != 0:
         return "finite"
     return "nan" if gradient == 0 else "inf"
@@ -327,7 +329,8 @@ def my_verdict(fp32, other, margin, t_90, t_95):
     """
     ### BEGIN SOLUTION
     d = [(0.0 if math.isnan(b) else b) - a for a, b in zip(fp32, other, strict=True)]
-    mean, error = statistics.mean(d), statistics.stdev(d) / math.sqrt(len(d))
+    mean = statistics.mean(d)
+    error = statistics.stdev(d) / math.sqrt(len(d))
     if abs(mean) + t_90 * error < margin:
         return "as good"
     if abs(mean) > max(max(fp32) - min(fp32), t_95 * error):
@@ -416,7 +419,8 @@ predict("recipes.harmless", lambda: 100 * lost_at_first(300))
 # %% id="touch-cliff" tags=["answer-recipes.cliff", "answer-recipes.harmless"]
 print("mean over   FP32   FP16 without scaling")
 for batch_size in (30, 300, 1000):
-    (fp32, _), (fp16, lost) = learned("FP32", batch_size), learned("FP16", batch_size)
+    fp32, _ = learned("FP32", batch_size)
+    fp16, lost = learned("FP16", batch_size)
     print(f"{batch_size:>9}{fp32:>7.2f}{fp16:>7.2f}, {lost:.1%} of its ", end="")
     print("activation gradients underflow in the first step")
 
@@ -484,7 +488,8 @@ for batch_size in (128, 256):
     in_fp16 = saved_bytes(net.half(), torch.randn(batch_size, 256).half())
     print(f"batch {batch_size}: {in_fp32:>9,} bytes in FP32, {in_fp16:>9,} in FP16")
 parameters = sum(p.numel() for p in net.parameters())
-fp32, o2 = 16 * parameters, (2 + 2 + 4 + 8) * parameters
+fp32 = 16 * parameters
+o2 = (2 + 2 + 4 + 8) * parameters
 print(f"weights, gradients and Adam: {fp32:,} bytes in FP32, {o2:,} in O2")
 
 # %% [markdown] tags=["answer-recipes.memory"]

@@ -266,7 +266,8 @@ def _plain(random: Random) -> list[Case]:
 def _limit(random: Random) -> list[Case]:
     """65520 at the present scale, what is just below, and inf."""
     at = OVERFLOWS / 2.0**16
-    below, rule = math.nextafter(at, 0), replace(PRESETS["torch"], growth_interval=50)
+    below = math.nextafter(at, 0)
+    rule = replace(PRESETS["torch"], growth_interval=50)
     return [
         ([below, at, at, below / 2, math.inf, at * 4, 0.0], rule),
         ([below, below, math.inf] * 3, rule),
@@ -322,7 +323,8 @@ def _ends(random: Random, floor: bool) -> list[Case]:
     cases: list[Case] = []
     for hysteresis in (1, 2, 3):
         for blind in (False, True):
-            low, high = random.choice((1.0, 3.0, 8.0)), random.choice((64.0, 96.0, 32.0))
+            low = random.choice((1.0, 3.0, 8.0))
+            high = random.choice((64.0, 96.0, 32.0))
             rule = ScalerConfig(
                 init_scale=low if floor else high,
                 growth_interval=random.randint(1, 3),

@@ -100,7 +100,8 @@ print("apex's scale at the end:", in_apex()[1])
 
 # %% id="dialect-torch" tags=["claim-C52"]
 def in_torch(enabled=True):
-    net, scaler = small_network(), GradScaler("cpu", enabled=enabled)
+    net = small_network()
+    scaler = GradScaler("cpu", enabled=enabled)
     optimizer = sgd(net)
     for x, y in BATCHES:
         optimizer.zero_grad()
@@ -245,7 +246,8 @@ def my_torch_training(weight, batches, max_norm):
     batches  list of (x, y), FP32 tensors
     """
     ### BEGIN SOLUTION
-    layer, scaler = a_layer(weight), GradScaler("cpu")
+    layer = a_layer(weight)
+    scaler = GradScaler("cpu")
     optimizer = torch.optim.SGD(layer.parameters(), lr=RATE)
     for x, y in batches:
         optimizer.zero_grad()
@@ -367,7 +369,8 @@ LARGEST = [2.0**k for k in (-12, -12, -12, -12, -8, -12, -12, -7, -6, -12, -12, 
 def play(name):
     """Return (scale, skipped) for each step, by the rule of a framework."""
     config = replace(PRESETS[name], init_scale=2.0**23, growth_interval=2)
-    state, steps = initial(config), []
+    state = initial(config)
+    steps = []
     for gradient in LARGEST:
         decision = decide(state, state.scale * gradient >= 65520, config)
         steps.append((state.scale, decision.skip))
@@ -430,18 +433,25 @@ def my_skipped_steps(largest, config, pause):
     pause    whole number, 0 or more
     """
     ### BEGIN SOLUTION
-    scale, clean, overflows, skipped = config.init_scale, 0, 0, []
+    scale = config.init_scale
+    clean = 0
+    overflows = 0
+    skipped = []
     for step, gradient in enumerate(largest, start=1):
         looks = not config.steps_at_floor or scale > config.floor
         if looks and scale * gradient >= 65520:
             skipped.append(step)
-            clean, overflows = 0, overflows + 1
+            clean = 0
+            overflows = overflows + 1
             if overflows >= config.hysteresis:
-                scale, clean = max(scale / 2, config.floor), -pause
+                scale = max(scale / 2, config.floor)
+                clean = -pause
         else:
             clean += 1
             if clean == config.growth_interval:
-                scale, clean, overflows = min(scale * 2, config.cap), 0, 0
+                scale = min(scale * 2, config.cap)
+                clean = 0
+                overflows = 0
     return skipped
     ### END SOLUTION
 
@@ -459,13 +469,15 @@ check("frameworks.skips", my_skipped_steps)
 class Listening(Callback):
     """Note each event."""
 
-    order, heard = 60, ()
+    order = 60
+    heard = ()
 
     def __call__(self, event):
         self.heard = (*self.heard, event)
 
 
-loaders, listening = DataLoaders(BATCHES[:1], []), Listening()
+loaders = DataLoaders(BATCHES[:1], [])
+listening = Listening()
 opt_func = partial(SGD, mom=0.0)
 Learner(loaders, small_network(), loss_of, opt_func, lr=LEARNING_RATE, cbs=[listening]).fit(1)
 begin, end = map(listening.heard.index, ("before_batch", "after_batch"))
@@ -493,7 +505,8 @@ def a_learner(weight, batches, callback):
     layer = a_layer(weight)
     layer.forward = autocast("cpu", torch.float16)(layer.forward)
     sgd = partial(SGD, mom=0.0)
-    loaders, mse = DataLoaders(batches, []), nn.functional.mse_loss
+    loaders = DataLoaders(batches, [])
+    mse = nn.functional.mse_loss
     return Learner(loaders, layer, mse, sgd, lr=RATE, cbs=[callback])
 
 
@@ -612,7 +625,8 @@ def my_casts_placed(given, nodes):
            the result of a node has the node's name
     """
     ### BEGIN SOLUTION
-    formats, casts = dict(given), []
+    formats = dict(given)
+    casts = []
     for name, rule, inputs in nodes:
         held = [formats[source] for source in inputs]
         if rule == "allow":

@@ -237,7 +237,8 @@ def _one_bad_rank(random: Random) -> list[Case]:
     """One rank with inf or NaN, in one element or in all, beside ranks of ordinary numbers."""
     cases: list[Case] = []
     for bad, before in ((torch.inf, 2), (torch.nan, 4), (-torch.inf, 1)):
-        one, whole_rank = _draw(random, 4, 1, 2), _draw(random, 4, 1, 2)
+        one = _draw(random, 4, 1, 2)
+        whole_rank = _draw(random, 4, 1, 2)
         one[random.randrange(4)][random.randrange(4)] = bad
         whole_rank[random.randrange(4)][:] = bad
         cases += [(one, before), (whole_rank, before)]
@@ -347,7 +348,8 @@ def _in_blocks(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[
     """Return a drawer of the same rows one by one, and in blocks of two sizes."""
 
     def drawn(random: Random) -> list[Case]:
-        cases, blocks = draw(random), (1, *random.sample((2, 3, 4, 5, 8, 16), 2))
+        cases = draw(random)
+        blocks = (1, *random.sample((2, 3, 4, 5, 8, 16), 2))
         return [(*case, block) for block in blocks for case in cases]
 
     return drawn

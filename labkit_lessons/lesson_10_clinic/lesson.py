@@ -73,7 +73,8 @@ from labkit_lessons.lesson_10_clinic import CONSULTATIONS, look
 # %% id="patient-clip"
 def clip_as_it_came(model, batches):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    scaler, losses = torch.amp.GradScaler("cpu"), []
+    scaler = torch.amp.GradScaler("cpu")
+    losses = []
     for inputs, targets in batches:
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
@@ -95,7 +96,8 @@ treatment_figure(seen)
 
 # %% id="touch-clip" tags=["claim-C38"]
 for step in range(0, 40, 8):
-    scale, norm = seen.scales[step], seen.norms[step]
+    scale = seen.scales[step]
+    norm = seen.norms[step]
     print(f"step {step:>2}   scale {scale:>7,.0f}   norm of the gradients {norm:.3g}")
 
 # %% id="predict-clip"
@@ -118,7 +120,8 @@ def my_clip_training(model, batches):
     """
     ### BEGIN SOLUTION
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    scaler, losses = torch.amp.GradScaler("cpu"), []
+    scaler = torch.amp.GradScaler("cpu")
+    losses = []
     for inputs, targets in batches:
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
@@ -147,7 +150,8 @@ check("clinic.clip", my_clip_training)
 def unscale_as_it_came(model, batches):
     model.half()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    scaler, losses = torch.amp.GradScaler("cpu"), []
+    scaler = torch.amp.GradScaler("cpu")
+    losses = []
     for inputs, targets in batches:
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
@@ -197,7 +201,8 @@ def my_unscale_training(model, batches):
     """
     ### BEGIN SOLUTION
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    scaler, losses = torch.amp.GradScaler("cpu"), []
+    scaler = torch.amp.GradScaler("cpu")
+    losses = []
     for inputs, targets in batches:
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
@@ -224,7 +229,8 @@ check("clinic.unscale", my_unscale_training)
 # %% id="patient-region"
 def region_as_it_came(model, batches):
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    scaler, losses = torch.amp.GradScaler("cpu"), []
+    scaler = torch.amp.GradScaler("cpu")
+    losses = []
     for inputs, targets in batches:
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
@@ -274,7 +280,8 @@ def my_region_training(model, batches):
     """
     ### BEGIN SOLUTION
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    scaler, losses = torch.amp.GradScaler("cpu"), []
+    scaler = torch.amp.GradScaler("cpu")
+    losses = []
     for inputs, targets in batches:
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
@@ -304,7 +311,8 @@ check("clinic.region", my_region_training)
 def schedule_as_it_came(model, batches):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=40)
-    scaler, losses = torch.amp.GradScaler("cpu", init_scale=2.0**40), []
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    losses = []
     for inputs, targets in batches:
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
@@ -348,7 +356,8 @@ def my_schedule_training(model, batches):
     ### BEGIN SOLUTION
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=40)
-    scaler, losses = torch.amp.GradScaler("cpu", init_scale=2.0**40), []
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    losses = []
     for inputs, targets in batches:
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
@@ -388,7 +397,8 @@ class Project(torch.autograd.Function):
 
 
 def function_as_it_came(model, batches):
-    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.5), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    losses = []
     for inputs, targets in batches:
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
@@ -421,7 +431,8 @@ class Listening(Project):
         return grad.float(), None
 
 
-x, weight = torch.ones(2, 4), torch.ones(4, 4, requires_grad=True)
+x = torch.ones(2, 4)
+weight = torch.ones(4, 4, requires_grad=True)
 with torch.autocast("cpu", torch.float16):
     y = Listening.apply(F.linear(x, weight), weight)
 y.sum().backward()
@@ -456,7 +467,8 @@ def my_function_training(model, batches):
         )
         backward = staticmethod(torch.amp.custom_bwd(Project.backward, device_type="cpu"))
 
-    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.5), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    losses = []
     for inputs, targets in batches:
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
@@ -484,7 +496,8 @@ LOWEST = torch.finfo(torch.float16).min  # -65504
 
 
 def mask_as_it_came(model, batches):
-    optimizer, losses = torch.optim.Adam(model.parameters(), lr=1e-2), []
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    losses = []
     for inputs, targets, padding in batches:
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
@@ -534,7 +547,8 @@ def my_mask_training(model, batches):
              where padding is True there is no token
     """
     ### BEGIN SOLUTION
-    optimizer, losses = torch.optim.Adam(model.parameters(), lr=1e-2), []
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    losses = []
     for inputs, targets, padding in batches:
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
@@ -563,7 +577,8 @@ check("clinic.mask", my_mask_training)
 # %% id="patient-gains"
 def gains_as_it_came(model, batches):
     model.bfloat16()
-    optimizer, losses = torch.optim.Adam(model.parameters(), lr=1e-3), []
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    losses = []
     for inputs, targets in batches:
         optimizer.zero_grad()
         outputs = model.linear(model.norm(inputs.flatten(1).bfloat16()))
@@ -612,7 +627,8 @@ def my_gains_training(model, batches):
     """
     ### BEGIN SOLUTION
     model.linear.bfloat16()
-    optimizer, losses = torch.optim.Adam(model.parameters(), lr=1e-3), []
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    losses = []
     for inputs, targets in batches:
         optimizer.zero_grad()
         outputs = model.linear(model.norm(inputs.flatten(1)).bfloat16())
@@ -636,7 +652,8 @@ check("clinic.gains", my_gains_training)
 # %% id="patient-eval"
 def eval_as_it_came(model, batches):
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    scaler, losses = torch.amp.GradScaler("cpu"), []
+    scaler = torch.amp.GradScaler("cpu")
+    losses = []
     for inputs, targets in batches:
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
@@ -656,7 +673,8 @@ treatment_figure(look("eval", eval_as_it_came))
 
 # %% id="touch-eval" tags=["claim-C31"]
 torch.manual_seed(0)
-model, given = CONSULTATIONS["eval"].model(), CONSULTATIONS["eval"].batches(30, seed=0)
+model = CONSULTATIONS["eval"].model()
+given = CONSULTATIONS["eval"].batches(30, seed=0)
 eval_as_it_came(model, given)
 for name, tensor in model.state_dict().items():
     print(f"{name:<26}{tensor.dtype!s:<15} finite: {bool(tensor.isfinite().all())}")
@@ -684,7 +702,8 @@ def my_eval_training(model, batches):
     """
     ### BEGIN SOLUTION
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    scaler, losses = torch.amp.GradScaler("cpu"), []
+    scaler = torch.amp.GradScaler("cpu")
+    losses = []
     for inputs, targets in batches:
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
@@ -709,7 +728,8 @@ check("clinic.eval", my_eval_training)
 # %% id="patient-penalty"
 def penalty_as_it_came(model, batches):
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    scaler, losses = torch.amp.GradScaler("cpu"), []
+    scaler = torch.amp.GradScaler("cpu")
+    losses = []
     for inputs, targets in batches:
         inputs = inputs.clone().requires_grad_()
         optimizer.zero_grad()
@@ -762,7 +782,8 @@ def my_penalty_training(model, batches):
     """
     ### BEGIN SOLUTION
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    scaler, losses = torch.amp.GradScaler("cpu"), []
+    scaler = torch.amp.GradScaler("cpu")
+    losses = []
     for inputs, targets in batches:
         inputs = inputs.clone().requires_grad_()
         optimizer.zero_grad()
@@ -792,7 +813,8 @@ check("clinic.penalty", my_penalty_training)
 # %% id="patient-overflow"
 def overflow_as_it_came(model, batches):
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    scaler, losses = torch.amp.GradScaler("cpu"), []
+    scaler = torch.amp.GradScaler("cpu")
+    losses = []
     for inputs, targets in batches:
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
@@ -857,7 +879,8 @@ def my_overflow_training(model, batches):
     """
     ### BEGIN SOLUTION
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    scaler, losses = torch.amp.GradScaler("cpu"), []
+    scaler = torch.amp.GradScaler("cpu")
+    losses = []
     for inputs, targets in batches:
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
@@ -915,7 +938,8 @@ for name in (
 
 # %% id="touch-none" tags=["claim-C62"]
 def after_five_steps(set_to_none):
-    layer, other = nn.Parameter(torch.ones(1000)), nn.Parameter(torch.ones(1000))
+    layer = nn.Parameter(torch.ones(1000))
+    other = nn.Parameter(torch.ones(1000))
     optimizer = torch.optim.Adam([layer, other], lr=0.01)
     for step in range(5):
         optimizer.zero_grad(set_to_none=set_to_none)

@@ -225,9 +225,11 @@ def replay(name: str, seed: int, states: Tensor, losses: Sequence[float]) -> Rep
         at += 1
         if text.bfloat16:
             # BF16 rounds single steps away, so the whole way from the first weights is compared.
-            offset, way = states[at] - path, path - states[0]
+            offset = states[at] - path
+            way = path - states[0]
         else:
-            offset, way = change - step, step
+            offset = change - step
+            way = step
         moves.add(offset * live, way * live, states[at] * live)
     result.lost = len(states) - 1 - at
     result.partly = moves.otherwise(text.bfloat16)
@@ -450,7 +452,8 @@ def _in_range(model: Any, batch: Batch, repair: str) -> Tensor:
     if repair == "clamp" or not bool((largest > 1).any()):
         inputs = inputs.clamp(0, 1)
     elif repair == "leave out":
-        inputs, targets = inputs[largest <= 1], targets[largest <= 1]
+        inputs = inputs[largest <= 1]
+        targets = targets[largest <= 1]
     elif repair == "blank":
         inputs = torch.where((largest > 1)[:, None, None, None], 0.0, inputs)
     elif repair == "blank pixels":

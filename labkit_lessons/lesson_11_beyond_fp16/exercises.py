@@ -348,7 +348,8 @@ def _several(random: Random) -> list[Case]:
 
 def _exactly(random: Random) -> list[Case]:
     """Magnitudes at the limit times a power of two, and a little above and below it."""
-    limit, part = random.choice((65504.0, 57344.0)), random.uniform(1, 9) * 2.0**-40
+    limit = random.choice((65504.0, 57344.0))
+    part = random.uniform(1, 9) * 2.0**-40
     sizes = [limit * 2.0**power * (1 + side * part) for power in (0, 1, 5) for side in (0, 1, -1)]
     return [_model(random, sizes, limit)]
 

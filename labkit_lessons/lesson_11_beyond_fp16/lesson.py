@@ -144,7 +144,8 @@ SwallowedUpdates(weight=1.0, update=2**-10)
 # %% id="touch-ratchet"
 def second_moments(beta2, format):
     """Return Adam's second moment after each of 3,000 steps; the batch of step 100 is bad."""
-    moment, moments = torch.tensor(1e-4), []
+    moment = torch.tensor(1e-4)
+    moments = []
     for step in range(1, 3001):
         squared = 3.0 if step == 100 else 1e-4
         moment = round_tensor(beta2 * moment + (1 - beta2) * squared, format)
@@ -340,7 +341,8 @@ class NextCharacter(nn.Module):
 
     def __init__(self, kinds):
         super().__init__()
-        self.embedding, self.norm = nn.Embedding(kinds, 16), nn.RMSNorm(128)
+        self.embedding = nn.Embedding(kinds, 16)
+        self.norm = nn.RMSNorm(128)
         self.blocks = nn.Sequential(GatedBlock(), GatedBlock())
         self.head = nn.Linear(128, kinds, bias=False)
 
@@ -436,7 +438,8 @@ with torch.no_grad():
         for block in rescued.blocks:
             block.rescue = name.split(", ")[-1]
         result = rescued(characters).float()
-        loss, error = F.cross_entropy(result, following), (result - exact).abs().max()
+        loss = F.cross_entropy(result, following)
+        error = (result - exact).abs().max()
         print(f"{name:<18} loss {loss:.4f}   an output differs from FP32's by up to {error:.4f}")
 
 # %% [markdown]
@@ -473,7 +476,8 @@ def my_rescue(up, down, largest, limit):
     limit    as 65504.0
     """
     ### BEGIN SOLUTION
-    up, down = up.clone(), down.clone()
+    up = up.clone()
+    down = down.clone()
     for channel, size in enumerate(largest):
         k = 0
         while size / 2**k > limit:

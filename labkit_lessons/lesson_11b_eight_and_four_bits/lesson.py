@@ -79,7 +79,8 @@ predict("beyond.outlier")
 def with_a_bad_batch(recipe, steps=70):
     """Return the losses of a training whose batch 50 is 100 times too large."""
     torch.manual_seed(0)
-    data, losses = single_digits(), []
+    data = single_digits()
+    losses = []
     layers = [part for size in (64, 128, 128, 128) for part in (nn.Linear(size, 128), nn.ReLU())]
     network = nn.Sequential(nn.Flatten(), *layers, nn.Linear(128, 10))
     engine = Engine(network, partial(torch.optim.Adam, lr=1e-3), RECIPES[recipe])
@@ -241,7 +242,8 @@ for name, tensor in (("as it is", x), ("rotated", rotate(x, -1))):
     rounded = round_to_blocks(tensor * scale, NVFP4) / scale
     error = ((rounded - tensor).square().mean() / tensor.square().mean()).sqrt()
     zeros = (rounded == 0).float()
-    everywhere, beside = zeros.mean(), zeros[:, :16].mean()
+    everywhere = zeros.mean()
+    beside = zeros[:, :16].mean()
     print(f"{name:<9} error {error:.3f}   ", end="")
     print(f"zeros {everywhere:.0%}, in the outlier's block {beside:.0%}")
 
@@ -296,7 +298,8 @@ for size in (1e-2, 1e-3, 1e-4, 1e-6):
 # %% id="touch-promotion"
 numbers = torch.Generator().manual_seed(0)
 a, b = torch.relu(torch.randn(2, 16, 4096, generator=numbers)).to(torch.float8_e4m3fn).float()
-exact, h100 = a.double() @ b.double().T, SPECS["H100"].for_operands(E4M3)
+exact = a.double() @ b.double().T
+h100 = SPECS["H100"].for_operands(E4M3)
 for every in (4096, 512, 128):
     total = torch.zeros(16, 16, dtype=torch.float64)
     for pieces in zip(a.split(every, dim=1), b.split(every, dim=1), strict=True):
@@ -365,7 +368,8 @@ def activation_gradients(width):
     """Return the gradients at the outputs of five layers with He's initial weights."""
     torch.manual_seed(0)
     data = single_digits()
-    x, outputs = (data.train_inputs[:64].flatten(1) - 0.31) / 0.38, []
+    x = (data.train_inputs[:64].flatten(1) - 0.31) / 0.38
+    outputs = []
     for size, wide in ((64, width), (width, width), (width, width), (width, width), (width, 10)):
         weight = torch.randn(wide, size, requires_grad=True)
         x = (torch.relu(x) if outputs else x) @ weight.T * (2 / size) ** 0.5
@@ -384,7 +388,8 @@ for width in (64, 128, 256, 512, 1024):
     # one number for the whole network; the rest of the scale follows from the width
     size_of_loss = gradients[-1].square().mean().sqrt() * math.sqrt(10)
     unit = 2.0 ** round(math.log2(math.sqrt(width) / size_of_loss))
-    plain, scaled = zeros_in_e4m3(gradients[1]), zeros_in_e4m3(unit * gradients[1])
+    plain = zeros_in_e4m3(gradients[1])
+    scaled = zeros_in_e4m3(unit * gradients[1])
     bar = "#" * int(30 * plain)
     print(f"width {width:>4}   E4M3 makes zero: {plain:4.0%} {bar:<26} unit scaled: {scaled:.0%}")
 

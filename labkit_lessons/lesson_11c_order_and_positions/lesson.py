@@ -49,7 +49,8 @@ predict("beyond.rows")
 
 # %% id="touch-rows" tags=["answer-beyond.rows"]
 numbers = torch.Generator().manual_seed(0)
-rows, weights = torch.randn(256, 2048, generator=numbers), torch.randn(2048, 512, generator=numbers)
+rows = torch.randn(256, 2048, generator=numbers)
+weights = torch.randn(2048, 512, generator=numbers)
 in_a_large_batch = torch.mm(rows, weights)[0]
 for batch in (1, 2, 33, 256):
     alone = torch.mm(rows[:batch], weights)[0]
@@ -132,7 +133,8 @@ def my_two_sums(numbers):
         return total
 
     half = len(numbers) // 2
-    first, rest = in_turn(numbers[:half]), in_turn(numbers[half:])
+    first = in_turn(numbers[:half])
+    rest = in_turn(numbers[half:])
     return float(in_turn(numbers)), float(np.float32(first + rest))
     ### END SOLUTION
 

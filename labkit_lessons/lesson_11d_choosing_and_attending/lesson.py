@@ -85,7 +85,8 @@ RouterScores()
 
 # %% id="touch-trained" tags=["claim-C69"]
 test = single_digits()
-digits, labels = test.test_inputs.float(), test.test_targets
+digits = test.test_inputs.float()
+labels = test.test_targets
 mixture = trained_mixture(seed=0)
 with torch.no_grad():
     exact = mixture(digits)

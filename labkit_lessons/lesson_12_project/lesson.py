@@ -198,7 +198,8 @@ predict("project.square", lambda: FP16.smallest_subnormal / (0.001 * 0.0001**2))
 
 # %% id="touch-digits-epsilon" tags=["answer-project.square"]
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
-    gradient, epsilon = torch.tensor(1e-4, dtype=dtype), torch.tensor(1e-8, dtype=dtype)
+    gradient = torch.tensor(1e-4, dtype=dtype)
+    epsilon = torch.tensor(1e-8, dtype=dtype)
     square = (0.001 * gradient) * gradient  # beta2 is 0.999
     print(f"{dtype!s:<16} squared {square.item():.3g}   epsilon {epsilon.item():.3g}")
 

@@ -49,7 +49,8 @@ def test_an_exception_closes_the_region() -> None:
 
 
 def test_a_region_may_be_open_twice_and_still_casts_and_tells_once() -> None:
-    events, a = list[CastEvent](), torch.ones(2, 2)
+    events = list[CastEvent]()
+    a = torch.ones(2, 2)
     region = autocast(listen=events.append)
     with region, region:
         a @ a
@@ -78,7 +79,8 @@ def test_as_a_decorator_it_may_call_itself() -> None:
 
 def test_a_decorated_function_may_run_in_many_threads() -> None:
     """Each has its own region, and a thread without one casts nothing."""
-    start, seen = threading.Barrier(4), list[torch.dtype]()
+    start = threading.Barrier(4)
+    seen = list[torch.dtype]()
 
     def product() -> torch.dtype:
         start.wait()
@@ -99,7 +101,8 @@ def test_a_decorated_function_may_run_in_many_threads() -> None:
 
 
 def test_an_explicit_dtype_is_honoured_by_name_and_position() -> None:
-    x, events = torch.ones(2, 3).half(), list[CastEvent]()
+    x = torch.ones(2, 3).half()
+    events = list[CastEvent]()
     with autocast(listen=events.append):
         assert x.softmax(-1, torch.float16).dtype == torch.float16
         assert x.softmax(-1, dtype=torch.float16).dtype == torch.float16
@@ -117,10 +120,12 @@ def test_an_explicit_dtype_is_honoured_by_name_and_position() -> None:
 
 
 def test_what_is_not_floating_point_is_left_alone() -> None:
-    a, out = torch.ones(2, 2), torch.zeros(2, 2)
+    a = torch.ones(2, 2)
+    out = torch.zeros(2, 2)
     # FP16 and BF16 meet in FP32: 1e10 is beyond FP16, and 1 + 2^-10 is none of BF16's numbers.
     # torch refuses the pair.
-    half, brain = torch.tensor([1 + 2.0**-10]).half(), torch.tensor([1e10]).bfloat16()
+    half = torch.tensor([1 + 2.0**-10]).half()
+    brain = torch.tensor([1e10]).bfloat16()
     with autocast():
         assert (a.double() @ a.double()).dtype == torch.float64
         assert torch.arange(4).sum().dtype == torch.int64
@@ -220,10 +225,8 @@ def test_dtypes_and_gradients_are_those_of_torchs_cuda_cases() -> None:
     rows = cases()
     assert len(rows) > 90
     for number, (group, name, function, args, kwargs, expected) in enumerate(rows):
-        case, under_autocast = (
-            f"{group} {name}, row {number}",
-            autocast()(partial(function, **kwargs)),
-        )
+        case = f"{group} {name}, row {number}"
+        under_autocast = autocast()(partial(function, **kwargs))
         with warnings.catch_warnings(action="ignore"):  # some rows are deprecated upstream
             if name in NOT_ON_A_CPU:
                 with pytest.raises((NotImplementedError, TypeError)):
@@ -257,8 +260,10 @@ class Stored(torch.autograd.Function):
 def test_an_emulated_format_equals_rounding_written_out() -> None:
     for format, gradients in ((E4M3, None), (E4M3, E5M2), (E5M2, None), (TF32, None), (FP16, BF16)):
         torch.manual_seed(0)
-        first, second = nn.Linear(6, 8), nn.Linear(8, 3)
-        x, target = torch.randn(4, 6), torch.randn(4, 3)
+        first = nn.Linear(6, 8)
+        second = nn.Linear(8, 3)
+        x = torch.randn(4, 6)
+        target = torch.randn(4, 3)
         parameters = [*first.parameters(), *second.parameters()]
 
         events: list[CastEvent] = []
@@ -286,7 +291,8 @@ def test_an_emulated_format_equals_rounding_written_out() -> None:
 def test_a_mask_of_infinities_masks_in_a_format_that_has_none() -> None:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-    x, mask = torch.randn(1, 4, 8), nn.Transformer.generate_square_subsequent_mask(4)
+    x = torch.randn(1, 4, 8)
+    mask = nn.Transformer.generate_square_subsequent_mask(4)
     with autocast(E4M3):
         y = layer(x, src_mask=mask)
         late = layer(torch.cat([x[:, :3], x[:, 3:] + 1], 1), src_mask=mask)
@@ -333,10 +339,8 @@ REGIONS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("region", REGIONS)
 def test_a_checkpointed_block_is_bit_equal_to_a_plain_one(region: str) -> None:
     def gradients(run: Callable[..., torch.Tensor], inside: bool) -> list[torch.Tensor]:
-        net, x = (
-            block(),
-            torch.randn(4, 8, generator=torch.Generator().manual_seed(1)).requires_grad_(),
-        )
+        net = block()
+        x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
         torch.manual_seed(2)
         with half_storage("cpu"), autocast(BF16), REGIONS[region]():
             y = run(net, x * 1)
@@ -371,7 +375,9 @@ def test_a_graph_that_must_be_whole_is_refused_with_what_would_do() -> None:
 
 
 def test_worked_example_the_second_use_of_a_layer_finds_its_casts() -> None:
-    layer, x, events = nn.Linear(3, 3), torch.ones(2, 3), list[CastEvent]()
+    layer = nn.Linear(3, 3)
+    x = torch.ones(2, 3)
+    events = list[CastEvent]()
     with autocast(listen=events.append) as region:
         layer(layer(x))
         assert len(region.cache) == 2
@@ -394,7 +400,8 @@ def test_worked_example_the_second_use_of_a_layer_finds_its_casts() -> None:
 
 def test_an_edit_in_the_region_is_seen() -> None:
     """torch's own autocast multiplies by the old weight here."""
-    w, x = nn.Parameter(torch.ones(2, 2)), torch.ones(1, 2)
+    w = nn.Parameter(torch.ones(2, 2))
+    x = torch.ones(1, 2)
     products = []
     for region in (torch.autocast("cpu", torch.bfloat16), autocast(BF16)):
         with region, torch.no_grad():
@@ -417,7 +424,8 @@ def test_weight_used_twice_has_the_same_gradient_uncached() -> None:
         gradients = []
         for cache in (True, False):
             torch.manual_seed(0)
-            table, middle = nn.Embedding(5, 4), nn.Linear(4, 4)
+            table = nn.Embedding(5, 4)
+            middle = nn.Linear(4, 4)
             with half_storage("cpu"), autocast(format, cache=cache) as region:
                 hidden = table(torch.tensor([0, 2, 4]))
                 for _ in range(3):
@@ -436,7 +444,8 @@ def test_a_cast_from_under_no_grad_serves_a_use_with_gradients() -> None:
     """
     # and a cast from the latter does not leave it
     for without in (torch.no_grad, torch.inference_mode):
-        w, x = nn.Parameter(torch.ones(2, 2)), torch.ones(1, 2, requires_grad=True)
+        w = nn.Parameter(torch.ones(2, 2))
+        x = torch.ones(1, 2, requires_grad=True)
         with autocast() as region:
             with without():
                 x @ w
@@ -466,7 +475,9 @@ def test_only_casts_of_fp32_leaves_that_ask_for_gradients_are_kept() -> None:
 
 
 def test_a_new_weight_where_an_old_one_was_is_another() -> None:
-    cache, place, places = CastCache(), np.zeros(1, np.float32), set()
+    cache = CastCache()
+    place = np.zeros(1, np.float32)
+    places = set()
     numbers = torch.from_numpy(place)
     for value in range(50):
         # Python gives it the address of the last, dead one; its numbers have theirs
@@ -490,7 +501,8 @@ def test_one_weight_in_nested_regions_native_and_emulated() -> None:
         results = []
         for cache in (True, False):
             torch.manual_seed(0)
-            layer, x = nn.Linear(4, 4), torch.randn(3, 4)
+            layer = nn.Linear(4, 4)
+            x = torch.randn(3, 4)
             with half_storage("cpu"), autocast(outer[0], gradient_format=outer[1], cache=cache):
                 y = layer(x)
                 with autocast(inner[0], gradient_format=inner[1], cache=cache):
@@ -531,7 +543,8 @@ def grown(*shape: int, seed: int = 0) -> Tensor:
 
 def test_worked_example_an_lstm_after_a_linear_layer() -> None:
     for region in (o1, partial(drop_in, "cpu", torch.float16)):
-        first, layer = nn.Linear(3, 5), nn.LSTM(5, 6)
+        first = nn.Linear(3, 5)
+        layer = nn.LSTM(5, 6)
         with region():
             between = first(grown(7, 2, 3))
             y, (h, c) = layer(between)
@@ -565,11 +578,13 @@ def test_results_and_gradients_are_those_of_fp32_but_for_the_rounding() -> None:
         OPTIONS, (False, True), (False, True)
     ):
         torch.manual_seed(0)
-        layer, exact = kind(5, 6, **options), kind(5, 6, **options)
+        layer = kind(5, 6, **options)
+        exact = kind(5, 6, **options)
         exact.load_state_dict(
             {name: value.half().float() for name, value in layer.state_dict().items()}
         )
-        rows, sizes = (4 if layer.bidirectional else 1), (layer.proj_size or 6, 6)
+        rows = 4 if layer.bidirectional else 1
+        sizes = (layer.proj_size or 6, 6)
         state: Any = tuple(grown(rows, 4, size, seed=1).half().float() for size in sizes)
         state = (state if kind is nn.LSTM else state[0]) if with_state else None
         x = grown(*((4, 7, 5) if layer.batch_first else (7, 4, 5))).half()
@@ -597,7 +612,8 @@ def refused(layer: nn.Module, x: Tensor) -> bool:
 
 
 def test_torch_refuses_as_ever_outside_of_a_region() -> None:
-    layer, x = nn.GRU(3, 3), torch.ones(2, 1, 3).half()
+    layer = nn.GRU(3, 3)
+    x = torch.ones(2, 1, 3).half()
     with half_storage("cpu"):
         assert refused(layer, x)
         with autocast():
@@ -626,7 +642,8 @@ def test_other_threads_and_used_devices_do_not_report_autocast() -> None:
 
 
 def test_an_emulated_format_takes_fp16_from_outside_of_it() -> None:
-    layer, x = nn.LSTM(3, 4), grown(5, 2, 3)
+    layer = nn.LSTM(3, 4)
+    x = grown(5, 2, 3)
     with half_storage("cpu"), autocast(E4M3):
         y, _ = layer(x.half())
         wide, _ = layer(x.half().float())

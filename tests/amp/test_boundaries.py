@@ -182,7 +182,8 @@ def test_a_state_that_the_model_updates_is_the_callers(recipe: str) -> None:
             state.y = super().forward(x)
             return state.y
 
-    state, engine = Node(torch.zeros(1, 2)), Engine(Model(2, 2), SGD, recipe)
+    state = Node(torch.zeros(1, 2))
+    engine = Engine(Model(2, 2), SGD, recipe)
     for _ in range(3):
         engine(torch.ones(1, 2), state)
     assert (state.parent, state.y.dtype) == (3, torch.float32)
@@ -347,7 +348,8 @@ def test_sparse_gradients_in_fp32_give_the_plain_loops_bits() -> None:
         net = nn.Sequential(nn.EmbeddingBag(50, 16, mode="sum", sparse=True), nn.Linear(16, 1))
         generator = torch.Generator().manual_seed(1)
         engine = Engine(net, SGD, "FP32") if as_engine else None
-        plain, losses = SGD(net.parameters()), []
+        plain = SGD(net.parameters())
+        losses = []
         for _ in range(12):
             tokens = torch.randint(0, 50, (16, 8), generator=generator)
             if engine is None:
@@ -363,7 +365,8 @@ def test_sparse_gradients_in_fp32_give_the_plain_loops_bits() -> None:
             losses.append(loss.item())
         return losses, net[0].weight.detach().clone()
 
-    (losses, weight), (ours, our_weight) = run(False), run(True)
+    losses, weight = run(False)
+    ours, our_weight = run(True)
     assert losses == ours
     assert torch.equal(weight, our_weight)
 

@@ -116,10 +116,8 @@ def test_scheduler_and_average_travel_along(tmp_path: Path) -> None:
     runs = []
     for _ in range(2):
         engine = engine_for(RECIPES["O2"])
-        scheduler, ema = (
-            torch.optim.lr_scheduler.CosineAnnealingLR(engine.optimizer, 20),
-            Ema(engine, 0.9),
-        )
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(engine.optimizer, 20)
+        ema = Ema(engine, 0.9)
         after = lambda scheduler=scheduler, ema=ema: (scheduler.step(), ema.update())  # noqa: E731
         runs.append((engine, scheduler, ema, after))
     (engine, scheduler, ema, after), (engine_2, scheduler_2, ema_2, after_2) = runs
@@ -249,7 +247,8 @@ def test_another_file_is_refused_in_words_and_changes_nothing(tmp_path: Path) ->
 
 
 def test_a_flipped_bit_is_noticed_wherever_it_changes_the_content(tmp_path: Path) -> None:
-    engine, flipped = engine_for(RECIPES["O2"]), tmp_path / "flipped"
+    engine = engine_for(RECIPES["O2"])
+    flipped = tmp_path / "flipped"
     train(engine, 1)
     torch.serialization.set_crc32_options(False)  # torch is set to leave checksums out
     try:
@@ -259,7 +258,8 @@ def test_a_flipped_bit_is_noticed_wherever_it_changes_the_content(tmp_path: Path
     finally:
         torch.serialization.set_crc32_options(True)
     tensor = engine.fp32_model()["4.weight"].numpy().tobytes()
-    generator, harmless = random.Random(0), 0
+    generator = random.Random(0)
+    harmless = 0
     inside = [whole.index(tensor) * 8 + generator.randrange(len(tensor) * 8) for _ in range(20)]
     anywhere = [generator.randrange(len(whole) * 8) for _ in range(60)]
     for bit in (*inside, *anywhere):
@@ -325,7 +325,8 @@ def test_a_state_that_cannot_be_loaded_changes_nothing() -> None:
         train(each, 2)
     for (*path, last), value in DAMAGES.items():
         recipe = "FP8 delayed" if "products" in path else "O2"
-        before, state = str(engines[recipe].state_dict()), copy.deepcopy(saved[recipe].state_dict())
+        before = str(engines[recipe].state_dict())
+        state = copy.deepcopy(saved[recipe].state_dict())
         reduce(getitem, path, state)[last] = value
         with pytest.raises(ValueError, match=r"\w+ \w+ \w+"):
             engines[recipe].load_state_dict(state)
@@ -396,7 +397,8 @@ def test_stochastic_checkpoint_continues_on_another_device() -> None:
     """
     said = "drawn on a GPU when this was saved, and are drawn on a CPU now.* not bit for bit"
     for recipe in ("FP16 stochastic", "BF16 stochastic", "NVFP4"):
-        steps, start = [], nn.Linear(32, 4)
+        steps = []
+        start = nn.Linear(32, 4)
         for of_a_gpu in (torch.arange(16), torch.arange(16), torch.arange(16) + 1):
             engine = Engine(copy.deepcopy(start), partial(torch.optim.SGD, lr=0.1), RECIPES[recipe])
             state = engine.state_dict()

@@ -39,9 +39,11 @@ class Mixed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.project, self.out = nn.Linear(16, 16), nn.Linear(16, 8)
+        self.project = nn.Linear(16, 16)
+        self.out = nn.Linear(16, 8)
         self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
-        self.norm, self.statistics = nn.LayerNorm(16), nn.BatchNorm1d(4)
+        self.norm = nn.LayerNorm(16)
+        self.statistics = nn.BatchNorm1d(4)
         self.convolution = nn.Conv1d(4, 4, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -105,7 +107,8 @@ def same(got: list[Tensor], want: list[Tensor]) -> bool:
 
 
 def compiled_step(model: nn.Module, region: Region) -> tuple[Graphs, list[Tensor]]:
-    graphs, model = Graphs(), copy.deepcopy(model)
+    graphs = Graphs()
+    model = copy.deepcopy(model)
     call = torch.compile(model, backend=graphs)
     step(call, copy.deepcopy(model), region)
     return graphs, step(call, model, region)
@@ -163,14 +166,16 @@ def test_an_engine_trains_a_compiled_model_in_one_graph() -> None:
             return [*engine.fp32_model().values()]
 
         for make in (five_layers, mixed):
-            want, graphs = trained(make()), Graphs()
+            want = trained(make())
+            graphs = Graphs()
             got = trained(torch.compile(make(), backend=graphs))
             assert (graphs.breaks, len(graphs.graphs)) == (0, 1), recipe
             assert same(got, want), recipe
 
 
 def test_a_new_region_of_the_same_kind_compiles_nothing_again() -> None:
-    graphs, model = Graphs(), five_layers()
+    graphs = Graphs()
+    model = five_layers()
     call = torch.compile(model, backend=graphs)
     for _ in range(3):
         step(call, model, partial(autocast, BF16))
@@ -181,9 +186,12 @@ def test_a_new_region_of_the_same_kind_compiles_nothing_again() -> None:
 
 
 def test_threads_with_one_region_object_have_their_own_nesting() -> None:
-    graphs, model = Graphs(), five_layers()
-    call, region = torch.compile(model, backend=graphs), autocast()
-    both, dtypes = threading.Barrier(2), dict[bool, list[torch.dtype]]()
+    graphs = Graphs()
+    model = five_layers()
+    call = torch.compile(model, backend=graphs)
+    region = autocast()
+    both = threading.Barrier(2)
+    dtypes = dict[bool, list[torch.dtype]]()
 
     def work(suspends: bool) -> None:
         dtypes[suspends] = []
@@ -202,7 +210,9 @@ def test_threads_with_one_region_object_have_their_own_nesting() -> None:
 
 
 def test_a_region_that_a_compiled_function_opens_is_the_innermost() -> None:
-    layer, shared, off = nn.Linear(4, 4), autocast(BF16), autocast(enabled=False)
+    layer = nn.Linear(4, 4)
+    shared = autocast(BF16)
+    off = autocast(enabled=False)
 
     def with_shared(x: Tensor) -> Tensor:
         with shared:
@@ -234,7 +244,8 @@ def test_a_region_that_a_compiled_function_opens_is_the_innermost() -> None:
 
 
 def test_a_rule_that_is_registered_compiles_the_model_again() -> None:
-    graphs, model = Graphs(), five_layers()
+    graphs = Graphs()
+    model = five_layers()
     call = torch.compile(model, backend=graphs)
     assert step(call, model, autocast)[0].dtype == torch.float16
     with register("linear", Rule.DENY):

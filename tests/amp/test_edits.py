@@ -49,10 +49,8 @@ def engine_for(name: str, flat: bool = False, make: MakeOptimizer = ADAM) -> Eng
 
 def backward(engine: Engine, number: int) -> float:
     generator = torch.Generator().manual_seed(number)
-    inputs, targets = (
-        torch.randn(8, 6, generator=generator),
-        torch.randint(3, (8,), generator=generator),
-    )
+    inputs = torch.randn(8, 6, generator=generator)
+    targets = torch.randint(3, (8,), generator=generator)
     with engine.forward():
         loss = F.cross_entropy(engine(inputs), targets)
     engine.backward(loss)
@@ -272,7 +270,9 @@ def one_weight(recipe: str = "O2", make: MakeOptimizer = PLAIN) -> Engine:
 def test_worked_example_of_a_step_with_a_static_scale():
     # y = w x with w = 1 and x = 0.25: the gradient is x, 2^10 times as large on its way and
     # unscaled in the step.
-    engine, events, seen = one_weight("FP16 static", SGD), list[StepEvent](), {}
+    engine = one_weight("FP16 static", SGD)
+    events = list[StepEvent]()
+    seen = {}
 
     def look(event: StepEvent) -> None:
         events.append(event)
@@ -292,12 +292,14 @@ def test_worked_example_of_a_step_with_a_static_scale():
 
 
 def test_skipped_steps_and_each_backward_are_events(monkeypatch):
-    engine, events = one_weight("FP16 static too high"), list[StepEvent]()
+    engine = one_weight("FP16 static too high")
+    events = list[StepEvent]()
     with engine.listen(events.append):
         step(engine, torch.tensor([[1.0]]))  # 2^26 is beyond FP16
     assert [event.moment for event in events] == list(Moment)
     assert not events[-1].report.stepped
-    engine, moments = one_weight("FP32"), list[Moment]()
+    engine = one_weight("FP32")
+    moments = list[Moment]()
     with suppress(KeyError), engine.listen(lambda event: moments.append(event.moment)):
         for _ in range(2):
             engine.backward(engine(torch.ones(1, 1)).sum())

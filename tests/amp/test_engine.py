@@ -86,7 +86,9 @@ def test_o2_is_bit_equal_to_a_plain_loop() -> None:
     masters = [m if i in (2, 3) else m.half().float() for i, m in enumerate(masters)]
     masters = [m.clone().requires_grad_() for m in masters]
     optimizer = torch.optim.Adam(masters, lr=1e-2)
-    scale, clean, skipped = 2.0**18, 0, 0
+    scale = 2.0**18
+    clean = 0
+    skipped = 0
     for step in range(40):
         inputs, targets = batch(step)
         w1, b1, gain, shift, w2, b2 = copies = [
@@ -106,7 +108,9 @@ def test_o2_is_bit_equal_to_a_plain_loop() -> None:
             clean += 1
             scale, clean = (scale * 2, 0) if clean == 2 else (scale, clean)
         else:
-            scale, clean, skipped = scale / 2, 0, skipped + 1
+            scale = scale / 2
+            clean = 0
+            skipped = skipped + 1
 
         engine.zero_grad()
         ours = loss_of(engine, step)
@@ -173,10 +177,8 @@ def test_two_losses_have_a_scale_each() -> None:
 
 
 def test_two_engines_share_a_loss_and_step_each_on_its_own() -> None:
-    first, second = (
-        Engine(nn.Linear(4, 4), SGD, O2),
-        Engine(nn.Linear(4, 1), SGD, Recipe("FP32", scaler=DYNAMIC)),
-    )
+    first = Engine(nn.Linear(4, 4), SGD, O2)
+    second = Engine(nn.Linear(4, 1), SGD, Recipe("FP32", scaler=DYNAMIC))
     # the second overflows the first engine's FP16 gradients; FP32 ones stay finite
     for overflow in (1.0, 1e5):
         for engine in (first, second):
@@ -290,7 +292,8 @@ class TwoHeads(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.trunk, self.heads = nn.Linear(4, 4), nn.ModuleList([nn.Linear(4, 1), nn.Linear(4, 1)])
+        self.trunk = nn.Linear(4, 4)
+        self.heads = nn.ModuleList([nn.Linear(4, 1), nn.Linear(4, 1)])
 
     def forward(self, x: Tensor, head: int) -> Tensor:
         return self.heads[head](self.trunk(x)).tanh()
@@ -414,7 +417,8 @@ def test_many_skips_in_a_row_are_explained() -> None:
             "The unscaled loss is inf: the cause is in the forward pass",
         ),
     ):
-        engine, whys = Engine(net(), SGD, replace(O2, scaler=config)), []
+        engine = Engine(net(), SGD, replace(O2, scaler=config))
+        whys = []
         if ruined:
             engine.model[3].weight.data[0, 0] = math.nan
         for step in range(6):
@@ -444,8 +448,10 @@ def test_what_somebody_writes_into_the_gradients_is_looked_at_again() -> None:
         for gradient in engine.gradients().values():
             gradient.zero_()
         engine.gradients()["1.bias"][3] = value
-        before, scale = engine.fp32_model(), engine.scaler.scale
-        report, bad = engine.step(), value != 0.0
+        before = engine.fp32_model()
+        scale = engine.scaler.scale
+        report = engine.step()
+        bad = value != 0.0
         assert (report.stepped, report.found_inf, report.culprits) == (
             not bad,
             bad,
@@ -513,7 +519,8 @@ class WithLoss(nn.Module):
 
     def __init__(self, wrapped: bool) -> None:
         super().__init__()
-        self.inner, self.wrapped = net(), wrapped
+        self.inner = net()
+        self.wrapped = wrapped
 
     def forward(self, inputs: Tensor, targets: Tensor) -> object:
         loss = F.cross_entropy(self.inner(inputs), targets)
@@ -522,7 +529,8 @@ class WithLoss(nn.Module):
 
 def test_a_loss_computed_in_fp16_is_reported_with_the_step_it_costs() -> None:
     for wrapped in (False, True):
-        engine, whys = Engine(WithLoss(wrapped), SGD, RECIPES["O2"]), []
+        engine = Engine(WithLoss(wrapped), SGD, RECIPES["O2"])
+        whys = []
         for step in range(2):
             engine.zero_grad()
             with engine.forward():
@@ -580,7 +588,8 @@ def test_outputs_of_any_structure_come_back_in_fp32() -> None:
     for recipe, (what, given) in itertools.product(("FP32", "O1", "O2"), RETURNED.items()):
         model = Returns(2, 2)
         model.given = given
-        plain, engine = model(torch.ones(3, 2)), Engine(model, SGD, RECIPES[recipe])
+        plain = model(torch.ones(3, 2))
+        engine = Engine(model, SGD, RECIPES[recipe])
         with engine.forward():
             outputs = engine(torch.ones(3, 2))
         assert type(outputs) is type(plain) or isinstance(plain, nn.Parameter), (recipe, what)
@@ -617,7 +626,8 @@ def test_a_contradiction_is_refused_with_its_reason() -> None:
 def test_an_fp16_accumulator_stops_counting_at_2048() -> None:
     for recipe in (RECIPES["O1"], replace(RECIPES["O2"], scaler=NO_SCALING)):
         dtype = torch.float32 if recipe.autocast else torch.float16
-        a, b = torch.ones(1, 4096, dtype=dtype), torch.ones(4096, 1, dtype=dtype)
+        a = torch.ones(1, 4096, dtype=dtype)
+        b = torch.ones(4096, 1, dtype=dtype)
         with recipe.forward("cpu"):
             assert (a @ b).item() == 4096
         with replace(recipe, accumulator=SEQUENTIAL_FP16).forward("cpu"):
@@ -626,7 +636,8 @@ def test_an_fp16_accumulator_stops_counting_at_2048() -> None:
 
 def test_fp8_rounds_forward_to_e4m3_and_gradients_to_e5m2() -> None:
     torch.manual_seed(0)
-    x, layer = torch.randn(4, 8), nn.Linear(8, 3, bias=False)
+    x = torch.randn(4, 8)
+    layer = nn.Linear(8, 3, bias=False)
     with RECIPES["FP8"].forward("cpu"):
         y = layer(x)
     y.backward(gradient := torch.randn(4, 3))

@@ -74,7 +74,8 @@ def test_denied_operations_have_no_error(operands) -> None:
 
 def relative_error(result: np.ndarray, exact: np.ndarray) -> float:
     """Return the norm of the error relative to the exact result's norm, in FP64."""
-    result, exact = result.astype(np.float64), exact.astype(np.float64)
+    result = result.astype(np.float64)
+    exact = exact.astype(np.float64)
     return float(np.linalg.norm(result - exact) / np.linalg.norm(exact))
 
 
@@ -83,7 +84,8 @@ class Numpy:
 
     def __init__(self, operands: tuple[Tensor, Tensor]) -> None:
         x, w = (operand.numpy() for operand in operands)
-        half_x, half_w = x.astype(np.float16), w.astype(np.float16)
+        half_x = x.astype(np.float16)
+        half_w = w.astype(np.float16)
         self.product = x @ w
         product = half_x.astype(np.float32) @ half_w.astype(np.float32)
         self.half_product = product.astype(np.float16)

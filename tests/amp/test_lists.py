@@ -148,7 +148,8 @@ def test_undone_registration_has_no_effect() -> None:
 
 
 def test_last_registration_counts() -> None:
-    first, second = half_function("relu"), float_function("relu")
+    first = half_function("relu")
+    second = float_function("relu")
     # The order in which registrations end does not matter.
     first.undo()
     assert rule_for("relu").rule is Rule.DENY

@@ -75,7 +75,8 @@ def test_equal_to_torch_over_random_steps() -> None:
     factors = ((2.0, 0.5), (1.5, 0.3), (1.001, 0.999), (7.0, 1 / 3))
     for interval, (growth, backoff) in itertools.product((1, 2, 7, 50), factors):
         rng = random.Random(interval)
-        scale, tracker = torch.tensor(1000.1), torch.tensor(0, dtype=torch.int32)
+        scale = torch.tensor(1000.1)
+        tracker = torch.tensor(0, dtype=torch.int32)
         config = ScalerConfig(1000.1, growth, backoff, interval)
         state = initial(config)
         for step in range(3000):
@@ -95,7 +96,8 @@ def test_equal_to_torch_over_random_steps() -> None:
 
 def test_the_scale_never_reaches_zero_or_infinity() -> None:
     # torch's does: 166 overflows in a row take 2^16 to exactly 0, and every later gradient is 0/0.
-    theirs, tracker = torch.tensor([2.0**16]), torch.zeros(1, dtype=torch.int32)
+    theirs = torch.tensor([2.0**16])
+    tracker = torch.zeros(1, dtype=torch.int32)
     for _ in range(200):
         torch._amp_update_scale_(theirs, tracker, torch.ones(1), 2.0, 0.5, 2000)
     assert theirs.item() == 0.0
@@ -105,8 +107,10 @@ def test_the_scale_never_reaches_zero_or_infinity() -> None:
 
 def test_lowering_the_interval_below_the_tracker_still_grows() -> None:
     # torch compares with ==, so its scaler would never grow again.
-    scale, tracker = torch.tensor(8.0), torch.tensor(500, dtype=torch.int32)
-    state, config = ScalerState(8.0, 500), ScalerConfig(growth_interval=100)
+    scale = torch.tensor(8.0)
+    tracker = torch.tensor(500, dtype=torch.int32)
+    state = ScalerState(8.0, 500)
+    config = ScalerConfig(growth_interval=100)
     for _ in range(200):
         torch._amp_update_scale_(scale, tracker, torch.tensor(0.0), 2.0, 0.5, 100)
         state = advance(state, False, config)
@@ -172,11 +176,14 @@ def test_values_out_of_range_are_refused_with_the_range() -> None:
 def reports(
     found: list[bool], config: ScalerConfig, culprits: tuple[str, ...] = ()
 ) -> list[StepReport]:
-    state, skips, told = initial(config), 0, []
+    state = initial(config)
+    skips = 0
+    told = []
     for found_inf in found:
         decision = decide(state, found_inf, config)
         told.append(step_report(decision, culprits if found_inf else (), skips))
-        state, skips = decision.after, told[-1].skips_in_a_row
+        state = decision.after
+        skips = told[-1].skips_in_a_row
     return told
 
 
@@ -245,7 +252,8 @@ def torch_rule(trace: Trace, window: int = 2000) -> Steps:
     """torch's own kernel, not a retelling. It may fall below 2^-126; we do not, so neither does it
     here.
     """
-    scale, tracker = torch.tensor(65536.0), torch.tensor(0, dtype=torch.int32)
+    scale = torch.tensor(65536.0)
+    tracker = torch.tensor(0, dtype=torch.int32)
     for inf in trace:
         yield scale.item(), not inf
         torch._amp_update_scale_(scale, tracker, torch.tensor(float(inf)), 2.0, 0.5, window)
@@ -253,14 +261,16 @@ def torch_rule(trace: Trace, window: int = 2000) -> Steps:
 
 
 def apex_rule(trace: Trace, window: int = 2000) -> Steps:
-    scale, unskipped = 2.0**16, 0
+    scale = 2.0**16
+    unskipped = 0
     for inf in trace:
         yield scale, not inf
         unskipped = 0 if inf else unskipped + 1
         if inf:
             scale = max(scale / 2, SMALLEST_NORMAL)
         if unskipped == window:
-            scale, unskipped = min(2.0**24, scale * 2), 0
+            scale = min(2.0**24, scale * 2)
+            unskipped = 0
 
 
 def deepspeed_rule(
@@ -269,7 +279,9 @@ def deepspeed_rule(
     """Iterations are numbered from 0, the last overflow was "in iteration -1", and nothing restarts
     after growth.
     """
-    scale, last_overflow, left = 2.0**16, -1, delayed_shift
+    scale = 2.0**16
+    last_overflow = -1
+    left = delayed_shift
     for iteration, inf in enumerate(trace):
         yield scale, not inf
         if inf:
@@ -288,42 +300,53 @@ def deepspeed_rule(
 
 def megatron_rule(trace: Trace, window: int = 1000, hysteresis: int = 2) -> Steps:
     """The hysteresis counter goes below zero and is filled only where the scale grows."""
-    scale, clean, counter = 2.0**32, 0, hysteresis
+    scale = 2.0**32
+    clean = 0
+    counter = hysteresis
     for inf in trace:
         yield scale, not inf
         if inf:
-            clean, counter = 0, counter - 1
+            clean = 0
+            counter = counter - 1
             scale = max(scale * 0.5, 1.0) if counter <= 0 else scale
         else:
             clean += 1
             if clean == window:
-                clean, counter, scale = 0, hysteresis, scale * 2
+                clean = 0
+                counter = hysteresis
+                scale = scale * 2
 
 
 def oneflow_rule(trace: Trace, window: int = 2000) -> Steps:
     """FLT_MAX from torch, so that no constant of ours is compared with itself."""
-    scale, good, flt_max = 2.0**16, 0, torch.finfo(torch.float32).max
+    scale = 2.0**16
+    good = 0
+    flt_max = torch.finfo(torch.float32).max
     for inf in trace:
         yield scale, not inf
         good = 0 if inf else good + 1
         if inf:
             scale = max(scale / 2, 1.0)
         elif good >= window:
-            scale, good = min(scale * 2, flt_max), 0
+            scale = min(scale * 2, flt_max)
+            good = 0
 
 
 def fastai_rule(trace: Trace, window: int = 1000) -> Steps:
     """At the cap the count runs on; at scale 1 nobody looks, and the step is made and counted."""
-    scale, noskip = 2.0**16, 0
+    scale = 2.0**16
+    noskip = 0
     for inf in trace:
         if inf and scale > 1:
             yield scale, False
-            scale, noskip = scale / 2, 0
+            scale = scale / 2
+            noskip = 0
         else:
             yield scale, True
             noskip += 1
             if noskip >= window and scale < 2.0**24:
-                scale, noskip = scale * 2, 0
+                scale = scale * 2
+                noskip = 0
 
 
 RULES: dict[str, Callable[..., Steps]] = {

@@ -13,7 +13,8 @@ from labkit.amp.loss_scaling.clip import clip_
 from labkit.amp.loss_scaling.unscale import largest_magnitudes, read_scalars
 from labkit.instrument import probe
 
-LOW, WIDE = (torch.float16, torch.bfloat16), (torch.float32, torch.float64)
+LOW = (torch.float16, torch.bfloat16)
+WIDE = (torch.float32, torch.float64)
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -199,7 +200,9 @@ class Residual(nn.Module):
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.block, self.last = nn.Linear(5, 6), Residual(), nn.Linear(6, 3)
+        self.first = nn.Linear(5, 6)
+        self.block = Residual()
+        self.last = nn.Linear(6, 3)
 
     def forward(self, inputs: Tensor) -> Tensor:
         hidden = self.first(inputs)
@@ -293,10 +296,8 @@ def test_inexact_remainder_is_refused() -> None:
 
 
 def test_a_layer_that_changes_its_input_in_place_is_refused() -> None:
-    model, x = (
-        nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 1)),
-        torch.randn(2, 4),
-    )
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 1))
+    x = torch.randn(2, 4)
     with layer_scales(model, {"0": 5, "2": -3}):
         model(x).sum().backward()  # one before it is not
     with (

@@ -106,7 +106,8 @@ def step_all(weights: Weights, number: int) -> None:
 def test_any_optimizer_steps_the_master() -> None:
     for name, make in OPTIMIZERS.items():
         masters = [p.detach().float().requires_grad_() for p in small_net().parameters()]
-        theirs, weights = make(masters), Weights(small_net(), make)
+        theirs = make(masters)
+        weights = Weights(small_net(), make)
         for step in range(5):
             torch.manual_seed(step)
             for m in masters:
@@ -124,11 +125,13 @@ def test_useless_optimizer_is_refused() -> None:
     """One of the model's own FP16 weights would step tensors that get no gradient, and every step
     be called well.
     """
-    half, sgd = nn.Linear(2, 1).half(), partial(torch.optim.SGD, lr=0.1)
+    half = nn.Linear(2, 1).half()
+    sgd = partial(torch.optim.SGD, lr=0.1)
     single = nn.Linear(2, 1)  # is its own master
     weights = Weights(single, lambda _: torch.optim.SGD(single.parameters(), lr=1.0))
     assert weights.master_weights[0] is single.weight
-    model, lazy = small_net(), nn.Sequential(nn.LazyLinear(3))
+    model = small_net()
+    lazy = nn.Sequential(nn.LazyLinear(3))
     for wrong, make, groups, expected in (
         (
             half,
@@ -202,7 +205,8 @@ def test_groups_keep_their_options(
 
 
 def test_weight_decay_spares_norms_and_biases() -> None:
-    model, groups = small_net(), partial(no_decay_on_norms_and_biases, weight_decay=0.5)
+    model = small_net()
+    groups = partial(no_decay_on_norms_and_biases, weight_decay=0.5)
     weights = Weights(model, partial(torch.optim.SGD, lr=1.0), groups=groups)
     before = {name: p.clone() for name, p in model.named_parameters()}
     weights.step([torch.zeros_like(m) for m in weights.master_weights])
@@ -334,7 +338,8 @@ def test_stochastic_rounding_to_bf16_is_that_of_the_numpy_rounding() -> None:
     codes = numbers.integers(0, 2**32, 10**5, dtype=np.uint32)
     # a NaN that would carry into the sign, ...
     codes[:5] = (0x7FFFFFFF, 0x7F800000, 0xFF7FFFFF, 0x00000001, 0x80000000)
-    values, bits = codes.view(np.float32), numbers.integers(0, 2**32, codes.size)
+    values = codes.view(np.float32)
+    bits = numbers.integers(0, 2**32, codes.size)
     ours = stochastic_bf16(torch.from_numpy(values), torch.from_numpy(bits)).numpy()
     assert np.array_equal(
         ours, round_to(values, BF16, Rounding.STOCHASTIC, random_bits=bits), equal_nan=True
@@ -455,19 +460,25 @@ class Attention(nn.Module):
 
     def __init__(self, kind: str) -> None:
         super().__init__()
-        self.kind, self.qkv, self.out = kind, nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.kind = kind
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.out = nn.Linear(WIDTH, WIDTH)
         self.register_buffer("mask", masked())
         self.register_buffer("angles", waves(torch.arange(LENGTH) + 5000.0))
 
     def rotated(self, x: Tensor) -> Tensor:
-        cos, sin, (even, odd) = self.angles.cos(), self.angles.sin(), (x[..., ::2], x[..., 1::2])
+        cos = self.angles.cos()
+        sin = self.angles.sin()
+        even = x[..., ::2]
+        odd = x[..., 1::2]
         return torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
 
     def forward(self, x: Tensor, given: Tensor | None = None) -> Tensor:
         mask = self.mask if given is None else given
         q, k, v = self.qkv(x).unflatten(-1, (3, 2, WIDTH // 2)).permute(2, 0, 3, 1, 4)
         if self.kind == "rotary":
-            q, k = self.rotated(q), self.rotated(k)
+            q = self.rotated(q)
+            k = self.rotated(k)
         if self.kind == "fused mask":
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         else:
@@ -482,10 +493,8 @@ class Fourier(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer, self.filter = (
-            nn.Linear(WIDTH, WIDTH),
-            nn.Parameter(torch.randn(LENGTH // 2 + 1, WIDTH, 2) / 4),
-        )
+        self.layer = nn.Linear(WIDTH, WIDTH)
+        self.filter = nn.Parameter(torch.randn(LENGTH // 2 + 1, WIDTH, 2) / 4)
 
     def forward(self, x: Tensor) -> Tensor:
         spectrum = torch.fft.rfft(self.layer(x), dim=1)
@@ -496,11 +505,9 @@ class Fourier(nn.Module):
 class Text(nn.Module):
     def __init__(self, middle: nn.Module, *, norm: bool = True) -> None:
         super().__init__()
-        self.table, self.middle, self.head = (
-            nn.Embedding(WORDS, WIDTH),
-            middle,
-            nn.Linear(WIDTH, WORDS),
-        )
+        self.table = nn.Embedding(WORDS, WIDTH)
+        self.middle = middle
+        self.head = nn.Linear(WIDTH, WORDS)
         self.norm = nn.LayerNorm(WIDTH) if norm else nn.Identity()
         angles = waves(torch.arange(LENGTH).float())
         self.register_buffer(
@@ -644,7 +651,8 @@ def test_a_mask_that_is_given_to_the_model_keeps_its_meaning():
     )
     for kind, recipe in itertools.product(("added mask", "fused mask"), recipes):
         torch.manual_seed(0)
-        model, x = Attention(kind), torch.randn(2, LENGTH, WIDTH) / 8
+        model = Attention(kind)
+        x = torch.randn(2, LENGTH, WIDTH) / 8
         exact = model(x, masked()).detach()
         engine = Engine(model, partial(torch.optim.SGD, lr=0.01), recipe)
         with engine.forward():

@@ -58,7 +58,8 @@ def test_the_products_of_a_linear_layer_are_those_of_autograd():
     FLOPs.
     """
     y_case, dx_case, dw_case = bench.linear_gemms(6, 5, 3, FP64)
-    x, w = torch.randn(6, 5, dtype=torch.float64), torch.randn(3, 5, dtype=torch.float64)
+    x = torch.randn(6, 5, dtype=torch.float64)
+    w = torch.randn(3, 5, dtype=torch.float64)
     x.requires_grad_(), w.requires_grad_()
     dy = torch.randn(6, 3, dtype=torch.float64)
     y = F.linear(x, w)
@@ -123,7 +124,8 @@ def test_operands_are_random_never_zeros_and_never_the_same_twice():
 def test_an_error_is_stated_in_ulps_of_the_result():
     """1 x 1 products: the exact result 3 lies in [2, 4), where FP16 has ulp 2^-9."""
     case = GemmCase(1, 1, 2, FP16)
-    a, b = torch.tensor([[1.0, 2.0]]).half(), torch.tensor([[1.0], [1.0]]).half()
+    a = torch.tensor([[1.0, 2.0]]).half()
+    b = torch.tensor([[1.0], [1.0]]).half()
     for off in (0, 1, -3):
         given = torch.tensor([[3.0 + off * 2**-9]]).half()
         assert error_in_ulps(case, (a, b), given) == abs(off)
@@ -135,7 +137,8 @@ def test_an_error_is_stated_in_ulps_of_the_result():
 
 def test_settings_are_put_back_also_after_an_error():
     def now():
-        precision, matmul = torch.get_float32_matmul_precision(), torch.backends.cuda.matmul
+        precision = torch.get_float32_matmul_precision()
+        matmul = torch.backends.cuda.matmul
         return (
             precision,
             torch.backends.cudnn.allow_tf32,
@@ -195,7 +198,8 @@ def told(monkeypatch):
     """A clock that tells a list of seconds, one for each group, and writes down whose
     turn it was.
     """
-    turns, seconds = [], []
+    turns = []
+    seconds = []
 
     def clock(call, group):
         turns.append((tuple(call(0).shape), group))
@@ -269,7 +273,8 @@ def test_unmeasured_case_is_left_out_with_the_reason(told, monkeypatch):
 
 
 def test_cuda_events_time_a_whole_group(monkeypatch):
-    event, calls = Mock(), []
+    event = Mock()
+    calls = []
     event.return_value.elapsed_time.return_value = 40.0
     monkeypatch.setattr(torch.cuda, "Event", event)
     assert timing._cuda_clock(calls.append, 8) == pytest.approx(0.040 / 8)

@@ -52,7 +52,8 @@ def test_every_shape_and_layout_is_multiplied_right():
     """FP16 only: the interpreter multiplies the bit patterns of BF16 numbers as if they were whole
     ones (3.7.1).
     """
-    command, here = [sys.executable, "-c", PROGRAM], Path(__file__).parents[2]
+    command = [sys.executable, "-c", PROGRAM]
+    here = Path(__file__).parents[2]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run(
         command, cwd=here, env=environment, capture_output=True, text=True, check=False

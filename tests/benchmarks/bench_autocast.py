@@ -32,11 +32,15 @@ REGIONS: dict[str, Region] = {
 
 def operations() -> dict[str, tuple[Call, int]]:
     """What is measured -> (call, how often in a round)."""
-    x, y = torch.randn(4, 4), torch.randn(4, 4)
+    x = torch.randn(4, 4)
+    y = torch.randn(4, 4)
     low = x.bfloat16()
-    w, b = torch.randn(4, 4, requires_grad=True), torch.randn(4, requires_grad=True)
-    big, wide = torch.randn(64, 1024), torch.randn(1024, 1024, requires_grad=True)
-    some, middle = torch.randn(64, 64), torch.randn(64, 64, requires_grad=True)
+    w = torch.randn(4, 4, requires_grad=True)
+    b = torch.randn(4, requires_grad=True)
+    big = torch.randn(64, 1024)
+    wide = torch.randn(1024, 1024, requires_grad=True)
+    some = torch.randn(64, 64)
+    middle = torch.randn(64, 64, requires_grad=True)
     return {
         "x + y, keep": (lambda: x + y, 1000),
         "x.shape, keep": (lambda: x.shape, 1000),
@@ -65,7 +69,8 @@ def steps(region: Region, backend: str) -> Call:
     model = nn.Sequential(
         nn.Flatten(), nn.Linear(256, 512), nn.LayerNorm(512), nn.GELU(), nn.Linear(512, 10)
     )
-    compiled, x = torch.compile(model, backend=backend), torch.randn(128, 256)
+    compiled = torch.compile(model, backend=backend)
+    x = torch.randn(128, 256)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def run() -> None:

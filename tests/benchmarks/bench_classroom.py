@@ -49,7 +49,8 @@ async def work(lesson: Path, folder: str, all_there: asyncio.Barrier) -> Learner
     """Run a lesson in a kernel of its own, from its start to its last cell; it lives until all
     others are there too.
     """
-    learner, notebook = Learner(), nbformat.read(lesson, 4)
+    learner = Learner()
+    notebook = nbformat.read(lesson, 4)
     place = {"metadata": {"path": folder}}
     client = NotebookClient(
         notebook, timeout=CELL_SECONDS, allow_errors=True, kernel_name="python3", resources=place

@@ -53,14 +53,18 @@ def measured():
     """Return for each way the seconds of a step on the slowest rank, and the bytes that this rank
     sent in it.
     """
-    engines, x = {way: engine_of(*way) for way in WAYS}, torch.randn(ROWS, WIDTH)
-    seconds, sent = {way: [] for way in WAYS}, {way: [] for way in WAYS}
+    engines = {way: engine_of(*way) for way in WAYS}
+    x = torch.randn(ROWS, WIDTH)
+    seconds = {way: [] for way in WAYS}
+    sent = {way: [] for way in WAYS}
     for number in range(ROUNDS + 2):
         for way, engine in engines.items():
             dist.barrier()
-            before, start = bytes_written() or 0, time.perf_counter()
+            before = bytes_written() or 0
+            start = time.perf_counter()
             step(engine, x)
-            took, wrote = time.perf_counter() - start, (bytes_written() or 0) - before
+            took = time.perf_counter() - start
+            wrote = (bytes_written() or 0) - before
             if number >= 2:
                 seconds[way].append(largest([took])[0])
                 sent[way].append(wrote)
@@ -71,7 +75,8 @@ def by_ring(world, sharded, reduce):
     """Return what a ring sends: gradients added up, and FP16 weights put together where they are
     sharded.
     """
-    weights, share = 2 * (WIDTH * WIDTH + WIDTH), (world - 1) / world
+    weights = 2 * (WIDTH * WIDTH + WIDTH)
+    share = (world - 1) / world
     bytes_each = (reduce.bits // 8 + 2) if sharded else 2 * (reduce.bits // 8)
     return share * weights * bytes_each
 
@@ -106,7 +111,8 @@ def main():
         path.unlink()
         first = first or found[0][0]
         for (sharded, reduce), (seconds, sent) in zip(WAYS, found, strict=True):
-            name, ring = "FSDP2" if sharded else "DDP", by_ring(world, sharded, reduce) / 1024
+            name = "FSDP2" if sharded else "DDP"
+            ring = by_ring(world, sharded, reduce) / 1024
             print(
                 f"{world:>9} "
                 f"{name:<6}{reduce.name:<11}{seconds / first:>7.2f}{sent / 1024:>10.0f}{ring:>8.0f}"

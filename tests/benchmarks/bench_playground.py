@@ -114,7 +114,8 @@ def engine_steps(name: str, seconds: float) -> float:
     both = [stepper("FP16 static"), stepper("FP32")]
     for step in both * 5:
         step()
-    count, begun = 0, time.perf_counter()
+    count = 0
+    begun = time.perf_counter()
     while time.perf_counter() - begun < seconds:
         for step in both:
             step()
@@ -126,9 +127,11 @@ def page_steps(page: Any, seconds: float) -> float:
     """Return how many steps a second the page takes while it draws."""
     page.get_by_role("button", name="Start").click()
     page.wait_for_timeout(500)
-    first, begun = page.evaluate(COUNT), time.perf_counter()
+    first = page.evaluate(COUNT)
+    begun = time.perf_counter()
     page.wait_for_timeout(1000 * seconds)
-    last, end = page.evaluate(COUNT), time.perf_counter()
+    last = page.evaluate(COUNT)
+    end = time.perf_counter()
     page.get_by_role("button", name="Pause").click()
     return float((last - first) / (end - begun))
 

@@ -22,8 +22,11 @@ def bound(a: torch.Tensor, b: torch.Tensor, how: Arithmetic) -> Floats:
 def main() -> None:
     chosen = options(__doc__, sizes=["256", "512", "1024"])
     for size in map(int, chosen.sizes):
-        a, b = torch.randn(size, size).half(), torch.randn(size, size).half()
-        wide, tall, got = a.double(), b.double(), (a.float() @ b.float()).half()
+        a = torch.randn(size, size).half()
+        b = torch.randn(size, size).half()
+        wide = a.double()
+        tall = b.double()
+        got = (a.float() @ b.float()).half()
         calls = {"FP64 product": partial(torch.matmul, wide, tall)}
         for name in ("FP32", "H100"):
             how = arithmetic(name, matmul(a[:1], b[:, :1]).formats)

@@ -35,7 +35,8 @@ from labkit.gemm.recurrent import recurrent
 from labkit.train import networks
 
 SCALE = 2.0**8  # low enough for every step to be taken
-ADAM, SGD = partial(torch.optim.Adam, lr=1e-4), partial(torch.optim.SGD, lr=1e-4)
+ADAM = partial(torch.optim.Adam, lr=1e-4)
+SGD = partial(torch.optim.SGD, lr=1e-4)
 VOCABULARY = 64
 WAYS = ["by hand", "FP32", "O1", "O1 graph", "O2", "BF16", "torch.amp"]
 
@@ -76,7 +77,8 @@ def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
     last axis.
     """
     if logits.dim() == 3:
-        logits, targets = logits.flatten(0, 1), targets.flatten()
+        logits = logits.flatten(0, 1)
+        targets = targets.flatten()
     return F.cross_entropy(logits.float(), targets)
 
 
@@ -146,7 +148,9 @@ def step_of(way: str, case: Case) -> Call:
     """Return a training step: plain torch's, one with casts by hand, torch.amp's, or that of a
     recipe.
     """
-    name, model, (inputs, targets) = way.removesuffix(" compiled"), case.model(), case.batch()
+    name = way.removesuffix(" compiled")
+    model = case.model()
+    inputs, targets = case.batch()
     for module in model.modules() if name == "by hand" else ():
         if type(module) in BY_HAND:
             module.forward = MethodType(BY_HAND[type(module)], module)
@@ -175,7 +179,8 @@ def engine_step(recipe: Any, case: Case, model: nn.Module, inputs: Tensor, targe
 
 
 def loop(name: str, case: Case, model: nn.Module, inputs: Tensor, targets: Tensor) -> Call:
-    optimizer, scale = case.optimizer(model.parameters()), SCALE if name == "by hand" else 1
+    optimizer = case.optimizer(model.parameters())
+    scale = SCALE if name == "by hand" else 1
     region, scaling = (
         (autocast, GradScaler) if name == "drop-in" else (torch.autocast, torch.amp.GradScaler)
     )

@@ -39,7 +39,8 @@ def stepper(
     make: Callable[[], nn.Module], shape: tuple[int, ...]
 ) -> tuple[nn.Module, Callable[[], None]]:
     """Return a model and a step of its training."""
-    model, text = make(), len(shape) == 2
+    model = make()
+    text = len(shape) == 2
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
     inputs = torch.randint(64, shape) if text else torch.rand(shape)
     targets = torch.randint(10, shape if text else shape[:1]).flatten()
@@ -72,7 +73,8 @@ def main() -> None:
         # so that a step of 1% more can be seen
         block = max(1, round(0.02 / watched_seconds(step, nullcontext(), 5)))
         kinds = {"plain": None, "not sampled": (NEVER, 0), "sampled": (1, 0), "with FP32": (1, 1)}
-        taken, end = {kind: list[float]() for kind in kinds}, time.perf_counter() + seconds
+        taken = {kind: list[float]() for kind in kinds}
+        end = time.perf_counter() + seconds
         while time.perf_counter() < end:
             for kind, every in kinds.items():
                 region = (

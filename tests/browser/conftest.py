@@ -286,14 +286,16 @@ def serving(home: Path, autosave: bool = False) -> Iterator[Server]:
 
     autosave   a changed notebook is saved after a second, by itself
     """
-    folder, runtime = home / "notebooks", home / "runtime"
+    folder = home / "notebooks"
+    runtime = home / "runtime"
     folder.mkdir(exist_ok=True)
     saving = {"docmanager-extension/plugin": {"autosave": autosave, "autosaveInterval": 1}}
     for plugin, values in {**SETTINGS, **saving}.items():
         file = home / "lab" / "user-settings" / "@jupyterlab" / f"{plugin}.jupyterlab-settings"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(values))
-    token, port = secrets.token_hex(16), free_port()
+    token = secrets.token_hex(16)
+    port = free_port()
     options = {
         **SERVER_OPTIONS,
         "ServerApp.root_dir": folder,

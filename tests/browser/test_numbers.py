@@ -128,7 +128,8 @@ def test_x_is_dragged_typed_and_moved_by_keys(notebook, page):
     notebook.until("line.window[1] < 0.101")
     handle = page.locator(".nl-handle")
     grip = handle.bounding_box()
-    x, y = grip["x"] + grip["width"] / 2, grip["y"] + 8
+    x = grip["x"] + grip["width"] / 2
+    y = grip["y"] + 8
     page.mouse.move(x, y)
     page.mouse.down()
     page.mouse.move(x + 150, y, steps=10)

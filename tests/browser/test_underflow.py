@@ -93,7 +93,8 @@ def test_keys_and_drags_move_slider_and_histogram(notebook, page):
     box = page.locator(".labkit-underflow .uf-main canvas").bounding_box()
     track = slider.bounding_box()
     binade = (track["width"] - 20) / 30
-    x, y = track["x"] + 10, track["y"] + track["height"] / 2
+    x = track["x"] + 10
+    y = track["y"] + track["height"] / 2
     assert 0.85 < (y - box["y"]) / box["height"] < 1, "the handle is on the axis"
     page.mouse.move(x, y)
     page.mouse.down()
@@ -101,7 +102,8 @@ def test_keys_and_drags_move_slider_and_histogram(notebook, page):
     page.mouse.up()
     assert page.locator(".uf-value").inner_text().endswith("= 4,096")
     notebook.until("w.log2_scale == 12")
-    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    x = box["x"] + box["width"] / 2
+    y = box["y"] + box["height"] / 2
     page.mouse.move(x, y)
     page.mouse.down()
     page.mouse.move(x + 3 * binade, y, steps=15)

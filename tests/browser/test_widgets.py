@@ -207,8 +207,11 @@ def save(notebook):
 
 @pytest.mark.parametrize("name", WIDGETS)
 def test_a_key_moves_a_control_and_the_page_says_what_the_kernel_says(notebook, name):
-    widget, page, index = WIDGETS[name], notebook.page, 1 + ORDER.index(name)
-    cells, cell = notebook.cells(), page.locator(".jp-Cell").nth(index)
+    widget = WIDGETS[name]
+    page = notebook.page
+    index = 1 + ORDER.index(name)
+    cells = notebook.cells()
+    cell = page.locator(".jp-Cell").nth(index)
     cell.locator(widget.control).first.focus()
     for key in widget.keys.split():
         page.keyboard.press(key)
@@ -241,7 +244,8 @@ def test_both_themes_are_read(notebook):
 def test_an_exported_page_needs_no_network(notebook, lab):
     """In place of each widget stands its still picture or its sentence."""
     save(notebook)
-    page, asked = lab.browser.new_page(), []
+    page = lab.browser.new_page()
+    asked = []
     page.on("request", lambda request: asked.append(request.url))
     page.goto(to_html(lab.folder / "widgets.ipynb").as_uri())
     assert [url for url in asked if url.startswith("http")] == []

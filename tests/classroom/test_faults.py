@@ -97,7 +97,8 @@ def test_two_gradings_into_one_file_exclude_each_other(
 
 
 def test_one_of_many_gets_the_lock(tmp_path: Path) -> None:
-    inside, most = [0], [0]
+    inside = [0]
+    most = [0]
 
     def enters(_: int) -> bool:
         with suppress(BlockingIOError), exclusive_lock(tmp_path / "x"):

@@ -494,7 +494,8 @@ def test_two_whose_names_hardly_differ_both_get_their_marks(tmp_path: Path) -> N
         ]
         write_table(tmp_path / "m.csv", list(lines[0]), lines)
         rows = [GradeRow(name, "x.ipynb", ID, 8, 8, "") for name in (one, other)]
-        roster, said = read_roster(tmp_path / "r.csv"), read_comments(tmp_path / "m.csv")
+        roster = read_roster(tmp_path / "r.csv")
+        said = read_comments(tmp_path / "m.csv")
         write_gradebook(tmp_path / "out.csv", marks_of(rows, {}, 0, said), roster)
         assert [line["total"] for line in read_table(tmp_path / "out.csv")] == ["1", "2"], (
             one,

@@ -71,7 +71,8 @@ class Class:
     """A teacher who releases, and a learner with an environment and a folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.handout = folder, folder / "handout"
+        self.folder = folder
+        self.handout = folder / "handout"
         self.lesson = folder / "lesson_20_powers"
         self.lesson.mkdir()
         (self.lesson / "lesson.py").write_text(TEXT, encoding="utf-8")

@@ -119,7 +119,8 @@ def test_only_the_right_password_lets_in_without_root(
     )
     at_the_end: list[tuple[Any, ...]] = []
     monkeypatch.setattr("atexit.register", lambda *call: at_the_end.append(call))
-    config, c = importlib.import_module("labkit.classroom.hub_config"), MagicMock()
+    config = importlib.import_module("labkit.classroom.hub_config")
+    c = MagicMock()
     config.configure(c, str(tmp_path))
     assert at_the_end == [(remove_unused_groups, room)]
     assert c.JupyterHub.spawner_class.__name__ == "SimpleLocalProcessSpawner"

@@ -14,7 +14,8 @@ from labkit.grading.results import GradeRow
 from labkit.grading.submission import Submission
 from tests.grading.hand_ins import NOTEBOOK, notebook, put, solved
 
-DUE, DAY = due_time("2026-11-30T18:00"), 24 * 3600
+DUE = due_time("2026-11-30T18:00")
+DAY = 24 * 3600
 ID = "scaling.advance"
 
 

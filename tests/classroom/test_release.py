@@ -274,7 +274,8 @@ SLOW = (pytest.mark.slow, pytest.mark.timeout(600 * slowness()))
 )
 def test_a_stored_exercise_says_what_the_whole_one_says(id: str) -> None:
     """Whatever is answered, to the letter."""
-    exercise, stored = EXERCISES[id], stored_exercise(EXERCISES[id])
+    exercise = EXERCISES[id]
+    stored = stored_exercise(EXERCISES[id])
     assert (stored.points, stored.call, stored.minutes) == (
         exercise.points,
         exercise.call,
@@ -282,7 +283,8 @@ def test_a_stored_exercise_says_what_the_whole_one_says(id: str) -> None:
     )
     nothing = [lambda *_: None, lambda *_: 0.0, lambda: 1, 5]
     for answer in [exercise.reference, *(known.answer for known in exercise.mistakes), *nothing]:
-        paper, own = visible_cases(exercise), visible_cases(stored)
+        paper = visible_cases(exercise)
+        own = visible_cases(stored)
         whole = judge(paper, answers_of(paper, answer))
         assert str(judge(own, answers_of(own, answer))) == str(whole)
 
@@ -322,12 +324,14 @@ def test_stored_diagnosis_accepts_what_the_whole_one_accepts(
             (*places, "elsewhere"), (amount, int(number), *near, *others)
         ):
             answer = Instance("Treatment", {"diagnosis": (place, said)})
-            one, other = stored(answer, (0, 2)), outcome(answer, (0, 2))
+            one = stored(answer, (0, 2))
+            other = outcome(answer, (0, 2))
             assert (one.passed, one.says) == (other.passed, other.says), (place, said)
             assert bool(one.facts) == bool(other.facts)
             assert repr(place) not in repr(one.facts)
         assert outcome(Instance("Treatment", {"diagnosis": (where, amount)}), (0, 2)).passed
-        right, again = stored.right, _sealed(outcome, b"another").right
+        right = stored.right
+        again = _sealed(outcome, b"another").right
         assert not right.sealed.keys() & again.sealed.keys()
         assert where.encode() not in pickle.dumps(right)
 
@@ -506,7 +510,8 @@ def hand_in(course: Path, student: str, answers: dict[str, str]) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600 * slowness())
 def test_nbgrader_gives_the_same_points_partial_credit_included(tmp_path: Path) -> None:
-    nbgrader, course = Nbgrader(tmp_path), tmp_path / "teacher" / "nbgrader"
+    nbgrader = Nbgrader(tmp_path)
+    course = tmp_path / "teacher" / "nbgrader"
     write_course(course, [build.lesson(LESSON)], ASKED, SEED)
     nbgrader.run("generate_assignment", LESSON)
     released = (course / "release" / LESSON / f"{LESSON}.ipynb").read_text(encoding="utf-8")

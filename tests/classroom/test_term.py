@@ -15,7 +15,8 @@ from tests.grading.cases import cells_of
 from tests.grading.hand_ins import code, notebook, put
 
 LESSONS = ("00_start", "01_numbers", "02_rounding", "06_loss_scaling")
-DUE, DAY = due_time("2026-11-30T18:00"), 24 * 3600
+DUE = due_time("2026-11-30T18:00")
+DAY = 24 * 3600
 CANVAS = (
     "Student,ID,SIS Login ID,Section,due,late_days\n"
     "Points Possible,,,,,\n"
@@ -63,7 +64,8 @@ def test_a_term_goes_from_the_first_grading_to_the_last_table(
         lesson: sum(e.points for e in EXERCISES.values() if e.lesson == lesson)
         for lesson in LESSONS
     }
-    whole, ulp = sum(out_of.values()), EXERCISES["numbers.ulp"].points
+    whole = sum(out_of.values())
+    ulp = EXERCISES["numbers.ulp"].points
 
     def grade(*options: str) -> list[str]:
         words = (

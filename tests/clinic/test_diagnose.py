@@ -52,7 +52,8 @@ def diagnosed(name: str, fixed: bool, steps: int = 6) -> Diagnosis:
     """The report on one form of a fault, from the batch on that its fault waits for."""
     with torch.random.fork_rng(devices=[]):
         training = FAULTS[name].function(fixed)
-        batches, start = list(training.batches), WAITS.get(name, 0)
+        batches = list(training.batches)
+        start = WAITS.get(name, 0)
         for batch in batches[:start]:
             training.step(batch)
         rest = batches[start : start + (60 if start > 100 else 15 if start else len(batches))]
@@ -186,7 +187,8 @@ for number in range(1000):
 
 
 def test_the_command_says_by_its_exit_status_how_a_script_is(tmp_path, capsys) -> None:
-    script, none = tmp_path / "train.py", tmp_path / "none.py"
+    script = tmp_path / "train.py"
+    none = tmp_path / "none.py"
     script.write_text(SCRIPT, encoding="utf-8")
     none.write_text("print('no training')", encoding="utf-8")
     assert cli.main(["diagnose", str(script), "--steps", "3"]) == 0
@@ -242,7 +244,8 @@ def test_a_known_message_before_the_first_step_gets_its_remedy(ending, tmp_path,
 
 def test_the_published_table_is_that_of_the_rows() -> None:
     text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    known, claimed = set(FAULTS), set(claims())
+    known = set(FAULTS)
+    claimed = set(claims())
     assert f"| {len(known)} | {len(claimed)} | {len(claimed)} | 0 | - | 0 |" in text
     assert f"| {len(BROKEN)} | {len(BROKEN)} | {len(BROKEN)} | - | {len(HEALTHY)} | 0" in text
     assert (
@@ -285,7 +288,8 @@ def by_hand(
 ) -> Case:
     """A training with a loss scale of its own; `divide` unscales, or forgets to."""
     net = torch.nn.Linear(20, 5)
-    opt, loss_of = torch.optim.SGD(net.parameters(), lr=lr), classify(net)
+    opt = torch.optim.SGD(net.parameters(), lr=lr)
+    loss_of = classify(net)
 
     def train_step(batch: object) -> None:
         opt.zero_grad()
@@ -352,7 +356,8 @@ def test_missing_division_by_hand_is_a_fault() -> None:
 
 def test_overflow_in_a_closure_is_one_of_the_forward_pass() -> None:
     net = torch.nn.Linear(20, 5)
-    opt, loss_of = torch.optim.LBFGS(net.parameters(), max_iter=2), classify(net, factor=1e6)
+    opt = torch.optim.LBFGS(net.parameters(), max_iter=2)
+    loss_of = classify(net, factor=1e6)
 
     def train_step(batch: object) -> None:
         def closure() -> torch.Tensor:

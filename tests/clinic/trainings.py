@@ -177,7 +177,8 @@ def segmentation_dice() -> Case:
     bce = nn.BCEWithLogitsLoss(pos_weight=torch.tensor(2.0))
 
     def loss_of(batch: Any, eps: float = 1e-6) -> Tensor:
-        logits, target = net(batch[0]), batch[1].flatten(1)
+        logits = net(batch[0])
+        target = batch[1].flatten(1)
         p = logits.float().sigmoid().flatten(1)
         dice = (2 * (p * target).sum(1) + eps) / (p.sum(1) + target.sum(1) + eps)
         return bce(logits, batch[1]) + 1 - dice.mean()
@@ -233,7 +234,9 @@ def lstm_tbptt() -> Case:
 class Attention(nn.Module):
     def __init__(self, width: int, heads: int = 2) -> None:
         super().__init__()
-        self.heads, self.qkv, self.out = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor, keep: Tensor) -> Tensor:
         b, t, w = x.shape
@@ -247,7 +250,8 @@ class Attention(nn.Module):
 class TinyGPT(nn.Module):
     def __init__(self, vocab: int = 30, width: int = 32, length: int = 16) -> None:
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(vocab, width), nn.Embedding(length, width)
+        self.tokens = nn.Embedding(vocab, width)
+        self.positions = nn.Embedding(length, width)
         self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(width, eps=1e-6) for _ in range(3))
         self.attention = Attention(width)
         self.mlp = nn.Sequential(
@@ -286,7 +290,8 @@ def transformer_masked() -> Case:
         tokens[: len(tokens) // 2, -4:] = 0  # half of the rows end in padding
 
     def loss_of(tokens: Tensor) -> Tensor:
-        logits, targets = net(tokens[:, :-1]), tokens[:, 1:]
+        logits = net(tokens[:, :-1])
+        targets = tokens[:, 1:]
         return F.cross_entropy(
             logits.transpose(1, 2), targets, ignore_index=0, label_smoothing=0.05
         )
@@ -307,7 +312,8 @@ def gan(shared: bool = False) -> Case:
         real, _ = batch
         with fp16():
             fake = g_net(torch.randn(len(real), 8))
-            on_real, on_fake = d_net(real), d_net(fake.detach())
+            on_real = d_net(real)
+            on_fake = d_net(fake.detach())
             d_loss = criterion(on_real, torch.full_like(on_real, 0.9)) + criterion(
                 on_fake, torch.zeros_like(on_fake)
             )
@@ -418,10 +424,8 @@ def gradient_penalty() -> Case:
 
 
 def two_backward_passes() -> Case:
-    net, scaler = (
-        nn.Sequential(nn.Linear(20, 48), nn.ReLU(), nn.Linear(48, 6)),
-        torch.amp.GradScaler("cpu"),
-    )
+    net = nn.Sequential(nn.Linear(20, 48), nn.ReLU(), nn.Linear(48, 6))
+    scaler = torch.amp.GradScaler("cpu")
     opt = torch.optim.Adam(net.parameters(), lr=1e-3)
 
     def train_step(batch: Any) -> None:

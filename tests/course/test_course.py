@@ -111,7 +111,8 @@ def test_cells_are_those_that_jupytext_reads() -> None:
 
 def test_exercises_and_predictions_are_the_lessons_own() -> None:
     for lesson in lessons():
-        asked, text = questions(lesson.text), lesson.text.read_text(encoding="utf-8")
+        asked = questions(lesson.text)
+        text = lesson.text.read_text(encoding="utf-8")
         for id, said in asked.items():
             exercise = EXERCISES[id]
             assert (exercise.lesson, exercise.title, exercise.minutes) == (

@@ -59,7 +59,8 @@ def bar(recipe: Recipe) -> list[StepRecord]:
 
 
 def debugger(recipe: Recipe) -> list[StepRecord]:
-    widget, steps = StepDebugger(TASK, recipe, seed=5), []
+    widget = StepDebugger(TASK, recipe, seed=5)
+    steps = []
     for _ in range(4):
         seen = widget.watched
         steps.append(StepRecord(seen.step, seen.loss, seen.scale, seen.found_inf, seen.stepped))

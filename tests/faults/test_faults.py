@@ -53,7 +53,8 @@ def losses_fall(fixed: bool) -> Training:
 
 def test_an_error_that_is_not_the_faults_own_is_no_proof_of_it() -> None:
     fault = Fault(losses_fall)
-    broken, fixed = run(fault, fixed=False), run(fault, fixed=True)
+    broken = run(fault, fixed=False)
+    fixed = run(fault, fixed=True)
     assert broken == TrainingOutcome((1.0,) * 5, 0.0)
     assert fixed == TrainingOutcome((1.0, 0.5, 1 / 3, 0.25, 0.2), 0.8)
     of_others, its_own = (
@@ -77,8 +78,10 @@ def test_broken_trainings_fail_and_repaired_ones_do_not(names: set[str]) -> None
     assert names <= FAULTS.keys(), "a name of this test that is no fault"
     wrong: dict[str, object] = {}
     for name in sorted(names):
-        fault, state = FAULTS[name], torch.get_rng_state()
-        broken, fixed = run(fault, fixed=False), run(fault, fixed=True)
+        fault = FAULTS[name]
+        state = torch.get_rng_state()
+        broken = run(fault, fixed=False)
+        fixed = run(fault, fixed=True)
         if not fault.failed(broken) or fixed.error or fault.failed(fixed):
             wrong[name] = broken, fixed
         if broken.error and fault.errors and fault not in explain(broken.error):
@@ -107,7 +110,8 @@ def test_faults_occur_under_the_lists_of_cuda(
         if fault.shown is not None:
             # It runs in processes of its own, which have no face in place of torch's autocast.
             continue
-        broken, fixed = run(fault, fixed=False), run(fault, fixed=True)
+        broken = run(fault, fixed=False)
+        fixed = run(fault, fixed=True)
         if fault.failed(broken) is bool(fault.only == "cpu" or fault.prevented) or fault.failed(
             fixed
         ):
@@ -168,7 +172,8 @@ def test_each_card_is_complete() -> None:
         assert all(
             fault in explain(f"RuntimeError: {words}\n  at line 5") for words in fault.errors
         ), name
-        broken, fixed = snippet(fault, fixed=False), snippet(fault, fixed=True)
+        broken = snippet(fault, fixed=False)
+        fixed = snippet(fault, fixed=True)
         assert broken != fixed, name
         for code in (broken, fixed):
             compile(

@@ -123,7 +123,8 @@ def test_the_command_names_both_causes_of_unscale_called_twice(capsys) -> None:
     text = "unscale_() has already been called on this optimizer since the last update()."
     assert main(["explain", text]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    first, second = said.index("each part of an accumulation"), said.index("left out scaler.update")
+    first = said.index("each part of an accumulation")
+    second = said.index("left out scaler.update")
     assert said.index("Cause 1:") < first < said.index("Cause 2:") < second
     assert "Repair: Unscale once" in said
 

@@ -107,7 +107,8 @@ def keep_casts(_: Any, operation: Any, *__: Any, **___: Any) -> CheckpointPolicy
 
 def shared_weight_checkpointed(cache: bool) -> None:
     """Use a layer in two checkpointed blocks of one region, whose policy saves casts."""
-    layer, inputs = nn.Linear(4, 4), X.clone().requires_grad_()
+    layer = nn.Linear(4, 4)
+    inputs = X.clone().requires_grad_()
     contexts = partial(create_selective_checkpoint_contexts, keep_casts)
     with torch.autocast("cpu", BF16, cache_enabled=cache):
         for _ in range(2):
@@ -137,7 +138,8 @@ def load_if_any(state: dict[str, object]) -> None:
 
 def unscaled_gradient(dtype: torch.dtype) -> torch.Tensor | None:
     """Return a gradient of weights that are stored in a dtype, unscaled."""
-    weight, scaler = nn.Parameter(X.to(dtype)), torch.amp.GradScaler("cpu")
+    weight = nn.Parameter(X.to(dtype))
+    scaler = torch.amp.GradScaler("cpu")
     optimizer = SGD([weight], lr=0.1)
     with torch.autocast("cpu", HALF):
         loss = (H @ weight).float().mean()

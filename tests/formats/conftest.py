@@ -70,7 +70,8 @@ def gfloat_round():
     """(values, format, rounding, saturate) -> gfloat's rounding of them, in float64."""
 
     def rounder(values, format, rounding=Rounding.NEAREST_EVEN, saturate=False):
-        row, wide = _gfloat_row(format), np.asarray(values, np.float64)
+        row = _gfloat_row(format)
+        wide = np.asarray(values, np.float64)
         with np.errstate(over="ignore"):
             return gfloat.round_ndarray(row, wide, GFLOAT_MODES[rounding], sat=saturate)
 

@@ -135,7 +135,9 @@ def test_all_pairs_of_eight_bit_numbers(gfloat_round, assert_same_bits):
         values = decode(np.arange(256), format)
         a, b = (side.ravel() for side in np.meshgrid(values, values))
         with np.errstate(invalid="ignore"):
-            exact_sum, exact_product = a + b, a * b  # exact: 34 and 32 bits at most
+            # exact: 34 and 32 bits at most
+            exact_sum = a + b
+            exact_product = a * b
         zero = (
             (exact_sum == 0)
             & (np.signbit(a) != np.signbit(b))
@@ -162,7 +164,8 @@ def test_formats_of_the_machine_agree_with_it(assert_same_bits):
         a = np.concatenate([random_values(format, count, 3), near]).astype(native)
         b = np.concatenate([random_values(format, count, 4), far]).astype(native)
         with np.errstate(all="ignore"):
-            sums, products = (a + b).astype(np.float64), (a * b).astype(np.float64)
+            sums = (a + b).astype(np.float64)
+            products = (a * b).astype(np.float64)
         assert_same_bits(add(a, b, format).value, sums, a, format)
         assert_same_bits(multiply(a, b, format).value, products, a, format)
 
@@ -186,7 +189,9 @@ def test_fused_multiply_add_and_directed_sums_against_fractions():
         with np.errstate(over="ignore"):
             c[::2] = round_to(-a[::2] * b[::2] * (1 + 2.0**-9), format)  # cancellation
         known = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
-        a, b, c = a[known], b[known], c[known]
+        a = a[known]
+        b = b[known]
+        c = c[known]
         exact = [Fraction(x) * Fraction(y) + Fraction(z) for x, y, z in zip(a, b, c, strict=True)]
         assert_rounded_plainly(
             fused_multiply_add(a, b, c, format, rounding).value, exact, format, rounding
@@ -248,7 +253,8 @@ def test_swallowed_updates_and_three_ways_to_add_them():
 
 def test_kahan_by_the_book_in_the_machines_float32():
     values = np.random.default_rng(12).uniform(0, 1, 300).astype(np.float32)
-    total, lost = values[0], np.float32(0)
+    total = values[0]
+    lost = np.float32(0)
     for value in values[1:]:
         corrected = value - lost
         raised = total + corrected

@@ -38,7 +38,8 @@ def count_mismatches(format, first, last):
     values = patterns.view(np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         wanted = values.astype(ORACLES[format]).astype(np.float32)
-    nan, bits = np.isnan(wanted), wanted.view(np.uint32)
+    nan = np.isnan(wanted)
+    bits = wanted.view(np.uint32)
     counts = []
     for got in (round_to(values, format), round_tensor(torch.from_numpy(values), format).numpy()):
         counts.append(

@@ -326,10 +326,8 @@ def test_neighbours_are_numpys_nextafter(dtype_of, assert_same_bits):
         native = native.view(dtype_of(format))
         for step, toward in ((next_up, np.inf), (next_down, -np.inf)):
             with np.errstate(all="ignore"):
-                wanted, given = (
-                    np.nextafter(native, native.dtype.type(toward)).astype(float),
-                    native.astype(float),
-                )
+                wanted = np.nextafter(native, native.dtype.type(toward)).astype(float)
+                given = native.astype(float)
             assert_same_bits(step(given, format), wanted, given, format, step)
 
 
@@ -350,7 +348,8 @@ def test_every_code_is_classified_as_gfloat_does(gfloat_row):
         gfloat.FloatClass.NAN: "nan",
     }
     for format in SMALL:
-        row, codes = gfloat_row(format), np.arange(0, format.codes, 1 if format.bits <= 8 else 7)
+        row = gfloat_row(format)
+        codes = np.arange(0, format.codes, 1 if format.bits <= 8 else 7)
         wanted = [words[gfloat.decode_float(row, int(code)).fclass] for code in codes]
         assert classify(codes, format).tolist() == wanted, format
 

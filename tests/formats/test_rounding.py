@@ -87,7 +87,8 @@ def test_any_format_a_learner_makes_as_gfloat(gfloat_row, gfloat_round, assert_s
     """Every shape of up to nine bits that has at least one stored significand bit."""
     for exponent_bits, significand_bits, specials in product(range(2, 6), range(1, 4), Specials):
         format = Format("mine", exponent_bits, significand_bits, specials)
-        codes, values = np.arange(format.codes), midpoints_and_neighbours(format)
+        codes = np.arange(format.codes)
+        values = midpoints_and_neighbours(format)
         assert_same_bits(
             decode(codes, format), gfloat.decode_ndarray(gfloat_row(format), codes), codes, format
         )

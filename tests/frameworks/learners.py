@@ -15,7 +15,8 @@ class Line(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.a, self.b = nn.Parameter(torch.randn(1)), nn.Parameter(torch.randn(1))
+        self.a = nn.Parameter(torch.randn(1))
+        self.b = nn.Parameter(torch.randn(1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * self.a + self.b

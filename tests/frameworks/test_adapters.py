@@ -67,7 +67,8 @@ def our_engine(net, recipe="O1"):
 
 
 def by_hand(net):
-    optimizer, state = sgd(net.parameters()), initial(DYNAMIC)
+    optimizer = sgd(net.parameters())
+    state = initial(DYNAMIC)
     for x, y in batches():
         optimizer.zero_grad()
         with half_storage("cpu"), autocast():
@@ -83,7 +84,8 @@ def by_hand(net):
 
 def as_torch_says_it(net):
     """The loop of torch's tutorial, where two names have another home."""
-    optimizer, scaler = sgd(net.parameters()), GradScaler("cpu")
+    optimizer = sgd(net.parameters())
+    scaler = GradScaler("cpu")
     for x, y in batches():
         with torch_autocast(device_type="cpu", dtype=torch.float16):
             output = net(x)
@@ -205,7 +207,8 @@ def step(model: nn.Module) -> None:
 
 
 def test_a_callback_watches_from_open_to_close_and_a_second_time():
-    model, watching = nn.Linear(3, 1), Watching(every=1)
+    model = nn.Linear(3, 1)
+    watching = Watching(every=1)
     with pytest.raises(RuntimeError, match="nothing was watched yet"):
         watching.report()
     watching.open(nn.Linear(3, 1))  # left open by an error, and closed by the next beginning
@@ -242,7 +245,8 @@ def test_watch_observes_an_optimizer_outside_of_torch():
 
 
 def test_masters_take_over_state_and_edits():
-    half, own = nn.Parameter(torch.ones(2).half()), nn.Parameter(torch.ones(2))
+    half = nn.Parameter(torch.ones(2).half())
+    own = nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([half, own], lr=1.0, momentum=0.5)
     optimizer.state[half]["momentum_buffer"] = torch.ones(2).half()
     steps = Steps(optimizer, masters=True)

@@ -58,7 +58,8 @@ def trained(level, steps=3, **given):
 def train_on(model, optimizer, steps):
     torch.manual_seed(1)
     for _ in range(steps):
-        x, y = torch.randn(16, 4), torch.randint(2, (16,))
+        x = torch.randn(16, 4)
+        y = torch.randint(2, (16,))
         loss = F.cross_entropy(model(x), y)
         optimizer.zero_grad()
         with amp.scale_loss(loss, optimizer) as scaled_loss:
@@ -495,7 +496,8 @@ def test_gradients_of_two_scales_are_kept_apart():
 
 def test_a_group_that_is_added_later_is_stepped():
     for level, after_a_step in itertools.product(LEVELS, (False, True)):
-        model, added = small(), nn.Linear(2, 2)
+        model = small()
+        added = nn.Linear(2, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
         [model, added], optimizer = amp.initialize(
             [model, added], optimizer, opt_level=level, verbosity=0
@@ -553,10 +555,8 @@ def test_momentum_from_before_initialize_is_kept():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     F.cross_entropy(model(x), torch.tensor([0, 1, 0, 1])).backward()
     optimizer.step()
-    before, frozen = (
-        [state["momentum_buffer"].clone() for state in optimizer.state.values()],
-        model[0].weight.half(),
-    )
+    before = [state["momentum_buffer"].clone() for state in optimizer.state.values()]
+    frozen = model[0].weight.half()
     model, optimizer = amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
     masters = [p for p in amp.master_params(optimizer) if p.requires_grad and p.dtype == FLOAT]
     assert [optimizer.state[m]["momentum_buffer"].dtype for m in masters] == [FLOAT] * 4

@@ -51,7 +51,8 @@ class Listing(Callback):
 
     def __init__(self, cancel=None):
         super().__init__()
-        self.events, self.cancel = [], cancel
+        self.events = []
+        self.cancel = cancel
         for event in core.EVENTS - {"after_create"}:
             setattr(self, event, lambda event=event: self.hear(event))
 
@@ -451,7 +452,8 @@ class Seen(Callback):
 
     def __init__(self, order):
         super().__init__()
-        self.order, self.kinds = order, {}
+        self.order = order
+        self.kinds = {}
         seen = {
             "before_fit": "model",
             "before_batch": "x",
@@ -470,7 +472,8 @@ class Seen(Callback):
 def test_non_native_mixed_precision():
     half, wide = torch.float16, torch.float32
     for dynamic in (True, False):
-        before, after = Seen(-55), Seen(65)
+        before = Seen(-55)
+        after = Seen(65)
         learn = two_layers(cbs=[fp16.ModelToHalf(), fp16.NonNativeMixedPrecision(dynamic=dynamic)])
         learn.fit(3, cbs=[before, after])
         assert list(before.kinds.values()) == [wide, wide, half, half]
@@ -517,7 +520,8 @@ def test_flat_masters_train_as_single_ones_do():
 def test_an_inf_costs_a_step_and_half_the_scale(way):
     learn = two_layers()
     getattr(learn, way)(**({"init_scale": 64.0} if way == "to_fp16" else {"max_loss_scale": 64.0}))
-    seen, cancelled = [], Counter()
+    seen = []
+    cancelled = Counter()
 
     class Injecting(Callback):
         order = 5

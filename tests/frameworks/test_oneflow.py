@@ -171,7 +171,9 @@ def test_a_state_dict_is_loaded_before_the_first_call():
     assert other._optimizers[0].param_groups[0]["lr"] == one._optimizers[0].param_groups[0]["lr"]
     with pytest.raises(RuntimeError, match="before the first call"):
         one.load_state_dict(other.state_dict())
-    listed, again = Building(Counting()), Building(Counting())  # modules in a list
+    # modules in a list
+    listed = Building(Counting())
+    again = Building(Counting())
     trained(listed)
     again.load_state_dict(listed.state_dict())
     assert torch.equal(again.layers[3].weight, listed.layers[3].weight)
@@ -221,7 +223,8 @@ class Counting:
     """Return a loss as it is, and count how often; `looks`: look at its number, too."""
 
     def __init__(self, looks=False):
-        self.count, self.looks = [0], looks
+        self.count = [0]
+        self.looks = looks
 
     def __call__(self, loss):
         self.count[0] += 1
@@ -231,11 +234,10 @@ class Counting:
 
 def test_graph_replaces_build_after_two_calls(recwarn):
     """Of what looks into a tensor there is no graph: eager autocast goes on."""
-    traced, eager = Counting(), Counting(looks=True)
-    once, anew = (
-        trained(Building(lambda loss: traced(loss))),
-        trained(Building(lambda loss: eager(loss))),
-    )
+    traced = Counting()
+    eager = Counting(looks=True)
+    once = trained(Building(lambda loss: traced(loss)))
+    anew = trained(Building(lambda loss: eager(loss)))
     assert (traced.count, eager.count) == ([2], [12])
     torch.testing.assert_close(once, anew, atol=0.0, rtol=0.0, equal_nan=True)
     (warning,) = {str(w.message) for w in recwarn.list}
@@ -341,7 +343,8 @@ def _stepping():
 
 
 def _nested():
-    graph, inner = line(), line()
+    graph = line()
+    inner = line()
     graph.build = lambda x: inner(x)
     return graph
 

@@ -23,7 +23,8 @@ from labkit.frameworks import (
 )
 from tests.frameworks.refusals import assert_refused_in_torchs_words
 
-A, B = torch.linspace(-3, 3, 12).reshape(3, 4), torch.linspace(0, 1, 8).reshape(4, 2)
+A = torch.linspace(-3, 3, 12).reshape(3, 4)
+B = torch.linspace(0, 1, 8).reshape(4, 2)
 
 
 def fp16():
@@ -48,10 +49,8 @@ def test_worked_example():
 
 def test_cross_entropy_rounds_as_torch_on_a_gpu():
     """torch calls log_softmax with the dtype of the logits, which its autocast respects."""
-    logits, classes = (
-        8 * torch.randn(64, 10, generator=torch.Generator().manual_seed(0)).half(),
-        torch.arange(64) % 10,
-    )
+    logits = 8 * torch.randn(64, 10, generator=torch.Generator().manual_seed(0)).half()
+    classes = torch.arange(64) % 10
     with fp16():
         loss = F.cross_entropy(logits, classes)
         by_module = nn.CrossEntropyLoss()(logits, classes)
@@ -259,7 +258,8 @@ def test_custom_autograd_functions_compute_in_torchs_dtypes():
         outcome = []
         for make, decorators in DECORATORS.items():
             product, seen = differentiable(decorators, cast_inputs)
-            a, b = A.clone().requires_grad_(), B.clone().requires_grad_()
+            a = A.clone().requires_grad_()
+            b = B.clone().requires_grad_()
             with (
                 make("cpu", torch.float16, enabled=region) if region is not None else nullcontext()
             ):
@@ -298,7 +298,8 @@ def test_disabled_it_is_not_there(monkeypatch):
     monkeypatch.setattr(
         "labkit.frameworks.torch_amp.half_storage", lambda on: opened.append(on) or nullcontext()
     )
-    model, x = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), torch.randn(5, 4)
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+    x = torch.randn(5, 4)
     plain = model(x)
     with autocast("cpu", torch.float16, enabled=False):
         assert torch.equal(model(x), plain)

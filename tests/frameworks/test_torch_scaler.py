@@ -40,7 +40,8 @@ def test_scaler_has_the_interface_of_torchs():
         {name: signature(getattr(c, name)) for name in methods} for c in (TORCHS, GradScaler)
     )
     assert ours == theirs
-    theirs, ours = TORCHS("cpu"), GradScaler("cpu")
+    theirs = TORCHS("cpu")
+    ours = GradScaler("cpu")
     assert {name: vars(ours)[name] for name in vars(theirs)} == vars(theirs)
     for scaler in (theirs, ours):
         scaler.scale(torch.ones(1))
@@ -125,7 +126,8 @@ def test_a_fault_is_refused_with_torchs_words_and_more():
 
 def test_a_model_is_no_optimizer():
     for call in ("step", "unscale_"):
-        scaler, model = GradScaler("cpu"), nn.Linear(1, 1)
+        scaler = GradScaler("cpu")
+        model = nn.Linear(1, 1)
         scaler.scale(model(torch.ones(1, 1)).sum()).backward()
         with pytest.raises(
             AttributeError, match="Linear has no param_groups: step and unscale_ take the optimizer"
@@ -145,10 +147,8 @@ def test_on_a_machine_without_cuda_both_warn_and_go_without(monkeypatch):
 
 def test_disabled_it_is_not_there(make_scaler):
     """Claim C52: enabled=False is a no-op, so one loop serves with and without scaling."""
-    scaler, (weight, optimizer) = (
-        make_scaler(enabled=False, init_scale=4.0),
-        weight_and_optimizer(math.inf),
-    )
+    scaler = make_scaler(enabled=False, init_scale=4.0)
+    weight, optimizer = weight_and_optimizer(math.inf)
     loss = weight.sum()
     assert scaler.scale(loss) is loss
     scaler.unscale_(optimizer)
@@ -166,7 +166,8 @@ def test_step_passes_arguments_and_result_through(make_scaler):
         def step(self, *args, **kwargs):
             return args, kwargs
 
-    scaler, (weight, _) = make_scaler(), weight_and_optimizer()
+    scaler = make_scaler()
+    weight, _ = weight_and_optimizer()
     scaler.scale(weight.sum())
     assert scaler.step(Returning([weight]), 1, None, two=2) == ((1, None), {"two": 2})
     scaler.update()
@@ -181,7 +182,8 @@ def test_scaled_outputs_keep_type_and_dtype(
     """Restates test_grad_scaling_scale of test_cuda.py, on one device: every tensor in nested lists
     and tuples.
     """
-    scaler, four = make_scaler(init_scale=2.0), torch.full((1,), 4.0)
+    scaler = make_scaler(init_scale=2.0)
+    four = torch.full((1,), 4.0)
     lazily = scaler.scale(torch.ones(()) for _ in range(2))
     assert scaler._scale is None, "nothing is drawn yet"
     assert [t.item() for t in lazily] == [2.0, 2.0]
@@ -196,7 +198,8 @@ def test_scaled_outputs_keep_type_and_dtype(
 
 
 def test_the_stages_are_torchs_own(make_scaler):
-    scaler, (weight, optimizer) = make_scaler(), weight_and_optimizer()
+    scaler = make_scaler()
+    weight, optimizer = weight_and_optimizer()
     scaler.scale(weight.sum())
     stage = lambda: scaler._per_optimizer_states[id(optimizer)]["stage"]  # noqa: E731
     assert stage() is OptState.READY
@@ -213,7 +216,8 @@ def test_the_stages_are_torchs_own(make_scaler):
 
 def test_a_new_scale_is_taken_by_value_and_leaves_the_tracker(make_scaler):
     for new_scale in (8.0, torch.tensor(8.0), torch.tensor(8.0).double()):
-        scaler, (weight, optimizer) = make_scaler(), weight_and_optimizer()
+        scaler = make_scaler()
+        weight, optimizer = weight_and_optimizer()
         scaler.scale(weight.sum())
         scaler.step(optimizer)
         scaler.update()
@@ -227,7 +231,8 @@ def test_what_others_write_into_its_tensors_counts(make_scaler):
     """Ours remembers the numbers it wrote, to spare the device a question; nobody else's writing
     may be missed.
     """
-    scaler, (weight, optimizer) = make_scaler(growth_interval=5), weight_and_optimizer()
+    scaler = make_scaler(growth_interval=5)
+    weight, optimizer = weight_and_optimizer()
     for scale, tracker in ((4.0, 3), (32.0, 0), (2.0, 4)):
         scaler.scale(weight.sum())
         scaler._scale.fill_(scale)
@@ -248,10 +253,8 @@ def test_what_others_write_into_its_tensors_counts(make_scaler):
 
 
 def test_a_pickled_or_copied_scaler_goes_on_where_it_stood(make_scaler):
-    scaler, (weight, optimizer) = (
-        make_scaler(init_scale=8.0, growth_interval=3),
-        weight_and_optimizer(),
-    )
+    scaler = make_scaler(init_scale=8.0, growth_interval=3)
+    weight, optimizer = weight_and_optimizer()
     scaler.scale(weight.sum())
     scaler.step(optimizer)
     scaler.update()
@@ -419,7 +422,8 @@ def test_inf_after_unscaling_reaches_the_weights(make_scaler):
     looks once.
     """
     for knobs in ({"foreach": False}, {"foreach": True}, {"fused": True}):
-        scaler, (weight, optimizer) = make_scaler(), weight_and_optimizer(**knobs)
+        scaler = make_scaler()
+        weight, optimizer = weight_and_optimizer(**knobs)
         scaler.scale(weight.sum())
         scaler.unscale_(optimizer)
         weight.grad.fill_(math.nan)
@@ -436,7 +440,8 @@ def unscaled(make_scaler, gradients):
     ]
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
-    quarter, nothing = torch.tensor([0.25]), torch.tensor([0.0])
+    quarter = torch.tensor([0.25])
+    nothing = torch.tensor([0.0])
     found = make_scaler()._unscale_grads_(torch.optim.SGD(parameters), quarter, nothing, True)
     assert nothing.item() == 0, "the caller's flag is copied, not written to"
     return {str(device): flag.item() for device, flag in found.items()}, [
@@ -501,7 +506,8 @@ def test_unscaling_optimizer_gets_scale_and_found_inf(make_scaler):
     found_inf as tensors.
     """
     weight = nn.Parameter(torch.ones(3))
-    old, new = OldRecorder([weight]), Recorder([weight])
+    old = OldRecorder([weight])
+    new = Recorder([weight])
     scaler = make_scaler(init_scale=2.0)
     scaler.scale(weight.mean()).backward()
     with pytest.warns(FutureWarning, match="stop passing itself"):
@@ -522,7 +528,8 @@ def begin(scaler_class, optimizer_class=torch.optim.SGD, **knobs):
     """Return a scaler that has met its first loss, a weight of 1, and an optimizer with a learning
     rate of 1.
     """
-    scaler, weight = scaler_class("cpu", **knobs), nn.Parameter(torch.ones(1))
+    scaler = scaler_class("cpu", **knobs)
+    weight = nn.Parameter(torch.ones(1))
     scaler.scale(weight.sum())
     return scaler, weight, optimizer_class([weight], lr=1.0)
 
@@ -584,7 +591,8 @@ def test_what_cannot_work_is_refused_whole():
     """Scales, knobs, states and outputs without a tensor, all of which torch takes."""
     message = r"scale must be a number from 2\^-126 to 3.4e38"
     for scale in (-1.0, 0.0, math.nan, math.inf, 2.0**-127):
-        scaler, ours = ready(TORCHS, init_scale=scale), ready()
+        scaler = ready(TORCHS, init_scale=scale)
+        ours = ready()
         scaler.update(scale)
         with pytest.raises(ValueError, match=f"init_{message}"):
             GradScaler("cpu", init_scale=scale)
@@ -600,7 +608,8 @@ def test_what_cannot_work_is_refused_whole():
         ("_growth_tracker", -1),
     ):
         for value in values:
-            theirs, ours = TORCHS("cpu"), GradScaler("cpu")
+            theirs = TORCHS("cpu")
+            ours = GradScaler("cpu")
             stored = {**TORCHS("cpu", growth_interval=7).state_dict(), key: value}
             theirs.load_state_dict(stored)
             with pytest.raises(ValueError, match="must be"):

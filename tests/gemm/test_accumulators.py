@@ -33,10 +33,8 @@ def dot(
     c: float = 0.0,
     out: Format = FP32,
 ) -> float:
-    rows, columns = (
-        torch.tensor([list(a)], dtype=torch.float64),
-        torch.tensor([list(b)], dtype=torch.float64).T,
-    )
+    rows = torch.tensor([list(a)], dtype=torch.float64)
+    columns = torch.tensor([list(b)], dtype=torch.float64).T
     return accumulate(rows.to(dtype), columns.to(dtype), torch.tensor([[c]]), by, out).item()
 
 
@@ -60,7 +58,8 @@ def test_worked_example_4096_ones() -> None:
 def test_worked_example_four_ways_to_add_the_same_numbers() -> None:
     # 1 + 3 * 2^-24: each 2^-24 alone is half an ulp of FP32 and a tie; two together are a whole
     # one.
-    a, b = [1.0, 1.0, 1.0, 1.0], [1.0, 2.0**-24, 2.0**-24, 2.0**-24]
+    a = [1.0, 1.0, 1.0, 1.0]
+    b = [1.0, 2.0**-24, 2.0**-24, 2.0**-24]
     assert dot(a, b, SEQUENTIAL_FP32, torch.float16) == 1.0
     assert dot(a, b, PAIRWISE_FP32, torch.float16) == 1 + 2.0**-23
     assert dot(a, b, EXACT, torch.float16) == 1 + 2.0**-22, "1.5 ulps, to even"
@@ -111,7 +110,9 @@ def numbers(
             (torch.rand(*shape, generator=g) * 2 - 1) * wide
         )
 
-    a, b, c = draw(count, k).to(dtype), draw(count, k).to(dtype), draw(count).half().float()
+    a = draw(count, k).to(dtype)
+    b = draw(count, k).to(dtype)
+    c = draw(count).half().float()
     a[::2, 1::2], b[::2, 1::2] = -a[::2, :-1:2], b[::2, :-1:2]
     b[::4, 1] = torch.nextafter(b[::4, 1].float(), torch.tensor(0.0)).to(dtype)
     return a, b, c.clamp(-60000, 60000)
@@ -129,7 +130,8 @@ def test_against_exact_arithmetic() -> None:
     }
     for dtype, wide in DTYPES.items():
         a, b, c = numbers(torch.float32 if dtype.itemsize == 1 else dtype, wide)
-        a, b = a.to(dtype), b.to(dtype)
+        a = a.to(dtype)
+        b = b.to(dtype)
         for name, by in ACCUMULATORS.items():
             ours = accumulate(a[:, None], b[:, :, None], c[:, None, None], by)[:, 0, 0].tolist()
             cases = zip(a.double().tolist(), b.double().tolist(), c.tolist(), strict=True)
@@ -149,7 +151,8 @@ def test_exact_is_not_a_sum_in_fp64() -> None:
     # 1 + 2^-24 is a tie of FP32 that goes down to 1; with 2^-90 on top it must go up, and FP64
     # cannot see that.
     for sign, wanted in ((1.0, 1 + 2.0**-23), (-1.0, 1.0)):
-        a, b = [1.0, 2.0**-12, sign * 2.0**-45], [1.0, 2.0**-12, 2.0**-45]
+        a = [1.0, 2.0**-12, sign * 2.0**-45]
+        b = [1.0, 2.0**-12, 2.0**-45]
         assert np.float32(1 + 2.0**-24 + sign * 2.0**-90) == 1.0
         assert dot(a, b, EXACT, torch.float32) == wanted
         assert dot([1.0, *a], [2.0**60, *b], EXACT, torch.float32, c=-(2.0**60)) == wanted
@@ -178,8 +181,11 @@ def test_exact_over_a_long_sum_that_cancels() -> None:
 def test_fused_multiply_add_rounds_once() -> None:
     # (1 + 2^-23)^2 * 2^-1 beside a tiny C: FP64 drops the tiny part and sees a tie where there is
     # none.
-    x, tiny = 1 + 2.0**-12, 2.0**-80
-    a, b = [tiny, x], [1.0, x]  # x^2 = 1 + 2^-11 + 2^-24 is a tie of FP32
+    x = 1 + 2.0**-12
+    tiny = 2.0**-80
+    # x^2 = 1 + 2^-11 + 2^-24 is a tie of FP32
+    a = [tiny, x]
+    b = [1.0, x]
     assert dot(a, b, SEQUENTIAL_FP32, torch.float32) == 1 + 2.0**-11 + 2.0**-23
     assert dot([-tiny, x], b, SEQUENTIAL_FP32, torch.float32) == 1 + 2.0**-11
     assert dot([0.0, x], b, SEQUENTIAL_FP32, torch.float32) == 1 + 2.0**-11, (
@@ -197,18 +203,21 @@ def test_infinities_and_nan_follow_ieee_754() -> None:
             ([math.nan], [0.0]),
         ):
             assert math.isnan(dot(a, b, by, torch.float16)), (by, a, b)
-    a, b = [256.0] * 3, [250.0, 250.0, -250.0]
+    a = [256.0] * 3
+    b = [250.0, 250.0, -250.0]
     assert dot(a, b, SEQUENTIAL_FP16, torch.float16) == math.inf, "one infinity is for good"
     assert dot(a, b, EXACT, torch.float16, out=FP16) == 64000.0
 
 
 def test_a_row_of_specs_is_an_accumulator_too() -> None:
-    a, b = torch.randn(4, 40).half(), torch.randn(40, 3).half()
+    a = torch.randn(4, 40).half()
+    b = torch.randn(40, 3).half()
     assert torch.equal(accumulate(a, b, None, SPECS["V100"]), emulate(a, b, None, SPECS["V100"]))
     assert torch.equal(
         accumulate(a, b, None, SPECS["V100"], FP16), emulate(a, b, None, SPECS["V100"]).half()
     )
-    wide, spec = (a.bfloat16(), b.bfloat16()), SPECS["A100"].for_operands(BF16)
+    wide = (a.bfloat16(), b.bfloat16())
+    spec = SPECS["A100"].for_operands(BF16)
     assert torch.equal(accumulate(*wide, None, SPECS["A100"]), emulate(*wide, None, spec)), (
         "BF16 finds its own row"
     )
@@ -221,7 +230,8 @@ def test_a_row_of_specs_is_an_accumulator_too() -> None:
 
 
 def test_shapes_and_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = torch.randn(2, 9, 20).half(), torch.randn(2, 20, 7).half()
+    a = torch.randn(2, 9, 20).half()
+    b = torch.randn(2, 20, 7).half()
     for by in (*ACCUMULATORS.values(), SPECS["A100"]):
         for m, n, k in ((3, 5, 7), (5, 3, 0), (0, 3, 4), (1, 1, 1)):
             c = torch.arange(m * n).reshape(m, n).float()

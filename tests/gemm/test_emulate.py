@@ -45,7 +45,8 @@ def test_worked_example_four_generations_four_answers() -> None:
         **dict.fromkeys(("H100", "H200", "B200"), 1 + 2.0**-21),
     }
     # 2^16 + x - 2^16: what is left of x says how many bits stand behind the point: 23, 24, 25.
-    large, places = [2.0**8, 2.0**-4, -(2.0**8)], range(-10, -5)
+    large = [2.0**8, 2.0**-4, -(2.0**8)]
+    places = range(-10, -5)
     last = {
         gpu: min(n for n in places if one(spec, 0.0, large, [2.0**8, 2.0 ** (n + 4), 2.0**8]))
         for gpu, spec in SPECS.items()
@@ -57,7 +58,8 @@ def test_what_was_seen_on_v100_t4_and_a100() -> None:
     # Fasi, Higham, Mikaitis and Pranesh 2021, section 3: observations on hardware, which the rows
     # must repeat.
     v100, *later = (SPECS[gpu] for gpu in ("V100", "T4", "A100"))
-    below_one, tiny = 1 - 2.0**-24, 2.0**-24
+    below_one = 1 - 2.0**-24
+    tiny = 2.0**-24
     for spec in (v100, *later):
         assert one(spec, 0.0, [tiny], [4.0]) == 2.0**-22, "FP16 subnormals count"
         assert one(spec, 2.0**-149, [0.0], [0.0]) == 2.0**-149, "FP32 subnormals come in and out"
@@ -154,7 +156,9 @@ def test_whole_matrices_of_any_shape(monkeypatch: pytest.MonkeyPatch) -> None:
             rng.normal(size=size) * 2.0 ** rng.integers(-9, 9, size)
             for size in ((m, k), (k, n), (m, n))
         )
-        a, b, c = round_to(a, FP16), round_to(b, FP16), round_to(c, FP32)
+        a = round_to(a, FP16)
+        b = round_to(b, FP16)
+        c = round_to(c, FP32)
         wanted = [
             [
                 mma_reference.dot(a[i].tolist(), b[:, j].tolist(), float(c[i, j]), "FP16", 8, 24)
@@ -168,12 +172,11 @@ def test_whole_matrices_of_any_shape(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_torch_and_numpy_give_the_same_results() -> None:
-    a, b = torch.randn(2, 3, 9).half(), torch.randn(2, 9, 4).half()
+    a = torch.randn(2, 3, 9).half()
+    b = torch.randn(2, 9, 4).half()
     before = a.clone(), b.clone()
-    tensor, array = (
-        emulate(a, b, None, SPECS["T4"]),
-        emulate(a.numpy(), b.numpy(), None, SPECS["T4"]),
-    )
+    tensor = emulate(a, b, None, SPECS["T4"])
+    array = emulate(a.numpy(), b.numpy(), None, SPECS["T4"])
     assert (tensor.dtype, array.dtype, tensor.shape) == (
         torch.float32,
         np.dtype(np.float32),
@@ -189,7 +192,8 @@ def test_torch_and_numpy_give_the_same_results() -> None:
 
 
 def test_tf32_ignores_the_last_13_bits() -> None:
-    spec, one = SPECS["A100"].for_operands(TF32), np.ones((1, 1), np.float32)
+    spec = SPECS["A100"].for_operands(TF32)
+    one = np.ones((1, 1), np.float32)
     x = torch.tensor([[1 + 2.0**-10 + 2.0**-11 + 2.0**-23]])
     assert emulate(x, torch.ones(1, 1), None, spec).item() == 1 + 2.0**-10
     assert emulate(-x, torch.ones(1, 1), None, spec).item() == -1 - 2.0**-10, "toward zero"
@@ -215,7 +219,8 @@ def test_nan_has_one_code() -> None:
 
 
 def test_an_infinite_result_stays_infinite_in_later_blocks() -> None:
-    spec, huge = SPECS["A100"].for_operands(BF16), BF16.max
+    spec = SPECS["A100"].for_operands(BF16)
+    huge = BF16.max
     assert one(spec, 0.0, [huge] + [0.0] * 7 + [-huge], [huge] + [0.0] * 7 + [1.0]) == math.inf
     assert one(spec, 0.0, [huge, -huge, 3.0], [huge, huge, 1.0]) == 0.0, (
         "a block may go beyond FP32, and cuts the rest"
@@ -286,16 +291,15 @@ def test_any_shape_and_blocks_that_no_gpu_has(monkeypatch: pytest.MonkeyPatch) -
     ):
         g = torch.Generator().manual_seed(m + n + k)
         for batch, out in itertools.product(((), (2, 3)), (FP32, FP16)):
-            a, b = (
-                torch.randn(*batch, m, k, generator=g).half(),
-                torch.randn(*batch, k, n, generator=g).half(),
-            )
+            a = torch.randn(*batch, m, k, generator=g).half()
+            b = torch.randn(*batch, k, n, generator=g).half()
             c = torch.randn(*batch, m, n, generator=g).half()
             one, other = both(monkeypatch, a, b, c, SPECS["H100"], out)
             assert one.shape == (*batch, m, n)
             assert np.array_equal(one, other), (m, n, k, batch, out)
     for length in (1, 2, 3, 6):  # four products at a time would read beyond the end of a block
-        row, ones = replace(SPECS["V100"], block_length=length), np.ones((7, 5), np.float32)
+        row = replace(SPECS["V100"], block_length=length)
+        ones = np.ones((7, 5), np.float32)
         one, other = both(monkeypatch, ones, ones.T, None, row)
         assert np.array_equal(one, other), length
         assert (one.view(np.float32) == 5).all(), length
@@ -303,11 +307,9 @@ def test_any_shape_and_blocks_that_no_gpu_has(monkeypatch: pytest.MonkeyPatch) -
 
 @needs_numba
 def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b, threads = (
-        torch.randn(3, 40, 30).half(),
-        torch.randn(3, 30, 90).half(),
-        torch.get_num_threads(),
-    )
+    a = torch.randn(3, 40, 30).half()
+    b = torch.randn(3, 30, 90).half()
+    threads = torch.get_num_threads()
     torch.set_num_threads(3)
     monkeypatch.setattr("labkit.gemm.blocks.PIECE", 64)
     try:
@@ -407,7 +409,8 @@ def test_it_ends_where_the_emulator_ends() -> None:
     ]:
         # Blocks of the proof's cases, all but the last kind, with infinities and NaN.
         a, b, c = (side[: -88 // len(MAKERS)] for side in cases(row, result, 88, seed=7))
-        a, b = a[:, : row.block_length], b[:, : row.block_length]
+        a = a[:, : row.block_length]
+        b = b[:, : row.block_length]
         ours = emulate(a[:, None], b[:, :, None], c[:, None, None], row, result)[:, 0, 0]
         for left, right, start, theirs in zip(a, b, c.tolist(), ours.tolist(), strict=True):
             block = explain(left, right, start, row, result)
@@ -437,7 +440,8 @@ def test_text_for_a_terminal() -> None:
 
 
 def test_torch_and_lists_alike() -> None:
-    a, b = torch.randn(8).half(), torch.randn(8).half()
+    a = torch.randn(8).half()
+    b = torch.randn(8).half()
     assert explain(a, b, 0.5, SPECS["T4"]) == explain(a.tolist(), b.tolist(), 0.5, SPECS["T4"])
 
 

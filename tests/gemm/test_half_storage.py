@@ -54,7 +54,8 @@ def test_norms_take_half_inputs_and_fp32_weights() -> None:
 def test_running_statistics_in_fp16_are_kept() -> None:
     # O3's batch norm has FP16 buffers; a kernel that works on FP32 copies must round them back.
     x = torch.randn(64, 2, generator=torch.Generator().manual_seed(0)).half() * 3 + 5
-    half, wide = nn.BatchNorm1d(2).half(), nn.BatchNorm1d(2)
+    half = nn.BatchNorm1d(2).half()
+    wide = nn.BatchNorm1d(2)
     with half_storage("cpu"):
         half(x)
     wide(x.float())
@@ -70,7 +71,8 @@ def test_mixed_operands_are_refused_as_on_a_gpu() -> None:
 
 
 def test_fp32_passes_through_untouched_and_a_gpu_needs_no_help() -> None:
-    a, b = torch.randn(8, 8), torch.randn(8, 8)
+    a = torch.randn(8, 8)
+    b = torch.randn(8, 8)
     with half_storage("cpu"):
         ours = a @ b
     assert torch.equal(ours, torch.matmul(a, b))
@@ -100,7 +102,8 @@ PRODUCTS: tuple[Callable[..., torch.Tensor], ...] = (
 
 
 def test_products_by_any_name_round_once() -> None:
-    a, b = grown(8, 8).half(), grown(8, 8, seed=1).half()
+    a = grown(8, 8).half()
+    b = grown(8, 8, seed=1).half()
     with half_storage("cpu"):
         torch.matmul(a, b, out=(out := torch.zeros(8, 8).half()))
     assert torch.equal(out, (a.float() @ b.float()).half()), "a result goes where it was asked for"
@@ -120,7 +123,8 @@ def test_attention_layers_in_training_and_evaluation() -> None:
     attention = nn.MultiheadAttention(16, 4, batch_first=True)
     x = grown(2, 5, 16)
     for module, args in ((layer, (x,)), (attention, (x, x, x))):
-        exact, half = module(*args), module.half()
+        exact = module(*args)
+        half = module.half()
         for mode in (half.train(), half.eval()):
             with half_storage("cpu"), torch.set_grad_enabled(mode.training):
                 out = mode(*(t.half() for t in args))
@@ -137,14 +141,16 @@ CELLS = {nn.LSTM: nn.LSTMCell, nn.GRU: nn.GRUCell, nn.RNN: nn.RNNCell}
 @pytest.mark.parametrize("kind", list(CELLS))
 def test_a_layer_equals_its_fp16_cell_in_a_loop_forward_and_backward(kind: Any) -> None:
     torch.manual_seed(0)
-    layer, cell = kind(3, 4).half(), CELLS[kind](3, 4).half()
+    layer = kind(3, 4).half()
+    cell = CELLS[kind](3, 4).half()
     cell.load_state_dict(
         {name.removesuffix("_l0"): value for name, value in layer.state_dict().items()}
     )
     x, by_hand = (grown(6, 2, 3).half().requires_grad_() for _ in range(2))
     with half_storage("cpu"):
         y, _ = layer(x)
-        state, steps = None, []
+        state = None
+        steps = []
         for x_t in by_hand:
             state = cell(x_t, state)
             steps.append(state[0] if isinstance(state, tuple) else state)
@@ -168,7 +174,8 @@ def test_state_with_tiny_growth_stays_constant_in_fp16() -> None:
     with torch.no_grad():
         layer.weight_ih_l0.fill_(2.0**-12)
         layer.weight_hh_l0.fill_(1.0)
-    x, start = torch.ones(100, 1), torch.ones(1, 1)
+    x = torch.ones(100, 1)
+    start = torch.ones(1, 1)
     _, wide = layer(x, start)
     with half_storage("cpu"):
         _, half = layer.half()(x.half(), start.half())
@@ -178,7 +185,8 @@ def test_state_with_tiny_growth_stays_constant_in_fp16() -> None:
 
 def test_layer_of_one_feature_has_all_its_gradients() -> None:
     for kind in CELLS:
-        layer, x = kind(1, 1).half(), torch.ones(2, 1, 1).half().requires_grad_()
+        layer = kind(1, 1).half()
+        x = torch.ones(2, 1, 1).half().requires_grad_()
         with half_storage("cpu"):
             layer(x)[0].sum().backward()
             (slope,) = torch.autograd.grad(layer(x)[0].float().square().sum(), x, create_graph=True)
@@ -194,16 +202,19 @@ def test_dropout_between_layers_draws_as_in_training_only() -> None:
     layer = nn.GRU(4, 4, num_layers=2, dropout=0.5).half()
     x = grown(3, 2, 4).half()
     with half_storage("cpu"):
-        (y, last), (other, _) = layer(x), layer(x)
+        y, last = layer(x)
+        other, _ = layer(x)
         layer.eval()
-        (whole, without), (again, _) = layer(x), layer(x)
+        whole, without = layer(x)
+        again, _ = layer(x)
     assert not torch.equal(y, other)
     assert torch.equal(whole, again)
     assert torch.equal(last[0], without[0]), "nothing is dropped before the first layer"
 
 
 def test_the_accumulator_is_a_choice() -> None:
-    ones, x = torch.ones(1, 4096).half(), torch.arange(4.0).half()
+    ones = torch.ones(1, 4096).half()
+    x = torch.arange(4.0).half()
     # a GPU has its own accumulator, so that one is chosen must not be lost
     for device in ("cpu", "cuda"):
         with half_storage(device, SEQUENTIAL_FP16):

@@ -53,10 +53,8 @@ def test_the_three_products_of_a_linear_layer() -> None:
     # once.
     g = torch.Generator().manual_seed(0)
     x, w = (torch.randn(16, 40, generator=g).half().requires_grad_() for _ in range(2))
-    bias, dy = (
-        torch.randn(16, generator=g).half().requires_grad_(),
-        torch.randn(16, 16, generator=g).half(),
-    )
+    bias = torch.randn(16, generator=g).half().requires_grad_()
+    dy = torch.randn(16, 16, generator=g).half()
     for by in ANY:
         x.grad = w.grad = None
         y = run(F.linear, (x, w, bias), {}, by)
@@ -94,8 +92,10 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = {
     "bilinear, vectors": (F.bilinear, (wholes(3), wholes(2, seed=1), wholes(4, 3, 2)), {}),
 }
 for d in (1, 2, 3):
-    forward, transposed = getattr(F, f"conv{d}d"), getattr(F, f"conv_transpose{d}d")
-    image, kernel = (5, 4, 3)[:d], (3, 2, 3)[:d]
+    forward = getattr(F, f"conv{d}d")
+    transposed = getattr(F, f"conv_transpose{d}d")
+    image = (5, 4, 3)[:d]
+    kernel = (3, 2, 3)[:d]
     all_of_it = {
         "stride": (2, 1, 2)[:d],
         "padding": (1, 2, 0)[:d],
@@ -196,7 +196,9 @@ def test_attention() -> None:
 
 
 def test_attention_shares_keys_among_heads_and_drops() -> None:
-    q, k, v = wholes(1, 4, 5, 8), wholes(1, 2, 5, 8), wholes(1, 2, 5, 8, seed=1)
+    q = wholes(1, 4, 5, 8)
+    k = wholes(1, 2, 5, 8)
+    v = wholes(1, 2, 5, 8, seed=1)
     shared = run(F.scaled_dot_product_attention, (q, k, v), {"enable_gqa": True}, SPECS["A100"])
     doubled = (part.repeat_interleave(2, 1) for part in (k, v))
     assert torch.equal(
@@ -216,7 +218,8 @@ def test_a_convolutions_gradient_for_its_input_is_rounded_once() -> None:
     # rounded to FP16.
     g = torch.Generator().manual_seed(0)
     x = torch.randn(1, 2, 6, 6, generator=g).half().requires_grad_()
-    w, dy = torch.randn(3, 2, 3, 3, generator=g).half(), torch.randn(1, 3, 6, 6, generator=g).half()
+    w = torch.randn(3, 2, 3, 3, generator=g).half()
+    dy = torch.randn(1, 3, 6, 6, generator=g).half()
     run(F.conv2d, (x, w), {"padding": 1}, EXACT).backward(dy)
     exact = torch.nn.grad.conv2d_input(x.shape, w.double(), dy.double(), padding=1)
     assert x.grad is not None
@@ -227,7 +230,8 @@ def test_a_convolutions_gradient_for_its_input_is_rounded_once() -> None:
 
 
 def test_result_may_stay_in_fp32() -> None:
-    a, b = torch.ones(1, 1).half().requires_grad_(), torch.ones(1, 1).half()
+    a = torch.ones(1, 1).half().requires_grad_()
+    b = torch.ones(1, 1).half()
     y = matmul(a, b, SEQUENTIAL_FP32, torch.float32)
     assert y.dtype == torch.float32
     # no FP16 number: hardware multiplies 1 + 2^-10
@@ -269,12 +273,13 @@ def test_what_contradicts_itself_is_refused() -> None:
             NotImplementedError, match=rf"{unknown.__name__}.*linear, matmul.*Leave the"
         ):
             run(unknown, (), {}, EXACT)
-    x, w, image, kernel = wholes(1, 2, 5), wholes(2, 3, 3), wholes(1, 2, 5, 5), wholes(2, 2, 3, 3)
-    one_dtype, size, masked = (
-        "one dtype",
-        "does not fit input",
-        {"is_causal": True, "attn_mask": torch.ones(5, 5)},
-    )
+    x = wholes(1, 2, 5)
+    w = wholes(2, 3, 3)
+    image = wholes(1, 2, 5, 5)
+    kernel = wholes(2, 2, 3, 3)
+    one_dtype = "one dtype"
+    size = "does not fit input"
+    masked = {"is_causal": True, "attn_mask": torch.ones(5, 5)}
     for func, args, options, words in (
         (torch.matmul, (torch.ones(2, 2).half(), torch.ones(2, 2)), {}, one_dtype),
         (F.conv2d, (image, kernel.float()), {}, one_dtype),
@@ -349,7 +354,8 @@ def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def test_worked_example_hopper_loses_what_its_fp16_units_keep() -> None:
     # 1 + 2^-14, in FP8: wgmma keeps 13 bits behind the point, and FP32 results as many.
-    a, b = torch.tensor([[1.0, 2.0**-7]]), torch.tensor([[1.0], [2.0**-7]])
+    a = torch.tensor([[1.0, 2.0**-7]])
+    b = torch.tensor([[1.0], [2.0**-7]])
     with autocast(E4M3, accumulator=SPECS["H100"]) as region:
         assert isinstance(region.accumulator, Emulated)
         assert region.accumulator(a, b).item() == 1.0
@@ -360,11 +366,9 @@ def test_a_layer_in_fp8_forward_and_backward() -> None:
     # E4M3 forward, E5M2 gradients: dX = dY W multiplies E5M2 by E4M3, dW = dY^T X, which is (X^T
     # dY)^T, the other way.
     for gpu, row in (("H100", (32, 13, 13)), ("Ada", (16, 13, 13)), ("B200", (32, 25, 23))):
-        x, w, dy = (
-            drawn(5, 70).requires_grad_(),
-            drawn(4, 70, seed=1).requires_grad_(),
-            drawn(5, 4, seed=2),
-        )
+        x = drawn(5, 70).requires_grad_()
+        w = drawn(4, 70, seed=1).requires_grad_()
+        dy = drawn(5, 4, seed=2)
         with autocast(E4M3, gradient_format=E5M2, accumulator=SPECS[gpu]):
             y = F.linear(x, w)
         y.backward(dy)
@@ -426,7 +430,8 @@ def test_what_a_gpu_does_not_multiply_is_refused_at_once() -> None:
 
 
 def test_tensors_of_both_fp8_dtypes_find_their_instruction() -> None:
-    a, b = drawn(3, 40).to(torch.float8_e4m3fn), drawn(40, 2, seed=1).to(torch.float8_e5m2)
+    a = drawn(3, 40).to(torch.float8_e4m3fn)
+    b = drawn(40, 2, seed=1).to(torch.float8_e5m2)
     d = accumulate(a, b, None, SPECS["H100"])
     assert np.array_equal(
         d.numpy(), dots(a.double().numpy(), b.double().numpy(), (E4M3, E5M2), 32, 13, 13)

@@ -26,7 +26,8 @@ def rounded(tensor: Tensor) -> Tensor:
 
 
 def test_worked_example_11_significant_bits() -> None:
-    a, b = torch.tensor([[1 + 2.0**-10, 1 + 2.0**-11]]), torch.tensor([[1.0], [2.0**13]])
+    a = torch.tensor([[1 + 2.0**-10, 1 + 2.0**-11]])
+    b = torch.tensor([[1.0], [2.0**13]])
     with tf32_products("cpu"):
         assert (a @ b).item() == 1 + 2.0**-10 + 2.0**13, (
             "the first number is one of TF32; the second is not"
@@ -39,10 +40,12 @@ def test_exact_products_and_sums_are_the_tensor_cores_to_the_bit() -> None:
     2^24 in size.
     """
     torch.manual_seed(0)
-    a, b = torch.randn(40, 1) * 2.0 ** torch.randint(-20, 20, (40, 1)), torch.randn(1, 30)
+    a = torch.randn(40, 1) * 2.0 ** torch.randint(-20, 20, (40, 1))
+    b = torch.randn(1, 30)
     c, d = (torch.randint(-990, 990, shape).float() for shape in ((5, 16), (16, 9)))
     with tf32_products("cpu"):
-        product, total = a @ b, c @ d
+        product = a @ b
+        total = c @ d
     assert not torch.equal(product, a @ b)
     for spec in (SPECS[gpu].for_operands(TF32) for gpu in ("A100", "Ada", "H100", "B200")):
         assert torch.equal(product, emulate(rounded(a).float(), rounded(b).float(), None, spec)), (
@@ -53,11 +56,15 @@ def test_exact_products_and_sums_are_the_tensor_cores_to_the_bit() -> None:
 
 def test_forward_and_backward_of_a_linear_layer() -> None:
     torch.manual_seed(0)
-    layer, x, gradient = nn.Linear(20, 7), torch.randn(5, 20, requires_grad=True), torch.randn(5, 7)
+    layer = nn.Linear(20, 7)
+    x = torch.randn(5, 20, requires_grad=True)
+    gradient = torch.randn(5, 7)
     with tf32_products("cpu"):
         y = layer(x)
     y.backward(gradient)
-    w, d, given = rounded(layer.weight), rounded(gradient), rounded(x)
+    w = rounded(layer.weight)
+    d = rounded(gradient)
+    given = rounded(x)
     torch.testing.assert_close(y.double(), given @ w.T + layer.bias.double(), rtol=2e-6, atol=2e-6)
     torch.testing.assert_close(x.grad.double(), d @ w, rtol=2e-6, atol=2e-6)
     torch.testing.assert_close(layer.weight.grad.double(), d.T @ given, rtol=2e-6, atol=2e-6)
@@ -67,8 +74,11 @@ def test_forward_and_backward_of_a_linear_layer() -> None:
 
 
 draw = partial(torch.randn, generator=torch.Generator().manual_seed(0))
-A, B, V = draw(2, 3, 4), draw(2, 4, 5), draw(4)
-IMAGE, KERNEL = draw(2, 4, 6, 6), draw(6, 4, 3, 3)
+A = draw(2, 3, 4)
+B = draw(2, 4, 5)
+V = draw(4)
+IMAGE = draw(2, 4, 6, 6)
+KERNEL = draw(6, 4, 3, 3)
 CALLS: dict[str, Any] = {
     "matmul": (torch.matmul, (A, B)),
     "@": (Tensor.__matmul__, (A, B)),
@@ -119,10 +129,8 @@ def test_operands_are_rounded_and_biases_are_not() -> None:
         )
         c = draw(func(torch.zeros(()), a, b).shape)
         with tf32_products("cpu"):
-            ours, nothing = (
-                func(c, a, b, beta=0.5, alpha=3),
-                func(torch.full_like(c, torch.nan), a, b, beta=0),
-            )
+            ours = func(c, a, b, beta=0.5, alpha=3)
+            nothing = func(torch.full_like(c, torch.nan), a, b, beta=0)
         want = func(c.double(), rounded(a), rounded(b), beta=0.5, alpha=3)
         assert torch.allclose(ours.double(), want, rtol=3e-6, atol=3e-6), func
         assert nothing.isfinite().all(), func
@@ -191,14 +199,13 @@ def test_recurrent_layers_are_torchs_without_rounding() -> None:
 def test_a_cell_is_one_step_of_its_layer() -> None:
     for cell in (nn.LSTMCell, nn.GRUCell, nn.RNNCell):
         torch.manual_seed(0)
-        one, layer, x = (
-            cell(4, 6),
-            getattr(nn, cell.__name__.removesuffix("Cell"))(4, 6),
-            torch.randn(3, 4),
-        )
+        one = cell(4, 6)
+        layer = getattr(nn, cell.__name__.removesuffix("Cell"))(4, 6)
+        x = torch.randn(3, 4)
         layer.load_state_dict({f"{name}_l0": value for name, value in one.state_dict().items()})
         with tf32_products("cpu"):
-            ours, sequence = one(x), layer(x[None])[0]
+            ours = one(x)
+            sequence = layer(x[None])[0]
         assert torch.allclose(floats(ours)[0], sequence[0], rtol=0, atol=1e-6), cell
         assert not torch.equal(floats(ours)[0], floats(one(x))[0]), cell
 
@@ -212,10 +219,8 @@ def test_gradients_flow_twice_through_a_product() -> None:
 
 
 def test_other_dtypes_and_operations_are_torchs_own() -> None:
-    wide, half = (
-        torch.full((1, 1), 1 + 2.0**-20, dtype=torch.float64),
-        torch.full((1, 1), 3.0).half(),
-    )
+    wide = torch.full((1, 1), 1 + 2.0**-20, dtype=torch.float64)
+    half = torch.full((1, 1), 3.0).half()
     with tf32_products("cpu"):
         assert (wide @ wide).item() == ((1 + 2.0**-20) ** 2)
         assert (half @ half).dtype == torch.float16
@@ -339,7 +344,9 @@ class Held:
     """A thread that holds a block open until it is let go."""
 
     def __init__(self, precision: str) -> None:
-        self.open, self.go, self.seen = threading.Event(), threading.Event(), ""
+        self.open = threading.Event()
+        self.go = threading.Event()
+        self.seen = ""
         self.precision = precision
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
@@ -356,7 +363,8 @@ class Held:
 
 
 def test_threads_of_one_precision_share_a_block() -> None:
-    first, second = Held("ieee"), Held("ieee")
+    first = Held("ieee")
+    second = Held("ieee")
     assert first.open.wait(60)
     assert second.open.wait(60), "the same precision does not wait"
     first.end()
@@ -371,7 +379,8 @@ def test_threads_of_one_precision_share_a_block() -> None:
 
 
 def test_threads_that_nest_the_other_precision_do_not_deadlock() -> None:
-    both_in, ends = threading.Barrier(2), []
+    both_in = threading.Barrier(2)
+    ends = []
 
     def run() -> None:
         with fp32_precision("tf32"):

@@ -256,7 +256,8 @@ def composites() -> dict[str, Any]:
     generator = torch.Generator().manual_seed(0)
     logits, other = (4 * torch.randn(2, 4, 6, 8, generator=generator) for _ in range(2))
     classes = torch.randint(8, (8,), generator=generator)
-    rows, weight = logits.view(-1, 8)[:8], torch.rand(8, generator=generator)
+    rows = logits.view(-1, 8)[:8]
+    weight = torch.rand(8, generator=generator)
     soft = other.view(-1, 8)[:8].softmax(1)
     # Called with what sends tensors to a device and a dtype, the classes and the weights of
     # classes.

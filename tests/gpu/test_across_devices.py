@@ -97,7 +97,8 @@ def checkpoints_go_on_on_the_other_device() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for recipe in RECIPES:
             for here, there in (("cuda", "cpu"), ("cpu", "cuda")):
-                first, second = engine(recipe, here), engine(recipe, there)
+                first = engine(recipe, here)
+                second = engine(recipe, there)
                 steps(first, 2)
                 path = save_checkpoint(Path(folder, "run.pt"), first, epoch=3)
                 before = weights(first)
@@ -121,10 +122,12 @@ def checkpoints_and_copies_go_on_on_the_card_bit_for_bit() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for recipe in RECIPES:
             for flat in (False, True)[: 2 if recipe in FLAT_TOO else 1]:
-                first, loaded = engine(recipe, flat=flat), engine(recipe, flat=flat, seed=9)
+                first = engine(recipe, flat=flat)
+                loaded = engine(recipe, flat=flat, seed=9)
                 steps(first, 2)
                 path = save_checkpoint(Path(folder, "run.pt"), first)
-                copied, pickled = copy.deepcopy(first), pickle.loads(pickle.dumps(first))
+                copied = copy.deepcopy(first)
+                pickled = pickle.loads(pickle.dumps(first))
                 expected = steps(first, 1, seed=1)
                 assert steps(copied, 1, seed=1) == expected, (recipe, flat)
                 assert steps(pickled, 1, seed=1) == expected, (recipe, flat)
@@ -140,7 +143,9 @@ def forks_and_twins_of_a_run() -> None:
         run = TrainingRun(TASKS["digits_cnn"], RECIPES[recipe], 0, device="gpu")
         for _ in range(2):
             run.step()
-        fork, twin, other = run.fork(), run.fp32_twin(), run.fork(RECIPES["FP32"])
+        fork = run.fork()
+        twin = run.fp32_twin()
+        other = run.fork(RECIPES["FP32"])
         assert [run.step().loss for _ in range(2)] == [fork.step().loss for _ in range(2)], recipe
         for derived in (fork, twin, other):
             derived.step()
@@ -165,7 +170,8 @@ def with_flat_masters_and_groups(device: str) -> Any:
 
 def averaged(device: str) -> Any:
     trained = engine("O2", device)
-    average, again = Ema(trained, decay=0.5), Ema(trained, decay=0.9)
+    average = Ema(trained, decay=0.5)
+    again = Ema(trained, decay=0.9)
     for seed in range(3):
         steps(trained, 1, seed)
         average.update()
@@ -181,7 +187,8 @@ def instrumented(device: str) -> Any:
     """Histograms, probes, and scales of single layers."""
     dtypes = (torch.float32, torch.float16, torch.bfloat16)
     tensors = [(batch(1000) * 1e-6).to(device, dtype) for dtype in dtypes]
-    model, ones = network().to(device), torch.ones(2, 32, device=device)
+    model = network().to(device)
+    ones = torch.ones(2, 32, device=device)
     with probe(model) as seen:
         model(ones).square().mean().backward()
     assert seen.gradients
@@ -196,17 +203,16 @@ def instrumented(device: str) -> Any:
 
 
 def several_losses(device: str) -> Any:
-    encoder, head = (
-        engine("O2", device),
-        Engine(nn.Linear(16, 1).to(device), ADAM, RECIPES["O1"], losses=2),
-    )
+    encoder = engine("O2", device)
+    head = Engine(nn.Linear(16, 1).to(device), ADAM, RECIPES["O1"], losses=2)
     losses = []
     for _ in range(6):
         encoder.zero_grad(), head.zero_grad()
         with encoder.forward():
             middle = encoder(batch(8, 32).to(device))
         with head.forward():
-            first, second = head(middle).square().mean(), head(middle.detach()).mean() * 1e-6
+            first = head(middle).square().mean()
+            second = head(middle.detach()).mean() * 1e-6
         head.backward(first, 0, other_engines=[encoder])
         head.backward(second, 1)
         encoder.clip(1.0), head.clip(1.0)
@@ -432,7 +438,8 @@ def problem(task: str, recipe: str, card: list[float], cpu: list[float]) -> str:
     if recipe in DRAWING:
         if not all(math.isfinite(loss) for loss in card[:STEPS]):
             return "not finite"
-        card, cpu = card[:1], cpu[:1]
+        card = card[:1]
+        cpu = cpu[:1]
     if task == "char_lstm":
         unit = (BF16 if recipe.startswith("BF16") else FP16).epsilon / 2
         return (

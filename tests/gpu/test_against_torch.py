@@ -88,10 +88,8 @@ def test_every_module_forward_and_backward(simulated_gpu: Any, given: str) -> No
 
 
 def by_the_list() -> list[str]:
-    logits, classes = (
-        8 * torch.randn(64, 10, device="cuda", dtype=torch.float16),
-        torch.arange(64, device="cuda") % 10,
-    )
+    logits = 8 * torch.randn(64, 10, device="cuda", dtype=torch.float16)
+    classes = torch.arange(64, device="cuda") % 10
 
     def loss(region: Any) -> Any:
         with region:

@@ -87,7 +87,9 @@ def steps_of(network: Callable[[], Any], recipe: str) -> list[Callable[[], objec
     """Return a step of a recipe, and one that clips; of torch.amp, its step alone."""
     torch.manual_seed(0)
     model, inputs, targets = network()
-    model, inputs, targets = model.cuda(), inputs.cuda(), targets.cuda()
+    model = model.cuda()
+    inputs = inputs.cuda()
+    targets = targets.cuda()
     if recipe == measure.TORCH_AMP:
         return [measure.training(recipe, model, inputs, targets)]
     engine = Engine(model, partial(torch.optim.AdamW, lr=1e-3), RECIPES[recipe])
@@ -105,7 +107,8 @@ def costs_of(steps: list[Callable[[], object]]) -> list[dict[str, Any]]:
     for step in steps:
         with counted() as counts:
             step()
-        waits, copies = [*counts.waits.elements()], [*counts.copies]
+        waits = [*counts.waits.elements()]
+        copies = [*counts.copies]
         found.append({"operations": counts.operations.total(), "waits": waits, "copies": copies})
     return found
 
@@ -126,10 +129,8 @@ def overflow_and_reach_beyond() -> dict[str, Any]:
     from tests.gpu.simulated.counting import counted
 
     torch.manual_seed(0)
-    engine, ones = (
-        Engine(nn.Linear(4, 2).cuda(), SGD, RECIPES["O2"]),
-        torch.ones(3, 4, device="cuda"),
-    )
+    engine = Engine(nn.Linear(4, 2).cuda(), SGD, RECIPES["O2"])
+    ones = torch.ones(3, 4, device="cuda")
 
     def step(inputs: torch.Tensor, factor: float = 1.0) -> Any:
         engine.zero_grad()
@@ -147,7 +148,8 @@ def overflow_and_reach_beyond() -> dict[str, Any]:
         pass
     with engine.forward():
         engine(ones * 1e30)  # no step follows
-    scale, given_up = engine.scaler.scale, step(ones).stepped
+    scale = engine.scaler.scale
+    given_up = step(ones).stepped
     report = step(ones * 1e30)
     beyond = [report.stepped, report.found_inf, "FP32" in report.why, engine.scaler.scale == scale]
     return {"overflow": overflow, "given up": given_up, "beyond": beyond}

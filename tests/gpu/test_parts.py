@@ -364,7 +364,8 @@ def test_progress_is_a_line_as_a_part_begins_and_one_as_it_ends(monkeypatch, tmp
     """While a part runs, its first line is there; one for which there is no time has
     only a last.
     """
-    file, seen = tmp_path / "progress.jsonl", []
+    file = tmp_path / "progress.jsonl"
+    seen = []
     file.write_text("of another run")
     monkeypatch.setattr(
         gpu.command, "run_part", lambda *_: seen.append(read_progress(file)) or "failed, for once"
@@ -505,7 +506,8 @@ def test_a_sweep_is_on_the_disk_after_each_round(monkeypatch, tmp_path):
 
 def test_failing_case_is_left_out(monkeypatch):
     cases = [GemmCase(n, n, n, FP32) for n in (16, 24, 32)]
-    turns, seen = timing._PreparedCase.seconds, []
+    turns = timing._PreparedCase.seconds
+    seen = []
 
     def seconds(ready):
         seen.append(ready.case)

@@ -110,18 +110,16 @@ def lines_of(file: Path) -> dict[str, Any]:
 def test_each_item_has_its_line_before_the_next_begins(
     file: Path,
 ) -> None:
-    names, said = (
-        (
-            "prints",
-            "fails",
-            "has_no_memory",
-            "hangs",
-            "aborts",
-            "breaks_the_context",
-            "lines_before",
-        ),
-        [],
+    names = (
+        "prints",
+        "fails",
+        "has_no_memory",
+        "hangs",
+        "aborts",
+        "breaks_the_context",
+        "lines_before",
     )
+    said = []
     end = passport.make(file, serving(*names), item_seconds=3.0 * slowness(), say=said.append)
     lines = lines_of(file)
     assert (end, [*lines], lines["end"]["missing"]) == ("complete", ["start", *names, "end"], [])
@@ -173,7 +171,8 @@ def test_a_passport_ends_with_how_it_ended_and_what_is_missing(
     assert "no torch here" in lines_of(file)["process"]["said"]
     assert lines_of(file)["end"]["outcome"] == end
     file.unlink()
-    ask, said = WorkerProcess.ask, []
+    ask = WorkerProcess.ask
+    said = []
 
     def interrupted(worker: WorkerProcess, name: str, *rest: Any) -> Found:
         if name == "hangs":
@@ -267,12 +266,14 @@ def test_what_is_no_passport_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
 def test_a_damaged_passport_is_read_as_far_as_it_goes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole, path = T4.read_bytes(), tmp_path / "p.jsonl"
+    whole = T4.read_bytes()
+    path = tmp_path / "p.jsonl"
     half = whole[: len(whole) // 2]
     path.write_bytes(half)
     status, said = read(path, capsys)
     assert status == 1
-    number, size = half.count(b"\n") + 1, len(half.rpartition(b"\n")[2])
+    number = half.count(b"\n") + 1
+    size = len(half.rpartition(b"\n")[2])
     assert f"DAMAGED: the last line, {number}, was cut off after {size} bytes" in said
     assert "DAMAGED: the last line, which says how it ended, is missing" in said
     assert "Passport of Tesla T4" in said

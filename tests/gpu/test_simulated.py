@@ -37,7 +37,8 @@ def a_tensor_says_cuda_and_computes_as_the_cpu_does() -> None:
 def the_fused_cell_agrees_with_the_cpus_own_way() -> None:
     def gradients(device: str) -> list[torch.Tensor]:
         torch.manual_seed(0)
-        model, data = nn.LSTM(3, 4), torch.randn(5, 2, 3)
+        model = nn.LSTM(3, 4)
+        data = torch.randn(5, 2, 3)
         result = model.to(device)(data.to(device))[0]
         result.square().sum().backward()
         return [result.detach().cpu(), *(weight.grad.cpu() for weight in model.parameters())]
@@ -63,7 +64,8 @@ def what_does_not_fit_raises_and_the_process_goes_on() -> None:
 
 def random_numbers_are_the_cards_own_with_a_state_of_16_bytes() -> None:
     torch.manual_seed(3)
-    host, first = torch.get_rng_state(), torch.rand(4, device="cuda").tolist()
+    host = torch.get_rng_state()
+    first = torch.rand(4, device="cuda").tolist()
     state = torch.cuda.get_rng_state()
     assert state.numel() == 16
     dropped = F.dropout(torch.ones(100, device="cuda"))

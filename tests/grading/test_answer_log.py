@@ -134,7 +134,8 @@ def test_a_starter_is_no_work_and_what_was_begun_in_it_is() -> None:
         )
         for exercise in EXERCISES.values():
             if exercise.lesson == lesson:
-                starter, answer = learners[exercise.tag], solved[exercise.tag]
+                starter = learners[exercise.tag]
+                answer = solved[exercise.tag]
                 assert not has_work(starter, answer, starter), exercise.id
                 for begun in ("    # I think it is the exponent", "    first = 1", "    return ("):
                     assert has_work(

@@ -220,7 +220,8 @@ def test_judgements_take_turns_for_they_share_torchs_generator() -> None:
     """Else one that seeds it and draws gets other numbers, and a right repair in the clinic earns
     nothing.
     """
-    both, met = threading.Barrier(2), []
+    both = threading.Barrier(2)
+    met = []
 
     def outcome(answer: object, case: object) -> object:
         with suppress(threading.BrokenBarrierError):

@@ -121,7 +121,8 @@ def falsified(name: str, program: list[str]) -> dict[str, tuple[list[str], set[s
     """Return wrong answers, each with the names of observations of which one at least is to refuse
     it.
     """
-    right, entry = program, EXERCISES[f"clinic.{name}"].entry
+    right = program
+    entry = EXERCISES[f"clinic.{name}"].entry
     diagnosis = right[-1].rpartition("return losses, ")[2].splitlines()[0]
     fault = FAULT[name]
     fp32 = (

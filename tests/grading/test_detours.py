@@ -49,7 +49,8 @@ def histogram(values: Any) -> dict[int, int]:
 
 
 def on_a_gpu(gpu: str, a: Any, b: Any, c: float, fraction_bits: int, result_bits: int) -> float:
-    rows, columns = torch.tensor([a]).half(), torch.tensor([b]).half().T
+    rows = torch.tensor([a]).half()
+    columns = torch.tensor([b]).half().T
     total = labkit.gemm.accumulate(rows, columns, torch.tensor([[c]]), accumulator=gpu)
     return float(total)
 
@@ -82,7 +83,8 @@ class Skipping:
     """The lab's scaler, run step by step."""
 
     def __call__(self, largest: Any, config: Any, pause: int) -> list[int]:
-        state, skipped = labkit.amp.initial(config), []
+        state = labkit.amp.initial(config)
+        skipped = []
         for number, gradient in enumerate(largest, start=1):
             found = state.scale * gradient >= 65520
             if labkit.amp.must_skip(state, found, config):
@@ -291,7 +293,8 @@ def test_every_exercise_with_a_former_form_has_detours() -> None:
 
 @pytest.mark.parametrize("id", [id for id, e in EXERCISES.items() if e.former])
 def test_a_former_form_is_the_new_one_with_its_last_arguments(id: str) -> None:
-    exercise, former = EXERCISES[id], former_of(EXERCISES[id])
+    exercise = EXERCISES[id]
+    former = former_of(EXERCISES[id])
     paper = grading_cases(former, 5)
     assert min(map(len, paper.cases)) >= 2, "every check has cases in the notebook and at grading"
     assert (former.points, former.title) == (exercise.points, exercise.title)

@@ -30,7 +30,9 @@ from labkit.grading.sandbox.worker import Limits
 from tests.grading.cases import cases, cells_of
 
 ALL = list(EXERCISES.values())
-GRADING, OTHERS = 1, (2, 3)  # the seeds of grading; its papers hold the notebook's calls, too
+# the seeds of grading; its papers hold the notebook's calls, too
+GRADING = 1
+OTHERS = (2, 3)
 TRAINS = ("project.", "clinic.")  # to judge a recipe, or a repair, is to train
 DAY = 2017  # another seed
 TRAINING = (pytest.mark.slow, pytest.mark.timeout(1500))
@@ -178,7 +180,8 @@ def test_solved_cell_earns_the_same_by_labkit_grade(
     programs: dict[str, list[str]], replies: dict[str, Reply]
 ) -> None:
     for exercise in SOLVED:
-        paper, reply = grading_cases(exercise, DAY), replies[exercise.id]
+        paper = grading_cases(exercise, DAY)
+        reply = replies[exercise.id]
         here = answers_of(paper, function_of(exercise, programs[exercise.id]))
         assert (answers_in(reply), reply.note) == (here, ""), exercise.id
         # trains for its marks: tests/test_notebooks.py waits for that

@@ -24,7 +24,8 @@ from labkit_lessons.lesson_10_clinic import CONSULTATIONS, Treatment, look, trea
 from tests.grading.cases import cells_of, lesson_module
 
 NAMES = tuple(CONSULTATIONS)
-runs, replay = lesson_module("10_clinic", "runs"), lesson_module("10_clinic", "replay")
+runs = lesson_module("10_clinic", "runs")
+replay = lesson_module("10_clinic", "replay")
 
 
 def as_it_came(name: str) -> Treatment:
@@ -57,7 +58,8 @@ def test_a_treatment_runs_on_one_thread_and_restores_the_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("LABKIT_THREADS", raising=False)
-    counts, before = [], torch.get_num_threads()
+    counts = []
+    before = torch.get_num_threads()
 
     def work(model: Any, batches: Any) -> object:
         counts.append(torch.get_num_threads())
@@ -278,7 +280,8 @@ def test_nothing_is_left_behind_and_a_seed_decides_the_treatment() -> None:
         torch.rand(5)
         raise RuntimeError("the disk is full")
 
-    state, update = torch.get_rng_state(), torch.amp.GradScaler.update
+    state = torch.get_rng_state()
+    update = torch.amp.GradScaler.update
     with pytest.raises(RuntimeError, match="the disk is full"):
         treat("clip", disk_is_full, steps=2)
     assert torch.equal(torch.get_rng_state(), state)

@@ -129,7 +129,8 @@ def test_stochastic_gives_a_neighbour_and_the_right_share() -> None:
     stochastic = reference("rounding.stochastic")
     for x, spacing in {case[:2] for case in cases("rounding.stochastic", [0])}:
         answers = [stochastic(x, spacing, (2 * i + 1) / 2000) for i in range(1000)]
-        below, above = np.floor(x / spacing) * spacing, np.ceil(x / spacing) * spacing
+        below = np.floor(x / spacing) * spacing
+        above = np.ceil(x / spacing) * spacing
         assert set(answers) <= {below, above}
         assert np.mean(answers) == pytest.approx(x, rel=1e-12)
 
@@ -142,7 +143,8 @@ def test_kahan_is_near_the_exact_sum() -> None:
             assert ours == total
             continue
         numbers = [float(total), -float(lost), *values.tolist()]
-        exact, magnitude = math.fsum(numbers), math.fsum(map(abs, numbers))
+        exact = math.fsum(numbers)
+        magnitude = math.fsum(map(abs, numbers))
         # Higham, Accuracy and Stability, 4.3: at most 2u + O(n u^2) of the sum of magnitudes; u =
         # 2^-11.
         assert abs(float(ours) - exact) <= (2 * 2.0**-11 + 2 * len(values) * 2.0**-22) * magnitude
@@ -192,7 +194,8 @@ def test_flops_and_bytes_are_torchs() -> None:
     for batch, inputs, outputs, bytes_each, ridge in cases("tensor.intensity"):
         # shapes only: nothing is computed
         with torch.device("meta"), FlopCounterMode(display=False) as counter:
-            x, layer = torch.empty(batch, inputs), nn.Linear(inputs, outputs, bias=False)
+            x = torch.empty(batch, inputs)
+            layer = nn.Linear(inputs, outputs, bias=False)
             y = layer(x)
         flops, moved, bound = reference("tensor.intensity")(
             batch, inputs, outputs, bytes_each, ridge
@@ -264,13 +267,15 @@ def test_the_standstill_is_where_gfloats_rounding_stops() -> None:
             longer = gfloat.round_float(format_info_binary16, math.fsum([total, a * b]))
             if longer == total:
                 break
-            k, total = k + 1, longer
+            k = k + 1
+            total = longer
         assert reference("tensor.standstill")(a, b) == (k, total)
 
 
 def test_backward_is_torchs_autograd_and_counts_its_flops() -> None:
     for x, weight, grad_y in cases("tensor.backward"):
-        x, weight = x.clone().requires_grad_(), weight.clone().requires_grad_()
+        x = x.clone().requires_grad_()
+        weight = weight.clone().requires_grad_()
         y = F.linear(x, weight)
         with FlopCounterMode(display=False) as counter:
             y.backward(grad_y)

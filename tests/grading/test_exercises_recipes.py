@@ -40,9 +40,11 @@ def test_the_levels_are_those_of_apex() -> None:
 
 def by_hand(level: str) -> tuple[torch.dtype, ...]:
     """Build a level in plain torch, and look."""
-    net, inputs = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), torch.ones(2, 4)
+    net = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+    inputs = torch.ones(2, 4)
     if level in ("O2", "O3"):
-        net, inputs = net.half(), inputs.half()
+        net = net.half()
+        inputs = inputs.half()
     if level == "O2":
         net[1].float()
     weights = (
@@ -72,7 +74,8 @@ def test_the_verdict_is_numpys() -> None:
     for fp32, other, margin, t_90, t_95 in cases("recipes.verdict"):
         assert (t_90, t_95) == STUDENT[len(fp32)]
         differences = np.nan_to_num(np.array(other), nan=0.0) - np.array(fp32)
-        mean, error = differences.mean(), differences.std(ddof=1) / np.sqrt(len(fp32))
+        mean = differences.mean()
+        error = differences.std(ddof=1) / np.sqrt(len(fp32))
         equivalent = -margin < mean - t_90 * error and mean + t_90 * error < margin
         significant = not mean - t_95 * error <= 0 <= mean + t_95 * error
         beyond = abs(mean) > np.ptp(fp32)
@@ -100,7 +103,8 @@ class Step:
         self.master = nn.Parameter(self.weight.detach().float()) if masters else self.weight
         self.optimizer = torch.optim.SGD([self.master], lr=1.0)
         self.gradient, self.scale, self.found_inf = gradient, 1024.0, False
-        self.losses, self.scaled = deque[torch.Tensor](), deque[torch.Tensor]()
+        self.losses = deque[torch.Tensor]()
+        self.scaled = deque[torch.Tensor]()
 
     def do(self, line: str) -> None:
         if line == "forward":
@@ -158,15 +162,19 @@ def trained(weight: Any, batches: Any, max_norm: float) -> tuple[Any, float, int
     """Train a linear layer in numpy: FP16 operands and results, an FP32 weight, and a scale that is
     halved at inf.
     """
-    master, scale, skipped = weight.numpy().astype(np.float64), 2.0**16, 0
+    master = weight.numpy().astype(np.float64)
+    scale = 2.0**16
+    skipped = 0
     for x, y in batches:
-        inputs, target = halves(x.numpy()), y.numpy().astype(np.float64)
+        inputs = halves(x.numpy())
+        target = y.numpy().astype(np.float64)
         output = halves(inputs @ halves(master).T)
         with np.errstate(over="ignore", invalid="ignore"):
             back = halves(2 * (output - target) / target.size * scale)
             gradient = halves(back.T @ inputs) / scale
         if not np.isfinite(gradient).all():
-            scale, skipped = scale / 2, skipped + 1
+            scale = scale / 2
+            skipped = skipped + 1
             continue
         master = master - 0.125 * gradient * min(1.0, max_norm / (np.linalg.norm(gradient) + 1e-6))
     return master, scale, skipped
@@ -193,16 +201,21 @@ def skipped_by(largest: list[float], config: Any, pause: int) -> list[int]:
 
     A pause moves the step from which clean ones are counted.
     """
-    scale, left, last_overflow, found = config.init_scale, config.hysteresis, -1, []
+    scale = config.init_scale
+    left = config.hysteresis
+    last_overflow = -1
+    found = []
     for i, gradient in enumerate(largest):
         if scale * gradient >= 65520 and (scale > config.floor or not config.steps_at_floor):
             found.append(i + 1)
             last_overflow = i
             if left == 1:
-                scale, last_overflow = max(scale / 2, config.floor), i + pause
+                scale = max(scale / 2, config.floor)
+                last_overflow = i + pause
             left = max(left - 1, 1)
         elif i > last_overflow and (i - last_overflow) % config.growth_interval == 0:
-            scale, left = min(scale * 2, config.cap), config.hysteresis
+            scale = min(scale * 2, config.cap)
+            left = config.hysteresis
     return found
 
 
@@ -227,7 +240,8 @@ def needs_met(given: Any, nodes: Any, casts: Any) -> list[bool]:
     """Return for each node whether all of its inputs are there in the format that it
     computes in.
     """
-    there, met = dict(given), []
+    there = dict(given)
+    met = []
     for name, rule, inputs in nodes:
         own = [there[source] for source in inputs]
         computes = {"allow": "FP16", "deny": "FP32", "promote": max(own), "keep": own[0]}[rule]
@@ -244,10 +258,8 @@ def needs_met(given: Any, nodes: Any, casts: Any) -> list[bool]:
 def test_an_agreed_step_is_that_of_one_process_with_all_parts() -> None:
     for parts, gradients, scale, lr in cases("workers.agree"):
         weight = torch.nn.Parameter(torch.cat(parts))
-        optimizer, scaler = (
-            torch.optim.SGD([weight], lr=lr),
-            torch.amp.GradScaler("cpu", init_scale=scale),
-        )
+        optimizer = torch.optim.SGD([weight], lr=lr)
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale)
         scaler.scale(torch.zeros(()))
         weight.grad = torch.cat(gradients).float()
         scaler.step(optimizer)

@@ -27,11 +27,10 @@ def torchs_list(macro: str) -> set[str]:
 
 
 def test_the_lists_are_those_of_torchs_header() -> None:
-    lower, fp32 = torchs_list("AT_FORALL_LOWER_PRECISION_FP"), torchs_list("AT_FORALL_FP32")
-    set_dtype, promote = (
-        torchs_list("AT_FORALL_FP32_SET_OPT_DTYPE"),
-        torchs_list("AT_FORALL_PROMOTE"),
-    )
+    lower = torchs_list("AT_FORALL_LOWER_PRECISION_FP")
+    fp32 = torchs_list("AT_FORALL_FP32")
+    set_dtype = torchs_list("AT_FORALL_FP32_SET_OPT_DTYPE")
+    promote = torchs_list("AT_FORALL_PROMOTE")
     assert "matmul" in lower
     for (op,) in cases("autocast.lists", range(20)):
         # what the two are made of
@@ -187,7 +186,8 @@ def test_unscale_is_what_torch_does() -> None:
     for grads, scale, limit in cases("scaling.unscale"):
         if not grads:
             continue  # torch has no optimizer of nothing
-        scaler, parameters = torchs(scale), parameters_with(grads)
+        scaler = torchs(scale)
+        parameters = parameters_with(grads)
         optimizer = torch.optim.SGD(parameters, lr=0.0)
         scaler.unscale_(optimizer)
         found = sum(v.item() for v in scaler._found_inf_per_device(optimizer).values())
@@ -203,7 +203,8 @@ def test_the_repaired_scaler_is_torchs_where_torchs_is_sound() -> None:
     for scale, tracker, grads, interval in cases("scaling.repair"):
         if tracker >= interval or scale <= 1.0:
             continue  # torch's holes: no growth any more, and no floor
-        scaler, parameters = torchs(scale, tracker, interval), parameters_with(grads)
+        scaler = torchs(scale, tracker, interval)
+        parameters = parameters_with(grads)
         optimizer = torch.optim.SGD(parameters, lr=0.0)
         before = optimizer.state_dict()
         scaler.step(optimizer)

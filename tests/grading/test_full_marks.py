@@ -869,7 +869,8 @@ ROWS: list[tuple[str, str, str, Change]] = [
 @pytest.mark.parametrize("exercise_id", dict.fromkeys(id for id, *_ in ROWS))
 def test_each_loses_the_check_whose_case_it_fails(exercise_id: str) -> None:
     """In the notebook and at grading; and a counter-example says what was expected."""
-    exercise, kept = EXERCISES[exercise_id], []
+    exercise = EXERCISES[exercise_id]
+    kept = []
     for _, refuses, name, change in (row for row in ROWS if row[0] == exercise_id):
         answer = change(exercise.reference)
         for paper in (visible_cases(exercise), grading_cases(exercise, 1)):
@@ -1206,7 +1207,8 @@ def a_mean_in_fp32(in_fp32: Any, in_fp16: Any, noise: float) -> object:
 
 @earns("beyond.history")
 def times_the_reciprocal(largest: Any, length: int, top: float) -> object:
-    window, found = deque([0.0], maxlen=length), []
+    window = deque([0.0], maxlen=length)
+    found = []
     for magnitude in largest:
         found.append(top * (1 / max(window)) if max(window) else 1)
         window.append(magnitude)
@@ -1245,10 +1247,8 @@ def groups_in_a_defaultdict(parameters: Any) -> Any:
 def intensity_in_fractions(
     batch: int, inputs: int, outputs: int, bytes_each: int, ridge: float
 ) -> Any:
-    flops, moved = (
-        2 * batch * inputs * outputs,
-        bytes_each * (batch * inputs + inputs * outputs + batch * outputs),
-    )
+    flops = 2 * batch * inputs * outputs
+    moved = bytes_each * (batch * inputs + inputs * outputs + batch * outputs)
     return flops, moved, "compute" if Fraction(flops, moved) >= Fraction(ridge) else "bandwidth"
 
 
@@ -1256,7 +1256,8 @@ def intensity_in_fractions(
 def decode_in_fractions(code: int, exponent_bits: int, significand_bits: int, bias: int) -> Any:
     code, significand = divmod(code, 1 << significand_bits)
     negative, exponent = divmod(code, 1 << exponent_bits)
-    sign, unit = -1 if negative else 1, Fraction(2) ** (1 - bias - significand_bits)
+    sign = -1 if negative else 1
+    unit = Fraction(2) ** (1 - bias - significand_bits)
     if exponent == (1 << exponent_bits) - 1:
         return math.nan if significand else sign * math.inf
     if exponent == 0:
@@ -1267,7 +1268,8 @@ def decode_in_fractions(code: int, exponent_bits: int, significand_bits: int, bi
 @earns("numbers.decode")
 def decode_from_letters(code: int, exponent_bits: int, significand_bits: int, bias: int) -> Any:
     bits = format(code, f"0{1 + exponent_bits + significand_bits}b")
-    exponent, rest = int(bits[1 : 1 + exponent_bits], 2), int(bits[1 + exponent_bits :] or "0", 2)
+    exponent = int(bits[1 : 1 + exponent_bits], 2)
+    rest = int(bits[1 + exponent_bits :] or "0", 2)
     sign = (-1.0) ** int(bits[0])
     if "0" not in bits[1 : 1 + exponent_bits]:
         return sign * float("nan" if rest else "inf")
@@ -1308,7 +1310,8 @@ def kahan_backwards(values: Any, total: Any, lost: Any) -> Any:
     missing = -lost
     for value in values:
         meant = value + missing
-        before, total = total, total + meant
+        before = total
+        total = total + meant
         missing = meant - (total - before)
     return total
 
@@ -1334,28 +1337,38 @@ def unscale_all_at_once(scaled_grads: Any, scale: float, limit: float) -> Any:
 
 @earns("frameworks.skips")
 def skips_with_an_end_of_the_pause(largest: Any, config: Any, pause: int) -> list[int]:
-    scale, clean, overflows, rest, found = config.init_scale, 0, 0, 0, []
+    scale = config.init_scale
+    clean = 0
+    overflows = 0
+    rest = 0
+    found = []
     for number, gradient in enumerate(largest):
         blind = config.steps_at_floor and scale <= config.floor
         if gradient * scale >= 65520 and not blind:
             found.append(number + 1)
-            clean, overflows = 0, overflows + 1
+            clean = 0
+            overflows = overflows + 1
             rest = 0
             if overflows >= config.hysteresis:
-                scale, rest = max(scale / 2, config.floor), pause
+                scale = max(scale / 2, config.floor)
+                rest = pause
         elif rest:
             rest -= 1
         else:
             clean += 1
             if clean >= config.growth_interval:
-                scale, clean, overflows = min(2 * scale, config.cap), 0, 0
+                scale = min(2 * scale, config.cap)
+                clean = 0
+                overflows = 0
     return found
 
 
 @earns("workers.parts")
 def parts_by_walking(rows: int, world: int, block: int) -> list[tuple[int, int]]:
     blocks = math.ceil(rows / block)
-    each, found, begin = math.ceil(blocks / world) * block, [], 0
+    each = math.ceil(blocks / world) * block
+    found = []
+    begin = 0
     for _ in range(world):
         end = min(begin + each, rows)
         found.append((begin, end))
@@ -1428,7 +1441,8 @@ def torchs_stable_sort(scores: Any, chosen: int, bits: int) -> object:
 @earns("route.sets")
 def fractions_that_count_who_is_better(scores: Any, chosen: int, bits: int) -> object:
     def rounded(score: float) -> Fraction:
-        exact, unit = Fraction(score), Fraction(1)
+        exact = Fraction(score)
+        unit = Fraction(1)
         if exact == 0:
             return exact
         while abs(exact) >= unit * 2**bits:

@@ -47,7 +47,10 @@ from tests.grading.hand_ins import (
 Write = Callable[[Path, str], object]
 Says = Mapping[str, str]
 FULL = {id: EXERCISES[id].points for id in SOLUTIONS}
-ID, ONE, ALL, NOTHING = "scaling.advance", ("scaling.advance",), tuple(SOLUTIONS), ()
+ID = "scaling.advance"
+ONE = ("scaling.advance",)
+ALL = tuple(SOLUTIONS)
+NOTHING = ()
 
 
 def flat(content: str | bytes, ending: str = ".ipynb") -> Write:
@@ -147,7 +150,9 @@ STEERING = "\x1b[2J\x00\u202e\u2066\u200f\u2028\x9b=1+1"
 STEERS = f"def my_advance(*_): raise ValueError({STEERING!r})"
 OUTSIDE = "a link to something outside of what its learner handed in"
 UNREADABLE, NOWHERE = "without any readable file: no notebook", "a link that leads nowhere"
-GOOD, UNHELPFUL, NOTES = answered(), answered(answer=WRONG), notebook(code("x = 1"))
+GOOD = answered()
+UNHELPFUL = answered(answer=WRONG)
+NOTES = notebook(code("x = 1"))
 STARTERS = notebook(code(SETUP), *(code(starter(id), id) for id in ALL))
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 TEXT = {**code(ADVANCE, ID), "cell_type": "markdown"}
@@ -460,7 +465,8 @@ SYSTEMS = {
 def test_each_learner_whom_a_name_shows_has_one_submission(
     system: str, packed: bool, tmp_path: Path
 ) -> None:
-    files, expected = dict[str, str | bytes](), dict[str, str]()
+    files = dict[str, str | bytes]()
+    expected = dict[str, str]()
     for n, (ending, (content, says)) in enumerate(KINDS.items()):
         who = f"learner{n}"
         name = SYSTEMS[system].format(who=who, ending=ending, n=n)

@@ -111,7 +111,8 @@ def test_both_places_give_the_same_picture_of_every_mistake() -> None:
     compared = 0
     for number in ("00", "01", "02", "04", "05", "08"):
         for id, form in live(number).items():
-            exercise, stored = EXERCISES[id], exercise_of(form)
+            exercise = EXERCISES[id]
+            stored = exercise_of(form)
             for function in pairs(exercise):
                 with warnings.catch_warnings(action="ignore"):
                     answers = known_answers(visible_cases(exercise), function)
@@ -164,7 +165,8 @@ def test_an_answer_uses_helpers_of_other_cells() -> None:
 
 
 def test_answers_agree_whatever_judges_them() -> None:
-    exercise, stored = EXERCISES["numbers.ulp"], exercise_of(live("01")["numbers.ulp"])
+    exercise = EXERCISES["numbers.ulp"]
+    stored = exercise_of(live("01")["numbers.ulp"])
     for function in (lambda *_: 0.0, lambda *_: None, lambda *_: [1], lambda: 1, 3):
         answers = answers_of(visible_cases(exercise), function)
         assert answers == answers_of(visible_cases(stored), function)
@@ -173,7 +175,8 @@ def test_answers_agree_whatever_judges_them() -> None:
 
 
 def test_an_error_is_a_known_mistake_whatever_python_says_of_it() -> None:
-    exercise, stored = EXERCISES["numbers.ulp"], exercise_of(live("01")["numbers.ulp"])
+    exercise = EXERCISES["numbers.ulp"]
+    stored = exercise_of(live("01")["numbers.ulp"])
     (known,) = [one for one in exercise.mistakes if one.name == "forgets the sign"]
     answers = known_answers(visible_cases(exercise), known.answer)
     # Python 3.14 names the number in math.log2's error, earlier ones do not

@@ -17,7 +17,8 @@ from labkit.grading.submission import find
 from tests.grading.hand_ins import NOTEBOOK, RIGHT, SETUP, UNSCALE, code, notebook, put, starter
 
 SEED = 13
-PLAIN, ADVANCE = RIGHT.lstrip(), RIGHT.lstrip().replace("+ 1", "+ ONE")
+PLAIN = RIGHT.lstrip()
+ADVANCE = RIGHT.lstrip().replace("+ 1", "+ ONE")
 CHECK = 'check("scaling.advance", my_advance)\n'
 BYTES = (
     "import math\ndef my_bytes(shape, bits):\n    return math.ceil(math.prod(shape) * bits / 8)\n"
@@ -26,7 +27,8 @@ SMALLEST = """\
 def my_smallest(exponent_bits, significand_bits):
     return 2.0 ** (2 - 2 ** (exponent_bits - 1) - significand_bits)
 """
-STARTER, LESSON_01 = starter(), "01_numbers.ipynb"
+STARTER = starter()
+LESSON_01 = "01_numbers.ipynb"
 IDS = {
     "advance": "scaling.advance",
     "unscale": "scaling.unscale",
@@ -80,18 +82,19 @@ def line(before: str = "", after: str = "") -> Odd:
 # The texts of cells: CONSTANTS, what ONE = 1 looks like; BEFORE and AFTER, lines before and after
 # an answer.
 TEXTS = tomllib.loads(Path(__file__).with_name("odd_notebooks.toml").read_text(encoding="utf-8"))
-CONSTANTS, BEFORE = TEXTS["constants"], TEXTS["before"]
+CONSTANTS = TEXTS["constants"]
+BEFORE = TEXTS["before"]
 AFTER = {name: text.replace("CHECK", CHECK.strip()) for name, text in TEXTS["after"].items()}
 SLOW_RUN = cell(
     "import time\ntime.sleep(600)\nrun = [time.sleep(600) for _ in range(9)]\n"
     "grads = time.sleep(600)"
 )
-SOLVED, OPEN, HELPED = cell(PLAIN, "advance"), cell(STARTER, "advance"), cell(ADVANCE, "advance")
-UNSCALED, BY_BYTES, EARLIER = (
-    cell(UNSCALE, "unscale"),
-    cell(BYTES, "bytes"),
-    cell(SMALLEST, "smallest"),
-)
+SOLVED = cell(PLAIN, "advance")
+OPEN = cell(STARTER, "advance")
+HELPED = cell(ADVANCE, "advance")
+UNSCALED = cell(UNSCALE, "unscale")
+BY_BYTES = cell(BYTES, "bytes")
+EARLIER = cell(SMALLEST, "smallest")
 BY_LAMBDA = (
     "my_unscale = lambda g, s, limit: ([x.float() / s for x in g], "
     "any(bool((~(x.isfinite() & (x.float().abs() / s <= limit))).any()) for x in g))"

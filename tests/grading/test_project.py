@@ -217,7 +217,8 @@ def test_points_come_first_and_then_bytes(tmp_path: Path) -> None:
 
 
 def test_entering_again_replaces_and_folders_merge_by_copying(tmp_path: Path) -> None:
-    here, there = tmp_path / "here", tmp_path / "there"
+    here = tmp_path / "here"
+    there = tmp_path / "there"
     enter(here, "Ada", [graded(RECIPES["FP32"])])
     enter(here, "Ada", [graded(RECIPES["FP16 no master"])])
     path = enter(there, "Zoë", [graded(RECIPES["FP32"])])

@@ -318,7 +318,8 @@ def drawn(count: int) -> list[tuple[bytes, bytes]]:
     ids=["some", "many"],
 )
 def test_nothing_that_is_handed_in_ends_the_grading_of_a_class(count: int, tmp_path: Path) -> None:
-    folder, out = tmp_path / "class", tmp_path / "out"
+    folder = tmp_path / "class"
+    out = tmp_path / "out"
     out.mkdir()
     handed_in = {f"{number:04}": one for number, one in enumerate(drawn(count))} | {
         "honest": (GOOD.encode(), b"")

@@ -93,7 +93,8 @@ def made(name: str) -> tuple[Host, list[tuple[str, str]]]:
     """Make an environment like a host's; return it, with rows (what, result) of what its making
     showed.
     """
-    row, folder = HOSTS[name], ROOT / "out" / "hosts" / name
+    row = HOSTS[name]
+    folder = ROOT / "out" / "hosts" / name
     if "debian" in row:
         python, rows = container.made(folder, row["debian"], ROOT)
         return Host(name, python), rows
@@ -144,7 +145,9 @@ def tests(host: Host, parts: Sequence[Sequence[str]], end: float, processes: int
     """Run tests part by part until the time is up; return how many passed and failed, which, and
     what was not run.
     """
-    counts, failed, left = Counter[str](), list[str](), list[str]()
+    counts = Counter[str]()
+    failed = list[str]()
+    left = list[str]()
     many = ["-n", str(processes), "--dist", "loadfile"] if processes > 1 else []
     for part in parts:
         command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *many, *part]
@@ -180,7 +183,8 @@ def write(name: str, versions: str, rows: Sequence[tuple[str, str]]) -> None:
     """Put a host's rows into the table, in place of the old ones about the same:
     lessons, rooms ...
     """
-    day, lines = f"{datetime.now(UTC):%Y-%m-%d}", TABLE.read_text(encoding="utf-8").splitlines()
+    day = f"{datetime.now(UTC):%Y-%m-%d}"
+    lines = TABLE.read_text(encoding="utf-8").splitlines()
     new = [f"| {name} | {versions} | {what} | {result} | {day} |" for what, result in rows]
     about = tuple(what.split()[0] for what, _ in rows)
     mine = [

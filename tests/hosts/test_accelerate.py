@@ -31,7 +31,8 @@ def train(accelerator, epochs=1, clip=None):
     schedule = StepLR(optimizer, step_size=1, gamma=DECAY)
     loader = DataLoader(points(), batch_size=BATCH)
     model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
-    losses, skipped = [], []
+    losses = []
+    skipped = []
     for _ in range(epochs):
         for inputs, targets in loader:
             optimizer.zero_grad()
@@ -63,7 +64,8 @@ def test_it_trains_skips_and_equals_our_own_loop_bit_for_bit(clip):
 
 
 def test_unwrapped_model_is_what_it_was():
-    accelerator, seen = Accelerator(cpu=True), []
+    accelerator = Accelerator(cpu=True)
+    seen = []
     model = network()
     model[0].register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
     prepared = accelerator.prepare(model)

@@ -30,7 +30,9 @@ class Notes(Callback):
     order = 70
 
     def before_fit(self):
-        self.losses, self.dtypes, self.rates = [], set(), []
+        self.losses = []
+        self.dtypes = set()
+        self.rates = []
 
     def after_pred(self):
         self.dtypes |= {self.pred.dtype, self.model[0].weight.dtype}
@@ -138,7 +140,8 @@ def test_its_own_tensors():
 
 @pytest.mark.parametrize("recipe", [None, O1, "O2"])
 def test_watch_sees_the_steps_of_fastais_optimizer(recipe):
-    watch, losses = Watch(every=4), []
+    watch = Watch(every=4)
+    losses = []
     for watching in ([watch], []):
         learn = learner(
             *watching, *([ByRecipe(recipe)] if recipe else []), overflow=recipe is not None

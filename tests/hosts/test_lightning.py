@@ -27,13 +27,11 @@ pytestmark = [pytest.mark.filterwarnings("ignore")]  # Lightning's, about loggin
 class Network(lightning.LightningModule):
     def __init__(self, interval="step", fused=False):
         super().__init__()
-        self.network, self.interval, self.losses, self.dtypes, self.fused = (
-            network(),
-            interval,
-            [],
-            set(),
-            fused,
-        )
+        self.network = network()
+        self.interval = interval
+        self.losses = []
+        self.dtypes = set()
+        self.fused = fused
 
     def training_step(self, batch, index):
         output = self.network(batch[0])
@@ -68,7 +66,8 @@ def fit(module, folder, epochs=1, checkpoint=None, **options):
 
 @pytest.mark.parametrize("clip", [None, 0.5])
 def test_it_trains_skips_and_equals_our_own_loop_bit_for_bit(tmp_path, clip):
-    module, plugin = Network(), FP16Mixed()
+    module = Network()
+    plugin = FP16Mixed()
     trainer = fit(module, tmp_path, epochs=2, plugins=plugin, gradient_clip_val=clip)
     losses, weights, scale, skipped, rate = own_loop(schedule=True, epochs=2, clip=clip)
     assert module.losses == losses
@@ -92,7 +91,11 @@ def test_schedule_of_epochs_continues(
 
 
 def test_checkpoint_continues_bit_for_bit(tmp_path):
-    whole, half, rest, plugin, after = Network(), Network(), Network(), FP16Mixed(), FP16Mixed()
+    whole = Network()
+    half = Network()
+    rest = Network()
+    plugin = FP16Mixed()
+    after = FP16Mixed()
     fit(whole, tmp_path, epochs=2, plugins=plugin)
     fit(half, tmp_path, epochs=1, plugins=FP16Mixed()).save_checkpoint(tmp_path / "half.ckpt")
     fit(rest, tmp_path, epochs=2, plugins=after, checkpoint=tmp_path / "half.ckpt")

@@ -18,7 +18,9 @@ class Network(nn.Module):
 
     def __init__(self, fails_at=None):
         super().__init__()
-        self.network, self.losses, self.fails_at = network(), [], fails_at
+        self.network = network()
+        self.losses = []
+        self.fails_at = fails_at
 
     def forward(self, inputs, labels):
         if len(self.losses) == self.fails_at:
@@ -50,7 +52,9 @@ def fit(model, folder, *callbacks):
 
 
 def test_watching_changes_no_weight_and_the_report_has_all_steps(tmp_path):
-    alone, watched, watch = Network(), Network(), Watch(every=6)
+    alone = Network()
+    watched = Network()
+    watch = Watch(every=6)
     fit(alone, tmp_path)
     fit(watched, tmp_path, watch)
     assert watched.losses == alone.losses

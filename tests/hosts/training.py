@@ -37,7 +37,8 @@ def own_loop(schedule: bool = False, epochs: int = 1, clip: float | None = None)
     """Return (losses, weights, scale, which steps were skipped, learning rate)."""
     engine = Engine(network(), partial(torch.optim.SGD, lr=RATE), O1)
     rates = StepLR(engine.optimizer, step_size=1, gamma=DECAY)
-    losses, skipped = list[float](), list[int]()
+    losses = list[float]()
+    skipped = list[int]()
     for inputs, targets in zip(*(t.split(BATCH) * epochs for t in points().tensors), strict=True):
         with engine.forward():
             loss = mse_loss(engine(inputs).float(), targets)

@@ -21,7 +21,8 @@ from labkit.instrument import Watch, log, replay, sample, script, watch
 from tests.clinic.trainings import usual
 
 watch_module: Any = sys.modules[Watch.__module__]
-X, Y = torch.randn(16, 8, generator=torch.Generator().manual_seed(1)), torch.arange(16) % 4
+X = torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
+Y = torch.arange(16) % 4
 
 
 class PlantedError(Exception):
@@ -35,10 +36,8 @@ def network() -> nn.Module:
 
 def by_scaler(model: nn.Module, scaler_class: Any = torch.amp.GradScaler) -> list[float]:
     """A loop with autocast, a scaler that skips its first step, and clipping."""
-    optimizer, how = (
-        torch.optim.AdamW(model.parameters(), lr=1e-2),
-        {"clip": 1.0, "init_scale": 2.0**20},
-    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    how = {"clip": 1.0, "init_scale": 2.0**20}
     case = usual(
         model,
         optimizer,
@@ -131,7 +130,8 @@ def test_failure_in_a_watch_leaves_the_losses_alone(run, monkeypatch) -> None:
 
 
 def test_error_of_the_run_is_raised_once() -> None:
-    model, calls = network(), []
+    model = network()
+    calls = []
 
     class Own(nn.Module):
         def forward(self, x: Any) -> Any:

@@ -22,15 +22,15 @@ SUBNORMAL = torch.arange(1, 2**17, dtype=torch.int32).view(torch.float32)
 
 def test_scaling_by_a_power_of_two_is_a_shift() -> None:
     torch.manual_seed(0)
-    a, b = torch.randn(1000) * 2.0**-20, torch.randn(50)
-    scaled, shifted = exponent_histogram(a * 2.0**13), shift(exponent_histogram(a), 13)
+    a = torch.randn(1000) * 2.0**-20
+    b = torch.randn(50)
+    scaled = exponent_histogram(a * 2.0**13)
+    shifted = shift(exponent_histogram(a), 13)
     assert [shifted.count(e, e) for e in range(-60, 20)] == [
         scaled.count(e, e) for e in range(-60, 20)
     ]
-    together, merged = (
-        exponent_histogram(torch.cat([a, b])),
-        merge([exponent_histogram(a), exponent_histogram(b)]),
-    )
+    together = exponent_histogram(torch.cat([a, b]))
+    merged = merge([exponent_histogram(a), exponent_histogram(b)])
     assert np.array_equal(together.counts, merged.counts)
     moved = merge([shifted, exponent_histogram(b)])
     assert (moved.total, moved.count(-149, -149)) == (1050, 0)
@@ -91,10 +91,8 @@ def test_many_numbers_are_counted_in_pairs_and_by_a_device_alike() -> None:
         assert (h.count(0, 0), h.count(-2, -2), h.non_finite) == (LARGE // 2 - 1, LARGE // 2, 1), (
             dtype
         )
-        bits, format = (
-            values.view(torch.int32 if dtype == torch.float32 else torch.int16),
-            format_of(dtype),
-        )
+        bits = values.view(torch.int32 if dtype == torch.float32 else torch.int16)
+        format = format_of(dtype)
         for one, other in zip(
             count_on_cpu(bits, format), count_on_device(bits, format), strict=True
         ):
@@ -171,10 +169,8 @@ def test_each_format_has_its_own_range() -> None:
     for values in (torch.zeros(5), torch.tensor([math.inf, math.nan])):  # of which nothing is lost
         f = fate(exponent_histogram(values), FP16)
         assert (f.underflowed, f.subnormal, f.normal, f.overflowed) == (0, 0, 0, 0)
-    positive, no_zero = (
-        replace(E8M0, name="positive", has_zero=True),
-        replace(E8M0, name="all", signed=True),
-    )
+    positive = replace(E8M0, name="positive", has_zero=True)
+    no_zero = replace(E8M0, name="all", signed=True)
     for format, missing in (
         (E8M0, "no sign and no zero"),
         (positive, "no sign"),
@@ -194,7 +190,8 @@ def small_net() -> nn.Sequential:
 
 def test_probe_leaves_no_hook_after_a_failure() -> None:
     inputs = torch.randn(5, 4, generator=torch.Generator().manual_seed(1))
-    plain, probed = small_net(), small_net()
+    plain = small_net()
+    probed = small_net()
     plain(inputs).sum().backward()
     with probe(probed):
         probed(inputs).sum().backward()

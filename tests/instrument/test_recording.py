@@ -102,7 +102,8 @@ def test_norms_and_elements_are_those_of_the_tensor() -> None:
         torch.full((70,), 1e30),
         torch.full((70,), 1e-30),
     ):
-        found, wide = sketch(tensor), tensor.double()
+        found = sketch(tensor)
+        wide = tensor.double()
         assert found.norm == pytest.approx(float(wide.norm()), rel=1e-5)
         assert found.largest == pytest.approx(float(wide.abs().max()), rel=1e-6)
         drawn = wide.reshape(-1)[torch.from_numpy(places(tensor.numel()))]
@@ -111,7 +112,8 @@ def test_norms_and_elements_are_those_of_the_tensor() -> None:
 
 def test_both_ways_to_read_a_tensor_agree() -> None:
     for tensor in (torch.randn(1000), torch.randn(7, 30).T, torch.randn(300).half()):
-        (norm, largest, bits, drawn), other = _on_cpu(tensor), _on_device(tensor)
+        norm, largest, bits, drawn = _on_cpu(tensor)
+        other = _on_device(tensor)
         assert norm == pytest.approx(other[0], rel=1e-5)
         assert (largest, bits % 2**32) == (other[1], other[2] % 2**32)
         np.testing.assert_array_equal(drawn, other[3])
@@ -187,7 +189,8 @@ def test_a_real_training_of_200_modules_has_2_mb(tmp_path: Path) -> None:
 def test_steps_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(recorder_module, "MOST_ELEMENTS", 3000)
     monkeypatch.setattr(recorder_module, "MOST_TENSORS", 200)
-    model, path = network(), tmp_path / "run.labkit"
+    model = network()
+    path = tmp_path / "run.labkit"
     with watch(model, every=1, against_fp32_every=0).record(path):
         train(model, 30)
     found = Recording.load(path)
@@ -213,7 +216,8 @@ def _train_and_fail(model: nn.Module, watching: Watch) -> None:
 
 
 def test_a_training_that_fails_is_recorded_until_then(tmp_path: Path) -> None:
-    model, path = network(), tmp_path / "run.labkit"
+    model = network()
+    path = tmp_path / "run.labkit"
     watching = watch(model, every=1).record(path)
     with pytest.raises(KeyError, match="planted"):
         _train_and_fail(model, watching)
@@ -311,14 +315,16 @@ print(sum(p.sum().item() for p in first.parameters()))
 def test_a_script_is_recorded_from_its_first_step_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script, path = tmp_path / "train.py", tmp_path / "run.labkit"
+    script = tmp_path / "train.py"
+    path = tmp_path / "run.labkit"
     script.write_text(SCRIPT)
     before = nn.Module.__call__
     words = ["--every", "1", "--folder", str(tmp_path / "seen"), "--record", str(path)]
     assert main(["watch", *words, str(script)]) == 0
     assert nn.Module.__call__ is before
     assert f"recorded to {path}" in capsys.readouterr().err
-    first, second = Recording.load(path), Recording.load(tmp_path / "run-2.labkit")
+    first = Recording.load(path)
+    second = Recording.load(tmp_path / "run-2.labkit")
     assert (first.steps, second.steps) == (3, 3)
     assert ("activations", "0") in first.sampled[0].sketches
     assert ("weight gradients", "weight") in second.sampled[0].sketches

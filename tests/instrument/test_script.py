@@ -61,7 +61,8 @@ def test_a_script_is_itself_and_each_of_its_models_has_a_report(script, tmp_path
     assert status == 7
     assert "__main__ beside\nNet: 7 steps" in printed.out
     assert printed.err == ""
-    report, other = Report.load(tmp_path / "seen"), Report.load(tmp_path / "seen-2")
+    report = Report.load(tmp_path / "seen")
+    other = Report.load(tmp_path / "seen-2")
     assert (report.model, other.model) == ("Net", "Sequential")
     # found in step 0, so 1 is the first seen whole
     assert [step.step for step in report.watched] == [0, 1, 3, 6]
@@ -137,7 +138,8 @@ for number in range(12):
 
 
 def test_a_script_whose_optimizer_is_never_called_has_a_report(tmp_path):
-    script, begins = tmp_path / "train.py", 2.0**40
+    script = tmp_path / "train.py"
+    begins = 2.0**40
     for new_scale, second, kinds in (
         ("", 2.0**39, {"scale too high"}),  # on its way to a scale that fits
         ("2.0**40", begins, {"scale too high", "scale does not fall"}),

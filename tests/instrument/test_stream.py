@@ -60,7 +60,8 @@ def recorder(*observed: type[Event]) -> tuple[Listener, list[str]]:
 
 def train() -> None:
     model = nn.Linear(2, 1)
-    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
     schedule = ConstantLR(optimizer)
     with torch.autocast("cpu", torch.bfloat16):
         loss = model(torch.ones(3, 2)).sum()
@@ -103,10 +104,8 @@ def test_the_events_of_a_step_in_their_order() -> None:
 
 
 def test_tap_is_open_while_a_listener_needs_it() -> None:
-    (one, first), (two, second) = (
-        recorder(BackwardBegins),
-        recorder(BackwardBegins, AutocastBegins, LossScaled),
-    )
+    one, first = recorder(BackwardBegins)
+    two, second = recorder(BackwardBegins, AutocastBegins, LossScaled)
     stacks = ExitStack(), ExitStack()
     for stack, listener in zip(stacks, (one, two), strict=True):
         stack.enter_context(STREAM.subscribed(listener))
@@ -120,7 +119,8 @@ def test_tap_is_open_while_a_listener_needs_it() -> None:
 
 
 def test_failure_of_a_listener_does_not_stop_others() -> None:
-    (one, first), (two, second) = recorder(), recorder(BackwardBegins, OptimizerBegins)
+    one, first = recorder()
+    two, second = recorder(BackwardBegins, OptimizerBegins)
 
     def fails(_: Event) -> None:
         raise ValueError("planted")
@@ -135,7 +135,8 @@ def test_failure_of_a_listener_does_not_stop_others() -> None:
 def test_a_closure_that_raises_is_no_skipped_step() -> None:
     ended: list[bool] = []
     listener = Listener().on(ScalerStepEnded, lambda event: ended.append(event.raised))
-    optimizer, scaler = torch.optim.SGD([nn.Parameter(torch.ones(1))]), torch.amp.GradScaler("cpu")
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))])
+    scaler = torch.amp.GradScaler("cpu")
     with STREAM.subscribed(listener), pytest.raises(RuntimeError, match="Closure"):
         scaler.step(optimizer, closure=lambda: 1.0)
     assert ended == [True]

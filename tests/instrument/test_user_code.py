@@ -29,7 +29,8 @@ class Overflowing(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner, self.outer = nn.Linear(8, 8), nn.Linear(8, 1)
+        self.inner = nn.Linear(8, 8)
+        self.outer = nn.Linear(8, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.inner(x) * 300.0
@@ -63,7 +64,8 @@ def by_engine(recipe: str) -> Loop:
 
 def by_torch_amp(autocast: type, scaler_class: type) -> Loop:
     def loop(model: nn.Module) -> tuple[Callable[[torch.Tensor], float], torch.optim.Optimizer]:
-        optimizer, scaler = torch.optim.AdamW(model.parameters(), 1e-3), scaler_class("cpu")
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+        scaler = scaler_class("cpu")
 
         def step(batch: torch.Tensor) -> float:
             optimizer.zero_grad()

@@ -30,7 +30,8 @@ from labkit.instrument import Report, exponent_histogram, watch
 from labkit.instrument.records import trimmed
 from labkit.instrument.stream import STREAM
 
-X, Y = torch.randn(32, 8, generator=torch.Generator().manual_seed(1)), torch.arange(32) % 4
+X = torch.randn(32, 8, generator=torch.Generator().manual_seed(1))
+Y = torch.arange(32) % 4
 
 
 class Net(nn.Module):
@@ -38,7 +39,9 @@ class Net(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.norm, self.drop = nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout()
+        self.first = nn.Linear(8, 16)
+        self.norm = nn.BatchNorm1d(16)
+        self.drop = nn.Dropout()
         self.last = nn.Linear(16, 4)
 
     def forward(self, x, *, gain=1.0):
@@ -122,10 +125,8 @@ def engine(model, steps, recipe="O2"):
 
 
 def clipped(model, steps):
-    scaler, optimizer = (
-        torch.amp.GradScaler("cpu", init_scale=2.0**12),
-        torch.optim.AdamW(model.parameters()),
-    )
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+    optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(steps):
         for half in (slice(0, 16), slice(16, 32)):
             scaler.scale(cross_entropy(model(X[half]), Y[half]) / 2).backward()
@@ -238,10 +239,8 @@ def test_gradients_are_unscaled_without_unscale():
     cross_entropy(model(X), Y).backward()
     expected = {name: trimmed(exponent_histogram(p.grad)) for name, p in model.named_parameters()}
     for clip in (False, True):
-        scaler, optimizer = (
-            torch.amp.GradScaler("cpu", init_scale=2.0**9),
-            torch.optim.SGD(model.parameters(), lr=0.0),
-        )
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**9)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
         with watch(model) as w:
             optimizer.zero_grad()
             scaler.scale(cross_entropy(model(X), Y)).backward()
@@ -322,14 +321,16 @@ def test_run_without_gradients_is_not_called_well():
 
 def test_two_watches_observe_the_same():
     model = Net()
-    one, two = watch(model, every=1), watch(model, every=1)
+    one = watch(model, every=1)
+    two = watch(model, every=1)
     one.__enter__()
     with two:
         thread = threading.Thread(target=plain, args=(model, 2))
         thread.start()
         thread.join()
         one.__exit__(None, None, None)
-        copied, loaded = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+        copied = copy.deepcopy(model)
+        loaded = pickle.loads(pickle.dumps(model))
         plain(copied, 3)
         plain(model, 1)
     assert on_model(copied) == on_model(loaded) == 0
@@ -381,7 +382,8 @@ def test_unusual_parameters_are_counted_and_replayed():
 
 
 def test_a_failed_replay_is_reported_once_with_its_reason():
-    model, batch = nn.Linear(8, 4), X.clone()
+    model = nn.Linear(8, 4)
+    batch = X.clone()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with watch(model, every=1, against_fp32_every=1) as w:
         for _ in range(3):
@@ -396,14 +398,13 @@ def test_exports_have_unscaled_histograms(
     monkeypatch,
 ):
     model = nn.Linear(2, 1, bias=False)
-    optimizer, scaler = (
-        torch.optim.SGD(model.parameters(), lr=0.1),
-        torch.amp.GradScaler("cpu", init_scale=2.0**10),
-    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
     with watch(model) as w:
         scaler.scale(model(torch.tensor([[3.0, 0.0]])).sum()).backward()
         scaler.step(optimizer)
-    writer, run = MagicMock(), MagicMock()
+    writer = MagicMock()
+    run = MagicMock()
     wandb = SimpleNamespace(Histogram=lambda np_histogram: [part.tolist() for part in np_histogram])
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     w.report().to_tensorboard(writer)

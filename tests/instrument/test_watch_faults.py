@@ -20,7 +20,8 @@ from labkit.frameworks import GradScaler
 from labkit.instrument import Report, watch
 from tests.clinic.trainings import Case, usual
 
-X, Y = torch.randn(32, 8, generator=torch.Generator().manual_seed(1)), torch.arange(32) % 4
+X = torch.randn(32, 8, generator=torch.Generator().manual_seed(1))
+Y = torch.arange(32) % 4
 PLANTED_AT = 3
 
 
@@ -82,7 +83,8 @@ def test_healthy_run_has_no_findings():
             (cross_entropy(model(X), Y) * factor).backward()
             torch.optim.SGD(model.parameters(), lr=0.1).step()
         headline = str(w.report()).splitlines()[1]
-        low, high = max(s.low for s in w.report().safe_scales().values()), w.report().one_scale()[0]
+        low = max(s.low for s in w.report().safe_scales().values())
+        high = w.report().one_scale()[0]
         assert headline.startswith("Nothing wrong was found")
         assert (" would be lost; use a scale from " in headline) is lost
         assert headline.endswith(f"from 2^{low} to 2^{high}.") is lost
@@ -191,7 +193,8 @@ def test_finding_names_the_line_to_repair():
 @pytest.mark.parametrize("by", ["scaler", "engine"])
 def test_steps_that_labkit_itself_skips_are_counted(by) -> None:
     for taken, factors in ((8, [float("inf"), 1.0, 1.0] * 4), (0, [float("inf")] * 12)):
-        model, sgd = network(), partial(torch.optim.SGD, lr=0.1)
+        model = network()
+        sgd = partial(torch.optim.SGD, lr=0.1)
         loss_of = lambda factor, model=model: cross_entropy(model(X), Y) * factor  # noqa: E731
         engine = Engine(model, sgd, RECIPES["O1"])
 

@@ -28,7 +28,8 @@ def x(*shape):
 class Tied(nn.Module):
     def __init__(self, sparse=False):
         super().__init__()
-        self.embed, self.out = nn.Embedding(11, 6, sparse=sparse), nn.Linear(6, 11, bias=False)
+        self.embed = nn.Embedding(11, 6, sparse=sparse)
+        self.out = nn.Linear(6, 11, bias=False)
         if not sparse:
             self.out.weight = self.embed.weight
 
@@ -39,7 +40,8 @@ class Tied(nn.Module):
 class Checkpointed(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 3)
+        self.first = nn.Linear(6, 6)
+        self.second = nn.Linear(6, 3)
 
     def forward(self, rows):
         return self.second(checkpoint(lambda r: self.first(r).relu(), rows, use_reentrant=False))
@@ -106,7 +108,9 @@ def brute_force(model, step, scale):  # one page, to be read at once
     """Run a step, and count all: {exponent: count}, with "zero" and "bad" for zeros, and for inf
     and NaN.
     """
-    seen, handles, running = defaultdict(lambda: defaultdict(Counter)), [], []
+    seen = defaultdict(lambda: defaultdict(Counter))
+    handles = []
+    running = []
     arrived = seen["activation gradients"]
 
     def after(name):
@@ -136,7 +140,9 @@ def brute_force(model, step, scale):  # one page, to be read at once
     return seen
 
 
-ROWS, IMAGES, TOKENS = x(8, 6), x(8, 1, 8, 8), torch.arange(32).reshape(8, 4) % 11
+ROWS = x(8, 6)
+IMAGES = x(8, 1, 8, 8)
+TOKENS = torch.arange(32).reshape(8, 4) % 11
 CLASSES = torch.arange(8) % 3
 NETWORKS = {
     "MLP": (mlp, ROWS, CLASSES),
@@ -166,7 +172,8 @@ def step_of(name, optimizers):
         model.zero_grad()
         halves = (slice(0, 4), slice(4, 8)) if name == "accumulation" else (slice(None),)
         for half in halves:
-            output, target = model(inputs[half]), targets[half]
+            output = model(inputs[half])
+            target = targets[half]
             loss = (
                 cross_entropy(output, target)
                 if target.dim() == 1
@@ -202,7 +209,8 @@ def test_each_count_is_that_of_a_program_that_keeps_everything(name):
     make, _, _ = NETWORKS[name]
     torch.manual_seed(0)
     model = make()
-    other, optimizers = copy.deepcopy(model), {}
+    other = copy.deepcopy(model)
+    optimizers = {}
     step = step_of(name, optimizers)
     torch.manual_seed(5)
     expected = [brute_force(other, step, SCALE) for _ in range(2)]

@@ -281,7 +281,8 @@ def test_disabled_front_end_is_named_with_its_remedy(tmp_path, monkeypatch):
 
 def test_a_server_without_anywidget_is_named_with_its_own_cure(tmp_path, monkeypatch):
     """The kernel has both extensions, the hub's server only one of them."""
-    kernel, server = tmp_path / "kernel", tmp_path / "hub"
+    kernel = tmp_path / "kernel"
+    server = tmp_path / "hub"
     monkeypatch.setattr("sys.prefix", str(kernel))
     for name in front_end.EXTENSIONS:
         extension(kernel / "share" / "jupyter" / "labextensions", name, "1.0")

@@ -17,7 +17,8 @@ GIB = 2**30
 
 
 def test_a_quota_of_the_container_counts_where_it_is_less(tmp_path: Path) -> None:
-    free, older = usable_cores(cgroup=tmp_path), tmp_path / "older kernels"
+    free = usable_cores(cgroup=tmp_path)
+    older = tmp_path / "older kernels"
     (tmp_path / "cpu.max").write_text("max 100000\n")
     assert usable_cores(cgroup=tmp_path) == free
     (tmp_path / "cpu.max").write_text("50000 100000\n")  # half a core: still one thread

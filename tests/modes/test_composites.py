@@ -11,7 +11,8 @@ from labkit.modes import body_of, is_composite
 
 
 def test_worked_example_attention_is_made_of_matrix_products() -> None:
-    x, events = torch.randn(2, 5, 16), list[CastEvent]()
+    x = torch.randn(2, 5, 16)
+    events = list[CastEvent]()
     with autocast(listen=events.append):
         y, _ = nn.MultiheadAttention(16, 4, batch_first=True)(x, x, x)
     assert y.dtype == torch.float16

@@ -93,7 +93,8 @@ def judged(paper: CaseSet) -> tuple[int, list[str]]:
     calls of the paper.
     """
     known_outcomes(paper, paper.exercise.reference)  # not within the time of an answer
-    count, equal = 0, []
+    count = 0
+    equal = []
     for name, answer in faults_of(paper.exercise):
         count += 1
         with warnings.catch_warnings():

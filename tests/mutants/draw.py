@@ -87,14 +87,16 @@ def planted(source: str, node: ast.expr | ast.stmt, becomes: str) -> tuple[str, 
     replacement.
     """
     lines = source.splitlines(keepends=True)
-    first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+    first = node.lineno - 1
+    last = (node.end_lineno or node.lineno) - 1
     was = "".join(lines[first : last + 1])
     start = len(lines[first].encode()[: node.col_offset].decode())
     end = len(was) - len(lines[last]) + len(lines[last].encode()[: node.end_col_offset].decode())
     changed = was[:start] + becomes + was[end:]
     while source.count(was) != 1 and first > 0:
         first -= 1
-        was, changed = lines[first] + was, lines[first] + changed
+        was = lines[first] + was
+        changed = lines[first] + changed
     return was, changed
 
 

@@ -56,7 +56,8 @@ def faults() -> list[Fault]:
 def copied(folder: Path) -> Path:
     """Copy what the tests need into a folder; what is only read is linked."""
     for name in COPIED:
-        source, ignore = ROOT / name, shutil.ignore_patterns("__pycache__")
+        source = ROOT / name
+        ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(source, folder / name, ignore=ignore) if source.is_dir() else shutil.copy(
             source, folder
         )
@@ -95,7 +96,10 @@ def tried(fault: Fault, folders: SimpleQueue[Path]) -> tuple[str, str]:
     The second text says why the fault does not count as noticed; it is empty where a test noticed
     it.
     """
-    folder, began, noticed_by, wrong = folders.get(), time.perf_counter(), "", ""
+    folder = folders.get()
+    began = time.perf_counter()
+    noticed_by = ""
+    wrong = ""
     source = (folder / fault.file).read_text(encoding="utf-8")
     try:
         (folder / fault.file).write_text(fault.planted(source), encoding="utf-8")
@@ -118,7 +122,8 @@ def tried(fault: Fault, folders: SimpleQueue[Path]) -> tuple[str, str]:
     finally:
         (folder / fault.file).write_text(source, encoding="utf-8")
         folders.put(folder)
-    seconds, stem = time.perf_counter() - began, Path(fault.file).stem
+    seconds = time.perf_counter() - began
+    stem = Path(fault.file).stem
     return f"{fault.name:75.75} {stem:14} {seconds:5.1f} s  {noticed_by or f'!!! {wrong}'}", wrong
 
 

@@ -50,7 +50,8 @@ def gaussian(
 def any_code(
     row: MmaSpec, result: Format, rng: np.random.Generator, shape: tuple[int, int]
 ) -> Cases:
-    every, count = values_of(row.operands), shape[0]
+    every = values_of(row.operands)
+    count = shape[0]
     c = (
         rng.choice(values_of(FP16), count)
         if result == FP16
@@ -63,7 +64,8 @@ def around_the_cut(
     row: MmaSpec, result: Format, rng: np.random.Generator, shape: tuple[int, int]
 ) -> Cases:
     """One large term; the others stand around the last bit that is kept beside it."""
-    count, format = shape[0], row.operands
+    count = shape[0]
+    format = row.operands
     power = -(row.fraction_bits + rng.integers(-12, 4, shape))
     low = np.maximum(power // 2, format.emin - format.significand_bits)
     a = np.ldexp(rng.choice([1.0, -1.0, 1.25, -1.5], shape), low)
@@ -79,7 +81,9 @@ def cancelled_at_the_cut(
     last bits come out.
     """
     (count, _), format = shape, row.operands
-    a, b, every = np.zeros(shape), np.zeros(shape), np.arange(count)
+    a = np.zeros(shape)
+    b = np.zeros(shape)
+    every = np.arange(count)
     places = (
         rng.permuted(np.tile(np.arange(row.block_length), (count, 1)), axis=1) + row.block_length
     )
@@ -110,8 +114,10 @@ def unnormalised(
     """Significands near 2: products near 4 stay as they are, beside terms at the edge of what is
     kept.
     """
-    a, b = rng.uniform(1.5, 2, shape), rng.uniform(1.5, 2, shape)
-    small, down = rng.random(shape) < 0.5, -(row.fraction_bits // 2)
+    a = rng.uniform(1.5, 2, shape)
+    b = rng.uniform(1.5, 2, shape)
+    small = rng.random(shape) < 0.5
+    down = -(row.fraction_bits // 2)
     return (
         np.where(small, np.ldexp(a, down), a),
         np.where(small, np.ldexp(b, down), -b),
@@ -130,10 +136,8 @@ def ends(row: MmaSpec, result: Format, rng: np.random.Generator, shape: tuple[in
         -format.smallest_subnormal,
     ]
     near = [result.max, -result.max, result.smallest_subnormal, -result.smallest_normal, 0.0, -0.0]
-    a, b = (
-        rng.choice([*far, 1.0, 0.0, -0.0], shape),
-        rng.choice([*far, 1.0, -1.0, 0.5, -0.0], shape),
-    )
+    a = rng.choice([*far, 1.0, 0.0, -0.0], shape)
+    b = rng.choice([*far, 1.0, -1.0, 0.5, -0.0], shape)
     return a, b, rng.choice(near, shape[0])
 
 

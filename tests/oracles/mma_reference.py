@@ -70,7 +70,8 @@ def block(
     emin, emin_b = (FORMATS[name][0] for name in operands)
     terms = []
     for x, y in zip(a, b, strict=True):
-        left, right = whole(x), whole(y)
+        left = whole(x)
+        right = whole(y)
         terms.append((left * right >> GRID, exponent_of(left, emin) + exponent_of(right, emin_b)))
     terms.append((whole(c), exponent_of(whole(c), FORMATS[result][0])))
     largest = max([exponent for value, exponent in terms if value], default=-126)

@@ -26,7 +26,8 @@ COMMENTS = (
 def digits_script() -> str:
     """Return the module: the first digits for training, and the first of those for testing."""
     with np.load(data_folder() / "digits.npz") as stored:
-        images, labels = stored["images"], stored["labels"]
+        images = stored["images"]
+        labels = stored["labels"]
     rows = [*range(TRAINED), *range(TRAIN_DIGITS, TRAIN_DIGITS + TESTED)]
     lines = []
     for row in rows:

@@ -156,7 +156,8 @@ class Training:
     # --- forward and backward ---------------------------------------------------------------------
 
     def batch(self) -> tuple[Floats, Floats]:
-        inputs, targets = self.problem["inputs"], self.problem["targets"]
+        inputs = self.problem["inputs"]
+        targets = self.problem["targets"]
         if self.problem["batch"] == len(inputs):
             return inputs, targets
         key = stream_key(BATCHES, self.seed, self.steps)
@@ -170,12 +171,14 @@ class Training:
 
     def forward(self, inputs: Floats) -> list[Floats]:
         """Return what goes into each layer, and what comes out of the last."""
-        shape, format = self.problem["shape"], self.format("activations")
+        shape = self.problem["shape"]
+        format = self.format("activations")
         narrow = self.recipe["accumulator"] == "format"
         states = [nearest(inputs, format)]
         last = len(self.parameters) // 2 - 1
         for layer in range(last + 1):
-            weight, bias = self.operand(2 * layer), self.operand(2 * layer + 1)
+            weight = self.operand(2 * layer)
+            bias = self.operand(2 * layer + 1)
             out = product(states[-1], weight, bias, (format, format), format, narrow)
             if layer == last:
                 out = nearest(out * shape["unit"], format)
@@ -201,7 +204,8 @@ class Training:
 
     def backward(self, states: list[Floats], slopes: Floats) -> list[Floats]:
         shape = self.problem["shape"]
-        state_format, format = self.format("activations"), self.format("gradients")
+        state_format = self.format("activations")
+        format = self.format("gradients")
         narrow = self.recipe["accumulator"] == "format"
         found: list[Floats] = []
         slopes = nearest(slopes * shape["unit"], format)
@@ -270,7 +274,8 @@ class Training:
         return self.first[i]
 
     def adam(self, i: int, gradient: Floats) -> Floats:
-        format, zeros = self.format("optimizer"), np.zeros_like(gradient)
+        format = self.format("optimizer")
+        zeros = np.zeros_like(gradient)
         mean = nearest(self.first.get(i, zeros) * fp32(BETA), format)
         mean = fused(fp32(1 - BETA), gradient, mean, format)
         square = nearest(self.second.get(i, zeros) * fp32(BETA_SQUARE), format)

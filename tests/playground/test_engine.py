@@ -126,7 +126,8 @@ class Dense(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         super().__init__()
-        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
+        self.weight = nn.Parameter(weight)
+        self.bias = nn.Parameter(bias)
         self.seen: dict[str, Tensor] = {}
 
     def forward(self, x: Tensor) -> Tensor:
@@ -200,7 +201,8 @@ def optimizer_of(method: dict[str, Any]) -> Any:
 
 def engine_step(asked: dict[str, Any], state: dict[str, Any], preset: str) -> Stepped:
     """Take one step of an engine from a state of the page."""
-    shape, method = asked["shape"], asked["method"]
+    shape = asked["shape"]
+    method = asked["method"]
     sizes = shape["sizes"]
     values = [torch.from_numpy(one).float() for one in state["parameters"]]
     pairs = [
@@ -352,7 +354,8 @@ def require_tanh(page: Page, found: Stepped) -> None:
     of a 16-bit format. The derivative g (1 - y y) has three roundings of FP32, of numbers that are
     at most g, and one of its format.
     """
-    format, back = format_named(page.activations), format_named(page.gradients)
+    format = format_named(page.activations)
+    back = format_named(page.gradients)
     for layer, after, state in zip(found.layers, found.layers[1:], found.activated, strict=False):
         inner = layer.seen["output"]
         ours = numbers(page.node.call(TANH, [flat(as_operand(inner, format.name)), format.name]))
@@ -360,7 +363,8 @@ def require_tanh(page: Page, found: Stepped) -> None:
         if inner.dtype == torch.float32 and format != FP32:
             continue  # FP8: the engine's tanh has another operand, which is not rounded
         assert steps_between(ours, theirs, format).max() <= (4 if format == FP32 else 1)
-        slopes, values = after.seen["input_slopes"], state
+        slopes = after.seen["input_slopes"]
+        values = state
         asked = [flat(slopes), flat(values), back.name]
         ours = numbers(page.node.call(TANH_SLOPES, asked))
         theirs = layer.seen["slopes"].double().numpy().ravel()
@@ -391,7 +395,8 @@ def require_loss(page: Page, found: Stepped, state: dict[str, Any]) -> None:
     mean = float(numbers([loss])[0])
     room = largest * 4 * 2.0**-24
     assert mean == pytest.approx(found.loss, rel=relative, abs=room, nan_ok=True)
-    ours, theirs = numbers(slopes), found.out_slopes.double().numpy().ravel()
+    ours = numbers(slopes)
+    theirs = found.out_slopes.double().numpy().ravel()
     back = format_named(page.gradients)
     theirs = np.asarray(round_to(theirs, back))
     finite = np.isfinite(theirs)

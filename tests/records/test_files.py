@@ -68,7 +68,8 @@ def test_what_a_killed_process_left_is_deleted_and_nothing_else(tmp_path: Path) 
         assert writer.stdout.readline() == "writing\n"
         return writer
 
-    killed, alive = [in_the_middle() for _ in range(2)], in_the_middle()
+    killed = [in_the_middle() for _ in range(2)]
+    alive = in_the_middle()
     for writer in killed:
         writer.kill()
         writer.communicate()
@@ -128,7 +129,8 @@ def test_a_checkout_keeps_results_beside_what_travels(
 def test_a_race_without_a_checkout_writes_into_the_home_folder(
     installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before, own = files_in(installed), tmp_path / "home" / "fp16-lab" / "data"
+    before = files_in(installed)
+    own = tmp_path / "home" / "fp16-lab" / "data"
     assert (
         main(
             [

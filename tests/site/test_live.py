@@ -104,7 +104,8 @@ def served(site: Path) -> Iterator[str]:
 def visit(browser: Any, address: str, **options: Any) -> Iterator[Any]:
     """Open a page; at the end, require that nothing failed and no request left its server."""
     context = browser.new_context(**options)
-    page, wrong = context.new_page(), []
+    page = context.new_page()
+    wrong = []
     page.set_default_timeout(60_000 * slowness())
     page.on("pageerror", lambda error: wrong.append(str(error)))
     root = address.rpartition("/")[0]

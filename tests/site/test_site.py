@@ -125,7 +125,8 @@ def visit(browser: Any, address: str, script: str = "", **options: Any) -> Any:
     """Open a page; at the end, require that nothing failed and no request left the site."""
     context = browser.new_context(**options)
     context.add_init_script(script)
-    page, wrong = context.new_page(), []
+    page = context.new_page()
+    wrong = []
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
     root = address.rpartition("/")[0]
@@ -148,10 +149,8 @@ def test_widgets_answer_from_a_file_by_keyboard(site: Path, browser: Any) -> Non
         )
         assert alive == list(WIDGETS)
         histogram = page.locator("[data-key=scale]")
-        slider, sentence = (
-            histogram.locator("input[type=range]").first,
-            histogram.locator(".lk-sentence"),
-        )
+        slider = histogram.locator("input[type=range]").first
+        sentence = histogram.locator(".lk-sentence")
         before = sentence.inner_text()
         slider.focus()
         slider.press("End")
@@ -198,10 +197,12 @@ def test_answers_and_the_theme_are_kept_over_a_reload_and_counted(
     served: str, browser: Any
 ) -> None:
     with visit(browser, f"{served}/06_lesson.html") as page:
-        held, choice = page.locator("#words pre.site-text"), page.locator("[data-key=choice]")
+        held = page.locator("#words pre.site-text")
+        choice = page.locator("[data-key=choice]")
         for key in ("Space", "Enter"):
             choice.get_by_label("3").press(key)
-        reply, progress = choice.locator(".lk-reply"), page.locator(".site-progress").first
+        reply = choice.locator(".lk-reply")
+        progress = page.locator(".site-progress").first
         assert reply.inner_text() == "Not quite: 2. One too many."
         assert held.is_visible()
         page.reload()

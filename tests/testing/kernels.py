@@ -65,40 +65,45 @@ def _along_rows(operation: Callable[[Tensor, int], Operation], x: Tensor) -> Cas
 
 
 def _product(dtype: torch.dtype = torch.float32, **settings: Any) -> Case:
-    a, b = normal(1, 64, 500).to(dtype), normal(2, 500, 48).to(dtype)
+    a = normal(1, 64, 500).to(dtype)
+    b = normal(2, 500, 48).to(dtype)
     return Case((a, b), matmul(a, b), settings)
 
 
 def _narrower(operands: Format) -> Case:
     """A product of FP32 numbers that may be rounded to other operands."""
-    a, b = normal(1, 64, 500), normal(2, 500, 48)
+    a = normal(1, 64, 500)
+    b = normal(2, 500, 48)
     return Case((a, b), matmul(a, b, operands=operands), {"accumulator": "A100"})
 
 
 def _epilogue(**more: Any) -> Case:
-    a, b = normal(1, 64, 500).half(), normal(2, 500, 48).half()
+    a = normal(1, 64, 500).half()
+    b = normal(2, 500, 48).half()
     return Case((a, b, *more.values()), matmul(a, b, **more))
 
 
 def _square() -> Case:
-    a, b = (
-        normal(1, 64, 500)[:, :64].half(),
-        normal(2, 500, 48)[:64].half() @ normal(3, 48, 64).half(),
-    )
+    a = normal(1, 64, 500)[:, :64].half()
+    b = normal(2, 500, 48)[:64].half() @ normal(3, 48, 64).half()
     return _of(matmul, a, b)
 
 
 def _fp8(**settings: Any) -> Case:
     """FP8 operands and their scales: of each row of A, and of each column of B."""
-    a, b = normal(7, 48, 256), normal(8, 256, 40)
-    of_a, of_b = a.abs().amax(1, keepdim=True) / 448, b.abs().amax(0, keepdim=True) / 448
-    a, b = (a / of_a).to(torch.float8_e4m3fn), (b / of_b).to(torch.float8_e4m3fn)
+    a = normal(7, 48, 256)
+    b = normal(8, 256, 40)
+    of_a = a.abs().amax(1, keepdim=True) / 448
+    of_b = b.abs().amax(0, keepdim=True) / 448
+    a = (a / of_a).to(torch.float8_e4m3fn)
+    b = (b / of_b).to(torch.float8_e4m3fn)
     return Case((a, b, of_a, of_b), matmul(a, b, scale=of_a.double() * of_b.double()), settings)
 
 
 def _blocks() -> Case:
     """Two blocks of 128 along K, each with its scale."""
-    x, y = normal(8, 32, 256), normal(9, 256, 24)
+    x = normal(8, 32, 256)
+    y = normal(9, 256, 24)
     scales = torch.tensor([0.5, 4.0])
     parts = [x[:, i * 128 : (i + 1) * 128].to(torch.float8_e4m3fn) for i in range(2)]
     wide = torch.cat([part.float() * scale for part, scale in zip(parts, scales, strict=True)], 1)
@@ -199,7 +204,8 @@ def online(
     x: Tensor, block: int, rescale: Callable[[Tensor, Tensor], Tensor], first: float = -math.inf
 ) -> Tensor:
     """Online softmax: the sum is scaled whenever the maximum grows."""
-    top, total = torch.full((len(x), 1), first), torch.zeros(len(x), 1)
+    top = torch.full((len(x), 1), first)
+    total = torch.zeros(len(x), 1)
     for part in x.float().split(block, 1):
         new = torch.maximum(top, part.amax(1, keepdim=True))
         total = total * rescale(top, new) + torch.exp(part - new).sum(1, keepdim=True)
@@ -252,7 +258,8 @@ def _fused(a: Tensor, b: Tensor) -> Tensor:
 
 def _kahan(terms: Tensor) -> Tensor:
     """Compensated sum over the first dimension."""
-    total, lost = torch.zeros_like(terms[0]), torch.zeros_like(terms[0])
+    total = torch.zeros_like(terms[0])
+    lost = torch.zeros_like(terms[0])
     for term in terms:
         more = term - lost
         new = total + more
@@ -294,7 +301,8 @@ def _unfolded(x: Tensor, w: Tensor, padding: int) -> Tensor:
 
 
 def _by_taps(x: Tensor, w: Tensor) -> Tensor:
-    wide, (height, width) = F.pad(x.float(), (1, 1, 1, 1)), x.shape[2:]
+    wide = F.pad(x.float(), (1, 1, 1, 1))
+    height, width = x.shape[2:]
     taps = [
         torch.einsum(
             "nchw,oc->nohw", wide[:, :, i : i + height, j : j + width], w[:, :, i, j].float()
@@ -313,7 +321,8 @@ def _base_two(x: Tensor) -> Tensor:
 
 def _welford(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     x = x.float()
-    centre, squares = torch.zeros(len(x)), torch.zeros(len(x))
+    centre = torch.zeros(len(x))
+    squares = torch.zeros(len(x))
     for n in range(x.shape[1]):
         off = x[:, n] - centre
         centre = centre + off / (n + 1)
@@ -521,7 +530,8 @@ def _winograd(image: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
     at = torch.tensor(
         [[1.0, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]]
     )
-    height, width = image.shape[2] - 2, image.shape[3] - 2
+    height = image.shape[2] - 2
+    width = image.shape[3] - 2
     image = F.pad(image.float(), (0, -width % 4, 0, -height % 4))
     tiles = image.unfold(2, 6, 4).unfold(3, 6, 4)
     left = (bt @ tiles @ bt.T).to(dtype).float()

@@ -68,7 +68,8 @@ def draw(
             np.ldexp(each, random.integers(max(lowest, -140), top // 2, shape)) for each in (x, y)
         )
     if kind == "positive":
-        x, y = np.abs(x), np.abs(y)
+        x = np.abs(x)
+        y = np.abs(y)
     if kind == "cancelling":
         half = terms // 2
         x[half : 2 * half], y[half : 2 * half] = -x[:half], y[:half]
@@ -100,7 +101,8 @@ def exceeded(
     format: Format, how: Arithmetic, terms: int, count: int, seed: int
 ) -> tuple[int, list[str]]:
     """Return the number of sums that were compared, and those beyond the bound."""
-    compared, beyond = 0, []
+    compared = 0
+    beyond = []
     for kind in KINDS:
         x, y = draw(
             kind, format, terms, count, np.random.default_rng([seed, terms, KINDS.index(kind)])
@@ -193,7 +195,8 @@ def test_bound_is_reached() -> None:
     assert 7 / 8 * 0.999 < lost / float(operation.error(Arithmetic("FP32"))) < 1
     # one block of an H100: 16 products, 25 bits behind the point; and a sum of a V100 that comes
     # near its bound
-    ones, how = np.ones((1, 16), np.float16), arithmetic("H100", (FP16, FP16))
+    ones = np.ones((1, 16), np.float16)
+    how = arithmetic("H100", (FP16, FP16))
     bound = float(matmul(ones, ones.T).error(how)[0, 0])
     # K 2^-F S' + B (2^-r + 2^-24) S, with K = S = 16, F = 25, B = 2, r = 23
     assert bound == pytest.approx(16 * 2**-25 * 16 + 2 * (2**-23 + 2**-24) * 16, rel=1e-6)
@@ -214,7 +217,8 @@ def test_subnormal_operands_align_like_normal_ones() -> None:
     """
     a = np.float16([[2.0**-24, *[2.0**-24 * 3] * 3]])
     b = np.float16([[1024.0, *[1.0 + 2.0**-10] * 3]]).T
-    how, operation = arithmetic("V100", (FP16, FP16)), matmul(a, b)
+    how = arithmetic("V100", (FP16, FP16))
+    operation = matmul(a, b)
     bound = operation.error(how)[0, 0]
     assert bound > 4 * 2.0**-23 * 2.0**-14 * 2**10
     for found in sums(a.T.astype(np.float64), b.astype(np.float64), how):
@@ -245,7 +249,9 @@ def test_norms_against_decimals_of_fifty_digits(spread: float) -> None:
         "rms norm": (rms_norm(x, w), F.rms_norm(a, (37,), weight, 1e-6)),
     }
     for i, row in enumerate(x):
-        numbers, weights, biases = decimals(row), decimals(w), decimals(b)
+        numbers = decimals(row)
+        weights = decimals(w)
+        biases = decimals(b)
         parts = [(each - max(numbers)).exp() for each in numbers]
         mean = sum(numbers) / 37
         deviation = (
@@ -261,10 +267,8 @@ def test_norms_against_decimals_of_fifty_digits(spread: float) -> None:
             "rms norm": [n / root * p for n, p in zip(numbers, weights, strict=True)],
         }
         for name, (operation, got) in results.items():
-            limits, values = (
-                decimals(operation.error(Arithmetic("FP32"))[i]),
-                decimals(operation.value[i]),
-            )
+            limits = decimals(operation.error(Arithmetic("FP32"))[i])
+            values = decimals(operation.value[i])
             for right, value, limit, found in zip(
                 exact[name], values, limits, decimals(got[i]), strict=True
             ):

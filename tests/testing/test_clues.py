@@ -28,9 +28,12 @@ from labkit.testing import (
 )
 from tests.testing.kernels import norm, normal, rms
 
-A, B = normal(40, 48, 1000).half(), normal(41, 1000, 64).half()
+A = normal(40, 48, 1000).half()
+B = normal(41, 1000, 64).half()
 PRODUCT = A.float() @ B.float()
-X, W, BIAS = normal(42, 64, 512) * 2 + 3, normal(43, 512), normal(44, 512)
+X = normal(42, 64, 512) * 2 + 3
+W = normal(43, 512)
+BIAS = normal(44, 512)
 
 
 # ---- faults within the bound
@@ -43,7 +46,8 @@ def test_a_fault_that_fits_39_times_better_does_not_pass() -> None:
     assert not verdict
     assert verdict.suspects == ("eps is added outside of the root",)
     # both distances by torch, in FP64
-    wide, right = X.double(), F.layer_norm(X.double(), (512,), W.double(), BIAS.double())
+    wide = X.double()
+    right = F.layer_norm(X.double(), (512,), W.double(), BIAS.double())
     deviation = wide.var(1, keepdim=True, correction=0).sqrt()
     wrong = (wide - wide.mean(1, keepdim=True)) / (deviation + 1e-5) * W + BIAS
     times = ((got - right).square().mean() / (got - wrong).square().mean()).sqrt()
@@ -92,7 +96,8 @@ def stale(share: float) -> Tensor:
 
 FAR = normal(46, 64, 512) * 0.1 + 100
 HALVES = [A[:, part].float() @ B[part].float() for part in (slice(0, 500), slice(500, 1000))]
-BF_X, BF_W = (normal(47, 64, 384) + 1).bfloat16(), normal(48, 384).bfloat16()
+BF_X = (normal(47, 64, 384) + 1).bfloat16()
+BF_W = normal(48, 384).bfloat16()
 SCALE = torch.rand(48, generator=torch.Generator().manual_seed(49)) + 0.5
 SQUARE = A[:, :300] @ B[:300, :48]
 
@@ -166,7 +171,8 @@ def test_clues_that_exclude_each_other_are_not_given_together() -> None:
 
 def test_cut_and_rounded_operands_have_different_clues() -> None:
     # FP16 has no numbers as small
-    a, b = normal(50, 32, 300) * 2.0**-14, normal(51, 300, 32)
+    a = normal(50, 32, 300) * 2.0**-14
+    b = normal(51, 300, 32)
     rounded = round_tensor(a, TF32) @ round_tensor(b, TF32)
     assert compare(rounded, matmul(a, b)).suspects == ("operands that were rounded to TF32 first",)
     cut = [round_tensor(each, TF32, Rounding.TOWARD_ZERO) for each in (a, b)]
@@ -183,21 +189,25 @@ def test_cut_and_rounded_operands_have_different_clues() -> None:
 
 def right_norms(random: np.random.Generator) -> dict[str, tuple[Tensor, Operation]]:
     """Right results whose functions are off by up to 2.5 u in one direction."""
-    rows, terms = int(random.choice([1, 3, 40])), int(random.choice([3, 64, 512, 1500]))
+    rows = int(random.choice([1, 3, 40]))
+    terms = int(random.choice([3, 64, 512, 1500]))
     dtype = (torch.float16, torch.bfloat16, torch.float32)[random.integers(3)]
     out = (dtype, torch.float32)[random.integers(2)]
     eps = float(random.choice([1e-3, 1e-5, 1e-6, 1e-12, 0.0]))
-    size, middle = float(random.choice([1e-2, 0.1, 1.0, 10.0])), float(random.choice([0.0, 1.0]))
+    size = float(random.choice([1e-2, 0.1, 1.0, 10.0]))
+    middle = float(random.choice([0.0, 1.0]))
     seed = int(random.integers(2**31))
     x = ((normal(seed, rows, terms) + middle) * size).to(dtype)
-    w, b = normal(seed + 1, terms), normal(seed + 2, terms)
+    w = normal(seed + 1, terms)
+    b = normal(seed + 2, terms)
     y = normal(seed + 3, terms, 40).to(dtype)
     off = 1 + float(random.uniform(-2.5, 2.5)) * 2.0**-24
 
     def rsqrt(values: Tensor) -> Tensor:
         return (torch.rsqrt(values.double() + eps) * off).float()
 
-    wide, product = x.float(), x.float() @ y.float()
+    wide = x.float()
+    product = x.float() @ y.float()
     found = {
         "layer norm": (norm(x, w, b, rstd=rsqrt), layer_norm(x, w, b, eps)),
         "RMS norm": (rms(x, w, rstd=rsqrt), rms_norm(x, w, eps)),
@@ -234,10 +244,8 @@ def test_zeros_of_the_other_sign_are_counted_and_pass() -> None:
     small = torch.full((1, 1), 2.0**-15).half()
     # -2^-30 is -0 in FP16
     operation = matmul(-small, small)
-    other, same = (
-        compare(torch.zeros(1, 1).half(), operation),
-        compare(-torch.zeros(1, 1).half(), operation),
-    )
+    other = compare(torch.zeros(1, 1).half(), operation)
+    same = compare(-torch.zeros(1, 1).half(), operation)
     assert (other.kind, other.zeros, same.zeros) == (VerdictKind.EQUAL, 1, 0)
     assert "not judged: 1 zero has the other sign" in str(other)
     assert "other sign" not in str(same)
@@ -273,8 +281,10 @@ def test_zeros_of_sums_that_cancel_have_either_sign() -> None:
 def test_convolutions_take_the_padding_of_torch(
     settings: dict[str, object], window: tuple[int, int]
 ) -> None:
-    x, w = normal(52, 2, 3, 9, 8), normal(53, 4, 3, *window)
-    got, operation = F.conv2d(x, w, **settings), convolution(x, w, **settings)
+    x = normal(52, 2, 3, 9, 8)
+    w = normal(53, 4, 3, *window)
+    got = F.conv2d(x, w, **settings)
+    operation = convolution(x, w, **settings)
     assert compare(got, operation)
     got[-1, -1, -1, -1] += 0.01
     assert not compare(got, operation)
@@ -295,7 +305,9 @@ def test_formats_are_named_by_dtypes_and_names() -> None:
     assert assert_explained(got, A, B, out="fp16").explained
 
 
-X2, IMAGE, FILTERS = torch.ones(3, 4), torch.ones(1, 3, 8, 8), torch.ones(4, 3, 3, 3)
+X2 = torch.ones(3, 4)
+IMAGE = torch.ones(1, 3, 8, 8)
+FILTERS = torch.ones(4, 3, 3, 3)
 
 
 @pytest.mark.parametrize(

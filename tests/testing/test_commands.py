@@ -60,7 +60,8 @@ def test_every_operation_has_a_tolerance_that_holds() -> None:
         (rtol, atol) = map(float, re.search(r"rtol=(\S+), atol=(\S+)\)", found).groups())
     for seed in range(20):  # the last line is run: on right results of other operands, drawn alike
         torch.manual_seed(seed)
-        a, b = torch.randn(8, 512).half(), torch.randn(512, 8).half()
+        a = torch.randn(8, 512).half()
+        b = torch.randn(512, 8).half()
         exact = torch.from_numpy(matmul(a, b).value)
         torch.testing.assert_close(
             (a.float() @ b.float()).half().double(), exact, rtol=rtol, atol=atol

@@ -41,7 +41,8 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
     return kernels.normal(seed, *shape)
 
 
-A, B = normal(24, 200).half(), normal(200, 16, seed=1).half()
+A = normal(24, 200).half()
+B = normal(200, 16, seed=1).half()
 EXACT = A.double() @ B.double()
 
 
@@ -167,7 +168,8 @@ SHAPES = [
 @pytest.mark.parametrize("shapes", SHAPES)
 def test_shapes_are_those_of_torch(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     a, b = (normal(*shape, seed=i) for i, shape in enumerate(shapes))
-    product, operation = torch.matmul(a, b), matmul(a, b)
+    product = torch.matmul(a, b)
+    operation = matmul(a, b)
     assert operation.value.shape == product.shape
     assert compare(product, operation)
     assert compare(product.numpy(), matmul(a.numpy(), b.numpy()))
@@ -193,11 +195,9 @@ def test_dimensions_are_those_of_torch() -> None:
 
 @pytest.mark.parametrize("dimensions", [1, 2, 3])
 def test_convolutions_are_those_of_torch(dimensions: int) -> None:
-    x, weight, bias = (
-        normal(2, 6, *[9] * dimensions),
-        normal(8, 3, *[3] * dimensions, seed=1),
-        normal(8, seed=2),
-    )
+    x = normal(2, 6, *[9] * dimensions)
+    weight = normal(8, 3, *[3] * dimensions, seed=1)
+    bias = normal(8, seed=2)
     conv = (torch.nn.functional.conv1d, torch.nn.functional.conv2d, torch.nn.functional.conv3d)[
         dimensions - 1
     ]
@@ -212,7 +212,8 @@ def test_convolutions_are_those_of_torch(dimensions: int) -> None:
 
 
 def test_special_values_are_compared_by_place_and_kind() -> None:
-    a, b = A.float().clone(), B.float()
+    a = A.float().clone()
+    b = B.float()
     a[0, 3], a[1, 4], a[2, 5], a[2, 6] = math.inf, math.nan, math.inf, -math.inf
     got = a @ b
     assert compare(got, matmul(a, b))
@@ -226,7 +227,8 @@ def test_special_values_are_compared_by_place_and_kind() -> None:
 
 
 def test_overflow_of_a_large_sum_is_rounding() -> None:
-    a, b = torch.tensor([[65504.0, 15.9, 0.0]]).half(), torch.ones(3, 1).half()
+    a = torch.tensor([[65504.0, 15.9, 0.0]]).half()
+    b = torch.ones(3, 1).half()
     # 65519.9
     assert compare(torch.tensor([[math.inf]]).half(), matmul(a, b)).kind is VerdictKind.IMPOSSIBLE
     assert compare(torch.tensor([[65504.0]]).half(), matmul(a, b)).kind is VerdictKind.EQUAL
@@ -239,7 +241,8 @@ def test_overflow_of_a_large_sum_is_rounding() -> None:
 
 
 def test_flushed_subnormals_are_named() -> None:
-    a, b = (normal(8, 4) * 2.0**-10).half(), (normal(4, 8, seed=3) * 2.0**-8).half()
+    a = (normal(8, 4) * 2.0**-10).half()
+    b = (normal(4, 8, seed=3) * 2.0**-8).half()
     right = a.float() @ b.float()
     flushed = torch.where(right.half().abs() < FP16.smallest_normal, 0.0, right).half()
     verdict = compare(flushed, matmul(a, b))
@@ -340,7 +343,8 @@ def test_a_gpu_s_name_is_its_instruction_for_the_operands(name: str) -> None:
     # FP32 operands: FP32 units
     assert_explained(A.float() @ B.float(), A.float(), B.float(), accumulator=name)
     if name != "V100" and name != "T4":
-        a, b = A.bfloat16(), B.bfloat16()
+        a = A.bfloat16()
+        b = B.bfloat16()
         assert_explained(accumulate(a, b, None, SPECS[name], BF16), a, b, accumulator=name)
 
 
@@ -375,7 +379,8 @@ def draw(random: np.random.Generator, kind: str, rows: int, columns: int) -> Ten
 def in_some_order(random: np.random.Generator, a: Tensor, b: Tensor) -> Tensor:
     """FP32 sums of products in a random order of K: one by one, in slices, or along a tree."""
     places = torch.from_numpy(random.permutation(a.shape[1]))
-    a, b = a[:, places], b[places]
+    a = a[:, places]
+    b = b[places]
     way = int(random.integers(3))
     if way == 0:
         return in_turn(a, b)
@@ -384,21 +389,18 @@ def in_some_order(random: np.random.Generator, a: Tensor, b: Tensor) -> Tensor:
 
 def suspected(seed: int, count: int) -> list[str]:
     """Return the verdicts on right results that are no rounding."""
-    random, found = np.random.default_rng(seed), []
+    random = np.random.default_rng(seed)
+    found = []
     for _ in range(count):
         terms, rows, columns = (
             int(random.choice([2, 3, 16, 64, 129, 500, 1024])),
             *map(int, random.integers(1, 40, 2)),
         )
-        kind, dtype = (
-            str(random.choice(KINDS)),
-            (torch.float16, torch.bfloat16, torch.float32)[random.integers(3)],
-        )
+        kind = str(random.choice(KINDS))
+        dtype = (torch.float16, torch.bfloat16, torch.float32)[random.integers(3)]
         out = (torch.float32, dtype)[random.integers(2)]
-        a, b = (
-            draw(random, kind, rows, terms).to(dtype),
-            draw(random, kind, terms, columns).to(dtype),
-        )
+        a = draw(random, kind, rows, terms).to(dtype)
+        b = draw(random, kind, terms, columns).to(dtype)
         card = (
             str(random.choice(["A100", "H100"]))
             if dtype is not torch.float32 and random.random() < 0.3

@@ -161,7 +161,8 @@ def test_nonzero_elements_in_a_zero_block_are_a_fault() -> None:
 
 
 def test_small_scales_of_torchao_and_of_vllm_are_conventions() -> None:
-    of_torchao, of_vllm = nvfp4(least=2.0**-6), nvfp4(least=0.0)
+    of_torchao = nvfp4(least=2.0**-6)
+    of_vllm = nvfp4(least=0.0)
     assert check(of_torchao) == check(of_vllm) == []
     assert any("no scale is below 2^-6" in line for line in conventions(of_torchao))
     assert any("a scale may round to 0" in line for line in conventions(of_vllm))

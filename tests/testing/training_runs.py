@@ -37,7 +37,8 @@ class Block(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.norm1 = nn.LayerNorm(width)
+        self.norm2 = nn.LayerNorm(width)
         self.attention = Attention(width)
         self.mlp = nn.Sequential(
             nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
@@ -53,10 +54,12 @@ class Gpt(nn.Module):
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
-        self.embed, self.place = nn.Embedding(10, 24), nn.Parameter(torch.randn(12, 24) / 8)
+        self.embed = nn.Embedding(10, 24)
+        self.place = nn.Parameter(torch.randn(12, 24) / 8)
         self.drop = nn.Dropout(dropout)
         self.blocks = nn.Sequential(Block(24), Block(24))
-        self.norm, self.head = nn.LayerNorm(24), nn.Linear(24, 10)
+        self.norm = nn.LayerNorm(24)
+        self.head = nn.Linear(24, 10)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.drop(self.embed(tokens) + self.place)
@@ -69,7 +72,8 @@ class Lstm(nn.Module):
     def __init__(self, dropout: float) -> None:
         super().__init__()
         self.lstm = nn.LSTM(6, 24, batch_first=True)
-        self.drop, self.head = nn.Dropout(dropout), nn.Linear(24, 10)
+        self.drop = nn.Dropout(dropout)
+        self.head = nn.Linear(24, 10)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.drop(self.lstm(x)[0][:, -1]))

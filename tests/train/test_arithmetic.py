@@ -64,22 +64,24 @@ def one_step(recipe: Recipe) -> None:
     TrainingRun(CNN, recipe, measure_every=1).step()
 
 
-def looked_at(recipe: Recipe) -> None:
+def watched_step(recipe: Recipe) -> None:
+    watch_step(TrainingRun(CNN, recipe))
+
+
+def gradients_and_evaluation(recipe: Recipe) -> None:
     run = TrainingRun(CNN, recipe)
     run.next_gradients()
     run.evaluate()
 
 
-def test_products_in_training_are_ieee_fp32(
-    session: None,
-) -> None:
-    cudnn, watched = torch.backends.cudnn, lambda recipe: watch_step(TrainingRun(CNN, recipe))
+def test_products_in_training_are_ieee_fp32(session: None) -> None:
+    cudnn = torch.backends.cudnn
     for name, work in (
         ("FP32", one_step),
         ("O2", one_step),
         ("TF32", one_step),
-        ("O1", watched),
-        ("O1", looked_at),
+        ("O1", watched_step),
+        ("O1", gradients_and_evaluation),
     ):
         with AtEachProduct() as switches:
             work(RECIPES[name])
@@ -108,7 +110,9 @@ def test_runs_that_overlap_in_threads_restore_at_the_end(session: None) -> None:
     """The first run ends while the second, which began while there was one thread, is in the middle
     of a step.
     """
-    inside, first_done, seen = threading.Event(), threading.Event(), []
+    inside = threading.Event()
+    first_done = threading.Event()
+    seen = []
 
     def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         inside.set()

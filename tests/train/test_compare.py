@@ -61,7 +61,8 @@ def test_as_good_needs_a_test_of_its_own() -> None:
     """Differences 0.009, 0.014, 0.011: mean 0.0113; 2.920 * 0.0025166 / sqrt(3) = 0.0042, together
     inside 0.02.
     """
-    fp32, other = [0.706, 0.659, 0.668], [0.715, 0.673, 0.679]
+    fp32 = [0.706, 0.659, 0.668]
+    other = [0.715, 0.673, 0.679]
     found = comparison(fp32, other).difference("O1")
     assert found.verdict == "as good"
     assert found.interval_90 == pytest.approx(0.0042, abs=5e-5)
@@ -142,7 +143,8 @@ def test_comparison_uses_common_seeds_only() -> None:
 
 
 def test_a_comparison_runs_what_is_missing_and_reads_the_rest(tmp_path: Path) -> None:
-    short, recipes = replace(TASKS["digits"], steps=2), [RECIPES["FP32"], RECIPES["O1"]]
+    short = replace(TASKS["digits"], steps=2)
+    recipes = [RECIPES["FP32"], RECIPES["O1"]]
     first = compare(short, recipes, seeds=(0,), folder=tmp_path, workers=1)
     wide = replace(short, margin=0.1)  # which is the task's, and no part of what is trained
     again = compare(wide, recipes, seeds=(0, 1), folder=tmp_path, workers=1)
@@ -152,10 +154,8 @@ def test_a_comparison_runs_what_is_missing_and_reads_the_rest(tmp_path: Path) ->
 
 
 def test_worked_example_of_a_record(tmp_path: Path) -> None:
-    first, second = (
-        StepRecord(1, 0.5, 1024.0, False, True, 0.25),
-        StepRecord(2, math.inf, 1024.0, True, False),
-    )
+    first = StepRecord(1, 0.5, 1024.0, False, True, 0.25)
+    second = StepRecord(2, math.inf, 1024.0, True, False)
     record = replace(run("O1", 3, math.inf), steps=(first, second), stopped=True)
     path = record.save(tmp_path / "run.json")
     assert load(path) == record
@@ -213,7 +213,8 @@ def test_coarser_segmentation_loses_on_every_seed() -> None:
 def test_every_cure_of_swallowed_updates_works() -> None:
     cures = ("FP16 static", "FP16 stochastic", "FP16 Kahan")
     comparison = found("fine_tuning", "FP16 no master", "BF16 no master", *cures)
-    fp16, bf16 = comparison.difference("FP16 no master"), comparison.difference("BF16 no master")
+    fp16 = comparison.difference("FP16 no master")
+    bf16 = comparison.difference("BF16 no master")
     assert (fp16.verdict, bf16.verdict) == ("worse", "worse")
     assert bf16.mean < fp16.mean - 0.1 < -0.25, "fewer significand bits: worse than FP16"
     assert [comparison.difference(cure).verdict for cure in cures] == ["as good"] * 3
@@ -230,7 +231,8 @@ def test_pure_fp16_with_adam_breaks() -> None:
     """
     tasks = ("digits_cnn", "autoencoder", "char_lstm", "gpt", "unet", "gauss_conv")
     for task, seed in itertools.product(tasks, SEEDS):
-        record, metric = recorded(task, "O3", seed), recorded(task, "FP32", seed).metric
+        record = recorded(task, "O3", seed)
+        metric = recorded(task, "FP32", seed).metric
         assert not math.isfinite(record.final_loss) or record.metric < metric - 0.1, (task, seed)
 
 
@@ -284,7 +286,8 @@ def test_live_the_cliff_is_the_number_of_elements_in_the_mean() -> None:
 
 
 def test_live_each_layer_of_small_weights_loses_more() -> None:
-    task, shares = TASKS["gauss_conv"], []
+    task = TASKS["gauss_conv"]
+    shares = []
     for depth in (2, 4, 6):
         deeper = replace(task, make_model=partial(task.make_model, depth=depth))
         shares.append(TrainingRun(deeper, RECIPES["FP16"]).step().underflow)

@@ -41,7 +41,8 @@ from tests.slowness import slowness
 
 ROOT = Path(__file__).parents[2]
 SHORT, THIRTEEN_STEPS = (replace(TASKS["digits"], steps=steps) for steps in (3, 13))
-FP32, O1 = RECIPES["FP32"], RECIPES["O1"]
+FP32 = RECIPES["FP32"]
+O1 = RECIPES["O1"]
 
 
 def test_processes_give_what_one_process_gives(tmp_path: Path) -> None:
@@ -86,7 +87,8 @@ def test_a_killed_race_goes_on_where_it_was(tmp_path: Path, workers: str) -> Non
 
 def test_a_race_can_be_stopped_and_runs_no_pair_twice(tmp_path: Path) -> None:
     told: list[RunRecord] = []
-    seeds, how = [0, 0, *range(9)], {"progress": told.append, "stop": lambda: len(told) > 1}
+    seeds = [0, 0, *range(9)]
+    how = {"progress": told.append, "stop": lambda: len(told) > 1}
     assert train_grid(SHORT, [FP32, FP32], seeds, tmp_path, workers=1, **how) == told
     assert [record.seed for record in told] == [0, 1]
 
@@ -292,7 +294,8 @@ def race_of_two_ranks(folder: Path) -> subprocess.CompletedProcess[str]:
         "cpu",
         "--folder",
     ]
-    environment, limit = {**os.environ, "PYTHONPATH": str(ROOT)}, 200 * slowness()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    limit = 200 * slowness()
     command = [*torchrun, *words, str(folder)]
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=limit, check=False
@@ -374,10 +377,8 @@ def test_without_a_gpu_the_default_is_the_cpu(
 def test_unusable_gpu_is_left_out_with_a_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    old, new = (
-        SimpleNamespace(name="Tesla V100", major=7, minor=0),
-        SimpleNamespace(name="A10", major=8, minor=6),
-    )
+    old = SimpleNamespace(name="Tesla V100", major=7, minor=0)
+    new = SimpleNamespace(name="A10", major=8, minor=6)
     for name, answer in {
         "is_available": lambda: True,
         "get_arch_list": lambda: ["sm_75", "sm_80"],
@@ -398,7 +399,9 @@ def test_worked_example_by_a_clock_that_is_given(monkeypatch: pytest.MonkeyPatch
     """Steps of half a second under FP32, of an eighth under O1, and a first round that is slow and
     does not count.
     """
-    seconds, clock, order = {"FP32": 0.5, "O1": 0.125}, [0.0], list[str]()
+    seconds = {"FP32": 0.5, "O1": 0.125}
+    clock = [0.0]
+    order = list[str]()
 
     def step(run: TrainingRun) -> None:
         clock[0] += seconds[run.recipe.name] * (100 if len(order) < 4 else 1)

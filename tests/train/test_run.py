@@ -68,7 +68,8 @@ def test_scaling_brings_the_gradients_back() -> None:
     run = TrainingRun(TASKS["segmentation_small"], RECIPES["FP16"])
     seen = merge(gradient_snapshot(run).layers.values())
     assert fate(seen, FP16).underflowed > 0.5
-    unscaled, scaled = run.next_gradients(), run.next_gradients(scale=2.0**10)
+    unscaled = run.next_gradients()
+    scaled = run.next_gradients(scale=2.0**10)
     exact = run.fp32_twin().next_gradients()
     assert underflow(exact, unscaled) > 0.5
     assert underflow(exact, scaled) < 0.01
@@ -167,10 +168,8 @@ def test_the_fp32_twin_draws_the_same_mask() -> None:
     # would stop others.
     for recipe in ("FP16 static", "O1", "BF16"):
         run = TrainingRun(DROPOUT, RECIPES[recipe])
-        exact, here = (
-            run.fp32_twin().next_gradients()["1"],
-            run.next_gradients(scale=run.scaler.scale)["1"],
-        )
+        exact = run.fp32_twin().next_gradients()["1"]
+        here = run.next_gradients(scale=run.scaler.scale)["1"]
         assert 0.7 < (exact == 0).float().mean() < 0.8
         assert ((exact == 0) != (here == 0)).float().mean() < 0.005, (
             "rounding moves a few across ReLU's edge"
@@ -201,7 +200,8 @@ def test_a_fork_repeats_the_run_bit_for_bit_and_leaves_it_alone() -> None:
     for recipe in ("FP32", "O1", "O2", "FP16 no master", "FP16 stochastic", "FP16 Kahan", "BF16"):
         run = run_of(recipe)
         run.engine.optimizer.param_groups[0]["lr"] *= 0.75  # as it was changed on the way
-        fork, again = run.fork(), run.fork()
+        fork = run.fork()
+        again = run.fork()
         ours = [fork.step() for _ in range(3)]
         # the fork's steps did not move the run
         assert [run.step() for _ in range(3)] == ours, recipe
@@ -281,7 +281,8 @@ def test_watching_does_not_change_a_run():
     ):
         watched, alone = (TrainingRun(task, RECIPES[recipe], measure_every=0) for _ in range(2))
         for _ in range(3 if task is SMALL else 1):
-            step, record = watch_step(watched), alone.step()
+            step = watch_step(watched)
+            record = alone.step()
             assert (step.step, step.loss, step.scale) == (record.step, record.loss, record.scale)
             assert (step.found_inf, step.stepped) == (record.found_inf, record.stepped)
         assert watched.scaler == alone.scaler
@@ -312,7 +313,8 @@ def test_gradients_and_updates_are_those_of_plain_torch():
         ("step", "Δ", 0.1),
     ):
         for layer in ("linear1", "linear3"):
-            tensor, module = at(step, stage)[f"{mark} {layer} weights"], plain.get_submodule(layer)
+            tensor = at(step, stage)[f"{mark} {layer} weights"]
+            module = plain.get_submodule(layer)
             gradient = torch.cat([module.weight.grad.flatten(), module.bias.grad.flatten()])
             assert tensor.elements == gradient.numel()
             assert tensor.largest == pytest.approx(factor * gradient.abs().max().item(), rel=1e-4)
@@ -335,7 +337,8 @@ def test_the_dtypes_of_each_recipe():
             {tensor.dtype for tensor in at(step, stage).values()} for stage in stages
         ] == expected, name
         if name == "O1":
-            forward, gradients = at(step, "forward"), at(step, "scaled backward")
+            forward = at(step, "forward")
+            gradients = at(step, "scaled backward")
             assert (forward["linear1 output"].dtype, forward["relu1 output"].dtype) == (half, half)
             assert gradients["∇ linear1 output"].dtype == half
             assert gradients["∇ linear1 weights"].dtype == single

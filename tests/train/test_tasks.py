@@ -89,10 +89,8 @@ def idx(array: np.ndarray) -> bytes:
 
 def write_mnist(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
-    images, labels = (
-        rng.integers(0, 256, (5, 28, 28), dtype=np.uint8),
-        rng.integers(0, 10, 5, dtype=np.uint8),
-    )
+    images = rng.integers(0, 256, (5, 28, 28), dtype=np.uint8)
+    labels = rng.integers(0, 10, 5, dtype=np.uint8)
     (folder / "train-images-idx3-ubyte").write_bytes(idx(images))
     (folder / "train-labels-idx1-ubyte").write_bytes(idx(labels))
     (folder / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images[:2])))

@@ -65,7 +65,8 @@ def test_parameters_of_gpt2_are_those_of_its_paper():
 
 
 def test_the_largest_batch_fits_and_one_more_does_not():
-    network, memory = TRANSFORMERS[1], 16 * GB
+    network = TRANSFORMERS[1]
+    memory = 16 * GB
     batch = largest_batch(network, "O2", memory, 1024)
     assert memory_bill(network, "O2", batch, 1024).total <= memory
     assert memory_bill(network, "O2", batch + 1, 1024).total > memory

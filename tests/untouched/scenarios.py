@@ -37,7 +37,8 @@ def use_torch() -> None:
     import_module("torch._dynamo")
     for make in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
         model = _network()
-        optimizer, scaler = make(model.parameters(), lr=0.01), torch.amp.GradScaler("cpu")
+        optimizer = make(model.parameters(), lr=0.01)
+        scaler = torch.amp.GradScaler("cpu")
         for _ in range(2):
             with torch.autocast("cpu", torch.float16):
                 loss = model(torch.ones(8, 8)).square().mean()
@@ -100,7 +101,8 @@ def nested_in_two_threads() -> None:
     """Open a region in a thread, and close it after that of another thread."""
     from labkit.amp import autocast
 
-    opened, closed = threading.Event(), threading.Event()
+    opened = threading.Event()
+    closed = threading.Event()
 
     def second() -> None:
         with autocast(), autocast(enabled=False):
@@ -159,7 +161,8 @@ def watching() -> None:
     from labkit.instrument import watch
 
     model = _network()
-    optimizer, scaler = _sgd(model.parameters()), torch.amp.GradScaler("cpu")
+    optimizer = _sgd(model.parameters())
+    scaler = torch.amp.GradScaler("cpu")
     with watch(model, every=1):
         for _ in range(3):
             with torch.autocast("cpu", torch.float16):
@@ -210,7 +213,8 @@ def every_face() -> None:
     from labkit.frameworks.apex import amp
 
     model = _network()
-    optimizer, scaler = _sgd(model.parameters()), GradScaler("cpu")
+    optimizer = _sgd(model.parameters())
+    scaler = GradScaler("cpu")
     with autocast("cpu", torch.float16):
         loss = model(torch.ones(8, 8)).square().mean()
     scaler.scale(loss).backward()

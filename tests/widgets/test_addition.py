@@ -54,7 +54,8 @@ class Sheets(Scripts):
         return {scene["title"]: scene["sentence"] for scene in self.paper(*case, **named)["scenes"]}
 
 
-FOLDERS, SCRIPTS = ("exact", "addition"), Sheets
+FOLDERS = ("exact", "addition")
+SCRIPTS = Sheets
 
 
 def cells(row):
@@ -205,7 +206,8 @@ def test_the_paper_is_right_for_any_two_numbers(js, operation):
     for (x, y), (exact, error, window, found) in zip(pairs, sheets, strict=True):
         with np.errstate(all="ignore"):
             expected = x + y if operation == "add" else x * y
-        a, b = Fraction(float(x)), Fraction(float(y))
+        a = Fraction(float(x))
+        b = Fraction(float(y))
         exact = Fraction(*exact)
         assert exact == (a + b if operation == "add" else a * b)
         assert [value(row(found[0], name)) for name in "ab"] == [a, b]
@@ -243,7 +245,8 @@ class TestPlayer:
         root = page.show(AdditionPlayer(1.0, 0.0001))
         assert page.trait("step") == 1, "opens at Align"
         root.get_by_role("button", name="First").click(force=True)
-        said, seen = js.said("1", "0.0001"), {}
+        said = js.said("1", "0.0001")
+        seen = {}
         for title in ADD:
             assert root.locator(".lk-sentence").get_attribute("data-text") == said[title]
             seen[title] = page.page.evaluate(READ_PAPER)

@@ -58,7 +58,9 @@ def test_worked_example_each_step_sets_its_state_or_presses_a_button() -> None:
 def test_a_tour_is_short_rings_what_the_page_has_and_ends() -> None:
     assert {path.parent.name for path in Path(str(FOLDERS)).glob("*/tour.toml")} == set(GUIDED)
     for name, make in GUIDED.items():
-        page, steps, widget = script(name), base.tour_of(name), make()
+        page = script(name)
+        steps = base.tour_of(name)
+        widget = make()
         assert len(steps) in base.LENGTHS
         for step in steps:
             assert len(step["text"]) < 160
@@ -84,7 +86,8 @@ class Slow(LabWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self.begun, self.released = threading.Event(), threading.Event()
+        self.begun = threading.Event()
+        self.released = threading.Event()
         self.inside: list[int] = []
         self.together = 0
         self.on_msg(self._work)
@@ -137,7 +140,8 @@ def test_where_the_server_cannot_draw_them_the_cure_comes_at_once(
 
 
 def test_a_number_comes_back_and_without_widgets_words_say_what_to_do(monkeypatch):
-    sent, widget = [], pulse()
+    sent = []
+    widget = pulse()
     monkeypatch.setattr(Pulse, "send", lambda _self, content: sent.append(content))
     widget._handle_custom_msg({"ping": 7}, [])
     widget._handle_custom_msg({"ping": 8}, [])
@@ -157,7 +161,9 @@ class Loop:
     """An event loop whose time a test sets: what is due is called at once, however late that is."""
 
     def __init__(self, answered=math.inf):
-        self.time, self.due, self.said = 0.0, [], []
+        self.time = 0.0
+        self.due = []
+        self.said = []
         late.warn_at_deadline(
             lambda: self.time > answered,
             lambda: self.said.append(self.time),
@@ -177,7 +183,10 @@ class Loop:
 
 
 def test_a_silent_page_is_reported_once_at_the_deadline():
-    late_by, silent, busy, answered = late.SECONDS, Loop(), Loop(), Loop(answered=3)
+    late_by = late.SECONDS
+    silent = Loop()
+    busy = Loop()
+    answered = Loop(answered=3)
     assert silent.said_at(late_by - 0.1) == []
     assert silent.said_at(late_by) == silent.said_at(10 * late_by) == [late_by]
     assert (answered.said_at(late_by), answered.due) == ([], [])

@@ -88,7 +88,8 @@ def test_step_is_useful_if_it_kept_its_gradients():
     assert tally([]).useful == 0
     game = played(duel(200))
     weights = np.array(course(200))
-    skipped, lossy = weights + 16 >= OVERFLOWS, KEEPS - weights > 16
+    skipped = weights + 16 >= OVERFLOWS
+    lossy = KEEPS - weights > 16
     mine, _ = game.tallies()
     assert (mine.skipped, mine.lossy) == (skipped.sum(), (lossy & ~skipped).sum())
     assert mine.useful == pytest.approx((200 - skipped.sum() - lossy.sum()) / 200)
@@ -106,7 +107,8 @@ def test_what_is_no_move_and_no_game_is_refused():
 
 
 def test_a_move_takes_effect_at_the_next_step_and_moves_only_you():
-    still, moved = played(duel(60)), played(duel(60), {11: 12, 31: 3})
+    still = played(duel(60))
+    moved = played(duel(60), {11: 12, 31: 3})
     scales = [math.log2(step.scale) for step in moved.yours.steps]
     assert scales == [16.0] * 10 + [12.0] * 20 + [3.0] * 30
     assert [s.scale for s in moved.scalers.steps] == [s.scale for s in still.scalers.steps]
@@ -127,7 +129,8 @@ def test_following_the_window_beats_the_scaler():
 
 
 def test_the_pace_is_kept_by_waiting_not_more_than_needed():
-    now, waits = [100.0], []
+    now = [100.0]
+    waits = []
 
     def wait(seconds):
         waits.append(seconds)
@@ -145,7 +148,8 @@ def test_the_pace_is_kept_by_waiting_not_more_than_needed():
 
 
 def test_underflows_are_reported_only_at_the_end():
-    mine, theirs = Tally(100, 4, 20, 0.1), Tally(100, 6, 3, 0.2)
+    mine = Tally(100, 4, 20, 0.1)
+    theirs = Tally(100, 6, 3, 0.2)
 
     def said(phase, *tallies, steps=100, in_sight=False):
         game = duel(steps)
@@ -213,7 +217,8 @@ def test_each_game_that_was_played_to_an_end_has_a_row_of_scores():
 
 
 def test_every_step_is_written_once_and_json_holds_no_nan():
-    widget, frames = BeatTheScaler(steps=30, pace=1e6, device="cpu", make_run=FakeRun), []
+    widget = BeatTheScaler(steps=30, pace=1e6, device="cpu", make_run=FakeRun)
+    frames = []
     game, widget.controller.send = (
         widget.duel,
         lambda content, buffers: frames.append((content, buffers)),
@@ -315,7 +320,8 @@ def test_on_a_page_who_follows_the_window_beats_the_scaler(js, on_page):
 
 def test_a_page_and_the_lab_say_the_same_of_a_game(js, on_page):
     """But for the losses, which a page does not have."""
-    mine, theirs = Tally(100, 4, 20, 0.1), Tally(100, 6, 3, 0.2)
+    mine = Tally(100, 4, 20, 0.1)
+    theirs = Tally(100, 6, 3, 0.2)
     score = {
         "steps": 100,
         "useful": [mine.useful, theirs.useful],
@@ -378,7 +384,8 @@ def test_adam_does_not_notice_the_weight():
     """
     losses = []
     for weights in ((0, 0, 0, 0), (0, 5, -3, 2)):
-        run, found = make_run(SMALL, rules.YOURS, 0, weights), []
+        run = make_run(SMALL, rules.YOURS, 0, weights)
+        found = []
         for weight in weights:
             run.scaler = ScalerState(2.0 ** (16 - weight))
             found.append(run.step().loss / 2.0**weight)

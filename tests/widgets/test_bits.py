@@ -179,7 +179,8 @@ def test_text_is_read_exactly_and_refused_in_the_same_words(js: Scripts, format:
 )
 def test_every_rounding(js: Scripts, format: Format) -> None:
     chance = random.Random(7)
-    low, high = format.emin - format.significand_bits - 3, format.emax + 2
+    low = format.emin - format.significand_bits - 3
+    high = format.emax + 2
     numbers = [
         chance.choice((-1, 1)) * chance.random() * 2.0 ** chance.randint(low, high)
         for _ in range(200)

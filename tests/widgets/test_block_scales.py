@@ -50,7 +50,8 @@ def bits(values: Any) -> bytes:
 
 
 def test_the_page_has_the_same_numbers_to_the_bit(js):
-    rows, draws = {row["name"]: row for row in choices([1.0])["formats"]}, random_draws()
+    rows = {row["name"]: row for row in choices([1.0])["formats"]}
+    draws = random_draws()
     for (draw, values), name, (up, stochastic, rotated) in product(
         enumerate(blocks()), FORMATS, SWITCHES
     ):
@@ -70,7 +71,8 @@ def test_the_page_has_the_same_numbers_to_the_bit(js):
 
 def test_the_numbers_are_those_of_round_blocks_and_of_the_engine():
     for values, name in product(blocks(), FORMATS):
-        numbers, format = np.asarray(values, np.float32), FORMATS[name]
+        numbers = np.asarray(values, np.float32)
+        format = FORMATS[name]
         tensor = (
             np.float32(2688 / np.abs(numbers).max())
             if name == "NVFP4" and numbers.any()
@@ -96,7 +98,8 @@ def test_the_numbers_are_those_of_round_blocks_and_of_the_engine():
 
 
 def test_picture_is_rounded_as_one_tensor(js):
-    rows, pixels = {row["name"]: row for row in choices([1.0])["formats"]}, night()
+    rows = {row["name"]: row for row in choices([1.0])["formats"]}
+    pixels = night()
     zeros = {}
     for name in FORMATS:
         found = round_row(pixels, name)
@@ -110,7 +113,8 @@ def test_picture_is_rounded_as_one_tensor(js):
 def test_stochastic_rounding_takes_its_random_numbers_from_the_draw():
     values = np.round(16 * np.random.default_rng(2).standard_normal(COUNT)) / 16
     found = round_row(values.tolist(), "MXFP4", random_bits=random_draws()[3])
-    element, (scale,) = FORMATS["MXFP4"].element, found.scales
+    element = FORMATS["MXFP4"].element
+    (scale,) = found.scales
     one = round_to(
         values / scale, element, Rounding.STOCHASTIC, Overflow.SATURATE, random_draws()[3]
     )
@@ -118,7 +122,8 @@ def test_stochastic_rounding_takes_its_random_numbers_from_the_draw():
 
 
 def test_the_sentence_and_the_arithmetic_belong_to_the_numbers(js):
-    rows, board = {row["name"]: row for row in choices([1.0])["formats"]}, BlockScales()
+    rows = {row["name"]: row for row in choices([1.0])["formats"]}
+    board = BlockScales()
     *_, sentence, texts = js.run(ROUND, board.values, rows["MXFP4"], False, None, None)
     values = np.asarray(board.values)
     error = np.sqrt(
@@ -140,8 +145,10 @@ def test_the_sentence_and_the_arithmetic_belong_to_the_numbers(js):
 
 
 def test_page_follows_keys_and_mouse_without_a_kernel(page):
-    root, board = page.show(BlockScales()), BlockScales()
-    keys, bars = page.page.keyboard, root.locator("[role=slider]")
+    root = page.show(BlockScales())
+    board = BlockScales()
+    keys = page.page.keyboard
+    bars = root.locator("[role=slider]")
     bars.nth(11).focus()
     for key in ("ArrowUp", "End", "ArrowLeft"):
         keys.press(key)

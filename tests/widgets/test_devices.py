@@ -113,7 +113,8 @@ def test_knob_offers_every_place(gpu, monkeypatch):
         LiveTraining("gpt_gpu")
 
 
-TASK, RECIPE = TASKS["digits"], RECIPES["FP16 dynamic"]
+TASK = TASKS["digits"]
+RECIPE = RECIPES["FP16 dynamic"]
 
 
 def test_worked_example_of_a_bar() -> None:
@@ -155,7 +156,8 @@ def test_widget_trains_on_the_gpu_if_there_is_one(gpu) -> None:
 def test_stop_a_hidden_page_and_an_error_end_it() -> None:
     unseen = {"content": {"data": {"method": "custom", "content": {"do": "unseen"}}}, "buffers": []}
     for end in (lambda bar: setattr(bar, "wanted", "stop"), lambda bar: bar._handle_msg(unseen)):
-        bar, begun = TrainingBar(TASK, RECIPE, steps=10_000, device="cpu"), threading.Event()
+        bar = TrainingBar(TASK, RECIPE, steps=10_000, device="cpu")
+        begun = threading.Event()
         bar._handle_msg(unseen)  # what was not started can still be
         bar.observe(lambda _, begun=begun: begun.set(), "done")
         bar.start()

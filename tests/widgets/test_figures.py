@@ -117,7 +117,8 @@ def test_missing_records_are_named_in_both_panels(data):
 
 def test_each_sweep_has_a_sentence_that_a_person_can_check():
     """2 * 128^3 FLOP in 4 microseconds are 1.05 TFLOP/s."""
-    case, rows = GemmCase(64, 64, 64, FP16, "NT"), ((1, 2e-6), (256, 5e-6))
+    case = GemmCase(64, 64, 64, FP16, "NT")
+    rows = ((1, 2e-6), (256, 5e-6))
     odd = [
         (GemmCase(64, 64, k, FP16, "NT"), 1e-6 if k == 64 else 4e-6 * k / 64) for k in range(57, 65)
     ]
@@ -479,7 +480,8 @@ def test_the_map_of_scales_has_the_window_and_the_path_of_the_run():
 
 
 def test_runs_without_pictures_or_of_two_tasks_are_refused():
-    painted, digits = recorded("painted_picture", "FP32", 0), recorded("digits", "FP32", 0)
+    painted = recorded("painted_picture", "FP32", 0)
+    digits = recorded("digits", "FP32", 0)
     for records, says in (
         ([], "these are of none"),
         ([painted, digits], "draws runs of one task"),

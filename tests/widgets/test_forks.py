@@ -47,7 +47,8 @@ def test_forks_of_a_short_task_are_made_to_its_end() -> None:
 def test_a_page_has_the_forks_of_its_run() -> None:
     live = LiveTraining(TASK, "FP16", seed=0, device="cpu")
     frame = live.page_state()["_frame"]
-    content, buffers = frame["content"], frame["buffers"]
+    content = frame["content"]
+    buffers = frame["buffers"]
     assert [fork["origin"] for fork in content["forks"]] == list(range(100, 1000, 100))
     for fork, record in zip(content["forks"], recorded_forks(TASK, "FP16", 0), strict=True):
         points = np.frombuffer(decoded(buffers[fork["buffer"]]), "<f4").reshape(-1, 5)
@@ -71,7 +72,8 @@ def test_the_run_and_its_forks_have_the_exponents_of_their_gradients() -> None:
 def test_a_page_has_the_map_of_the_run_and_of_each_fork() -> None:
     live = LiveTraining(TASK, "FP16", seed=0, device="cpu")
     frame = live.page_state()["_frame"]
-    content, buffers = frame["content"], frame["buffers"]
+    content = frame["content"]
+    buffers = frame["buffers"]
     columns = 1 + 2 * len(content["map"]["log2_scales"])
 
     def rows(of: dict[str, Any]) -> NDArray[np.float32]:

@@ -105,7 +105,8 @@ def test_reset_keeps_fp32_the_controls_and_the_run_before():
     c = controller()
     c.handle(change(c, scaling=Scaling.STATIC, log2_scale=5))
     ticked(c, 8)
-    before, fp32 = list(c.run.steps), list(c.fp32.steps)
+    before = list(c.run.steps)
+    fp32 = list(c.fp32.steps)
     c.handle(Button.RESET)
     assert (c.phase, c.run.steps, c.run.marks, c.run.wanted.log2_scale) == ("idle", [], [], 5)
     assert c.previous == before
@@ -242,7 +243,8 @@ def moment(
     phase=Phase.RUNNING, total=250, knobs=None, wanted=None, skipped=0, underflow=None, changes=0
 ):
     """A run after step 120, the latest of which were skipped."""
-    c, knobs = controller(total), knobs or Knobs()
+    c = controller(total)
+    knobs = knobs or Knobs()
     c.phase, c.run.knobs, c.run.wanted = phase, knobs, wanted or knobs
     c.run.steps += [
         StepRecord(n, 0.0252, 1.0, False, n <= 120 - skipped, underflow) for n in range(1, 121)
@@ -259,7 +261,8 @@ def test_the_sentence_says_what_the_figure_shows():
     )
     ended = moment(Phase.FINISHED, 120)
     ended.run.metrics[120], ended.fp32.metrics[120] = 0.04, 0.706
-    beginning, building = controller(250), controller(250)
+    beginning = controller(250)
+    building = controller(250)
     beginning.handle(change(beginning, masters="forgotten"))
     building.phase = Phase.RUNNING
     for c, words in (
@@ -365,7 +368,8 @@ class Post:
     """The browser's end: keeps frames."""
 
     def __init__(self, c):
-        self.now, self.frames = 100.0, []
+        self.now = 100.0
+        self.frames = []
         self.box, c.clock = c, lambda: self.now
         c.send = lambda content, buffers: self.frames.append((content, buffers))
         c.forget_sent()
@@ -394,7 +398,8 @@ def test_newcomer_gets_the_whole_curve():
 
 def test_runs_on_record_are_shown_until_one_of_the_learner_begins():
     live = LiveTraining("segmentation_small", "FP16", steps=30, device="cpu")
-    c, post = live.forked_run, Post(live.forked_run)
+    c = live.forked_run
+    post = Post(live.forked_run)
     fp32, run = (recorded("segmentation_small", recipe, 0) for recipe in ("FP32", "FP16"))
     post.box.post(urgent=True)
     state, (_, _, losses, rows, *_) = post.frames[0]
@@ -448,7 +453,8 @@ class Watched:
     """A controller whose frames wake the test."""
 
     def __init__(self, c):
-        self.frame, self.frames = threading.Condition(), []
+        self.frame = threading.Condition()
+        self.frames = []
         self.c, c.send = c, self._take
 
     def _take(self, content, buffers):
@@ -506,7 +512,8 @@ def test_request_while_a_thread_ends_is_served_by_the_next(watched):
             gate.wait(120)
             return super().step()
 
-    first, second = watched(live_bench("FP16", 1000, Slow)), watched(controller(steps=3))
+    first = watched(live_bench("FP16", 1000, Slow))
+    second = watched(controller(steps=3))
     first.c.ask(Button.START)
     first.wait(lambda f: f["phase"] == "running")
     second.c.ask(Button.START)
@@ -519,7 +526,8 @@ def test_hidden_widget_pauses_and_resumes_on_request(watched):
     w = watched(controller(steps=10**6))
     w.c.ask(Button.START)
     w.wait(lambda f: f["step"] > 3)
-    thread, second = w.c._thread, watched(controller(steps=3))
+    thread = w.c._thread
+    second = watched(controller(steps=3))
     w.c.rest("nobody looks.")
     second.c.ask(Button.START)  # which does not wake the first
     second.wait(lambda f: f["phase"] == "finished")
@@ -572,7 +580,8 @@ def test_a_real_run_is_the_run_that_train_would_do():
     """Driven by hand, changed on the way: the same losses as a TrainingRun that is changed at the
     same step.
     """
-    task, recipe = TASKS["digits"], RECIPES["FP16"]
+    task = TASKS["digits"]
+    recipe = RECIPES["FP16"]
     live = LiveTraining(task, recipe, seed=3, steps=8, device="cpu")
     c = ticked(live.forked_run, 4)
     c.handle(change(c, scaling=Scaling.STATIC, log2_scale=12))

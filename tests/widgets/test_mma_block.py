@@ -119,7 +119,8 @@ def test_the_page_follows_its_controls_and_its_tour_without_a_kernel(page):
 
 def test_every_row_is_its_term_and_every_sum_adds_up(js):
     for (name, knob), gpu, out in product(EVERY[::3], ("V100", "A100", "H100"), (FP32, FP16)):
-        terms, case = PRESETS[name].make(knob), (name, knob, gpu, out.name)
+        terms = PRESETS[name].make(knob)
+        case = (name, knob, gpu, out.name)
         blocks = walk(terms, SPECS[gpu], out)  # refuses operands that FP16 does not hold
         views = shown(js, terms, gpu, out.name)
         assert [view["result"] for view in views] == [block.result for block in blocks], case
@@ -132,10 +133,8 @@ def test_every_row_is_its_term_and_every_sum_adds_up(js):
             *added, total, result = view["rows"]
             values = [value_of(row, top) for row in added]
             assert sum(values) == value_of(total, top), case
-            exact, unit = (
-                sorted(Fraction(term.value) for term in block.terms),
-                Fraction(2) ** block.unit_exponent,
-            )
+            exact = sorted(Fraction(term.value) for term in block.terms)
+            unit = Fraction(2) ** block.unit_exponent
             pairs = zip(sorted(values), exact, strict=True)
             assert all(abs(abs(kept) - abs(value)) < unit for kept, value in pairs), case
             if out is FP32 or abs(block.result) >= 2.0**-14:
@@ -182,7 +181,8 @@ def test_preset_begins_where_it_tells_most():
 
 
 def test_errors_against_length_are_those_of_others_sums():
-    generator, found = torch.Generator().manual_seed(0), sum_errors([16, 256, 2048])
+    generator = torch.Generator().manual_seed(0)
+    found = sum_errors([16, 256, 2048])
     a, b = (
         torch.rand(17, 2048, generator=generator).half().numpy().astype(np.float64)
         for _ in range(2)

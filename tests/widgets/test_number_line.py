@@ -71,7 +71,8 @@ class Line(Scripts):
         return self.rounded(x, format, mode)["sentence"]
 
 
-FOLDERS, SCRIPTS = ("exact", "number_line", "swallowed"), Line
+FOLDERS = ("exact", "number_line", "swallowed")
+SCRIPTS = Line
 
 
 def test_worked_example_and_text_moves_x_and_x_writes_the_text(page):
@@ -131,7 +132,8 @@ class TestOutcomes:
     def test_one_row_for_each_rounding(self, js):
         found = js.rounded(0.1, FP16, Rounding.NEAREST_EVEN)["rows"]
         rows = {one["mode"]: (one["value"], one["error"]) for one in found}
-        down, up = ("0.0999755859375", "-2.44e-5"), ("0.10003662109375", "+3.66e-5")
+        down = ("0.0999755859375", "-2.44e-5")
+        up = ("0.10003662109375", "+3.66e-5")
         assert rows == {
             "NEAREST_EVEN": down,
             "NEAREST_AWAY": down,
@@ -158,10 +160,8 @@ class TestInterval:
             [0.1, -5.3, 2049.0, 448.0, 3e-8, -3e-8, 1.0],
         ):
             format, rounding, x = case
-            value, ends = (
-                js.outcomes(x, format, rounding)[0].value,
-                js.interval(x, format, rounding),
-            )
+            value = js.outcomes(x, format, rounding)[0].value
+            ends = js.interval(x, format, rounding)
             if np.isnan(value):
                 assert ends is None, case
                 continue
@@ -254,7 +254,8 @@ STEPS = 1000
 
 def numpy_loop(weight, update, steps, dtype):
     """The plain loop, in whatever `dtype(number)` makes: numpy's numbers or torch's."""
-    w, u = dtype(weight), dtype(update)
+    w = dtype(weight)
+    u = dtype(update)
     found = [w]
     for _ in range(steps):
         w = w - u

@@ -48,7 +48,8 @@ def test_a_row_and_the_bar_of_its_error(board):
     assert view(board, "sum")["list"] == "deny"  # torch says "set dtype"
     assert view(board, "sum")["why"].startswith("set dtype: ")
     board = CastLedger(scores, torch.rand(8, 8), torch.rand(8, 8))
-    row, error = view(board, "matmul"), board.rows[0].error
+    row = view(board, "matmul")
+    error = board.rows[0].error
     assert 2**-13 < error < 2**-10
     assert row["bar"] == pytest.approx(1 + torch.tensor(error).log2().item() / 24, abs=1e-5)
     assert row["error"] == relative(error)
@@ -103,7 +104,8 @@ class TestMoved:
 
     def test_torchs_refusal_is_shown_and_no_networks_is_met(self):
         for name in ("digits_cnn", "char_lstm", "gpt"):
-            task, data = TASKS[name], TASKS[name].make_data()
+            task = TASKS[name]
+            data = TASKS[name].make_data()
             board = CastLedger(task.make_model(), data.train_inputs[:2])
             assert not any(row.problem for row in board.rows), name
             board.overrides = {row.key: "deny" for row in board.rows}
@@ -155,7 +157,8 @@ def test_details_say_what_came_out_and_what_was_lost(board):
 
 def test_each_pass_looks_at_each_operation_once_and_says_what_it_does() -> None:
     passes = CastPasses()
-    state, operations = passes.get_state(), len(passes.explanation.rows)
+    state = passes.get_state()
+    operations = len(passes.explanation.rows)
     names = [said.partition(":")[0] for said in state["_said"][1:-1]]
     assert names == [name for name in PASSES for _ in range(operations)][:-1]
     assert [row["takes"] for row in state["_rows"]] == [

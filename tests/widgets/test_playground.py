@@ -28,7 +28,8 @@ def test_presets_of_page_and_kernel_are_the_same(js: Scripts) -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_is_the_lab_recipe_of_its_name(js: Scripts, name: str) -> None:
-    page, lab = js.run("(name) => RECIPE_PRESETS[name]", name), RECIPES[name]
+    page = js.run("(name) => RECIPE_PRESETS[name]", name)
+    lab = RECIPES[name]
     config = js.run("(name) => scalerConfig(RECIPE_PRESETS[name])", name)
     operands = (lab.autocast or lab.model).name
     assert (page["weights"], page["activations"]) == (lab.model.name, operands)

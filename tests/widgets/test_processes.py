@@ -70,7 +70,8 @@ def keep(folder: Path, device: str, date: str = "2026-03-01") -> None:
 
 def test_worked_example_it_measures_draws_and_says_so(folder: Path) -> None:
     keep(folder, "Tesla T4")
-    before, after = folder / "gemm", folder / "later"
+    before = folder / "gemm"
+    after = folder / "later"
     before.rename(after)  # the program puts it back: it "measures"
     text = f"""
 import os
@@ -259,7 +260,8 @@ def trained(workers: Workers, **limit: float) -> str:
 
 
 def test_training_fills_the_lanes_and_states_its_outcome() -> None:
-    workers, limit = Workers((sys.executable, "-c", PROGRAM)), {"timeout": 200 * slowness()}
+    workers = Workers((sys.executable, "-c", PROGRAM))
+    limit = {"timeout": 200 * slowness()}
     try:
         assert trained(workers, **limit).startswith(
             "All ranks stepped or skipped as one. Skipped: 0 of 2."
@@ -330,7 +332,8 @@ def test_a_recorded_training_is_drawn_until_one_of_the_learner_begins(
 
 @pytest.mark.slow
 def test_four_real_processes_skip_together() -> None:
-    workers, limit = Workers(), {"timeout": 120 * slowness()}
+    workers = Workers()
+    limit = {"timeout": 120 * slowness()}
     try:
         assert trained(workers, **limit).startswith(
             f"All ranks stepped or skipped as one. Skipped: 3 of {STEPS}."

@@ -23,7 +23,9 @@ NUMBERS = {id: row.ruler for id, row in predictions().items() if row.ruler}
 
 def test_each_choice_has_a_reply_and_one_is_right() -> None:
     for id, prediction in predictions().items():
-        measure, choices, ruler = None, list(prediction.choices), NUMBERS.get(id)
+        measure = None
+        choices = list(prediction.choices)
+        ruler = NUMBERS.get(id)
         if ruler:  # a number, whose truth is in the middle of its line
             measure = lambda ruler=ruler: (ruler.low * ruler.high) ** 0.5  # noqa: E731
             choices = [str(number) for number in (ruler.low, measure(), ruler.high)]
@@ -136,7 +138,8 @@ def measured_by_the_lesson(id: str) -> float:
 
 @pytest.mark.parametrize("id", NUMBERS)
 def test_a_lesson_measures_the_number_that_it_asks_for(id: str) -> None:
-    ruler, truth = NUMBERS[id], measured_by_the_lesson(id)
+    ruler = NUMBERS[id]
+    truth = measured_by_the_lesson(id)
     assert truth == pytest.approx(TRUE[id], rel=0.05)
     assert ruler.low < truth < ruler.high
 
@@ -234,7 +237,8 @@ def test_a_scale_of_torch_s_scaler_does_what_the_right_answers_say() -> None:
     assert (weight.item(), scaler.get_scale()) == (3.0, 512.0)
     assert RIGHT["overflow"] == "It skips the step and lowers the scale"
     # clipped to a norm of 1 while it is scaled, almost nothing is left
-    scale, gradient = (2.0**16, 0.5)
+    scale = 2.0**16
+    gradient = 0.5
     assert min(1.0, 1.0 / (scale * gradient)) * scale * gradient / scale == 2.0**-16
     assert RIGHT["clip"].startswith("after the gradients are unscaled")
 

@@ -121,7 +121,8 @@ def test_03_a_product_has_22_bits() -> None:
     assert right("tensor.product") == "90,000"
     says("tensor.product", "90,000", "all 22 bits", "Only a D in FP16 would overflow")
     for gpu, millions in (("V100", 16.8), ("A100", 33.6), ("H100", 67.1)):
-        length, stop = SPECS[gpu].block_length, 2.0 ** (SPECS[gpu].fraction_bits + 1)
+        length = SPECS[gpu].block_length
+        stop = 2.0 ** (SPECS[gpu].fraction_bits + 1)
         ones = [1.0] * length
         assert [product(ones, ones, c, gpu) for c in (stop, stop / 2)] == [stop, stop / 2 + length]
         assert f"{stop / 1e6:.1f}" == str(millions)

@@ -55,7 +55,8 @@ class Replays(Scripts):
         return str(self.run(said, name, traces.config_state(config), self.replay(config, trace)))
 
 
-FOLDERS, SCRIPTS = ("exact", "scaler_timeline"), Replays
+FOLDERS = ("exact", "scaler_timeline")
+SCRIPTS = Replays
 
 
 def test_recorded_trace_is_what_is_measured_now():
@@ -147,7 +148,8 @@ def test_the_page_replays_as_python_does(js):
         static(2.0**40, skip_on_inf=False),
     ]
     for config in (*PRESETS.values(), *own):
-        what, found = replay(config, RECORDED, 600), js.replay(config, RECORDED, 600)
+        what = replay(config, RECORDED, 600)
+        found = js.replay(config, RECORDED, 600)
         assert np.array_equal(found["scale"], np.log2(what.scale)), config
         assert np.array_equal(found["tracker"], what.tracker), config
         assert np.array_equal(found["skipped"], what.skipped + what.held), config

@@ -204,7 +204,8 @@ def test_ghosts_of_a_task_come_back_with_its_run() -> None:
 
 def test_frames_carry_ghosts_with_their_settings() -> None:
     widget = LiveTraining(TASK, "FP16", steps=40, device="cpu")
-    run, sent = widget.forked_run, []
+    run = widget.forked_run
+    sent = []
     run.send = lambda content, buffers: sent.append((content, buffers))
     ticked(run, 25)
     run.handle(widget.command({"do": "back", "step": 10}))
@@ -254,7 +255,8 @@ def map_of(widget: LiveTraining, content: Any, buffers: Any) -> Any:
 
 def test_frames_carry_what_every_scale_would_lose() -> None:
     widget = LiveTraining(TASK, "FP16", steps=40, device="cpu")
-    run, sent = widget.forked_run, []
+    run = widget.forked_run
+    sent = []
     run.send = lambda content, buffers: sent.append((content, buffers))
     ticked(run, 25)
     run.post(urgent=True)

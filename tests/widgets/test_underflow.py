@@ -253,7 +253,8 @@ def test_windows_are_where_torch_rounds_to_infinity_and_to_zero():
     """Just below the edge torch keeps a finite (or non-zero) number, at the edge it does not."""
     for format, dtype in ((FP16, torch.float16), (BF16, torch.bfloat16), (E5M2, torch.float8_e5m2)):
         edges = windows(format)
-        top, low = torch.tensor(edges["overflows_from"]), 2.0 ** edges["survives_from"]
+        top = torch.tensor(edges["overflows_from"])
+        low = 2.0 ** edges["survives_from"]
         assert torch.isfinite(torch.nextafter(top, torch.tensor(0.0)).to(dtype).float()), (
             format.name
         )

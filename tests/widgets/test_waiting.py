@@ -33,7 +33,8 @@ class Shell:
 
     def run(self, *tags: str) -> list[str]:
         """Run a cell with these tags; return the elements that its output begins with."""
-        self.metadata, self.shown = ({"tags": list(tags)} if tags else {}), []
+        self.metadata = {"tags": list(tags)} if tags else {}
+        self.shown = []
         for call in self.callbacks["pre_run_cell"]:
             call(None)
         return self.shown

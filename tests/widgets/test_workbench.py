@@ -92,7 +92,8 @@ def test_settings_without_a_knob_come_from_the_recipe_and_are_stated() -> None:
         "NVFP4",
         "unit scaled",
     ):
-        knobs, recipe = knobs_of(RECIPES[name]), RECIPES[name]
+        knobs = knobs_of(RECIPES[name])
+        recipe = RECIPES[name]
         assert recipe_of(knobs) == recipe
         scaled = recipe_of(replace(knobs, scaling=Scaling.DYNAMIC))
         assert (scaled.rounding, scaled.products, scaled.tf32) == (
@@ -142,7 +143,8 @@ def test_knobs_that_mean_nothing_say_why() -> None:
 
 
 def test_workbench_trains_as_train_does() -> None:
-    bench, task = run_through(bench_of("O2", "small_targets")), TASKS["small_targets"]
+    bench = run_through(bench_of("O2", "small_targets"))
+    task = TASKS["small_targets"]
     assert losses(bench.run.steps) == losses(train(task, RECIPES["O2"], steps=24).steps)
     assert losses(bench.fp32.steps) == losses(train(task, RECIPES["FP32"], steps=24).steps)
     bench.handle(partial(bench.fork_after, 13))
@@ -194,7 +196,9 @@ def test_a_run_is_as_it_was_left_when_its_task_is_chosen_again() -> None:
     bench.handle(partial(bench.fork_after, 3))
     bench.handle(partial(bench.turn, {"log2_lr": -1}))
     bench.handle(Button.START)
-    fork, steps, fp32 = bench.fork, list(bench.run.steps), bench.fp32
+    fork = bench.fork
+    steps = list(bench.run.steps)
+    fp32 = bench.fp32
     bench.handle(partial(bench.choose, task=TASKS["small_targets"]))
     run_through(bench, 2)
     bench.handle(partial(bench.choose, task=DIGITS))
@@ -213,7 +217,8 @@ def test_a_run_is_as_it_was_left_when_its_task_is_chosen_again() -> None:
 
 
 def test_frames_carry_each_step_once_and_everything_after_a_fork() -> None:
-    bench, sent = bench_of("O2"), []
+    bench = bench_of("O2")
+    sent = []
     bench.send = lambda content, buffers: sent.append((content, buffers))
     run_through(bench, 5)
     bench.post(urgent=True)

@@ -353,9 +353,11 @@ def difference(result: Tensor, exact: Tensor) -> tuple[float, int, int]:
     >>> difference(torch.tensor([1.0, 0.0]).half(), torch.tensor([1.0, 2.0**-30]))
     (9.313225746154785e-10, 0, 1)
     """
-    a, b = exact.double(), result.double()
+    a = exact.double()
+    b = result.double()
     finite = a.isfinite()
-    a, b = a[finite], b[finite]
+    a = a[finite]
+    b = b[finite]
     overflowed = int((~b.isfinite()).sum())
     lost = int(((b == 0) & (a != 0)).sum())
     if overflowed:

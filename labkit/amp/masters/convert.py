@@ -95,7 +95,8 @@ def narrows(source: torch.dtype, target: torch.dtype) -> bool:
     """
     if not (source.is_floating_point and target.is_floating_point):
         return False
-    of_source, of_target = torch.finfo(source), torch.finfo(target)
+    of_source = torch.finfo(source)
+    of_target = torch.finfo(target)
     loses_range = of_source.max > of_target.max or of_source.tiny < of_target.tiny
     return loses_range or of_source.eps < of_target.eps
 

@@ -133,7 +133,8 @@ def adam(weights: Any) -> torch.optim.Optimizer:
 
 
 def own_rows(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    rank, world = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    world = dist.get_world_size()
     return batch[0].chunk(world)[rank], batch[1].chunk(world)[rank]
 
 
@@ -280,7 +281,8 @@ def on_its_device() -> Any:
         for reduce in (FP32, FP16):
             engine = distributed(RECIPES["FP16 static"], sharded, reduce=reduce, device=device)
             train(engine, [own_rows(b) for b in exact_batches(1)])
-            masters, expected = whole_masters(engine), one.weights.named_masters()
+            masters = whole_masters(engine)
+            expected = one.weights.named_masters()
             apart = [
                 name for name, master in expected.items() if not torch.equal(master, masters[name])
             ]
@@ -322,7 +324,8 @@ def all_ways() -> Any:
 
 
 def optimizer_of(engine: DistributedEngine) -> dict[str, Tensor]:
-    state, masters = engine.weights.state_dict(), list(engine.weights.named_masters())
+    state = engine.weights.state_dict()
+    masters = list(engine.weights.named_masters())
     found: dict[str, Tensor] = {}
     for i, fields in state["optimizer"]["state"].items():
         for field, value in fields.items():
@@ -385,7 +388,8 @@ def long_run() -> Any:
     losses: list[float] = []
     if (path := latest(folder)) is not None:
         losses = load(path, engine)["losses"]
-    batches, times = exact_batches(RUN_STEPS), [float(os.environ["BEGAN"])]
+    batches = exact_batches(RUN_STEPS)
+    times = [float(os.environ["BEGAN"])]
     for x, y in map(own_rows, batches[engine.steps :]):
         engine.zero_grad()
         loss = loss_of(engine, x, y)
@@ -447,10 +451,8 @@ def watched_apart() -> Any:
     """Let the last rank overflow where nobody agrees, and let only rank 0 watch in the end."""
     rank = dist.get_rank()
     weight = nn.Linear(1, 1, bias=False)
-    optimizer, scaler = (
-        torch.optim.SGD(weight.parameters(), lr=0.5),
-        torch.amp.GradScaler("cpu", init_scale=8.0),
-    )
+    optimizer = torch.optim.SGD(weight.parameters(), lr=0.5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     with watch(weight, every=1, group=dist.group.WORLD) as w:
         for step in range(3):
             optimizer.zero_grad()
@@ -459,7 +461,8 @@ def watched_apart() -> Any:
             ).backward()
             scaler.step(optimizer)
             scaler.update()
-    report, only = w.report(), None
+    report = w.report()
+    only = None
     if rank == 0:
         ranks.WAIT_S = 0.2
         with watch(weight, group=dist.group.WORLD) as w:
@@ -521,8 +524,10 @@ def scalers() -> Any:
 
 def own_weights(scaler: Any) -> Any:
     """Let each rank hold one weight; the second rank's gradient overflows in the third step."""
-    weight, path = nn.Parameter(torch.ones(2)), []
-    optimizer, rank = torch.optim.SGD([weight], lr=0.5, momentum=0.9), dist.get_rank()
+    weight = nn.Parameter(torch.ones(2))
+    path = []
+    optimizer = torch.optim.SGD([weight], lr=0.5, momentum=0.9)
+    rank = dist.get_rank()
     for step in range(6):
         optimizer.zero_grad()
         loss = (weight * (torch.inf if (rank, step) == (1, 2) else 0.25 * (rank + 1))).sum()

@@ -237,12 +237,15 @@ def test_twelve_ranks_that_are_killed_anywhere_cost_no_step(tmp_path: Path, shar
     second time, over two steps from a checkpoint on. All six ranks of each kind are alive when they
     are hit (else it does not count), and each of the others ends by itself and says why.
     """
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    whole = tmp_path / "whole"
+    broken = tmp_path / "broken"
     whole.mkdir()
     broken.mkdir()
     expected = ranks.launch("long_run", 2, whole, SHARDED=str(sharded))
     began, *steps = expected[0][3]
-    generator, hits, faster = random.Random(4), 0, 1.0
+    generator = random.Random(4)
+    hits = 0
+    faster = 1.0
     while hits < 6:
         written = latest(broken / "checkpoints")
         for mark in broken.glob("began-*"):

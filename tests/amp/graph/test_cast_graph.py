@@ -39,7 +39,8 @@ class Vae(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.encode, self.decode = nn.Linear(16, 8), nn.Linear(4, 16)
+        self.encode = nn.Linear(16, 8)
+        self.decode = nn.Linear(4, 16)
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         mean, log_variance = self.encode(x).chunk(2, -1)
@@ -52,7 +53,8 @@ class Tied(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding, self.out = nn.Embedding(12, 8), nn.Linear(8, 12, bias=False)
+        self.embedding = nn.Embedding(12, 8)
+        self.out = nn.Linear(8, 12, bias=False)
         self.out.weight = self.embedding.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -105,7 +107,8 @@ def steps(
     call: Callable[..., Any], model: nn.Module, batches: list[Tensor], format: Format
 ) -> list[list[Tensor]]:
     """Outputs, loss, gradients and buffers of each of some training steps."""
-    optimizer, seen = torch.optim.SGD(model.parameters(), lr=1e-3), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    seen = []
     for number, batch in enumerate(batches):
         torch.manual_seed(number)
         optimizer.zero_grad()
@@ -138,15 +141,14 @@ def test_a_graph_is_bit_equal_to_eager_autocast(name: str) -> None:
     make, batch = NETWORKS[name]
     for format, training in ((FP16, True), (FP16, False), (BF16, True)):
         torch.manual_seed(0)
-        model, batches = make().train(training), [batch() for _ in range(4)]
+        model = make().train(training)
+        batches = [batch() for _ in range(4)]
         other = copy.deepcopy(model)
         graph = CastGraph(other, format)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            eager, decided = (
-                steps(model, model, batches, format),
-                steps(graph, other, batches, format),
-            )
+            eager = steps(model, model, batches, format)
+            decided = steps(graph, other, batches, format)
         assert graph.why == ""
         assert graph.decided.run is not None
         assert all(t.isfinite().all() for t in eager[-1])
@@ -198,14 +200,13 @@ class Written(nn.Linear):
 
 
 def test_worked_examples_of_casts_that_a_graph_leaves_out() -> None:
-    x, y = torch.ones(3, 3), torch.ones(3, 3)
+    x = torch.ones(3, 3)
+    y = torch.ones(3, 3)
     with_gradient = torch.ones(3, 3, requires_grad=True) * 1
-    cast, again, hoisted, at_hand = (
-        (False, "stays", 1),
-        (False, "cancelled", 0),
-        (True, "hoisted", 1),
-        (True, "hoisted", 0),
-    )
+    cast = (False, "stays", 1)
+    again = (False, "cancelled", 0)
+    hoisted = (True, "hoisted", 1)
+    at_hand = (True, "hoisted", 0)
     for forward, inputs, expected in (
         # a weight is cast once
         (lambda layer, x: layer(layer(layer(x))), (x,), [cast, hoisted, at_hand, at_hand]),
@@ -236,10 +237,8 @@ def test_a_graph_makes_the_casts_of_eager_autocast_and_no_other() -> None:
             self.count += func is torch.ops.aten._to_copy.default
             return func(*args, **(kwargs or {}))
 
-    model, counts = (
-        nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 2, 3)),
-        [],
-    )
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 2, 3))
+    counts = []
     graph = CastGraph(model, FP16)
     for _ in range(3):
         with Casts() as casts, half_storage("cpu"), autocast():
@@ -274,14 +273,16 @@ class Custom(nn.Module):
 
     def __init__(self, forward: Forward) -> None:
         super().__init__()
-        self.linear, self.norm, self.drop, self.own = (
-            nn.Linear(8, 8),
-            nn.BatchNorm1d(8),
-            nn.Dropout(0.5),
-            forward,
-        )
-        self.scale, self.list, self.settings = 1.0, [1.0], SimpleNamespace(scale=1.0)
-        self.count, self.kept, self.plain = 0, None, torch.ones(8)
+        self.linear = nn.Linear(8, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.drop = nn.Dropout(0.5)
+        self.own = forward
+        self.scale = 1.0
+        self.list = [1.0]
+        self.settings = SimpleNamespace(scale=1.0)
+        self.count = 0
+        self.kept = None
+        self.plain = torch.ones(8)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.own(self, x) * SETTINGS["scale"]
@@ -325,7 +326,8 @@ def require_equal(
         for network in (model, other):
             edit(number, network)
         x = torch.randn(rows(number), 8)
-        eager, decided = step(model, model, x, number), step(graph, other, x, number)
+        eager = step(model, model, x, number)
+        decided = step(graph, other, x, number)
         assert all(torch.equal(a, b) for a, b in zip(eager, decided, strict=True)), f"call {number}"
     return graph
 
@@ -472,7 +474,8 @@ def test_what_is_written_into_an_input_is_written() -> None:
 
 def test_network_is_called_outside_of_a_region() -> None:
     model = nn.Linear(8, 8)
-    graph, x = CastGraph(model, FP16), torch.ones(2, 8)
+    graph = CastGraph(model, FP16)
+    x = torch.ones(2, 8)
     for number in range(3):
         step(graph, model, x, number)
     assert graph(x).dtype is torch.float32
@@ -511,7 +514,8 @@ def trained(
     all.
     """
     torch._dynamo.reset()
-    model, seen = copy.deepcopy(model), []
+    model = copy.deepcopy(model)
+    seen = []
     compiled = (
         torch.compile(model, fullgraph=True, **compile) if compile and not in_place else model
     )
@@ -520,7 +524,8 @@ def trained(
     engine = Engine(compiled, partial(torch.optim.SGD, lr=0.1), RECIPES["O1 graph"])
     for step in range(steps):
         torch.manual_seed(step)
-        images, targets = torch.rand(8, 1, 8, 8), torch.randint(10, (8,))
+        images = torch.rand(8, 1, 8, 8)
+        targets = torch.randint(10, (8,))
         engine.zero_grad()
         with engine.forward():
             output = engine(images)

@@ -118,7 +118,8 @@ def test_stochastic_rounding_follows_the_distance() -> None:
         codes = torch.from_numpy(np.unique(decode(np.arange(format.codes), format)))
         codes = codes[codes.isfinite()]
         place = torch.searchsorted(codes, values.double(), right=True).clamp(max=len(codes) - 1)
-        below, above = codes[place - 1], codes[place]
+        below = codes[place - 1]
+        above = codes[place]
         assert bool(((drawn == below) | (drawn == above) | (drawn == values.double())).all()), (
             format
         )
@@ -143,7 +144,8 @@ def products_of(
     """y, dx and dw of y = x w^T under a format, for the gradient d of y."""
     layer = nn.Linear(w.shape[1], w.shape[0], bias=False)
     layer.weight.data.copy_(w)
-    engine, x = engine_with(format, layer), x.clone().requires_grad_()
+    engine = engine_with(format, layer)
+    x = x.clone().requires_grad_()
     with engine.forward():
         y = layer(x)
     y.backward(d)
@@ -170,9 +172,11 @@ def reference_block(block: list[float], name: str, up: bool) -> list[float]:
         exponent = math.floor(math.log2(largest)) - emax
         scale = 2.0 ** (exponent + (up and largest > top * 2.0**exponent))
     elif name == "NVFP4":
-        element, scale = "E2M1", max(nearest(f32(largest) / f32(6), "E4M3"), 2.0**-9)
+        element = "E2M1"
+        scale = max(nearest(f32(largest) / f32(6), "E4M3"), 2.0**-9)
     else:
-        element, scale = "E4M3", float(f32(largest) / f32(448))
+        element = "E4M3"
+        scale = float(f32(largest) / f32(448))
     return [nearest(f32(value) / f32(scale), element) * scale for value in block]
 
 
@@ -192,7 +196,8 @@ def reference_operand(
     t = (t.astype(f32) * f32(scale)).astype(np.float64)
     if not format.blocks:
         return np.array([[nearest(v, row.name) for v in line] for line in t]), float(scale)
-    n, out = row.size, np.zeros_like(t)
+    n = row.size
+    out = np.zeros_like(t)
     high = n if role == "weight" and format.square_weights else 1
     for i in range(0, len(t), high):
         for j in range(0, t.shape[1], n):
@@ -246,15 +251,14 @@ def reference_products(
 def test_the_three_products_are_those_of_the_reference(shape: tuple[int, int, int]) -> None:
     m, n, k = shape
     torch.manual_seed(0)
-    x, w, d = (
-        torch.randn(m, k) * torch.rand(m, k) ** 4,
-        torch.randn(n, k) / 8,
-        torch.randn(m, n) * 2.0**-9,
-    )
+    x = torch.randn(m, k) * torch.rand(m, k) ** 4
+    w = torch.randn(n, k) / 8
+    d = torch.randn(m, n) * 2.0**-9
     x[0] = 0
     inputs = [t.double().numpy() for t in (x, w, d)]
     for name, format in REFERENCED.items():
-        products, wanted = products_of(format, x, w, d), reference_products(format, *inputs)
+        products = products_of(format, x, w, d)
+        wanted = reference_products(format, *inputs)
         for product, (exact, size), length in zip(products, wanted, (k, n, m), strict=True):
             # FP32 adds `length` products, in any order: Higham, theorem 3.1; rotated operands may
             # differ in their last bit, and then by a step of E2M1 where that is a tie, so a handful
@@ -268,11 +272,9 @@ def test_the_three_products_are_those_of_the_reference(shape: tuple[int, int, in
 def test_a_convolution_is_the_product_of_its_patches() -> None:
     torch.manual_seed(0)
     format = RECIPES["MXFP8"].products
-    conv, x, d = (
-        nn.Conv2d(3, 8, 3, padding=1, bias=False),
-        torch.randn(2, 3, 6, 6),
-        torch.randn(2, 8, 6, 6),
-    )
+    conv = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+    x = torch.randn(2, 3, 6, 6)
+    d = torch.randn(2, 8, 6, 6)
     with engine_with(format, conv).forward():
         y = conv(x)
     y.backward(d)
@@ -351,7 +353,9 @@ def test_activation_checkpointing_changes_no_bit() -> None:
     class Net(nn.Module):
         def __init__(self, again: bool) -> None:
             super().__init__()
-            self.first, self.last, self.again = nn.Linear(8, 16), nn.Linear(16, 4), again
+            self.first = nn.Linear(8, 16)
+            self.last = nn.Linear(16, 4)
+            self.again = again
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             hidden = checkpoint(self.first, x, use_reentrant=False) if self.again else self.first(x)
@@ -369,7 +373,8 @@ def test_activation_checkpointing_changes_no_bit() -> None:
 
 def test_attention_norms_and_the_layer_that_multiplies_last_stay_fp32() -> None:
     """Also where its weight is the embedding's, or where a table of places is declared after it."""
-    q, x = torch.randn(1, 4, 8), torch.randn(3, 24)
+    q = torch.randn(1, 4, 8)
+    x = torch.randn(3, 24)
     for tied in (True, False):
         model = nn.ModuleDict(
             {"tokens": nn.Embedding(20, 24), "body": nn.Linear(24, 24), "norm": nn.LayerNorm(24)}
@@ -410,7 +415,8 @@ def test_a_recurrent_layer_is_called_on_written_numbers() -> None:
         return (t * scale).to(torch.float8_e4m3fn).float() / scale
 
     torch.manual_seed(0)
-    lstm, x = nn.LSTM(8, 16, 2, batch_first=True), torch.randn(3, 5, 8)
+    lstm = nn.LSTM(8, 16, 2, batch_first=True)
+    x = torch.randn(3, 5, 8)
     with engine_with(RECIPES["FP8 current"].products, lstm).forward():
         y, _ = lstm(x)
     y.sum().backward()
@@ -507,10 +513,8 @@ def test_other_derivatives_are_refused_by_the_recipe_s_name() -> None:
     x = torch.randn(3, 4, requires_grad=True)
     for name in SCALED:
         net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
-        engine, weights = (
-            Engine(net, SGD, RECIPES[name]),
-            {key: p.detach() for key, p in net.named_parameters()},
-        )
+        engine = Engine(net, SGD, RECIPES[name])
+        weights = {key: p.detach() for key, p in net.named_parameters()}
 
         def output(
             weights: dict[str, torch.Tensor], row: torch.Tensor, net: nn.Module = net

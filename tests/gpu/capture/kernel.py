@@ -69,7 +69,8 @@ class Instruction:
 
     @property
     def name(self) -> str:
-        operand, result = PTX_NAMES[self.operands], PTX_NAMES[self.result]
+        operand = PTX_NAMES[self.operands]
+        result = PTX_NAMES[self.result]
         types = [result, operand, operand] + [result] * (not self.grouped)
         return ".".join([self.kind, f"m{self.m}n{COLUMNS}k{self.k}", *types])
 
@@ -101,7 +102,8 @@ def kernel(instruction: Instruction) -> str:
     """Return the PTX of a kernel `one_mma(a, b, c, d)`: load registers, one instruction, store
     registers.
     """
-    a, d = instruction.words // 2, instruction.result_words // 2
+    a = instruction.words // 2
+    d = instruction.result_words // 2
     b = 0 if instruction.grouped else instruction.words // 4
     kind = "f32" if instruction.result is FP32 else "b32"
     # The oldest PTX version that knows the instruction, and the oldest target that has it.
@@ -195,7 +197,8 @@ def _wgmma(instruction: Instruction) -> list[str]:
 def launch(ptx: str, blocks: int, threads: int, tensors: list[torch.Tensor]) -> None:
     """Hand a kernel to the driver and run it on tensors of the current GPU."""
     driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    module = ctypes.c_void_p()
+    function = ctypes.c_void_p()
     addresses = [ctypes.c_uint64(tensor.data_ptr()) for tensor in tensors]
     pointers = (ctypes.c_void_p * len(addresses))(
         *(ctypes.addressof(address) for address in addresses)

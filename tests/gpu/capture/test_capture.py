@@ -30,7 +30,8 @@ def numbered(rows, words):
 # Elements a_i, b_i, c_i of thread `lane`, as the PTX ISA writes them, for i = 0, 1, ...: rows and
 # columns [lane, i]. g = lane >> 2, t = lane % 4. (PTX ISA, "Matrix fragments for mma.m16n8k16 with
 # floating point type".)
-G, T = np.arange(32)[:, None] >> 2, np.arange(32)[:, None] % 4
+G = np.arange(32)[:, None] >> 2
+T = np.arange(32)[:, None] % 4
 A_OF = {
     "16 bits": lambda i: (G + 8 * np.isin(i, (2, 3, 6, 7)), T * 2 + (i & 1) + 8 * (i >= 4)),
     "tf32": lambda i: (G + 8 * np.isin(i, (1, 3)), T + 4 * (i >= 2)),

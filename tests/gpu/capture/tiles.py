@@ -144,7 +144,8 @@ class MmaCapture:
         """Return A[tile, m, k], B[tile, k, 8] and C[tile, m, 8] as values; for TF32, A and B as
         FP32 numbers.
         """
-        operands, result = stored_as(self.instruction.operands), self.instruction.result
+        operands = stored_as(self.instruction.operands)
+        result = self.instruction.result
         kind = np.float32 if operands is FP32 else np.float64
         a, b = (from_words(words, operands).astype(kind) for words in (self.a, self.b))
         return a, b.transpose(0, 2, 1), from_words(self.c, result)
@@ -185,7 +186,8 @@ def ask(instruction: Instruction, tiles: int = 32, seed: int = 0) -> MmaCapture:
             place.
     """
     whole = a, b, c = draw_tiles("whole numbers", instruction, 4, seed)
-    operands, result = stored_as(instruction.operands), instruction.result
+    operands = stored_as(instruction.operands)
+    result = instruction.result
     product = from_words(a, operands) @ from_words(b, operands).transpose(0, 2, 1) + from_words(
         c, result
     )
@@ -209,7 +211,8 @@ def draw_tiles(
     "whole numbers".
     """
     generator = np.random.default_rng([seed, instruction.k, instruction.m, *family.encode()])
-    operands, result = stored_as(instruction.operands), instruction.result
+    operands = stored_as(instruction.operands)
+    result = instruction.result
     drawn = operands if family == "uncut" else instruction.operands
     a = _draw(family, (tiles, instruction.m, instruction.k), drawn, generator)
     b = _draw(family, (tiles, COLUMNS, instruction.k), drawn, generator)

@@ -117,7 +117,8 @@ def test_a_real_tensor_core_answers_as_the_emulator_does(asked: Asked, row: Inst
     asked.found |= {"file": f"{row.name}.npz", "summary": "kept; no row of SPECS models this GPU"}
     if not answers.spec:
         return
-    spec, counts = SPECS[answers.spec].for_operands(row.operands), Counter[str]()
+    spec = SPECS[answers.spec].for_operands(row.operands)
+    counts = Counter[str]()
     # those are not kept
     for each in (answers, *(capture.ask(row, tiles, seed) for seed in range(1, seeds))):
         counts.update(each.mismatches(spec))

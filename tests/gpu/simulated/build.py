@@ -89,7 +89,8 @@ def _compile(path: Path) -> None:
         Path(sysconfig.get_paths()["include"]),
     ]
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-        together, linked = Path(folder, "all.cpp"), Path(folder, path.name)
+        together = Path(folder, "all.cpp")
+        linked = Path(folder, path.name)
         together.write_text(
             "".join(f'#include "{source}"\n' for source in sorted(SOURCES.glob("*.cpp")))
         )

@@ -23,7 +23,10 @@ def lstm_cell(
     """Return hy, cy and the four gates after their activations, which the backward pass reads."""
     pairs = zip(_gates(input_gates, input_bias), _gates(hidden_gates, hidden_bias), strict=True)
     i, f, c, o = (x + h for x, h in pairs)
-    i, f, c, o = i.sigmoid(), f.sigmoid(), c.tanh(), o.sigmoid()
+    i = i.sigmoid()
+    f = f.sigmoid()
+    c = c.tanh()
+    o = o.sigmoid()
     cy = f * cx.float() + i * c
     hy = o * cy.tanh()
     return tuple(x.to(cx.dtype) for x in (hy, cy, torch.cat([i, f, c, o], 1)))

@@ -18,7 +18,8 @@ import simulated_cuda  # type: ignore[import-not-found]  # the library that buil
 from tests.gpu.simulated.cards import CARDS, Card
 
 CUDA_VERSION, CUDA_NUMBER = "12.6", 12060
-CUDNN_VERSION, CUDNN_NUMBER = (9, 5, 1), 90501
+CUDNN_VERSION = (9, 5, 1)
+CUDNN_NUMBER = 90501
 ARCHITECTURES = "sm_50 sm_60 sm_70 sm_75 sm_80 sm_86 sm_89 sm_90"
 
 # Called with a name whenever the host waits for the card through torch.cuda: counting.py listens.
