@@ -414,7 +414,11 @@ LINEAR = Exercise(
         wrong(
             "rounds the results only",
             "this is what rounding the results alone gives. A Tensor Core takes FP16 operands.",
-            replace=("x.half(), weight.half(), bias.half()", "x, weight, bias"),
+            replace=(
+                ("x16 = x.half()", "x16 = x"),
+                ("w16 = weight.half()", "w16 = weight"),
+                ("b16 = bias.half()", "b16 = bias"),
+            ),
         ),
         wrong(
             "answers in FP32",

@@ -383,17 +383,17 @@ Oracle in the tests: each framework's own rule, written from its source, without
         ),
         wrong(
             "never forgives again",
-            "this lets overflows pass once and for all. When the scale grows, it begins anew.",
+            "this lets overflows pass once and for all. When the scale grows, the count starts again.",
             replace=(
-                "scale, clean, overflows = min(scale * 2, config.cap), 0, 0",
-                "scale, clean = min(scale * 2, config.cap), 0",
+                "clean = 0\n                overflows = 0",
+                "clean = 0",
             ),
         ),
         wrong(
             "forgives only in a row",
             "this forgets an overflow at the next clean step. It is remembered until the "
             "scale grows.",
-            replace=("clean += 1", "clean, overflows = clean + 1, 0"),
+            replace=("clean += 1", "clean += 1\n            overflows = 0"),
         ),
         wrong(
             "knows no floor",
@@ -426,21 +426,21 @@ Oracle in the tests: each framework's own rule, written from its source, without
         wrong(
             "knows no pause",
             "this counts every clean step. After a halving, `pause` of them do not count.",
-            replace=("max(scale / 2, config.floor), -pause", "max(scale / 2, config.floor), 0"),
+            replace=("clean = -pause", "clean = 0"),
         ),
         wrong(
             "pauses after every overflow",
             "this pauses after every overflow. Where hysteresis keeps the scale, the count "
             "starts at 0.",
             replace=(
-                "clean, overflows = 0, overflows + 1",
-                "clean, overflows = -pause, overflows + 1",
+                "clean = 0\n            overflows += 1",
+                "clean = -pause\n            overflows += 1",
             ),
         ),
         wrong(
             "goes on counting",
             "this goes on counting clean steps after an overflow. The count starts again.",
-            replace=("clean, overflows = 0, overflows + 1", "overflows = overflows + 1"),
+            replace=("clean = 0\n            overflows += 1", "overflows += 1"),
         ),
         wrong(
             "overflows at 65536",

@@ -442,7 +442,7 @@ def my_skipped_steps(largest, config, pause):
         if looks and scale * gradient >= 65520:
             skipped.append(step)
             clean = 0
-            overflows = overflows + 1
+            overflows += 1
             if overflows >= config.hysteresis:
                 scale = max(scale / 2, config.floor)
                 clean = -pause
