@@ -383,7 +383,8 @@ Oracle in the tests: each framework's own rule, written from its source, without
         ),
         wrong(
             "never forgives again",
-            "this lets overflows pass once and for all. When the scale grows, the count starts again.",
+            "this lets overflows pass once and for all. When the scale grows, the count starts "
+            "again.",
             replace=(
                 "clean = 0\n                overflows = 0",
                 "clean = 0",
