@@ -299,28 +299,38 @@ def test_a_zoom_says_what_is_seen_at_each_distance(page, zoom: GradientZoom) -> 
     assert (page.trait("row"), page.trait("column")) == (0, 4)
 
 
-def test_times_two_moves_only_the_exponent(
-    js: Scripts,
-) -> None:
-    for gradient in (1.5 * 2.0**-14, -3e-4, 0.1, 32000.0):
-        once, twice = (
-            int(np.float32(x).astype(np.float16).view(np.uint16)) for x in (gradient, 2 * gradient)
-        )
-        assert twice - once == 1 << 10
-        fields = [code >> 10 & 31 for code in (once, twice)]
-        assert f"from {fields[0]} to {fields[1]}: the significand stays." in gradient_sentence(
-            js, gradient, 0
-        )
-    for gradient, says in (
+@pytest.mark.parametrize("gradient", [1.5 * 2.0**-14, -3e-4, 0.1, 32000.0])
+def test_times_two_moves_only_the_exponent(js: Scripts, gradient: float) -> None:
+    code = int(np.float16(gradient).view(np.uint16))
+    doubled = int(np.float16(2 * gradient).view(np.uint16))
+    assert doubled - code == 1 << 10
+    # the five bits of the exponent field
+    before = code >> 10 & 31
+    after = doubled >> 10 & 31
+    moved = f"from {before} to {after}: the significand stays."
+    assert moved in gradient_sentence(js, gradient, 0)
+
+
+@pytest.mark.parametrize(
+    ("gradient", "says"),
+    [
         (2.0**-26, "Times two, it is 0 as well."),
-        (1.5 * 2.0**-26, "Times two, it is rounded up to 2^-24 = 5.96e-8 and is not lost."),
+        (2.0**-25, "FP16 makes it 0: its size is at most 2^-25"),
+        (1.5 * 2.0**-26, "its size is rounded up to 2^-24 = 5.96e-8, and it is not lost."),
+        (-1.5 * 2.0**-26, "its size is rounded up to 2^-24 = 5.96e-8, and it is not lost."),
         (2.0**-20, "its significand bits move one place to the left"),
         (40000.0, "Times two, it is inf."),
-        (1e6, "FP16 makes it inf: it is 65520 or more."),
+        (1e6, "FP16 makes it inf: its size is 65520 or more."),
+        (-1e6, "FP16 makes it inf: its size is 65520 or more."),
         (0.0, "It is exactly zero already in FP32: no scale changes that."),
-    ):
-        assert says in gradient_sentence(js, gradient, 0)
-        assert says in gradient_sentence(js, gradient * 2.0**-8, 8)
+    ],
+)
+def test_the_sentence_names_what_fp16_makes_of_a_gradient(
+    js: Scripts, gradient: float, says: str
+) -> None:
+    assert says in gradient_sentence(js, gradient, 0)
+    # a scale and a gradient with the same product
+    assert says in gradient_sentence(js, gradient * 2.0**-8, 8)
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ import {
  *
  * @typedef {object} Paper
  * @property {Scene[]} scenes
- * @property {(number | null)[]} columns From left to right; null is a gap.
+ * @property {(number | null)[]} columns The columns from left to right; null is a gap.
  * @property {[name: string, text: string][]} facts
  * @property {Record<Name, string>} hints What the format holds of a and b.
  * @property {number} places The number of places that the format keeps.

@@ -23,7 +23,7 @@ import {
  *
  * @typedef {object} Term
  * @property {boolean} negative
- * @property {bigint} significand At least 0.
+ * @property {bigint} significand The significand as a whole number, at least 0.
  * @property {number} exponent The exponent of the last place.
  */
 

@@ -24,7 +24,7 @@ import { TYPE } from "./theme.js";
  * @typedef {object} Figure
  * @property {HTMLDivElement} element
  * @property {HTMLCanvasElement} canvas
- * @property {number} width In pixels of the picture.
+ * @property {number} width The width, in pixels of the picture.
  * @property {number} height
  * @property {number} grown The CSS pixels per pixel of the picture; larger type makes it grow.
  * @property {(event: PointerEvent | MouseEvent) => Spot} at Return the place of an event.

@@ -31,7 +31,7 @@
  * @property {(event: string, handler: Handler) => void} on
  * @property {(event: string, handler: Handler) => void} off
  * @property {boolean} [onPage] Whether there is no kernel behind the page.
- * @property {WidgetManager} [widget_manager] Of JupyterLab.
+ * @property {WidgetManager} [widget_manager] The widget manager of JupyterLab.
  */
 
 /**

@@ -23,8 +23,8 @@ import { wordColour } from "./theme.js";
  * @typedef {object} StepAxis
  * @property {number} first
  * @property {number} total
- * @property {number} left Where the axis begins, in pixels.
- * @property {number} end Where the axis ends, in pixels.
+ * @property {number} left The left end of the axis, in pixels.
+ * @property {number} end The right end of the axis, in pixels.
  * @property {number} width The width of the picture.
  * @property {(step: number) => number} x Return the x of the middle of a step.
  */

@@ -32,9 +32,9 @@ import { rowsOf } from "../driven/store.js";
  *
  * @typedef {object} GameRow
  * @property {number} loss
- * @property {number} scale As log2; the window too.
+ * @property {number} scale The log2 of the scale; the window is given as log2, too.
  * @property {boolean} skipped
- * @property {number} keepsFrom From where the step keeps its gradients.
+ * @property {number} keepsFrom The lowest scale at which the step keeps its gradients.
  * @property {number} overflowsAt
  */
 

@@ -55,7 +55,7 @@ import {
  * @typedef {object} Field
  * @property {Letter} letter
  * @property {string} name
- * @property {Bit[]} bits From the high bit to the low one.
+ * @property {Bit[]} bits The bits, from the highest to the lowest.
  * @property {string} says The meaning of the bits.
  */
 

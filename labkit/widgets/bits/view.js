@@ -20,7 +20,7 @@ import { bitRow } from "./row.js";
 /**
  * @typedef {object} Traits
  * @property {string} text The content of the text box.
- * @property {string} code As hexadecimal text: JavaScript's numbers are exact only up to 2^53.
+ * @property {string} code The code in hexadecimal: JavaScript's numbers are exact only up to 2^53.
  * @property {string} format The name of the format.
  * @property {string} sentence
  * @property {FormatRow[]} _formats All formats that can be chosen.

@@ -35,7 +35,7 @@ import { schedule, send, storeOf, UNANSWERED } from "./store.js";
  * @property {Offers} offers
  * @property {number | null} wish log2 of the scale that the hand asks for, until a step has it.
  * @property {boolean} onPage Whether a run on record is all there is.
- * @property {Model<DrivenTraits>} model For traits of the widget's own.
+ * @property {Model<DrivenTraits>} model The model, for traits of this widget alone.
  */
 
 /** @typedef {{ x: (step: number) => number, top: number }} Drawn where a label of a step goes */
@@ -57,10 +57,10 @@ import { schedule, send, storeOf, UNANSWERED } from "./store.js";
  * @template {DrivenState} State
  * @template {object} Points
  * @typedef {object} Face
- * @property {string} label Of its root.
+ * @property {string} label The accessible name of the root.
  * @property {string} kind
  * @property {string} picture What the canvas is called.
- * @property {number} height Of the picture.
+ * @property {number} height The height of the picture.
  * @property {PointsKind<State, Points>} points What a run leaves for its curves.
  * @property {(scene: Scene<State, Points>, step: number | null) => Drawn} paint
  *   Draws; `step` is under the pointer.

@@ -36,12 +36,12 @@ import { floats } from "../base/model.js";
  * @property {string} [detail]
  * @property {Phase} phase
  * @property {Press[]} enabled The buttons that have an effect now.
- * @property {number} step Steps done.
- * @property {number} total Steps planned.
+ * @property {number} step The number of steps that were done.
+ * @property {number} total The number of steps that are planned.
  * @property {string} sentence
  * @property {string} notice What the user should know about the last command, or "".
- * @property {{ key: string, says: string, rates: string }} place Where it trains.
- * @property {string} recorded Where a recorded run was made; "" if the learner's own run is shown.
+ * @property {{ key: string, says: string, rates: string }} place The device on which it trains.
+ * @property {string} recorded The device of a recorded run; "" if the learner's own run is shown.
  * @property {number} number The number of this frame.
  * @property {number} answered The number of the page's latest command that was carried out.
  * @property {boolean} whole Whether this frame has all points, instead of only new ones.

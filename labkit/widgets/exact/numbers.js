@@ -173,7 +173,7 @@ export function powerOf(x) {
  * @typedef {object} FormatRow
  * @property {string} name
  * @property {number} exponent_bits
- * @property {number} significand_bits Without the hidden one.
+ * @property {number} significand_bits The number of stored bits, without the hidden one.
  * @property {"IEEE" | "FN" | "NONE"} specials
  * @property {boolean} signed
  * @property {boolean} has_zero false: no zero and no subnormals.
@@ -185,7 +185,7 @@ export function powerOf(x) {
  * @typedef {object} CodeLayout
  * @property {number} p The stored bits of the significand.
  * @property {number} bias
- * @property {number} bits Of a code: sign, exponent and significand.
+ * @property {number} bits The bits of a code: sign, exponent and significand.
  * @property {bigint} maxCode The code of the largest finite value.
  * @property {number} emin The exponent of the smallest normal number.
  * @property {number} emax The exponent of the largest finite number.

@@ -21,10 +21,10 @@ import { colours } from "../base/theme.js";
  * @property {string} kind "all", or a kind of symptom.
  * @property {string[]} shown The ids of the cards that were found, the best match first.
  * @property {string} sentence
- * @property {Record<string, Outcomes>} outcomes By the id of the card.
+ * @property {Record<string, Outcomes>} outcomes The outcome of each card, by id.
  * @property {Front[]} _cards
  * @property {string[]} _kinds
- * @property {Record<string, Behind>} _behind By the id of the card; of those that were turned.
+ * @property {Record<string, Behind>} _behind The back of each card that was turned, by id.
  */
 
 /** @typedef {"broken" | "cured"} Form */
@@ -55,7 +55,8 @@ import { colours } from "../base/theme.js";
  * @typedef {object} Behind
  * @property {string} title
  * @property {[name: string, text: string][]} told
- * @property {{ name: string, address: string }[]} threads Where it was reported.
+ * @property {{ name: string, address: string }[]} threads The addresses at which the fault was
+ *   reported.
  * @property {[broken: CodeLine[], cured: CodeLine[]]} code
  */
 

@@ -71,9 +71,9 @@ function lastReaders(rows) {
  * @typedef {object} Sheet
  * @property {SVGSVGElement} element
  * @property {readonly Row[]} rows
- * @property {(from: number) => number} x Where the lane of a tensor is.
- * @property {(from: number) => number} y Where a tensor begins.
- * @property {Map<string, number>} castAt Of a weight and a format: where its first cast stands.
+ * @property {(from: number) => number} x The horizontal position of a tensor's lane.
+ * @property {(from: number) => number} y The vertical position at which a tensor begins.
+ * @property {Map<string, number>} castAt The position of the first cast of a weight to a format.
  */
 
 function emptySvg() {

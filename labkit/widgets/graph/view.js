@@ -24,7 +24,7 @@ import { castGone, drawnGraph } from "./drawn.js";
  * An operation.
  *
  * @typedef {object} Row
- * @property {string} op Its name.
+ * @property {string} op The name of the operation.
  * @property {string} list
  * @property {string} why
  * @property {string} result The format of what it returns; "" where it has none.
@@ -35,7 +35,7 @@ import { castGone, drawnGraph } from "./drawn.js";
 /**
  * @typedef {object} Cast
  * @property {string} text
- * @property {string} to A format.
+ * @property {string} to The name of a format.
  * @property {"stays" | "cancelled" | "hoisted"} fate
  * @property {number} times How often a step makes it: 1 or 0.
  * @property {number} tensor

@@ -30,7 +30,7 @@ import { filledChip, givesCell, operationName } from "./cells.js";
  * The largest error of one rounding.
  *
  * @typedef {object} Mark
- * @property {number} at Where it stands on a bar, from 0 to 1.
+ * @property {number} at The position on a bar, from 0 to 1.
  * @property {string} text
  * @property {string} format
  */
@@ -40,7 +40,7 @@ import { filledChip, givesCell, operationName } from "./cells.js";
  *
  * @typedef {object} Row
  * @property {string} key
- * @property {string} op Its name.
+ * @property {string} op The name of the operation.
  * @property {string} where
  * @property {string} why
  * @property {string} list

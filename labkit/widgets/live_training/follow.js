@@ -18,8 +18,8 @@ import { classOf, decode, encode, fieldBits, roundValue } from "../exact/numbers
  * @typedef {object} Followed
  * @property {string} layer It comes from.
  * @property {number} step
- * @property {number} index In the flattened tensor.
- * @property {number} value In FP32, at scale 1.
+ * @property {number} index The index in the flattened tensor.
+ * @property {number} value The value in FP32, at scale 1.
  * @property {number} exponent
  */
 

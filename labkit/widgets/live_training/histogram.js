@@ -37,7 +37,7 @@ import { offersOf } from "./knobs.js";
  * @typedef {object} Gradients
  * @property {number} step The step that was measured.
  * @property {LayerRow[]} layers All layers together first.
- * @property {Windows} windows Of the run's format.
+ * @property {Windows} windows The representable ranges of the run's format.
  * @property {Record<string, ([index: number, value: number] | null)[]>} examples
  *   For each layer one gradient of each power of two.
  * @property {[FormatRow, FormatRow]} formats FP32, and the run's.

@@ -30,8 +30,8 @@ import { tell, tellLatest, wishFor } from "../driven/store.js";
  *
  * @typedef {object} RunTraits
  * @property {RunOffers} _offers
- * @property {Sketch} sketched Where the learner expects the loss to go; empty without a sketch.
- * @property {Frame<RunState>} [_frame] On a page without a kernel: the first frame.
+ * @property {Sketch} sketched The losses that the learner sketched; empty without a sketch.
+ * @property {Frame<RunState>} [_frame] The first frame, on a page without a kernel.
  * @property {string} [run] The page's own note of the run, for the saved notebook.
  */
 

@@ -38,7 +38,7 @@ import { drawMap, mapRow, windowEdges } from "./map.js";
  * One step of a run; NaN: not measured, or no number.
  *
  * @typedef {object} RunRow
- * @property {number} step From 1.
+ * @property {number} step The number of the step, from 1.
  * @property {number} loss
  * @property {number} scale
  * @property {boolean} stepped false: the step was skipped.
@@ -76,7 +76,7 @@ import { drawMap, mapRow, windowEdges } from "./map.js";
  *
  * @typedef {object} Ghost
  * @property {number} origin The step to which it went back.
- * @property {string} label Its settings.
+ * @property {string} label The settings of the run.
  * @property {string} format
  * @property {string} metric
  * @property {number} buffer The number of the buffer of its points.
@@ -115,7 +115,7 @@ import { drawMap, mapRow, windowEdges } from "./map.js";
  * @property {Panel} [underflow]
  * @property {Panel} [swallowed]
  * @property {Look} fp32 How FP32's curve looks.
- * @property {number} bottom In pixels.
+ * @property {number} bottom The lower end, in pixels.
  * @property {number} height
  */
 

@@ -10,7 +10,7 @@ import { h } from "../base/elements.js";
  * A picture in shades of grey.
  *
  * @typedef {object} Painted
- * @property {number} step After which it was painted.
+ * @property {number} step The step after which it was painted.
  * @property {number} height
  * @property {number} width
  * @property {string} pixels A byte for each, in base64.

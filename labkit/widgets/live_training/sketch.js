@@ -30,7 +30,7 @@ import { offersOf } from "./knobs.js";
  *
  * @typedef {object} Paper
  * @property {Figure} picture
- * @property {() => Panel} panel Where the losses are.
+ * @property {() => Panel} panel The panel of the losses.
  * @property {number} right Room beside the axis, in pixels.
  * @property {(state: RunState, points: RunPoints) => number[][]} losses All that are on show.
  */

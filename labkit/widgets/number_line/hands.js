@@ -40,7 +40,7 @@ import { asText, EDGE } from "./scale.js";
  *
  * @typedef {object} Held
  * @property {"x" | "line"} what
- * @property {number} start Where the drag began, in pixels.
+ * @property {number} start The position at which the drag began, in pixels.
  * @property {boolean} moved
  * @property {Lens} lens The lens when the drag began.
  */

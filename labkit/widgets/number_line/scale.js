@@ -20,13 +20,13 @@ import { decimal } from "../base/number_words.js";
  * What is seen of the line; u is the value itself, or its base-2 logarithm.
  *
  * @typedef {object} Lens
- * @property {number} from In u.
- * @property {number} to In u.
- * @property {number} width In pixels.
- * @property {number} perPixel In u.
+ * @property {number} from The left end, in u.
+ * @property {number} to The right end, in u.
+ * @property {number} width The width, in pixels.
+ * @property {number} perPixel The length of a pixel, in u.
  * @property {(u: number) => number} value
  * @property {(value: number) => number} u
- * @property {(value: number) => number} x Where a value lies.
+ * @property {(value: number) => number} x The position of a value, in pixels.
  * @property {(x: number) => number} at The value at a place.
  */
 

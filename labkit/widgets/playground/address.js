@@ -82,7 +82,7 @@ function writtenValue(text) {
  *
  * @typedef {object} Asked
  * @property {Setting} setting
- * @property {number} step To which it is trained.
+ * @property {number} step The step to which it is trained.
  * @property {string[]} ignored What of the address is nonsense.
  */
 

@@ -19,8 +19,8 @@ import { columnSums, matrix, product, transposed } from "./tensors.js";
 
 /**
  * @typedef {object} Shape
- * @property {number[]} sizes From the inputs to the outputs.
- * @property {Activation} activation Of each layer but the last.
+ * @property {number[]} sizes The number of units of each layer, from the inputs to the outputs.
+ * @property {Activation} activation The activation of each layer but the last.
  * @property {LossKind} loss
  * @property {number} unit What the last layer's results are multiplied by.
  */
@@ -40,7 +40,7 @@ import { columnSums, matrix, product, transposed } from "./tensors.js";
  * A forward pass.
  *
  * @typedef {object} Pass
- * @property {number} count Of samples.
+ * @property {number} count The number of samples.
  * @property {Operands[]} operands
  * @property {Float32Array[]} states What goes into each layer; the last: what comes out.
  */

@@ -23,7 +23,7 @@ import {
  * What an optimizer remembers, for each parameter.
  *
  * @typedef {object} Memory
- * @property {string} kind Of the optimizer that wrote it.
+ * @property {string} kind The name of the optimizer that wrote the state.
  * @property {number} steps
  * @property {Float32Array[]} first Means of gradients; empty before the first step.
  * @property {Float32Array[]} second Means of their squares (Adam).

@@ -11,7 +11,7 @@ import { randomBitsAt, streamKey } from "./rounding.js";
  * @typedef {object} Problem
  * @property {string} name
  * @property {Shape} shape
- * @property {number} count Of samples.
+ * @property {number} count The number of samples.
  * @property {number} batch Samples in a step; `count`: all, in their order.
  * @property {Float32Array} inputs One sample after another.
  * @property {Float32Array} targets Values, or for each sample its class.

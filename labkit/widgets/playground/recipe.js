@@ -14,8 +14,9 @@ import { formatNamed } from "./rounding.js";
  * @property {string} gradients That of gradients in the backward pass.
  * @property {string} optimizer That of gradients and state inside the optimizer's step.
  * @property {boolean} master Whether FP32 weights survive between steps.
- * @property {"nearest" | "stochastic"} rounding Of a step's result to weights without masters.
- * @property {"FP32" | "format"} accumulator Of matrix products.
+ * @property {"nearest" | "stochastic"} rounding The rounding of a step's result to weights without
+ *   masters.
+ * @property {"FP32" | "format"} accumulator The accumulator of matrix products.
  * @property {"none" | "static" | "dynamic"} scaling
  * @property {number} log2_scale That of a static scale, and the first one of a dynamic one.
  * @property {number} growth_interval Clean steps after which a dynamic scale doubles.

@@ -16,15 +16,15 @@
  * @property {string} title
  * @property {string} problem
  * @property {string} preset
- * @property {Record<string, unknown>} [changes] Of the preset.
+ * @property {Record<string, unknown>} [changes] The changes to the preset.
  * @property {Record<string, unknown>} [method] Changes of the problem's optimizer.
- * @property {string} question To answer before the first step.
+ * @property {string} question A question to answer before the first step.
  * @property {Answer[]} answers
  * @property {number} right The answer that runs show (tests/playground/test_scenes.py).
  * @property {string} why
  * @property {number} seen The step at which the answer can be seen.
  * @property {string[]} guide What to turn, and what to look at.
- * @property {string} [source] Of the data.
+ * @property {string} [source] The source of the data.
  */
 
 const DIGITS_SOURCE = "Digits: E. Alpaydin and C. Kaynak, UCI, CC BY 4.0.";

@@ -18,8 +18,8 @@ export const MOST_STEPS = 5000;
  *
  * @typedef {object} Portrait
  * @property {Float32Array} inputs
- * @property {number} count Of samples.
- * @property {Float32Array[]} outputs Of the training, and of the twin.
+ * @property {number} count The number of samples.
+ * @property {Float32Array[]} outputs The outputs of the training, and those of the twin.
  * @property {number} next The sample that is next.
  */
 
@@ -31,9 +31,9 @@ export const MOST_STEPS = 5000;
  * @property {Report | null} lastTwin
  * @property {number[]} losses
  * @property {number[]} twinLosses
- * @property {number[]} scales As their log2.
+ * @property {number[]} scales The log2 of the scales.
  * @property {number[]} skipped The steps that were skipped.
- * @property {number} skips In a row, up to now.
+ * @property {number} skips The number of steps in a row that were skipped up to now.
  * @property {{ step: number, name: string } | null} broken The first parameter that held inf or
  *   NaN, and after which step.
  * @property {Portrait} portrait

@@ -20,7 +20,8 @@ import { randomBitsAt, roundAll, streamKey, toNearest } from "./rounding.js";
  * The gradients of a layer's weights, times the scale.
  *
  * @typedef {object} Spread
- * @property {number[]} counts Of each exponent from `LOWEST` on, before they are rounded.
+ * @property {number[]} counts The number of gradients with each exponent from `LOWEST` on, before
+ *   rounding.
  * @property {number} zeros What is 0 once they are rounded.
  * @property {number} nonFinite What is inf or NaN once they are rounded.
  * @property {number} elements

@@ -15,7 +15,7 @@ const ALIKE = 1.05; // a loss is as good as another up to this factor
  * @property {Training} training
  * @property {Report | null} last The step that was the last; null before the first.
  * @property {Report | null} twin That of the twin.
- * @property {number} skips In a row.
+ * @property {number} skips The number of steps in a row that were skipped.
  * @property {{ step: number, name: string } | null} broken
  */
 

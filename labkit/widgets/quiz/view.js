@@ -16,7 +16,8 @@ import { view } from "../base/root.js";
  * @property {Question[]} questions
  * @property {Answers} answers
  * @property {Answers} earlier Those of the first time; {} while that lasts.
- * @property {Record<string, Result>} results After the course: by the id of the question.
+ * @property {Record<string, Result>} results The results by the id of the question; they exist
+ *   after the course.
  */
 
 /** @typedef {{ id: string, question: string, choices: string[] }} Question */

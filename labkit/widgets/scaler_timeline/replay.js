@@ -25,7 +25,7 @@ import { counted } from "../exact/numbers.js";
  * @property {number} hysteresis
  * @property {boolean} consecutive_hysteresis
  * @property {number} floor
- * @property {number | null} cap null: infinity.
+ * @property {number | null} cap The largest scale; null is infinity.
  * @property {boolean} steps_at_floor
  * @property {boolean} restart_on_inf
  */
@@ -34,7 +34,7 @@ import { counted } from "../exact/numbers.js";
  * What a scaler did in each step.
  *
  * @typedef {object} Replay
- * @property {number[]} scale As its log2.
+ * @property {number[]} scale The log2 of the scale.
  * @property {number[]} tracker Clean steps in a row.
  * @property {number[]} skipped 1; 2 where hysteresis kept the scale; 0 for no.
  * @property {number[]} lossy 1 where more than a few gradients underflowed.

@@ -40,7 +40,8 @@ import { fillTimeline } from "./timeline.js";
  * @typedef {object} AboutPresets
  * @property {string} source
  * @property {Record<Mode, number>} steps
- * @property {Record<Mode, Record<string, Config>>} configs By the name of the preset.
+ * @property {Record<Mode, Record<string, Config>>} configs The configurations, by the name of the
+ *   preset.
  */
 
 const TIMELINE = view(

@@ -15,7 +15,7 @@ import { FATES } from "../base/theme.js";
 
 /**
  * @typedef {object} Traits
- * @property {number} stage From 0.
+ * @property {number} stage The index of the stage, from 0.
  * @property {string} recipe_name
  * @property {number} log2_scale
  * @property {string} sentence
@@ -30,17 +30,18 @@ import { FATES } from "../base/theme.js";
  * @property {number} step
  * @property {boolean} stepped Whether the optimizer stepped.
  * @property {Tensor[][]} stages
- * @property {string[]} sentences Of each stage.
+ * @property {string[]} sentences The sentences of each stage.
  */
 
 /**
  * @typedef {object} About
- * @property {string[]} stages Their names.
+ * @property {string[]} stages The names of the stages.
  * @property {string[]} recipes
  * @property {number} most The largest log2 of a scale.
  * @property {string} task
- * @property {[exponent: number, at: number][]} ticks Of the axis; a place on it goes from 0 to 1.
- * @property {Record<string, number>} edges Where FP16 ends.
+ * @property {[exponent: number, at: number][]} ticks The ticks of the axis; a position on it goes
+ *   from 0 to 1.
+ * @property {Record<string, number>} edges The limits of FP16.
  */
 
 /**
@@ -49,7 +50,7 @@ import { FATES } from "../base/theme.js";
  * @typedef {object} Tensor
  * @property {string} name
  * @property {string} format
- * @property {string} elements How many.
+ * @property {string} elements The number of elements.
  * @property {Ends | null} bar null: it has no finite number but 0.
  * @property {string} smallest
  * @property {string} largest
@@ -179,7 +180,7 @@ function spanText({ bar, smallest, largest }) {
 /**
  * Return an empty row of the table for a tensor; `set` fills it.
  *
- * @param {string} name Of the tensor.
+ * @param {string} name the name of the tensor
  */
 function stageRow(name) {
   const chip = h("span", { class: "lk-chip lk-filled" });

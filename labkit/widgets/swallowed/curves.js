@@ -13,10 +13,10 @@ import { CURVES } from "./plot.js";
  * A row of the table.
  *
  * @typedef {object} CurveRow
- * @property {string} name Of the method.
+ * @property {string} name The name of the method.
  * @property {string} end The weight after the last update.
  * @property {string} off How far that is from the exact sum.
- * @property {string} moved In how many steps the weight changed.
+ * @property {string} moved The number of steps in which the weight changed.
  */
 
 /** @type {Narrow} */

@@ -8,7 +8,7 @@ import { inkSegment, inkText, niceStep } from "../base/plot.js";
  * How the curve of a method is drawn.
  *
  * @typedef {object} CurveStyle
- * @property {string} name Of the method.
+ * @property {string} name The name of the method.
  * @property {"fp32" | "fp16" | "bf16"} colour
  * @property {number} width
  * @property {number[]} dash
@@ -21,7 +21,7 @@ import { inkSegment, inkText, niceStep } from "../base/plot.js";
  * @typedef {object} Place
  * @property {number} low The lowest weight.
  * @property {number} high
- * @property {number} left In pixels.
+ * @property {number} left The left end, in pixels.
  * @property {number} right
  * @property {number} top
  * @property {number} bottom

@@ -37,7 +37,7 @@ import { AXES, CURVES, drawAxes, drawCurve, drawLabel, LABEL_GAP, LEADER } from 
  * @property {number} weight
  * @property {number} update
  * @property {number} steps
- * @property {number} exact Where the exact sum ends.
+ * @property {number} exact The last value of the exact sum.
  * @property {Curve[]} curves
  * @property {CurveRow[]} rows
  */

@@ -13,8 +13,8 @@ import { view } from "../base/root.js";
 
 /**
  * @typedef {object} Traits
- * @property {number} done Steps.
- * @property {number} total Steps.
+ * @property {number} done The number of steps that were done.
+ * @property {number} total The number of steps that are planned.
  * @property {"ready" | "running" | "finished" | "stopped" | "failed"} phase
  * @property {string} sentence
  * @property {(number | null)[]} losses null where one is inf or NaN.

@@ -73,8 +73,8 @@ function layerRow(name, group, onChoose) {
  * @param {Shares} shares
  * @param {number} log2Scale
  * @param {string | null} layer null for all layers together
- * @param {string} kind of gradients
- * @param {string} format its name
+ * @param {string} kind what is counted, such as "weight gradients"
+ * @param {string} format the name of the format
  */
 export function sayFate(shares, log2Scale, layer, kind, format) {
   const gradients = layer === null ? `these ${kind}` : `the ${kind} of layer ${layer}`;

@@ -47,7 +47,7 @@ import {
  * @typedef {object} LayerRow
  * @property {string} name
  * @property {number} lo The exponent of the first count.
- * @property {number[]} counts For each power of two.
+ * @property {number[]} counts The number of gradients for each power of two.
  * @property {number} elements
  * @property {number} zeros
  * @property {number} non_finite

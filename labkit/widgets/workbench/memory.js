@@ -7,9 +7,9 @@ import { h } from "../base/elements.js";
  *
  * @typedef {object} MemoryRow
  * @property {string} name
- * @property {number[]} bytes For each category.
+ * @property {number[]} bytes The number of bytes of each category.
  * @property {string[]} texts The same in words.
- * @property {string} total In words.
+ * @property {string} total The sum, as text.
  */
 
 // The colours of what memory is kept for, in the order of the categories.

@@ -24,7 +24,7 @@ import { view } from "../base/root.js";
 /**
  * @typedef {object} Lanes
  * @property {string} recorded When and where, of a training on record; "" of one of today.
- * @property {number} total Steps.
+ * @property {number} total The number of steps that are planned.
  * @property {boolean} agree Whether the ranks agree on found_inf.
  * @property {string[]} lanes What each rank holds.
  * @property {Column[]} steps Those that were taken.

@@ -45,7 +45,7 @@ import { cellName, zoomSentence } from "./words.js";
  * @property {number} zoom The distance: 0 network, 1 layer, 2 tensor, 3 gradient.
  * @property {number} frame The index of a step.
  * @property {string} layer
- * @property {number} row Of the part of the layer's tensor that is shown.
+ * @property {number} row The row of the part of the layer's tensor that is shown.
  * @property {number} column
  * @property {number} log2_scale
  * @property {string} sentence
@@ -53,7 +53,7 @@ import { cellName, zoomSentence } from "./words.js";
  * @property {DataView} _cells float32: frame after frame, layer after layer, row after row.
  * @property {Windows} _windows
  * @property {About} _about
- * @property {FormatRow} _format FP16.
+ * @property {FormatRow} _format The format FP16.
  */
 
 /**
@@ -72,7 +72,7 @@ import { cellName, zoomSentence } from "./words.js";
  * @property {Model<Traits>} model
  * @property {About} about
  * @property {Frame[]} film
- * @property {string[]} names Of the layers.
+ * @property {string[]} names The names of the layers.
  * @property {Format} format
  * @property {Windows} limits
  * @property {Float32Array} cells
@@ -587,7 +587,7 @@ function pieceOf(state, { list, main, grid }, zoom) {
  *
  * @typedef {object} Parts
  * @property {Record<Lever, Slider>} sliders
- * @property {Figure} strip The film.
+ * @property {Figure} strip The element of the film.
  * @property {Figure} strips The layers' histograms.
  * @property {ReturnType<typeof layerList>} list
  * @property {Figure} main

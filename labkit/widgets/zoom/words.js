@@ -20,17 +20,17 @@ import { DEEPEST } from "./distances.js";
 /**
  * What the sentence is about.
  *
- * @typedef {object} Looked
- * @property {number} zoom The distance.
+ * @typedef {object} SentenceInput
+ * @property {number} zoom The index into DISTANCES.
  * @property {number} step
  * @property {string | null} layer null for all layers together.
- * @property {Shares} shares What the format makes of them.
- * @property {string} kind Of gradients.
+ * @property {Shares} shares The shares of zeros, subnormal numbers and so on in the format.
+ * @property {string} kind The name of the tensors, such as "weight gradients".
  * @property {number} log2Scale
  * @property {Format} format
- * @property {number} cells How many of the tensor are shown.
+ * @property {number} cells The number of gradients that are shown.
  * @property {number} zeros The share of zeros among them.
- * @property {string} name Of the chosen gradient.
+ * @property {string} name The name of the chosen gradient.
  * @property {number} gradient
  */
 
@@ -39,25 +39,28 @@ import { DEEPEST } from "./distances.js";
  *
  * @param {number} gradient
  * @param {number} log2Scale
- * @param {Format} format FP16
+ * @param {Format} format always FP16, which the sentences name
  */
 function gradientSentence(gradient, log2Scale, format) {
   if (gradient === 0) return "It is exactly zero already in FP32: no scale changes that.";
   const value = gradient * 2 ** log2Scale;
   const code = encode(roundValue(value, format), format);
-  const twice = encode(roundValue(2 * value, format), format);
+  const doubledCode = encode(roundValue(2 * value, format), format);
   const off = percent(Math.abs(decode(code, format) / value - 1));
-  return `${heldText(classOf(code, format), off)} ${doubledText(code, twice, format)}`;
+  return `${heldText(classOf(code, format), off)} ${doubledText(code, doubledCode, format)}`;
 }
 
 /**
- * @param {NumberClass} kind
+ * @param {NumberClass} numberClass the class of the scaled gradient in FP16
  * @param {string} off how far it is from the gradient
  */
-function heldText(kind, off) {
-  if (kind === "zero") return "FP16 makes it 0: it is below 2^-25, half of the smallest number.";
-  if (kind === "infinity") return "FP16 makes it inf: it is 65520 or more.";
-  if (kind === "subnormal") return `FP16 holds it as a subnormal number, ${off} off.`;
+function heldText(numberClass, off) {
+  // A tie at 2^-25 is rounded to 0, which is even, and one at 65520 to the next power of two.
+  if (numberClass === "zero") {
+    return "FP16 makes it 0: its size is at most 2^-25, half of the smallest number.";
+  }
+  if (numberClass === "infinity") return "FP16 makes it inf: its size is 65520 or more.";
+  if (numberClass === "subnormal") return `FP16 holds it as a subnormal number, ${off} off.`;
   return "FP16 holds it, in full precision.";
 }
 
@@ -65,26 +68,26 @@ function heldText(kind, off) {
  * What twice the scale would change.
  *
  * @param {bigint} code
- * @param {bigint} twice the code of twice the number
+ * @param {bigint} doubledCode the code of twice the number
  * @param {Format} format
  */
-function doubledText(code, twice, format) {
-  const kind = classOf(code, format);
-  const kindOfTwice = classOf(twice, format);
-  if (kindOfTwice === "zero") return "Times two, it is 0 as well.";
-  if (kindOfTwice === "infinity") return "Times two, it is inf.";
-  if (kind === "zero") {
-    const size = spaced(exactly(Math.abs(decode(twice, format))));
-    return `Times two, it is rounded up to ${size} and is not lost.`;
+function doubledText(code, doubledCode, format) {
+  const numberClass = classOf(code, format);
+  const doubledClass = classOf(doubledCode, format);
+  if (doubledClass === "zero") return "Times two, it is 0 as well.";
+  if (doubledClass === "infinity") return "Times two, it is inf.";
+  if (numberClass === "zero") {
+    const size = spaced(exactly(Math.abs(decode(doubledCode, format))));
+    return `Times two, its size is rounded up to ${size}, and it is not lost.`;
   }
-  if (kind === "subnormal") {
+  if (numberClass === "subnormal") {
     return (
       "Times two, its significand bits move one place to the left, " +
       "and one more bit of the gradient fits."
     );
   }
   const before = exponentField(code, format);
-  const after = exponentField(twice, format);
+  const after = exponentField(doubledCode, format);
   return (
     `Times two, only the exponent field moves, from ${before} to ${after}: ` +
     "the significand stays."
@@ -100,7 +103,8 @@ function exponentField(code, format) {
 }
 
 /**
- * layer[index, ...] of a cell of the table that is shown, as its tensor is indexed.
+ * Return the name of a cell, such as w[1, 0, 2]: its index in the tensor, whose leading dimensions
+ * the table lays out as rows.
  *
  * @param {string} layer
  * @param {readonly number[]} shape
@@ -109,6 +113,7 @@ function exponentField(code, format) {
  */
 export function cellName(layer, shape, row, column) {
   const lead = [];
+  // The row is a number whose digits are the leading indices; the last one changes the fastest.
   let rest = row;
   for (const size of shape.slice(0, -1).reverse()) {
     lead.unshift(rest % size);
@@ -117,7 +122,7 @@ export function cellName(layer, shape, row, column) {
   return `${layer}[${[...lead, column].join(", ")}]`;
 }
 
-/** @param {Looked} looked */
+/** @param {SentenceInput} looked */
 export function zoomSentence(looked) {
   const { zoom, shares, log2Scale, layer, kind, format } = looked;
   if (zoom === DEEPEST) return nearestSentence(looked);
@@ -127,15 +132,15 @@ export function zoomSentence(looked) {
   return `${said} Of the ${count} shown, ${percent(looked.zeros)} are zero already in FP32.`;
 }
 
-/** @param {Looked} looked */
+/** @param {SentenceInput} looked */
 function nearestSentence({ name, step, gradient, log2Scale, format }) {
-  const at = `${name} at step ${step}`;
+  const subject = `${name} at step ${step}`;
   if (!Number.isFinite(gradient)) {
-    return `${at} is ${nameOf(gradient)} already in FP32: no scale changes that.`;
+    return `${subject} is ${nameOf(gradient)} already in FP32: no scale changes that.`;
   }
   const size = spaced(exactly(gradient));
   const scaledSize = spaced(exactly(gradient * 2 ** log2Scale));
   const scaled = log2Scale && gradient ? `, times 2^${log2Scale} ${scaledSize}` : "";
   const said = gradientSentence(gradient, log2Scale, format);
-  return `${at} is ${size}${scaled}. ${said}`;
+  return `${subject} is ${size}${scaled}. ${said}`;
 }
