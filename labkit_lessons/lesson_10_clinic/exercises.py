@@ -19,8 +19,9 @@ from labkit.grading.exercise import Case, Check, Edit, Exercise, Mistake, wrong
 from labkit.grading.solutions import Solutions
 
 from .cases import treat
+from .diagnoses import Diagnosed
 from .replay import TEXTS
-from .runs import Diagnosed, treated
+from .runs import treated
 
 solution = Solutions(__file__)
 FIRST_LOOK = 2

@@ -146,94 +146,161 @@ def replay(name: str, seed: int, states: Tensor, losses: Sequence[float]) -> Rep
         states: FP32 [n, parameters]: all parameters at the beginning and after each change.
         losses: The losses that the training returned, one for each batch.
     """
-    text = TEXTS[name]
-    result = Replay()
-    first, batches = beginning(name, CONSULTATIONS[name].steps, seed)
-    model = copy.deepcopy(first)
-    parameters = list(model.parameters())
-    result.begins = bool(torch.equal(states[0], _flat(parameters)))
-    if text.bfloat16 and len(states) > 1:
-        # A conversion to BF16 changes the weights by less than a unit, and is not a step.
+    return _Replayer(name, seed, states, losses).run()
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """A loss of the text, repeated for a batch from the weights before its step.
+
+    Attributes:
+        function: The loss as a function of (model, batch).
+        loss: The loss, with the penalty if that is nearer to the loss that was returned.
+        gradient: The gradient, with the penalty if the text has one.
+        gradient_without_penalty: The gradient of the loss alone.
+    """
+
+    function: Loss
+    loss: float
+    gradient: Tensor
+    gradient_without_penalty: Tensor
+
+
+class _Replayer:
+    """Goes through the batches of a training and finds the step of each among the states.
+
+    Attributes:
+        state: The index of the state before the current batch.
+        path: The weights to which the replay's steps lead, from the first weights on.
+        unread: How many more batches may have neither a loss nor a step of their own.
+    """
+
+    def __init__(self, name: str, seed: int, states: Tensor, losses: Sequence[float]) -> None:
+        self.text = TEXTS[name]
+        self.result = Replay()
+        first, batches = beginning(name, CONSULTATIONS[name].steps, seed)
+        self.batches = batches[: len(losses)]
+        self.losses = losses
+        self.model = copy.deepcopy(first)
+        self.result.begins = bool(torch.equal(states[0], _flat(list(first.parameters()))))
+        self.states = self._without_conversion(states)
+        self.optimizer = _Steps(self.text)
+        self.optimizer_in_fp16 = _Steps(self.text)
+        self.moves = _Moves(self.model)
+        self.state = 0
+        self.path = self.states[0].clone()
+        self.unread = self.text.unread
+
+    def _without_conversion(self, states: Tensor) -> Tensor:
+        """Return the states without a first change that only converts the weights to BF16."""
+        if not self.text.bfloat16 or len(states) < 2:
+            return states
+        # Such a change is less than a unit of BF16, and is not a step.
         distances = (states[1] - states[0]).abs()
-        if bool((distances <= 2.0**-8 * states[0].abs()).all()):
-            states = states[1:]
-    optimizer = _Steps(text)
-    optimizer_in_fp16 = _Steps(text)
-    moves = _Moves(model)
-    # The index of the state before the batch.
-    at = 0
-    # The weights to which the replay's steps lead, from the first weights on.
-    path = states[0].clone()
-    unread = text.unread
-    for number, batch in enumerate(batches[: len(losses)]):
+        is_conversion = bool((distances <= 2.0**-8 * states[0].abs()).all())
+        return states[1:] if is_conversion else states
+
+    def run(self) -> Replay:
+        for number, batch in enumerate(self.batches):
+            self._replay_batch(number, batch)
+        self.result.lost = len(self.states) - 1 - self.state
+        self.result.partly = self.moves.otherwise(self.text.bfloat16)
+        return self.result
+
+    def _replay_batch(self, number: int, batch: Batch) -> None:
         with torch.no_grad():
-            nn.utils.vector_to_parameters(states[at], parameters)
-        loss, gradients, reading = _reading(text, model, batch, losses[number])
-        gradient = gradients[0]
-        change = states[at + 1] - states[at] if at + 1 < len(states) else None
-        step = None if change is None else optimizer.step(gradient, change)
+            nn.utils.vector_to_parameters(self.states[self.state], self.model.parameters())
+        reading = _reading(self.text, self.model, batch, self.losses[number])
+        change = self._change()
+        if change is None:
+            self._compare_loss(number, reading.loss, is_taken=False)
+            return
+        step = self.optimizer.step(reading.gradient, change)
+        # BF16 rounds single steps away, so a change of any length may be the step.
+        is_taken = self.text.bfloat16 or self._distance_to(number, change, step) < STEP
+        self._compare_loss(number, reading.loss, is_taken)
+        if not is_taken:
+            return
+        self.result.taken.append(number)
+        self._compare_length(change, step, reading)
+        self._compare_rounding(change, step, batch, reading)
+        self._advance(change, step, reading.gradient)
 
-        # Does the change of the weights belong to this batch?
-        if change is None or step is None:
-            distance = math.inf
+    def _change(self) -> Tensor | None:
+        """Return the change of the weights after the current state; None after the last one."""
+        if self.state + 1 == len(self.states):
+            return None
+        return self.states[self.state + 1] - self.states[self.state]
+
+    def _distance_to(self, number: int, change: Tensor, step: Tensor) -> float:
+        """Return the distance of a change from the step of a batch; inf if it is the next one's."""
+        distance = _distance(change, step)
+        is_unsure = SURE < distance < STEP
+        if is_unsure and number + 1 < len(self.losses):
+            # Adam's steps resemble each other. The change may be that of the next batch, with the
+            # step of this batch skipped.
+            next_loss = self.losses[number + 1]
+            following = _reading(self.text, self.model, self.batches[number + 1], next_loss)
+            if _distance(change, self.optimizer.step(following.gradient, change)) < distance:
+                return math.inf
+        return distance
+
+    def _compare_loss(self, number: int, loss: float, is_taken: bool) -> None:
+        """Compare a loss with the one that was returned."""
+        returned = self.losses[number]
+        if abs(loss - returned) <= LOSS_ULPS * U * max(1.0, abs(loss)):
+            return
+        if self.unread and not is_taken:
+            self.unread -= 1
         else:
-            distance = _distance(change, step)
-            is_unsure = SURE < distance < STEP and not text.bfloat16
-            if is_unsure and number + 1 < len(losses):
-                # Adam's steps resemble each other. The change may be that of the next batch, with
-                # the step of this batch skipped.
-                next_loss = losses[number + 1]
-                _, (next_gradient, *_), _ = _reading(text, model, batches[number + 1], next_loss)
-                if _distance(change, optimizer.step(next_gradient, change)) < distance:
-                    distance = math.inf
-        is_taken = distance < STEP or (text.bfloat16 and change is not None)
+            self.result.wrong_losses.append((number, returned, loss))
 
-        agrees = abs(loss - losses[number]) <= LOSS_ULPS * U * max(1.0, abs(loss))
-        if not agrees:
-            if not is_taken and unread:
-                unread -= 1
-            else:
-                result.wrong_losses.append((number, losses[number], loss))
-        if not is_taken or step is None or change is None:
-            continue
-
-        result.taken.append(number)
+    def _compare_length(self, change: Tensor, step: Tensor, reading: _Reading) -> None:
+        """Compare the length of a step, and whether it includes the penalty."""
+        gradient = reading.gradient
         length = float(change @ step / (step @ step))
-        result.lengths.append(length)
-        if text.clip and float(gradient.norm()) > (1 + LENGTH) * text.clip:
-            result.clipped.append(length)
-
-        # The elements below this size are rounding errors alone.
-        live = gradient.abs() > U * gradient.square().mean().sqrt()
-        error = (change - step)[live]
-        result.noises.append(float(error.abs().median() / step[live].abs().median()) / U)
-        half_gradient = _gradient_in_fp16(text, model, batch, reading, otherwise=gradient)
-        half_error = (optimizer_in_fp16.step(half_gradient, change) - step)[live]
-        norms = (error.norm() * half_error.norm()).clamp(min=1e-30)
-        result.alike.append(float(error @ half_error / norms))
-        optimizer_in_fp16.take(half_gradient)
-
-        if text.rate is None:
-            result.rates.append(-float(change @ gradient / (gradient @ gradient)))
-        if text.penalty is not None:
-            bare = optimizer.step(gradients[1], change)
+        self.result.lengths.append(length)
+        if self.text.clip and float(gradient.norm()) > (1 + LENGTH) * self.text.clip:
+            self.result.clipped.append(length)
+        if self.text.rate is None:
+            self.result.rates.append(-float(change @ gradient / (gradient @ gradient)))
+        if self.text.penalty is not None:
+            bare = self.optimizer.step(reading.gradient_without_penalty, change)
             if float((change - bare).norm()) < float((change - step).norm()):
-                result.bare += 1
+                self.result.bare += 1
 
-        optimizer.take(gradient)
-        path += step
-        at += 1
-        if text.bfloat16:
+    def _compare_rounding(
+        self, change: Tensor, step: Tensor, batch: Batch, reading: _Reading
+    ) -> None:
+        """Compare the rounding errors of a step with those of its replay in FP16."""
+        live = _above_rounding(reading.gradient)
+        error = (change - step)[live]
+        self.result.noises.append(float(error.abs().median() / step[live].abs().median()) / U)
+        half_gradient = _gradient_in_fp16(self.text, self.model, batch, reading)
+        half_error = (self.optimizer_in_fp16.step(half_gradient, change) - step)[live]
+        norms = (error.norm() * half_error.norm()).clamp(min=1e-30)
+        self.result.alike.append(float(error @ half_error / norms))
+        self.optimizer_in_fp16.take(half_gradient)
+
+    def _advance(self, change: Tensor, step: Tensor, gradient: Tensor) -> None:
+        """Go on to the next state, and compare the way of each parameter."""
+        self.optimizer.take(gradient)
+        self.path += step
+        self.state += 1
+        if self.text.bfloat16:
             # BF16 rounds single steps away, so the whole way from the first weights is compared.
-            offset = states[at] - path
-            way = path - states[0]
+            offset = self.states[self.state] - self.path
+            way = self.path - self.states[0]
         else:
             offset = change - step
             way = step
-        moves.add(offset * live, way * live, states[at] * live)
-    result.lost = len(states) - 1 - at
-    result.partly = moves.otherwise(text.bfloat16)
-    return result
+        live = _above_rounding(gradient)
+        self.moves.add(offset * live, way * live, self.states[self.state] * live)
+
+
+def _above_rounding(gradient: Tensor) -> Tensor:
+    """Return which elements of a gradient are more than rounding errors."""
+    return gradient.abs() > U * gradient.square().mean().sqrt()
 
 
 def _distance(change: Tensor, step: Tensor) -> float:
@@ -335,9 +402,7 @@ def bent(numbers: Sequence[float]) -> float:
     return max(abs(number - first - slope * place) for place, number in enumerate(numbers))
 
 
-def _reading(
-    text: Text, model: Any, batch: Batch, returned: float
-) -> tuple[float, list[Tensor], Loss]:
+def _reading(text: Text, model: Any, batch: Batch, returned: float) -> _Reading:
     """Replay the loss of a batch in the reading that is nearest to the returned loss.
 
     Args:
@@ -345,42 +410,38 @@ def _reading(
         model: The model, with the weights before the step.
         batch: The batch.
         returned: The loss that the training returned.
-
-    Returns:
-        The loss, with the penalty if that is nearer to the returned one; the gradients, first with
-        the penalty if the text has one, and last without it; and the reading.
     """
     parameters = list(model.parameters())
-    losses = [(reading(model, batch), reading) for reading in text.readings]
-    loss, reading = min(losses, key=lambda pair: abs(float(pair[0].detach()) - returned))
+    losses = [(function(model, batch), function) for function in text.readings]
+    loss, function = min(losses, key=lambda pair: abs(float(pair[0].detach()) - returned))
     value = float(loss.detach())
-    gradients = []
-    if text.penalty is not None:
-        penalty = text.penalty(model, batch)
-        gradients.append(_flat(torch.autograd.grad(loss + penalty, parameters, retain_graph=True)))
-        with_penalty = value + float(penalty.detach())
-        if abs(with_penalty - returned) < abs(value - returned):
-            value = with_penalty
-    gradients.append(_flat(torch.autograd.grad(loss, parameters)))
-    return value, gradients, reading
+    if text.penalty is None:
+        gradient = _flat(torch.autograd.grad(loss, parameters))
+        return _Reading(function, value, gradient, gradient)
+    penalty = text.penalty(model, batch)
+    gradient = _flat(torch.autograd.grad(loss + penalty, parameters, retain_graph=True))
+    # A training may return its loss with the penalty or without it.
+    with_penalty = value + float(penalty.detach())
+    if abs(with_penalty - returned) < abs(value - returned):
+        value = with_penalty
+    bare_gradient = _flat(torch.autograd.grad(loss, parameters))
+    return _Reading(function, value, gradient, bare_gradient)
 
 
-def _gradient_in_fp16(
-    text: Text, model: Any, batch: Batch, reading: Loss, otherwise: Tensor
-) -> Tensor:
+def _gradient_in_fp16(text: Text, model: Any, batch: Batch, reading: _Reading) -> Tensor:
     """Return the gradient with products in FP16, at the largest scale that keeps it finite.
 
-    If no scale does, return `otherwise`.
+    If no scale does, return the gradient of the reading, which is FP32.
     """
     for scale in (2.0**16, 2.0**8, 1.0):
         with autocast(FP16):
-            loss = reading(model, batch)
+            loss = reading.function(model, batch)
             if text.penalty is not None:
                 loss = loss + text.penalty(model, batch)
         gradient = _flat(torch.autograd.grad(loss * scale, list(model.parameters()))) / scale
         if gradient.isfinite().all():
             return gradient
-    return otherwise
+    return reading.gradient
 
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:

@@ -264,7 +264,7 @@ def test_learners_lab_has_lessons_without_solutions(released: Path) -> None:
     ]
 
 
-runs = lesson_module("10_clinic", "runs")
+diagnoses = lesson_module("10_clinic", "diagnoses")
 SOME = ("start.smallest", "numbers.decode", "rounding.epsilon", "recipes.lines")
 SLOW = (pytest.mark.slow, pytest.mark.timeout(600 * slowness()))
 
@@ -292,11 +292,11 @@ def test_a_stored_exercise_says_what_the_whole_one_says(id: str) -> None:
 def test_stored_diagnosis_accepts_what_the_whole_one_accepts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(runs, "COST", 2)
+    monkeypatch.setattr(diagnoses, "COST", 2)
     outcomes: list[Any] = [
         check.outcome for exercise in EXERCISES.values() for check in exercise.checks
     ]
-    diagnosed = [outcome for outcome in outcomes if isinstance(outcome, runs.Diagnosed)]
+    diagnosed = [outcome for outcome in outcomes if isinstance(outcome, diagnoses.Diagnosed)]
     assert diagnosed
     for outcome in diagnosed:
         (where, amount), places = outcome.right, outcome.places
@@ -332,7 +332,7 @@ def test_stored_diagnosis_accepts_what_the_whole_one_accepts(
         assert outcome(Instance("Treatment", {"diagnosis": (where, amount)}), (0, 2)).passed
         right = stored.right
         again = _sealed(outcome, b"another").right
-        assert not right.sealed.keys() & again.sealed.keys()
+        assert not right.ciphertexts.keys() & again.ciphertexts.keys()
         assert where.encode() not in pickle.dumps(right)
 
 
@@ -350,13 +350,15 @@ def test_a_stored_diagnosis_costs_a_tenth_of_a_second_and_more_to_try(
         return derived(password, salt=how["salt"], n=2, r=1, p=1)
 
     monkeypatch.setattr(hashlib, "scrypt", scrypt)
-    stored = runs.stored_diagnosis(("log", 0.5), ("log", "loss"), b"counted")
-    runs.Diagnosed(stored, ("log", "loss"))(Instance("Treatment", {"diagnosis": ("loss", 3.0)}), ())
+    stored = diagnoses.stored_diagnosis(("log", 0.5), ("log", "loss"), b"counted")
+    diagnoses.Diagnosed(stored, ("log", "loss"))(
+        Instance("Treatment", {"diagnosis": ("loss", 3.0)}), ()
+    )
     assert all(
         128 * how["r"] * how["n"] * how["p"] >= 96 << 20 and how["salt"] == b"counted"
         for how in asked
     )
-    assert len(asked) == len(stored.sealed) + 1
+    assert len(asked) == len(stored.ciphertexts) + 1
 
 
 def test_teacher_gets_model_answers_with_reasons(released: Path) -> None:

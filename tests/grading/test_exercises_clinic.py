@@ -24,6 +24,7 @@ from labkit_lessons.lesson_10_clinic import CONSULTATIONS, Treatment, look, trea
 from tests.grading.cases import cells_of, lesson_module
 
 NAMES = tuple(CONSULTATIONS)
+diagnoses = lesson_module("10_clinic", "diagnoses")
 runs = lesson_module("10_clinic", "runs")
 replay = lesson_module("10_clinic", "replay")
 
@@ -117,12 +118,12 @@ def test_other_diagnoses_are_what_their_runs_show() -> None:
 
 def test_number_may_be_off_by_a_tenth() -> None:
     fits = {0.89: False, 0.91: True, 1: True, 1.09: True, 1.11: False, "1.0": False}
-    assert {said: runs._is_near(1.0, said) for said in fits} == fits
-    assert (runs._is_near(11, 11), runs._is_near(11, 12)) == (True, False)
+    assert {said: diagnoses._is_near(1.0, said) for said in fits} == fits
+    assert (diagnoses._is_near(11, 11), diagnoses._is_near(11, 12)) == (True, False)
     assert isinstance(diagnosis("schedule")[1], int), "a count: 20 is not 21"
 
     def said_of(right: tuple[str, Any], diagnosis: object) -> Any:
-        return runs.Diagnosed(right, (right[0], "loss"))(
+        return diagnoses.Diagnosed(right, (right[0], "loss"))(
             Instance("Treatment", {"diagnosis": diagnosis}), (0, 2)
         )
 
@@ -192,7 +193,7 @@ def test_missing_losses_and_unrelated_weights_are_named() -> None:
     score = "score: expected the share of test digits that it gets right to be at least 0.6, got 0."
     for name, changes, fact, says in (
         ("clip", {"losses": (1.0,) * 39}, "number of losses", ""),
-        ("clip", {"losses": (1.0,) * 39 + (float("inf"),)}, "finite losses", "no finite number"),
+        ("clip", {"losses": (1.0,) * 39 + (float("inf"),)}, "finite losses", "is not finite"),
         ("clip", {"losses": (1.0,) * 40}, "losses", ""),
         ("clip", {"states": other}, "updates", ""),
         ("clip", {"states": right + 0.01}, "first weights", ""),
