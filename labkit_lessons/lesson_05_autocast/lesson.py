@@ -695,11 +695,14 @@ StepDebugger(replace(TASKS["segmentation_small"], batch_size=4))
 
 
 # %% id="touch-torch" tags=["claim-C52"]
-def train_in_torch(enabled, steps=5):
+def a_start():
     torch.manual_seed(0)
     model = nn.Linear(64, 1)
-    x = torch.randn(32, 64)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1), torch.randn(32, 64)
+
+
+def train_in_torch(enabled, steps=5):
+    model, optimizer, x = a_start()
     scaler = torch.amp.GradScaler("cpu", enabled=enabled)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -712,10 +715,7 @@ def train_in_torch(enabled, steps=5):
 
 
 def train_plainly(steps=5):
-    torch.manual_seed(0)
-    model = nn.Linear(64, 1)
-    x = torch.randn(32, 64)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, x = a_start()
     for _ in range(steps):
         optimizer.zero_grad()
         F.mse_loss(model(x), torch.ones(32, 1)).backward()

@@ -15,9 +15,11 @@ import pytest
 import torch
 
 from labkit.amp import ScalerConfig, ScalerState, advance
+from labkit.formats import FP16
 from labkit.grading import EXERCISES, check, judge
 from labkit.grading.judge import answers_of, grading_cases, visible_cases
 from labkit.grading.sandbox.answer import answer_case
+from labkit.grading.sandbox.wire import load
 
 ADVANCE = EXERCISES["scaling.advance"]
 solved = ADVANCE.reference
@@ -192,6 +194,13 @@ def test_a_dataclass_that_is_changed_is_an_argument_that_is_changed() -> None:
     assert "it changes `x`" in answer_case(spoil_inside, "f(x)", ([ScalerState(2.0)],))[2]
     assert "dataclasses.replace(x, ...)" in answer_case(spoil, "f(x)", (ScalerState(2.0),))[2]
     assert answer_case(lambda x: None, "f(x)", (ScalerState(2.0),)) == ["none"]
+
+
+def test_reading_a_cached_property_changes_no_argument() -> None:
+    unread = replace(FP16, name="mine")
+    assert "max_code" not in vars(unread)
+    answer = answer_case(lambda format: format.max_code, "f(format)", (unread,))
+    assert load(answer) == FP16.max_code
 
 
 def test_requiring_a_gradient_of_an_argument_changes_nothing() -> None:

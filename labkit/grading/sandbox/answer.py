@@ -15,6 +15,7 @@ import dataclasses
 import inspect
 import traceback
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from types import FunctionType
 
 from labkit.grading.sandbox.kinds import is_array, is_tensor
@@ -130,7 +131,14 @@ def _snapshot(argument: object) -> object:
         return [_snapshot(item) for item in argument]
     if dataclasses.is_dataclass(argument) and not isinstance(argument, type):
         # a frozen one can be changed as well, by `object.__setattr__`
-        return type(argument), _snapshot(getattr(argument, "__dict__", {}))
+        attributes = getattr(argument, "__dict__", {})
+        kind = type(argument)
+        # a cached property stores its value when it is first read, which changes nothing
+        return kind, {
+            name: _snapshot(value)
+            for name, value in attributes.items()
+            if not isinstance(getattr(kind, name, None), cached_property)
+        }
     return argument
 
 
