@@ -1,8 +1,8 @@
 """Events of the steps of a training, each with the line of the user's code that caused it.
 
 Idea: the stream reports modules, backward passes, optimizers, scalers, schedules and regions. The
-gradients of a step are judged by the backward passes that they consist of (`stages`). Single
-operations are judged by `operations`. labkit.clinic.diagnose decides what the events mean.
+gradients of a step are judged by the backward passes that they consist of (`gradient_parts`).
+Single operations are judged by `operations`. labkit.clinic.diagnose decides what the events mean.
 
 Invariant: no number is changed.
 """
@@ -23,8 +23,15 @@ from torch import Tensor
 from torch.utils import checkpoint
 
 from labkit.amp.loss_scaling.unscale import stored
+from labkit.clinic.gradient_parts import (
+    GradientParts,
+    Pass,
+    is_cleared,
+    last_factor_of,
+    ratio_of,
+    scale_of,
+)
 from labkit.clinic.operations import OperationObserver
-from labkit.clinic.stages import GradientParts, Pass, is_cleared, number_of, ratio_of, scale_of
 from labkit.findings import Status
 from labkit.gemm.half_storage import HALVES
 from labkit.instrument.events import (
@@ -236,7 +243,7 @@ class TrainingObserver(OperationObserver):
 
     def _judge_parts(self, optimizer: Any) -> None:
         """Report gradients of an earlier step that were not cleared."""
-        outlived = self.parts.outlived(optimizer)
+        outlived = self.parts.find_outlived(optimizer)
         if outlived is None or not self._first_of(Kind.GRADIENTS_OUTLIVE_A_STEP, optimizer):
             return
         old, new = outlived
@@ -248,37 +255,37 @@ class TrainingObserver(OperationObserver):
 
     def _judge_scale(self, optimizer: Any) -> None:
         """Report gradients that a scaler divided by another number than their loss's scale."""
-        part = self.parts.still_scaled(optimizer)
+        part = self.parts.find_scaled(optimizer)
         unscaled_at = self._unscaled_at.get(id(optimizer))
         # without a recorded unscale_, a scaler may have divided them unobserved
-        if part is None or part.of.scale is None or unscaled_at is None:
+        if part is None or part.backward.scale is None or unscaled_at is None:
             return
-        if part.of.scale == 1:
+        if part.backward.scale == 1:
             kind = Kind.LOSS_NOT_SCALED
             seen = (
-                f"the backward pass at {part.of.line} began at a loss that was not scaled, and the "
-                f"scaler divided its gradients by {part.divided:g}"
+                f"the backward pass at {part.backward.line} began at a loss that was not scaled, "
+                f"and the scaler divided its gradients by {part.divided:g}"
             )
         elif part.divided == 1:
-            cleared = all(each.divided == 1 for each in self.parts.parts_of(optimizer))
+            cleared = all(each.divided == 1 for each in self.parts.of_optimizer(optimizer))
             kind = Kind.SECOND_PASS_NOT_UNSCALED if cleared else Kind.SCALED_AFTER_UNSCALE
             seen = (
-                f"the backward pass at {part.of.line} came after unscale_() at "
-                f"{unscaled_at}, so the step uses its gradients {part.of.scale:g} times "
+                f"the backward pass at {part.backward.line} came after unscale_() at "
+                f"{unscaled_at}, so the step uses its gradients {part.backward.scale:g} times "
                 "too large"
             )
         else:
             kind = Kind.SCALE_CHANGED_BETWEEN
             seen = (
-                f"the loss of the backward pass at {part.of.line} was multiplied by "
-                f"{part.of.scale:g}, and its gradients were divided by {part.divided:g}"
+                f"the loss of the backward pass at {part.backward.line} was multiplied by "
+                f"{part.backward.scale:g}, and its gradients were divided by {part.divided:g}"
             )
         if self._first_of(kind, optimizer):
             self.note(kind, seen)
 
     def _judge_division(self, optimizer: Any) -> None:
         """Report gradients of a loss scaled by hand that were not divided by the same number."""
-        mixed = self.parts.mixed(optimizer)
+        mixed = self.parts.find_mixed_scales(optimizer)
         if mixed is not None and self._divided_by(mixed[1], optimizer):
             seen = f"gradients of losses times {mixed[0]:g} and times {mixed[1]:g} were added"
             self.note(Kind.SCALE_CHANGED_BETWEEN, seen, BY_HAND)
@@ -291,38 +298,47 @@ class TrainingObserver(OperationObserver):
         # each parameter with its gradient as the backward pass left it
         pairs = [(p, before) for p, before in self._as_scaled if id(p) in held]
         unchanged = any(p.grad is not None and torch.equal(before, p.grad) for p, before in pairs)
-        if unchanged and not self._by_scaler:
-            if self._unscaled:
-                return
-            seen = (
-                f"the optimizer got the gradients of the loss times {self._factor:g}, not "
-                "divided by it"
-            )
-            self.note(Kind.STEP_WITH_SCALED_GRADIENTS, seen)
-            if self._factor < SURELY_A_SCALE:
-                # the factor may be the size of a batch
-                self.events[-1] = replace(self.events[-1], status=Status.WARN)
+        if self._unscaled:
             return
+        if unchanged and not self._by_scaler:
+            self._report_undivided()
+            return
+        self._judge_ratio(pairs)
+
+    def _report_undivided(self) -> None:
+        seen = (
+            f"the optimizer got the gradients of the loss times {self._factor:g}, not divided by it"
+        )
+        self.note(Kind.STEP_WITH_SCALED_GRADIENTS, seen)
+        if self._factor < SURELY_A_SCALE:
+            # the factor may be the size of a batch
+            self.events[-1] = replace(self.events[-1], status=Status.WARN)
+
+    def _judge_ratio(self, pairs: list[tuple[Tensor, Tensor]]) -> None:
+        """Report gradients that the script divided by another number than the loss's factor.
+
+        Args:
+            pairs: the parameters, each with its gradient as the backward pass left it.
+        """
         ratios = [None if p.grad is None else ratio_of(before, p.grad) for p, before in pairs]
         ratio = ratios[0] if ratios else None
-        if self._unscaled or ratio is None:
-            return
         # a division by one number changes all gradients alike, but for rounding
-        if len({_in_short(each) for each in ratios}) > 1:
+        if ratio is None or len({_in_short(each) for each in ratios}) > 1:
             return
-        # A mean over several backward passes divides by their number, so one pass is judged only.
-        # A clip shortens by any number, so only powers of two are taken for a wrong divisor.
-        passes = max(len(self.parts.of(p)) for p, _ in pairs)
-        left = ratio * self._factor
+        # a mean over several backward passes divides by their number, so one pass is judged only
+        if max(len(self.parts.of_parameter(p)) for p, _ in pairs) != 1:
+            return
+        remaining = ratio * self._factor
         if self._by_scaler:
             # the script divided by the scale by hand, after the scaler had
-            wrong = left * self._factor == 1
+            is_wrong = remaining * self._factor == 1
         else:
-            wrong = left != 1
-        if passes == 1 and wrong and math.frexp(left)[0] == 0.5:
+            is_wrong = remaining != 1
+        # a clip shortens by any number, so only powers of two are taken for a wrong divisor
+        if is_wrong and math.frexp(remaining)[0] == 0.5:
             seen = (
                 f"the loss was multiplied by {self._factor:g}, and its gradients were divided by "
-                f"{1 / ratio:g}: they are {left:g} times as large as they should be"
+                f"{1 / ratio:g}: they are {remaining:g} times as large as they should be"
             )
             self.note(Kind.WRONG_DIVISOR, seen)
 
@@ -346,7 +362,7 @@ class TrainingObserver(OperationObserver):
         self._factors = set()
         self.stepped.add(id(event.optimizer))
         with outside_modes():
-            self.parts.use(event.optimizer)
+            self.parts.mark_used(event.optimizer)
 
     def before_backward(self, event: BackwardBegins) -> None:
         # without a line of the user's code, it is a replay of the watch on a copy
@@ -365,7 +381,7 @@ class TrainingObserver(OperationObserver):
         scale = scale_of(root, self._known_scales)
         factor = 1.0 if scale is None else scale
         line = line_of_user(sys._getframe(1)) or ""
-        self._pass = Pass(scale, self.step, line, number_of(root))
+        self._pass = Pass(scale, self.step, line, last_factor_of(root))
         if any(self.regions):
             self.note(
                 Kind.BACKWARD_INSIDE_AUTOCAST,
@@ -409,7 +425,7 @@ class TrainingObserver(OperationObserver):
             # hooks may divide a gradient, so those with hooks are not compared
             plain = [p for p in self._leaves if p.grad is not None and not _has_hooks(p)]
             in_fp16 = self.scaled or self._in_fp16 or any(p.dtype is torch.float16 for p in plain)
-            number = self._pass.number
+            number = self._pass.last_factor
             is_suspect = number is not None and number > 1 and math.frexp(number)[0] == 0.5
             if in_fp16 and (is_suspect or not self._unscaled):
                 plain.sort(key=Tensor.numel)
@@ -454,7 +470,7 @@ class TrainingObserver(OperationObserver):
         self._end_attempt(event.optimizer)
         self._unscaled_at.pop(id(event.optimizer), None)
         with outside_modes():
-            self.parts.use(event.optimizer)
+            self.parts.mark_used(event.optimizer)
 
     def engine_begins(self, event: EngineStepBegins) -> None:
         """Record the attempt of an engine, which decides on steps and unscales by itself."""

@@ -99,8 +99,8 @@ COMMANDS: dict[str, Command] = {
             Argument(
                 "--here",
                 action="store_true",
-                help="no checkout: install into this Python what the lab needs and "
-                "it lacks; installed packages stay, whatever their version",
+                help="without a checkout: install the missing requirements into this Python; "
+                "installed packages stay, whatever their version",
             ),
         ),
     ),
@@ -154,8 +154,8 @@ COMMANDS: dict[str, Command] = {
                 "--strict",
                 action="store_true",
                 help=(
-                    "if the script itself ends with 0, end as diagnose does: 1 for a fault, 3 if a "
-                    "main check could not look"
+                    "if the script itself exits with 0, exit as `labkit diagnose` does: with 1 for "
+                    "a fault, with 3 if a main check could not be made"
                 ),
             ),
             JSON,
@@ -309,7 +309,7 @@ COMMANDS: dict[str, Command] = {
                 type=int,
                 default=[0, 1, 2],
                 metavar="N",
-                help="(default: 0 1 2)",
+                help="seeds of the random numbers, a run for each (default: 0 1 2)",
             ),
             Argument(
                 "--device",
@@ -441,13 +441,13 @@ COMMANDS: dict[str, Command] = {
             Argument(
                 "--live",
                 action="store_true",
-                help="exercises that need no torch are solved and checked in the pages, by a "
-                "Python in the browser (Pyodide, asked of npm once)",
+                help="exercises that need no torch are solved and checked in the pages, by "
+                "Pyodide, a Python in the browser, which is downloaded from npm once",
             ),
             Argument(
                 "--pyodide",
                 metavar="FOLDER|URL",
-                help="with --live: a folder that has the files of Pyodide, or the address of one",
+                help="with --live: a folder with the files of Pyodide, or its URL",
             ),
             Argument(
                 "--serve",
@@ -577,12 +577,14 @@ COMMANDS: dict[str, Command] = {
             Argument(
                 "--old-forms",
                 action="store_true",
-                help="grade answers to former forms of exercises by these, which libraries answer",
+                help="accept functions with the arguments of an earlier release, and grade them by "
+                "its checks, some of which a call of a library passes",
             ),
             Argument(
                 "--take",
                 choices=("last", "best"),
-                help="which of several notebooks of a lesson to grade (default: any with answers)",
+                help="which of several notebooks of a lesson to grade (default: all; an "
+                "exercise counts where it is answered)",
             ),
             Argument(
                 "--due",
@@ -617,7 +619,7 @@ COMMANDS: dict[str, Command] = {
                 type=new_file,
                 metavar="FILE",
                 group=GIVING_BACK,
-                help="write a table, one row a learner",
+                help="write a table with one row for each learner",
             ),
             Argument(
                 "--roster",
@@ -632,7 +634,7 @@ COMMANDS: dict[str, Command] = {
                 default=0.0,
                 metavar="PERCENT",
                 group=GIVING_BACK,
-                help="deducted for each day after --due",
+                help="deduction for each day after --due",
             ),
             Argument(
                 "--late-cap",
@@ -640,7 +642,7 @@ COMMANDS: dict[str, Command] = {
                 default=100.0,
                 metavar="PERCENT",
                 group=GIVING_BACK,
-                help="deducted for lateness at most (default: %(default)g)",
+                help="largest deduction for lateness (default: %(default)g)",
             ),
             Argument(
                 "--grace",
@@ -751,7 +753,10 @@ COMMANDS: dict[str, Command] = {
                 help="0.0.0.0 for the network of the class (default: %(default)s)",
             ),
             Argument(
-                "--port", type=port_up_to(LAST_PORT), default=8790, help="(default: %(default)s)"
+                "--port",
+                type=port_up_to(LAST_PORT),
+                default=8790,
+                help="port to serve on (default: %(default)s)",
             ),
         ),
     ),
@@ -771,14 +776,14 @@ COMMANDS: dict[str, Command] = {
                 "--folder",
                 type=new_folder,
                 default=Path("/srv/fp16-classroom"),
-                help="(default: %(default)s)",
+                help="folder of the hub's files (default: %(default)s)",
             ),
             LESSONS,
             Argument(
                 "--port",
                 type=port_up_to(LAST_PORT - 2),
                 default=8000,
-                help="on 127.0.0.1, with the next two (default: %(default)s)",
+                help="first of three consecutive ports on 127.0.0.1 (default: %(default)s)",
             ),
             Argument(
                 "--memory",

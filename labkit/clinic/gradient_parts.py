@@ -11,6 +11,7 @@ divided by the number that its loss was multiplied by.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,16 +32,18 @@ class Pass:
     """A backward pass.
 
     Attributes:
-        scale: the number that its loss was multiplied by; None if unknown.
+        scale: the loss scale, found near the tensor that backward began at; 1 without one, None if
+            unknown.
         step: the number of the training step.
         line: the line of the user's code.
-        number: the last factor of the tensor that backward began at; None if there was none.
+        last_factor: the number that the last operation before backward multiplied by, which may be
+            a scale or a weight; None if it did not multiply by a number.
     """
 
     scale: float | None
     step: int
     line: str
-    number: float | None = None
+    last_factor: float | None = None
 
 
 @dataclass
@@ -48,18 +51,21 @@ class Part:
     """What one backward pass has added to the gradient of a parameter.
 
     Attributes:
-        divided: the number that scalers have divided it by since.
+        backward: the pass.
+        divided: the number that scalers have divided the part by since.
         used: ids of the optimizers that have stepped with it, or skipped it.
     """
 
-    of: Pass
+    backward: Pass
     divided: float = 1.0
     used: set[int] = field(default_factory=set)
 
     @property
     def remaining_scale(self) -> float | None:
         """The factor by which the part is too large; None if unknown."""
-        return None if self.of.scale is None else self.of.scale / self.divided
+        if self.backward.scale is None:
+            return None
+        return self.backward.scale / self.divided
 
 
 class GradientParts:
@@ -72,15 +78,20 @@ class GradientParts:
         # ids of the parameters that ever got a gradient
         self.reached: set[int] = set()
 
-    def of(self, parameter: Tensor) -> list[Part]:
+    def of_parameter(self, parameter: Tensor) -> list[Part]:
         """Return the parts that were added to a gradient since it was last cleared."""
         return self._parts.get(id(parameter), [])
 
-    def add(self, done: Pass, reached: Iterable[Tensor], fresh: set[int]) -> None:
+    def of_optimizer(self, optimizer: Any) -> Iterator[Part]:
+        """Yield the parts of an optimizer's gradients."""
+        for parameter in _parameters(optimizer):
+            yield from self.of_parameter(parameter)
+
+    def add(self, backward: Pass, reached: Iterable[Tensor], fresh: set[int]) -> None:
         """Add a pass to the parameters it reached.
 
         Args:
-            done: the pass.
+            backward: the pass.
             reached: the parameters.
             fresh: ids of the parameters whose gradient was clear before the pass.
         """
@@ -89,22 +100,21 @@ class GradientParts:
                 self._parts.pop(id(parameter), None)
             if parameter.grad is not None:
                 self.reached.add(id(parameter))
-                self._parts.setdefault(id(parameter), []).append(Part(done))
+                self._parts.setdefault(id(parameter), []).append(Part(backward))
 
     def divide(self, optimizer: Any, scale: float) -> None:
         """Divide the gradients of an optimizer, as a scaler's `unscale_` does."""
-        for part in self.parts_of(optimizer):
+        for part in self.of_optimizer(optimizer):
             part.divided *= scale
 
-    def use(self, optimizer: Any) -> None:
+    def mark_used(self, optimizer: Any) -> None:
         """Mark the gradients of an optimizer as used by a step, or skipped."""
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    gradient = parameter.grad
-                    self._versions[id(parameter)] = (id(gradient), gradient._version)
-                for part in self.of(parameter):
-                    part.used.add(id(optimizer))
+        for parameter in _parameters(optimizer):
+            if parameter.grad is not None:
+                gradient = parameter.grad
+                self._versions[id(parameter)] = (id(gradient), gradient._version)
+            for part in self.of_parameter(parameter):
+                part.used.add(id(optimizer))
 
     def forget_changed(self, parameters: Iterable[Tensor]) -> None:
         """Drop the parts of gradients that the script changed in place since a step used them.
@@ -116,52 +126,51 @@ class GradientParts:
             gradient = parameter.grad
             if gradient is None or id(gradient) != tensor or gradient._version == version:
                 continue
-            if all(part.used for part in self.of(parameter)):
+            if all(part.used for part in self.of_parameter(parameter)):
                 self._parts.pop(id(parameter), None)
 
     def forget(self, optimizer: Any) -> None:
-        """Drop the parts of an optimizer's gradients, if an engine unscales them."""
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                self._parts.pop(id(parameter), None)
+        """Drop the parts of an optimizer's gradients, so that they are not judged.
 
-    def parts_of(self, optimizer: Any) -> Iterator[Part]:
-        """Yield the parts of an optimizer's gradients."""
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                yield from self.of(parameter)
+        An engine unscales its gradients itself.
+        """
+        for parameter in _parameters(optimizer):
+            self._parts.pop(id(parameter), None)
 
-    def outlived(self, optimizer: Any) -> tuple[Pass, Pass] | None:
+    def find_outlived(self, optimizer: Any) -> tuple[Pass, Pass] | None:
         """Return a pass that a step has used, and a later one that was added to it, or None."""
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                parts = self.of(parameter)
-                used = [part for part in parts if id(optimizer) in part.used]
-                new = [part for part in parts if id(optimizer) not in part.used]
-                if used and new:
-                    return used[0].of, new[-1].of
+        for parameter in _parameters(optimizer):
+            parts = self.of_parameter(parameter)
+            used = [part for part in parts if id(optimizer) in part.used]
+            new = [part for part in parts if id(optimizer) not in part.used]
+            if used and new:
+                return used[0].backward, new[-1].backward
         return None
 
-    def mixed(self, optimizer: Any) -> tuple[float, float] | None:
+    def find_mixed_scales(self, optimizer: Any) -> tuple[float, float] | None:
         """Return two powers of two by which one line multiplied the losses of one gradient."""
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                numbers: dict[str, float] = {}
-                for part in self.of(parameter):
-                    number = part.of.number
-                    if number is None or not _is_power_of_two(number) or id(optimizer) in part.used:
-                        continue
-                    first = numbers.setdefault(part.of.line, number)
-                    if first != number:
-                        return first, number
+        for parameter in _parameters(optimizer):
+            factor_of_line: dict[str, float] = {}
+            for part in self.of_parameter(parameter):
+                factor = part.backward.last_factor
+                if id(optimizer) in part.used or factor is None or not _is_power_of_two(factor):
+                    continue
+                first = factor_of_line.setdefault(part.backward.line, factor)
+                if first != factor:
+                    return first, factor
         return None
 
-    def still_scaled(self, optimizer: Any) -> Part | None:
+    def find_scaled(self, optimizer: Any) -> Part | None:
         """Return a part that is too large or too small for the step that begins, or None."""
-        for part in self.parts_of(optimizer):
+        for part in self.of_optimizer(optimizer):
             if id(optimizer) not in part.used and part.remaining_scale not in (None, 1):
                 return part
         return None
+
+
+def _parameters(optimizer: Any) -> Iterator[Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
 
 
 def is_cleared(parameter: Tensor) -> bool:
@@ -191,11 +200,11 @@ def scale_of(root: Tensor, known: Iterable[float]) -> float | None:
     (None, 1.0)
     """
     scales = set(known)
-    ahead = [root.grad_fn]
+    ahead = deque([root.grad_fn])
     seen = 0
     multiplied = False
     while ahead and seen < MOST_NODES:
-        node: Any = ahead.pop(0)
+        node: Any = ahead.popleft()
         if node is None:
             continue
         seen += 1
@@ -208,14 +217,14 @@ def scale_of(root: Tensor, known: Iterable[float]) -> float | None:
                     return number
                 multiplied = True
         if name.startswith(PASSED_THROUGH):
-            ahead += [following for following, _ in node.next_functions]
+            ahead.extend(following for following, _ in node.next_functions)
     return None if multiplied else 1.0
 
 
-def number_of(root: Tensor) -> float | None:
+def last_factor_of(root: Tensor) -> float | None:
     """Return the number that a tensor was multiplied by last, or None.
 
-    >>> number_of(64.0 * torch.ones((), requires_grad=True))
+    >>> last_factor_of(64.0 * torch.ones((), requires_grad=True))
     64.0
     """
     node = root.grad_fn
@@ -258,17 +267,17 @@ def ratio_of(before: Tensor, after: Tensor) -> float | None:
     if before.is_complex():
         before = torch.view_as_real(before)
         after = torch.view_as_real(after)
-    wide = before.detach().double()
-    now = after.detach().double()
+    old = before.detach().double()
+    new = after.detach().double()
     # 0 stays 0, whatever it is multiplied by
-    counted = wide != 0
-    if not bool(counted.any()) or bool((now[~counted] != 0).any()):
+    counted = old != 0
+    if not bool(counted.any()) or bool((new[~counted] != 0).any()):
         return None
-    ratios = now[counted] / wide[counted]
+    ratios = new[counted] / old[counted]
     first = float(ratios.median())
     if not math.isfinite(first):
         return None
-    # 2^-10 is the rounding of an FP16 gradient
+    # each of the two FP16 gradients is rounded by up to 2^-11 of its size
     if bool((ratios / first - 1).abs().max() > 2.0**-10):
         return None
     return first
