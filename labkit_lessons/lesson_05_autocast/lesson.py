@@ -694,13 +694,27 @@ StepDebugger(replace(TASKS["segmentation_small"], batch_size=4))
 # parts can be switched off.
 
 
-# %% id="touch-torch" tags=["claim-C52"]
+# %% id="touch-plain"
 def a_start():
     torch.manual_seed(0)
     model = nn.Linear(64, 1)
     return model, torch.optim.SGD(model.parameters(), lr=0.1), torch.randn(32, 64)
 
 
+def train_plainly(steps=5):
+    model, optimizer, x = a_start()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        F.mse_loss(model(x), torch.ones(32, 1)).backward()
+        optimizer.step()
+    return model.weight.detach()
+
+
+plain = train_plainly()
+print(f"a plain FP32 loop trains {plain.numel()} weights in {plain.dtype}")
+
+
+# %% id="touch-torch" tags=["claim-C52"]
 def train_in_torch(enabled, steps=5):
     model, optimizer, x = a_start()
     scaler = torch.amp.GradScaler("cpu", enabled=enabled)
@@ -714,16 +728,6 @@ def train_in_torch(enabled, steps=5):
     return model.weight.detach()
 
 
-def train_plainly(steps=5):
-    model, optimizer, x = a_start()
-    for _ in range(steps):
-        optimizer.zero_grad()
-        F.mse_loss(model(x), torch.ones(32, 1)).backward()
-        optimizer.step()
-    return model.weight.detach()
-
-
-plain = train_plainly()
 disabled = train_in_torch(False)
 enabled = train_in_torch(True)
 print("enabled=False equals a plain FP32 loop to the bit:", torch.equal(disabled, plain))

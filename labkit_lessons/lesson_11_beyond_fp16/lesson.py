@@ -336,9 +336,8 @@ class GatedBlock(nn.Module):
         return x + self.down(hidden.clamp(-65504, 65504) if self.rescue == "clamp" else hidden)
 
 
+# guesses the next character from eight
 class NextCharacter(nn.Module):
-    """Guess the next character from eight."""
-
     def __init__(self, kinds):
         super().__init__()
         self.embedding = nn.Embedding(kinds, 16)
