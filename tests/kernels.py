@@ -1,10 +1,10 @@
-"""Jupyter kernels that are forked from one process with torch and the lab imported, to start fast.
+"""Jupyter kernels that are forked from one process, in which torch and the lab are imported.
 
-A kernel imports for three seconds before its first cell. `preloaded` writes a kernel specification
-named python3, which Jupyter finds before its own. Its command connects to a server that has
-imported everything, and sends it the arguments, environment, folder and output streams; the server
-forks, and the child becomes the kernel. All else is as Jupyter has
-it: connection files, messages, interrupts. A kernel ends with the process that asked for it.
+A kernel imports for three seconds before its first cell; a forked one starts at once. `preloaded`
+writes a kernel specification named python3, which Jupyter finds before its own. Its command
+connects to the server, and sends it the arguments, the environment, the folder and the output
+streams. The server forks, and the child becomes the kernel. All else is as in Jupyter: connection
+files, messages, interrupts. A kernel ends with the process that asked for it.
 """
 
 import json
@@ -35,8 +35,10 @@ IMPORTED = (
 
 @contextmanager
 def preloaded(folder: Path) -> Iterator[dict[str, str]]:
-    """Start the server, and write the specification in a folder; yield the environment by which
-    Jupyter finds it.
+    """Start the server, and write the kernel specification to a folder.
+
+    Yields:
+        The environment by which Jupyter finds the specification; empty where nothing was started.
     """
     if sys.platform != "linux":
         yield {}
@@ -44,77 +46,118 @@ def preloaded(folder: Path) -> Iterator[dict[str, str]]:
     address = f"labkit-{secrets.token_hex(8)}"
     specification = folder / "kernels" / "python3" / "kernel.json"
     specification.parent.mkdir(parents=True)
-    ask = [sys.executable, "-S", "-E", __file__, "ask", address, "-f", "{connection_file}"]
+    # no site packages and no environment: this process only connects, and starts in no time
+    command = [sys.executable, "-S", "-E", __file__, "ask", address, "-f", "{connection_file}"]
     specification.write_text(
-        json.dumps({"argv": ask, "display_name": "Python 3", "language": "python"})
+        json.dumps({"argv": command, "display_name": "Python 3", "language": "python"})
     )
-    paths = os.pathsep.join(
-        [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": _prepended(Path(__file__).parents[1], "PYTHONPATH")}
+    server = subprocess.Popen(
+        [sys.executable, __file__, "serve", address], env=environment, stdout=subprocess.PIPE
     )
-    environment = {**os.environ, "PYTHONPATH": paths}
-    serve = [sys.executable, __file__, "serve", address]
-    server = subprocess.Popen(serve, env=environment, stdout=subprocess.PIPE)
     try:
         assert server.stdout is not None
         assert server.stdout.readline() == b"ready\n"
-        yield {
-            "JUPYTER_PATH": os.pathsep.join(
-                [str(folder), *filter(None, [os.environ.get("JUPYTER_PATH")])]
-            )
-        }
+        yield {"JUPYTER_PATH": _prepended(folder, "JUPYTER_PATH")}
     finally:
         server.terminate()
         server.wait()
 
 
+def _prepended(path: Path, variable: str) -> str:
+    """Return the paths in an environment variable, with another one before them."""
+    paths = [str(path)]
+    if os.environ.get(variable):
+        paths.append(os.environ[variable])
+    return os.pathsep.join(paths)
+
+
+class _Server:
+    """Forks a kernel for each connection.
+
+    A connection stays open as long as its kernel runs. When the kernel ends, the server closes it;
+    when the process that asked for the kernel ends, the kernel is killed.
+    """
+
+    def __init__(self, listener: socket.socket, wake_read: int) -> None:
+        self.listener = listener
+        self.wake_read = wake_read
+        self.connections: dict[int, socket.socket] = {}  # by the process id of the kernel
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(listener, selectors.EVENT_READ)
+        self.selector.register(wake_read, selectors.EVENT_READ)
+
+    def run(self) -> None:
+        """Serve until the process is terminated."""
+        while True:
+            for key, _ in self.selector.select():
+                if key.fileobj is self.listener:
+                    self._fork_kernel()
+                elif key.fileobj == self.wake_read:
+                    # the bytes only wake the selector
+                    os.read(self.wake_read, 64)
+                else:
+                    # the process that asked for this kernel has ended
+                    os.kill(key.data, signal.SIGKILL)
+                    self.selector.unregister(key.fileobj)
+            self._reap()
+
+    def _fork_kernel(self) -> None:
+        connection, _ = self.listener.accept()
+        request, streams, *_ = socket.recv_fds(connection, 1 << 20, 3)
+        kernel = os.fork()
+        if kernel == 0:
+            # the child leaves the server for good: it becomes the kernel
+            self._close(connection)
+            become_kernel(json.loads(request), streams)
+            sys.exit()
+        for stream in streams:
+            os.close(stream)
+        connection.sendall(b"%d\n" % kernel)
+        self.connections[kernel] = connection
+        self.selector.register(connection, selectors.EVENT_READ, kernel)
+
+    def _close(self, connection: socket.socket) -> None:
+        """Close what belongs to the server, so that no connection outlives it in a kernel."""
+        for other in (self.listener, connection, *self.connections.values()):
+            other.close()
+        self.selector.close()
+
+    def _reap(self) -> None:
+        """Close the connections of kernels that have ended."""
+        for kernel in list(self.connections):
+            ended, _ = os.waitpid(kernel, os.WNOHANG)
+            if not ended:
+                continue
+            connection = self.connections.pop(kernel)
+            if connection in self.selector.get_map():
+                self.selector.unregister(connection)
+            connection.close()
+
+
 def serve(address: str) -> None:
-    """Fork a kernel for each connection, until the process is terminated."""
+    """Import everything, then fork a kernel for each connection."""
+    # tests/ must not shadow packages
     sys.path[:] = [path for path in sys.path if path != str(Path(__file__).parent)]
-    os.environ["JPY_PARENT_PID"] = str(os.getpid())  # ipykernel reads it when it is imported
+    # ipykernel reads it when it is imported
+    os.environ["JPY_PARENT_PID"] = str(os.getpid())
     for module in IMPORTED:
         __import__(module)
-    wakes, woken = os.pipe()
-    os.set_blocking(woken, False)
-    signal.set_wakeup_fd(woken)
+    # a kernel that ends must wake the selector: Python writes a byte to this pipe at each signal
+    # that has a handler
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_write, False)
+    signal.set_wakeup_fd(wake_write)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    kernels: dict[int, socket.socket] = {}
-    with socket.socket(socket.AF_UNIX) as listener, selectors.DefaultSelector() as selector:
-        listener.bind(f"\0{address}")  # an abstract name: a path has 107 bytes at most
+    with socket.socket(socket.AF_UNIX) as listener:
+        # an abstract name: a path has 107 bytes at most
+        listener.bind(f"\0{address}")
         listener.listen()
-        selector.register(listener, selectors.EVENT_READ)
-        selector.register(wakes, selectors.EVENT_READ)
         print("ready", flush=True)
-        while True:
-            for key, _ in selector.select():
-                if key.fileobj is listener:
-                    asker, _ = listener.accept()
-                    request, streams, *_ = socket.recv_fds(asker, 1 << 20, 3)
-                    if not (kernel := os.fork()):
-                        break
-                    for stream in streams:
-                        os.close(stream)
-                    asker.sendall(b"%d\n" % kernel)
-                    kernels[kernel] = asker
-                    selector.register(asker, selectors.EVENT_READ, kernel)
-                elif key.fileobj == wakes:
-                    os.read(wakes, 64)
-                else:  # whoever asked has ended
-                    os.kill(key.data, signal.SIGKILL)
-                    selector.unregister(key.fileobj)
-            else:
-                for kernel in [kernel for kernel in kernels if os.waitpid(kernel, os.WNOHANG)[0]]:
-                    ended = kernels.pop(kernel)
-                    if ended in selector.get_map():
-                        selector.unregister(ended)
-                    ended.close()
-                continue
-            break
-    for other in (asker, *kernels.values()):
-        other.close()
-    become_kernel(json.loads(request), streams)
+        _Server(listener, wake_read).run()
 
 
-def become_kernel(asked: dict[str, Any], streams: list[int]) -> None:
+def become_kernel(request: dict[str, Any], streams: list[int]) -> None:
     """Take over the arguments, environment, folder and streams that were sent, and run a kernel."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
@@ -123,17 +166,17 @@ def become_kernel(asked: dict[str, Any], streams: list[int]) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.setsid()
-    os.chdir(asked["folder"])
+    os.chdir(request["folder"])
     os.environ.clear()
-    os.environ.update(asked["environment"])
-    sys.argv = ["ipykernel_launcher", *asked["arguments"]]
+    os.environ.update(request["environment"])
+    sys.argv = ["ipykernel_launcher", *request["arguments"]]
     from ipykernel import kernelapp
 
     kernelapp.launch_new_instance()
 
 
-def ask(address: str, *arguments: str) -> int:
-    """Ask the server for a kernel, forward interrupts to it, and return when it has ended."""
+def ask(address: str, *arguments: str) -> None:
+    """Ask the server for a kernel, forward signals to it, and return when it has ended."""
     request = json.dumps(
         {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
     )
@@ -144,8 +187,13 @@ def ask(address: str, *arguments: str) -> int:
         kernel = int(lines.readline())
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda number, _frame: os.kill(kernel, number))
-        return len(lines.readline())
+        # the server closes the connection when the kernel has ended
+        lines.readline()
 
 
 if __name__ == "__main__":
-    sys.exit({"serve": serve, "ask": ask}[sys.argv[1]](*sys.argv[2:]))
+    command, *arguments = sys.argv[1:]
+    if command == "serve":
+        serve(*arguments)
+    else:
+        ask(*arguments)
