@@ -26,43 +26,50 @@ Doubles: TypeAlias = NDArray[np.float64]
 Whole: TypeAlias = NDArray[np.int32]
 
 COLUMNS = 512  # of D in one block of work
-POINT, BIAS = 52, 1023
-EXPONENT = 0x7FF << POINT
-EXPONENT_32 = 0x7F800000
-LEAST = np.float32(2.0**ZERO_EXPONENT)
+# fields of FP64 and FP32: the width of the significand, the bias, the mask of the exponent
+POINT_64 = 52
+BIAS_64 = 1023
+EXPONENT_64 = 0x7FF << POINT_64
+POINT_32 = 23
+BIAS_32 = 127
+EXPONENT_32 = 0xFF << POINT_32
+# the power of two as which a C of zero is aligned
+ZERO_POWER = np.float32(2.0**ZERO_EXPONENT)
 # below all products of `blocks.NARROW`, so that 2^F over it is finite
-FLOOR = np.float32(2.0**-75)
+SMALLEST_POWER = np.float32(2.0**-75)
 # see `blocks.to_half`
-HALF_ANCHOR = (POINT - FP16.significand_bits << POINT) + (1 << (POINT - 1))
-HALF_LEAST = FP16.emin + BIAS << POINT
+HALF_ANCHOR = ((POINT_64 - FP16.significand_bits) << POINT_64) + (1 << (POINT_64 - 1))
+HALF_SMALLEST_NORMAL = (FP16.emin + BIAS_64) << POINT_64
 HALF_MAX = FP16.max
-SMALL = FP32.smallest_normal
-SPACING = FP32.smallest_subnormal
-FINEST = 1 / FP32.smallest_subnormal
+FP32_SMALLEST_NORMAL = FP32.smallest_normal
+FP32_SPACING = FP32.smallest_subnormal
+SPACINGS_PER_ONE = 1 / FP32.smallest_subnormal
 
 
 def _jit(function: Callable[..., None]) -> Callable[..., None]:
-    try:  # cached beside this file, or in the user's cache folder
+    try:
+        # cached beside this file, or in the user's cache folder
         compiled: Callable[..., None] = njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # neither is writable
+    except RuntimeError:
+        # neither is writable
         compiled = njit(nogil=True)(function)
     return compiled
 
 
 @_jit
-def power_of_c(row: Singles, power: Singles, least: float) -> None:
-    """Write C's powers of two: a subnormal's is `least`, a zero's 2^-126."""
-    rows = row.view(np.int32)
-    powers = power.view(np.int32)
+def power_of_c(row: Singles, power: Singles, subnormal_power: float) -> None:
+    """Write C's powers of two: of a subnormal `subnormal_power`, of a zero `ZERO_POWER`."""
+    row_bits = row.view(np.int32)
+    power_bits = power.view(np.int32)
     for j in range(len(row)):
-        powers[j] = rows[j] & np.int32(EXPONENT_32)
+        power_bits[j] = row_bits[j] & np.int32(EXPONENT_32)
     for j in range(len(row)):
-        larger = power[j] if power[j] > np.float32(least) else np.float32(least)
-        power[j] = LEAST if row[j] == 0 else larger
+        larger = max(power[j], np.float32(subnormal_power))
+        power[j] = ZERO_POWER if row[j] == 0 else larger
 
 
 @_jit
-def largest(a: Singles, b: Singles, power: Singles, n: int) -> None:
+def raise_to_largest(a: Singles, b: Singles, power: Singles, n: int) -> None:
     """Raise powers to the largest of a block's products.
 
     a[k] and b[k, n] are those of their operands. Four products at a time, here and below: every
@@ -82,10 +89,11 @@ def largest(a: Singles, b: Singles, power: Singles, n: int) -> None:
             two = p1 * q1[j]
             three = p2 * q2[j]
             four = p3 * q3[j]
-            one = one if one > two else two
-            three = three if three > four else four
-            one = one if one > three else three
-            power[j] = power[j] if power[j] > one else one
+            # unlike `max`, which looks for NaN, these comparisons become vector instructions
+            low = one if one > two else two
+            high = three if three > four else four
+            top = low if low > high else high
+            power[j] = power[j] if power[j] > top else top
 
 
 @_jit
@@ -96,13 +104,14 @@ def add_narrow(
 
     `power`, 2^E, is overwritten.
     """
+    # 2^(F-E) takes the place of 2^E: its exponent field is that of 2^(2 bias + F) less that of 2^E
     scale = power
-    scales = power.view(np.int32)
+    scale_bits = power.view(np.int32)
     for j in range(n):
-        scale[j] = power[j] if power[j] > FLOOR else FLOOR
+        scale[j] = power[j] if power[j] > SMALLEST_POWER else SMALLEST_POWER
         total[j] = 0
     for j in range(n):
-        scales[j] = np.int32((254 + fraction_bits) << 23) - scales[j]
+        scale_bits[j] = np.int32((2 * BIAS_32 + fraction_bits) << POINT_32) - scale_bits[j]
     for k in range(0, len(a), 4):
         p0 = a[k]
         p1 = a[k + 1]
@@ -143,11 +152,12 @@ def add_wide(a: Singles, b: Doubles, scale: Doubles, total: Doubles, n: int) -> 
 @_jit
 def units(power: Doubles, scale: Doubles, n: int, fraction_bits: int) -> None:
     """Turn 2^E into 2^(E-F), the value of a term's last place, and write its inverse."""
-    powers = power.view(np.int64)
-    scales = scale.view(np.int64)
+    power_bits = power.view(np.int64)
+    scale_bits = scale.view(np.int64)
     for j in range(n):
-        powers[j] -= np.int64(fraction_bits) << POINT
-        scales[j] = (2 * BIAS << POINT) - powers[j]
+        power_bits[j] -= np.int64(fraction_bits) << POINT_64
+        # the inverse of a power of two: its exponent is the negative one
+        scale_bits[j] = ((2 * BIAS_64) << POINT_64) - power_bits[j]
 
 
 @_jit
@@ -162,23 +172,38 @@ def add_row(
     buffers: tuple[Singles, Whole, Doubles, Doubles, Doubles],
     narrow: bool,
     fraction_bits: int,
-    least: float,
+    subnormal_power: float,
 ) -> None:
-    """Write the exact sum of C (`row`) and a block's cut products to the last of `buffers`."""
-    short, whole, power, scale, total = buffers
+    """Write the exact sum of C and a block's cut products to the last of `buffers`.
+
+    Args:
+        row: a row of C.
+        a: the operands of the row of A.
+        a_powers: their powers of two.
+        b: the operands of B.
+        b_powers: their powers of two.
+        wide: `b` in FP64.
+        wide_powers: `b_powers` in FP64.
+        buffers: for each column, the power of two in FP32, the sum as a whole number, and in FP64
+            the power of two, the scale and the sum.
+        narrow: see `add_blocks`.
+        fraction_bits: see `add_blocks`.
+        subnormal_power: see `add_blocks`.
+    """
+    power_32, whole_sum, power, scale, total = buffers
     n = len(row)
-    power_of_c(row, short, least)
+    power_of_c(row, power_32, subnormal_power)
     if narrow:
-        largest(a_powers, b_powers, short, n)
+        raise_to_largest(a_powers, b_powers, power_32, n)
     for j in range(n):
-        power[j] = short[j]
+        power[j] = power_32[j]
     if narrow:
         units(power, scale, n, fraction_bits)
-        add_narrow(a, b, short, whole, n, fraction_bits)
+        add_narrow(a, b, power_32, whole_sum, n, fraction_bits)
         for j in range(n):
-            total[j] = whole[j]
+            total[j] = whole_sum[j]
     else:
-        largest(a_powers, wide_powers, power, n)
+        raise_to_largest(a_powers, wide_powers, power, n)
         units(power, scale, n, fraction_bits)
         add_wide(a, wide, scale, total, n)
     for j in range(n):
@@ -190,20 +215,23 @@ def round_sum(
     row: Doubles, buffer: Doubles, n: int, kept: int, half: bool, subnormals: bool
 ) -> None:
     """Round n exact sums to FP16, as `blocks.to_half` does, or to FP32 by the mask `kept`."""
-    rows = row.view(np.int64)
-    anchors = buffer.view(np.int64)
+    row_bits = row.view(np.int64)
+    anchor_bits = buffer.view(np.int64)
     if half:
+        # adding a number far above and taking it away again rounds to the last bit that remains
         for j in range(n):
-            anchors[j] = max(rows[j] & EXPONENT, HALF_LEAST) + HALF_ANCHOR
+            exponent = max(row_bits[j] & EXPONENT_64, HALF_SMALLEST_NORMAL)
+            anchor_bits[j] = exponent + HALF_ANCHOR
         for j in range(n):
             size = abs((row[j] + buffer[j]) - buffer[j])
             row[j] = np.copysign(np.inf if size > HALF_MAX else size, row[j])
         return
     if subnormals:
         for j in range(n):
-            row[j] = np.trunc(row[j] * FINEST) * SPACING if abs(row[j]) < SMALL else row[j]
+            if abs(row[j]) < FP32_SMALLEST_NORMAL:
+                row[j] = np.trunc(row[j] * SPACINGS_PER_ONE) * FP32_SPACING
     for j in range(n):
-        rows[j] &= kept
+        row_bits[j] &= kept
 
 
 @_jit
@@ -217,7 +245,7 @@ def add_blocks(
     narrow: bool,
     length: int,
     fraction_bits: int,
-    least: float,
+    subnormal_power: float,
     kept: int,
     half: bool,
     subnormals: bool,
@@ -234,7 +262,7 @@ def add_blocks(
         narrow: whether products are computed in FP32 and summed in 32 bits.
         length: products of one block; K is a multiple of it.
         fraction_bits: bits after the point that are kept of each aligned term.
-        least: the power of two of C's subnormals.
+        subnormal_power: the power of two of C's subnormals.
         kept: mask of the bits of an FP64 number that remain in an FP32 result.
         half: whether the result is FP16.
         subnormals: whether a sum may be finer than FP32's subnormals.
@@ -248,16 +276,17 @@ def add_blocks(
         scale,
         total,
     )
-    for g in range(tile[0], tile[1]):
-        for first in range(tile[4], tile[5], COLUMNS):
-            last = min(first + COLUMNS, tile[5])
+    first_g, end_g, first_m, end_m, first_n, end_n = tile
+    for g in range(first_g, end_g):
+        for first in range(first_n, end_n, COLUMNS):
+            last = min(first + COLUMNS, end_n)
             for k in range(0, a.shape[2], length):
                 end = k + length
                 terms = b[g, k:end, first:last].copy()
                 powers = b_powers[g, k:end, first:last].copy()
                 wide = terms.astype(np.float64)
                 wide_powers = powers.astype(np.float64)
-                for i in range(tile[2], tile[3]):
+                for i in range(first_m, end_m):
                     row = d[g, i, first:last]
                     left = a[g, i, k:end]
                     left_powers = a_powers[g, i, k:end]
@@ -272,8 +301,9 @@ def add_blocks(
                         buffers,
                         narrow,
                         fraction_bits,
-                        least,
+                        subnormal_power,
                     )
+                    # the scales have been used, so their memory is free for `round_sum`
                     round_sum(total, scale, last - first, kept, half, subnormals)
                     for j in range(last - first):
                         row[j] = total[j]
