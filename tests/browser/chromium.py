@@ -1,14 +1,16 @@
-"""A headless Chromium for the tests that look at a page: the one that is named, or the first found
-in PATH.
+"""A headless Chromium for the tests that look at a page.
 
-Where none is found the tests are skipped and say how to get one; with LABKIT_REQUIRE_BROWSER=1 that
-is an error.
+It is the one that LABKIT_BROWSER names, or the first found in PATH. Without one, or without
+Playwright, the tests are skipped and say how to get it; with LABKIT_REQUIRE_BROWSER=1 that is an
+error.
 """
 
+import importlib
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -27,23 +29,35 @@ FLAGS = [
 
 
 def find() -> str | None:
-    """Return the path of a Chromium, or None."""
-    named = os.environ.get("LABKIT_BROWSER")
-    return named or next((path for name in NAMES if (path := shutil.which(name))), None)
+    """Return LABKIT_BROWSER if it is set, else the first Chromium in PATH, or None."""
+    if os.environ.get("LABKIT_BROWSER"):
+        return os.environ["LABKIT_BROWSER"]
+    for name in NAMES:
+        path = shutil.which(name)
+        if path is not None:
+            return path
+    return None
 
 
 @contextmanager
-def running() -> Iterator[object]:
-    """Start a Chromium and end it; in between this thread has Playwright's event loop, and no
-    second one can begin.
+def running() -> Iterator[Any]:
+    """Run a Chromium for the length of the block.
+
+    Playwright's event loop runs in this thread meanwhile, so the block cannot be nested.
     """
+    is_required = os.environ.get("LABKIT_REQUIRE_BROWSER") == "1"
     executable = find()
     if executable is None:
-        if os.environ.get("LABKIT_REQUIRE_BROWSER") == "1":
+        if is_required:
             pytest.fail(f"LABKIT_REQUIRE_BROWSER=1, but {WHERE_TO_GET_ONE}", pytrace=False)
         pytest.skip(WHERE_TO_GET_ONE)
-    api = pytest.importorskip("playwright.sync_api")
+    if is_required:
+        api = importlib.import_module("playwright.sync_api")
+    else:
+        api = pytest.importorskip("playwright.sync_api")
     with api.sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=executable, args=FLAGS)
-        yield chromium
-        chromium.close()
+        try:
+            yield chromium
+        finally:
+            chromium.close()

@@ -1,9 +1,7 @@
-"""The five texts of other frameworks that labkit runs: scripts that use their names and check
-numbers.
+"""Scripts after five tutorials of other frameworks, run with labkit's implementations.
 
-The scripts, in seed_texts, are of our own writing: each changes nothing but an import of what its
-text shows, and repeats its trainings by loops of torch alone. No name of these tables is removed
-again.
+Each script in seed_texts is our own. It differs from its tutorial in the import alone, and compares
+each training with the same loop in torch alone. The names in NAMES are public: none is removed.
 """
 
 import ast
@@ -23,7 +21,16 @@ ROOT = Path(__file__).parents[2]
 TEXTS = Path(__file__).with_name("seed_texts")
 FRAMEWORKS_PAGE = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
 
-# The names that each text shows, by the name of its script.
+# A name in the text of a claim: before "(" or "=False", with an underscore, or MixedPrecision.
+CLAIMED_NAME = re.compile(r"\b[A-Za-z]\w*(?==False|\()|\w+_\w+|MixedPrecision")
+SCRIPTS_OF_CLAIM = {
+    "C51": ["apex_text"],
+    "C52": ["torch_amp_text", "torch_cuda_amp_text"],
+    "C53": ["oneflow_text"],
+    "C54": ["fastai_text"],
+}
+
+# The names that each tutorial shows, by the name of its script.
 NAMES = {
     "apex_text": """
         initialize scale_loss opt_level loss_scale keep_batchnorm_fp32 master_weights
@@ -83,7 +90,7 @@ def used_in(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_text_runs_as_a_file(name):
+def test_each_script_runs_as_a_file(name):
     done = subprocess.run(
         [sys.executable, str(script(name))],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
@@ -97,16 +104,13 @@ def test_the_text_runs_as_a_file(name):
     assert done.stdout.endswith(": done\n")
 
 
-def test_each_script_uses_every_name_of_its_text():
+def test_each_script_uses_every_name_of_its_tutorial():
     assert set(NAMES) == {path.stem for path in TEXTS.glob("*.py")}
     for name, names in NAMES.items():
         assert set(names.split()) - used_in(name) == set(), name
 
 
-def test_each_script_imports_the_lab_in_the_frameworks_place():
-    """What it imports beside labkit is torch and the standard library, so the checks
-    are torch's.
-    """
+def test_scripts_import_only_labkit_torch_and_the_standard_library():
     for name in NAMES:
         for node in ast.walk(ast.parse(script(name).read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import | ast.ImportFrom):
@@ -122,12 +126,8 @@ def test_each_script_imports_the_lab_in_the_frameworks_place():
 def test_each_claim_about_a_framework_has_a_script():
     with (ROOT / "data" / "claims.csv").open(newline="", encoding="utf-8") as file:
         claims = {row["id"]: row["claim"] for row in csv.DictReader(file)}
-    held = {"C51": ["apex_text"], "C53": ["oneflow_text"], "C54": ["fastai_text"]}
-    held["C52"] = ["torch_amp_text", "torch_cuda_amp_text"]
-    for claim, names in held.items():
-        called = set(
-            re.findall(r"\b[A-Za-z]\w*(?==False|\()|\w+_\w+|MixedPrecision", claims[claim])
-        )
+    for claim, names in SCRIPTS_OF_CLAIM.items():
+        called = set(CLAIMED_NAME.findall(claims[claim]))
         for name in names:
             text = script(name).read_text(encoding="utf-8")
             assert f"{claim} of data/claims.csv" in ast.get_docstring(ast.parse(text)), name
@@ -139,8 +139,12 @@ def test_page_of_frameworks_lists_fastais_names():
     shown = set(re.findall(r"\w+", FRAMEWORKS_PAGE))
     for module in ("basics", "callback", "fp16_utils", "test_utils", "torch_cuda_amp"):
         assert module in shown
-    ours = {"cuda", "mom", "values", "TestBeforeMixedPrecision", "TestAfterMixedPrecision"}
-    assert set(NAMES["fastai_text"].split()) - ours - shown == set()
+    # parameters, attributes and callbacks of fastai's own tests, which the page need not list
+    unlisted = {"cuda", "mom", "values", "TestBeforeMixedPrecision", "TestAfterMixedPrecision"}
+    assert set(NAMES["fastai_text"].split()) - unlisted - shown == set()
+
+
+def test_example_on_the_page_of_frameworks_runs():
     (example,) = re.findall(
         r"```python\n(from labkit\.frameworks\.fastai\.basics.*?)```", FRAMEWORKS_PAGE, re.S
     )
@@ -149,7 +153,7 @@ def test_page_of_frameworks_lists_fastais_names():
     assert [hyper["lr"] for hyper in scope["learn"].opt.hypers] == [1e-4, 1e-2]
 
 
-def test_pytest_takes_no_function_of_the_face_for_a_test(tmp_path):
+def test_pytest_does_not_collect_the_frameworks_test_functions(tmp_path):
     file = tmp_path / "test_mine.py"
     file.write_text(
         "from labkit.frameworks.fastai.basics import *\n"

@@ -1,9 +1,9 @@
 """Dot products that distinguish Tensor Cores: gaussian numbers, and cases in which alignment
 matters.
 
-Each maker returns A[count, k], B[count, k] and C[count]; `cases` mixes them and rounds them to the
-formats of a row. labkit's formats are used to make the numbers; what they come to is
-`mma_reference`'s business.
+Each maker returns A[count, k], B[count, k] and C[count]; `cases` rounds them to the formats of an
+instruction. labkit's formats are used to make the numbers; the expected sums come from
+`mma_reference`, which uses none of labkit.
 """
 
 import math
@@ -17,8 +17,8 @@ Cases = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def cases(row: MmaSpec, result: Format, count: int, seed: int) -> Cases:
-    """`count` dot products over two blocks and a bit, of every kind in turn; all but the last kind
-    are finite.
+    """Return `count` dot products of two blocks and three terms each, the kinds of MAKERS one after
+    another; only `specials` has infinities and NaN.
     """
     rng = np.random.default_rng(seed)
     shape = -(-count // len(MAKERS)), 2 * row.block_length + 3
@@ -28,7 +28,7 @@ def cases(row: MmaSpec, result: Format, count: int, seed: int) -> Cases:
 
 
 def values_of(format: Format) -> np.ndarray:
-    """Every finite value of a format that has few; of the wide ones, values with every exponent."""
+    """Return all finite values of a format up to 16 bits; of a wider one, some of each exponent."""
     if format.bits <= 16:
         values = decode(np.arange(format.codes, dtype=format.code_dtype), format)
     else:
@@ -63,38 +63,47 @@ def any_code(
 def around_the_cut(
     row: MmaSpec, result: Format, rng: np.random.Generator, shape: tuple[int, int]
 ) -> Cases:
-    """One large term; the others stand around the last bit that is kept beside it."""
+    """One large term; the others are near the last bit that is kept beside it."""
     count = shape[0]
     format = row.operands
+    # the exponent of each product: F bits below the large term's, up to 12 more or 3 fewer; half of
+    # it belongs to each factor, as far as the format goes
     power = -(row.fraction_bits + rng.integers(-12, 4, shape))
     low = np.maximum(power // 2, format.emin - format.significand_bits)
     a = np.ldexp(rng.choice([1.0, -1.0, 1.25, -1.5], shape), low)
     b = np.ldexp(rng.choice([1.0, 1.5, 1.75], shape), np.maximum(power - low, format.emin - 1))
     a[np.arange(count), rng.integers(0, shape[1], count)] = rng.choice([1.0, 1.5, -1.75], count)
-    return a, b, np.where(rng.random(count) < 0.5, 1.0, 0.0) * rng.choice([1, -1, 1.9999999], count)
+    # half of the sums have no C
+    has_c = np.where(rng.random(count) < 0.5, 1.0, 0.0)
+    return a, b, has_c * rng.choice([1, -1, 1.9999999], count)
 
 
 def cancelled_at_the_cut(
     row: MmaSpec, result: Format, rng: np.random.Generator, shape: tuple[int, int]
 ) -> Cases:
-    """A large pair that cancels, and in its block a small term at the edge of what is kept: its
-    last bits come out.
+    """A large pair that cancels, and in its block a small term at the edge of what is kept, so that
+    the bits that alignment cut from it show in the result.
     """
-    (count, _), format = shape, row.operands
+    count = shape[0]
+    format = row.operands
     a = np.zeros(shape)
     b = np.zeros(shape)
     every = np.arange(count)
-    places = (
-        rng.permuted(np.tile(np.arange(row.block_length), (count, 1)), axis=1) + row.block_length
-    )
-    large = rng.integers(
-        max(2 * format.emin + row.fraction_bits - 8, -100), min(2 * format.emax - 1, 100), count
-    )
-    small = large - row.fraction_bits + rng.integers(-3, 12, count)
-    x, y = _factors(large, format, rng)
-    for place, first in ((0, x), (1, -x)):
-        a[every, places[:, place]], b[every, places[:, place]] = first, y
-    a[every, places[:, 2]], b[every, places[:, 2]] = _factors(small, format, rng)
+    # three different places in the second block of each sum
+    shuffled = rng.permuted(np.tile(np.arange(row.block_length), (count, 1)), axis=1)
+    plus, minus, tiny = (shuffled + row.block_length).T[:3]
+    # the small term must not be below the smallest product of the format, nor the large one above
+    # the largest
+    smallest = max(2 * format.emin + row.fraction_bits - 8, -100)
+    largest = min(2 * format.emax - 1, 100)
+    large_power = rng.integers(smallest, largest, count)
+    tiny_power = large_power - row.fraction_bits + rng.integers(-3, 12, count)
+    x, y = _factors(large_power, format, rng)
+    a[every, plus] = x
+    a[every, minus] = -x
+    b[every, plus] = y
+    b[every, minus] = y
+    a[every, tiny], b[every, tiny] = _factors(tiny_power, format, rng)
     return a, b, np.zeros(count)
 
 

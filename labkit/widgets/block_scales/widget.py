@@ -46,8 +46,8 @@ COUNT = 32
 # The number of sets of random numbers for stochastic rounding.
 DRAWS = 20
 FORMATS = {row.name: row for row in (MXFP8, MXFP4, NVFP4)}
-OUTLIER = 11
-LARGE = 13.0
+OUTLIER_INDEX = 11
+OUTLIER_VALUE = 13.0
 HOW = "to drag the bars, or go on in code: board.format = 'NVFP4'; print(board.rounded)"
 
 
@@ -55,7 +55,11 @@ HOW = "to drag the bars, or go on in code: board.format = 'NVFP4'; print(board.r
 class RoundedRow:
     """Numbers in a block format, with a scale for each block.
 
-    They are first multiplied by `tensor_scale`, which is 1 except for NVFP4.
+    Attributes:
+        tensor_scale: the number that the whole tensor is multiplied by before it is rounded; 1
+            except for NVFP4.
+        scales: the scale of each block, after the multiplication by `tensor_scale`.
+        values: the rounded numbers, divided by `tensor_scale` again.
     """
 
     tensor_scale: float
@@ -88,7 +92,8 @@ def round_row(
         values: FP16 numbers, as many as fill blocks.
         name: the name of the block format, a key of `FORMATS`.
         scale_up: choose the least power-of-two scale at which nothing saturates
-            (arXiv:2506.08027), instead of that of the OCP specification.
+            (arXiv:2506.08027), instead of that of the OCP specification; ignored for NVFP4, whose
+            scales are not powers of two.
         random_bits: whole numbers below 2^32, one for each value, for stochastic rounding.
         rotated: multiply by a Hadamard matrix before the rounding, and by its inverse after it.
 
@@ -101,17 +106,22 @@ def round_row(
     if rotated:
         # Exact: all FP16 numbers are multiples of 2^-24 below 2^16, so their sums fit FP64.
         numbers = (numbers.reshape(-1, 16) @ rotation().T).ravel()
+    # The tensor and its scale are FP32, and so is their product, as in blocks.js.
     numbers = numbers.astype(np.float32)
     largest = np.abs(numbers).max()
-    by_tensor = np.float32(1)
+    tensor_scale = np.float32(1)
     if format is NVFP4 and largest:
-        by_tensor = np.float32(format.scale.max * format.element.max / largest)
-    scaled = (numbers * by_tensor).astype(np.float64)
+        # The largest number becomes the largest element times the largest scale of a block.
+        tensor_scale = np.float32(format.scale.max * format.element.max / largest)
+    scaled = (numbers * tensor_scale).astype(np.float64)
     scales = np.asarray(decode(round_blocks(scaled, format).scales, format.scale))
     blocks = scaled.reshape(-1, format.size)
     if scale_up and format is not NVFP4:
-        least = np.maximum(np.abs(blocks).max(axis=1) / format.element.max, E8M0.smallest_normal)
-        scales = np.asarray(round_to(least, E8M0, Rounding.TOWARD_POSITIVE, Overflow.SATURATE))
+        least_scales = np.abs(blocks).max(axis=1) / format.element.max
+        least_scales = np.maximum(least_scales, E8M0.smallest_normal)
+        scales = np.asarray(
+            round_to(least_scales, E8M0, Rounding.TOWARD_POSITIVE, Overflow.SATURATE)
+        )
     rounding = Rounding.NEAREST_EVEN if random_bits is None else Rounding.STOCHASTIC
     random = None if random_bits is None else np.reshape(random_bits, blocks.shape)
     elements = round_to(
@@ -121,16 +131,16 @@ def round_row(
     if rotated:
         stored = stored.reshape(-1, 16) @ rotation()
     return RoundedRow(
-        float(by_tensor),
+        float(tensor_scale),
         tuple(scales.tolist()),
-        tuple((stored.ravel() / float(by_tensor)).tolist()),
+        tuple((stored.ravel() / float(tensor_scale)).tolist()),
     )
 
 
-def beside_an_outlier() -> list[float]:
+def values_with_outlier() -> list[float]:
     """Return normally distributed multiples of 1/16, and one number that is far larger."""
     values = np.round(16 * np.random.default_rng(0).standard_normal(COUNT)) / 16
-    values[OUTLIER] = LARGE
+    values[OUTLIER_INDEX] = OUTLIER_VALUE
     return [float(value) for value in values]
 
 
@@ -201,7 +211,7 @@ class BlockScales(LabWidget, folder="block_scales"):
     stochastic = traitlets.Bool(False).tag(sync=True)
     draw = traitlets.Int(0).tag(sync=True)
     rotated = traitlets.Bool(False).tag(sync=True)
-    selected = traitlets.Int(OUTLIER).tag(sync=True)
+    selected = traitlets.Int(OUTLIER_INDEX).tag(sync=True)
     sentence = traitlets.Unicode().tag(sync=True)
     _choices = traitlets.Dict().tag(sync=True)
 
@@ -214,7 +224,7 @@ class BlockScales(LabWidget, folder="block_scales"):
         stochastic: bool = False,
         rotated: bool = False,
     ) -> None:
-        first = beside_an_outlier() if values is None else [float(value) for value in values]
+        first = values_with_outlier() if values is None else [float(value) for value in values]
         super().__init__(
             values=first, format=format, scale_up=scale_up, stochastic=stochastic, rotated=rotated
         )

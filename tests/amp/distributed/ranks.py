@@ -1,7 +1,8 @@
-"""Cases that the tests of many processes run by name, each of which leaves its result in a folder.
+"""Cases of the tests of many processes.
 
-`launch` starts the processes as torchrun does, by telling each its rank; torchrun itself, whose own
-process costs as much as a rank, starts those of tests/train/test_grid.py.
+A test starts a case by its name, and each rank saves its result in a folder. `launch` sets
+torchrun's environment variables itself, because a process of torchrun costs as much time as a rank;
+only tests/train/test_grid.py uses torchrun.
 """
 
 import multiprocessing
@@ -36,26 +37,28 @@ STEPS = 2  # a third would have more digits than FP16
 CASES: dict[str, Callable[[], Any]] = {}
 
 
-def launch(case: str, world: int, folder: Path, **told: str) -> list[Any]:
-    ended = wait(start(case, world, folder, **told))
-    assert ended == [0] * world, ended
+def launch(name: str, world: int, folder: Path, **environment: str) -> list[Any]:
+    """Run a case in `world` processes and return the result of each rank."""
+    exit_codes = wait(start(name, world, folder, **environment))
+    assert exit_codes == [0] * world, exit_codes
     return results(world, folder)
 
 
-def start(case: str, world: int, folder: Path, **told: str) -> list[ForkServerProcess]:
-    """Start the ranks of a case, as the agents of hosts do that know nothing of one another."""
+def start(name: str, world: int, folder: Path, **environment: str) -> list[ForkServerProcess]:
+    """Start a process for each rank of a case."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        place = {
+        address = {
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(free.getsockname()[1]),
             "WORLD_SIZE": str(world),
         }
     processes = [
         context.Process(
-            target=run, args=(case, folder, {**place, "RANK": str(r), "LOCAL_RANK": str(r), **told})
+            target=run,
+            args=(name, folder, {**address, "RANK": str(r), "LOCAL_RANK": str(r), **environment}),
         )
         for r in range(world)
     ]
@@ -74,17 +77,20 @@ def wait(processes: list[ForkServerProcess]) -> list[int | None]:
     return [process.exitcode for process in processes]
 
 
-def run(case: str, folder: Path, told: dict[str, str]) -> None:
-    os.environ.update(told)
+def run(name: str, folder: Path, environment: dict[str, str]) -> None:
+    """Run a case as one of its ranks, and save its result, or the message of a lost rank."""
+    os.environ.update(environment)
     os.environ |= {"FOLDER": str(folder), "BEGAN": str(time.monotonic())}
-    (folder / f"began-{told['RANK']}").touch()
+    (folder / f"began-{environment['RANK']}").touch()
     try:
-        start_group(told.get("DEVICE", "cpu"), timeout_s=float(told.get("TIMEOUT_S", SECONDS)))
-        left = CASES[case]()
+        timeout = float(environment.get("TIMEOUT_S", SECONDS))
+        start_group(environment.get("DEVICE", "cpu"), timeout_s=timeout)
+        result = CASES[name]()
     except RankLost as lost:
-        left = f"RankLost: {lost}"
-    torch.save(left, folder / f"{told['RANK']}.pt")
-    if not isinstance(left, str):
+        result = f"RankLost: {lost}"
+    torch.save(result, folder / f"{environment['RANK']}.pt")
+    # the group of a lost rank cannot be destroyed
+    if not isinstance(result, str):
         dist.destroy_process_group()
 
 
@@ -93,6 +99,7 @@ def results(world: int, folder: Path) -> list[Any]:
 
 
 def case(function: Callable[[], Any]) -> Callable[[], Any]:
+    """Register a function as a case under its name."""
     CASES[function.__name__] = function
     return function
 
@@ -283,7 +290,7 @@ def on_its_device() -> Any:
             train(engine, [own_rows(b) for b in exact_batches(1)])
             masters = whole_masters(engine)
             expected = one.weights.named_masters()
-            apart = [
+            differing = [
                 name for name, master in expected.items() if not torch.equal(master, masters[name])
             ]
             stepped = [
@@ -294,14 +301,15 @@ def on_its_device() -> Any:
                 "all skipped as one" if stepped == [True, False, True] else f"stepped: {stepped}"
             )
             way = f"{'FSDP2' if sharded else 'DDP'}, {reduce.name}, {dist.get_backend()}"
-            found[way] = f"{'differs in ' + ', '.join(apart) if apart else 'equal'}; {skipped}"
+            weights = f"differs in {', '.join(differing)}" if differing else "equal"
+            found[way] = f"{weights}; {skipped}"
     return found
 
 
 @case
 def all_ways() -> Any:
-    """Train the exact network with parts and whole, flat and not, accumulated, clipped, and reduced
-    in FP16.
+    """Train the exact network sharded or not, with flat buffers or not, in one part or two; then
+    reduced in FP16, and clipped.
     """
     ways: dict[Any, Any] = {}
     recipes = ("FP32", "O1", "FP16 static", "FP16 no master", "FP16 Kahan", "BF16")
@@ -376,9 +384,7 @@ RUN_STEPS = 40
 
 @case
 def long_run() -> Any:
-    """Train with dropout, and a checkpoint after each step; go on from the last one
-    that is there.
-    """
+    """Train with dropout and a checkpoint after each step, from the last checkpoint there is."""
     torch.manual_seed(dist.get_rank())
     net = nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.5), nn.ReLU(), nn.Linear(5, 3))
     engine = DistributedEngine(
@@ -386,7 +392,8 @@ def long_run() -> Any:
     )
     folder = Path(os.environ["FOLDER"]) / "checkpoints"
     losses: list[float] = []
-    if (path := latest(folder)) is not None:
+    path = latest(folder)
+    if path is not None:
         losses = load(path, engine)["losses"]
     batches = exact_batches(RUN_STEPS)
     times = [float(os.environ["BEGAN"])]
@@ -415,14 +422,15 @@ def watched() -> Any:
             train(engine, batches)
             alone = w.report()
         found["engine", sharded] = (alone, w.report())
-        with watch(model := torchs(sharded), every=1) as w:
+        model = wrapped_by_torch(sharded)
+        with watch(model, every=1) as w:
             train_by_hand(model, batches)
             alone = w.report()
         found["by hand", sharded] = (alone, w.report())
     return found, watched_apart()
 
 
-def torchs(sharded: bool) -> nn.Module:
+def wrapped_by_torch(sharded: bool) -> nn.Module:
     if not sharded:
         return nn.parallel.DistributedDataParallel(exact_network())
     return fully_shard(exact_network(), mesh=DeviceMesh("cpu", list(range(dist.get_world_size()))))
@@ -456,21 +464,24 @@ def watched_apart() -> Any:
     with watch(weight, every=1, group=dist.group.WORLD) as w:
         for step in range(3):
             optimizer.zero_grad()
-            scaler.scale(
-                weight(torch.full((1, 1), torch.inf if (rank, step) == (1, 1) else 1.0)).sum()
-            ).backward()
+            overflows = rank == 1 and step == 1
+            x = torch.full((1, 1), torch.inf if overflows else 1.0)
+            loss = weight(x).sum()
+            scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
     report = w.report()
     only = None
     if rank == 0:
+        # rank 0 waits in vain here, since no other rank watches
         ranks.WAIT_S = 0.2
         with watch(weight, group=dist.group.WORLD) as w:
             pass
         only = w.report()
     with watch(weight) as w:
         pass
-    dist.barrier()  # rank 0's process keeps the store
+    # rank 0's process keeps the store, so it must end last
+    dist.barrier()
     return report, only, w.report()
 
 
@@ -490,20 +501,23 @@ def reductions() -> Any:
     found: dict[Any, Any] = {}
     ways: tuple[dict[str, Any], ...] = ({}, {"reduce": FP16}, {"reduce": FP16, "predivide": False})
     for sharded, options in product((False, True), ways):
-        halved, whole = (
+        half, single = (
             DistributedEngine(
                 nn.Linear(1, 1, bias=False), sgd, RECIPES[recipe], sharded=sharded, **options
             )
             for recipe in ("FP16 static", "FP32")
         )
-        with halved.forward():
-            loss = 20.0 * halved(torch.ones(1, 1)).sum()  # times the scale of 2^10: 20480
-        halved.backward(loss)
-        whole.backward(whole(torch.full((1, 1), 1 + dist.get_rank() / 1024)).sum())
+        with half.forward():
+            # times the scale of 2^10, the gradient is 20480, and a sum of four is beyond FP16
+            loss = 20.0 * half(torch.ones(1, 1)).sum()
+        half.backward(loss)
+        # FP16 has no room for the last bit of this gradient
+        x = torch.full((1, 1), 1 + dist.get_rank() / 1024)
+        single.backward(single(x).sum())
         found[sharded, len(options)] = (
-            halved.gradients(),
-            halved.step(),
-            whole.gradients()["weight"].sum().item(),
+            half.gradients(),
+            half.step(),
+            single.gradients()["weight"].sum().item(),
         )
     return found
 
@@ -513,9 +527,9 @@ def scalers() -> Any:
     """Train under torch's ShardedGradScaler, ours, and one that nobody shares, each rank stepping
     its own weights.
     """
-    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler as Torchs
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler as TorchScaler
 
-    kinds: dict[str, Any] = {"torch": Torchs, "ours": ShardedGradScaler, "alone": GradScaler}
+    kinds: dict[str, Any] = {"torch": TorchScaler, "ours": ShardedGradScaler, "alone": GradScaler}
     return {
         name: own_weights(kind("cpu", init_scale=1024.0, growth_interval=2))
         for name, kind in kinds.items()
@@ -525,18 +539,20 @@ def scalers() -> Any:
 def own_weights(scaler: Any) -> Any:
     """Let each rank hold one weight; the second rank's gradient overflows in the third step."""
     weight = nn.Parameter(torch.ones(2))
-    path = []
+    history = []
     optimizer = torch.optim.SGD([weight], lr=0.5, momentum=0.9)
     rank = dist.get_rank()
     for step in range(6):
         optimizer.zero_grad()
-        loss = (weight * (torch.inf if (rank, step) == (1, 2) else 0.25 * (rank + 1))).sum()
+        overflows = rank == 1 and step == 2
+        slope = torch.inf if overflows else 0.25 * (rank + 1)
+        loss = (weight * slope).sum()
         scaler.scale(loss).backward()
         if step % 2:
             scaler.unscale_(optimizer)
         scaler.step(optimizer)
         scaler.update()
-        path.append(
+        history.append(
             (scaler.get_scale(), scaler.state_dict()["_growth_tracker"], weight.detach().clone())
         )
-    return path
+    return history
