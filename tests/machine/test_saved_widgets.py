@@ -17,7 +17,7 @@ from jupyter_server.services.contents.largefilemanager import (
 from jupyter_server.services.contents.manager import ContentsManager
 
 from labkit.machine.jupyter import STATES, VIEW, keep_shown_widgets, with_lab_settings
-from labkit.machine.jupyter.saved_widgets import ELSEWHERE, LOST, extend
+from labkit.machine.jupyter.saved_widgets import LOST, NOT_RUNNING, install_on
 
 A = {"model_name": "A", "state": {"children": ["IPY_MODEL_b"]}}
 B = {"model_name": "B", "state": {"value": 3}}
@@ -46,7 +46,7 @@ def notebook(shown: list[str], states: dict[str, Any] | None) -> dict[str, Any]:
 @pytest.fixture(params=[LargeFileManager, AsyncLargeFileManager])
 def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     manager = request.param(root_dir=str(tmp_path))
-    extend(manager)
+    install_on(manager)
     return manager
 
 
@@ -242,7 +242,7 @@ def read(manager: Any, path: str = "a.ipynb") -> list[dict[str, Any]]:
 def test_lost_widgets_are_replaced_by_a_picture(manager: Any) -> None:
     content = notebook(["a", "lost", "lost", ""], HERE)
     first, second = content["cells"][1]["outputs"][1:3]
-    first["data"]["text/plain"] = f"Words.\nThis stands still: {ELSEWHERE}."
+    first["data"]["text/plain"] = f"Words.\nThis stands still: {NOT_RUNNING}."
     second["data"]["image/png"] = "cGljdHVyZQ=="
     saved(manager, content)
     kept, words, sentence, picture, closed = read(manager)

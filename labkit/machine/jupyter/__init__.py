@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from labkit.machine.jupyter.saved_widgets import STATES, VIEW, extend, keep_shown_widgets
+from labkit.machine.jupyter.saved_widgets import STATES, VIEW, install_on, keep_shown_widgets
 
 __all__ = ["CONFIG", "STATES", "VIEW", "keep_shown_widgets", "with_lab_settings"]
 
@@ -40,4 +40,4 @@ def _jupyter_server_extension_points() -> list[dict[str, Any]]:
 
 
 def _load_jupyter_server_extension(server: Any) -> None:
-    extend(server.contents_manager)
+    install_on(server.contents_manager)

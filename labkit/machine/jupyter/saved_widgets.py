@@ -36,8 +36,9 @@ LOST = (
     "This widget was not saved with the notebook. To show it, choose Run > Run All Above Selected "
     "Cell, then run this cell (Shift+Enter)."
 )
-# of a line that says why a picture does not move: elsewhere, but not where JupyterLab shows it
-ELSEWHERE = "widgets do not run here"
+# A static figure says with these words why it does not move (`base.figures.why_still`). The line is
+# left out of what JupyterLab shows, since widgets do run there.
+NOT_RUNNING = "widgets do not run here"
 
 States = dict[str, Any]
 """Id of a widget -> its state."""
@@ -62,7 +63,7 @@ def keep_shown_widgets(
         _log(contents_manager).exception("The widgets of %s are saved as they came", path)
 
 
-def with_lost_widgets_named(model: dict[str, Any]) -> dict[str, Any]:
+def with_lost_widgets_explained(model: dict[str, Any]) -> dict[str, Any]:
     """Return the notebook that a contents manager read, with a sentence for each unsaved widget.
 
     A notebook that was saved without any widgets stays as it is: its kernel may hold them.
@@ -73,49 +74,56 @@ def with_lost_widgets_named(model: dict[str, Any]) -> dict[str, Any]:
     saved = _saved(notebook)
     if saved is None or all(id in saved["state"] for id in _views(notebook)):
         return model
-    named = copy.deepcopy(model)
-    for cell in named["content"]["cells"]:
+    explained = copy.deepcopy(model)
+    for cell in explained["content"]["cells"]:
         if "outputs" in cell:
             outputs = (_outputs_for_page(output, saved["state"]) for output in cell["outputs"])
             cell["outputs"] = list(itertools.chain.from_iterable(outputs))
-    return named
+    return explained
 
 
 def _outputs_for_page(output: dict[str, Any], states: States) -> list[dict[str, Any]]:
-    """Return an output with a sentence, its words and its picture in place of a lost widget."""
+    """Return what the page shows for an output.
+
+    That is the output itself; or if its widget is lost, a sentence with the text of the output, and
+    its picture.
+    """
     data = output.get("data", {})
-    if VIEW not in data or data[VIEW].get("model_id", "") in ("", *states):
+    widget_id = data.get(VIEW, {}).get("model_id")
+    if not widget_id or widget_id in states:
         return [output]
     text = data.get("text/plain", "")
     lines = "".join(text).splitlines()
-    words = "\n".join([LOST, *(line for line in lines if ELSEWHERE not in line.lower())])
+    words = "\n".join([LOST, *(line for line in lines if NOT_RUNNING not in line.lower())])
     pictures = {kind: content for kind, content in data.items() if kind.startswith("image/")}
-    named = [{**output, "data": {"text/plain": words}}]
+    shown = [{**output, "data": {"text/plain": words}}]
     if pictures:
-        named.append({"output_type": "display_data", "data": pictures, "metadata": {}})
-    return named
+        shown.append({"output_type": "display_data", "data": pictures, "metadata": {}})
+    return shown
 
 
-def extend(contents_manager: Any) -> None:
-    """Keep and name widgets wherever this contents manager saves and reads.
+def install_on(contents_manager: Any) -> None:
+    """Make a contents manager keep widgets when it saves, and explain lost ones when it reads.
 
-    A user's own hook runs before ours.
+    Its `pre_save_hook` gets one hook more, which runs after a user's own, and its method `get` is
+    wrapped.
     """
     contents_manager.register_pre_save_hook(keep_shown_widgets)
     get = contents_manager.get
 
-    async def get_later(*arguments: Any, **options: Any) -> Any:
-        return _readable(await get(*arguments, **options), contents_manager)
+    async def get_async(*arguments: Any, **options: Any) -> Any:
+        return _explained_if_possible(await get(*arguments, **options), contents_manager)
 
-    def get_now(*arguments: Any, **options: Any) -> Any:
-        return _readable(get(*arguments, **options), contents_manager)
+    def get_sync(*arguments: Any, **options: Any) -> Any:
+        return _explained_if_possible(get(*arguments, **options), contents_manager)
 
-    contents_manager.get = get_later if inspect.iscoroutinefunction(get) else get_now
+    contents_manager.get = get_async if inspect.iscoroutinefunction(get) else get_sync
 
 
-def _readable(model: Any, contents_manager: Any) -> Any:
+def _explained_if_possible(model: Any, contents_manager: Any) -> Any:
+    """Return the notebook with lost widgets explained, or as it is if that fails."""
     try:
-        return with_lost_widgets_named(model)
+        return with_lost_widgets_explained(model)
     except Exception:
         _log(contents_manager).exception("The widgets of a notebook are shown as they are")
         return model
@@ -141,9 +149,10 @@ def _views(notebook: Mapping[str, Any]) -> Iterator[str]:
     """Yield the id of the widget that each output shows."""
     for cell in notebook.get("cells", ()):
         for output in cell.get("outputs", ()):
-            # one without an id was closed
-            if id := output.get("data", {}).get(VIEW, {}).get("model_id"):
-                yield id
+            widget_id = output.get("data", {}).get(VIEW, {}).get("model_id")
+            # a widget without an id was closed
+            if widget_id:
+                yield widget_id
 
 
 def _saved(notebook: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -160,13 +169,15 @@ def _reached(views: Iterable[str], states: States) -> tuple[States, set[str]]:
     reached = set[str]()
     missing = set[str]()
     while pending:
-        id = pending.pop()
-        if id not in states:
-            missing.add(id)
-        elif id not in reached:
-            reached.add(id)
-            pending += [a or b for a, b in REFERENCE.findall(json.dumps(states[id]))]
-    return {id: state for id, state in states.items() if id in reached}, missing
+        widget_id = pending.pop()
+        if widget_id not in states:
+            missing.add(widget_id)
+        elif widget_id not in reached:
+            reached.add(widget_id)
+            # each match has one of the two groups
+            references = REFERENCE.findall(json.dumps(states[widget_id]))
+            pending += [by_name or by_output for by_name, by_output in references]
+    return {widget_id: states[widget_id] for widget_id in states if widget_id in reached}, missing
 
 
 def _states_before(contents_manager: Any, path: str, missing: set[str]) -> States:
@@ -175,6 +186,7 @@ def _states_before(contents_manager: Any, path: str, missing: set[str]) -> State
     A notebook that is saved under a new name replaces no file; its states are in another one of the
     folder.
     """
+    # the only way to the file without reading it as a notebook
     if hasattr(contents_manager, "_get_os_path"):
         file = Path(contents_manager._get_os_path(path))
         found: States = {}

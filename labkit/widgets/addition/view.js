@@ -1,5 +1,5 @@
-// An addition on paper, bit by bit. Each stage is a scene (scenes.js), and the bits move from scene
-// to scene (paper.js).
+// An addition on paper, bit by bit. Each step of it is a scene (scenes.js), which learners know as a
+// station; the bits move from scene to scene (paper.js).
 
 import {
   button,
@@ -82,11 +82,11 @@ function numberField(name, alertId, onType) {
 }
 
 /**
- * Return the choice of a station. Its options depend on the calculation.
+ * Return the choice of a scene. Its options depend on the calculation.
  *
  * @param {(step: number) => void} onChoose
  */
-function stations(onChoose) {
+function sceneChoice(onChoose) {
   const element = h("div", { class: "ad-stations" });
   let titles = "";
   /** @type {Segmented<string> | null} */
@@ -126,13 +126,13 @@ function stations(onChoose) {
 }
 
 /**
- * Return the buttons that go from station to station.
+ * Return the buttons that go from scene to scene.
  *
  * @param {HTMLElement} play
  * @param {() => number} now
  * @param {(step: number) => void} move
  */
-function walkButtons(play, now, move) {
+function sceneButtons(play, now, move) {
   const first = button({
     label: "First",
     title: "back to the numbers as they are written",
@@ -184,9 +184,13 @@ function factList() {
 function fieldParts(bits) {
   const fragment = document.createDocumentFragment();
   const [sign, exponent, significand] = bits.split(" ");
-  fragment.append(fieldPart("sign", sign), " ");
-  fragment.append(fieldPart("exponent", exponent), " ");
-  fragment.append(fieldPart("significand", significand), "");
+  fragment.append(
+    fieldPart("sign", sign),
+    " ",
+    fieldPart("exponent", exponent),
+    " ",
+    fieldPart("significand", significand),
+  );
   return fragment;
 }
 
@@ -200,7 +204,7 @@ function fieldPart(title, text) {
 
 // --- the widget ----------------------------------------------------------------------------------
 
-const SIGNS = [
+const OPERATION_CHOICES = [
   { value: /** @type {const} */ ("add"), label: "+", title: "add" },
   { value: /** @type {const} */ ("multiply"), label: "×", title: "multiply" },
 ];
@@ -228,34 +232,34 @@ function problemIn(text, format) {
 function fillAddition(root, model, life) {
   const formats = knownFormats(model, derived);
   const format = () => formats.called(model.get("format_name"));
-  const calculated = () =>
+  const computePaper = () =>
     paperOf(model.get("a"), model.get("b"), format(), model.get("operation"));
-  let paper = calculated();
+  let paper = computePaper();
   let width = 0;
   /** @type {Map<Name, string>} */
   const problems = new Map();
 
   const alertId = newName("ad-problem");
-  const alert = h("p", { class: "ad-problem lk-error", id: alertId, role: "alert" });
+  const problemElement = h("p", { class: "ad-problem lk-error", id: alertId, role: "alert" });
   const fields = {
-    a: numberField("a", alertId, (text) => type("a", text)),
-    b: numberField("b", alertId, (text) => type("b", text)),
+    a: numberField("a", alertId, (text) => takeText("a", text)),
+    b: numberField("b", alertId, (text) => takeText("b", text)),
   };
   const bare = { labelled: false };
-  const operation = traitChoice(model, "operation", "Operation", SIGNS, bare);
+  const operation = traitChoice(model, "operation", "Operation", OPERATION_CHOICES, bare);
   const choices = traitChoice(model, "format_name", "Format", formats.names(), bare);
   const title = h("span", { class: "lk-title" });
-  const place = h("span", { class: "lk-quiet" });
+  const progress = h("span", { class: "lk-quiet" });
   const playing = { title: "play the stations one after the other", pace: PACE_MS, life };
   const { play, now, move } = walker(model, "step", () => paper.scenes.length - 1, playing);
-  const buttons = walkButtons(play.element, now, move);
-  const steps = stations(move);
-  const sheet = makePaper();
+  const buttons = sceneButtons(play.element, now, move);
+  const scenes = sceneChoice(move);
+  const paperView = makePaper();
   const words = sentence(model);
   const facts = factList();
-  for (const part of [sheet, words, facts]) part.element.classList.add("lk-answer");
+  for (const part of [paperView, words, facts]) part.element.classList.add("lk-answer");
   root.append(
-    h("div", { class: "lk-head" }, title, place),
+    h("div", { class: "lk-head" }, title, progress),
     h(
       "div",
       { class: "lk-row ad-inputs" },
@@ -264,9 +268,9 @@ function fillAddition(root, model, life) {
       fields.b.element,
       choices.element,
     ),
-    alert,
-    h("div", { class: "lk-row ad-bar" }, buttons.element, steps.element),
-    sheet.element,
+    problemElement,
+    h("div", { class: "lk-row ad-bar" }, buttons.element, scenes.element),
+    paperView.element,
     words.element,
     facts.element,
   );
@@ -275,7 +279,7 @@ function fillAddition(root, model, life) {
    * @param {Name} name
    * @param {string} text
    */
-  function type(name, text) {
+  function takeText(name, text) {
     const problem = problemIn(text, format());
     if (problem) {
       problems.set(name, problem);
@@ -283,48 +287,48 @@ function fillAddition(root, model, life) {
       problems.delete(name);
       put(model, { [name]: text });
     }
-    follow();
+    update();
   }
 
   /** @param {boolean} [still] whether bits jump to their new places instead of moving */
-  function follow(still = false) {
-    const { scenes, hints } = paper;
-    const last = scenes.length - 1;
+  function update(still = false) {
+    const { hints } = paper;
+    const last = paper.scenes.length - 1;
     const step = Math.min(now(), last);
     const adds = model.get("operation") === "add";
     for (const name of NAMES) fields[name].set(model.get(name), problems.has(name), hints[name]);
     const problem = [...problems].map(([name, text]) => `${name}: ${text}`).join(" ");
     // Screen readers read an alert each time it is set.
-    if (alert.textContent !== problem) alert.textContent = problem;
+    if (problemElement.textContent !== problem) problemElement.textContent = problem;
     title.textContent = adds ? "An addition on paper" : "A multiplication on paper";
-    place.textContent = `station ${step + 1} of ${scenes.length}`;
+    progress.textContent = `station ${step + 1} of ${paper.scenes.length}`;
     operation.set(model.get("operation"));
     choices.set(model.get("format_name"));
-    const titles = scenes.map((scene) => scene.title);
-    steps.set(titles, step);
+    const titles = paper.scenes.map((scene) => scene.title);
+    scenes.set(titles, step);
     buttons.set(step === 0, step === last);
-    if (width) sheet.draw(paper, step, width, still || reducedMotion());
-    words.say(scenes[step].sentence);
+    if (width) paperView.draw(paper, step, width, still || reducedMotion());
+    words.say(paper.scenes[step].sentence);
     facts.set(paper.facts, step === last);
   }
 
-  function calculate() {
+  function recalculate() {
     problems.clear();
-    paper = calculated();
+    paper = computePaper();
     const step = Math.min(now(), paper.scenes.length - 1);
     if (step !== now()) put(model, { step });
-    follow();
+    update();
   }
 
   const observer = new ResizeObserver(() => {
-    width = sheet.element.clientWidth;
-    follow(true);
+    width = paperView.element.clientWidth;
+    update(true);
   });
-  observer.observe(sheet.element);
+  observer.observe(paperView.element);
   life.add(() => observer.disconnect());
-  watch(life, model, ["a", "b", "operation", "format_name"], calculate);
-  watch(life, model, ["step"], () => follow());
-  calculate();
+  watch(life, model, ["a", "b", "operation", "format_name"], recalculate);
+  watch(life, model, ["step"], () => update());
+  recalculate();
 }
 
 export default view(
