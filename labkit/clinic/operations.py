@@ -140,13 +140,23 @@ class OperationObserver(StepObserver):
         # whether the gradients in the model are unscaled
         self._unscaled = True
 
-    def note(self, kind: Kind, seen: str, remedy: str = "") -> None:
-        """Record an event, unless the lab itself caused it; the default remedy is the kind's."""
+    def note(self, kind: Kind, seen: str, remedy: str = "", faults: tuple[str, ...] = ()) -> None:
+        """Record an event, unless the lab itself caused it.
+
+        Args:
+            kind: the kind of the finding.
+            seen: a sentence about this case.
+            remedy: what to do; by default, the remedy of the kind.
+            faults: the faults that fit this case, the most likely first; by default, all of the
+                kind.
+        """
         line = line_of_user(sys._getframe(1))
         if line is None:
             return
         found = finding(kind, self.modules.innermost, self.step, seen, line)
-        self.events.append(replace(found, remedy=remedy) if remedy else found)
+        self.events.append(
+            replace(found, remedy=remedy or found.remedy, faults=faults or found.faults)
+        )
 
     def optimized_parameters(self) -> Iterator[Tensor]:
         """Yield the parameters of all known optimizers."""
@@ -268,7 +278,16 @@ class OperationObserver(StepObserver):
                 f"on logits. {remedy}"
             )
             self.blamed.add(bound.what)
-        self.note(kind, f"{what}; {_largest_input(inputs)}", remedy)
+        faults: tuple[str, ...] = ()
+        if kind is Kind.LOG_OF_ZERO and self._is_switched_off():
+            faults = ("switched_off_but_half", "log_of_epsilon")
+        elif kind is Kind.LOG_OF_ZERO:
+            faults = ("log_of_epsilon", "scale_falls_to_zero")
+        self.note(kind, f"{what}; {_largest_input(inputs)}", remedy, faults)
+
+    def _is_switched_off(self) -> bool:
+        """Return whether a region that switches autocast off is inside of one that is on."""
+        return True in self.regions and not self.regions[-1]
 
     def _follow_constant(self, number: float, becomes: str, output: Tensor) -> None:
         line = line_of_user(sys._getframe(1)) or ""
@@ -396,9 +415,7 @@ class OperationObserver(StepObserver):
                 if isinstance(argument, float | int) and not isinstance(argument, bool):
                     self._report_constant(name, argument, outputs[0])
         half = [dtype_name(t) for t in inputs if t.dtype in HALVES]
-        # a region that switches autocast off, inside of one that is on
-        switched_off = True in self.regions and not self.regions[-1]
-        if half and switched_off and not backward and name not in VIEWS:
+        if half and self._is_switched_off() and not backward and name not in VIEWS:
             self.note(
                 Kind.HALF_WHERE_AUTOCAST_IS_OFF,
                 f"{name} got {half[0]} in a region without autocast",
@@ -421,7 +438,16 @@ class OperationObserver(StepObserver):
         """Report a number that FP16 cannot hold, and follow the result that it bounds."""
         if misfit(number):
             becomes = "0" if abs(number) < 1 else "inf"
-            self.note(Kind.CONSTANT, f"{number:g} is {becomes} in float16 ({name})")
+            if becomes == "0":
+                # an addend that keeps a logarithm or a quotient finite
+                faults: tuple[str, ...] = (
+                    "log_of_epsilon",
+                    "denominator_underflows",
+                    "scale_falls_to_zero",
+                )
+            else:
+                faults = ("mask_constant",)
+            self.note(Kind.CONSTANT, f"{number:g} is {becomes} in float16 ({name})", faults=faults)
             self._follow_constant(number, becomes, output)
         elif name.startswith("clamp") and rounds_to_one(number, torch.float16):
             self.note(Kind.CONSTANT, f"{number:.9g} is 1 in float16 ({name})")

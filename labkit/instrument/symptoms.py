@@ -95,19 +95,15 @@ FP32_FIRST = (
     "Compute this place in FP32: `x = x.float()` before it; autocast(enabled=False) alone casts "
     "nothing."
 )
-EPSILONS = (
-    "log_of_epsilon",
-    "switched_off_but_half",
-    "scale_falls_to_zero",
-    "denominator_underflows",
-)
 SUMS = ("dice_overflows", "validation_sum", "forward_overflow", "norm_squared_in_half")
 SYMPTOMS: dict[Kind, Symptom] = {
     # events of a step
     Kind.OVERFLOW: Symptom(
         BAD, FP32_FIRST, ("forward_overflow", "halves_by_hand", "norm_squared_in_half")
     ),
-    Kind.LOG_OF_ZERO: Symptom(BAD, FP32_FIRST, EPSILONS),
+    Kind.LOG_OF_ZERO: Symptom(
+        BAD, FP32_FIRST, ("log_of_epsilon", "switched_off_but_half", "scale_falls_to_zero")
+    ),
     Kind.EXP_OVERFLOWS: Symptom(
         BAD, "Use torch.softmax, log_softmax or logsumexp, in FP32.", ("softmax_by_hand",)
     ),
@@ -188,7 +184,9 @@ SYMPTOMS: dict[Kind, Symptom] = {
         BAD, "Call scaler.scale(loss).backward(): scaler.step(optimizer) divides by the scale.", ()
     ),
     Kind.CONSTANT: Symptom(
-        WARN, "Choose it by `torch.finfo(x.dtype)`, or compute in FP32.", EPSILONS
+        WARN,
+        "Choose it by `torch.finfo(x.dtype)`, or compute in FP32.",
+        ("log_of_epsilon", "denominator_underflows", "scale_falls_to_zero", "mask_constant"),
     ),
     Kind.WHOLE_NUMBERS_FALL_TOGETHER: Symptom(
         BAD, "Count in integers or in FP32.", ("positions_in_half",)

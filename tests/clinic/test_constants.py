@@ -1,6 +1,7 @@
 """Constants in the source that FP16 cannot represent, and that meet a tensor."""
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -140,3 +141,36 @@ def test_a_script_is_read_whole(tmp_path: Path) -> None:
     report = diagnose_script(script, [], steps=2)
     assert notes(report) == ["train.py:4"]
     assert report.healthy
+
+
+def faults_of(operation: Callable[[torch.Tensor], torch.Tensor]) -> tuple[str, ...]:
+    """Return the faults that the first finding of a step in FP16 names."""
+    net = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = operation(net(x)).float().nan_to_num().sum()
+        loss.backward()
+        optimizer.step()
+
+    report = diagnose(step, net, optimizer, batches=[torch.ones(2, 4)] * 2, steps=2)
+    return next(finding.faults for finding in report.findings if finding.faults)
+
+
+def test_an_epsilon_of_zero_names_logarithms_and_quotients() -> None:
+    names = faults_of(lambda y: (y.abs() + 1e-8).log())
+    assert names[:2] == ("log_of_epsilon", "denominator_underflows")
+
+
+def test_a_constant_beyond_fp16_names_the_mask_alone() -> None:
+    assert faults_of(lambda y: y.clamp(max=1e9)) == ("mask_constant",)
+
+
+def test_a_logarithm_where_autocast_is_off_names_that_first() -> None:
+    def switched_off(y: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return (0 * y).log()
+
+    assert faults_of(switched_off)[0] == "switched_off_but_half"
