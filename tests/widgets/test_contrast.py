@@ -1,9 +1,10 @@
-"""Colours of words in widgets: a contrast of 4.5 in both themes (WCAG 2.1, 1.4.3)."""
+"""Contrast in both themes: 4.5 for words and 3 for graphics (WCAG 2.1, 1.4.3 and 1.4.11)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,11 @@ from labkit.widgets.base import widget as base
 from tests.widgets.pages import Scripts
 from tests.widgets.test_figures import LEAST, contrast
 
-FOLDERS = ("base",)
+FOLDERS = ("base",)  # of the scripts that `js` runs
+ROOT = Path(__file__).parents[2]
+GRAPHICS = 3.0
+FATES = ("underflowed", "subnormal", "normal", "overflowed")
+INKS_OF_FORMATS = ("FP32", "FP16", "BF16", "FP8")
 PAGES = {"light": "#ffffff", "dark": "#111111"}
 RULE = re.compile(r"([^{}]+)\{([^{}]*)\}")
 DECLARED = re.compile(r"(?:^|;)\s*([\w-]+)\s*:\s*([^;]+)")
@@ -108,3 +113,32 @@ def test_words_on_the_accent_are_read(theme: str) -> None:
     known = variables(theme)
     words = resolved("var(--lk-on-accent)", known).replace("#fff", "#ffffff")
     assert contrast(words, resolved("var(--lk-accent)", known)) >= LEAST
+
+
+@pytest.mark.parametrize("theme", PAGES)
+def test_fills_and_lines_of_widgets_are_seen_on_the_page(theme: str) -> None:
+    known = variables(theme)
+    graphics = [f"--lk-{name}" for name in (*FATES, *(name.lower() for name in INKS_OF_FORMATS))]
+    for name in graphics:
+        assert contrast(resolved(f"var({name})", known), PAGES[theme]) >= GRAPHICS, name
+
+
+@pytest.mark.parametrize("theme", PAGES)
+def test_bars_of_memory_and_their_letters_are_seen(theme: str) -> None:
+    script = (base.FOLDERS / "workbench" / "memory.js").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"const COLOURS = \[(.*?)\]", script)
+    colours = re.findall(r"#\w{6}", listed)
+    assert len(colours) == 4
+    for colour in colours:
+        assert contrast(colour, PAGES[theme]) >= GRAPHICS, colour
+        assert contrast("#1a1a1a", colour) >= LEAST, colour
+
+
+@pytest.mark.parametrize(("theme", "place"), [("light", 0), ("dark", 1)])
+def test_fills_of_a_report_are_seen_on_its_page(theme: str, place: int) -> None:
+    sheet = (ROOT / "labkit" / "instrument" / "report_page.css").read_text(encoding="utf-8")
+    known = dict(re.findall(r"(--[\w-]+): light-dark\((.*?)\);", sheet))
+    page = known["--paper"].split(", ")[place]
+    for name in FATES:
+        colour = known[f"--{name}"].split(", ")[place]
+        assert contrast(colour, page) >= GRAPHICS, (name, colour)

@@ -13,7 +13,8 @@ import { h } from "../base/elements.js";
  */
 
 // The colours of what memory is kept for, in the order of the categories.
-const COLOURS = ["#56b4e9", "#b9b9b9", "#e8c15a", "#8fd0b5"];
+// Each has a contrast of 3 on the background of both themes.
+const COLOURS = ["#3d97d3", "#8c8c8c", "#b58a1c", "#4f9f80"];
 
 /** @param {readonly string[]} categories */
 export function memoryBars(categories) {
