@@ -150,6 +150,7 @@ def equal_answers(rows: Iterable[GradeRow]) -> list[tuple[str, str, str]]:
         if len(code) >= SHORT and not row.reason.startswith("unsolved"):
             owners[row.exercise, code].add(row.student)
     for (exercise, code), authors in owners.items():
+        # code that more than a third of a class has is the usual answer, and says nothing
         if 2 <= len(authors) <= max(2, len(students[exercise]) // 3):
             shared[tuple(sorted(authors))].append((exercise, len(code)))
     # groups that share most answers come first

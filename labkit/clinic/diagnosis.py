@@ -38,6 +38,7 @@ from labkit.instrument.user_code import line_of_error
 SAMPLES = 5
 FEW_STEPS = 20
 # constants in the source that a report lists at most
+MOST_CAUSES = 9  # of an error whose texts are searched
 NOTES = 8
 NOT_LOOKED_AT = "The training was not affected; this part of the diagnosis is missing."
 UNTIL_IT_IS_HALF = (
@@ -401,12 +402,15 @@ def _at_the_clip(events: list[Finding]) -> list[Finding]:
 
 
 def _text_of(error: BaseException) -> str:
-    """Return the text of an error, and of up to nine errors that it was raised from."""
+    """Return the text of an error, and of the errors that it was raised from, up to `MOST_CAUSES`.
+
+    Errors can name each other as their causes, in a circle.
+    """
     texts: list[str] = []
-    each: BaseException | None = error
-    while each is not None and len(texts) < 10:
-        texts.append(str(each))
-        each = each.__cause__
+    cause: BaseException | None = error
+    while cause is not None and len(texts) <= MOST_CAUSES:
+        texts.append(str(cause))
+        cause = cause.__cause__
     return "\n".join(texts)
 
 

@@ -72,6 +72,7 @@ class Format:
                 f"format {self.name!r}: without a sign or a zero it needs a NaN for numbers that "
                 "it cannot represent, and has no infinities. Give specials=Specials.FN."
             )
+        # 1023 is float64's largest exponent
         if self.emax > 1023:
             raise ValueError(
                 f"format {self.name!r}: values up to 2^{self.emax} do not fit in float64, which "

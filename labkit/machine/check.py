@@ -336,6 +336,7 @@ def _speed(format: str, ratio: float, report: DeviceReport) -> str:
 
     BF16 is emulated on NVIDIA's cards before compute capability 8.0.
     """
+    # published times of one card differ by some 10%
     if ratio >= 1.2:
         return f"{format} {ratio:.2g} times as fast as FP32"
     if ratio > 0.9:

@@ -231,4 +231,5 @@ def sum_error(
 def growth_of(steps: int, unit: float) -> float:
     """Return (1 + unit)^steps - 1, infinite rather than an overflow."""
     exponent = steps * math.log1p(unit)
+    # e^709 is the largest that FP64 holds
     return math.expm1(exponent) if exponent < 700 else math.inf

@@ -39,6 +39,7 @@ def whole(format: Format, scale: str) -> tuple[float, float]:
 
 def check(format: Format) -> None:
     """Raise TraitError for a format so wide that x, an FP64 number, loses nothing in it."""
+    # of FP64's 52 bits, four at least lie between two values of the format
     if format.significand_bits > 48 or format.exponent_bits > 10:
         raise traitlets.TraitError(
             f"x is an FP64 number itself, so {format.name} has (almost) nothing to round. "

@@ -93,6 +93,7 @@ class Ruler:
         factor = max(guess / truth, truth / guess)
         measured = _number_text(float(f"{truth:.3g}"))
         said = f"you said {_number_text(guess)}{self.unit}, it was {measured}{self.unit}"
+        # with two digits, "1.0 times more" would say nothing
         if factor < 1.05:
             return f"{said}."
         times = f"{factor:,.0f}" if factor >= 10 else f"{factor:.2g}"
