@@ -286,8 +286,7 @@ def rounding_interval(
     format = as_format(format)
     rounding = as_member(Rounding, rounding, "rounding")
     overflow = as_member(Overflow, overflow, "overflow")
-    # float64 has 52 bits: one more than the format's gives the middle of two values, and directed
-    # roundings need the neighbour of that; one exponent bit must remain for what is beyond the ends
+    # the middle of two values needs a bit more than the format has, and float64 has 52
     if format.significand_bits >= 50 or format.exponent_bits > 10:
         raise ValueError(
             f"points between two {format.name} values are not all float64 values; take a narrower "

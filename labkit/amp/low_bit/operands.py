@@ -119,7 +119,7 @@ class ProductFormat:
                     f"margin: expected less than the powers of two that {element.name} spans, got "
                     f"{self.margin}, with which every number is written as 0. Take margin=0."
                 )
-            # wider ones, such as FP16, have no product with FP8 scales
+            # FP16, BF16 and wider formats are multiplied without a scale
             if (
                 not (element.signed and element.has_zero)
                 or element.significand_bits > 8
