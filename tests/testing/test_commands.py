@@ -18,7 +18,7 @@ from labkit.formats.text import round_fraction
 from labkit.grading import EXERCISES
 from labkit.testing import Arithmetic, VerdictKind, compare, matmul, sum_error
 from labkit.testing.tolerance import EXAMPLE, tolerance
-from labkit.testing.vectors import NAMES, _mistakes, check, vectors
+from labkit.testing.vectors import NAMES, check, known_mistakes, vectors
 from labkit.widgets import predictions
 from labkit_lessons.lesson_03b_rounding_or_fault import SIX, six_operands
 from tests.grading.cases import cases, reference
@@ -115,7 +115,7 @@ def test_every_known_mistake_breaks_a_rule_and_is_recognised() -> None:
     for name in NAMES:
         table = vectors(name)
         assert check(table) == [], name
-        mistakes = _mistakes(table)
+        mistakes = known_mistakes(table)
         assert len(mistakes) >= 4, name
         for mistake, answers in mistakes.items():
             found = check({**table, **answers})
@@ -149,7 +149,7 @@ BROKEN = (
 def test_the_rule_that_is_broken_is_named() -> None:
     for name, mistake, rules in BROKEN:
         table = vectors(name)
-        found = check({**table, **_mistakes(table)[mistake]})
+        found = check({**table, **known_mistakes(table)[mistake]})
         assert {
             re.sub(r": \d+ of \d+ rows.*", "", line) for line in found if " rows; " in line
         } == rules, name
@@ -248,7 +248,7 @@ def test_the_page_shows_what_is_printed() -> None:
     a, b = six_operands()
     assert verdict == f"{compare(SIX['D'](a, b), matmul(a, b))}\n"
     table = vectors("NVFP4")
-    assert broken.splitlines() == check({**table, **_mistakes(table)["scale rounded up"]})
+    assert broken.splitlines() == check({**table, **known_mistakes(table)["scale rounded up"]})
 
 
 # What lesson 03b says: the six kernels, and its exercise against fractions and real accumulators
