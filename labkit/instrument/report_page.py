@@ -309,36 +309,7 @@ def _scale_plot(report: TrainingResults) -> ScalePlot | None:
     high = max(levels) + 3
     last = max(report.steps, 1)
 
-    # A window reaches to the next sampled step; y grows downwards from `high`.
-    bands = []
-    sampled = list(windows)
-    for step, end in zip(sampled, [*sampled[1:], last], strict=True):
-        top = windows[step].high
-        bottom = windows[step].low
-        width = max(end - step, last / 200)
-        bands.append(Rectangle("overflowed", step, 0, width, high - top))
-        bands.append(Rectangle("underflowed", step, high - bottom, width, bottom - low))
-        bands.append(Rectangle("normal", step, high - top, width, max(top - bottom, 0)))
-
-    line = ""
-    for step in sorted(used):
-        level = high - used[step]
-        if line:
-            line += f"H{step}V{level:g}"
-        else:
-            line = f"M{step},{level:g}"
-
-    half_width = last / 160
-    half_height = (high - low) / 40
-    dx = 2 * half_width
-    dy = 2 * half_height
-    crosses = ""
-    for skip in report.skips[:MOST_SKIPS]:
-        if skip.scale > 0:
-            left = skip.step - half_width
-            top_of_cross = high - used[skip.step] - half_height
-            crosses += f"M{left:g},{top_of_cross:g}l{dx:g},{dy:g}m0,{-dy:g}l{-dx:g},{dy:g}"
-
+    skipped = {skip.step: used[skip.step] for skip in report.skips[:MOST_SKIPS] if skip.scale > 0}
     marks = _round_numbers(low, high)
     return ScalePlot(
         description=description,
@@ -346,13 +317,59 @@ def _scale_plot(report: TrainingResults) -> ScalePlot | None:
         skips=len(report.skips),
         width=last,
         height=high - low,
-        bands=bands,
+        bands=_bands(windows, low, high, last),
         grid="".join(f"M0,{high - mark}H{last}" for mark in marks),
-        line=f"{line}H{last}",
-        crosses=crosses,
+        line=_staircase(used, high, last),
+        crosses=_crosses(skipped, low, high, last),
         levels=[Tick(_power_of_two(mark), (mark - low) / (high - low)) for mark in marks],
         steps=[Tick(step, step / last) for step in _round_numbers(0, last)],
     )
+
+
+def _bands(windows: Mapping[int, Window], low: int, high: int, last: int) -> list[Rectangle]:
+    """Return the zones above, below and inside of each window; y grows downwards from `high`."""
+    bands = []
+    sampled = list(windows)
+    # a window reaches to the next sampled step
+    for step, end in zip(sampled, [*sampled[1:], last], strict=True):
+        top = windows[step].high
+        bottom = windows[step].low
+        # the last one is wide enough to be seen
+        width = max(end - step, last / 200)
+        bands.append(Rectangle("overflowed", step, 0, width, high - top))
+        bands.append(Rectangle("underflowed", step, high - bottom, width, bottom - low))
+        bands.append(Rectangle("normal", step, high - top, width, max(top - bottom, 0)))
+    return bands
+
+
+def _staircase(levels: Mapping[int, float], high: int, last: int) -> str:
+    """Return the path of the scale, which keeps its level until the next step with another one.
+
+    Args:
+        levels: log2 of the scale, by step.
+        high: the level of the upper edge.
+        last: the last step.
+    """
+    path = ""
+    for step in sorted(levels):
+        y = high - levels[step]
+        if path:
+            path += f"H{step}V{y:g}"
+        else:
+            path = f"M{step},{y:g}"
+    return f"{path}H{last}"
+
+
+def _crosses(levels: Mapping[int, float], low: int, high: int, last: int) -> str:
+    """Return the path of a cross at each skipped step, of one size in all pictures."""
+    width = last / 80
+    height = (high - low) / 20
+    path = ""
+    for step, level in levels.items():
+        left = step - width / 2
+        top = high - level - height / 2
+        path += f"M{left:g},{top:g}l{width:g},{height:g}m0,{-height:g}l{-width:g},{height:g}"
+    return path
 
 
 def _window(gradients: Mapping[str, ExponentHistogram], format: Format) -> Window | None:

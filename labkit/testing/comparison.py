@@ -65,6 +65,7 @@ def compare(
         TypeError: `got` holds no floats.
         ValueError: its shape is not that of the operation; its values are not values of `out`.
 
+    >>> from labkit.formats import FP16
     >>> from labkit.testing import matmul
     >>> a = np.float16([[1.0, 2.0**-11, 2.0**-11]])
     >>> print(compare(np.float16([[1.0]]), matmul(a, np.ones((3, 1), np.float16)), out=FP16).kind)
@@ -121,6 +122,7 @@ def assert_explained(
         Unexplained: rounding does not explain it.
 
     >>> import torch
+    >>> from labkit.formats import FP16
     >>> a, b = torch.randn(8, 64).half(), torch.randn(64, 8).half()
     >>> assert assert_explained((a.float() @ b.float()).half(), a, b, out=FP16, accumulator="FP32")
     """

@@ -17,7 +17,7 @@ from labkit.testing.operation import Array, Operation, Places, dimension_of, ope
 def sum_over(x: Array, dim: int | Sequence[int] | None = None) -> Operation:
     """Return the sum of x over some dimensions, by default over all.
 
-    >>> float(sum_over(torch.ones(3, 4)).value)
+    >>> float(sum_over(np.ones((3, 4), np.float32)).value)
     12.0
     """
     rows, format = _rows(x, dim)

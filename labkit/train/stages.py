@@ -7,7 +7,7 @@ Invariant: observation does not change the run, bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -106,77 +106,109 @@ def watch_step(run: TrainingRun) -> StagedStep:
     (torch.float16, torch.float32, True)
     """
     require_kind(run, TrainingRun, "run", "Make one: TrainingRun(task, recipe)")
-    weights = run.weights
-    outputs = dict[str, Tensor]()
-    gradients = dict[Moment, dict[str, Tensor]]()
+    with one_thread():
+        return _ObservedStep(run).staged()
 
-    def keep_output(name: str, output: Tensor) -> None:
-        outputs[name] = output.detach()
 
-    def keep_gradients(event: StepEvent[StepReport]) -> None:
-        gradients[event.moment] = {
+class _ObservedStep:
+    """A step of a run that was taken, with what was observed in it.
+
+    Attributes:
+        scale: the loss scale before the step.
+        loss: the unscaled loss.
+        report: what the engine reports of the step.
+        before: the weights of the model before the step.
+        after: the weights of the model after the step.
+        updates: the changes of the weights that the optimizer steps.
+        outputs: the output of each layer.
+        output_gradients: the gradient of each layer's output.
+        gradients: the gradients of the weights by name, at each moment of the step.
+    """
+
+    def __init__(self, run: TrainingRun) -> None:
+        self.run = run
+        weights = run.weights
+        self.scale = run.scaler.scale
+        self.before = [weight.detach().clone() for weight in weights.model_weights]
+        masters = [master.detach().clone() for master in weights.master_weights]
+        self.outputs: dict[str, Tensor] = {}
+        self.gradients: dict[Moment, dict[str, Tensor]] = {}
+        with (
+            layer_outputs(run.model, self._keep_output),
+            probe(run.model) as probed,
+            run.engine.listen(self._keep_gradients),
+        ):
+            self.loss, self.report = run.take_step()
+        self.output_gradients = probed.gradients
+        self.updates = [
+            new.detach() - old for new, old in zip(weights.master_weights, masters, strict=True)
+        ]
+        self.after = [weight.detach() for weight in weights.model_weights]
+
+    def _keep_output(self, name: str, output: Tensor) -> None:
+        self.outputs[name] = output.detach()
+
+    def _keep_gradients(self, event: StepEvent[StepReport]) -> None:
+        self.gradients[event.moment] = {
             name: gradient.clone() for name, gradient in event.gradients.items()
         }
 
-    with one_thread():
-        scale = run.scaler.scale
-        before = [weight.detach().clone() for weight in weights.model_weights]
-        masters = [master.detach().clone() for master in weights.master_weights]
-        with (
-            layer_outputs(run.model, keep_output),
-            probe(run.model) as probed,
-            run.engine.listen(keep_gradients),
-        ):
-            loss, report = run.take_step()
-        updates = [
-            new.detach() - old for new, old in zip(weights.master_weights, masters, strict=True)
+    def staged(self) -> StagedStep:
+        """Return the statistics of the step."""
+        stages = []
+        for name, tensors in zip(STAGES, self._tensors_of_stages(), strict=True):
+            summaries = [summarize(tensor_name, tensor) for tensor_name, tensor in tensors.items()]
+            stages.append(StepStage(name, tuple(summaries)))
+        pairs = zip(self.after, self.before, strict=True)
+        return StagedStep(
+            recipe=self.run.recipe.name,
+            step=self.run.steps_done,
+            stages=tuple(stages),
+            scale=self.scale,
+            loss=self.loss.item(),
+            found_inf=self.report.found_inf,
+            stepped=self.report.stepped,
+            scale_after=self.run.scaler.scale,
+            weights=sum(weight.numel() for weight in self.after),
+            moved=sum(int((update != 0).sum()) for update in self.updates),
+            model_moved=sum(int((new != old).sum()) for new, old in pairs),
+        )
+
+    def _tensors_of_stages(self) -> list[dict[str, Tensor]]:
+        """Return the tensors of each of `STAGES`, by name."""
+        layers = self._layers()
+        scaled = self._gradients_of_weights(Moment.SCALED)
+        unscaled = self._gradients_of_weights(Moment.UNSCALED)
+        outputs = {f"{name} output": tensor for name, tensor in self.outputs.items()}
+        of_outputs = {f"∇ {name} output": tensor for name, tensor in self.output_gradients.items()}
+        return [
+            _grouped(self.before, layers),
+            outputs,
+            {"loss": self.loss, "loss × scale": self.loss * self.scale},
+            of_outputs | _grouped(scaled, layers, "∇"),
+            _grouped(unscaled, layers, "∇"),
+            # the check for inf sees what unscaling returns
+            _grouped(unscaled, layers, "∇"),
+            _grouped(self.updates, layers, "Δ"),
+            _grouped(self.after, layers),
         ]
-        after = [weight.detach() for weight in weights.model_weights]
+
+    def _layers(self) -> list[str]:
+        """Return the name of the layer of each weight."""
         names = {
             id(parameter): name.rpartition(".")[0]
-            for name, parameter in run.model.named_parameters()
+            for name, parameter in self.run.model.named_parameters()
         }
-        layers = [names[id(weight)] for weight in weights.model_weights]
+        return [names[id(weight)] for weight in self.run.weights.model_weights]
 
-        def of_weights(known: Mapping[str, Tensor]) -> list[Tensor]:
-            """Return the gradient of each weight, or zeros if it has none."""
-            return [
-                known.get(weights.names[weight], torch.zeros_like(weight))
-                for weight in weights.model_weights
-            ]
-
-        scaled = of_weights(gradients[Moment.SCALED])
-        unscaled = of_weights(gradients[Moment.UNSCALED])
-        # one dictionary for each of STAGES; the check for inf sees what unscaling returns
-        tensors = (
-            _grouped(before, layers),
-            {f"{name} output": tensor for name, tensor in outputs.items()},
-            {"loss": loss, "loss × scale": loss * scale},
-            {f"∇ {name} output": tensor for name, tensor in probed.gradients.items()}
-            | _grouped(scaled, layers, "∇"),
-            _grouped(unscaled, layers, "∇"),
-            _grouped(unscaled, layers, "∇"),
-            _grouped(updates, layers, "Δ"),
-            _grouped(after, layers),
-        )
-        return StagedStep(
-            recipe=run.recipe.name,
-            step=run.steps_done,
-            stages=tuple(
-                StepStage(stage, tuple(summarize(name, tensor) for name, tensor in named.items()))
-                for stage, named in zip(STAGES, tensors, strict=True)
-            ),
-            scale=scale,
-            loss=loss.item(),
-            found_inf=report.found_inf,
-            stepped=report.stepped,
-            scale_after=run.scaler.scale,
-            weights=sum(weight.numel() for weight in after),
-            moved=sum(int((update != 0).sum()) for update in updates),
-            model_moved=sum(
-                int((new != old).sum()) for new, old in zip(after, before, strict=True)
-            ),
-        )
+    def _gradients_of_weights(self, moment: Moment) -> list[Tensor]:
+        """Return the gradient of each weight at a moment, or zeros if it has none."""
+        weights = self.run.weights
+        gradients = self.gradients[moment]
+        return [
+            gradients.get(weights.names[weight], torch.zeros_like(weight))
+            for weight in weights.model_weights
+        ]
 
 
 def summarize(name: str, tensor: Tensor) -> TensorSummary:
