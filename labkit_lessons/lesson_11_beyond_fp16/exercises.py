@@ -313,13 +313,27 @@ CLIPPED = Exercise(
 
 
 def _model(
-    random: Random, largest: list[float], limit: float, inputs: int = 3, outputs: int = 2
+    random: Random,
+    largest: list[float],
+    limit: float,
+    inputs: int = 3,
+    outputs: int = 2,
+    size: float = 2.0,
 ) -> Case:
-    """Return weights of a block with hidden numbers of these largest magnitudes."""
+    """Return weights of a block with hidden numbers of these largest magnitudes.
+
+    Args:
+        random: The source of the weights.
+        largest: The largest magnitude of each hidden number.
+        limit: The largest magnitude that fits.
+        inputs: The number of inputs.
+        outputs: The number of outputs.
+        size: The largest magnitude of the weights.
+    """
 
     def weights(rows: int, columns: int) -> Tensor:
         return torch.tensor(
-            [[random.uniform(-2, 2) for _ in range(columns)] for _ in range(rows)]
+            [[random.uniform(-size, size) for _ in range(columns)] for _ in range(rows)]
         ).reshape(rows, columns)
 
     return weights(len(largest), inputs), weights(outputs, len(largest)), largest, limit
@@ -355,9 +369,12 @@ def _exactly(random: Random) -> list[Case]:
 
 
 def _nothing_to_move(random: Random) -> list[Case]:
-    """Channels that are small, zero, or at the limit; a block without any."""
+    """Channels that are small, zero, or at the limit, with weights that FP16 would lose; a block
+    without any.
+    """
+    small = random.uniform(1, 9) * 2.0**-30
     return [
-        _model(random, [0.0, random.uniform(1, 9) * 2.0**-30, 65504.0], 65504.0),
+        _model(random, [0.0, small, 65504.0], 65504.0, size=2.0**-26),
         _model(random, [], 65504.0),
     ]
 
