@@ -167,6 +167,27 @@ def test_missing_data_and_unwritable_folders_are_findings(monkeypatch, tmp_path)
     assert check.disk(tmp_path).status is Status.WARN
 
 
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 truncated", b"no archive"])
+def test_damaged_data_are_a_finding_with_a_remedy(content, monkeypatch, tmp_path):
+    (tmp_path / "digits.npz").write_bytes(content)
+    monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
+    finding = check.data()
+    assert finding.status is Status.BAD
+    assert "git checkout -- data" in finding.remedy
+
+
+def test_a_server_started_by_an_unusual_python_has_no_known_prefix(monkeypatch, tmp_path):
+    monkeypatch.setenv("JPY_PARENT_PID", "7")
+    (tmp_path / "7").mkdir()
+    for command, prefix in (
+        (b"/opt/lab/bin/python3\0-m\0jupyterlab", Path("/opt/lab")),
+        (b"/python3\0-m\0jupyterlab", None),
+        (b"python3\0-m\0jupyterlab", None),
+    ):
+        (tmp_path / "7" / "cmdline").write_bytes(command)
+        assert front_end.server_prefix(tmp_path) == prefix
+
+
 def test_gpu_without_programs_for_it_is_named(monkeypatch):
     """A V100 before a torch for CUDA 13: torch sees it, and every product would fail."""
     report = DeviceReport("cuda", "Tesla V100", 16 * GIB, 80, (7, 0), generation_of("", (7, 0)))
