@@ -1,11 +1,11 @@
 """Digests of what grading depends on beside the answers: each exercise, and the lab.
 
 Invariant: while a digest stays the same, grading again gives the same row. It changes with what is
-compared: points, cases, the answers of the reference, and the names, sentences and edits of known
+compared: points, cases, the answers of the reference, and the names and sentences of known
 mistakes. A change of a comment changes it only where code of the lesson judges the answers.
 
-A known mistake that is a function of its own needs another name when its answers change, since it
-would take long to compute them here.
+The answers of known mistakes would take long to compute here. A known mistake whose answers change
+needs another name or sentence.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def exercise_digest(id: str, seed: int) -> str:
     cases = grading_cases(exercise, seed)
     rules = (exercise.ulps, exercise.two_zeros, exercise.may_change, exercise.call)
     checks = [(check.name, check.points, check.hidden) for check in exercise.checks]
-    mistakes = [(known.name, known.sentence, known.edits) for known in exercise.mistakes]
+    mistakes = [(known.name, known.sentence) for known in exercise.mistakes]
     digest = hashlib.sha256(repr((id, rules, checks, mistakes)).encode())
     trains = exercise.run_by is not None or exercise.trained is not None
     # The lesson's code is read: it decides the outcomes, and running a training takes long.
