@@ -34,6 +34,8 @@ from labkit.grading.submission import Submission, content_of
 from labkit.records import write_atomic
 
 SHORTEST_PART = 3  # letters of a part of a name
+# E-mail addresses, and paths of home folders on Linux, macOS and Windows. In Windows's paths, each
+# backslash may be doubled, as in a string of Python.
 PRIVATE = (
     (re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]+"), "(e-mail)"),
     (
@@ -71,8 +73,8 @@ def write_anonymous(
         used_names: set[str] = set()
         for submission in submissions:
             if submission.student == student:
-                place = folder / "notebooks" / pseudonym
-                _write_notebook(place, submission, used_names, scrub)
+                notebooks = folder / "notebooks" / pseudonym
+                _write_notebook(notebooks, submission, used_names, scrub)
     # the order of the marks would reveal the order of the names
     rows.sort(key=lambda row: str(row["learner"]))
     columns = list(rows[0]) if rows else ["learner"]
@@ -106,19 +108,19 @@ def _scrubber(student: str, pseudonyms: Mapping[str, str]) -> Scrub:
         pseudonyms: learner -> pseudonym, of the whole class.
     """
     parts = [part for part in re.split(r"[\W_]+", student) if len(part) >= SHORTEST_PART]
-    own = pseudonyms[student]
-    replacements = {student: own, **dict.fromkeys(parts, own), **pseudonyms}
+    pseudonym = pseudonyms[student]
+    replacements = {student: pseudonym, **dict.fromkeys(parts, pseudonym), **pseudonyms}
     # The longest first, so that a full name is not replaced part by part.
     ordered = sorted(replacements, key=len, reverse=True)
     any_name = "|".join(re.escape(name) for name in ordered)
     pattern = re.compile(rf"(?<!\w)(?:{any_name})(?!\w)", re.IGNORECASE)
-    by_lower_case = {name.lower(): pseudonym for name, pseudonym in replacements.items()}
+    by_lower_case = {name.lower(): new for name, new in replacements.items()}
     common_words = _words_of(lessons())
 
     def replacement(match: re.Match[str]) -> str:
         if match[0] in common_words:
             return match[0]
-        return by_lower_case.get(match[0].lower(), own)
+        return by_lower_case.get(match[0].lower(), pseudonym)
 
     def scrub(text: str) -> str:
         for private, word in PRIVATE:

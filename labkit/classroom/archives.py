@@ -3,7 +3,7 @@
 Notebooks and journals are written with their times, also those in nested archives. Any other file
 becomes an empty file of its name, so that a learner who handed in nothing else gets a row.
 
-Invariant: nothing is written outside of the target folder. What cannot be unpacked is reported with
+Invariant: nothing is written outside the target folder. What cannot be unpacked is reported with
 its reason, so that its learner has rows like the others.
 """
 
@@ -37,7 +37,7 @@ from labkit.grading.submission import (
 )
 
 UNPACKED_SUFFIXES = (*NOTEBOOKS, ".jsonl", ".zip")
-DEEPEST = 3  # archives inside of archives
+DEEPEST = 3  # archives inside archives
 LONGEST_NAME = 255  # bytes, of a file or a folder
 MAX_ARCHIVE = 256 << 20  # bytes of a learner's archive
 # Bytes that a learner's archive may unpack to: a few kilobytes may hold terabytes.
@@ -64,26 +64,26 @@ def unpack_archives(paths: Iterable[Path], folder: Path) -> tuple[list[Path], Re
     to_grade: list[Path] = []
     refused: Refused = {}
     for number, path in enumerate(paths):
-        inside = folder / str(number)
+        target_folder = folder / str(number)
         if path.suffix.lower() != ".zip" or path.is_dir():
             to_grade.append(path)
             if path.is_dir():
-                to_grade += _archives_in(path, inside, refused)
+                to_grade += _unpack_in(path, target_folder, refused)
             continue
         try:
             archive = zipfile.ZipFile(path)
+        # These are no fault of the archive.
         except (OSError, MemoryError):
             raise
         except Exception as error:
             raise ValueError(f"{path} is not a readable zip archive: {error}") from error
-        # the teacher's own archive, which holds a class, has no limits
         with archive:
-            _Unpacking(refused).unpack(archive, inside / path.stem)
-        to_grade.append(_class_in(inside, refused))
+            _Unpacking(refused, holds_class=True).unpack(archive, target_folder / path.stem)
+        to_grade.append(_class_in(target_folder, refused))
     return to_grade, refused
 
 
-def _archives_in(path: Path, folder: Path, refused: Refused) -> list[Path]:
+def _unpack_in(path: Path, folder: Path, refused: Refused) -> list[Path]:
     """Unpack the archives in a folder of submissions; return the folders to grade.
 
     An archive belongs to the learner it is named after. One beside the learners' folders is an
@@ -92,36 +92,53 @@ def _archives_in(path: Path, folder: Path, refused: Refused) -> list[Path]:
     """
     to_grade = []
     for number, archive in enumerate(files_in(path, ".zip")):
-        inside = archive.relative_to(path)
+        # Each archive has a root of its own, in which it lies as it does in `path`.
         root = folder.with_name(f"{folder.name}.{number}")
-        target = root / inside.with_suffix("")
-        try:
-            content = content_of(archive, path.resolve() / inside.parts[0], MAX_ARCHIVE)
-        except Unreadable as error:
-            content = b""
-            refused[target] = str(error)
         root.mkdir(parents=True)
-        if content:
-            _Unpacking(refused, MAX_UNPACKED, MAX_MEMBERS).unpack_bytes(content, target)
-        may_be_export = len(inside.parts) == 1 and not _is_exported(archive.name)
-        class_folder = root
-        if may_be_export and target.is_dir():
-            class_folder = _class_in(target, refused)
-        exported = {name for name in _entries(class_folder, refused) if _is_exported(name)}
-        names = {learner_in(name, assignment_in(exported))[0] for name in exported}
-        beside = {learner_in(name)[0] for name in _entries(path, {})}
-        if may_be_export and names & beside:
+        relative = archive.relative_to(path)
+        target = root / relative.with_suffix("")
+        _unpack_file(archive, path.resolve() / relative.parts[0], target, refused)
+        if len(relative.parts) > 1 or _is_exported(archive.name):
+            to_grade.append(root)
+            continue
+        # Whom does it name, and who of them has a submission beside it?
+        class_folder = _class_in(target, refused) if target.is_dir() else root
+        names = _exported_learners(class_folder, refused)
+        beside = names & {learner_in(name)[0] for name in _entries(path, {})}
+        if beside and target.is_dir():
             # graded as an export, it would replace the submissions beside it
             shutil.rmtree(target)
             refused[target] = (
-                f"its archive names {min(names & beside)}, who has a submission beside "
+                f"its archive names {min(beside)}, who has a submission beside "
                 "it; name the export itself"
             )
-        if len(names) > 1 and target not in refused:
-            to_grade.append(class_folder)
-        else:
-            to_grade.append(root)
+        is_export = len(names) > 1 and target not in refused
+        to_grade.append(class_folder if is_export else root)
     return to_grade
+
+
+def _unpack_file(archive: Path, top: Path, target: Path, refused: Refused) -> None:
+    """Unpack the archive of a learner, or record why it cannot be unpacked.
+
+    Args:
+        archive: Its path.
+        top: The learner's file or folder, outside which a link must not lead.
+        target: The folder to write.
+        refused: Receives what is not unpacked, with the reason.
+    """
+    try:
+        content = content_of(archive, top, MAX_ARCHIVE)
+    except Unreadable as error:
+        refused[target] = str(error)
+        return
+    _Unpacking(refused).unpack_bytes(content, target)
+
+
+def _exported_learners(folder: Path, refused: Refused) -> set[str]:
+    """Return the learners of the entries of a folder that a school's system exported."""
+    exported = {name for name in _entries(folder, refused) if _is_exported(name)}
+    assignment = assignment_in(exported)
+    return {learner_in(name, assignment)[0] for name in exported}
 
 
 class _Unpacking:
@@ -129,18 +146,18 @@ class _Unpacking:
 
     Args:
         refused: Receives what is not unpacked, with the reason.
-        bytes: How many bytes may be written.
-        members: How many notebooks, journals and archives may be written, and how many empty files
-            in place of others: a virtual environment holds thousands.
+        holds_class: Whether this is the teacher's own archive of a class, which has no limits;
+            each archive inside it is a learner's, and has.
     """
 
-    def __init__(
-        self, refused: Refused, bytes: float = math.inf, members: float = math.inf
-    ) -> None:
+    def __init__(self, refused: Refused, holds_class: bool = False) -> None:
         self.refused = refused
-        self.bytes_left = bytes
-        self.members_left = members
-        self.names_left = members
+        self.holds_class = holds_class
+        self.bytes_left = math.inf if holds_class else MAX_UNPACKED
+        # notebooks, journals and archives
+        self.files_left = math.inf if holds_class else MAX_MEMBERS
+        # empty files in place of others: a virtual environment holds thousands
+        self.empty_files_left = self.files_left
 
     def unpack_bytes(self, content: bytes, folder: Path, depth: int = DEEPEST) -> None:
         """Unpack the archive in these bytes, or record why it cannot be unpacked."""
@@ -167,7 +184,11 @@ class _Unpacking:
             if len(parts) < len(path.parts):
                 self.refused[target] = "its name leads out of the archive"
                 continue
-            problem = self._problem(info, parts)
+            problem = _problem(info, parts)
+            if not problem and not self._count(info):
+                problem = (
+                    f"its archive holds more than {MAX_UNPACKED >> 20} MiB or {MAX_MEMBERS} files"
+                )
             if problem:
                 self.refused[target] = problem
                 continue
@@ -183,30 +204,16 @@ class _Unpacking:
                 reason = getattr(error, "strerror", None) or str(error)[:100]
                 self.refused[target] = f"it cannot be unpacked: {reason}"
 
-    def _problem(self, info: zipfile.ZipInfo, parts: list[str]) -> str:
-        """Return why a member is not unpacked; count it and return "" if it is."""
-        longest = max(len(part.encode(errors="replace")) for part in parts)
-        if len(parts) > MAX_DEPTH or longest > LONGEST_NAME:
-            return (
-                f"its name has more than {LONGEST_NAME} bytes, or it lies in more than "
-                f"{MAX_DEPTH} folders"
-            )
-        if info.flag_bits & ENCRYPTED:
-            return "it is encrypted"
-        if info.file_size > MAX_BYTES and not parts[-1].lower().endswith(".zip"):
-            return f"it is larger than {MAX_BYTES >> 20} MiB"
-        if info.file_size > MAX_ARCHIVE:
-            return f"an archive inside of an archive has at most {MAX_ARCHIVE >> 20} MiB"
+    def _count(self, info: zipfile.ZipInfo) -> bool:
+        """Count a member, and return whether it is within the limits of size and number."""
         self.bytes_left -= info.file_size
-        self.members_left -= 1
-        if self.bytes_left < 0 or self.members_left < 0:
-            return f"its archive holds more than {MAX_UNPACKED >> 20} MiB or {MAX_MEMBERS} files"
-        return ""
+        self.files_left -= 1
+        return self.bytes_left >= 0 and self.files_left >= 0
 
     def _write_name(self, target: Path, parts: list[str]) -> None:
         """Write an empty file in place of another, within the limits of number and depth."""
-        self.names_left -= 1
-        if self.names_left >= 0 and len(parts) <= MAX_DEPTH:
+        self.empty_files_left -= 1
+        if self.empty_files_left >= 0 and len(parts) <= MAX_DEPTH:
             with suppress(OSError, ValueError):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.touch()
@@ -219,10 +226,8 @@ class _Unpacking:
             if not depth:
                 self.refused[folder] = f"archives lie more than {DEEPEST} deep in each other"
                 return
-            # In the archive of a class, which has no limits, this one is a learner's.
-            inner = self
-            if self.bytes_left == math.inf:
-                inner = _Unpacking(self.refused, MAX_UNPACKED, MAX_MEMBERS)
+            # A learner's archive shares its limits with those inside it.
+            inner = _Unpacking(self.refused) if self.holds_class else self
             inner.unpack_bytes(content, folder, depth - 1)
             return
         target.write_bytes(content)
@@ -230,6 +235,23 @@ class _Unpacking:
         with suppress(ValueError, OverflowError, OSError):
             when = time.mktime((*info.date_time, 0, 0, -1))
             os.utime(target, (when, when))
+
+
+def _problem(info: zipfile.ZipInfo, parts: list[str]) -> str:
+    """Return why a member is not unpacked by itself, whatever else its archive holds, or ""."""
+    longest = max(len(part.encode(errors="replace")) for part in parts)
+    if len(parts) > MAX_DEPTH or longest > LONGEST_NAME:
+        return (
+            f"its name has more than {LONGEST_NAME} bytes, or it lies in more than "
+            f"{MAX_DEPTH} folders"
+        )
+    if info.flag_bits & ENCRYPTED:
+        return "it is encrypted"
+    if info.file_size > MAX_BYTES and not parts[-1].lower().endswith(".zip"):
+        return f"it is larger than {MAX_BYTES >> 20} MiB"
+    if info.file_size > MAX_ARCHIVE:
+        return f"an archive inside of an archive has at most {MAX_ARCHIVE >> 20} MiB"
+    return ""
 
 
 def _name_of(info: zipfile.ZipInfo) -> str:

@@ -63,18 +63,18 @@ def write_feedback(folder: Path, marks: Sequence[Mark], comments: Comments) -> l
     order of `by_student(marks)`.
     """
     students = by_student(marks)
-    places = _places(folder, students)
+    paths = _page_paths(folder, students)
     by_submission = by_row(comments, students)
     pages = []
     for student, own in students.items():
         on_all_work = by_submission.get((student, ""))
-        pages.append(write_atomic(places[student], feedback(student, own, on_all_work)))
+        pages.append(write_atomic(paths[student], feedback(student, own, on_all_work)))
     return pages
 
 
-def _places(folder: Path, students: Iterable[str]) -> dict[str, Path]:
+def _page_paths(folder: Path, students: Iterable[str]) -> dict[str, Path]:
     """Return a path for each page, not too long, and unique where Ann and ann are one file."""
-    places: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     taken = Counter[str]()
     for student in students:
         name = os.fsencode(student)[:LONGEST_NAME].decode(errors="surrogateescape")
@@ -85,12 +85,12 @@ def _places(folder: Path, students: Iterable[str]) -> dict[str, Path]:
         count = taken[same_name(student)]
         own_folder = folder / name
         if own_folder.is_dir() and not is_cut:
-            places[student] = own_folder / "feedback.html"
+            paths[student] = own_folder / "feedback.html"
         elif count > 1:
-            places[student] = folder / f"{name} ({count}).html"
+            paths[student] = folder / f"{name} ({count}).html"
         else:
-            places[student] = folder / f"{name}.html"
-    return places
+            paths[student] = folder / f"{name}.html"
+    return paths
 
 
 def feedback(student: str, marks: Sequence[Mark], comment: TeacherComment | None = None) -> bytes:
@@ -153,8 +153,8 @@ def report(
     """Return the class page.
 
     Args:
-        marks: Of all learners.
-        journals: Those of the learners, as `journals_beside` finds them.
+        marks: The marks of all learners.
+        journals: The journals of the learners, as `journals_beside` finds them.
         notices: First lines: missing learners, unused comments.
         pages: Learner -> the address of the feedback page, relative to this page.
     """
@@ -238,7 +238,7 @@ def addresses(marks: Sequence[Mark], pages: Sequence[Path], page: Path) -> dict[
     """Return learner -> the address of a feedback page, relative to the class page.
 
     Args:
-        marks: Of all learners.
+        marks: The marks of all learners.
         pages: Those that `write_feedback` returned for these marks.
         page: The class page.
     """

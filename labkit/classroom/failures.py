@@ -32,6 +32,7 @@ class FailureKind:
     sentence: str
 
 
+# The first pattern that a reason matches decides its kind.
 KINDS = (
     FailureKind(
         "handed in no notebook",
@@ -135,10 +136,10 @@ def failures(marks: Sequence[Mark]) -> list[tuple[str, str, str, str]]:
 
 
 def equal_answers(rows: Iterable[GradeRow]) -> list[tuple[str, str, str]]:
-    """Return (learners, exercises, number of letters) of equal answers.
+    """Return (learners, exercises, number of characters) of equal answers.
 
     Blanks, comments and docstrings make no difference. An answer that more than a third of a class
-    wrote is left out: it is the obvious one.
+    wrote is left out: it is the obvious one. Groups of learners that share most answers come first.
     """
     # (exercise, code) -> learners; exercise -> learners; learners -> (exercise, length)
     owners: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -151,9 +152,9 @@ def equal_answers(rows: Iterable[GradeRow]) -> list[tuple[str, str, str]]:
             owners[row.exercise, code].add(row.student)
     for (exercise, code), authors in owners.items():
         # code that more than a third of a class has is the usual answer, and says nothing
+        # In a class of fewer than six, two learners are always few enough.
         if 2 <= len(authors) <= max(2, len(students[exercise]) // 3):
             shared[tuple(sorted(authors))].append((exercise, len(code)))
-    # groups that share most answers come first
     ordered = sorted(shared.items(), key=lambda item: (-len(item[1]), item[0]))
     return [
         (

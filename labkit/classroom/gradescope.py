@@ -109,9 +109,13 @@ def main(arguments: Sequence[str]) -> int:
     with TemporaryDirectory() as scratch:
         folder = Path(scratch, "submissions", LEARNER)
         folder.mkdir(parents=True)
+        # Notebooks of one name in several folders stay apart, and keep the times that decide
+        # which of them counts.
         for notebook in sorted(Path(submission).rglob("*.ipynb")):
             if not lessons or notebook.stem in lessons:
-                shutil.copy(notebook, folder)
+                target = folder / notebook.relative_to(submission)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(notebook, target)
         table = Path(scratch, "grades.csv")
         rows: list[dict[str, str]] = []
         if any(folder.iterdir()):

@@ -62,6 +62,7 @@ CONFIG = (
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1", "NUMPY_MADVISE_HUGEPAGE": "0"}
 # without letters that look alike, and without signs that begin a formula in a spreadsheet
 PASSWORD_LETTERS = "abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789"
+PASSWORD_LENGTH = 10  # of 56 letters each: 58 bits
 USERADD = ("useradd", "--create-home", "--shell", "/bin/bash", "--home-dir")
 
 
@@ -90,11 +91,13 @@ class Classroom:
         known: dict[str, str] = {}
         if path.is_file():
             known = {line["learner"]: line["password"] for line in read_table(path, guarded=True)}
-        for name in self.learners:
-            if name not in known:
-                known[name] = "".join(secrets.choice(PASSWORD_LETTERS) for _ in range(10))
-        rows = [{"learner": name, "password": password} for name, password in known.items()]
-        write_table(path, ("learner", "password"), rows, guarded=True)
+        missing = [name for name in self.learners if name not in known]
+        if missing:
+            for name in missing:
+                letters = (secrets.choice(PASSWORD_LETTERS) for _ in range(PASSWORD_LENGTH))
+                known[name] = "".join(letters)
+            rows = [{"learner": name, "password": password} for name, password in known.items()]
+            write_table(path, ("learner", "password"), rows, guarded=True)
         return {name: known[name] for name in self.learners}
 
 
@@ -213,14 +216,17 @@ def _create_learner(top: Path, name: str, is_root: bool) -> None:
 
 
 def _is_isolated(classroom: Classroom) -> bool:
-    """Return whether a learner can read neither the folders of another one nor the hub's."""
+    """Return whether a learner can read neither the folders of another one nor the hub's.
+
+    With a single learner, only the hub's folder is tried.
+    """
     one = classroom.learners[0]
     other = classroom.learners[-1]
     top = Path(classroom.folder)
-    places = [top / "hub"]
+    private = [top / "hub"]
     if other != one:
-        places += [top / kind / other for kind in ("homes", "hand-in", "feedback")]
-    return not any(_can_read(one, place) for place in places)
+        private += [top / name / other for name in ("homes", "hand-in", "feedback")]
+    return not any(_can_read(one, folder) for folder in private)
 
 
 def _can_read(learner: str, path: Path) -> bool:

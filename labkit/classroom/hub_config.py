@@ -71,7 +71,7 @@ def configure(c: Any, folder: str) -> None:
         folder: the classroom's folder.
     """
     classroom = classroom_in(folder)
-    own = Path(folder) / "hub"
+    hub_folder = Path(folder) / "hub"
     # Learners' servers outlive the hub, and their groups stay until they are removed here.
     atexit.register(remove_unused_groups, classroom)
     LearnersAuthenticator.classroom = classroom
@@ -84,9 +84,9 @@ def configure(c: Any, folder: str) -> None:
     # The same port at each start, since servers that outlive the hub know only this one.
     c.JupyterHub.hub_port = classroom.port + 1
     c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{classroom.port + 2}"
-    c.ConfigurableHTTPProxy.pid_file = str(own / "proxy.pid")
-    c.JupyterHub.db_url = f"sqlite:///{own / 'hub.sqlite'}"
-    c.JupyterHub.cookie_secret_file = str(own / "cookie_secret")
+    c.ConfigurableHTTPProxy.pid_file = str(hub_folder / "proxy.pid")
+    c.JupyterHub.db_url = f"sqlite:///{hub_folder / 'hub.sqlite'}"
+    c.JupyterHub.cookie_secret_file = str(hub_folder / "cookie_secret")
     # Learners go on working while the hub restarts.
     c.JupyterHub.cleanup_servers = False
     c.Spawner.cmd = [sys.executable, "-c", START]
@@ -96,6 +96,7 @@ def configure(c: Any, folder: str) -> None:
     if classroom.guess_first:
         environment["LABKIT_GUESS_FIRST"] = "1"
     c.Spawner.environment = with_lab_settings(environment, settings)
+    # Culling looks six times within the time of idleness, but not more than every 5 seconds.
     c.Spawner.args = [
         f"--MappingKernelManager.cull_idle_timeout={classroom.idle}",
         f"--MappingKernelManager.cull_interval={max(5, classroom.idle // 6)}",

@@ -62,6 +62,7 @@ PAGE_MODULES = (
 PLAIN = (bool, int, float, str, type(None))
 # tags of answers on the wire that numbers, strings and their containers have
 PLAIN_TAGS = {"bool", "int", "float", "str", "none", "list", "tuple", "dict"}
+# Names of packages that a page's Python lacks. labkit.grading is in the page.
 FROM_OUTSIDE = re.compile(r"\b(np|numpy|torch|labkit(?!\.grading\b))\b")
 
 

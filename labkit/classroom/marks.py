@@ -102,9 +102,9 @@ def by_row(comments: Comments, students: Iterable[str]) -> dict[tuple[str, str],
     names = Names((student, number) for number, student in enumerate(known))
     matched = {}
     for (name, exercise), comment in comments.items():
-        _, places = names.find(name)
-        if len(places) == 1:
-            matched[known[places[0]], exercise] = comment
+        _, numbers = names.find(name)
+        if len(numbers) == 1:
+            matched[known[numbers[0]], exercise] = comment
     return matched
 
 
@@ -220,32 +220,32 @@ class Roster:
         matches = self._matches(lines, students)
         # line -> the ranks of the names that match this line and no other
         ranks: dict[int, list[int]] = {}
-        for rank, places in matches.values():
-            if len(places) == 1:
-                ranks.setdefault(places[0], []).append(rank)
+        for rank, indices in matches.values():
+            if len(indices) == 1:
+                ranks.setdefault(indices[0], []).append(rank)
         assigned = {}
-        for student, (rank, places) in matches.items():
-            if len(places) == 1:
-                rivals = ranks[places[0]]
+        for student, (rank, indices) in matches.items():
+            if len(indices) == 1:
+                rivals = ranks[indices[0]]
                 if rank > min(rivals) or rivals.count(rank) > 1:
-                    places = []
-            assigned[student] = [lines[place] for place in places]
+                    indices = []
+            assigned[student] = [lines[index] for index in indices]
         return assigned
 
     def _matches(
         self, lines: Sequence[Line], students: Iterable[str]
     ) -> dict[str, tuple[int, list[int]]]:
-        """Return for each name of a submission the rank of its match, and the matching lines."""
+        """Return for each submission's name the rank of its match, and the indices of lines."""
         names = Names(
-            (cell, place)
-            for place, line in enumerate(lines)
+            (cell, index)
+            for index, line in enumerate(lines)
             for column, cell in line.items()
             if column.strip().lower() not in EXTENSIONS
         )
         id_column = {"canvas": "ID", "moodle": "Identifier"}.get(self.kind, "")
         numbers = Names(
-            (number, place)
-            for place, line in enumerate(lines)
+            (number, index)
+            for index, line in enumerate(lines)
             for number in re.findall(r"\d+", _cell(line, id_column))
         )
         matches = {}
@@ -344,7 +344,7 @@ def write_gradebook(
 
     Args:
         path: the table to write.
-        marks: of all learners.
+        marks: the marks of all learners.
         roster: the table of the school's system; None writes a table of names.
         column: the roster's own column for the sum, in place of all others; scaled to Canvas's
             points possible.
@@ -377,7 +377,7 @@ def _extended(
 
     Args:
         roster: the table of the school's system.
-        marks: of all learners.
+        marks: the marks of all learners.
         graded: lesson -> its exercises that were graded.
         column: the roster's own column for the sum; "" for the columns of its kind.
     """

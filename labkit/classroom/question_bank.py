@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from labkit.course import Lesson, quiz_questions
 
+# Characters with a meaning in GIFT, which a backslash escapes.
 SPECIAL = re.compile(r"([~=#{}:\\])")
 
 

@@ -234,13 +234,13 @@ def _put_aside(folder: Path, new: Mapping[str, bytes], earlier: Path) -> list[st
         if new.get(path.relative_to(folder).as_posix()) == path.read_bytes():
             continue
         earlier.mkdir(parents=True, exist_ok=True)
-        place = earlier / path.name
+        target = earlier / path.name
         number = 1
-        while place.exists():
-            place = earlier / f"{path.stem}{number}{path.suffix}"
+        while target.exists():
+            target = earlier / f"{path.stem}{number}{path.suffix}"
             number += 1
-        path.rename(place)
-        remarks.append(f"{path.name} of an earlier release is now {place}")
+        path.rename(target)
+        remarks.append(f"{path.name} of an earlier release is now {target}")
     return remarks
 
 
@@ -263,10 +263,10 @@ def stored_exercise(exercise: Exercise, salt: bytes = b"") -> Exercise:
     }
 
     # A learner's answer makes a known mistake if its outcomes have the same digest.
-    sealed = replace(case_set, checks=tuple(checks[check] for check in case_set.checks))
+    learners_set = replace(case_set, checks=tuple(checks[check] for check in case_set.checks))
     mistakes = []
     for known in exercise.mistakes:
-        mistake = StoredMistake(digest(_outcomes(sealed, known.answer), exercise))
+        mistake = StoredMistake(digest(_outcomes(learners_set, known.answer), exercise))
         mistakes.append(Mistake(known.name, mistake, known.sentence))
 
     answers = []
@@ -317,8 +317,9 @@ def _is_for_learners(name: str, content: bytes, chosen: Sequence[Lesson]) -> boo
     """
     path = Path(name)
     if name.startswith(LESSON_FOLDERS):
-        own = any(name.startswith(f"{folder_of(lesson)}/") for lesson in chosen)
-        return own and not path.name.startswith(NOT_FOR_LEARNERS) and BEGIN.encode() not in content
+        is_chosen = any(name.startswith(f"{folder_of(lesson)}/") for lesson in chosen)
+        holds_solution = path.name.startswith(NOT_FOR_LEARNERS) or BEGIN.encode() in content
+        return is_chosen and not holds_solution
     if name.startswith("labkit/notebooks/"):
         return path.stem in {lesson.name for lesson in chosen} | ALWAYS
     return path.suffix == ".py" or path.parts[0] != PACKAGE

@@ -22,6 +22,7 @@ from labkit.grading.results import guard, unguard
 from labkit.records import write_atomic
 
 Line = dict[str, str]
+# A cell in quotes; a doubled quote in it stands for one.
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 
 

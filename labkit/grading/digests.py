@@ -1,8 +1,11 @@
 """Digests of what grading depends on beside the answers: each exercise, and the lab.
 
 Invariant: while a digest stays the same, grading again gives the same row. It changes with what is
-compared: points, cases, the answers of the reference, and known mistakes. A change of a comment
-changes it only where trainings decide.
+compared: points, cases, the answers of the reference, and the names and sentences of known
+mistakes. A change of a comment changes it only where code of the lesson judges the answers.
+
+The answers of known mistakes would take long to compute here. A known mistake whose answers change
+needs another name or sentence.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import numpy as np
 import torch
 
 from labkit.course import lessons
-from labkit.grading.exercise import Exercise
+from labkit.grading.exercise import Exercise, as_it_is
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.judge import grading_cases, known_answers
 from labkit.grading.sandbox.wire import dump
@@ -37,10 +40,11 @@ def exercise_digest(id: str, seed: int) -> str:
     checks = [(check.name, check.points, check.hidden) for check in exercise.checks]
     mistakes = [(known.name, known.sentence) for known in exercise.mistakes]
     digest = hashlib.sha256(repr((id, rules, checks, mistakes)).encode())
-    if exercise.run_by is not None or exercise.trained is not None:
-        # trainings: their modules are read, since running them takes long
+    trains = exercise.run_by is not None or exercise.trained is not None
+    # The lesson's code is read: it decides the outcomes, and running a training takes long.
+    if trains or any(check.outcome is not as_it_is for check in exercise.checks):
         digest.update(_modules_of(exercise))
-    else:
+    if not trains:
         digest.update(repr(known_answers(cases, exercise.reference)).encode())
     written = [[[dump(argument) for argument in case] for case in group] for group in cases.cases]
     digest.update(repr(written).encode())

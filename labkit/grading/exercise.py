@@ -57,7 +57,7 @@ class Check:
 
     Attributes:
         name: The requirement, as a sentence that the learner reads beside pass or fail.
-        points: Earned when all its cases pass.
+        points: The points that it earns when all its cases pass.
         cases: Random generator -> the calls to make; the same generator state gives the same calls.
         hidden: True if it runs at grading only, because it takes long. It requires nothing beyond
             the visible checks.
@@ -182,11 +182,11 @@ class Exercise:
         notes: For teachers: the point of the exercise, and why its tolerances are what they are.
         ulps: How far a float of the answer may lie from the reference; 0 where the arithmetic is
             exact.
-        codes: True: its whole numbers are codes, and shown in hexadecimal.
-        two_zeros: True: -0 and 0 are two answers.
+        codes: Whether its integers are codes, which are shown in hexadecimal.
+        two_zeros: Whether -0 and 0 are different answers.
         provides: Names that exist at grading even if the notebook's own imports are gone.
-        former: The last arguments of the calls that a former form of the exercise had: it was
-            called without them.
+        former: The last arguments of the calls that an earlier form of the exercise did not have,
+            with the values that this form implied.
         may_change: Names of the arguments that an answer should change; all others must be
             unchanged after the call.
         run_by: (answer, *case) -> what is judged: it calls the answer; None: the answer is called

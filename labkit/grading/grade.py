@@ -74,7 +74,7 @@ class Grade:
 
     Attributes:
         mistake: The known mistake with the same answers, if any.
-        complete: True: by `labkit grade`; False: in a notebook.
+        complete: Whether it was made by `labkit grade`, on all checks, or else in a notebook.
         note: Why there are no verdicts, or what happened on the way; else "".
         help: Where to get help after repeated failures; else "".
     """

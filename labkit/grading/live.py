@@ -1,11 +1,11 @@
 """Exercises that are checked in a page: their form as JSON, and the judgement of an answer there.
 
-The Python of a page has neither numpy nor torch. What it gets is a stored exercise
-(labkit.grading.stored), whose cases and right answers are plain values, in the form of
-`labkit.grading.sandbox.wire`. It judges them by the lab's own judge.
+The Python of a page has neither numpy nor torch. It gets a stored exercise (labkit.grading.stored),
+whose cases and right answers are plain values, written as by `labkit.grading.sandbox.wire`. The
+lab's own judge compares the answers.
 
-Invariant: a form has no solution, and of a known mistake only a digest of its answers. What is read
-from a form judges an answer as the exercise does from which it was written.
+Invariant: a form holds no solution, and only a digest of the answers of each known mistake. An
+exercise that was written as a form and read again judges answers as before.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class LiveAnswer:
     Attributes:
         html: The picture of its grade, as in a notebook.
         text: The same as plain text.
-        solved: Every check passed.
-        unsolved: The starter is still in place.
+        solved: Whether every check passed.
+        unsolved: Whether the cell is still the starter.
         notes: What stopped other cells that the answer uses.
     """
 
@@ -170,9 +170,9 @@ def cells_of(notebook: Mapping[str, Any], answers: Mapping[str, str]) -> list[Co
 def answer_in_page(exercise: Exercise, cells: Sequence[CodeCell]) -> LiveAnswer:
     """Run the answer to an exercise in this process, and judge it.
 
-    As where hand-ins are graded, those statements of other cells run first that the answer uses,
-    and what the cell itself calls, such as `check(...)`, judges nothing: the process should see no
-    lesson (`labkit.course.hide`).
+    As at grading, the statements of other cells that the answer uses run first. A call of `check`
+    in the cell judges nothing if the lessons are hidden from this process (`labkit.course.hide`),
+    as they should be.
 
     Args:
         exercise: What `exercise_of` returned.

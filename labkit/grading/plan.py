@@ -20,7 +20,8 @@ from labkit.grading.submission import Submission
 
 DAY = 24 * 60 * 60
 MINUTE = 60
-EARLIEST = datetime(2020, 1, 1).timestamp()  # archives and clocks without a time say 1980 or 1970
+# Archives and clocks without a time say 1980 or 1970.
+EARLIEST = datetime(2020, 1, 1).timestamp()
 
 
 def plan(
@@ -32,12 +33,13 @@ def plan(
 
     Args:
         submissions: What learners handed in.
-        lesson: Grade this one only; None: every lesson that some notebook belongs to, or all if
-            none is recognized.
+        lesson: The lesson to grade. None for every lesson that some notebook belongs to, or for all
+            lessons if no notebook is recognized.
     """
     whole = Counter(exercise.lesson for exercise in EXERCISES.values())
     graded = {lesson} if lesson else {one.lesson for one in submissions if one.lesson}
-    if not lesson:  # a notebook also counts for a lesson of which it holds half of the exercises
+    # A notebook also belongs to a lesson of which it holds half of the exercises.
+    if not lesson:
         graded |= {
             name for one in submissions for name, n in one.lessons.items() if 2 * n >= whole[name]
         }
@@ -140,10 +142,11 @@ def attempts(
 
     Args:
         submissions: What learners handed in.
-        take: "last": each learner's last notebook of a lesson, in time if one is; "best": each in a
-            round of its own, only those in time if one is; None: all in one round.
-        due: The deadline in seconds since 1970; None: there is none.
-        days: How many days late a notebook is; None: after `due`.
+        take: "last" for each learner's last notebook of a lesson. "best" for all of them, each in a
+            round of its own. In both cases, late notebooks are left out if one is in time. None for
+            all notebooks in one round.
+        due: The deadline in seconds since 1970; None without a deadline.
+        days: Returns how many days late a notebook is; by default, its days after `due`.
     """
     if take is None:
         return [list(submissions)]

@@ -23,13 +23,13 @@ from labkit.grading.program import CodeCell, program_of
 class Solutions:
     """The solutions of a lesson, by the names that learners write: `solutions.my_clip_step`.
 
-    Attributes:
-        place: The lesson's lesson.py, or a file beside it: `Solutions(__file__)` in its
+    Args:
+        path: The lesson's lesson.py, or a file beside it: `Solutions(__file__)` in its
             exercises.py.
     """
 
-    def __init__(self, place: str | Path) -> None:
-        self._text = Path(place).with_name("lesson.py")
+    def __init__(self, path: str | Path) -> None:
+        self._text = Path(path).with_name("lesson.py")
 
     def __getattr__(self, entry: str) -> Callable[..., Any]:
         for question in _read(self._text)[1].values():

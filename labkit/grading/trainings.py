@@ -20,8 +20,10 @@ from labkit.grading.sandbox.wire import Failure, Instance, Json, load
 from labkit.grading.sandbox.worker import Request
 from labkit.machine.resources import usable_cores
 
-SECONDS = 120.0  # limit of CPU time for one training
-USUAL_SECONDS = 0.6  # of CPU time for one training on a laptop, its process included
+# The limit of CPU time for one training.
+SECONDS = 120.0
+# The CPU time of one training on a laptop, with its process, for the estimate.
+USUAL_SECONDS = 0.6
 
 
 class Trainings:
@@ -63,6 +65,7 @@ class Trainings:
         ):
             job.result()
             left = (time.monotonic() - started) / done * (len(missing) - done)
+            # After the first few, for an early estimate, and then at each tenth.
             if done in (8, 64) or done * 10 // len(missing) > reported:
                 reported = done * 10 // len(missing)
                 progress(

@@ -20,7 +20,7 @@ from labkit.findings import Finding, Status
 
 # folder of the extension -> the package that installs it
 EXTENSIONS = {"@jupyter-widgets/jupyterlab-manager": "jupyterlab_widgets", "anywidget": "anywidget"}
-PLACE = Path("share", "jupyter", "labextensions")
+EXTENSIONS_FOLDER = Path("share", "jupyter", "labextensions")
 # Environment variable that a host sets -> the host's name. These hosts show widgets by a manager of
 # their own, loaded from the network.
 HOSTS = {"COLAB_RELEASE_TAG": "Colab", "KAGGLE_KERNEL_RUN_TYPE": "Kaggle", "VSCODE_PID": "VS Code"}
@@ -43,7 +43,7 @@ def extension_folders() -> list[Path]:
     try:
         from jupyter_core.paths import jupyter_path
     except ImportError:
-        return [Path(sys.prefix) / PLACE]
+        return [Path(sys.prefix) / EXTENSIONS_FOLDER]
     return [Path(path) for path in jupyter_path("labextensions")]
 
 
@@ -66,7 +66,7 @@ def front_end(
     if server is not None and _differ(server, prefix):
         # both environments share the user's and the system's folders
         shared = [folder for folder in folders if not folder.is_relative_to(prefix)]
-        places = [server / PLACE, *shared]
+        places = [server / EXTENSIONS_FOLDER, *shared]
         prefix = server
     off = switched_off(prefix)
     if off:
@@ -160,7 +160,10 @@ def server_prefix(proc: Path = Path("/proc")) -> Path | None:
     except (OSError, KeyError):
         return None
     python = Path(os.fsdecode(words[0]))
-    return python.parents[1] if python.is_absolute() and "python" in python.name else None
+    # PREFIX/bin/python
+    if not python.is_absolute() or "python" not in python.name or len(python.parents) < 2:
+        return None
+    return python.parents[1]
 
 
 def why_not_shown() -> Finding | None:

@@ -93,7 +93,7 @@ def test_quiz_is_counted_by_question_without_names(
 
 
 def kept(folder: Path) -> Path:
-    """What a grading keeps: three learners, two of them equal in points."""
+    """Return the log that a grading keeps: three learners, two of them with equal points."""
     journal = GradingLog(folder / "g.csv.part", {"seed": 1}, folder / "g.csv.kept")
     journal.begin(1)
     for name, points, size in (("ada", 6, 400), ("zoe", 8, 900), ("bob", 8, 800)):
@@ -116,6 +116,9 @@ def test_the_leader_board_comes_from_graded_rows_of_what_is_handed_in(tmp_path: 
     assert [name for _, name, *_ in leaders(path)] == ["ada"], (
         "what is no longer handed in is not kept"
     )
+
+
+def test_a_file_that_a_learner_wrote_is_no_leader_board(tmp_path: Path) -> None:
     (tmp_path / "own.json").write_text(
         '{"schema": "labkit.leader_board/1", "name": "eve", "points": 24}'
     )

@@ -78,12 +78,17 @@ def test_what_a_third_of_the_class_writes_is_no_hint() -> None:
     assert len(equal_answers([*rows[:3], *others])) == 1
 
 
-def test_feedback_shows_the_graded_code(tmp_path: Path) -> None:
+def test_feedback_shows_the_graded_code() -> None:
     rows = [row("Zoë & co", "got None", text="def f():\n    <b>"), row("ada", "", 8)]
     marks = marks_of(rows, {}, 0, {})
     assert b"The code that was graded</summary><pre>def f():\n    &lt;b&gt;</pre>" in feedback(
         "Zoë & co", marks[:1]
     )
+
+
+def test_the_class_page_links_the_feedback_pages(tmp_path: Path) -> None:
+    rows = [row("Zoë & co", "got None"), row("ada", "", 8)]
+    marks = marks_of(rows, {}, 0, {})
     pages = write_feedback(tmp_path / "back", marks, {})
     links = addresses(marks, pages, tmp_path / "class.html")
     assert links["Zoë & co"] == "back/Zo%C3%AB%20%26%20co.html"

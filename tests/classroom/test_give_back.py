@@ -41,7 +41,7 @@ ID = "scaling.advance"
 
 
 def graded(student: str, exercise_id: str, answer: Callable[..., object]) -> GradeRow:
-    """A row as grading makes it, without a process."""
+    """Return a row as grading makes it, without a process."""
     exercise = EXERCISES[exercise_id]
     grade = judge(grading_cases(exercise, SEED), answers_of(grading_cases(exercise, SEED), answer))
     return GradeRow(
@@ -68,6 +68,7 @@ def rows() -> list[GradeRow]:
         graded("Zoë Müller", ID, grown_too_late),
         graded("Zoë Müller", zeros, EXERCISES[zeros].reference),
         graded("ada", ID, EXERCISES[ID].reference),
+        # A name that is not defined, on purpose.
         graded("ada", zeros, lambda *_: torch_lightning.step()),  # noqa: F821
         graded("<b>bob</b>", ID, grown_too_late),
         graded("<b>bob</b>", zeros, lambda *_: "<script>alert(1)</script>"),
@@ -225,6 +226,9 @@ def test_last_of_several_notebooks_counts(
     assert attempts(everything, None, due) == [everything]
     assert [late_days(one, due) for one in (early, last, late)] == [0, 0, 2]
     assert late_days(late, None) == 0
+
+
+def test_best_of_takes_the_best_row_of_each_exercise() -> None:
     first, second = (
         [
             GradeRow("ada", name, ID, points, 8, ""),
@@ -331,13 +335,16 @@ def test_archives_of_canvas_moodle_macos_and_learners_become_learners(tmp_path: 
     assert "cannot be unpacked" in refused["Eve_3"]
     carl = next(one for one in found if one.student == "carlc_78")
     assert late_days(carl, due_time("2026-12-24")) == 1, "Canvas says so"
+
+
+def test_a_named_archive_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"x\.zip is not a readable zip archive"):
         unpack_archives([put(tmp_path / "x.zip", b"no")], tmp_path / "out")
 
 
 def test_an_archive_of_one_learner_names_no_other(tmp_path: Path) -> None:
-    """What Moodle gave to one learner is that learner's; an export that lies beside the folders is
-    a class.
+    """An archive in a learner's folder, or named after a learner, is that learner's. One beside
+    the learners' folders is a class, unless it names a learner who has a submission beside it.
     """
     put(
         tmp_path / "class" / "Moodle export.zip",
@@ -371,11 +378,22 @@ def test_an_archive_of_one_learner_names_no_other(tmp_path: Path) -> None:
     assert "names Ada_11, who has a submission beside it" in bob.problem
 
 
+def test_an_unreadable_archive_named_like_an_export_is_reported(tmp_path: Path) -> None:
+    """Its name without .zip is one of Blackboard's, of a learner with a submission beside it."""
+    name = "lab_ada_attempt_2026-11-27-10-15-30"
+    put(tmp_path / "class" / f"{name}.zip", b"PK no")
+    put(tmp_path / "class" / "ada" / NOTEBOOK, WORK)
+    found = find(*unpack_archives([tmp_path / "class"], tmp_path / "out"))
+    assert {one.student for one in found} == {"ada"}
+    (problem,) = [one.problem for one in found if one.problem]
+    assert "cannot be unpacked" in problem
+
+
 def test_grade_gives_everything_back_and_then_runs_what_changed_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A whole grading with a teacher's word; then once more, with one notebook changed; what is
-    unreadable stops it.
+    """Grade a class with points that its teacher set, and again after one notebook changed. Wrong
+    options stop the command.
     """
     folder = tmp_path / "Übung 6"
     put(folder / "Zoë" / NOTEBOOK, notebook(*solved()))
@@ -529,9 +547,14 @@ def test_table_that_would_lose_something_is_refused(
         (tmp_path / "r.csv").write_text(text, encoding="utf-8")
         with pytest.raises(ValueError, match=says):
             read_table(tmp_path / "r.csv")
-    # whose separator is no tab
+
+
+def test_a_tab_in_a_cell_is_not_taken_for_the_separator(tmp_path: Path) -> None:
     write_table(tmp_path / "r.csv", ["two\nlines"], [{"two\nlines": "a\tb"}])
     assert read_table(tmp_path / "r.csv") == [{"two\nlines": "a\tb"}]
+
+
+def test_empty_columns_at_the_end_are_dropped(tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text("name;note;;\nada;x;;\n\nbob;;;\n", encoding="utf-8")
     assert read_table(tmp_path / "r.csv") == [
         {"name": "ada", "note": "x"},

@@ -1,8 +1,8 @@
 """A class on one machine: the real JupyterHub with two browsers, from log-in to feedback.
 
-What starts a hub is slow and needs root, JupyterHub and its proxy. LABKIT_HUB names the python of
-an environment that has them and the lab, in a place that every user can read; without it that test
-is skipped, loudly.
+The tests that start a hub are slow, and need root, JupyterHub and its proxy. LABKIT_HUB is the path
+of the Python of an environment with these and the lab, which every user can read. Without it, these
+tests are skipped.
 """
 
 import asyncio
@@ -95,10 +95,20 @@ def test_unreachable_folder_is_refused_before_users_are_made(
     )
 
 
-def test_only_the_right_password_lets_in_without_root(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The classes that JupyterHub's configuration extends are stand-ins, so that it need not be
+@pytest.fixture
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Classroom:
+    """Set up a classroom without root."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    classroom = Classroom(str(tmp_path), learners_named(2), idle=600, guess_first=True)
+    set_up(classroom)
+    return classroom
+
+
+@pytest.fixture
+def configuration(room: Classroom, monkeypatch: pytest.MonkeyPatch) -> MagicMock:
+    """Return the configuration of the hub for the classroom.
+
+    The classes of JupyterHub that hub_config extends are stand-ins, so that JupyterHub need not be
     installed.
     """
     names = {
@@ -109,38 +119,55 @@ def test_only_the_right_password_lets_in_without_root(
     for module, classes in names.items():
         stand_in = SimpleNamespace(**{name: type(name, (), {}) for name in classes})
         monkeypatch.setitem(sys.modules, f"jupyterhub{module}", stand_in)
+    # Import hub_config anew, with the stand-ins; `setitem` has the former one restored at the end.
     monkeypatch.setitem(sys.modules, "labkit.classroom.hub_config", None)
     del sys.modules["labkit.classroom.hub_config"]
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    room = Classroom(str(tmp_path), learners_named(2), idle=600, guess_first=True)
-    set_up(room)
+    at_exit: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("atexit.register", lambda *call: at_exit.append(call))
+    c = MagicMock()
+    importlib.import_module("labkit.classroom.hub_config").configure(c, room.folder)
+    assert at_exit == [(remove_unused_groups, room)]
+    return c
+
+
+def test_without_root_no_isolation_is_claimed(room: Classroom) -> None:
     assert describe_isolation(room, []).startswith(
         "isolation of learners: none. They all run as your user"
     )
-    at_the_end: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("atexit.register", lambda *call: at_the_end.append(call))
-    config = importlib.import_module("labkit.classroom.hub_config")
-    c = MagicMock()
-    config.configure(c, str(tmp_path))
-    assert at_the_end == [(remove_unused_groups, room)]
+
+
+def test_the_hub_is_configured_for_the_classroom(configuration: MagicMock) -> None:
+    c = configuration
     assert c.JupyterHub.spawner_class.__name__ == "SimpleLocalProcessSpawner"
     assert c.Authenticator.allowed_users == {"learner01", "learner02"}
     assert "--MappingKernelManager.cull_idle_timeout=600" in c.Spawner.args
     assert c.Spawner.environment["LABKIT_GUESS_FIRST"] == "1"
+
+
+def test_passwords_are_saved_once(room: Classroom) -> None:
+    path = Path(room.folder) / "hub" / "passwords.csv"
+    os.utime(path, (0, 0))
+    assert room.passwords() == room.passwords()
+    assert path.stat().st_mtime == 0, "it is not written again"
+
+
+def test_only_the_right_password_lets_in(
+    room: Classroom, configuration: MagicMock, tmp_path: Path
+) -> None:
     right = room.passwords()["learner01"]
-    of_its_own = [
+    rows = [
+        # A password that the teacher chose, which looks like a formula.
         {"learner": "learner02", "password": "=1+1"},
         {"learner": "learner01", "password": right},
     ]
-    write_table(
-        tmp_path / "hub" / "passwords.csv", ("learner", "password"), of_its_own, guarded=True
-    )
+    write_table(tmp_path / "hub" / "passwords.csv", ("learner", "password"), rows, guarded=True)
+    authenticator = configuration.JupyterHub.authenticator_class()
     pairs = [("learner01", right), ("learner02", "=1+1"), ("learner01", "?"), ("ada", right)]
-    asked = [{"username": name, "password": password} for name, password in pairs]
-    lets_in = [
-        asyncio.run(c.JupyterHub.authenticator_class().authenticate(None, each)) for each in asked
+    names = [
+        asyncio.run(authenticator.authenticate(None, {"username": name, "password": password}))
+        for name, password in pairs
     ]
-    assert lets_in == ["learner01", "learner02", None, None]
+    assert names == ["learner01", "learner02", None, None]
 
 
 class Hub:

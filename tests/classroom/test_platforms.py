@@ -129,6 +129,16 @@ def test_a_submission_is_graded_as_by_labkit_grade(tmp_path):
     assert scores["scaling.advance"][0] == scores["scaling.advance"][1] > 0
 
 
+def test_a_notebook_in_another_folder_replaces_none(tmp_path):
+    submission = tmp_path / "submission"
+    for folder, text in (("a", answered()), ("b", "{}")):
+        (submission / folder).mkdir(parents=True)
+        (submission / folder / "06_loss_scaling.ipynb").write_text(text)
+    assert main([str(submission), str(tmp_path / "results.json"), "06_loss_scaling"]) == 0
+    tests = json.loads((tmp_path / "results.json").read_text())["tests"]
+    assert any(test["score"] > 0 for test in tests), "the notebook that can be read is graded"
+
+
 def test_notebooks_of_other_lessons_are_left_out(tmp_path):
     submission = tmp_path / "submission"
     submission.mkdir()

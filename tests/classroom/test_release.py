@@ -1,8 +1,8 @@
 """A released lab: it judges as the teacher's does, without solutions, and nbgrader agrees.
 
-The real nbgrader takes a minute to install and minutes to grade: that test is slow. LABKIT_NBGRADER
-names the python of an environment that has it; else one is made with pip, and where that cannot be
-the test is skipped, loudly.
+The real nbgrader takes a minute to install and minutes to grade: that test is slow.
+LABKIT_NBGRADER is the path of the Python of an environment that has it. Without it, an environment
+is created with pip; where that fails, the test is skipped.
 """
 
 import ast
@@ -52,8 +52,7 @@ from tests.slowness import slowness
 ROOT = Path(__file__).parents[2]
 LESSON = "06_loss_scaling"
 GONE = ("grade", "release")
-# An editable install finds the checkout's modules where the learners' lab has none: here it shall
-# not.
+# In an editable install, a module that the learners' lab lacks would be imported from the checkout.
 NO_CHECKOUT = f"""
 import sys
 sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in str(finder).lower()]
@@ -113,34 +112,34 @@ def test_guess_first_travels_with_the_handout(released: Path, tmp_path: Path) ->
 
 
 def members(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Name and content of every file of a folder, and of what is inside its wheels and packed
-    files.
-    """
+    """Yield the name and content of every file of a folder, also inside wheels and gzip files."""
     for file in sorted(path.rglob("*")):
         if file.is_file():
-            yield from opened(file.relative_to(path).as_posix(), file.read_bytes())
+            yield from unpacked(file.relative_to(path).as_posix(), file.read_bytes())
 
 
-def opened(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
+def unpacked(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and content of a file, or of all files in an archive."""
     if zipfile.is_zipfile(io.BytesIO(content)):
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             for inside in archive.namelist():
-                yield from opened(f"{name}/{inside}", archive.read(inside))
+                yield from unpacked(f"{name}/{inside}", archive.read(inside))
     elif content[:2] == b"\x1f\x8b":
-        yield from opened(f"{name}, unpacked", gzip.decompress(content))
+        yield from unpacked(f"{name}, unpacked", gzip.decompress(content))
     else:
         yield name, content
 
 
 def squeezed(text: str) -> str:
-    """A text without white space and without what JSON puts around a line, so that no layout hides
-    a body.
+    """Return a text without white space, and without the quotes and escapes of JSON around a line.
+
+    So the source of a function is also found in a notebook, whatever its layout.
     """
     return "".join(text.replace("\\n", "").replace('",', "").replace('"', "").split())
 
 
 def body_of(function: Callable[..., object]) -> str:
-    """A function's statements, its docstring left out."""
+    """Return a function's statements without its docstring."""
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
     assert isinstance(node, ast.FunctionDef)
     statements = node.body[1:] if ast.get_docstring(node) is not None else node.body
@@ -148,9 +147,13 @@ def body_of(function: Callable[..., object]) -> str:
     return squeezed("\n".join(lines[statements[0].lineno - 1 :]))
 
 
+# Characters: shorter bodies, such as `return x`, also occur elsewhere.
+SHORT_BODY = 40
+
+
 def spoilers() -> dict[str, str]:
-    """What no learner shall find: functions of exercises, and the lessons' solutions."""
-    found = {}
+    """Return name -> text of what learners must not get: exercises' functions, and solutions."""
+    bodies = {}
     for lesson in lessons():
         module = lesson.module("exercises")
         assert module is not None
@@ -159,21 +162,21 @@ def spoilers() -> dict[str, str]:
             for _, f in inspect.getmembers(module, inspect.isfunction)
             if f.__module__ == module.__name__
         ]
-        found |= {
+        bodies |= {
             f"{lesson.name}: {f.__name__}": body_of(f)
             for f in functions
             if f.__name__ != "<lambda>"
         }
         for id, question in questions(lesson.text).items():
             cell = cells_of(lesson.text.read_text(encoding="utf-8"))[question.place].source
-            found[f"solution of {id}"] = squeezed(
+            bodies[f"solution of {id}"] = squeezed(
                 cell.split("### BEGIN SOLUTION")[1].split("### END")[0]
             )
-    return {name: body for name, body in found.items() if len(body) > 40}  # `return x` says nothing
+    return {name: body for name, body in bodies.items() if len(body) > SHORT_BODY}
 
 
 def found_in(folder: Path, bodies: dict[str, str]) -> set[str]:
-    """Which bodies stand in the files of a folder, but for recorded data."""
+    """Return the names of the bodies that the files of a folder contain, except in its data."""
     wanted = [content for name, content in members(folder) if "labkit/data/" not in name]
     text = "\n".join(squeezed(content.decode("utf-8", errors="ignore")) for content in wanted)
     return {name for name, body in bodies.items() if body in text}
@@ -181,7 +184,7 @@ def found_in(folder: Path, bodies: dict[str, str]) -> set[str]:
 
 def test_no_body_of_a_solution_is_handed_out_in_any_file(released: Path) -> None:
     bodies = spoilers()
-    assert len(bodies) > 300
+    assert len(bodies) > len(EXERCISES), "an exercise has more functions than its solution"
     assert found_in(released / "learners", bodies) == set()
     some = {
         name: body
@@ -273,7 +276,7 @@ SLOW = (pytest.mark.slow, pytest.mark.timeout(600 * slowness()))
     "id", [pytest.param(id, marks=() if id in SOME else SLOW) for id in EXERCISES]
 )
 def test_a_stored_exercise_says_what_the_whole_one_says(id: str) -> None:
-    """Whatever is answered, to the letter."""
+    """For the reference, known mistakes and unrelated answers, the texts of both are equal."""
     exercise = EXERCISES[id]
     stored = stored_exercise(EXERCISES[id])
     assert (stored.points, stored.call, stored.minutes) == (
@@ -452,11 +455,11 @@ def test_each_exercise_has_a_cell_of_hidden_tests(
 
 
 class Nbgrader:
-    """The real one; its kernel is the python that runs these tests."""
+    """The real nbgrader; its kernel is the Python that runs these tests."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.python = os.environ.get("LABKIT_NBGRADER") or self._made(folder / "venv")
+        self.python = os.environ.get("LABKIT_NBGRADER") or self._create(folder / "venv")
         spec = folder / "jupyter" / "kernels" / "python3"
         spec.mkdir(parents=True)
         argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
@@ -464,9 +467,9 @@ class Nbgrader:
             json.dumps({"argv": argv, "display_name": "lab", "language": "python"})
         )
 
-    def _made(self, place: Path) -> str:
-        venv.create(place, with_pip=True)
-        python = str(place / "bin" / "python")
+    def _create(self, folder: Path) -> str:
+        venv.create(folder, with_pip=True)
+        python = str(folder / "bin" / "python")
         done = subprocess.run(
             [python, "-m", "pip", "install", "-q", "nbgrader"],
             capture_output=True,

@@ -41,8 +41,9 @@ CHECK = 'check("start.smallest", my_smallest)'
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A learner's folder with lesson 00, as handed out; the process stands there, in
-    another home.
+    """Create a learner's folder with lesson 00 as handed out, and make it the working directory.
+
+    The home directory is another, empty one.
     """
     for home in ("HOME", "USERPROFILE"):
         monkeypatch.setenv(home, str(tmp_path))
@@ -54,7 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def ask(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    """Check an answer as a cell of a notebook that has this source would."""
+    """Return a function that runs a cell with `check` as a notebook does, and returns the grade."""
 
     def run(cell: str):
         parent = {"content": {"code": cell}}
@@ -62,7 +63,7 @@ def ask(folder: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr("IPython.core.getipython.get_ipython", lambda: shell)
         names: dict[str, object] = {"check": check}
         program = cell.replace(CHECK, f"grade = {CHECK}")
-        # as IPython does
+        # As IPython does, so that `inspect` finds the source.
         linecache.cache["<cell>"] = (
             len(program),
             None,
@@ -123,8 +124,8 @@ def test_an_answer_comes_back_where_no_work_is_and_only_there(ask, folder: Path)
 
 
 def test_a_starter_is_no_work_and_what_was_begun_in_it_is() -> None:
-    """Half an answer, a helper or a thought is never written over, though the starter's last line
-    still stands.
+    """Half an answer, a helper or a comment is not overwritten, even if the starter's last line is
+    still there.
     """
     line = "    raise NotImplementedError("
     for lesson in {exercise.lesson for exercise in EXERCISES.values()}:
@@ -187,7 +188,7 @@ def test_a_check_works_on_a_full_disk_and_warns(ask, monkeypatch: pytest.MonkeyP
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="kill -9 is of Unix")
 def test_an_answer_outlives_a_kernel_that_is_killed(folder: Path) -> None:
-    """A real kernel, two cells, kill -9 as soon as the second has answered; the journal has it."""
+    """Kill a real kernel with SIGKILL as soon as its second cell has answered."""
     longest = 120 * slowness()
     manager, client = start_new_kernel(cwd=str(folder), startup_timeout=longest)
     try:
@@ -219,7 +220,8 @@ def test_hints_come_one_by_one_and_the_journal_counts_them(tmp_path: Path) -> No
     assert last_answers(journal, "hint") == {"scaling.advance": "3"}
     assert hint("scaling.clip", journal).step == 1
     assert str(said[0]).startswith("Hint 1 of 3: There are three cases")
-    append_answer(journal, "hint", "scaling.clip", "many")  # what no labkit wrote
+    # A line that a learner edited.
+    append_answer(journal, "hint", "scaling.clip", "many")
     assert hint("scaling.clip", journal).step == 1
 
 
@@ -228,9 +230,11 @@ def test_every_exercise_has_three_short_hints() -> None:
     every = [text for steps in hints().values() for text in steps]
     assert all(len(steps) == 3 for steps in hints().values())
     assert len(set(every)) == len(every)
+    # Characters: a sentence, which fits into two lines of a notebook.
     assert all(20 < len(text) < 140 for text in every)
     for lesson in {exercise.lesson for exercise in EXERCISES.values()}:
         source = "".join(cell.source for cell in cells_of(lesson))
+        # Shorter lines, such as `return x`, may occur in a sentence.
         lines = [line.strip() for line in source.splitlines() if len(line.strip()) > 12]
         texts = [
             text

@@ -64,6 +64,9 @@ def test_wrong_answer_sees_a_counter_example() -> None:
         "A known mistake (grows one step late): this is what comparing the tracker before" in said
     )
     assert said.count("✗ fail") == said.count("found_inf  ") == said.count("differs") == 3
+
+
+def test_a_wrong_diagnosis_is_shown_once() -> None:
     said = str(check("clinic.clip", lambda model, batches: ([], ("backward", 1.0))))
     assert (
         said.count("the diagnosis fits the run") == said.count("('backward', 1) does not fit") == 1
@@ -72,7 +75,8 @@ def test_wrong_answer_sees_a_counter_example() -> None:
 
 def test_a_second_failed_check_names_the_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["labkit.grading.judge"], "_failed_checks", Counter())
-    check("scaling.advance", not_written)  # is not counted
+    # The starter does not count as a failed check.
+    check("scaling.advance", not_written)
     for answer, named in (
         (grown_too_late, False),
         (solved, False),
@@ -86,8 +90,8 @@ def test_a_second_failed_check_names_the_hints(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_answer_right_in_the_notebook_alone_earns_nothing() -> None:
-    """By a table of the notebook's calls; and an answer that is wrong on those alone: grading must
-    not be kinder.
+    """An answer that looks the notebook's calls up in a table fails all checks at grading. So does
+    one that is wrong on the notebook's calls alone, since grading repeats these.
     """
     known = [case for cases in visible_cases(ADVANCE).cases for case in cases]
     for in_the_notebook, points, seeds in ((True, 8, (12345,)), (False, 0, range(3))):
@@ -204,7 +208,7 @@ def test_reading_a_cached_property_changes_no_argument() -> None:
 
 
 def test_requiring_a_gradient_of_an_argument_changes_nothing() -> None:
-    """requires_grad_() and what backward leaves in .grad are no other values."""
+    """`requires_grad_()` and a gradient in `.grad` do not count as a changed argument."""
 
     def by_autograd(x: torch.Tensor, weight: torch.Tensor, grad_y: torch.Tensor) -> object:
         x.requires_grad_().sum().backward()
@@ -226,13 +230,15 @@ def test_answers_that_do_not_fit_the_cases_are_refused() -> None:
 
 
 def test_judgements_take_turns_for_they_share_torchs_generator() -> None:
-    """Else one that seeds it and draws gets other numbers, and a right repair in the clinic earns
-    nothing.
+    """Judging some exercises seeds torch's generator and draws from it. With two at a time, the
+    numbers drawn would be others, and a right answer could fail.
     """
     both = threading.Barrier(2)
+    calls = []
     met = []
 
     def outcome(answer: object, case: object) -> object:
+        calls.append(case)
         with suppress(threading.BrokenBarrierError):
             both.wait(0.2)
             met.append(case)
@@ -247,7 +253,8 @@ def test_judgements_take_turns_for_they_share_torchs_generator() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert met == []
+    assert calls, "the outcomes were judged"
+    assert met == [], "never two at a time"
 
 
 def test_the_table_says_in_words_what_it_says_in_colours_of_the_theme() -> None:
@@ -316,6 +323,6 @@ def test_the_first_counter_example_is_open_and_the_others_folded() -> None:
 
 
 def _has_rows(text: str, name: str) -> bool:
-    """Say whether lines of a counter-example follow the line of a check."""
+    """Return whether lines of a counter-example follow the line of a check."""
     (at,) = [i for i, line in enumerate(text.splitlines()) if f"  {name}  (" in line]
     return text.splitlines()[at + 1].startswith("      ")

@@ -1,7 +1,6 @@
-"""A hundred answers to the clinic by `labkit grade`: only right repairs earn all points.
+"""A hundred answers to the clinic, run in the sandbox: only right repairs earn all points.
 
-Each answer is the lesson's own cell with lines of it replaced, so that what is wrong with it can be
-read here.
+Each answer is the lesson's own cell with some lines replaced, here or in clinic_edits.toml.
 """
 
 import tomllib
@@ -32,7 +31,7 @@ NAMES = (
     "penalty",
     "overflow",
 )
-DAY = 1
+SEED = 1
 Edits = Sequence[Sequence[str]]  # (what is replaced, by what)
 
 AUTOCAST, APPEND = 'torch.autocast("cpu", torch.float16)', "losses.append(loss.item())"
@@ -46,7 +45,7 @@ STEP: dict[str, tuple[str, str]] = dict.fromkeys(
     NAMES, (f"        {SCALER_STEP}\n", "")
 ) | dict.fromkeys(("function", "mask", "gains"), ("        optimizer.step()\n", ""))
 RATE = ("lr=", "lr=0.6 * ")
-# of the size of what FP16 rounds away
+# Noise as large as the rounding of FP16.
 NOISE = (
     "    for inputs",
     "    for p in model.parameters():\n"
@@ -54,7 +53,7 @@ NOISE = (
     "    for inputs",
 )
 
-# A learner's cell that replaces what it can reach of the modules that look on.
+# A learner's cell that manipulates the modules that observe the training, as far as it can.
 WITNESS = """
 import sys
 from labkit_lessons.lesson_10_clinic import CONSULTATIONS, Treatment
@@ -95,7 +94,13 @@ def programs() -> dict[str, list[str]]:
 
 
 def edited(program: list[str], *edits: Sequence[str], before: str = "") -> list[str]:
-    """Return the program with lines of its last cell replaced; what is to be replaced is there."""
+    """Return the program with parts of its last cell replaced.
+
+    Args:
+        program: The cells of the program.
+        *edits: Pairs of a text, which must occur in the last cell, and its replacement.
+        before: Code that is put before the last cell.
+    """
     *others, own = program
     for old, new in edits:
         assert old in own, (old, own)
@@ -104,10 +109,11 @@ def edited(program: list[str], *edits: Sequence[str], before: str = "") -> list[
 
 
 def refused_by(runner: Runner, name: str, program: list[str]) -> set[str]:
-    """Return the names of the observations that refuse an answer, "error" where it has none; empty:
-    full marks.
+    """Return the names of the observations that fail an answer; the empty set means full marks.
+
+    A failure without observations counts as "error".
     """
-    paper = grading_cases(EXERCISES[f"clinic.{name}"], DAY)
+    paper = grading_cases(EXERCISES[f"clinic.{name}"], SEED)
     (reply,) = runner.run([request_of(paper, program)]).values()
     assert not reply.note, reply.note
     found = [outcome for group in outcomes_of(paper, answers_in(reply)) for outcome in group]
@@ -118,9 +124,7 @@ def refused_by(runner: Runner, name: str, program: list[str]) -> set[str]:
 
 
 def falsified(name: str, program: list[str]) -> dict[str, tuple[list[str], set[str]]]:
-    """Return wrong answers, each with the names of observations of which one at least is to refuse
-    it.
-    """
+    """Return wrong answers, each with names of observations, at least one of which must fail it."""
     right = program
     entry = EXERCISES[f"clinic.{name}"].entry
     diagnosis = right[-1].rpartition("return losses, ")[2].splitlines()[0]
@@ -183,9 +187,7 @@ def falsified(name: str, program: list[str]) -> dict[str, tuple[list[str], set[s
 def test_the_reference_passes_as_it_is_graded(
     name: str, runner: Runner, programs: dict[str, list[str]]
 ) -> None:
-    """On the calls of the notebook, too; the slow tests check each in the notebook of
-    the lesson.
-    """
+    """The notebooks' own calls are tested by the slow tests of the lessons."""
     assert refused_by(runner, name, programs[name]) == set()
 
 
@@ -217,7 +219,7 @@ def test_unusual_repairs_keep_all_points(
 def test_the_observer_of_a_training_needs_no_file_of_its_lesson(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In the sandbox the lessons' folders are hidden once they are imported."""
+    """In the sandbox, the lessons' folders are hidden after their modules were imported."""
     (observer,) = (
         module for lesson in lessons() if (module := lesson.module("observer")) is not None
     )

@@ -1,8 +1,8 @@
-"""Answers that call a library or compute something else: none earns full marks, and none is
-accused.
+"""Detours: answers that call a library, or compute something else, earn less than full marks.
 
-An exercise asks for what no library has, or says why it lets one answer. A former form, which asked
-for FP16 alone, is answered by many; `labkit grade` grades it by request only.
+Exercises ask for more than a library function provides, such as formats with any number of bits.
+An earlier form of some exercises asked for FP16 only, which many library functions answer;
+`labkit grade --old-forms` grades answers in that form.
 """
 
 import functools
@@ -37,7 +37,7 @@ def halves(x: Any) -> Any:
 
 
 def steps_by_steps(c: int, e: int, s: int, steps: int) -> int:
-    """Take single steps, a hundred at most: in the sandbox a limit of time ends more."""
+    """Take single steps, at most 100: in the sandbox, the time limit would end a longer loop."""
     for _ in range(min(steps, 100)):
         c = int(labkit.formats.next_up(c, Format("drawn", e, s)))
     return c
@@ -56,7 +56,7 @@ def on_a_gpu(gpu: str, a: Any, b: Any, c: float, fraction_bits: int, result_bits
 
 
 def of_bits(scores: Any, bits: int, whole: Callable[[float], int] = round) -> list[float]:
-    """Round to significant bits, by a function that makes a number whole."""
+    """Round scores to `bits` significant bits; `whole` rounds to an integer."""
     parts = [math.frexp(score) for score in scores]
     return [math.ldexp(whole(math.ldexp(m, bits)), e - bits) for m, e in parts]
 
@@ -69,7 +69,14 @@ def sets(exact: Any, chosen: int, rounded: Any) -> tuple[list[int], list[int]]:
 
 
 def lost(row: Any, largest: float, smallest: float, base: float = 2.0) -> tuple[int, int]:
-    """Return the factor's logarithm for this largest number, and what becomes 0, with this base."""
+    """Return the base-2 logarithm of the factor, and how many elements become 0.
+
+    Args:
+        row: The scores of a row.
+        largest: The largest number of the format.
+        smallest: The smallest number of the format.
+        base: The base of the exponential; 2 is right.
+    """
     k = math.floor(math.log2(largest))
     elements = [base ** (score - max(row)) * 2.0**k for score in row if score > -math.inf]
     return k, sum(element <= smallest / 2 for element in elements)
@@ -214,15 +221,16 @@ DETOURS: dict[str, list[Answer]] = {
         ),
     ],
     "route.sets": [
-        # too many bits, too few, cut, to a step of one size, by decimal places, in BF16 always
+        # Rounded wrongly: to one bit more, to one bit less, towards zero, to multiples of one step,
+        # to decimal places, always to BF16.
         lambda scores, chosen, bits: sets(scores, chosen, of_bits(scores, bits + 1)),
         lambda scores, chosen, bits: sets(scores, chosen, of_bits(scores, max(1, bits - 1))),
         lambda scores, chosen, bits: sets(scores, chosen, of_bits(scores, bits, math.trunc)),
         lambda scores, chosen, bits: sets(scores, chosen, [round(x * 2**bits) for x in scores]),
         lambda scores, chosen, bits: sets(scores, chosen, [round(x, bits) for x in scores]),
         lambda scores, chosen, bits: sets(scores, chosen, torch.tensor(scores).bfloat16().tolist()),
-        # FP32 first, twice the exact ones, signs left out, by an unstable order, all at the
-        # threshold
+        # Rounded to FP32 before, not rounded, of absolute values, in an unstable order, with all
+        # experts at the threshold.
         lambda scores, chosen, bits: sets(
             scores, chosen, of_bits(torch.tensor(scores).tolist(), bits)
         ),
@@ -240,7 +248,7 @@ DETOURS: dict[str, list[Answer]] = {
         ),
     ],
     "attend.scale": [
-        # base e, factors that are not the one asked for, and counts of something else
+        # With base e, with other factors, and with counts of something else.
         lambda row, top, low: lost(row, top, low, base=math.e),
         lambda row, top, low: lost(row, 2 * top, low),
         lambda row, top, low: lost(row, top / 2, low),
@@ -277,13 +285,14 @@ DETOURS: dict[str, list[Answer]] = {
 
 @pytest.mark.parametrize("id", DETOURS)
 def test_no_detour_earns_full_marks(id: str) -> None:
-    """A detour keeps the checks that its library happens to know."""
+    """A detour may pass those checks whose cases its library computes."""
     exercise = EXERCISES[id]
     paper = grading_cases(exercise, 11)
     with np.errstate(all="ignore"):
         for number, answer in enumerate(DETOURS[id]):
             grade = judge(paper, answers_of(paper, answer))
             assert grade.points < exercise.points, (number, str(grade)[:800])
+            # A learner who called a library is not accused of it.
             assert "write it yourself" not in str(grade)
 
 

@@ -1,7 +1,7 @@
 """Every exercise: the solution earns all points, and a known mistake loses some and is named.
 
-The doors are a notebook's cell and `labkit grade`. The clinic is graded in test_clinic_answers.py;
-recipes of projects are trained in test_project.py.
+The solutions run in a notebook's cell and as by `labkit grade`. The clinic's solutions run in
+test_clinic_answers.py; recipes of projects are trained in test_project.py.
 """
 
 import math
@@ -30,11 +30,12 @@ from labkit.grading.sandbox.worker import Limits
 from tests.grading.cases import cases, cells_of
 
 ALL = list(EXERCISES.values())
-# the seeds of grading; its papers hold the notebook's calls, too
+# Seeds of grading. Its cases include those of the notebook.
 GRADING = 1
 OTHERS = (2, 3)
-TRAINS = ("project.", "clinic.")  # to judge a recipe, or a repair, is to train
-DAY = 2017  # another seed
+# The answers to these exercises are trained when they are judged.
+TRAINS = ("project.", "clinic.")
+ANOTHER_SEED = 2017
 TRAINING = (pytest.mark.slow, pytest.mark.timeout(1500))
 CHECKED = [exercise for exercise in ALL if not exercise.id.startswith(TRAINS)]
 SOLVED = [exercise for exercise in ALL if not exercise.id.startswith("clinic.")]
@@ -65,8 +66,8 @@ def test_an_exercise_is_complete() -> None:
 
 
 def not_caught(exercise: Exercise, *seeds: int) -> list[str]:
-    """Return the known mistakes that keep all points with one of these seeds, or are not called by
-    their own names.
+    """Return the known mistakes that earn full marks with one of these seeds, or that are not
+    recognized as themselves.
     """
     found = []
     for paper in (grading_cases(exercise, seed) for seed in seeds):
@@ -102,8 +103,9 @@ def test_every_mistake_is_called_by_name_with_other_seeds(exercise: Exercise) ->
 
 
 def test_a_coin_passes_less_than_once_in_a_thousand_gradings() -> None:
-    """Whoever draws an answer from those that are ever right, anew for each call; a constant is
-    such a coin, too.
+    """A learner may draw each answer at random from all answers that are right for some case. With
+    n cases and k different answers, this passes with a probability of about k^-n, which must be
+    below 1/1000. So a constant answer fails, too.
     """
     for exercise in CHECKED:
         right = [
@@ -115,8 +117,8 @@ def test_a_coin_passes_less_than_once_in_a_thousand_gradings() -> None:
 
 
 def test_what_is_learnt_by_heart_does_not_pass() -> None:
-    """A table of the notebook's calls, with its first answer for every other call, earns less at
-    grading.
+    """An answer that looks the notebook's calls up in a table, and gives the table's first answer
+    to all other calls, fails at grading.
     """
     for exercise in CHECKED:
         shown, day = (
@@ -145,14 +147,12 @@ def test_cases_depend_on_the_seed_and_on_nothing_else() -> None:
     assert cases("scaling.advance", [6]) != first
 
 
-# --- one answer, two doors ---
+# --- the solutions in a notebook and at grading ---
 
 
 @pytest.fixture(scope="module")
 def programs() -> dict[str, list[str]]:
-    """Return what runs for each exercise: the definitions it names elsewhere in its lesson, then
-    its own cell.
-    """
+    """Return the program of each exercise: definitions of other cells, then its own cell."""
     return {exercise.id: program_of(cells_of(exercise.lesson), exercise) for exercise in SOLVED}
 
 
@@ -160,7 +160,8 @@ def programs() -> dict[str, list[str]]:
 def replies(programs: dict[str, list[str]]) -> dict[str, Reply]:
     """Run all cells as `labkit grade` does, in one process of its own."""
     questions = [
-        request_of(grading_cases(EXERCISES[id], DAY), program) for id, program in programs.items()
+        request_of(grading_cases(EXERCISES[id], ANOTHER_SEED), program)
+        for id, program in programs.items()
     ]
     with scratch() as folder, Runner(Limits(), folder) as runner:
         return runner.run(questions)
@@ -180,7 +181,7 @@ def test_solved_cell_earns_the_same_by_labkit_grade(
     programs: dict[str, list[str]], replies: dict[str, Reply]
 ) -> None:
     for exercise in SOLVED:
-        paper = grading_cases(exercise, DAY)
+        paper = grading_cases(exercise, ANOTHER_SEED)
         reply = replies[exercise.id]
         here = answers_of(paper, function_of(exercise, programs[exercise.id]))
         assert (answers_in(reply), reply.note) == (here, ""), exercise.id

@@ -1,4 +1,4 @@
-"""The clinic: true diagnoses, honest repairs that pass, and repairs that give something up."""
+"""The clinic: diagnoses against the faulty runs, limits of the judgement, and equal programs."""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -229,8 +229,8 @@ def test_a_schedule_falls_in_a_line() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_noise_of_steps_tells_the_format(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An oracle: the noise of a step in FP16 is its rounding, so it is that of BF16, divided by
-    about 2^3.
+    """The noise of a step is the rounding of its format. BF16 has three bits less than FP16, so its
+    noise is about 2^3 times as large; a factor between 3 and 16 is accepted.
     """
     exercise = EXERCISES[f"clinic.{name}"]
     in_fp32 = next(known.answer for known in exercise.mistakes if known.name == "all in FP32")
@@ -339,9 +339,10 @@ def test_programs_that_are_alike_are_run_once_and_share_an_error() -> None:
         "run 1",
         "run 2",
     ]
-    for _ in range(2):  # who waits for a run gets its error
+    # A thread that waits for a run gets its error, too.
+    for _ in range(2):
         with pytest.raises(OSError, match="no process"):
             shared.reply(asks("no process"))
     assert len(run) == 3
-    assert bare("def f(:") == "def f(:", "what is no Python is alike itself alone"
+    assert bare("def f(:") == "def f(:", "text that is not Python stays as it is"
     assert bare("x = 1") != bare("x = 2")

@@ -42,9 +42,7 @@ def test_decode_with_any_bias_is_labkits_times_a_power_of_two() -> None:
 
 
 def test_ulp_is_numpys_spacing() -> None:
-    """Except at 65504, where numpy steps to infinity; there it is the distance to the
-    number below.
-    """
+    """At 65504, numpy steps to infinity; there the answer is the distance to the number below."""
     below_max = EVERY[np.abs(EVERY) < 65504]
     for x in [
         *below_max[::41],
@@ -110,13 +108,13 @@ def test_nearest_even_is_numpys_float16() -> None:
             assert reference("rounding.nearest_even")(x, 10, -14, 65504.0) == float(np.float16(x))
             as_e4m3 = gfloat.round_float(format_info_ocp_e4m3, x)
             ours = reference("rounding.nearest_even")(x, 3, -6, 448.0)
-            # which has no infinity: NaN stands beyond its end
+            # E4M3 has no infinity, so gfloat overflows to NaN.
             assert ours == as_e4m3 or (math.isinf(ours) and math.isnan(as_e4m3))
 
 
 def test_smallest_update_moves_and_the_one_below_does_not() -> None:
-    """Held against additions made of whole numbers; that a sum grows with its terms settles all the
-    others.
+    """The additions are computed with integers. A rounded sum never falls when a term grows, so it
+    is enough to try the answer and the number below it.
     """
     for (weight,) in cases("rounding.smallest_update"):
         update = float(reference("rounding.smallest_update")(weight))
@@ -159,9 +157,7 @@ def test_epsilon_is_what_float64_gives_rounded_once() -> None:
 
 
 def test_a_number_in_an_array_without_dimensions_is_a_number() -> None:
-    """As numpy and labkit.formats return them: nobody should lose points for not writing
-    float(...).
-    """
+    """numpy and labkit.formats return such arrays. They cost no points."""
     grade = check(
         "rounding.smallest_update",
         lambda weight: np.asarray(reference("rounding.smallest_update")(weight)),
@@ -210,9 +206,7 @@ def test_flops_and_bytes_are_torchs() -> None:
 def in_decimals(
     a: list[float], b: list[float], c: float, fraction_bits: int, result_bits: int
 ) -> float:
-    """Add a block in decimal numbers, which hold every binary fraction here exactly; gfloat cuts
-    the sum.
-    """
+    """Add a block in decimal numbers, which are exact here; gfloat truncates the sum."""
 
     def exponent(x: float) -> int:
         return int(np.frexp(x)[1]) - 1

@@ -15,15 +15,15 @@ from tests.grading.cases import SEEDS, cases, reference
 # --- lesson 08: recipes ---
 
 # apex/amp/frontend.py, classes O0 to O3: cast_model_type, patch_torch_functions,
-# keep_batchnorm_fp32, master_weights, loss_scale. Where apex says None there is nothing to decide:
-# the model is FP32 and keeps what it has.
+# keep_batchnorm_fp32, master_weights, loss_scale. None means that apex changes nothing: the model
+# is in FP32.
 APEX = {
     "O0": ("float32", False, None, False, 1.0),
     "O1": (None, True, None, None, "dynamic"),
     "O2": ("float16", False, True, True, "dynamic"),
     "O3": ("float16", False, False, False, 1.0),
 }
-# Student's t at 95% and 97.5%, from the 1908-style table that every statistics book prints.
+# Number of seeds -> Student's t at 95% and 97.5%, from a table of the distribution.
 STUDENT = {3: (2.920, 4.303), 4: (2.353, 3.182), 5: (2.132, 2.776)}
 
 
@@ -39,7 +39,7 @@ def test_the_levels_are_those_of_apex() -> None:
 
 
 def by_hand(level: str) -> tuple[torch.dtype, ...]:
-    """Build a level in plain torch, and look."""
+    """Build a level in plain torch, and return the dtypes of its weights, norms and output."""
     net = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
     inputs = torch.ones(2, 4)
     if level in ("O2", "O3"):
@@ -88,14 +88,17 @@ def test_the_choice_is_the_best_of_all_that_could_be_named() -> None:
     for fp32, candidates in cases("recipes.cheapest"):
         floor = np.mean(fp32) - np.ptp(fp32)
         chosen = reference("recipes.cheapest")(fp32, candidates)
-        # NaN is not
+        # A mean of NaN is not.
         passing = {name: size for name, size, metrics in candidates if np.mean(metrics) >= floor}
         assert chosen == (min(passing, key=passing.__getitem__) if passing else "FP32")
 
 
 class Step:
-    """Carries out the lines in plain torch on one FP16 (or FP32) weight whose loss is weight *
-    gradient.
+    """Training steps in plain torch, line by line, on one weight whose loss is weight * gradient.
+
+    Args:
+        masters: Whether the weight is in FP16 and has an FP32 master, or is in FP32 itself.
+        gradient: The gradient.
     """
 
     def __init__(self, masters: bool, gradient: float) -> None:
@@ -159,8 +162,10 @@ def halves(numbers: Any) -> Any:
 
 
 def trained(weight: Any, batches: Any, max_norm: float) -> tuple[Any, float, int]:
-    """Train a linear layer in numpy: FP16 operands and results, an FP32 weight, and a scale that is
-    halved at inf.
+    """Train a linear layer in numpy, with FP16 operands and results, and an FP32 weight.
+
+    Returns:
+        The weight, the last scale, which is halved at each overflow, and the number of overflows.
     """
     master = weight.numpy().astype(np.float64)
     scale = 2.0**16
@@ -196,10 +201,10 @@ def test_a_training_is_numpys(id: str) -> None:
 
 
 def skipped_by(largest: list[float], config: Any, pause: int) -> list[int]:
-    """Say the rule in DeepSpeed's words: what is left of hysteresis is counted down, and filled up
-    by growth.
+    """Return the skipped steps, by the rule as DeepSpeed writes it.
 
-    A pause moves the step from which clean ones are counted.
+    What is left of the hysteresis is counted down by overflows, and restored when the scale grows.
+    A pause moves the step from which clean steps are counted.
     """
     scale = config.init_scale
     left = config.hysteresis
@@ -225,9 +230,7 @@ def test_skips_are_those_of_another_way_to_count() -> None:
 
 
 def test_with_the_casts_in_place_each_node_finds_what_it_needs() -> None:
-    """Each cast is needed by some node, none is made twice, and without any one of them a node goes
-    without.
-    """
+    """No cast is made twice, and without any one of them some node lacks an input."""
     for given, nodes in cases("frameworks.casts"):
         casts = reference("frameworks.casts")(given, nodes)
         assert len(set(casts)) == len(casts)
@@ -237,9 +240,7 @@ def test_with_the_casts_in_place_each_node_finds_what_it_needs() -> None:
 
 
 def needs_met(given: Any, nodes: Any, casts: Any) -> list[bool]:
-    """Return for each node whether all of its inputs are there in the format that it
-    computes in.
-    """
+    """Return for each node whether all of its inputs exist in the format that it computes in."""
     there = dict(given)
     met = []
     for name, rule, inputs in nodes:

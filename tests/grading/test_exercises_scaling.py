@@ -33,7 +33,7 @@ def test_the_lists_are_those_of_torchs_header() -> None:
     promote = torchs_list("AT_FORALL_PROMOTE")
     assert "matmul" in lower
     for (op,) in cases("autocast.lists", range(20)):
-        # what the two are made of
+        # These two are not on the header's lists: they call an operation that is.
         name = {"cross_entropy": "nll_loss", "einsum": "matmul"}.get(op, op)
         if name in lower:
             expected = "allow"
@@ -113,13 +113,14 @@ def torchs(
     scaler = torch.amp.GradScaler(
         "cpu", init_scale=scale, growth_interval=growth_interval, **factors
     )
-    scaler.scale(torch.zeros(1))  # creates the state
+    # The first call creates the state.
+    scaler.scale(torch.zeros(1))
     scaler._growth_tracker.fill_(tracker)
     return scaler
 
 
 def parameters_with(gradients: list[torch.Tensor]) -> list[torch.nn.Parameter]:
-    """torch.amp unscales FP32 gradients only; casting is exact."""
+    """Return parameters with these gradients, cast to FP32, since torch.amp unscales no others."""
     found = [
         torch.nn.Parameter(torch.zeros_like(gradient, dtype=torch.float32))
         for gradient in gradients
@@ -184,8 +185,9 @@ def test_clip_is_what_clip_grad_norm_does_after_unscaling() -> None:
 
 def test_unscale_is_what_torch_does() -> None:
     for grads, scale, limit in cases("scaling.unscale"):
+        # torch has no optimizer without parameters.
         if not grads:
-            continue  # torch has no optimizer of nothing
+            continue
         scaler = torchs(scale)
         parameters = parameters_with(grads)
         optimizer = torch.optim.SGD(parameters, lr=0.0)
@@ -201,8 +203,9 @@ def test_unscale_is_what_torch_does() -> None:
 def test_the_repaired_scaler_is_torchs_where_torchs_is_sound() -> None:
     compared = 0
     for scale, tracker, grads, interval in cases("scaling.repair"):
+        # In these cases torch differs: it never grows again, and its scale has no floor.
         if tracker >= interval or scale <= 1.0:
-            continue  # torch's holes: no growth any more, and no floor
+            continue
         scaler = torchs(scale, tracker, interval)
         parameters = parameters_with(grads)
         optimizer = torch.optim.SGD(parameters, lr=0.0)
@@ -214,12 +217,13 @@ def test_the_repaired_scaler_is_torchs_where_torchs_is_sound() -> None:
         assert answer == (scaler.get_scale(), scaler._get_growth_tracker(), finite)
         assert before == optimizer.state_dict()
         compared += 1
+    # Most of the cases of each seed are compared.
     assert compared >= 8 * len(SEEDS)
 
 
 def test_the_ordered_loop_is_a_plain_torch_training_step() -> None:
-    """Linear model, SGD, accumulation and clipping in FP32: within FP16's rounding of the gradient
-    it is the same.
+    """A linear model with SGD, accumulation and clipping in FP32 gives the same weights, except for
+    the rounding of gradients to FP16.
     """
     for (loop,) in cases("scaling.order"):
         weight = torch.nn.Parameter(loop.master_weight.clone())
@@ -253,18 +257,16 @@ def test_the_master_step_is_torchs_sgd_on_fp32_weights() -> None:
         assert torch.equal(model, weight.detach().half())
 
 
-@pytest.mark.parametrize("model_bits", [16, 32])
+# An FP32 weight is its own master.
+@pytest.mark.parametrize(("model_bits", "with_master"), [(16, False), (16, True), (32, False)])
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
-@pytest.mark.parametrize("with_master", [False, True])
 def test_the_bill_is_what_torchs_tensors_weigh(
-    model_bits: int, optimizer: str, with_master: bool
+    model_bits: int, with_master: bool, optimizer: str
 ) -> None:
     weight = nn.Parameter(
         torch.ones(1000, dtype=torch.float16 if model_bits == 16 else torch.float32)
     )
     weight.grad = torch.ones_like(weight)
-    if with_master and model_bits == 32:
-        return  # an FP32 weight is its own master
     stepped = nn.Parameter(weight.detach().float()) if with_master else weight
     stepped.grad = weight.grad.to(stepped.dtype)
     kinds = {

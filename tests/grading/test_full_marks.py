@@ -1,8 +1,8 @@
 """Edge cases of exercises: answers with one fault, claims of the texts, unusual right answers.
 
-The right ones earn everything, in the notebook and at grading. The others earned full marks once,
-and lose a check now: a row names the check that must refuse it. Each is the reference itself,
-changed at that edge alone, so no other check could.
+ROWS has wrong answers, each of which differs from the reference in one kind of case only, and the
+check that must fail it. CLAIMS has sentences of the exercises' texts, and the cases that test them.
+RIGHT has correct answers in unusual styles, which must earn full marks.
 """
 
 import math
@@ -40,17 +40,21 @@ def norm_of(scaled_grads: Any, scale: float) -> float:
     return float(torch.cat([g.double().flatten() for g in scaled_grads]).norm()) / scale
 
 
-# --- the reference, but for one kind of case: (exercise, check, what the kind is called, change of
-# the answer) ---
+# --- wrong answers that differ from the reference in one kind of case ---
 
 
 def but(when: Callable[..., Any], says: Callable[..., Any]) -> Change:
-    """Give another answer to such cases: `says` is called with the right one and the case."""
+    """Give another answer to some cases.
+
+    Args:
+        when: Called with a case; whether it gets the other answer.
+        says: Called with the right answer and the case; returns the other answer.
+    """
 
     def changed(right: Answer) -> Answer:
         def answer(*case: Any) -> object:
-            found = right(*case)
-            return says(found, *case) if when(*case) else found
+            expected = right(*case)
+            return says(expected, *case) if when(*case) else expected
 
         return answer
 
@@ -58,17 +62,17 @@ def but(when: Callable[..., Any], says: Callable[..., Any]) -> Change:
 
 
 def then(says: Callable[..., Any]) -> Change:
-    """Give another answer to every case."""
+    """Give another answer to every case: `says` is called as by `but`."""
     return but(lambda *_: True, says)
 
 
 def of_other(change: Callable[..., Any]) -> Change:
-    """Answer another case."""
+    """Give the right answer to another case: `change` returns the arguments of that case."""
     return lambda right: lambda *case: right(*change(*case))
 
 
 def its_own(answer: Answer) -> Change:
-    """Answer without the reference."""
+    """Replace the reference by this answer."""
     return lambda right: answer
 
 
@@ -78,18 +82,20 @@ def plain_or_split(a: Any, b: Any, products: int) -> Any:
 
 
 def good_ranks(gradients: Any, before: int) -> Any:
-    """Return the gradients of the ranks without inf and NaN, or all if there is no such rank, and
-    the divisor.
+    """Return the gradients of the ranks without inf and NaN, and the divisor.
+
+    If all ranks have inf or NaN, the gradients of all are returned.
     """
     return [g for g in gradients if g.isfinite().all()] or gradients, before
 
 
 def repeated(scores: Any) -> int:
-    """Return how many scores are there again, masked tokens left aside."""
+    """Return how many scores equal an earlier one, without masked tokens."""
     seen = [score for score in scores if score > -math.inf]
     return len(seen) - len(set(seen))
 
 
+# (exercise, check that must fail, what is wrong with the answer, change of the reference)
 ROWS: list[tuple[str, str, str, Change]] = [
     (
         "attend.scale",
@@ -868,7 +874,7 @@ ROWS: list[tuple[str, str, str, Change]] = [
 
 @pytest.mark.parametrize("exercise_id", dict.fromkeys(id for id, *_ in ROWS))
 def test_each_loses_the_check_whose_case_it_fails(exercise_id: str) -> None:
-    """In the notebook and at grading; and a counter-example says what was expected."""
+    """In the notebook and at grading, with a counter-example that states the difference."""
     exercise = EXERCISES[exercise_id]
     kept = []
     for _, refuses, name, change in (row for row in ROWS if row[0] == exercise_id):
@@ -884,17 +890,15 @@ def test_each_loses_the_check_whose_case_it_fails(exercise_id: str) -> None:
     assert kept == []
 
 
-# --- what a text says of an edge is asked at that edge ---
+# --- what a text says about an edge case is tested by a case ---
 #
-# A row: exercise, words of its text, check, whether a case is that one.
-
-# Such a case must be drawn in the notebook and by a seed of grading. An edge has no row where an
-# answer that is wrong there alone is a known mistake, or is above; nor where several cases of a
-# check that is named for it hold the claim.
+# A row of CLAIMS: exercise, words of its text, name of a check, whether a case tests these words.
+# Such a case must be drawn in the notebook and at grading. Edge cases that ROWS, a known mistake or
+# several cases of one check test already have no row.
 
 
 def has(value: Any, of: Callable[[Any], Any]) -> bool:
-    """Return whether some element of a tensor, or of a list of tensors, is such a one."""
+    """Return whether `of` is true of some element of a tensor, or of a list of tensors."""
     tensors = [value] if isinstance(value, torch.Tensor) else value
     return any(bool(of(tensor).any()) for tensor in tensors)
 
@@ -1166,9 +1170,7 @@ def plain(text: str) -> str:
 
 @cache
 def text_of(exercise_id: str) -> str:
-    """Return what a learner reads of an exercise: the text before its cell, and the cell without
-    the solution.
-    """
+    """Return the text before an exercise's cell, and the cell without the solution."""
     exercise = EXERCISES[exercise_id]
     cells = re.split(r"(?m)^(?=# %%)", build.lesson(exercise.lesson).text.read_text())
     at = next(i for i, cell in enumerate(cells) if f'tags=["{exercise.tag}"]' in cell)
@@ -1186,13 +1188,19 @@ def test_demands_of_a_text_are_checked_at_grading_too() -> None:
             assert any(is_it(*case) for case in cases), (id, words, seed)
 
 
-# --- right answers in another dress ---
+# --- right answers in unusual styles ---
 
 RIGHT: list[tuple[str, Answer]] = []
 
 
 def earns(exercise_id: str) -> Callable[[Answer], Answer]:
-    return lambda answer: (RIGHT.append((exercise_id, answer)), answer)[1]
+    """Add the decorated function to RIGHT, as an answer to this exercise."""
+
+    def add(answer: Answer) -> Answer:
+        RIGHT.append((exercise_id, answer))
+        return answer
+
+    return add
 
 
 @earns("gradients.lost")
@@ -1410,7 +1418,8 @@ RIGHT += [
     ),
     (
         "beyond.mx_scale",
-        lambda block, top: next(  # in FP32, as the numbers are
+        # In FP32, as the numbers are.
+        lambda block, top: next(
             k for k in range(-127, 129) if torch.tensor(block).abs().max() <= top * 2.0**k
         ),
     ),

@@ -1,7 +1,7 @@
-"""A class of eighty submissions: each gets its points, a row and a reason.
+"""A class of about eighty submissions, right, odd and unreadable: points, rows and reasons.
 
-Code that nobody has read runs here, in processes of its own. They are handed in at once and graded
-once, by the command with all that a teacher may ask for, and the tests read what came back.
+The command grades CLASS once, with all options of a teacher, and the tests read its table, its
+pages and its output. Further tests grade single archives and folders.
 """
 
 import io
@@ -54,12 +54,12 @@ NOTHING = ()
 
 
 def flat(content: str | bytes, ending: str = ".ipynb") -> Write:
-    """NAME.ipynb."""
+    """Hand in one file: <name><ending>."""
     return lambda folder, name: put(folder / f"{name}{ending}", content)
 
 
 def inside(content: str | bytes, file: str = NOTEBOOK, **others: str | bytes) -> Write:
-    """NAME/06_loss_scaling.ipynb, and other files beside it."""
+    """Hand in a folder: <name>/<file>, and other files beside it."""
 
     def write(folder: Path, name: str) -> None:
         for other, text in {file: content, **others}.items():
@@ -69,8 +69,9 @@ def inside(content: str | bytes, file: str = NOTEBOOK, **others: str | bytes) ->
 
 
 def link(target: str, file: str = "", **others: str | bytes) -> Write:
-    """A link as NAME/FILE with other files beside it, or as NAME and FILE where it begins with a
-    point, or is empty.
+    """Hand in a symbolic link: <name>/<file>, with other files beside it.
+
+    If `file` is empty or begins with a point, it is a suffix, and the link is <name><file>.
     """
 
     def write(folder: Path, name: str) -> None:
@@ -84,17 +85,18 @@ def link(target: str, file: str = "", **others: str | bytes) -> Write:
 
 
 def from_the_far_future(folder: Path, name: str) -> None:
-    # seconds since 1970; no calendar has it
+    # Seconds since 1970: a time that `datetime` cannot represent.
     os.utime(put(folder / f"{name}.ipynb", GOOD), (10.0**15, 10.0**15))
 
 
 def a_file_of_eve(folder: Path, name: str) -> None:
+    """Hand in a hard link to the notebook of eve."""
     (folder / name).mkdir()
-    os.link(folder / "eve" / "final.ipynb", folder / name / "own.ipynb")  # a file is a file
+    os.link(folder / "eve" / "final.ipynb", folder / name / "own.ipynb")
 
 
 def deep(folder: Path, name: str) -> None:
-    """Folders in folders, deeper than any path may be."""
+    """Hand in nested folders whose path is longer than the system allows."""
     (folder / name).mkdir()
     here = os.open(folder / name, os.O_RDONLY)
     for _ in range(1500):
@@ -106,11 +108,11 @@ def deep(folder: Path, name: str) -> None:
 
 
 def each(says: str) -> Says:
+    """Return the same reason for every exercise."""
     return dict.fromkeys(ALL, says)
 
 
-# What Python runs in a notebook, however deep or long: beside an answer it costs nothing, in its
-# cell neither.
+# Long or deeply nested code that Python runs: it costs no points in the answer's own cell.
 HARMLESS = {
     "900 terms": "x = " + "+".join(["1"] * 900),
     "400 attributes": "class A: pass\na = A()\na.a = a\nx = a" + ".a" * 400,
@@ -119,7 +121,8 @@ HARMLESS = {
     "200,000 blank lines": "\n" * 200_000,
     "8,000 names": "a0 = 0\n" + "".join(f"a{i + 1} = a{i}\n" for i in range(8_000)),
 }
-# What no notebook runs. Beside an answer it costs nothing; in its cell all.
+# Code that Python or the grader refuses. In another cell it costs no points; in the answer's own
+# cell it costs all.
 BROKEN = {
     "10,000 terms": "x = " + "+".join(["1"] * 10_000),
     "a decimal of 5,000 digits": "x = " + "9" * 5000,
@@ -171,10 +174,10 @@ LOST = {
     "scaling.unscale": f"syntax error in line 2: expected ':' (graded by Python {PYTHON})",
 }
 
-# How it is handed in, the exercises that earn all their points (the others earn nothing), and words
-# of reasons.
+# Learner -> how the work is handed in, the exercises that earn all their points (the others earn
+# nothing), and words of reasons by exercise.
 CLASS: dict[str, tuple[Write, Iterable[str], Says]] = {
-    # right, in ordinary ways and in odd ones
+    # Right answers, handed in in ordinary and in odd ways.
     "honest": (flat(GOOD), ONE, {}),
     "solved": (flat(notebook(*solved())), ALL, {ID: "5 of 5 checks pass"}),
     "Ada Lovelace": (inside(notebook(*solved()), **{"my notes.ipynb": NOTES}), ALL, {}),
@@ -196,7 +199,7 @@ CLASS: dict[str, tuple[Write, Iterable[str], Says]] = {
         f"before {name}": (flat(answered(answer=f"{source}\n{ADVANCE}")), ONE, {})
         for name, source in HARMLESS.items()
     },
-    # links and archives: to one's own work, to somebody else's, and to none
+    # Links and archives: with the learner's own work, with another learner's, and with none.
     "ann": (inside(GOOD, **{"copy.zip": archive({"other/notes.txt": "mine"})}), ONE, {}),
     "eve": (link("final.ipynb", NOTEBOOK, **{"final.ipynb": GOOD}), ONE, {}),
     "gus": (a_file_of_eve, ONE, {}),
@@ -216,7 +219,7 @@ CLASS: dict[str, tuple[Write, Iterable[str], Says]] = {
     "circle": (link("circle.ipynb", ".ipynb"), NOTHING, {ID: NOWHERE}),
     "archive": (flat(b"PK\x03\x04 no archive", ".zip"), NOTHING, {ID: "cannot be unpacked"}),
     "broken zip": (inside(archive({NOTEBOOK: GOOD})[:-30], "all.zip"), NOTHING, {}),
-    # wrong, or nothing that can be read
+    # Wrong answers, and files that cannot be read.
     "unsolved": (flat(STARTERS), NOTHING, each("unsolved: the starter is still in place")),
     "starter": (flat(answered(answer=starter())), NOTHING, {}),
     "cells": (flat(notebook(*CELLS)), ONE, LOST),
@@ -276,8 +279,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def out(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Grade them all, once, with a roster and the teacher's own word on three; return the folder of
-    what came back.
+    """Grade the class with a roster, and a teacher's points and comments on three learners.
+
+    Return the folder of the results.
     """
     out = tmp_path_factory.mktemp("out")
     names = [*CLASS, "nobody handed in"]
@@ -305,7 +309,7 @@ def out(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         with redirect_stderr(io.StringIO()) as said:
             graded(folder, out, *options, "--due", "2026-11-30")
     finally:
-        # deeper than pytest and shutil can tidy up
+        # It is nested too deeply for pytest and shutil to remove.
         subprocess.run(["rm", "-rf", folder / "deep"], check=True)
     put(out / "said.txt", said.getvalue())
     return out
@@ -320,9 +324,7 @@ def marks(out: Path) -> Lines:
 
 
 def expect(marks: Lines, rows: Mapping[str, tuple[object, Iterable[str], Says]]) -> None:
-    """Compare the points of every exercise, and the words of reasons, with the rows of
-    the table.
-    """
+    """Require of each learner the points of every exercise, and words of reasons, as in CLASS."""
     for name, (_, earns, says) in rows.items():
         points = {id: int(marks[name, id]["points"]) for id in FULL}
         assert points == {id: FULL[id] if id in earns else 0 for id in FULL}, (
@@ -362,7 +364,7 @@ def test_notes_are_passed_over_and_a_missing_lesson_is_not(marks: Lines, out: Pa
 
 
 def test_a_file_that_two_learners_share_is_reported_and_a_copy_is_not(folder: Path) -> None:
-    """Each keeps the points: who made the link cannot be told from it."""
+    """Both keep their points, since a hard link does not show who made it."""
     (group,) = hard_linked(find([folder]))
     assert {(one.student, one.notebook) for one in group} >= {
         ("eve", "final.ipynb"),
@@ -432,8 +434,7 @@ def test_file_that_cannot_be_unpacked_is_its_learners_row(tmp_path: Path) -> Non
     }
 
 
-# What learners hand in, and the reason where it is no notebook. A name is a learner's, whatever it
-# ends in.
+# Ending of a file's name -> its content, and the reason if it has no notebook.
 KINDS: dict[str, tuple[str | bytes, str]] = {
     ".IPYNB": (GOOD, ""),
     ".ipynb": (GOOD, ""),
@@ -522,7 +523,8 @@ def test_results_beside_the_learners_are_nobodys(tmp_path: Path) -> None:
     for _ in range(2):
         marks = graded(where, where, *options, "--anonymous", f"{where / 'shown'}")
         assert {student for student, _ in marks} == {"ada"}
-    # nor where the next command does not name them; what a learner saved as a page is one
+    # They are recognized, too, if the next command does not name them. A page that a learner saved
+    # counts as work.
     put(where / "bob.html", "<p>my work")
     (where / "cyd").mkdir()
     put(where / "cyd" / "feedback.html", (where / "class.html").read_bytes())

@@ -1,8 +1,8 @@
 """Hostile submissions: each gets its row, and costs no other learner's points.
 
-What needs walls is asked only where they stand. Where nothing can be forked, as on Windows, each
-submission gets a program of its own: with the fork server switched off, that road is tried on Linux
-too.
+Rows that depend on the isolation of the sandbox are compared only where the machine provides all of
+it. Where processes cannot be forked, as on Windows, each submission has a new process; the last
+tests switch the fork server off, so that this is tested on Linux, too.
 """
 
 import os
@@ -30,6 +30,7 @@ from tests.grading.hostile import BREAKS, CHEATS, Row
 from tests.slowness import slowness
 
 ROOT = Path(__file__).parents[2]
+# Hostile programs whose rows need no isolation, by name.
 ANYWHERE = (
     "os exit in the cell",
     "os exit in the call",
@@ -49,10 +50,14 @@ ANYWHERE = (
     "imports the list",
 )
 SECONDS = 2.0
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="walls are Linux's")
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has namespaces")
 
 
 def hand_in(folder: Path, student: str, cell: str) -> None:
+    """Write a notebook with this answer to scaling.advance, and the right one to scaling.unscale.
+
+    The cell knows the paths of a classmate's notebook and of the grades.
+    """
     names = (
         f"CLASSMATE, GRADES = {str(folder / 'honest.ipynb')!r}, "
         f"{str(folder.parent / 'grades.csv')!r}"
@@ -62,10 +67,10 @@ def hand_in(folder: Path, student: str, cell: str) -> None:
 
 
 def expect_rows(tmp_path: Path, students: dict[str, Row]) -> None:
-    """Grade these students, and an honest one with them; every row is what it must be.
+    """Grade these students together with an honest one, and require the expected rows.
 
-    Where not all walls stand, only the rows of ANYWHERE are compared, and the test is skipped at
-    its end.
+    On a machine without full isolation, only the rows of ANYWHERE are compared; the test is then
+    skipped at its end.
     """
     folder = tmp_path / "class"
     (tmp_path / "grades.csv").write_text("nobody's yet")
@@ -78,8 +83,8 @@ def expect_rows(tmp_path: Path, students: dict[str, Row]) -> None:
     rows = grade(
         find([folder]), 5, limits, lesson="06_loss_scaling", progress=said.append, output=tmp_path
     )
-    walled = said[0] == describe(tuple(NAMES))
-    names = {number: name for number, name in names.items() if walled or name in ANYWHERE}
+    isolated = said[0] == describe(tuple(NAMES))
+    names = {number: name for number, name in names.items() if isolated or name in ANYWHERE}
     by = {(row.student, row.exercise): row for row in rows}
     wrong = [
         f"{name}: {row.points} points, {row.reason}"
@@ -92,15 +97,15 @@ def expect_rows(tmp_path: Path, students: dict[str, Row]) -> None:
         name for number, name in names.items() if by[number, "scaling.unscale"].points != 6
     } == set()
     assert by["honest", "scaling.advance"].points == 8
-    assert not walled or (tmp_path / "grades.csv").read_text() == "nobody's yet"
-    if not walled and set(students) - {*ANYWHERE}:
-        pytest.skip(f"on this machine not all walls stand: {said[0]}")
+    assert not isolated or (tmp_path / "grades.csv").read_text() == "nobody's yet"
+    if not isolated and set(students) - {*ANYWHERE}:
+        pytest.skip(f"this machine lacks a part of the isolation: {said[0]}")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", [BREAKS, CHEATS], ids=["breaks", "cheats"])
 def test_each_of_them_gets_its_row(tmp_path: Path, group: dict[str, Row]) -> None:
-    """On other systems than Linux, which have no walls, those of ANYWHERE alone."""
+    """Systems other than Linux have no isolation, so only ANYWHERE is run there."""
     expect_rows(
         tmp_path,
         {name: row for name, row in group.items() if sys.platform == "linux" or name in ANYWHERE},
@@ -111,8 +116,8 @@ def test_each_of_them_gets_its_row(tmp_path: Path, group: dict[str, Row]) -> Non
 def test_what_is_named_by_a_relative_path_is_tried_where_it_lies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`labkit grade . --csv grades.csv`: the probe stands elsewhere, and must not try its own
-    folder instead.
+    """As in `labkit grade . --csv grades.csv`. The probe has another working directory, in which
+    relative paths would name other files.
     """
     monkeypatch.chdir(tmp_path)
     Path("ada.ipynb").write_text("{}")
@@ -121,7 +126,20 @@ def test_what_is_named_by_a_relative_path_is_tried_where_it_lies(
         assert best == isolate(runner, [tmp_path / "ada.ipynb"], tmp_path)
         monkeypatch.setattr("labkit.grading.sandbox.isolation._candidates", lambda: [Isolation()])
         open_to_all = isolate(runner, [Path("ada.ipynb")], Path())
-    assert not {"submissions", "grades"} & set(open_to_all), "without walls both can be reached"
+    assert not {"submissions", "grades"} & set(open_to_all), "without isolation both can be reached"
+
+
+@LINUX
+def test_a_protection_that_cannot_be_tested_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without files in /proc, as on macOS."""
+    no_processes = isolation._is_running("probe", proc=tmp_path)
+    assert no_processes is None
+    monkeypatch.setattr(isolation, "_memory_paths", lambda process: [])
+    monkeypatch.setattr(isolation, "_is_running", lambda name: no_processes)
+    with scratch() as folder, Runner(Limits(), folder) as runner:
+        assert not {"memory", "descendants"} & set(isolate(runner, [], tmp_path))
 
 
 def test_lessons_inside_of_what_is_visible_are_hidden(
@@ -148,12 +166,15 @@ def test_a_link_to_what_all_may_read_says_nothing_of_the_sandbox(tmp_path: Path)
     assert "submissions hidden" in first.partition("Missing here")[0]
 
 
-# --- what is said of a limit ---
+# --- reasons of stopped answers ---
 
 
 class Clock(Worker):
-    """A worker that takes so many seconds of CPU time and of the queue in each second of the
-    wall's.
+    """A worker that answers nothing.
+
+    Args:
+        cpu: Seconds of CPU time that it uses in each second.
+        queued: Seconds in which it waits for the processor, in each second.
     """
 
     tells_cpu = True
@@ -187,7 +208,7 @@ class Clock(Worker):
 def test_the_reason_of_a_stopped_answer_names_what_stopped_it(
     cpu: float, queued: float, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a loop on a busy machine nobody says that it waits."""
+    """A loop on a busy machine is not said to wait."""
     monkeypatch.setattr(Limits, "wall_seconds", 0.5)
     replies: list[Reply] = []
     request = Request("loops", [], "f", "f()", [])
@@ -228,7 +249,7 @@ def test_groups_of_a_killed_grading_are_removed_and_others_stay(tmp_path: Path) 
         assert left == {f"grading-{os.getpid()}", "learner01"}
 
 
-# --- what a submission takes is what all of its processes take ---
+# --- limits hold for all processes of a submission together ---
 
 FORKS = """
 import os, time
@@ -285,9 +306,7 @@ def test_memory_is_that_of_the_whole_submission(tmp_path: Path) -> None:
     not os.path.exists("/proc/self/stat"), reason="the system does not tell what processes took"
 )
 def test_time_is_that_of_a_submission_and_not_of_its_first_process(tmp_path: Path) -> None:
-    """One child that computes for ever, or one after another that ends: the first process does
-    nothing but wait.
-    """
+    """The first process only waits: for a child that computes forever, or for many short ones."""
     answers = {"lives": BURNS.replace("FOREVER", "True"), "ends": BURNS.replace("FOREVER", "False")}
     for line in of_class(tmp_path, answers, "--seconds", "2").values():
         assert "stopped after 2 s of CPU time" in line["reason"]
@@ -315,18 +334,19 @@ def no_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        ("1 / 0", "its cell stopped with ZeroDivisionError"),  # one program answers both questions
+        # One process answers both requests.
+        ("1 / 0", "its cell stopped with ZeroDivisionError"),
         pytest.param(
             "import os\nos._exit(7)",
             "the code ended its process, with exit code 7",
             marks=pytest.mark.slow,
         ),
-        # by the clock on the wall
+        # Without a fork server, elapsed time is limited.
         pytest.param("while True: pass", "it loops without end, or waits", marks=pytest.mark.slow),
         pytest.param(FORGES, "wrote into the channel", marks=pytest.mark.slow),
     ],
 )
-def test_failing_code_costs_its_own_question_alone(source: str, why: str) -> None:
+def test_failing_code_costs_its_own_exercise_alone(source: str, why: str) -> None:
     bad = replace(request_of(PAPER, [source]), exercise="bad")
     with scratch() as folder, Runner(Limits(seconds=4 * slowness()), folder) as runner:
         assert runner._server is None, "no fork server"

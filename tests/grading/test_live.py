@@ -19,7 +19,7 @@ from labkit.grading.live import exercise_of
 from labkit.grading.solutions import Solutions
 
 NOT_IN_PAGES = ("torch", "numpy", "matplotlib", "jinja2", "IPython", "nbformat")
-# what a page's Python does, in a process that cannot import what a page lacks
+# A program that judges as a page does, and cannot import the packages that a page lacks.
 WITHOUT = """
 import json, sys
 

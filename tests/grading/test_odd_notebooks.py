@@ -1,6 +1,6 @@
 """Honest notebooks in unusual forms, with the rows that they must get.
 
-Every answer is a right one, or the starter; what is odd is where and how it stands.
+Almost every answer is a right one or the starter; it is in an unexpected cell, notebook or form.
 """
 
 import tomllib
@@ -40,10 +40,12 @@ FULL = {id: EXERCISES[id].points for id in IDS.values()}
 
 @dataclass(frozen=True)
 class Odd:
-    """What a student hands in, and what it is worth: the full points of `earns`, nothing for the
-    other exercises.
+    """What a student hands in, and the points that it must get.
 
-    says   part of the reason of scaling.advance
+    Attributes:
+        files: Name -> content.
+        earns: The exercises that earn full points, as words of IDS. The others earn nothing.
+        says: Words in the reason of scaling.advance.
     """
 
     files: dict[str, str | bytes]
@@ -64,23 +66,27 @@ def lesson(*cells: dict[str, Any], name: str = NOTEBOOK) -> dict[str, str | byte
 
 
 def helper(source: str) -> Odd:
-    """An answer that needs a name from a cell of its own."""
+    """Return an answer that uses the name ONE, which another cell binds."""
     return Odd(lesson(cell(source), cell(ADVANCE + CHECK, "advance")))
 
 
 def helpers_of_a_call(sources: str) -> Odd:
-    """An answer that calls a function whose result depends on what other cells do."""
+    """Return an answer that calls one(), whose result depends on what other cells do.
+
+    Args:
+        sources: The other cells, separated by lines of three dashes.
+    """
     called = cell(ADVANCE.replace("ONE", "one()"), "advance")
     return Odd(lesson(*map(cell, sources.split("\n---\n")), called))
 
 
 def line(before: str = "", after: str = "") -> Odd:
-    """An answer with other lines in its cell."""
+    """Return an answer with other lines before and after it in its cell."""
     return Odd(lesson(cell(before + PLAIN + after, "advance")))
 
 
-# The texts of cells: CONSTANTS, what ONE = 1 looks like; BEFORE and AFTER, lines before and after
-# an answer.
+# Texts of cells. CONSTANTS bind ONE to 1 in various ways; BEFORE and AFTER are lines before and
+# after an answer in its cell.
 TEXTS = tomllib.loads(Path(__file__).with_name("odd_notebooks.toml").read_text(encoding="utf-8"))
 CONSTANTS = TEXTS["constants"]
 BEFORE = TEXTS["before"]

@@ -1,4 +1,4 @@
-"""The projects: recipes from submissions are trained, and a leader board orders them."""
+"""Projects: recipes as data, their training and judgement, and the leader board."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -125,8 +125,8 @@ def test_what_stops_in_the_call_is_a_failure_and_not_trained() -> None:
 def test_failing_run_fails_and_the_reference_does_not(
     task: str,
 ) -> None:
-    """On average over two seeds, as it is graded; so no other machine's rounding turns
-    a verdict.
+    """As at grading, the metric is the mean over two seeds. The margins leave room for the rounding
+    of other machines.
     """
     recipe = EXERCISES[f"project.{task}"].reference(VISIBLE)
     assert isinstance(recipe, Recipe)
@@ -260,7 +260,7 @@ def test_a_damaged_file_is_named_and_changes_no_other_rank(tmp_path: Path) -> No
         assert says in str(board)
 
 
-# --- trainings that end badly: the recipe pays, but where not even FP32 trains, nobody is graded
+# --- trainings that fail: the recipe is blamed, unless FP32 fails, too ---
 YOUR_FP32, YOUR_O3 = (replace(RECIPES[name], name="yours") for name in ("FP32", "O3"))
 TRAINED = EXERCISES["project.digits"].trained
 
@@ -303,9 +303,7 @@ def test_where_not_even_fp32_trains_no_recipe_is_blamed() -> None:
 
 @pytest.mark.usefixtures("nothing_kept")
 def test_the_time_is_announced_before_the_first_training() -> None:
-    """Nine hundred learners with a recipe each: two at once, at 0.6 seconds, take four and a half
-    minutes.
-    """
+    """900 recipes, two at a time, with an estimate of 0.6 seconds each, take 4.5 minutes."""
     told: list[str] = []
 
     def trained(questions: object, limits: object) -> dict[str, Reply]:
@@ -313,7 +311,8 @@ def test_the_time_is_announced_before_the_first_training() -> None:
         return {"training": Reply("training", note="not now")}
 
     trainings = Trainings(SimpleNamespace(limits=Limits(), run=trained), workers=2)
-    trainings.at_once = 2  # on a machine with one core, too
+    # On a machine with one core, it would be 1.
+    trainings.at_once = 2
     recipes = [replace(YOUR_O3, scaler=static(2.0**10 + number)) for number in range(900)]
     trainings._missing |= dict.fromkeys((("digits", recipe, 0) for recipe in recipes), TRAINED)
     with ThreadPoolExecutor(2) as pool:
@@ -327,7 +326,7 @@ def test_the_time_is_announced_before_the_first_training() -> None:
 def test_the_data_of_the_lab_are_in_sight_of_a_training(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Digits are read from a file; a folder without it is the machine's fault."""
+    """The digits are read from a file. If it is missing, nobody is graded."""
     with scratch() as folder, Runner(Limits(), folder) as runner:
         isolation.isolate(runner, [], folder)
         train(runner, ("digits", YOUR_FP32, 0))

@@ -1,4 +1,4 @@
-"""Submissions: from a folder to notebooks, to the code of an exercise, and to a row."""
+"""Submissions: notebooks in a folder, the program of an exercise, and grading of random content."""
 
 import json
 from contextlib import suppress
@@ -91,7 +91,7 @@ def test_lines_for_IPython_become_calls_and_lines_keep_their_numbers() -> None:
 
 
 def test_what_is_no_notebook_or_cannot_be_run_says_so(tmp_path: Path) -> None:
-    """The other reasons are met in test_handed_in.py."""
+    """Further reasons are tested in test_handed_in.py."""
     path = tmp_path / "ada.ipynb"
     for text, says in (
         ("\xff\xfe", "its text is not JSON"),
@@ -115,8 +115,7 @@ def test_a_lesson_is_recognised_by_its_exercises_or_its_file(tmp_path: Path) -> 
         assert Submission("ada", path.name, path).lesson == lesson, (name, exercise)
 
 
-# --- whatever is handed in, `labkit grade` ends well: each learner has a row with a reason, and the
-# class goes on ---
+# --- random content: `labkit grade` gives each learner a row with a reason ---
 
 IN_LESSON = {exercise.id for exercise in EXERCISES.values() if exercise.lesson == LESSON}
 GOOD = answered()
@@ -210,6 +209,7 @@ PIECES = [
 
 
 def repeated(before: str, piece: str, after: str, times: int) -> str:
+    """Return a source with a piece repeated, at most up to about 20,000 characters."""
     return before + piece * min(times, 20_000 // max(1, len(piece)) + 1) + after
 
 
@@ -304,7 +304,7 @@ LINES = st.lists(LINE, max_size=4).map(b"\n".join)
 
 
 def drawn(count: int) -> list[tuple[bytes, bytes]]:
-    """Return notebooks and journals, the same ones each time."""
+    """Return random pairs of a notebook and a journal; each call returns the same."""
     found: list[tuple[bytes, bytes]] = []
     no_limits = {"database": None, "deadline": None, "suppress_health_check": list(HealthCheck)}
     fixed = settings(max_examples=count, derandomize=True, phases=[Phase.generate], **no_limits)

@@ -1,4 +1,4 @@
-"""Values that learners return: their way as JSON, and the first difference of two values."""
+"""Values that learners return: as JSON and back, the first difference of two, and as text."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from labkit.grading.difference import bits, difference, show, show_number
 from labkit.grading.judge import answers_of, visible_cases
 from labkit.grading.sandbox.wire import Failure, Instance, Opaque, dump, load
 
-# --- there and back ---
+# --- as JSON and back ---
 
 
 def test_plain_values_come_back_as_they_went() -> None:
@@ -33,7 +33,8 @@ def test_plain_values_come_back_as_they_went() -> None:
 def test_tensors_come_back_with_type_shape_and_every_bit() -> None:
     dtypes = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.int64)
     matrix = torch.arange(6.0).reshape(2, 3)
-    lazy = torch.tensor([1 + 2j]).conj().imag  # torch keeps a bit that says "negated"
+    # A view that torch negates when it is read.
+    lazy = torch.tensor([1 + 2j]).conj().imag
     assert lazy.is_neg()
     views = [
         matrix.T,
@@ -71,7 +72,7 @@ def test_arrays_sizes_decimals_and_a_dataclass_of_labkit_travel() -> None:
 
 
 class Yes:
-    """Says yes to everything, and would raise if anybody asked for its fields."""
+    """An object that equals everything, and raises an error when an attribute is read."""
 
     def __eq__(self, other: object) -> bool:
         return True
@@ -143,7 +144,7 @@ def test_what_dump_did_not_write_is_refused() -> None:
             load(json.loads(text))
 
 
-# --- where two part ---
+# --- the first difference ---
 
 
 def test_what_is_forgiven() -> None:
@@ -158,8 +159,8 @@ def test_what_is_forgiven() -> None:
 
 
 def test_a_difference_names_the_result_it_lies_in() -> None:
-    """By the words of the docstring that the learner reads; a grade without such words counts from
-    0.
+    """The names of results come from the docstring of the exercise's function. Without names there,
+    results are numbered from 0.
     """
     exercise = EXERCISES["route.sets"]
     answer = answers_of(
@@ -174,11 +175,12 @@ def test_a_difference_names_the_result_it_lies_in() -> None:
 
 def test_what_is_not_forgiven() -> None:
     for expected, got, says in (
-        # until they differ
+        # With as many digits as distinguish them.
         (torch.ones(1), torch.tensor([1 - 2.0**-24]), "[0]: expected 1, got 0.99999994"),
         (1.0, None, "it returned None: did you forget `return`?"),
         (1, True, "expected an int (1), got True"),
-        (1.0, 2**1024, f"expected 1, got {2**1024}"),  # an int that no float holds
+        # An int that is too large for a float.
+        (1.0, 2**1024, f"expected 1, got {2**1024}"),
         (2048, -(10**400), f"expected 2048, got {-(10**400)}"),
         (1.0, "1.0", "expected a float (1), got '1.0'"),
         (8.0, torch.tensor(8.0), "expected a float (8), got a tensor in FP32"),
@@ -205,7 +207,7 @@ def test_what_is_not_forgiven() -> None:
         ),
     ):
         assert says in (difference(expected, got) or "")
-    # which equal not even themselves
+    # Values that differ even from themselves.
     for value in (Opaque("anything"), Failure("error", "it stopped")):
         assert difference(value, value) is not None
 

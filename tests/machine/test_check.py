@@ -27,9 +27,7 @@ GIB = 2**30
 
 
 def hold(finding: Finding, status: Status, *words: str) -> None:
-    """Hold that a finding has this status, and says each of these words in what it found or in its
-    remedy.
-    """
+    """Require that a finding has this status, and these words in its text or its remedy."""
     assert finding.status is status
     assert [each for each in words if each not in f"{finding.what} {finding.remedy}"] == []
 
@@ -44,19 +42,28 @@ def test_worked_example_of_a_report():
         "                -> close other programs",
         "To do before the lab works: 1 of 2, marked ✗ bad.",
     ]
+
+
+def test_a_warning_leaves_the_lab_working():
     report = Report((Finding("memory", Status.WARN, "1.5 GiB available", "close other programs"),))
     assert (report.healthy, report.summary) == (
         True,
         "The lab works. Optional improvements: 1 of 1.",
     )
+
+
+def test_a_problem_needs_a_remedy():
     for status in (Status.WARN, Status.BAD):
         with pytest.raises(ValueError, match="has no remedy"):
             Finding("memory", status, "little")
+
+
+def test_a_report_as_html_is_escaped_and_readable_in_both_themes():
     shown = Report((Finding("disk", Status.BAD, "<full>", "free & try"),))._repr_html_()
-    # not by colour alone
+    # The status is a word, too, not only a colour.
     for words in ("&lt;full&gt;", "free &amp; try", "✗ bad", "var(--jp-error-color1"):
         assert words in shown
-    # would vanish in one of the two themes
+    # Such a colour would be invisible in one of the two themes.
     assert not re.search(r"background|color: (black|white|#)", shown)
 
 
@@ -73,13 +80,14 @@ def test_failing_check_is_a_finding_beside_the_others(
         raise RuntimeError("the driver is asleep")
 
     monkeypatch.setattr(check, "device", broken)
-    monkeypatch.setattr(check, "import_problems", lambda names: {})  # which takes seconds
+    # The imports take seconds.
+    monkeypatch.setattr(check, "import_problems", lambda names: {})
     findings = {finding.name: finding for finding in check_machine().findings}
     hold(findings["device"], Status.BAD, "RuntimeError: the driver is asleep")
     assert "disk" in findings
 
 
-def test_python_memory_and_threads_by_what_was_measured():
+def test_python_is_judged_by_its_version():
     for version, status in (
         ((3, 10, 14), "bad"),
         ((3, 11, 0), "ok"),
@@ -89,6 +97,9 @@ def test_python_memory_and_threads_by_what_was_measured():
         finding = check.python(version, "python3")
         assert finding.status == status
         assert finding.what == f"{'.'.join(map(str, version))} (python3)"
+
+
+def test_memory_is_judged_by_what_is_free_and_by_the_container():
     for free, status in (
         (None, "warn"),
         (GIB - 1, "bad"),
@@ -102,6 +113,9 @@ def test_python_memory_and_threads_by_what_was_measured():
         assert finding.status == status
         assert f"in a container that may use {container}.0 GiB" in finding.what
         assert ("give the container 2 GiB or more" in finding.remedy) == (status != "ok")
+
+
+def test_threads_are_judged_by_their_times():
     hold(check.judge_threads(2, {1: 0.010, 64: 0.900}), Status.WARN, "OMP_NUM_THREADS=2")
     hold(check.judge_threads(8, {1: 0.010, 8: 0.002}), Status.OK, "LABKIT_THREADS=8")
     assert check.judge_threads(1, {1: 0.010}).what.startswith(
@@ -165,6 +179,27 @@ def test_missing_data_and_unwritable_folders_are_findings(monkeypatch, tmp_path)
     hold(check.disk(file), Status.BAD, str(file))
     monkeypatch.setattr(check.shutil, "disk_usage", lambda folder: SimpleNamespace(free=10 * 2**20))
     assert check.disk(tmp_path).status is Status.WARN
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 truncated", b"no archive"])
+def test_damaged_data_are_a_finding_with_a_remedy(content, monkeypatch, tmp_path):
+    (tmp_path / "digits.npz").write_bytes(content)
+    monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
+    finding = check.data()
+    assert finding.status is Status.BAD
+    assert "git checkout -- data" in finding.remedy
+
+
+def test_a_server_started_by_an_unusual_python_has_no_known_prefix(monkeypatch, tmp_path):
+    monkeypatch.setenv("JPY_PARENT_PID", "7")
+    (tmp_path / "7").mkdir()
+    for command, prefix in (
+        (b"/opt/lab/bin/python3\0-m\0jupyterlab", Path("/opt/lab")),
+        (b"/python3\0-m\0jupyterlab", None),
+        (b"python3\0-m\0jupyterlab", None),
+    ):
+        (tmp_path / "7" / "cmdline").write_bytes(command)
+        assert front_end.server_prefix(tmp_path) == prefix
 
 
 def test_gpu_without_programs_for_it_is_named(monkeypatch):

@@ -41,7 +41,7 @@ def dump_tensor(tensor: torch.Tensor) -> list[Any]:
     if name not in DTYPES or tensor.layout is not torch.strided or tensor.is_meta:
         return ["opaque", f"a tensor of type {name}, {tensor.layout}, on {tensor.device}"]
     plain = tensor.detach().cpu().resolve_neg()
-    # a lone element's stride may be any number
+    # The stride of a dimension of length 1 may be any number, which `view` below would refuse.
     flat = plain.clone(memory_format=torch.contiguous_format).reshape(-1)
     return ["tensor", name, list(tensor.shape), _text(flat.view(torch.uint8).numpy().tobytes())]
 

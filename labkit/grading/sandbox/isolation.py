@@ -1,8 +1,9 @@
 """Choice and test of the isolation that this machine provides.
 
 A probe runs where learners' code will run. It tries to read references, other submissions, the
-grades and the grader's memory, to reach the network, to start processes without limit and to leave
-one behind. A protection holds where the probe fails.
+grades and the grader's memory, to reach the network and to leave a process behind; it also reads
+the limit of processes and the names of the environment's variables. A protection holds where the
+attempt fails. One that the system gives no means to test is reported as missing.
 
 Invariant: what is reported has just been tested, on this machine, with the isolation that is then
 used.
@@ -76,17 +77,20 @@ def _candidates() -> Iterator[Isolation]:
     """Yield isolations from the strongest to none."""
     if sandbox_runner.FORKS:
         user = FIRST_USER if os.geteuid() == 0 else None
-        yield Isolation(True, user, view())
+        yield Isolation(namespaces=True, user=user, view=view())
         if user is not None:
-            yield Isolation(False, user)
+            yield Isolation(user=user)
     yield Isolation()
 
 
 def view() -> list[tuple[Path, bool]]:
     """Return the files that learners' code sees: Python, packages, libraries, labkit and its data.
 
-    The lessons' folders hold references and known mistakes; an empty folder replaces each of them
-    (False).
+    The lessons' folders hold references and known mistakes, so they are hidden: an empty folder
+    replaces each of them.
+
+    Returns:
+        Pairs of a path, and whether it is visible.
     """
     paths = sysconfig.get_paths()
     libraries = [
@@ -97,10 +101,11 @@ def view() -> list[tuple[Path, bool]]:
         site.getusersitepackages(),
     ]
     prefixes = [str(Path(prefix) / "lib") for prefix in (sys.base_prefix, sys.prefix)]
-    systems = ["/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib", "/etc/ld.so.cache"]
-    own = [str(Path(labkit.__file__).parent), str(data_folder())]
+    system = ["/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib", "/etc/ld.so.cache"]
+    lab = [str(Path(labkit.__file__).parent), str(data_folder())]
     visible: list[Path] = []
-    for path in map(Path, [*systems, *prefixes, *libraries, *own]):
+    # Paths inside a visible folder need no entry of their own.
+    for path in map(Path, [*system, *prefixes, *libraries, *lab]):
         if path.exists() and not any(path.is_relative_to(folder) for folder in visible):
             visible.append(path)
     hidden = [
@@ -113,11 +118,11 @@ def view() -> list[tuple[Path, bool]]:
 
 def _course_folders() -> list[Path]:
     """Return the course's existing folders: the lab's own lessons, and each lesson elsewhere."""
-    own = lessons_folder().resolve()
-    others = (lesson.folder.resolve() for lesson in lessons())
-    folders = [folder for folder in others if not folder.is_relative_to(own)]
-    if own.is_dir():
-        folders.insert(0, own)
+    lab_lessons = lessons_folder().resolve()
+    lesson_folders = (lesson.folder.resolve() for lesson in lessons())
+    folders = [folder for folder in lesson_folders if not folder.is_relative_to(lab_lessons)]
+    if lab_lessons.is_dir():
+        folders.insert(0, lab_lessons)
     return folders
 
 
@@ -127,17 +132,18 @@ def _probed(runner: Runner, private: Sequence[Path], output: Path) -> tuple[str,
     with socket.create_server(("127.0.0.1", 0)) as server:
         paths = {
             "references": [
-                str(p)
+                str(path)
                 for folder in _course_folders()
-                for p in (folder, *sorted(folder.rglob("*.py")))
+                for path in (folder, *sorted(folder.rglob("*.py")))
             ],
             "lessons": [lesson.folder.name for lesson in lessons()],
-            # the probe has another working directory
+            # Absolute, because the probe has another working directory.
             "submissions": [os.path.realpath(path) for path in private],
             "output": str(output.resolve()),
             "memory": _memory_paths(os.getpid()),
             "port": server.getsockname()[1],
             "name": name,
+            # Those that the server and the worker set.
             "variables": [
                 *ENVIRONMENT,
                 "HOME",
@@ -147,35 +153,46 @@ def _probed(runner: Runner, private: Sequence[Path], output: Path) -> tuple[str,
                 "LABKIT_DATA",
                 "LC_CTYPE",
             ],
-            "most": runner.limits.processes,
+            "process_limit": runner.limits.processes,
         }
         probe = Request(
             "probe", [inspect.getsource(_probe)], "_probe", "_probe(paths)", [[packed((paths,))]]
         )
         limits = replace(runner.limits, seconds=max(20.0, runner.limits.seconds))
         (reply,) = runner.run([probe], limits).values()
-    answer = load(json.loads(reply.answers[0])[0]) if reply.answers else None
+    answer: object = None
+    if reply.answers:
+        (content, *_) = json.loads(reply.answers[0])
+        answer = load(content)
     if not isinstance(answer, list):
         raise NotStarted(f"the probe of the sandbox does not answer: {reply.note}{answer or ''}")
-    return tuple(str(name) for name in answer) + (() if _is_running(name) else ("descendants",))
+    holding = [str(protection) for protection in answer]
+    # Without a file to try, the probe could not fail at it.
+    if not paths["memory"]:
+        holding.remove("memory")
+    if _is_running(name) is False:
+        holding.append("descendants")
+    return tuple(holding)
 
 
-def _is_running(name: str) -> bool:
+def _is_running(name: str, proc: Path = Path("/proc")) -> bool | None:
     """Return whether a process of this name (at most 15 letters) is running.
 
-    It is False where the system does not report it.
+    It is None where the system does not report the names of processes.
     """
-    for path in Path("/proc").glob("[0-9]*/comm"):
+    running = None
+    for path in proc.glob("[0-9]*/comm"):
         with contextlib.suppress(OSError):
             if path.read_text(errors="replace").strip() == name:
                 return True
-    return False
+            running = False
+    return running
 
 
 def _memory_paths(process: int) -> list[str]:
     """Return the files that expose a process's memory and environment.
 
-    The tuple is empty where the system has no such files.
+    The list is empty where the system has no such files.
     """
     return (
         [f"/proc/{process}/{name}" for name in ("mem", "environ")]
@@ -187,19 +204,23 @@ def _memory_paths(process: int) -> list[str]:
 def _probe(paths: dict[str, Any]) -> list[str]:
     """Return the protections that hold, except "descendants".
 
-    Its source runs in the sandbox, so it imports inside.
+    Its source runs in the sandbox, so all that it needs, it imports inside. NAMES is not available
+    there either.
     """
-    import colorsys  # a module not loaded so far: the library is visible
+    # A module that nothing has loaded so far: the import fails if the library is not visible.
+    import colorsys
     import contextlib
     import ctypes
     import importlib
     import os
     import socket
+    import sys
     import time
     from pathlib import Path
 
     from labkit.grading.sandbox.limits import process_limit
 
+    PR_SET_NAME = 15  # linux/prctl.h
     assert colorsys
     holding = [
         "references",
@@ -211,46 +232,53 @@ def _probe(paths: dict[str, Any]) -> list[str]:
         "environment",
     ]
 
-    def fails(name: str) -> None:
+    def mark_failed(name: str) -> None:
         if name in holding:
             holding.remove(name)
 
-    for kind in ("references", "submissions", "memory"):
-        for path in paths[kind]:
+    for protection in ("references", "submissions", "memory"):
+        for path in paths[protection]:
             with contextlib.suppress(OSError):
                 if not os.path.isdir(path):
                     Path(path).open("rb").close()
-                    fails(kind)
-                elif os.listdir(path):  # an empty folder may replace it
-                    fails(kind)
+                    mark_failed(protection)
+                # An empty folder replaces a hidden one.
+                elif os.listdir(path):
+                    mark_failed(protection)
     for lesson in paths["lessons"]:
         with contextlib.suppress(ImportError):
             importlib.import_module(f"labkit_lessons.{lesson}.exercises")
-            fails("references")
+            mark_failed("references")
     with contextlib.suppress(OSError):
-        place = Path(paths["output"]) / paths["name"]
-        place.touch()
-        fails("grades")
-        place.unlink()
+        trace = Path(paths["output"]) / paths["name"]
+        trace.touch()
+        mark_failed("grades")
+        trace.unlink()
     with contextlib.suppress(OSError):
         os.listdir(paths["output"])
-        fails("grades")
+        mark_failed("grades")
     with contextlib.suppress(OSError):
         socket.create_connection(("127.0.0.1", paths["port"]), 2).close()
-        fails("network")
-    if not 0 < process_limit() <= paths["most"]:
-        fails("processes")
+        mark_failed("network")
+    # 0 means that there is no limit, or that it is unknown.
+    if not 0 < process_limit() <= paths["process_limit"]:
+        mark_failed("processes")
     if any(
         name not in paths["variables"]
         and not name.startswith(("PYTHON", "OMP_", "MKL_", "OPENBLAS_"))
         for name in os.environ
     ):
-        fails("environment")
-    if hasattr(os, "fork") and os.fork() == 0:  # a process without a parent, found by its name
-        os.setsid()
-        if os.fork() == 0:
-            ctypes.CDLL(None).prctl(15, paths["name"].encode(), 0, 0, 0)
-            time.sleep(600)
-        os._exit(0)
+        mark_failed("environment")
+    # Leave a process without a parent behind; the grader looks for its name in /proc.
+    if sys.platform == "linux" and os.fork() == 0:
+        try:
+            os.setsid()
+            if os.fork() == 0:
+                ctypes.CDLL(None).prctl(PR_SET_NAME, paths["name"].encode(), 0, 0, 0)
+                time.sleep(600)
+        finally:
+            # Whatever fails, no child may go on in the worker's code.
+            os._exit(0)
+    # Time for the children to take their name.
     time.sleep(0.1)
     return holding

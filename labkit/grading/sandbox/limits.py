@@ -42,8 +42,8 @@ def limit_process(space: int, seconds: float, processes: int) -> None:
 
     Args:
         space: Bytes of address space, and of each file.
-        seconds: Of CPU time.
-        processes: Of this process's user; 0 for no limit.
+        seconds: CPU time.
+        processes: Number of processes of this process's user; 0 for no limit.
     """
     with contextlib.suppress(ImportError):
         import resource
@@ -63,7 +63,7 @@ def create_control_group(
 
     Args:
         name: The name of the group.
-        memory: Bytes.
+        memory: Bytes of memory for all processes of the group together.
         cores: CPU cores, also fractions; None for all.
         root: Where control groups are mounted.
 
@@ -72,6 +72,7 @@ def create_control_group(
 
     Source: cgroups(7), both versions.
     """
+    # Microseconds: the kernel's default period, of which a quota is a share.
     period = 100_000
     if (root / "cgroup.controllers").is_file():  # version 2
         group = root / name

@@ -45,9 +45,9 @@ class Isolation:
     """The isolation of learners' code beyond limits; none by default.
 
     Attributes:
-        namespaces: Files, processes and network of its own.
-        user: The user that it runs as; None: the grader's.
-        view: The files it sees (`namespaces.mount_private_root`), with namespaces.
+        namespaces: Whether it has files, processes and a network of its own.
+        user: The id of the user that it runs as; None for the grader's.
+        view: The files that it sees with namespaces (`namespaces.mount_private_root`).
     """
 
     namespaces: bool = False
@@ -60,11 +60,12 @@ class Reply:
     """The result of a request.
 
     Attributes:
+        exercise: The id of the exercise.
         note: Why there are no answers, or "".
         answers: The answers to each check, as JSON; where the worker failed, those before.
-        ran: Its cell has run.
-        broken: Its worker ended, or was killed.
-        late: It was killed after its time limit: the answers before that count.
+        ran: Whether the exercise's cell has run.
+        broken: Whether the worker ended or was killed.
+        late: Whether the worker was killed after its time limit; earlier answers count.
     """
 
     exercise: str
@@ -79,7 +80,8 @@ class Worker(ABC):
     """A process that answers requests.
 
     Attributes:
-        tells_cpu: The system tells its CPU time, so that waiting is known from computing.
+        tells_cpu: Whether the system reports its CPU time, which distinguishes waiting from
+            computing.
     """
 
     tells_cpu = False

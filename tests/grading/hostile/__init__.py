@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.grading.hand_ins import RIGHT, WRONG
 
 FOLDER = Path(__file__).parent
+# The answer that follows a program: see `then` in expected.toml.
 ANSWERS = {"": "", "right": RIGHT, "wrong": WRONG}
 
 
@@ -45,6 +46,6 @@ def read_rows(group: str) -> dict[str, Row]:
 
 
 BREAKS = read_rows("breaks")
-# Too long for a file.
+# Generated: its program would be 100 kB.
 BREAKS["a hundred thousand brackets"] = Row("x = " + "(" * 10**5, "too many nested parentheses")
 CHEATS = read_rows("cheats")
