@@ -286,7 +286,7 @@ STEPS = 10_000
 
 
 def torch_rule(trace: Trace, window: int = 2000) -> Steps:
-    """Run torch's own kernel. Its scale may fall below 2^-126 and labkit's may not, so it is clamped."""
+    """Run torch's own kernel, with its scale clamped to 2^-126, as labkit's is."""
     scale = torch.tensor(65536.0)
     tracker = torch.tensor(0, dtype=torch.int32)
     for inf in trace:
@@ -313,8 +313,8 @@ def deepspeed_rule(
 ) -> Steps:
     """Repeat the loss scaler of DeepSpeed.
 
-    Iterations are numbered from 0, the last overflow counts as one in iteration -1 at the start, and
-    growth restarts no count.
+    Iterations are numbered from 0, the last overflow counts as one in iteration -1 at the start,
+    and growth restarts no count.
     """
     scale = 2.0**16
     last_overflow = -1
@@ -357,7 +357,7 @@ def megatron_rule(trace: Trace, window: int = 1000, hysteresis: int = 2) -> Step
 
 
 def oneflow_rule(trace: Trace, window: int = 2000) -> Steps:
-    """Repeat the scaler of OneFlow, with FLT_MAX from torch: labkit's own constant is under test."""
+    """Repeat the scaler of OneFlow, with FLT_MAX from torch, not from labkit."""
     scale = 2.0**16
     good = 0
     flt_max = torch.finfo(torch.float32).max
@@ -372,8 +372,10 @@ def oneflow_rule(trace: Trace, window: int = 2000) -> Steps:
 
 
 def fastai_rule(trace: Trace, window: int = 1000) -> Steps:
-    """Repeat the scaler of fastai: the count runs on at the cap, and at a scale of 1 each step is taken
-    and counted without a check for inf.
+    """Repeat the scaler of fastai.
+
+    The count runs on at the cap; at a scale of 1, each step is taken and counted without a check
+    for inf.
     """
     scale = 2.0**16
     noskip = 0
@@ -469,7 +471,7 @@ def first_difference(
     "window", [2, *(pytest.param(window, marks=pytest.mark.slow) for window in (30, None))]
 )
 def test_a_preset_replays_the_original(window: int | None) -> None:
-    """A short window shows many growths; the slow cases have longer ones, up to the preset's own."""
+    """A short window shows many growths; slow cases have longer ones, up to the preset's own."""
     assert list(PRESETS) == list(RULES)
     for name, rule in RULES.items():
         config = replace(PRESETS[name], growth_interval=window or PRESETS[name].growth_interval)
