@@ -1,7 +1,7 @@
 """Autocast: the dtype of each operation, the cache of casts, and recurrent layers.
 
-The oracles: torch's own list of CUDA cases, the region without a cache, casts by hand, and FP32
-layers.
+Results are compared with torch's own list of CUDA cases, with explicit casts, with regions that
+cache nothing, and with FP32 layers.
 """
 
 import gc
@@ -48,7 +48,7 @@ def test_an_exception_closes_the_region() -> None:
     assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
 
 
-def test_a_region_may_be_open_twice_and_still_casts_and_tells_once() -> None:
+def test_a_region_opened_twice_casts_once() -> None:
     events = list[CastEvent]()
     a = torch.ones(2, 2)
     region = autocast(listen=events.append)
@@ -61,26 +61,29 @@ def test_a_region_may_be_open_twice_and_still_casts_and_tells_once() -> None:
     assert (a @ a).dtype == torch.float32
 
 
-def test_as_a_decorator_it_may_call_itself() -> None:
+def test_a_decorated_function_may_call_itself() -> None:
     @autocast()
     def power(a: torch.Tensor, n: int) -> torch.Tensor:
         """a to the n."""
         return a if n == 1 else a @ power(a, n - 1)
 
-    def later() -> Iterator[int]:
-        yield 1
-
-    # each level inside 250 regions, and cast once
+    # 250 nested regions are open in the innermost call; Python's limit of recursion is 1000.
     assert power(torch.eye(2), 250).tolist() == [[1, 0], [0, 1]]
     assert (power(torch.ones(2, 2), 4).dtype, power.__doc__) == (torch.float16, "a to the n.")
+
+
+def test_a_generator_cannot_be_decorated() -> None:
+    def numbers() -> Iterator[int]:
+        yield 1
+
     with pytest.raises(TypeError, match="runs after its call has returned"):
-        autocast()(later)
+        autocast()(numbers)
 
 
 def test_a_decorated_function_may_run_in_many_threads() -> None:
     """Each has its own region, and a thread without one casts nothing."""
     start = threading.Barrier(4)
-    seen = list[torch.dtype]()
+    dtypes = list[torch.dtype]()
 
     def product() -> torch.dtype:
         start.wait()
@@ -89,7 +92,7 @@ def test_a_decorated_function_may_run_in_many_threads() -> None:
     decorated = autocast()(product)
 
     def work() -> None:
-        seen.extend(function() for function in [product, decorated] * 10)
+        dtypes.extend(function() for function in [product, decorated] * 10)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     with autocast():
@@ -97,7 +100,8 @@ def test_a_decorated_function_may_run_in_many_threads() -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    assert Counter(seen) == {torch.float16: 40, torch.float32: 40}
+    # Four threads call each of the two functions ten times.
+    assert Counter(dtypes) == {torch.float16: 40, torch.float32: 40}
 
 
 def test_an_explicit_dtype_is_honoured_by_name_and_position() -> None:
@@ -119,38 +123,55 @@ def test_an_explicit_dtype_is_honoured_by_name_and_position() -> None:
     ]
 
 
-def test_what_is_not_floating_point_is_left_alone() -> None:
+def test_fp64_and_integer_tensors_are_not_cast() -> None:
     a = torch.ones(2, 2)
-    out = torch.zeros(2, 2)
-    # FP16 and BF16 meet in FP32: 1e10 is beyond FP16, and 1 + 2^-10 is none of BF16's numbers.
-    # torch refuses the pair.
-    half = torch.tensor([1 + 2.0**-10]).half()
-    brain = torch.tensor([1e10]).bfloat16()
     with autocast():
         assert (a.double() @ a.double()).dtype == torch.float64
         assert torch.arange(4).sum().dtype == torch.int64
-        assert F.linear(input=a, weight=a.half()).dtype == torch.float16, "by name, too"
+
+
+def test_tensors_passed_by_name_are_cast() -> None:
+    a = torch.ones(2, 2)
+    with autocast():
+        assert F.linear(input=a, weight=a.half()).dtype == torch.float16
+
+
+def test_a_result_is_written_into_out() -> None:
+    a = torch.ones(2, 2)
+    out = torch.zeros(2, 2)
+    with autocast():
         torch.mm(a, a, out=out)
-        both = torch.cat([half, brain])
-    assert out.tolist() == [[2, 2], [2, 2]], "a result goes where it was asked for"
+    assert out.tolist() == [[2, 2], [2, 2]]
+
+
+def test_fp16_and_bf16_are_promoted_to_fp32() -> None:
+    """torch's autocast refuses this pair. FP16 cannot hold 1e10, and BF16 cannot hold 1 + 2^-10."""
+    half = torch.tensor([1 + 2.0**-10]).half()
+    bfloat = torch.tensor([1e10]).bfloat16()
+    with autocast():
+        both = torch.cat([half, bfloat])
     assert both.dtype == torch.float32
-    assert torch.equal(both, torch.cat([half.float(), brain.float()]))
+    assert torch.equal(both, torch.cat([half.float(), bfloat.float()]))
 
 
 def test_banned_operations_name_the_safe_form() -> None:
     with autocast(), pytest.raises(RuntimeError, match="binary_cross_entropy_with_logits"):
         F.binary_cross_entropy(torch.full((2,), 0.5), torch.ones(2))
-    for format, says in (
+
+
+def test_formats_that_fp32_cannot_emulate_are_refused() -> None:
+    for format, message in (
         (FP64, "FP64 has numbers that FP32 cannot hold"),
         (E8M0, "E8M0 has no zero or no sign"),
     ):
-        with pytest.raises(ValueError, match=says):
+        with pytest.raises(ValueError, match=message):
             autocast(format)
 
 
 def cases() -> list[tuple[str, str, object, tuple[object, ...], dict[str, object], torch.dtype]]:
-    """(group, name, function, args, kwargs, dtype that CUDA autocast returns) from torch's own test
-    lists.
+    """Return the rows of torch's own lists of tests for CUDA autocast.
+
+    A row is (group, name, function, args, kwargs, dtype that CUDA autocast returns).
     """
     lists = pytest.importorskip("torch.testing._internal.autocast_test_lists").AutocastTestLists(
         torch.device("cpu")
@@ -167,7 +188,8 @@ def cases() -> list[tuple[str, str, object, tuple[object, ...], dict[str, object
         "torch_need_autocast_promote",
     ]:
         for name, args, *rest in getattr(lists, group):
-            kwargs = next((part for part in rest if isinstance(part, dict)), {})
+            # A row of torch may end with keyword arguments and with other data.
+            kwargs = next((item for item in rest if isinstance(item, dict)), {})
             home = next(m for m in (torch, torch._C._nn, torch.Tensor) if hasattr(m, name))
             rows.append(
                 (group, name, getattr(home, name), args, kwargs, expected[group.split("_")[-1]])
@@ -175,14 +197,12 @@ def cases() -> list[tuple[str, str, object, tuple[object, ...], dict[str, object
     return rows
 
 
-# Without a CPU kernel, and a row that passes its arguments in the wrong order.
+# Two operations have no CPU kernel; torch's row of einsum passes its arguments in the wrong order.
 NOT_ON_A_CPU = {"cudnn_convolution", "cudnn_convolution_transpose", "einsum"}
 
 
 def explicit(group: str, function: Callable[..., Any], kwargs: Any, *args: Any) -> Any:
-    """What the lists ask for, written as casts: all to FP16 for fp16 rows, all to FP32 for the
-    others.
-    """
+    """Call a function with explicit casts: to FP16 in groups of fp16, to FP32 in all others."""
     to = torch.float16 if group.endswith("fp16") else torch.float32
     cast = lambda t: t.to(to) if t.is_floating_point() else t  # noqa: E731
     return function(*tree_map_only(torch.Tensor, cast, args), **kwargs)
@@ -191,8 +211,9 @@ def explicit(group: str, function: Callable[..., Any], kwargs: Any, *args: Any) 
 def with_gradients(
     run: Callable[..., Any], args: Any
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]] | str:
-    """Return floating-point results, and the gradients of floating-point arguments; or the type of
-    torch's error.
+    """Return the floating-point results and the gradients of the floating-point arguments.
+
+    Where torch raises an error, return the name of its type instead.
     """
     leaf = lambda t: t.clone().requires_grad_() if t.is_floating_point() else t  # noqa: E731
     args = tree_map_only(torch.Tensor, leaf, args)
@@ -203,6 +224,7 @@ def with_gradients(
             for t in tree_leaves(run(*args))
             if isinstance(t, torch.Tensor) and t.is_floating_point()
         ]
+        # Different weights for the elements show gradients that land in a wrong place.
         loss = sum((t.float() * torch.linspace(0.5, 1, t.numel()).view(t.shape)).sum() for t in out)
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
     except (RuntimeError, NotImplementedError) as error:
@@ -213,6 +235,8 @@ def with_gradients(
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Return whether dtypes and values are equal; NaN equals NaN."""
+    # nan_to_num replaces NaN and both infinities by three numbers that no result has.
     return a.dtype == b.dtype and torch.equal(
         a.nan_to_num(1e3, 2e3, 3e3), b.nan_to_num(1e3, 2e3, 3e3)
     )
@@ -223,6 +247,7 @@ def test_dtypes_and_gradients_are_those_of_torchs_cuda_cases() -> None:
     written out.
     """
     rows = cases()
+    # torch 2 lists more than 90 rows; fewer mean that the groups were not read.
     assert len(rows) > 90
     for number, (group, name, function, args, kwargs, expected) in enumerate(rows):
         case = f"{group} {name}, row {number}"
@@ -237,7 +262,7 @@ def test_dtypes_and_gradients_are_those_of_torchs_cuda_cases() -> None:
             got = with_gradients(under_autocast, args)
         assert (out[0] if isinstance(out, tuple | list) else out).dtype == expected, case
         if isinstance(want, str) or isinstance(got, str):
-            assert got == want, f"{case}: a kernel that torch lacks on a CPU is lacking for both"
+            assert got == want, f"{case}: only one of the two lacks a CPU kernel"
             continue
         assert all(same(a, b) for a, b in zip(got[0] + got[1], want[0] + want[1], strict=True)), (
             case
@@ -296,12 +321,22 @@ def test_a_mask_of_infinities_masks_in_a_format_that_has_none() -> None:
     with autocast(E4M3):
         y = layer(x, src_mask=mask)
         late = layer(torch.cat([x[:, :3], x[:, 3:] + 1], 1), src_mask=mask)
-        overflowed = torch.full((1, 1), 449.0 * 2) @ torch.ones(1, 1)
-        rounded = torch.full((1, 1), 1.06).half() @ torch.ones(1, 1).half()
     assert y.isfinite().all()
-    assert torch.equal(y[:, :3], late[:, :3]), "nobody sees what comes later"
-    assert overflowed.isnan().all(), "a number that is too large is still told"
-    assert (rounded.dtype, rounded.item()) == (torch.float32, 1.0), "FP16 tensors are rounded, too"
+    assert torch.equal(y[:, :3], late[:, :3]), "a masked position changed an earlier one"
+
+
+def test_emulated_overflow_is_nan_in_a_format_without_infinity() -> None:
+    with autocast(E4M3):
+        # E4M3 ends at 448.
+        overflowed = torch.full((1, 1), 449.0 * 2) @ torch.ones(1, 1)
+    assert overflowed.isnan().all()
+
+
+def test_fp16_operands_are_rounded_to_an_emulated_format() -> None:
+    with autocast(E4M3):
+        # The neighbours of 1.06 in E4M3 are 1 and 1.125.
+        rounded = torch.full((1, 1), 1.06).half() @ torch.ones(1, 1).half()
+    assert (rounded.dtype, rounded.item()) == (torch.float32, 1.0)
 
 
 def test_a_second_derivative_goes_through_an_emulated_format() -> None:
@@ -359,7 +394,7 @@ def test_a_checkpointed_block_is_bit_equal_to_a_plain_one(region: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_graph_that_must_be_whole_is_refused_with_what_would_do() -> None:
+def test_fullgraph_compilation_is_refused_with_an_alternative() -> None:
     for region in (partial(autocast, E4M3), partial(half_storage, "cpu", SEQUENTIAL_FP16)):
         torch._dynamo.reset()
         compiled = torch.compile(nn.Linear(2, 2), backend="eager", fullgraph=True)
@@ -374,7 +409,7 @@ def test_a_graph_that_must_be_whole_is_refused_with_what_would_do() -> None:
     torch._dynamo.reset()
 
 
-def test_worked_example_the_second_use_of_a_layer_finds_its_casts() -> None:
+def test_worked_example_of_a_layer_called_twice() -> None:
     layer = nn.Linear(3, 3)
     x = torch.ones(2, 3)
     events = list[CastEvent]()
@@ -383,22 +418,25 @@ def test_worked_example_the_second_use_of_a_layer_finds_its_casts() -> None:
         assert len(region.cache) == 2
         with autocast(BF16) as inner:
             layer(x)
-            assert len(inner.cache) == 4, "two formats are two casts, and regions share one cache"
+            assert len(inner.cache) == 4, "the cache lacks a cast of one of the two formats"
         layer(x)
     assert (region.cache.hits, region.cache.misses) == (4, 4)
     assert [e.cached for e in events] == [0, 2, 2]
-    assert len(region.cache) == 0, (
-        "it is cleared when the region closes, but the counts can be read"
-    )
+    # A closed region keeps the counts and no casts.
+    assert len(region.cache) == 0
+
+
+def test_the_cache_keeps_no_weight_alive() -> None:
     with autocast() as region:
-        alive = weakref.ref((layer := nn.Linear(2, 2)).weight)
+        layer = nn.Linear(2, 2)
+        weight = weakref.ref(layer.weight)
         layer(torch.ones(1, 2))
         del layer
         gc.collect()
-        assert (alive(), len(region.cache)) == (None, 0), "it keeps no weight alive"
+        assert (weight(), len(region.cache)) == (None, 0)
 
 
-def test_an_edit_in_the_region_is_seen() -> None:
+def test_an_edit_in_a_region_invalidates_the_cached_cast() -> None:
     """torch's own autocast multiplies by the old weight here."""
     w = nn.Parameter(torch.ones(2, 2))
     x = torch.ones(1, 2)
@@ -439,10 +477,9 @@ def test_weight_used_twice_has_the_same_gradient_uncached() -> None:
 
 
 def test_a_cast_from_under_no_grad_serves_a_use_with_gradients() -> None:
-    """In torch, once, a cast that was cached without history was reused with gradients on, and the
-    weight got none.
+    """torch once reused a cast that it had cached without history where gradients were on, and the
+    weight got no gradient. A cast made in inference mode is not reused outside of it.
     """
-    # and a cast from the latter does not leave it
     for without in (torch.no_grad, torch.inference_mode):
         w = nn.Parameter(torch.ones(2, 2))
         x = torch.ones(1, 2, requires_grad=True)
@@ -453,14 +490,16 @@ def test_a_cast_from_under_no_grad_serves_a_use_with_gradients() -> None:
             with without():
                 assert not (x @ w).requires_grad
         y.float().sum().backward()
-        assert region.cache.hits == 4 or without is torch.inference_mode, "two operands, twice"
+        if without is torch.no_grad:
+            # The second and the third product find the casts of both operands.
+            assert region.cache.hits == 4
         assert w.grad.tolist() == [[1, 1], [1, 1]]
         assert x.grad is not None
 
 
-def test_only_casts_of_fp32_leaves_that_ask_for_gradients_are_kept() -> None:
+def test_only_casts_of_fp32_leaves_with_gradients_are_cached() -> None:
     w = nn.Parameter(torch.ones(2, 2))
-    for kind, tensor in {
+    for description, tensor in {
         "activation": w * 1,
         "frozen": nn.Parameter(torch.ones(2, 2), requires_grad=False),
         "plain": torch.ones(2, 2),
@@ -470,32 +509,33 @@ def test_only_casts_of_fp32_leaves_that_ask_for_gradients_are_kept() -> None:
     }.items():
         with autocast() as region:
             tensor @ tensor
-            w.pow(2)  # FP32 operations cast nothing down
-            assert (len(region.cache), region.cache.misses) == (0, 0), kind
+            # pow is an FP32 operation, and casts no operand to FP16.
+            w.pow(2)
+            assert (len(region.cache), region.cache.misses) == (0, 0), description
 
 
-def test_a_new_weight_where_an_old_one_was_is_another() -> None:
+def test_a_weight_at_the_address_of_a_dead_one_is_cast_anew() -> None:
     cache = CastCache()
-    place = np.zeros(1, np.float32)
-    places = set()
-    numbers = torch.from_numpy(place)
+    memory = np.zeros(1, np.float32)
+    identities = set()
+    numbers = torch.from_numpy(memory)
     for value in range(50):
-        # Python gives it the address of the last, dead one; its numbers have theirs
+        # Python gives the object the address of the dead one before, and both have the same memory.
         w = nn.Parameter(numbers)
-        place[0] = value
-        places.add((id(w), w.data_ptr(), w._version))
+        memory[0] = value
+        identities.add((id(w), w.data_ptr(), w._version))
         assert cache.find(w, torch.float16) is None
         cache.keep(w, torch.float16, w.detach().half())
         assert cache.find(w, torch.float16).item() == value
         del w
-    assert len(places) < 50, "nothing but its life tells one from another"
+    assert len(identities) < 50, "no address was used twice, so the test shows nothing"
 
 
 def test_one_weight_in_nested_regions_native_and_emulated() -> None:
-    """FP16 with gradients in BF16 is emulated, in FP32 tensors: what is kept of it is no operand
-    for native FP16.
+    """FP16 with gradients in BF16 is emulated in FP32 tensors. A cast that is cached there must not
+    become an operand of native FP16.
     """
-    # of values, and of gradients
+    # The format of values, and the format of gradients.
     formats = [(FP16, None), (FP16, BF16), (BF16, None), (E4M3, None), (E4M3, E5M2)]
     for outer, inner in itertools.product(formats, formats):
         results = []
@@ -516,7 +556,7 @@ def test_one_weight_in_nested_regions_native_and_emulated() -> None:
 
 
 def o1() -> AbstractContextManager[Any]:
-    """Open what the engine opens under O1."""
+    """Open the regions that the engine opens under O1."""
     regions = ExitStack()
     regions.enter_context(half_storage("cpu"))
     regions.enter_context(autocast())
@@ -525,8 +565,8 @@ def o1() -> AbstractContextManager[Any]:
 
 OPTIONS: list[tuple[Any, dict[str, Any]]] = [
     *(
-        (kind, options)
-        for kind in (nn.LSTM, nn.GRU, nn.RNN)
+        (cell, options)
+        for cell in (nn.LSTM, nn.GRU, nn.RNN)
         for options in (
             {},
             {"batch_first": True, "bias": False},
@@ -537,7 +577,7 @@ OPTIONS: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
-def grown(*shape: int, seed: int = 0) -> Tensor:
+def random_normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
@@ -546,7 +586,7 @@ def test_worked_example_an_lstm_after_a_linear_layer() -> None:
         first = nn.Linear(3, 5)
         layer = nn.LSTM(5, 6)
         with region():
-            between = first(grown(7, 2, 3))
+            between = first(random_normal(7, 2, 3))
             y, (h, c) = layer(between)
         assert {t.dtype for t in (between, y, h, c)} == {torch.float16}
         y.float().sum().backward()
@@ -556,42 +596,45 @@ def test_worked_example_an_lstm_after_a_linear_layer() -> None:
 def run(
     layer: nn.RNNBase, x: Tensor, state: Any, packed: bool
 ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
-    """Return the output of a recurrent layer, packed or not, and its end state; and all gradients
-    of a sum of them.
+    """Return outputs and end state of a recurrent layer, and gradients of a weighted sum of them.
+
+    With `packed`, the input is a packed sequence of four lengths.
     """
     states = [t.requires_grad_() for t in ((state,) if isinstance(state, Tensor) else state or ())]
     x = x.requires_grad_()
     lengths = torch.tensor([5, 7, 2, 5])
-    fed = pack_padded_sequence(x, lengths, layer.batch_first, enforce_sorted=False) if packed else x
-    output, last = layer(fed, state)
+    inputs = (
+        pack_padded_sequence(x, lengths, layer.batch_first, enforce_sorted=False) if packed else x
+    )
+    output, last = layer(inputs, state)
     out = [output.data if packed else output, *(last if isinstance(last, tuple) else (last,))]
     loss = sum((t.float() * torch.linspace(0.5, 1, t.numel()).view(t.shape)).sum() for t in out)
     return out, torch.autograd.grad(loss, [x, *states, *layer.parameters()])
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
-def test_results_and_gradients_are_those_of_fp32_but_for_the_rounding() -> None:
-    """The oracle is torch's FP32 layer on the FP16 values of input, weights and state: seven steps,
-    a rounding each.
+def test_recurrent_layers_equal_fp32_but_for_rounding() -> None:
+    """The oracle is torch's FP32 layer on the FP16 values of input, weights and state. A sequence
+    of seven steps rounds seven times, and the tolerance is one epsilon for each.
     """
-    for (kind, options), with_state, packed in itertools.product(
+    for (cell, options), with_state, packed in itertools.product(
         OPTIONS, (False, True), (False, True)
     ):
         torch.manual_seed(0)
-        layer = kind(5, 6, **options)
-        exact = kind(5, 6, **options)
+        layer = cell(5, 6, **options)
+        exact = cell(5, 6, **options)
         exact.load_state_dict(
             {name: value.half().float() for name, value in layer.state_dict().items()}
         )
         rows = 4 if layer.bidirectional else 1
         sizes = (layer.proj_size or 6, 6)
-        state: Any = tuple(grown(rows, 4, size, seed=1).half().float() for size in sizes)
-        state = (state if kind is nn.LSTM else state[0]) if with_state else None
-        x = grown(*((4, 7, 5) if layer.batch_first else (7, 4, 5))).half()
+        state: Any = tuple(random_normal(rows, 4, size, seed=1).half().float() for size in sizes)
+        state = (state if cell is nn.LSTM else state[0]) if with_state else None
+        x = random_normal(*((4, 7, 5) if layer.batch_first else (7, 4, 5))).half()
         with o1():
             ours, gradients = run(layer, x.clone(), state, packed)
         want, want_gradients = run(exact, x.float(), state, packed)
-        case = (kind.__name__, options, with_state, packed)
+        case = (cell.__name__, options, with_state, packed)
         for a, b in zip(ours, want, strict=True):
             assert (a.dtype, a.shape) == (torch.float16, b.shape), case
             assert (a.float() - b).abs().max() < 7 * FP16.epsilon, case
@@ -599,11 +642,11 @@ def test_results_and_gradients_are_those_of_fp32_but_for_the_rounding() -> None:
             assert (a.float() - b).abs().max() < 7 * FP16.epsilon * b.abs().max(), case
 
 
-# --- torch's layers ask torch's autocast: what they are told, and what nobody else is -------------
+# --- torch's recurrent layers ask torch whether autocast is on ------------------------------------
 
 
 def refused(layer: nn.Module, x: Tensor) -> bool:
-    """Say whether the layer refuses the dtype of x, as outside of autocast."""
+    """Return whether the layer refuses the dtype of x, as it does outside of autocast."""
     try:
         layer(x)
     except ValueError as error:
@@ -611,7 +654,7 @@ def refused(layer: nn.Module, x: Tensor) -> bool:
     return False
 
 
-def test_torch_refuses_as_ever_outside_of_a_region() -> None:
+def test_torch_refuses_half_inputs_outside_of_a_region() -> None:
     layer = nn.GRU(3, 3)
     x = torch.ones(2, 1, 3).half()
     with half_storage("cpu"):
@@ -626,24 +669,28 @@ def test_torch_refuses_as_ever_outside_of_a_region() -> None:
             assert not refused(layer, x)
     with pytest.raises(ZeroDivisionError), o1():
         raise ZeroDivisionError
-    assert refused(layer, x), "an exception takes the answer back"
+    assert refused(layer, x), "torch reports autocast after an exception"
 
 
-def test_other_threads_and_used_devices_do_not_report_autocast() -> None:
+def test_autocast_of_torch_is_off_in_other_threads_and_devices() -> None:
     devices = ("cpu", "cuda", "mps", "xpu", "xla", "mtia", "hpu")
-    seen: list[bool] = []
+    in_thread: list[bool] = []
+
+    def ask() -> None:
+        in_thread.append(torch._C._is_any_autocast_enabled())
+
     with autocast():
         assert torch._C._is_any_autocast_enabled()
-        other = threading.Thread(target=lambda: seen.append(torch._C._is_any_autocast_enabled()))
-        other.start()
-        other.join()
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
         assert not any(torch.is_autocast_enabled(device) for device in devices)
-    assert seen == [False]
+    assert in_thread == [False]
 
 
-def test_an_emulated_format_takes_fp16_from_outside_of_it() -> None:
+def test_an_lstm_in_an_emulated_format_takes_fp16_inputs() -> None:
     layer = nn.LSTM(3, 4)
-    x = grown(5, 2, 3)
+    x = random_normal(5, 2, 3)
     with half_storage("cpu"), autocast(E4M3):
         y, _ = layer(x.half())
         wide, _ = layer(x.half().float())

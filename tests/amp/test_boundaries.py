@@ -1,4 +1,9 @@
-"""Inputs and outputs of an engine in any container, and calls that it refuses."""
+"""Inputs and outputs of an engine in any container, and calls that it refuses.
+
+Tensors inside dicts, dataclasses and other containers are cast on the way into the model and on the
+way out. The tests of refusals check weights beyond FP16, and steps of the optimizer that bypass the
+engine.
+"""
 
 import copy
 import dataclasses
@@ -21,7 +26,8 @@ from labkit.formats import FP16
 from labkit.modes import mapped_anywhere
 
 SGD = functools.partial(torch.optim.SGD, lr=0.1)
-BEYOND = 1e5  # finite in FP32 and BF16, inf in FP16
+# A number that is finite in FP32 and BF16, and infinite in FP16.
+BEYOND_FP16 = 1e5
 
 
 @dataclasses.dataclass
@@ -72,30 +78,30 @@ CONTAINERS: dict[str, tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]] =
 
 
 class Net(nn.Module):
-    """A layer whose input and output are in a container."""
+    """A layer whose input and output are in a container, and that records its input's dtype."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.layer = nn.Linear(4, 4)
-        self.make, self.take = CONTAINERS[name]
-        self.seen: torch.dtype | None = None
+        self.wrap, self.unwrap = CONTAINERS[name]
+        self.input_dtype: torch.dtype | None = None
 
     def forward(self, inputs: Any) -> Any:
-        x = self.take(inputs)
-        self.seen = x.dtype
-        return self.make(self.layer(x if x.dim() == 2 else x.expand(2, 4)))
+        x = self.unwrap(inputs)
+        self.input_dtype = x.dtype
+        return self.wrap(self.layer(x if x.dim() == 2 else x.expand(2, 4)))
 
 
 @pytest.mark.parametrize("name", CONTAINERS)
 def test_tensors_of_a_container_cross_the_boundary(name: str) -> None:
-    make, take = CONTAINERS[name]
+    wrap, unwrap = CONTAINERS[name]
     engine = Engine(Net(name), SGD, "O2")
-    inputs = make(torch.randn(2, 4)) if name != "torch.return_types" else torch.ones(4).max(0)
-    if name == "torch.return_types":
-        inputs = torch.max(torch.randn(4, 3), 1)
-    out = engine(inputs)
-    assert type(out) is type(make(torch.randn(2, 4)))
-    assert (engine.model.seen, take(out).dtype) == (torch.float16, torch.float32)
+    # torch.max over dimension 1 of a matrix with four rows returns the four elements that the layer
+    # expects.
+    rows = 4 if name == "torch.return_types" else 2
+    out = engine(wrap(torch.randn(rows, 4)))
+    assert type(out) is type(wrap(torch.randn(2, 4)))
+    assert (engine.model.input_dtype, unwrap(out).dtype) == (torch.float16, torch.float32)
 
 
 class AttributeDict(dict[str, Tensor]):
@@ -104,18 +110,20 @@ class AttributeDict(dict[str, Tensor]):
         self.__dict__ = self
 
 
-class Frozenlike(dict[str, Tensor]):
+class ReadOnlyDict(dict[str, Tensor]):
     def __setitem__(self, key: str, value: Tensor) -> None:
         raise TypeError("immutable")
 
 
-class Star(tuple[Tensor, ...]):
-    def __new__(cls, *items: Tensor) -> "Star":
+class VariadicTuple(tuple[Tensor, ...]):
+    """A tuple whose constructor takes its items one by one."""
+
+    def __new__(cls, *items: Tensor) -> "VariadicTuple":
         return super().__new__(cls, items)
 
 
 class Store(MutableMapping[str, Tensor]):
-    """A mapping around a dict, which a plain copy shares."""
+    """A mapping around a dict; a shallow copy shares the dict with the original."""
 
     def __init__(self, items: dict[str, Tensor]) -> None:
         self.items_ = items
@@ -143,31 +151,31 @@ class Node:
     children: list[Any] = dataclasses.field(default_factory=list, repr=False)
 
 
-def test_a_dict_whose_items_are_attributes_stays_one() -> None:
+def test_items_of_an_attribute_dict_stay_its_attributes() -> None:
     changed = mapped_anywhere(torch.Tensor.half, AttributeDict(a=torch.ones(1)))
     assert changed.a is changed["a"]
     assert changed.a.dtype == torch.float16
 
 
-def test_a_subclass_that_refuses_items_is_copied_all_the_same() -> None:
-    frozen = mapped_anywhere(torch.Tensor.half, Frozenlike(a=torch.ones(1)))
+def test_a_read_only_dict_is_copied() -> None:
+    frozen = mapped_anywhere(torch.Tensor.half, ReadOnlyDict(a=torch.ones(1)))
     assert frozen["a"].dtype == torch.float16
 
 
 def test_custom_tuple_keeps_its_length_and_attributes() -> None:
-    star = Star(torch.ones(1), torch.ones(1))
-    star.note = "kept"
-    changed = mapped_anywhere(torch.Tensor.half, star)
-    assert (type(changed), len(changed), changed.note) == (Star, 2, "kept")
+    items = VariadicTuple(torch.ones(1), torch.ones(1))
+    items.note = "kept"
+    changed = mapped_anywhere(torch.Tensor.half, items)
+    assert (type(changed), len(changed), changed.note) == (VariadicTuple, 2, "kept")
 
 
-def test_a_mapping_that_cannot_be_copied_is_left_to_the_caller() -> None:
+def test_a_mapping_that_cannot_be_copied_is_returned_unchanged() -> None:
     store = Store({"y": torch.ones(1)})
     assert mapped_anywhere(torch.Tensor.half, store) is store
     assert store["y"].dtype == torch.float32
 
 
-def test_a_cycle_ends() -> None:
+def test_a_cycle_of_containers_is_walked_once() -> None:
     node = Node(torch.ones(1))
     node.children.append(Node(torch.ones(1), parent=node))
     changed = mapped_anywhere(torch.Tensor.half, node)
@@ -175,7 +183,7 @@ def test_a_cycle_ends() -> None:
 
 
 @pytest.mark.parametrize("recipe", ["FP32", "O2"])
-def test_a_state_that_the_model_updates_is_the_callers(recipe: str) -> None:
+def test_a_model_updates_the_state_object_of_its_caller(recipe: str) -> None:
     class Model(nn.Linear):
         def forward(self, x: Tensor, state: Any) -> Tensor:
             state.parent = (state.parent or 0) + 1
@@ -190,18 +198,18 @@ def test_a_state_that_the_model_updates_is_the_callers(recipe: str) -> None:
     assert bool(state.y.any())
 
 
-def test_an_engine_is_freed_with_its_last_name() -> None:
+def test_an_engine_is_freed_with_its_last_reference() -> None:
     gc.disable()
     try:
         engine = Engine(nn.Linear(2, 2), SGD, "O2")
-        alive = weakref.ref(engine)
+        reference = weakref.ref(engine)
         del engine
-        assert alive() is None
+        assert reference() is None
     finally:
         gc.enable()
 
 
-def test_a_wrapper_of_an_optimizer_without_hooks_is_taken() -> None:
+def test_an_optimizer_wrapper_without_hooks_is_accepted() -> None:
     class Lookahead(torch.optim.Optimizer):
         def __init__(self, base: torch.optim.Optimizer) -> None:
             self.optimizer, self.defaults = base, base.defaults
@@ -210,18 +218,18 @@ def test_a_wrapper_of_an_optimizer_without_hooks_is_taken() -> None:
         def step(self, closure: Any = None) -> Any:
             return self.optimizer.step(closure)
 
-    engine = Engine(nn.Linear(32, 2), lambda p: Lookahead(SGD(p)), replaced("O2"))
+    engine = Engine(nn.Linear(32, 2), lambda p: Lookahead(SGD(p)), with_static_scale("O2"))
     engine.backward(engine(torch.ones(1, 32)).mean())
     assert engine.step().stepped
 
 
-def test_the_culprit_of_summed_duplicates_is_named() -> None:
+def test_report_names_the_weight_whose_duplicates_overflow() -> None:
     engine = Engine(nn.Embedding(2, 1, sparse=True), SGD, "FP32")
     engine.backward((engine(torch.tensor([1, 1])) * 3e38).sum())
     assert engine.step().culprits == ("weight",)
 
 
-def test_numpys_numbers_are_numbers() -> None:
+def test_numpy_integers_and_booleans_are_accepted() -> None:
     engine = Engine(nn.Linear(2, 1), SGD, "O2", losses=np.int64(2), seed=np.int64(3))
     assert len(engine.scalers) == 2
     assert Recipe("m", keep_norms=np.True_).keep_norms
@@ -238,37 +246,40 @@ def test_other_attributes_of_a_container_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("wrap", "message"),
     [
         (Plain, "a Plain: y stayed half"),
         (lambda y: {"deep": [Plain(y)]}, r"a Plain at \['deep'\]\[0\]: y stayed half"),
-        (lambda y: (each for each in (y,)), "a generator, whose tensors stay"),
+        (lambda y: (tensor for tensor in (y,)), "a generator, whose tensors stay"),
     ],
 )
-def test_what_cannot_be_entered_is_named_once(make: Callable[[Tensor], Any], words: str) -> None:
+def test_a_container_that_cannot_be_cast_warns_once(
+    wrap: Callable[[Tensor], Any], message: str
+) -> None:
     class Model(nn.Linear):
         def forward(self, x: Tensor) -> Any:
-            return make(super().forward(x))
+            return wrap(super().forward(x))
 
     engine = Engine(Model(4, 4), SGD, "O2")
-    with pytest.warns(UserWarning, match=words):
+    with pytest.warns(UserWarning, match=message):
         engine(torch.ones(2, 4))
-    with warnings.catch_warnings(record=True) as later:
+    with warnings.catch_warnings(record=True) as warnings_of_second_call:
         warnings.simplefilter("always")
         engine(torch.ones(2, 4))
-    assert later == []
+    assert warnings_of_second_call == []
 
 
 @pytest.mark.parametrize("recipe", ["O1", "O1 graph", "O2", "BF16", "FP8 current", "MXFP8"])
-def test_a_call_outside_of_forward_computes_as_one_inside(recipe: str) -> None:
+def test_a_call_outside_of_forward_equals_one_inside(recipe: str) -> None:
     torch.manual_seed(0)
     engine = Engine(nn.Sequential(nn.Linear(32, 8), nn.GELU(), nn.Linear(8, 1)), SGD, recipe)
     x = torch.randn(8, 32)
     with engine.forward():
         inside = engine(x)
     assert torch.equal(engine(x), inside)
+    # Called without its engine, a model computes in FP32, except under recipes that cast the model.
     if recipe not in ("O2", "BF16"):
-        assert not torch.equal(engine.model(x), inside), "the model alone computes in FP32"
+        assert not torch.equal(engine.model(x), inside)
 
 
 # --- numbers that FP16 does not hold ---
@@ -278,11 +289,11 @@ def test_a_call_outside_of_forward_computes_as_one_inside(recipe: str) -> None:
 @pytest.mark.parametrize("trained", [True, False])
 def test_a_weight_beyond_fp16_is_refused(dtype: torch.dtype, trained: bool) -> None:
     model = nn.Sequential(nn.Linear(4, 1), nn.Linear(1, 1)).to(dtype)
-    model[0].weight.data[0, 0] = BEYOND
+    model[0].weight.data[0, 0] = BEYOND_FP16
     model[0].weight.requires_grad_(trained)
     with pytest.raises(ValueError, match=r"'0\.weight' holds .*, which FP16 cannot"):
         Engine(model, SGD, "O2")
-    assert model[0].weight.dtype is dtype, "nothing was cast"
+    assert model[0].weight.dtype is dtype, "the refused model was cast"
 
 
 def test_a_bf16_buffer_beyond_fp16_keeps_its_dtype() -> None:
@@ -299,18 +310,18 @@ def test_loading_a_number_beyond_fp16_changes_nothing(load: str) -> None:
     before = engine.model.weight.clone()
     state = engine.state_dict() if load == "load_state_dict" else engine.fp32_model()
     weights = state["model"] if load == "load_state_dict" else state
-    weights["weight"] = weights["weight"].clone().fill_(BEYOND)
+    weights["weight"] = weights["weight"].clone().fill_(BEYOND_FP16)
     with pytest.raises(ValueError, match="'weight' of this state dict holds 100000"):
         getattr(engine, load)(state)
     assert torch.equal(engine.model.weight, before)
 
 
-# --- a step by hand, gradients that are sparse, recipes in words ---
+# --- steps of the optimizer itself, sparse gradients, and fields of recipes ---
 
 
 @pytest.mark.parametrize("recipe", ["O1", "O2", "FP8 current"])
-def test_a_step_of_the_optimizer_by_hand_is_refused(recipe: str) -> None:
-    engine = Engine(nn.Linear(32, 1), SGD, replaced(recipe))
+def test_a_direct_step_of_the_optimizer_is_refused(recipe: str) -> None:
+    engine = Engine(nn.Linear(32, 1), SGD, with_static_scale(recipe))
     before = engine.model.weight.clone()
     engine.backward(engine(torch.ones(2, 32)).square().mean())
     with pytest.raises(RuntimeError, match=r"expected engine\.step\(\), got"):
@@ -319,19 +330,19 @@ def test_a_step_of_the_optimizer_by_hand_is_refused(recipe: str) -> None:
     assert engine.step().stepped
 
 
-def replaced(recipe: str) -> Recipe:
+def with_static_scale(recipe: str) -> Recipe:
     """Return a recipe with a scale at which the first step is taken."""
     return dataclasses.replace(RECIPES[recipe], scaler=RECIPES["FP16 static"].scaler)
 
 
-def test_a_copy_of_an_engine_refuses_a_step_by_hand_as_well() -> None:
+def test_a_copy_of_an_engine_refuses_a_direct_step() -> None:
     engine = copy.deepcopy(Engine(nn.Linear(4, 1), SGD, "O1"))
     engine.backward(engine(torch.ones(2, 4)).mean())
     with pytest.raises(RuntimeError, match=r"expected engine\.step\(\), got"):
         engine.optimizer.step()
 
 
-def test_a_step_by_hand_without_scale_and_masters_is_a_plain_one() -> None:
+def test_a_direct_step_in_fp32_equals_plain_torch() -> None:
     engine = Engine(nn.Linear(4, 1, bias=False), SGD, "FP32")
     plain = nn.Linear(4, 1, bias=False)
     plain.load_state_dict(engine.model.state_dict())
@@ -342,12 +353,12 @@ def test_a_step_by_hand_without_scale_and_masters_is_a_plain_one() -> None:
     assert torch.equal(engine.model.weight, plain.weight)
 
 
-def test_sparse_gradients_in_fp32_give_the_plain_loops_bits() -> None:
-    def run(as_engine: bool) -> tuple[list[float], Tensor]:
+def test_sparse_gradients_in_fp32_equal_a_plain_loop() -> None:
+    def train(*, with_engine: bool) -> tuple[list[float], Tensor]:
         torch.manual_seed(0)
         net = nn.Sequential(nn.EmbeddingBag(50, 16, mode="sum", sparse=True), nn.Linear(16, 1))
         generator = torch.Generator().manual_seed(1)
-        engine = Engine(net, SGD, "FP32") if as_engine else None
+        engine = Engine(net, SGD, "FP32") if with_engine else None
         plain = SGD(net.parameters())
         losses = []
         for _ in range(12):
@@ -365,22 +376,24 @@ def test_sparse_gradients_in_fp32_give_the_plain_loops_bits() -> None:
             losses.append(loss.item())
         return losses, net[0].weight.detach().clone()
 
-    losses, weight = run(False)
-    ours, our_weight = run(True)
-    assert losses == ours
-    assert torch.equal(weight, our_weight)
+    plain_losses, plain_weight = train(with_engine=False)
+    losses, weight = train(with_engine=True)
+    assert losses == plain_losses
+    assert torch.equal(weight, plain_weight)
 
 
 def test_clipping_sums_the_duplicates_of_a_sparse_gradient() -> None:
     net = nn.Embedding(4, 1, sparse=True)
     engine = Engine(net, SGD, "FP32")
     engine.backward(engine(torch.tensor([1, 1, 1])).sum())
-    assert engine.clip(10.0).item() == 3.0, "one row with a gradient of 3, not three of 1"
+    # The norm is that of one row with a gradient of 3, not of three rows with 1.
+    assert engine.clip(10.0).item() == 3.0
 
 
-def test_a_sum_of_duplicates_that_overflows_is_found() -> None:
+def test_overflow_of_summed_duplicates_is_found() -> None:
     net = nn.Embedding(2, 1, sparse=True)
     engine = Engine(net, SGD, "FP32")
+    # 3e38 is finite in FP32, and 6e38 is not.
     engine.backward((engine(torch.tensor([1, 1])) * 3e38).sum())
     assert engine.step().found_inf
 
@@ -397,7 +410,7 @@ def test_a_sum_of_duplicates_that_overflows_is_found() -> None:
         {"keep_norms": 1},
     ],
 )
-def test_a_recipe_refuses_other_kinds(values: dict[str, Any]) -> None:
+def test_a_recipe_refuses_values_of_other_types(values: dict[str, Any]) -> None:
     [field] = values
     with pytest.raises(TypeError, match=f"{field}: expected"):
         Recipe(**{"name": "m", **values})

@@ -35,7 +35,8 @@ from labkit.amp import (
 from labkit.formats import FP16
 from labkit.gemm import SEQUENTIAL_FP16, SPECS, TURING_4
 
-ADAM = partial(torch.optim.Adam, lr=1e-2, eps=1e-4)  # FP16 holds 1e-4, so that O3 trains too
+# FP16 rounds Adam's default eps of 1e-8 to zero, but not 1e-4, so O3 trains, too.
+ADAM = partial(torch.optim.Adam, lr=1e-2, eps=1e-4)
 WITHOUT = Recipe("no master", model=FP16, master_weights=False)
 
 
@@ -51,13 +52,15 @@ def engine_for(recipe: Recipe, seed: int = 0, **options: object) -> Engine:
 
 
 def train(engine: Engine, steps: int, after: Callable[[], None] = lambda: None) -> list[float]:
-    """Batches, labels and dropout from torch's global generator; noise from numpy's and
-    Python's.
+    """Train some steps and return their losses.
+
+    Batches, labels and dropout come from torch's global generator, noise from those of numpy and
+    Python, so a resumed run must restore all three.
     """
     losses = []
     for _ in range(steps):
         engine.zero_grad()
-        # The global generator is the one that must come back.
+        # numpy's global generator is meant here, because a checkpoint has to restore it.
         noise = random.random() + np.random.rand()  # noqa: NPY002
         with engine.forward():
             loss = F.cross_entropy(engine(torch.randn(8, 6) + noise), torch.randint(3, (8,)))
@@ -100,7 +103,7 @@ def test_a_resumed_run_is_bit_equal_to_one_that_never_stopped(name: str, tmp_pat
         first = train(through, 6)
         path = save_checkpoint(tmp_path / "run.pt", through, epoch=2)
         rest = train(through, 6)
-        assert len(set(first + rest)) > 6, "the run does something"
+        assert len(set(first + rest)) > 6, "most losses are equal, so the test shows nothing"
 
         resumed = engine_for(ROWS[name], seed=99, flat=flat)
         random.seed(99)
@@ -112,14 +115,18 @@ def test_a_resumed_run_is_bit_equal_to_one_that_never_stopped(name: str, tmp_pat
         assert resumed.steps == 12
 
 
-def test_scheduler_and_average_travel_along(tmp_path: Path) -> None:
+def test_scheduler_and_average_are_saved_along(tmp_path: Path) -> None:
     runs = []
     for _ in range(2):
         engine = engine_for(RECIPES["O2"])
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(engine.optimizer, 20)
         ema = Ema(engine, 0.9)
-        after = lambda scheduler=scheduler, ema=ema: (scheduler.step(), ema.update())  # noqa: E731
-        runs.append((engine, scheduler, ema, after))
+
+        def after_step(scheduler: Any = scheduler, ema: Ema = ema) -> None:
+            scheduler.step()
+            ema.update()
+
+        runs.append((engine, scheduler, ema, after_step))
     (engine, scheduler, ema, after), (engine_2, scheduler_2, ema_2, after_2) = runs
     train(engine, 4, after)
     path = save_checkpoint(
@@ -143,7 +150,7 @@ def test_plain_torch_reads_the_model_in_fp32(tmp_path: Path) -> None:
         plain.load_state_dict(stored["model"])
         for key, value in plain.state_dict().items():
             here = engine.model.state_dict()[key]
-            assert torch.equal(value, stored["model"][key]), "FP32 loses nothing"
+            assert torch.equal(value, stored["model"][key]), (name, key)
             assert torch.equal(value.to(here.dtype), here), (name, key)
         if recipe.master_weights:
             assert all(
@@ -156,9 +163,7 @@ def test_plain_torch_reads_the_model_in_fp32(tmp_path: Path) -> None:
             engine.weights.optimizer_weights, plain.parameters(), strict=True
         ):
             state = engine.optimizer.state[ours]
-            assert set(theirs.state[parameter]) == set(state), (
-                "the optimizer's state is a plain one, too"
-            )
+            assert set(theirs.state[parameter]) == set(state), name
             assert all(
                 torch.equal(theirs.state[parameter][key], value.float())
                 for key, value in state.items()
@@ -183,7 +188,8 @@ def test_plain_fp32_checkpoint_starts_a_mixed_run() -> None:
             r"other shapes: 4.bias: \(5,\) for \(3,\)",
         ),
     ):
-        change(other := dict(stored))
+        other = dict(stored)
+        change(other)
         with pytest.raises(ValueError, match=expected):
             engine.load_model(other)
     with pytest.raises(
@@ -223,11 +229,13 @@ def test_checkpoint_of_another_recipe_is_refused() -> None:
         assert all(map(torch.equal, before, engine.weights.master_weights)), expected
 
 
-def test_another_file_is_refused_in_words_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     whole = save_checkpoint(tmp_path / "whole", engine_for(RECIPES["O2"])).read_bytes()
     unreadable = "is not a checkpoint, or was cut short: torch cannot read it"
-    torch.save(mlp().state_dict(), plain := io.BytesIO())
-    torch.save({"epoch": 3}, other := io.BytesIO())
+    plain = io.BytesIO()
+    torch.save(mlp().state_dict(), plain)
+    other = io.BytesIO()
+    torch.save({"epoch": 3}, other)
     cases = [
         *((content, unreadable) for content in (b"", b"hello\n" * 1000, whole[:100], whole[:-1])),
         (plain.getvalue(), r"got a plain state dict; load it with engine.load_model"),
@@ -246,14 +254,15 @@ def test_another_file_is_refused_in_words_and_changes_nothing(tmp_path: Path) ->
     assert str(engine.state_dict()) == before
 
 
-def test_a_flipped_bit_is_noticed_wherever_it_changes_the_content(tmp_path: Path) -> None:
+def test_a_flipped_bit_that_changes_the_content_is_detected(tmp_path: Path) -> None:
     engine = engine_for(RECIPES["O2"])
     flipped = tmp_path / "flipped"
     train(engine, 1)
-    torch.serialization.set_crc32_options(False)  # torch is set to leave checksums out
+    # A session in which torch writes no checksums: a checkpoint must have them all the same.
+    torch.serialization.set_crc32_options(False)
     try:
         whole = save_checkpoint(tmp_path / "whole", engine, epoch=1).read_bytes()
-        assert not torch.serialization.get_crc32_options(), "the setting is the caller's"
+        assert not torch.serialization.get_crc32_options(), "saving changed the session's setting"
         content = str(read_checkpoint(tmp_path / "whole"))
     finally:
         torch.serialization.set_crc32_options(True)
@@ -263,32 +272,33 @@ def test_a_flipped_bit_is_noticed_wherever_it_changes_the_content(tmp_path: Path
     inside = [whole.index(tensor) * 8 + generator.randrange(len(tensor) * 8) for _ in range(20)]
     anywhere = [generator.randrange(len(whole) * 8) for _ in range(60)]
     for bit in (*inside, *anywhere):
-        flipped.write_bytes(
-            whole[: bit // 8] + bytes([whole[bit // 8] ^ 1 << bit % 8]) + whole[bit // 8 + 1 :]
-        )
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        flipped.write_bytes(damaged)
         try:
-            assert str(read_checkpoint(flipped)) == content, (
-                "a bit between two tensors, or of a time stamp"
-            )
+            # Padding between two tensors and time stamps hold no content.
+            assert str(read_checkpoint(flipped)) == content, bit
+            assert bit not in inside, "a flipped bit of a tensor was not detected"
             harmless += 1
         except ValueError as error:
-            said = str(error)
+            message = str(error)
             reasons = ("damaged", "not a checkpoint", "expected a bundle")
-            assert any(reason in said for reason in reasons), said
-    assert harmless < len(anywhere), "those in the tensor are all noticed"
+            assert any(reason in message for reason in reasons), message
+    assert harmless < len(anywhere), "no flipped bit was detected anywhere"
 
 
-def test_a_recipe_goes_on_only_under_what_gives_the_same_numbers() -> None:
-    same = {name: replace(recipe, name="", graph=False) for name, recipe in RECIPES.items()}
+def test_a_checkpoint_loads_only_under_an_equal_recipe() -> None:
+    # A name and a graph of casts change no number of a training.
+    settings = {name: replace(recipe, name="", graph=False) for name, recipe in RECIPES.items()}
     engines = {name: engine_for(recipe) for name, recipe in RECIPES.items()}
     for saved, other in itertools.product(RECIPES, RECIPES):
         refused = pytest.raises(ValueError, match="Build the engine with the same one")
-        with nullcontext() if same[saved] == same[other] else refused:
+        with nullcontext() if settings[saved] == settings[other] else refused:
             engines[other].load_state_dict(copy.deepcopy(engines[saved].state_dict()))
 
 
 def test_two_accumulators_of_one_name_are_distinguished() -> None:
-    """T4, and T4 as its other sources describe it: both are called T4."""
+    """Two sources describe the accumulator of a T4 differently, and both rows have its name."""
     here, there = (
         engine_for(replace(RECIPES["O2"], accumulator=row)) for row in (SPECS["T4"], TURING_4)
     )
@@ -296,8 +306,9 @@ def test_two_accumulators_of_one_name_are_distinguished() -> None:
         ValueError, match=r"another accumulator of the same name: block_length 8, now 4"
     ):
         there.load_state_dict(here.state_dict())
-    cited_anew = replace(SPECS["T4"], source="another paper", note="")
-    engine_for(replace(RECIPES["O2"], accumulator=cited_anew)).load_state_dict(here.state_dict())
+    # Sources and notes change no number, so a row that differs only in them is the same one.
+    other_source = replace(SPECS["T4"], source="another paper", note="")
+    engine_for(replace(RECIPES["O2"], accumulator=other_source)).load_state_dict(here.state_dict())
 
 
 DAMAGES: dict[tuple[Any, ...], object] = {
@@ -321,13 +332,14 @@ def test_a_state_that_cannot_be_loaded_changes_nothing() -> None:
     saved, engines = (
         {name: engine_for(RECIPES[name], seed) for name in ("O2", "FP8 delayed")} for seed in (0, 3)
     )
-    for each in (*saved.values(), *engines.values()):
-        train(each, 2)
+    for engine in (*saved.values(), *engines.values()):
+        train(engine, 2)
     for (*path, last), value in DAMAGES.items():
         recipe = "FP8 delayed" if "products" in path else "O2"
         before = str(engines[recipe].state_dict())
         state = copy.deepcopy(saved[recipe].state_dict())
         reduce(getitem, path, state)[last] = value
+        # Any sentence will do: only the type of the error and the state are checked here.
         with pytest.raises(ValueError, match=r"\w+ \w+ \w+"):
             engines[recipe].load_state_dict(state)
         assert str(engines[recipe].state_dict()) == before, (*path, last)
@@ -337,79 +349,93 @@ def test_nothing_is_saved_between_backward_and_step(tmp_path: Path) -> None:
     engine = engine_for(RECIPES["O2"])
     with engine.forward():
         engine.backward(engine(torch.ones(2, 6)).sum())
-    for look in (lambda: None, engine.gradients):
-        look()
+    # Unscaling the gradients does not make them complete.
+    for read_gradients in (lambda: None, engine.gradients):
+        read_gradients()
         with pytest.raises(RuntimeError, match="expected no pending gradients"):
             save_checkpoint(tmp_path / "run.pt", engine)
     engine.step()
-    with pytest.raises(TypeError, match="Path"):
-        save_checkpoint(tmp_path / "run.pt", engine, where=tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system kills otherwise")
+def test_extra_values_that_torch_cannot_load_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="Path"):
+        save_checkpoint(tmp_path / "run.pt", engine_for(RECIPES["O2"]), where=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the test forks a process and kills it")
 @pytest.mark.slow
-def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
-    """Twenty times a process that writes one checkpoint after the other is killed; each time the
-    newest is there.
+def test_a_killed_process_leaves_a_complete_checkpoint(tmp_path: Path) -> None:
+    """Kill a process that writes one checkpoint after the other, at 20 random moments.
+
+    The process writes a byte into a pipe after each checkpoint. The file must hold the last
+    checkpoint that was reported, or the one after it, whose report the kill prevented.
     """
     torch.manual_seed(0)
     engine = Engine(nn.Linear(700, 700), torch.optim.SGD, RECIPES["O2"])
     start = time.perf_counter()
     path = save_checkpoint(tmp_path / "run.pt", engine, written=0)
-    took = time.perf_counter() - start
+    duration = time.perf_counter() - start
     generator = random.Random(0)
-    begun, interrupted = 0, 0
+    written_before = 0
+    interruptions = 0
     for _ in range(20):
-        done, tell = os.pipe()
+        reports, report_end = os.pipe()
         child = os.fork()
-        if child == 0:  # no backward and no test runner in here: it writes until it is killed
+        if child == 0:
+            # The child must never return to the test runner: it writes until it is killed.
             try:
-                torch.set_num_threads(1)  # the other threads were not forked along
-                for number in itertools.count(begun + 1):
+                # fork copies one thread only, and torch must not wait for the others.
+                torch.set_num_threads(1)
+                for number in itertools.count(written_before + 1):
                     with torch.no_grad():
                         engine.weights.master_weights[0].fill_(number)
                     save_checkpoint(path, engine, written=number)
-                    os.write(tell, b".")
+                    os.write(report_end, b".")
             finally:
                 os._exit(1)
-        os.close(tell)
-        assert os.read(done, 1), "it wrote one at least"
-        time.sleep(generator.uniform(0, took))  # the moment shall be any
+        os.close(report_end)
+        assert os.read(reports, 1), "the child wrote no checkpoint"
+        # Any moment of the next write may be the one of the kill.
+        time.sleep(generator.uniform(0, duration))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        told = 1 + sum(len(chunk) for chunk in iter(partial(os.read, done, 4096), b""))
-        os.close(done)
+        reported = 1 + sum(len(chunk) for chunk in iter(partial(os.read, reports, 4096), b""))
+        os.close(reports)
         bundle = read_checkpoint(path)
         newest = bundle["extra"]["written"]
-        assert begun + told <= newest <= begun + told + 1, (
-            "what was said to be written is there, or the next one"
-        )
+        last_reported = written_before + reported
+        assert last_reported <= newest <= last_reported + 1
         assert (bundle["model"]["weight"] == newest).all()
-        interrupted += len(list(tmp_path.iterdir())) > 1  # what the next writer deletes
-        begun = newest
-    assert interrupted, "some were killed while they wrote"
+        # A killed write leaves a temporary file, which the next one deletes.
+        interruptions += len(list(tmp_path.iterdir())) > 1
+        written_before = newest
+    assert interruptions, "no kill interrupted a write, so the test shows nothing"
 
 
 def test_stochastic_checkpoint_continues_on_another_device() -> None:
-    """The state dict of a GPU's engine differs from this one in its generator alone, whose state
-    seeds ours.
+    """A state dict saved on a GPU differs in the state of its generator, 16 bytes, which then seeds
+    the generator of the CPU: equal states give equal steps, others give others.
     """
-    said = "drawn on a GPU when this was saved, and are drawn on a CPU now.* not bit for bit"
+    message = "drawn on a GPU when this was saved, and are drawn on a CPU now.* not bit for bit"
     for recipe in ("FP16 stochastic", "BF16 stochastic", "NVFP4"):
-        steps = []
-        start = nn.Linear(32, 4)
-        for of_a_gpu in (torch.arange(16), torch.arange(16), torch.arange(16) + 1):
-            engine = Engine(copy.deepcopy(start), partial(torch.optim.SGD, lr=0.1), RECIPES[recipe])
+        weights = []
+        # NVFP4 leaves the last layer in FP32 and draws for the gradients of the first one only.
+        initial = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 4))
+        for gpu_state in (torch.arange(16), torch.arange(16), torch.arange(16) + 1):
+            engine = Engine(
+                copy.deepcopy(initial), partial(torch.optim.SGD, lr=0.1), RECIPES[recipe]
+            )
             state = engine.state_dict()
-            part = state["products" if "products" in state else "weights"]
-            part["generator"] = of_a_gpu.to(torch.uint8)
-            with pytest.warns(UserWarning, match=said):
+            owner = state["products" if "products" in state else "weights"]
+            owner["generator"] = gpu_state.to(torch.uint8)
+            with pytest.warns(UserWarning, match=message):
                 engine.load_state_dict(state)
             with engine.forward():
                 loss = engine(torch.ones(2, 32)).square().mean()
             engine.backward(loss)
             assert engine.step().stepped, recipe
-            steps.append(engine.model.weight.detach())
-        assert torch.equal(steps[0], steps[1]), recipe
-        assert recipe == "NVFP4" or not torch.equal(steps[0], steps[2]), recipe
+            weights.append(engine.model[0].weight.detach())
+        assert torch.equal(weights[0], weights[1]), recipe
+        assert not torch.equal(weights[0], weights[2]), recipe

@@ -1,8 +1,7 @@
-"""torch.compile under the lab's modes: its graph holds the casts, and its numbers are the eager
-ones.
+"""torch.compile under autocast and the engine: one graph, with the numbers of eager execution.
 
-The backend returns each graph as it is, so that the operations in it can be counted, and nothing
-else changes a bit.
+The backend of most tests records each graph and runs it unchanged, so operations can be counted and
+results must be equal bit for bit.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Mixed(nn.Module):
 
 
 class Graphs:
-    """A backend that keeps the graphs, and what torch counts."""
+    """A backend that records its graphs and runs them unchanged."""
 
     def __init__(self) -> None:
         torch._dynamo.reset()
@@ -70,10 +69,12 @@ class Graphs:
 
     @property
     def breaks(self) -> int:
+        """The number of graph breaks since this backend was made."""
         return sum(torch._dynamo.utils.counters["graph_break"].values())
 
     @property
     def calls(self) -> Counter[str]:
+        """How often the graphs call each function, by its name."""
         nodes = [node for graph in self.graphs for node in graph.graph.nodes]
         return Counter(node.target.__name__ for node in nodes if node.op == "call_function")
 
@@ -107,6 +108,10 @@ def same(got: list[Tensor], want: list[Tensor]) -> bool:
 
 
 def compiled_step(model: nn.Module, region: Region) -> tuple[Graphs, list[Tensor]]:
+    """Return the graphs of two steps of a compiled copy, and the result of the second step.
+
+    Two steps, because a step updates the statistics of a batch norm.
+    """
     graphs = Graphs()
     model = copy.deepcopy(model)
     call = torch.compile(model, backend=graphs)
@@ -137,10 +142,9 @@ REGIONS: dict[str, Region] = {
 
 
 @pytest.mark.parametrize("name", REGIONS)
-def test_a_region_leaves_one_graph_with_the_numbers_of_eager(name: str) -> None:
+def test_compiled_model_in_a_region_equals_eager_in_one_graph(name: str) -> None:
     region = REGIONS[name]
     for model in (five_layers(), mixed()):
-        # FP16 convolutions of torch's own CPU kernels do not add up in one order
         eager = copy.deepcopy(model)
         step(eager, eager, region)
         want = step(eager, eager, region)
@@ -173,7 +177,7 @@ def test_an_engine_trains_a_compiled_model_in_one_graph() -> None:
             assert same(got, want), recipe
 
 
-def test_a_new_region_of_the_same_kind_compiles_nothing_again() -> None:
+def test_equal_regions_share_a_compiled_graph() -> None:
     graphs = Graphs()
     model = five_layers()
     call = torch.compile(model, backend=graphs)
@@ -185,7 +189,7 @@ def test_a_new_region_of_the_same_kind_compiles_nothing_again() -> None:
     assert len(graphs.graphs) == 3
 
 
-def test_threads_with_one_region_object_have_their_own_nesting() -> None:
+def test_threads_nest_a_shared_region_independently() -> None:
     graphs = Graphs()
     model = five_layers()
     call = torch.compile(model, backend=graphs)
@@ -209,7 +213,7 @@ def test_threads_with_one_region_object_have_their_own_nesting() -> None:
     assert dtypes == {True: [torch.float32] * 2, False: [torch.float16] * 2}
 
 
-def test_a_region_that_a_compiled_function_opens_is_the_innermost() -> None:
+def test_a_region_inside_a_compiled_function_is_innermost() -> None:
     layer = nn.Linear(4, 4)
     shared = autocast(BF16)
     off = autocast(enabled=False)
@@ -243,7 +247,7 @@ def test_a_region_that_a_compiled_function_opens_is_the_innermost() -> None:
             assert not torch._C._len_torch_function_stack()
 
 
-def test_a_rule_that_is_registered_compiles_the_model_again() -> None:
+def test_registering_a_rule_recompiles_the_model() -> None:
     graphs = Graphs()
     model = five_layers()
     call = torch.compile(model, backend=graphs)
@@ -263,7 +267,11 @@ class Checkpointed(nn.Module):
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_no_mode_casts_in_what_a_compiler_made_of_the_graph(inside: bool) -> None:
+def test_compiled_backward_has_the_gradients_of_eager(inside: bool) -> None:
+    """Inside the region or outside, backward runs code that the compiler made, where nothing may be
+    cast once more.
+    """
+
     def gradients(call: Callable[[Tensor], Tensor], region: Region) -> list[Tensor]:
         model.zero_grad()
         torch.manual_seed(1)
@@ -282,7 +290,7 @@ def test_no_mode_casts_in_what_a_compiler_made_of_the_graph(inside: bool) -> Non
             assert same(gradients(torch.compile(model, backend="aot_eager"), region), want)
 
 
-def test_what_python_must_see_breaks_the_graph_and_changes_no_bit() -> None:
+def test_graph_breaks_change_no_bit() -> None:
     class Product(torch.autograd.Function):
         @staticmethod
         @custom_fwd
@@ -309,8 +317,10 @@ def test_what_python_must_see_breaks_the_graph_and_changes_no_bit() -> None:
     ):
         events.clear()
         want = step(model, model, region)
-        seen = len(events)
+        events_of_a_step = len(events)
         graphs, got = compiled_step(model, region)
         assert same(got, want)
+        # At most one break at each layer, and one at each end of the model.
         assert graphs.breaks <= 2 + sum(LAYERS.values())
-        assert len(events) == 3 * seen, "each operation is heard of, in both steps"
+        # One eager step and two compiled ones report the same events.
+        assert len(events) == 3 * events_of_a_step

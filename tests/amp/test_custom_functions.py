@@ -1,6 +1,7 @@
 """Autograd functions with custom_fwd and custom_bwd, and hooks, under autocast.
 
-The oracle is torch.autocast on a CPU: its list of matrix products is that of CUDA.
+Dtypes and results are compared with those under torch.autocast on a CPU, which casts the same
+matrix products as on CUDA.
 """
 
 import copy
@@ -30,7 +31,7 @@ DTYPES = {FP32: torch.float32, FP16: torch.float16, None: None}
 
 
 class Product:
-    """A matrix product as an autograd function, which notes the dtypes that it meets.
+    """A matrix product as an autograd function, which records the dtypes that it meets.
 
     Args:
         forward_decorator: custom_fwd, ours or torch's.
@@ -110,7 +111,7 @@ def torchs_product(cast_inputs: Any, wrapped: bool) -> Product:
 
 
 def torchs_product_for_cuda(cast_inputs: Any, wrapped: bool) -> Product:
-    """Return a product with torch.cuda.amp's decorators, which are rehearsed on a CPU here."""
+    """Return a product with torch.cuda.amp's decorators; it runs on a CPU here."""
     forward = partial(torch.cuda.amp.custom_fwd, cast_inputs=DTYPES[cast_inputs])
     return Product(forward, torch.cuda.amp.custom_bwd, wrapped)
 
@@ -217,7 +218,7 @@ def eager() -> NetWithProductInFp32:
     return NetWithProductInFp32(8, 8)
 
 
-def test_cast_graph_applies_custom_functions_as_eager_autocast(eager: nn.Module) -> None:
+def test_cast_graph_applies_custom_functions_as_eager(eager: nn.Module) -> None:
     x = torch.randn(8, 8)
     graph = CastGraph(copy.deepcopy(eager), FP16)
     expected = gradients_under_autocast(eager, eager, x)
@@ -230,7 +231,7 @@ def test_cast_graph_applies_custom_functions_as_eager_autocast(eager: nn.Module)
 
 
 @pytest.mark.filterwarnings("ignore:Dynamo")
-def test_compiled_model_applies_custom_functions_as_eager_autocast(eager: nn.Module) -> None:
+def test_compiled_model_applies_custom_functions_as_eager(eager: nn.Module) -> None:
     x = torch.randn(8, 8)
     compiled = torch.compile(copy.deepcopy(eager), backend="eager")
     expected = gradients_under_autocast(eager, eager, x)
@@ -242,7 +243,7 @@ def test_compiled_model_applies_custom_functions_as_eager_autocast(eager: nn.Mod
 
 
 class ProductInBackward(torch.autograd.Function):
-    """The identity, whose backward multiplies matrices in FP32 and notes the dtype of the result.
+    """The identity, whose backward multiplies FP32 matrices and records the dtype of the product.
 
     `dtypes` is a list that the caller passes.
     """

@@ -1,7 +1,8 @@
-"""Changes of a model between two steps: they count, or are refused.
+"""Edits of a model between two steps, copies, listeners and weight averages of an engine.
 
-And what follows an engine: listeners at the moments of a step, and an average of the master
-weights.
+An edit of a weight reaches the next step and the master weights; an edit that the optimizer cannot
+follow is refused. Copies of an engine train independently, listeners change no bit of a training,
+and averages equal torch's.
 """
 
 import copy
@@ -33,8 +34,10 @@ from labkit.amp.masters.edits import Checksum, checksum, differences
 from labkit.amp.masters.weights import MakeOptimizer
 from labkit.gemm import SPECS
 
-STANDING = partial(torch.optim.SGD, lr=0.0)
-ADAM = partial(torch.optim.Adam, lr=1e-2, eps=1e-4)  # FP16 holds 1e-4, so that O3 trains too
+# With a learning rate of 0, only an edit changes a weight.
+NO_UPDATE = partial(torch.optim.SGD, lr=0.0)
+# FP16 rounds Adam's default eps of 1e-8 to zero, but not 1e-4, so O3 trains, too.
+ADAM = partial(torch.optim.Adam, lr=1e-2, eps=1e-4)
 
 
 def engine_for(name: str, flat: bool = False, make: MakeOptimizer = ADAM) -> Engine:
@@ -66,7 +69,7 @@ def steps(engine: Engine, *numbers: int) -> list[float]:
     return losses
 
 
-def same(before: Checksum, after: Checksum) -> bool:
+def equal_checksums(before: Checksum, after: Checksum) -> bool:
     return not any(differences(before, after) or [before])
 
 
@@ -75,14 +78,15 @@ def fill_vector(model: nn.Module) -> None:
     nn.utils.vector_to_parameters(torch.full(vector.shape, 0.25), model.parameters())
 
 
-def new_data(p: nn.Parameter, dtype: torch.dtype | None) -> None:
+def replace_data(p: nn.Parameter, dtype: torch.dtype | None) -> None:
+    """Put a new tensor behind a parameter, in `dtype` or in the parameter's own."""
     p.data = torch.full(p.shape, 0.25, dtype=dtype or p.dtype)
 
 
 EDITS: dict[str, Callable[[nn.Module], object]] = {
     "p.data.fill_()": lambda model: [p.data.fill_(0.25) for p in model.parameters()],
-    "p.data = of its dtype": lambda model: [new_data(p, None) for p in model.parameters()],
-    "p.data = in FP32": lambda model: [new_data(p, torch.float32) for p in model.parameters()],
+    "p.data = of its dtype": lambda model: [replace_data(p, None) for p in model.parameters()],
+    "p.data = in FP32": lambda model: [replace_data(p, torch.float32) for p in model.parameters()],
     "vector_to_parameters": fill_vector,
     "load_state_dict": lambda m: m.load_state_dict(
         {k: torch.full(v.shape, 0.25) for k, v in m.state_dict().items()}
@@ -92,52 +96,56 @@ EDITS: dict[str, Callable[[nn.Module], object]] = {
 
 
 @pytest.mark.parametrize("name", ["FP32", "O2", "BF16", "O3", "FP16 no master", "FP16 Kahan"])
-def test_an_edit_counts(name: str) -> None:
-    for flat, (way, edit) in itertools.product((False, True), EDITS.items()):
-        engine = engine_for(name, flat, STANDING)
+def test_an_edit_reaches_model_and_master_weights(name: str) -> None:
+    for flat, (description, edit) in itertools.product((False, True), EDITS.items()):
+        engine = engine_for(name, flat, NO_UPDATE)
         dtypes = [p.dtype for p in engine.model.parameters()]
         steps(engine, 0)
         edit(engine.model)
         steps(engine, 0)
-        assert [p.dtype for p in engine.model.parameters()] == dtypes, (way, flat)
+        assert [p.dtype for p in engine.model.parameters()] == dtypes, (description, flat)
         for weights in (
             engine.fp32_model().values(),
             engine.weights.master_weights,
             engine.model.parameters(),
         ):
-            assert all((w == 0.25).all() for w in weights), (way, flat)
+            assert all((w == 0.25).all() for w in weights), (description, flat)
 
 
-def test_edit_between_backward_and_step_counts(tmp_path: Path) -> None:
-    engine, other = (engine_for("O2", make=STANDING) for _ in range(2))
+def test_an_edit_between_backward_and_step_takes_effect(tmp_path: Path) -> None:
+    engine, other = (engine_for("O2", make=NO_UPDATE) for _ in range(2))
     backward(engine, 0)
     engine.model[0].bias.data.fill_(0.5)
     engine.step()
     assert (engine.fp32_model()["0.bias"] == 0.5).all()
-    engine.model[0].bias.data = torch.full((16,), 0.1)  # in FP32: the master has all its digits
+    # FP16 cannot represent 0.1: the master takes all digits of FP32 data.
+    engine.model[0].bias.data = torch.full((16,), 0.1)
     load_checkpoint(save_checkpoint(tmp_path / "run.pt", engine), other)
-    for each in (engine, other):
-        assert (each.fp32_model()["0.bias"] == 0.1).all()
-        assert (each.model[0].bias == torch.tensor(0.1).half()).all()
+    for edited in (engine, other):
+        assert (edited.fp32_model()["0.bias"] == 0.1).all()
+        assert (edited.model[0].bias == torch.tensor(0.1).half()).all()
 
 
-def test_later_layer_is_refused_by_name() -> None:
-    changes: list[Callable[[nn.Sequential], object]] = [
+def test_a_parameter_added_later_is_refused_by_name() -> None:
+    additions: list[Callable[[nn.Sequential], object]] = [
         lambda model: model.__setitem__(0, nn.Linear(6, 16)),
         lambda model: model.add_module("last", nn.Linear(3, 3)),
         lambda model: setattr(model[0], "weight", nn.Parameter(torch.zeros(16, 6))),
     ]
-    for name, change in itertools.product(("FP32", "O1", "O2"), changes):
-        engine = engine_for(name, make=STANDING)
+    for name, add in itertools.product(("FP32", "O1", "O2"), additions):
+        engine = engine_for(name, make=NO_UPDATE)
         steps(engine, 0)
         loss = engine(torch.ones(1, 6)).sum()
         engine.zero_grad()
-        change(engine.model)
+        add(engine.model)
         with pytest.raises(
             RuntimeError, match=r"parameter '(0.weight|last.weight)' was added to the model after"
         ):
             engine.backward(loss)
-    engine = engine_for("O2", make=STANDING)
+
+
+def test_weight_of_another_shape_is_refused_by_name() -> None:
+    engine = engine_for("O2", make=NO_UPDATE)
     engine.model[0].weight.data = torch.zeros(3, 6)
     with pytest.raises(
         ValueError, match=r"'0.weight' were given the shape \(3, 6\); the optimizer steps \(16, 6\)"
@@ -145,25 +153,31 @@ def test_later_layer_is_refused_by_name() -> None:
         engine.forward()
 
 
-def test_a_change_of_any_one_number_by_one_code_shows() -> None:
+# One element, a few, a power of two, and a large size that is no multiple of a block or a vector.
+CHECKSUM_SIZES = (1, 5, 4096, 100_003)
+
+
+def test_checksum_detects_a_change_of_one_bit_pattern() -> None:
     generator = torch.Generator().manual_seed(0)
     for dtype, size in itertools.product(
-        (torch.float16, torch.bfloat16, torch.float32), (1, 5, 4096, 100_003)
+        (torch.float16, torch.bfloat16, torch.float32), CHECKSUM_SIZES
     ):
         tensor = torch.randn(size, generator=generator).to(dtype)
-        tensor[size // 3] = math.nan  # which equals nothing, and is no change
+        # NaN differs from itself in a comparison of numbers; the checksum reads bits.
+        tensor[size // 3] = math.nan
         before = checksum([tensor])
-        assert same(before, checksum([tensor.clone()])), (dtype, size)
+        assert equal_checksums(before, checksum([tensor.clone()])), (dtype, size)
         codes = tensor.view(torch.int32 if dtype is torch.float32 else torch.int16)
         for index in {0, size // 2, size - 1}:
             codes[index] += 1
-            assert not same(before, checksum([tensor])), (dtype, size, index)
+            assert not equal_checksums(before, checksum([tensor])), (dtype, size, index)
             codes[index] -= 1
-        assert same(before, checksum([tensor])), (dtype, size)
+        assert equal_checksums(before, checksum([tensor])), (dtype, size)
 
 
-def test_moved_rows_are_seen_as_a_change() -> None:
+def test_checksum_detects_swapped_rows() -> None:
     torch.manual_seed(0)
+    # Contiguous, transposed, channels last, strided, and not aligned to the storage's start.
     for number, tensor in enumerate(
         (
             torch.randn(500, 512).half(),
@@ -175,20 +189,22 @@ def test_moved_rows_are_seen_as_a_change() -> None:
     ):
         before = checksum([tensor])
         tensor[[0, -1]] = tensor[[-1, 0]].clone()
-        assert not same(before, checksum([tensor])), number
+        assert not equal_checksums(before, checksum([tensor])), number
 
 
-def through_torch(engine: Engine) -> Engine:
-    torch.save(engine, file := io.BytesIO())
+def save_and_load(engine: Engine) -> Engine:
+    """Return the engine that torch.load makes from what torch.save wrote."""
+    file = io.BytesIO()
+    torch.save(engine, file)
     file.seek(0)
     return torch.load(file, weights_only=False)
 
 
-WAYS: dict[str, Callable[[Engine], Engine]] = {
+COPY_FUNCTIONS: dict[str, Callable[[Engine], Engine]] = {
     "deepcopy": copy.deepcopy,
-    "torch.save": through_torch,
+    "torch.save": save_and_load,
 }
-COPIED = (
+COPY_RECIPES = (
     "FP32",
     "O1",
     "O1 graph",
@@ -202,52 +218,58 @@ COPIED = (
 )
 
 
-def alike(a: Engine, b: Engine) -> bool:
+def equal_states(a: Engine, b: Engine) -> bool:
     states = (a.fp32_model(), b.fp32_model())
     return a.scalers == b.scalers and all(
         torch.equal(states[0][key], states[1][key]) for key in states[0]
     )
 
 
-@pytest.mark.parametrize("name", [*COPIED, "on a V100"])
+@pytest.mark.parametrize("name", [*COPY_RECIPES, "on a V100"])
 def test_copy_trains_independently(name: str) -> None:
-    for flat, (way, copied) in itertools.product((False, True), WAYS.items()):
+    for flat, (description, copy_engine) in itertools.product(
+        (False, True), COPY_FUNCTIONS.items()
+    ):
+        case = (description, flat)
         engine = engine_for(name, flat)
         steps(engine, 0, 1, 2)
-        twin = copied(engine)
+        twin = copy_engine(engine)
         before = {key: value.clone() for key, value in engine.fp32_model().items()}
-        ahead = steps(twin, 3, 4)
-        assert all(torch.equal(value, before[key]) for key, value in engine.fp32_model().items()), (
-            way,
-            flat,
-        )
-        assert steps(engine, 3, 4) == ahead, (way, flat)
+        losses_of_twin = steps(twin, 3, 4)
+        for key, value in engine.fp32_model().items():
+            assert torch.equal(value, before[key]), (*case, key)
+        assert steps(engine, 3, 4) == losses_of_twin, case
         engine.zero_grad()
         backward(engine, 5)
-        twin = copied(engine)  # between backward and step
-        for each in (twin, engine):
-            backward(each, 6)
-            each.clip(0.1)
-        third = copied(twin)
-        reports = [each.step() for each in (engine, twin, third)]
-        assert reports[0] == reports[1] == reports[2], (way, flat)
-        assert alike(engine, twin), (way, flat)
-        assert alike(engine, third), (way, flat)
+        # A copy between backward and step takes the gradients along.
+        twin = copy_engine(engine)
+        for pending in (twin, engine):
+            backward(pending, 6)
+            pending.clip(0.1)
+        third = copy_engine(twin)
+        reports = [pending.step() for pending in (engine, twin, third)]
+        assert reports[0] == reports[1] == reports[2], case
+        assert equal_states(engine, twin), case
+        assert equal_states(engine, third), case
 
 
-def test_a_copy_remembers_what_was_done_to_gradients_and_weights() -> None:
+def test_copy_refuses_gradients_that_were_clipped_outside() -> None:
     engine = engine_for("O2")
     backward(engine, 0)
     nn.utils.clip_grad_norm_(engine.model.parameters(), 1.0)
-    for each in (engine, copy.deepcopy(engine)):
+    for clipped in (engine, copy.deepcopy(engine)):
         with pytest.raises(RuntimeError, match="gradients were changed between"):
-            each.step()
+            clipped.step()
+
+
+def test_copy_takes_an_edit_of_weights_along() -> None:
     engine = engine_for("O2")
     engine.model[0].weight.data.clamp_(-0.01, 0.01)
-    twin = through_torch(engine)
+    twin = save_and_load(engine)
     assert steps(engine, 1) == steps(twin, 1)
-    assert alike(engine, twin)
-    assert engine.fp32_model()["0.weight"].abs().max() < 0.03, "the clamp, and one step of 0.01"
+    assert equal_states(engine, twin)
+    # The clamp allows 0.01, and Adam's first step moves a weight by its learning rate of 0.01.
+    assert engine.fp32_model()["0.weight"].abs().max() < 0.03
 
 
 SGD, PLAIN = (partial(torch.optim.SGD, lr=lr) for lr in (0.125, 1.0))
@@ -272,32 +294,35 @@ def test_worked_example_of_a_step_with_a_static_scale():
     # unscaled in the step.
     engine = one_weight("FP16 static", SGD)
     events = list[StepEvent]()
-    seen = {}
+    gradients_at = {}
 
-    def look(event: StepEvent) -> None:
+    def record(event: StepEvent) -> None:
         events.append(event)
-        seen[event.moment] = [
+        gradients_at[event.moment] = [
             (gradient.dtype, gradient.item()) for gradient in event.gradients.values()
         ]
 
-    with engine.listen(look):
+    with engine.listen(record):
         step(engine, torch.tensor([[0.25]]))
     assert [event.moment for event in events] == list(Moment)
     forward, _, _, stepped = events
     assert (forward.loss.item(), forward.scale, forward.report) == (0.25, 2.0**10, None)
     unscaled = [(torch.float32, 0.25)]
-    assert list(seen.values()) == [[], [(torch.float16, 2.0**8)], unscaled, unscaled]
+    assert list(gradients_at.values()) == [[], [(torch.float16, 2.0**8)], unscaled, unscaled]
     assert stepped.report.stepped
     assert engine.model.weight.item() == 1 - 0.125 * 0.25
 
 
-def test_skipped_steps_and_each_backward_are_events(monkeypatch):
+def test_a_skipped_step_is_an_event() -> None:
     engine = one_weight("FP16 static too high")
     events = list[StepEvent]()
     with engine.listen(events.append):
         step(engine, torch.tensor([[1.0]]))  # 2^26 is beyond FP16
     assert [event.moment for event in events] == list(Moment)
     assert not events[-1].report.stepped
+
+
+def test_each_backward_is_an_event_until_the_listener_leaves(monkeypatch) -> None:
     engine = one_weight("FP32")
     moments = list[Moment]()
     with suppress(KeyError), engine.listen(lambda event: moments.append(event.moment)):
@@ -305,12 +330,13 @@ def test_skipped_steps_and_each_backward_are_events(monkeypatch):
             engine.backward(engine(torch.ones(1, 1)).sum())
         engine.step()
         raise KeyError
-    monkeypatch.setattr(engine.weights, "by_name", None)  # calling it would raise
-    step(engine, torch.ones(1, 1))  # which nobody listens to any more
+    # Without a listener, no event is made: making one would call None and raise.
+    monkeypatch.setattr(engine.weights, "by_name", None)
+    step(engine, torch.ones(1, 1))
     assert moments == [Moment.FORWARD, Moment.SCALED] * 2 + [Moment.UNSCALED, Moment.STEPPED]
 
 
-def test_a_run_that_is_listened_to_is_equal_bit_for_bit():
+def test_listeners_change_no_bit_of_a_run():
     inputs = torch.linspace(-1, 1, 12).reshape(4, 3)
     for recipe in ("FP32", "O1", "O2", "O3", "BF16", "FP8", "FP16 no master"):
         weights = []
@@ -329,7 +355,7 @@ def test_a_run_that_is_listened_to_is_equal_bit_for_bit():
         assert all(map(torch.equal, *weights)), recipe
 
 
-def test_equal_to_torch_s_own_average_of_the_masters() -> None:
+def test_average_equals_torch_s_average_of_the_masters() -> None:
     torch.manual_seed(0)
     engine = Engine(nn.Sequential(nn.Linear(3, 5), nn.LayerNorm(5)), PLAIN, RECIPES["O2"])
     masters = list(engine.weights.named_masters().values())
@@ -338,44 +364,44 @@ def test_equal_to_torch_s_own_average_of_the_masters() -> None:
     ema = Ema(engine, decay=0.99)
     for _ in range(10):
         engine.weights.step([torch.randn_like(m) for m in masters])
-        # which is not followed
+        # The average ignores a skipped step.
         ema.update(StepReport(stepped=False, found_inf=True, scale=1.0, why="skipped"))
         ema.update(StepReport(stepped=True, found_inf=False, scale=1.0, why="taken"))
         rule(theirs, masters, torch.tensor(1))
     assert all(torch.equal(a, b) for a, b in zip(ema.averages.values(), theirs, strict=True))
 
 
-def test_evaluating_with_the_average_leaves_the_training_alone() -> None:
+def test_evaluation_of_the_average_changes_no_training_step() -> None:
     for recipe, flat in itertools.product(("FP32", "O2"), (False, True)):
         torch.manual_seed(0)
-        looked, plain = (
+        averaged, plain = (
             Engine(nn.Linear(2, 2), PLAIN, RECIPES[recipe], flat=flat) for _ in range(2)
         )
-        plain.load_model(looked.fp32_model())
-        ema = Ema(looked, decay=0.5)
-        update = [torch.ones_like(m) for m in looked.weights.optimizer_weights]
+        plain.load_model(averaged.fp32_model())
+        ema = Ema(averaged, decay=0.5)
+        update = [torch.ones_like(m) for m in averaged.weights.optimizer_weights]
         for _ in range(2):
-            looked.weights.step(update)
+            averaged.weights.step(update)
             plain.weights.step(update)
             ema.update()
             with ema.in_model():
                 assert torch.equal(
-                    looked.model.weight, ema.averages["weight"].to(looked.model.weight.dtype)
+                    averaged.model.weight, ema.averages["weight"].to(averaged.model.weight.dtype)
                 )
-                assert not torch.equal(looked.model.weight, plain.model.weight), (recipe, flat)
+                assert not torch.equal(averaged.model.weight, plain.model.weight), (recipe, flat)
                 for call in (
-                    looked.weights.named_masters,
-                    looked.state_dict,
-                    partial(looked.weights.step, update),
+                    averaged.weights.named_masters,
+                    averaged.state_dict,
+                    partial(averaged.weights.step, update),
                 ):
                     with pytest.raises(
                         RuntimeError, match="the model's weights temporarily hold other values"
                     ):
                         call()
-            assert torch.equal(looked.model.weight, plain.model.weight), (recipe, flat)
+            assert torch.equal(averaged.model.weight, plain.model.weight), (recipe, flat)
 
 
-def test_a_plain_model_takes_the_average_ties_and_buffers_included() -> None:
+def test_average_loads_into_a_plain_model_with_tied_weights() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3))
     model[2].weight = model[0].weight
     engine = Engine(model, PLAIN, RECIPES["O2"])
@@ -390,10 +416,13 @@ def test_a_plain_model_takes_the_average_ties_and_buffers_included() -> None:
     assert (plain[1].running_mean == 3).all()
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_average_refuses_decays_outside_of_0_to_1() -> None:
     for decay in (1.0, -0.1, float("nan")):
         with pytest.raises(ValueError, match="expected 0 <= decay < 1"):
             Ema(one_weight(), decay)
+
+
+def test_average_of_another_network_is_refused() -> None:
     with pytest.raises(ValueError, match="of another network"):
         Ema(one_weight()).load_state_dict(
             Ema(Engine(nn.Linear(2, 2), PLAIN, RECIPES["O2"])).state_dict()

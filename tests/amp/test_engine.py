@@ -1,4 +1,7 @@
-"""Recipes, and a training step under each, against loops that are written here without labkit."""
+"""The engine: a training step under each recipe, several losses, clipping, and refusals.
+
+Steps are compared with loops of plain torch that cast, scale and unscale explicitly.
+"""
 
 import copy
 import itertools
@@ -38,7 +41,7 @@ from labkit.modes import open_modes
 SGD = partial(torch.optim.SGD, lr=0.1)
 ADAM = partial(torch.optim.Adam, lr=1e-2)
 O2 = Recipe("O2", model=FP16, scaler=ScalerConfig(init_scale=2.0**10, growth_interval=3))
-SCALED = Recipe("FP16 static", model=FP16, scaler=static(2.0**10))
+STATIC_SCALE = Recipe("FP16 static", model=FP16, scaler=static(2.0**10))
 
 
 def net() -> nn.Sequential:
@@ -58,7 +61,7 @@ def loss_of(engine: Engine, step: int, **size: int) -> Tensor:
 
 
 def train(engine: Engine, steps: int, *, same_batch: bool = False) -> list[float]:
-    """A training loop: no `if` on precision in it."""
+    """Train some steps and return their losses; the loop is the same for all precisions."""
     losses = []
     for step in range(steps):
         engine.zero_grad()
@@ -69,20 +72,20 @@ def train(engine: Engine, steps: int, *, same_batch: bool = False) -> list[float
     return losses
 
 
-def unmoved(before: list[Tensor], after: Iterable[Tensor]) -> bool:
+def unchanged(before: list[Tensor], after: Iterable[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
 def test_o2_is_bit_equal_to_a_plain_loop() -> None:
-    """FP16 weights and activations; FP32 norms, accumulation, master and Adam; a dynamic scale that
-    overflows.
+    """The loop keeps weights and activations in FP16; norms, sums, masters and Adam in FP32. Its
+    dynamic scale is so large that it overflows.
     """
     recipe = replace(O2, scaler=ScalerConfig(init_scale=2.0**18, growth_interval=2))
     engine = Engine(net(), ADAM, recipe)
 
     plain = net()
     masters = [p.detach() for p in plain.parameters()]
-    # 2 and 3 are the norm's
+    # Parameters 2 and 3 are those of the norm, which stays in FP32.
     masters = [m if i in (2, 3) else m.half().float() for i, m in enumerate(masters)]
     masters = [m.clone().requires_grad_() for m in masters]
     optimizer = torch.optim.Adam(masters, lr=1e-2)
@@ -120,28 +123,35 @@ def test_o2_is_bit_equal_to_a_plain_loop() -> None:
         assert engine.scaler.scale == scale
         for a, b in zip(engine.weights.master_weights, masters, strict=True):
             assert torch.equal(a, b)
+    # Enough steps are skipped to test the scale, and enough are taken to test the updates.
     assert 5 < skipped < 20
 
 
 def test_the_same_loop_learns_under_any_recipe() -> None:
+    # These two are examples of failure: every step is skipped, or small updates are lost.
     for name in sorted(set(RECIPES) - {"FP16 static too high", "O3"}):
         losses = train(Engine(net(), ADAM, RECIPES[name]), 30, same_batch=True)
         assert losses[-1] < 0.5 * losses[0], name
 
 
 def test_fp16_gradients_are_added_in_fp32() -> None:
-    # 40,000 fits FP16, twice that does not; and 2^-11 beside 1 would be swallowed.
+    # In FP16, 40,000 + 40,000 overflows and 1 + 2^-11 rounds to 1.
     layer = nn.Linear(2, 1, bias=False)
-    engine = Engine(layer, partial(torch.optim.SGD, lr=1.0), replace(SCALED, scaler=static(1.0)))
+    engine = Engine(
+        layer, partial(torch.optim.SGD, lr=1.0), replace(STATIC_SCALE, scaler=static(1.0))
+    )
     for inputs in ([40000.0, 1.0], [40000.0, 2.0**-11]):
         with engine.forward():
             engine.backward(engine(torch.tensor([inputs])).sum())
     assert engine.gradients()["weight"].tolist() == [[80000.0, 1 + 2.0**-11]]
     assert engine.step().stepped
 
+
+def test_a_step_is_skipped_if_the_sum_of_gradients_overflows() -> None:
     engine = Engine(nn.Linear(1, 1, bias=False), SGD, RECIPES["FP32"], losses=2)
     before = engine.model.weight.detach().clone()
-    for loss_id in (0, 1):  # a gradient of 2e38 each
+    # Each gradient is 2e38; FP32 ends at 3.4e38.
+    for loss_id in (0, 1):
         engine.backward(engine(torch.full((1, 1), 2e38)).sum(), loss_id)
     assert not engine.step().stepped
     assert torch.equal(engine.model.weight, before)
@@ -151,35 +161,43 @@ def test_two_losses_have_a_scale_each() -> None:
     engine = Engine(net(), SGD, O2, losses=2)
     before = [m.clone() for m in engine.weights.master_weights]
     engine.backward(loss_of(engine, 0), loss_id=0)
-    # inf in any of a loss's gradients counts, whatever comes later
+    # Loss 1 overflows in its first backward pass, and a finite second one does not hide that.
     for step, factor in ((1, 1e8), (2, 1.0)):
         engine.backward(loss_of(engine, step) * factor, loss_id=1)
         engine.scalers[1] = replace(engine.scalers[1], scale=2.0)
     assert not engine.step().stepped
-    assert [s.scale for s in engine.scalers] == [2.0**10, 1.0], (
-        "only the loss that overflowed backs off"
-    )
+    # Only the scale of the loss that overflowed backs off.
+    assert [s.scale for s in engine.scalers] == [2.0**10, 1.0]
     assert engine.scalers[0].growth_tracker == 1
-    assert unmoved(before, engine.weights.master_weights)
-    engine.zero_grad()
+    assert unchanged(before, engine.weights.master_weights)
+
+
+def test_gradients_of_two_losses_are_unscaled_by_their_scales() -> None:
+    mixed = Engine(net(), SGD, O2, losses=2)
+    mixed.scalers[1] = replace(mixed.scalers[1], scale=1.0)
     plain = Engine(net(), SGD, RECIPES["FP32"], losses=2)
-    for each, step in itertools.product((engine, plain), range(3)):
-        each.backward(loss_of(each, step), loss_id=step % 2)
-    found = engine.gradients()
-    for name, gradient in plain.gradients().items():  # each is unscaled by its own
+    for engine, step in itertools.product((mixed, plain), range(3)):
+        engine.backward(loss_of(engine, step), loss_id=step % 2)
+    gradients = mixed.gradients()
+    for name, gradient in plain.gradients().items():
+        # FP16 gradients are compared with FP32 ones, by the largest of the tensor.
         torch.testing.assert_close(
-            found[name], gradient, rtol=0, atol=0.02 * float(gradient.abs().max())
+            gradients[name], gradient, rtol=0, atol=0.02 * float(gradient.abs().max())
         )
+
+
+def test_an_unknown_loss_id_is_refused() -> None:
+    engine = Engine(net(), SGD, O2, losses=2)
     with pytest.raises(
         IndexError, match=r"below 2, the engine's losses, got 2. Construct the engine with losses=3"
     ):
         engine.backward(torch.zeros(()), loss_id=2)
 
 
-def test_two_engines_share_a_loss_and_step_each_on_its_own() -> None:
+def test_two_engines_share_a_loss_and_step_independently() -> None:
     first = Engine(nn.Linear(4, 4), SGD, O2)
     second = Engine(nn.Linear(4, 1), SGD, Recipe("FP32", scaler=DYNAMIC))
-    # the second overflows the first engine's FP16 gradients; FP32 ones stay finite
+    # A factor of 1e5 overflows the first engine's FP16 gradients; the second's are in FP32.
     for overflow in (1.0, 1e5):
         for engine in (first, second):
             engine.zero_grad()
@@ -188,21 +206,23 @@ def test_two_engines_share_a_loss_and_step_each_on_its_own() -> None:
         with second.forward():
             loss = (second(middle) * overflow).mean()
         first.backward(loss, other_engines=[second])
-        assert second.model.bias.grad.item() == 2.0**10 * overflow, "the smaller scale"
+        assert second.model.bias.grad.item() == 2.0**10 * overflow, "not the smaller scale"
         if overflow == 1.0:
-            # dL/dW1 = W2^T x / 2 summed over the two rows of ones: each row of the gradient is one
-            # number of W2.
+            # dL/dW1 is the mean of W2^T x over the two rows of ones in x, so each row of the
+            # gradient repeats one number of W2.
             expected = second.model.weight.detach().T.expand(4, 4)
             torch.testing.assert_close(first.gradients()["weight"], expected, rtol=1e-2, atol=1e-3)
         assert [first.step().stepped, second.step().stepped] == [overflow == 1.0, True]
     assert (first.scaler.scale, second.scaler.scale) == (2.0**9, 2.0**16)
 
 
-def test_clipping_is_torch_s_on_unscaled_gradients() -> None:
+def test_clipping_equals_torch_s_on_unscaled_gradients() -> None:
     for flat, max_norm in itertools.product((False, True), (0.1, 100.0)):
-        engine, other = (Engine(net(), SGD, SCALED, flat=f) for f in (flat, False))
-        for each in (engine, other):
-            each.backward(loss_of(each, 0))
+        engine, other = (
+            Engine(net(), SGD, STATIC_SCALE, flat=is_flat) for is_flat in (flat, False)
+        )
+        for fresh in (engine, other):
+            fresh.backward(loss_of(fresh, 0))
         unscaled = [nn.Parameter(torch.zeros_like(g)) for g in other.gradients().values()]
         for p, g in zip(unscaled, other.gradients().values(), strict=True):
             p.grad = g.clone()
@@ -212,6 +232,9 @@ def test_clipping_is_torch_s_on_unscaled_gradients() -> None:
         for ours, theirs in zip(engine.gradients().values(), unscaled, strict=True):
             torch.testing.assert_close(ours, theirs.grad)
         assert engine.step().stepped
+
+
+def test_a_maximal_norm_that_is_not_positive_is_refused() -> None:
     for max_norm in (-1.0, 0.0, math.nan):
         with pytest.raises(ValueError, match="expected max_norm > 0"):
             Engine(net(), SGD, O2).clip(max_norm)
@@ -221,25 +244,32 @@ def test_sparse_gradients_of_two_losses_are_clipped_as_dense_ones() -> None:
     updates = []
     for sparse in (True, False):
         torch.manual_seed(0)
-        engine = Engine(nn.Embedding(5, 2, sparse=sparse), SGD, SCALED, losses=2)
+        engine = Engine(nn.Embedding(5, 2, sparse=sparse), SGD, STATIC_SCALE, losses=2)
         before = engine.weights.master_weights[0].clone()
         for loss_id, factor in enumerate((1.0, 2.0)):
             with engine.forward():
                 engine.backward((engine(torch.tensor([1, 1, 3])) * factor).sum(), loss_id)
+        # Row 1 occurs twice: both losses add 2 + 4 to its two elements, and 1 + 2 to those of row
+        # 3.
         assert engine.clip(0.5).item() == pytest.approx((2 * (6**2 + 3**2)) ** 0.5)
         engine.step()
         updates.append(before - engine.weights.master_weights[0])
     assert torch.equal(*updates)
-    assert updates[0].norm().item() == pytest.approx(0.05, rel=1e-4), "lr 0.1 times a length of 0.5"
+    # The learning rate of 0.1 times the maximal norm of 0.5.
+    assert updates[0].norm().item() == pytest.approx(0.05, rel=1e-4)
 
 
-def test_clipping_by_hand_before_unscaling_is_refused() -> None:
-    def clamped(engine: Engine) -> None:
+def test_clipping_of_scaled_gradients_is_refused() -> None:
+    def replace_gradients(engine: Engine) -> None:
         for p in engine.model.parameters():
-            p.grad = p.grad.clamp(-1, 1)  # another tensor in its place
+            p.grad = p.grad.clamp(-1, 1)
 
-    engine = Engine(net(), SGD, SCALED)
-    for clip in (lambda engine: nn.utils.clip_grad_norm_(engine.model.parameters(), 1.0), clamped):
+    engine = Engine(net(), SGD, STATIC_SCALE)
+
+    def clip_in_place(engine: Engine) -> None:
+        nn.utils.clip_grad_norm_(engine.model.parameters(), 1.0)
+
+    for clip in (clip_in_place, replace_gradients):
         engine.backward(loss_of(engine, 0))
         clip(engine)
         with pytest.raises(
@@ -247,31 +277,39 @@ def test_clipping_by_hand_before_unscaling_is_refused() -> None:
         ):
             engine.step()
         engine.zero_grad()
-    unscaled = Engine(net(), SGD, RECIPES["FP32"])
-    unscaled.backward(loss_of(unscaled, 0))
-    clamped(unscaled)
-    assert unscaled.step().stepped, "without a scale it is what it says"
+    # Without a loss scale, the caller clips what it sees.
+    fp32 = Engine(net(), SGD, RECIPES["FP32"])
+    fp32.backward(loss_of(fp32, 0))
+    replace_gradients(fp32)
+    assert fp32.step().stepped
 
 
-def test_a_step_is_taken_once_and_zero_grad_comes_before_the_next() -> None:
+def test_a_step_with_a_closure_is_refused() -> None:
     engine = Engine(net(), SGD, O2)
     for call in (lambda: engine.step(lambda: 0.0), lambda: engine.step(closure=lambda: 0.0)):
         with pytest.raises(RuntimeError, match="expected no closure, got one"):
             call()
+
+
+def test_gradients_are_used_by_one_step_only() -> None:
+    engine = Engine(net(), SGD, O2)
     engine.backward(loss_of(engine, 0))
     engine.step()
     with pytest.raises(RuntimeError, match="got those of the last step"):
         engine.step()
     with pytest.raises(RuntimeError, match=r"already used by a step. Call zero_grad"):
         engine.backward(loss_of(engine, 1))
-    engine.zero_grad()
+
+
+def test_backward_after_clipping_is_refused() -> None:
+    engine = Engine(net(), SGD, O2)
     engine.backward(loss_of(engine, 1))
     engine.clip(1.0)
     with pytest.raises(RuntimeError, match=r"already unscaled, and maybe clipped. Call zero_grad"):
         engine.backward(loss_of(engine, 2))
 
 
-def test_gradients_that_another_backward_left_are_refused() -> None:
+def test_gradients_of_another_backward_are_refused() -> None:
     engine = Engine(net(), SGD, O2)
     loss_of(engine, 0).backward()
     for call in (engine.step, lambda: engine.backward(loss_of(engine, 1))):
@@ -303,20 +341,21 @@ def test_gradients_are_set_to_none_or_to_zeros_as_torch_does() -> None:
     """Momentum and weight decay move what has a gradient of zeros, and leave what has none."""
     make = partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1)
     batches = [torch.randn(3, 4, generator=torch.Generator().manual_seed(i)) for i in range(4)]
-    for given in ({"set_to_none": True}, {"set_to_none": False}, {}):
+    for options in ({"set_to_none": True}, {"set_to_none": False}, {}):
         plain = TwoHeads()
         theirs = make(plain.parameters())
         for head, x in zip((0, 1, 1, 0), batches, strict=True):
-            theirs.zero_grad(**given)
+            theirs.zero_grad(**options)
             plain(x, head).mean().backward()
             theirs.step()
-        zeros = given == {"set_to_none": False}
+        zeros = options == {"set_to_none": False}
         for name in ("FP32", "O1", "O2", "O3", "BF16", "FP8 delayed", "FP16 Kahan"):
             scaler = replace(RECIPES[name].scaler, init_scale=1.0)
             engine = Engine(TwoHeads(), make, replace(RECIPES[name], scaler=scaler))
             for head, x in zip((0, 1, 1, 0), batches, strict=True):
-                engine.zero_grad(**given)
-                assert engine.step().stepped is False, "nothing to step with, zeros or not"
+                engine.zero_grad(**options)
+                # Without a backward pass there is nothing to step with, zeros or not.
+                assert engine.step().stepped is False
                 with engine.forward():
                     loss = engine(x, head).mean()
                 engine.backward(loss)
@@ -326,35 +365,41 @@ def test_gradients_are_set_to_none_or_to_zeros_as_torch_does() -> None:
                 torch.testing.assert_close(
                     ours.float(), want, atol=0.0 if name == "FP32" else 0.05, rtol=0
                 )
-            engine.zero_grad(**given)
+            engine.zero_grad(**options)
             assert all(
                 not p.grad.any() if zeros else p.grad is None for p in engine.model.parameters()
             )
-            engine.state_dict()  # no gradient waits for a step
-    # which wants all gradients of its group
+            # A state dict is refused while gradients wait for a step; here none does.
+            engine.state_dict()
+
+
+def test_flat_masters_step_with_gradients_of_zeros() -> None:
+    """A flat master needs the gradients of all its parameters, and zeros are gradients."""
+    make = partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1)
+    inputs = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
     flat = Engine(TwoHeads(), make, RECIPES["O2"], flat=True)
     for heads in ((0, 1), (0,)):
         flat.zero_grad(set_to_none=False)
-        flat.backward(sum(flat(batches[0], head).mean() for head in heads))
+        flat.backward(sum(flat(inputs, head).mean() for head in heads))
         assert flat.step().stepped
 
 
 def test_tensors_on_another_device_are_refused() -> None:
-    """The meta device stands for a GPU that was forgotten; a model on it has no numbers."""
-    far = torch.randn(3, 4, device="meta")
+    """The meta device stands in for a GPU to which only a part of the tensors was moved."""
+    elsewhere = torch.randn(3, 4, device="meta")
     two_devices = (
         "linear: expected all tensors on one device, got some on .* Move the batch to where "
         "the weights are"
     )
     assert (
         Engine(nn.Linear(2, 2), SGD, RECIPES["FP32"], device="meta").model.weight.device
-        == far.device
+        == elsewhere.device
     )
     for name in RECIPES:
         engine = Engine(nn.Linear(4, 1), SGD, RECIPES[name])
-        assert engine.device == torch.device("cpu"), "it stays where its model is"
+        assert engine.device == torch.device("cpu")
         with pytest.raises(RuntimeError, match=f"(?i){two_devices}"), engine.forward():
-            engine(far)
+            engine(elsewhere)
         for model in (
             nn.Linear(4, 1, device="meta"),
             nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, device="meta")),
@@ -365,29 +410,30 @@ def test_tensors_on_another_device_are_refused() -> None:
                 Engine(model, SGD, RECIPES[name])
     for region in (torch_amp.autocast("cpu"), torch_amp.autocast("cpu", torch.float16)):
         with pytest.raises(RuntimeError, match=two_devices), region:
-            nn.Linear(4, 1)(far)
+            nn.Linear(4, 1)(elsewhere)
     for level in ("O1", "O2", "O3"):
         model = apex.initialize(nn.Linear(4, 1), opt_level=level, verbosity=0)
         with pytest.raises(RuntimeError, match=two_devices):
-            model(far)
+            model(elsewhere)
         apex.initialize(nn.Linear(4, 1), enabled=False)
 
 
-def test_no_gradient_at_all_is_reported_and_nothing_moves() -> None:
+def test_a_step_without_gradients_changes_nothing() -> None:
     engine = Engine(net(), partial(ADAM, weight_decay=0.1), O2)
     before = [m.clone() for m in engine.weights.master_weights]
-    for reach in (None, torch.zeros((), requires_grad=True)):
-        if reach is not None:
-            engine.backward(reach * 1.0)
+    # Once there is no backward pass, and once its loss depends on no parameter of the model.
+    for unrelated in (None, torch.zeros((), requires_grad=True)):
+        if unrelated is not None:
+            engine.backward(unrelated * 1.0)
         report = engine.step()
         assert (report.stepped, report.found_inf) == (False, False)
         assert "no gradient: call engine.backward" in report.why
-    assert unmoved(before, engine.weights.master_weights)
+    assert unchanged(before, engine.weights.master_weights)
     assert engine.scaler == Engine(net(), SGD, O2).scaler
     train(engine, 2)
 
 
-def test_a_skipped_step_moves_nothing_and_says_whose_gradients_it_was() -> None:
+def test_a_skipped_step_reports_the_gradients_at_fault() -> None:
     for clipped in (False, True):
         engine = Engine(net(), SGD, replace(O2, scaler=ScalerConfig(init_scale=2.0**30)))
         before = [p.clone() for p in engine.model.parameters()]
@@ -403,11 +449,11 @@ def test_a_skipped_step_moves_nothing_and_says_whose_gradients_it_was() -> None:
         assert "3.weight" in report.culprits
         assert set(report.culprits) <= {name for name, _ in engine.model.named_parameters()}
         assert engine.scaler.scale == 2.0**29
-        assert unmoved(before, engine.model.parameters())
+        assert unchanged(before, engine.model.parameters())
 
 
 def test_many_skips_in_a_row_are_explained() -> None:
-    for config, ruined, factor, expected in (
+    for config, weight_is_nan, factor, expected in (
         (static(2.0**30), False, 1.0, "static, 2^30, and does not change: use a smaller one"),
         (ScalerConfig(init_scale=1.0), True, 1.0, "Weight '3.weight' holds inf or NaN itself"),
         (
@@ -418,30 +464,31 @@ def test_many_skips_in_a_row_are_explained() -> None:
         ),
     ):
         engine = Engine(net(), SGD, replace(O2, scaler=config))
-        whys = []
-        if ruined:
+        reasons = []
+        if weight_is_nan:
             engine.model[3].weight.data[0, 0] = math.nan
         for step in range(6):
             engine.zero_grad()
             engine.backward(loss_of(engine, step) * factor)
-            whys.append(engine.step().why)
-        assert "in a row" not in whys[3], "a few are how a scaler finds its scale"
-        assert "in a row" in whys[5]
-        assert expected in whys[5]
+            reasons.append(engine.step().why)
+        # A few skipped steps are how a scaler finds its scale.
+        assert "in a row" not in reasons[3]
+        assert "in a row" in reasons[5]
+        assert expected in reasons[5]
 
 
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a .functools.lru_cache.")
-def test_a_compiled_model_trains_bit_for_bit_as_the_plain_one() -> None:
+def test_a_compiled_model_trains_bit_for_bit_as_a_plain_one() -> None:
     torch._dynamo.reset()
     plain, fp32 = (train(Engine(net(), ADAM, RECIPES[row]), 3) for row in ("O2", "FP32"))
     engine = Engine(torch.compile(net(), backend="eager"), ADAM, RECIPES["O2"])
-    assert train(engine, 3) == plain != fp32, "the recipe's casts are in what was compiled"
-    assert next(iter(engine.state_dict()["model"])) == "0.weight", (
-        "plain names, without torch.compile's prefix"
-    )
+    assert plain != fp32, "the recipe changes no loss, so the test shows nothing"
+    assert train(engine, 3) == plain
+    # torch.compile prefixes names by "_orig_mod.", and a state dict has the model's own names.
+    assert next(iter(engine.state_dict()["model"])) == "0.weight"
 
 
-def test_what_somebody_writes_into_the_gradients_is_looked_at_again() -> None:
+def test_gradients_edited_before_a_step_are_checked_again() -> None:
     for flat, value in itertools.product((False, True), (0.0, math.nan, math.inf)):
         engine = Engine(net(), SGD, O2, flat=flat)
         engine.backward(loss_of(engine, 0))
@@ -451,17 +498,15 @@ def test_what_somebody_writes_into_the_gradients_is_looked_at_again() -> None:
         before = engine.fp32_model()
         scale = engine.scaler.scale
         report = engine.step()
-        bad = value != 0.0
-        assert (report.stepped, report.found_inf, report.culprits) == (
-            not bad,
-            bad,
-            ("1.bias",) if bad else (),
-        )
-        assert engine.scaler.scale == (scale / 2 if bad else scale)
-        assert unmoved(list(before.values()), engine.fp32_model().values()), (flat, value)
+        overflowed = value != 0.0
+        assert report.stepped is not overflowed
+        assert report.found_inf is overflowed
+        assert report.culprits == (("1.bias",) if overflowed else ())
+        assert engine.scaler.scale == (scale / 2 if overflowed else scale)
+        assert unchanged(list(before.values()), engine.fp32_model().values()), (flat, value)
 
 
-def test_a_model_that_cannot_be_trained_is_refused_in_words() -> None:
+def test_a_model_that_cannot_be_trained_is_refused() -> None:
     with torch.inference_mode():
         made_for_inference = nn.Linear(2, 1)
     cases: list[tuple[object, str]] = [
@@ -488,14 +533,23 @@ def test_a_model_that_cannot_be_trained_is_refused_in_words() -> None:
     for recipe, (model, expected) in itertools.product(("FP32", "O1", "O2"), cases):
         with pytest.raises(ValueError, match=expected):
             Engine(model, SGD, RECIPES[recipe])
+
+
+def test_an_optimizer_in_place_of_a_factory_is_refused() -> None:
     with pytest.raises(TypeError, match=r"got an? SGD\. For example: partial"):
         Engine(net(), SGD(net().parameters()), "O2")
+
+
+def test_an_engine_without_losses_is_refused() -> None:
     with pytest.raises(ValueError, match="losses: expected 1 or more, got 0"):
         Engine(net(), SGD, RECIPES["O2"], losses=0)
+
+
+def test_an_engine_takes_the_name_of_a_recipe() -> None:
     assert Engine(net(), SGD, "O2").recipe is RECIPES["O2"]
 
 
-def test_loss_of_none_is_refused() -> None:
+def test_a_loss_without_a_graph_or_of_two_elements_is_refused() -> None:
     engine = Engine(net(), SGD, O2)
     for loss, error, expected in (
         (3.0, TypeError, r"got 3.0, which has no graph. Leave out .item\(\)"),
@@ -513,11 +567,13 @@ def test_loss_of_none_is_refused() -> None:
 
 
 class WithLoss(nn.Module):
-    """A model that returns its loss, as many do; `wrapped` in something that the engine does not
-    open.
+    """A model that returns its loss, as many do.
+
+    Args:
+        wrapped: Whether the loss is an attribute of another object.
     """
 
-    def __init__(self, wrapped: bool) -> None:
+    def __init__(self, *, wrapped: bool) -> None:
         super().__init__()
         self.inner = net()
         self.wrapped = wrapped
@@ -527,56 +583,58 @@ class WithLoss(nn.Module):
         return SimpleNamespace(loss=loss) if self.wrapped else loss
 
 
-def test_a_loss_computed_in_fp16_is_reported_with_the_step_it_costs() -> None:
+def test_a_loss_computed_in_fp16_is_reported() -> None:
     for wrapped in (False, True):
-        engine = Engine(WithLoss(wrapped), SGD, RECIPES["O2"])
-        whys = []
+        engine = Engine(WithLoss(wrapped=wrapped), SGD, RECIPES["O2"])
+        reasons = []
         for step in range(2):
             engine.zero_grad()
             with engine.forward():
                 out = engine(*batch(step))
-            with (
-                pytest.warns(UserWarning, match="computed its loss itself, in FP16")
-                if step == 0
-                else nullcontext()
-            ):
+            warning = pytest.warns(UserWarning, match="computed its loss itself, in FP16")
+            with warning if step == 0 else nullcontext():
                 engine.backward(out.loss if wrapped else out)
-            whys.append(engine.step().why)
-        assert whys[0].startswith("skipped")
-        assert "compute the loss outside of it" in whys[0]
-        assert whys[1] == "taken: every gradient is finite"
+            reasons.append(engine.step().why)
+        assert reasons[0].startswith("skipped")
+        assert "compute the loss outside of it" in reasons[0]
+        assert reasons[1] == "taken: every gradient is finite"
+
+
+def test_a_loss_in_fp32_or_bf16_costs_no_step() -> None:
+    """The loss scale of 2^16 overflows a loss in FP16 only."""
     for recipe in ("FP32", "O1", "BF16"):
-        engine = Engine(WithLoss(False), SGD, RECIPES[recipe])
+        engine = Engine(WithLoss(wrapped=False), SGD, RECIPES[recipe])
         with engine.forward():
             loss = engine(*batch(0))
         engine.backward(loss)
-        assert engine.step().stepped, "their losses reach 2^16 and farther"
+        assert engine.step().stepped, recipe
 
 
-def test_where_nothing_is_cast_no_mode_looks_at_the_operations() -> None:
+def test_fp32_opens_no_mode() -> None:
     engine = Engine(nn.Linear(2, 2), partial(torch.optim.SGD, lr=0.1), RECIPES["FP32"])
     with engine.forward():
         assert open_modes() == ()
+    # An outer region of autocast is suspended.
     with autocast(), engine.forward():
-        assert engine.model(torch.ones(1, 2)).dtype == torch.float32, "an outer region is suspended"
+        assert engine.model(torch.ones(1, 2)).dtype == torch.float32
     assert copy.deepcopy(RECIPES["FP32"]).forward("cpu").__class__ is nullcontext
 
 
-class Returns(nn.Linear):
-    """A layer whose outputs `given` changes."""
+class ConvertedOutput(nn.Linear):
+    """A layer that returns what `convert` makes of its output and itself."""
 
-    given: Callable[[Tensor, nn.Module], object]
+    convert: Callable[[Tensor, nn.Module], object]
 
     def forward(self, inputs: Tensor) -> object:
-        return self.given(super().forward(inputs), self)
+        return self.convert(super().forward(inputs), self)
 
 
-class Marked(Tensor):
-    """A tensor of somebody's own class."""
+class TensorSubclass(Tensor):
+    pass
 
 
-RETURNED: dict[str, Callable[[Tensor, nn.Module], object]] = {
-    "a tensor of another class": lambda y, _: y.as_subclass(Marked),
+CONVERSIONS: dict[str, Callable[[Tensor, nn.Module], object]] = {
+    "a tensor of another class": lambda y, _: y.as_subclass(TensorSubclass),
     "a parameter": lambda _, layer: layer.weight,
     "an array beside a tensor": lambda y, _: (y, np.ones(3)),
     "a dict": lambda y, _: {"logits": y, "states": [y, None]},
@@ -585,20 +643,22 @@ RETURNED: dict[str, Callable[[Tensor, nn.Module], object]] = {
 
 
 def test_outputs_of_any_structure_come_back_in_fp32() -> None:
-    for recipe, (what, given) in itertools.product(("FP32", "O1", "O2"), RETURNED.items()):
-        model = Returns(2, 2)
-        model.given = given
+    recipes = ("FP32", "O1", "O2")
+    for recipe, (output, convert) in itertools.product(recipes, CONVERSIONS.items()):
+        model = ConvertedOutput(2, 2)
+        model.convert = convert
         plain = model(torch.ones(3, 2))
         engine = Engine(model, SGD, RECIPES[recipe])
         with engine.forward():
             outputs = engine(torch.ones(3, 2))
-        assert type(outputs) is type(plain) or isinstance(plain, nn.Parameter), (recipe, what)
+        # A parameter is cast to a plain tensor; every other type stays.
+        assert type(outputs) is type(plain) or isinstance(plain, nn.Parameter), (recipe, output)
         assert all(
             t.dtype == torch.float32 for t in tree_leaves(outputs) if isinstance(t, Tensor)
-        ), (recipe, what)
+        ), (recipe, output)
 
 
-IMPOSSIBLE = [
+CONTRADICTIONS = [
     ({"autocast": FP16, "model": FP16}, "autocast keeps the model in FP32.*Take autocast=None"),
     ({"model": E4M3}, "FP32, FP16 or BF16, got E4M3. Take model=FP32, autocast=E4M3"),
     (
@@ -618,12 +678,13 @@ IMPOSSIBLE = [
 
 
 def test_a_contradiction_is_refused_with_its_reason() -> None:
-    for parts, expected in IMPOSSIBLE:
+    for settings, expected in CONTRADICTIONS:
         with pytest.raises(ValueError, match=rf"recipe 'mine': .*{expected}"):
-            Recipe("mine", **parts)
+            Recipe("mine", **settings)
 
 
 def test_an_fp16_accumulator_stops_counting_at_2048() -> None:
+    # FP16 represents every integer up to 2048, and 2048 + 1 rounds to 2048.
     for recipe in (RECIPES["O1"], replace(RECIPES["O2"], scaler=NO_SCALING)):
         dtype = torch.float32 if recipe.autocast else torch.float16
         a = torch.ones(1, 4096, dtype=dtype)
@@ -640,7 +701,8 @@ def test_fp8_rounds_forward_to_e4m3_and_gradients_to_e5m2() -> None:
     layer = nn.Linear(8, 3, bias=False)
     with RECIPES["FP8"].forward("cpu"):
         y = layer(x)
-    y.backward(gradient := torch.randn(4, 3))
+    gradient = torch.randn(4, 3)
+    y.backward(gradient)
     with torch.no_grad():
         plain = F.linear(round_tensor(x, E4M3), round_tensor(layer.weight, E4M3))
         assert torch.equal(y, round_tensor(plain, E4M3))
@@ -648,9 +710,12 @@ def test_fp8_rounds_forward_to_e4m3_and_gradients_to_e5m2() -> None:
         assert torch.equal(layer.weight.grad, expected)
 
 
-def test_a_recipe_in_plain_values_is_json_and_tells_recipes_apart() -> None:
-    written = {name: json.dumps(recipe.as_dict()) for name, recipe in RECIPES.items()}
-    assert len(set(written.values())) == len(RECIPES)
+def test_recipes_as_json_are_distinct() -> None:
+    texts = {json.dumps(recipe.as_dict()) for recipe in RECIPES.values()}
+    assert len(texts) == len(RECIPES)
+
+
+def test_a_recipe_as_a_dict_has_plain_values() -> None:
     row = replace(RECIPES["O2"], accumulator=SEQUENTIAL_FP16).as_dict()
     assert (row["model"], row["autocast"], row["scaler"]["init_scale"]) == ("FP16", None, 65536.0)
     assert row["accumulator"] == SEQUENTIAL_FP16.name

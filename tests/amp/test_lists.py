@@ -1,8 +1,8 @@
 """The lists of autocast, compared with torch's own policy for CUDA.
 
-torch states its policy twice, and both are read here: in a C++ header, as four lists of names; and
-in the code behind them. That code also runs on tensors that only claim to be on a GPU (FakeTensor),
-so a machine without a GPU can ask which dtypes it returns.
+torch states its policy in a C++ header, as lists of names, and implements it in the operations of
+its CUDA autocast. The tests read the header, and run the operations on FakeTensors that claim to be
+on a GPU, so the dtypes of results are known on a machine without one.
 """
 
 import logging
@@ -50,7 +50,9 @@ def rules_of_the_header() -> dict[str, Rule]:
     text = HEADER.read_text()
     rules: dict[str, Rule] = {}
     for macro, rule in MACROS.items():
+        # The definition of a macro goes on while its lines end with a backslash.
         (body,) = re.findall(rf"#define {macro}\(_\)((?:.*\\\n)*.*)", text)
+        # An entry is _(name), _(ADD_NS(name), ...) or _(name, overload).
         names = re.findall(r"_\(\s*(?:ADD_NS\()?(\w+)", body)
         assert names, macro
         rules.update(dict.fromkeys(names, rule))
@@ -59,6 +61,7 @@ def rules_of_the_header() -> dict[str, Rule]:
 
 def test_operations_are_on_the_lists_of_the_header() -> None:
     expected = rules_of_the_header()
+    # torch lists more than 100 operations; fewer mean that the header was not read completely.
     assert len(expected) > 100
     assert {name: rule_for(name).rule for name in expected} == expected
 
@@ -101,15 +104,16 @@ def with_floats_as(dtype: torch.dtype, arguments: Any) -> Any:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_operations_without_a_half_kernel_run_in_fp32() -> None:
-    """torch's OpInfo says which they are."""
+    """torch's OpInfo lists the operations without FP16 kernels; ours must equal them in FP32."""
     opinfo = pytest.importorskip("torch.testing._internal.common_methods_invocations")
     compared = set[str]()
     for op in opinfo.op_db:
         if SINGLE not in op.dtypes or not lacks_half_kernel(op):
             continue
-        if op.name in CONSIST_OF_PRODUCTS | compared or op.name == "broadcast_shapes":
+        if op.name in CONSIST_OF_PRODUCTS | compared:
             continue
-        if "signal" in op.name:
+        # These take sizes and no tensors, so there is nothing to cast.
+        if op.name == "broadcast_shapes" or "signal" in op.name:
             continue
         compared.add(op.name)
         sample = next(iter(op.sample_inputs("cpu", SINGLE)))
@@ -121,6 +125,7 @@ def test_operations_without_a_half_kernel_run_in_fp32() -> None:
             result = op.op(input_, *args, **kwargs)
         for ours, theirs in zip(tree_leaves(result), tree_leaves(expected), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+    # Some operations that must be among them, or the selection is wrong.
     assert {"fft.rfft2", "linalg.qr", "pinverse", "stft"} <= compared
 
 
@@ -147,7 +152,7 @@ def test_undone_registration_has_no_effect() -> None:
         assert torch.sigmoid(torch.ones(2)).dtype == SINGLE
 
 
-def test_last_registration_counts() -> None:
+def test_last_registration_takes_precedence() -> None:
     first = half_function("relu")
     second = float_function("relu")
     # The order in which registrations end does not matter.
@@ -172,7 +177,7 @@ def test_registration_ends_with_its_block() -> None:
 
 
 class Observed:
-    """A Python function that notes the dtypes of the tensors it is called with."""
+    """A Python function that records the dtypes of its tensors."""
 
     def __init__(self) -> None:
         self.dtypes: list[torch.dtype] = []
@@ -195,7 +200,7 @@ class Observed:
 
 
 PYTHON_FUNCTIONS = pytest.mark.parametrize(
-    ("decorate", "given", "expected"),
+    ("decorate", "argument_dtypes", "expected"),
     [
         (half_function, [SINGLE], HALF),
         (float_function, [HALF], SINGLE),
@@ -207,27 +212,27 @@ PYTHON_FUNCTIONS = pytest.mark.parametrize(
 
 @PYTHON_FUNCTIONS
 def test_registered_python_function_gets_cast_arguments(
-    decorate: Any, given: list[torch.dtype], expected: torch.dtype
+    decorate: Any, argument_dtypes: list[torch.dtype], expected: torch.dtype
 ) -> None:
     observed = Observed()
-    tensors = [torch.ones(2, dtype=dtype) for dtype in given]
+    tensors = [torch.ones(2, dtype=dtype) for dtype in argument_dtypes]
     events: list[CastEvent] = []
     with decorate(observed.function) as registered:
         dtypes = observed.dtypes_in(autocast(listen=events.append), registered, tensors)
-    assert dtypes == [expected] * len(given)
+    assert dtypes == [expected] * len(argument_dtypes)
     assert [(event.op, event.to) for event in events] == [("scaled", expected)]
 
 
 @PYTHON_FUNCTIONS
 def test_registered_python_function_casts_nothing_elsewhere(
-    decorate: Any, given: list[torch.dtype], expected: torch.dtype
+    decorate: Any, argument_dtypes: list[torch.dtype], expected: torch.dtype
 ) -> None:
     observed = Observed()
-    tensors = [torch.ones(2, dtype=dtype) for dtype in given]
+    tensors = [torch.ones(2, dtype=dtype) for dtype in argument_dtypes]
     with decorate(observed.function) as registered:
-        assert observed.dtypes_in(nullcontext(), registered, tensors) == given
-        assert observed.dtypes_in(autocast(enabled=False), registered, tensors) == given
-    assert observed.dtypes_in(autocast(), registered, tensors) == given
+        assert observed.dtypes_in(nullcontext(), registered, tensors) == argument_dtypes
+        assert observed.dtypes_in(autocast(enabled=False), registered, tensors) == argument_dtypes
+    assert observed.dtypes_in(autocast(), registered, tensors) == argument_dtypes
 
 
 def test_registered_python_function_keeps_its_name_and_docstring() -> None:
@@ -238,7 +243,9 @@ def test_registered_python_function_keeps_its_name_and_docstring() -> None:
 
 
 def test_lists_hold_inside_of_a_registered_method() -> None:
-    """A matrix product stays one: apex's meaning, and not that of custom_fwd(cast_inputs=...)."""
+    """A matrix product inside of a float_function runs in FP16, as with apex. Inside of torch's
+    custom_fwd(cast_inputs=...), autocast would be disabled.
+    """
 
     class Layer(torch.nn.Module):
         @float_function
@@ -319,14 +326,17 @@ def dtypes_on_a_gpu(
     return tuple(leaf.dtype for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
 
 
-ON_A_CARD = "a FakeTensor takes it apart below autocast; on a card it is FP32: tests/gpu"
-LOW_RANK = "torch's products are FP16, and its QR of them fails on existing tensors: kept"
+ON_A_CARD = "FakeTensor decomposes it below autocast; on a card it is FP32, see tests/gpu"
+LOW_RANK = "torch's products are FP16, and QR fails for FP16 tensors; ours keeps the dtype"
 # Intended differences: (operation, dtype of its arguments) -> reason.
 DIFFERENT = {
     ("sum_to_size", HALF): "returns its input if there is nothing to sum; we cast first",
     ("norm", HALF): "torch refuses the nuclear norm of FP16; ours is computed in FP32",
     ("linalg.matrix_norm", HALF): "as norm",
-    ("linalg.matrix_power", SINGLE): "its dtype depends on the exponent; FP16 has no inverse: kept",
+    (
+        "linalg.matrix_power",
+        SINGLE,
+    ): "its dtype depends on the exponent, and FP16 has no inverse; ours keeps it",
     ("svd_lowrank", SINGLE): LOW_RANK,
     ("pca_lowrank", SINGLE): LOW_RANK,
     ("ldexp", HALF): ON_A_CARD,
@@ -376,7 +386,7 @@ def is_intended(op_name: str, dtype: torch.dtype, ways: set[str]) -> bool:
 def test_results_have_the_dtypes_of_cuda_autocast(
     dtype: torch.dtype, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of every operation that torch's OpInfo knows, called in every way."""
+    """The operations are all of torch's OpInfo, called as function, method, operator and alias."""
     op_db = pytest.importorskip("torch.testing._internal.common_methods_invocations").op_db
     # FakeTensor logs what it refuses, at length.
     caplog.set_level(logging.CRITICAL + 1, "torch._subclasses.fake_tensor")
@@ -391,6 +401,7 @@ def test_results_have_the_dtypes_of_cuda_autocast(
                 if theirs != ours:
                     name = getattr(way, "__name__", str(way))
                     different_ways.setdefault(op.name, set()).add(name)
+    # OpInfo has some 600 operations, most with two samples; with fewer calls, most were skipped.
     assert compared > 1000
     unintended = {
         name: ways for name, ways in different_ways.items() if not is_intended(name, dtype, ways)

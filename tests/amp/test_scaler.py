@@ -1,9 +1,9 @@
 """The loss scaler, against torch.amp.GradScaler's own kernel; presets and reports of skipped steps.
 
-Presets replay the originals: each rule is stated here once more, as a plain loop in the original's
-own terms. A loop yields, step by step, the scale before the step and whether the step reaches the
-weights. It starts with the original's defaults; `window` is the one value that some tests shorten,
-so that 10,000 steps see many growths.
+Each preset is compared with a plain loop that repeats the rule of the original framework. A loop
+yields for each step the scale before it and whether it changes the weights. It starts with the
+original's defaults; some tests shorten `window`, the number of clean steps before growth, so that
+10,000 steps contain many growths.
 """
 
 import itertools
@@ -34,43 +34,42 @@ from labkit.amp import (
 )
 
 
-def scales(found: list[bool], config: ScalerConfig) -> list[float]:
-    """The scale before the first step, and after each."""
+def scales(overflows: list[bool], config: ScalerConfig) -> list[float]:
+    """Return the scale before the first step, and after each."""
     states = itertools.accumulate(
-        found, lambda state, inf: advance(state, inf, config), initial=initial(config)
+        overflows, lambda state, inf: advance(state, inf, config), initial=initial(config)
     )
     return [state.scale for state in states]
 
 
-def test_worked_example_a_saw_tooth() -> None:
+def test_worked_example_of_a_sawtooth() -> None:
     config = ScalerConfig(init_scale=1024.0, growth_interval=3)
-    found = [True, False, False, False, False, False, False, True, False]
-    scale = scales(found, config)
+    overflows = [True, False, False, False, False, False, False, True, False]
+    scale = scales(overflows, config)
     #                inf    three clean steps    three more           inf
     assert scale == [1024, 512, 512, 512, 1024, 1024, 1024, 2048, 1024, 1024]
 
 
-def test_an_overflow_forgets_the_clean_steps_before_it() -> None:
+def test_an_overflow_resets_the_count_of_clean_steps() -> None:
     state = ScalerState(8.0, growth_tracker=2)
     assert advance(state, True, ScalerConfig(growth_interval=3)) == ScalerState(4.0, 0)
     assert advance(
         state, True, ScalerConfig(growth_interval=3, restart_on_inf=False)
     ) == ScalerState(4.0, 2)
-    assert advance(state, True, ScalerConfig(hysteresis=2)) == ScalerState(8.0, 0, 1), (
-        "one that is forgiven, too"
-    )
+    # Hysteresis keeps the scale at the first overflow, and the count is reset all the same.
+    assert advance(state, True, ScalerConfig(hysteresis=2)) == ScalerState(8.0, 0, 1)
 
 
-def test_static_and_none_never_move() -> None:
+def test_static_scales_never_change() -> None:
     for config in (NO_SCALING, static(1024), static(2.0**20, skip_on_inf=False)):
         state = initial(config)
         assert advance(state, True, config) == advance(state, False, config) == state
     assert initial(NO_SCALING).scale == 1.0
 
 
-def test_equal_to_torch_over_random_steps() -> None:
-    """Factors that are no powers of two are rounded to FP32 at every step, as torch's scale is:
-    equal, not close.
+def test_scale_equals_torch_s_over_random_steps() -> None:
+    """Scale and count are equal after every step, also with factors that are no powers of two: both
+    scalers round their scale to FP32.
     """
     factors = ((2.0, 0.5), (1.5, 0.3), (1.001, 0.999), (7.0, 1 / 3))
     for interval, (growth, backoff) in itertools.product((1, 2, 7, 50), factors):
@@ -80,9 +79,10 @@ def test_equal_to_torch_over_random_steps() -> None:
         config = ScalerConfig(1000.1, growth, backoff, interval)
         state = initial(config)
         for step in range(3000):
+            # Rare overflows let the scale grow; every third period of 200 steps has many.
             found_inf = rng.random() < (0.02 if (step // 200) % 3 else 0.3)
-            # Neither may run off FP32's bottom, where torch goes on to 0: that has a test of its
-            # own.
+            # The scale stays inside FP32's normal range, because torch's may become 0 below it; the
+            # next test is about that.
             found_inf = (found_inf or state.scale > 2.0**126) and state.scale > 2.0**-100
             torch._amp_update_scale_(
                 scale, tracker, torch.tensor(float(found_inf)), growth, backoff, interval
@@ -105,7 +105,7 @@ def test_the_scale_never_reaches_zero_or_infinity() -> None:
     assert scales([False] * 200, ScalerConfig(growth_interval=1))[-1] == 2.0**127
 
 
-def test_lowering_the_interval_below_the_tracker_still_grows() -> None:
+def test_scale_grows_after_the_interval_was_lowered() -> None:
     # torch compares with ==, so its scaler would never grow again.
     scale = torch.tensor(8.0)
     tracker = torch.tensor(500, dtype=torch.int32)
@@ -119,31 +119,41 @@ def test_lowering_the_interval_below_the_tracker_still_grows() -> None:
 
 def test_hysteresis_forgives_all_but_the_last_of_n_overflows() -> None:
     config = ScalerConfig(init_scale=64.0, hysteresis=3)
-    # Two are forgiven; from the third on every one backs off, until growth gives the patience back.
+    # Two overflows are forgiven; from the third on each one backs off, until the scale grows.
     assert scales([True] * 5, config) == [64, 64, 64, 32, 16, 8]
+
+
+def test_hysteresis_is_restored_by_growth_or_by_a_clean_step() -> None:
     for consecutive in (False, True):
         config = ScalerConfig(hysteresis=2, consecutive_hysteresis=consecutive, growth_interval=2)
         clean = advance(ScalerState(8.0, 0, 1), False, config)
         assert clean == ScalerState(8.0, 1, 0 if consecutive else 1)
-        assert advance(clean, False, config) == ScalerState(16.0), "growth always does"
+        # Growth restores hysteresis in both variants.
+        assert advance(clean, False, config) == ScalerState(16.0)
+
+
+def test_lowered_hysteresis_backs_off_at_once() -> None:
     lowered = advance(ScalerState(8.0, 0, 4), True, ScalerConfig(hysteresis=2))
-    assert lowered.scale == 4.0, "below the tracker: it backs off at once"
+    assert lowered.scale == 4.0
 
 
 def test_floor_and_cap_are_reached_and_kept() -> None:
     config = ScalerConfig(init_scale=24.0, floor=5.0, cap=80.0, growth_interval=1)
     assert scales([True] * 4, config) == [24, 12, 6, 5, 5]
     assert scales([False] * 4, config) == [24, 48, 80, 80, 80]
+
+
+def test_steps_are_taken_at_the_floor_if_configured() -> None:
     steps = ScalerConfig(init_scale=4.0, floor=2.0, growth_interval=2, steps_at_floor=True)
     assert must_skip(ScalerState(4.0), True, steps)
     assert not must_skip(ScalerState(2.0), True, steps)
-    # At the floor two overflows pass for two clean steps, so the scale grows, and the third is one
-    # again.
+    # At the floor two overflows count as two clean steps, so the scale grows; the next overflow is
+    # above the floor, and backs off.
     assert scales([True] * 4, steps) == [4, 2, 2, 4, 2]
 
 
 def test_values_out_of_range_are_refused_with_the_range() -> None:
-    range_of = {
+    ranges_and_values = {
         "init_scale": ("2^-126", 0.0, -1.0, math.nan, math.inf, "high"),
         "growth_factor": ("more than 1", 1.0, "2"),
         "backoff_factor": ("between 0 and 1", 1.0, 0.0, None),
@@ -152,13 +162,20 @@ def test_values_out_of_range_are_refused_with_the_range() -> None:
         "floor": (r"(2\^-126|at most init_scale, 65536)", 0.0, 2.0**17),
         "cap": ("at least init_scale, 65536", 2.0**15, math.nan),
     }
-    for knob, (in_words, *values) in range_of.items():
+    for knob, (message, *values) in ranges_and_values.items():
         for value in values:
-            expected = in_words if "|" in in_words else re.escape(in_words)
+            # A message with an alternative is a regular expression already.
+            expected = message if "|" in message else re.escape(message)
             with pytest.raises(ValueError, match=f"{knob} must be .*{expected}"):
                 ScalerConfig(**{knob: value})
+
+
+def test_dynamic_scalers_must_check_for_inf() -> None:
     with pytest.raises(ValueError, match="must check for inf"):
         ScalerConfig(skip_on_inf=False)
+
+
+def test_invalid_states_are_refused() -> None:
     for scale in (0.0, math.inf, torch.tensor(8.0)):
         with pytest.raises(ValueError, match=r"scale must be a number from 2\^-126 to 3.4e38"):
             ScalerState(scale)
@@ -174,20 +191,21 @@ def test_values_out_of_range_are_refused_with_the_range() -> None:
 
 
 def reports(
-    found: list[bool], config: ScalerConfig, culprits: tuple[str, ...] = ()
+    overflows: list[bool], config: ScalerConfig, culprits: tuple[str, ...] = ()
 ) -> list[StepReport]:
+    """Return the report of each step; `culprits` are the parameters blamed for each overflow."""
     state = initial(config)
     skips = 0
-    told = []
-    for found_inf in found:
+    step_reports = []
+    for found_inf in overflows:
         decision = decide(state, found_inf, config)
-        told.append(step_report(decision, culprits if found_inf else (), skips))
+        step_reports.append(step_report(decision, culprits if found_inf else (), skips))
         state = decision.after
-        skips = told[-1].skips_in_a_row
-    return told
+        skips = step_reports[-1].skips_in_a_row
+    return step_reports
 
 
-def test_worked_example() -> None:
+def test_worked_example_of_reports() -> None:
     clean, bad, bad_again, clean_again = reports(
         [False, True, True, False], DYNAMIC, ("fc.weight",)
     )
@@ -202,33 +220,52 @@ def test_worked_example() -> None:
     assert [r.skips_in_a_row for r in (clean, bad, bad_again, clean_again)] == [0, 1, 2, 0]
 
 
-def test_a_constant_scale_and_a_step_taken_with_inf_are_reported() -> None:
+def test_reports_state_how_the_scale_changes() -> None:
     forgiven, backed_off = reports([True, True], PRESETS["Megatron"])
     assert forgiven.why == "skipped for inf or NaN in some gradient; the scale stays"
     assert backed_off.why.endswith("the scale goes from 2^32 to 2^31")
     (third,) = reports([True], ScalerConfig(init_scale=1000.0, backoff_factor=0.3))
     assert third.why.endswith("from 1000 to 300")
+
+
+def test_a_step_taken_in_spite_of_inf_is_reported() -> None:
     (blind,) = reports([True], static(8.0, skip_on_inf=False), ("a",))
     assert (blind.stepped, blind.found_inf, blind.skips_in_a_row) == (True, True, 0)
     assert blind.why == "taken in spite of inf or NaN in 'a': this scaler does not skip"
+
+
+def test_fastai_steps_at_a_scale_of_1_in_spite_of_inf() -> None:
+    # Sixteen skips take 2^16 to 1.
     assert [r.stepped for r in reports([True] * 18, PRESETS["fastai"])] == [False] * 16 + [True] * 2
 
 
-def test_a_failing_run_is_reported_when_its_scale_reaches_1() -> None:
-    """Not before: Megatron starts at 2^32, and 17 skips to 2^16 are its ordinary first minute."""
+def test_a_diagnosis_appears_when_the_scale_reaches_1() -> None:
+    """There is no diagnosis before: Megatron starts at 2^32, and its first minute ordinarily skips
+    more than 16 steps.
+    """
     for name, skips in (("torch", 17), ("Megatron", 34), ("DeepSpeed", 18), ("OneFlow", 17)):
         config = PRESETS[name]
-        told = [diagnosis(report, config) is not None for report in reports([True] * 40, config)]
-        assert told.index(True) == skips - 1, name
-    # a scale that grew far above its start may come all the way down
+        has_diagnosis = [
+            diagnosis(report, config) is not None for report in reports([True] * 40, config)
+        ]
+        assert has_diagnosis.index(True) == skips - 1, name
+    # A scale far above its initial value may fall to it by any number of skips.
     far_above = ScalerConfig(init_scale=1.0)
     assert diagnosis(StepReport(False, True, 2.0**8, "", (), 12), far_above) is None
+
+
+def test_a_diagnosis_names_parameters_and_remedies() -> None:
     names = tuple(f"w{i}" for i in range(9))
-    said = diagnosis(StepReport(False, True, 1.0, "", names, 20), far_above) or ""
-    assert said.startswith(
+    message = diagnosis(StepReport(False, True, 1.0, "", names, 20), ScalerConfig(init_scale=1.0))
+    assert message is not None
+    assert message.startswith(
         "20 steps in a row were skipped for inf or NaN in 'w0', 'w1', 'w2', 'w3', 'w4' and 4 more."
     )
-    assert all(remedy in said for remedy in ("set_detect_anomaly", "learning rate", "clip", "BF16"))
+    for remedy in ("set_detect_anomaly", "learning rate", "clip", "BF16"):
+        assert remedy in message
+
+
+def test_a_diagnosis_fits_the_configuration_of_the_scaler() -> None:
     for config, remedy in (
         (
             static(2.0**26),
@@ -249,9 +286,7 @@ STEPS = 10_000
 
 
 def torch_rule(trace: Trace, window: int = 2000) -> Steps:
-    """torch's own kernel, not a retelling. It may fall below 2^-126; we do not, so neither does it
-    here.
-    """
+    """Run torch's own kernel, with its scale clamped to 2^-126, as labkit's is."""
     scale = torch.tensor(65536.0)
     tracker = torch.tensor(0, dtype=torch.int32)
     for inf in trace:
@@ -276,30 +311,34 @@ def apex_rule(trace: Trace, window: int = 2000) -> Steps:
 def deepspeed_rule(
     trace: Trace, window: int = 1000, delayed_shift: int = 2, consecutive: bool = False
 ) -> Steps:
-    """Iterations are numbered from 0, the last overflow was "in iteration -1", and nothing restarts
-    after growth.
+    """Repeat the loss scaler of DeepSpeed.
+
+    Iterations are numbered from 0, the last overflow counts as one in iteration -1 at the start,
+    and growth restarts no count.
     """
     scale = 2.0**16
     last_overflow = -1
-    left = delayed_shift
+    hysteresis = delayed_shift
     for iteration, inf in enumerate(trace):
         yield scale, not inf
         if inf:
             last_overflow = iteration
-            if delayed_shift == 1 or left == 1:
+            if delayed_shift == 1 or hysteresis == 1:
                 scale = max(scale / 2, 1.0)
             else:
-                left -= 1
+                hysteresis -= 1
             continue
         grows = (iteration - last_overflow) % window == 0
         if consecutive or grows:
-            left = delayed_shift
+            hysteresis = delayed_shift
         if grows:
             scale *= 2
 
 
 def megatron_rule(trace: Trace, window: int = 1000, hysteresis: int = 2) -> Steps:
-    """The hysteresis counter goes below zero and is filled only where the scale grows."""
+    """Repeat the scaler of Megatron: its hysteresis counter goes below zero, and only growth
+    restores it.
+    """
     scale = 2.0**32
     clean = 0
     counter = hysteresis
@@ -318,7 +357,7 @@ def megatron_rule(trace: Trace, window: int = 1000, hysteresis: int = 2) -> Step
 
 
 def oneflow_rule(trace: Trace, window: int = 2000) -> Steps:
-    """FLT_MAX from torch, so that no constant of ours is compared with itself."""
+    """Repeat the scaler of OneFlow, with FLT_MAX from torch, not from labkit."""
     scale = 2.0**16
     good = 0
     flt_max = torch.finfo(torch.float32).max
@@ -333,7 +372,11 @@ def oneflow_rule(trace: Trace, window: int = 2000) -> Steps:
 
 
 def fastai_rule(trace: Trace, window: int = 1000) -> Steps:
-    """At the cap the count runs on; at scale 1 nobody looks, and the step is made and counted."""
+    """Repeat the scaler of fastai.
+
+    The count runs on at the cap; at a scale of 1, each step is taken and counted without a check
+    for inf.
+    """
     scale = 2.0**16
     noskip = 0
     for inf in trace:
@@ -372,7 +415,7 @@ def random_trace(rate: float, seed: int) -> Trace:
 
 
 def bursts(seed: int) -> Trace:
-    """Runs of overflows and of clean steps, both of any length up to some hundred."""
+    """Return runs of overflows and of clean steps, from one step to some hundred long."""
     rng = random.Random(seed)
     trace: list[bool] = []
     while len(trace) < STEPS:
@@ -380,9 +423,10 @@ def bursts(seed: int) -> Trace:
     return trace[:STEPS]
 
 
-def just_around(window: int) -> Trace:
-    """Clean runs one short of the window, exact, and one over, parted by one, two and three
-    overflows.
+def runs_near_the_window(window: int) -> Trace:
+    """Return runs of clean steps that are one shorter than the window, equal, and one longer.
+
+    One, two and three overflows separate them.
     """
     runs = [(window + extra, overflows) for extra in (-1, 0, 1) for overflows in (1, 2, 3)]
     runs += [(2 * window + extra, 1) for extra in (-1, 0, 1)]
@@ -402,7 +446,7 @@ def traces(window: int) -> dict[str, Trace]:
         "some": random_trace(0.02, 2),
         "half": random_trace(0.5, 3),
         "bursts": bursts(4),
-        "just around the window": just_around(window),
+        "runs near the window": runs_near_the_window(window),
         "up, then only down": [False] * (STEPS // 2) + [True] * (STEPS // 2),
         "down, then only up": [True] * 300 + [False] * (STEPS - 300),
     }
@@ -411,10 +455,13 @@ def traces(window: int) -> dict[str, Trace]:
 def first_difference(
     theirs: Steps, trace: Trace, config: ScalerConfig
 ) -> tuple[int, object, object] | None:
-    """The first step that differs, up to where DeepSpeed's and Megatron's scales leave FP32 and
-    ours stays in it.
+    """Return the first step that differs, with both results, or None.
+
+    The scales of DeepSpeed and Megatron may leave the range of FP32 and labkit's may not, so the
+    comparison ends there.
     """
     within = list(takewhile(lambda step: step[0] <= torch.finfo(torch.float32).max, theirs))
+    # From 2^32, Megatron's scale may grow 95 times inside FP32: at least 90 windows are compared.
     assert len(within) >= min(90 * config.growth_interval, len(trace))
     pairs = enumerate(zip(within, ours(trace, config), strict=False))
     return next(((step, a, b) for step, (a, b) in pairs if a != b), None)
@@ -424,31 +471,31 @@ def first_difference(
     "window", [2, *(pytest.param(window, marks=pytest.mark.slow) for window in (30, None))]
 )
 def test_a_preset_replays_the_original(window: int | None) -> None:
-    """With a short window, which sees many growths; the slow ones are longer, up to the preset's
-    own.
-    """
+    """A short window shows many growths; slow cases have longer ones, up to the preset's own."""
     assert list(PRESETS) == list(RULES)
     for name, rule in RULES.items():
         config = replace(PRESETS[name], growth_interval=window or PRESETS[name].growth_interval)
-        for kind, whole in traces(config.growth_interval).items():
-            trace = whole[:3000] if window else whole
+        for description, full_trace in traces(config.growth_interval).items():
+            # Fewer steps keep a short window fast; the preset's own window needs all of them.
+            trace = full_trace[:3000] if window else full_trace
             theirs = rule(trace, config.growth_interval)
-            assert first_difference(theirs, trace, config) is None, (name, kind)
+            assert first_difference(theirs, trace, config) is None, (name, description)
 
 
 @pytest.mark.parametrize(
     "hysteresis", [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 3, 5))]
 )
-def test_hysteresis_is_deepspeeds_in_both_flavours_and_megatrons(hysteresis: int) -> None:
-    for kind, whole in traces(40).items():
-        trace = whole[:4000]
+def test_hysteresis_equals_deepspeed_s_and_megatron_s(hysteresis: int) -> None:
+    # Of a window of 40 steps, 4,000 steps contain up to 100.
+    for description, full_trace in traces(40).items():
+        trace = full_trace[:4000]
         for name, consecutive in (("DeepSpeed", False), ("DeepSpeed", True), ("Megatron", False)):
             row = replace(PRESETS[name], hysteresis=hysteresis, consecutive_hysteresis=consecutive)
             theirs = RULES[name](
                 trace, 40, hysteresis, *([consecutive] if name == "DeepSpeed" else [])
             )
             assert first_difference(theirs, trace, replace(row, growth_interval=40)) is None, (
-                kind,
+                description,
                 name,
                 consecutive,
             )

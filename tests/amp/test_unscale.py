@@ -1,4 +1,8 @@
-"""Unscaling, clipping and scales of single layers, against torch in FP64."""
+"""Unscaling and clipping of gradients, and loss scales of single layers.
+
+Unscaling is compared with torch.amp.GradScaler and with exact values, clipping with norms in
+extended precision, and gradients under layer scales with those of the plain network.
+"""
 
 import itertools
 import math
@@ -18,7 +22,7 @@ WIDE = (torch.float32, torch.float64)
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_every_dtype_keeps_its_values_and_none_gets_narrower(in_place: bool) -> None:
+def test_unscaling_keeps_values_and_narrows_no_dtype(in_place: bool) -> None:
     for dtype in (*LOW, *WIDE):
         scaled = torch.tensor([3.0, -0.5, 0.0], dtype=dtype) * 2**8
         before = scaled.clone()
@@ -30,9 +34,11 @@ def test_every_dtype_keeps_its_values_and_none_gets_narrower(in_place: bool) -> 
         assert torch.equal(scaled, gradient if in_place and dtype in WIDE else before), dtype
 
 
-def at_fault(gradients: list[Tensor], scale: float = 8.0, **how: bool) -> tuple[bool, list[int]]:
-    """Return found_inf, and which of the unscaled gradients hold inf or NaN."""
-    unscaled, found_inf = unscale(gradients, scale, **how)
+def nonfinite_after_unscaling(
+    gradients: list[Tensor], scale: float = 8.0, **options: bool
+) -> tuple[bool, list[int]]:
+    """Return found_inf, and the indices of the unscaled gradients that hold inf or NaN."""
+    unscaled, found_inf = unscale(gradients, scale, **options)
     return found_inf, [
         i
         for i, size in enumerate(read_scalars(largest_magnitudes(unscaled)))
@@ -49,20 +55,23 @@ def test_one_bad_element_anywhere_is_found_and_named(bad: float) -> None:
             torch.ones(()),
             torch.full((37,), 60000.0, dtype=dtype),
         ]
-        assert at_fault(gradients) == (False, [])
+        assert nonfinite_after_unscaling(gradients) == (False, [])
         gradients[position].view(-1)[-1] = bad
-        assert at_fault(gradients) == (True, [position]), dtype
+        assert nonfinite_after_unscaling(gradients) == (True, [position]), dtype
 
 
-def test_what_overflows_by_unscaling_is_found_too() -> None:
-    # Finite as it arrives: a scale below 1 makes it larger. torch looks before it multiplies, and
-    # lets this through.
+def test_overflow_by_unscaling_is_found() -> None:
+    # Finite before unscaling, which a scale below 1 makes a multiplication by 2^126. torch checks
+    # before it multiplies, and misses this overflow.
     for dtype in WIDE:
         huge = torch.tensor([torch.finfo(dtype).max / 2], dtype=dtype)
-        assert at_fault([huge], 2.0**-126) == (True, [0]), dtype
-    assert at_fault([torch.full((4,), 60000.0).half(), torch.full((4,), 3e38)]) == (False, []), (
-        "sums may"
-    )
+        assert nonfinite_after_unscaling([huge], 2.0**-126) == (True, [0]), dtype
+
+
+def test_large_finite_gradients_are_finite() -> None:
+    # The sums of these elements overflow, but no element does.
+    gradients = [torch.full((4,), 60000.0).half(), torch.full((4,), 3e38)]
+    assert nonfinite_after_unscaling(gradients) == (False, [])
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -83,28 +92,27 @@ def test_fp32_gradients_equal_torch_amps_bit_for_bit(in_place: bool) -> None:
 
 
 def test_fp64_gradients_keep_their_precision() -> None:
-    # The kernel takes its reciprocal in FP32; 1/3 of that would be right to 8 digits only.
+    # torch's kernel multiplies by a reciprocal in FP32; 1/3 would be right to 8 digits only.
     (gradient,), _ = unscale([torch.tensor([1.0], dtype=torch.float64)], 3.0)
     assert gradient.item() == 1 / 3
 
 
 def test_shapes_and_strides_of_all_kinds() -> None:
-    everything = [
+    gradients = [
         torch.ones(()),
         torch.ones(0),
         torch.ones(4, 6).T,
         torch.ones(4, 6)[:, ::2],
         torch.ones(1).expand(5),
     ]
-    for gradient, unscaled in zip(everything, unscale(everything, 4.0)[0], strict=True):
+    for gradient, unscaled in zip(gradients, unscale(gradients, 4.0)[0], strict=True):
         assert torch.equal(unscaled, torch.full(gradient.shape, 0.25))
     assert unscale([], 4.0) == ([], False)
 
 
 @pytest.mark.parametrize("in_place", [False, True])
 def test_sparse_gradients_are_added_up_in_fp32_then_unscaled(in_place: bool) -> None:
-    # Row 1 twice: 40000 + 40000 is beyond FP16, but not beyond the FP32 that the optimizer will
-    # see.
+    # Row 1 occurs twice: 40000 + 40000 is beyond FP16, but not beyond the FP32 of the result.
     for dtype in (*LOW, *WIDE):
         rows = torch.tensor([[40000.0, 8.0], [16.0, 0.0], [40000.0, 8.0]], dtype=dtype)
         sparse = torch.sparse_coo_tensor(
@@ -116,7 +124,7 @@ def test_sparse_gradients_are_added_up_in_fp32_then_unscaled(in_place: bool) -> 
         assert not found_inf
         assert torch.equal(unscaled.to_dense().double(), expected), dtype
         sparse._values()[0, 0] = math.nan
-        assert at_fault([sparse], in_place=in_place) == (True, [0])
+        assert nonfinite_after_unscaling([sparse], in_place=in_place) == (True, [0])
 
 
 def test_duplicates_that_overflow_only_together_are_found() -> None:
@@ -124,27 +132,32 @@ def test_duplicates_that_overflow_only_together_are_found() -> None:
         torch.tensor([[1, 1]]), torch.tensor([3e38, 3e38]), (2,), check_invariants=True
     )
     (unscaled,), found_inf = unscale([twice], 8.0)
-    assert found_inf, "the optimizer would have added them up"
+    # Duplicates are added up before they are unscaled, and 6e38 is beyond FP32.
+    assert found_inf
     assert unscaled.is_coalesced()
-    single = torch.eye(3).to_sparse()
-    for in_place, left in ((False, 1.0), (True, 0.25)):
-        unscale([single], 4.0, in_place=in_place)
-        assert torch.equal(single.to_dense(), torch.eye(3) * left), (
-            "copied like any other, unless in place"
-        )
 
 
-def test_what_is_no_gradient_and_a_scale_that_is_none_are_refused() -> None:
+@pytest.mark.parametrize(("in_place", "value_after"), [(False, 1.0), (True, 0.25)])
+def test_sparse_gradients_change_in_place_only(in_place: bool, value_after: float) -> None:
+    gradient = torch.eye(3).to_sparse()
+    unscale([gradient], 4.0, in_place=in_place)
+    assert torch.equal(gradient.to_dense(), torch.eye(3) * value_after)
+
+
+def test_tensors_that_are_not_floating_point_are_refused() -> None:
     for dtype, in_place in itertools.product((torch.complex64, torch.int32), (False, True)):
         with pytest.raises(TypeError, match="floating-point"):
             unscale([torch.ones(2, dtype=dtype)], 4.0, in_place=in_place)
+
+
+def test_scales_outside_of_the_normal_range_are_refused() -> None:
     for scale in (0.0, -2.0, 2.0**-128, 2.0**128, math.inf, math.nan):
         with pytest.raises(ValueError, match=r"from 2\^-126 to 3.4e38"):
             unscale([torch.ones(1)], scale)
 
 
-def length(tensors: list[Tensor], norm_type: float) -> np.longdouble:
-    """The norm, written out in extended precision, whose range nothing here leaves."""
+def extended_norm(tensors: list[Tensor], norm_type: float) -> np.longdouble:
+    """Return the norm of all elements in extended precision, which no power here overflows."""
     sizes = np.abs(np.concatenate([t.numpy().ravel() for t in tensors]).astype(np.longdouble))
     if math.isinf(norm_type):
         return np.longdouble(sizes.max())
@@ -152,7 +165,7 @@ def length(tensors: list[Tensor], norm_type: float) -> np.longdouble:
 
 
 @pytest.mark.parametrize("norm_type", [1.0, 2.0, 3.0, 10.0, math.inf])
-def test_clipped_length_is_that_of_extended_precision(
+def test_clipping_equals_extended_precision(
     norm_type: float,
 ) -> None:
     generator = torch.Generator().manual_seed(0)
@@ -160,23 +173,27 @@ def test_clipped_length_is_that_of_extended_precision(
         shapes = ((40, 3), (1,), (0,), (500,))
         gradients = [(torch.rand(shape, generator=generator) * 2 - 1) * size for shape in shapes]
         before = [g.clone() for g in gradients]
-        expected = length(before, norm_type)
+        expected = extended_norm(before, norm_type)
         max_norm = float(expected) / 8
         assert float(clip_(gradients, max_norm, norm_type)) == pytest.approx(
             float(expected), rel=1e-5
         ), size
-        shorter = max_norm / (expected + np.longdouble(1e-6))  # torch's rule
+        # torch.nn.utils.clip_grad_norm_ multiplies by this coefficient.
+        coefficient = max_norm / (expected + np.longdouble(1e-6))
         for ours, old in zip(gradients, before, strict=True):
-            theirs = (old.numpy().astype(np.longdouble) * shorter).astype(np.float32)
+            theirs = (old.numpy().astype(np.longdouble) * coefficient).astype(np.float32)
             torch.testing.assert_close(ours, torch.from_numpy(theirs), rtol=1e-5, atol=1e-44)
 
 
-def test_what_is_short_enough_is_left_as_it_is_and_so_are_inf_and_nan() -> None:
+def test_gradients_within_the_limit_are_not_clipped() -> None:
     for size in (1e-30, 1.0, 1e30):
         gradient = torch.tensor([3.0, 1.2345]) * size
         before = gradient.clone()
         clip_([gradient], max(10.0 * size, 1.0))
         assert torch.equal(gradient, before), size
+
+
+def test_gradients_with_inf_or_nan_are_not_clipped() -> None:
     for bad in (math.inf, math.nan):
         gradients = [torch.tensor([1.0, bad]), torch.tensor([3e38])]
         assert not math.isfinite(clip_(gradients, 1.0).item())
@@ -185,9 +202,7 @@ def test_what_is_short_enough_is_left_as_it_is_and_so_are_inf_and_nan() -> None:
 
 
 class Residual(nn.Module):
-    """Its input is read twice, inside the scaled layer and beside it; one tensor goes
-    in by name.
-    """
+    """A residual block, whose input is read inside and outside of the scaled layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -216,82 +231,95 @@ def gradients(model: nn.Module) -> list[Tensor]:
     return [p.grad for p in (*model.parameters(), inputs)]
 
 
-def test_fp32_gradients_are_the_same_bit_for_bit() -> None:
+def test_layer_scales_change_no_bit_of_fp32_gradients() -> None:
     nested = {"block": 5, "block.inner": 6, "block.inner.0": -3}
     for scales in ({"block": 12}, {"first": -7, "last": 9}, nested, {"": 8}):
         torch.manual_seed(0)
         model = Net()
         plain = gradients(model)
-        with layer_scales(model, scales) as left:
+        with layer_scales(model, scales) as remaining:
             scaled = gradients(model)
-        assert left == {}
+        # FP32 gradients leave no scale to be divided out by the caller.
+        assert remaining == {}
         assert all(map(torch.equal, plain, scaled)), scales
 
 
-def test_gradient_is_larger_inside_only() -> None:
-    # Four layers of weight 1/2; the two in the middle have 2^4 of their own.
-    half = [nn.Linear(1, 1, bias=False) for _ in range(4)]
-    for layer in half:
+def test_layer_scale_enlarges_only_gradients_inside() -> None:
+    # Four layers of weight 1/2; the two in the middle have a scale of 2^4.
+    layers = [nn.Linear(1, 1, bias=False) for _ in range(4)]
+    for layer in layers:
         nn.init.constant_(layer.weight, 0.5)
-    model = nn.Sequential(half[0], nn.Sequential(half[1], half[2]), half[3])
+    model = nn.Sequential(layers[0], nn.Sequential(layers[1], layers[2]), layers[3])
     with layer_scales(model, {"1": 4}), probe(model) as probed:
         model(torch.ones(1, 1)).backward()
-    arrived = {name: gradient.item() for name, gradient in probed.gradients.items()}
-    assert arrived == {"0": 0.125, "1.0": 0.25 * 16, "1.1": 0.5, "2": 1}
-    assert [layer.weight.grad.item() for layer in half] == [0.125] * 4
+    output_gradients = {name: gradient.item() for name, gradient in probed.gradients.items()}
+    assert output_gradients == {"0": 0.125, "1.0": 0.25 * 16, "1.1": 0.5, "2": 1}
+    assert [layer.weight.grad.item() for layer in layers] == [0.125] * 4
     with probe(model) as probed:
         model(torch.ones(1, 1)).backward()
-    assert probed.gradients["1.0"].item() == 0.25, "no hook is left"
+    assert probed.gradients["1.0"].item() == 0.25, "a hook stayed"
 
 
 class QuietBlock(nn.Linear):
-    """A block whose inner gradients are 2^-15 of what flows in and out: below FP16, while outside
-    all is well.
+    """A layer between factors of 2^15 and 2^-15.
+
+    Its gradients underflow in FP16, and those outside of the block do not.
     """
 
     def forward(self, inputs: Tensor) -> Tensor:
         return super().forward(inputs * 2.0**15) * 2.0**-15
 
 
-def test_a_layer_whose_activation_gradients_underflow_is_saved() -> None:
-    def learned(dtype: torch.dtype, scales: dict[str, int], halved: bool = False) -> Tensor:
+def test_layer_scale_prevents_underflow_of_gradients() -> None:
+    def weight_gradient(
+        dtype: torch.dtype, scales: dict[str, int], *, half_weights: bool = False
+    ) -> Tensor:
         torch.manual_seed(0)
         model = nn.Sequential(QuietBlock(4, 4, bias=False))
-        if halved:  # O2: FP16 weights, whose gradients stay scaled until they are FP32
+        # As under O2, gradients of FP16 weights stay scaled until they are cast to FP32.
+        if half_weights:
             model.half()
         with (
-            layer_scales(model, scales) as left,
-            autocast(enabled=dtype is torch.float16 and not halved),
+            layer_scales(model, scales) as remaining,
+            autocast(enabled=dtype is torch.float16 and not half_weights),
         ):
             (model(torch.full((2, 4), 2.0**-6, dtype=dtype)).float() * 2.0**-12).sum().backward()
         (gradient,), found_inf = unscale([p.grad for p in model.parameters()], 1.0)
         assert not found_inf
-        return gradient * 2.0 ** -left.get("0.weight", 0)
+        return gradient * 2.0 ** -remaining.get("0.weight", 0)
 
-    expected = learned(torch.float32, {})
+    expected = weight_gradient(torch.float32, {})
     assert expected.abs().min() > 0
-    for halved in (False, True):
-        assert not learned(torch.float16, {}, halved).any(), "without, the layer learns nothing"
-        saved = learned(torch.float16, {"0": 14}, halved)
-        assert torch.allclose(saved, expected, rtol=2.0**-10), "FP16's rounding, and nothing else"
+    for half_weights in (False, True):
+        unscaled = weight_gradient(torch.float16, {}, half_weights=half_weights)
+        assert not unscaled.any(), "no gradient underflows, so the test shows nothing"
+        scaled = weight_gradient(torch.float16, {"0": 14}, half_weights=half_weights)
+        # FP16 rounds to within half of 2^-10.
+        assert torch.allclose(scaled, expected, rtol=2.0**-10)
 
 
-def test_inexact_remainder_is_refused() -> None:
+def test_nested_scales_of_fp16_weights_are_added() -> None:
     model = nn.Sequential(nn.Sequential(nn.Linear(2, 2, bias=False).half()), nn.Linear(2, 2))
-    with layer_scales(model, {"0": 3, "0.0": 4, "1": 5}) as left:
-        assert left == {"0.0.weight": 7}, "nested scales are added up"
+    with layer_scales(model, {"0": 3, "0.0": 4, "1": 5}) as remaining:
+        assert remaining == {"0.0.weight": 7}
+
+
+def test_scaled_layers_without_gradients_run() -> None:
     frozen = Net().requires_grad_(False)
     with layer_scales(frozen, {"block": 3}), torch.no_grad():
         assert not frozen(torch.ones(1, 5)).requires_grad
+
+
+def test_scales_that_cannot_be_applied_are_refused() -> None:
     tied = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     tied[1].weight = tied[0].weight
-    for model, scales, complaint in (
+    for model, scales, message in (
         (Net(), {"blok": 3}, "no layer 'blok'; it has .*'block'"),
         (Net(), {"block": 0.5}, "whole number"),
         (Net(), {"block": 127}, "from -126 to 126"),
         (tied, {"0": 3}, "weight of layer '0' is used outside"),
     ):
-        with pytest.raises(ValueError, match=complaint), layer_scales(model, scales):
+        with pytest.raises(ValueError, match=message), layer_scales(model, scales):
             pass
 
 
@@ -299,7 +327,8 @@ def test_a_layer_that_changes_its_input_in_place_is_refused() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 1))
     x = torch.randn(2, 4)
     with layer_scales(model, {"0": 5, "2": -3}):
-        model(x).sum().backward()  # one before it is not
+        # A layer before the one in place may have a scale.
+        model(x).sum().backward()
     with (
         layer_scales(model, {"1": 5}),
         pytest.raises(RuntimeError, match=r"changes its input in place"),

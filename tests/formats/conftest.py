@@ -1,4 +1,4 @@
-"""Oracles for number formats: the same rows, as gfloat, ml_dtypes and numpy know them."""
+"""Oracles for number formats: labkit's formats in gfloat, ml_dtypes and numpy."""
 
 import gfloat
 import ml_dtypes
@@ -61,13 +61,13 @@ def _gfloat_row(format):
 
 @pytest.fixture
 def gfloat_row():
-    """Format -> gfloat's FormatInfo, built from the row's four numbers alone."""
+    """Return a function that makes gfloat's FormatInfo of a format."""
     return _gfloat_row
 
 
 @pytest.fixture
 def gfloat_round():
-    """(values, format, rounding, saturate) -> gfloat's rounding of them, in float64."""
+    """Return a function that rounds values to a format by gfloat, in float64."""
 
     def rounder(values, format, rounding=Rounding.NEAREST_EVEN, saturate=False):
         row = _gfloat_row(format)
@@ -80,25 +80,24 @@ def gfloat_round():
 
 @pytest.fixture
 def dtype_of():
-    """Format -> the numpy or ml_dtypes type that stores it."""
+    """Return a function from a format to the numpy or ml_dtypes type that stores it."""
     return DTYPES.__getitem__
 
 
 @pytest.fixture
 def assert_same_bits():
-    """Assert that two float arrays agree bit for bit; all NaNs are one. `case` is in
-    the message.
-    """
+    """Return a function that asserts that two float arrays have equal bits; all NaNs are equal."""
 
-    def check(got, wanted, given=None, *case):
+    def check(got, wanted, operands=None, *case):
+        """Compare two arrays; `operands` and `case` are in the message of a failure."""
         assert got.shape == wanted.shape, case
         assert got.dtype == wanted.dtype, case
         differ = (got.view(f"u{got.itemsize}") != wanted.view(f"u{got.itemsize}")) & ~(
             np.isnan(got) & np.isnan(wanted)
         )
         first = np.flatnonzero(differ)[:3]
-        shown = [] if given is None else given.ravel()[first]
-        where = f"{case}: {differ.sum()} differ: {shown}"
-        assert not len(first), f"{where} gave {got.ravel()[first]}, not {wanted.ravel()[first]}"
+        shown = [] if operands is None else operands.ravel()[first]
+        summary = f"{case}: {differ.sum()} differ: {shown}"
+        assert not len(first), f"{summary} gave {got.ravel()[first]}, not {wanted.ravel()[first]}"
 
     return check

@@ -34,41 +34,41 @@ DETERMINISTIC = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]
 
 
 def random_values(format, count, seed):
-    """Uniform over codes: all exponents, infinities and NaNs."""
+    """Return values uniform over codes: of all exponents, with infinities and NaNs."""
     return decode(
         np.random.default_rng(seed).integers(format.codes, size=count, dtype=np.uint64), format
     )
 
 
 def close_pairs(format, count, seed):
-    """Pairs of nearly opposite numbers, where subtraction cancels, and of numbers a few binades
-    apart.
-    """
+    """Return pairs of nearly opposite numbers, whose sum cancels, and of numbers binades apart."""
     rng = np.random.default_rng(seed)
     codes = rng.integers(format.max_code, size=count)
     near = np.clip(codes + rng.integers(-20, 20, size=count), 0, format.max_code)
     far = np.clip(
         codes - (rng.integers(0, 16, size=count) << format.significand_bits), 0, format.max_code
     )
-    a, b, c = (decode(part, format) for part in (codes, near, far))
+    a, b, c = (decode(side, format) for side in (codes, near, far))
     return np.concatenate([a, a]), np.concatenate([-b, c])
 
 
-def round_fraction_plainly(exact, format, rounding=Rounding.NEAREST_EVEN):
-    """The definition, in Python fractions: nothing here is shared with the lab."""
+def reference_rounding(exact, format, rounding=Rounding.NEAREST_EVEN):
+    """Round a fraction by the definition; no code is shared with labkit."""
     if exact == 0:
         return 0.0
     bias = 2 ** (format.exponent_bits - 1) - 1
     exponent = abs(exact.numerator).bit_length() - exact.denominator.bit_length()
-    exponent -= Fraction(2) ** exponent > abs(exact)  # now 2^exponent <= |exact| < 2^(exponent + 1)
+    # After this line, 2^exponent <= |exact| < 2^(exponent + 1).
+    exponent -= Fraction(2) ** exponent > abs(exact)
     spacing = Fraction(2) ** (max(exponent, 1 - bias) - format.significand_bits)
     down = exact // spacing
-    whole = {
-        Rounding.NEAREST_EVEN: round(exact / spacing),  # Python rounds halves to even
+    # Python's round takes halves to even.
+    multiple = {
+        Rounding.NEAREST_EVEN: round(exact / spacing),
         Rounding.TOWARD_NEGATIVE: down,
         Rounding.TOWARD_POSITIVE: down + (exact != down * spacing),
     }[rounding]
-    rounded = whole * spacing
+    rounded = multiple * spacing
     largest = (2 - Fraction(2) ** -format.significand_bits) * Fraction(2) ** bias
     if rounded > largest:
         return float(largest) if rounding is Rounding.TOWARD_NEGATIVE else np.inf
@@ -77,16 +77,18 @@ def round_fraction_plainly(exact, format, rounding=Rounding.NEAREST_EVEN):
     return float(rounded)
 
 
-def test_one_plus_a_ten_thousandth_is_lost_step_by_step():
+def test_worked_example_of_an_update_that_is_lost():
     small = round_to(0.0001, FP16)
     sum = add(1.0, small, FP16)
     align, plus, cut, decision = sum.steps
-    assert align.a.significand == 0b10000000000  # 1.0 = 1024 * 2^-10
-    assert (align.b.significand, align.b.exponent) == (0b11010001110, -24)  # 0.0001 = 1678 * 2^-24
+    # 1.0 = 1024 * 2^-10, and 0.0001 = 1678 * 2^-24 in FP16.
+    assert align.a.significand == 0b10000000000
+    assert (align.b.significand, align.b.exponent) == (0b11010001110, -24)
     assert align.shift == 14
-    # three places more: guard, round, sticky
+    # Three more places: guard, round, sticky.
     assert align.aligned_a.significand == 0b10000000000_000
-    assert (align.aligned_b.significand, align.cut) == (0b1, True)  # all of it fell off, and stuck
+    # All bits of b are shifted out, and set the sticky bit.
+    assert (align.aligned_b.significand, align.cut) == (0b1, True)
     assert plus.total.significand == 0b10000000000_001
     assert (cut.guard, cut.round, cut.sticky) == (False, False, True)
     assert not decision.up
@@ -94,18 +96,19 @@ def test_one_plus_a_ten_thousandth_is_lost_step_by_step():
 
 
 def test_a_carry_through_all_ones():
-    sum = add(2 - 2.0**-10, 2.0**-11, FP16)  # a tie; the even neighbour is 2
+    # The sum is a tie between 2 - 2^-10 and the even 2.
+    sum = add(2 - 2.0**-10, 2.0**-11, FP16)
     assert (sum.steps[-1].up, sum.steps[-1].carried, sum.value) == (True, True, 2.0)
 
 
-def test_a_sum_of_56_ones_is_not_taken_for_a_power_of_two():
-    # float64 would make its significand 2^56
+def test_a_significand_of_56_ones_is_exact():
+    # As a float64, the significand 2^56 - 1 would round to 2^56.
     sum = add(2 - 2.0**-52, 7 * 2.0**-55, FP64, Rounding.TOWARD_ZERO)
     assert sum.steps[1].total.significand == 2**56 - 1
     assert sum.value == 2 - 2.0**-52
 
 
-def test_a_product_is_twice_as_wide_before_it_is_cut():
+def test_a_product_has_twice_the_bits_before_rounding():
     x = 1 + 2.0**-10
     product, cut, decision = multiply(x, x, FP16).steps
     assert product.product.significand == 1025**2
@@ -113,7 +116,7 @@ def test_a_product_is_twice_as_wide_before_it_is_cut():
     assert (cut.guard, cut.sticky, decision.up) == (False, True, False)
 
 
-def test_the_steps_add_up_for_random_pairs():
+def test_steps_of_a_sum_are_consistent():
     a, b = (np.nan_to_num(random_values(FP16, 2000, seed), posinf=1, neginf=1) for seed in (1, 2))
     sum = add(a, b, FP16)
     align, plus, cut, _ = sum.steps
@@ -122,20 +125,20 @@ def test_the_steps_add_up_for_random_pairs():
     exact = ~align.cut
     magnitude = np.ldexp(plus.total.significand.astype(float), plus.total.exponent)
     total = np.where(plus.total.negative, -magnitude, magnitude)
-    # the sum of two FP16 numbers is exact in float64
+    # The sum of two FP16 numbers is exact in float64.
     assert np.array_equal(total[exact], (a + b)[exact])
     cut_off = cut.dropped >= 0
-    put_together = (cut.kept.significand << np.maximum(cut.dropped, 0)) + cut.rest
-    assert np.array_equal(put_together[cut_off], plus.total.significand[cut_off])
+    rejoined = (cut.kept.significand << np.maximum(cut.dropped, 0)) + cut.rest
+    assert np.array_equal(rejoined[cut_off], plus.total.significand[cut_off])
     assert (np.abs(cut.kept.significand) < 2**FP16.precision).all()
 
 
-def test_all_pairs_of_eight_bit_numbers(gfloat_round, assert_same_bits):
+def test_all_pairs_of_fp8_numbers(gfloat_round, assert_same_bits):
     for format, rounding in product((E4M3, E5M2), DETERMINISTIC):
         values = decode(np.arange(256), format)
         a, b = (side.ravel() for side in np.meshgrid(values, values))
         with np.errstate(invalid="ignore"):
-            # exact: 34 and 32 bits at most
+            # Exact in float64: 34 and 32 bits at most.
             exact_sum = a + b
             exact_product = a * b
         zero = (
@@ -143,7 +146,7 @@ def test_all_pairs_of_eight_bit_numbers(gfloat_round, assert_same_bits):
             & (np.signbit(a) != np.signbit(b))
             & (rounding is Rounding.TOWARD_NEGATIVE)
         )
-        # the machine adds in its own mode, nearest-even
+        # float64 adds to nearest-even, which gives +0 where rounding toward negative gives -0.
         exact_sum = np.where(zero, -0.0, exact_sum)
         for operation, exact in ((add, exact_sum), (multiply, exact_product)):
             wanted = gfloat_round(exact, format, rounding)
@@ -152,9 +155,8 @@ def test_all_pairs_of_eight_bit_numbers(gfloat_round, assert_same_bits):
             )
 
 
-def test_formats_of_the_machine_agree_with_it(assert_same_bits):
-    # FP64 is added in Python's integers. Of FP16, sums (41 bits) and products (22) are exact in
-    # float64.
+def test_sums_and_products_equal_numpy_s(assert_same_bits):
+    # Python integers add FP64, which is slow, so it has fewer cases than FP16 and FP32.
     for format, native, count in (
         (FP16, np.float16, 300_000),
         (FP32, np.float32, 50_000),
@@ -170,8 +172,8 @@ def test_formats_of_the_machine_agree_with_it(assert_same_bits):
         assert_same_bits(multiply(a, b, format).value, products, a, format)
 
 
-def assert_rounded_plainly(results, exact, format, rounding):
-    wanted = np.array([round_fraction_plainly(number, format, rounding) for number in exact])
+def assert_equals_reference(results, exact, format, rounding):
+    wanted = np.array([reference_rounding(number, format, rounding) for number in exact])
     first = np.flatnonzero(results != wanted)[:3]
     assert not len(first), (
         format,
@@ -187,18 +189,19 @@ def test_fused_multiply_add_and_directed_sums_against_fractions():
     for format, rounding in product((FP16, BF16, FP32, FP64, MINE), modes):
         a, b, c = (random_values(format, 800, seed) for seed in (5, 6, 7))
         with np.errstate(over="ignore"):
-            c[::2] = round_to(-a[::2] * b[::2] * (1 + 2.0**-9), format)  # cancellation
+            # Half of the sums cancel all but the last bits of the product.
+            c[::2] = round_to(-a[::2] * b[::2] * (1 + 2.0**-9), format)
         known = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
         a = a[known]
         b = b[known]
         c = c[known]
         exact = [Fraction(x) * Fraction(y) + Fraction(z) for x, y, z in zip(a, b, c, strict=True)]
-        assert_rounded_plainly(
+        assert_equals_reference(
             fused_multiply_add(a, b, c, format, rounding).value, exact, format, rounding
         )
         a, b = close_pairs(format, 400, 8)
         exact = [Fraction(x) + Fraction(y) for x, y in zip(a, b, strict=True)]
-        assert_rounded_plainly(add(a, b, format, rounding).value, exact, format, rounding)
+        assert_equals_reference(add(a, b, format, rounding).value, exact, format, rounding)
 
 
 def test_special_operands_follow_the_table_of_ieee_754(assert_same_bits):
@@ -209,30 +212,34 @@ def test_special_operands_follow_the_table_of_ieee_754(assert_same_bits):
         assert_same_bits(multiply(a, b, FP16).value, (a * b).astype(np.float16).astype(float), a)
     assert np.isnan(fused_multiply_add(np.inf, 0.0, 1.0, FP16).value)
     huge = FP64.max
-    # the product is large, but finite
+    # The exact product is large, but finite.
     assert fused_multiply_add(huge, huge, -np.inf, FP64).value == -np.inf
 
 
 def test_results_overflow_as_rounding_does():
     assert add(65504.0, 65504.0, FP16).value == np.inf
-    assert add(65504.0, 16.0, FP16).value == np.inf  # 65520 is where infinity begins
+    # From 65520 on, numbers round to infinity.
+    assert add(65504.0, 16.0, FP16).value == np.inf
     assert add(65504.0, 8.0, FP16).value == 65504
     assert add(65504.0, 65504.0, FP16, overflow=Overflow.SATURATE).value == 65504
     assert np.isnan(multiply(448.0, 2.0, E4M3).value)
     assert multiply(6.0, 6.0, E2M1).value == 6
 
 
-def test_operands_are_values_of_the_format():
+def test_operands_that_are_no_values_of_the_format_are_refused():
     with pytest.raises(ValueError, match=r"0\.0001 is not a value of FP16"):
         add(1.0, 0.0001, FP16)
     with pytest.raises(ValueError, match="random_bits"):
         add(1.0, 1.0, FP16, Rounding.STOCHASTIC)
+
+
+def test_operands_are_broadcast_and_may_be_empty():
     assert add(np.ones((3, 1)), np.ones(4), FP16).value.shape == (3, 4)
     assert multiply([], [], FP16).value.shape == (0,)
     assert fused_multiply_add([], 1.0, 1.0, FP64).value.shape == (0,)
 
 
-def test_a_sequential_sum_is_numpys_cumulative_sum():
+def test_a_sequential_sum_equals_numpy_s_cumulative_sum():
     values = round_to(np.random.default_rng(10).uniform(0, 1, 500), FP16)
     summed = sum_sequential(values, FP16)
     assert np.array_equal(
@@ -241,24 +248,29 @@ def test_a_sequential_sum_is_numpys_cumulative_sum():
     assert len(summed.additions) == 499
 
 
-def test_swallowed_updates_and_three_ways_to_add_them():
-    updates = np.concatenate([[1.0], np.full(200, 2.0**-12)])  # each a quarter of the spacing at 1
+def test_compensated_and_pairwise_sums_keep_small_updates():
+    # Each update is a quarter of the spacing at 1.
+    updates = np.concatenate([[1.0], np.full(200, 2.0**-12)])
     exact = updates.sum()
     assert sum_sequential(updates, FP16).value == 1.0
     assert abs(sum_compensated(updates, FP16).value - exact) <= 2**-10
     assert abs(sum_pairwise(updates, FP16).value - exact) <= 2 * 2**-10
+
+
+def test_worked_example_of_a_pairwise_sum():
     rounds = sum_pairwise([1.0, 2.0, 3.0, 4.0, 5.0], FP16).totals
     assert [totals.tolist() for totals in rounds] == [[3, 7, 5], [10, 5], [15]]
 
 
-def test_kahan_by_the_book_in_the_machines_float32():
+def test_compensated_sum_equals_kahan_s_loop_in_float32():
     values = np.random.default_rng(12).uniform(0, 1, 300).astype(np.float32)
     total = values[0]
-    lost = np.float32(0)
+    compensation = np.float32(0)
     for value in values[1:]:
-        corrected = value - lost
-        raised = total + corrected
-        total, lost = raised, (raised - total) - corrected
+        corrected = value - compensation
+        next_total = total + corrected
+        compensation = (next_total - total) - corrected
+        total = next_total
     assert sum_compensated(values, FP32).value == float(total)
 
 

@@ -1,7 +1,9 @@
 """Rounding of all 2^32 FP32 patterns to each storage format.
 
-Slow (minutes a format), so `make test-all` runs it. To put the result on record as well:
-.venv/bin/python tests/formats/test_exhaustive.py FP16 BF16 E5M2 E4M3
+A format takes minutes, so only `make test-all` runs all patterns. To write the results into
+`data/proofs/rounding_all_fp32.json`, run this file as a script:
+
+    .venv/bin/python tests/formats/test_exhaustive.py FP16 BF16 E5M2 E4M3
 """
 
 import json
@@ -20,7 +22,9 @@ from labkit.formats import BF16, E4M3, E5M2, FORMATS, FP16, round_to
 from labkit.interop import round_tensor
 
 PATTERNS = 2**32
-PIECE = 2**12  # small enough that no temporary array is asked of the operating system
+# Temporary arrays of this many elements are small enough for malloc to reuse its memory; larger
+# ones would be mapped and unmapped by the operating system each time.
+PIECE = 2**12
 RECORD = Path(__file__).parents[2] / "data" / "proofs" / "rounding_all_fp32.json"
 ORACLES = {
     FP16: np.float16,
@@ -31,8 +35,9 @@ ORACLES = {
 
 
 def count_mismatches(format, first, last):
-    """Compare both roundings with the oracle for patterns first to last; NaN must meet NaN, all
-    else the same bits.
+    """Return how often round_to and round_tensor differ from the oracle for patterns first to last.
+
+    Results must have the same bits, except that all NaNs are equal.
     """
     patterns = np.arange(first, last, dtype=np.uint64).astype(np.uint32)
     values = patterns.view(np.float32)
@@ -58,17 +63,18 @@ def mismatches_of_all(format):
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("format", ORACLES, ids=lambda row: row.name)
-def test_all_fp32_patterns_round_as_the_oracle_says(format):
+def test_all_fp32_patterns_round_as_the_oracle(format):
     assert mismatches_of_all(format) == {"round_to": 0, "round_tensor": 0}
 
 
-def test_some_pieces_of_it():
+def test_a_sample_of_fp32_patterns_rounds_as_the_oracle():
     for format in ORACLES:
+        # About 128 pieces; 12345 makes the last bits of their starts differ.
         for first in range(0, PATTERNS, PATTERNS // 128 + 12345):
             assert count_mismatches(format, first, first + PIECE) == [0, 0], (format, first)
 
 
-def test_the_record_names_no_mismatch():
+def test_recorded_runs_had_no_mismatch():
     for entry in json.loads(RECORD.read_text()).values():
         assert entry["patterns"] == PATTERNS
         assert entry["mismatches"] == {"round_to": 0, "round_tensor": 0}

@@ -43,7 +43,7 @@ from labkit.formats import (
 ALL = [*FORMATS.values(), Format("mine", 4, 7), Format("flat", 2, 1)]
 
 
-def test_fp16_worked_out_by_hand():
+def test_worked_example_of_fp16():
     assert (FP16.bits, FP16.bias, FP16.precision) == (16, 15, 11)
     assert (FP16.emin, FP16.emax) == (-14, 15)
     assert FP16.max == (2 - 2**-10) * 2**15 == 65504
@@ -54,7 +54,7 @@ def test_fp16_worked_out_by_hand():
     assert (FP16.max_code, FP16.infinity_code, FP16.nan_code) == (0x7BFF, 0x7C00, 0x7E00)
 
 
-def test_derived_numbers_are_those_of_ml_dtypes_and_gfloat(dtype_of, gfloat_row):
+def test_derived_numbers_equal_ml_dtypes_and_gfloat(dtype_of, gfloat_row):
     for format in ALL:
         info = gfloat_row(format)
         assert (format.max, format.smallest_subnormal) == (info.max, info.smallest), format
@@ -67,7 +67,7 @@ def test_derived_numbers_are_those_of_ml_dtypes_and_gfloat(dtype_of, gfloat_row)
             assert format.epsilon == float(info.eps), format
 
 
-def test_a_learners_own_format_is_a_row_like_the_others():
+def test_a_custom_format_is_immutable_and_hashable():
     mine = Format("mine", exponent_bits=4, significand_bits=7)
     assert (mine.bits, mine.bias, mine.max) == (12, 7, 255)
     assert {mine: "kept"}[Format("mine", 4, 7)] == "kept"
@@ -77,7 +77,7 @@ def test_a_learners_own_format_is_a_row_like_the_others():
     assert (wide.bits, wide.code_dtype) == (40, np.uint64)
 
 
-def test_impossible_rows_are_refused_with_the_reason():
+def test_impossible_formats_are_refused():
     for exponent_bits, significand_bits, specials, explanation in (
         (0, 0, Specials.IEEE, "expected exponent_bits .* got 0"),
         (40, 10, Specials.IEEE, "expected exponent_bits .* an integer from 2 to 11, got 40"),
@@ -94,7 +94,7 @@ def test_impossible_rows_are_refused_with_the_reason():
         Format("odd", 8, 0, Specials.NONE, has_zero=False)
 
 
-def test_holds_means_every_value_of_the_other(dtype_of):
+def test_contains_means_every_value_of_the_other_format(dtype_of):
     for outer, inner, held in (
         (FP32, FP16, True),
         (FP64, FP32, True),
@@ -121,18 +121,19 @@ def test_holds_means_every_value_of_the_other(dtype_of):
             assert (kept == finite).all() == held, (outer, inner)
 
 
-def test_one_block_by_hand():
+def test_worked_example_of_an_mxfp4_block():
     values = np.zeros(32)
     values[:4] = [12.0, 7.9, -3.0, 0.2]
     blocks = round_blocks(values, MXFP4)
-    # 2^floor(log2 12) = 8, and the elements reach to 2^2 * 1.5: the scale is 8 / 4 = 2
+    # 2^floor(log2 12) = 8, and the largest exponent of E2M1 is 2, so the scale is 8 / 2^2 = 2.
     assert decode(blocks.scales, E8M0).tolist() == [2.0]
     assert decode(blocks.elements[0, :4], E2M1).tolist() == [6.0, 4.0, -1.5, 0.0]
     assert decode_blocks(blocks)[:4].tolist() == [12.0, 8.0, -3.0, 0.0]
 
 
-def test_random_mx_blocks_as_gfloat(gfloat_row):
-    def scale_rule(emax, block):  # OCP MX 6.3, with math.frexp instead of a logarithm
+def test_mx_blocks_round_as_in_gfloat(gfloat_row):
+    def scale_rule(emax, block):
+        """Return the scale of OCP MX 6.3, by frexp instead of a logarithm."""
         return 2.0 ** (np.frexp(np.abs(block).max())[1] - 1 - emax)
 
     modes = {
@@ -156,7 +157,7 @@ def test_random_mx_blocks_as_gfloat(gfloat_row):
         )
 
 
-def test_nvfp4_as_ml_dtypes(dtype_of):
+def test_nvfp4_blocks_round_as_in_ml_dtypes(dtype_of):
     values = np.random.default_rng(4).normal(size=(100, 16)).astype(np.float32)
     largest = np.abs(values).max(-1)
     wanted = (largest / np.float32(6)).astype(dtype_of(E4M3)).astype(np.float64)
@@ -168,7 +169,7 @@ def test_nvfp4_as_ml_dtypes(dtype_of):
     )
 
 
-def test_blocks_of_every_format():
+def test_sizes_and_extremes_of_every_block_format():
     bits = {row.name: row.bits_per_value for row in BLOCK_FORMATS.values()}
     assert bits == {
         "MXFP8": 8.25,
@@ -193,7 +194,7 @@ def test_blocks_of_every_format():
         assert (blocks.scales.shape, blocks.elements.shape) == ((7, 4), (7, 4, format.size))
 
 
-def test_what_makes_no_block_is_refused():
+def test_invalid_blocks_are_refused():
     for values, explanation in (
         (np.ones(31), r"a multiple of 32, the block size of MXFP4, got shape \(31,\)"),
         (1.0, "a multiple of 32"),
@@ -208,7 +209,7 @@ MINE = Format("mine", exponent_bits=4, significand_bits=7)
 SMALL = [row for row in FORMATS.values() if row.bits <= 16]
 
 
-def test_one_code_worked_out_by_hand():
+def test_worked_example_of_a_code():
     # 0x3555 = 0 01101 0101010101: 2^(13 - 15) * (1 + 341/1024), the FP16 value nearest to 1/3
     assert split(0x3555, FP16) == (0, 13, 341)
     assert decode(0x3555, FP16) == 2.0**-2 * (1 + 341 / 1024) == 0.333251953125
@@ -216,9 +217,7 @@ def test_one_code_worked_out_by_hand():
     assert join(0, 13, 341, FP16) == 0x3555
 
 
-def test_every_code_decodes_as_ml_dtypes_and_gfloat_decode_it(
-    dtype_of, gfloat_row, assert_same_bits
-):
+def test_codes_decode_as_in_ml_dtypes_and_gfloat(dtype_of, gfloat_row, assert_same_bits):
     for format in (*SMALL, MINE, TF32):
         codes = np.arange(format.codes).astype(format.code_dtype)
         values = decode(codes, format)
@@ -226,7 +225,8 @@ def test_every_code_decodes_as_ml_dtypes_and_gfloat_decode_it(
             values, gfloat.decode_ndarray(gfloat_row(format), codes.astype(int)), codes, format
         )
         if format in SMALL:
-            with np.errstate(invalid="ignore"):  # signalling NaNs
+            # A cast of a signalling NaN sets the flag for invalid operations.
+            with np.errstate(invalid="ignore"):
                 assert_same_bits(
                     values, codes.view(dtype_of(format)).astype(np.float64), codes, format
                 )
@@ -240,11 +240,14 @@ def test_encode_undoes_decode():
             encode(values, format), np.where(np.isnan(values), format.nan_code or 0, codes)
         ), format
         assert np.array_equal(join(*split(codes, format), format), codes), format
+
+
+def test_nan_of_any_payload_is_encoded_as_one_code():
     payload = np.array([0x7C01, 0xFFFF], np.uint16).view(np.float16)
     assert encode(payload, FP16).tolist() == [0x7E00, 0x7E00]
 
 
-def test_random_wide_codes_are_the_machines_own(assert_same_bits):
+def test_fp32_and_fp64_codes_equal_numpy_s(assert_same_bits):
     for format, native in ((FP32, np.float32), (FP64, np.float64)):
         codes = np.random.default_rng(3).integers(format.codes, size=500_000, dtype=np.uint64)
         codes = codes.astype(format.code_dtype)
@@ -262,10 +265,10 @@ def test_shapes_are_kept_and_memory_layout_does_not_matter():
     grid = np.arange(12).reshape(3, 4)
     assert np.array_equal(decode(grid[:, ::2].T, FP16), decode(grid, FP16)[:, ::2].T)
     assert np.array_equal(encode(np.eye(3)[::-1, ::2], E4M3), encode(np.eye(3), E4M3)[::-1, ::2])
-    assert decode(np.array([0x3C00], ">u2"), FP16) == 1.0, "big-endian"
+    assert decode(np.array([0x3C00], ">u2"), FP16) == 1.0, "big-endian codes are decoded wrongly"
 
 
-def test_encode_refuses_what_the_format_does_not_hold():
+def test_encode_refuses_values_outside_of_the_format():
     for value, format, explanation in (
         (
             0.1,
@@ -284,7 +287,7 @@ def test_encode_refuses_what_the_format_does_not_hold():
             encode([1.0, value] if isinstance(value, float) else value, format)
 
 
-def test_decode_and_join_refuse_what_is_no_code():
+def test_decode_and_join_refuse_invalid_codes():
     for codes, error, explanation in (
         (0x10000, ValueError, "FP16 codes have 16 bits: 0 to 0xffff, got 0x10000"),
         (-1, ValueError, "got -0x1"),
@@ -301,14 +304,15 @@ def test_decode_and_join_refuse_what_is_no_code():
         join(0, 32, 0, FP16)
 
 
-# powers of two and zero
+# The values of this format are powers of two and zero.
 FLAT = Format("flat", exponent_bits=3, significand_bits=0, specials=E4M3.specials)
 DETERMINISTIC = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]
 
 
-def test_around_one_and_at_the_ends():
+def test_neighbours_at_one_and_at_the_ends():
     assert next_up(1.0, FP16) == 1 + 2**-10
-    assert next_down(1.0, FP16) == 1 - 2**-11  # the binade below is twice as fine
+    # The spacing of the binade below 1 is half as large.
+    assert next_down(1.0, FP16) == 1 - 2**-11
     assert next_up([0.0, -0.0], FP16).tolist() == [2**-24, 2**-24]
     assert np.signbit(next_up(-(2.0**-24), FP16))
     assert next_up([65504, np.inf, -np.inf], FP16).tolist() == [np.inf, np.inf, -65504]
@@ -319,7 +323,7 @@ def test_around_one_and_at_the_ends():
         next_up(0.1, FP16)
 
 
-def test_neighbours_are_numpys_nextafter(dtype_of, assert_same_bits):
+def test_neighbours_equal_numpy_s_nextafter(dtype_of, assert_same_bits):
     for format in (FP16, BF16, FP32, FP64):
         codes = np.random.default_rng(7).integers(format.codes, size=100_000, dtype=np.uint64)
         native = (np.arange(format.codes) if format.bits == 16 else codes).astype(format.code_dtype)
@@ -331,7 +335,7 @@ def test_neighbours_are_numpys_nextafter(dtype_of, assert_same_bits):
             assert_same_bits(step(given, format), wanted, given, format, step)
 
 
-def test_small_formats_step_through_their_values_in_order():
+def test_next_up_and_next_down_visit_all_values():
     for format in SMALL:
         values = np.unique(decode(np.arange(format.codes), format))
         values = values[~np.isnan(values)]
@@ -339,7 +343,7 @@ def test_small_formats_step_through_their_values_in_order():
         assert np.array_equal(next_down(values[1:], format), values[:-1]), format
 
 
-def test_every_code_is_classified_as_gfloat_does(gfloat_row):
+def test_codes_are_classified_as_in_gfloat(gfloat_row):
     words = {
         gfloat.FloatClass.ZERO: "zero",
         gfloat.FloatClass.SUBNORMAL: "subnormal",
@@ -354,7 +358,7 @@ def test_every_code_is_classified_as_gfloat_does(gfloat_row):
         assert classify(codes, format).tolist() == wanted, format
 
 
-def test_fp16_intervals_by_hand():
+def test_worked_example_of_rounding_intervals():
     low, high, low_in, high_in = rounding_interval([0x3C00, 0x3C01, 0x0000, 0x8000, 0x7C00], FP16)
     assert low.tolist() == [1 - 2**-12, 1 + 2**-11, 0, -(2**-25), 65520]
     assert high.tolist() == [1 + 2**-11, 1 + 3 * 2**-11, 2**-25, 0, np.inf]
@@ -364,19 +368,19 @@ def test_fp16_intervals_by_hand():
     assert rounding_interval(0x3C00, FP16, Rounding.STOCHASTIC) == to_the_neighbours
 
 
-def test_the_ends_of_an_interval_round_as_it_says():
+def test_ends_of_a_rounding_interval_round_as_stated():
     for format, rounding, overflow in product([*SMALL, FLAT], DETERMINISTIC, Overflow):
         codes = np.arange(format.codes)
         codes = codes[~np.isnan(decode(codes, format))]
         value = decode(codes, format)
         low, high, low_in, high_in = rounding_interval(codes, format, rounding, overflow)
 
-        def rounds_to_it(points, value=value, how=(format, rounding, overflow)):
-            rounded = round_to(points, *how)
+        def rounds_to_it(points, value=value, arguments=(format, rounding, overflow)):
+            rounded = round_to(points, *arguments)
             return (rounded == value) & (np.signbit(rounded) == np.signbit(value))
 
         filled = low < high
-        # 0 is +0's number
+        # A real 0 rounds to +0, so an end at 0 says nothing about the interval of -0.
         real = {"low": (low != 0) | ~np.signbit(value), "high": (high != 0) | ~np.signbit(value)}
         right = {
             "the low end": (rounds_to_it(low) == low_in) | ~(filled & real["low"]),
@@ -396,7 +400,7 @@ def test_the_ends_of_an_interval_round_as_it_says():
         assert wrong == {}, (format, rounding, overflow)
 
 
-def test_intervals_that_do_not_exist_are_answered():
+def test_rounding_intervals_that_do_not_exist():
     with pytest.raises(ValueError, match="no real number rounds to NaN"):
         rounding_interval(0x7E00, FP16)
     with pytest.raises(ValueError, match="points between two FP64 values"):

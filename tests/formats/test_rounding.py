@@ -41,8 +41,9 @@ DETERMINISTIC = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]
 
 
 def midpoints_and_neighbours(format):
-    """Every value, every half-way point, and the float64 numbers next to each; beyond max as well;
-    both signs.
+    """Return all values of a format, the midpoints between them, and points beyond the largest.
+
+    The float64 neighbours of each point follow, and then all of them with the other sign.
     """
     values = decode(np.arange(format.max_code + 1), format)
     beyond = format.max + np.arange(1, 4) * ulp(format.max, format) / 2
@@ -51,8 +52,9 @@ def midpoints_and_neighbours(format):
     return np.concatenate([near, -near])
 
 
-def test_each_mode_on_one_tie():
-    tie = 1 + 2.0**-11  # half-way between 1 and 1 + 2^-10
+def test_worked_example_of_a_tie_in_each_mode():
+    # Halfway between 1 and 1 + 2^-10.
+    tie = 1 + 2.0**-11
     rounded = {mode: float(round_to([tie, -tie], FP16, mode)[0]) - 1 for mode in DETERMINISTIC}
     assert rounded == {
         Rounding.NEAREST_EVEN: 0,
@@ -62,14 +64,19 @@ def test_each_mode_on_one_tie():
         Rounding.TOWARD_NEGATIVE: 0,
     }
     assert round_to(-tie, FP16, Rounding.TOWARD_NEGATIVE) == -(1 + 2**-10)
+
+
+def test_a_tie_of_two_odd_codes_goes_to_the_larger_magnitude():
     powers = Format("powers", exponent_bits=4, significand_bits=0, specials=Specials.FN)
-    # neither neighbour is even: IEEE 754-2019, 4.3.1
+    # Without a significand, no neighbour of a tie is even: IEEE 754-2019, 4.3.1.
     assert round_to([1.5, 3.0, -6.0], powers).tolist() == [2, 4, -8]
 
 
-def test_all_midpoints_and_their_neighbours_as_gfloat(gfloat_round, assert_same_bits):
+def test_midpoints_and_neighbours_round_as_in_gfloat(gfloat_round, assert_same_bits):
     for format in (row for row in BELOW_FP32 if row.signed):
-        values = midpoints_and_neighbours(format)[:: 13 if format.bits > 16 else 1]
+        values = midpoints_and_neighbours(format)
+        # TF32 has 2^19 codes: every 13th point suffices, and 13 is coprime to the powers of two.
+        values = values[:: 13 if format.bits > 16 else 1]
         for rounding, overflow in product(DETERMINISTIC, Overflow):
             saturate = overflow is Overflow.SATURATE or format.specials is Specials.NONE
             wanted = gfloat_round(values, format, rounding, saturate)
@@ -83,7 +90,7 @@ def test_all_midpoints_and_their_neighbours_as_gfloat(gfloat_round, assert_same_
             )
 
 
-def test_any_format_a_learner_makes_as_gfloat(gfloat_row, gfloat_round, assert_same_bits):
+def test_custom_formats_round_as_in_gfloat(gfloat_row, gfloat_round, assert_same_bits):
     """Every shape of up to nine bits that has at least one stored significand bit."""
     for exponent_bits, significand_bits, specials in product(range(2, 6), range(1, 4), Specials):
         format = Format("mine", exponent_bits, significand_bits, specials)
@@ -97,24 +104,24 @@ def test_any_format_a_learner_makes_as_gfloat(gfloat_row, gfloat_round, assert_s
             assert_same_bits(round_to(values, format, rounding), wanted, values, format, rounding)
 
 
-def test_random_midpoints_of_wide_formats_as_gfloat(gfloat_round, assert_same_bits):
+def test_midpoints_of_wide_formats_round_as_in_gfloat(gfloat_round, assert_same_bits):
     for format, rounding in product((FP32, FP64), DETERMINISTIC):
         codes = np.random.default_rng(64).integers(format.max_code, size=100_000, dtype=np.uint64)
-        # in FP64 the half is lost again
+        # In float64, adding half an ulp of FP64 rounds back, so there the points are values.
         middles = decode(codes, format) + ulp(decode(codes, format), format) / 2
         values = np.concatenate([middles, -np.nextafter(middles, 0), np.nextafter(middles, np.inf)])
         wanted = gfloat_round(values, format, rounding)
         assert_same_bits(round_to(values, format, rounding), wanted, values, format, rounding)
 
 
-def test_powers_of_two_as_ml_dtypes(dtype_of, assert_same_bits):
-    # uniform, so over exponents
+def test_powers_of_two_round_as_in_ml_dtypes(dtype_of, assert_same_bits):
+    # Uniform over codes, so over exponents.
     codes = np.random.default_rng(16).integers(2**31, size=100_000, dtype=np.uint32)
     values = np.concatenate(
         [codes.view(np.float32), np.float32([0, -0.0, -1, np.inf, np.nan, 1.5, 3, 2.0**-140])]
     )
-    # ml_dtypes 0.6 rounds everything strictly between 2^-127 and 2^-126 up, which is not to the
-    # nearest.
+    # ml_dtypes 0.6 rounds all numbers between 2^-127 and 2^-126 up, not to the nearest; they are
+    # left out.
     values = values[(values <= 2.0**-127) | (values >= 2.0**-126) | np.isnan(values)]
     with np.errstate(over="ignore", invalid="ignore"):
         wanted = values.astype(dtype_of(E8M0)).astype(np.float32)
@@ -122,18 +129,19 @@ def test_powers_of_two_as_ml_dtypes(dtype_of, assert_same_bits):
 
 
 def test_stochastic_rounding_compares_with_the_fraction():
+    # A value a quarter of the way to the next one rounds up if 32 random bits are below 2^32 / 4.
     bits = [0, 2**30 - 1, 2**30, 2**32 - 1]
     for format, sign in product((FP16, BF16, E4M3, MINE), (1, -1)):
         for low, step in (
             (1.0, format.epsilon),
             (2 * format.smallest_subnormal, format.smallest_subnormal),
         ):
-            quarter = np.full(4, sign * (low + step / 4))  # of the way to the next
+            quarter = np.full(4, sign * (low + step / 4))
             rounded = round_to(quarter, format, Rounding.STOCHASTIC, random_bits=bits) * sign
             assert rounded.tolist() == [low + step, low + step, low, low], (format, sign, low)
     values = decode(np.arange(FP16.max_code + 1), FP16)
     kept = round_to(values, FP16, Rounding.STOCHASTIC, random_bits=np.zeros(values.shape, int))
-    assert np.array_equal(kept, values), "values of the format are left alone"
+    assert np.array_equal(kept, values), "a value of the format was rounded"
 
 
 def test_random_bits_that_do_not_fit_are_refused():
@@ -144,24 +152,25 @@ def test_random_bits_that_do_not_fit_are_refused():
         round_to([1.0, 2.0], FP16, random_bits=[1, 2])
 
 
-def test_types_and_shapes():
-    for kind in (np.float16, np.float32, np.float64):
-        assert round_to(np.ones(3, kind), E4M3).dtype == kind
-        assert round_to(kind(1), E4M3).shape == ()
+def test_rounding_keeps_types_and_shapes():
+    for dtype in (np.float16, np.float32, np.float64):
+        assert round_to(np.ones(3, dtype), E4M3).dtype == dtype
+        assert round_to(dtype(1), E4M3).shape == ()
     assert round_to([1, 2049], FP16).tolist() == [1, 2048]
-    assert round_to(2049, FP16).dtype == np.float64, "whole numbers become float64"
+    assert round_to(2049, FP16).dtype == np.float64, "integers become float64"
     assert round_to([], FP16).shape == (0,)
     assert round_to(np.ones((0, 3), np.float32), FP16).shape == (0, 3)
+
+
+def test_rounding_reads_views_and_writes_no_input():
     grid = np.linspace(0, 1, 20, dtype=np.float32).reshape(4, 5)
     before = grid.copy()
-    assert np.array_equal(round_to(grid.T[::2], E5M2), round_to(before, E5M2).T[::2]), (
-        "a view is read in place"
-    )
+    assert np.array_equal(round_to(grid.T[::2], E5M2), round_to(before, E5M2).T[::2])
     round_to(grid, FP32)[:] = 7
-    assert np.array_equal(grid, before), "and never written"
+    assert np.array_equal(grid, before)
 
 
-def test_what_is_no_number_and_what_its_type_cannot_hold_is_refused():
+def test_values_of_unsupported_types_are_refused():
     for values, explanation in (
         ("0.1", r"parse\(text, format\) reads text"),
         ([1j], "complex128"),
@@ -172,8 +181,14 @@ def test_what_is_no_number_and_what_its_type_cannot_hold_is_refused():
     ):
         with pytest.raises(TypeError, match=explanation):
             round_to(values, FP16)
+
+
+def test_nan_is_refused_by_a_format_without_it():
     with pytest.raises(ValueError, match="E3M2 has no NaN"):
         round_to([1.0, np.nan], E3M2)
+
+
+def test_values_that_the_dtype_of_the_array_cannot_hold_are_refused():
     small = np.array([1.5, 65504, -0.0], np.float16)
     assert np.array_equal(round_to(small, FP32), small)
     with pytest.raises(ValueError, match="BF16 has values that FP16 cannot hold"):
@@ -190,8 +205,8 @@ def test_ulp_is_the_distance_to_the_next_value():
     assert ulp(1.0, TF32) == 2**-10
 
 
-def test_forms_a_learner_may_type():
-    for text, kind, code in (
+def test_notations_of_numbers():
+    for text, notation, code in (
         ("1", "decimal", 0x3C00),
         ("0.1", "decimal", 0x2E66),
         (" -1.5e0 ", "decimal", 0xBE00),
@@ -222,11 +237,11 @@ def test_forms_a_learner_may_type():
         ("nan", "special", 0x7E00),
     ):
         reading = parse(text, FP16)
-        assert (reading.kind, reading.code) == (kind, code), text
+        assert (reading.kind, reading.code) == (notation, code), text
         assert np.array_equal(reading.value, float(decode(code, FP16)), equal_nan=True), text
 
 
-def test_what_is_no_number_in_text_is_refused():
+def test_invalid_text_is_refused():
     for text, explanation in (
         ("", "'' is no number"),
         ("abc def", "'abc def' is no number. Known forms"),
@@ -250,7 +265,7 @@ def test_what_is_no_number_in_text_is_refused():
 
 
 def test_text_is_rounded_once_and_in_any_mode():
-    # 1 + 2^-11 and a little: float64 would lose the little.
+    # Slightly more than the tie 1 + 2^-11; float64 would round it to the tie.
     above_a_tie = "1.00048828125000000000000000000001"
     assert parse(above_a_tie, FP16).value == 1 + 2**-10
     assert parse(above_a_tie, FP16, Rounding.TOWARD_ZERO).value == 1.0
@@ -259,7 +274,7 @@ def test_text_is_rounded_once_and_in_any_mode():
     assert parse("0.1", FP16).exact == Fraction(1, 10)
 
 
-def test_other_formats_have_their_own_answers():
+def test_text_in_formats_without_infinity_or_sign():
     assert np.isnan(parse("inf", E4M3).value)
     assert parse("7", E2M1).value == 6
     assert parse("-1", E8M0).code == parse("0", E8M0).code == 0xFF
@@ -267,7 +282,7 @@ def test_other_formats_have_their_own_answers():
         parse("nan", E2M1)
 
 
-def test_values_survive_being_written_and_read():
+def test_printed_values_are_parsed_exactly():
     for format, step in ((FP16, 97), (BF16, 97), (E4M3, 1)):
         for code in np.arange(0, format.max_code + 1, step):
             value = decode(code, format)
@@ -280,7 +295,7 @@ def test_values_survive_being_written_and_read():
                 assert parse(text, format).code == code, (format, text)
 
 
-def test_random_float64_survive_and_agree_with_python():
+def test_printed_float64_values_are_parsed_as_by_python():
     for value in np.random.default_rng(13).integers(2**63 - 2**53, size=150).view(np.float64):
         for text in (repr(float(value)), float(value).hex(), exact_decimal(value)):
             assert parse(text, FP64).value == float(value), text
@@ -291,7 +306,7 @@ def test_fractions_round_as_pythons_division_does():
     rng = np.random.default_rng(14)
     for top, bottom in rng.integers(1, 10**15, size=(500, 2)):
         exact = Fraction(int(top), int(bottom))
-        # correctly rounded, says Python
+        # Python rounds the quotient of two integers correctly.
         assert round_fraction(exact, FP64) == int(top) / int(bottom)
         assert round_fraction(-exact, FP64) == -(int(top) / int(bottom))
 

@@ -1,4 +1,4 @@
-"""Plain accumulators, against exact arithmetic: they round at the documented places only."""
+"""Plain accumulators, which round only where documented, against exact integer arithmetic."""
 
 import math
 from collections.abc import Sequence
@@ -55,22 +55,23 @@ def test_worked_example_4096_ones() -> None:
     )
 
 
-def test_worked_example_four_ways_to_add_the_same_numbers() -> None:
-    # 1 + 3 * 2^-24: each 2^-24 alone is half an ulp of FP32 and a tie; two together are a whole
-    # one.
+def test_worked_example_of_four_accumulators() -> None:
+    # 1 + 3 * 2^-24: one 2^-24 is half an ulp of FP32, so its sum with 1 is a tie; two are a whole
+    # ulp.
     a = [1.0, 1.0, 1.0, 1.0]
     b = [1.0, 2.0**-24, 2.0**-24, 2.0**-24]
     assert dot(a, b, SEQUENTIAL_FP32, torch.float16) == 1.0
     assert dot(a, b, PAIRWISE_FP32, torch.float16) == 1 + 2.0**-23
-    assert dot(a, b, EXACT, torch.float16) == 1 + 2.0**-22, "1.5 ulps, to even"
+    # The exact sum is 1 plus 1.5 ulps, a tie that goes to the even 1 + 2^-22.
+    assert dot(a, b, EXACT, torch.float16) == 1 + 2.0**-22
     assert dot(a, b, SEQUENTIAL_FP16, torch.float16) == 1.0
 
 
-# --- oracles: every rounding in whole numbers -----------------------------------------------------
+# --- oracles: every rounding in integers -----------------------------------------------------
 
 
 def product(x: float, y: float) -> int:
-    """Exactly x * y, as a multiple of 2^-GRID."""
+    """Return x * y exactly, as a multiple of 2^-GRID."""
     return whole(x) * whole(y) >> GRID
 
 
@@ -93,15 +94,17 @@ def pairwise(a: list[float], b: list[float], c: float) -> float:
     return to_format(whole(layer[0]) + whole(c), "FP32")
 
 
-def exactly(a: list[float], b: list[float], c: float, result: str) -> float:
+def exact(a: list[float], b: list[float], c: float, result: str) -> float:
     return to_format(whole(c) + sum(product(x, y) for x, y in zip(a, b, strict=True)), result)
 
 
 def numbers(
     dtype: torch.dtype, wide: float, count: int = 150, k: int = 13
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gaussian numbers spread over 2^-wide to 2^wide, half of them cancelling in pairs, some only
-    nearly.
+    """Return operands a and b, and c, whose dot products cancel in half of the rows.
+
+    Their magnitudes spread over 2^-wide to 2^wide. In every second row products cancel in pairs,
+    and in every fourth one of them does so only nearly.
     """
     g = torch.Generator().manual_seed(SEED)
 
@@ -115,18 +118,20 @@ def numbers(
     c = draw(count).half().float()
     a[::2, 1::2], b[::2, 1::2] = -a[::2, :-1:2], b[::2, :-1:2]
     b[::4, 1] = torch.nextafter(b[::4, 1].float(), torch.tensor(0.0)).to(dtype)
+    # Just inside the range of FP16, so that C itself is finite.
     return a, b, c.clamp(-60000, 60000)
 
 
+# How far the exponents of operands spread in each dtype without overflow.
 DTYPES = {torch.float16: 6.0, torch.bfloat16: 40.0, torch.float32: 40.0, torch.float8_e4m3fn: 3.0}
 
 
 def test_against_exact_arithmetic() -> None:
-    work = {
+    oracles = {
         "sequential FP16": lambda *case: sequential(*case, "FP16"),
         "sequential FP32": lambda *case: sequential(*case, "FP32"),
         "pairwise FP32": pairwise,
-        "exact": lambda *case: exactly(*case, "FP32"),
+        "exact": lambda *case: exact(*case, "FP32"),
     }
     for dtype, wide in DTYPES.items():
         a, b, c = numbers(torch.float32 if dtype.itemsize == 1 else dtype, wide)
@@ -135,7 +140,7 @@ def test_against_exact_arithmetic() -> None:
         for name, by in ACCUMULATORS.items():
             ours = accumulate(a[:, None], b[:, :, None], c[:, None, None], by)[:, 0, 0].tolist()
             cases = zip(a.double().tolist(), b.double().tolist(), c.tolist(), strict=True)
-            assert ours == [work[name](*case) for case in cases], (name, dtype)
+            assert ours == [oracles[name](*case) for case in cases], (name, dtype)
 
 
 def test_exact_is_rounded_once_to_any_format() -> None:
@@ -144,18 +149,18 @@ def test_exact_is_rounded_once_to_any_format() -> None:
         ours = accumulate(a[:, None], b[:, :, None], c[:, None, None], EXACT, out)
         assert ours.dtype == dtype_of(out)
         cases = zip(a.double().tolist(), b.double().tolist(), c.tolist(), strict=True)
-        assert ours[:, 0, 0].tolist() == [exactly(*case, out.name) for case in cases], out
+        assert ours[:, 0, 0].tolist() == [exact(*case, out.name) for case in cases], out
 
 
 def test_exact_is_not_a_sum_in_fp64() -> None:
     # 1 + 2^-24 is a tie of FP32 that goes down to 1; with 2^-90 on top it must go up, and FP64
     # cannot see that.
-    for sign, wanted in ((1.0, 1 + 2.0**-23), (-1.0, 1.0)):
+    for sign, expected in ((1.0, 1 + 2.0**-23), (-1.0, 1.0)):
         a = [1.0, 2.0**-12, sign * 2.0**-45]
         b = [1.0, 2.0**-12, 2.0**-45]
         assert np.float32(1 + 2.0**-24 + sign * 2.0**-90) == 1.0
-        assert dot(a, b, EXACT, torch.float32) == wanted
-        assert dot([1.0, *a], [2.0**60, *b], EXACT, torch.float32, c=-(2.0**60)) == wanted
+        assert dot(a, b, EXACT, torch.float32) == expected
+        assert dot([1.0, *a], [2.0**60, *b], EXACT, torch.float32, c=-(2.0**60)) == expected
     # The smallest and the largest number in a row: slices of it are added until none is left.
     assert (
         dot([BF16.max] * 2, [BF16.max, -BF16.max], EXACT, torch.bfloat16, c=2.0**-149) == 2.0**-149
@@ -163,34 +168,34 @@ def test_exact_is_not_a_sum_in_fp64() -> None:
 
 
 def test_exact_over_a_long_sum_that_cancels() -> None:
-    # 1000 products of 24-bit numbers, less the FP32 number nearest to their sum: only an exact sum
-    # has the rest. sums as large as can be
+    # The sum of 1000 products of 24-bit numbers, minus the FP32 number nearest to it: only an exact
+    # sum has the difference. Numbers from 1/2 to 1 have few different exponents, so their sum has
+    # many bits.
     a, b = torch.rand(2, 4, 1000, generator=torch.Generator().manual_seed(SEED)) / 2 + 0.5
-    near = [
-        exactly(*case, 0.0, "FP32")
+    nearest = [
+        exact(*case, 0.0, "FP32")
         for case in zip(a.double().tolist(), b.double().tolist(), strict=True)
     ]
-    ours = accumulate(a[:, None], b[:, :, None], -torch.tensor(near)[:, None, None], EXACT)[
+    ours = accumulate(a[:, None], b[:, :, None], -torch.tensor(nearest)[:, None, None], EXACT)[
         :, 0, 0
     ].tolist()
-    cases = zip(a.double().tolist(), b.double().tolist(), near, strict=True)
-    assert ours == [exactly(x, y, -c, "FP32") for x, y, c in cases]
+    cases = zip(a.double().tolist(), b.double().tolist(), nearest, strict=True)
+    assert ours == [exact(x, y, -c, "FP32") for x, y, c in cases]
     assert 0.0 not in ours
 
 
 def test_fused_multiply_add_rounds_once() -> None:
-    # (1 + 2^-23)^2 * 2^-1 beside a tiny C: FP64 drops the tiny part and sees a tie where there is
-    # none.
+    # A product that is a tie of FP32, beside a tiny number: a sum in FP64 drops the tiny number and
+    # rounds a tie where there is none.
     x = 1 + 2.0**-12
     tiny = 2.0**-80
-    # x^2 = 1 + 2^-11 + 2^-24 is a tie of FP32
+    # x^2 = 1 + 2^-11 + 2^-24 is halfway between two numbers of FP32.
     a = [tiny, x]
     b = [1.0, x]
     assert dot(a, b, SEQUENTIAL_FP32, torch.float32) == 1 + 2.0**-11 + 2.0**-23
     assert dot([-tiny, x], b, SEQUENTIAL_FP32, torch.float32) == 1 + 2.0**-11
-    assert dot([0.0, x], b, SEQUENTIAL_FP32, torch.float32) == 1 + 2.0**-11, (
-        "a real tie goes to even"
-    )
+    # Without the tiny number it is a tie, which goes to even.
+    assert dot([0.0, x], b, SEQUENTIAL_FP32, torch.float32) == 1 + 2.0**-11
 
 
 def test_infinities_and_nan_follow_ieee_754() -> None:
@@ -203,13 +208,17 @@ def test_infinities_and_nan_follow_ieee_754() -> None:
             ([math.nan], [0.0]),
         ):
             assert math.isnan(dot(a, b, by, torch.float16)), (by, a, b)
+
+
+def test_a_partial_sum_that_overflows_stays_infinite() -> None:
     a = [256.0] * 3
     b = [250.0, 250.0, -250.0]
-    assert dot(a, b, SEQUENTIAL_FP16, torch.float16) == math.inf, "one infinity is for good"
+    # 64000 + 64000 is beyond FP16, though the whole sum is not.
+    assert dot(a, b, SEQUENTIAL_FP16, torch.float16) == math.inf
     assert dot(a, b, EXACT, torch.float16, out=FP16) == 64000.0
 
 
-def test_a_row_of_specs_is_an_accumulator_too() -> None:
+def test_a_tensor_core_is_an_accumulator() -> None:
     a = torch.randn(4, 40).half()
     b = torch.randn(40, 3).half()
     assert torch.equal(accumulate(a, b, None, SPECS["V100"]), emulate(a, b, None, SPECS["V100"]))
@@ -218,9 +227,8 @@ def test_a_row_of_specs_is_an_accumulator_too() -> None:
     )
     wide = (a.bfloat16(), b.bfloat16())
     spec = SPECS["A100"].for_operands(BF16)
-    assert torch.equal(accumulate(*wide, None, SPECS["A100"]), emulate(*wide, None, spec)), (
-        "BF16 finds its own row"
-    )
+    # `accumulate` selects the row of a GPU that has the dtype of the operands.
+    assert torch.equal(accumulate(*wide, None, SPECS["A100"]), emulate(*wide, None, spec))
     fp8 = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn)
     assert torch.equal(
         accumulate(*fp8, None, SPECS["H100"]), emulate(*fp8, None, SPECS["H100"].for_operands(E4M3))
@@ -238,13 +246,14 @@ def test_shapes_and_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
             assert torch.equal(
                 accumulate(torch.ones(m, k).half(), torch.ones(k, n).half(), c, by), c + k
             ), (by, m, k)
-        whole_at_once = accumulate(a, b, None, by)
+        untiled = accumulate(a, b, None, by)
         with monkeypatch.context() as patch:
+            # 40 elements are less than one product of these shapes, so each is cut into tiles.
             patch.setattr("labkit.gemm.accumulators.TILE", 40)
-            assert torch.equal(accumulate(a, b, None, by), whole_at_once), by
+            assert torch.equal(accumulate(a, b, None, by), untiled), by
 
 
-def test_what_is_no_accumulator_is_refused() -> None:
+def test_invalid_accumulators_and_operands_are_refused() -> None:
     ones = torch.ones(2, 2).half()
     with pytest.raises(ValueError, match=r"expected one of sequential FP16, .*, got 'FP16'"):
         accumulate(ones, ones, None, "FP16")

@@ -25,76 +25,83 @@ MIXED = [
 ]
 
 
-def one(spec: MmaSpec, c: float, a: list[float], b: list[float], out: Format = FP32) -> float:
-    """One element of D, by the emulator."""
+def element(spec: MmaSpec, c: float, a: list[float], b: list[float], out: Format = FP32) -> float:
+    """Return the single element of D = A B + C for one row a and one column b."""
     return float(emulate(np.array([a]), np.array(b)[:, None], np.array([[c]]), spec, out)[0, 0])
 
 
-def test_worked_example_four_generations_four_answers() -> None:
-    # 1 + 16 * 2^-24: 2^-24 is one place beyond what V100 keeps of a term beside 1, and just what
-    # the others keep.
-    seed = {gpu: one(spec, 1.0, [1.0] * 16, [2.0**-24] * 16) for gpu, spec in SPECS.items()}
-    assert seed == {
+def test_worked_example_of_the_bits_that_a_generation_keeps() -> None:
+    # 1 + 16 * 2^-24: beside 1, V100 keeps 23 bits of a term, so each 2^-24 is lost; the others keep
+    # at least 24.
+    results = {gpu: element(spec, 1.0, [1.0] * 16, [2.0**-24] * 16) for gpu, spec in SPECS.items()}
+    assert results == {
         "V100": 1.0,
         **dict.fromkeys(("T4", "A100", "Ada", "H100", "H200", "B200"), 1 + 2.0**-20),
     }
-    # 1 + 16 * 2^-25: one place further; only Hopper and Blackwell keep it.
-    seed = {gpu: one(spec, 1.0, [0.5] * 16, [2.0**-24] * 16) for gpu, spec in SPECS.items()}
-    assert seed == {
+    # 1 + 16 * 2^-25: only Hopper and Blackwell keep 25 bits.
+    results = {gpu: element(spec, 1.0, [0.5] * 16, [2.0**-24] * 16) for gpu, spec in SPECS.items()}
+    assert results == {
         **dict.fromkeys(("V100", "T4", "A100", "Ada"), 1.0),
         **dict.fromkeys(("H100", "H200", "B200"), 1 + 2.0**-21),
     }
-    # 2^16 + x - 2^16: what is left of x says how many bits stand behind the point: 23, 24, 25.
+    # 2^16 + 2^n - 2^16: the least n whose term survives is 16 minus the bits that are kept.
     large = [2.0**8, 2.0**-4, -(2.0**8)]
-    places = range(-10, -5)
-    last = {
-        gpu: min(n for n in places if one(spec, 0.0, large, [2.0**8, 2.0 ** (n + 4), 2.0**8]))
+    exponents = range(-10, -5)
+    least = {
+        gpu: min(
+            n for n in exponents if element(spec, 0.0, large, [2.0**8, 2.0 ** (n + 4), 2.0**8])
+        )
         for gpu, spec in SPECS.items()
     }
-    assert last == {"V100": -7, "T4": -8, "A100": -8, "Ada": -8, "H100": -9, "H200": -9, "B200": -9}
+    assert least == {
+        "V100": -7,
+        "T4": -8,
+        "A100": -8,
+        "Ada": -8,
+        "H100": -9,
+        "H200": -9,
+        "B200": -9,
+    }
 
 
-def test_what_was_seen_on_v100_t4_and_a100() -> None:
-    # Fasi, Higham, Mikaitis and Pranesh 2021, section 3: observations on hardware, which the rows
-    # must repeat.
+def test_observations_on_v100_t4_and_a100() -> None:
+    # Observations on hardware by Fasi, Higham, Mikaitis and Pranesh 2021, section 3.
     v100, *later = (SPECS[gpu] for gpu in ("V100", "T4", "A100"))
     below_one = 1 - 2.0**-24
     tiny = 2.0**-24
     for spec in (v100, *later):
-        assert one(spec, 0.0, [tiny], [4.0]) == 2.0**-22, "FP16 subnormals count"
-        assert one(spec, 2.0**-149, [0.0], [0.0]) == 2.0**-149, "FP32 subnormals come in and out"
-        assert one(spec, 0.0, [1 - 2.0**-11] * 4, [1 - 2.0**-11] * 4) == 4 * (
-            1 - 2.0**-10 + 2.0**-22
-        ), "exact products"
-        assert one(spec, 1.0, [0.5] * 4, [tiny] * 4) == 1.0, (
-            "small terms vanish beside a large one, wherever it stands"
-        )
-        assert one(spec, tiny / 2, [1.0] + [0.5] * 3, [1.0] + [tiny] * 3) == 1.0
-        assert one(spec, 0.0, [1.0] * 2, [2.0, 1.5 * 2.0**-23]) == 2.0, (
-            "positive sums are rounded down"
-        )
-        assert one(spec, 0.0, [1.0] * 2, [-2.0, -1.5 * 2.0**-23]) == -2.0, (
-            "negative ones up: toward zero"
-        )
-        assert one(spec, 0.0, [tiny] * 2, [0.5, 0.25], FP16) == tiny, (
-            "FP16 results are rounded to nearest"
-        )
-        assert one(spec, below_one, [1.0] * 4, [tiny] * 4) == 1 + 2.0**-23, (
-            "partial sums are not normalised"
-        )
-        assert one(spec, 1 + 1.5 * 2.0**-22, [1.0] * 4, [2.0**-23, 1, 1, 1]) == 4 + 2.0**-21, (
-            "carries are kept"
-        )
-        assert one(spec, 1.875, [1.0] * 4, [1, 1.5, 1.75, 1.875]) == 8.0
-    assert one(v100, -below_one, [1.0], [1.0]) == 2 * tiny, "Volta keeps no bit beyond FP32's"
-    assert [one(spec, -below_one, [1.0], [1.0]) for spec in later] == [tiny, tiny], (
-        "later ones keep at least one"
-    )
-    assert one(v100, 1.0, [1.0] * 4, [tiny] * 4) < one(v100, below_one, [1.0] * 4, [tiny] * 4), (
-        "a larger C, a smaller D"
-    )
-    nearly, more = [one(later[1], c, [0.5] * 4, [tiny] * 3 + [3 * tiny]) for c in (below_one, 1.0)]
-    assert more < nearly, "on A100 too"
+        # Subnormals of FP16 operands and of FP32 results are not flushed to zero.
+        assert element(spec, 0.0, [tiny], [4.0]) == 2.0**-22
+        assert element(spec, 2.0**-149, [0.0], [0.0]) == 2.0**-149
+        # Products are exact.
+        square = 1 - 2.0**-10 + 2.0**-22
+        assert element(spec, 0.0, [1 - 2.0**-11] * 4, [1 - 2.0**-11] * 4) == 4 * square
+        # Small terms vanish beside a large one, be it C or a product.
+        assert element(spec, 1.0, [0.5] * 4, [tiny] * 4) == 1.0
+        assert element(spec, tiny / 2, [1.0] + [0.5] * 3, [1.0] + [tiny] * 3) == 1.0
+        # FP32 results are rounded toward zero, and FP16 results to nearest.
+        assert element(spec, 0.0, [1.0] * 2, [2.0, 1.5 * 2.0**-23]) == 2.0
+        assert element(spec, 0.0, [1.0] * 2, [-2.0, -1.5 * 2.0**-23]) == -2.0
+        assert element(spec, 0.0, [tiny] * 2, [0.5, 0.25], FP16) == tiny
+        # Partial sums are not normalised.
+        assert element(spec, below_one, [1.0] * 4, [tiny] * 4) == 1 + 2.0**-23
+        # Carries beyond the leading bit are kept.
+        assert element(spec, 1 + 1.5 * 2.0**-22, [1.0] * 4, [2.0**-23, 1, 1, 1]) == 4 + 2.0**-21
+        assert element(spec, 1.875, [1.0] * 4, [1, 1.5, 1.75, 1.875]) == 8.0
+    # Volta keeps no bit beyond those of FP32, and later generations keep at least one.
+    assert element(v100, -below_one, [1.0], [1.0]) == 2 * tiny
+    assert [element(spec, -below_one, [1.0], [1.0]) for spec in later] == [tiny, tiny]
+
+
+def test_a_larger_c_may_give_a_smaller_d() -> None:
+    # Also from Fasi, Higham, Mikaitis and Pranesh 2021: sums are not monotonic.
+    below_one = 1 - 2.0**-24
+    tiny = 2.0**-24
+    for gpu, a, b in (
+        ("V100", [1.0] * 4, [tiny] * 4),
+        ("A100", [0.5] * 4, [tiny] * 3 + [3 * tiny]),
+    ):
+        assert element(SPECS[gpu], 1.0, a, b) < element(SPECS[gpu], below_one, a, b), gpu
 
 
 # --- against the reference ------------------------------------------------------------------------
@@ -103,7 +110,8 @@ def test_what_was_seen_on_v100_t4_and_a100() -> None:
 def assert_same_as_the_reference(
     spec: MmaSpec, result: Format, count: int, seed: int = SEED
 ) -> None:
-    a, b, c = numbers = cases(spec, result, count, seed)
+    numbers = cases(spec, result, count, seed)
+    a, b, c = numbers
     ours = emulate(a[:, None, :], b[:, :, None], c[:, None, None], spec, result)[:, 0, 0].astype(
         np.float64
     )
@@ -114,19 +122,24 @@ def assert_same_as_the_reference(
         result.name,
         min(23, spec.fraction_bits),
     )
-    each = zip(*(side.tolist() for side in numbers), strict=True)
-    theirs = np.array([mma_reference.dot(*case, *row, operands_b=spec.right.name) for case in each])
-    # any NaN is as good as another
+    dot_products = zip(*(side.tolist() for side in numbers), strict=True)
+    theirs = np.array(
+        [mma_reference.dot(*case, *row, operands_b=spec.right.name) for case in dot_products]
+    )
+    # All codes of NaN are equal here; test_nan_has_one_code checks the code.
     equal = (ours == theirs) & (np.signbit(ours) == np.signbit(theirs))
     wrong = np.flatnonzero(~(equal | np.isnan(ours) & np.isnan(theirs)))
     first = [side[wrong[:1]].tolist() for side in numbers]
-    told = f"{spec.name} {spec.operands.name} to {result.name}: {len(wrong)} of {len(ours)} differ"
-    assert not len(wrong), f"{told}: {ours[wrong[:3]]} not {theirs[wrong[:3]]}: {first}"
+    message = (
+        f"{spec.name} {spec.operands.name} to {result.name}: {len(wrong)} of {len(ours)} differ"
+    )
+    assert not len(wrong), f"{message}: {ours[wrong[:3]]} not {theirs[wrong[:3]]}: {first}"
 
 
 def test_every_spec_against_the_reference() -> None:
     for row, result in CASES:
         assert_same_as_the_reference(row, result, 450)
+    # Some of the pairs of two FP8 formats; the slow test has all of them.
     for row, result in MIXED[3:8:2]:
         assert_same_as_the_reference(row, result, 200)
 
@@ -138,8 +151,10 @@ def test_100000_dot_products_of_every_spec_against_the_reference() -> None:
         assert_same_as_the_reference(row, result, 10_000, seed)
 
 
-def test_whole_matrices_of_any_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Element by element against the reference, cut into tiles of any size; one of nothing is C."""
+def test_matrices_of_any_shape_equal_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of any shape, in tiles of any size, equal the reference element by element. A
+    product over no elements is C.
+    """
     monkeypatch.setenv(VARIABLE, "numpy")
     rng = np.random.default_rng(SEED)
     for m, n, k in (
@@ -159,7 +174,7 @@ def test_whole_matrices_of_any_shape(monkeypatch: pytest.MonkeyPatch) -> None:
         a = round_to(a, FP16)
         b = round_to(b, FP16)
         c = round_to(c, FP32)
-        wanted = [
+        expected = [
             [
                 mma_reference.dot(a[i].tolist(), b[:, j].tolist(), float(c[i, j]), "FP16", 8, 24)
                 for j in range(n)
@@ -168,7 +183,7 @@ def test_whole_matrices_of_any_shape(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
         for tile in (1, 64, 2**17):
             monkeypatch.setattr(blocks, "TILE", tile)
-            assert emulate(a, b, c, SPECS["A100"]).tolist() == wanted, (m, n, k, tile)
+            assert emulate(a, b, c, SPECS["A100"]).tolist() == expected, (m, n, k, tile)
 
 
 def test_torch_and_numpy_give_the_same_results() -> None:
@@ -183,9 +198,8 @@ def test_torch_and_numpy_give_the_same_results() -> None:
         (2, 3, 4),
     )
     assert np.array_equal(tensor.numpy(), array)
-    assert torch.equal(tensor[1], emulate(a[1], b[1], None, SPECS["T4"])), (
-        "leading dimensions are separate products"
-    )
+    # Leading dimensions are separate products.
+    assert torch.equal(tensor[1], emulate(a[1], b[1], None, SPECS["T4"]))
     assert emulate(a, b, None, SPECS["T4"], FP16).dtype == torch.float16
     assert torch.equal(a, before[0])
     assert torch.equal(b, before[1])
@@ -193,15 +207,19 @@ def test_torch_and_numpy_give_the_same_results() -> None:
 
 def test_tf32_ignores_the_last_13_bits() -> None:
     spec = SPECS["A100"].for_operands(TF32)
-    one = np.ones((1, 1), np.float32)
     x = torch.tensor([[1 + 2.0**-10 + 2.0**-11 + 2.0**-23]])
     assert emulate(x, torch.ones(1, 1), None, spec).item() == 1 + 2.0**-10
-    assert emulate(-x, torch.ones(1, 1), None, spec).item() == -1 - 2.0**-10, "toward zero"
-    # 0x7F800001 is a NaN whose only one is the last bit, 0xFF801FFF has all that is cut, 0x7F802000
-    # the first kept.
+    assert emulate(-x, torch.ones(1, 1), None, spec).item() == -1 - 2.0**-10
+
+
+def test_tf32_turns_nan_into_infinity_if_its_ones_are_ignored() -> None:
+    spec = SPECS["A100"].for_operands(TF32)
+    ones = np.ones((1, 1), np.float32)
+    # Of the NaN 0x7F800001 and 0xFF801FFF, all ones of the significand are among the ignored 13
+    # bits; of the other two they are not.
     words = np.array([[0x7F800001], [0xFF801FFF], [0x7F802000], [0x7FC00000]], dtype=np.uint32)
     for make in (torch.from_numpy, np.asarray):
-        d = np.asarray(emulate(make(words.view(np.float32)), make(one), None, spec)).ravel()
+        d = np.asarray(emulate(make(words.view(np.float32)), make(ones), None, spec)).ravel()
         assert d[:2].tolist() == [math.inf, -math.inf], make
         assert np.isnan(d[2:]).all(), make
 
@@ -221,14 +239,14 @@ def test_nan_has_one_code() -> None:
 def test_an_infinite_result_stays_infinite_in_later_blocks() -> None:
     spec = SPECS["A100"].for_operands(BF16)
     huge = BF16.max
-    assert one(spec, 0.0, [huge] + [0.0] * 7 + [-huge], [huge] + [0.0] * 7 + [1.0]) == math.inf
-    assert one(spec, 0.0, [huge, -huge, 3.0], [huge, huge, 1.0]) == 0.0, (
-        "a block may go beyond FP32, and cuts the rest"
-    )
-    assert one(SPECS["V100"], 0.0, [60000.0] * 2, [1.0] * 2, FP16) == math.inf
+    assert element(spec, 0.0, [huge] + [0.0] * 7 + [-huge], [huge] + [0.0] * 7 + [1.0]) == math.inf
+    # Inside a block, terms may go beyond FP32; 3 is far below the last bit that is kept beside
+    # them.
+    assert element(spec, 0.0, [huge, -huge, 3.0], [huge, huge, 1.0]) == 0.0
+    assert element(SPECS["V100"], 0.0, [60000.0] * 2, [1.0] * 2, FP16) == math.inf
 
 
-def test_what_does_not_fit_is_refused_with_a_way_out() -> None:
+def test_invalid_operands_are_refused() -> None:
     ones = torch.ones(2, 2)
     with pytest.raises(ValueError, match=r"expected FP16 values in A, got 0\.1\d*.*round_tensor"):
         emulate(ones * 0.1, ones, None, SPECS["V100"])
@@ -248,24 +266,24 @@ def test_what_does_not_fit_is_refused_with_a_way_out() -> None:
 
 needs_numba = pytest.mark.skipif(
     emulator() == "numpy",
-    reason="numba is not installed, or LABKIT_EMULATOR says numpy: there is one emulator only",
+    reason="without numba, or with LABKIT_EMULATOR=numpy, there is one emulator only",
 )
 
 
-def both(monkeypatch: pytest.MonkeyPatch, *given: object) -> tuple[np.ndarray, np.ndarray]:
-    """The words of D by numba and by numpy."""
+def both(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bit patterns of D by numba and by numpy."""
     words = []
     for name in ("numba", "numpy"):
         monkeypatch.setenv(VARIABLE, name)
-        d = np.asarray(emulate(*given))
+        d = np.asarray(emulate(*arguments))
         words.append(d.view(f"u{d.itemsize}"))
     return words[0], words[1]
 
 
 @needs_numba
-def test_every_row_bit_for_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The oracle's dot products, as rows of one A and columns of one B: every kind of A meets every
-    # kind of B.
+def test_numba_equals_numpy_for_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The rows of A and the columns of B are those of the oracle's dot products, so each row of A
+    # meets each column of B.
     for row, result in CASES:
         a, b, c = cases(row, result, 96, 7)
         c = c[:, None] * np.where(np.arange(96) % 3, 0.0, 1.0)
@@ -278,7 +296,7 @@ def test_every_row_bit_for_bit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_numba
-def test_any_shape_and_blocks_that_no_gpu_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numba_equals_numpy_for_any_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     for m, n, k in (
         (1, 1, 1),
         (3, 5, 19),
@@ -294,15 +312,20 @@ def test_any_shape_and_blocks_that_no_gpu_has(monkeypatch: pytest.MonkeyPatch) -
             a = torch.randn(*batch, m, k, generator=g).half()
             b = torch.randn(*batch, k, n, generator=g).half()
             c = torch.randn(*batch, m, n, generator=g).half()
-            one, other = both(monkeypatch, a, b, c, SPECS["H100"], out)
-            assert one.shape == (*batch, m, n)
-            assert np.array_equal(one, other), (m, n, k, batch, out)
-    for length in (1, 2, 3, 6):  # four products at a time would read beyond the end of a block
+            by_numba, by_numpy = both(monkeypatch, a, b, c, SPECS["H100"], out)
+            assert by_numba.shape == (*batch, m, n)
+            assert np.array_equal(by_numba, by_numpy), (m, n, k, batch, out)
+
+
+@needs_numba
+def test_block_lengths_that_are_no_multiple_of_four(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The loop takes four products at a time, which must not read beyond the end of a block.
+    for length in (1, 2, 3, 6):
         row = replace(SPECS["V100"], block_length=length)
         ones = np.ones((7, 5), np.float32)
-        one, other = both(monkeypatch, ones, ones.T, None, row)
-        assert np.array_equal(one, other), length
-        assert (one.view(np.float32) == 5).all(), length
+        by_numba, by_numpy = both(monkeypatch, ones, ones.T, None, row)
+        assert np.array_equal(by_numba, by_numpy), length
+        assert (by_numba.view(np.float32) == 5).all(), length
 
 
 @needs_numba
@@ -311,26 +334,32 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     b = torch.randn(3, 30, 90).half()
     threads = torch.get_num_threads()
     torch.set_num_threads(3)
+    # Pieces this small give each of the three threads work.
     monkeypatch.setattr("labkit.gemm.blocks.PIECE", 64)
     try:
-        one, other = both(monkeypatch, a, b, None, SPECS["V100"])
+        by_numba, by_numpy = both(monkeypatch, a, b, None, SPECS["V100"])
     finally:
         torch.set_num_threads(threads)
-    assert np.array_equal(one, other)
+    assert np.array_equal(by_numba, by_numpy)
 
 
-def test_without_numba_the_lab_uses_numpy_and_says_what_would_do(
+def test_without_numba_numpy_is_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ones = np.ones((1, 5))
-    monkeypatch.setitem(sys.modules, "numba", None)  # as if it were not installed
-    for asked in ("", "numpy"):
-        monkeypatch.setenv(VARIABLE, asked)
+    # None makes an import fail, as if numba were not installed.
+    monkeypatch.setitem(sys.modules, "numba", None)
+    for name in ("", "numpy"):
+        monkeypatch.setenv(VARIABLE, name)
         assert emulator() == "numpy"
         assert emulate(ones, ones.T, None, SPECS["V100"]).item() == 5.0
     monkeypatch.setenv(VARIABLE, "numba")
     with pytest.raises(RuntimeError, match=r'pip install "fp16-lab\[fast\]"'):
         emulator()
+
+
+def test_unknown_emulator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    ones = np.ones((1, 5))
     monkeypatch.setenv(VARIABLE, "cuda")
     with pytest.raises(
         ValueError, match=r"expected .numba., .numpy. or nothing in LABKIT_EMULATOR, got 'cuda'"
@@ -338,8 +367,7 @@ def test_without_numba_the_lab_uses_numpy_and_says_what_would_do(
         emulate(ones, ones.T, None, SPECS["V100"])
 
 
-# arXiv:2511.10909: (block length, fraction bits) for each generation and operand, typed from the
-# paper's account.
+# (block length, fraction bits) of each GPU and operand format, typed from arXiv:2511.10909.
 PAPER = {
     "V100": {FP16: (4, 23)},
     "T4": {FP16: (8, 24)},
@@ -358,7 +386,7 @@ def test_the_rows_are_those_of_the_paper() -> None:
     assert ours == PAPER
 
 
-def test_a_gpu_is_found_by_name_and_its_other_operands_from_there() -> None:
+def test_a_spec_gives_the_row_of_other_operands() -> None:
     assert list(SPECS) == list(PAPER)
     assert all(row.operands == FP16 for row in SPECS.values())
     assert SPECS["H100"].for_operands(E4M3) == SPECS["H100"].for_operands(BF16).for_operands(E4M3)
@@ -369,19 +397,25 @@ def test_a_gpu_is_found_by_name_and_its_other_operands_from_there() -> None:
         replace(SPECS["A100"].for_operands(BF16), result=FP16)
 
 
-def test_every_row_says_where_it_comes_from_and_fills_its_instruction() -> None:
+def test_every_row_has_a_source_and_a_whole_instruction() -> None:
     for row in ROWS:
         assert "arXiv:2511.10909" in row.source
         assert "PTX ISA" in row.source
-        assert row.k % row.block_length == 0, "an instruction is whole blocks"
+        # An instruction consists of whole blocks, and the smallest one is m8n8k4.
+        assert row.k % row.block_length == 0
         assert row.m * row.n * row.k >= 8 * 8 * 4
-        # A block's sum stays exact in FP64: the proof in emulate.py needs (4L + 2) 2^F below 2^53.
+
+
+def test_sums_of_a_block_are_exact_in_fp64() -> None:
+    for row in ROWS:
+        # The proof in labkit/gemm/blocks.py needs (4L + 2) 2^F below 2^53, for L products and F
+        # fraction bits.
         largest = (2 - 2.0**-row.operands.significand_bits) ** 2 * row.block_length + 2
         assert largest * 2**row.fraction_bits <= row.sum_limit <= 2**34 < 2**53, row
 
 
-def test_worked_example_a_term_falls_off() -> None:
-    # 1.0 + 1.5 * 2^-23 on V100: of the product's two ones, one still stands on the last place.
+def test_worked_example_of_an_explanation() -> None:
+    # 1.0 + 1.5 * 2^-23 on V100: of the product's two one bits, the second is cut off.
     block = explain([1.0], [1.5 * 2.0**-23], 1.0, SPECS["V100"])
     product, c = block.terms
     assert (c.name, c.exponent, c.shift, c.kept, c.cut_bits) == ("C", 0, 0, 2**23, "")
@@ -396,18 +430,18 @@ def test_worked_example_a_term_falls_off() -> None:
 def test_a_result_is_normalised_once_and_rounded_once() -> None:
     half = explain([1.0, 1.0], [2048.0, 3.0], 0.0, SPECS["A100"], FP16)
     assert (half.result_exponent, half.result_bits, half.dropped_bits) == (11, "1.0000000001", "1")
-    assert (half.rounded_up, half.result) == (True, 2052.0), "a tie goes to even: up from 2050"
+    # 2051 is a tie between 2050 and 2052, and goes to the even significand.
+    assert (half.rounded_up, half.result) == (True, 2052.0)
     single = explain([1.0, 1.0], [1.0, 1.0], 2.0**-23, SPECS["A100"])
-    assert (single.dropped_bits, single.rounded_up, single.result) == ("1", False, 2.0), (
-        "FP32 is truncated"
-    )
+    # FP32 results are truncated.
+    assert (single.dropped_bits, single.rounded_up, single.result) == ("1", False, 2.0)
 
 
-def test_it_ends_where_the_emulator_ends() -> None:
+def test_explanation_has_the_result_of_the_emulator() -> None:
     for row, result in [
         (spec, result) for spec in ROWS for result in spec.results if spec.name != "H200"
     ]:
-        # Blocks of the proof's cases, all but the last kind, with infinities and NaN.
+        # The last share of the cases has infinities and NaN, which `explain` refuses.
         a, b, c = (side[: -88 // len(MAKERS)] for side in cases(row, result, 88, seed=7))
         a = a[:, : row.block_length]
         b = b[:, : row.block_length]
@@ -419,13 +453,13 @@ def test_it_ends_where_the_emulator_ends() -> None:
                 math.copysign(1, theirs),
             ), block
             kept = sum(math.copysign(term.kept, term.value) for term in block.terms)
-            assert block.total == kept, f"the sum is that of the terms shown: {block}"
+            assert block.total == kept, f"the terms have another sum: {block}"
             for term in block.terms:
                 size = np.ldexp(float(term.significand), term.exponent - term.significand_bits)
-                assert size == abs(term.value), f"a term's fields are its value: {term}"
+                assert size == abs(term.value), f"the fields of a term have another value: {term}"
 
 
-def test_text_for_a_terminal() -> None:
+def test_explanation_as_text() -> None:
     assert str(
         explain([1.5, 0.0], [-1.5, 1.0], 1.0, SPECS["H100"].for_operands(E4M3))
     ).splitlines() == [
@@ -439,13 +473,13 @@ def test_text_for_a_terminal() -> None:
     ]
 
 
-def test_torch_and_lists_alike() -> None:
+def test_explanations_take_tensors_and_lists() -> None:
     a = torch.randn(8).half()
     b = torch.randn(8).half()
     assert explain(a, b, 0.5, SPECS["T4"]) == explain(a.tolist(), b.tolist(), 0.5, SPECS["T4"])
 
 
-def test_what_cannot_be_shown_is_refused() -> None:
+def test_invalid_explanations_are_refused() -> None:
     with pytest.raises(
         ValueError, match=r"1 to 4 products for one block of V100.*got 5 values of a and 5 of b"
     ):

@@ -1,4 +1,7 @@
-"""FP16 storage with FP32 sums on a CPU: the numbers that a GPU would store."""
+"""FP16 storage with FP32 sums on a CPU, which gives the numbers that a GPU would store.
+
+The oracle of most tests is the same operation in FP32, with its result rounded to FP16 once.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,8 +18,7 @@ from labkit.gemm import SEQUENTIAL_FP16, half_storage, rounds_once
 
 
 def test_worked_example_4096_ones() -> None:
-    # An FP16 accumulator stops counting at 2048 (2048 + 1 rounds back to 2048); an FP32 one does
-    # not.
+    # An FP16 accumulator stops counting at 2048, because 2048 + 1 rounds to 2048.
     total = np.float16(0)
     for _ in range(4096):
         total += np.float16(1)
@@ -70,17 +72,29 @@ def test_mixed_operands_are_refused_as_on_a_gpu() -> None:
         F.linear(torch.ones(2, 3).half(), torch.ones(4, 3))
 
 
-def test_fp32_passes_through_untouched_and_a_gpu_needs_no_help() -> None:
+def test_fp32_products_are_not_rounded() -> None:
     a = torch.randn(8, 8)
     b = torch.randn(8, 8)
     with half_storage("cpu"):
         ours = a @ b
     assert torch.equal(ours, torch.matmul(a, b))
+
+
+def test_on_a_gpu_nothing_is_emulated() -> None:
     assert half_storage("cuda").__class__.__name__ == "nullcontext"
 
 
-def grown(*shape: int, seed: int = 0) -> torch.Tensor:
+def random_normal(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_a_product_is_written_into_out() -> None:
+    a = random_normal(8, 8).half()
+    b = random_normal(8, 8, seed=1).half()
+    out = torch.zeros(8, 8).half()
+    with half_storage("cpu"):
+        torch.matmul(a, b, out=out)
+    assert torch.equal(out, (a.float() @ b.float()).half())
 
 
 PRODUCTS: tuple[Callable[..., torch.Tensor], ...] = (
@@ -101,12 +115,9 @@ PRODUCTS: tuple[Callable[..., torch.Tensor], ...] = (
 )
 
 
-def test_products_by_any_name_round_once() -> None:
-    a = grown(8, 8).half()
-    b = grown(8, 8, seed=1).half()
-    with half_storage("cpu"):
-        torch.matmul(a, b, out=(out := torch.zeros(8, 8).half()))
-    assert torch.equal(out, (a.float() @ b.float()).half()), "a result goes where it was asked for"
+def test_products_by_any_function_round_once() -> None:
+    a = random_normal(8, 8).half()
+    b = random_normal(8, 8, seed=1).half()
     for number, product in enumerate(PRODUCTS):
         with half_storage("cpu"):
             ours = product(a, b)
@@ -115,61 +126,56 @@ def test_products_by_any_name_round_once() -> None:
 
 
 def test_attention_layers_in_training_and_evaluation() -> None:
-    """In evaluation torch has a fused fast path for these, which a mode that listens keeps from
-    being taken.
-    """
+    """In evaluation, torch has a fused path for these layers, which a function mode disables."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
     attention = nn.MultiheadAttention(16, 4, batch_first=True)
-    x = grown(2, 5, 16)
+    x = random_normal(2, 5, 16)
     for module, args in ((layer, (x,)), (attention, (x, x, x))):
         exact = module(*args)
         half = module.half()
         for mode in (half.train(), half.eval()):
             with half_storage("cpu"), torch.set_grad_enabled(mode.training):
                 out = mode(*(t.half() for t in args))
-            first, want = (out[0], exact[0]) if isinstance(out, tuple) else (out, exact)
-            assert first.dtype == torch.float16
-            assert (
-                first.float() - want
-            ).abs().max() < 16 * FP16.epsilon  # some ten roundings of numbers near 1
+            result, want = (out[0], exact[0]) if isinstance(out, tuple) else (out, exact)
+            assert result.dtype == torch.float16
+            # The layers round some ten numbers near 1 one after the other.
+            assert (result.float() - want).abs().max() < 16 * FP16.epsilon
 
 
 CELLS = {nn.LSTM: nn.LSTMCell, nn.GRU: nn.GRUCell, nn.RNN: nn.RNNCell}
 
 
 @pytest.mark.parametrize("kind", list(CELLS))
-def test_a_layer_equals_its_fp16_cell_in_a_loop_forward_and_backward(kind: Any) -> None:
+def test_a_recurrent_layer_equals_a_loop_of_fp16_cells(kind: Any) -> None:
     torch.manual_seed(0)
     layer = kind(3, 4).half()
     cell = CELLS[kind](3, 4).half()
     cell.load_state_dict(
         {name.removesuffix("_l0"): value for name, value in layer.state_dict().items()}
     )
-    x, by_hand = (grown(6, 2, 3).half().requires_grad_() for _ in range(2))
+    x, x_of_cells = (random_normal(6, 2, 3).half().requires_grad_() for _ in range(2))
     with half_storage("cpu"):
         y, _ = layer(x)
         state = None
         steps = []
-        for x_t in by_hand:
+        for x_t in x_of_cells:
             state = cell(x_t, state)
             steps.append(state[0] if isinstance(state, tuple) else state)
     assert y.dtype == torch.float16
     assert torch.equal(y, torch.stack(steps))
     y.float().sum().backward()
     torch.stack(steps).float().sum().backward()
-    assert torch.equal(x.grad, by_hand.grad)
-    # Weights: the layer adds up over time in FP32 and rounds once, the loop of cells in FP16, six
-    # times half an ulp.
+    assert torch.equal(x.grad, x_of_cells.grad)
+    # The layer adds gradients of weights over time in FP32 and rounds once; the loop of cells adds
+    # in FP16, and rounds six times.
     for ours, other in zip(layer.parameters(), cell.parameters(), strict=True):
         assert ours.grad.dtype == torch.float16
         assert (ours.grad - other.grad).abs().max() <= 6 * FP16.epsilon * other.grad.abs().max()
 
 
 def test_state_with_tiny_growth_stays_constant_in_fp16() -> None:
-    """An accumulating ReLU layer, h = h + 2^-12 x: from 1 on, FP16 loses every step; the FP32 layer
-    does not.
-    """
+    """A ReLU layer computes h = h + 2^-12 x from h = 1: FP16 rounds every step away, FP32 none."""
     layer = nn.RNN(1, 1, nonlinearity="relu", bias=False)
     with torch.no_grad():
         layer.weight_ih_l0.fill_(2.0**-12)
@@ -197,28 +203,33 @@ def test_layer_of_one_feature_has_all_its_gradients() -> None:
             slope.sum().backward()
 
 
-def test_dropout_between_layers_draws_as_in_training_only() -> None:
+def test_dropout_between_layers_acts_in_training_only() -> None:
     torch.manual_seed(0)
     layer = nn.GRU(4, 4, num_layers=2, dropout=0.5).half()
-    x = grown(3, 2, 4).half()
+    x = random_normal(3, 2, 4).half()
     with half_storage("cpu"):
         y, last = layer(x)
         other, _ = layer(x)
         layer.eval()
-        whole, without = layer(x)
-        again, _ = layer(x)
+        evaluated, last_evaluated = layer(x)
+        evaluated_again, _ = layer(x)
     assert not torch.equal(y, other)
-    assert torch.equal(whole, again)
-    assert torch.equal(last[0], without[0]), "nothing is dropped before the first layer"
+    assert torch.equal(evaluated, evaluated_again)
+    # Nothing is dropped before the first layer, so its state is the same.
+    assert torch.equal(last[0], last_evaluated[0])
 
 
 def test_the_accumulator_is_a_choice() -> None:
     ones = torch.ones(1, 4096).half()
-    x = torch.arange(4.0).half()
-    # a GPU has its own accumulator, so that one is chosen must not be lost
+    # A GPU has its own accumulator, and a chosen one must replace it.
     for device in ("cpu", "cuda"):
         with half_storage(device, SEQUENTIAL_FP16):
-            assert (ones @ ones.T).item() == 2048  # 2048 + 1 is no FP16 number
+            # FP16 rounds 2048 + 1 to 2048.
+            assert (ones @ ones.T).item() == 2048
+
+
+def test_an_accumulator_changes_products_only() -> None:
+    x = torch.arange(4.0).half()
     with half_storage("cpu", SEQUENTIAL_FP16):
         assert torch.equal(
             F.layer_norm(x, (4,)), rounds_once(F.layer_norm, (x, (4,)), {}, torch.float16)
@@ -227,21 +238,22 @@ def test_the_accumulator_is_a_choice() -> None:
             nn.LSTM(2, 2).half()(torch.ones(1, 1, 2).half())
 
 
-def test_a_batch_norm_that_has_met_nan_still_runs_backward() -> None:
+def test_a_batch_norm_of_nan_runs_backward() -> None:
     inputs = torch.full((4, 3, 5, 5), float("nan")).half().requires_grad_()
     with half_storage("cpu"):
         outputs = torch.nn.BatchNorm2d(3)(inputs)
     outputs.float().sum().backward()
     assert inputs.grad is not None
-    assert inputs.grad.isnan().all()  # as torch alone: NaN goes on, and no error hides it
+    # As without half_storage, NaN is passed on, and no error is raised in backward.
+    assert inputs.grad.isnan().all()
 
 
-HALF, BRAIN = torch.float16, torch.bfloat16
+HALF, BFLOAT = torch.float16, torch.bfloat16
 
 
 def on_cuda_only(dtype: torch.dtype) -> list[Any]:
-    """Torch's own list: operations that CUDA has in a dtype, and a CPU in FP32 but not in that
-    dtype.
+    """Return the operations that CUDA has in a dtype and the CPU has in FP32 only, by torch's
+    OpInfo.
     """
     opinfo = pytest.importorskip("torch.testing._internal.common_methods_invocations")
     ops = [op for op in opinfo.op_db if dtype in op.dtypesIfCUDA and dtype not in op.dtypes]
@@ -253,10 +265,11 @@ def test_worked_example_average_pooling_in_three_dimensions() -> None:
     with pytest.raises(NotImplementedError, match="not implemented for 'Half'"):
         F.avg_pool3d(x, (1, 2, 1))
     with half_storage("cpu"):
-        assert F.avg_pool3d(x, (1, 2, 1)).item() == 1  # the mean 1 + 2^-11 is a tie, and 1 is even
+        # The mean 1 + 2^-11 is a tie, and 1 is even.
+        assert F.avg_pool3d(x, (1, 2, 1)).item() == 1
 
 
-UPCAST = {HALF: torch.float32, BRAIN: torch.float32, torch.complex32: torch.complex64}
+UPCAST = {HALF: torch.float32, BFLOAT: torch.float32, torch.complex32: torch.complex64}
 
 
 def cast(value: Any, dtypes: dict[torch.dtype, torch.dtype]) -> Any:
@@ -267,8 +280,9 @@ def cast(value: Any, dtypes: dict[torch.dtype, torch.dtype]) -> Any:
 
 
 def run(op: Any, sample: Any) -> tuple[list[Tensor], list[Tensor]]:
-    """Return results and gradients of one of torch's sample inputs; the loss is linear, so its
-    gradient is exact.
+    """Return the results and gradients of an operation for a sample input.
+
+    The loss is the sum of the results, so the gradient that enters the operation is exact.
     """
     leaves = [
         t
@@ -277,7 +291,8 @@ def run(op: Any, sample: Any) -> tuple[list[Tensor], list[Tensor]]:
     ]
     for leaf in leaves:
         leaf.requires_grad_(op.supports_autograd)
-    torch.manual_seed(0)  # the noise of rrelu
+    # rrelu draws random slopes.
+    torch.manual_seed(0)
     out = [
         t for t in tree_leaves(op.op(sample[0], *sample[1], **sample[2])) if isinstance(t, Tensor)
     ]
@@ -299,19 +314,21 @@ def real(tensor: Tensor) -> Tensor:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_half_operation_of_cuda_is_fp32s_rounded_once() -> None:
-    listed = [(dtype, op) for dtype in (HALF, BRAIN) for op in on_cuda_only(dtype)]
+def test_half_operations_equal_fp32_rounded_once() -> None:
+    listed = [(dtype, op) for dtype in (HALF, BFLOAT) for op in on_cuda_only(dtype)]
     assert {"nn.functional.avg_pool3d", "nn.functional.rrelu", "fft.irfftn"} <= {
         op.name for _, op in listed
     }
     for dtype, op in listed:
         half = {torch.float32: dtype, torch.complex64: torch.complex32}
-        for given in list(op.sample_inputs("cpu", torch.float32))[:4]:
-            sample = cast((given.input, given.args, given.kwargs), half)
+        # Four samples suffice for each operation; some have hundreds.
+        for inputs in list(op.sample_inputs("cpu", torch.float32))[:4]:
+            sample = cast((inputs.input, inputs.args, inputs.kwargs), half)
             with half_storage("cpu"):
-                ours, of_ours = run(op, cast(sample, {}))
-            want, of_want = run(op, cast(sample, UPCAST))
-            for a, b in zip(ours + of_ours, cast(want + of_want, half), strict=True):
+                ours, our_gradients = run(op, cast(sample, {}))
+            exact, exact_gradients = run(op, cast(sample, UPCAST))
+            expected = cast(exact + exact_gradients, half)
+            for a, b in zip(ours + our_gradients, expected, strict=True):
                 assert a.dtype == b.dtype, (op.full_name, dtype)
                 assert torch.equal(real(a).nan_to_num(), real(b).nan_to_num()), (
                     op.full_name,
@@ -319,19 +336,21 @@ def test_half_operation_of_cuda_is_fp32s_rounded_once() -> None:
                 )
 
 
-def test_in_place_it_is_the_tensor_that_was_given() -> None:
+def test_an_operation_in_place_returns_its_argument() -> None:
     x = torch.linspace(-2, 2, 9).half()
     for inplace in (True, False):
         torch.manual_seed(0)
+        argument = x.clone()
         with half_storage("cpu"):
-            y = F.rrelu(given := x.clone(), training=True, inplace=inplace)
+            y = F.rrelu(argument, training=True, inplace=inplace)
         torch.manual_seed(0)
         assert torch.equal(y, F.rrelu(x.float(), training=True).half())
-        assert (y is given, torch.equal(given, x)) == (inplace, not inplace)
+        assert (y is argument) == inplace
+        assert torch.equal(argument, x) == (not inplace)
 
 
-def test_what_a_gpu_refuses_is_refused() -> None:
-    """There are no complex numbers in BF16, and an inverse has no half kernel anywhere."""
+def test_operations_that_a_gpu_refuses_are_refused() -> None:
+    """There are no complex numbers of BF16, and neither CUDA nor a CPU inverts matrices in FP16."""
     with half_storage("cpu"), pytest.raises(RuntimeError, match="BFloat16"):
         torch.fft.fft(torch.ones(4).bfloat16())
     with half_storage("cpu"), pytest.raises(RuntimeError, match="Half"):

@@ -1,8 +1,8 @@
 """Layers with a chosen accumulator, forward and backward, in any format.
 
-Small whole numbers make everything exact, so results must equal torch's own to the bit; where
-rounding is the point, it is written out. Of formats that torch does not compute in, the oracle is
-`mma_reference`, dot product by dot product, and ml_dtypes for what is stored.
+Small integers make all sums exact, so results must equal torch's own bit for bit; tests of rounding
+write it out. Formats in which torch does not compute are compared with `mma_reference`, one dot
+product at a time, and with ml_dtypes for the stored results.
 """
 
 from collections.abc import Callable
@@ -32,13 +32,13 @@ from tests.oracles import mma_reference
 ANY = [*ACCUMULATORS.values(), SPECS["V100"], SPECS["H100"]]
 
 
-def wholes(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float16) -> Tensor:
+def integers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float16) -> Tensor:
     return torch.randint(
         -3, 4, shape, generator=torch.Generator().manual_seed(seed + sum(shape))
     ).to(dtype)
 
 
-def test_worked_example_the_backward_products_stop_too() -> None:
+def test_worked_example_of_a_backward_product() -> None:
     # dW = dY^T X adds over the batch: 4096 ones again.
     w = torch.zeros(1, 1).half().requires_grad_()
     run(F.linear, (torch.ones(4096, 1).half(), w), {}, SEQUENTIAL_FP16).backward(
@@ -48,7 +48,7 @@ def test_worked_example_the_backward_products_stop_too() -> None:
     assert (w.grad.item(), w.grad.dtype) == (2048.0, torch.float16)
 
 
-def test_the_three_products_of_a_linear_layer() -> None:
+def test_products_of_a_linear_layer_round_once() -> None:
     # Y = X W^T + bias, dX = dY W, dW = dY^T X: each added up by the accumulator and rounded to FP16
     # once.
     g = torch.Generator().manual_seed(0)
@@ -65,38 +65,50 @@ def test_the_three_products_of_a_linear_layer() -> None:
 
 
 CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = {
-    "linear": (F.linear, (wholes(5, 7), wholes(3, 7), wholes(3)), {}),
-    "linear, three dimensions": (F.linear, (wholes(2, 5, 7), wholes(3, 7)), {}),
-    "linear, a vector": (F.linear, (wholes(7), wholes(3, 7), wholes(3)), {}),
-    "matmul": (torch.matmul, (wholes(5, 7), wholes(7, 4)), {}),
-    "matmul, broadcast": (torch.matmul, (wholes(2, 1, 5, 7), wholes(3, 7, 4)), {}),
-    "matmul, shared matrix": (torch.matmul, (wholes(2, 3, 5, 7), wholes(7, 4)), {}),
-    "matmul, dot product": (torch.matmul, (wholes(7), wholes(7, seed=1)), {}),
-    "matmul, vector on the left": (torch.matmul, (wholes(7), wholes(3, 7, 2)), {}),
-    "matmul, vector on the right": (torch.matmul, (wholes(3, 5, 7), wholes(7)), {}),
-    "@": (Tensor.__matmul__, (wholes(5, 7), wholes(7, 4)), {}),
-    "reversed @": (Tensor.__rmatmul__, (wholes(7, 4), wholes(5, 7)), {}),
-    "mm": (torch.mm, (wholes(5, 7), wholes(7, 4)), {}),
-    "bmm": (torch.bmm, (wholes(2, 5, 7), wholes(2, 7, 3)), {}),
-    "mv": (torch.mv, (wholes(5, 7), wholes(7)), {}),
-    "addmm": (torch.addmm, (wholes(3), wholes(5, 7), wholes(7, 3)), {"beta": 2, "alpha": 0.5}),
-    "addmm, beta 0": (torch.addmm, (wholes(5, 3), wholes(5, 7), wholes(7, 3)), {"beta": 0}),
-    "addmv": (torch.addmv, (wholes(5), wholes(5, 7), wholes(7)), {}),
-    "baddbmm": (torch.baddbmm, (wholes(2, 5, 3), wholes(2, 5, 7), wholes(2, 7, 3)), {"alpha": 2}),
-    "bilinear": (F.bilinear, (wholes(5, 3), wholes(5, 2, seed=1), wholes(4, 3, 2), wholes(4)), {}),
-    "bilinear, three dimensions": (
+    "linear": (F.linear, (integers(5, 7), integers(3, 7), integers(3)), {}),
+    "linear, three dimensions": (F.linear, (integers(2, 5, 7), integers(3, 7)), {}),
+    "linear, a vector": (F.linear, (integers(7), integers(3, 7), integers(3)), {}),
+    "matmul": (torch.matmul, (integers(5, 7), integers(7, 4)), {}),
+    "matmul, broadcast": (torch.matmul, (integers(2, 1, 5, 7), integers(3, 7, 4)), {}),
+    "matmul, shared matrix": (torch.matmul, (integers(2, 3, 5, 7), integers(7, 4)), {}),
+    "matmul, dot product": (torch.matmul, (integers(7), integers(7, seed=1)), {}),
+    "matmul, vector on the left": (torch.matmul, (integers(7), integers(3, 7, 2)), {}),
+    "matmul, vector on the right": (torch.matmul, (integers(3, 5, 7), integers(7)), {}),
+    "@": (Tensor.__matmul__, (integers(5, 7), integers(7, 4)), {}),
+    "reversed @": (Tensor.__rmatmul__, (integers(7, 4), integers(5, 7)), {}),
+    "mm": (torch.mm, (integers(5, 7), integers(7, 4)), {}),
+    "bmm": (torch.bmm, (integers(2, 5, 7), integers(2, 7, 3)), {}),
+    "mv": (torch.mv, (integers(5, 7), integers(7)), {}),
+    "addmm": (
+        torch.addmm,
+        (integers(3), integers(5, 7), integers(7, 3)),
+        {"beta": 2, "alpha": 0.5},
+    ),
+    "addmm, beta 0": (torch.addmm, (integers(5, 3), integers(5, 7), integers(7, 3)), {"beta": 0}),
+    "addmv": (torch.addmv, (integers(5), integers(5, 7), integers(7)), {}),
+    "baddbmm": (
+        torch.baddbmm,
+        (integers(2, 5, 3), integers(2, 5, 7), integers(2, 7, 3)),
+        {"alpha": 2},
+    ),
+    "bilinear": (
         F.bilinear,
-        (wholes(2, 5, 3), wholes(2, 5, 2, seed=1), wholes(4, 3, 2)),
+        (integers(5, 3), integers(5, 2, seed=1), integers(4, 3, 2), integers(4)),
         {},
     ),
-    "bilinear, vectors": (F.bilinear, (wholes(3), wholes(2, seed=1), wholes(4, 3, 2)), {}),
+    "bilinear, three dimensions": (
+        F.bilinear,
+        (integers(2, 5, 3), integers(2, 5, 2, seed=1), integers(4, 3, 2)),
+        {},
+    ),
+    "bilinear, vectors": (F.bilinear, (integers(3), integers(2, seed=1), integers(4, 3, 2)), {}),
 }
 for d in (1, 2, 3):
     forward = getattr(F, f"conv{d}d")
     transposed = getattr(F, f"conv_transpose{d}d")
     image = (5, 4, 3)[:d]
     kernel = (3, 2, 3)[:d]
-    all_of_it = {
+    all_options = {
         "stride": (2, 1, 2)[:d],
         "padding": (1, 2, 0)[:d],
         "dilation": (2, 1, 1)[:d],
@@ -105,37 +117,37 @@ for d in (1, 2, 3):
     CALLS |= {
         f"conv{d}d": (
             forward,
-            (wholes(2, 4, *image), wholes(6, 4, *kernel), wholes(6)),
+            (integers(2, 4, *image), integers(6, 4, *kernel), integers(6)),
             {"padding": "valid"},
         ),
         f"conv{d}d, everything": (
             forward,
-            (wholes(2, 4, *image), wholes(6, 2, *kernel), wholes(6)),
-            all_of_it,
+            (integers(2, 4, *image), integers(6, 2, *kernel), integers(6)),
+            all_options,
         ),
         f"conv{d}d, depthwise": (
             forward,
-            (wholes(1, 4, *image), wholes(4, 1, *kernel)),
+            (integers(1, 4, *image), integers(4, 1, *kernel)),
             {"groups": 4, "padding": 1},
         ),
         f"conv{d}d, unbatched, same": (
             forward,
-            (wholes(4, *image), wholes(6, 4, *kernel)),
+            (integers(4, *image), integers(6, 4, *kernel)),
             {"padding": "same", "dilation": 2},
         ),
         f"conv_transpose{d}d": (
             transposed,
-            (wholes(2, 4, *image), wholes(4, 3, *kernel), wholes(3)),
+            (integers(2, 4, *image), integers(4, 3, *kernel), integers(3)),
             {"stride": 2},
         ),
         f"conv_transpose{d}d, everything": (
             transposed,
-            (wholes(2, 4, *image), wholes(4, 3, *kernel), wholes(6)),
-            all_of_it | {"output_padding": (1, 0, 1)[:d]},
+            (integers(2, 4, *image), integers(4, 3, *kernel), integers(6)),
+            all_options | {"output_padding": (1, 0, 1)[:d]},
         ),
         f"conv_transpose{d}d, unbatched": (
             transposed,
-            (wholes(4, *image), wholes(4, 3, *kernel)),
+            (integers(4, *image), integers(4, 3, *kernel)),
             {"padding": 1},
         ),
     }
@@ -144,42 +156,45 @@ for d in (1, 2, 3):
 def outcome(
     call: Callable[..., Tensor], args: tuple[Any, ...], dtype: torch.dtype
 ) -> tuple[Tensor, list[Tensor]]:
-    """The result, and the gradients of all tensors under a gradient of whole numbers."""
+    """Return the result, and the gradients of all tensors for a gradient of integers."""
     leaves = tuple(
         arg.clone().to(dtype).requires_grad_() if isinstance(arg, Tensor) else arg for arg in args
     )
     result = call(*leaves)
-    result.backward(wholes(*result.shape, seed=9).to(result.dtype))
+    result.backward(integers(*result.shape, seed=9).to(result.dtype))
     return result.detach(), [
         leaf.grad for leaf in leaves if isinstance(leaf, Tensor) and leaf.grad is not None
     ]
 
 
-def test_every_function_is_torchs_own_where_nothing_rounds() -> None:
+def test_functions_equal_torch_s_where_nothing_rounds() -> None:
     for name, (func, args, kwargs) in CALLS.items():
-        expected, of_torch = outcome(
+        expected, expected_gradients = outcome(
             lambda *leaves, f=func, k=kwargs: f(*leaves, **k), args, torch.float32
         )
         if kwargs.get("beta") == 0:
-            of_torch = of_torch[1:]  # zeros for what was not read; here there is no gradient at all
-        wanted = [tensor.half() for tensor in (expected, *of_torch)]
+            # torch gives an input that it did not read a gradient of zeros; `run` gives it none.
+            expected_gradients = expected_gradients[1:]
+        theirs = [tensor.half() for tensor in (expected, *expected_gradients)]
         for by in (EXACT, SEQUENTIAL_FP16, SPECS["V100"]):
             ours = outcome(
                 lambda *leaves, f=func, k=kwargs, by=by: run(f, leaves, k, by), args, torch.float16
             )
-            for mine, other in zip((ours[0], *ours[1]), wanted, strict=True):
+            for mine, other in zip((ours[0], *ours[1]), theirs, strict=True):
                 assert mine.dtype == torch.float16, (name, by)
                 assert torch.equal(mine, other), (name, by)
-    tried = {func.__name__ for func, _, _ in CALLS.values()} | {"scaled_dot_product_attention"}
-    assert tried == set(REDUCTIONS)
+    # Every function that `run` knows was called; attention has tests of its own.
+    called = {func.__name__ for func, _, _ in CALLS.values()} | {"scaled_dot_product_attention"}
+    assert called == set(REDUCTIONS)
 
 
 def test_attention() -> None:
     g = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 3, n, 8, generator=g) for n in (5, 6, 6))
-    some = torch.rand(5, 6, generator=g) > 0.3
-    some[:, 0] = True  # a row of nothing would be NaN
-    options: list[dict[str, Any]] = [{}, {"is_causal": True}, {"scale": 0.25}, {"attn_mask": some}]
+    mask = torch.rand(5, 6, generator=g) > 0.3
+    # The softmax of a row that is masked completely would be NaN.
+    mask[:, 0] = True
+    options: list[dict[str, Any]] = [{}, {"is_causal": True}, {"scale": 0.25}, {"attn_mask": mask}]
     for option in (*options, {"attn_mask": torch.randn(5, 6, generator=g)}):
         for dtype in (torch.float16, torch.bfloat16):
             low = [t.to(dtype) for t in (q, k, v)]
@@ -189,21 +204,27 @@ def test_attention() -> None:
                 for n, x in option.items()
             }
             exact = F.scaled_dot_product_attention(*(t.double() for t in low), **wide)
-            # Weights are rounded to half an ulp, and so is the sum of their products with V: |w|
-            # sums to 1.
+            # Weights, whose sum is 1, are rounded to half an ulp, and so is the sum of their
+            # products with V; 1.01 allows for the FP32 softmax.
             bound = 1.01 * torch.finfo(dtype).eps / 2 * (low[2].double().abs().amax() + exact.abs())
             assert ((ours.double() - exact).abs() <= bound).all(), (option, dtype)
 
 
-def test_attention_shares_keys_among_heads_and_drops() -> None:
-    q = wholes(1, 4, 5, 8)
-    k = wholes(1, 2, 5, 8)
-    v = wholes(1, 2, 5, 8, seed=1)
+def test_attention_shares_keys_among_heads() -> None:
+    q = integers(1, 4, 5, 8)
+    k = integers(1, 2, 5, 8)
+    v = integers(1, 2, 5, 8, seed=1)
     shared = run(F.scaled_dot_product_attention, (q, k, v), {"enable_gqa": True}, SPECS["A100"])
-    doubled = (part.repeat_interleave(2, 1) for part in (k, v))
+    doubled = (heads.repeat_interleave(2, 1) for heads in (k, v))
     assert torch.equal(
         shared, run(F.scaled_dot_product_attention, (q, *doubled), {}, SPECS["A100"])
     )
+
+
+def test_attention_drops_weights() -> None:
+    q = integers(1, 4, 5, 8)
+    k = integers(1, 2, 5, 8)
+    v = integers(1, 2, 5, 8, seed=1)
     dropped = run(
         F.scaled_dot_product_attention,
         (q, k, v),
@@ -214,8 +235,8 @@ def test_attention_shares_keys_among_heads_and_drops() -> None:
 
 
 def test_a_convolutions_gradient_for_its_input_is_rounded_once() -> None:
-    # An input pixel's gradient is a sum over 9 patches: they meet in FP32, and only their sum is
-    # rounded to FP16.
+    # An input pixel's gradient is a sum over 9 patches in FP32, and only the sum is rounded to
+    # FP16.
     g = torch.Generator().manual_seed(0)
     x = torch.randn(1, 2, 6, 6, generator=g).half().requires_grad_()
     w = torch.randn(3, 2, 3, 3, generator=g).half()
@@ -223,8 +244,8 @@ def test_a_convolutions_gradient_for_its_input_is_rounded_once() -> None:
     run(F.conv2d, (x, w), {"padding": 1}, EXACT).backward(dy)
     exact = torch.nn.grad.conv2d_input(x.shape, w.double(), dy.double(), padding=1)
     assert x.grad is not None
-    # 9 FP32 sums are added in FP32: off by at most 9 * 2^-24 of the sum of sizes, then half an ulp
-    # of FP16.
+    # Adding 9 sums in FP32 is off by at most 9 * 2^-23 of the sum of magnitudes; rounding to FP16
+    # adds half an ulp.
     size = torch.nn.grad.conv2d_input(x.shape, w.double().abs(), dy.double().abs(), padding=1)
     assert ((x.grad.double() - exact).abs() <= exact.abs() * 2.0**-11 + size * 9 * 2.0**-23).all()
 
@@ -234,16 +255,18 @@ def test_result_may_stay_in_fp32() -> None:
     b = torch.ones(1, 1).half()
     y = matmul(a, b, SEQUENTIAL_FP32, torch.float32)
     assert y.dtype == torch.float32
-    # no FP16 number: hardware multiplies 1 + 2^-10
+    # The gradient is no FP16 number; as an operand of the backward product it rounds to 1 + 2^-10.
     y.backward(torch.full((1, 1), 1 + 2.0**-11 + 2.0**-20))
     assert a.grad is not None
     assert a.grad.item() == 1 + 2.0**-10
 
 
 def test_beta_0_does_not_read_its_input() -> None:
-    nothing = torch.full((5, 3), float("nan")).half()
+    ignored = torch.full((5, 3), float("nan")).half()
     assert (
-        run(torch.addmm, (nothing, wholes(5, 7), wholes(7, 3)), {"beta": 0}, EXACT).isfinite().all()
+        run(torch.addmm, (ignored, integers(5, 7), integers(7, 3)), {"beta": 0}, EXACT)
+        .isfinite()
+        .all()
     )
 
 
@@ -252,40 +275,45 @@ def test_convolution_swamps_in_an_fp16_accumulator() -> None:
         ones = [1] * int(func.__name__[-2])
         x = torch.ones(1, 4096, *ones).half()
         w = torch.ones(*((4096, 1) if "transpose" in func.__name__ else (1, 4096)), *ones).half()
-        # 2048 + 1 is no FP16 number
+        # FP16 rounds 2048 + 1 to 2048.
         assert run(func, (x, w), {}, SEQUENTIAL_FP16).item() == 2048, func
         assert run(func, (x, w), {}, SPECS["A100"]).item() == 4096, func
 
 
-def test_what_is_between_the_two_products_of_bilinear_is_stored() -> None:
+def test_bilinear_rounds_between_its_two_products() -> None:
     x1, x2, w = (
         torch.tensor(v).half() for v in ([1.0, 2.0**-11], [[1.0], [1.0]], [[[1.0], [1.0]]])
     )
     y = run(F.bilinear, (x1.expand(2, 2), x2, w), {}, EXACT)
-    assert y.flatten().tolist() == [1, 1]  # 1 + 2^-11 is a tie, and 1 is even
+    # 1 + 2^-11 is a tie, and 1 is even.
+    assert y.flatten().tolist() == [1, 1]
     z = run(F.bilinear, (x1.expand(2, 2), x2 * 1.5, w), {}, EXACT)
-    assert z.flatten().tolist() == [1.5, 1.5], "1.5 + 1.5 * 2^-11 would have been rounded up"
+    # The first product is rounded to 1, so the second is 1.5; 1.5 + 1.5 * 2^-11 would round up.
+    assert z.flatten().tolist() == [1.5, 1.5]
 
 
-def test_what_contradicts_itself_is_refused() -> None:
+def test_unknown_functions_are_refused() -> None:
     for unknown in (torch.einsum, torch.conv_tbc, torch.lstm_cell):
         with pytest.raises(
             NotImplementedError, match=rf"{unknown.__name__}.*linear, matmul.*Leave the"
         ):
             run(unknown, (), {}, EXACT)
-    x = wholes(1, 2, 5)
-    w = wholes(2, 3, 3)
-    image = wholes(1, 2, 5, 5)
-    kernel = wholes(2, 2, 3, 3)
+
+
+def test_contradictory_arguments_are_refused() -> None:
+    x = integers(1, 2, 5)
+    w = integers(2, 3, 3)
+    image = integers(1, 2, 5, 5)
+    kernel = integers(2, 2, 3, 3)
     one_dtype = "one dtype"
     size = "does not fit input"
     masked = {"is_causal": True, "attn_mask": torch.ones(5, 5)}
-    for func, args, options, words in (
+    for func, args, options, message in (
         (torch.matmul, (torch.ones(2, 2).half(), torch.ones(2, 2)), {}, one_dtype),
         (F.conv2d, (image, kernel.float()), {}, one_dtype),
         (F.conv_transpose1d, (x, w.float()), {}, one_dtype),
-        (F.conv_transpose1d, (x, wholes(3, 3, 3)), {}, size),
-        (F.conv2d, (wholes(1, 3, 4, 4), kernel), {}, size),
+        (F.conv_transpose1d, (x, integers(3, 3, 3)), {}, size),
+        (F.conv2d, (integers(1, 3, 4, 4), kernel), {}, size),
         (
             F.conv_transpose1d,
             (x, w),
@@ -300,11 +328,11 @@ def test_what_contradicts_itself_is_refused() -> None:
         ),
         (F.scaled_dot_product_attention, (image,) * 3, masked, "got both"),
     ):
-        with pytest.raises(RuntimeError, match=words):
+        with pytest.raises(RuntimeError, match=message):
             run(func, args, options, EXACT)
 
 
-def test_operands_may_be_named_as_torch_names_them() -> None:
+def test_operands_may_be_passed_by_name() -> None:
     named: dict[Callable[..., Any], dict[str, Any]] = {
         torch.matmul: {"input": (5, 7), "other": (7, 4)},
         torch.mm: {"input": (5, 7), "mat2": (7, 4)},
@@ -315,30 +343,32 @@ def test_operands_may_be_named_as_torch_names_them() -> None:
         torch.baddbmm: {"input": (2, 5, 3), "batch1": (2, 5, 7), "batch2": (2, 7, 3)},
     }
     for func, shapes in named.items():
-        operands = {name: wholes(*shape) for name, shape in shapes.items()}
+        operands = {name: integers(*shape) for name, shape in shapes.items()}
         expected = func(**{name: value.float() for name, value in operands.items()})
         assert torch.equal(run(func, (), {**operands, "out": None}, EXACT), expected.half()), func
 
 
-def test_a_second_derivative_is_refused_rather_than_wrong() -> None:
-    w = wholes(7, 1).requires_grad_()
+def test_a_second_derivative_is_refused() -> None:
+    w = integers(7, 1).requires_grad_()
     (gradient,) = torch.autograd.grad(
-        matmul(wholes(5, 7), w, EXACT).square().sum(), w, create_graph=True
+        matmul(integers(5, 7), w, EXACT).square().sum(), w, create_graph=True
     )
     with pytest.raises(RuntimeError, match="differentiate twice"):
         gradient.sum().backward()
 
 
-STORED = {E4M3: ml_dtypes.float8_e4m3fn, E5M2: ml_dtypes.float8_e5m2}
+ML_DTYPES = {E4M3: ml_dtypes.float8_e4m3fn, E5M2: ml_dtypes.float8_e5m2}
 
 
 def stored(values: np.ndarray, format: Format) -> np.ndarray:
-    return values.astype(np.float32).astype(STORED[format]).astype(np.float64)
+    """Return values after storage in an FP8 format, by ml_dtypes."""
+    return values.astype(np.float32).astype(ML_DTYPES[format]).astype(np.float64)
 
 
 def dots(a: np.ndarray, b: np.ndarray, formats: tuple[Format, Format], *row: int) -> np.ndarray:
-    """a @ b, each element by the reference; `row` is block length, fraction bits and significand
-    bits of a result.
+    """Return a @ b, with each element by the reference.
+
+    `row` is block length, fraction bits, and significand bits of a result.
     """
     length, fraction_bits, result_bits = row
     first, second = (format.name for format in formats)
@@ -348,12 +378,12 @@ def dots(a: np.ndarray, b: np.ndarray, formats: tuple[Format, Format], *row: int
     )
 
 
-def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
+def random_normal(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def test_worked_example_hopper_loses_what_its_fp16_units_keep() -> None:
-    # 1 + 2^-14, in FP8: wgmma keeps 13 bits behind the point, and FP32 results as many.
+def test_worked_example_of_an_fp8_product_on_hopper() -> None:
+    # 1 + 2^-14 in FP8: for it, Hopper keeps 13 bits behind the point.
     a = torch.tensor([[1.0, 2.0**-7]])
     b = torch.tensor([[1.0], [2.0**-7]])
     with autocast(E4M3, accumulator=SPECS["H100"]) as region:
@@ -363,12 +393,11 @@ def test_worked_example_hopper_loses_what_its_fp16_units_keep() -> None:
 
 
 def test_a_layer_in_fp8_forward_and_backward() -> None:
-    # E4M3 forward, E5M2 gradients: dX = dY W multiplies E5M2 by E4M3, dW = dY^T X, which is (X^T
-    # dY)^T, the other way.
+    # E4M3 forward, E5M2 gradients: dX = dY W and dW = dY^T X multiply E5M2 by E4M3.
     for gpu, row in (("H100", (32, 13, 13)), ("Ada", (16, 13, 13)), ("B200", (32, 25, 23))):
-        x = drawn(5, 70).requires_grad_()
-        w = drawn(4, 70, seed=1).requires_grad_()
-        dy = drawn(5, 4, seed=2)
+        x = random_normal(5, 70).requires_grad_()
+        w = random_normal(4, 70, seed=1).requires_grad_()
+        dy = random_normal(5, 4, seed=2)
         with autocast(E4M3, gradient_format=E5M2, accumulator=SPECS[gpu]):
             y = F.linear(x, w)
         y.backward(dy)
@@ -385,10 +414,11 @@ def test_a_layer_in_fp8_forward_and_backward() -> None:
 
 def test_tf32_forward_and_backward() -> None:
     x, w = (
-        torch.from_numpy(round_to(drawn(3, 11, seed=s).double().numpy(), TF32)).float()
+        torch.from_numpy(round_to(random_normal(3, 11, seed=s).double().numpy(), TF32)).float()
         for s in (3, 4)
     )
-    x, w = (t * 2.0**60 for t in (x, w))  # beyond FP16
+    # Beyond the range of FP16, but not of TF32.
+    x, w = (t * 2.0**60 for t in (x, w))
     d = Emulated(SPECS["A100"], TF32, TF32)(x.requires_grad_(), w.T)
     assert np.array_equal(
         d.detach().numpy(), dots(x.detach().numpy(), w.T.numpy(), (TF32, TF32), 4, 24, 23)
@@ -398,8 +428,8 @@ def test_tf32_forward_and_backward() -> None:
 
 
 def test_attention_rounds_its_weights_before_it_multiplies() -> None:
-    # Softmax's outputs are no E4M3 numbers; a Tensor Core multiplies numbers that are.
-    q, k, v = (drawn(1, 2, 6, 8, seed=s).requires_grad_() for s in (5, 6, 7))
+    # The weights by softmax are no E4M3 numbers; the emulated Tensor Core refuses such operands.
+    q, k, v = (random_normal(1, 2, 6, 8, seed=s).requires_grad_() for s in (5, 6, 7))
     with autocast(E4M3, gradient_format=E5M2, accumulator=SPECS["H100"]):
         y = F.scaled_dot_product_attention(q, k, v)
     y.sum().backward()
@@ -407,8 +437,8 @@ def test_attention_rounds_its_weights_before_it_multiplies() -> None:
     assert all(t.grad.isfinite().all() for t in (q, k, v))
 
 
-def test_what_a_gpu_does_not_multiply_is_refused_at_once() -> None:
-    for message, gpu, format, of_gradients in (
+def test_operands_that_a_gpu_lacks_are_refused() -> None:
+    for message, gpu, format, gradient_format in (
         ("V100 Tensor Cores take FP16 operands; asked for E4M3", "V100", E4M3, None),
         ("T4 Tensor Cores take FP16 operands; asked for TF32", "T4", TF32, None),
         ("A100 Tensor Cores take FP16, BF16, TF32 operands; asked for E5M2", "A100", E5M2, None),
@@ -426,12 +456,12 @@ def test_what_a_gpu_does_not_multiply_is_refused_at_once() -> None:
         ),
     ):
         with pytest.raises(ValueError, match=message):
-            autocast(format, gradient_format=of_gradients, accumulator=SPECS[gpu])
+            autocast(format, gradient_format=gradient_format, accumulator=SPECS[gpu])
 
 
-def test_tensors_of_both_fp8_dtypes_find_their_instruction() -> None:
-    a = drawn(3, 40).to(torch.float8_e4m3fn)
-    b = drawn(40, 2, seed=1).to(torch.float8_e5m2)
+def test_operands_of_two_fp8_dtypes_are_multiplied() -> None:
+    a = random_normal(3, 40).to(torch.float8_e4m3fn)
+    b = random_normal(40, 2, seed=1).to(torch.float8_e5m2)
     d = accumulate(a, b, None, SPECS["H100"])
     assert np.array_equal(
         d.numpy(), dots(a.double().numpy(), b.double().numpy(), (E4M3, E5M2), 32, 13, 13)
@@ -439,5 +469,10 @@ def test_tensors_of_both_fp8_dtypes_find_their_instruction() -> None:
     other_way = accumulate(b.mT.contiguous(), a.mT.contiguous(), None, SPECS["H100"])
     assert torch.equal(other_way.T, d)
     assert torch.equal(accumulate(a, b, None, EXACT, FP16), (a.double() @ b.double()).half())
+
+
+def test_fp8_and_fp16_operands_are_refused() -> None:
+    a = random_normal(3, 40).to(torch.float8_e4m3fn)
+    b = random_normal(40, 2, seed=1).to(torch.float8_e5m2)
     with pytest.raises(ValueError, match=r"of one dtype.*float8_e4m3fn and torch.float16"):
         accumulate(a, b.half(), None, EXACT)

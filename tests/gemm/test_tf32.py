@@ -1,7 +1,7 @@
 """TF32 products: torch's switches, and rounded operands on machines without TF32.
 
-Oracles: `round_to` in float64 for the operands, float64 products for results, the Tensor Core's
-emulator where sums are exact, and torch's own layers for what is no product.
+Results are compared with FP64 products of operands that `round_to` rounded, with the Tensor Core
+emulator where sums are exact, and with torch's own layers where no product is involved.
 """
 
 import itertools
@@ -25,19 +25,18 @@ def rounded(tensor: Tensor) -> Tensor:
     return torch.from_numpy(round_to(tensor.detach().double().numpy(), TF32))
 
 
-def test_worked_example_11_significant_bits() -> None:
+def test_worked_example_of_11_significant_bits() -> None:
     a = torch.tensor([[1 + 2.0**-10, 1 + 2.0**-11]])
     b = torch.tensor([[1.0], [2.0**13]])
     with tf32_products("cpu"):
-        assert (a @ b).item() == 1 + 2.0**-10 + 2.0**13, (
-            "the first number is one of TF32; the second is not"
-        )
+        # TF32 represents 1 + 2^-10; 1 + 2^-11 is a tie and rounds to 1.
+        assert (a @ b).item() == 1 + 2.0**-10 + 2.0**13
     assert (a @ b).item() == 1 + 2.0**-10 + 2.0**13 + 4
 
 
-def test_exact_products_and_sums_are_the_tensor_cores_to_the_bit() -> None:
-    """k = 1: 11 by 11 bits fit into FP32's 24. And sums of whole numbers up to 990: each is below
-    2^24 in size.
+def test_exact_products_and_sums_equal_the_emulator() -> None:
+    """Products of 11 by 11 bits are exact in FP32's 24 bits, and so are sums of 16 products of
+    integers up to 990, which are below 2^24.
     """
     torch.manual_seed(0)
     a = torch.randn(40, 1) * 2.0 ** torch.randint(-20, 20, (40, 1))
@@ -64,13 +63,14 @@ def test_forward_and_backward_of_a_linear_layer() -> None:
     y.backward(gradient)
     w = rounded(layer.weight)
     d = rounded(gradient)
-    given = rounded(x)
-    torch.testing.assert_close(y.double(), given @ w.T + layer.bias.double(), rtol=2e-6, atol=2e-6)
-    torch.testing.assert_close(x.grad.double(), d @ w, rtol=2e-6, atol=2e-6)
-    torch.testing.assert_close(layer.weight.grad.double(), d.T @ given, rtol=2e-6, atol=2e-6)
-    assert torch.equal(layer.bias.grad, gradient.sum(0)), (
-        "a bias is added, not multiplied: its gradient is not rounded"
+    rounded_x = rounded(x)
+    torch.testing.assert_close(
+        y.double(), rounded_x @ w.T + layer.bias.double(), rtol=2e-6, atol=2e-6
     )
+    torch.testing.assert_close(x.grad.double(), d @ w, rtol=2e-6, atol=2e-6)
+    torch.testing.assert_close(layer.weight.grad.double(), d.T @ rounded_x, rtol=2e-6, atol=2e-6)
+    # A bias is added and not multiplied, so its gradient is not rounded.
+    assert torch.equal(layer.bias.grad, gradient.sum(0))
 
 
 draw = partial(torch.randn, generator=torch.Generator().manual_seed(0))
@@ -99,7 +99,8 @@ CALLS: dict[str, Any] = {
     ),
     "conv_tbc": (torch.conv_tbc, (draw(6, 2, 4), draw(3, 4, 5), draw(5), 1)),
 }
-NOT_MULTIPLIED = {
+# The indices of arguments that are added, so they are not rounded.
+ADDED = {
     "linear with a bias": (2,),
     "conv2d with a bias and a stride": (2,),
     "conv1d without a batch": (2,),
@@ -113,27 +114,29 @@ def test_operands_are_rounded_and_biases_are_not() -> None:
     for name, (func, args) in CALLS.items():
         with tf32_products("cpu"):
             ours = func(*args).double()
-        kept = NOT_MULTIPLIED.get(name, ())
+        added = ADDED.get(name, ())
         wide = [
-            (a.double() if i in kept else rounded(a)) if isinstance(a, Tensor) else a
+            (a.double() if i in added else rounded(a)) if isinstance(a, Tensor) else a
             for i, a in enumerate(args)
         ]
         exact = [a.double() if isinstance(a, Tensor) else a for a in args]
         assert torch.allclose(ours, func(*wide), rtol=3e-6, atol=3e-6), name
-        assert float((ours - func(*exact)).abs().max()) > 1e-5, (
-            f"{name}: and that makes a difference"
-        )
-    for func in (torch.addmm, torch.addmv, torch.baddbmm, torch.addbmm, torch.addr):  # nor addends
+        # Rounding must make a difference, or the comparison above shows nothing.
+        assert float((ours - func(*exact)).abs().max()) > 1e-5, name
+
+
+def test_operands_are_rounded_and_addends_are_not() -> None:
+    for func in (torch.addmm, torch.addmv, torch.baddbmm, torch.addbmm, torch.addr):
         a, b = {"addmm": (A[0], B[0]), "addmv": (A[0], V), "addr": (V, V + 1)}.get(
             func.__name__, (A, B)
         )
         c = draw(func(torch.zeros(()), a, b).shape)
         with tf32_products("cpu"):
             ours = func(c, a, b, beta=0.5, alpha=3)
-            nothing = func(torch.full_like(c, torch.nan), a, b, beta=0)
+            without_addend = func(torch.full_like(c, torch.nan), a, b, beta=0)
         want = func(c.double(), rounded(a), rounded(b), beta=0.5, alpha=3)
         assert torch.allclose(ours.double(), want, rtol=3e-6, atol=3e-6), func
-        assert nothing.isfinite().all(), func
+        assert without_addend.isfinite().all(), func
 
 
 def test_products_of_attention_are_rounded_but_not_the_softmax() -> None:
@@ -159,19 +162,19 @@ SHAPES: list[dict[str, Any]] = [
     {"bias": False},
     {"num_layers": 2, "bidirectional": True, "batch_first": True},
 ]
-LAYERS = [(kind, options) for kind in ("LSTM", "GRU", "RNN") for options in SHAPES] + [
+LAYERS = [(layer, options) for layer in ("LSTM", "GRU", "RNN") for options in SHAPES] + [
     ("LSTM", {"proj_size": 3})
 ]
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
-def test_recurrent_layers_are_torchs_without_rounding() -> None:
-    """On inputs and weights of TF32, h alone is rounded, by 2^-12 of it or less; with W_hh zero
-    that has no effect.
+def test_recurrent_layers_differ_from_torch_by_rounding_only() -> None:
+    """Inputs and weights are numbers of TF32, so rounding changes only the state h, by 2^-11 of it
+    or less. If W_hh is zero, the state has no effect.
     """
-    for (kind, options), packed in itertools.product(LAYERS, (False, True)):
+    for (layer_name, options), packed in itertools.product(LAYERS, (False, True)):
         torch.manual_seed(0)
-        layer = getattr(nn, kind)(4, 6, **options)
+        layer = getattr(nn, layer_name)(4, 6, **options)
         x: Any = rounded(torch.randn(5, 3, 4)).float().requires_grad_()
         if packed:
             lengths = [3, 3, 2, 1, 1] if options.get("batch_first") else [5, 3, 2]
@@ -187,11 +190,14 @@ def test_recurrent_layers_are_torchs_without_rounding() -> None:
             assert all(mine.shape == other.shape for mine, other in pairs)
             return max((mine - other).abs().max().item() for mine, other in pairs)
 
-        case = (kind, options, packed)
-        assert 0 < largest_difference() <= 2e-3, f"{case}: h is rounded from the second step on"
+        case = (layer_name, options, packed)
+        # From the second step on, h is rounded; 2e-3 is four times 2^-11, for five steps of states
+        # below 1.
+        assert 0 < largest_difference() <= 2e-3, case
         for name, parameter in layer.named_parameters():
             if "weight_hh" in name:
                 nn.init.zeros_(parameter)
+        # A second layer and a projection multiply by a state through other weights.
         deep = options.get("num_layers", 1) > 1 or "proj_size" in options
         assert largest_difference() <= (2e-3 if deep else 1e-6), case
 
@@ -199,15 +205,15 @@ def test_recurrent_layers_are_torchs_without_rounding() -> None:
 def test_a_cell_is_one_step_of_its_layer() -> None:
     for cell in (nn.LSTMCell, nn.GRUCell, nn.RNNCell):
         torch.manual_seed(0)
-        one = cell(4, 6)
+        single = cell(4, 6)
         layer = getattr(nn, cell.__name__.removesuffix("Cell"))(4, 6)
         x = torch.randn(3, 4)
-        layer.load_state_dict({f"{name}_l0": value for name, value in one.state_dict().items()})
+        layer.load_state_dict({f"{name}_l0": value for name, value in single.state_dict().items()})
         with tf32_products("cpu"):
-            ours = one(x)
+            ours = single(x)
             sequence = layer(x[None])[0]
         assert torch.allclose(floats(ours)[0], sequence[0], rtol=0, atol=1e-6), cell
-        assert not torch.equal(floats(ours)[0], floats(one(x))[0]), cell
+        assert not torch.equal(floats(ours)[0], floats(single(x))[0]), cell
 
 
 def test_gradients_flow_twice_through_a_product() -> None:
@@ -218,7 +224,7 @@ def test_gradients_flow_twice_through_a_product() -> None:
     assert (slope.item(), curvature.item()) == (6.0, 2.0)
 
 
-def test_other_dtypes_and_operations_are_torchs_own() -> None:
+def test_other_dtypes_and_operations_are_not_rounded() -> None:
     wide = torch.full((1, 1), 1 + 2.0**-20, dtype=torch.float64)
     half = torch.full((1, 1), 3.0).half()
     with tf32_products("cpu"):
@@ -245,12 +251,12 @@ SWITCHES = [("generic", "all"), ("cuda", "all"), ("mkldnn", "all"), *OPERATIONS]
 
 
 def switches() -> dict[tuple[str, str], str]:
-    """Return what torch says is in force."""
+    """Return the precision that torch reports for each switch."""
     return {key: torch._C._get_fp32_precision_getter(*key) for key in SWITCHES}
 
 
 def legacy() -> tuple[object, ...]:
-    """Return what the older API says, or that it raises."""
+    """Return what the older API reports; it raises if both APIs were used."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     try:
         return torch.get_float32_matmul_precision(), matmul.allow_tf32, cudnn.allow_tf32
@@ -260,7 +266,7 @@ def legacy() -> tuple[object, ...]:
 
 @pytest.fixture(autouse=True)
 def defaults() -> Iterator[None]:
-    """Put torch's defaults back, which no getter of torch tells exactly."""
+    """Restore torch's defaults after a test; no getter of torch returns them exactly."""
     yield
     torch.set_float32_matmul_precision("highest")
     torch._C._set_cudnn_allow_tf32(True)
@@ -270,8 +276,8 @@ def defaults() -> Iterator[None]:
         )
 
 
-def test_worked_example_torchs_default_is_tf32_for_convolutions() -> None:
-    assert torch.backends.cudnn.conv.fp32_precision == "tf32", "so FP32 is not FP32 on an A100"
+def test_worked_example_of_torch_s_default_for_convolutions() -> None:
+    assert torch.backends.cudnn.conv.fp32_precision == "tf32"
     with fp32_precision("ieee"):
         assert {switches()[key] for key in OPERATIONS} == {"ieee"}
         assert legacy() == ("highest", False, False)
@@ -284,7 +290,7 @@ def test_worked_example_torchs_default_is_tf32_for_convolutions() -> None:
 
 def old_api() -> None:
     torch.set_float32_matmul_precision("medium")
-    # torch.backends.cudnn.allow_tf32, which torch's own tests freeze
+    # torch.backends.cudnn.allow_tf32 by its C function, because torch's tests may freeze the flag.
     torch._C._set_cudnn_allow_tf32(False)
 
 
@@ -300,53 +306,59 @@ def both_apis() -> None:
 
 
 def inherited() -> None:
-    # torch.backends.fp32_precision, frozen as well
+    # torch.backends.fp32_precision by its C function, for the same reason.
     torch._C._set_fp32_precision_setter("generic", "all", "tf32")
     torch.backends.cudnn.conv.fp32_precision = "none"
 
 
 @pytest.mark.parametrize("prepare", [lambda: None, old_api, new_api, both_apis, inherited])
-def test_a_session_has_its_own_switches_back_whichever_api_set_them(
+def test_switches_of_either_api_are_restored(
     prepare: Callable[[], None],
 ) -> None:
     prepare()
     before = switches(), legacy()
     for precision in ("ieee", "tf32"):
         with fp32_precision(precision):
-            assert "raises" not in legacy(), (
-                "code beside this block may read what the older API says"
-            )
+            # Other code of the session may use the older API, which must not raise in the block.
+            assert "raises" not in legacy()
         assert (switches(), legacy()) == before
         with pytest.raises(ZeroDivisionError), fp32_precision(precision):
             raise ZeroDivisionError
         assert (switches(), legacy()) == before
 
 
-def test_nested_blocks_may_differ() -> None:
+def test_nested_blocks_may_have_other_precisions() -> None:
     with fp32_precision("tf32"):
         with fp32_precision("ieee"), fp32_precision("ieee"):
             assert torch.backends.cuda.matmul.fp32_precision == "ieee"
         assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+
+
+def test_a_switch_that_was_set_inside_of_a_block_stays() -> None:
     with fp32_precision("ieee"):
         torch.set_float32_matmul_precision("high")
     assert torch.get_float32_matmul_precision() == "high"
-    assert torch.backends.cudnn.conv.fp32_precision == "tf32", "what was not changed is restored"
+    assert torch.backends.cudnn.conv.fp32_precision == "tf32", (
+        "an unchanged switch was not restored"
+    )
+
+
+def test_an_inherited_switch_inherits_again_after_a_block() -> None:
     inherited()
     with fp32_precision("ieee"):
         pass
     torch._C._set_fp32_precision_setter("generic", "all", "ieee")
-    assert torch.backends.cudnn.conv.fp32_precision == "ieee", (
-        "not pinned to the tf32 that it was before the block"
-    )
+    # The switch follows the generic one, and was not set to the value that it had before the block.
+    assert torch.backends.cudnn.conv.fp32_precision == "ieee"
 
 
-class Held:
-    """A thread that holds a block open until it is let go."""
+class BlockInThread:
+    """A thread that opens a block and closes it when `end` is called."""
 
     def __init__(self, precision: str) -> None:
         self.open = threading.Event()
-        self.go = threading.Event()
-        self.seen = ""
+        self.may_close = threading.Event()
+        self.precision_inside = ""
         self.precision = precision
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
@@ -354,52 +366,52 @@ class Held:
     def run(self) -> None:
         with fp32_precision(self.precision):
             self.open.set()
-            self.go.wait(60)
-            self.seen = torch.backends.cuda.matmul.fp32_precision
+            self.may_close.wait(60)
+            self.precision_inside = torch.backends.cuda.matmul.fp32_precision
 
     def end(self) -> None:
-        self.go.set()
+        self.may_close.set()
         self.thread.join(60)
 
 
 def test_threads_of_one_precision_share_a_block() -> None:
-    first = Held("ieee")
-    second = Held("ieee")
+    first = BlockInThread("ieee")
+    second = BlockInThread("ieee")
     assert first.open.wait(60)
-    assert second.open.wait(60), "the same precision does not wait"
+    assert second.open.wait(60), "a block of the same precision waits"
     first.end()
-    assert torch.backends.cudnn.conv.fp32_precision == "ieee", "the other one still trains"
-    other = Held("tf32")
+    assert torch.backends.cudnn.conv.fp32_precision == "ieee", (
+        "restored before the second block closed"
+    )
+    other = BlockInThread("tf32")
     assert not other.open.is_set()
-    other.go.set()
+    other.may_close.set()
     second.end()
     other.end()
-    assert (second.seen, other.seen) == ("ieee", "tf32")
-    assert torch.backends.cudnn.conv.fp32_precision == "tf32", "restored when the last one ends"
+    assert (second.precision_inside, other.precision_inside) == ("ieee", "tf32")
+    assert torch.backends.cudnn.conv.fp32_precision == "tf32", "not restored after the last block"
 
 
 def test_threads_that_nest_the_other_precision_do_not_deadlock() -> None:
     both_in = threading.Barrier(2)
-    ends = []
+    precisions = []
 
     def run() -> None:
         with fp32_precision("tf32"):
             both_in.wait(60)
             with fp32_precision("ieee"):
-                ends.append(torch.backends.cuda.matmul.fp32_precision)
-            ends.append(torch.backends.cuda.matmul.fp32_precision)
+                precisions.append(torch.backends.cuda.matmul.fp32_precision)
+            precisions.append(torch.backends.cuda.matmul.fp32_precision)
 
     threads = [threading.Thread(target=run, daemon=True) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert sorted(ends) == ["ieee", "ieee", "tf32", "tf32"]
+    assert sorted(precisions) == ["ieee", "ieee", "tf32", "tf32"]
 
 
-def test_tf32_came_with_ampere_and_not_to_gpus_of_another_maker(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_nvidia_gpus_have_tf32_since_ampere(monkeypatch: pytest.MonkeyPatch) -> None:
     for capability, expected in (
         ((7, 0), False),
         ((7, 5), False),
@@ -411,7 +423,11 @@ def test_tf32_came_with_ampere_and_not_to_gpus_of_another_maker(
             torch.cuda, "get_device_capability", lambda device, capability=capability: capability
         )
         assert has_tf32("cuda") is expected, capability
+
+
+def test_other_devices_have_no_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not has_tf32("cpu")
     assert not has_tf32("mps")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.version, "hip", "6.4")
     assert not has_tf32("cuda")

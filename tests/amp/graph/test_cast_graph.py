@@ -1,4 +1,8 @@
-"""Cast graphs: equal to eager autocast bit by bit, or eager with a reason."""
+"""Cast graphs: casts decided once per network, with the bits of eager autocast.
+
+Each network runs under a graph and under eager autocast; outputs, gradients and buffers must be
+equal. A network that a graph cannot hold runs eagerly, and a warning names the line and the reason.
+"""
 
 import copy
 import inspect
@@ -108,17 +112,18 @@ def steps(
 ) -> list[list[Tensor]]:
     """Outputs, loss, gradients and buffers of each of some training steps."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    seen = []
+    tensors_of_steps = []
     for number, batch in enumerate(batches):
         torch.manual_seed(number)
         optimizer.zero_grad()
         with half_storage("cpu"), autocast(format):
             outputs = leaves(call(batch.clone()))
             loss = sum(output.float().square().mean() for output in outputs)
+        # A loss scale of 64 keeps small gradients out of the subnormals of FP16.
         (loss * 64).backward()
         optimizer.step()
         gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
-        seen.append(
+        tensors_of_steps.append(
             [
                 *(o.detach() for o in outputs),
                 loss.detach(),
@@ -126,14 +131,14 @@ def steps(
                 *(b.clone() for b in model.buffers()),
             ]
         )
-    return seen
+    return tensors_of_steps
 
 
-def assert_same(these: list[list[Tensor]], those: list[list[Tensor]]) -> None:
-    for one, other in zip(these, those, strict=True):
-        assert all(
-            a.dtype is b.dtype and torch.equal(a, b) for a, b in zip(one, other, strict=True)
-        )
+def assert_same(expected: list[list[Tensor]], got: list[list[Tensor]]) -> None:
+    for expected_step, got_step in zip(expected, got, strict=True):
+        for a, b in zip(expected_step, got_step, strict=True):
+            assert a.dtype is b.dtype
+            assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -167,65 +172,67 @@ def explained(model: nn.Module, *inputs: Tensor) -> Explanation:
 
 
 def test_worked_example_of_a_linear_layer_and_a_softmax() -> None:
-    told = explained(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Softmax(-1)), torch.ones(2, 4))
-    assert [(row.op, row.rule.value, row.result) for row in told.rows] == [
+    network = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Softmax(-1))
+    explanation = explained(network, torch.ones(2, 4))
+    assert [(row.op, row.rule.value, row.result) for row in explanation.rows] == [
         ("linear", "allow", "FP16"),
         ("relu", "keep", "FP16"),
         ("softmax", "set dtype", "FP32"),
     ]
-    assert [(cast.source, cast.to, cast.elements) for cast in told.casts] == [
+    assert [(cast.source, cast.to, cast.elements) for cast in explanation.casts] == [
         ("FP32", "FP16", 8),
         ("FP32", "FP16", 12),
         ("FP32", "FP16", 3),
         ("FP16", "FP32", 6),
     ]
-    assert [cast.name for cast in told.casts] == ["input", "weight", "bias", "input"]
-    assert [cast.bytes for cast in told.casts] == [48, 72, 18, 36]  # 4 and 2 bytes for each element
-    assert told.sentence.startswith(
+    assert [cast.name for cast in explanation.casts] == ["input", "weight", "bias", "input"]
+    # 4 bytes are read or written in FP32, and 2 in FP16, for each element.
+    assert [cast.bytes for cast in explanation.casts] == [48, 72, 18, 36]
+    assert explanation.sentence.startswith(
         "Autocast makes 4 casts here, and the graph 4; they read and write 0.2 KiB"
     )
 
 
-class Written(nn.Linear):
-    """A layer without a bias whose forward is written as a function of what it multiplies by, and
-    of inputs.
+class CustomLinear(nn.Linear):
+    """A square layer without a bias whose forward pass is a given function.
+
+    The function gets the product by the weight, as a function of one tensor, and the inputs.
     """
 
     def __init__(self, size: int, forward: Callable[..., Tensor]) -> None:
         super().__init__(size, size, bias=False)
-        self.own = forward
+        self.function = forward
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        return self.own(super().forward, *inputs)
+        return self.function(super().forward, *inputs)
 
 
 def test_worked_examples_of_casts_that_a_graph_leaves_out() -> None:
     x = torch.ones(3, 3)
     y = torch.ones(3, 3)
     with_gradient = torch.ones(3, 3, requires_grad=True) * 1
-    cast = (False, "stays", 1)
-    again = (False, "cancelled", 0)
+    # Whether it casts a weight, what becomes of it in the graph, and how often the graph runs it.
+    stays = (False, "stays", 1)
+    cancelled = (False, "cancelled", 0)
     hoisted = (True, "hoisted", 1)
-    at_hand = (True, "hoisted", 0)
+    reused = (True, "hoisted", 0)
     for forward, inputs, expected in (
-        # a weight is cast once
-        (lambda layer, x: layer(layer(layer(x))), (x,), [cast, hoisted, at_hand, at_hand]),
-        (lambda layer, x: layer(layer(x).float()), (x,), [cast, hoisted, again, at_hand]),
-        # y and y.T are two tensors
-        (lambda _, x, y: x @ y + x @ y.T, (x, y), [cast, cast, again, cast]),
-        # a gradient comes back through each
-        (lambda _, x, y: x @ y + x @ y.T, (with_gradient, y), [cast] * 4),
+        # A weight is cast once.
+        (lambda layer, x: layer(layer(layer(x))), (x,), [stays, hoisted, reused, reused]),
+        # A cast to FP16 of a tensor that came from FP16 is cancelled.
+        (lambda layer, x: layer(layer(x).float()), (x,), [stays, hoisted, cancelled, reused]),
+        # The second cast of x is cancelled; y and y.T are two tensors, and cast each.
+        (lambda _, x, y: x @ y + x @ y.T, (x, y), [stays, stays, cancelled, stays]),
+        # A gradient comes back through each cast of x, so none is left out.
+        (lambda _, x, y: x @ y + x @ y.T, (with_gradient, y), [stays] * 4),
     ):
-        told = [
-            (cast.weight, cast.fate, cast.times)
-            for cast in explained(Written(3, forward), *inputs).casts
-        ]
-        assert told == expected
+        casts = explained(CustomLinear(3, forward), *inputs).casts
+        assert [(cast.weight, cast.fate, cast.times) for cast in casts] == expected
 
 
-def test_a_graph_makes_the_casts_of_eager_autocast_and_no_other() -> None:
-    """A norm of torch.nn.functional is Python: its cast was once written down twice, where the
-    trace saw it made.
+def test_a_graph_makes_the_casts_of_eager_autocast() -> None:
+    """A norm of torch.nn.functional is written in Python and casts inside; a trace that recorded
+    that cast once more would make it twice.
     """
 
     class Casts(TorchDispatchMode):
@@ -250,13 +257,16 @@ def test_a_graph_makes_the_casts_of_eager_autocast_and_no_other() -> None:
     assert [row.op for row in explain(graph).rows] == ["conv2d", "group_norm", "relu", "conv2d"]
 
 
-def test_where_there_is_no_graph_it_says_why() -> None:
+def test_explanation_without_a_graph_says_why() -> None:
     with pytest.raises(ValueError, match=r"this recipe has no graph.*RECIPES\['O1 graph'\]"):
         explain(Engine(nn.Linear(1, 1), SGD, RECIPES["O1"]))
     with pytest.raises(
         ValueError, match="it is built by the second forward pass, which has not run yet"
     ):
         explain(Engine(nn.Linear(1, 1), SGD, RECIPES["O1 graph"]))
+
+
+def test_recipe_with_a_graph_needs_a_half_precision_autocast() -> None:
     for wrong in ({}, {"autocast": E4M3}, {"autocast": FP16, "gradient_format": BF16}):
         with pytest.raises(
             ValueError, match=r"a graph holds casts to FP16 or BF16. Take autocast=FP16"
@@ -269,14 +279,14 @@ Forward = Callable[[nn.Module, Tensor], Tensor]
 
 
 class Custom(nn.Module):
-    """A linear layer, a batch norm and a forward of one's own."""
+    """A linear layer, a batch norm and a given forward function."""
 
     def __init__(self, forward: Forward) -> None:
         super().__init__()
         self.linear = nn.Linear(8, 8)
         self.norm = nn.BatchNorm1d(8)
         self.drop = nn.Dropout(0.5)
-        self.own = forward
+        self.function = forward
         self.scale = 1.0
         self.list = [1.0]
         self.settings = SimpleNamespace(scale=1.0)
@@ -285,11 +295,11 @@ class Custom(nn.Module):
         self.plain = torch.ones(8)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.own(self, x) * SETTINGS["scale"]
+        return self.function(self, x) * SETTINGS["scale"]
 
 
-def everything(model: nn.Module, x: Tensor) -> Tensor:
-    """A forward pass that looks at all that may change between two calls."""
+def reads_everything(model: nn.Module, x: Tensor) -> Tensor:
+    """Read everything that `EDITS` changes between two calls."""
     y = model.drop(model.norm(model.linear(x))) + model.plain
     return y * model.scale * model.list[0] * model.settings.scale
 
@@ -317,8 +327,9 @@ def require_equal(
     rows: Callable[[int], int] = lambda _: 4,
     edit: Callable[..., object] = lambda *_: None,
 ) -> CastGraph:
-    """Call a graph and a copy of its network side by side, with `edit(call, network)` before;
-    return the graph.
+    """Call a network and a graph of its copy side by side, and return the graph.
+
+    `edit(call, network)` runs on both networks before each call.
     """
     other = copy.deepcopy(model)
     graph = CastGraph(other, FP16)
@@ -332,13 +343,13 @@ def require_equal(
     return graph
 
 
-def at(number: int, edit: Callable[[nn.Module], object]) -> Callable[[int, nn.Module], object]:
+def at_call(number: int, edit: Callable[[nn.Module], object]) -> Callable[[int, nn.Module], object]:
     return lambda call, model: edit(model) if call == number else None
 
 
-def hooked(call: int, model: nn.Module) -> None:
+def hook_between_calls(call: int, model: nn.Module) -> None:
     if call == 4:
-        model.handle = model.linear.register_forward_hook(lambda *given: given[-1] * 2)
+        model.handle = model.linear.register_forward_hook(lambda *arguments: arguments[-1] * 2)
     if call == 6:
         model.handle.remove()
 
@@ -346,37 +357,37 @@ def hooked(call: int, model: nn.Module) -> None:
 EDITS: dict[str, Callable[[int, nn.Module], object]] = {
     "nothing": lambda *_: None,
     "evaluation and back": lambda call, model: model.train(call % 4 < 2),
-    "one layer's mode": at(4, lambda model: model.drop.eval()),
-    "an attribute": at(4, lambda model: setattr(model, "scale", 0.5)),
-    "a list, where it stands": at(4, lambda model: model.list.__setitem__(0, 0.5)),
-    "an object's attribute": at(4, lambda model: setattr(model.settings, "scale", 0.5)),
-    "a global value": at(4, lambda _: SETTINGS.update(scale=0.5)),
-    "a tensor that is no buffer": at(
+    "one layer's mode": at_call(4, lambda model: model.drop.eval()),
+    "an attribute": at_call(4, lambda model: setattr(model, "scale", 0.5)),
+    "a list, in place": at_call(4, lambda model: model.list.__setitem__(0, 0.5)),
+    "an object's attribute": at_call(4, lambda model: setattr(model.settings, "scale", 0.5)),
+    "a global value": at_call(4, lambda _: SETTINGS.update(scale=0.5)),
+    "a tensor that is no buffer": at_call(
         4, lambda model: setattr(model, "plain", torch.full((8,), 2.0))
     ),
-    "the same, where it stands": at(4, lambda model: model.plain.fill_(2.0)),
-    "a parameter": at(
+    "the same tensor, in place": at_call(4, lambda model: model.plain.fill_(2.0)),
+    "a parameter": at_call(
         4, lambda model: setattr(model.linear, "weight", nn.Parameter(torch.ones(8, 8)))
     ),
-    "a layer": at(4, lambda model: setattr(model, "drop", nn.Identity())),
+    "a layer": at_call(4, lambda model: setattr(model, "drop", nn.Identity())),
     "a weight through .data": lambda call, model: model.linear.weight.data.fill_(call / 8),
-    "a frozen weight": at(4, lambda model: model.linear.weight.requires_grad_(False)),
-    "forward itself": at(
-        4, lambda model: setattr(model, "own", lambda model, x: model.linear(x).relu())
+    "a frozen weight": at_call(4, lambda model: model.linear.weight.requires_grad_(False)),
+    "forward itself": at_call(
+        4, lambda model: setattr(model, "function", lambda model, x: model.linear(x).relu())
     ),
-    "a hook, for a while": hooked,
+    "a hook, for a while": hook_between_calls,
 }
 
 
-def test_what_changes_between_two_calls_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graph_follows_a_change_between_two_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, edit in EDITS.items():
         monkeypatch.setitem(SETTINGS, "scale", 1.0)
-        graph = require_equal(Custom(everything), edit=edit)
+        graph = require_equal(Custom(reads_everything), edit=edit)
         assert graph.why == "", name
-        assert graph.decided.run is not None, f"{name}: and there is a graph again"
+        assert graph.decided.run is not None, f"{name}: no graph was built after the edit"
 
 
-def test_an_operation_that_is_registered_later_counts() -> None:
+def test_graph_follows_an_operation_registered_later() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Sigmoid())
     graph = CastGraph(model, FP16)
     for number in range(3):
@@ -432,16 +443,15 @@ REFUSED: dict[Forward, str] = {
 
 
 @pytest.mark.parametrize("forward", REFUSED, ids=lambda forward: forward.__name__)
-def test_data_dependent_control_flow_runs_eagerly(
-    forward: Forward,
-) -> None:
-    with warnings.catch_warnings(record=True) as told:
+def test_forward_without_a_fixed_graph_runs_eagerly(forward: Forward) -> None:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         graph = require_equal(Custom(forward))
-    (message,) = {str(one.message) for one in told}
+    (message,) = {str(warning.message) for warning in caught}
     assert REFUSED[forward] in message
     assert graph.why in message
     assert "eager autocast is used, with the same numbers" in message
+    # The warning names the line of `forward` that carries the comment "the line".
     text, first = inspect.getsourcelines(forward)
     lines = [number for number, line in enumerate(text, first) if "# the line" in line]
     assert all(f"{__file__}:{number}: " in message for number in lines)
@@ -463,7 +473,7 @@ def test_changes_between_calls_are_found_by_two_traces() -> None:
         require_equal(Anneals(8, 8), edit=edit)
 
 
-def test_what_is_written_into_an_input_is_written() -> None:
+def test_graph_writes_into_its_input_as_forward_does() -> None:
     def doubles(model: nn.Module, x: Tensor) -> Tensor:
         x.mul_(2)
         x[0] = 1
@@ -472,7 +482,7 @@ def test_what_is_written_into_an_input_is_written() -> None:
     assert require_equal(Custom(doubles)).decided.run is not None
 
 
-def test_network_is_called_outside_of_a_region() -> None:
+def test_graph_outside_of_autocast_calls_the_network() -> None:
     model = nn.Linear(8, 8)
     graph = CastGraph(model, FP16)
     x = torch.ones(2, 8)
@@ -486,9 +496,9 @@ def test_network_is_called_outside_of_a_region() -> None:
     assert [row.op for row in ledger(graph, x)] == ["linear"]
 
 
-def test_under_a_mode_that_does_not_look_on_there_is_a_graph() -> None:
+def test_graph_runs_under_a_mode_that_intercepts_no_operation() -> None:
     class Scales(TorchFunctionMode):
-        """Changes a loss on its way into backward, and nothing that a network calls."""
+        """A mode that scales a loss on its way into backward, and changes no call of a network."""
 
         def __torch_function__(
             self, func: object, types: object, args: tuple = (), kwargs: object = None
@@ -498,7 +508,8 @@ def test_under_a_mode_that_does_not_look_on_there_is_a_graph() -> None:
 
     for intercepts_operations in (True, False):
         Scales.intercepts_operations = intercepts_operations
-        graph = CastGraph(model := nn.Linear(8, 8), FP16)
+        model = nn.Linear(8, 8)
+        graph = CastGraph(model, FP16)
         for _ in range(4):
             model.zero_grad()
             with half_storage("cpu"), autocast(), Scales():
@@ -510,12 +521,14 @@ def test_under_a_mode_that_does_not_look_on_there_is_a_graph() -> None:
 def trained(
     model: nn.Module, steps: int = 4, in_place: bool = False, **compile: Any
 ) -> list[list[Tensor]]:
-    """Output, loss and gradients of some steps under "O1 graph"; compiled in one piece, or not at
-    all.
+    """Train a copy of a network under "O1 graph"; return output, loss and gradients of each step.
+
+    Without options of torch.compile, nothing is compiled; with them, the whole network is, by
+    torch.compile or in place by its method `compile`.
     """
     torch._dynamo.reset()
     model = copy.deepcopy(model)
-    seen = []
+    tensors_of_steps = []
     compiled = (
         torch.compile(model, fullgraph=True, **compile) if compile and not in_place else model
     )
@@ -531,15 +544,18 @@ def trained(
             output = engine(images)
             loss = F.cross_entropy(output, targets)
         engine.backward(loss)
-        seen.append([output.detach(), loss.detach(), *(p.grad.clone() for p in model.parameters())])
+        tensors_of_steps.append(
+            [output.detach(), loss.detach(), *(p.grad.clone() for p in model.parameters())]
+        )
         engine.step()
     assert engine.call.why == ""
-    return seen
+    return tensors_of_steps
 
 
 @pytest.mark.slow
 def test_a_compiled_graph_is_one_piece_and_bit_equal() -> None:
-    from torch._dynamo.utils import counters  # a second, which no collection of tests takes
+    # The import takes a second, which the collection of tests should not pay.
+    from torch._dynamo.utils import counters
 
     torch.manual_seed(0)
     net = networks.mlp(32, 2)
@@ -549,10 +565,11 @@ def test_a_compiled_graph_is_one_piece_and_bit_equal() -> None:
         assert_same(eager, trained(net, backend="eager", in_place=in_place))
         assert not counters["graph_break"]
         assert counters["stats"]["unique_graphs"] == 1
-    for part in net:
-        if isinstance(part, nn.Linear):
-            part.compile(backend="eager")
-    assert_same(eager, trained(net))  # a part that is compiled is traced as it was written
+    for layer in net:
+        if isinstance(layer, nn.Linear):
+            layer.compile(backend="eager")
+    # A compiled layer is traced by its original Python code.
+    assert_same(eager, trained(net))
 
 
 @pytest.mark.slow
@@ -580,9 +597,9 @@ def test_a_custom_function_is_not_compiled_and_reported() -> None:
 @pytest.mark.skipif(
     shutil.which("g++") is None, reason="inductor writes C++, and there is no compiler for it here"
 )
-def test_inductor_is_bit_equal_if_it_leaves_no_round_trip_out() -> None:
-    """Else it leaves out FP32 -> FP16 -> FP32 between two operations of one kernel:
-    relu(half(x)).float().
+def test_inductor_is_bit_equal_if_it_emulates_casts() -> None:
+    """Without `emulate_precision_casts`, inductor drops the rounding FP32 -> FP16 -> FP32 between
+    two operations that it fuses into one kernel, as in relu(half(x)).float().
     """
     torch.manual_seed(0)
     net = networks.mlp(32, 2)

@@ -1,6 +1,6 @@
-"""Products of 8- and 4-bit operands, against gfloat, ml_dtypes and a reference.
+"""Matrix products with 8- and 4-bit operands, against gfloat, ml_dtypes and a scalar reference.
 
-The reference is scalar, and shares no code with them.
+The reference below rounds one number at a time by gfloat, and shares no code with labkit.
 """
 
 import copy
@@ -51,7 +51,8 @@ SGD = partial(torch.optim.SGD, lr=0.1)
 SCALED = ("FP8 current", "FP8 delayed", "MXFP8", "NVFP4", "unit scaled")
 DELAYED = RECIPES["FP8 delayed"].products
 PLAIN_NVFP4 = replace(RECIPES["NVFP4"].products, stochastic_gradients=False, last_in_fp32=False)
-DEEPSEEK = BlockFormat("128", E4M3, FP32, 128)  # arXiv:2412.19437, 3.3.2
+# DeepSeek-V3's blocks of 128 with FP32 scales: arXiv:2412.19437, section 3.3.2.
+DEEPSEEK = BlockFormat("128", E4M3, FP32, 128)
 REFERENCED = {
     "FP8 current": RECIPES["FP8 current"].products,
     "MXFP8": RECIPES["MXFP8"].products,
@@ -63,20 +64,25 @@ REFERENCED = {
 
 
 def around_every_code(format) -> np.ndarray:
-    """Every finite value, every tie between two, and what lies one FP32 step beside them."""
+    """Return every finite value, every tie between two, and their neighbours in FP32.
+
+    Two numbers beyond the range of all formats are among them.
+    """
     values = np.unique(decode(np.arange(format.codes), format))
     values = values[np.isfinite(values)].astype(np.float32)
     points = np.concatenate(
         [values, (values[1:] + values[:-1]) / 2, [np.float32(3e38), np.float32(-1e9)]]
     )
     return np.concatenate(
-        [points, *(np.nextafter(points, np.float32(way)) for way in (-np.inf, np.inf))]
+        [points, *(np.nextafter(points, np.float32(limit)) for limit in (-np.inf, np.inf))]
     )
 
 
 def blocks_of(count: int, size: int, seed: int) -> np.ndarray:
-    """Blocks of numbers of all sizes, as in training: beside each other 2^-24 to 1, and
-    some zeros.
+    """Return blocks whose magnitudes vary as in training.
+
+    Inside a block they spread over 2^-24 to 1, between blocks over 2^-60 to 2^60; a twentieth of
+    the numbers are zeros.
     """
     rng = np.random.default_rng(seed)
     sizes = rng.integers(-24, 1, (count, size)) + rng.integers(-60, 60, (count, 1))
@@ -84,7 +90,7 @@ def blocks_of(count: int, size: int, seed: int) -> np.ndarray:
     return np.where(rng.random((count, size)) < 0.05, np.float32(0), values)
 
 
-def test_every_code_and_every_tie_as_gfloat_and_ml_dtypes() -> None:
+def test_codes_and_ties_round_as_in_gfloat_and_ml_dtypes() -> None:
     for format, (row, dtype) in ELEMENTS.items():
         points = around_every_code(format)
         ours = round_saturating(torch.from_numpy(points), format).numpy()
@@ -99,7 +105,7 @@ def test_every_code_and_every_tie_as_gfloat_and_ml_dtypes() -> None:
 @pytest.mark.parametrize(
     "seeds", [range(1), pytest.param(range(1, 4), marks=pytest.mark.slow)], ids=str
 )
-def test_blocks_are_those_of_round_blocks(seeds) -> None:
+def test_blocks_round_as_in_round_blocks(seeds) -> None:
     for seed, format in itertools.product(seeds, BLOCK_FORMATS.values()):
         values = blocks_of(10**4, format.size, seed)
         ours = round_to_blocks(torch.from_numpy(values), format).numpy()
@@ -108,7 +114,7 @@ def test_blocks_are_those_of_round_blocks(seeds) -> None:
         ), (format.name, seed)
 
 
-def test_stochastic_rounding_follows_the_distance() -> None:
+def test_mean_of_stochastic_rounding_is_the_value() -> None:
     for format in ELEMENTS:
         values = torch.from_numpy(around_every_code(format)).clamp(-format.max, format.max)
         generator = torch.Generator().manual_seed(1)
@@ -117,14 +123,14 @@ def test_stochastic_rounding_follows_the_distance() -> None:
         ).double()
         codes = torch.from_numpy(np.unique(decode(np.arange(format.codes), format)))
         codes = codes[codes.isfinite()]
-        place = torch.searchsorted(codes, values.double(), right=True).clamp(max=len(codes) - 1)
-        below = codes[place - 1]
-        above = codes[place]
+        index = torch.searchsorted(codes, values.double(), right=True).clamp(max=len(codes) - 1)
+        below = codes[index - 1]
+        above = codes[index]
         assert bool(((drawn == below) | (drawn == above) | (drawn == values.double())).all()), (
             format
         )
-        # The mean of 400 draws is the value, within 5 standard deviations of at most half a step
-        # each.
+        # A draw deviates by at most half a step, so the mean of 400 by half a step / sqrt(400):
+        # five standard deviations are allowed.
         assert bool(
             ((drawn.mean(0) - values.double()).abs() <= 5 * (above - below) / 2 / 20).all()
         ), format
@@ -141,7 +147,7 @@ def engine_with(
 def products_of(
     format: ProductFormat, x: torch.Tensor, w: torch.Tensor, d: torch.Tensor
 ) -> list[np.ndarray]:
-    """y, dx and dw of y = x w^T under a format, for the gradient d of y."""
+    """Return y, dx and dw of y = x w^T under a format, for the gradient d of y."""
     layer = nn.Linear(w.shape[1], w.shape[0], bias=False)
     layer.weight.data.copy_(w)
     engine = engine_with(format, layer)
@@ -162,17 +168,24 @@ def nearest(value: float, name: str) -> float:
     return gfloat.round_float(GFLOAT[name], float(value), gfloat.RoundMode.TiesToEven, sat=True)
 
 
-def reference_block(block: list[float], name: str, up: bool) -> list[float]:
-    """The values of one block."""
+def reference_block(block: list[float], name: str, scale_up: bool) -> list[float]:
+    """Return the values of a block after rounding.
+
+    Args:
+        block: Its numbers.
+        name: The name of its block format.
+        scale_up: Whether a power-of-two scale is doubled where the largest number would saturate.
+    """
     largest = max(map(abs, block))
     if largest == 0:
         return [0.0] * len(block)
     if name in ("MXFP8", "MXFP4"):
         element, top, emax = ("E4M3", 448.0, 8) if name == "MXFP8" else ("E2M1", 6.0, 2)
         exponent = math.floor(math.log2(largest)) - emax
-        scale = 2.0 ** (exponent + (up and largest > top * 2.0**exponent))
+        scale = 2.0 ** (exponent + (scale_up and largest > top * 2.0**exponent))
     elif name == "NVFP4":
         element = "E2M1"
+        # 6 is the largest number of E2M1, and 2^-9 the smallest positive one of E4M3.
         scale = max(nearest(f32(largest) / f32(6), "E4M3"), 2.0**-9)
     else:
         element = "E4M3"
@@ -183,11 +196,17 @@ def reference_block(block: list[float], name: str, up: bool) -> list[float]:
 def reference_operand(
     t: np.ndarray, format: ProductFormat, role: str, unit: float
 ) -> tuple[np.ndarray, float]:
-    """Rows of numbers, whose products are summed along the row: their values, and the scale of all
-    of them.
+    """Return the rounded values of an operand, still scaled, and the scale of the whole tensor.
+
+    Args:
+        t: The operand; products are summed along its rows, so blocks lie in rows.
+        format: The formats of both passes.
+        role: "input", "weight" or "gradient".
+        unit: The scale for formats that have no tensor scale of their own.
     """
     row = format.gradient if role == "gradient" else format.forward
     largest = f32(np.abs(t).max())
+    # 2688 = 6 * 448, the largest element of NVFP4 times the largest scale of a block.
     scale = {"MXFP8": 1.0, "MXFP4": 1.0, "128": 1.0, "NVFP4": f32(2688) / largest}.get(
         row.name, unit
     )
@@ -196,33 +215,40 @@ def reference_operand(
     t = (t.astype(f32) * f32(scale)).astype(np.float64)
     if not format.blocks:
         return np.array([[nearest(v, row.name) for v in line] for line in t]), float(scale)
-    n = row.size
+    width = row.size
+    height = width if role == "weight" and format.square_weights else 1
     out = np.zeros_like(t)
-    high = n if role == "weight" and format.square_weights else 1
-    for i in range(0, len(t), high):
-        for j in range(0, t.shape[1], n):
-            tile = t[i : i + high, j : j + n]
-            written = reference_block(tile.ravel().tolist(), row.name, format.scale_up)
-            out[i : i + high, j : j + n] = np.reshape(written, tile.shape)
+    for i in range(0, len(t), height):
+        for j in range(0, t.shape[1], width):
+            tile = t[i : i + height, j : j + width]
+            rounded = reference_block(tile.ravel().tolist(), row.name, format.scale_up)
+            out[i : i + height, j : j + width] = np.reshape(rounded, tile.shape)
     return out, float(scale)
 
 
 def reference_rotation(t: np.ndarray) -> np.ndarray:
-    """Rows, 16 numbers at a time: signs, then sums and differences of halves, then divided by 4."""
+    """Return rows after the random Hadamard transform, 16 numbers at a time.
+
+    Signs are applied first. Entry (i, j) of the Hadamard matrix is -1 to the number of ones that
+    the bits of i and j share, and 4 = sqrt(16) makes it orthogonal.
+    """
+    # The signs are drawn once; labkit has the same ones.
     signs = [-1, 1, 1, -1, 1, 1, 1, 1, 1, -1, -1, 1, 1, 1, -1, 1]
     lines = np.pad(t, ((0, 0), (0, -t.shape[1] % 16)))
     out = np.zeros_like(lines)
-    for at in range(0, lines.shape[1], 16):
+    for start in range(0, lines.shape[1], 16):
         for i in range(16):
             for j in range(16):
-                out[:, at + i] += lines[:, at + j] * signs[j] * (-1) ** (i & j).bit_count() / 4
+                out[:, start + i] += (
+                    lines[:, start + j] * signs[j] * (-1) ** (i & j).bit_count() / 4
+                )
     return out.astype(f32).astype(np.float64)
 
 
 def reference_products(
     format: ProductFormat, x: np.ndarray, w: np.ndarray, d: np.ndarray
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(product, sum of the products' magnitudes) for y, dx and dw."""
+    """Return (product, sum of the magnitudes of its terms) for y, dx and dw."""
     size = math.sqrt((d**2).mean())
     units = {
         "input": 1.0,
@@ -230,25 +256,26 @@ def reference_products(
         "gradient": 2.0 ** round(-math.log2(size)),
     }
     units = units if format.scale is TensorScale.UNIT else dict.fromkeys(units, 1.0)
-    found = []
-    for (one, role_1), (two, role_2), rotated in (
+    results = []
+    for (left, left_role), (right, right_role), rotated in (
         ((x, "input"), (w, "weight"), False),
         ((d, "gradient"), (w.T, "weight"), False),
         ((d.T, "gradient"), (x.T, "input"), format.hadamard),
     ):
-        one, two = (reference_rotation(t) if rotated else t for t in (one, two))
-        (a, a_scale), (b, b_scale) = (
-            reference_operand(t, format, role, units[role])
-            for t, role in ((one, role_1), (two, role_2))
-        )
-        found.append((a @ b.T / (a_scale * b_scale), np.abs(a) @ np.abs(b).T / (a_scale * b_scale)))
-    return found
+        if rotated:
+            left = reference_rotation(left)
+            right = reference_rotation(right)
+        a, a_scale = reference_operand(left, format, left_role, units[left_role])
+        b, b_scale = reference_operand(right, format, right_role, units[right_role])
+        scale = a_scale * b_scale
+        results.append((a @ b.T / scale, np.abs(a) @ np.abs(b).T / scale))
+    return results
 
 
 @pytest.mark.parametrize(
     "shape", [(5, 7, 40), pytest.param((40, 60, 800), marks=pytest.mark.slow)], ids=str
 )
-def test_the_three_products_are_those_of_the_reference(shape: tuple[int, int, int]) -> None:
+def test_output_and_gradients_equal_the_reference(shape: tuple[int, int, int]) -> None:
     m, n, k = shape
     torch.manual_seed(0)
     x = torch.randn(m, k) * torch.rand(m, k) ** 4
@@ -258,15 +285,15 @@ def test_the_three_products_are_those_of_the_reference(shape: tuple[int, int, in
     inputs = [t.double().numpy() for t in (x, w, d)]
     for name, format in REFERENCED.items():
         products = products_of(format, x, w, d)
-        wanted = reference_products(format, *inputs)
-        for product, (exact, size), length in zip(products, wanted, (k, n, m), strict=True):
-            # FP32 adds `length` products, in any order: Higham, theorem 3.1; rotated operands may
-            # differ in their last bit, and then by a step of E2M1 where that is a tie, so a handful
-            # of elements may.
-            off = np.abs(product - exact) > (length + 3) * 2.0**-24 * size
-            assert off.mean() <= (0.02 if format.hadamard and length == m else 0), (
-                f"{name}: {off.sum()}"
-            )
+        expected = reference_products(format, *inputs)
+        for product, (exact, magnitudes), length in zip(products, expected, (k, n, m), strict=True):
+            # FP32 adds `length` products in any order; Higham, Accuracy and Stability of Numerical
+            # Algorithms, theorem 3.1, bounds the error.
+            is_wrong = np.abs(product - exact) > (length + 3) * 2.0**-24 * magnitudes
+            # Rotated operands may differ in their last bit, and where that decides a tie of E2M1,
+            # the rounded ones differ by a step: up to 2 % of the elements of dw may be affected.
+            allowed = 0.02 if format.hadamard and length == m else 0
+            assert is_wrong.mean() <= allowed, f"{name}: {is_wrong.sum()} elements"
 
 
 def test_a_convolution_is_the_product_of_its_patches() -> None:
@@ -279,10 +306,15 @@ def test_a_convolution_is_the_product_of_its_patches() -> None:
         y = conv(x)
     y.backward(d)
     patches = F.unfold(x, 3, padding=1).transpose(1, 2).reshape(-1, 27)
-    by_place = lambda t: t.detach().permute(0, 2, 3, 1).reshape(-1, 8)  # noqa: E731
-    wanted, _, of_w = products_of(format, patches, conv.weight.detach().flatten(1), by_place(d))
-    assert np.allclose(by_place(y).numpy(), wanted, rtol=0, atol=1e-6)
-    assert np.allclose(conv.weight.grad.flatten(1).numpy(), of_w, rtol=0, atol=1e-5)
+
+    def one_row_per_pixel(t: torch.Tensor) -> torch.Tensor:
+        return t.detach().permute(0, 2, 3, 1).reshape(-1, 8)
+
+    weight = conv.weight.detach().flatten(1)
+    outputs, _, weight_gradient = products_of(format, patches, weight, one_row_per_pixel(d))
+    # The order of the FP32 sums may differ: over 27 products in y, and over 72 in the gradient.
+    assert np.allclose(one_row_per_pixel(y).numpy(), outputs, rtol=0, atol=1e-6)
+    assert np.allclose(conv.weight.grad.flatten(1).numpy(), weight_gradient, rtol=0, atol=1e-5)
 
 
 def step(engine: Engine, x: torch.Tensor) -> torch.Tensor:
@@ -295,44 +327,52 @@ def step(engine: Engine, x: torch.Tensor) -> torch.Tensor:
     return y.detach()
 
 
-def test_a_delayed_scale_is_that_of_the_steps_before() -> None:
+def test_a_delayed_scale_follows_from_the_steps_before() -> None:
     layer = nn.Linear(2, 1, bias=False)
     layer.weight.data.fill_(1.0)
     engine = engine_with(ProductFormat(E4M3, E5M2, TensorScale.DELAYED, history=2), layer, lr=0.0)
     x = torch.tensor([[1000.0, 0.0005]])
-    # the first step has a scale of 1: 1000 saturates, 0.0005 is zero
+    # The first step has a scale of 1: 1000 saturates, and 0.0005 is zero.
     assert step(engine, x).item() == 448.0
     assert step(engine, x).item() == pytest.approx(1000.0, rel=1e-5)
-    # 10,000 is cut to the range of before
+    # 10,000 saturates at the largest magnitude of the steps before.
     assert step(engine, 10 * x).item() == pytest.approx(1000.0, rel=1e-5)
     assert step(engine, 10 * x).item() == pytest.approx(10000.0, rel=1e-5)
-    step(engine, x), step(engine, x)
-    # two steps, no more
+    step(engine, x)
+    step(engine, x)
+    # The history has two steps and no more.
     assert engine.products.memory.state_dict()["history"]["weight:input"] == [1000.0, 1000.0]
 
 
-def test_a_margin_leaves_powers_of_two_above_the_largest_magnitude() -> None:
-    """Transformer Engine's rule: scale = (largest number of FP8 / amax) / 2^margin; amax was 7/16,
-    which E4M3 holds.
+def test_a_margin_divides_the_scale_by_a_power_of_two() -> None:
+    """Transformer Engine's rule is scale = (largest number of FP8 / amax) / 2^margin. Here amax is
+    7/16, which E4M3 represents.
     """
     for margin in (0, 2, 6):
         layer = nn.Linear(2, 1, bias=False)
         layer.weight.data.fill_(1.0)
         engine = engine_with(replace(DELAYED, margin=margin), layer, lr=0.0)
         x = torch.tensor([[0.4375, 0.0]])
-        step(engine, x), step(engine, x)
+        step(engine, x)
+        step(engine, x)
         scale = engine.products.memory.scale("weight:input", 448.0 / 2**margin)
         assert scale.item() == 1024.0 / 2**margin
-        assert step(engine, 2**5 * x).item() == 0.4375 * 2 ** min(5, margin), (
-            "what is beyond it saturates"
-        )
+        # An operand 2^5 times as large fits a margin of 6, and saturates with less than 5.
+        assert step(engine, 2**5 * x).item() == 0.4375 * 2 ** min(5, margin)
+
+
+def test_a_margin_is_part_of_recipe_and_state() -> None:
+    engine = engine_with(replace(DELAYED, margin=6), nn.Linear(2, 1, bias=False))
     assert "margin=6" in repr(engine.recipe)
     state = copy.deepcopy(engine.state_dict())
     with pytest.raises(ValueError, match=r"products.margin 6, now 0"):
         engine_with(DELAYED, nn.Linear(2, 1, bias=False)).load_state_dict(state)
 
 
-def test_unit_scales_follow_from_one_number() -> None:
+def test_scales_change_only_in_training_steps() -> None:
+    """A forward pass without gradients changes no state; unit scales follow from the size of the
+    first loss alone.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 256, bias=False), nn.Linear(256, 16, bias=False))
     for name in ("unit scaled", "FP8 delayed"):
@@ -343,36 +383,42 @@ def test_unit_scales_follow_from_one_number() -> None:
             engine(1000 * torch.randn(8, 64))
         assert str(engine.state_dict()) == str(before)
         if name == "unit scaled":
-            first = engine.products.memory.loss_size
-            assert first > 0
+            size_of_first_loss = engine.products.memory.loss_size
+            assert size_of_first_loss > 0
             step(engine, 100 * torch.randn(8, 64))
-            assert (engine.products.memory.loss_size, engine.products.memory.history) == (first, {})
+            assert engine.products.memory.loss_size == size_of_first_loss
+            assert engine.products.memory.history == {}
 
 
 def test_activation_checkpointing_changes_no_bit() -> None:
     class Net(nn.Module):
-        def __init__(self, again: bool) -> None:
+        def __init__(self, *, checkpointed: bool) -> None:
             super().__init__()
             self.first = nn.Linear(8, 16)
             self.last = nn.Linear(16, 4)
-            self.again = again
+            self.checkpointed = checkpointed
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            hidden = checkpoint(self.first, x, use_reentrant=False) if self.again else self.first(x)
+            if self.checkpointed:
+                hidden = checkpoint(self.first, x, use_reentrant=False)
+            else:
+                hidden = self.first(x)
             return self.last(hidden.relu())
 
     x = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
     for name in SCALED:
-        found = []
-        for again in (False, True):
+        outputs = []
+        for checkpointed in (False, True):
             torch.manual_seed(0)
-            engine = engine_with(RECIPES[name].products, Net(again))
-            found.append([step(engine, factor * x) for factor in (1.0, 4.0, 1.0)])
-        assert all(map(torch.equal, *found)), name
+            engine = engine_with(RECIPES[name].products, Net(checkpointed=checkpointed))
+            outputs.append([step(engine, factor * x) for factor in (1.0, 4.0, 1.0)])
+        assert all(map(torch.equal, *outputs)), name
 
 
-def test_attention_norms_and_the_layer_that_multiplies_last_stay_fp32() -> None:
-    """Also where its weight is the embedding's, or where a table of places is declared after it."""
+def test_attention_norms_and_the_last_layer_stay_fp32() -> None:
+    """The last layer is the one that multiplies last, not the one declared last: its weight may be
+    that of the embedding, or a table of positions may be declared after it.
+    """
     q = torch.randn(1, 4, 8)
     x = torch.randn(3, 24)
     for tied in (True, False):
@@ -383,23 +429,19 @@ def test_attention_norms_and_the_layer_that_multiplies_last_stay_fp32() -> None:
         if tied:
             model["head"].weight = model["tokens"].weight
         else:
-            model["places"] = nn.Embedding(6, 24)
+            model["positions"] = nn.Embedding(6, 24)
 
         def run(m=model):
             attention = F.scaled_dot_product_attention(q, q, q)
             return attention, m["norm"](x), m["head"](x), m["body"](x)
 
         with engine_with(RECIPES["NVFP4"].products, model).forward():
-            found = run()
-        assert [torch.equal(a, b) for a, b in zip(found, run(), strict=True)] == [
-            True,
-            True,
-            True,
-            False,
-        ], tied
+            low_bit = run()
+        equals_fp32 = [torch.equal(a, b) for a, b in zip(low_bit, run(), strict=True)]
+        assert equals_fp32 == [True, True, True, False], tied
 
 
-def test_inf_reaches_the_step_which_is_skipped_under_a_loss_scale() -> None:
+def test_a_step_with_inf_is_skipped_under_a_loss_scale() -> None:
     for name in SCALED:
         recipe = replace(RECIPES[name], scaler=RECIPES["O1"].scaler)
         engine = Engine(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), SGD, recipe)
@@ -409,8 +451,9 @@ def test_inf_reaches_the_step_which_is_skipped_under_a_loss_scale() -> None:
         assert not engine.step().stepped, name
 
 
-def test_a_recurrent_layer_is_called_on_written_numbers() -> None:
-    def written(t: torch.Tensor) -> torch.Tensor:
+def test_a_recurrent_layer_computes_on_rounded_operands() -> None:
+    def rounded(t: torch.Tensor) -> torch.Tensor:
+        """Return a tensor after rounding to E4M3 with a scale that maps its maximum to 448."""
         scale = (torch.tensor(448.0) / t.abs().max()).item()
         return (t * scale).to(torch.float8_e4m3fn).float() / scale
 
@@ -422,13 +465,14 @@ def test_a_recurrent_layer_is_called_on_written_numbers() -> None:
     y.sum().backward()
     other = copy.deepcopy(lstm).requires_grad_(False)
     for p in other.parameters():
-        p.copy_(written(p) if p.dim() > 1 else p)
-    assert torch.equal(y, other(written(x))[0])
+        # Biases are added in FP32, and are not rounded.
+        p.copy_(rounded(p) if p.dim() > 1 else p)
+    assert torch.equal(y, other(rounded(x))[0])
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in lstm.parameters())
 
 
 def test_a_contradiction_is_refused_with_its_reason() -> None:
-    for make, said in (
+    for make, message in (
         (lambda: ProductFormat(BF16, BF16), "about 8 bits; BF16 does not. Take E4M3"),
         (lambda: ProductFormat(MXFP8, E5M2), "one is of blocks, the other is not"),
         (lambda: ProductFormat(E4M3, E5M2, square_weights=True), "for formats of blocks"),
@@ -439,7 +483,7 @@ def test_a_contradiction_is_refused_with_its_reason() -> None:
         ),
         (lambda: replace(DELAYED, margin=-1), "expected a whole number of 0 or more, got -1"),
         (lambda: replace(DELAYED, margin=0.5), "expected a whole number of 0 or more, got 0.5"),
-        # E4M3: from 2^-9 to below 2^9
+        # The positive numbers of E4M3 span less than 2^18, from 2^-9 to below 2^9.
         (lambda: replace(DELAYED, margin=18), "every number is written as 0"),
         (
             lambda: replace(RECIPES["MXFP8"], autocast=BF16),
@@ -447,13 +491,13 @@ def test_a_contradiction_is_refused_with_its_reason() -> None:
         ),
         (lambda: replace(RECIPES["BF16"], products=ProductFormat(NVFP4, NVFP4)), "Take model=FP32"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             make()
 
 
-def test_a_layer_of_zeros_learns() -> None:
-    """A last layer often begins at zero: no magnitude, no scale, and its gradient is there all the
-    same.
+def test_a_layer_of_zeros_has_finite_gradients() -> None:
+    """The weights of a last layer are often initialised with zero. Their largest magnitude, zero,
+    gives no scale, and their gradients must be finite all the same.
     """
     x = torch.randn(8, 32, generator=torch.Generator().manual_seed(0))
     for name, zero in itertools.product(SCALED, (0.0, -0.0)):
@@ -472,43 +516,45 @@ def test_a_layer_of_zeros_learns() -> None:
             engine.step()
 
 
-def test_tiny_operands_have_a_product() -> None:
-    """Their scales are so large that FP32 would not hold the product of two of them with little
-    more.
-    """
+def test_products_of_tiny_operands_do_not_overflow() -> None:
+    """The scales of tiny operands are so large that their product nearly overflows FP32."""
     engine = engine_with(RECIPES["FP8 current"].products, nn.Linear(32, 4, bias=False))
     for size in (1e-20, 1e-30):
         x = torch.randn(8, 32, generator=torch.Generator().manual_seed(0)) * size
         with engine.forward():
             y = engine(x)
         exact = x.double() @ engine.model.weight.double().T
+        # E4M3 rounds each operand by up to 2^-4 of its value.
         assert (y - exact).abs().max() <= 0.1 * exact.abs().max(), size
 
 
 def test_a_history_of_zeros_keeps_the_scale() -> None:
-    """As Transformer Engine does: an operand that was zero for long has not become large."""
-    # in the second, it is all zeros only when the last step joins it
+    """As in Transformer Engine, an operand that was zero for the whole history keeps its scale. The
+    scale is the same after loading a state, and after ranks exchanged their histories.
+    """
+    # A history of one step is all zeros as soon as the last step is recorded.
     for history, zeros in ((2, 4), (1, 1)):
         format = replace(RECIPES["FP8 delayed"].products, history=history)
         engine, loaded, shared = (
             engine_with(format, nn.Linear(4, 2, bias=False)) for _ in range(3)
         )
         for size in (8.0, *[0.0] * zeros):
-            for each in (engine, shared):
-                step(each, torch.full((3, 4), size))
-            memory = shared.products.memory  # ranks exchange their histories after each step
+            for trained in (engine, shared):
+                step(trained, torch.full((3, 4), size))
+            # Ranks exchange their histories after each step; here two ranks have the same one.
+            memory = shared.products.memory
             memory.take_largest([memory.remembered()] * 2)
         loaded.load_state_dict(engine.state_dict())
         scales = [
-            float(each.products.memory.scale("weight:input", 448.0))
-            for each in (engine, loaded, shared)
+            float(copied.products.memory.scale("weight:input", 448.0))
+            for copied in (engine, loaded, shared)
         ]
         assert scales == [448 / 8] * 3, history
 
 
-def test_other_derivatives_are_refused_by_the_recipe_s_name() -> None:
-    """Of a gradient, and by torch.func; those of "FP8", which only casts, are tested
-    with autocast.
+def test_unsupported_derivatives_name_the_recipe() -> None:
+    """Second derivatives and transforms of torch.func are refused. Recipe "FP8", which only casts,
+    allows them, see tests/amp/test_autocast.py.
     """
     x = torch.randn(3, 4, requires_grad=True)
     for name in SCALED:
@@ -521,7 +567,7 @@ def test_other_derivatives_are_refused_by_the_recipe_s_name() -> None:
         ) -> torch.Tensor:
             return functional_call(net, weights, row[None]).sum()
 
-        for way in (
+        for differentiate in (
             lambda net=net: torch.autograd.grad(net(x).square().sum(), x, create_graph=True),
             lambda of=output, w=weights: torch.func.grad(of)(w, x[0]),
             lambda of=output, w=weights: torch.func.vmap(torch.func.grad(of), (None, 0))(w, x),
@@ -531,4 +577,4 @@ def test_other_derivatives_are_refused_by_the_recipe_s_name() -> None:
                 engine.forward(),
                 pytest.raises(RuntimeError, match=rf"recipe '{name}': expected .*, got .* 'O1'"),
             ):
-                way()
+                differentiate()
