@@ -152,7 +152,7 @@ def equal_answers(rows: Iterable[GradeRow]) -> list[tuple[str, str, str]]:
             owners[row.exercise, code].add(row.student)
     for (exercise, code), authors in owners.items():
         # code that more than a third of a class has is the usual answer, and says nothing
-        # In a class of fewer than six, two learners are always few enough.
+        # in a class of fewer than six, two learners are always few enough
         if 2 <= len(authors) <= max(2, len(students[exercise]) // 3):
             shared[tuple(sorted(authors))].append((exercise, len(code)))
     ordered = sorted(shared.items(), key=lambda item: (-len(item[1]), item[0]))
