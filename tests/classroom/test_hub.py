@@ -174,7 +174,8 @@ class Hub:
     """`labkit classroom`, started as a teacher does."""
 
     def __init__(self, python: str, folder: Path) -> None:
-        self.folder, self.python = folder, python
+        self.folder = folder
+        self.python = python
         self.start()
 
     def start(self) -> None:

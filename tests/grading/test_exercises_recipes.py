@@ -105,7 +105,9 @@ class Step:
         self.weight = nn.Parameter(torch.ones(1).half() if masters else torch.ones(1))
         self.master = nn.Parameter(self.weight.detach().float()) if masters else self.weight
         self.optimizer = torch.optim.SGD([self.master], lr=1.0)
-        self.gradient, self.scale, self.found_inf = gradient, 1024.0, False
+        self.gradient = gradient
+        self.scale = 1024.0
+        self.found_inf = False
         self.losses = deque[torch.Tensor]()
         self.scaled = deque[torch.Tensor]()
 

@@ -168,7 +168,8 @@ def test_the_script_that_the_lab_runs_in_fastais_place_is_fastais(monkeypatch):
 
     def before_fit(self):
         self.model_pgs, self.master_pgs = fp16.get_master(self.opt, self.flat_master)
-        self.old_pgs, self.count = self.opt.param_lists, 0
+        self.old_pgs = self.opt.param_lists
+        self.count = 0
         fp16._copy_state(self.opt, self.model_pgs, self.master_pgs)
 
     monkeypatch.setattr(fp16.NonNativeMixedPrecision, "before_fit", before_fit)

@@ -30,7 +30,9 @@ class Faulty(nn.Module):
 
     def __init__(self, fault: Callable[[Tensor], Tensor], at: int) -> None:
         super().__init__()
-        self.fault, self.at, self.calls = fault, at, 0
+        self.fault = fault
+        self.at = at
+        self.calls = 0
 
     def forward(self, x):
         self.calls += 1

@@ -42,9 +42,8 @@ AnyRecording: TypeAlias = "Recording | Path | str"
 
 SPREAD = 3.0  # times the largest distance of healthy runs
 OF_MOVE = 1e-3  # share of what a step moves the weights by, that rounding reaches in one step
-NOISE = (
-    2.0**-16
-)  # of the largest gradient: a parameter whose own is below it moves by rounding errors
+# of the largest gradient: a parameter whose own is below it moves by rounding errors
+NOISE = 2.0**-16
 GROWTH = 50.0  # of that share from one sampled step to the next
 COARSE = 2.0**-6  # relative size of an error that rounding to a coarse format may have
 SYSTEMATIC = 0.5  # correlation of a difference with its tensor, or with a constant
@@ -102,7 +101,8 @@ class _Comparison:
     """The comparison while it is made."""
 
     def __init__(self, baseline: Recording, run: Recording, spread: Sequence[Recording]) -> None:
-        self.baseline, self.run = baseline, run
+        self.baseline = baseline
+        self.run = run
         self.steps = list(common_steps(baseline, run))
         if not self.steps:
             raise ValueError(

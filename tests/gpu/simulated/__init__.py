@@ -56,7 +56,8 @@ class Outcomes:
     """
 
     def __init__(self, card: str, found: Mapping[str, tuple[Any, str]]) -> None:
-        self.card, self.found = card, found
+        self.card = card
+        self.found = found
 
     def __getitem__(self, function: Callable[..., Any]) -> Any:
         result, failure = self.found[function.__name__]
