@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import partial
 
@@ -49,80 +50,129 @@ def torch_lines(knobs: Knobs, task: Task) -> str:
         optimizer.zero_grad()
         losses.append(loss.item())
     """
-    dtype = DTYPES.get(knobs.format, "")
-    scale = f"2.0**{knobs.log2_scale}"
-    converted = knobs.format != "FP32" and not knobs.autocast
-    masters = converted and knobs.masters != "none"
-    refused = knobs.scaling is Scaling.DYNAMIC and converted and knobs.masters == "none"
-    scaling = Scaling.STATIC if refused else knobs.scaling
-    stepped = "masters" if masters else "model.parameters()"
-    scaler = recipe_of(knobs).scaler
-    imports, optimizer = _optimizer(knobs, task, stepped)
+    program = _Program(knobs, task)
+    body = [f"    {line}" for line in program.body()]
+    return "\n".join([*program.head(), "losses = []", "for inputs, targets in batches:", *body])
 
-    head = ["import torch", *imports, "", *_cannot(knobs, refused)]
-    if converted:
-        head.append(f"model.to({dtype})")
-        norms = [
-            "for layer in model.modules():",
-            '    if "Norm" in type(layer).__name__:',
-            "        layer.float()",
+
+class _Program:
+    """The loop of a run, from the positions of its knobs.
+
+    Attributes:
+        dtype: the 16-bit dtype; "" in FP32.
+        converts: whether the weights are converted to it.
+        has_masters: whether the optimizer steps FP32 masters.
+        refuses_dynamic: whether torch's GradScaler refuses the gradients of this run.
+        scaling: how the loss is scaled here.
+        scale: the loss scale, as an expression.
+        stepped: the weights that the optimizer steps, as an expression.
+    """
+
+    def __init__(self, knobs: Knobs, task: Task) -> None:
+        self.knobs = knobs
+        self.task = task
+        self.dtype = DTYPES.get(knobs.format, "")
+        self.converts = knobs.format != "FP32" and not knobs.autocast
+        self.has_masters = self.converts and knobs.masters != "none"
+        wants_dynamic = knobs.scaling is Scaling.DYNAMIC
+        self.refuses_dynamic = wants_dynamic and self.converts and not self.has_masters
+        self.scaling = Scaling.STATIC if self.refuses_dynamic else knobs.scaling
+        self.scale = f"2.0**{knobs.log2_scale}"
+        self.stepped = "masters" if self.has_masters else "model.parameters()"
+
+    def head(self) -> list[str]:
+        """Return the lines before the loop."""
+        imports, optimizer = _optimizer(self.knobs, self.task, self.stepped)
+        lines = ["import torch", *imports, "", *_cannot(self.knobs, self.refuses_dynamic)]
+        if self.converts:
+            lines.append(f"model.to({self.dtype})")
+            if self.knobs.norms_fp32:
+                lines += [
+                    "for layer in model.modules():",
+                    '    if "Norm" in type(layer).__name__:',
+                    "        layer.float()",
+                ]
+        if self.has_masters:
+            lines.append("masters = [p.detach().float().clone() for p in model.parameters()]")
+        lines += optimizer
+        if self.scaling is Scaling.DYNAMIC:
+            lines.append(self._scaler())
+        return lines
+
+    def _scaler(self) -> str:
+        """Return the line that makes the scaler, with the options that are not torch's own."""
+        config = recipe_of(self.knobs).scaler
+        options = [f"init_scale={self.scale}"]
+        for name in ("growth_factor", "backoff_factor"):
+            value = getattr(config, name)
+            if value != getattr(DYNAMIC, name):
+                options.append(f"{name}={value:g}")
+        options.append(f"growth_interval={config.growth_interval}")
+        device = "next(model.parameters()).device.type"
+        return f"scaler = torch.amp.GradScaler({device}, {', '.join(options)})"
+
+    def body(self) -> list[str]:
+        """Return the lines of a step."""
+        return [
+            *self._forward(),
+            *self._backward(),
+            *self._step(),
+            "optimizer.zero_grad()",
+            *self._copy_back(),
+            "losses.append(loss.item())",
         ]
-        head += norms if knobs.norms_fp32 else []
-    if masters:
-        head.append("masters = [p.detach().float().clone() for p in model.parameters()]")
-    head += optimizer
-    if scaling is Scaling.DYNAMIC:
-        own = {name: getattr(scaler, name) for name in ("growth_factor", "backoff_factor")}
-        changed = [
-            f"{name}={value:g}" for name, value in own.items() if value != getattr(DYNAMIC, name)
-        ]
-        options = ", ".join(
-            [f"init_scale={scale}", *changed, f"growth_interval={scaler.growth_interval}"]
-        )
-        head.append(
-            f"scaler = torch.amp.GradScaler(next(model.parameters()).device.type, {options})"
-        )
 
-    inputs = (
-        f"inputs.to({dtype}) if inputs.is_floating_point() else inputs" if converted else "inputs"
-    )
-    widened = "" if knobs.format == "FP32" else ".float()"
-    body = [f"loss = loss_of(model({inputs}){widened}, targets)"]
-    if knobs.format != "FP32" and knobs.autocast:
-        body = [f"with torch.autocast(inputs.device.type, {dtype}):", f"    {body[0]}"]
-    scaled = {
-        Scaling.OFF: "loss",
-        Scaling.STATIC: f"(loss * {scale})",
-        Scaling.DYNAMIC: "scaler.scale(loss)",
-    }[scaling]
-    body.append(f"{scaled}.backward()")
-    divided = f" / {scale}" if scaling is Scaling.STATIC else ""
-    if masters:
-        body.append("for p, master in zip(model.parameters(), masters):")
-        body.append(f"    master.grad, p.grad = p.grad.float(){divided}, None")
-    elif divided:
-        body += ["for p in model.parameters():", f"    p.grad = p.grad{divided}"]
-    if scaling is Scaling.DYNAMIC:
-        body += ["scaler.step(optimizer)", "scaler.update()"]
-    elif scaling is Scaling.STATIC and scaler.skip_on_inf:
-        body += [f"if all(p.grad.isfinite().all() for p in {stepped}):", "    optimizer.step()"]
-    else:
-        body.append("optimizer.step()")
-    body.append("optimizer.zero_grad()")
-    if masters:
-        body += ["for p, master in zip(model.parameters(), masters):", "    p.data.copy_(master)"]
-        if knobs.masters == "forgotten":
-            body.append("    master.data.copy_(p)  # forgets what 16 bits do not hold")
-    body.append("losses.append(loss.item())")
-    return "\n".join(
-        [*head, "losses = []", "for inputs, targets in batches:", *("    " + line for line in body)]
-    )
+    def _forward(self) -> list[str]:
+        inputs = "inputs"
+        if self.converts:
+            inputs = f"inputs.to({self.dtype}) if inputs.is_floating_point() else inputs"
+        to_fp32 = "" if self.knobs.format == "FP32" else ".float()"
+        loss = f"loss = loss_of(model({inputs}){to_fp32}, targets)"
+        if self.knobs.format != "FP32" and self.knobs.autocast:
+            return [f"with torch.autocast(inputs.device.type, {self.dtype}):", f"    {loss}"]
+        return [loss]
+
+    def _backward(self) -> list[str]:
+        """Return the backward pass, and the division of its gradients by a static scale."""
+        loss = {
+            Scaling.OFF: "loss",
+            Scaling.STATIC: f"(loss * {self.scale})",
+            Scaling.DYNAMIC: "scaler.scale(loss)",
+        }[self.scaling]
+        lines = [f"{loss}.backward()"]
+        division = f" / {self.scale}" if self.scaling is Scaling.STATIC else ""
+        if self.has_masters:
+            lines.append("for p, master in zip(model.parameters(), masters):")
+            lines.append(f"    master.grad, p.grad = p.grad.float(){division}, None")
+        elif division:
+            lines.append("for p in model.parameters():")
+            lines.append(f"    p.grad = p.grad{division}")
+        return lines
+
+    def _step(self) -> list[str]:
+        if self.scaling is Scaling.DYNAMIC:
+            return ["scaler.step(optimizer)", "scaler.update()"]
+        if self.scaling is Scaling.STATIC and recipe_of(self.knobs).scaler.skip_on_inf:
+            finite = f"all(p.grad.isfinite().all() for p in {self.stepped})"
+            return [f"if {finite}:", "    optimizer.step()"]
+        return ["optimizer.step()"]
+
+    def _copy_back(self) -> list[str]:
+        """Return the copy of the masters to the weights, if there are masters."""
+        if not self.has_masters:
+            return []
+        lines = ["for p, master in zip(model.parameters(), masters):", "    p.data.copy_(master)"]
+        if self.knobs.masters == "forgotten":
+            lines.append("    master.data.copy_(p)  # forgets what 16 bits do not hold")
+        return lines
 
 
-def _cannot(knobs: Knobs, refused: bool) -> list[str]:
+def _cannot(knobs: Knobs, refuses_dynamic: bool) -> list[str]:
     """Return what plain torch does otherwise, as comments.
 
-    `refused` means that it has no dynamic scaling for this run.
+    Args:
+        knobs: the positions of the knobs.
+        refuses_dynamic: whether torch's GradScaler refuses the gradients of this run.
     """
     lines = []
     recipe = recipe_of(knobs)
@@ -155,11 +205,11 @@ def _cannot(knobs: Knobs, refused: bool) -> list[str]:
     beyond = [
         f"{name}={value:g}" for name, value in ours.items() if value != getattr(DYNAMIC, name)
     ]
-    if beyond and knobs.scaling is Scaling.DYNAMIC and not refused:
+    if beyond and knobs.scaling is Scaling.DYNAMIC and not refuses_dynamic:
         lines.append(
             f"# torch's GradScaler has no such knobs; here they stood at {', '.join(beyond)}"
         )
-    if refused:
+    if refuses_dynamic:
         lines.append("# torch's GradScaler refuses 16-bit gradients, so the scale stands still")
     return lines
 
@@ -175,23 +225,16 @@ def _optimizer(knobs: Knobs, task: Task, weights: str) -> tuple[list[str], list[
     maker = getattr(made, "func", made)
     options = made.keywords if isinstance(made, partial) and not made.args else {}
     typed = {key: repr(value) for key, value in options.items()}
-    try:
-        plain = [ast.literal_eval(text) for text in typed.values()] == list(
-            options.values()
-        ) and "lr" in typed
-    except (SyntaxError, ValueError):
-        # a tensor, a number of numpy's, infinity
-        plain = False
-    epsilon = (
-        {"eps": epsilon_text(knobs.epsilon)}
-        if has_epsilon(task) and knobs.epsilon is not None
-        else {}
-    )
-    if plain and getattr(torch.optim, name, None) is maker:
+    can_be_typed = "lr" in typed and _reads_back(typed, options)
+    epsilon = {}
+    if has_epsilon(task) and knobs.epsilon is not None:
+        epsilon["eps"] = epsilon_text(knobs.epsilon)
+    if can_be_typed and getattr(torch.optim, name, None) is maker:
         typed |= {"lr": f"{float(options['lr']) * 2.0**knobs.log2_lr:g}"} | epsilon
         return [], [f"optimizer = torch.optim.{name}({_arguments(weights, typed)})"]
     module = getattr(maker, "__module__", None) or "__main__"
-    if plain and module != "__main__" and getattr(sys.modules.get(module), name, None) is maker:
+    is_imported = getattr(sys.modules.get(module), name, None) is maker
+    if can_be_typed and module != "__main__" and is_imported:
         imports = [f"from {module} import {name}"]
         lines = [f"optimizer = {name}({_arguments(weights, typed)})"]
     else:
@@ -202,6 +245,15 @@ def _optimizer(knobs: Knobs, task: Task, weights: str) -> tuple[list[str], list[
     if turns:
         lines += ["for group in optimizer.param_groups:", *turns]
     return imports, lines
+
+
+def _reads_back(typed: Mapping[str, str], options: Mapping[str, object]) -> bool:
+    """Return whether the texts of options are Python for the options themselves."""
+    try:
+        return {name: ast.literal_eval(text) for name, text in typed.items()} == options
+    except (SyntaxError, ValueError):
+        # a tensor, a number of numpy's, infinity
+        return False
 
 
 def _arguments(weights: str, options: dict[str, str]) -> str:
