@@ -1,5 +1,5 @@
-// The ES module of a widget: it joins the shared script, which all widgets of a kernel have once,
-// and the widget's own.
+// The ES module of a widget. It joins two scripts: the shared one, which a kernel sends once for
+// all widgets, and the widget's own.
 //
 // Python puts `const OWN_SCRIPT = "...";` before this text.
 

@@ -1,4 +1,4 @@
-// A widget without its kernel can do nothing any more: it says so, and what to do.
+// What a widget shows when its kernel is gone: that it can do nothing more, and how to continue.
 //
 // JupyterLab's widget manager knows its kernel, and the kernel tells of its end. A busy kernel is
 // not a lost one. Other hosts show no kernel here, and nothing is watched.

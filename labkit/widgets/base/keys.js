@@ -1,5 +1,5 @@
-// Keys: what is pressed inside a widget stays there, but for the few that belong to the notebook,
-// and Esc, the way back.
+// Keys that are pressed inside a widget do not reach the notebook, except a few of the notebook's
+// own; Esc returns to it.
 //
 // JupyterLab acts on a key by where it was pressed, so those few are pressed once more on the
 // widget's cell, which has the focus first. Where no cell of JupyterLab's is around (VS Code,

@@ -1,4 +1,5 @@
-// The lifetime of a widget's view: what it put in place is taken back when the view goes.
+// The lifetime of a widget's view. When the view is removed, it undoes what the view has
+// registered.
 
 /**
  * @typedef {object} Life

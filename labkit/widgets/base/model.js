@@ -1,4 +1,4 @@
-// Traits: what page and kernel both know.
+// Traits: the values that the page and the kernel share.
 
 /** @import { Life } from "./lifetime.js" */
 

@@ -1,5 +1,4 @@
-// The root of every widget: what its view.js hands to the page, and the section that holds its
-// picture.
+// The root of every widget: the section that holds its picture, and what a view.js exports.
 
 import { showTitles } from "./controls.js";
 import { h, placeOf } from "./elements.js";

@@ -1,5 +1,5 @@
-// A guided tour: a few steps, each with a text, a ring round what it is about, and the traits of
-// its state. Methods of a step are called by Python.
+// A guided tour: a few steps, each with a text, a ring around a part of the widget, and the traits
+// of its state. Python calls the methods that a step names.
 
 import { button } from "./controls.js";
 import { h, rich } from "./elements.js";

@@ -1,5 +1,5 @@
-// The game on a page without a kernel: both sides play on gradients on record. Whether a step
-// overflows, or loses gradients, follows from their largest and smallest ones at any scale.
+// The game on a page without a kernel: both sides play on recorded gradients. Whether a step
+// overflows or loses gradients follows from the largest and the smallest gradient, at any scale.
 //
 // Nothing is trained, so there are no losses; a skipped step would have left other weights.
 

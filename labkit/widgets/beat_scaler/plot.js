@@ -1,5 +1,5 @@
-// How a game is drawn: your scale, in a window that is shown when the game is over; and both
-// losses.
+// The picture of a game: the player's scale, the window of safe scales once the game is over, and
+// both losses.
 
 import { superscript } from "../base/number_words.js";
 import {

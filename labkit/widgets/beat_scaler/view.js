@@ -1,5 +1,5 @@
-// The game: a hand at the scale, which is drawn with the next frame of the page; the kernel's next
-// step has it.
+// The game. The player moves the scale by hand: the page draws it in its next frame, and the kernel
+// uses it in its next step.
 
 import { button, headed, slider, toggle } from "../base/controls.js";
 import { h, placeOf } from "../base/elements.js";

@@ -1,4 +1,4 @@
-// How a game stands, in words: what a page says that plays on gradients on record.
+// The sentences of a game that a page plays on recorded gradients.
 
 import { counted } from "../exact/numbers.js";
 

@@ -1,5 +1,4 @@
-// What a learner can press and drag in every widget that trains, and what the kernel's state makes
-// of it.
+// The controls that all widgets with a training share, and how they follow the state of the kernel.
 
 import { choice, slider } from "../base/controls.js";
 import { h, required } from "../base/elements.js";

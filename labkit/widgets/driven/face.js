@@ -1,5 +1,5 @@
-// The face of a widget that trains: it draws what a source of steps says, sends what the learner
-// does, and decides nothing.
+// The view of a widget with a training: it draws the steps that it gets, and sends what the learner
+// does. It decides nothing.
 //
 // A widget's view.js exports drivenView(face).
 

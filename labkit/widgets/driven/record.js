@@ -1,5 +1,5 @@
-// A page without a kernel plays the run on record: its steps appear one after another, faster than
-// they were trained. Where forks were recorded, the scale can be switched on while it plays.
+// A page without a kernel plays a recorded training: its steps appear faster than they were
+// trained. If forks were recorded, the scale can be switched on while it plays.
 
 import { player, segmented, slider } from "../base/controls.js";
 import { h } from "../base/elements.js";

@@ -1,5 +1,5 @@
-// A wall of cards: symptom in front, cause behind. The kernel finds, turns and runs them; here they
-// are drawn.
+// A wall of cards, with a symptom on the front and its cause on the back. The kernel finds and runs
+// the faults; the page draws them.
 
 import { figure } from "../base/canvas.js";
 import { button, sentence, traitChoice } from "../base/controls.js";

@@ -1,5 +1,5 @@
-// One button that starts or stops, a bar of parts, a sentence, what the command prints, and the
-// pictures it fills.
+// A button that starts or stops a run on a GPU, its progress, its output, and the pictures that it
+// fills.
 
 import { button, sentence } from "../base/controls.js";
 import { h } from "../base/elements.js";

@@ -1,6 +1,6 @@
-// The graph itself, beside its table: a node for each operation, in its row; a line for each
-// tensor, from the operation that returns it to those that read it; a diamond where it is cast. A
-// tensor keeps its lane until nobody reads it any more.
+// The drawn graph beside its table: a node for each operation, a line for each tensor from the
+// operation that returns it to those that read it, and a diamond for each cast. A tensor keeps its
+// lane until its last reader.
 
 import { h, required } from "../base/elements.js";
 

@@ -1,5 +1,5 @@
-// The passes over a graph. Python traced the network and sends its operations and a sentence for
-// each position; here a position becomes what the passes have found so far.
+// The passes over a graph. Python traces the network and sends its operations and a sentence for
+// each position of the passes; the page shows what they have found up to a position.
 
 import { headed, segmented, sentence, slider, walker } from "../base/controls.js";
 import { h, required } from "../base/elements.js";

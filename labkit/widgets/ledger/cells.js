@@ -1,4 +1,4 @@
-// What a table of operations shows in the same way wherever it stands: here and beside a graph.
+// The cells of a table of operations, which the ledger and the graph share.
 
 import { h } from "../base/elements.js";
 

@@ -1,7 +1,7 @@
-// The ledger of a forward pass. Python runs it and sends one row for each operation; the list that
-// is chosen goes back. The table is built once and then follows, so the focus stays. A page without
-// a kernel has `_states`: rows and sentence of the usual lists, of all allowed or denied, and of
-// each single move.
+// The ledger of a forward pass. Python runs the pass and sends a row for each operation; the page
+// sends back the list that the learner chooses. The table is built once and then updated, so the
+// focus stays. A page without a kernel has `_states`: the rows and the sentence of the usual lists,
+// of all operations allowed or denied, and of each single change.
 
 import { button, headed, segmented, sentence, traitChoice } from "../base/controls.js";
 import { h, placeOf, rich } from "../base/elements.js";

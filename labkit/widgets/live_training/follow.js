@@ -1,5 +1,5 @@
-// One gradient of a bar: what it is in FP32, and what the cast makes of it at this scale, bit by
-// bit.
+// One gradient of a bar: its FP32 number, and the number to which the cast rounds it at this scale,
+// bit by bit.
 
 import { button } from "../base/controls.js";
 import { h, rich } from "../base/elements.js";

@@ -1,5 +1,4 @@
-// The gradients of a layer by size, as they are at this scale: the histogram whose handle is the
-// loss scale.
+// The histogram of a layer's gradients at the current loss scale. Its handle sets the scale.
 
 import { figure, pointed } from "../base/canvas.js";
 import { choice } from "../base/controls.js";

@@ -1,5 +1,5 @@
-// What the workbench and the live training have in common beside the picture: knobs, the metric,
-// and what a page may know.
+// What the workbench and the live training share beside the picture: knobs, the metric, and the
+// data for a page without a kernel.
 
 import { segmented } from "../base/controls.js";
 import { heldSlider } from "../driven/controls.js";

@@ -1,4 +1,5 @@
-// The map behind the loss scale: what each scale would lose, and what it overflows, at each step.
+// The map behind the loss scale: the share of gradients that underflows and overflows, for each
+// scale and step.
 
 import { levelIn, stairs } from "../base/plot.js";
 

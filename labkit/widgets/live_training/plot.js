@@ -1,5 +1,5 @@
-// How runs are drawn beside FP32: loss, scale, underflow and swallowed updates over one axis of
-// steps; a fork is dashed.
+// The picture of runs beside FP32: loss, scale, underflow and swallowed updates over one axis of
+// steps. A fork is dashed.
 //
 // Every function draws one thing and keeps nothing.
 

@@ -1,5 +1,5 @@
-// A run on record whose loss scale was switched on at some step: on a page that cannot train, the
-// fork of that step was recorded too, and plays from there.
+// Recorded forks. On a page that cannot train, switching the loss scale on plays the fork that was
+// recorded from that step.
 
 import { rowsOf } from "../driven/store.js";
 import { mapRow } from "./map.js";

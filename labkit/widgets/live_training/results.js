@@ -1,4 +1,4 @@
-// What the networks do, side by side: the picture that each of them paints, and the one that it
+// The results of the networks, side by side: the picture that each paints, and the picture that it
 // should paint.
 
 import { penOf } from "../base/canvas.js";

@@ -1,5 +1,5 @@
-// A prediction that is drawn: before the first step the learner sketches where the loss will go,
-// and the training then draws over the sketch.
+// A drawn prediction: before the first step, the learner sketches the expected loss, and the
+// training is drawn over the sketch.
 
 import { button } from "../base/controls.js";
 import { h, rich } from "../base/elements.js";

@@ -1,5 +1,5 @@
-// The live training as one picture: loss and scale on the left, the gradients at this scale on the
-// right, whose handle is the scale, and below them what the networks do.
+// The live training as one picture. On the left are loss and scale by step; on the right the
+// histogram of gradients, whose handle sets the scale, and below it the results of the networks.
 
 import { toggle } from "../base/controls.js";
 import { h } from "../base/elements.js";

@@ -1,5 +1,5 @@
-// A block (sum.js) on paper: each bit has its kind: kept, filled in, cut off by alignment, dropped
-// by rounding.
+// The bits of a block (sum.js). Each bit has a kind: kept, filled in, cut off by alignment, or
+// dropped by rounding.
 
 import { h, rich } from "../base/elements.js";
 

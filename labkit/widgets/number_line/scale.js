@@ -1,4 +1,4 @@
-// Where the numbers of a format lie, and which of them are in the window.
+// The positions of a format's numbers, and the numbers that are in the window.
 
 import { decimal } from "../base/number_words.js";
 

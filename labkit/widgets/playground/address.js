@@ -1,5 +1,5 @@
-// The playground's setting as text in a page's address, and back: what is nonsense is left out and
-// told.
+// The playground's setting as text in a page's address, and back. Values that are not valid are
+// ignored and reported.
 
 import { faultIn, RECIPE_PRESETS } from "./recipe.js";
 import { SCENES } from "./scenes.js";

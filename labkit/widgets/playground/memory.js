@@ -1,4 +1,4 @@
-// What a recipe keeps of each weight between two steps, in bytes.
+// The bytes that a recipe keeps of each weight between two steps.
 
 import { knownFormat } from "./network.js";
 

@@ -1,4 +1,4 @@
-// What came of a training, beside its twin: the answer to a scene's question.
+// The outcome of a training beside its twin, which answers the question of a scene.
 
 /** @import { Session } from "./session.js" */
 

@@ -1,4 +1,4 @@
-// Pictures of what a network does: the plane that it divides, the picture that it paints, or its
+// Pictures of a network's results: the plane that it divides, the picture that it paints, or its
 // predictions beside the targets.
 
 import { penOf } from "../base/canvas.js";

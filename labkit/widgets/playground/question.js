@@ -1,5 +1,5 @@
-// The scene's question: an answer is chosen before the first step, which settles it; what is right
-// is told when the run has shown it.
+// The question of a scene. It is answered before the first step, which fixes the answer; the right
+// answer is shown when the run has shown it.
 
 import { radioList } from "../base/controls.js";
 import { h, rich } from "../base/elements.js";

@@ -1,5 +1,5 @@
-// Recipes as values: which format each part of a training has, how the loss is scaled, and who
-// steps.
+// Recipes as values: the format of each part of a training, the scaling of the loss, and the
+// weights that the optimizer steps.
 
 import { formatNamed } from "./rounding.js";
 

@@ -1,4 +1,5 @@
-// Products of matrices that add as a row of labkit.gemm.ACCUMULATORS does: one after another.
+// Products of matrices with the accumulators of labkit.gemm.ACCUMULATORS that add one term after
+// another.
 //
 // Each product of two elements is added to its sum by a fused multiply-add, in the order of the
 // index, and rounded once to the accumulator's format: FP32 ("sequential FP32"), or the format of

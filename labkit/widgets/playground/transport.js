@@ -1,4 +1,5 @@
-// Start, pause, one step, reset, speed and seed; and the button that copies the link.
+// The controls of time: start, pause, one step, reset, speed and seed; and the button that copies
+// the link.
 
 import { button, choice } from "../base/controls.js";
 import { h } from "../base/elements.js";

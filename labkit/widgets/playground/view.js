@@ -1,5 +1,5 @@
-// The playground: a network trains in the page, in the number formats that one chooses, beside its
-// twin in FP32.
+// The playground: a network is trained in the page, in the number formats that the learner chooses,
+// beside its twin in FP32.
 
 import { figure } from "../base/canvas.js";
 import { sentence } from "../base/controls.js";

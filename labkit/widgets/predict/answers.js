@@ -1,4 +1,5 @@
-// What answers a prediction waits for it: texts are folded, outputs of code are not shown.
+// What answers a prediction is hidden until the learner has committed: texts are folded, and
+// outputs of code are not shown.
 //
 // A lesson marks them by a tag (labkit.course). A text is `details.labkit-answer-SLUG`; it opens
 // once the learner has committed, and stays as the learner leaves it from then on. The output of a

@@ -1,5 +1,5 @@
-// Where the teacher has chosen "guess first", a text that answers a prediction stays shut until the
-// learner has committed: neither a click, nor a key, nor the search of the browser opens it.
+// The setting "guess first": a text that answers a prediction cannot be opened before the learner
+// has committed, neither by a click or a key nor by the browser's search.
 //
 // The page remembers the predictions that were answered, as `data-labkit-committed` of its root:
 // each view has modules of its own, and a notebook takes cells that are out of sight from the page.

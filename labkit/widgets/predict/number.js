@@ -1,5 +1,5 @@
-// A number, typed or slid on a logarithmic line. Once the truth is known, the line shows both and
-// what lies between.
+// The field for a number, which is typed or chosen on a logarithmic line. Once the truth is known,
+// the line shows both numbers and the distance between them.
 
 import { slider } from "../base/controls.js";
 import { h, rich } from "../base/elements.js";

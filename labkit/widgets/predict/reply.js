@@ -1,5 +1,5 @@
-// The reply to a choice on a page without a kernel: the twin of `reply` and `Ruler.distance` in
-// widget.py; a test holds them together.
+// The reply to a choice on a page without a kernel. It equals `reply` and `Ruler.distance` in
+// widget.py, as a test checks.
 
 import { decimal } from "../base/number_words.js";
 

@@ -1,7 +1,6 @@
-// A question, its choices or a line for a number, and a button that commits, as Enter does. The
-// reply comes from Python, after the choice has gone there, and takes the focus, so that it is read
-// out and the keyboard goes on from there. A page without a kernel has `_replies`, and answers by
-// itself.
+// A question, its choices or a line for a number, and a button that commits, as Enter does. Python
+// sends the reply after the choice. The reply takes the focus, so that a screen reader reads it and
+// the keyboard continues from there. A page without a kernel has `_replies` and answers by itself.
 
 import { button, onEnter, radioList } from "../base/controls.js";
 import { h, rich } from "../base/elements.js";

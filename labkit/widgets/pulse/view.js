@@ -1,6 +1,5 @@
-// Five messages to the kernel, one after the other; the quickest is what the way there and back
-// takes. (The first often waits until the kernel has run the cells that were started after this
-// one.)
+// The time of a message to the kernel and back: the shortest of five. The first one may wait for
+// cells that were started after this one.
 
 import { h } from "../base/elements.js";
 import { listen, put } from "../base/model.js";

@@ -1,6 +1,6 @@
-// Questions one after the other, which may be skipped. The first time an answer gets no reply; the
-// second time Python replies, and a table compares both times. A page without a kernel holds the
-// replies.
+// Questions one after another, each of which may be skipped. The first time, an answer gets no
+// reply. The second time, Python replies, and a table compares both times. A page without a kernel
+// holds the replies.
 
 import { button, headed, onEnter, radioList } from "../base/controls.js";
 import { h, rich } from "../base/elements.js";

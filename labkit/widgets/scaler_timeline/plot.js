@@ -1,5 +1,5 @@
-// The picture of a scaler on a trace: the window between underflow and overflow, and the scale that
-// wanders in it (replay.js).
+// The picture of a scaler on a trace: the window between underflow and overflow, and the scale
+// (replay.js).
 
 import { power } from "../base/number_words.js";
 import { inkCross, inkLine, stairs } from "../base/plot.js";

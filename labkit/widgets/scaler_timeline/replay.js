@@ -1,4 +1,4 @@
-// A loss scaler on a recorded training, as labkit.amp.decide has it, and what there is to say of
+// A loss scaler on a recorded training, by the rules of labkit.amp.decide, and the sentence about
 // it.
 
 import { decimal, percent, power } from "../base/number_words.js";

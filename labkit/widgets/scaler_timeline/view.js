@@ -1,4 +1,4 @@
-// A scaler on a trace: four knobs and its saw-tooth, or six presets one under another.
+// A scaler on a trace: either one scaler with four knobs, or the presets of six frameworks.
 
 import { view } from "../base/root.js";
 import { fillPresets } from "./presets.js";

@@ -1,4 +1,4 @@
-// Repeated updates of a weight under six methods, and the sentence about where they end.
+// Repeated updates of a weight by six methods, and the sentence about their results.
 
 import { binadeOf, exactly, firstDigits, listed, numberText } from "../exact/numbers.js";
 import { CURVES } from "./plot.js";

@@ -1,4 +1,4 @@
-// Swallowed updates: two sliders, six curves (curves.js).
+// The swallowed updates: two sliders and six curves (curves.js).
 
 import { figure } from "../base/canvas.js";
 import { headed, nearest, sentence, slider } from "../base/controls.js";

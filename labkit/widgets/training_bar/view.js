@@ -1,4 +1,4 @@
-// A bar, a sentence, and one button that starts or stops. The training itself runs in a thread of
+// A progress bar, a sentence, and a button that starts or stops. The training runs in a thread of
 // the kernel.
 
 import { button, sentence } from "../base/controls.js";

@@ -1,5 +1,5 @@
-// The layers as rows to choose from, each with what it loses (the picture behind them is drawn by
-// plot.js), and what is said of them.
+// The layers as rows to choose from, each with the share that it loses, and the sentence about the
+// chosen one. plot.js draws the picture behind them.
 
 import { newName } from "../base/controls.js";
 import { h } from "../base/elements.js";

@@ -1,4 +1,5 @@
-// The knobs of a run. Each sends its name and its position, and shows the kernel's.
+// The knobs of a run. Each sends its name and its position, and shows the position that the kernel
+// has.
 
 import { button, segmented, slider, toggle } from "../base/controls.js";
 import { h, required } from "../base/elements.js";

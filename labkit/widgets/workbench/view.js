@@ -1,5 +1,5 @@
-// The workbench: the curves, beside them every knob of a recipe and a fork, and what can be taken
-// along.
+// The workbench: the curves, every knob of a recipe and of a fork beside them, and the program, the
+// memory and the links to take along.
 
 import { button, choice } from "../base/controls.js";
 import { h } from "../base/elements.js";

@@ -1,6 +1,6 @@
-// Four workers: a lane for each rank, a column for each step, and between the lanes what an
-// all-reduce carries from one to all. What has no step yet is an open place; a recorded training is
-// faint.
+// Four workers: a lane for each rank, a column for each step, and between the lanes the numbers
+// that an all-reduce exchanges. A step that has not been taken is an empty place; a recorded
+// training is drawn faintly.
 
 import { button, segmented, sentence, toggle, traitChoice } from "../base/controls.js";
 import { h, rich } from "../base/elements.js";
