@@ -82,7 +82,7 @@ def test_the_products_of_a_linear_layer_are_those_of_autograd():
     assert counted(both_ways) == sum(case.flops for case in (y_case, dx_case, dw_case))
 
 
-def test_the_fused_op_the_one_by_hand_and_fp8_compute_what_torch_does():
+def test_each_timed_operation_computes_what_torch_does():
     x = torch.randn(100, dtype=torch.float64) * 4
     for op in ("copy", "hardswish", "hardswish by hand"):
         result = computation(ElementwiseCase(op, 100, FP64))(x, out=torch.empty_like(x))
@@ -110,7 +110,7 @@ def test_operands_without_a_product_are_refused():
         ElementwiseCase("gelu", 10)
 
 
-def test_operands_are_random_never_zeros_and_never_the_same_twice():
+def test_operands_are_random_and_new_for_each_call():
     sets = Pool("cpu").sets(GemmCase(64, 64, 64, FP32))
     starts = [tensor.data_ptr() for operands in sets for tensor in operands]
     assert len(set(starts)) == 2 * len(sets)
@@ -233,7 +233,7 @@ def test_cases_take_turns_and_the_median_counts(told):
     assert [(run.low, run.high) for run in runs] == [(0.01, 0.05), (0.02, 0.05), (0.03, 0.035)]
 
 
-def test_long_calls_have_three_turns_and_short_ones_all_in_groups(told):
+def test_long_calls_have_three_turns(told):
     turns, seconds = told
     seconds += [0.6, 0.02] + [0.6, 0.02] * 3
     slow, fast = run_cases(SMALL[:2], rounds=8)

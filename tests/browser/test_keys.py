@@ -171,7 +171,7 @@ def test_in_a_box_enter_and_ctrl_a_mean_its_text(notebook, page):
     assert page.evaluate("getSelection().toString()") == "0.1"
 
 
-def test_enter_on_a_choice_commits_it_and_nothing_without_a_choice(lab):
+def test_enter_commits_the_choice(lab):
     forget_answers(lab)
     with lab.shown([*CELLS[:2], "'next'"], ".labkit-predict", height=720) as notebook:
         page = notebook.page

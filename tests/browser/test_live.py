@@ -170,7 +170,7 @@ END_THE_KERNEL = ["session.kernel.requestExecute({code: 'import os; os._exit(1)'
 
 
 @pytest.mark.parametrize("how", END_THE_KERNEL, ids=["dead", "shut down"])
-def test_a_widget_that_lost_its_kernel_in_another_way_says_so_too(lab, how):
+def test_a_widget_says_that_its_kernel_is_lost(lab, how):
     nb = lab.notebook([LIVE])
     nb.run_all()
     nb.page.locator(".labkit-live [data-button=start]").click()

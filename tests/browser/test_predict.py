@@ -100,7 +100,7 @@ def test_answered_prediction_opens_its_text(lab):
         notebook.page.locator(".jp-RenderedMarkdown p:has-text('an explanation')").wait_for()
 
 
-def test_a_number_is_typed_or_slid_and_compared_with_the_true_one(lab):
+def test_a_typed_or_slid_number_is_compared_with_the_truth(lab):
     with lab.shown(NUMBERS, ".labkit-grade", height=800) as notebook:
         page = notebook.page
         page.wait_for_function("document.querySelectorAll('.labkit-predict').length === 3")
@@ -150,7 +150,7 @@ SEEN = """(name) => {
 }"""
 
 
-def test_a_link_opens_the_glossary_and_the_next_one_leads_to_its_word(lab):
+def test_links_lead_to_words_of_the_glossary(lab):
     """JupyterLab 4 forgets the place in a notebook that it has yet to open; the glossary says so at
     its top.
     """

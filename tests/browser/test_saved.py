@@ -93,7 +93,7 @@ def another_day(lab: Lab, act: Callable[[Notebook], None] | None) -> None:
     lab.close(notebook)
 
 
-def test_a_notebook_that_is_only_opened_and_saved_keeps_its_widgets(lab: Lab) -> None:
+def test_opening_and_saving_keeps_the_widgets(lab: Lab) -> None:
     first_day(lab)
     another_day(lab, save)
     another_day(lab, None)

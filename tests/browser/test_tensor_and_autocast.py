@@ -135,7 +135,7 @@ def test_slider_pushes_bits_over_the_edge(notebook, page):
     assert page.evaluate("document.activeElement.value") == "A100", "the focus is where it was"
 
 
-def test_dtypes_flow_and_an_operation_is_moved_with_the_arrow_keys(notebook, page):
+def test_arrow_keys_move_an_operation_between_lists(notebook, page):
     rows = page.evaluate(READ_ROWS)
     assert [(row["op"], row["takes"], row["list"], row["gives"], row["cast"]) for row in rows] == [
         ("matmul", ["FP32"], "allow", "FP16", True),

@@ -206,7 +206,7 @@ def save(notebook):
 
 
 @pytest.mark.parametrize("name", WIDGETS)
-def test_a_key_moves_a_control_and_the_page_says_what_the_kernel_says(notebook, name):
+def test_a_key_in_the_page_reaches_the_kernel(notebook, name):
     widget = WIDGETS[name]
     page = notebook.page
     index = 1 + ORDER.index(name)

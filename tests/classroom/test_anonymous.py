@@ -29,7 +29,7 @@ def hand_in(folder: Path, name: str, answer: str) -> None:
     put(folder / "class" / name / NOTEBOOK, notebook(text, code(SETUP), code(answer, ID)))
 
 
-def test_one_learner_is_graded_again_into_the_tables_of_the_class(
+def test_a_regraded_learner_joins_the_tables_of_the_class(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in NAMES:
@@ -74,7 +74,7 @@ def test_a_learner_who_is_not_there_is_refused(
     assert says in capsys.readouterr().err
 
 
-def test_an_anonymous_folder_has_no_name_and_the_key_beside_it_all(tmp_path: Path) -> None:
+def test_only_the_key_beside_an_anonymous_folder_has_names(tmp_path: Path) -> None:
     home = "/" + "home/max/fp16"
     own = f"# by Max Maier, in {home}\n" + ADVANCE + "x = max(1, 2)  # Zoë Ort helped\n"
     hand_in(tmp_path, "Max Maier", own + 'print("C:\\\\Users\\\\max\\\\x")\n')

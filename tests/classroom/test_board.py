@@ -104,7 +104,7 @@ def kept(folder: Path) -> Path:
     return folder / "g.csv.kept"
 
 
-def test_the_leader_board_comes_from_graded_rows_of_what_is_handed_in(tmp_path: Path) -> None:
+def test_the_leader_board_comes_from_graded_rows(tmp_path: Path) -> None:
     path = kept(tmp_path)
     rows = [(place, name, points, size) for place, name, points, _, size in leaders(path)]
     assert rows == [(1, "bob", 8, 800), (2, "zoe", 8, 900), (3, "ada", 6, 400)]

@@ -115,9 +115,7 @@ def test_learner_reads_only_name_and_points_of_a_hidden_check() -> None:
     assert told[0]["rows"]
 
 
-def test_the_class_page_counts_shares_mistakes_guesses_time_and_names(
-    rows: list[GradeRow], tmp_path: Path
-) -> None:
+def test_the_class_page_counts_what_learners_did(rows: list[GradeRow], tmp_path: Path) -> None:
     lines = [
         {
             "kind": "prediction",
@@ -292,7 +290,7 @@ def test_plain_roster_with_semicolons_is_found_by_any_cell(
         read_roster(put(tmp_path / "r.csv", "name\n"))
 
 
-def test_archives_of_canvas_moodle_macos_and_learners_become_learners(tmp_path: Path) -> None:
+def test_archives_of_each_platform_become_learners(tmp_path: Path) -> None:
     inner = archive({f"work/{NOTEBOOK}": WORK})
     canvas = put(
         tmp_path / "canvas.zip",
@@ -389,7 +387,7 @@ def test_an_unreadable_archive_named_like_an_export_is_reported(tmp_path: Path) 
     assert "cannot be unpacked" in problem
 
 
-def test_grade_gives_everything_back_and_then_runs_what_changed_only(
+def test_a_second_grading_runs_only_what_changed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Grade a class with points that its teacher set, and again after one notebook changed. Wrong
@@ -522,7 +520,7 @@ def test_two_whose_names_hardly_differ_both_get_their_marks(tmp_path: Path) -> N
         assert notices(roster, [one, other]) == []
 
 
-def test_a_line_is_assigned_by_name_and_not_where_two_names_match(tmp_path: Path) -> None:
+def test_a_line_is_assigned_by_an_unambiguous_name(tmp_path: Path) -> None:
     write_table(tmp_path / "r.csv", ["name"], [{"name": "Ann"}, {"name": "bob"}])
     roster = read_roster(tmp_path / "r.csv")
     rows = [

@@ -136,9 +136,7 @@ def test_a_column_is_refused_before_anything_runs(
     assert not (tmp_path / "g.csv").exists()
 
 
-def test_the_command_counts_late_days_in_its_table_and_on_the_screen(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_counts_late_days(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, days in (("ada", 1.5), ("bob", -1)):
         path = put(tmp_path / "class" / name / NOTEBOOK, notebook(*solved()))
         os.utime(path, (DUE + days * DAY, DUE + days * DAY))

@@ -70,7 +70,7 @@ def test_former_names_are_listed_by_neither_dir_nor_star() -> None:
     assert run("from labkit.grading import *; from labkit.clinic import *").stderr == ""
 
 
-def test_a_former_name_of_a_lesson_that_is_not_here_names_the_lesson() -> None:
+def test_a_former_name_names_a_missing_lesson() -> None:
     places = {"look": "labkit_lessons.lesson_99_gone.look"}
     with (
         pytest.warns(DeprecationWarning, match="is now labkit_lessons.lesson_99_gone.look"),

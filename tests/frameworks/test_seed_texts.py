@@ -110,7 +110,7 @@ def test_each_script_uses_every_name_of_its_tutorial():
         assert set(names.split()) - used_in(name) == set(), name
 
 
-def test_scripts_import_only_labkit_torch_and_the_standard_library():
+def test_scripts_import_labkit_torch_and_stdlib_alone():
     for name in NAMES:
         for node in ast.walk(ast.parse(script(name).read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import | ast.ImportFrom):

@@ -188,7 +188,7 @@ def test_a_function_gets_copies_and_an_error_if_it_changes_them() -> None:
         assert answer_case(lambda x: None, "f(x)", (argument,)) == ["none"], "a NaN equals itself"
 
 
-def test_a_dataclass_that_is_changed_is_an_argument_that_is_changed() -> None:
+def test_a_changed_dataclass_is_a_changed_argument() -> None:
     def spoil(state: ScalerState) -> None:
         object.__setattr__(state, "scale", 1.0)
 
@@ -257,7 +257,7 @@ def test_judgements_take_turns_for_they_share_torchs_generator() -> None:
     assert met == [], "never two at a time"
 
 
-def test_the_table_says_in_words_what_it_says_in_colours_of_the_theme() -> None:
+def test_the_table_says_in_words_what_its_colours_say() -> None:
     for answer in (
         solved,
         grown_too_late,

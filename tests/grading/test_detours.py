@@ -319,7 +319,7 @@ def my_decode(code):
 
 
 @pytest.mark.parametrize("by_request", [False, True], ids=["as it is", "--old-forms"])
-def test_a_librarys_answer_to_a_former_form_counts_by_request_alone(
+def test_a_librarys_answer_to_a_former_form_needs_an_option(
     by_request: bool, tmp_path: Path
 ) -> None:
     put(tmp_path / "class" / "ada.ipynb", notebook(code(OLD, "numbers.decode")))

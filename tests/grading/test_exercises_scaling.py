@@ -159,7 +159,7 @@ def test_advance_is_what_torch_does() -> None:
         assert reference("scaling.advance")(state, found_inf, config) == expected
 
 
-def test_static_step_is_what_torchs_sgd_does_with_the_true_gradient() -> None:
+def test_static_step_is_torchs_sgd_with_the_true_gradient() -> None:
     for check, (weight, gradient_of, scale, lr) in checked_cases("scaling.static_step"):
         parameter = torch.nn.Parameter(weight.clone())
         parameter.grad = gradient_of.gradient.clone()

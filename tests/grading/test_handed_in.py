@@ -363,7 +363,7 @@ def test_notes_are_passed_over_and_a_missing_lesson_is_not(marks: Lines, out: Pa
     assert "--seed 3 repeats it" in said
 
 
-def test_a_file_that_two_learners_share_is_reported_and_a_copy_is_not(folder: Path) -> None:
+def test_only_a_file_that_two_learners_share_is_reported(folder: Path) -> None:
     """Both keep their points, since a hard link does not show who made it."""
     (group,) = hard_linked(find([folder]))
     assert {(one.student, one.notebook) for one in group} >= {
@@ -538,7 +538,7 @@ def test_a_wrapped_class_with_a_readme_is_a_class(tmp_path: Path) -> None:
     assert [one.student for one in found] == ["ada", "bob"]
 
 
-def test_an_archive_that_unpacks_to_too_much_costs_its_learner_alone(
+def test_too_large_an_archive_costs_its_learner_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("labkit.classroom.archives.MAX_UNPACKED", 1 << 20)

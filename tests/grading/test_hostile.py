@@ -216,7 +216,7 @@ def test_the_reason_of_a_stopped_answer_names_what_stopped_it(
     assert [reply.note for reply in replies] == [says]
 
 
-def test_a_child_that_the_system_kills_for_memory_costs_the_answer() -> None:
+def test_a_child_killed_for_memory_costs_the_answer() -> None:
     """The others may go on, and answer as if nothing had happened."""
 
     class Killed(Clock):
@@ -305,7 +305,7 @@ def test_memory_is_that_of_the_whole_submission(tmp_path: Path) -> None:
 @pytest.mark.skipif(
     not os.path.exists("/proc/self/stat"), reason="the system does not tell what processes took"
 )
-def test_time_is_that_of_a_submission_and_not_of_its_first_process(tmp_path: Path) -> None:
+def test_the_time_limit_counts_all_processes(tmp_path: Path) -> None:
     """The first process only waits: for a child that computes forever, or for many short ones."""
     answers = {"lives": BURNS.replace("FOREVER", "True"), "ends": BURNS.replace("FOREVER", "False")}
     for line in of_class(tmp_path, answers, "--seconds", "2").values():

@@ -72,7 +72,7 @@ def test_only_what_the_cell_names_comes_along() -> None:
     assert last == cells[-1].source
 
 
-def test_what_the_exercise_provides_is_not_taken_from_the_notebook() -> None:
+def test_a_notebook_cannot_replace_what_an_exercise_provides() -> None:
     cells = [
         other("class ScalerState:\n    pass"),
         own("def my_advance(*_):\n    return ScalerState(1.0)"),
@@ -80,7 +80,7 @@ def test_what_the_exercise_provides_is_not_taken_from_the_notebook() -> None:
     assert len(program_of(cells, ADVANCE)) == 1
 
 
-def test_lines_for_IPython_become_calls_and_lines_keep_their_numbers() -> None:
+def test_lines_for_ipython_become_calls_on_their_lines() -> None:
     assert as_python("\n%%time\n!ls\nx = 5 % 3\n?x").split("\n") == [
         "",
         "# %%time",

@@ -76,7 +76,7 @@ def test_unwrapped_model_is_what_it_was():
     assert seen == [torch.float16, torch.float32, torch.float16]
 
 
-def test_its_knobs_are_accelerate_s_and_another_precision_is_refused():
+def test_its_settings_are_those_of_accelerate():
     accelerator = Accelerator(
         cpu=True, kwargs_handlers=[GradScalerKwargs(init_scale=8.0, growth_interval=2)]
     )

@@ -161,7 +161,7 @@ def test_watch_sees_the_steps_of_fastais_optimizer(recipe):
 TEXT = Path(__file__).parents[1] / "frameworks" / "seed_texts" / "fastai_text.py"
 
 
-def test_the_script_that_the_lab_runs_in_fastais_place_is_fastais(monkeypatch):
+def test_the_script_runs_under_fastai_as_under_the_lab(monkeypatch):
     """The same script, numbers included, with the real imports; only what asks for a GPU is
     replaced.
     """

@@ -66,7 +66,7 @@ def test_watching_changes_no_weight_and_the_report_has_all_steps(tmp_path):
     assert not watch.is_open
 
 
-def test_after_an_error_it_is_closed_by_hand_or_by_the_next_training(tmp_path):
+def test_after_an_error_the_next_training_closes_it(tmp_path):
     watch = Watch(every=1)
     with pytest.raises(RuntimeError, match="no such batch"):
         fit(Network(fails_at=3), tmp_path, watch)

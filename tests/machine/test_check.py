@@ -123,7 +123,7 @@ def test_threads_are_judged_by_their_times():
     )
 
 
-def test_a_package_is_missing_too_old_or_well_by_numbers_not_by_text():
+def test_versions_are_compared_by_number_not_by_text():
     asked = {"torch": "2.11", "numpy": "2", "anywidget": "0.9.13"}
     found = {"fp16-lab": "0.1.0", "torch": "2.9.1+cu128", "numpy": "2.4.6"}
     _, torch_, numpy_, anywidget_ = check.packages(asked, found.get)
@@ -190,7 +190,7 @@ def test_damaged_data_are_a_finding_with_a_remedy(content, monkeypatch, tmp_path
     assert "git checkout -- data" in finding.remedy
 
 
-def test_a_server_started_by_an_unusual_python_has_no_known_prefix(monkeypatch, tmp_path):
+def test_a_server_of_an_unusual_python_has_no_known_prefix(monkeypatch, tmp_path):
     monkeypatch.setenv("JPY_PARENT_PID", "7")
     (tmp_path / "7").mkdir()
     for command, prefix in (

@@ -33,7 +33,7 @@ def test_a_quota_of_the_container_counts_where_it_is_less(tmp_path: Path) -> Non
 @pytest.mark.skipif(
     sys.platform == "win32", reason="Windows is asked by a system call, not by a file"
 )
-def test_memory_is_what_is_available_and_no_more_than_the_container_s(tmp_path: Path) -> None:
+def test_memory_is_the_available_one_within_the_container(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     assert available_memory(meminfo, tmp_path) == os.sysconf("SC_PHYS_PAGES") * os.sysconf(
         "SC_PAGE_SIZE"

@@ -181,7 +181,7 @@ class InMemory(ContentsManager):
         return {"type": type, "content": self.stored[path]}
 
 
-def test_a_contents_manager_without_files_is_read_by_its_own_call() -> None:
+def test_a_contents_manager_without_files_is_read_by_itself() -> None:
     manager = InMemory()
     content = notebook(["a"], {})
     keep_shown_widgets({"type": "notebook", "content": content}, "new.ipynb", manager)

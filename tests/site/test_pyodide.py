@@ -57,7 +57,7 @@ def test_a_folder_that_lacks_a_file_is_named(tmp_path: Path) -> None:
     assert pyodide_of_folder(tmp_path) == dict.fromkeys(FILES, b"x")
 
 
-def test_a_python_elsewhere_is_in_the_policy_and_not_in_the_folder() -> None:
+def test_a_python_elsewhere_is_allowed_by_the_policy() -> None:
     live = LiveFiles({}, {}, b"", "https://python.example/v1/")
     policy = live.policy("'self'")
     assert "connect-src 'self' https://python.example;" in policy

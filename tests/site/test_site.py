@@ -193,9 +193,7 @@ def test_a_sketch_is_kept_over_a_reload(served: str, browser: Any) -> None:
         assert words.inner_text() == drawn
 
 
-def test_answers_and_the_theme_are_kept_over_a_reload_and_counted(
-    served: str, browser: Any
-) -> None:
+def test_answers_and_the_theme_survive_a_reload(served: str, browser: Any) -> None:
     with visit(browser, f"{served}/06_lesson.html") as page:
         held = page.locator("#words pre.site-text")
         choice = page.locator("[data-key=choice]")
@@ -309,9 +307,7 @@ def test_page_escapes_output_and_names_no_folder(site: Path) -> None:
     assert "never run" not in page
 
 
-def test_a_folder_of_something_else_is_refused_and_a_site_is_replaced(
-    tmp_path: Path, capsys: Any
-) -> None:
+def test_only_a_folder_of_a_site_is_replaced(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     one = {"01_one": nbformat.v4.new_notebook()}
     with pytest.raises(SiteError, match="holds other files; name another folder"):
