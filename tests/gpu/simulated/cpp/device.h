@@ -1,7 +1,8 @@
 // The parts of the simulated card, as the other files see them.
 //
-// Everything is registered under torch's own CUDA keys of a torch that was built without CUDA. The card's memory is the
-// host's, and its kernels are the host's; but a tensor says `cuda:0`, so that every rule of torch about devices applies.
+// Everything is registered under torch's own CUDA keys of a torch that was built without CUDA. The
+// card's memory is the host's, and its kernels are the host's; but a tensor says `cuda:0`, so that
+// every rule of torch about devices applies.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -46,7 +47,8 @@ void set_current_stream(int64_t id);
 // ---- operations.cpp
 struct Refusal {
   std::string operation;
-  std::vector<std::pair<std::string, std::string>> arguments;  // argument and dtype ("Half"): all must hold
+  std::vector<std::pair<std::string, std::string>>
+      arguments;  // argument and dtype ("Half"): all must hold
   std::string words;
 };
 void add_refusal(const Refusal& refusal);

@@ -1,21 +1,24 @@
-// Random numbers of the simulated card: a state of 16 bytes, seed and offset, as a CUDA generator has.
+// Random numbers of the simulated card: a state of 16 bytes, seed and offset, as a CUDA generator
+// has.
 //
-// A CUDA generator is a counter (Philox): what an operation draws follows from the seed and the offset, and the offset
-// moves on. So here, each random operation gets a host generator seeded with both. The numbers are not those of a real
-// card, and not those that the CPU draws from the same seed, which is as on a real card.
-#include "device.h"
-
+// A CUDA generator is a counter (Philox): what an operation draws follows from the seed and the
+// offset, and the offset moves on. So here, each random operation gets a host generator seeded with
+// both. The numbers are not those of a real card, and not those that the CPU draws from the same
+// seed, which is as on a real card.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <c10/core/GeneratorImpl.h>
 
 #include <cstring>
 
+#include "device.h"
+
 namespace simulated {
 namespace {
 
 constexpr int64_t kStateBytes = 16;
-constexpr uint64_t kOffsetStep = 4;  // an offset is a multiple of 4, the numbers of one Philox block
+constexpr uint64_t kOffsetStep =
+    4;  // an offset is a multiple of 4, the numbers of one Philox block
 
 constexpr uint64_t kGoldenRatio = 0x9e3779b97f4a7c15ULL;
 
@@ -82,8 +85,9 @@ const at::Generator& default_generator() {
 at::Generator new_generator() { return at::make_generator<CardGenerator>(); }
 
 at::Generator generator_for_next_operation(const at::Generator& generator) {
-  TORCH_CHECK(generator.device().type() == kDevice, "Expected a 'cuda' device type for generator but found '",
-      generator.device().type(), "'");
+  TORCH_CHECK(generator.device().type() == kDevice,
+              "Expected a 'cuda' device type for generator but found '", generator.device().type(),
+              "'");
   auto* implementation = static_cast<CardGenerator*>(generator.unsafeGetGeneratorImpl());
   const std::lock_guard<std::mutex> lock(implementation->mutex_);
   return implementation->next();

@@ -1,12 +1,13 @@
-// The simulated card as torch's core sees it: one device, streams and events in which all work is done at once.
-#include "device.h"
-
+// The simulated card as torch's core sees it: one device, streams and events in which all work is
+// done at once.
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/Stream.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <atomic>
 #include <chrono>
+
+#include "device.h"
 
 namespace simulated {
 namespace {
@@ -19,7 +20,8 @@ std::atomic<int64_t> streams{0};
 c10::Stream stream(int64_t id) { return c10::Stream(c10::Stream::UNSAFE, card(), id); }
 
 void check_index(c10::DeviceIndex index) {
-  TORCH_CHECK(index <= 0, "CUDA error: invalid device ordinal (this simulated machine has one card, cuda:0)");
+  TORCH_CHECK(index <= 0,
+              "CUDA error: invalid device ordinal (this simulated machine has one card, cuda:0)");
 }
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
@@ -36,7 +38,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream getStream(c10::Device) const override { return stream(stream_id); }
   c10::Stream getDefaultStream(c10::Device) const override { return stream(0); }
   c10::Stream getNewStream(c10::Device, int) const override { return stream(++streams); }
-  c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override { return stream(++streams); }
+  c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override {
+    return stream(++streams);
+  }
   c10::Stream exchangeStream(c10::Stream next) const override {
     const auto before = stream(stream_id);
     stream_id = next.id();
@@ -48,7 +52,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeDevice(const c10::DeviceIndex) const override {}
 
   // An event is the time at which it was recorded.
-  void record(void** event, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {
+  void record(void** event, const c10::Stream&, const c10::DeviceIndex,
+              const c10::EventFlag) const override {
     if (*event == nullptr) *event = new Clock::time_point;
     *static_cast<Clock::time_point*>(*event) = Clock::now();
   }
@@ -59,7 +64,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   bool queryEvent(void*) const override { return true; }
   void synchronizeEvent(void*) const override {}
   double elapsedTime(void* begin, void* end, const c10::DeviceIndex) const override {
-    const auto passed = *static_cast<Clock::time_point*>(end) - *static_cast<Clock::time_point*>(begin);
+    const auto passed =
+        *static_cast<Clock::time_point*>(end) - *static_cast<Clock::time_point*>(begin);
     return std::chrono::duration<double, std::milli>(passed).count();
   }
 };
@@ -76,8 +82,8 @@ void set_current_stream(int64_t id) { stream_id = id; }
 
 namespace at {
 
-// What torch asks of CUDA through its hooks. Whoever asks first decides which hooks there are, so this library is loaded
-// before torch is.
+// What torch asks of CUDA through its hooks. Whoever asks first decides which hooks there are, so
+// this library is loaded before torch is.
 struct SimulatedHooks final : CUDAHooksInterface {
   explicit SimulatedHooks(CUDAHooksArgs) {}
   void init() const override {}
@@ -96,7 +102,9 @@ struct SimulatedHooks final : CUDAHooksInterface {
   DeviceIndex exchangeDevice(DeviceIndex) const override { return 0; }
   DeviceIndex maybeExchangeDevice(DeviceIndex) const override { return 0; }
   void deviceSynchronize(DeviceIndex) const override {}
-  const Generator& getDefaultGenerator(DeviceIndex) const override { return simulated::default_generator(); }
+  const Generator& getDefaultGenerator(DeviceIndex) const override {
+    return simulated::default_generator();
+  }
   Generator getNewGenerator(DeviceIndex) const override { return simulated::new_generator(); }
   Allocator* getPinnedMemoryAllocator() const override { return simulated::pinned_allocator(); }
   Allocator* getCUDADeviceAllocator() const override { return simulated::device_allocator(); }
