@@ -194,7 +194,7 @@ def test_a_server_of_an_unusual_python_has_no_known_prefix(monkeypatch, tmp_path
     monkeypatch.setenv("JPY_PARENT_PID", "7")
     (tmp_path / "7").mkdir()
     for command, prefix in (
-        (b"/opt/lab/bin/python3\0-m\0jupyterlab", Path("/opt/lab")),
+        (b"/somewhere/lab/bin/python3\0-m\0jupyterlab", Path("/somewhere/lab")),
         (b"/python3\0-m\0jupyterlab", None),
         (b"python3\0-m\0jupyterlab", None),
     ):

@@ -1,5 +1,5 @@
-// An addition on paper, bit by bit. Each step of it is a scene (scenes.js), which learners know as a
-// station; the bits move from scene to scene (paper.js).
+// An addition on paper, bit by bit. Each step of it is a scene (scenes.js), which learners know as
+// a station; the bits move from scene to scene (paper.js).
 
 import {
   button,

@@ -1,5 +1,5 @@
-// The workbench: the curves, every knob of a recipe and of a fork beside them, the run in torch, and
-// what can be saved or copied.
+// The workbench: the curves, every knob of a recipe and of a fork beside them, the run in torch,
+// and what can be saved or copied.
 
 import { button, choice } from "../base/controls.js";
 import { h } from "../base/elements.js";
