@@ -2,6 +2,7 @@
 
 import ast
 import copy
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -51,17 +52,21 @@ def answer(word: str) -> str:
 @pytest.mark.slow
 def test_no_gain_moves_in_bf16_and_most_do_in_fp32() -> None:
     learn = defined_in("gains", "touch-gains")["learn_gains"]
-    assert (learn("BF16 no master")[1], answer("gains")) == (0.0, "none")
+    assert learn("BF16 no master")[1] == 0.0
+    assert answer("gains") == "none"
     assert learn("FP32")[1] > 0.5
     assert torch.tensor([1.001, 0.999]).bfloat16().tolist() == [1, 1]
 
 
 def test_bf16_disagrees_eight_times_as_much_as_fp16() -> None:
-    of = defined_in("touch-mismatch")["log_probabilities"]
-    low = (torch.bfloat16, torch.float16)
-    bf16, fp16 = (
-        float((of(dtype, True) - of(dtype, False)).square().mean().sqrt()) for dtype in low
-    )
+    log_probabilities = defined_in("touch-mismatch")["log_probabilities"]
+
+    def mismatch(dtype: torch.dtype) -> float:
+        difference = log_probabilities(dtype, True) - log_probabilities(dtype, False)
+        return float(difference.square().mean().sqrt())
+
+    bf16 = mismatch(torch.bfloat16)
+    fp16 = mismatch(torch.float16)
     assert bf16 / fp16 == pytest.approx(8, rel=0.25)
     assert answer("mismatch") == "BF16"
 
@@ -70,13 +75,19 @@ def test_model_born_in_bf16_overflows_before_down() -> None:
     names = defined_in("born", "born-training", "touch-born", "touch-rescues")
     model, characters, following = names["born_in_bf16"](steps=60)
     outputs = names["largest_outputs"](copy.deepcopy(model).half(), characters)
-    assert next(name for name, largest in outputs.items() if not largest < 65504) == "blocks.0.down"
+    overflowed = [
+        name for name, largest in outputs.items() if math.isnan(largest) or largest >= 65504
+    ]
+    assert overflowed[0] == "blocks.0.down"
     exact = model(characters)
     moved = names["moved"](model, 2)
     assert torch.equal(moved(characters), exact)
     result = moved.half()(characters).float()
-    assert (result - exact).abs().max() < 0.02 < torch.nn.functional.cross_entropy(exact, following)
-    assert (answer("born"), model.half()(characters).isnan().any()) == ("NaN", True)
+    assert (result - exact).abs().max() < 0.02
+    # the training has not ended at a loss of 0, where any result would be as near
+    assert torch.nn.functional.cross_entropy(exact, following) > 0.02
+    assert model.half()(characters).isnan().any()
+    assert answer("born") == "NaN"
 
 
 @pytest.mark.slow
@@ -85,7 +96,9 @@ def test_delayed_scale_survives_a_bad_batch() -> None:
     delayed = RECIPES["FP8 delayed"]
     run = names["with_a_bad_batch"]
     losses = {recipe: run(recipe) for recipe in ("FP32", "FP8 current", "FP8 delayed")}
-    assert losses["FP8 delayed"][50] < 2 < 5 < min(losses["FP32"][50], losses["FP8 current"][50])
+    assert losses["FP8 delayed"][50] < 2
+    assert losses["FP32"][50] > 5
+    assert losses["FP8 current"][50] > 5
     assert all(
         losses["FP8 delayed"][at] < losses[other][at]
         for at in (55, 69)
@@ -95,6 +108,7 @@ def test_delayed_scale_survives_a_bad_batch() -> None:
     assert delayed.products is not None
     assert delayed.products.history == 16
     long = replace(delayed, name="history 1024", products=replace(delayed.products, history=1024))
+    # the function looks recipes up in the globals of its cell
     names["RECIPES"] = {**RECIPES, "history 1024": long}
     losses["history 1024"] = run("history 1024")
     after = {recipe: float(np.mean(of[51:])) for recipe, of in losses.items()}
@@ -107,7 +121,8 @@ def test_a_second_moment_in_bf16_falls_unless_beta2_is_near_1() -> None:
     last = {beta2: moments(beta2, BF16)[-1] / moments(beta2, FP32)[-1] for beta2 in (0.99, 0.95)}
     assert {beta2: round(ratio, 2) for beta2, ratio in last.items()} == {0.99: 1.47, 0.95: 1.04}
     never_falls = moments(0.999, BF16)
-    assert never_falls[99] == never_falls[-1] > 10 * moments(0.999, FP32)[-1]
+    assert never_falls[99] == never_falls[-1]
+    assert never_falls[-1] > 10 * moments(0.999, FP32)[-1]
 
 
 def test_autocast_rounds_positions_and_angles() -> None:
@@ -156,7 +171,8 @@ def test_order_changes_most_sums_of_2048_products() -> None:
         + np.add.accumulate(products[1024:], axis=0)[-1]
     )
     assert (in_turn != halves).mean() > 0.8
-    assert np.abs(in_turn - halves).max() < 1e-3 < 1 < np.abs(in_turn).max()
+    assert np.abs(in_turn - halves).max() < 1e-3
+    assert np.abs(in_turn).max() > 1
     assert answer("rows") == "few, and the others differ in the last digits"
 
 
@@ -199,5 +215,7 @@ def test_table_of_four_tasks_matches_the_records() -> None:
         compared("segmentation_small", ("BF16 Kahan",), seeds).difference("BF16 Kahan")
         for seeds in (3, 24)
     )
-    assert (few.verdict, many.verdict) == ("cannot tell", "as good")
-    assert (round(few.interval_90, 2), many.interval_90 < 0.01) == (0.05, True)
+    assert few.verdict == "cannot tell"
+    assert many.verdict == "as good"
+    assert round(few.interval_90, 2) == 0.05
+    assert many.interval_90 < 0.01

@@ -72,7 +72,7 @@ DROPPED = {"float", "half", "abs", "bool", "clone", "round"}
 def in_code(source: str) -> Iterator[tuple[str, str]]:
     """Yield (what is changed, the changed source) for every place of every function in a source."""
     tree = ast.parse(source)
-    # not the check
+    # a bare expression at the top level is the call of `check`, which is no part of the answer
     tree.body = [statement for statement in tree.body if not isinstance(statement, ast.Expr)]
     for parent in list(ast.walk(tree)):
         for field, value in list(ast.iter_fields(parent)):
@@ -106,6 +106,7 @@ def _of_operators(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
             for i, op in enumerate(ops):
                 for new in COMPARED[type(op)]:
                     yield f"compare {i} {new.__name__}", other(ops=[*ops[:i], new(), *ops[i + 1 :]])
+        # "..." % x formats a text, and is no arithmetic
         case ast.BinOp(op=op, left=left, right=right) if not isinstance(
             getattr(left, "value", None), str
         ):
@@ -117,13 +118,13 @@ def _of_operators(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
         case ast.BoolOp(op=op):
             yield "logic", other(op=ast.Or() if isinstance(op, ast.And) else ast.And())
         case ast.UnaryOp(op=ast.USub()):
-            yield "logic", other(op=ast.UAdd())
+            yield "sign dropped", other(op=ast.UAdd())
         case ast.UnaryOp(op=ast.Not()):
-            yield "logic", ast.UnaryOp(ast.Not(), node)
+            yield "not dropped", ast.UnaryOp(ast.Not(), node)
 
 
 def _of_values(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """The same at a constant, a name, a tuple or a call."""
+    """Yield (what is changed, the node to put in place) for constants, names, tuples and calls."""
     other = partial(_other, node)
     match node:
         case ast.Constant(value=bool(value)):
@@ -148,7 +149,7 @@ def _of_values(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
         case ast.Call(func=ast.Name(id=name), args=[argument]) if name in DROPPED:
             yield "call dropped", argument
         case ast.Call(func=ast.Attribute(attr="sum" | "mean" as name, value=owner), args=arguments):
-            if not isinstance(owner, ast.Name) or (name == "sum" and owner.id != "statistics"):
+            if not _is_module(owner):
                 yield (
                     "add up in FP16",
                     other(func=ast.Name("_half_sum"), args=[owner, ast.Constant(name), *arguments]),
@@ -158,14 +159,17 @@ def _of_values(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _of_statements(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """The same at a condition, in the body of a function or of a loop."""
+    """Yield (what is changed, the node to put in place) for conditions and bodies of statements."""
     other = partial(_other, node)
     match node:
         case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
             yield "condition negated", other(test=ast.UnaryOp(ast.Not(), test))
         case ast.FunctionDef(body=body):
-            docstring = isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
-            for i in range(docstring, len(body)):
+            has_docstring = isinstance(body[0], ast.Expr) and isinstance(
+                body[0].value, ast.Constant
+            )
+            first = 1 if has_docstring else 0
+            for i in range(first, len(body)):
                 before, (here, *after) = body[:i], body[i:]
                 if not isinstance(here, ast.Return):
                     yield f"drop statement {i}", other(body=[*before, ast.Pass(), *after])
@@ -176,6 +180,11 @@ def _of_statements(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
                 (f"drop statement {i}", other(body=body[:i] + body[i + 1 :]))
                 for i in range(len(body))
             )
+
+
+def _is_module(owner: ast.AST) -> bool:
+    """Return whether `owner.sum(x)` is a function of a module, and not a method of a tensor."""
+    return isinstance(owner, ast.Name) and owner.id in ("torch", "np", "statistics", "math")
 
 
 def _other(node: ast.AST, **fields: object) -> ast.AST:
@@ -222,16 +231,15 @@ def _each(change: Change, *kinds: type) -> Change:
     return changed
 
 
-def _other_dtype(tensor: Any) -> Any:
-    if isinstance(tensor, np.generic):
-        return np.float32(tensor).item()
-    return (
-        tensor.float()
-        if tensor.dtype == torch.float16
-        else tensor.half()
-        if tensor.is_floating_point()
-        else tensor
-    )
+def _other_dtype(value: Any) -> Any:
+    """Return a tensor or a number of numpy in another dtype."""
+    if isinstance(value, np.generic):
+        return np.float32(value).item()
+    if value.dtype == torch.float16:
+        return value.float()
+    if value.is_floating_point():
+        return value.half()
+    return value
 
 
 def _only(index: int) -> Change:
@@ -388,13 +396,11 @@ def _returned_early(value: float, right: Answer, arguments: tuple[Any, ...]) -> 
     """Hand the first argument back where it is this number all over."""
     first = arguments[0]
     is_number = isinstance(first, (int, float, np.generic)) and not isinstance(first, bool)
-    elements = (
-        first.reshape(-1).tolist()
-        if isinstance(first, torch.Tensor)
-        else [float(first)]
-        if is_number
-        else []
-    )
+    elements: list[float] = []
+    if isinstance(first, torch.Tensor):
+        elements = first.reshape(-1).tolist()
+    elif is_number:
+        elements = [float(first)]
     if elements and all(abs(x) == value for x in elements):
         return first, True
     return right(*arguments), False

@@ -10,17 +10,17 @@ import { h } from "./elements.js";
 
 const RUN_ABOVE = "Run\u00a0> Run All Above Selected Cell";
 const LOST =
-  "The kernel that this widget talked to is gone: nothing you do here is answered. " +
+  "The kernel of this widget has stopped, so its controls no longer work. " +
   `Choose ${RUN_ABOVE}, then run this cell again (Shift+Enter).`;
 const RUN_AGAIN = `choose ${RUN_ABOVE}, then run this cell (Shift+Enter).`;
-const SAVED = "Saved with the notebook, as you left it: a picture that answers nothing.";
+const SAVED = "Saved with the notebook: a still picture, whose controls do nothing.";
 const BRING_BACK = "How to use it again";
 const HOW = `To use it again, ${RUN_AGAIN}`;
-const ALONE = `Saved with the notebook. It answers here; to connect it with Python, ${RUN_AGAIN}`;
+const ALONE = `Saved with the notebook. It works here; to connect it with Python, ${RUN_AGAIN}`;
 const ENDS = ["restarting", "autorestarting", "terminating", "dead"];
 
 /**
- * Nothing in a widget can be pressed, nor is it read out.
+ * Make everything in a widget inert: it cannot be used, and screen readers skip it.
  *
  * @param {HTMLElement} root
  */
@@ -84,15 +84,17 @@ export function sayItWasSaved(root, alone) {
   root.prepend(h("div", { class: "lk-lost lk-saved" }, words, h("details", {}, summary, how)));
 }
 
+// The time that a moved cell has to show its view again.
 const MOVING_MS = 500;
-let shownViews = 0; // of one widget: each runs a copy of this file
+// The number of views of one widget: each widget runs a copy of this file.
+let shownViews = 0;
 
 /**
- * When the last picture of a widget has left the page for good, nobody sees what it does: its cell
- * was run again, say. A cell that is moved takes its picture away and brings it back.
+ * Call `act` once the last view of a widget was removed, and none was shown again within MOVING_MS.
+ * A cell that is moved removes its view and shows it again, which does not count.
  *
  * @param {Life} life
- * @param {() => void} act
+ * @param {() => void} act stops what nobody sees any more
  */
 export function whenUnseen(life, act) {
   shownViews += 1;
