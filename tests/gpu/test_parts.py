@@ -204,7 +204,7 @@ def test_answers_of_a_tensor_core_are_saved(monkeypatch, tmp_path, capsys):
     for row in (row for row in INSTRUCTIONS if row.runs_on((9, 0)) and not row.grouped):
         asked = Asked(thorough=False)
         with pytest.raises(AssertionError) if row.name == wrong else nullcontext():
-            test_checks.test_a_real_tensor_core_answers_as_the_emulator_does(asked, row)
+            test_checks.test_a_real_tensor_core_equals_the_emulator(asked, row)
         assert bool(asked.found["mismatches"]) == (row.name == wrong)
         captures.append({"item": f"capture {row.name}", "kind": "capture", **asked.found})
     served = tmp_path / "served.json"
@@ -304,7 +304,7 @@ def test_a_training_is_recorded_in_the_folder_of_its_device(tmp_path):
     assert str(path) in summary
 
 
-def test_runs_of_a_gpu_are_read_from_the_folder_they_are_written_to(tmp_path):
+def test_runs_of_a_gpu_are_read_from_their_folder(tmp_path):
     for name in ("Tesla T4", "NVIDIA GeForce RTX 4060 Laptop GPU"):
         report = replace(HOPPER, name=name)
         assert (
