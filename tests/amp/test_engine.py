@@ -240,7 +240,7 @@ def test_a_maximal_norm_that_is_not_positive_is_refused() -> None:
             Engine(net(), SGD, O2).clip(max_norm)
 
 
-def test_sparse_gradients_of_two_losses_are_clipped_as_dense_ones() -> None:
+def test_sparse_gradients_of_two_losses_are_clipped() -> None:
     updates = []
     for sparse in (True, False):
         torch.manual_seed(0)

@@ -13,7 +13,7 @@ from labkit.clinic.constants import constants_in, constants_of
 from labkit.clinic.diagnose import diagnose_script
 
 
-def test_worked_example_an_epsilon_that_is_zero_in_fp16() -> None:
+def test_worked_example_of_an_epsilon_that_is_zero_in_fp16() -> None:
     (found,) = constants_in("import torch\nloss = -torch.log(p + 1e-8).mean()", "train.py")
     assert (found.where, found.value) == ("train.py:2", 1e-8)
     assert found.says == "`p + 1e-08`: 1e-08 is 0 in FP16, and 1.001e-08 in BF16"
@@ -38,7 +38,7 @@ MEETS_A_TENSOR = [
     "class Norm:\n    def __init__(self, eps=1e-10): self.eps = eps\n"
     "    def f(self, x): return x + self.eps",
 ]
-MEETS_NONE_OR_FITS = [
+MEETS_NO_TENSOR_OR_FITS = [
     "torch.optim.Adam(net.parameters(), lr=1e-3, eps=1e-8)",
     "torch.optim.Adam(net.parameters(), eps=1e-8)",
     "opt = AdamW(groups, betas=(0.9, 0.95), eps=1e-8, weight_decay=1e-8)",
@@ -60,7 +60,7 @@ MEETS_NONE_OR_FITS = [
 
 def test_constant_that_does_not_fit_is_found() -> None:
     assert [line for line in MEETS_A_TENSOR if len(constants_in(line)) != 1] == []
-    assert [line for line in MEETS_NONE_OR_FITS if constants_in(line)] == []
+    assert [line for line in MEETS_NO_TENSOR_OR_FITS if constants_in(line)] == []
 
 
 SMALL = 1e-10
@@ -85,7 +85,7 @@ def training(dtype: torch.dtype) -> Report:
     model = Ratio()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, eps=1e-8)
 
-    def step(inputs: torch.Tensor, never: bool = False) -> None:
+    def step(inputs: torch.Tensor, *, never: bool) -> None:
         optimizer.zero_grad()
         with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
             outputs = unused(model(inputs)) if never else model(inputs)
@@ -111,14 +111,21 @@ def lines_of(*texts: str) -> list[str]:
 
 
 def test_constant_in_code_that_did_not_run_is_a_note() -> None:
-    ran, never = lines_of("return x / (x.norm() + SMALL)", "return x.masked_fill(x > 0")
+    executed, skipped = lines_of("return x / (x.norm() + SMALL)", "return x.masked_fill(x > 0")
     report = training(torch.float32)
-    assert (notes(report), report.healthy, list(report.of(Status.WARN))) == ([ran, never], True, [])
+    assert (notes(report), report.healthy, list(report.of(Status.WARN))) == (
+        [executed, skipped],
+        True,
+        [],
+    )
     report = training(torch.float16)
     (warned,) = report.of(Status.WARN)
-    assert (warned.name, warned.where.split(",")[0]) == ("constant", ran)
-    assert notes(report) == [never]
-    model = nn.TransformerEncoderLayer(8, 2)  # the code of torch and of this lab is not the user's
+    assert (warned.name, warned.where.split(",")[0]) == ("constant", executed)
+    assert notes(report) == [skipped]
+
+
+def test_constants_in_the_code_of_torch_are_ignored() -> None:
+    model = nn.TransformerEncoderLayer(8, 2)
     assert constants_of(lambda batch: F.normalize(batch), model) == []
 
 
@@ -135,7 +142,7 @@ for _ in range(9):
 """
 
 
-def test_a_script_is_read_whole(tmp_path: Path) -> None:
+def test_constants_in_unexecuted_lines_of_a_script_are_notes(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT, encoding="utf-8")
     report = diagnose_script(script, [], steps=2)

@@ -15,54 +15,58 @@ from labkit.clinic import Status, claims, diagnose
 from labkit.faults import FAULTS
 from tests.clinic.trainings import BROKEN, HEALTHY, Case, blobs, classify, fp16, usual
 
-# The batch that a fault waits for; what comes before is not looked at.
-WAITS = {
+# The batch from which a training is diagnosed, because its fault acts late.
+FIRST_DIAGNOSED_BATCH = {
     "clip_with_inf": 49,
     "nan_only_in_eval": 29,
     "row_all_masked": 36,
     "validation_sum": 390,
     "softmax_by_hand": 45,
 }
+# Trainings that are diagnosed within a second: faults, healthy ones, and broken ones.
 FAST = {
     "mask_constant",
     "stale_cast",
     "decay_is_lost",
-    "optimizer_made_before",  # faults
+    "optimizer_made_before",
     "accumulation",
     "averaged_model",
     "gradient_penalty",
-    "two_backward_passes",  # healthy
+    "two_backward_passes",
     "lora_in_half",
     "attention_mask_constant",
     "one_region_for_all",
-    "schedule_runs_ahead",  # broken
+    "schedule_runs_ahead",
 }
 
 
 def of_each(names: Iterable[str]) -> pytest.MarkDecorator:
-    """A test of those that are fast, and a slow one of the others."""
-    fast, others = (
-        [name for name in names if (name in FAST) is wanted] for wanted in (True, False)
-    )
+    """Parametrize a test by the fast names together, and by all others as a slow test."""
+    names = list(names)
+    fast = [name for name in names if name in FAST]
+    others = [name for name in names if name not in FAST]
     slow = pytest.param(others, marks=[pytest.mark.slow, pytest.mark.timeout(900)])
     return pytest.mark.parametrize("names", [fast, slow], ids=["fast", "others"])
 
 
 def diagnosed(name: str, fixed: bool, steps: int = 6) -> Diagnosis:
-    """The report on one form of a fault, from the batch on that its fault waits for."""
+    """Return the diagnosis of the broken or the fixed form of a fault."""
     with torch.random.fork_rng(devices=[]):
         training = FAULTS[name].function(fixed)
         batches = list(training.batches)
-        start = WAITS.get(name, 0)
+        start = FIRST_DIAGNOSED_BATCH.get(name, 0)
         for batch in batches[:start]:
             training.step(batch)
-        rest = batches[start : start + (60 if start > 100 else 15 if start else len(batches))]
+        # A fault that acts late is diagnosed for some batches around it, more of a long training.
+        count = 60 if start > 100 else 15 if start else len(batches)
+        rest = batches[start : start + count]
         steps = len(rest) if start else steps
         report = diagnose(
             training.step, training.model, training.optimizer, training.scaler, rest, steps
         )
         if torch.is_autocast_enabled("cpu"):
-            training.step(batches[-1])  # which ends the region that one of them opens
+            # One of the faults leaves a region open, which its last step closes.
+            training.step(batches[-1])
         assert not torch.is_autocast_enabled("cpu")
         return report
 
@@ -73,28 +77,29 @@ def found(name: str, report: Diagnosis) -> set[str]:
 
 @pytest.mark.filterwarnings("ignore:Detected call of")
 @of_each(claims())
-def test_claimed_faults_are_found_in_broken_trainings_only(
-    names: list[str],
-) -> None:
+def test_claimed_faults_are_found_in_broken_trainings_only(names: list[str]) -> None:
     wrong = {}
     for name in names:
+        # FP16 rounds positions beyond 2048, which the first batches do not reach.
         steps = 16 if name == "positions_in_half" else 6
-        broken, fixed = (found(name, diagnosed(name, form, steps)) for form in (False, True))
+        broken, fixed = (
+            found(name, diagnosed(name, fixed=is_fixed, steps=steps)) for is_fixed in (False, True)
+        )
         if not broken & claims()[name] or fixed:
             wrong[name] = broken, fixed
     assert not wrong
 
 
-def test_worked_example_a_healthy_training_passes_unchanged() -> None:
+def test_a_diagnosis_changes_no_bit_of_a_training() -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        looked_at = HEALTHY["mlp_one_cycle"]()
+        diagnosed_case = HEALTHY["mlp_one_cycle"]()
         report = diagnose(
-            looked_at.step,
-            looked_at.model,
-            looked_at.optimizer,
-            looked_at.scaler,
-            looked_at.batches,
+            diagnosed_case.step,
+            diagnosed_case.model,
+            diagnosed_case.optimizer,
+            diagnosed_case.scaler,
+            diagnosed_case.batches,
             6,
         )
         torch.manual_seed(0)
@@ -102,13 +107,13 @@ def test_worked_example_a_healthy_training_passes_unchanged() -> None:
         for batch in alone.batches[:6]:
             alone.step(batch)
     assert report.healthy, report
-    assert all(
-        map(torch.equal, looked_at.model.state_dict().values(), alone.model.state_dict().values())
-    ), "every bit"
+    expected = alone.model.state_dict()
+    for name, value in diagnosed_case.model.state_dict().items():
+        assert torch.equal(value, expected[name]), name
 
 
 def examined(make: Callable[[], Case], steps: int) -> Diagnosis:
-    """The report on the first steps of a training, which then goes on to its end."""
+    """Return the diagnosis of the first steps of a training; train a healthy one to its end."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         case = make()
@@ -128,13 +133,15 @@ def test_a_healthy_training_has_no_finding(names: list[str]) -> None:
 
 @pytest.mark.filterwarnings("ignore:Detected call of")
 @of_each(BROKEN)
-def test_each_broken_script_is_found_and_its_fault_named(names: list[str]) -> None:
+def test_each_broken_training_has_a_finding_with_its_fault(names: list[str]) -> None:
     wrong = {}
-    for name, (training, patient) in ((name, BROKEN[name]) for name in names):
+    for name in names:
+        training, fault = BROKEN[name]
         report = examined(training, steps=60)
         steps = [found.step or 0 for found in report.findings if found.status is Status.BAD]
-        assert steps == sorted(steps), "of two faults that are as bad the earlier step comes first"
-        if not any(f.status is not Status.OK and patient in f.faults for f in report.findings):
+        # Of findings with the same status, the one of an earlier step comes first.
+        assert steps == sorted(steps)
+        if not any(f.status is not Status.OK and fault in f.faults for f in report.findings):
             wrong[name] = report
     assert not wrong
 
@@ -157,16 +164,16 @@ def test_error_is_reported_with_its_line_and_fault() -> None:
     assert "labkit explain mask_constant" in str(report)
 
 
-def test_what_is_no_training_is_refused_in_words() -> None:
-    well = HEALTHY["accumulation"]()
-    for error, says, wrong in (
+def test_invalid_arguments_of_diagnose_are_refused() -> None:
+    case = HEALTHY["accumulation"]()
+    for error, message, wrong in (
         (ValueError, "batches is empty", {"batches": []}),
         (TypeError, "step: expected a function", {"step": 3}),
         (ValueError, "has no parameter", {"model": torch.nn.ReLU()}),
         (ValueError, "steps: expected a positive", {"steps": 0}),
     ):
-        with pytest.raises(error, match=says):
-            diagnose(**{**vars(well), **wrong})
+        with pytest.raises(error, match=message):
+            diagnose(**{**vars(case), **wrong})
 
 
 SCRIPT = """
@@ -186,24 +193,36 @@ for number in range(1000):
 """
 
 
-def test_the_command_says_by_its_exit_status_how_a_script_is(tmp_path, capsys) -> None:
+def test_a_healthy_script_ends_with_status_0_after_the_steps(tmp_path, capsys) -> None:
     script = tmp_path / "train.py"
-    none = tmp_path / "none.py"
     script.write_text(SCRIPT, encoding="utf-8")
-    none.write_text("print('no training')", encoding="utf-8")
     assert cli.main(["diagnose", str(script), "--steps", "3"]) == 0
-    assert "done 2" in (said := capsys.readouterr().out)
-    assert "done 4" not in said, "it stops after the steps that were asked for"
-    assert "called as a whole" not in said, (
-        "the model is found in the first step, after its forward pass"
-    )
+    printed = capsys.readouterr().out
+    assert "done 2" in printed
+    assert "done 4" not in printed
+    # The model is found in the first step, although only after its forward pass.
+    assert "called as a whole" not in printed
+
+
+def test_a_faulty_script_ends_with_status_1(tmp_path, capsys) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT, encoding="utf-8")
     assert cli.main(["diagnose", str(script), "--steps", "3", "early"]) == 1
     printed = capsys.readouterr().out
     assert "labkit explain clip_before_unscale" in printed
     (clipped,) = (line for line in printed.splitlines() if "clipped while scaled" in line)
-    assert "first in step 0" in clipped, "the loss was scaled before the model was found"
+    # The loss of step 0 was scaled before the model was found.
+    assert "first in step 0" in clipped
+
+
+def test_a_script_without_a_training_ends_with_status_3(tmp_path, capsys) -> None:
+    none = tmp_path / "none.py"
+    none.write_text("print('no training')", encoding="utf-8")
     assert cli.main(["diagnose", str(none)]) == 3
     assert "before a training step" in capsys.readouterr().err
+
+
+def test_a_missing_script_ends_with_status_2(tmp_path, capsys) -> None:
     assert cli.main(["diagnose", str(tmp_path / "missing.py")]) == 2
     assert "there is no script" in capsys.readouterr().err
 
@@ -217,7 +236,8 @@ def test_syntax_error_is_reported_with_its_line(tmp_path, capsys) -> None:
     assert message.endswith("(bad.py, line 1)")
 
 
-ENDINGS = {  # how a script ends before its first step -> a part of the remedy
+# How a script ends before its first step -> a part of the remedy.
+ENDINGS = {
     'raise RuntimeError("Current loss scale already at minimum - cannot decrease scale")': (
         "come from the forward pass"
     ),
@@ -233,16 +253,17 @@ ENDINGS = {  # how a script ends before its first step -> a part of the remedy
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_known_message_before_the_first_step_gets_its_remedy(ending, tmp_path, capsys) -> None:
+def test_an_error_before_the_first_step_has_its_remedy(ending, tmp_path, capsys) -> None:
     script = tmp_path / "train.py"
     script.write_text(ending, encoding="utf-8")
     assert cli.main(["diagnose", str(script)]) == 1
     printed = " ".join(capsys.readouterr().out.split())
     assert ENDINGS[ending] in printed
-    assert "labkit diagnose train.py" not in printed, "the advice to run what is running"
+    # The remedies advise this command, which is running already.
+    assert "labkit diagnose train.py" not in printed
 
 
-def test_the_published_table_is_that_of_the_rows() -> None:
+def test_the_table_of_contributing_counts_faults_and_claims() -> None:
     text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
     known = set(FAULTS)
     claimed = set(claims())
@@ -253,10 +274,11 @@ def test_the_published_table_is_that_of_the_rows() -> None:
     )
 
 
-def test_scaler_in_search_of_its_scale_is_healthy() -> None:
+def test_a_scaler_that_lowers_its_scale_is_healthy() -> None:
     """Clipping makes NaN of the inf in gradients whose step is skipped."""
     for exponent, clip, skipped in ((60, 0.0, 12), (60, 1.0, 12), (18, 0.0, 2), (18, 1.0, 2)):
-        torch.manual_seed(0)  # the number of skips depends on the weights
+        # The number of skips depends on the weights.
+        torch.manual_seed(0)
         net = torch.nn.Linear(20, 5)
         opt = torch.optim.SGD(net.parameters(), lr=0.1)
         make = partial(
@@ -280,13 +302,13 @@ def test_scale_reset_after_each_skip_is_a_fault() -> None:
     assert first.what.startswith("the last 12 steps were skipped, all at a scale of 2^40")
 
 
-def by_hand(
+def manually_scaled(
     scale: float,
     divide: Callable[[nn.Module, float], object],
     autocast: bool = True,
     lr: float = 0.01,
 ) -> Case:
-    """A training with a loss scale of its own; `divide` unscales, or forgets to."""
+    """Return a training that scales its loss itself; `divide` unscales gradients, or does not."""
     net = torch.nn.Linear(20, 5)
     opt = torch.optim.SGD(net.parameters(), lr=lr)
     loss_of = classify(net)
@@ -302,59 +324,67 @@ def by_hand(
     return Case(train_step, blobs(8), net, opt, None)
 
 
-def divided_in_place(net: nn.Module, scale: float) -> None:
+def divide_in_place(net: nn.Module, scale: float) -> None:
     for p in net.parameters():
         p.grad /= scale
 
 
-def clipped(net: nn.Module, _: float) -> None:
-    """Shortens what is longer: gradients that it leaves as they are stay scaled."""
+def clip_only(net: nn.Module, _: float) -> None:
+    """Clip at a norm that no gradient reaches, so that gradients stay scaled."""
     torch.nn.utils.clip_grad_norm_(net.parameters(), 1e9)
 
 
-def test_missing_division_by_hand_is_a_fault() -> None:
+def test_missing_division_by_the_scale_is_a_fault() -> None:
     forgotten = [
         (1024.0, lambda *_: None),
-        (256.0, clipped),
+        (256.0, clip_only),
         (2.0**15, lambda net, _: net.bias.grad.div_(2.0**15)),
     ]
 
-    def replaced(net: nn.Module, scale: float) -> None:
-        for parameter in net.parameters():
-            parameter.grad = parameter.grad / scale
-
-    right = [(1024.0, divided_in_place), (2.0**15, replaced)]
     for scale, divide in forgotten:
-        report = examined(partial(by_hand, scale, divide, lr=0.01 / scale), steps=4)
+        report = examined(partial(manually_scaled, scale, divide, lr=0.01 / scale), steps=4)
         (found,) = (f for f in report.findings if f.name == "a step with scaled gradients")
-        # 256 may be the size of a batch
+        # A factor of 256 may be the size of a batch, so it is only a warning.
         assert found.status is (Status.BAD if scale >= 1024 else Status.WARN)
         assert found.what.startswith(
             f"the optimizer got the gradients of the loss times {scale:g}, not divided by it"
         )
         assert found.where.startswith("test_diagnose.py:")
-    for scale, divide in right:
-        assert not examined(partial(by_hand, scale, divide), steps=4).findings[:-1]
-    assert not examined(
-        partial(by_hand, 1024.0, clipped, autocast=False, lr=1e-5), steps=4
-    ).findings[:-1], "in FP32"
-    assert not examined(partial(by_hand, 3.0, clipped), steps=4).findings[:-1], (
-        "a weight of the loss"
-    )
 
+
+def test_manual_division_by_the_scale_is_no_fault() -> None:
+    def replace_gradients(net: nn.Module, scale: float) -> None:
+        for parameter in net.parameters():
+            parameter.grad = parameter.grad / scale
+
+    for scale, divide in ((1024.0, divide_in_place), (2.0**15, replace_gradients)):
+        report = examined(partial(manually_scaled, scale, divide), steps=4)
+        assert not report.findings[:-1], report
+
+
+def test_a_factor_that_is_no_loss_scale_is_no_fault() -> None:
+    in_fp32 = partial(manually_scaled, 1024.0, clip_only, autocast=False, lr=1e-5)
+    # A factor of 3 is the weight of a loss, and no scale against underflow.
+    weighted = partial(manually_scaled, 3.0, clip_only)
+    for make in (in_fp32, weighted):
+        assert not examined(make, steps=4).findings[:-1]
+
+
+def test_division_in_hooks_is_no_fault() -> None:
     def divided_by_hooks(of_optimizer: bool) -> Case:
-        case = by_hand(1024.0, lambda *_: None)
+        case = manually_scaled(1024.0, lambda *_: None)
         if of_optimizer:
-            case.optimizer.register_step_pre_hook(lambda *_: divided_in_place(case.model, 1024.0))
-        for p in () if of_optimizer else case.model.parameters():
-            p.register_hook(lambda gradient: gradient / 1024.0)
+            case.optimizer.register_step_pre_hook(lambda *_: divide_in_place(case.model, 1024.0))
+        else:
+            for p in case.model.parameters():
+                p.register_hook(lambda gradient: gradient / 1024.0)
         return case
 
     for of_optimizer in (True, False):
         assert not examined(partial(divided_by_hooks, of_optimizer), steps=4).findings[:-1]
 
 
-def test_overflow_in_a_closure_is_one_of_the_forward_pass() -> None:
+def test_overflow_in_a_closure_is_named_as_one_of_forward() -> None:
     net = torch.nn.Linear(20, 5)
     opt = torch.optim.LBFGS(net.parameters(), max_iter=2)
     loss_of = classify(net, factor=1e6)
@@ -401,7 +431,7 @@ train(9)
 """
 
 
-def test_script_that_catches_everything_ends_at_the_limit(tmp_path, capsys) -> None:
+def test_script_that_catches_all_exceptions_ends_at_the_limit(tmp_path, capsys) -> None:
     tracing = sys.gettrace()
     for catches in (ENDLESSLY, ONCE):
         (tmp_path / "train.py").write_text(CATCHES_ALL + catches, encoding="utf-8")
@@ -430,10 +460,11 @@ for number in range(3):
 """
 
 
-def test_a_script_that_skips_every_step_by_itself_is_at_fault(tmp_path, capsys) -> None:
+def test_a_script_that_skips_every_step_itself_is_at_fault(tmp_path, capsys) -> None:
     (tmp_path / "train.py").write_text(SKIPPED_BY_HAND, encoding="utf-8")
     assert cli.main(["diagnose", str(tmp_path / "train.py")]) == 1
-    said = capsys.readouterr().out
-    assert "overflow: train.py:9" in said, "the loss is FP16, and the scale is above its range"
-    assert "1 fault to repair" in said
-    assert "it led to: inf or NaN in the backward pass, no step was taken" in said
+    printed = capsys.readouterr().out
+    # The loss is FP16, and a scale of 2^40 is beyond its range.
+    assert "overflow: train.py:9" in printed
+    assert "1 fault to repair" in printed
+    assert "it led to: inf or NaN in the backward pass, no step was taken" in printed

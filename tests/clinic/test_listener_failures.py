@@ -12,7 +12,7 @@ from labkit.clinic.events import TrainingObserver
 from labkit.clinic.script_diagnosis import ScriptDiagnosis
 from labkit.instrument import Watch
 from labkit.instrument.script import run_script
-from tests.instrument.test_guard import planted
+from tests.instrument.test_guard import plant
 
 SCRIPT = """
 import torch
@@ -38,8 +38,8 @@ for _ in range(4):
     print("loss", loss.item())
 """
 
-# Functions that fail in one run: none of a row calls another, and of a pair like enter and exit a
-# row has only one.
+# The functions of a row fail in one run. None of them calls another, and of a pair such as enter
+# and exit a row has only one, so that all failures happen.
 ROWS: list[list[tuple[Any, str]]] = [
     [
         *((ScriptDiagnosis, name) for name in ("before_module", "backward_begins")),
@@ -82,7 +82,7 @@ ROWS: list[list[tuple[Any, str]]] = [
     [(operations, "_worst"), (operations, "floats"), (events, "finite"), (Watch, "_around_call")],
     [(operations, "tree_leaves"), (script_diagnosis, "leaves")],
 ]
-ONE_BY_ONE = [[plant] for row in ROWS for plant in row]
+ONE_BY_ONE = [[function] for row in ROWS for function in row]
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of")
@@ -99,16 +99,15 @@ def test_failures_of_diagnose_are_reported_separately(
     assert alone.count("loss") == 4
     for row in rows:
         with pytest.MonkeyPatch.context() as patch:
-            calls = [planted(patch, owner, name) for owner, name in row]
+            calls = [plant(patch, owner, name) for owner, name in row]
             for owner, name in row:
-                getattr(
-                    owner, name
-                ).__name__ = name  # by which the report tells one failure from another
+                # The report distinguishes failures by the name of the function.
+                getattr(owner, name).__name__ = name
             main(["diagnose", str(path)])
-        said = capsys.readouterr()
-        assert said.out.startswith(alone), row
-        assert "ended" not in said.err, row
-        assert "not looked at" in said.out, said.out
-        for (_, name), called in zip(row, calls, strict=True):
-            assert called, f"{name} was not called"
-            assert f"PlantedError: {name}" in said.out, said.out
+        printed = capsys.readouterr()
+        assert printed.out.startswith(alone), row
+        assert "ended" not in printed.err, row
+        assert "not looked at" in printed.out, printed.out
+        for (_, name), calls_of_function in zip(row, calls, strict=True):
+            assert calls_of_function, f"{name} was not called"
+            assert f"PlantedError: {name}" in printed.out, printed.out

@@ -1,6 +1,7 @@
-"""Diagnosis of scripts written independently of it: healthy ones and faulty ones.
+"""Diagnosis of healthy and faulty scripts that were written independently of it.
 
-`tests/guard/scripts` has them, with the cause and the right repair of each faulty one as edits.
+`tests/guard/scripts` has the scripts, and `repairs.toml` there the edits that repair each faulty
+one.
 """
 
 import json
@@ -21,8 +22,7 @@ HEALTHY = sorted(
     for path in SCRIPTS.glob("*.py")
     if path.read_text(encoding="utf-8").startswith('"""Healthy')
 )
-# script -> the faults that are named, the first finding of each; "" where a warning or the headline
-# names it
+# Script -> the name of its first finding.
 CAUSES = {
     "adam_eps_above_gradients": "epsilon above what it guards",
     "backbone_never_cleared": "gradients of an earlier step",
@@ -47,9 +47,9 @@ CAUSES = {
 
 
 def diagnosed(script: Path, command: str = "diagnose") -> dict[str, object]:
-    """Return what a command says of a script, as JSON."""
+    """Return the JSON that `labkit diagnose` or `labkit watch` prints about a script."""
     options = ["--json", "--strict"] if command == "watch" else ["--json"]
-    ran = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "labkit", command, *options, str(script)],
         cwd=script.parent,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -57,16 +57,16 @@ def diagnosed(script: Path, command: str = "diagnose") -> dict[str, object]:
         text=True,
         check=False,
     )
-    assert ran.stdout, ran.stderr
-    return dict(json.loads(ran.stdout))
+    assert completed.stdout, completed.stderr
+    return dict(json.loads(completed.stdout))
 
 
-def faults_in(said: dict[str, object]) -> list[str]:
-    reports: list[dict[str, list[dict[str, str]]]] = said["reports"]
+def faults_in(result: dict[str, object]) -> list[str]:
+    reports: list[dict[str, list[dict[str, str]]]] = result["reports"]
     return [f["name"] for report in reports for f in report["findings"] if f["status"] == "bad"]
 
 
-def copied(name: str, folder: Path, edits: list[list[str]]) -> Path:
+def copy_script(name: str, folder: Path, edits: list[list[str]]) -> Path:
     text = (SCRIPTS / f"{name}.py").read_text(encoding="utf-8")
     for old, new in edits:
         assert old in text, old
@@ -77,7 +77,7 @@ def copied(name: str, folder: Path, edits: list[list[str]]) -> Path:
 
 
 def test_each_faulty_script_has_its_cause() -> None:
-    # in FP32 without anyone's intention: the headline says that no operation ran in 16 bits
+    # "autocast_of_another_device" runs in FP32, which the headline of the report says.
     assert CAUSES.keys() | {"autocast_of_another_device"} == REPAIRS.keys()
     assert len(HEALTHY) == 20
 
@@ -85,21 +85,21 @@ def test_each_faulty_script_has_its_cause() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["diagnose", "watch"])
 @pytest.mark.parametrize("name", HEALTHY)
-def test_healthy_script_is_quiet(name: str, command: str, tmp_path: Path) -> None:
-    said = diagnosed(copied(name, tmp_path, []), command)
-    assert (faults_in(said), said["exit_status"]) == ([], 0)
+def test_healthy_script_has_no_finding(name: str, command: str, tmp_path: Path) -> None:
+    result = diagnosed(copy_script(name, tmp_path, []), command)
+    assert (faults_in(result), result["exit_status"]) == ([], 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CAUSES)
-def test_faulty_script_gets_its_cause(name: str, tmp_path: Path) -> None:
-    said = diagnosed(copied(name, tmp_path, []))
-    assert faults_in(said)[:1] == [CAUSES[name]]
-    assert said["exit_status"] == 1
+def test_first_finding_of_a_faulty_script_is_its_cause(name: str, tmp_path: Path) -> None:
+    result = diagnosed(copy_script(name, tmp_path, []))
+    assert faults_in(result)[:1] == [CAUSES[name]]
+    assert result["exit_status"] == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REPAIRS)
-def test_repaired_script_is_quiet(name: str, tmp_path: Path) -> None:
-    said = diagnosed(copied(name, tmp_path, REPAIRS[name]))
-    assert (faults_in(said), said["exit_status"]) == ([], 0)
+def test_repaired_script_has_no_finding(name: str, tmp_path: Path) -> None:
+    result = diagnosed(copy_script(name, tmp_path, REPAIRS[name]))
+    assert (faults_in(result), result["exit_status"]) == ([], 0)

@@ -1,45 +1,54 @@
-"""Findings from the record of a run: each recorded failure has its own name."""
+"""Pitfalls that are found in the record of a run."""
 
 from labkit.clinic import Status, find_pitfalls
 from labkit.train import RunRecord, StepRecord, recorded
 
 
-def test_the_runs_on_record() -> None:
-    for recipe, wrong in (
+def test_recorded_runs_have_the_pitfalls_of_their_recipes() -> None:
+    for recipe, expected in (
         ("FP32", set()),
         ("FP16 dynamic", set()),
         ("FP16", {"underflow"}),
         ("FP16 static too high", {"steps"}),
     ):
         report = find_pitfalls(recorded("segmentation", recipe, 0))
-        assert {finding.name for finding in report.of(Status.BAD)} == wrong, recipe
+        assert {finding.name for finding in report.of(Status.BAD)} == expected, recipe
 
 
-def made_of(*steps: StepRecord) -> RunRecord:
+def record_of(*steps: StepRecord) -> RunRecord:
     return RunRecord("digits", "FP16", 0, steps, 0.1, "accuracy", 1.0, "CPU", {}, "2026-01-01")
 
 
-def test_nan_is_attributed_to_its_source() -> None:
-    unchecked = made_of(
+def remedy_of(record: RunRecord) -> str:
+    return next(find_pitfalls(record).of(Status.BAD)).remedy
+
+
+def test_nan_after_a_step_with_inf_came_from_the_weights() -> None:
+    # Both steps were taken in spite of inf, and the second loss is NaN.
+    unchecked = record_of(
         StepRecord(1, 2.0, 2.0**40, True, True, 0.0),
         StepRecord(2, float("nan"), 2.0**40, True, True),
     )
-    forward = made_of(StepRecord(1, float("inf"), 1.0, True, False, 0.0))
-    unlucky = made_of(
+    assert "reached the weights" in remedy_of(unchecked)
+
+
+def test_an_infinite_loss_came_from_the_forward_pass() -> None:
+    first_step = record_of(StepRecord(1, float("inf"), 1.0, True, False, 0.0))
+    # A step before it was clean, so it did not ruin the weights.
+    second_step = record_of(
         StepRecord(1, 2.0, 1.0, False, True, 0.0), StepRecord(2, float("inf"), 1.0, True, True)
     )
-    assert "forward pass" in next(find_pitfalls(unlucky).of(Status.BAD)).remedy, (
-        "a loss is not ruined by a later step"
-    )
-    assert "reached the weights" in next(find_pitfalls(unchecked).of(Status.BAD)).remedy
-    assert "forward pass" in next(find_pitfalls(forward).of(Status.BAD)).remedy
-    assert "Adam's epsilon" in next(find_pitfalls(forward).of(Status.BAD)).remedy, (
-        "O3's other way into NaN"
-    )
-    assert find_pitfalls(forward).summary.startswith("What went wrong in this run: 1 of 3")
+    assert "forward pass" in remedy_of(first_step)
+    assert "forward pass" in remedy_of(second_step)
+    # Under O3, Adam's epsilon is another cause of an infinite loss.
+    assert "Adam's epsilon" in remedy_of(first_step)
+    assert find_pitfalls(first_step).summary.startswith("What went wrong in this run: 1 of 3")
 
 
-def test_nothing_to_read() -> None:
-    assert find_pitfalls(made_of()).healthy
-    unmeasured = find_pitfalls(made_of(StepRecord(1, 1.0, 1.0, False, True)))
+def test_a_record_without_steps_is_healthy() -> None:
+    assert find_pitfalls(record_of()).healthy
+
+
+def test_a_record_without_measurements_has_a_warning() -> None:
+    unmeasured = find_pitfalls(record_of(StepRecord(1, 1.0, 1.0, False, True)))
     assert [f.what for f in unmeasured.of(Status.WARN)] == ["not measured"]

@@ -1,6 +1,4 @@
-"""Remedies that a diagnosis prints, applied: the script that receives one is faulty, the edited one
-healthy.
-"""
+"""Remedies of a diagnosis: a faulty script that is edited as its remedy says becomes healthy."""
 
 from pathlib import Path
 
@@ -31,10 +29,11 @@ for step in range(12):
     scaler.update()
 """
 AS_FP32 = "h = h.float(); zero = h.square().sum(1) * 0; "
-TOO = " + h.square().mean()"  # so that gradients are not zero
-# operation whose domain or derivative is left -> the faulty line, and what the remedy replaces in
-# it by what
-AT_AN_EDGE: dict[str, tuple[str, str, str]] = {
+# A term that keeps gradients from being all zero, which would be another fault.
+WITH_GRADIENTS = " + h.square().mean()"
+# Operation that leaves its domain, or the domain of its derivative -> the faulty line, the text
+# that the remedy replaces, and the replacement.
+DOMAIN_EDITS: dict[str, tuple[str, str, str]] = {
     "log": ("loss = -zero.log().mean()", "zero.log", "zero.clamp(min=1e-6).log"),
     "log2": ("loss = -zero.log2().mean()", "zero.log2", "zero.clamp(min=1e-6).log2"),
     "log10": ("loss = -zero.log10().mean()", "zero.log10", "zero.clamp(min=1e-6).log10"),
@@ -86,10 +85,10 @@ AT_AN_EDGE: dict[str, tuple[str, str, str]] = {
         "torch.eye(4) + torch.diag(torch.rand(4))",
     ),
 }
-# of torch's attention alone, which no line of Python calls
+# Only torch's attention calls it, and no line of Python.
 INSIDE_TORCH = {"_safe_softmax"}
 
-# name of the finding -> the faulty script, and the edit that its remedy asks for
+# Name of the finding -> the faulty script, the text that the remedy replaces, and the replacement.
 SCRIPTS: dict[str, tuple[str, str, str]] = {
     "gradients of an earlier step": (
         LOOP.replace("    optimizer.zero_grad()\n", "    pass  # clear\n").replace(
@@ -242,28 +241,30 @@ def diagnosed(text: str, folder: Path) -> Report:
 
 
 def test_each_domain_and_derivative_has_its_case() -> None:
-    assert AT_AN_EDGE.keys() | INSIDE_TORCH == DOMAINS.keys() | DERIVATIVES.keys()
+    assert DOMAIN_EDITS.keys() | INSIDE_TORCH == DOMAINS.keys() | DERIVATIVES.keys()
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("operation", AT_AN_EDGE)
-def test_remedy_at_the_edge_of_a_domain_repairs(operation: str, tmp_path: Path) -> None:
-    line, old, new = AT_AN_EDGE[operation]
+@pytest.mark.parametrize("operation", DOMAIN_EDITS)
+def test_remedy_of_an_operation_outside_its_domain_repairs(operation: str, tmp_path: Path) -> None:
+    line, old, new = DOMAIN_EDITS[operation]
     assert line.count(old) == 1
-    faulty = diagnosed(LOOP.replace("LOSS", AS_FP32 + line + TOO), tmp_path)
+    faulty = diagnosed(LOOP.replace("LOSS", AS_FP32 + line + WITH_GRADIENTS), tmp_path)
     printed = [f.remedy for f in faulty.findings if f.status is not Status.OK]
-    named = [DOMAINS.get(operation), DERIVATIVES.get(operation)]
-    assert any(remedy in named for remedy in printed), printed
-    repaired = diagnosed(LOOP.replace("LOSS", AS_FP32 + line.replace(old, new) + TOO), tmp_path)
+    expected = [DOMAINS.get(operation), DERIVATIVES.get(operation)]
+    assert any(remedy in expected for remedy in printed), printed
+    repaired = diagnosed(
+        LOOP.replace("LOSS", AS_FP32 + line.replace(old, new) + WITH_GRADIENTS), tmp_path
+    )
     assert [f.name for f in repaired.findings if f.status is not Status.OK] == []
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", SCRIPTS)
-def test_remedy_of_a_finding_repairs(kind: str, tmp_path: Path) -> None:
-    text, old, new = SCRIPTS[kind]
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_remedy_of_a_finding_repairs(name: str, tmp_path: Path) -> None:
+    text, old, new = SCRIPTS[name]
     assert text.count(old) == 1
     faulty = diagnosed(text, tmp_path)
-    assert [f.name for f in faulty.findings if f.status is Status.BAD] == [kind]
+    assert [f.name for f in faulty.findings if f.status is Status.BAD] == [name]
     repaired = diagnosed(text.replace(old, new), tmp_path)
     assert [f.name for f in repaired.findings if f.status is Status.BAD] == []

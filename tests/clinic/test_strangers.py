@@ -1,6 +1,4 @@
-"""Scripts as practitioners write them: no finding in healthy ones, and a finding for each silent
-fault.
-"""
+"""Diagnosis of unusual training loops: healthy ones have no finding, silent faults have one."""
 
 import json
 import subprocess
@@ -19,9 +17,7 @@ from labkit.machine import Status
 
 
 class Weighted(nn.Module):
-    """Multiplies by weights, three in a thousand of which are tiny: so are the
-    gradients behind it.
-    """
+    """A product by weights of which three in a thousand are tiny, and so are their gradients."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +29,7 @@ class Weighted(nn.Module):
         return x.float() * self.weights
 
 
-def test_a_layer_just_below_its_window_is_a_note_and_no_fault() -> None:
+def test_a_layer_just_below_its_safe_scales_is_a_note() -> None:
     """As in small GPTs, where the query of the first position has gradients of rounding noise."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 1000), Weighted())
@@ -57,7 +53,7 @@ def test_a_layer_just_below_its_window_is_a_note_and_no_fault() -> None:
 
 
 class Wrapper(nn.Module):
-    """A model whose own forward is not called, as in a module of Lightning."""
+    """A model whose forward is never called, as with a LightningModule."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +84,7 @@ def test_gradients_that_are_all_zero_are_a_fault() -> None:
     assert zero_gradients(1e-4) == ["all gradients are zero"]
 
 
-def test_gradients_that_arrive_are_none() -> None:
+def test_gradients_that_are_not_zero_are_no_fault() -> None:
     assert zero_gradients(1.0) == []
 
 
@@ -202,17 +198,17 @@ def test_report_ignores_a_replaced_stdout(
     assert "Nothing wrong was found" in capsys.readouterr().out
 
 
-def test_json_is_alone_on_stdout_whatever_the_script_prints(tmp_path: Path) -> None:
+def test_stdout_has_only_json_if_the_script_prints(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(f"import os\nprint('a')\nos.write(1, b'b')\n{TWO_EPSILONS}", encoding="utf-8")
-    ran = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "labkit", "diagnose", "--json", str(path)],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert json.loads(ran.stdout)["exit_status"] == 0
-    assert sorted(ran.stderr.split()) == ["a", "b"]
+    assert json.loads(completed.stdout)["exit_status"] == 0
+    assert sorted(completed.stderr.split()) == ["a", "b"]
 
 
 def test_a_head_in_no_optimizer_is_a_warning(tmp_path: Path) -> None:

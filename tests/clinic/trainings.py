@@ -1,8 +1,7 @@
-"""Trainings as practitioners write them, healthy and broken, most of them written before the
-diagnosis.
+"""Healthy and broken trainings for the tests of the diagnosis.
 
-Each returns what its author would hand to `diagnose`: a step, its batches, the model, the optimizer
-and the scaler.
+They are written as practitioners write them, most of them before the diagnosis existed. Each
+returns the arguments of `diagnose`: a step, its batches, the model, the optimizer and the scaler.
 """
 
 import copy

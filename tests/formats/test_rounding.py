@@ -188,7 +188,7 @@ def test_nan_is_refused_by_a_format_without_it():
         round_to([1.0, np.nan], E3M2)
 
 
-def test_values_that_the_dtype_of_the_array_cannot_hold_are_refused():
+def test_values_beyond_the_dtype_of_the_array_are_refused():
     small = np.array([1.5, 65504, -0.0], np.float16)
     assert np.array_equal(round_to(small, FP32), small)
     with pytest.raises(ValueError, match="BF16 has values that FP16 cannot hold"):

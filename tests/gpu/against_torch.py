@@ -1,8 +1,8 @@
 """`labkit.frameworks.torch_amp` against torch.amp on a card: call by call, and whole trainings.
 
-Each function runs in a process that has a card, real or simulated, and returns what differs in
-plain values. Compared are the dtypes and the bytes of what a call returns, and of the gradients
-where the calls are modules; and, on a CPU, the dtypes of ours with those of torch on the card.
+Each function runs in a process that has a card, real or simulated, and returns the differences as
+plain values. Dtypes and bytes of results are compared, and of gradients where a call is a module.
+The dtypes of labkit on a CPU are compared with those of torch on the card.
 """
 
 import logging
@@ -27,12 +27,14 @@ from labkit.gpu.measure import cross_entropy, example
 LISTS = {"torch": torch, "nn": torch._C._nn, "linalg": torch._C._linalg, "method": torch.Tensor}
 EQUAL = "equal"
 REFUSED = "refused"
-UNUSABLE = "unusable"  # begins what is said of a listed call that torch itself refuses
+# The first word of the result of a listed call that torch itself refuses.
+UNUSABLE = "unusable"
 HALF = torch.float16
 RECURRENT = {"RNN": nn.RNN, "GRU": nn.GRU, "LSTM": nn.LSTM}
 TRAINED = ("MLP", "CNN", "transformer", "LSTM")
 
-Call = Callable[[Any], Any]  # called with the region that its forward pass runs in
+# A function of the region in which its forward pass runs.
+Call = Callable[[Any], Any]
 
 
 def outcome(call: Call, region: Any) -> tuple[list[Tensor], str]:
@@ -79,7 +81,7 @@ def _raw(tensor: Tensor) -> tuple[torch.Size, bytes]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Deprecated operations are called too, and what is refused is logged at length."""
+    """Suppress warnings and logs, of which deprecated and refused operations make many."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -90,7 +92,7 @@ def quiet() -> Iterator[None]:
 
 
 class Comparison:
-    """How many calls were equal, refused by both, and which differ: name -> how."""
+    """Counts of equal and of refused calls, and the differences by the name of a call."""
 
     def __init__(self) -> None:
         self.equal = self.refused = self.unrepeatable = 0
@@ -105,7 +107,8 @@ class Comparison:
             how == "the numbers differ"
             and compare(theirs, outcome(call, torch.autocast("cuda", HALF))) != EQUAL
         ):
-            self.unrepeatable += 1  # it returns memory that nobody wrote to
+            # torch differs from itself: the call returns uninitialized memory.
+            self.unrepeatable += 1
         elif how == EQUAL:
             self.equal += 1
         elif how == REFUSED:
@@ -245,22 +248,21 @@ def covariance(correction: int, to: Callable[[Tensor], Tensor], *_: Any) -> Tens
 
 def power_of_matrix(n: int, to: Callable[[Tensor], Tensor], *_: Any) -> Tensor:
     square = torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(2))
-    # the gradient of a higher power differs in its last bit: torch adds its terms in another order
+    # Detached, because gradients of higher powers differ in the last bit: torch adds in another
+    # order.
     return torch.linalg.matrix_power(to(square).detach(), n)
 
 
 def composites() -> dict[str, Any]:
-    """Compare functions of torch.nn.functional that are made of several operations, as people call
-    them.
-    """
+    """Compare functions of torch.nn.functional that consist of several operations."""
     generator = torch.Generator().manual_seed(0)
     logits, other = (4 * torch.randn(2, 4, 6, 8, generator=generator) for _ in range(2))
     classes = torch.randint(8, (8,), generator=generator)
     rows = logits.view(-1, 8)[:8]
     weight = torch.rand(8, generator=generator)
     soft = other.view(-1, 8)[:8].softmax(1)
-    # Called with what sends tensors to a device and a dtype, the classes and the weights of
-    # classes.
+    # The arguments are a function that moves tensors to a device and a dtype, the classes, and the
+    # weights of classes.
     calls: dict[str, Callable[..., Any]] = {
         "softmax": lambda t, *_: F.softmax(t(logits), -1),
         "softmax, dtype named": lambda t, *_: F.softmax(t(logits), -1, dtype=HALF),
@@ -345,12 +347,12 @@ def composites() -> dict[str, Any]:
 
 
 # --- what `labkit gpu` asks of a card: the calls of torch's own lists, recurrent layers, trainings
-# what opens an autocast region, and what makes a scaler
+# A function that opens a region of autocast, and one that makes a scaler.
 Pair = tuple[Callable[[], Any], Callable[..., Any]]
 
 
 def pairs(device: str) -> tuple[Pair, Pair]:
-    """Return torch's region and scaler, and ours; off a GPU ours on both sides, a rehearsal."""
+    """Return the pairs of torch and of labkit; without a GPU, labkit's twice, as a rehearsal."""
     ours = partial(autocast, device, HALF), GradScaler
     theirs = (
         (partial(torch.autocast, device, HALF), torch.amp.GradScaler) if device == "cuda" else ours
@@ -360,22 +362,21 @@ def pairs(device: str) -> tuple[Pair, Pair]:
 
 @contextmanager
 def repeatable() -> Iterator[None]:
-    """Ask torch for kernels that give the same bits twice; otherwise torch.amp would not even equal
-    itself.
-    """
+    """Use deterministic kernels, without which torch.amp would not equal itself."""
     exact = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True)
     with exact, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         yield
 
 
 def listed_calls(device: str) -> dict[str, list[Any]]:
-    """Return group -> its rows in torch's autocast test lists: name, arguments and, in some, named
-    ones.
+    """Return the rows of torch's autocast test lists by group.
+
+    A row has a name, arguments and, in some rows, keyword arguments.
     """
     if "expecttest" not in sys.modules:
         try:
             import expecttest  # noqa: F401
-        # the lists need no more of it than a base class for tests that nobody runs here
+        # The lists need only its base class, for tests that are not run here.
         except ImportError:
             sys.modules["expecttest"] = types.ModuleType("expecttest")
             sys.modules["expecttest"].TestCase = unittest.TestCase
@@ -383,15 +384,16 @@ def listed_calls(device: str) -> dict[str, list[Any]]:
 
     torch.manual_seed(0)
     listed = vars(AutocastTestLists(torch.device(device)))
-    # einsum's row is malformed upstream
+    # The row of einsum is malformed in torch, and is left out.
     return {
         group: [row for row in rows if isinstance(row[1], tuple)] for group, rows in listed.items()
     }
 
 
 def groups() -> list[str]:
-    """Return the groups of torch's lists; where this torch has none, "lists", of which the check
-    says why.
+    """Return the groups of torch's lists.
+
+    If they cannot be read, return the group "lists", whose check fails with the reason.
     """
     try:
         return list(listed_calls("cpu"))
@@ -400,10 +402,9 @@ def groups() -> list[str]:
 
 
 def lists(group: str, device: str, theirs: Pair, ours: Pair) -> dict[str, str]:
-    """Return each call of a group -> "equal", "unusable: ..." where torch itself refuses, or how
-    the two differ.
+    """Return the result of each call of a group, in every module of torch that has the function.
 
-    Each is called wherever torch has it.
+    A result is "equal", "unusable: ..." where torch itself refuses, or the difference.
     """
     found = {}
     with quiet():
@@ -426,8 +427,9 @@ def _listed(function: Callable[..., Any], args: Any, named: Any, region: Any) ->
 
 
 def recurrent(layer: str, width: int, packed: bool, device: str) -> Call:
-    """Return a linear layer and a recurrent one, forward and backward, as networks have them; maybe
-    packed.
+    """Return a call of a linear and a recurrent layer, forward and backward.
+
+    With `packed`, the recurrent layer gets a packed sequence.
     """
 
     def call(region: Any) -> list[Tensor]:
@@ -453,8 +455,8 @@ def compare_training(
 ) -> str:
     """Return "equal", or the first step at which two trainings of a network differ.
 
-    The scale begins so high that the first steps overflow, and grows every third step, so that all
-    of it is met.
+    The initial scale is so high that the first steps overflow, and it grows every third step, so
+    both branches of the scaler are tested.
     """
     with repeatable():
         runs = [_training(network, device, width, steps, *pair) for pair in (theirs, ours)]
@@ -469,7 +471,7 @@ def compare_training(
 def _training(
     network: str, device: str, width: int, steps: int, region: Any, new_scaler: Any
 ) -> list[str]:
-    """Return of each step the loss, and the scale and its tracker after it."""
+    """Return a text for each step with its loss, and the scale and its tracker after it."""
     model, x, target = example(network, width, 32, device)
     scaler = new_scaler(device, init_scale=2.0**24, growth_interval=3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

@@ -1,5 +1,6 @@
-"""Tests with the mark gpu are skipped where there is no GPU, loudly; with LABKIT_REQUIRE_GPU=1 that
-is an error.
+"""Fixtures of the tests on a GPU, which are skipped without one.
+
+With LABKIT_REQUIRE_GPU=1, they fail instead.
 """
 
 import os
@@ -9,15 +10,13 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-# no tests: what they import exists in a process with a simulated card alone
+# These modules are no tests; they import what exists only in a process with a simulated card.
 collect_ignore = ["simulated"]
 
 
 @dataclass
 class Asked:
-    """What a check is asked: on which device, how much, and where it leaves what it found, in plain
-    values.
-    """
+    """The request of `labkit gpu` to a check, and the plain values that the check found."""
 
     device: str = "cuda"
     thorough: bool = True
@@ -35,9 +34,7 @@ def without_a_gpu(required: bool) -> NoReturn:
 
 @pytest.fixture
 def asked(request: pytest.FixtureRequest) -> Asked:
-    """Return what `labkit gpu` asks of a check; everything, of the GPU, where pytest
-    alone runs it.
-    """
+    """Return the request of `labkit gpu`; under pytest alone, a thorough check of the GPU."""
     served: Asked | None = getattr(request.config, "asked", None)
     return served or Asked()
 

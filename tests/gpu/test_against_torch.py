@@ -1,8 +1,7 @@
-"""The drop-in against torch.amp on a simulated card: operations, modules, composites, whole
-trainings.
+"""The drop-in for torch.amp against torch.amp itself, on a simulated card.
 
-The card runs the CPU's kernels under CUDA's key, so which operation is cast to what is torch's own
-C++. What its kernels cannot show is cuBLAS and cuDNN.
+The card runs the CPU's kernels under CUDA's dispatch key, so torch's own C++ decides the casts of
+each operation. Differences of cuBLAS and cuDNN are not visible here.
 """
 
 from functools import partial
@@ -47,9 +46,9 @@ STEP_BY_STEP = (
     "this card"
 )
 MODULES = {"nn.LSTM": STEP_BY_STEP, "nn.RNN": STEP_BY_STEP}
-UNWRITTEN = {"linalg.lstsq"}  # returns memory that nobody wrote to, which differs from call to call
-# On a CPU alone: operations below autocast, which torch calls itself and whose CPU kernels return
-# other dtypes.
+# This operation returns uninitialized memory, which differs from call to call.
+UNINITIALIZED = {"linalg.lstsq"}
+# Operations below autocast, which torch itself calls; on a CPU, their kernels return other dtypes.
 ON_CPU = {"_softmax_backward_data", "native_batch_norm", "native_group_norm"}
 
 
@@ -61,27 +60,27 @@ def widened(name: str, how: list[str]) -> bool:
     return name.replace(".", "_") in NO_HALF_KERNEL and in_fp32
 
 
-both_dtypes = pytest.mark.parametrize("given", OPERATIONS)
+both_dtypes = pytest.mark.parametrize("dtype", OPERATIONS)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @both_dtypes
-def test_every_sample_of_every_operation(simulated_gpu: Any, given: str) -> None:
-    found = simulated_gpu("T4", against_torch.operations, given, 1000, timeout=1000)
+def test_every_sample_of_every_operation(simulated_gpu: Any, dtype: str) -> None:
+    found = simulated_gpu("T4", against_torch.operations, dtype, 1000, timeout=1000)
     different, on_cpu = (
         {n for n, how in found[w].items() if not widened(n, how)} for w in ("different", "on_cpu")
     )
-    assert different - UNWRITTEN == set(OPERATIONS[given]), found["different"]
-    assert on_cpu <= {*OPERATIONS[given], *ON_CPU}, found["on_cpu"]
+    assert different - UNINITIALIZED == set(OPERATIONS[dtype]), found["different"]
+    assert on_cpu <= {*OPERATIONS[dtype], *ON_CPU}, found["on_cpu"]
     assert found["equal"] > 15_000
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @both_dtypes
-def test_every_module_forward_and_backward(simulated_gpu: Any, given: str) -> None:
-    found = simulated_gpu("T4", against_torch.modules, given, timeout=500)
+def test_every_module_forward_and_backward(simulated_gpu: Any, dtype: str) -> None:
+    found = simulated_gpu("T4", against_torch.modules, dtype, timeout=500)
     assert set(found["different"]) <= set(MODULES), found["different"]
     assert found["on_cpu"] == {}
     assert found["equal"] > 2500
@@ -100,7 +99,7 @@ def by_the_list() -> list[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch_amp, "COMPOSITES", {})
         ours.append(against_torch.outcome(loss, autocast("cuda", torch.float16)))
-    return [against_torch.compare(theirs, one) for one in ours]
+    return [against_torch.compare(theirs, result) for result in ours]
 
 
 EXACT = [network for network in against_torch.TRAINED if f"nn.{network}" not in MODULES]
@@ -114,9 +113,7 @@ def trainings() -> dict[str, str]:
     }
 
 
-def test_composites_and_trainings_are_torchs(
-    simulated_gpu: Any,
-) -> None:
+def test_composites_and_trainings_equal_torch_s(simulated_gpu: Any) -> None:
     """The rule of labkit.amp.autocast, which goes by the documentation's list, is another one than
     torch's.
     """
@@ -125,23 +122,23 @@ def test_composites_and_trainings_are_torchs(
     assert composites["different"] == composites["on_cpu"] == {}
     assert composites["equal"] > 55
     assert found[by_the_list] == ["equal", "the numbers differ"]
-    assert found[trainings] == dict.fromkeys(EXACT, "equal"), "losses, scales and trackers"
+    assert found[trainings] == dict.fromkeys(EXACT, "equal")
 
 
-# ---- the checks of a real card, without one: each sees what it is to see
+# ---- the checks of a real card, on a CPU: each must detect a difference
 
 NOWHERE = partial(autocast, "cpu", enabled=False)
 OURS = against_torch.pairs("cpu")[0]
 
 
-def test_unchecked_items_are_listed() -> None:
+def test_checks_without_a_gpu_are_skipped_or_fail() -> None:
     with pytest.raises(pytest.skip.Exception, match="THERE IS NO GPU: nothing of this was asked"):
         without_a_gpu(required=False)
     with pytest.raises(pytest.fail.Exception, match="LABKIT_REQUIRE_GPU=1"):
         without_a_gpu(required=True)
 
 
-def test_the_lists_show_that_torchs_cpu_policy_is_another() -> None:
+def test_the_lists_detect_torch_s_other_policy_for_a_cpu() -> None:
     theirs = partial(torch.autocast, "cpu", torch.float16), torch.amp.GradScaler
     outcome = {
         call.rpartition(" ")[2]: how
@@ -158,7 +155,7 @@ def test_the_lists_show_that_torchs_cpu_policy_is_another() -> None:
 
 
 def test_values_refusals_and_dtypes_are_distinguished() -> None:
-    class Nudged(torch.overrides.TorchFunctionMode):
+    class NextAfter(torch.overrides.TorchFunctionMode):
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
@@ -174,10 +171,13 @@ def test_values_refusals_and_dtypes_are_distinguished() -> None:
     assert (
         compared(torch.matmul, thirds, NOWHERE, OURS[0]) == "torch returns float32; labkit float16"
     )
-    assert compared(torch.matmul, thirds, NOWHERE, Nudged) == "the numbers differ", "one last bit"
+    assert compared(torch.matmul, thirds, NOWHERE, NextAfter) == "the numbers differ"
     assert compared(*banned, NOWHERE, OURS[0]).startswith("torch accepts; labkit RuntimeError")
     assert compared(*banned, OURS[0], NOWHERE).endswith("; labkit accepts")
     assert compared(*banned, OURS[0], OURS[0]) == "refused"
+
+
+def test_a_check_fails_if_torch_can_compute_a_different_call() -> None:
     asked = Asked()
     checks.check_unlike(asked, {"a": "equal", "b": "unusable: it has no kernel"})
     assert (asked.found["calls"], asked.found["unlike"]) == (2, {"b": "unusable: it has no kernel"})
@@ -186,25 +186,30 @@ def test_values_refusals_and_dtypes_are_distinguished() -> None:
     assert asked.found["unlike"] == {"c": "the numbers differ"}
 
 
-def test_late_scaler_and_wrong_recurrent_cast_are_seen() -> None:
+def test_a_late_scaler_is_detected() -> None:
     class Late(GradScaler):
         def __init__(self, device: str, init_scale: float, growth_interval: int) -> None:
             super().__init__(device, init_scale, growth_interval=growth_interval + 1)
 
     how = against_torch.compare_training("MLP", OURS, (OURS[0], Late), "cpu", width=16, steps=12)
-    assert "tracker 3 instead of loss" in how, "torch's begins anew after 3 clean steps"
+    # torch's tracker restarts after three clean steps.
+    assert "tracker 3 instead of loss" in how
     assert against_torch.compare_training("MLP", OURS, OURS, "cpu", width=16, steps=12) == "equal"
+
+
+def test_a_wrong_recurrent_cast_is_detected() -> None:
     for packed in (False, True):
         call = against_torch.recurrent("LSTM", 8, packed, "cpu")
         theirs, ours, again = (
             against_torch.outcome(call, region()) for region in (NOWHERE, OURS[0], NOWHERE)
         )
-        assert len(theirs[0]) == 1 + 2 + 4, "the outputs and each weight's gradient"
+        # The output, two states, and the gradients of four weights.
+        assert len(theirs[0]) == 1 + 2 + 4
         assert against_torch.compare(theirs, again) == "equal"
         assert against_torch.compare(theirs, ours) != "equal"
 
 
-def test_wrong_products_of_our_kernel_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_products_of_labkit_s_kernel_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     for added, wrong in ((0, 0), (torch.eye(20, 30), 20)):
 
         def product(a, b, _, added=added):

@@ -1,9 +1,9 @@
 """Costs of a step on a GPU for each recipe: host waits, copies and dispatched operations.
 
 A step of a small network is bound by the host, which launches each operation and may have to wait
-for the card. The table says how many operations a step may dispatch, as a multiple of torch.amp
-with GradScaler on the same network; each recipe waits once at most, with clipping and without, and
-copies nothing from the host. Of several ranks, NCCL is taken only where it was chosen.
+for the card. `BUDGET` limits the operations that a step dispatches, as a multiple of those of
+torch.amp with GradScaler on the same network. With and without clipping, a step waits at most once
+and copies nothing from the host. Further tests check the choice of NCCL or gloo for ranks.
 """
 
 import itertools
@@ -25,12 +25,14 @@ from labkit.gpu.passport.probes import HostWaits
 from labkit.train import TASKS, TrainingRun
 from tests.gpu.simulated import Outcomes
 
-# Operations of a step, at most, as a multiple of torch.amp's.
 SGD = partial(torch.optim.SGD, lr=0.1)
+# The most operations of a step, as a multiple of torch.amp's: a few percent above the measured
+# ones.
 BUDGET = {
     "FP32": 0.65,
     "O0": 0.65,
-    "TF32": 3.0,  # on a T4, which has none, so that operands are rounded; 0.65 from an A100 on
+    # A T4 has no TF32, so operands are rounded; from an A100 on, it would be 0.65.
+    "TF32": 3.0,
     "FP16": 1.05,
     "FP16 static": 1.05,
     "FP16 static too high": 1.05,
@@ -53,14 +55,15 @@ BUDGET = {
     "MXFP8": 5.0,
     "NVFP4": 5.0,
 }
-CLIPPING = 10  # operations more, at most
-# Steps: a graph is recorded, scales have a history, a scale that is too high has been skipped
-# often.
+# The most additional operations of a step that clips.
+CLIPPING = 10
+# Steps before a step is counted: after them a graph of casts is recorded, FP8 scales have a
+# history, and the warning for a scale that is too high was given.
 WARM_UP = 7
 
 
 def convolutions() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """A network of 12 parameters with batch norm, and a batch."""
+    """Return a network of 12 parameters with batch norm, and a batch."""
     layers = [
         nn.Conv2d(3, 16, 3, padding=1),
         nn.BatchNorm2d(16),
@@ -78,13 +81,15 @@ def convolutions() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
 
 
 def many_parameters() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """A network of 48 parameters: whatever is done for each of them shows."""
+    """Return a network of 48 parameters, where operations for each of them are visible, and a
+    batch.
+    """
     layers = [nn.Linear(16, 16) for _ in range(24)]
     return nn.Sequential(*layers), torch.randn(8, 16), torch.randint(0, 16, (8,))
 
 
 def steps_of(network: Callable[[], Any], recipe: str) -> list[Callable[[], object]]:
-    """Return a step of a recipe, and one that clips; of torch.amp, its step alone."""
+    """Return a step of a recipe without and with clipping; of torch.amp, the step without."""
     torch.manual_seed(0)
     model, inputs, targets = network()
     model = model.cuda()
@@ -103,28 +108,29 @@ def costs_of(steps: list[Callable[[], object]]) -> list[dict[str, Any]]:
 
     for _ in range(WARM_UP):
         steps[0]()
-    found = []
+    costs = []
     for step in steps:
         with counted() as counts:
             step()
         waits = [*counts.waits.elements()]
         copies = [*counts.copies]
-        found.append({"operations": counts.operations.total(), "waits": waits, "copies": copies})
-    return found
+        costs.append({"operations": counts.operations.total(), "waits": waits, "copies": copies})
+    return costs
 
 
 def all_costs() -> dict[str, Any]:
-    """For each network: torch.amp's cost, and each recipe's, without clipping and with it."""
-    ways = (measure.TORCH_AMP, *RECIPES)
+    """Return the costs of torch.amp and of each recipe for each network."""
+    names = (measure.TORCH_AMP, *RECIPES)
     return {
-        network.__name__: {way: costs_of(steps_of(network, way)) for way in ways}
+        network.__name__: {name: costs_of(steps_of(network, name)) for name in names}
         for network in (convolutions, many_parameters)
     }
 
 
-def overflow_and_reach_beyond() -> dict[str, Any]:
-    """A step whose loss is inf after clean ones; and an input beyond FP16 after some that were
-    within.
+def overflows() -> dict[str, Any]:
+    """Return what happens in a step with an infinite loss, and in one with inputs beyond FP16.
+
+    Both come after steps without overflow.
     """
     from tests.gpu.simulated.counting import counted
 
@@ -139,7 +145,8 @@ def overflow_and_reach_beyond() -> dict[str, Any]:
         engine.backward(loss)
         return engine.step()
 
-    while not step(ones).stepped:  # until the scale has come down to where it fits
+    # Steps are skipped until the scale is low enough.
+    while not step(ones).stepped:
         pass
     with counted() as counts:
         report = step(ones, 1e38)
@@ -147,21 +154,22 @@ def overflow_and_reach_beyond() -> dict[str, Any]:
     while not step(ones).stepped:
         pass
     with engine.forward():
-        engine(ones * 1e30)  # no step follows
+        # A forward pass beyond FP16 that no step follows must not affect the next step.
+        engine(ones * 1e30)
     scale = engine.scaler.scale
-    given_up = step(ones).stepped
+    next_step_taken = step(ones).stepped
     report = step(ones * 1e30)
     beyond = [report.stepped, report.found_inf, "FP32" in report.why, engine.scaler.scale == scale]
-    return {"overflow": overflow, "given up": given_up, "beyond": beyond}
+    return {"overflow": overflow, "next step taken": next_step_taken, "beyond": beyond}
 
 
 @pytest.fixture(scope="module")
-def found(simulated_gpu: Any) -> Outcomes:
-    return simulated_gpu("T4", [all_costs, overflow_and_reach_beyond, copies_of_a_step, choices])
+def outcomes(simulated_gpu: Any) -> Outcomes:
+    return simulated_gpu("T4", [all_costs, overflows, copies_of_a_step, choices])
 
 
-def test_each_recipe_keeps_its_budget(found: Outcomes) -> None:
-    costs = found[all_costs]
+def test_each_recipe_keeps_its_budget(outcomes: Outcomes) -> None:
+    costs = outcomes[all_costs]
     assert BUDGET.keys() >= RECIPES.keys()
     theirs = {name: network.pop(measure.TORCH_AMP)[0] for name, network in costs.items()}
     for name, network in costs.items():
@@ -171,28 +179,31 @@ def test_each_recipe_keeps_its_budget(found: Outcomes) -> None:
                 assert len(step["waits"]) <= 1, (name, recipe, step["waits"])
                 assert step["copies"] == [], (name, recipe)
             assert clipped["operations"] <= plain["operations"] + CLIPPING, (name, recipe)
-    assert found[copies_of_a_step] == [1, [True, True]], "the numbers of a batch's rows alone"
     base = theirs["convolutions"]["operations"]
     spent = {name: plain["operations"] / base for name, (plain, _) in costs["convolutions"].items()}
     assert {name: ratio for name, ratio in spent.items() if ratio > BUDGET[name]} == {}
 
 
-def test_what_a_step_finds_for_the_first_time_is_read_then(found: Outcomes) -> None:
-    """Names of gradients at fault cost a second wait; a step with inputs beyond FP16 is left out,
-    not one after it.
+def test_a_training_step_copies_only_the_indices_of_its_batch(outcomes: Outcomes) -> None:
+    copies, equals_the_cpu = outcomes[copies_of_a_step]
+    assert copies == 1
+    assert equals_the_cpu == [True, True]
+
+
+def test_overflow_costs_one_more_wait_and_one_step(outcomes: Outcomes) -> None:
+    """The names of gradients at fault cost a second wait. Inputs beyond FP16 skip their own step,
+    and not the one after it.
     """
-    seen = found[overflow_and_reach_beyond]
-    assert seen["overflow"] == [True, ["weight", "bias"], 2]
-    assert seen["given up"]
-    assert seen["beyond"] == [False, False, True, True]
+    results = outcomes[overflows]
+    assert results["overflow"] == [True, ["weight", "bias"], 2]
+    assert results["next step taken"]
+    assert results["beyond"] == [False, False, True, True]
 
 
 def choices() -> dict[str, Any]:
-    """Join a group as rank 0 and as rank 1 of a machine with one GPU, and return what would be
-    joined.
-    """
+    """Return the device and the backend that rank 0 and rank 1 choose on a machine with one GPU."""
     joined: list[Any] = []
-    found: dict[str, Any] = {}
+    chosen: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "init_process_group", lambda backend, **_: joined.append(backend))
         patch.delenv("TORCH_NCCL_BLOCKING_WAIT", raising=False)
@@ -200,21 +211,21 @@ def choices() -> dict[str, Any]:
             patch.setenv("RANK", rank)
             patch.setenv("LOCAL_RANK", rank)
             try:
-                where = str(start_group(device))
-                found[f"{device} {rank}"] = [
-                    where,
+                rank_device = str(start_group(device))
+                chosen[f"{device} {rank}"] = [
+                    rank_device,
                     joined.pop(),
                     os.environ.get("TORCH_NCCL_BLOCKING_WAIT"),
                 ]
             except RuntimeError as error:
-                found[f"{device} {rank}"] = str(error)
-    return found
+                chosen[f"{device} {rank}"] = str(error)
+    return chosen
 
 
-def test_a_rank_that_is_lost_while_the_answer_is_read_is_a_rank_lost(
+def test_a_timeout_while_a_result_is_read_is_a_lost_rank(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """NCCL's all_reduce only begins; the timeout comes where the numbers are read."""
+    """NCCL's all_reduce is asynchronous: a timeout is raised where the result is read."""
 
     class Numbers:
         def tolist(self) -> list[float]:
@@ -229,25 +240,25 @@ def test_a_rank_that_is_lost_while_the_answer_is_read_is_a_rank_lost(
 
 
 def copies_of_a_step() -> list[Any]:
-    """Return the copies from the host of one training step, and whether its batch is the CPU's."""
+    """Return the count of copies from the host in a training step, and whether its batch is the
+    CPU's.
+    """
     run, on_cpu = (
-        TrainingRun(TASKS["digits"], RECIPES["FP32"], device=place, measure_every=0)
-        for place in ("cuda", "cpu")
+        TrainingRun(TASKS["digits"], RECIPES["FP32"], device=device, measure_every=0)
+        for device in ("cuda", "cpu")
     )
     run.take_step()
-    with HostWaits("cuda") as seen:
+    with HostWaits("cuda") as waits:
         run.take_step()
     same = [
-        torch.equal(own.cpu(), other)
-        for own, other in zip(run.batch(3), on_cpu.batch(3), strict=True)
+        torch.equal(on_card.cpu(), other)
+        for on_card, other in zip(run.batch(3), on_cpu.batch(3), strict=True)
     ]
-    return [sum(seen.copies.values()), same]
+    return [sum(waits.copies.values()), same]
 
 
-def test_nccl_is_used_only_where_it_was_chosen(
-    found: Outcomes,
-) -> None:
-    chosen = found[choices]
+def test_ranks_use_nccl_only_on_gpus(outcomes: Outcomes) -> None:
+    chosen = outcomes[choices]
     assert chosen["cpu 0"] == ["cpu", "gloo", None]
     assert chosen["cuda 0"] == ["cuda:0", "nccl", "1"]
     assert chosen["cpu 1"][:2] == ["cpu", "gloo"]

@@ -1,7 +1,7 @@
 """The lessons on a machine with a GPU: trainings use it by default, and no cell fails.
 
-Each cell that makes a widget which trains or measures is run for itself, with the imports of its
-lesson, and the widget is started; the slow tests run whole lessons.
+Each cell with a widget that trains or measures is run alone, after the imports of its lesson, and
+the widget is started. The slow tests run whole lessons.
 """
 
 import ast
@@ -58,8 +58,10 @@ def calls_live(code: ast.Module) -> bool:
 
 @cache
 def cells() -> dict[str, tuple[str, str, str]]:
-    """Return, for each cell that makes such a widget: lesson and id -> imports, statements, the
-    widget's expression.
+    """Return the code of each cell with such a widget by "lesson id".
+
+    The code is the imports of the lesson up to the cell, its statements, and the last expression,
+    which is the widget.
     """
     found = {}
     for source in build.sources():
@@ -110,9 +112,7 @@ def trained_behind_a_bar(bar: Any, limit: float) -> str:
 
 
 def measured(widget: Any, folder: str, limit: float) -> str:
-    """Start the measurement, which may write nothing into the lab's own data, and stop it in its
-    first part.
-    """
+    """Start the measurement with another data folder, and stop it in its first part."""
     os.environ["LABKIT_DATA"] = folder
     begun = threading.Event()
     widget.observe(lambda change: change["new"] >= 1 and begun.set(), "part")
@@ -161,7 +161,7 @@ def all_started(cells: dict[str, list[str]], folder: str, limit: float) -> dict[
 # ---- the tests
 
 
-def test_a_cells_widget_trains_on_the_gpu_by_default(simulated_gpu: Any, tmp_path: Path) -> None:
+def test_widgets_of_cells_train_on_the_gpu_by_default(simulated_gpu: Any, tmp_path: Path) -> None:
     limits = {"timeout": 200 * slowness()}
     where = simulated_gpu("T4", all_started, cells(), str(tmp_path), 60 * slowness(), **limits)
     assert {name.partition(" ")[0][:2] for name in where} == {

@@ -1,4 +1,8 @@
-"""`make gpu` on a CPU with stand-ins for the GPU, also with failures."""
+"""The parts of `labkit gpu`, on a CPU and with stand-ins for the GPU.
+
+The tests run parts, plant failures into single items, and check which results are saved and what is
+printed.
+"""
 
 import gc
 import json
@@ -37,7 +41,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def rehearse(folder, *only):
-    """Run parts on the CPU, however busy it is."""
+    """Run parts on the CPU, with enough time for a busy machine, and return the exit status."""
     with pytest.MonkeyPatch.context() as patch:
         for name in only:
             patch.setitem(gpu.PARTS, name, replace(gpu.PARTS[name], seconds=300.0))
@@ -50,7 +54,7 @@ def order(folder, part="", device="cpu", seconds=60.0, quick=True):
     return gpu.Job(device, part, quick, time.time() + seconds, folder)
 
 
-def test_sweep_ends_as_a_file_with_its_origin(tmp_path, capsys):
+def test_a_sweep_is_saved_with_its_origin(tmp_path, capsys):
     assert rehearse(tmp_path, "size") == 0
     report = device_report("cpu")
     path = tmp_path / "gemm" / report.slug / "size.json"
@@ -58,30 +62,36 @@ def test_sweep_ends_as_a_file_with_its_origin(tmp_path, capsys):
     assert (record.sweep, record.device, record.kind) == ("size", report.name, "cpu")
     assert {"python", "torch"} <= set(record.versions)
     assert str(path) in capsys.readouterr().out
-    assert [file.name for file in path.parent.iterdir()] == ["size.json"], (
-        "nothing half-written is left"
-    )
-    path.write_text("old")
+    # No temporary file stays.
+    assert [file.name for file in path.parent.iterdir()] == ["size.json"]
+
+
+def test_a_quick_sweep_replaces_no_longer_one(tmp_path):
+    rehearse(tmp_path, "size")
+    (path,) = tmp_path.rglob("size.json")
+    record = from_json(path.read_text())
+    path.write_text("not a record")
     recordings.save_sweep(path, record, quick=True)
-    assert from_json(path.read_text()) == record, "a newer record takes the place of the older"
+    assert from_json(path.read_text()) == record
     fuller = replace(record, runs=2 * record.runs)
     path.write_text(fuller.to_json())
     recordings.save_sweep(path, record, quick=True)
-    assert from_json(path.read_text()) == fuller, "but a quick one not that of a fuller one"
+    assert from_json(path.read_text()) == fuller
     recordings.save_sweep(path, record, quick=False)
     assert from_json(path.read_text()) == record
 
 
-BARE = """
+# A sitecustomize that hides packages: importing them fails, and they are not found.
+HIDES_PACKAGES = """
 import importlib.util, sys
 find_spec = importlib.util.find_spec
 
-class Bare:
+class Hider:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in {HIDDEN}:
             raise ModuleNotFoundError(name)
 
-sys.meta_path.insert(0, Bare())
+sys.meta_path.insert(0, Hider())
 importlib.util.find_spec = lambda name: None if name in {HIDDEN} else find_spec(name)
 """
 HIDDEN = [
@@ -98,9 +108,9 @@ HIDDEN = [
 ]
 
 
-def test_it_needs_torch_and_numpy_only(tmp_path):
-    """As on a machine that has nothing else: every other package that the lab may use is hidden."""
-    (tmp_path / "sitecustomize.py").write_text(BARE.replace("{HIDDEN}", repr(HIDDEN)))
+def test_parts_need_torch_and_numpy_only(tmp_path):
+    """All other packages that labkit may use are hidden, as on a machine without them."""
+    (tmp_path / "sitecustomize.py").write_text(HIDES_PACKAGES.replace("{HIDDEN}", repr(HIDDEN)))
     command = [
         sys.executable,
         "-m",
@@ -122,28 +132,37 @@ def test_it_needs_torch_and_numpy_only(tmp_path):
     assert names == {"layers.json", "bandwidth.json"}
 
 
-# In a hurry on a GPU: three minutes, whole cases, and nothing lost of what was recorded at length
+# Quick runs on a GPU
 
 
 def quick_budgets(*words):
     return gpu.command.budgets_of(cli.parser_of("gpu").parse_args(["--quick", *words]))
 
 
-def test_quick_run_takes_three_minutes(monkeypatch, tmp_path):
+def test_quick_run_takes_three_minutes():
     budgets = quick_budgets()
     assert set(budgets) == {"ceilings", "size", "layers", "alignment", "tasks"}
     assert sum(budgets.values()) + gpu.GRACE <= gpu.QUICK_LIMIT == 180
-    assert list(quick_budgets("--device", "cpu")) == list(gpu.PARTS), "a rehearsal has them all"
+    # A rehearsal on a CPU has all parts.
+    assert list(quick_budgets("--device", "cpu")) == list(gpu.PARTS)
     assert quick_budgets("--only", "mma") == {"mma": gpu.PARTS["mma"].seconds}
-    assert sum(part.seconds for part in gpu.PARTS.values()) + gpu.GRACE <= gpu.LIMIT < 9 * 60, (
-        "and all, nine minutes"
-    )
+
+
+def test_all_parts_take_nine_minutes():
+    assert sum(part.seconds for part in gpu.PARTS.values()) + gpu.GRACE <= gpu.LIMIT < 9 * 60
+
+
+def test_a_quick_run_has_the_sizes_of_its_device(tmp_path):
     assert order(tmp_path, device="cuda").extent is gpu_job.GPU_SHORT
     assert order(tmp_path).extent is gpu_job.QUICK
     assert order(tmp_path, device="cuda", quick=False).extent is None
     assert max(gpu_job.GPU_SHORT.sizes) >= 4096
-    longest = 3 * 4 * gpu_job.GPU_SHORT.elements  # a copy's two tensors in FP32, and one in reserve
-    assert longest < 2**30, "a card of 4 GiB has room for it"
+    # A copy has two tensors of 4 bytes an element, and one in reserve: a card of 4 GiB has room.
+    bytes_needed = 3 * 4 * gpu_job.GPU_SHORT.elements
+    assert bytes_needed < 2**30
+
+
+def test_parts_record_every_sweep(monkeypatch, tmp_path):
     monkeypatch.setattr(gpu_job, "device_report", lambda _: HOPPER)
     job = order(tmp_path, device="cuda")
     recording = [
@@ -153,14 +172,15 @@ def test_quick_run_takes_three_minutes(monkeypatch, tmp_path):
 
 
 def lines_of(folder, part):
-    """Return item -> line of what a part saved, without the first line and the last."""
+    """Return the lines that a part saved by their items, without the first line and the last."""
     (path,) = (folder / "checks").rglob(f"{part}.jsonl")
     return {line["item"]: line for line in map(json.loads, path.read_text().splitlines()[1:-1])}
 
 
 # Tensor Cores, with the emulator in their place
 
-SERVED = """
+# The program of a worker process that serves saved lines.
+SERVE_SAVED_LINES = """
 import json, sys
 from pathlib import Path
 from labkit.gpu.worker import Item, Kind, serve
@@ -172,7 +192,7 @@ serve(items, "cpu")
 """
 
 
-def test_answers_of_a_tensor_core_are_kept(monkeypatch, tmp_path, capsys):
+def test_answers_of_a_tensor_core_are_saved(monkeypatch, tmp_path, capsys):
     wrong = "mma.sync.m16n8k8.f32.f16.f16.f32"
     answers = {True: stand_in(SPECS["H100"], wrong=(5,)), False: stand_in(SPECS["H100"])}
     monkeypatch.setattr(
@@ -184,20 +204,22 @@ def test_answers_of_a_tensor_core_are_kept(monkeypatch, tmp_path, capsys):
     for row in (row for row in INSTRUCTIONS if row.runs_on((9, 0)) and not row.grouped):
         asked = Asked(thorough=False)
         with pytest.raises(AssertionError) if row.name == wrong else nullcontext():
-            test_checks.test_a_real_tensor_core_answers_as_the_emulator_does(asked, row)
+            test_checks.test_a_real_tensor_core_equals_the_emulator(asked, row)
         assert bool(asked.found["mismatches"]) == (row.name == wrong)
         captures.append({"item": f"capture {row.name}", "kind": "capture", **asked.found})
     served = tmp_path / "served.json"
     served.write_text(json.dumps(captures))
     monkeypatch.setattr(
-        gpu.command, "worker_command", lambda _: [sys.executable, "-c", SERVED, str(served)]
+        gpu.command,
+        "worker_command",
+        lambda _: [sys.executable, "-c", SERVE_SAVED_LINES, str(served)],
     )
     assert gpu.command.run_part(order(tmp_path, "mma", "cuda"), 60.0) == "done"
-    said = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr().out.splitlines()
     files = sorted((tmp_path / "mma" / "a-stand-in").iterdir())
     assert [f"capture {file.stem}" for file in files] == sorted(line["item"] for line in captures)
     assert load_capture(files[-1]).device == "A stand-in"
-    assert sum(": 0 of " in line for line in said) == len(captures) - 1
+    assert sum(": 0 of " in line for line in printed) == len(captures) - 1
     lines = lines_of(tmp_path, "mma")
     assert len(lines) == len(captures)
     assert not any("npz" in line for line in lines.values())
@@ -206,11 +228,11 @@ def test_answers_of_a_tensor_core_are_kept(monkeypatch, tmp_path, capsys):
 # Checks and trainings
 
 
-def test_the_labs_tasks_are_timed_and_reported(tmp_path, capsys):
+def test_tasks_are_timed_and_reported(tmp_path, capsys):
     assert rehearse(tmp_path, "tasks") == 0
-    said = capsys.readouterr().out
-    assert f"digits: Steps a second on {place('cpu').name}: FP32 " in said
-    assert "train digits O1: trained twice: the same losses" in said
+    printed = capsys.readouterr().out
+    assert f"digits: Steps a second on {place('cpu').name}: FP32 " in printed
+    assert "train digits O1: trained twice: the same losses" in printed
     assert set(lines_of(tmp_path, "tasks")["pace digits"]["steps_per_second"]) == {
         "FP32",
         "FP16 dynamic",
@@ -218,18 +240,20 @@ def test_the_labs_tasks_are_timed_and_reported(tmp_path, capsys):
         "BF16",
     }
     (path,) = (tmp_path / "checks").rglob("tasks.jsonl")
-    assert cli.main(["gpu", "--read", str(path)]) == 0, "it is read as a passport is"
+    # The file of a part can be read like a passport.
+    assert cli.main(["gpu", "--read", str(path)]) == 0
     assert f"Passport of {device_report('cpu').facts}" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_a_step_is_timed_by_every_way():
+def test_a_step_is_timed_under_every_recipe_of_the_comparison():
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     items = measure.speed({"width": 64, "batch": 8}, steps=1, rounds=1)
-    assert len({each.name for each in items}) == len(items) == 3 * 2 * (1 + len(measure.COMPILED))
-    (unet,) = [each for each in items if each.name == "training of UNet of width 64, batch 1"]
+    # Three networks, training and evaluation, plain and compiled in each way.
+    assert len({item.name for item in items}) == len(items) == 3 * 2 * (1 + len(measure.COMPILED))
+    (unet,) = [item for item in items if item.name == "training of UNet of width 64, batch 1"]
     assert not answer(unet, "cpu")["failed"]
-    lines = [answer(each, "cpu") for each in items if "MLP of width 4," in each.name]
+    lines = [answer(item, "cpu") for item in items if "MLP of width 4," in item.name]
     assert [*lines[0]["seconds_a_call"]] == [*measure.SPEED_WAYS]
     assert [[*line["seconds_a_call"]][1] for line in lines[2::2]] == [*measure.COMPILED]
     for line in lines:
@@ -239,7 +263,7 @@ def test_a_step_is_timed_by_every_way():
     assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == before
 
 
-def test_without_a_checkout_the_rest_is_done_and_one_line_says_so(monkeypatch, tmp_path, capsys):
+def test_without_a_checkout_checks_are_left_out(monkeypatch, tmp_path, capsys):
     why = worker.why_no_checks(tmp_path)
     assert why.startswith(
         "The checks need a checkout of the lab and are left out; records, measurements and "
@@ -247,10 +271,10 @@ def test_without_a_checkout_the_rest_is_done_and_one_line_says_so(monkeypatch, t
     for module in (gpu.command, catalogue):
         monkeypatch.setattr(module, "why_no_checks", lambda: why)
     assert rehearse(tmp_path, "amp") == 0
-    said = capsys.readouterr().out
-    assert f"{why}\n" in said
+    printed = capsys.readouterr().out
+    assert f"{why}\n" in printed
     mlp = "training of MLP of width 64, batch 8"
-    assert f"{mlp}: " in said
+    assert f"{mlp}: " in printed
     assert list(lines_of(tmp_path, "amp")[mlp]["seconds_a_call"]) == [*measure.AMP_WAYS]
     assert list(quick_budgets("--device", "cpu")) == [
         part for part in gpu.PARTS if part not in ("mma", "many")
@@ -261,26 +285,26 @@ def test_without_a_checkout_the_rest_is_done_and_one_line_says_so(monkeypatch, t
     assert capsys.readouterr().out.startswith(f"{why}\nlabkit.gpu. The passport is in")
 
 
-def test_training_is_recorded_apart_from_other_devices(
-    tmp_path,
-):
-    def trained(job):
+def test_a_training_is_recorded_in_the_folder_of_its_device(tmp_path):
+    def summary_of_training(job):
         (item,) = gpu.PARTS["runs"].items(job)
         return answer(item, "cpu")["summary"]
 
-    assert trained(order(tmp_path, seconds=-1)) == "not finished, the time was up"
+    assert summary_of_training(order(tmp_path, seconds=-1)) == "not finished, the time was up"
     assert not list(tmp_path.rglob("*.json"))
-    said = trained(order(tmp_path))
+    summary = summary_of_training(order(tmp_path))
     path = (
         tmp_path / "runs" / device_report("cpu").slug / "quick" / "segmentation" / "fp32-seed0.json"
     )
     record = load(path)
     assert (record.task, record.recipe, len(record.steps)) == ("segmentation", "FP32", 2)
-    assert record.fingerprint == fingerprint(
-        replace(TASKS["segmentation"], steps=2), RECIPES["FP32"]
-    ), "a shorter task"
-    assert str(path) in said
-    # where a race looks for a GPU's runs
+    # A quick run trains a shorter task, so it has another fingerprint.
+    shorter = replace(TASKS["segmentation"], steps=2)
+    assert record.fingerprint == fingerprint(shorter, RECIPES["FP32"])
+    assert str(path) in summary
+
+
+def test_runs_of_a_gpu_are_read_from_their_folder(tmp_path):
     for name in ("Tesla T4", "NVIDIA GeForce RTX 4060 Laptop GPU"):
         report = replace(HOPPER, name=name)
         assert (
@@ -289,7 +313,7 @@ def test_training_is_recorded_apart_from_other_devices(
         )
 
 
-def test_the_parts_with_checks_are_those_that_checks_are_marked_with():
+def test_checks_are_marked_with_existing_parts():
     """A check of an unknown part would run nowhere, and one of an unknown kind would
     not be read.
     """
@@ -308,12 +332,12 @@ def test_the_parts_with_checks_are_those_that_checks_are_marked_with():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so_and_ends_with_2(tmp_path, capsys):
+def test_without_a_gpu_the_command_ends_with_2(tmp_path, capsys):
     for words in (["--folder", str(tmp_path)], ["--passport", str(tmp_path / "p.jsonl")]):
         assert cli.main(["gpu", *words]) == 2
-        said = capsys.readouterr().err
-        assert "torch reaches no GPU here, so nothing was recorded" in said
-        assert "--device cpu --quick" in said
+        message = capsys.readouterr().err
+        assert "torch reaches no GPU here, so nothing was recorded" in message
+        assert "--device cpu --quick" in message
     assert not list(tmp_path.iterdir())
 
 
@@ -324,11 +348,11 @@ threading.Event().wait()
 """
 
 
-def test_parts_run_apart_and_one_that_fails_or_hangs_stops_no_other(monkeypatch, tmp_path, capsys):
-    begun = []
+def test_a_part_that_fails_or_hangs_stops_no_other(monkeypatch, tmp_path, capsys):
+    started = []
 
     def command_of(job):
-        begun.append((job.part, job.until - time.time()))
+        started.append((job.part, job.until - time.time()))
         text = {"ceilings": HANGS, "size": "raise SystemExit(7)"}.get(
             job.part, "print('{\"items\": []}')"
         )
@@ -338,12 +362,12 @@ def test_parts_run_apart_and_one_that_fails_or_hangs_stops_no_other(monkeypatch,
     monkeypatch.setattr(gpu.command, "GRACE", 1.0)
     monkeypatch.setitem(gpu.PARTS, "ceilings", replace(gpu.PARTS["ceilings"], seconds=2.0))
     assert cli.main(["gpu", "--device", "cpu", "--folder", str(tmp_path)]) == 1
-    said = capsys.readouterr().out
-    assert [name for name, _ in begun] == list(gpu.PARTS)
-    assert begun[0][1] == pytest.approx(gpu.PARTS["mma"].seconds, abs=1.0)
-    assert "ceilings   stopped after 3 s; its results so far are saved" in said
-    assert "size       failed, its process ended with status 7; its last lines say why" in said
-    assert "runs       done" in said
+    printed = capsys.readouterr().out
+    assert [name for name, _ in started] == list(gpu.PARTS)
+    assert started[0][1] == pytest.approx(gpu.PARTS["mma"].seconds, abs=1.0)
+    assert "ceilings   stopped after 3 s; its results so far are saved" in printed
+    assert "size       failed, its process ended with status 7; its last lines say why" in printed
+    assert "runs       done" in printed
 
 
 def test_ctrl_c_in_a_part_ends_the_command(monkeypatch, tmp_path, capsys):
@@ -360,20 +384,20 @@ def test_ctrl_c_in_a_part_ends_the_command(monkeypatch, tmp_path, capsys):
     assert "mma        not begun, the time was up" in capsys.readouterr().out
 
 
-def test_progress_is_a_line_as_a_part_begins_and_one_as_it_ends(monkeypatch, tmp_path):
-    """While a part runs, its first line is there; one for which there is no time has
-    only a last.
-    """
+def test_progress_has_a_line_at_both_ends_of_a_part(monkeypatch, tmp_path):
+    """While a part runs, its first line can be read. A part without time has only a last line."""
     file = tmp_path / "progress.jsonl"
-    seen = []
+    during_parts = []
     file.write_text("of another run")
     monkeypatch.setattr(
-        gpu.command, "run_part", lambda *_: seen.append(read_progress(file)) or "failed, for once"
+        gpu.command,
+        "run_part",
+        lambda *_: during_parts.append(read_progress(file)) or "failed, for once",
     )
     words = ["gpu", "--device", "cpu", "--folder", str(tmp_path), "--only", "size", "mma"]
     assert cli.main([*words, "--progress", str(file)]) == 1
     size, mma = read_progress(file)
-    assert seen[0] == [replace(size, outcome="")]
+    assert during_parts[0] == [replace(size, outcome="")]
     assert (size.name, size.number, size.of, size.about, size.seconds, size.outcome) == (
         "size",
         1,
@@ -382,16 +406,17 @@ def test_progress_is_a_line_as_a_part_begins_and_one_as_it_ends(monkeypatch, tmp
         gpu.PARTS["size"].seconds,
         "failed, for once",
     )
-    assert seen[1] == [size, replace(mma, outcome="")]
+    assert during_parts[1] == [size, replace(mma, outcome="")]
     assert len(file.read_text().splitlines()) == 4
     assert cli.main([*words, "--progress", str(file), "--seconds", "1"]) == 1
     assert [part.outcome for part in read_progress(file)] == 2 * ["not begun, the time was up"]
-    with file.open("a") as half:
-        half.write('{"name": "spe')
-    assert len(read_progress(file)) == 2, "a line that is being written is not read"
+    # A line that is still being written is not read.
+    with file.open("a") as unfinished:
+        unfinished.write('{"name": "spe')
+    assert len(read_progress(file)) == 2
 
 
-def test_progress_that_cannot_be_written_or_of_a_passport_is_refused(tmp_path, capsys):
+def test_invalid_uses_of_progress_are_refused(tmp_path, capsys):
     words = ["gpu", "--device", "cpu", "--progress"]
     assert cli.main([*words, str(tmp_path / "none" / "p.jsonl")]) == 2
     assert "cannot be written (No such file or directory)" in capsys.readouterr().err
@@ -403,13 +428,13 @@ def test_progress_that_cannot_be_written_or_of_a_passport_is_refused(tmp_path, c
 
 def test_a_part_without_items_says_why(tmp_path, capsys):
     assert rehearse(tmp_path, "mma") == 0
-    said = capsys.readouterr().out
-    assert "has no instruction that the lab knows how to ask" in said
-    assert "mma        done" in said
+    printed = capsys.readouterr().out
+    assert "has no instruction that the lab knows how to ask" in printed
+    assert "mma        done" in printed
     assert not list(tmp_path.rglob("*.jsonl"))
 
 
-# Parts of which one item fails: it is named, and the others stay; what fails is planted
+# Parts with an item that fails: it is named, and the results of the others are kept
 
 PLANTED = "RuntimeError: expected a healthy item, got a planted fault"
 
@@ -419,22 +444,23 @@ def planted(*_, **__):
 
 
 def items_with_planted_failures():
-    """Run items on the card, one with a recipe that fails and one that fails altogether."""
+    """Return the lines of items on the card in which a recipe or the whole task fails."""
     costs = measure.cost(
         "LSTM", "training", measure.AMP_WAYS, {"width": 32, "batch": 4}, steps=1, rounds=1
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(measure.REGIONS, measure.DROP_IN, (planted, planted))
-        kept = {"cost": answer(costs, "cuda")}
+        lines = {"cost": answer(costs, "cuda")}
     broken = replace(TASKS["digits"], name="broken", make_model=planted)
-    kept["pace"] = answer(measure.pace(broken, lambda: 60.0, steps=1, rounds=1), "cuda")
-    kept["twice"] = answer(measure.twice(broken, RECIPES["O1"]), "cuda")
-    return dict(json.loads(json.dumps(kept)))
+    lines["pace"] = answer(measure.pace(broken, lambda: 60.0, steps=1, rounds=1), "cuda")
+    lines["twice"] = answer(measure.twice(broken, RECIPES["O1"]), "cuda")
+    return dict(json.loads(json.dumps(lines)))
 
 
-def memory_held_by_what_came_before():
-    """Return what `prepared` says that a step of 1 MiB holds, while a cycle of 8 MiB of an earlier
-    one is there.
+def memory_of_a_step_beside_garbage():
+    """Return the MiB that `prepared` measures for a step of 1 MiB.
+
+    A cycle of references holds 8 MiB from before, which a collection during the step frees.
     """
     gc.disable()
     cycle = SimpleNamespace(tensor=torch.zeros(2**21, device="cuda"))
@@ -451,9 +477,8 @@ def memory_held_by_what_came_before():
 
 @pytest.mark.slow
 def test_one_item_that_fails_is_named_and_the_others_are_kept(simulated_gpu):
-    found = simulated_gpu("T4", [items_with_planted_failures, memory_held_by_what_came_before])
-    assert 1 <= found[memory_held_by_what_came_before] < 1.1, "no less than a step holds"
-    cost, pace, twice = found[items_with_planted_failures].values()
+    outcomes = simulated_gpu("T4", [items_with_planted_failures])
+    cost, pace, twice = outcomes[items_with_planted_failures].values()
     assert cost["failed"] == {"drop-in": PLANTED}
     assert set(cost["seconds_a_call"]) == {"torch.amp", "O1", "O2", "FP32"}
     assert all(mebibytes > 0 for mebibytes in cost["mebibytes"].values())
@@ -462,11 +487,17 @@ def test_one_item_that_fails_is_named_and_the_others_are_kept(simulated_gpu):
     assert (twice["outcome"], twice["error"]) == ("failed", PLANTED)
 
 
+@pytest.mark.slow
+def test_memory_of_a_step_excludes_garbage_from_before(simulated_gpu):
+    outcomes = simulated_gpu("T4", [memory_of_a_step_beside_garbage])
+    assert 1 <= outcomes[memory_of_a_step_beside_garbage] < 1.1
+
+
 def test_a_part_keeps_its_items_as_a_passport_does(monkeypatch, tmp_path, capsys):
     command = serving("time prints", "time fails", "time aborts")
     monkeypatch.setattr(gpu.command, "worker_command", lambda _: command)
-    how = gpu.command.run_part(order(tmp_path, "speed"), 60.0)
-    assert how == "failed, its process ended with SIGABRT; its last lines say why"
+    outcome = gpu.command.run_part(order(tmp_path, "speed"), 60.0)
+    assert outcome == "failed, its process ended with SIGABRT; its last lines say why"
     (path,) = tmp_path.rglob("speed.jsonl")
     assert capsys.readouterr().out.splitlines() == [
         "time prints: done",
@@ -476,8 +507,8 @@ def test_a_part_keeps_its_items_as_a_passport_does(monkeypatch, tmp_path, capsys
     ]
     assert passport.read_file(path).whole
     assert gpu.command.run_part(order(tmp_path, "speed", seconds=-1), -1.0) == "done"
-    *said, _ = capsys.readouterr().out.splitlines()
-    assert said == [
+    *printed, _ = capsys.readouterr().out.splitlines()
+    assert printed == [
         f"time {name}: LEFT OUT, the time was up" for name in ("prints", "fails", "aborts")
     ]
 
@@ -486,16 +517,16 @@ def test_a_sweep_is_on_the_disk_after_each_round(monkeypatch, tmp_path):
     rounds = 0
 
     def measure(*words, progress, **options):
-        def third(record):
+        def fail_in_third_round(record):
             nonlocal rounds
             rounds += 1
             if rounds == 3:
                 planted()
             progress(record)
 
-        return before(*words, progress=third, **options)
+        return original(*words, progress=fail_in_third_round, **options)
 
-    before = recordings.measure
+    original = recordings.measure
     monkeypatch.setattr(recordings, "measure", measure)
     (item,) = gpu.PARTS["size"].items(order(tmp_path, "size"))
     line = answer(item, "cpu")
@@ -506,15 +537,15 @@ def test_a_sweep_is_on_the_disk_after_each_round(monkeypatch, tmp_path):
 
 def test_failing_case_is_left_out(monkeypatch):
     cases = [GemmCase(n, n, n, FP32) for n in (16, 24, 32)]
-    turns = timing._PreparedCase.seconds
-    seen = []
+    original = timing._PreparedCase.seconds
+    timed = []
 
-    def seconds(ready):
-        seen.append(ready.case)
-        # in the first round after the warm-up
-        if ready.case == cases[1] and seen.count(cases[1]) > 2:
+    def seconds(prepared):
+        timed.append(prepared.case)
+        # The first two calls of a case are its warm-up.
+        if prepared.case == cases[1] and timed.count(cases[1]) > 2:
             planted()
-        return turns(ready)
+        return original(prepared)
 
     monkeypatch.setattr(timing._PreparedCase, "seconds", seconds)
     left_out = []

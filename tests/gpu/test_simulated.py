@@ -34,7 +34,7 @@ def a_tensor_says_cuda_and_computes_as_the_cpu_does() -> None:
     assert torch.cuda.memory_allocated() == 512
 
 
-def the_fused_cell_agrees_with_the_cpus_own_way() -> None:
+def the_fused_cell_agrees_with_the_cpu() -> None:
     def gradients(device: str) -> list[torch.Tensor]:
         torch.manual_seed(0)
         model = nn.LSTM(3, 4)
@@ -46,7 +46,7 @@ def the_fused_cell_agrees_with_the_cpus_own_way() -> None:
     torch.testing.assert_close(gradients("cuda"), gradients("cpu"), rtol=1e-5, atol=1e-6)
 
 
-def what_does_not_fit_raises_and_the_process_goes_on() -> None:
+def a_full_card_raises_and_can_be_used_again() -> None:
     from tests.gpu.simulated.runtime import limited_memory
 
     kept = torch.ones(256, device="cuda")
@@ -80,7 +80,7 @@ def random_numbers_are_the_cards_own_with_a_state_of_16_bytes() -> None:
 
 
 def operations_waits_and_copies_are_counted() -> None:
-    """Each line costs what was counted by hand: operations, waits, copies from the host."""
+    """The expected counts of operations, waits and copies from the host were counted by hand."""
     from tests.gpu.simulated.counting import counted
 
     x = torch.tensor([1.0, -2.0, 3.0], device="cuda")
@@ -112,13 +112,13 @@ def operations_waits_and_copies_are_counted() -> None:
 
 
 def nothing_simulated_is_written_into_the_labs_data() -> None:
-    """`labkit compare`, `labkit gpu` and a record refuse to write where everything was measured."""
+    """`labkit compare`, `labkit gpu` and records do not write into the folder of measured data."""
     before = sorted((ROOT / "data").rglob("*"))
     for command in (["compare", "digits", "--recipes", "FP32", "--seeds", "0"], ["gpu", "--quick"]):
-        with redirect_stderr(io.StringIO()) as words:
+        with redirect_stderr(io.StringIO()) as message:
             assert main(command) == 2
-        assert "expected a real device for records in" in words.getvalue()
-        assert "--folder" in words.getvalue()
+        assert "expected a real device for records in" in message.getvalue()
+        assert "--folder" in message.getvalue()
     record = train(replace(TASKS["digits"], steps=1), RECIPES["FP32"], 0, device="cuda")
     assert record.device == "Tesla T4 (simulated)"
     with pytest.raises(ValueError, match=r"Tesla T4 \(simulated\)"):
@@ -134,8 +134,8 @@ def fails() -> None:
 
 ON_CARD = (
     a_tensor_says_cuda_and_computes_as_the_cpu_does,
-    the_fused_cell_agrees_with_the_cpus_own_way,
-    what_does_not_fit_raises_and_the_process_goes_on,
+    the_fused_cell_agrees_with_the_cpu,
+    a_full_card_raises_and_can_be_used_again,
     random_numbers_are_the_cards_own_with_a_state_of_16_bytes,
     operations_waits_and_copies_are_counted,
     nothing_simulated_is_written_into_the_labs_data,
@@ -143,18 +143,18 @@ ON_CARD = (
 
 
 @pytest.fixture(scope="module")
-def found(simulated_gpu: Any) -> Outcomes:
+def outcomes(simulated_gpu: Any) -> Outcomes:
     return simulated_gpu("T4", [*ON_CARD, fails])
 
 
 @pytest.mark.parametrize("function", ON_CARD)
-def test_on_the_card(found: Outcomes, function: Callable[[], None]) -> None:
-    assert found[function] is None
+def test_on_the_card(outcomes: Outcomes, function: Callable[[], None]) -> None:
+    assert outcomes[function] is None
 
 
-def test_a_failure_in_the_process_brings_its_traceback(found: Outcomes) -> None:
+def test_a_failure_in_the_process_has_its_traceback(outcomes: Outcomes) -> None:
     with pytest.raises(AssertionError, match="ZeroDivisionError"):
-        found[fails]
+        outcomes[fails]
 
 
 # ---- the process, and commands
@@ -181,7 +181,7 @@ def test_launcher_returns_the_commands_status(
 
 
 def outcome(row: Refusal, device: str) -> str:
-    """Return what a row's example says on a device; "" where it raises nothing."""
+    """Return the error message of a row's example on a device, or "" if it raises none."""
     try:
         exec(row.example, {"torch": torch, "F": F, "device": device})
     except (RuntimeError, TypeError, NotImplementedError) as error:
@@ -193,15 +193,19 @@ def refusals() -> dict[str, str]:
     return {row.name: outcome(row, "cuda") for row in REFUSALS}
 
 
-@pytest.mark.slow  # what the simulated cards are changes rarely
-def test_the_cpu_takes_it_and_the_card_refuses_in_torchs_words(simulated_gpu: Any) -> None:
+# Slow, since the simulated cards change rarely.
+@pytest.mark.slow
+def test_the_cpu_accepts_what_a_card_refuses_in_torch_s_words(simulated_gpu: Any) -> None:
+    # More than 60 refusals of real cards are listed; names are unique, because results have them as
+    # keys.
     assert len({row.name for row in REFUSALS}) == len(REFUSALS) > 60
-    assert {row.name: said for row in REFUSALS if (said := outcome(row, "cpu"))} == {}
+    on_cpu = {row.name: outcome(row, "cpu") for row in REFUSALS}
+    assert {name: message for name, message in on_cpu.items() if message} == {}
     for card in ("T4", "H100"):
-        said = simulated_gpu(card, refusals)
+        messages = simulated_gpu(card, refusals)
         wrong = {
-            row.name: said[row.name]
+            row.name: messages[row.name]
             for row in REFUSALS
-            if (row.words in said[row.name]) != row.holds_for(CARDS[card].capability)
+            if (row.words in messages[row.name]) != row.holds_for(CARDS[card].capability)
         }
         assert wrong == {}, card

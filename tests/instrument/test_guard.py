@@ -1,7 +1,7 @@
-"""Failures inside of an instrument: they are reported, and the run continues unchanged.
+"""Failures inside of a watch are reported, and the watched training continues unchanged.
 
-A failure is planted in each function of a watch that torch or a tapped method enters, directly or
-one call further in.
+The tests plant an error into each function of a watch that torch or a patched method calls,
+directly or through one other function.
 """
 
 import sys
@@ -26,7 +26,7 @@ Y = torch.arange(16) % 4
 
 
 class PlantedError(Exception):
-    """What the tests plant."""
+    """The error that the tests plant."""
 
 
 def network() -> nn.Module:
@@ -37,14 +37,14 @@ def network() -> nn.Module:
 def by_scaler(model: nn.Module, scaler_class: Any = torch.amp.GradScaler) -> list[float]:
     """A loop with autocast, a scaler that skips its first step, and clipping."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    how = {"clip": 1.0, "init_scale": 2.0**20}
     case = usual(
         model,
         optimizer,
         lambda _: cross_entropy(model(X), Y),
         range(4),
         scaler_class=scaler_class,
-        **how,
+        clip=1.0,
+        init_scale=2.0**20,
     )
     return [case.step(number) for number in case.batches]
 
@@ -97,8 +97,8 @@ PLANTS: list[tuple[type | ModuleType, str]] = [
 ]
 
 
-def planted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[str]:
-    """Have a function raise; return a list of its calls."""
+def plant(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[str]:
+    """Replace a function by one that raises, and return the list of its calls."""
     calls: list[str] = []
 
     def raises(*_: Any, **__: Any) -> Any:
@@ -112,14 +112,15 @@ def planted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[str]
 @pytest.mark.parametrize(
     "run", [by_scaler, partial(by_scaler, scaler_class=GradScaler)], ids=["torch", "labkit"]
 )
-def test_failure_in_a_watch_leaves_the_losses_alone(run, monkeypatch) -> None:
+def test_a_failure_in_a_watch_changes_no_loss(run, monkeypatch) -> None:
     alone = run(network())
     for owner, name in PLANTS:
         with monkeypatch.context() as patch:
-            calls = planted(patch, owner, name)
+            calls = plant(patch, owner, name)
+            model = network()
             with (
                 torch.random.fork_rng(devices=[]),
-                watch(model := network(), every=1, against_fp32_every=1) as w,
+                watch(model, every=1, against_fp32_every=1) as w,
             ):
                 assert run(model) == alone, name
             report = w.report()
@@ -133,12 +134,12 @@ def test_error_of_the_run_is_raised_once() -> None:
     model = network()
     calls = []
 
-    class Own(nn.Module):
+    class Failing(nn.Module):
         def forward(self, x: Any) -> Any:
             calls.append(1)
             raise KeyError("the model's own")
 
-    model.append(Own())
+    model.append(Failing())
     with watch(model, every=1) as w, pytest.raises(KeyError, match="the model's own"):
         model(X)
     assert calls == [1]
@@ -215,8 +216,8 @@ def test_failure_under_the_command_is_reported(tmp_path, capsys, monkeypatch) ->
         (log, "faults"),
     ):
         with monkeypatch.context() as patch:
-            planted(patch, owner, name)
+            plant(patch, owner, name)
             assert main(["watch", "--every", "1", "--folder", str(tmp_path / name), str(path)]) == 7
-        seen = capsys.readouterr()
-        assert seen.out.startswith(alone), name
-        assert "PlantedError" in seen.out, name
+        printed = capsys.readouterr().out
+        assert printed.startswith(alone), name
+        assert "PlantedError" in printed, name

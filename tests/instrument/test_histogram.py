@@ -16,7 +16,7 @@ from labkit.instrument.counting import LARGE, count_on_cpu, count_on_device
 from labkit.instrument.probe import probe, swallowed, underflow, zeros_inside
 from labkit.interop import format_of
 
-# 1 to 131,071 times 2^-149
+# The FP32 subnormals 1 to 131,071 times 2^-149.
 SUBNORMAL = torch.arange(1, 2**17, dtype=torch.int32).view(torch.float32)
 
 
@@ -81,9 +81,10 @@ def test_subnormals_are_counted_with_flush_to_zero() -> None:
     assert h.zeros == 0
 
 
-def test_many_numbers_are_counted_in_pairs_and_by_a_device_alike() -> None:
+def test_large_tensors_are_counted_equally_on_cpu_and_device() -> None:
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        # 0.25, 1.75, 0.25 ... and a rest that is counted one by one
+        # 0.25, 1.75, 0.25, ...; three numbers more than the size from which numbers are counted in
+        # pairs.
         values = torch.arange(LARGE + 3) % 2 * 1.5 + 0.25
         values[:4] = torch.tensor([0.0, float("inf"), 2.0**-24, 2.0**-140])
         values = values.to(dtype)
@@ -93,28 +94,28 @@ def test_many_numbers_are_counted_in_pairs_and_by_a_device_alike() -> None:
         )
         bits = values.view(torch.int32 if dtype == torch.float32 else torch.int16)
         format = format_of(dtype)
-        for one, other in zip(
+        for on_cpu, on_device in zip(
             count_on_cpu(bits, format), count_on_device(bits, format), strict=True
         ):
-            assert np.array_equal(one, other), dtype
+            assert np.array_equal(on_cpu, on_device), dtype
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 def test_sparse_tensor_is_refused_with_a_remedy() -> None:
-    for layout, says in (
+    for layout, message in (
         (torch.sparse_coo, r"torch.sparse_coo. Take tensor.coalesce\(\).values\(\)"),
         (torch.sparse_csr, r"torch.sparse_csr. Take tensor.values\(\)"),
     ):
-        with pytest.raises(TypeError, match=says):
+        with pytest.raises(TypeError, match=message):
             exponent_histogram(torch.eye(3).to_sparse(layout=layout))
     table = torch.nn.Embedding(10, 4, sparse=True)
     table(torch.tensor([1, 1, 3])).sum().backward()
     h = exponent_histogram(table.weight.grad.coalesce().values())
-    # row 1 came twice: its gradient is 2
+    # Row 1 was looked up twice, so its gradient is 2.
     assert (h.count(1, 1), h.count(0, 0), h.zeros) == (4, 4, 0)
 
 
-def test_bad_input_is_answered() -> None:
+def test_invalid_inputs_of_histograms_are_refused() -> None:
     with pytest.raises(TypeError, match="got ndarray"):
         exponent_histogram(np.ones(3))
     with pytest.raises(TypeError, match="expected FP16, BF16 or FP32"):
@@ -127,11 +128,12 @@ def test_bad_input_is_answered() -> None:
     assert exponent_histogram(torch.empty(0)).total == 0
 
 
-# What a format does to the numbers of a histogram
+# The fate of a histogram's numbers in a format
 
 
-def test_against_rounding_every_element() -> None:
-    # Oracle: numpy's FP16. The values avoid the three slivers, whose width the next test measures.
+def test_fates_equal_rounding_of_every_element() -> None:
+    # The oracle is numpy's FP16. A histogram knows only exponents, so `fate` is wrong for numbers
+    # in three small ranges, which the values here avoid and the next test measures.
     for log2_scale in (0, 7, 16, 24, 30):
         generator = torch.Generator().manual_seed(log2_scale)
         exponents = torch.randint(-45, 16, (20_000,), generator=generator).float()
@@ -147,14 +149,13 @@ def test_against_rounding_every_element() -> None:
         assert f.underflowed + f.subnormal + f.normal + f.overflowed == pytest.approx(1, abs=1e-12)
 
 
-def test_the_three_slivers_are_as_stated() -> None:
-    # Every FP32 number between the smallest and the largest of each sliver's binade: who is counted
-    # wrongly?
-    def wrong(lowest: float, is_as_told: object) -> np.ndarray:
+def test_ranges_in_which_a_fate_is_wrong_are_as_stated() -> None:
+    # All FP32 numbers of the binade of each range: which are counted wrongly?
+    def wrong(lowest: float, is_as_stated: object) -> np.ndarray:
         first = np.float32(lowest).view(np.int32)
         values = np.arange(first, first + 2**23, dtype=np.int32).view(np.float32)
         with np.errstate(over="ignore"):
-            return values[~is_as_told(np.abs(values.astype(np.float16)))]
+            return values[~is_as_stated(np.abs(values.astype(np.float16)))]
 
     assert wrong(2.0**-25, lambda r: r > 0).tolist() == [2.0**-25]
     assert wrong(2.0**-15, lambda r: r < 2.0**-14).min() == 2.0**-14 - 2.0**-25
@@ -163,12 +164,18 @@ def test_the_three_slivers_are_as_stated() -> None:
 
 def test_each_format_has_its_own_range() -> None:
     h = exponent_histogram(torch.tensor([2.0**-12, 2.0**-8, 1.0, 512.0]))
-    # below half of 2^-9; above 448
+    # 2^-12 is below half of the smallest subnormal, 2^-9; 512 is above the maximum, 448.
     assert (fate(h, E4M3).underflowed, fate(h, E4M3).overflowed) == (0.25, 0.25)
     assert fate(h, BF16).normal == 1.0
-    for values in (torch.zeros(5), torch.tensor([math.inf, math.nan])):  # of which nothing is lost
+
+
+def test_zeros_and_non_finite_numbers_are_not_lost() -> None:
+    for values in (torch.zeros(5), torch.tensor([math.inf, math.nan])):
         f = fate(exponent_histogram(values), FP16)
         assert (f.underflowed, f.subnormal, f.normal, f.overflowed) == (0, 0, 0, 0)
+
+
+def test_fates_in_formats_without_sign_or_zero_are_refused() -> None:
     positive = replace(E8M0, name="positive", has_zero=True)
     no_zero = replace(E8M0, name="all", signed=True)
     for format, missing in (
@@ -180,7 +187,7 @@ def test_each_format_has_its_own_range() -> None:
             fate(exponent_histogram(torch.ones(3)), format)
 
 
-# Probes of a backward pass, layer by layer, and updates that are swallowed
+# Probes of a backward pass, and updates that rounding swallows
 
 
 def small_net() -> nn.Sequential:
@@ -199,13 +206,15 @@ def test_probe_leaves_no_hook_after_a_failure() -> None:
         torch.equal(a.grad, b.grad)
         for a, b in zip(plain.parameters(), probed.parameters(), strict=True)
     )
+    # Inputs of a wrong width fail in the first layer.
     with pytest.raises(RuntimeError), probe(probed):
         probed(torch.ones(2, 5))
     assert not any(module._forward_hooks for module in probed.modules())
 
 
 def test_layers_come_in_the_order_of_the_forward_pass() -> None:
-    with probe(net := small_net()) as probed:
+    net = small_net()
+    with probe(net) as probed:
         net(torch.ones(2, 4)).sum().backward()
     assert list(probed.gradients) == ["0", "1", "2"]
     taken = snapshot(probed.gradients, step=7, kind="activation gradients")
@@ -213,13 +222,12 @@ def test_layers_come_in_the_order_of_the_forward_pass() -> None:
     assert [h.total for h in taken.layers.values()] == [6, 6, 2]
 
 
-def test_underflow_counts_what_fp32_had_and_fp16_lost() -> None:
+def test_underflow_counts_only_numbers_that_fp16_lost() -> None:
     exact = {"a": torch.tensor([1e-9, 1.0, 0.0, 1e-8])}
     halved = {"a": exact["a"].half()}
     assert underflow(exact, halved) == 2 / 3
-    assert zeros_inside(halved) == 3 / 4, (
-        "the plain count takes the zero that was one all along for a loss"
-    )
+    # The plain count of zeros includes the one that was zero in FP32, too.
+    assert zeros_inside(halved) == 3 / 4
     assert underflow({"a": torch.zeros(3)}, {"a": torch.zeros(3)}) == 0.0
     with pytest.raises(ValueError, match="same layers"):
         underflow({"a": torch.ones(1)}, {"b": torch.ones(1)})
@@ -227,9 +235,9 @@ def test_underflow_counts_what_fp32_had_and_fp16_lost() -> None:
         underflow({"a": torch.ones(1)}, {"a": torch.ones(2)})
 
 
-def test_swallowed_update_worked_by_hand() -> None:
-    # FP16's spacing from 1 up is 2^-10: half of it is swallowed (a tie, and 1 is even), a little
-    # more is not.
+def test_worked_example_of_swallowed_updates() -> None:
+    # Above 1 the spacing of FP16 is 2^-10: an update of half of it is a tie, which goes to 1 and is
+    # swallowed; a slightly larger one is not. The update of zero does not count.
     weights = torch.ones(4).half()
     updates = torch.tensor([2.0**-11, 2.0**-11 + 2.0**-18, 2.0**-10, 0.0])
     after = (weights.float() + updates).half()
@@ -237,6 +245,6 @@ def test_swallowed_update_worked_by_hand() -> None:
     weight = torch.ones(2)
     assert swallowed([weight, weight], [weight, weight + 1], [None, torch.ones(2)]) == 0.0
     assert swallowed([weight], [weight], [torch.zeros(2)]) == 0.0
-    for gradients, says in (([torch.ones(3)], "expected one shape"), ([], "shorter")):
-        with pytest.raises(ValueError, match=says):
+    for gradients, message in (([torch.ones(3)], "expected one shape"), ([], "shorter")):
+        with pytest.raises(ValueError, match=message):
             swallowed([weight], [weight], gradients)

@@ -48,8 +48,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_recorded_training_is_the_plain_one_to_the_bit(tmp_path: Path) -> None:
-    ends = []
+def test_recording_changes_no_bit_of_a_training(tmp_path: Path) -> None:
+    results = []
     for record in (False, True):
         model = network()
         if record:
@@ -57,14 +57,14 @@ def test_a_recorded_training_is_the_plain_one_to_the_bit(tmp_path: Path) -> None
                 train(model)
         else:
             train(model)
-        ends.append((model.state_dict(), torch.get_rng_state()))
-    (plain, random), (watched, same_random) = ends
+        results.append((model.state_dict(), torch.get_rng_state()))
+    (plain, random), (watched, same_random) = results
     assert torch.equal(random, same_random)
     for name, weight in plain.items():
         assert torch.equal(weight, watched[name]), name
 
 
-def test_a_file_has_the_tensors_of_a_step_in_its_order(recorded: Path) -> None:
+def test_a_file_has_the_tensors_of_each_step(recorded: Path) -> None:
     found = Recording.load(recorded)
     assert (found.model, found.steps, len(found.sampled)) == ("Sequential", 4, 4)
     step = found.sampled[2]
@@ -87,11 +87,11 @@ def test_a_file_has_the_tensors_of_a_step_in_its_order(recorded: Path) -> None:
     assert found.lines["0"].startswith("test_recording.py:")
 
 
-def test_a_file_that_is_read_and_packed_again_is_the_same(recorded: Path) -> None:
+def test_a_file_that_is_read_and_written_is_the_same(recorded: Path) -> None:
     assert packed(Recording.load(recorded)) == recorded.read_bytes()
 
 
-def test_norms_and_elements_are_those_of_the_tensor() -> None:
+def test_a_sketch_has_norm_maximum_and_elements_of_its_tensor() -> None:
     for tensor in (
         torch.randn(1000),
         torch.randn(7, 30).T,
@@ -110,7 +110,7 @@ def test_norms_and_elements_are_those_of_the_tensor() -> None:
         np.testing.assert_array_equal(found.elements, drawn.float().numpy())
 
 
-def test_both_ways_to_read_a_tensor_agree() -> None:
+def test_sketches_on_the_cpu_equal_those_on_a_device() -> None:
     for tensor in (torch.randn(1000), torch.randn(7, 30).T, torch.randn(300).half()):
         norm, largest, bits, drawn = _on_cpu(tensor)
         other = _on_device(tensor)
@@ -122,14 +122,14 @@ def test_both_ways_to_read_a_tensor_agree() -> None:
 def test_each_changed_bit_changes_a_digest() -> None:
     tensor = torch.randn(200)
     digest = sketch(tensor).digest
-    for place in range(200):
+    for index in range(200):
         for bit in (0, 12, 31):
             changed = tensor.clone()
-            changed.view(torch.int32)[place] ^= 1 << bit if bit < 31 else -(1 << 31)
-            assert sketch(changed).digest != digest, (place, bit)
+            changed.view(torch.int32)[index] ^= 1 << bit if bit < 31 else -(1 << 31)
+            assert sketch(changed).digest != digest, (index, bit)
 
 
-def test_digests_tell_another_order_from_another_batch() -> None:
+def test_digests_distinguish_order_and_content_of_a_batch() -> None:
     batch = torch.randn(16, 3)
     shuffled = batch[torch.randperm(16, generator=torch.Generator().manual_seed(1))]
     ordered, any_order = digests([batch])
@@ -138,8 +138,8 @@ def test_digests_tell_another_order_from_another_batch() -> None:
     assert digests([batch + 1])[1] != any_order
 
 
-def drawn_step(number: int, random: np.random.Generator) -> RecordedStep:
-    """Return a step of 200 layers with two parameters each, whose numbers cannot be packed."""
+def random_step(number: int, random: np.random.Generator) -> RecordedStep:
+    """Return a step of 200 layers with two parameters each, whose numbers do not compress."""
     kinds = {
         "activations": 200,
         "activation gradients": 200,
@@ -159,9 +159,9 @@ def drawn_step(number: int, random: np.random.Generator) -> RecordedStep:
     return RecordedStep(number, sketches=sketches, histograms=dict.fromkeys(sketches, histogram))
 
 
-def test_a_file_of_200_modules_and_100_steps_has_2_mb() -> None:
+def test_a_file_of_200_modules_and_100_steps_fits_the_limit() -> None:
     random = np.random.default_rng(0)
-    run = Recording("Net", 100, 1, tuple(drawn_step(number, random) for number in range(100)))
+    run = Recording("Net", 100, 1, tuple(random_step(number, random) for number in range(100)))
     content = packed(run)
     assert len(content) <= MOST_BYTES
     found = unpacked(content)
@@ -171,7 +171,7 @@ def test_a_file_of_200_modules_and_100_steps_has_2_mb() -> None:
 
 
 @pytest.mark.slow
-def test_a_real_training_of_200_modules_has_2_mb(tmp_path: Path) -> None:
+def test_a_training_of_200_modules_fits_the_limit(tmp_path: Path) -> None:
     torch.manual_seed(0)
     layers = [m for _ in range(100) for m in (nn.Linear(12, 12), nn.LayerNorm(12))]
     model = nn.Sequential(*layers)
@@ -199,7 +199,7 @@ def test_steps_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert (found.steps, sizes[0], sizes[-1]) == (30, 48, 0)
 
 
-def test_a_file_that_cannot_be_written_ends_no_training(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_stops_no_training(tmp_path: Path) -> None:
     model = network()
     blocked = tmp_path / "file"
     blocked.write_text("a file, and no folder")
@@ -224,9 +224,10 @@ def test_a_training_that_fails_is_recorded_until_then(tmp_path: Path) -> None:
     assert Recording.load(path).steps == 4
 
 
-def test_a_file_that_is_cut_is_refused_with_a_sentence(recorded: Path, tmp_path: Path) -> None:
+def test_a_truncated_file_is_refused(recorded: Path, tmp_path: Path) -> None:
     content = recorded.read_bytes()
     cut = tmp_path / "cut.labkit"
+    # Every length inside the first header, then every 997th.
     for length in (*range(64), *range(64, len(content), 997), len(content) - 1):
         cut.write_bytes(content[:length])
         with pytest.raises(NotARecording, match=r"cut\.labkit: expected a"):
@@ -236,17 +237,18 @@ def test_a_file_that_is_cut_is_refused_with_a_sentence(recorded: Path, tmp_path:
 def test_a_damaged_file_is_refused_or_reads_the_same(recorded: Path) -> None:
     content = recorded.read_bytes()
     refused = 0
-    drawn = np.random.default_rng(0).integers(len(content), size=300)
-    for place in drawn.tolist():
+    positions = np.random.default_rng(0).integers(len(content), size=300)
+    for position in positions.tolist():
         damaged = bytearray(content)
-        damaged[place] ^= 0x10
+        damaged[position] ^= 0x10
         try:
             found = unpacked(bytes(damaged))
         except NotARecording:
             refused += 1
         else:
-            # a field of zip that nothing depends on, such as a date
+            # The byte is in a field of zip without effect, such as a date.
             assert packed(found) == content
+    # Most bytes of the file are content, which has a checksum.
     assert refused > 150
 
 

@@ -1,5 +1,6 @@
-"""The map of loss scales: shares lost and overflowing by step and scale, against rounding every
-gradient.
+"""Maps of loss scales: the shares of gradients that underflow and overflow by step and scale.
+
+The oracle rounds every gradient to FP16 by numpy.
 """
 
 import numpy as np
@@ -11,7 +12,7 @@ from labkit.instrument import GradSnapshot, exponent_histogram, scale_map, snaps
 from labkit.train import TASKS, TrainingRun, gradient_snapshot, train
 
 
-def test_each_cell_is_what_numpy_rounds_to_zero_and_to_infinity() -> None:
+def test_cells_equal_rounding_by_numpy() -> None:
     generator = torch.Generator().manual_seed(0)
     layers = {
         name: (1.25 + torch.rand(5000, generator=generator) / 2)
@@ -29,7 +30,7 @@ def test_each_cell_is_what_numpy_rounds_to_zero_and_to_infinity() -> None:
     assert found.steps.tolist() == [1, 11]
 
 
-def test_the_window_of_a_real_run_is_where_its_steps_are_clean() -> None:
+def test_safe_scales_of_a_run_have_finite_gradients() -> None:
     task = TASKS["painted_picture"]
     record = train(
         task,
@@ -42,13 +43,15 @@ def test_the_window_of_a_real_run_is_where_its_steps_are_clean() -> None:
     found = scale_map(record.snapshots, range(31))
     assert found.lost.shape == found.overflowing.shape == (3, 31)
     safe = np.flatnonzero(found.safe()[0])
-    assert safe.tolist() == list(range(int(safe[0]), int(safe[-1]) + 1)), "a window has no holes"
+    assert safe.tolist() == list(range(int(safe[0]), int(safe[-1]) + 1)), (
+        "the safe scales have a gap"
+    )
     run = TrainingRun(task, "FP16", 0)
     assert found.lost[0, 0] == pytest.approx(run.step().underflow, abs=0.01)
     fresh = TrainingRun(task, "FP16", 0)
     for exponent in (int(safe[-1]), int(safe[-1]) + 2):
         gradients = fresh.next_gradients(scale=2.0**exponent).values()
-        finite = all(bool(each.isfinite().all()) for each in gradients)
+        finite = all(bool(gradient.isfinite().all()) for gradient in gradients)
         assert finite == (exponent == safe[-1])
 
 
@@ -71,7 +74,7 @@ def test_a_step_whose_gradients_are_all_zero_loses_nothing() -> None:
     assert (found.lost.max(), found.overflowing.max(), bool(found.safe().all())) == (0, 0, True)
 
 
-def test_no_snapshot_and_two_kinds_are_refused() -> None:
+def test_invalid_snapshots_are_refused() -> None:
     histogram = exponent_histogram(torch.ones(3))
     kinds = [
         GradSnapshot(1, kind, {"layer": histogram})

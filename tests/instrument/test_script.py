@@ -53,7 +53,7 @@ def script(tmp_path):
     return path
 
 
-def test_a_script_is_itself_and_each_of_its_models_has_a_report(script, tmp_path, capsys):
+def test_each_model_of_a_script_has_a_report(script, tmp_path, capsys):
     before = hooks(), list(sys.path), list(sys.argv), torch.nn.Sequential.__call__
     status = main(["watch", "--every", "3", "--folder", str(tmp_path / "seen"), str(script), "7"])
     assert (hooks(), list(sys.path), list(sys.argv), torch.nn.Sequential.__call__) == before
@@ -64,7 +64,7 @@ def test_a_script_is_itself_and_each_of_its_models_has_a_report(script, tmp_path
     report = Report.load(tmp_path / "seen")
     other = Report.load(tmp_path / "seen-2")
     assert (report.model, other.model) == ("Net", "Sequential")
-    # found in step 0, so 1 is the first seen whole
+    # The model is found in step 0, so step 1 is the first that is observed completely.
     assert [step.step for step in report.watched] == [0, 1, 3, 6]
     assert set(report.watched[0].histograms) == {"weights", "weight gradients", "updates"}
     assert set(report.watched[1].histograms) >= {"activations", "activation gradients"}
@@ -72,28 +72,31 @@ def test_a_script_is_itself_and_each_of_its_models_has_a_report(script, tmp_path
 
 
 @pytest.mark.slow
-def test_the_run_is_that_of_python_to_the_last_digit(script, tmp_path):
+def test_a_watched_script_prints_the_same_digits(script, tmp_path):
     alone = subprocess.run(
         [sys.executable, script, "5"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     command = [sys.executable, "-m", "labkit", "watch", "--every", "1", str(script), "5"]
-    seen = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert seen.stdout.startswith(alone.stdout)
-    assert seen.returncode == alone.returncode
+    watched = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert watched.stdout.startswith(alone.stdout)
+    assert watched.returncode == alone.returncode
     assert (tmp_path / "watch-report" / "report.html").is_file()
 
 
-def test_a_script_that_fails_fails_as_ever_and_is_reported_on(script, tmp_path, capsys):
+def test_a_script_that_fails_has_a_report(script, tmp_path, capsys):
     assert main(["watch", "--folder", str(tmp_path / "seen"), str(script), "3", "raise"]) == 1
     error = capsys.readouterr().err
     assert "KeyError: 'planted'" in error
     assert Report.load(tmp_path / "seen").steps == 3
 
 
-def test_what_cannot_be_run_is_answered(tmp_path, capsys):
+def test_invalid_arguments_end_the_command_with_2(tmp_path, capsys):
     assert main(["watch", str(tmp_path / "none.py")]) == 2
     assert "there is no script at" in capsys.readouterr().err
     assert main(["watch", "--every", "0", str(tmp_path / "none.py")]) == 2
+
+
+def test_a_script_without_a_model_says_so(tmp_path, capsys):
     empty = tmp_path / "empty.py"
     empty.write_text("pass\n")
     assert main(["watch", str(empty)]) == 0
@@ -113,13 +116,13 @@ for number in range(3):
 """
 
 
-def test_masters_by_hand_are_named_as_not_observed(tmp_path, capsys):
+def test_manual_master_weights_are_named_as_not_observed(tmp_path, capsys):
     (tmp_path / "train.py").write_text(MASTERS)
     assert main(["watch", "--folder", str(tmp_path / "seen"), str(tmp_path / "train.py")]) == 0
-    said = capsys.readouterr().out
-    assert "- not observed: an optimizer whose parameters are in no module" in said
-    assert "labkit diagnose" in said
-    assert "no torch optimizer stepped" not in said
+    printed = capsys.readouterr().out
+    assert "- not observed: an optimizer whose parameters are in no module" in printed
+    assert "labkit diagnose" in printed
+    assert "no torch optimizer stepped" not in printed
 
 
 SKIPPED = """
@@ -139,18 +142,18 @@ for number in range(12):
 
 def test_a_script_whose_optimizer_is_never_called_has_a_report(tmp_path):
     script = tmp_path / "train.py"
-    begins = 2.0**40
-    for new_scale, second, kinds in (
-        ("", 2.0**39, {"scale too high"}),  # on its way to a scale that fits
-        ("2.0**40", begins, {"scale too high", "scale does not fall"}),
+    init_scale = 2.0**40
+    # The first script lowers its scale after each skip, and the second resets it.
+    for new_scale, second_scale, names in (
+        ("", 2.0**39, {"scale too high"}),
+        ("2.0**40", init_scale, {"scale too high", "scale does not fall"}),
     ):
         script.write_text(SKIPPED.format(new_scale=new_scale))
         folder = tmp_path / f"seen{new_scale}"
         assert main(["watch", "--folder", str(folder), str(script)]) == 0
         report = Report.load(folder)
         assert report.steps == len(report.skips) == 12
-        assert [skip.scale for skip in report.skips[:2]] == [begins, second], (
-            "the first skip has its scale, too"
-        )
-        assert {found.name for found in report.findings if found.status is not Status.OK} == kinds
+        assert [skip.scale for skip in report.skips[:2]] == [init_scale, second_scale]
+        findings = [finding for finding in report.findings if finding.status is not Status.OK]
+        assert {finding.name for finding in findings} == names
         assert report.unseen == ()

@@ -1,5 +1,7 @@
-"""The stream of events: hooks and taps are open while a listener needs them, and listeners are
-independent.
+"""The stream of events: torch is patched only while a listener needs it.
+
+The tests compare torch's functions with the originals, and check the order of events and the
+independence of listeners.
 """
 
 from collections.abc import Iterator
@@ -42,7 +44,7 @@ OF_TORCH = [event for source in SOURCES for event in source.emits]
 
 
 def tapped() -> list[bool]:
-    """Return which of the places differ from what they are without a listener."""
+    """Return which functions of `PLACES` are patched."""
     return [
         vars(owner)[name] is not original
         for (owner, name), original in zip(PLACES, ORIGINALS, strict=True)
@@ -50,7 +52,7 @@ def tapped() -> list[bool]:
 
 
 def recorder(*observed: type[Event]) -> tuple[Listener, list[str]]:
-    """Return a listener that observes these events, and the list of those that it got."""
+    """Return a listener of these events, and the list of the events that it received."""
     got: list[str] = []
     listener = Listener(lambda where, error: got.append(f"{where}: {error}"))
     for event in observed:
@@ -104,32 +106,33 @@ def test_the_events_of_a_step_in_their_order() -> None:
 
 
 def test_tap_is_open_while_a_listener_needs_it() -> None:
-    one, first = recorder(BackwardBegins)
-    two, second = recorder(BackwardBegins, AutocastBegins, LossScaled)
+    first, events_of_first = recorder(BackwardBegins)
+    second, events_of_second = recorder(BackwardBegins, AutocastBegins, LossScaled)
     stacks = ExitStack(), ExitStack()
-    for stack, listener in zip(stacks, (one, two), strict=True):
+    for stack, listener in zip(stacks, (first, second), strict=True):
         stack.enter_context(STREAM.subscribed(listener))
     assert tapped() == [True, False, False, False, True, False, True]
     stacks[0].close()
     train()
-    assert (first, second) == ([], ["AutocastBegins", "LossScaled", "BackwardBegins"])
+    assert events_of_first == []
+    assert events_of_second == ["AutocastBegins", "LossScaled", "BackwardBegins"]
     assert tapped() == [True, False, False, False, True, False, True]
     stacks[1].close()
     assert tapped() == [False] * len(PLACES)
 
 
 def test_failure_of_a_listener_does_not_stop_others() -> None:
-    one, first = recorder()
-    two, second = recorder(BackwardBegins, OptimizerBegins)
+    failing, failures = recorder()
+    other, events = recorder(BackwardBegins, OptimizerBegins)
 
     def fails(_: Event) -> None:
         raise ValueError("planted")
 
-    one.on(BackwardBegins, fails).on(OptimizerBegins, fails)
-    with STREAM.subscribed(one), STREAM.subscribed(two):
+    failing.on(BackwardBegins, fails).on(OptimizerBegins, fails)
+    with STREAM.subscribed(failing), STREAM.subscribed(other):
         train()
-    assert second == ["BackwardBegins", "OptimizerBegins"]
-    assert first == ["fails: planted", "fails: planted"]
+    assert events == ["BackwardBegins", "OptimizerBegins"]
+    assert failures == ["fails: planted", "fails: planted"]
 
 
 def test_a_closure_that_raises_is_no_skipped_step() -> None:
@@ -152,13 +155,13 @@ def test_gradients_of_a_dict_of_inputs_are_found() -> None:
 
 
 def test_further_source_is_open_while_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Any] = []
+    calls: list[Any] = []
 
     @contextmanager
     def opened(stream: Any) -> Iterator[None]:
-        seen.append(stream)
+        calls.append(stream)
         yield
-        seen.append("closed")
+        calls.append("closed")
         raise ValueError("planted")
 
     monkeypatch.setattr(STREAM, "sources", STREAM.sources)
@@ -166,10 +169,11 @@ def test_further_source_is_open_while_it_is_needed(monkeypatch: pytest.MonkeyPat
     with STREAM.subscribed(listener):
         register_source(Source((StandInStepped,), opened))
         with STREAM.subscribed(recorder()[0]):
-            seen[0].emit(StandInStepped(None))
-        assert seen[1:] == []
-    assert seen[1:] == ["closed"]
-    assert got == ["StandInStepped", "opened: planted"], "a failure at the end is reported, too"
+            calls[0].emit(StandInStepped(None))
+        assert calls[1:] == []
+    assert calls[1:] == ["closed"]
+    # A failure while a source closes is reported, too.
+    assert got == ["StandInStepped", "opened: planted"]
 
 
 def test_source_of_another_type_is_refused() -> None:

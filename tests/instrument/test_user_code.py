@@ -107,7 +107,7 @@ def test_a_file_of_the_lab_or_of_torch_is_a_library(module: object) -> None:
 
 
 @pytest.mark.parametrize("module", [faults.weights, networks, tasks, sys.modules[__name__]])
-def test_a_file_that_is_written_as_users_write_is_none(module: object) -> None:
+def test_models_tasks_and_faults_are_user_code(module: object) -> None:
     assert not is_library(inspect.getsourcefile(module))
 
 
@@ -115,7 +115,7 @@ def test_a_lesson_is_user_code() -> None:
     assert not is_library(inspect.getsourcefile(look))
 
 
-def test_a_folder_whose_name_begins_like_the_labs_is_user_code() -> None:
+def test_a_folder_with_the_prefix_of_labkit_is_user_code() -> None:
     assert not is_library(f"{LAB}_of_mine/train.py")
 
 
@@ -139,7 +139,7 @@ def test_line_of_a_package_names_the_users_line(tmp_path: Path) -> None:
 def test_a_frame_of_the_standard_library_is_no_users_line() -> None:
     found: list[str | None] = []
     with contextlib.ExitStack() as stack:
-        # frame 1 is one of contextlib's
+        # Frame 1, the caller of the lambda, is in contextlib.
         stack.callback(lambda: found.append(line_of_user(sys._getframe(1))))
         line = inspect.currentframe().f_lineno - 3
     assert found == [f"{HERE}:{line}"]

@@ -1,8 +1,8 @@
 """A watch of a training loop: what it observes, and that it leaves the training unchanged.
 
-The first test is a worked example, counted by hand. What every watch must keep to comes next: the
-run is the one that would be without it, bit for bit and draw for draw, and nothing stays behind,
-whatever happens inside.
+Each training loop runs with and without a watch: weights and random states must be equal bit for
+bit, and no hook or patch may stay when a watch has ended. A fixture checks the latter after each
+test.
 """
 
 import copy
@@ -35,7 +35,7 @@ Y = torch.arange(32) % 4
 
 
 class Net(nn.Module):
-    """A small network with what is easily disturbed: running statistics and dropout."""
+    """A small network with running statistics and dropout, which a watch could disturb."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Net(nn.Module):
 
 
 def hooks():
-    """All places where a watch could leave something."""
+    """Return the global hooks, patched functions and listeners that a watch could leave behind."""
     places = [torch_modules._global_forward_hooks, torch_modules._global_forward_pre_hooks]
     places += [
         torch_optimizers._global_optimizer_pre_hooks,
@@ -65,7 +65,7 @@ def hooks():
     return [len(place) for place in places], scalers, taps, STREAM.listeners
 
 
-def on_model(model):
+def hooks_of_model(model):
     return sum(
         len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks)
         for m in model.modules()
@@ -75,7 +75,7 @@ def on_model(model):
 
 
 @pytest.fixture(autouse=True)
-def no_trace():
+def nothing_stays_behind():
     before = hooks()
     yield
     assert hooks() == before
@@ -148,7 +148,7 @@ LOOPS = {
 }
 
 
-def test_worked_example_counted_by_hand():
+def test_worked_example_of_a_watched_step():
     model = nn.Linear(2, 1, bias=False)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, -0.5]]))
@@ -157,15 +157,19 @@ def test_worked_example_counted_by_hand():
         model(torch.tensor([[3.0, 0.0]])).sum().backward()
         optimizer.step()
     (step,) = w.report().watched
-    seen = {kind: next(iter(layers.values())) for kind, layers in step.histograms.items()}
-    assert [seen["weights"].count(e, e) for e in (-1, 0)] == [1, 1]  # 0.5 and 1
-    assert seen["activations"].count(1, 1) == 1  # 3 is in [2, 4)
-    assert seen["activation gradients"].count(0, 0) == 1  # 1
-    # 3 and 0
-    assert (seen["weight gradients"].count(1, 1), seen["weight gradients"].zeros) == (1, 1)
-    assert seen["updates"].zeros == 2  # 3 * 2^-30 is less than half an ulp of 1
+    histograms = {kind: next(iter(layers.values())) for kind, layers in step.histograms.items()}
+    # 0.5 and 1 have the exponents -1 and 0; 3 is in [2, 4), with the exponent 1.
+    assert [histograms["weights"].count(e, e) for e in (-1, 0)] == [1, 1]
+    assert histograms["activations"].count(1, 1) == 1
+    assert histograms["activation gradients"].count(0, 0) == 1
+    # The weight gradients are the inputs, 3 and 0.
+    assert histograms["weight gradients"].count(1, 1) == 1
+    assert histograms["weight gradients"].zeros == 1
+    # 3 * 2^-30 is less than half an ulp of 1, so no update changes a weight.
+    assert histograms["updates"].zeros == 2
     assert step.moves == {"weight": (1, 1)}
-    assert w.report().findings == (), "one step of FP32 weights with a tiny rate is no fault"
+    # A single step of FP32 weights with a tiny learning rate is no fault.
+    assert w.report().findings == ()
 
 
 def test_fp32_weights_that_no_step_moves_are_a_fault():
@@ -181,7 +185,7 @@ def test_fp32_weights_that_no_step_moves_are_a_fault():
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_run_that_is_watched_is_the_run_that_would_be(loop):
+def test_a_watch_changes_no_bit_of_a_run(loop):
     torch.manual_seed(0)
     model = Net()
     other = copy.deepcopy(model)
@@ -195,7 +199,7 @@ def test_a_run_that_is_watched_is_the_run_that_would_be(loop):
     assert np.random.get_state()[1].tolist() == state[1]  # noqa: NPY002
     for name, value in model.state_dict().items():
         assert torch.equal(value, other.state_dict()[name]), name
-    assert on_model(model) == 0
+    assert hooks_of_model(model) == 0
     report = w.report()
     assert [step.step for step in report.watched] == [0, 2, 4]
     assert set(report.watched[0].histograms) == {
@@ -209,7 +213,8 @@ def test_a_run_that_is_watched_is_the_run_that_would_be(loop):
     assert report.steps == 5
 
 
-@pytest.mark.parametrize("fused", [False, True])  # a fused optimizer unscales and skips inside
+# A fused optimizer unscales gradients and skips steps inside of its own kernel.
+@pytest.mark.parametrize("fused", [False, True])
 def test_a_skipped_step_names_its_sources_and_is_replayed(fused):
     torch.manual_seed(0)
     model = Net()
@@ -253,34 +258,34 @@ def test_gradients_are_unscaled_without_unscale():
         assert (step.scale, step.clipped < 1) == (2.0**9, clip)
 
 
-def test_nothing_is_left_however_the_block_ends():
-    def train(model, how):
+def test_no_hook_stays_however_the_block_ends():
+    def train(model, end):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with watch(model, every=1):
             for step in range(3):
-                cross_entropy(
-                    model(X[:, :3] if how == "exception in the model" and step else X), Y
-                ).backward()
-                if how == "exception":
+                # An input of another width fails inside of the model.
+                inputs = X[:, :3] if end == "exception in the model" and step else X
+                cross_entropy(model(inputs), Y).backward()
+                if end == "exception":
                     raise KeyError(step)
                 optimizer.step()
-                if how == "break":
+                if end == "break":
                     break
 
-    for how, error in {
+    for end, error in {
         "exception": KeyError,
         "exception in the model": RuntimeError,
         "break": None,
     }.items():
         model = Net()
-        gone = weakref.ref(model)
+        reference = weakref.ref(model)
         with pytest.raises(error) if error else nullcontext():
-            train(model, how)
-        assert on_model(model) == 0, how
+            train(model, end)
+        assert hooks_of_model(model) == 0, end
         assert model(X).grad_fn is not None
         del model
         gc.collect()
-        assert gone() is None, how
+        assert reference() is None, end
 
 
 def test_report_is_saved_loaded_and_compared(tmp_path):
@@ -292,22 +297,25 @@ def test_report_is_saved_loaded_and_compared(tmp_path):
     assert Report.load(folder) == report
     assert {path.name for path in folder.iterdir()} == {"report.html", "report.json", "report.txt"}
     page = (folder / "report.html").read_text(encoding="utf-8")
-    assert all(part in page for part in ("<svg", "light-dark(", "first.weight"))
+    for text in ("<svg", "light-dark(", "first.weight"):
+        assert text in page
     assert "http" not in page
     assert "<script" not in page
-    assert all(
-        part in page for part in (report.summary, "in use", "What FP16 loses", "Histograms")
-    ), "verdict, pictures"
+    for text in (report.summary, "in use", "What FP16 loses", "Histograms"):
+        assert text in page
     assert "3 steps, 2 sampled, 0 skipped" in (folder / "report.txt").read_text()
     with pytest.raises(ValueError, match=r"step 1 was not watched; watched: 0, 2"):
         report.histograms("weights", step=1)
+
+
+def test_a_file_that_is_no_report_is_refused(tmp_path):
     for stored in ("not json", "[]", "{}"):
         (tmp_path / "report.json").write_text(stored)
         with pytest.raises(ValueError, match="expected a report of a watch"):
             Report.load(tmp_path)
 
 
-def test_run_without_gradients_is_not_called_well():
+def test_a_run_without_gradients_or_steps_is_reported():
     model = Net()
     with watch(model, every=1) as w:
         torch.optim.SGD(model.parameters(), lr=0.1).step()
@@ -321,25 +329,26 @@ def test_run_without_gradients_is_not_called_well():
 
 def test_two_watches_observe_the_same():
     model = Net()
-    one = watch(model, every=1)
-    two = watch(model, every=1)
-    one.__enter__()
-    with two:
+    first = watch(model, every=1)
+    second = watch(model, every=1)
+    # The first watch ends while the second is still open.
+    first.__enter__()
+    with second:
         thread = threading.Thread(target=plain, args=(model, 2))
         thread.start()
         thread.join()
-        one.__exit__(None, None, None)
+        first.__exit__(None, None, None)
         copied = copy.deepcopy(model)
         loaded = pickle.loads(pickle.dumps(model))
         plain(copied, 3)
         plain(model, 1)
-    assert on_model(copied) == on_model(loaded) == 0
-    assert one.report().watched == two.report().watched[:2]
-    assert (one.report().steps, two.report().steps) == (2, 3)
+    assert hooks_of_model(copied) == hooks_of_model(loaded) == 0
+    assert first.report().watched == second.report().watched[:2]
+    assert (first.report().steps, second.report().steps) == (2, 3)
 
 
-def test_bad_questions_are_answered_in_words():
-    for error, says, asked, how in (
+def test_invalid_arguments_of_a_watch_are_refused():
+    for error, message, model, options in (
         (TypeError, "expected a torch.nn.Module, or an object with one as .model; got int", 3, {}),
         (ValueError, "ReLU has no parameter", nn.ReLU(), {}),
         (ValueError, "every: expected a positive integer, got 0", Net(), {"every": 0}),
@@ -350,8 +359,8 @@ def test_bad_questions_are_answered_in_words():
             {"every": 30, "against_fp32_every": 50},
         ),
     ):
-        with pytest.raises(error, match=says):
-            watch(asked, **how)
+        with pytest.raises(error, match=message):
+            watch(model, **options)
 
 
 def test_unusual_parameters_are_counted_and_replayed():
@@ -369,16 +378,18 @@ def test_unusual_parameters_are_counted_and_replayed():
             plain(model, 2, inputs=inputs)
         report = w.report()
         assert (report.unseen, len(report.against_fp32)) == ((), 2), name
-        assert name != "FP64" or "casts in a step" not in str(report), (
-            "counted in FP32; the model casts nothing"
-        )
+        if name == "FP64":
+            # The watch counts FP64 numbers in FP32; that is no cast of the model.
+            assert "casts in a step" not in str(report)
+
+
+def test_a_bias_before_a_batch_norm_is_no_finding():
+    """Its gradient is zero but for rounding errors."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 4))
     with watch(model, every=1) as w:
         plain(model, 4)
-    assert w.report().findings == (), (
-        "the gradient of a bias before a batch norm is rounding errors"
-    )
+    assert w.report().findings == ()
 
 
 def test_a_failed_replay_is_reported_once_with_its_reason():
@@ -394,9 +405,7 @@ def test_a_failed_replay_is_reported_once_with_its_reason():
     assert w.report().unseen == (f"comparison with FP32: {changed}",)
 
 
-def test_exports_have_unscaled_histograms(
-    monkeypatch,
-):
+def test_exports_have_unscaled_histograms(monkeypatch):
     model = nn.Linear(2, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
@@ -405,20 +414,22 @@ def test_exports_have_unscaled_histograms(
         scaler.step(optimizer)
     writer = MagicMock()
     run = MagicMock()
-    wandb = SimpleNamespace(Histogram=lambda np_histogram: [part.tolist() for part in np_histogram])
+    wandb = SimpleNamespace(
+        Histogram=lambda np_histogram: [array.tolist() for array in np_histogram]
+    )
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     w.report().to_tensorboard(writer)
     w.report().to_wandb(run)
     written = {call.args[0]: call.kwargs for call in writer.add_histogram_raw.call_args_list}
     (logged,), _ = run.log.call_args
     of_gradients = written["gradients/weight"]
-    # 0, and 3 of [2, 4)
+    # One bucket for the zero, and one for 3, which is in [2, 4).
     assert (of_gradients["bucket_limits"], of_gradients["bucket_counts"]) == ([2.0, 4.0], [1, 1])
     assert (of_gradients["num"], of_gradients["global_step"], run.log.call_args.kwargs) == (
         2,
         0,
         {"step": 0},
     )
-    assert (of_gradients["sum"], of_gradients["sum_squares"]) == (3.0, 9.0), "a zero adds nothing"
+    assert (of_gradients["sum"], of_gradients["sum_squares"]) == (3.0, 9.0)
     assert logged["gradients/weight"] == [[1, 1], [0.0, 2.0, 4.0]]
     assert "parameters/weight" in written.keys() & logged.keys()

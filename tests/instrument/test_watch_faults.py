@@ -1,7 +1,7 @@
-"""Twelve planted faults: each is found with its layer, step and repair.
+"""Findings of a watch: planted faults are reported with layer, step and repair.
 
-Each is planted into the same small network and a plain torch loop. A healthy run comes first:
-nothing is found in it.
+Most faults are planted into the same small network and a plain torch loop. A healthy run must have
+no finding.
 """
 
 import itertools
@@ -26,7 +26,9 @@ PLANTED_AT = 3
 
 
 class Faulty(nn.Module):
-    """A layer that does to its input what it is told, in one step."""
+    """A layer that applies `fault` to its input in the step `at`, or in all steps if `at` is
+    negative.
+    """
 
     def __init__(self, fault: Callable[[Tensor], Tensor], at: int) -> None:
         super().__init__()
@@ -57,7 +59,11 @@ def train(
     before_step=None,
     **options,
 ):
-    """Train in the usual loop; return what a watch found, as (what, layer, step)."""
+    """Train in a plain loop under a watch.
+
+    Returns:
+        The findings as (name, layer, step), and the report.
+    """
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=lr)
     scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
     with watch(model, every=every, **options) as w:
@@ -79,6 +85,9 @@ def train(
 def test_healthy_run_has_no_findings():
     for scale in (None, 2.0**8):
         assert train(network(), scale=scale, every=1, against_fp32_every=1)[0] == set()
+
+
+def test_a_healthy_report_suggests_a_scale_if_fp16_would_lose():
     for factor, lost in ((2.0**-12, True), (1.0, False)):
         model = network()
         with watch(model, every=1) as w:
@@ -92,7 +101,7 @@ def test_healthy_run_has_no_findings():
         assert headline.endswith(f"from 2^{low} to 2^{high}.") is lost
 
 
-def test_the_first_inf_or_nan_is_named():
+def test_the_first_inf_or_nan_is_reported_with_its_operation():
     faults = [
         (lambda x: (x * 1e4 + 100).exp(), "exp", "forward"),
         (lambda x: x + (x - x).sqrt(), "sqrt", "backward"),
@@ -111,7 +120,7 @@ def test_the_first_inf_or_nan_is_named():
         assert (f"first {first.value}", "2", PLANTED_AT) in found, (op, scale, every)
 
 
-def test_underflow_is_named_in_one_layer_or_everywhere():
+def test_underflow_is_reported_by_layer_or_for_the_network():
     def small_gradient(x):
         return x.detach() + 2.0**-26 * (x - x.detach())
 
@@ -143,18 +152,18 @@ def test_optimizer_settings_without_effect_are_findings():
     assert ("epsilon is zero", "3.bias", 0) in found
 
 
-def test_a_scale_too_high_for_one_layer_is_named():
-    def reached(x):
+def test_a_scale_too_high_for_one_layer_is_a_finding():
+    def overflows_in_fp16(x):
         return (x.half() * 2.0**4).float() * 2.0**-4
 
-    found, report = train(network(reached, at=-1), scale=2.0**26)
+    found, report = train(network(overflows_in_fp16, at=-1), scale=2.0**26)
     assert ("scale too high", "2", 0) in found
     assert report.skips[0].step == 0
     assert not [what for what, _, _ in found if what.startswith("first")]
 
 
 def line_of(text):
-    """Return where a line of this file stands, as a report names it."""
+    """Return the line of this file that contains a text, as a report names lines."""
     lines = Path(__file__).read_text(encoding="utf-8").splitlines()
     return f"{Path(__file__).name}:{1 + next(n for n, line in enumerate(lines) if text in line)}"
 
@@ -163,14 +172,10 @@ def test_finding_names_the_line_to_repair():
     def clip(model, optimizer, scaler):
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # too early
 
-    def unscale_and_clip(model, optimizer, scaler):
-        scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
-
     def exploding(x):
         return (x * 1e4 + 100).exp()  # inf
 
-    for text, name, how in (
+    for text, name, arguments in (
         (
             "# too early",
             "clipped while scaled",
@@ -183,17 +188,25 @@ def test_finding_names_the_line_to_repair():
         ),
         ("# inf", "first inf", {"model": network(exploding)}),
     ):
-        report = train(how.pop("model"), **how)[1]
-        (found, *_) = (f for f in report.findings if f.name == name)
-        assert found.line == line_of(text), name
-        assert f"{found.line}, step {found.step}" in str(report)
-        assert all(part in report._repr_html_() for part in (found.line, name, "Repair."))
+        _, report = train(**arguments)
+        finding = next(f for f in report.findings if f.name == name)
+        assert finding.line == line_of(text), name
+        assert f"{finding.line}, step {finding.step}" in str(report)
+        for text in (finding.line, name, "Repair."):
+            assert text in report._repr_html_()
+
+
+def test_clipping_after_unscaling_is_no_finding():
+    def unscale_and_clip(model, optimizer, scaler):
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+
     found, report = train(network(), scale=2.0**16, before_step=unscale_and_clip)
     assert (found, report.watched[0].scale, report.watched[0].clipped < 1) == (set(), 2.0**16, True)
 
 
 @pytest.mark.parametrize("by", ["scaler", "engine"])
-def test_steps_that_labkit_itself_skips_are_counted(by) -> None:
+def test_steps_skipped_by_labkit_are_counted(by) -> None:
     for taken, factors in ((8, [float("inf"), 1.0, 1.0] * 4), (0, [float("inf")] * 12)):
         model = network()
         sgd = partial(torch.optim.SGD, lr=0.1)
@@ -220,8 +233,11 @@ def test_steps_that_labkit_itself_skips_are_counted(by) -> None:
 
 
 def penalty(scaled: bool | None) -> Report:
-    """A gradient penalty: without a scaler (None), of the unscaled loss, of the scaled loss divided
-    by the scale.
+    """Return the report of a training with a gradient penalty.
+
+    Args:
+        scaled: None trains without a scaler. Otherwise the penalty is computed of the unscaled loss
+            (False), or of the scaled loss and divided by the scale (True).
     """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 32), nn.Softplus(), nn.Linear(32, 1))
@@ -242,17 +258,19 @@ def penalty(scaled: bool | None) -> Report:
 
 
 def test_safe_scales_of_a_gradient_penalty() -> None:
-    """The scale is a power of two, so it may move no histogram: the run without a scaler is the
-    oracle.
-    """
+    """A scale that is a power of two must not change the safe scales of a run without a scaler."""
     without = penalty(None).safe_scales()
     assert without == penalty(False).safe_scales() == penalty(True).safe_scales()
     assert len(without) == 7
 
 
 def small(factor: float, inputs: float, scale: float | None) -> Case:
-    """A training whose loss is small, or whose inputs are: then the weight gradients alone do not
-    fit into FP16.
+    """Return a training whose loss or inputs are so small that weight gradients underflow in FP16.
+
+    Args:
+        factor: A factor of the loss.
+        inputs: A factor of the inputs; with small ones, only weight gradients underflow.
+        scale: The loss scale, or None for none.
     """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
@@ -265,7 +283,7 @@ def small(factor: float, inputs: float, scale: float | None) -> Case:
 
 
 def test_scale_below_the_window_is_a_finding() -> None:
-    for factor, inputs, scale, well in (
+    for factor, inputs, scale, healthy in (
         (2.0**-6, 1.0, None, False),
         (2.0**-12, 1.0, None, False),
         (2.0**-10, 1.0, 2.0**3, False),
@@ -274,18 +292,17 @@ def test_scale_below_the_window_is_a_finding() -> None:
         (1.0, 2.0**-13, 2.0**10, True),
     ):
         report = diagnose(**vars(small(factor, inputs, scale)))
-        assert report.healthy is well, report
-        assert well or {finding.name for finding in report.of(Status.BAD)} & {
-            "scale too low",
-            "underflow",
-        }
+        assert report.healthy is healthy, report
+        if not healthy:
+            names = {finding.name for finding in report.of(Status.BAD)}
+            assert names & {"scale too low", "underflow"}
         case = small(factor, inputs, scale)
         with watch(case.model, every=1 if inputs == 1.0 else 2) as w:
             for batch in case.batches:
                 case.step(batch)
-        assert ("Nothing wrong was found" in str(w.report())) is well
+        assert ("Nothing wrong was found" in str(w.report())) is healthy
         remedy = "Let the loss scale be larger" if scale else "Scale the loss (GradScaler)"
-        assert (f"-> {remedy}" in str(w.report())) is not well
-        assert inputs == 1.0 or [f.name for f in w.report().findings] == ["scale too low"] * (
-            not well
-        )
+        assert (f"-> {remedy}" in str(w.report())) is not healthy
+        if inputs != 1.0:
+            expected = [] if healthy else ["scale too low"]
+            assert [f.name for f in w.report().findings] == expected

@@ -1,7 +1,7 @@
-"""Counts of a watch on difficult networks, against a program that stores every gradient.
+"""Histograms of a watch on difficult networks, against a program that stores every tensor.
 
-The oracle, `brute_force`, keeps everything and counts in plain Python and numpy; it shares no code
-with labkit. Each network takes two steps in each; every count must be equal.
+The oracle `brute_force` stores all tensors of a step and counts exponents with numpy; it shares no
+code with labkit. Each network takes two steps under both, and all counts must be equal.
 """
 
 import copy
@@ -83,15 +83,16 @@ def shared():
 
 
 def numbers(tensor):
-    """All stored numbers of a tensor, as float64 in numpy."""
+    """Return all stored numbers of a tensor as a float64 array."""
     tensor = tensor.detach()
     tensor = tensor.coalesce().values() if tensor.is_sparse else tensor
     return tensor.to(torch.float64).numpy().ravel()
 
 
 def counted(values):
-    """The exponents of some numbers: numpy.frexp says 0.5 <= |x| / 2^e < 1."""
+    """Count the exponents of an array, its zeros, and its numbers that are not finite ("bad")."""
     finite = values[np.isfinite(values)]
+    # frexp returns e with 0.5 <= |x| / 2^e < 1, which is one more than the exponent.
     _, exponents = np.frexp(np.abs(finite[finite != 0]))
     return Counter((exponents - 1).tolist()) + Counter(
         zero=int((finite == 0).sum()), bad=len(values) - len(finite)
@@ -101,26 +102,25 @@ def counted(values):
 def tensors(output):
     if isinstance(output, torch.Tensor):
         return [output] if output.is_floating_point() else []
-    return [t for part in output for t in tensors(part)] if isinstance(output, tuple | list) else []
+    return [t for item in output for t in tensors(item)] if isinstance(output, tuple | list) else []
 
 
-def brute_force(model, step, scale):  # one page, to be read at once
-    """Run a step, and count all: {exponent: count}, with "zero" and "bad" for zeros, and for inf
-    and NaN.
-    """
-    seen = defaultdict(lambda: defaultdict(Counter))
+def brute_force(model, step, scale):
+    """Run a step, and return {kind of tensor: {layer: counts}} of all its tensors."""
+    counts = defaultdict(lambda: defaultdict(Counter))
     handles = []
     running = []
-    arrived = seen["activation gradients"]
+    gradient_counts = counts["activation gradients"]
 
     def after(name):
         def hook(_module, _inputs, output):
             for tensor in tensors(output):
-                if not running:  # else it is a checkpoint that is run again
-                    seen["activations"][name].update(counted(numbers(tensor)))
+                # During backward, a forward pass is that of a checkpoint, and was counted before.
+                if not running:
+                    counts["activations"][name].update(counted(numbers(tensor)))
                 if tensor.requires_grad:
                     tensor.register_hook(
-                        lambda g: arrived[name].update(counted(numbers(g) / scale))
+                        lambda g: gradient_counts[name].update(counted(numbers(g) / scale))
                     )
 
         return hook
@@ -131,13 +131,14 @@ def brute_force(model, step, scale):  # one page, to be read at once
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     optimizer = step(model, running)
     for name, p in model.named_parameters():
-        seen["weights"][name] = counted(numbers(before[name]))
+        counts["weights"][name] = counted(numbers(before[name]))
         if p.grad is not None:
-            seen["weight gradients"][name] = counted(numbers(p.grad))
+            counts["weight gradients"][name] = counted(numbers(p.grad))
         if any(p is q for group in optimizer.param_groups for q in group["params"]):
-            seen["updates"][name] = counted(numbers(p.detach().float() - before[name].float()))
-    [handle.remove() for handle in handles]
-    return seen
+            counts["updates"][name] = counted(numbers(p.detach().float() - before[name].float()))
+    for handle in handles:
+        handle.remove()
+    return counts
 
 
 ROWS = x(8, 6)
@@ -160,14 +161,15 @@ NETWORKS = {
 
 
 def step_of(name, optimizers):
-    """The step of a loop that scales its loss: of a GAN the generator's; of two halves of a batch,
-    or the plain one.
+    """Return the step of a loop that scales its loss.
+
+    For the GAN it steps the generator only; for "accumulation" it runs two halves of a batch.
     """
     _, inputs, targets = NETWORKS[name]
 
     def step(model, running=None):
-        held = model[0] if name == "GAN step" else model
-        sgd = optimizers.setdefault(id(model), torch.optim.SGD(held.parameters(), lr=0.05))
+        trained = model[0] if name == "GAN step" else model
+        sgd = optimizers.setdefault(id(model), torch.optim.SGD(trained.parameters(), lr=0.05))
         scaler = torch.amp.GradScaler("cpu", init_scale=SCALE)
         model.zero_grad()
         halves = (slice(0, 4), slice(4, 8)) if name == "accumulation" else (slice(None),)
@@ -186,7 +188,8 @@ def step_of(name, optimizers):
             if running is not None:
                 running.clear()
         scaler.unscale_(sgd)
-        for p in model.parameters():  # the scaler knows the optimizer's alone
+        # The scaler unscales only the gradients of the optimizer's parameters.
+        for p in model.parameters():
             if p.grad is not None and not any(
                 p is q for group in sgd.param_groups for q in group["params"]
             ):
@@ -198,14 +201,14 @@ def step_of(name, optimizers):
 
 
 def plain(histogram):
-    """{exponent: count} of a histogram."""
+    """Return a histogram as the counts of `counted`."""
     counts = {histogram.lo + i: int(n) for i, n in enumerate(histogram.counts) if n}
     extra = {"zero": histogram.zeros, "bad": histogram.non_finite}
     return counts | {key: n for key, n in extra.items() if n}
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_each_count_is_that_of_a_program_that_keeps_everything(name):
+def test_counts_equal_those_of_a_brute_force_program(name):
     make, _, _ = NETWORKS[name]
     torch.manual_seed(0)
     model = make()
@@ -239,13 +242,13 @@ def test_watched_compiled_model_trains_as_before():
     torch.manual_seed(0)
     model = mlp()
     other = copy.deepcopy(model)
-    one, two = (torch.compile(network, backend="eager") for network in (other, model))
+    compiled, watched = (torch.compile(network, backend="eager") for network in (other, model))
     steps = [step_of("MLP", {}) for _ in range(2)]
     for _ in range(3):
-        steps[0](one)
-    with watch(two, every=1) as w:
+        steps[0](compiled)
+    with watch(watched, every=1) as w:
         for _ in range(3):
-            steps[1](two)
+            steps[1](watched)
     assert all(map(torch.equal, model.state_dict().values(), other.state_dict().values()))
     report = w.report()
     assert "is compiled" in report.unseen[0]

@@ -1,7 +1,7 @@
-"""Arithmetic of a training: IEEE FP32 or TF32, as its record says.
+"""Arithmetic of a training: products in IEEE FP32 or TF32, as its record says.
 
-What cuDNN would do is not asked here but of torch's switches: a dispatch mode reads them at each
-product, forward and backward. Before and after, they are as the session has them.
+A dispatch mode reads torch's switches at each matrix product and convolution, forward and backward.
+Before and after a step, the switches must have the values of the session.
 """
 
 import json
@@ -30,29 +30,27 @@ CPU = Place(torch.device("cpu"), "CPU (a machine with eight GPUs)", "cpu")
 PRODUCTS = ("aten::convolution", "aten::convolution_backward", "aten::mm", "aten::addmm")
 
 
-class AtEachProduct(TorchDispatchMode):
-    """What torch's switches say while products are computed."""
+class SwitchesAtProducts(TorchDispatchMode):
+    """A mode that records torch's switches at each product."""
 
     def __init__(self, cpu: Collection[str] = ("ieee",)) -> None:
         super().__init__()
         self.cpu = cpu
-        self.seen: dict[str, set[tuple[str, bool, bool]]] = {}
+        self.recorded: dict[str, set[tuple[str, bool, bool]]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func._schema.name in PRODUCTS:
             cudnn = torch.backends.cudnn
             assert torch.backends.mkldnn.matmul.fp32_precision in self.cpu
             switches = (cudnn.conv.fp32_precision, cudnn.deterministic, cudnn.benchmark)
-            self.seen.setdefault(func._schema.name, set()).add(switches)
+            self.recorded.setdefault(func._schema.name, set()).add(switches)
         return func(*args, **(kwargs or {}))
 
 
 @pytest.fixture
 def session() -> Iterator[None]:
-    """A user's session with BF16 products on the CPU and timing of cuDNN's algorithms; torch's
-    defaults else.
-    """
-    # torch.backends.cudnn.benchmark, which torch's own tests freeze
+    """A session with BF16 products on the CPU, and with cuDNN's benchmark mode on."""
+    # torch.backends.cudnn.benchmark by its C function, because torch's tests may freeze the flag.
     torch._C._set_cudnn_benchmark(True)
     torch.backends.mkldnn.matmul.fp32_precision = "bf16"
     yield
@@ -83,14 +81,15 @@ def test_products_in_training_are_ieee_fp32(session: None) -> None:
         ("O1", watched_step),
         ("O1", gradients_and_evaluation),
     ):
-        with AtEachProduct() as switches:
+        with SwitchesAtProducts() as switches:
             work(RECIPES[name])
-        assert set(switches.seen) >= {
+        # Products of both passes were recorded.
+        assert set(switches.recorded) >= {
             "aten::convolution",
             "aten::convolution_backward",
             "aten::mm",
-        }, "both directions"
-        assert set().union(*switches.seen.values()) == {("ieee", True, False)}, (name, work)
+        }
+        assert set().union(*switches.recorded.values()) == {("ieee", True, False)}, (name, work)
         assert (cudnn.conv.fp32_precision, cudnn.deterministic, cudnn.benchmark) == (
             "tf32",
             False,
@@ -98,26 +97,27 @@ def test_products_in_training_are_ieee_fp32(session: None) -> None:
         )
 
 
-def test_on_a_cpu_that_multiplies_fp32_as_it_is_nothing_is_set() -> None:
-    with AtEachProduct(cpu=("none", "ieee")) as switches:
+def test_default_switches_are_not_changed_on_a_cpu() -> None:
+    """A CPU multiplies FP32 as IEEE by default; the switches of cuDNN do not concern it."""
+    with SwitchesAtProducts(cpu=("none", "ieee")) as switches:
         one_step(RECIPES["FP32"])
-    assert set().union(*switches.seen.values()) == {("tf32", False, False)}, (
-        "a GPU's, which do not matter here"
-    )
+    assert set().union(*switches.recorded.values()) == {("tf32", False, False)}
 
 
-def test_runs_that_overlap_in_threads_restore_at_the_end(session: None) -> None:
-    """The first run ends while the second, which began while there was one thread, is in the middle
-    of a step.
+def test_overlapping_runs_restore_the_switches_at_the_end(session: None) -> None:
+    """The first run ends while the second is in the middle of a step, which began while the count
+    of threads was one.
     """
     inside = threading.Event()
     first_done = threading.Event()
-    seen = []
+    during_second = []
 
     def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         inside.set()
         assert first_done.wait(60)
-        seen.append((torch.backends.cudnn.conv.fp32_precision, torch.backends.cudnn.deterministic))
+        during_second.append(
+            (torch.backends.cudnn.conv.fp32_precision, torch.backends.cudnn.deterministic)
+        )
         return CNN.loss(outputs, targets)
 
     second = threading.Thread(
@@ -131,13 +131,13 @@ def test_runs_that_overlap_in_threads_restore_at_the_end(session: None) -> None:
             second.start()
             assert inside.wait(60)
             TrainingRun(CNN, RECIPES["FP32"]).take_step()
-            assert torch.get_num_threads() == 1, "a block in a block leaves the count"
+            assert torch.get_num_threads() == 1, "a nested block restored the count of threads"
         first_done.set()
         second.join(60)
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
-    assert seen == [("ieee", True)]
+    assert during_second == [("ieee", True)]
     cudnn = torch.backends.cudnn
     assert (cudnn.conv.fp32_precision, cudnn.deterministic, cudnn.benchmark) == (
         "tf32",
@@ -146,37 +146,45 @@ def test_runs_that_overlap_in_threads_restore_at_the_end(session: None) -> None:
     )
 
 
-def test_tf32_trains_as_well_as_fp32() -> None:
+def test_tf32_is_refused_with_fp16() -> None:
     for formats in ({"model": FP16}, {"autocast": FP16}):
         with pytest.raises(ValueError, match="TF32 is for FP32 operands"):
             Recipe("mine", tf32=True, **formats)
+
+
+def test_tf32_trains_as_well_as_fp32() -> None:
     task = replace(TASKS["digits"], steps=60)
     fp32, tf32 = (train(task, RECIPES[name], measure_every=0) for name in ("FP32", "TF32"))
     assert [s.loss for s in fp32.steps] != [s.loss for s in tf32.steps]
     assert tf32.final_loss == pytest.approx(fp32.final_loss, rel=0.01)
     assert tf32.metric > 0.5
-    assert TrainingRun(task, RECIPES["TF32"]).step().underflow == 0, "it has FP32's range"
+    # TF32 has the range of FP32, so nothing underflows.
+    assert TrainingRun(task, RECIPES["TF32"]).step().underflow == 0
 
 
-def test_a_record_says_how_products_were_computed(tmp_path: Path) -> None:
+def test_a_record_has_the_arithmetic_of_its_products(tmp_path: Path) -> None:
     fp32, tf32 = (train(CNN, RECIPES[name], steps=1) for name in ("FP32", "TF32"))
     switches = ("FP32 matmul", "FP32 conv", "FP32 rnn")
     assert {fp32.arithmetic[name] for name in switches} == {"ieee"}
     assert {tf32.arithmetic[name] for name in switches} == {"tf32, emulated"}
     assert fp32.arithmetic["deterministic algorithms"] == "no"
-    assert not {"cuDNN deterministic", "cuDNN benchmark"} & set(fp32.arithmetic), (
-        "a CPU has no cuDNN"
-    )
-    assert not {"cuda", "cudnn", "driver"} & set(fp32.versions), "nor CUDA"
+    # A run on a CPU has no settings of cuDNN, and no versions of CUDA, cuDNN and a driver.
+    assert not {"cuDNN deterministic", "cuDNN benchmark"} & set(fp32.arithmetic)
+    assert not {"cuda", "cudnn", "driver"} & set(fp32.versions)
+
+
+def test_a_record_without_arithmetic_can_be_loaded(tmp_path: Path) -> None:
+    fp32 = train(CNN, RECIPES["FP32"], steps=1)
     path = fp32.save(tmp_path / "run.json")
     assert load(path) == fp32
     old = json.loads(path.read_text())
-    del old["arithmetic"]  # as before there was one
+    # Early records have no field for the arithmetic.
+    del old["arithmetic"]
     path.write_text(json.dumps(old))
     assert load(path) == replace(fp32, arithmetic={})
 
 
-def test_on_a_gpu_cuda_cudnn_driver_and_flags_are_recorded(
+def test_a_record_of_a_gpu_has_cuda_cudnn_driver_and_flags(
     monkeypatch: pytest.MonkeyPatch, session: None
 ) -> None:
     gpu = torch.device("cuda", 0)
@@ -198,16 +206,16 @@ def test_on_a_gpu_cuda_cudnn_driver_and_flags_are_recorded(
         "cuDNN benchmark": "yes",
     }
     monkeypatch.setattr("labkit.records.provenance.gpu_driver", lambda: None)
-    assert "driver" not in versions(gpu), "what cannot be asked for is not made up"
+    # An unknown driver is left out.
+    assert "driver" not in versions(gpu)
 
 
-def test_runs_that_were_not_made_alike_are_named(tmp_path: Path) -> None:
+def test_runs_of_different_provenance_are_named(tmp_path: Path) -> None:
     recipes = [RECIPES[name] for name in ("FP32", "TF32", "O1")]
     found = compare(CNN, recipes, seeds=(0, 1), folder=tmp_path, workers=1)
     assert found.differing_provenance() == {}
-    assert "differ in how they were made" not in str(found), (
-        "that TF32 computes in TF32 is no accident"
-    )
+    # TF32 computes in TF32 by its recipe, which is no difference of provenance.
+    assert "differ in how they were made" not in str(found)
     first, *others = [record for record in found.records if record.recipe != "TF32"]
     switched = replace(first, arithmetic=first.arithmetic | {"FP32 conv": "tf32"})
     wrong = replace(switched, versions={**first.versions, "torch": "2"})
@@ -215,31 +223,31 @@ def test_runs_that_were_not_made_alike_are_named(tmp_path: Path) -> None:
     assert set(changed.differing_provenance()) == {"FP32 conv", "torch"}
     assert "these runs differ in how they were made" in str(changed)
     assert "FP32 conv: tf32 (FP32 seed 0); ieee (O1 seed 0, FP32 seed 1, O1 seed 1)" in str(changed)
-    silent = replace(found, records=(replace(first, arithmetic={}), *others))
-    assert list(silent.differing_provenance()) == ["torch settings"]
+    unknown = replace(found, records=(replace(first, arithmetic={}), *others))
+    assert list(unknown.differing_provenance()) == ["torch settings"]
 
 
-def test_dropout_on_mps_is_seeded_and_the_generator_put_back(
+def test_the_generator_of_mps_is_seeded_and_restored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls: list[tuple[str, object]] = []
-    asked = {
+    functions = {
         name: lambda value, name=name: calls.append((name, value))
         for name in ("manual_seed", "set_rng_state")
     }
-    monkeypatch.setattr(torch, "mps", SimpleNamespace(get_rng_state=lambda: "state", **asked))
+    monkeypatch.setattr(torch, "mps", SimpleNamespace(get_rng_state=lambda: "state", **functions))
     before = torch.get_rng_state()
     with pytest.raises(ZeroDivisionError), seeded_rng(torch.device("mps"), 5):
         raise ZeroDivisionError
-    (seeded, seed), put_back = calls
-    assert (seeded, put_back) == ("manual_seed", ("set_rng_state", "state"))
+    (name, seed), last_call = calls
+    assert (name, last_call) == ("manual_seed", ("set_rng_state", "state"))
     with seeded_rng(torch.device("cpu"), 5):
-        assert torch.initial_seed() == seed, "the CPU's generator begins at the same seed"
+        assert torch.initial_seed() == seed, "the CPU has another seed"
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_run_forks_the_generators_of_its_own_device_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of eight GPUs, it is noted whose generator is touched."""
+def test_a_run_uses_the_generator_of_its_device_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions that record the device stand in for the generators of eight GPUs."""
     touched: set[Any] = set()
 
     def get(device: Any = "cuda") -> torch.Tensor:
@@ -258,7 +266,8 @@ def test_a_run_forks_the_generators_of_its_own_device_only(monkeypatch: pytest.M
     with warnings.catch_warnings(action="error"):
         TrainingRun(replace(CNN, make_model=lambda: nn.Linear(2, 2)), RECIPES["FP32"], device=CPU)
         CastPasses(nn.Linear(2, 2), torch.ones(1, 2))
-        assert touched == set(), "a training and a graph on the CPU make no context on a GPU"
+        # A training and a graph on the CPU use no GPU's generator, which would make a context.
+        assert touched == set()
         with preserve_rng(torch.device("cuda", 3)):
             pass
     assert touched == {torch.device("cuda", 3)}

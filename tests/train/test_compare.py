@@ -1,9 +1,8 @@
-"""Comparisons of metrics, by hand and against scipy; records saved and loaded.
+"""Comparisons of recipes: statistics, records, and what the recorded runs show.
 
-And where FP16 hurts, where it does not, and what cures it: the runs on record, and a few trained
-here and now. Each phenomenon is shown with a margin, each cure by the lab's own verdict: it is not
-worse than FP32, and far better than what it cures. Bigger proof: `make test-all` trains every task
-again and holds it to its record.
+Statistics are compared with worked examples and with Student's t, integrated numerically. Tests of
+recorded runs check where FP16 is worse than FP32 by a margin, and that each remedy is not worse
+than FP32. The slow tests train every task again and compare it with its record.
 """
 
 import itertools
@@ -48,7 +47,7 @@ def comparison(
     return Comparison("t", (*ours, *theirs), margin=margin)
 
 
-def test_worked_example_dense_detection_without_a_scale() -> None:
+def test_worked_example_of_a_recipe_that_is_worse() -> None:
     found = comparison([0.706, 0.659, 0.668], [0.040, 0.052, 0.354]).difference("O1")
     assert found.verdict == "worse"
     assert found.mean == pytest.approx(-0.529, abs=1e-3)
@@ -57,9 +56,9 @@ def test_worked_example_dense_detection_without_a_scale() -> None:
     assert found.interval == pytest.approx(0.468, abs=1e-3)
 
 
-def test_as_good_needs_a_test_of_its_own() -> None:
-    """Differences 0.009, 0.014, 0.011: mean 0.0113; 2.920 * 0.0025166 / sqrt(3) = 0.0042, together
-    inside 0.02.
+def test_worked_example_of_a_recipe_that_is_as_good() -> None:
+    """The differences 0.009, 0.014 and 0.011 have the mean 0.0113 and the half-width 2.920 *
+    0.0025166 / sqrt(3) = 0.0042; their sum is inside the margin of 0.02.
     """
     fp32 = [0.706, 0.659, 0.668]
     other = [0.715, 0.673, 0.679]
@@ -70,14 +69,14 @@ def test_as_good_needs_a_test_of_its_own() -> None:
     assert comparison(fp32, other, margin=0.015).difference("O1").verdict == "cannot tell"
 
 
-VERDICTS = [  # metrics of FP32, of the other, more, and the verdict
+# Metrics of FP32, metrics of O1, further arguments, and the verdict.
+VERDICTS = [
     # Mean -0.2, far beyond FP32's spread; but one seed went up and one came down.
     ([0.6, 0.601], [0.7, 0.1], {}, "cannot tell"),
-    # One seed of three that died: the deep convolutions without masters, on their first three
-    # seeds.
+    # One seed of three failed: deep convolutions without master weights, seeds 0 to 2.
     ([0.8615, 0.8514, 0.7683], [0.8464, 0.8564, 0.1008], {}, "cannot tell"),
-    # Every pair 0.005 apart, FP32's seeds alike: worse by the second test, as good by the first,
-    # which comes first.
+    # Every pair differs by 0.005, and the seeds of FP32 do not: it would be worse by the second
+    # test, but the first one, equivalence within the margin, takes precedence.
     ([0.7, 0.7, 0.7], [0.695, 0.695, 0.695], {}, "as good"),
     ([0.7, 0.7, 0.7], [0.695, 0.695, 0.695], {"margin": 0.004}, "worse"),
     # Broken runs, even with the same metric; and NaN is the worst one.
@@ -89,15 +88,19 @@ VERDICTS = [  # metrics of FP32, of the other, more, and the verdict
 
 
 def test_verdicts_follow_from_the_pairs() -> None:
-    found = [
-        comparison(fp32, other, **more).difference("O1").verdict
-        for fp32, other, more, _ in VERDICTS
-    ]
-    assert found == [verdict for *_, verdict in VERDICTS]
+    for fp32, other, arguments, verdict in VERDICTS:
+        difference = comparison(fp32, other, **arguments).difference("O1")
+        assert difference.verdict == verdict, (fp32, other, arguments)
+
+
+def test_texts_of_undecided_comparisons() -> None:
     assert "more seeds may tell" in str(comparison([0.6, 0.601], [0.7, 0.1]).difference("O1"))
     assert "one seed says nothing" in str(comparison([0.7], [0.1]).difference("O1"))
     broken = comparison([0.7, 0.7, 0.71], [math.nan] * 3, loss=math.nan).difference("O1")
     assert "3 of 3 runs ended in inf or NaN" in str(broken)
+
+
+def test_signed_numbers_have_no_negative_zero() -> None:
     assert [signed(x, 2) for x in (-0.004, 0.004, -0.0, -0.006, 1.5)] == [
         "0.00",
         "0.00",
@@ -107,10 +110,8 @@ def test_verdicts_follow_from_the_pairs() -> None:
     ]
 
 
-def test_the_two_intervals_are_students() -> None:
-    """Points of Student's t by another way: integrate its density, and find where 5% and 2.5% are
-    left.
-    """
+def test_intervals_equal_those_of_student_s_t() -> None:
+    """The oracle integrates the density of Student's t and finds where 5% and 2.5% remain."""
     x = np.linspace(0, 20, 400_001)
     for n in range(2, 13):
         v = n - 1
@@ -121,6 +122,7 @@ def test_the_two_intervals_are_students() -> None:
         error = values.std(ddof=1) / math.sqrt(n)
         for width, share in ((found.interval_90, 0.45), (found.interval, 0.475)):
             point = x[np.searchsorted(upper, share)]
+            # From 11 degrees of freedom on, labkit takes the points of the normal distribution.
             assert width / error == pytest.approx(point, rel=0.15 if n > 11 else 2e-3), n
 
 
@@ -133,6 +135,9 @@ def test_comparison_uses_common_seeds_only() -> None:
         "t", (run("FP32", 0, 0.7), run("FP32", 1, 0.7), run("O1", 1, 0.7), run("O1", 2, 0.0))
     )
     assert both.difference("O1").seeds == 1
+
+
+def test_comparison_without_a_common_seed_has_no_difference() -> None:
     with pytest.raises(ValueError, match="no seed in common"):
         Comparison("t", (run("FP32", 0, 0.7), run("O1", 2, 0.0))).difference("O1")
     assert (
@@ -142,11 +147,12 @@ def test_comparison_uses_common_seeds_only() -> None:
     assert str(Comparison("t", ())) == "t against FP32:\n  no other recipe has run"
 
 
-def test_a_comparison_runs_what_is_missing_and_reads_the_rest(tmp_path: Path) -> None:
+def test_a_comparison_trains_only_what_is_not_recorded(tmp_path: Path) -> None:
     short = replace(TASKS["digits"], steps=2)
     recipes = [RECIPES["FP32"], RECIPES["O1"]]
     first = compare(short, recipes, seeds=(0,), folder=tmp_path, workers=1)
-    wide = replace(short, margin=0.1)  # which is the task's, and no part of what is trained
+    # The margin does not affect the training, so records stay valid.
+    wide = replace(short, margin=0.1)
     again = compare(wide, recipes, seeds=(0, 1), folder=tmp_path, workers=1)
     assert again.records[:2] == first.records
     assert again.recipes == ("FP32", "O1")
@@ -162,12 +168,11 @@ def test_worked_example_of_a_record(tmp_path: Path) -> None:
     assert record.skipped == 1
     nan = load(replace(record, steps=(first, replace(second, loss=math.nan))).save(path))
     assert math.isnan(nan.steps[1].loss)
-    assert json.loads(path.read_text())["steps"]["loss"] == [0.5, "nan"], (
-        "plain JSON, that any program reads"
-    )
+    # Strict JSON has no NaN, so it is written as text.
+    assert json.loads(path.read_text())["steps"]["loss"] == [0.5, "nan"]
 
 
-def test_another_file_is_refused_in_words(tmp_path: Path) -> None:
+def test_a_file_that_is_no_record_is_refused(tmp_path: Path) -> None:
     for text in ("", "not json", "[1, 2]", '{"schema": "other/1"}', '{"schema": "labkit.run/1"}'):
         (tmp_path / "x.json").write_text(text)
         with pytest.raises(ValueError, match="is not a run record"):
@@ -175,23 +180,24 @@ def test_another_file_is_refused_in_words(tmp_path: Path) -> None:
 
 
 SEEDS = (0, 1, 2)
-CARELESS = ("digits", "digits_cnn", "autoencoder", "char_lstm", "gpt", "unet")
+# Tasks whose gradients underflow in FP16, without harm to their metrics.
+UNHARMED = ("digits", "digits_cnn", "autoencoder", "char_lstm", "gpt", "unet")
 
 
-def found(task: str, *recipes: str) -> Comparison:
+def recorded_comparison(task: str, *recipes: str) -> Comparison:
     return Comparison(
         task, tuple(recorded(task, recipe, seed) for recipe in ("FP32", *recipes) for seed in SEEDS)
     )
 
 
-def test_underflow_without_a_scale_and_every_cure_of_it() -> None:
+def test_every_remedy_of_underflow_works() -> None:
     for task, margin in {
         "segmentation": 0.4,
         "small_targets": 0.5,
         "gauss_conv": 0.5,
         "painted_picture": 0.8,
     }.items():
-        comparison = found(task, "FP16", "FP16 static", "O1", "O2", "BF16")
+        comparison = recorded_comparison(task, "FP16", "FP16 static", "O1", "O2", "BF16")
         worse = comparison.difference("FP16")
         assert (worse.verdict, worse.mean < -margin) == ("worse", True), task
         for cure in ("FP16 static", "O1", "O2", "BF16"):
@@ -201,7 +207,7 @@ def test_underflow_without_a_scale_and_every_cure_of_it() -> None:
 
 
 def test_coarser_segmentation_loses_on_every_seed() -> None:
-    """Its Dice scatters as much as it falls; the loss does not."""
+    """The loss decides, because Dice falls by no more than it varies between seeds."""
     for seed in SEEDS:
         fp32, fp16 = (
             recorded("segmentation_small", recipe, seed).final_loss for recipe in ("FP32", "FP16")
@@ -210,24 +216,25 @@ def test_coarser_segmentation_loses_on_every_seed() -> None:
         assert recorded("segmentation_small", "FP16 static", seed).final_loss < 1.05 * fp32
 
 
-def test_every_cure_of_swallowed_updates_works() -> None:
+def test_every_remedy_of_swallowed_updates_works() -> None:
     cures = ("FP16 static", "FP16 stochastic", "FP16 Kahan")
-    comparison = found("fine_tuning", "FP16 no master", "BF16 no master", *cures)
+    comparison = recorded_comparison("fine_tuning", "FP16 no master", "BF16 no master", *cures)
     fp16 = comparison.difference("FP16 no master")
     bf16 = comparison.difference("BF16 no master")
     assert (fp16.verdict, bf16.verdict) == ("worse", "worse")
-    assert bf16.mean < fp16.mean - 0.1 < -0.25, "fewer significand bits: worse than FP16"
+    # BF16 has fewer significand bits than FP16, so it loses more updates.
+    assert bf16.mean < fp16.mean - 0.1 < -0.25
     assert [comparison.difference(cure).verdict for cure in cures] == ["as good"] * 3
 
 
-def test_where_gradients_underflow_and_nothing_happens() -> None:
-    verdicts = {task: found(task, "FP16").difference("FP16").verdict for task in CARELESS}
-    assert verdicts == dict.fromkeys(CARELESS, "as good")
+def test_underflow_does_not_harm_some_tasks() -> None:
+    for task in UNHARMED:
+        assert recorded_comparison(task, "FP16").difference("FP16").verdict == "as good", task
 
 
 def test_pure_fp16_with_adam_breaks() -> None:
-    """Adam's epsilon of 1e-8 is 0 in FP16, and the squares of small gradients are 0: the update is
-    inf or NaN.
+    """In FP16, Adam's epsilon of 1e-8 is 0, and so are the squares of small gradients; their
+    updates are inf or NaN.
     """
     tasks = ("digits_cnn", "autoencoder", "char_lstm", "gpt", "unet", "gauss_conv")
     for task, seed in itertools.product(tasks, SEEDS):
@@ -237,7 +244,7 @@ def test_pure_fp16_with_adam_breaks() -> None:
 
 
 def test_autocast_and_masters_are_worse_than_fp32_on_no_task() -> None:
-    """As lesson 08 says of O1 and O2, on every seed that is on record."""
+    """Lesson 08 states this of O1 and O2; all recorded seeds are compared."""
     table = recipe_table(TASKS, ["O1", "O2", "FP16"])
     verdicts = {recipe: [table.verdict(task, recipe) for task in TASKS] for recipe in table.recipes}
     for recipe in ("O1", "O2"):
@@ -248,11 +255,11 @@ def test_autocast_and_masters_are_worse_than_fp32_on_no_task() -> None:
 
 def test_one_seed_of_deep_convolutions_fails_in_fp32() -> None:
     recipes = ("FP32", "BF16", "BF16 no master", "FP16 no master", "O1")
-    died = {
+    failed_seeds = {
         r: [seed for seed in range(5) if recorded("gauss_conv", r, seed).metric < 0.15]
         for r in recipes
     }
-    assert died == {
+    assert failed_seeds == {
         "FP32": [4],
         "BF16": [3, 4],
         "BF16 no master": [1, 3, 4],
@@ -261,7 +268,7 @@ def test_one_seed_of_deep_convolutions_fails_in_fp32() -> None:
     }
 
 
-def test_every_task_is_on_record_and_says_where_it_was_made() -> None:
+def test_every_task_is_recorded_with_its_provenance() -> None:
     for task, recipe, seed in itertools.product(
         TASKS, ("FP32", "FP16", "O1", "O2", "O3", "BF16"), SEEDS
     ):
@@ -275,17 +282,17 @@ def test_every_task_is_on_record_and_says_where_it_was_made() -> None:
         recorded("digits", "BF16", 99)
 
 
-def test_live_the_cliff_is_the_number_of_elements_in_the_mean() -> None:
-    """The same regression, the mean over 64 targets and over 1,000: trained here, half a second
-    each.
+def test_underflow_depends_on_the_number_of_elements_in_a_mean() -> None:
+    """A mean divides gradients by its number of elements: over 1,000 targets they underflow, and
+    over 64 they do not.
     """
-    wide = TASKS["small_targets"]
-    tasks = wide, replace(wide, batch_size=64)
-    lost, kept = (train(task, RECIPES["FP16"], measure_every=0).metric for task in tasks)
-    assert lost < 0.2 < 0.5 < kept
+    task = TASKS["small_targets"]
+    large_batch = train(task, RECIPES["FP16"], measure_every=0).metric
+    small_batch = train(replace(task, batch_size=64), RECIPES["FP16"], measure_every=0).metric
+    assert large_batch < 0.2 < 0.5 < small_batch
 
 
-def test_live_each_layer_of_small_weights_loses_more() -> None:
+def test_underflow_grows_with_the_number_of_layers() -> None:
     task = TASKS["gauss_conv"]
     shares = []
     for depth in (2, 4, 6):
@@ -297,18 +304,18 @@ def test_live_each_layer_of_small_weights_loses_more() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["FP32", "FP16", "O2"])
 @pytest.mark.parametrize("task", sorted(TASKS))
-def test_what_is_on_record_happens_again(task: str, recipe: str) -> None:
-    """Another processor, maybe of the same name, rounds other sums; an FP16 number may then be its
-    neighbour.
+def test_recorded_runs_can_be_repeated(task: str, recipe: str) -> None:
+    """Train a task again and compare it with its record.
 
-    So the first loss agrees to four digits in FP32, to FP16's epsilon else, and the next ones by as
-    much more in each step, since each step trains on; the metric as near as seeds do.
+    Another processor may add in another order, and an FP16 number may then be its neighbour. So the
+    first loss must agree to four digits in FP32, and to FP16's epsilon otherwise; each further step
+    may add as much. The metric may differ as much as between seeds.
     """
     record = recorded(task, recipe, 0)
     again = train(TASKS[task], RECIPES[recipe], 0)
     if (again.device, again.versions) == (record.device, record.versions):
         losses, before = ([step.loss for step in run.steps[:10]] for run in (again, record))
-        near = 1e-4 if recipe == "FP32" else FP16.epsilon
+        tolerance = 1e-4 if recipe == "FP32" else FP16.epsilon
         for step, (now, then) in enumerate(zip(losses, before, strict=True)):
-            assert now == pytest.approx(then, rel=near * (1 + step), nan_ok=True), step
+            assert now == pytest.approx(then, rel=tolerance * (1 + step), nan_ok=True), step
     assert again.metric == pytest.approx(record.metric, abs=0.1)

@@ -1,7 +1,7 @@
-"""Grids of trainings: devices, resumed runs, and several ranks.
+"""Grids of trainings: processes, devices, records that are reused, and several ranks.
 
-A second label for the CPU stands in for a GPU; two real ranks share the runs, and go on where they
-were ended.
+In most tests, the CPU with another label stands in for a GPU. One slow test shares runs between two
+real ranks of torchrun.
 """
 
 import contextlib
@@ -47,15 +47,16 @@ O1 = RECIPES["O1"]
 
 def test_processes_give_what_one_process_gives(tmp_path: Path) -> None:
     recipes = [FP32, RECIPES["FP16 dynamic"]]
-    here = train_grid(SHORT, recipes, [0, 1], tmp_path / "here", workers=1)
-    there = train_grid(SHORT, recipes, [0, 1], tmp_path / "there", workers=2)
-    for one, other in zip(here, there, strict=True):
-        assert replace(one, seconds=0, date="") == replace(other, seconds=0, date="")
-        assert one.step_seconds is not None
-        assert other.step_seconds is None, "what ran side by side is not timed"
+    by_one = train_grid(SHORT, recipes, [0, 1], tmp_path / "one", workers=1)
+    by_two = train_grid(SHORT, recipes, [0, 1], tmp_path / "two", workers=2)
+    for alone, side_by_side in zip(by_one, by_two, strict=True):
+        assert replace(alone, seconds=0, date="") == replace(side_by_side, seconds=0, date="")
+        # Runs that share the machine are not timed.
+        assert alone.step_seconds is not None
+        assert side_by_side.step_seconds is None
 
 
-KILLED = """
+GRID_SCRIPT = """
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -68,37 +69,47 @@ train_grid(task, [RECIPES["FP32"]], range(1000), Path(sys.argv[1]), workers=int(
 
 
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
-def test_a_killed_race_goes_on_where_it_was(tmp_path: Path, workers: str) -> None:
-    command = [sys.executable, "-c", KILLED, str(tmp_path), workers]
+def test_a_killed_grid_keeps_its_finished_runs(tmp_path: Path, workers: str) -> None:
+    command = [sys.executable, "-c", GRID_SCRIPT, str(tmp_path), workers]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert child.stdout is not None
     done = [int(child.stdout.readline()) for _ in range(3)]
     child.kill()
     child.wait()
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)  # its workers: they would go on until they look up
+        # Its workers would run until they notice that their parent has ended.
+        os.killpg(child.pid, signal.SIGKILL)
     whole = {path.name: load(path) for path in (tmp_path / "digits").glob("*.json")}
     assert {f"fp32-seed{seed}.json" for seed in done} <= whole.keys()
     again = train_grid(SHORT, [FP32], sorted(done), tmp_path, workers=1)
-    assert again == [whole[f"fp32-seed{seed}.json"] for seed in sorted(done)], (
-        "none was trained twice"
+    # The records of before are returned, so no run was trained twice.
+    assert again == [whole[f"fp32-seed{seed}.json"] for seed in sorted(done)]
+
+
+def test_a_grid_can_be_stopped_and_runs_no_pair_twice(tmp_path: Path) -> None:
+    finished: list[RunRecord] = []
+    records = train_grid(
+        SHORT,
+        [FP32, FP32],
+        [0, 0, *range(9)],
+        tmp_path,
+        workers=1,
+        progress=finished.append,
+        stop=lambda: len(finished) > 1,
     )
+    assert records == finished
+    assert [record.seed for record in finished] == [0, 1]
 
 
-def test_a_race_can_be_stopped_and_runs_no_pair_twice(tmp_path: Path) -> None:
-    told: list[RunRecord] = []
-    seeds = [0, 0, *range(9)]
-    how = {"progress": told.append, "stop": lambda: len(told) > 1}
-    assert train_grid(SHORT, [FP32, FP32], seeds, tmp_path, workers=1, **how) == told
-    assert [record.seed for record in told] == [0, 1]
-
-
-def test_a_record_of_something_else_is_not_taken_for_this(tmp_path: Path) -> None:
+def test_invalid_grids_are_refused_before_they_run(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="different names for different recipes, got FP32 twice"):
         train_grid(SHORT, [FP32, replace(O1, name="FP32")], [0], tmp_path, workers=1)
     with pytest.raises(ValueError, match="expected workers >= 1"):
         train_grid(SHORT, [FP32], [0], tmp_path, workers=0)
-    assert not list(tmp_path.iterdir()), "refused before anything runs"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_record_of_changed_settings_is_not_reused(tmp_path: Path) -> None:
     train_grid(SHORT, [FP32], [0], tmp_path, workers=1)
     for changed, recipe in (
         (replace(SHORT, steps=4), FP32),
@@ -116,21 +127,22 @@ def loss_of_a_notebook(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Te
     return F.cross_entropy(outputs, targets)
 
 
-def test_a_task_typed_into_a_notebook_is_trained_where_it_is(
+def test_a_task_of_a_notebook_is_trained_in_its_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # where another process would look in vain
+    # As in a notebook, whose functions a worker process cannot import.
     monkeypatch.setattr(loss_of_a_notebook, "__module__", "__main__")
-    own = replace(SHORT, name="own", loss=loss_of_a_notebook)
-    assert len(train_grid(own, [FP32], [0, 1], tmp_path, workers=2)) == 2
+    custom = replace(SHORT, name="custom", loss=loss_of_a_notebook)
+    assert len(train_grid(custom, [FP32], [0, 1], tmp_path, workers=2)) == 2
 
 
-def test_every_nested_value_counts() -> None:
-    def of(**keywords: object) -> str:
+def test_fingerprints_depend_on_every_nested_value() -> None:
+    def fingerprint_of(**keywords: object) -> str:
         return fingerprint(replace(SHORT, loss=partial(F.cross_entropy, **keywords)), FP32)
 
     weights = torch.ones(2000)
-    weights[1000] += 2.0**-20  # its repr shows three numbers of each end, with four digits
+    # The repr of a tensor has three numbers of each end with four digits, and does not show this.
+    weights[1000] += 2.0**-20
     different = (
         {},
         {"of": F.mse_loss},
@@ -145,36 +157,41 @@ def test_every_nested_value_counts() -> None:
         {"of": torch.nn.CrossEntropyLoss(label_smoothing=0.1)},
         {"of": torch.nn.CrossEntropyLoss(torch.ones(2))},
     )
-    assert len({of(**keywords) for keywords in different}) == len(different)
+    assert len({fingerprint_of(**keywords) for keywords in different}) == len(different)
 
 
-def test_unnamed_recipe_is_refused_before_it_runs(tmp_path: Path) -> None:
-    class Own:
+def test_a_loss_without_an_importable_name_is_refused(tmp_path: Path) -> None:
+    class Losses:
         def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
             return F.cross_entropy(outputs, targets)
 
-    for loss, says in (
+    for loss, message in (
         (NAMELESS, "value of loss .*<lambda>.* top level of a module"),
         (partial(F.cross_entropy, weight=[lambda: 1]), "value of loss .*<lambda>"),
-        (Own.loss, r"value of loss .*<locals>\.Own\.loss"),
-        (Own().loss, r"<locals>\.Own"),
+        (Losses.loss, r"value of loss .*<locals>\.Losses\.loss"),
+        (Losses().loss, r"<locals>\.Losses"),
         (partial(F.cross_entropy, weight=object()), "<object object at 0x.*frozen dataclass"),
     ):
-        with pytest.raises(ValueError, match=says):
+        with pytest.raises(ValueError, match=message):
             train_grid(replace(SHORT, loss=loss), [FP32], [0], tmp_path, workers=1)
     assert not list(tmp_path.iterdir())
 
 
 def test_shipped_records_match_their_task_and_recipe() -> None:
     tasks = {**TASKS, **GPU_TASKS}
-    forks = ROOT / "data" / "forks"  # of two recipes, one after the other
+    # Forks are left out: they train under two recipes, one after the other.
+    forks = ROOT / "data" / "forks"
     paths = [path for path in (ROOT / "data").rglob("*-seed*.json") if forks not in path.parents]
     records = [load(path) for path in paths]
+    # More than 300 records are shipped; fewer mean that they were not found.
     assert len(records) > 300
     assert [
         r for r in records if r.fingerprint != fingerprint(tasks[r.task], RECIPES[r.recipe])
     ] == []
-    # Taken when a recipe's `gradient_format` was called `gradients`.
+
+
+def test_fingerprints_do_not_change_with_names_of_fields() -> None:
+    # Recorded when a recipe's `gradient_format` was called `gradients`.
     assert fingerprint(TASKS["digits"], RECIPES["FP8"]) == "64424e3a4683"
 
 
@@ -187,14 +204,18 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_each_device_has_a_folder_for_its_records(stand_in: None, tmp_path: Path) -> None:
-    (there,) = train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path, device=None)
-    (here,) = train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path)
-    assert there.device == "Stand-in T4"
-    assert here.device.startswith("CPU")
-    assert load(tmp_path / "stand-in-t4" / "digits" / "fp32-seed0.json") == there
-    assert load(tmp_path / "digits" / "fp32-seed0.json") == here
+    (on_gpu,) = train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path, device=None)
+    (on_cpu,) = train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path)
+    assert on_gpu.device == "Stand-in T4"
+    assert on_cpu.device.startswith("CPU")
+    assert load(tmp_path / "stand-in-t4" / "digits" / "fp32-seed0.json") == on_gpu
+    assert load(tmp_path / "digits" / "fp32-seed0.json") == on_cpu
 
-    # Somebody copied a CPU's records to where the GPU's are, and the other way round.
+
+def test_records_of_two_devices_are_not_mixed(stand_in: None, tmp_path: Path) -> None:
+    train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path, device=None)
+    train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path)
+    # Exchange the records of the CPU and of the GPU.
     (tmp_path / "digits").rename(tmp_path / "moved")
     (tmp_path / "stand-in-t4" / "digits").rename(tmp_path / "digits")
     (tmp_path / "moved").rename(tmp_path / "stand-in-t4" / "digits")
@@ -206,29 +227,27 @@ def test_each_device_has_a_folder_for_its_records(stand_in: None, tmp_path: Path
         train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path, device="cpu")
 
 
-def test_grades_and_evidence_use_the_cpu(
-    stand_in: None,
-) -> None:
+def test_runs_use_the_cpu_unless_a_device_is_chosen(stand_in: None) -> None:
     assert TrainingRun(THIRTEEN_STEPS, FP32).place.emulated
     assert train(THIRTEEN_STEPS, FP32, steps=1).device.startswith("CPU")
     assert train(THIRTEEN_STEPS, FP32, steps=1, device=None).device == "Stand-in T4"
     assert place("gpu") == place() == CARD
-    assert place("cpu").emulated, "a stand-in does not take the CPU's name"
+    # The stand-in is a CPU, too, but "cpu" means the CPU itself.
+    assert place("cpu").emulated
     assert place(torch.device("cpu")).emulated
 
 
-def test_a_run_says_how_many_steps_a_second_it_made(tmp_path: Path) -> None:
+def test_a_record_has_its_steps_per_second(tmp_path: Path) -> None:
     alone = train(THIRTEEN_STEPS, FP32)
     assert alone.step_seconds is not None
     assert 0 < alone.step_seconds < alone.seconds
     assert alone.steps_per_second == pytest.approx(1 / alone.step_seconds)
     assert load(alone.save(tmp_path / "run.json")).step_seconds == alone.step_seconds
-    assert replace(alone, step_seconds=1.0) == alone, (
-        "what a clock said is no part of what a run is"
-    )
+    # Times are not compared: two runs with equal results are equal.
+    assert replace(alone, step_seconds=1.0) == alone
 
 
-def test_runs_on_a_gpu_are_never_side_by_side(stand_in: None, tmp_path: Path) -> None:
+def test_runs_on_a_gpu_are_trained_one_after_the_other(stand_in: None, tmp_path: Path) -> None:
     assert all(
         r.step_seconds for r in train_grid(THIRTEEN_STEPS, [FP32, O1], [0], tmp_path, device="gpu")
     )
@@ -244,20 +263,24 @@ def test_command_uses_the_gpu_and_says_so(
     monkeypatch.setattr("labkit.commands.compare.ALL_TASKS", short)
     words = f"compare digits --recipes FP32 O1 --seeds 0 --folder {tmp_path}".split()
     assert cli.main(words) == 0
-    said = capsys.readouterr().out
-    for part in (
+    printed = capsys.readouterr().out
+    for text in (
         "digits on this GPU: Stand-in T4",
         "digits_gpu is large enough",
         "[Stand-in T4, torch",
     ):
-        assert part in said
-    assert "Steps a second on Stand-in T4: FP32 " in said
+        assert text in printed
+    assert "Steps a second on Stand-in T4: FP32 " in printed
     assert record_path(tmp_path / "stand-in-t4", "digits", "O1", 0).exists()
     assert cli.main([*words, "--device", "cpu", "--workers", "1"]) == 0
     assert "digits on CPU, emulated. FP16 products are emulated" in capsys.readouterr().out
+
+
+def test_command_lists_all_tasks(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["compare", "--list"]) == 0
-    said = capsys.readouterr().out
-    assert all(name in said for name in (*TASKS, *GPU_TASKS))
+    printed = capsys.readouterr().out
+    for name in (*TASKS, *GPU_TASKS):
+        assert name in printed
 
 
 def test_missing_device_ends_the_command_with_status_2(
@@ -270,7 +293,7 @@ def test_missing_device_ends_the_command_with_status_2(
 
 
 def race_of_two_ranks(folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run `labkit compare` on two ranks, three runs of the digits."""
+    """Run `labkit compare` with three seeds of the digits on two ranks."""
     torchrun = (
         sys.executable,
         "-m",
@@ -303,10 +326,11 @@ def race_of_two_ranks(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_two_ranks_race_and_a_race_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_two_ranks_share_the_runs_of_a_grid(tmp_path: Path) -> None:
     first = race_of_two_ranks(tmp_path)
     assert first.returncode == 0, first.stderr
-    assert first.stdout.count("seed ") == 3  # one rank speaks
+    # Only one rank prints, a line for each run.
+    assert first.stdout.count("seed ") == 3
     paths = sorted(tmp_path.glob("digits/*.json"))
     assert [path.stem for path in paths] == ["fp32-seed0", "fp32-seed1", "fp32-seed2"]
     before = {path: (path.stat().st_mtime_ns, load(path)) for path in paths}
@@ -333,18 +357,18 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_gpu_comes_before_the_cpu(with_gpu: None) -> None:
-    assert [each.label for each in places()] == [
+    assert [device.label for device in places()] == [
         "this GPU: Tesla T4",
         "this GPU: Tesla T4",
         "CPU, emulated",
     ]
-    assert [each.key for each in places()] == ["gpu", "gpu:1", "cpu"]
+    assert [device.key for device in places()] == ["gpu", "gpu:1", "cpu"]
     assert place(None) == place() == T4
 
 
-def test_a_place_is_called_as_the_knob_or_as_torch_calls_it(with_gpu: None) -> None:
-    for said in ("gpu", "cuda", "cuda:0", torch.device("cuda"), torch.device("cuda", 0), T4):
-        assert place(said) == T4, said
+def test_a_device_has_the_names_of_labkit_and_of_torch(with_gpu: None) -> None:
+    for name in ("gpu", "cuda", "cuda:0", torch.device("cuda"), torch.device("cuda", 0), T4):
+        assert place(name) == T4, name
     assert place("cuda:1") == place("gpu:1") == SECOND
     assert place("cpu") == place("cpu:0") == place(torch.device("cpu")) == places()[-1]
     with pytest.raises(
@@ -360,18 +384,21 @@ def test_without_a_gpu_the_default_is_the_cpu(
     assert place(None) == only
     assert (only.device, only.key, only.emulated) == (torch.device("cpu"), "cpu", True)
     assert "emulated on this CPU" in only.sentence
-    for said in ("cuda", "gpu", "cuda:0", torch.device("cuda"), "mps", "GPU please"):
+    for name in ("cuda", "gpu", "cuda:0", torch.device("cuda"), "mps", "GPU please"):
         with pytest.raises(
-            ValueError, match=rf'expected a device of this machine, "cpu" \(CPU.*got "{said}"'
+            ValueError, match=rf'expected a device of this machine, "cpu" \(CPU.*got "{name}"'
         ):
-            place(said)
-    meta = place("meta")  # another device of torch's is taken when it is named, and never offered
+            place(name)
+
+
+def test_another_device_of_torch_is_accepted_and_not_offered(without_gpu: None) -> None:
+    meta = place("meta")
     assert (meta.device, meta.label, meta.emulated) == (
         torch.device("meta"),
         "this device: meta",
         False,
     )
-    assert places() == (only,)
+    assert meta not in places()
 
 
 def test_unusable_gpu_is_left_out_with_a_reason(
@@ -395,9 +422,9 @@ def test_unusable_gpu_is_left_out_with_a_reason(
         place("cuda")
 
 
-def test_worked_example_by_a_clock_that_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps of half a second under FP32, of an eighth under O1, and a first round that is slow and
-    does not count.
+def test_worked_example_of_steps_per_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps take half a second under FP32 and an eighth under O1; a slow first round does not
+    count.
     """
     seconds = {"FP32": 0.5, "O1": 0.125}
     clock = [0.0]
@@ -418,6 +445,6 @@ def test_worked_example_by_a_clock_that_is_given(monkeypatch: pytest.MonkeyPatch
 
 def test_recipes_without_a_round_are_left_out() -> None:
     assert steps_per_second(TASKS["digits"], [FP32], stop=lambda: True) == {}
-    for asked in ({"steps": 0}, {"rounds": 0}):
+    for counts in ({"steps": 0}, {"rounds": 0}):
         with pytest.raises(ValueError, match="expected steps and rounds of at least 1"):
-            steps_per_second(TASKS["digits"], [FP32], **asked)
+            steps_per_second(TASKS["digits"], [FP32], **counts)

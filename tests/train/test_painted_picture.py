@@ -1,4 +1,4 @@
-"""The task that needs a loss scale, and the pictures of what its network paints."""
+"""The task "painted_picture", which needs a loss scale, and pictures of a network's outputs."""
 
 import base64
 import json
@@ -31,7 +31,8 @@ from notebooks import build
 
 TASK = TASKS["painted_picture"]
 SEEDS = range(5)
-APART = 0.3
+# The least difference of R2, or of relative losses, that is visible in a chart.
+VISIBLE = 0.3
 
 
 def shades(picture: Picture) -> NDArray[np.float64]:
@@ -41,7 +42,7 @@ def shades(picture: Picture) -> NDArray[np.float64]:
 
 
 def relative_loss(loss: float) -> float:
-    """Return a loss as a share of that of a page of one shade."""
+    """Return a loss divided by that of a picture of one shade."""
     targets = TASK.make_data().test_targets
     return loss / float(((targets - targets.mean()) ** 2).sum())
 
@@ -53,8 +54,8 @@ def runs(recipe: str) -> list[RunRecord]:
 def test_without_a_scale_nothing_is_painted_on_any_seed() -> None:
     for fp32, fp16 in zip(runs("FP32"), runs("FP16"), strict=True):
         assert fp32.metric > 0.95 > 0.06 > fp16.metric, fp32.seed
-        assert fp32.metric - fp16.metric > APART
-        assert relative_loss(fp16.final_loss) - relative_loss(fp32.final_loss) > APART
+        assert fp32.metric - fp16.metric > VISIBLE
+        assert relative_loss(fp16.final_loss) - relative_loss(fp32.final_loss) > VISIBLE
 
 
 def test_every_scaling_paints_what_fp32_paints() -> None:
@@ -65,16 +66,16 @@ def test_every_scaling_paints_what_fp32_paints() -> None:
 
 @pytest.mark.parametrize("recipe", ["FP16 static", "FP16 dynamic"])
 @pytest.mark.parametrize("switched_at", [60, 150])
-def test_a_scale_that_is_switched_on_brings_it_back(recipe: str, switched_at: int) -> None:
+def test_a_scale_that_is_switched_on_restores_the_training(recipe: str, switched_at: int) -> None:
     run = TrainingRun(TASK, RECIPES["FP16"], seed=0, measure_every=0)
     for _ in range(switched_at):
-        dead = run.step().loss
+        loss_without = run.step().loss
     assert run.evaluate() < 0.05
     run.change(RECIPES[recipe])
     for _ in range(40):
-        alive = run.step().loss
-    assert run.evaluate() > 0.05 + APART
-    assert relative_loss(dead) - relative_loss(alive) > APART
+        loss_with = run.step().loss
+    assert run.evaluate() > 0.05 + VISIBLE
+    assert relative_loss(loss_without) - relative_loss(loss_with) > VISIBLE
 
 
 def test_without_a_scale_no_weight_moves() -> None:
@@ -87,7 +88,7 @@ def test_without_a_scale_no_weight_moves() -> None:
     assert all(map(torch.equal, before, run.weights.master_weights))
 
 
-def test_the_window_of_scales_is_inside_the_slider() -> None:
+def test_the_safe_scales_are_inside_the_range_of_the_slider() -> None:
     run = TrainingRun(TASK, RECIPES["FP16"], seed=0, measure_every=0)
     gradients = merge(gradient_snapshot(run).layers.values())
     lost = {scale: fate(shift(gradients, scale), FP16).underflowed for scale in (0, 10, 16)}
@@ -102,37 +103,38 @@ def test_the_window_of_scales_is_inside_the_slider() -> None:
     assert overflowing == [28, 29, 30]
 
 
-def test_lesson_06_says_what_is_on_record_and_what_happens() -> None:
-    """Text, prediction, record and the number of a live run agree: the numbers of the text are read
-    from it.
-    """
+def lesson_06_number(pattern: str) -> float:
+    """Return the number in the text of lesson 06 that a pattern's group matches."""
     text = build.lesson("06_loss_scaling").text.read_text(encoding="utf-8").replace("\n# ", " ")
+    (match,) = re.findall(pattern, text)
+    return float(match)
 
-    def number(pattern: str) -> float:
-        (found,) = re.findall(pattern, text)
-        return float(found)
 
+def test_lesson_06_states_the_numbers_of_the_records() -> None:
     fp32, fp16 = ([run.metric for run in runs(recipe)] for recipe in ("FP32", "FP16"))
-    assert round(max(fp16), 2) == number(r"R2 is at most ([\d.]+), where FP32")
-    assert round(statistics.mean(fp32), 2) == number(
+    assert round(max(fp16), 2) == lesson_06_number(r"R2 is at most ([\d.]+), where FP32")
+    assert round(statistics.mean(fp32), 2) == lesson_06_number(
         r"R2 is at most [\d.]+, where FP32 reaches ([\d.]+\d)"
     )
     lost = max(step.underflow or 0 for run in runs("FP16 static") for step in run.steps)
-    assert round(100 * lost) == number(r"loses up to (\d+)% of the gradients in a step")
+    assert round(100 * lost) == lesson_06_number(r"loses up to (\d+)% of the gradients in a step")
     dice = {
         recipe: [recorded("segmentation", recipe, seed).metric for seed in range(3)]
         for recipe in ("FP32", "FP16")
     }
-    assert f"{max(dice['FP16']):.3f}" == f"{number(r'Dice is ([0-9.]+), where'):.3f}"
-    assert round(statistics.mean(dice["FP32"]), 2) == number(
+    assert f"{max(dice['FP16']):.3f}" == f"{lesson_06_number(r'Dice is ([0-9.]+), where'):.3f}"
+    assert round(statistics.mean(dice["FP32"]), 2) == lesson_06_number(
         r"Dice is [\d.]+, where FP32 reaches ([\d.]+\d)"
     )
 
-    steps = int(number(r"within (\d+) steps the loss falls to less than half"))
-    says = predictions()["scaling.recover"]
-    assert says.answer == "drop towards FP32"
-    assert f"ithin {steps} steps the loss falls to less than half" in says.choices[says.answer]
-    overflow = int(number(r"At 2\^(\d+) the largest ones overflow"))
+
+def test_lesson_06_states_what_a_live_run_does() -> None:
+    steps = int(lesson_06_number(r"within (\d+) steps the loss falls to less than half"))
+    prediction = predictions()["scaling.recover"]
+    assert prediction.answer == "drop towards FP32"
+    reply = prediction.choices[prediction.answer]
+    assert f"ithin {steps} steps the loss falls to less than half" in reply
+    overflow = int(lesson_06_number(r"At 2\^(\d+) the largest ones overflow"))
     for seed in range(3):
         run = TrainingRun(TASK, RECIPES["FP16"], seed=seed, measure_every=0)
         losses = [run.step().loss for _ in range(60)]
@@ -146,7 +148,7 @@ def test_lesson_06_says_what_is_on_record_and_what_happens() -> None:
                 run.step()
 
 
-def test_a_picture_of_perfect_outputs_is_the_wanted_one() -> None:
+def test_a_picture_of_perfect_outputs_is_the_target() -> None:
     for name, task in TASKS.items():
         if task.drawing is None:
             continue
@@ -162,7 +164,7 @@ def test_a_picture_of_perfect_outputs_is_the_wanted_one() -> None:
         assert shades(wanted).max() > 0.8 > 0.3 > shades(wanted).min(), name
 
 
-def test_the_painted_picture_nears_the_wanted_one() -> None:
+def test_the_painted_picture_approaches_the_target() -> None:
     wanted = TASK.wanted_picture()
     assert wanted is not None
     for seed in SEEDS:
@@ -170,11 +172,11 @@ def test_the_painted_picture_nears_the_wanted_one() -> None:
         for recipe in ("FP32", "FP16"):
             pictures = recorded("painted_picture", recipe, seed).pictures
             assert [picture.step for picture in pictures] == list(range(0, 1001, 100))
-            errors[recipe] = [abs(shades(each) - shades(wanted)).mean() for each in pictures]
+            errors[recipe] = [abs(shades(picture) - shades(wanted)).mean() for picture in pictures]
         assert errors["FP32"][-1] < 0.06 < 0.15 < min(errors["FP16"]), seed
 
 
-def test_nan_and_shades_outside_are_black_and_white() -> None:
+def test_nan_is_black_and_shades_are_clamped() -> None:
     picture = to_picture(torch.tensor([[float("nan"), -1.0, 0.5, 7.0, float("inf")]]), step=3)
     assert (picture.step, picture.height, picture.width) == (3, 1, 5)
     assert shades(picture).tolist() == [[0, 0, 128 / 255, 1, 1]]
@@ -196,13 +198,14 @@ def test_a_record_keeps_its_pictures(tmp_path: Path) -> None:
     assert [picture.step for picture in record.pictures] == [0, 1, 2]
     path = record.save(tmp_path / "run.json")
     assert load(path) == record
+    # Early records have no pictures.
     older = {key: value for key, value in json.loads(path.read_text()).items() if key != "pictures"}
     path.write_text(json.dumps(older))
     assert load(path) == replace(record, pictures=())
 
 
-def test_a_step_beside_its_fp32_twin_is_quick_on_record() -> None:
-    """At most 15 ms for both on the machine that recorded them, without measurements."""
+def test_recorded_steps_of_a_run_and_its_twin_are_fast() -> None:
+    """Both take at most 15 ms on the machine of the records, without measurements."""
     seconds = [
         statistics.median(filter(None, (run.step_seconds for run in runs(recipe))))
         for recipe in ("FP32", "FP16 dynamic")

@@ -1,6 +1,7 @@
-"""A training step in any precision, against loops written out here.
+"""Training runs in any precision: steps, forks, swallowed updates, memory and watched steps.
 
-Forks, swallowed updates and memory are held against plain torch and against counts by hand.
+Steps are compared with loops of plain torch, forks with the run itself, and bytes with counts by
+hand.
 """
 
 import math
@@ -46,7 +47,7 @@ def test_fp32_equals_a_plain_loop() -> None:
             assert run.step().loss == loss.item()
 
 
-def test_scaling_and_master_weights_may_change_on_the_way() -> None:
+def test_scaling_and_master_weights_may_change_in_a_run() -> None:
     run = TrainingRun(DIGITS, RECIPES["FP16"])
     assert run.step().scale == 1.0
     run.change(RECIPES["FP16 static"])
@@ -57,6 +58,9 @@ def test_scaling_and_master_weights_may_change_on_the_way() -> None:
     assert all(torch.equal(p.float(), m) for p, m in pairs)
     with pytest.raises(ValueError, match="Start a new TrainingRun"):
         run.change(RECIPES["FP32"])
+
+
+def test_a_change_of_rounding_is_refused() -> None:
     other = TrainingRun(DIGITS, RECIPES["FP16"])
     with pytest.raises(
         ValueError, match=r"differs from 'FP16' in .*'FP16 stochastic', which differs in rounding"
@@ -64,45 +68,54 @@ def test_scaling_and_master_weights_may_change_on_the_way() -> None:
         other.change(RECIPES["FP16 stochastic"])
 
 
-def test_scaling_brings_the_gradients_back() -> None:
+def test_scaling_prevents_underflow() -> None:
     run = TrainingRun(TASKS["segmentation_small"], RECIPES["FP16"])
-    seen = merge(gradient_snapshot(run).layers.values())
-    assert fate(seen, FP16).underflowed > 0.5
+    histogram = merge(gradient_snapshot(run).layers.values())
+    assert fate(histogram, FP16).underflowed > 0.5
     unscaled = run.next_gradients()
     scaled = run.next_gradients(scale=2.0**10)
     exact = run.fp32_twin().next_gradients()
     assert underflow(exact, unscaled) > 0.5
     assert underflow(exact, scaled) < 0.01
+
+
+def test_a_step_measures_underflow() -> None:
+    task = TASKS["segmentation_small"]
     recipes = ("FP16", "FP16 static", "FP32")
-    off, on, none = (TrainingRun(run.task, RECIPES[name]).step().underflow for name in recipes)
-    assert off > 0.5 > 0.05 > on, "a step measures it, too"
-    assert none == 0.0
+    unscaled, scaled, fp32 = (TrainingRun(task, RECIPES[name]).step().underflow for name in recipes)
+    assert unscaled > 0.5 > 0.05 > scaled
+    assert fp32 == 0.0
 
 
-def test_progress_stop_and_record(tmp_path: Path) -> None:
-    seen: list[int] = []
+def test_a_stopped_training_has_a_record(tmp_path: Path) -> None:
+    steps: list[int] = []
     record = train(
         DIGITS,
         RECIPES["O2"],
         steps=10,
-        progress=lambda s: seen.append(s.step),
-        stop=lambda: len(seen) == 4,
+        progress=lambda s: steps.append(s.step),
+        stop=lambda: len(steps) == 4,
     )
-    assert seen == [1, 2, 3, 4]
+    assert steps == [1, 2, 3, 4]
     assert (record.stopped, len(record.steps)) == (True, 4)
     assert record.memory["master weights"] > 0
     assert record.steps[0].swallowed is not None
+    assert load(record.save(tmp_path / "run.json")) == record
+
+
+def test_a_watched_training_has_snapshots(tmp_path: Path) -> None:
     kinds = ("activation gradients", "weight gradients")
     watched = train(DIGITS, RECIPES["FP32"], steps=5, watch=kinds, watch_every=2)
     assert [(s.step, s.kind) for s in watched.snapshots] == [
         (n, kind) for n in (1, 3, 5) for kind in kinds
     ]
     assert watched.snapshots[0] == gradient_snapshot(TrainingRun(DIGITS, RECIPES["FP32"]))
-    assert watched.steps == train(DIGITS, RECIPES["FP32"], steps=5).steps, (
-        "watching changes nothing"
-    )
-    for each in (record, watched):
-        assert load(each.save(tmp_path / "run.json")) == each
+    # Snapshots change no step.
+    assert watched.steps == train(DIGITS, RECIPES["FP32"], steps=5).steps
+    assert load(watched.save(tmp_path / "run.json")) == watched
+
+
+def test_invalid_numbers_of_steps_are_refused() -> None:
     with pytest.raises(ValueError, match="0 or more"):
         train(DIGITS, RECIPES["FP32"], steps=-1)
     with pytest.raises(ValueError, match="omit watch"):
@@ -117,22 +130,24 @@ def batch_norm_and_a_frozen_layer() -> nn.Module:
     return net
 
 
-def test_own_task_may_have_norms_and_frozen_layers() -> None:
+def test_custom_task_may_have_norms_and_frozen_layers() -> None:
     own = replace(DIGITS, name="own", make_model=batch_norm_and_a_frozen_layer)
     for recipe in ("FP32", "FP16", "O1", "O3"):
-        looked, plain = (TrainingRun(own, RECIPES[recipe], measure_every=every) for every in (1, 0))
-        frozen = looked.model[1].weight.clone()
+        measured, plain = (
+            TrainingRun(own, RECIPES[recipe], measure_every=every) for every in (1, 0)
+        )
+        frozen = measured.model[1].weight.clone()
         for _ in range(3):
-            assert "1.weight" not in looked.next_gradients("weight gradients")
-            assert looked.step().loss == plain.step().loss, (
-                "measuring underflow is no forward pass to batch norm"
-            )
-        before = [buffer.clone() for buffer in looked.model.buffers()]
-        assert before[2] == 3, "batches that batch norm has seen"
-        looked.evaluate()
-        assert looked.model.training
-        assert all(map(torch.equal, before, looked.model.buffers())), recipe
-        assert torch.equal(frozen, looked.model[1].weight), recipe
+            assert "1.weight" not in measured.next_gradients("weight gradients")
+            # Measuring underflow must not update the statistics of batch norm.
+            assert measured.step().loss == plain.step().loss, recipe
+        before = [buffer.clone() for buffer in measured.model.buffers()]
+        # The third buffer counts batches: three steps, and no measurement.
+        assert before[2] == 3, recipe
+        measured.evaluate()
+        assert measured.model.training
+        assert all(map(torch.equal, before, measured.model.buffers())), recipe
+        assert torch.equal(frozen, measured.model[1].weight), recipe
 
 
 def with_dropout() -> nn.Module:
@@ -154,13 +169,13 @@ def test_dropout_follows_from_seed_and_step() -> None:
             torch.rand(7)
             gradient_snapshot(first)
             ours = first.step()
-            assert ours.loss == again.step().loss, "whatever was drawn or looked at in between"
+            # Other draws and snapshots between two steps do not matter.
+            assert ours.loss == again.step().loss, recipe
             assert ours.loss != other.step().loss, recipe
         outside = torch.get_rng_state()
         first.step()
-        assert torch.equal(torch.get_rng_state(), outside), (
-            "a run takes no number from anybody else"
-        )
+        # A run has a generator of its own.
+        assert torch.equal(torch.get_rng_state(), outside), recipe
 
 
 def test_the_fp32_twin_draws_the_same_mask() -> None:
@@ -171,15 +186,14 @@ def test_the_fp32_twin_draws_the_same_mask() -> None:
         exact = run.fp32_twin().next_gradients()["1"]
         here = run.next_gradients(scale=run.scaler.scale)["1"]
         assert 0.7 < (exact == 0).float().mean() < 0.8
-        assert ((exact == 0) != (here == 0)).float().mean() < 0.005, (
-            "rounding moves a few across ReLU's edge"
-        )
+        # Rounding changes the sign of a few inputs of ReLU.
+        assert ((exact == 0) != (here == 0)).float().mean() < 0.005, recipe
         assert run.step().underflow < 0.01, recipe
 
 
-def test_a_thread_count_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for asked in ("0", "-1", "two", ""):
-        monkeypatch.setenv("LABKIT_THREADS", asked)
+def test_invalid_thread_counts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for count in ("0", "-1", "two", ""):
+        monkeypatch.setenv("LABKIT_THREADS", count)
         with pytest.raises(ValueError, match="expected a positive integer"), one_thread():
             pass
 
@@ -196,17 +210,22 @@ def run_of(recipe: str, steps: int = 2, task: str = "digits_cnn") -> TrainingRun
     return run
 
 
-def test_a_fork_repeats_the_run_bit_for_bit_and_leaves_it_alone() -> None:
+def test_a_fork_repeats_the_run_bit_for_bit() -> None:
     for recipe in ("FP32", "O1", "O2", "FP16 no master", "FP16 stochastic", "FP16 Kahan", "BF16"):
         run = run_of(recipe)
-        run.engine.optimizer.param_groups[0]["lr"] *= 0.75  # as it was changed on the way
+        # A fork must take along a learning rate that was changed during the run.
+        run.engine.optimizer.param_groups[0]["lr"] *= 0.75
         fork = run.fork()
         again = run.fork()
         ours = [fork.step() for _ in range(3)]
-        # the fork's steps did not move the run
+        # The steps of the fork did not change the run.
         assert [run.step() for _ in range(3)] == ours, recipe
         assert [again.step() for _ in range(3)] == ours, recipe
-    scaled = (run := run_of("O2")).fork(replace(RECIPES["O2"], scaler=static(8.0)))
+
+
+def test_a_fork_may_have_another_scaler() -> None:
+    run = run_of("O2")
+    scaled = run.fork(replace(RECIPES["O2"], scaler=static(8.0)))
     assert scaled.scaler.scale == 8.0
     assert all(map(torch.equal, run.weights.master_weights, scaled.weights.master_weights))
 
@@ -229,13 +248,17 @@ def test_swallowed_updates_are_those_of_stored_weights() -> None:
     assert fp32 < 0.01
     assert masters == pytest.approx(fp32, abs=0.01)
     assert 0.2 < fp16 < bf16
-    assert run_of("FP32", 6, "fine_tuning").step().swallowed is None, (
-        "step 7 is not measured, step 1 was"
-    )
 
 
-def test_bytes_are_those_of_the_formats() -> None:
-    # Adam keeps its step beside each weight, in FP32
+def test_swallowed_updates_are_measured_in_some_steps_only() -> None:
+    run = run_of("FP32", 0, "fine_tuning")
+    first, *_, seventh = (run.step() for _ in range(7))
+    assert first.swallowed is not None
+    assert seventh.swallowed is None
+
+
+def test_bytes_equal_those_of_the_formats() -> None:
+    # Adam keeps a step count of 4 bytes for each parameter.
     counters = 4 * len(list(CNN.make_model().parameters()))
     rest = PARAMETERS - NORMS
     for recipe, weights, masters, moments in (
@@ -265,15 +288,13 @@ def stage_run(recipe, scale=None):
     return run
 
 
-def at(step, name):
+def tensors_at(step, name):
     """Return the tensors of a stage by name."""
     return {tensor.name: tensor for tensor in step.stages[STAGES.index(name)].tensors}
 
 
-def test_watching_does_not_change_a_run():
-    """Not where a recurrent layer returns a tuple, either: its output is not seen, but its weights
-    are.
-    """
+def test_watching_changes_no_step_of_a_run():
+    """Of layers that return a tuple, the weights are watched and the outputs are not."""
     small = {task: replace(TASKS[task], batch_size=2) for task in ("gpt", "char_lstm")}
     for task, recipe in (
         *((SMALL, name) for name in RECIPE_NAMES),
@@ -294,11 +315,11 @@ def test_watching_does_not_change_a_run():
             for name, p in watched.model.named_parameters()
             if p.requires_grad
         }
-        assert set(at(step, "copy back")) == {f"{name} weights" for name in names}, task
+        assert set(tensors_at(step, "copy back")) == {f"{name} weights" for name in names}, task
         assert watched.step().loss == alone.step().loss, recipe
 
 
-def test_gradients_and_updates_are_those_of_plain_torch():
+def test_gradients_and_updates_equal_plain_torch():
     run = stage_run("FP32", scale=2.0**10)
     torch.manual_seed(0)
     plain = SMALL.make_model()
@@ -313,7 +334,7 @@ def test_gradients_and_updates_are_those_of_plain_torch():
         ("step", "Δ", 0.1),
     ):
         for layer in ("linear1", "linear3"):
-            tensor = at(step, stage)[f"{mark} {layer} weights"]
+            tensor = tensors_at(step, stage)[f"{mark} {layer} weights"]
             module = plain.get_submodule(layer)
             gradient = torch.cat([module.weight.grad.flatten(), module.bias.grad.flatten()])
             assert tensor.elements == gradient.numel()
@@ -323,7 +344,7 @@ def test_gradients_and_updates_are_those_of_plain_torch():
     assert scaled.largest == 1024 * unscaled.largest == 1024 * step.loss
 
 
-def test_the_dtypes_of_each_recipe():
+def test_stages_of_a_step_have_the_dtypes_of_the_recipe():
     half, single = torch.float16, torch.float32
     for name, expected in {
         "FP32": [{single}] * 5,
@@ -334,11 +355,11 @@ def test_the_dtypes_of_each_recipe():
         step = watch_step(stage_run(name))
         stages = ("cast weights", "scaled backward", "unscale", "step", "copy back")
         assert [
-            {tensor.dtype for tensor in at(step, stage).values()} for stage in stages
+            {tensor.dtype for tensor in tensors_at(step, stage).values()} for stage in stages
         ] == expected, name
         if name == "O1":
-            forward = at(step, "forward")
-            gradients = at(step, "scaled backward")
+            forward = tensors_at(step, "forward")
+            gradients = tensors_at(step, "scaled backward")
             assert (forward["linear1 output"].dtype, forward["relu1 output"].dtype) == (half, half)
             assert gradients["∇ linear1 output"].dtype == half
             assert gradients["∇ linear1 weights"].dtype == single
@@ -350,8 +371,8 @@ def test_a_scale_too_high_is_found_and_skipped():
     step = watch_step(run)
     assert (step.found_inf, step.stepped, step.moved, step.model_moved) == (True, False, 0, 0)
     assert (step.scale, step.scale_after, run.scaler.scale) == (2.0**40, 2.0**39, 2.0**39)
-    assert any(tensor.non_finite for tensor in at(step, "check for inf").values())
-    assert all(tensor.zeros == tensor.elements for tensor in at(step, "step").values())
+    assert any(tensor.non_finite for tensor in tensors_at(step, "check for inf").values())
+    assert all(tensor.zeros == tensor.elements for tensor in tensors_at(step, "step").values())
     assert all(
         torch.equal(old, new) for old, new in zip(before, run.weights.model_weights, strict=True)
     )
@@ -364,7 +385,7 @@ def test_fp16_misses_updates_that_the_master_keeps():
     assert 0 < step.model_moved < step.moved <= step.weights
 
 
-def test_seen():
+def test_worked_example_of_a_summary():
     tensor = summarize("x", torch.tensor([0.0, -(2.0**-24), 3.0, math.inf, math.nan]).half())
     assert (tensor.smallest, tensor.largest, tensor.zeros, tensor.non_finite) == (
         2.0**-24,
@@ -372,5 +393,5 @@ def test_seen():
         1,
         2,
     )
-    nothing = summarize("zeros", torch.zeros(3))
-    assert (nothing.smallest, nothing.largest, nothing.zeros) == (0.0, 0.0, 3)
+    zeros = summarize("zeros", torch.zeros(3))
+    assert (zeros.smallest, zeros.largest, zeros.zeros) == (0.0, 0.0, 3)

@@ -1,4 +1,4 @@
-"""The tasks for a CPU and for a GPU, and their data, with pictures from the user's disk."""
+"""The tasks for a CPU and for a GPU, their metrics, and data, also from files of the user."""
 
 import gzip
 import itertools
@@ -26,22 +26,24 @@ def test_every_task_takes_a_step_in_every_precision() -> None:
         assert 0 <= record.metric <= 1, (task, recipe)
 
 
-def test_the_data_are_what_they_say() -> None:
-    """Windows hold the text that they were cut from, shapes are brighter than the ground, noise is
-    as strong.
-    """
+def test_windows_of_text_are_cut_from_it() -> None:
     windows = text_windows(length=16, train=3, test=1)
     first = "".join(CHARACTERS[i] for i in windows.train_inputs[0].tolist())
     assert first == topics[min(topics)][:16].lower()
     assert torch.equal(windows.train_inputs[:, 1:], windows.train_targets[:, :-1])
+
+
+def test_shapes_are_brighter_than_the_ground() -> None:
     scene = shapes(train=40, test=1)
     inside, outside = (
         scene.train_inputs[:, 0][(scene.train_targets > 0) == shape] for shape in (True, False)
     )
     assert inside.mean() > 0.6 > 0.1 > outside.mean().abs()
-    assert torch.equal(scene.train_inputs, shapes(train=40, test=2).train_inputs), (
-        "a seed gives the same pictures"
-    )
+    # Training pictures follow from the seed alone.
+    assert torch.equal(scene.train_inputs, shapes(train=40, test=2).train_inputs)
+
+
+def test_noise_and_targets_have_their_deviations() -> None:
     noisy = noisy_digits(noise=0.3)
     assert float((noisy.train_inputs.flatten(1) - noisy.train_targets).std()) == pytest.approx(
         0.3, rel=0.02
@@ -49,10 +51,13 @@ def test_the_data_are_what_they_say() -> None:
     assert float(small_targets(size=5e-6).train_targets.std()) == pytest.approx(5e-6, rel=0.1)
 
 
-def test_metrics_r2_and_characters_one_by_one() -> None:
+def test_worked_example_of_r2() -> None:
     targets = torch.tensor([[1.0], [2.0], [3.0]])
     assert r2(targets, targets) == 1
     assert [r2(torch.full((3, 1), guess), targets) for guess in (2.0, 99.0, math.nan)] == [0, 0, 0]
+
+
+def test_worked_example_of_losses_and_accuracy_of_characters() -> None:
     logits = torch.tensor([[[9.0, 0.0], [0.0, 9.0]]])
     assert character_accuracy(logits, torch.tensor([[0, 0]])) == 0.5
     assert next_character(logits, torch.tensor([[0, 1]])) == pytest.approx(
@@ -60,12 +65,12 @@ def test_metrics_r2_and_characters_one_by_one() -> None:
     )
 
 
-def test_gpu_task_is_its_small_task_with_more_work() -> None:
+def test_a_gpu_task_is_its_small_task_with_more_work() -> None:
     for name, large in GPU_TASKS.items():
         small = TASKS[name.removesuffix("_gpu")]
         assert large.name == name
-        for part in ("loss", "metric", "metric_name", "make_optimizer"):
-            assert getattr(large, part) == getattr(small, part), name
+        for field in ("loss", "metric", "metric_name", "make_optimizer"):
+            assert getattr(large, field) == getattr(small, field), name
         with torch.device("meta"):
             nets = [task.make_model() for task in (large, small)]
         weights = [sum(p.numel() for p in net.parameters()) for net in nets]
@@ -106,12 +111,16 @@ def write_cifar(folder: Path) -> np.ndarray:
     return rows
 
 
-def test_mnist_plain_and_compressed_and_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_mnist_is_read_from_plain_and_compressed_files(tmp_path: Path) -> None:
     images, labels = write_mnist(tmp_path)
     data = mnist(tmp_path)
     assert data.train_inputs.shape == (5, 1, 28, 28)
     assert torch.equal(data.train_inputs[:, 0], torch.from_numpy(images).float() / 255)
     assert data.test_targets.tolist() == labels[:2].tolist()
+
+
+def test_a_missing_file_of_mnist_is_named(tmp_path: Path) -> None:
+    write_mnist(tmp_path)
     (tmp_path / "t10k-labels-idx1-ubyte.gz").unlink()
     with pytest.raises(
         FileNotFoundError, match=r"expected t10k-labels-idx1-ubyte .*got: t10k-images"
@@ -121,28 +130,33 @@ def test_mnist_plain_and_compressed_and_a_missing_file_is_named(tmp_path: Path) 
         cifar10(tmp_path / "nowhere")
 
 
-def test_cifar10_comes_as_red_green_blue_and_damaged_is_refused(tmp_path: Path) -> None:
+def test_cifar10_is_read_as_red_green_blue(tmp_path: Path) -> None:
     rows = write_cifar(tmp_path)
     data = cifar10(tmp_path)
     assert (data.train_inputs.shape, data.test_inputs.shape) == ((15, 3, 32, 32), (3, 3, 32, 32))
     assert float(data.train_inputs[1, 2, 0, 5]) == pytest.approx(rows[1, 1 + 2 * 1024 + 5] / 255)
     assert data.train_targets.tolist() == rows[:, 0].tolist() * 5
-    whole, rows[1, 0] = rows.tobytes(), 77
-    for content, says in (
+
+
+def test_damaged_files_of_cifar10_are_refused(tmp_path: Path) -> None:
+    rows = write_cifar(tmp_path)
+    whole = rows.tobytes()
+    rows[1, 0] = 77
+    for content, message in (
         (whole[:-7], "a whole number of images"),
         (rows.tobytes(), "labels of 0 to 9 .*, got 77"),
     ):
         (tmp_path / "data_batch_3.bin").write_bytes(content)
-        with pytest.raises(ValueError, match=says):
+        with pytest.raises(ValueError, match=message):
             cifar10(tmp_path)
 
 
-def test_a_damaged_file_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_damaged_file_of_mnist_is_refused_by_name(tmp_path: Path) -> None:
     _, labels = write_mnist(tmp_path)
     names = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte.gz")
     whole = {name: (tmp_path / name).read_bytes() for name in names}
     packed = whole[names[2]]
-    for name, content, says in (
+    for name, content, message in (
         (names[1], whole[names[1]][:-1], r"expected 5 bytes .*, got 4"),
         (names[1], b"<html>not found</html>", "begins with 3c68746d"),
         (names[1], idx(labels[:4]), "expected 5 labels in .*train-labels-idx1-ubyte, got 4"),
@@ -156,6 +170,6 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path) -> None:
         ),
     ):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(ValueError, match=says):
+        with pytest.raises(ValueError, match=message):
             mnist(tmp_path)
         (tmp_path / name).write_bytes(whole[name])

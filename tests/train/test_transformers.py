@@ -1,4 +1,4 @@
-"""The memory bill of a training, against published measurements and the engine's own bytes."""
+"""The estimated memory of a training, against published measurements and the engine's bytes."""
 
 from functools import partial
 
@@ -26,22 +26,24 @@ def measured(batch: str) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "batch", "recompute", "wanted"),
+    ("recipe", "batch", "recompute", "measurement"),
     [
         ("FP32", 4, False, measured("4")[1]),
         ("O1", 4, False, measured("4")[0]),
         ("O1", 1, True, measured("1 x 4")[0]),
     ],
 )
-def test_published_measurements_are_above_the_bill(recipe, batch, recompute, wanted):
-    """By at most a third: what the allocator and temporary results take is not in the bill."""
+def test_published_measurements_are_above_the_bill(recipe, batch, recompute, measurement):
+    """They are above by at most a third, for the allocator and temporary results, which the bill
+    leaves out.
+    """
     bill = memory_bill(BERT_LARGE, recipe, batch, 512, recompute=recompute)
-    assert 1.0 < wanted / (bill.total / MIB) < 1.34
+    assert 1.0 < measurement / (bill.total / MIB) < 1.34
 
 
 @pytest.mark.parametrize("recipe", ["FP32", "O2", "O3"])
-def test_bytes_of_a_parameter_are_those_of_the_engine(recipe):
-    """The engine holds, after a step, what the table says."""
+def test_bytes_of_a_parameter_equal_those_of_the_engine(recipe):
+    """`BYTES` equals the bytes that an engine holds after a step."""
     layer = torch.nn.Linear(100, 100, bias=False)
     engine = Engine(layer, partial(torch.optim.Adam, eps=1e-4), RECIPES[recipe])
     with engine.forward():
@@ -54,12 +56,11 @@ def test_bytes_of_a_parameter_are_those_of_the_engine(recipe):
     assert held["weights"] == weight * parameters
     assert held["gradients"] == gradient * parameters
     assert held.get("master weights", 0) == master * parameters
-    assert held["optimizer state"] == pytest.approx(moments * parameters, abs=64), (
-        "and its step count"
-    )
+    # The state has a step count, too.
+    assert held["optimizer state"] == pytest.approx(moments * parameters, abs=64)
 
 
-def test_parameters_of_gpt2_are_those_of_its_paper():
+def test_parameters_of_gpt2_equal_those_of_its_paper():
     millions = [round(network.parameters / 1e6) for network in TRANSFORMERS[:4]]
     assert millions == [124, 353, 772, 1555]
 

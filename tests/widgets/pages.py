@@ -13,6 +13,7 @@ from labkit.widgets.base.widget import LabWidget, page_script, page_style
 from labkit.widgets.exact.rows import format_row
 from tests.javascript.node import NodeEngine
 
+# A JavaScript function that makes JSON of values that JSON lacks: BigInt, NaN, infinity and -0.
 PLAIN = """(value) => JSON.parse(JSON.stringify(value, (_, part) => {
   if (typeof part === "bigint") return { whole: String(part) };
   const large = typeof part === "number" && !(Math.abs(part) <= 2 ** 53);
@@ -22,9 +23,7 @@ PLAIN = """(value) => JSON.parse(JSON.stringify(value, (_, part) => {
 
 
 def _plain(value: Any) -> Any:
-    """Read what `PLAIN` wrote: numbers of JavaScript are floats, its whole numbers of any size are
-    ints.
-    """
+    """Return the value that `PLAIN` wrote: a number becomes a float, and a BigInt an int."""
     if isinstance(value, list):
         return [_plain(part) for part in value]
     if not isinstance(value, dict):
@@ -85,7 +84,7 @@ class Scripts:
 
 
 class Page:
-    """Widgets shown from `page_state()` in a page that was never told of a kernel."""
+    """A page without a kernel, in which widgets are shown from their `page_state()`."""
 
     def __init__(self, browser: Any, width: int = 1280) -> None:
         self.page = browser.new_page(viewport={"width": width, "height": 1000})

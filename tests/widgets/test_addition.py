@@ -18,7 +18,7 @@ SHEETS = """(pairs, name, operation) => pairs.map(([a, b]) => {
   return [ratio(sheet.exact), ratio(sheet.error), sheet.window, scenesOf(sheet)];
 })"""
 
-# The paper as it is seen: for each line the bits from left to right, by their place on the screen.
+# The bits that are visible: for each line from left to right, by their position on the screen.
 READ_PAPER = """() => {
   const parts = [...document.querySelectorAll(".ad-paper .ad-bit:not(.ad-point)")].map((part) => {
     const [x, y] = part.style.transform.match(/-?[\\d.]+/g).map(Number);
@@ -40,7 +40,7 @@ class Cell(NamedTuple):
 
 
 class Sheets(Scripts):
-    """The functions of the page, called as they would be in Python."""
+    """The page's functions as methods of Python."""
 
     def paper(self, a: str, b: str, format: Format = FP16, operation: str = "add") -> Any:
         return self.run(
@@ -74,7 +74,7 @@ def row(scene, name):
 
 
 def value(row):
-    """Read a row of the paper as a number: its bits, its point and its exponent."""
+    """Return the number that a row represents by its bits, point and exponent."""
     size = sum(
         int(cell.text) * Fraction(2) ** (cell.place - row["point"] + row["exponent"])
         for cell in cells(row)
@@ -82,10 +82,8 @@ def value(row):
     return -size if row["sign"] else size
 
 
-def test_worked_example_a_ten_thousandth_is_lost(js):
-    """By hand: 0.0001 is 1.1010001110 x 2^-14 in FP16; 14 places further right, nothing of it
-    reaches 2^-10.
-    """
+def test_worked_example_of_a_term_that_is_lost(js):
+    """0.0001 is 1.1010001110 x 2^-14 in FP16, below 2^-10, the last place of 1."""
     found = js.scenes("1", "0.0001")
     assert [scene["title"] for scene in found] == ADD
     a, b = (row(found[0], name) for name in "ab")
@@ -173,7 +171,10 @@ def test_each_station_in_words(js):
         ),
     ):
         assert words in js.said(a, b)[station], (a, b)
-    found = js.scenes("inf", "-inf")  # infinities and products have stations of their own
+
+
+def test_stations_of_infinities_and_products(js):
+    found = js.scenes("inf", "-inf")
     assert [scene["title"] for scene in found] == ["Write", "Result"]
     assert found[-1]["sentence"].startswith(
         "inf + −inf = NaN: with an infinity or a NaN a rule decides"
@@ -184,9 +185,7 @@ def test_each_station_in_words(js):
 
 
 def random_operands(count):
-    """Return pairs of finite float16 codes as text, near enough to each other to be interesting,
-    and some far apart.
-    """
+    """Return pairs of finite float16 numbers, of any size and of nearly the same size."""
     generator = np.random.default_rng(3)
     a, b = generator.integers(0, 2**16, (2, count)).astype(np.uint16).view(np.float16)
     with np.errstate(all="ignore"):
@@ -196,9 +195,9 @@ def random_operands(count):
 
 
 @pytest.mark.parametrize("operation", ["add", "multiply"])
-def test_the_paper_is_right_for_any_two_numbers(js, operation):
-    """The result row is what numpy's float16 gives; the rows above it add up to it, up to what
-    sticky stands for.
+def test_stations_of_random_operands_are_right(js, operation):
+    """The result is that of numpy's float16, and the rows above add up to it but for the sticky
+    bit.
     """
     pairs = random_operands(60)
     assert len(pairs) > 90
@@ -212,7 +211,7 @@ def test_the_paper_is_right_for_any_two_numbers(js, operation):
         assert exact == (a + b if operation == "add" else a * b)
         assert [value(row(found[0], name)) for name in "ab"] == [a, b]
         total = value(row(found[-2], {"add": "sum", "multiply": "product"}[operation]))
-        # sticky stands for less than the round bit
+        # The sticky bit stands for less than the round bit.
         assert abs(total - exact) < Fraction(2) ** (window - 12)
         if not np.isfinite(expected):
             assert error is None
@@ -224,7 +223,7 @@ def test_the_paper_is_right_for_any_two_numbers(js, operation):
         assert abs(Fraction(*error)) <= Fraction(1, 2)
 
 
-def test_the_paper_stays_narrow_and_keeps_what_matters(js):
+def test_the_paper_is_narrow_and_has_the_last_places(js):
     for case in (
         ("1", "1e-37", FP32, "add"),
         ("2^127", "2^-149", FP32, "add"),
@@ -243,7 +242,8 @@ def test_the_paper_stays_narrow_and_keeps_what_matters(js):
 class TestPlayer:
     def test_the_page_walks_through_the_stations_without_a_kernel(self, js, page):
         root = page.show(AdditionPlayer(1.0, 0.0001))
-        assert page.trait("step") == 1, "opens at Align"
+        # The player opens at the station Align.
+        assert page.trait("step") == 1
         root.get_by_role("button", name="First").click(force=True)
         said = js.said("1", "0.0001")
         seen = {}
@@ -254,11 +254,13 @@ class TestPlayer:
         assert seen["Write"] == ["10000000000", "11010001110"]
         assert seen["Align"] == ["10000000000", "0" * 11 + "001" + "11010001110"]
         assert seen["Round"][2:] == ["10000000000001", "10000000000"]
-        root.get_by_role("button", name="Play").click()  # from the end: from the beginning
+        # At the end, Play begins again.
+        root.get_by_role("button", name="Play").click()
         assert page.trait("step") == 0
         root.get_by_role("button", name="Last").click()
         box = root.get_by_label("b", exact=True)
-        box.fill("0x1400")  # 2^-10, and the station stays
+        # This is the code of 2^-10; the station stays.
+        box.fill("0x1400")
         box.press("Tab")
         assert page.trait("sentence") == "1 + 9.7656e-4 = 1.001 in FP16, exactly."
         box.fill("1,5")
@@ -268,10 +270,11 @@ class TestPlayer:
         )
         assert (box.input_value(), box.get_attribute("aria-invalid")) == ("1,5", "true")
         assert page.trait("b") == "0x1400"
-        page.set(a="inf")  # fewer stations never leave the step behind
+        # A sum with infinity has fewer stations, and the step is clamped.
+        page.set(a="inf")
         assert page.trait("step") == 1
 
-    def test_formats_operations_and_what_it_begins_with(self):
+    def test_formats_and_operations_of_a_player(self):
         player = AdditionPlayer(1.0, 0.0001)
         player.format_name = "FP32"
         assert player.value == float(np.float32(1) + np.float32(0.0001))
@@ -281,23 +284,27 @@ class TestPlayer:
         assert player.value == float(np.float16(0.0001))
         player.b = "1.5"
         assert player.value == 1.5
-        own = AdditionPlayer(1, 0.25, Format("mine", exponent_bits=4, significand_bits=2))
-        assert (own.format_name, own.value) == ("mine", 1.25)
+
+    def test_a_custom_format_and_numpy_operands(self):
+        custom = AdditionPlayer(1, 0.25, Format("mine", exponent_bits=4, significand_bits=2))
+        assert (custom.format_name, custom.value) == ("mine", 1.25)
         player = AdditionPlayer(np.float16(0.1), np.int64(3))
         assert (player.a, player.b) == ("0.0999755859375", "3")
         assert "add       0 10000 1000110011  3.09" in player.still()["text/plain"]
+
+    def test_invalid_operands_are_refused(self):
         with pytest.raises(ValueError, match="'one' is no number"):
             AdditionPlayer("one", 2)
         with pytest.raises(ValueError, match="no sign"):
             AdditionPlayer(1, 2, E8M0)
 
 
-def test_numbers_are_written_as_a_person_reads_them(js):
+def test_texts_of_numbers(js):
     values = [0.0, -0.0, 2049.0, 1e7, 5.9604e-8, float("nan")]
     assert [number(value) for value in values] == ["0", "−0", "2,049", "1e7", "5.9604e-8", "NaN"]
     exact = [("0", "1"), ("-1", "2"), ("100000", "1"), (str(2**120), "1"), ("1", "1024")]
     assert [
-        js.run("(n, d) => exactNumber(fraction(BigInt(n), BigInt(d)))", *each) for each in exact
+        js.run("(n, d) => exactNumber(fraction(BigInt(n), BigInt(d)))", *pair) for pair in exact
     ] == [
         "0",
         "−0.5",

@@ -35,7 +35,7 @@ GUIDED: dict[str, Callable[[], LabWidget]] = {
 }
 
 
-def test_worked_example_each_step_sets_its_state_or_presses_a_button() -> None:
+def test_worked_example_of_a_tour() -> None:
     board = MmaBlock("ones", "H100")
     board.tour_step = 0
     assert (board.preset, board.gpu, board.knob) == ("1 and small terms", "V100", -22)
@@ -43,9 +43,14 @@ def test_worked_example_each_step_sets_its_state_or_presses_a_button() -> None:
     assert board.knob == -24
     lost = board.value
     board.tour_step = 4
-    assert lost == 1.0 < board.value, "the H100 finds what the V100 has lost"
+    # The H100 keeps the terms that the V100 loses.
+    assert lost == 1.0 < board.value
+    # The end of a tour changes nothing.
     board.tour_step = -1
-    assert board.gpu == "H100", "the end leaves all as it is"
+    assert board.gpu == "H100"
+
+
+def test_a_step_of_a_tour_may_press_a_button() -> None:
     bench = GUIDED["workbench"]()
     pressed: list[object] = []
     bench.controller.ask = pressed.append
@@ -55,7 +60,7 @@ def test_worked_example_each_step_sets_its_state_or_presses_a_button() -> None:
     assert [str(button) for button in pressed] == ["step"]
 
 
-def test_a_tour_is_short_rings_what_the_page_has_and_ends() -> None:
+def test_tours_are_short_and_point_at_existing_elements() -> None:
     assert {path.parent.name for path in Path(str(FOLDERS)).glob("*/tour.toml")} == set(GUIDED)
     for name, make in GUIDED.items():
         page = script(name)
@@ -75,12 +80,12 @@ def test_a_tour_is_short_rings_what_the_page_has_and_ends() -> None:
 
 
 def message(content: object) -> dict[str, object]:
-    """A custom message as ipywidgets gets it."""
+    """Return a custom message as ipywidgets receives it."""
     return {"content": {"data": {"method": "custom", "content": content}}, "buffers": []}
 
 
 class Slow(LabWidget):
-    """Says when it has begun, and goes on when it may."""
+    """A widget whose work on a message starts an event and waits for another."""
 
     _esm = "export default { render() {} }"
 
@@ -120,7 +125,7 @@ def shown(widget: LabWidget) -> dict[str, object]:
     return bundle[0]
 
 
-def test_where_the_server_cannot_draw_them_the_cure_comes_at_once(
+def test_a_missing_front_end_is_named_with_its_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     missing = Finding(
@@ -129,26 +134,30 @@ def test_where_the_server_cannot_draw_them_the_cure_comes_at_once(
     monkeypatch.setattr(base, "why_not_shown", lambda: missing)
     for widget in (ScalerTimeline(), pulse(), Slow()):
         bundle = shown(widget)
-        assert set(bundle) == {"text/plain", "text/html"}, "nothing that fails to be drawn"
-        for kind, what in (("text/plain", "<anywidget>"), ("text/html", "&lt;anywidget&gt;")):
-            assert f"Widgets cannot be shown here: no front end for {what} in /hub." in str(
-                bundle[kind]
-            )
-            assert "To mend it: `pip install anywidget`." in str(bundle[kind])
+        # No view of a widget is sent, which the page could not draw.
+        assert set(bundle) == {"text/plain", "text/html"}
+        for mime, package in (("text/plain", "<anywidget>"), ("text/html", "&lt;anywidget&gt;")):
+            text = str(bundle[mime])
+            assert f"Widgets cannot be shown here: no front end for {package} in /hub." in text
+            assert "To mend it: `pip install anywidget`." in text
     assert "data:image/png;base64,iVBOR" in str(shown(ScalerTimeline())["text/html"])
     assert "interactive widgets do not run here" in str(shown(Slow())["text/plain"])
 
 
-def test_a_number_comes_back_and_without_widgets_words_say_what_to_do(monkeypatch):
+def test_a_pulse_returns_each_number(monkeypatch):
     sent = []
     widget = pulse()
     monkeypatch.setattr(Pulse, "send", lambda _self, content: sent.append(content))
     widget._handle_custom_msg({"ping": 7}, [])
     widget._handle_custom_msg({"ping": 8}, [])
     assert sent == [{"pong": 7}, {"pong": 8}]
-    assert not widget.alive, "the browser has not measured yet"
+    # The browser has not measured the round trip yet.
+    assert not widget.alive
     widget.set_state({"round_trip_ms": 4.2})
     assert widget.alive
+
+
+def test_a_page_without_widgets_has_the_remedies_of_a_pulse():
     data, _ = pulse()._repr_mimebundle_()
     assert data["text/plain"] == "\n".join(late.WHAT_TO_DO)
     for line in late.WHAT_TO_DO:
@@ -158,15 +167,15 @@ def test_a_number_comes_back_and_without_widgets_words_say_what_to_do(monkeypatc
 
 
 class Loop:
-    """An event loop whose time a test sets: what is due is called at once, however late that is."""
+    """An event loop whose time a test sets; calls that are due run at once, however late."""
 
     def __init__(self, answered=math.inf):
         self.time = 0.0
         self.due = []
-        self.said = []
+        self.warnings = []
         late.warn_at_deadline(
             lambda: self.time > answered,
-            lambda: self.said.append(self.time),
+            lambda: self.warnings.append(self.time),
             self.call_later,
             lambda: self.time,
         )
@@ -174,12 +183,13 @@ class Loop:
     def call_later(self, seconds, call):
         self.due.append((self.time + seconds, call))
 
-    def said_at(self, time):
+    def warnings_at(self, time):
+        """Set the time, run what is due, and return the times of all warnings so far."""
         self.time = time
         now, self.due = self.due, []
         for due, call in now:
             call() if due <= time else self.due.append((due, call))
-        return self.said
+        return self.warnings
 
 
 def test_a_silent_page_is_reported_once_at_the_deadline():
@@ -187,18 +197,17 @@ def test_a_silent_page_is_reported_once_at_the_deadline():
     silent = Loop()
     busy = Loop()
     answered = Loop(answered=3)
-    assert silent.said_at(late_by - 0.1) == []
-    assert silent.said_at(late_by) == silent.said_at(10 * late_by) == [late_by]
-    assert (answered.said_at(late_by), answered.due) == ([], [])
-    assert busy.said_at(60.0) == [], (
-        "a cell ran for a minute: what the page sent waits behind the deadline"
-    )
-    assert busy.said_at(60.0 + late_by) == [60.0 + late_by]
+    assert silent.warnings_at(late_by - 0.1) == []
+    assert silent.warnings_at(late_by) == silent.warnings_at(10 * late_by) == [late_by]
+    assert (answered.warnings_at(late_by), answered.due) == ([], [])
+    # A cell ran for a minute, so the answer of the page may still be in the queue.
+    assert busy.warnings_at(60.0) == []
+    assert busy.warnings_at(60.0 + late_by) == [60.0 + late_by]
 
 
 def test_the_remedy_for_a_silent_page_depends_on_the_host(monkeypatch):
     monkeypatch.setattr(front_end, "why_not_shown", lambda: None)
-    for hosted, says in (
+    for hosted, remedy in (
         (None, "it with `labkit lab`"),
         ("VS Code", "widgetScriptSources"),
         ("Colab", "Colab loads"),
@@ -206,15 +215,19 @@ def test_the_remedy_for_a_silent_page_depends_on_the_host(monkeypatch):
         finding = front_end.silent(15, hosted)
         assert finding.status is Status.BAD
         assert "has not answered for 15 s" in finding.what
-        assert says in finding.remedy
+        assert remedy in finding.remedy
+
+
+def test_a_known_reason_explains_a_silent_page(monkeypatch):
     missing = Finding(
         "widgets", Status.BAD, "no front end for anywidget in /hub", "`pip install anywidget`"
     )
     monkeypatch.setattr(front_end, "why_not_shown", lambda: missing)
-    assert front_end.silent(15) is missing, "where the reason is known, it is said"
+    assert front_end.silent(15) is missing
 
 
-@pytest.mark.slow  # starts a kernel
+# Slow, because it starts a kernel.
+@pytest.mark.slow
 def test_verdict_disappears_when_the_page_answers():
     with jupyter_client.run_kernel() as kernel:
         kernel.execute(
@@ -222,17 +235,20 @@ def test_verdict_disappears_when_the_page_answers():
         )
         kernel.execute("w = pulse()\nw", allow_stdin=True)
 
-        def said(kind):
-            while True:  # each message is waited for
+        def next_message(message_type):
+            while True:
                 message = kernel.get_iopub_msg(timeout=60)
-                if message["msg_type"] == kind:
+                if message["msg_type"] == message_type:
                     return message["content"]
                 assert message["msg_type"] != "error", message["content"]
 
-        place = said("display_data")["transient"]["display_id"]
-        verdict = said("update_display_data")
-        assert verdict["transient"]["display_id"] == place
+        display_id = next_message("display_data")["transient"]["display_id"]
+        verdict = next_message("update_display_data")
+        assert verdict["transient"]["display_id"] == display_id
         assert "has not answered for 0.2 s" in verdict["data"]["text/plain"]
         kernel.execute("w._handle_custom_msg({'ping': 1}, [])")
-        empty = said("update_display_data")
-        assert (empty["transient"]["display_id"], empty["data"]["text/html"]) == (place, "")
+        empty = next_message("update_display_data")
+        assert (empty["transient"]["display_id"], empty["data"]["text/html"]) == (
+            display_id,
+            "",
+        )

@@ -26,23 +26,22 @@ from labkit.widgets.beat_scaler.widget import BeatTheScaler, static_duel
 from labkit.widgets.driven.controller import Button, Phase
 from labkit.widgets.scaler_timeline.trace import recorded_trace, replay
 
-KEEPS, OVERFLOWS = 8.0, 20.0  # the window of a fake run, before the loss's weight moves it
+# The logarithms of the least and the largest safe scale of a fake run, for a loss of weight 1.
+KEEPS, OVERFLOWS = 8.0, 20.0
 
 
 class FakeRun:
-    """Steps without training: it overflows above the window, and its loss is a number."""
+    """A run that trains nothing: it overflows above its window, and its loss is 1 / step."""
 
     def __init__(self, task, recipe, seed, weights, device=None):
-        self.recipe, self.scaler, self.weights, self.done, self.looks = (
-            recipe,
-            initial(recipe.scaler),
-            weights,
-            0,
-            0,
-        )
+        self.recipe = recipe
+        self.scaler = initial(recipe.scaler)
+        self.weights = weights
+        self.done = 0
+        self.measurements = 0
 
     def window(self):
-        self.looks += 1
+        self.measurements += 1
         return KEEPS, OVERFLOWS
 
     def step(self):
@@ -59,7 +58,7 @@ def duel(steps=60, **options):
 
 
 def played(game, moves=()):
-    """Play a game to its end; moves: step -> log2 of the scale from then on."""
+    """Play a game to its end; `moves` maps a step to the log2 of the scale from then on."""
     moves = dict(moves)
     game.handle(Button.START)
     while game.due:
@@ -69,22 +68,26 @@ def played(game, moves=()):
     return game
 
 
-def test_the_course_is_the_seeds_and_no_single_scale_survives_it():
+def test_the_course_of_weights_follows_from_the_seed():
     for seed in range(5):
         weights = course(480, seed)
         assert weights == course(480, seed)
         assert set(weights[: rules.CALM_STEPS]) == {0}
         assert rules.LOWEST_WEIGHT <= min(weights) <= max(weights) <= rules.HIGHEST_WEIGHT
-        assert max(weights) - min(weights) > 20  # further than a window is wide
+        # The weights differ by more than the width of a window.
+        assert max(weights) - min(weights) > 20
         assert course(100, seed) == weights[:100]
     assert course(480, 0) != course(480, 1)
 
 
 def test_step_is_useful_if_it_kept_its_gradients():
     expected = {(8, False): (False, True), (7, False): (True, False), (20, True): (False, False)}
-    for (scale, skipped), found in expected.items():
+    for (scale, skipped), outcome in expected.items():
         step = GameStep(1, 0.5, 2.0**scale, skipped, KEEPS, OVERFLOWS)
-        assert (step.lossy, step.useful) == found
+        assert (step.lossy, step.useful) == outcome
+
+
+def test_a_tally_counts_skipped_lossy_and_useful_steps():
     assert tally([]).useful == 0
     game = played(duel(200))
     weights = np.array(course(200))
@@ -95,10 +98,13 @@ def test_step_is_useful_if_it_kept_its_gradients():
     assert mine.useful == pytest.approx((200 - skipped.sum() - lossy.sum()) / 200)
 
 
-def test_what_is_no_move_and_no_game_is_refused():
-    for bad in (-5, 31, 2.5):
+def test_scales_outside_of_the_slider_are_refused():
+    for exponent in (-5, 31, 2.5):
         with pytest.raises(ValueError, match="from -4 to 30"):
-            on_slider(bad)
+            on_slider(exponent)
+
+
+def test_invalid_games_are_refused():
     for options in ({"steps": 0}, {"pace": 0}, {"pace": float("nan")}):
         with pytest.raises(ValueError, match="1 step or more and a positive pace"):
             duel(**options)
@@ -106,7 +112,7 @@ def test_what_is_no_move_and_no_game_is_refused():
         BeatTheScaler("chess")
 
 
-def test_a_move_takes_effect_at_the_next_step_and_moves_only_you():
+def test_a_move_takes_effect_at_your_next_step():
     still = played(duel(60))
     moved = played(duel(60), {11: 12, 31: 3})
     scales = [math.log2(step.scale) for step in moved.yours.steps]
@@ -115,20 +121,22 @@ def test_a_move_takes_effect_at_the_next_step_and_moves_only_you():
 
 
 def test_following_the_window_beats_the_scaler():
-    """The middle of the window, always: nothing is skipped and nothing lost."""
+    """A scale in the middle of the window skips no step and loses no gradient."""
     weights = course(300)
     game = played(duel(300), {i + 1: max(-4, 14 - w) for i, w in enumerate(weights)})
     mine, theirs = game.tallies()
     assert mine.useful == 1
     assert theirs.useful < 0.95
     assert game.sentence().startswith("You win: 100% of your 300 steps were useful")
-    assert game.yours.run.looks == math.ceil(300 / rules.MEASURE_EVERY), "measured now and then"
+    # The window is measured in some steps only.
+    assert game.yours.run.measurements == math.ceil(300 / rules.MEASURE_EVERY)
     for number, (step, weight) in enumerate(zip(game.yours.steps, weights, strict=True), 1):
         assert (step.keeps_from, step.overflows_at) == (KEEPS - weight, OVERFLOWS - weight)
-        assert step.loss == pytest.approx(1 / number), "without its weight"
+        # The loss is shown without its weight.
+        assert step.loss == pytest.approx(1 / number)
 
 
-def test_the_pace_is_kept_by_waiting_not_more_than_needed():
+def test_the_game_waits_only_to_keep_its_pace():
     now = [100.0]
     waits = []
 
@@ -141,7 +149,8 @@ def test_the_pace_is_kept_by_waiting_not_more_than_needed():
     for _ in range(4):
         game.tick()
     assert waits == pytest.approx([0, 0.125, 0.125, 0.125])
-    now[0] += 60  # a slow step, or a pause: no rush afterwards
+    # After a slow step or a pause, the game does not catch up.
+    now[0] += 60
     for _ in range(2):
         game.tick()
     assert waits[4:] == pytest.approx([0, 0.125])
@@ -151,29 +160,31 @@ def test_underflows_are_reported_only_at_the_end():
     mine = Tally(100, 4, 20, 0.1)
     theirs = Tally(100, 6, 3, 0.2)
 
-    def said(phase, *tallies, steps=100, in_sight=False):
+    def sentence(phase, *tallies, steps=100, in_sight=False):
         game = duel(steps)
         game.build()
         game.handle(partial(game.show, in_sight))
         game.phase, game.tallies = phase, lambda: tallies
         return game.sentence()
 
-    assert said(Phase.RUNNING, mine, theirs, steps=480) == (
+    assert sentence(Phase.RUNNING, mine, theirs, steps=480) == (
         "Step 100 of 480: you have skipped 4 steps, the scaler 6. The end adds those that lost "
         "gradients."
     )
-    assert said(Phase.PAUSED, mine, theirs).startswith(
+    assert sentence(Phase.PAUSED, mine, theirs).startswith(
         "Paused at step 100 of 100: you have skipped 4 steps, the "
     )
-    assert said(Phase.FINISHED, mine, theirs).startswith(
+    assert sentence(Phase.FINISHED, mine, theirs).startswith(
         "The scaler wins: 76% of your 100 steps were useful, 91% of the scaler's. You skipped 4 "
         "and ran 20 at a scale "
     )
-    assert said(Phase.FINISHED, theirs, mine, in_sight=True).startswith(
+    assert sentence(Phase.FINISHED, theirs, mine, in_sight=True).startswith(
         "You win with the window in sight: 91%"
     )
-    assert said(Phase.FINISHED, mine, mine).startswith("A draw: 76%")
+    assert sentence(Phase.FINISHED, mine, mine).startswith("A draw: 76%")
 
+
+def test_a_run_that_fails_is_reported():
     def breaks(*_arguments, **_options):
         raise RuntimeError("no such operator")
 
@@ -183,7 +194,7 @@ def test_underflows_are_reported_only_at_the_end():
     )
 
 
-def test_the_window_is_secret_until_the_end_and_peeking_is_recorded():
+def test_showing_the_window_before_the_end_is_recorded():
     game = duel(10)
     game.handle(Button.START)
     game.tick()
@@ -192,46 +203,46 @@ def test_the_window_is_secret_until_the_end_and_peeking_is_recorded():
     game.handle(partial(game.show, False))
     played(game)
     assert "with the window in sight" in game.sentence()
-    assert len(static_duel(game).axes[1].collections) == 2  # the two edges of the window
+    # The two edges of the window are drawn.
+    assert len(static_duel(game).axes[1].collections) == 2
     game.handle(Button.RESET)
     played(game)
     assert "in sight" not in game.sentence()
 
 
-def test_each_game_that_was_played_to_an_end_has_a_row_of_scores():
+def test_each_finished_game_has_a_row_of_scores():
     game = played(duel(steps=30))
     (first,) = game.scores
     assert (first.yours, first.scalers) == game.tallies()
     game.handle(Button.RESET)
     game.handle(Button.START)
     game.tick()
-    game.handle(Button.RESET)  # in the middle: no score
+    # A game that is reset before its end has no score.
+    game.handle(Button.RESET)
     assert game.scores == [first]
     game.handle(partial(game.show, True))
     played(game, {1: 12})
     assert [score.peeked for score in game.scores] == [False, True]
-    game.handle(Button.START)  # Play again
+    # Another game keeps the scores.
+    game.handle(Button.START)
     assert len(game.scores) == 2
     game.train_on(game.place)
     assert len(game.scores) == 2
 
 
-def test_every_step_is_written_once_and_json_holds_no_nan():
+def test_every_step_is_sent_once():
     widget = BeatTheScaler(steps=30, pace=1e6, device="cpu", make_run=FakeRun)
     frames = []
-    game, widget.controller.send = (
-        widget.duel,
-        lambda content, buffers: frames.append((content, buffers)),
-    )
+    game = widget.duel
+    widget.controller.send = lambda content, buffers: frames.append((content, buffers))
     game.post(urgent=True)
     game.handle(Button.START)
     for _ in range(30):
         game.tick()
         game.post(urgent=True)
     assert [content["whole"] for content, _ in frames] == [True, True] + [False] * 29
-    assert [len(buffers[2]) > 0 for _, buffers in frames] == [True] + [False] * 30, (
-        "the game on record makes way"
-    )
+    # The recorded game is shown until a new one starts.
+    assert [len(buffers[2]) > 0 for _, buffers in frames] == [True] + [False] * 30
     assert [bool(content["recorded"]) for content, _ in frames] == [True] + [False] * 30
     for side, steps in ((0, game.yours.steps), (1, game.scalers.steps)):
         rows = np.concatenate(
@@ -288,7 +299,7 @@ PLAY = """(records, start, total, moves, sight) => {
 
 @pytest.fixture(scope="module")
 def on_page():
-    """What a page plays with."""
+    """Yield the records with which a page plays."""
     widget = BeatTheScaler(seed=0, device="cpu")
     yield widget.page_records()[0]["game"]
     widget.close()
@@ -298,7 +309,7 @@ def weighted(seed=0, steps=480):
     return rules.weighted_trace(recorded_trace(), course(steps, seed))
 
 
-def test_on_a_page_the_scaler_does_what_the_labs_scaler_does(js, on_page):
+def test_the_scaler_of_a_page_equals_labkit_s(js, on_page):
     played = js.run(PLAY, on_page, 16, 480, {}, False)
     expected = replay(rules.SCALERS.scaler, weighted())
     assert played["scales"] == np.log2(expected.scale).tolist()
@@ -308,7 +319,7 @@ def test_on_a_page_the_scaler_does_what_the_labs_scaler_does(js, on_page):
     assert played["steps"] == score["steps"] == 480
 
 
-def test_on_a_page_who_follows_the_window_beats_the_scaler(js, on_page):
+def test_following_the_window_beats_the_scaler_on_a_page(js, on_page):
     trace = weighted()
     edges = zip(trace.keeps_from, np.log2(65520 / np.array(trace.largest)), strict=True)
     moves = {str(at): math.ceil((low + high) / 2) for at, (low, high) in enumerate(edges)}
@@ -318,8 +329,8 @@ def test_on_a_page_who_follows_the_window_beats_the_scaler(js, on_page):
     assert played["words"].startswith(f"You win: {100 * mine:.0f}% of your 480 steps were useful")
 
 
-def test_a_page_and_the_lab_say_the_same_of_a_game(js, on_page):
-    """But for the losses, which a page does not have."""
+def test_a_page_has_the_sentences_of_labkit(js, on_page):
+    """They differ only in the losses, which a page does not have."""
     mine = Tally(100, 4, 20, 0.1)
     theirs = Tally(100, 6, 3, 0.2)
     score = {
@@ -336,8 +347,8 @@ def test_a_page_and_the_lab_say_the_same_of_a_game(js, on_page):
             game.handle(partial(game.show, in_sight))
             game.phase, game.tallies = phase, lambda: (mine, theirs)
             state = {"phase": str(phase), "total": 480, "inSight": in_sight}
-            said = js.run("gameSentence", state, {**score, "peeked": in_sight})
-            assert game.sentence().split(" Loss at the end")[0] == said
+            sentence = js.run("gameSentence", state, {**score, "peeked": in_sight})
+            assert game.sentence().split(" Loss at the end")[0] == sentence
 
 
 def test_a_page_plays_the_game_by_keys(page, on_page):
@@ -360,13 +371,14 @@ def test_a_page_plays_the_game_by_keys(page, on_page):
 SMALL = replace(rules.TASK, batch_size=2)
 
 
-def test_weighted_run_is_the_plain_one_at_weight_one():
-    """The oracle: the lab's own run of the same task. A weight of 2^0 changes nothing,
-    bit for bit.
-    """
+def test_a_run_of_weight_1_equals_a_training_run():
+    """A weight of 2^0 changes no bit of a TrainingRun of the same task."""
     weighted = rules.WeightedRun(SMALL, rules.SCALERS, 0, (0,) * 3)
     plain = TrainingRun(SMALL, rules.SCALERS, 0, measure_every=0)
     assert [weighted.step() for _ in range(3)] == [plain.step() for _ in range(3)]
+
+
+def test_steps_inside_the_window_are_taken():
     weights = (4, 4)
     run = make_run(SMALL, rules.YOURS, 0, weights)
     keeps, overflows = run.window()
@@ -378,17 +390,15 @@ def test_weighted_run_is_the_plain_one_at_weight_one():
     assert all(bool(torch.isfinite(p).all()) for p in run.model.parameters())
 
 
-def test_adam_does_not_notice_the_weight():
-    """Scale and weight in opposite directions: the FP16 gradients are the same, and so is the
-    training.
-    """
+def test_a_compensated_weight_does_not_change_a_training():
+    """If the scale compensates the weight, FP16 gradients are equal, and Adam trains equally."""
     losses = []
     for weights in ((0, 0, 0, 0), (0, 5, -3, 2)):
         run = make_run(SMALL, rules.YOURS, 0, weights)
-        found = []
+        losses_of_run = []
         for weight in weights:
             run.scaler = ScalerState(2.0 ** (16 - weight))
-            found.append(run.step().loss / 2.0**weight)
-        losses.append(found)
+            losses_of_run.append(run.step().loss / 2.0**weight)
+        losses.append(losses_of_run)
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
     assert losses[0][-1] != losses[0][0]

@@ -105,18 +105,22 @@ TEXTS = [
 
 
 def same(a: float | None, b: float | None) -> bool:
+    """Return whether two numbers have equal bits, where all NaNs are equal."""
     if a is None or b is None:
         return a is b
     return bool(np.isnan(a) and np.isnan(b)) or (a == b and np.signbit(a) == np.signbit(b))
 
 
-def beside(value: float, format: Format, step: Any) -> float | None:
-    found = float(step(value, format)) if not np.isnan(value) else np.nan
-    return None if np.isnan(found) or found == value else found
+def neighbour(value: float, format: Format, step: Any) -> float | None:
+    """Return the neighbour of a value by next_up or next_down, or None where there is none."""
+    if np.isnan(value):
+        return None
+    result = float(step(value, format))
+    return None if np.isnan(result) or result == value else result
 
 
 @pytest.mark.parametrize("format", FORMATS.values(), ids=lambda row: row.name)
-def test_codes_values_and_their_text(js: Scripts, format: Format) -> None:
+def test_codes_have_the_values_and_texts_of_python(js: Scripts, format: Format) -> None:
     chance = random.Random(7)
     codes = (
         range(format.codes)
@@ -130,8 +134,8 @@ def test_codes_values_and_their_text(js: Scripts, format: Format) -> None:
         assert same(found[0], value), code
         assert found[1] == (None if np.isnan(value) else code)
         assert found[2] == formats.classify(code, format), code
-        for neighbour, step in zip(found[3:5], (formats.next_up, formats.next_down), strict=True):
-            assert same(neighbour, beside(value, format, step)), code
+        for theirs, step in zip(found[3:5], (formats.next_up, formats.next_down), strict=True):
+            assert same(theirs, neighbour(value, format, step)), code
         assert found[5:7] == [exact_text(value), formats.hex_float(value)]
         if np.isfinite(value):
             decimal, spacing, short, cut, for_sentences, written = found[7:]
@@ -145,17 +149,15 @@ def test_codes_values_and_their_text(js: Scripts, format: Format) -> None:
                 shown,
                 shown != Decimal(decimal),
             ), code
-            power = abs(value) > 8 and value == math.ldexp(
-                math.copysign(0.5, value), math.frexp(value)[1]
-            )
-            assert (
-                not power
-                or for_sentences == f"{'-' * (value < 0)}2^{math.frexp(value)[1] - 1} = {short}"
-            ), code
+            # Powers of two above 8 are also written as powers in sentences.
+            significand, exponent = math.frexp(value)
+            if abs(value) > 8 and abs(significand) == 0.5:
+                sign = "-" if value < 0 else ""
+                assert for_sentences == f"{sign}2^{exponent - 1} = {short}", code
 
 
 @pytest.mark.parametrize("format", FORMATS.values(), ids=lambda row: row.name)
-def test_text_is_read_exactly_and_refused_in_the_same_words(js: Scripts, format: Format) -> None:
+def test_text_is_parsed_and_refused_as_in_python(js: Scripts, format: Format) -> None:
     chance = random.Random(7)
     texts = [
         *TEXTS,
@@ -177,7 +179,7 @@ def test_text_is_read_exactly_and_refused_in_the_same_words(js: Scripts, format:
 @pytest.mark.parametrize(
     "format", [row for row in FORMATS.values() if row is not FP64], ids=lambda row: row.name
 )
-def test_every_rounding(js: Scripts, format: Format) -> None:
+def test_values_round_as_in_python(js: Scripts, format: Format) -> None:
     chance = random.Random(7)
     low = format.emin - format.significand_bits - 3
     high = format.emax + 2
@@ -213,7 +215,7 @@ def view(js, text, format, others=()):
 
 
 def formula_of(js, text, format):
-    """The lines of the formula as one reads them aloud: ^ before what is raised."""
+    """Return the lines of the formula as text, with ^ before exponents."""
     lines = view(js, text, format)["formula"]
     return [
         "".join(f"^{piece[0]}" if piece[2:] == [True] else piece[0] for piece in line)
@@ -221,7 +223,7 @@ def formula_of(js, text, format):
     ]
 
 
-def test_each_bit_turned_over_gives_what_numpy_reads():
+def test_flipped_bits_have_the_values_of_numpy():
     explorer = BitExplorer(FP16, 1.0)
     for bit in range(16):
         explorer.flip(bit)
@@ -230,34 +232,52 @@ def test_each_bit_turned_over_gives_what_numpy_reads():
         )
         explorer.flip(bit)
         assert (explorer.value, explorer.code) == (1.0, 0x3C00)
-    explorer.code = 0x7E01  # the bits of a NaN stay as they were set
+
+
+def test_the_bits_of_a_nan_are_kept():
+    explorer = BitExplorer(FP16, 1.0)
+    explorer.code = 0x7E01
     explorer.flip(1)
     assert (explorer.code, np.isnan(explorer.value)) == (0x7E03, True)
+
+
+def test_a_bit_that_the_format_lacks_is_refused():
+    explorer = BitExplorer(FP16, 1.0)
     with pytest.raises(ValueError, match=r"expected 0 to 15 \(FP16\), got 16"):
         explorer.flip(16)
-    assert explorer.code == 0x7E03
+    assert explorer.code == 0x3C00
 
 
 def test_text_is_rounded_once():
-    """Through FP64 first, this number would become the half-way point, and then 1."""
+    """FP64 would round this number to the tie 1 + 2^-11, and FP16 that to 1."""
     assert BitExplorer(FP16, "1.00048828125000000000000001").value == 1.0009765625
+
+
+def test_text_that_is_no_number_is_refused():
     with pytest.raises(ValueError, match="is no number"):
         BitExplorer(FP16, "one")
+
+
+def test_exact_text_of_a_value_is_parsed_as_this_value():
     for value in (0.1, 2.0**-24, -0.0, 65504.0, 2.0**-149, np.inf, -np.inf):
         back = parse(exact_text(value), FP64).value
         np.testing.assert_equal(back, value)
         assert np.signbit(back) == np.signbit(value), value
 
 
-def test_steps_go_up_and_down_the_line_to_infinity_or_nothing():
+def test_steps_go_to_the_neighbours_of_a_value():
     explorer = BitExplorer(FP16, "0")
-    for way, value in ((+1, 2.0**-24), (+1, 2.0**-23), (+1, 3 * 2.0**-24), (-1, 2.0**-23)):
-        explorer.step(way)
+    for direction, value in ((+1, 2.0**-24), (+1, 2.0**-23), (+1, 3 * 2.0**-24), (-1, 2.0**-23)):
+        explorer.step(direction)
         assert explorer.value == value
     explorer.text = "65504"
     explorer.step(+1)
     assert explorer.value == np.inf
-    for format in (FP16, E4M3, E2M1):  # the last two without infinity
+
+
+def test_there_is_no_step_beyond_the_largest_value():
+    # E4M3 and E2M1 have no infinity.
+    for format in (FP16, E4M3, E2M1):
         with pytest.raises(ValueError, match="no larger value"):
             BitExplorer(format, "inf" if format is FP16 else str(format.max)).step(+1)
 
@@ -272,7 +292,8 @@ class TestFormats:
             0x3DCD,
         )
         explorer.format = FP16
-        explorer.text = "0x3c01"  # a code is a number in the next format
+        # A code is converted to its number for the next format.
+        explorer.text = "0x3c01"
         explorer.format = FP32
         assert (explorer.text, explorer.value) == ("1.0009765625", 1.0009765625)
         explorer.text = "nan"
@@ -318,8 +339,8 @@ class TestFormats:
             row["format"]: row for row in view(js, "-70000", FP16, [E4M3, E2M1, E8M0, FP32])["rows"]
         }
         assert (rows["FP16"]["value"], rows["E2M1"]["value"]) == ("minus infinity", "−6")
-        told = [rows[name]["error"] for name in ("FP16", "E4M3", "E8M0", "FP32")]
-        assert told == ["overflows", "no number", "no number", "exact"]
+        errors = [rows[name]["error"] for name in ("FP16", "E4M3", "E8M0", "FP32")]
+        assert errors == ["overflows", "no number", "no number", "exact"]
 
 
 def test_the_formula_of_each_kind_of_number(js):
@@ -328,19 +349,20 @@ def test_the_formula_of_each_kind_of_number(js):
         "(−1)^0 × 2^15^ − 15 × 1.1000000000 (binary)",
         "2^0 × 1.5",
     ]
-    assert formula_of(js, "-3*2^-24", FP16) == [  # a subnormal number has no hidden bit
+    # A subnormal number has no hidden bit.
+    assert formula_of(js, "-3*2^-24", FP16) == [
         "(−1)^S × 2^−14 × 0.F",
         "(−1)^1 × 2^−14 × 0.0000000011 (binary)",
         "−2^−14 × 0.0029296875",
     ]
     assert formula_of(js, "4", E8M0) == ["2^E^ − 127", "2^129^ − 127", "2^2 × 1"]
-    for code, format, said in (
+    for code, format, expected in (
         (0x7C00, FP16, "infinity: all bits of E are 1 and all bits of F are 0"),
         (0xFC00, FP16, "−infinity: all bits of E are 1 and all bits of F are 0"),
         (0x7E00, FP16, "NaN, not a number: all bits of E are 1 and F is not 0"),
         (0x7F, E4M3, "NaN, not a number: all bits of E and F are 1 (E4M3 has no infinity)"),
     ):
-        assert formula_of(js, code, format) == [said]
+        assert formula_of(js, code, format) == [expected]
     (letters, _, _) = view(js, "1.5", FP16, [])["formula"]
     assert {piece[0]: piece[1] for piece in letters if piece[1:] and piece[1]} == {
         "S": "S",
@@ -349,8 +371,8 @@ def test_the_formula_of_each_kind_of_number(js):
     }
 
 
-def test_the_sentence_says_what_became_of_the_number(js):
-    for text, format, said in (
+def test_the_sentence_describes_the_rounding_of_a_number(js):
+    for text, format, expected in (
         ("0.1", FP16, "the nearest one is 0.0999755859375, which is 2.44e-5 below it (0.4 ulp)."),
         ("-0.1", FP16, "the nearest one is -0.0999755859375, which is 2.44e-5 above it (0.4 ulp)."),
         ("1", FP16, "1 is exact in FP16: a normal number, whose ulp is 2^-10 = 9.77e-4."),
@@ -371,11 +393,11 @@ def test_the_sentence_says_what_became_of_the_number(js):
         ("-inf", E4M3, "Minus infinity becomes NaN, 0x7f: E4M3 ends at 448 and has no infinity."),
         ("nan", BF16, "0x7fc0 is NaN in BF16, not a number:"),
     ):
-        assert said in view(js, text, format)["sentence"]
+        assert expected in view(js, text, format)["sentence"]
 
 
-def test_page_without_a_kernel_has_pythons_state(page):
-    assert BitExplorer().text == "0.1", "it opens there"
+def test_page_without_a_kernel_has_the_state_of_python(page):
+    assert BitExplorer().text == "0.1"
     explorer = BitExplorer(FP16, 1.0)
     root = page.show(explorer)
     assert root.locator(".be-hint").text_content().startswith("Click a bit, or type a number: ")
@@ -385,9 +407,8 @@ def test_page_without_a_kernel_has_pythons_state(page):
 
     root.locator(".be-bit[data-bit='15']").click()
     assert state() == ("FP16", 0xBC00, "-1")
-    assert root.locator(".be-bit[tabindex='0']").count() == 1, (
-        "one stop for Tab; arrow keys go on from there"
-    )
+    # Tab stops at one bit only; arrow keys reach the others.
+    assert root.locator(".be-bit[tabindex='0']").count() == 1
     for keys, code in (("End Enter", 0xBC01), ("ArrowLeft Space", 0xBC03), ("Home Space", 0x3C03)):
         for key in keys.split():
             page.page.keyboard.press(key)
@@ -415,7 +436,8 @@ def test_page_without_a_kernel_has_pythons_state(page):
     root.get_by_role("button", name="next").click()
     root.locator("select").select_option("BF16")
     assert state()[0] == "BF16"
-    for bit in (14, 5):  # 0x3DCD, then a NaN with bits of its own
+    # From 0x3DCD, these bits make a NaN with a payload.
+    for bit in (14, 5):
         root.locator(f".be-bit[data-bit='{bit}']").click()
     explorer.set_state(
         {"format": page.trait("format"), "code": page.trait("code"), "text": page.trait("text")}

@@ -26,13 +26,12 @@ ROUND = """(values, row, up, random, matrix) => {
   const texts = values.map((_, i) => arithmeticText(found, i));
   return [found.tensorScale, found.scales, found.values, rowSentence(found), texts];
 }"""
-SWITCHES = list(product((False, True), repeat=3))  # scale_up, stochastic, rotated
+# The values of scale_up, stochastic and rotated.
+SWITCHES = list(product((False, True), repeat=3))
 
 
 def blocks() -> list[list[float]]:
-    """Random blocks of FP16 numbers, of every size and with outliers; ties, and zeros of both
-    signs.
-    """
+    """Return blocks of FP16 numbers of many sizes, with outliers, ties, and signed zeros."""
     generator = np.random.default_rng(1)
     rows = [generator.standard_normal(COUNT) * 2.0 ** generator.integers(-20, 12) for _ in range(8)]
     for row in rows[::2]:
@@ -69,7 +68,7 @@ def test_the_page_has_the_same_numbers_to_the_bit(js):
         assert not any("NaN" in text or "undefined" in text for text in (sentence, *texts)), case
 
 
-def test_the_numbers_are_those_of_round_blocks_and_of_the_engine():
+def test_numbers_equal_round_blocks_and_the_engine():
     for values, name in product(blocks(), FORMATS):
         numbers = np.asarray(values, np.float32)
         format = FORMATS[name]
@@ -92,6 +91,9 @@ def test_the_numbers_are_those_of_round_blocks_and_of_the_engine():
             stored = (engine.reshape(-1, 16) @ rotation()).ravel() if rotated else engine
             ours = round_row(values, name, scale_up=up, rotated=rotated).values
             np.testing.assert_array_equal(ours, stored / float(tensor))
+
+
+def test_values_of_a_widget_are_rounded_to_fp16():
     board = BlockScales([0.1] * 31 + [-2.0], "NVFP4", rotated=True)
     assert (board.values[0], board.selected) == (float(np.float16(0.1)), 31)
     assert "x[31]  -2 -> " in board.still()["text/plain"]
@@ -106,22 +108,23 @@ def test_picture_is_rounded_as_one_tensor(js):
         assert bits(js.run(ROUND, pixels, rows[name], False, None, None)[2]) == bits(found.values)
         picture = np.reshape(found.values, (COUNT, COUNT))
         zeros[name] = [int(count) for count in (picture == 0).sum(axis=1)]
-    assert set(np.flatnonzero(zeros["MXFP4"])) <= {10, 19, 24, 28}, "rows with a lamp"
+    # Only rows with a bright lamp have zeros.
+    assert set(np.flatnonzero(zeros["MXFP4"])) <= {10, 19, 24, 28}
     assert 0 == sum(zeros["MXFP8"]) < sum(zeros["NVFP4"]) < sum(zeros["MXFP4"])
 
 
-def test_stochastic_rounding_takes_its_random_numbers_from_the_draw():
+def test_stochastic_rounding_uses_the_bits_of_the_draw():
     values = np.round(16 * np.random.default_rng(2).standard_normal(COUNT)) / 16
     found = round_row(values.tolist(), "MXFP4", random_bits=random_draws()[3])
     element = FORMATS["MXFP4"].element
     (scale,) = found.scales
-    one = round_to(
+    rounded = round_to(
         values / scale, element, Rounding.STOCHASTIC, Overflow.SATURATE, random_draws()[3]
     )
-    assert bits(found.values) == bits(one * scale)
+    assert bits(found.values) == bits(rounded * scale)
 
 
-def test_the_sentence_and_the_arithmetic_belong_to_the_numbers(js):
+def test_the_sentence_and_the_arithmetic_of_a_row(js):
     rows = {row["name"]: row for row in choices([1.0])["formats"]}
     board = BlockScales()
     *_, sentence, texts = js.run(ROUND, board.values, rows["MXFP4"], False, None, None)

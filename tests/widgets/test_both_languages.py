@@ -1,4 +1,4 @@
-"""Texts that Python and JavaScript both form: numbers, labels, and the list of them."""
+"""Texts that Python and JavaScript both format, and their list in CONTRIBUTING.md."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ rng = np.random.default_rng(54)
 def table() -> list[re.Match[str]]:
     """Return the rows of the list in CONTRIBUTING.md."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    part = text[text.index("Some things are formed in both languages") :].split("\n\n")[1]
-    rows = [ROW.match(line) for line in part.splitlines()[2:]]
-    assert None not in rows, part
+    section = text[text.index("Some things are formed in both languages") :].split("\n\n")[1]
+    rows = [ROW.match(line) for line in section.splitlines()[2:]]
+    assert None not in rows, section
     return [row for row in rows if row is not None]
 
 
-def test_the_list_names_what_exists() -> None:
+def test_the_list_names_existing_files() -> None:
     assert len(table()) >= 10
     for row in table():
         for cell in (row["python"], row["script"]):
@@ -56,7 +56,7 @@ def test_drawn_shares_have_the_same_words(js: Scripts) -> None:
 
 
 def test_drawn_numbers_have_the_same_words(js: Scripts) -> None:
-    """Of numbers that are not whole; whole ones have commas in the page alone."""
+    """Integers are left out, because only the page gives them commas."""
     drawn = [float(x) for x in 10.0 ** rng.uniform(-12, 12, 400) * rng.choice([-1, 1], 400)]
     drawn = [x for x in drawn if x != int(x)]
     found = js.run("(numbers) => numbers.map(decimal)", drawn)

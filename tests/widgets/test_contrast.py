@@ -21,7 +21,7 @@ PAGES = {"light": "#ffffff", "dark": "#111111"}
 RULE = re.compile(r"([^{}]+)\{([^{}]*)\}")
 DECLARED = re.compile(r"(?:^|;)\s*([\w-]+)\s*:\s*([^;]+)")
 REFERENCE = re.compile(r"var\((--[\w-]+)(?:,\s*(.+))?\)", re.DOTALL)
-# JupyterLab's own variables with which the lab draws words
+# The variables of JupyterLab that colour words of labkit.
 JUPYTERLAB = {
     "light": {"--jp-content-font-color1": "#212121", "--jp-content-font-color2": "#616161"},
     "dark": {"--jp-content-font-color1": "#ffffff", "--jp-content-font-color2": "#d3d3d3"},
@@ -70,15 +70,16 @@ def resolved(value: str, known: dict[str, str]) -> str:
 
 
 def coloured() -> Iterator[tuple[str, str]]:
-    """Yield what has a colour of words of the lab's own: (where, value)."""
+    """Yield (rule, value) of all rules that give words a colour of labkit."""
     for sheet in sorted(base.FOLDERS.glob("*/*.css")):
         name = f"{sheet.parent.name}/{sheet.name}"
         for selector, declared in rules(name):
             value = declared.get("color", "")
-            # words on a filled ground have the colour of the surface, and are judged by the ground
+            # Words in the colour of the surface stand on a filled background, whose contrast to the
+            # page is the same.
             if "--lk-surface" in value and "background" in declared:
                 value = declared["background"]
-            # white on the accent, in both themes
+            # White words on the accent colour have a test of their own.
             if "--lk-on-accent" in value:
                 continue
             if value.startswith("var(--lk-"):
@@ -86,8 +87,9 @@ def coloured() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("theme", PAGES)
-def test_words_in_style_sheets_are_read_on_the_page(theme: str) -> None:
+def test_words_in_style_sheets_have_enough_contrast(theme: str) -> None:
     judged = list(coloured())
+    # The style sheets have more than 40 such rules; fewer mean that they were not read.
     assert len(judged) > 40
     for number_format in FORMATS:
         known = variables(theme, number_format)
@@ -97,7 +99,7 @@ def test_words_in_style_sheets_are_read_on_the_page(theme: str) -> None:
 
 
 @pytest.mark.parametrize("theme", PAGES)
-def test_words_in_pictures_are_read_on_the_page(js: Scripts, theme: str) -> None:
+def test_words_in_pictures_have_enough_contrast(js: Scripts, theme: str) -> None:
     known = variables(theme)
     names = js.run("() => Object.entries(PROPERTIES)")
     palette = {ink: resolved(f"var({variable})", known) for ink, variable in names}
@@ -109,7 +111,7 @@ def test_words_in_pictures_are_read_on_the_page(js: Scripts, theme: str) -> None
 
 
 @pytest.mark.parametrize("theme", PAGES)
-def test_words_on_the_accent_are_read(theme: str) -> None:
+def test_words_on_the_accent_have_enough_contrast(theme: str) -> None:
     known = variables(theme)
     words = resolved("var(--lk-on-accent)", known).replace("#fff", "#ffffff")
     assert contrast(words, resolved("var(--lk-accent)", known)) >= LEAST

@@ -19,18 +19,19 @@ from labkit.widgets import BeatTheScaler, LiveTraining, TrainingBar, Workbench
 from labkit.widgets.driven.controller import Button, Phase
 
 META = Place(torch.device("meta"), "a card that computes nothing", "gpu")
-LABELLED = Place(torch.device("cpu"), "Tesla T4", "gpu")  # the CPU, under a GPU's name
+# The CPU with the label of a GPU.
+LABELLED = Place(torch.device("cpu"), "Tesla T4", "gpu")
 
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A machine on which the CPU is there twice, once as a GPU."""
+    """Offer the CPU twice, once as a GPU."""
     monkeypatch.setattr("labkit.train.devices.gpus", lambda: (LABELLED,))
     return LABELLED
 
 
 def widgets(**options):
-    """One of each that trains, at work on little; each is closed when the next is asked for."""
+    """Yield one short training of each widget; it is closed before the next one is made."""
     for make in (
         partial(LiveTraining, "digits", "O2"),
         partial(Workbench, "digits", "O2"),
@@ -67,7 +68,7 @@ def test_a_gpu_is_the_default_and_a_cpu_can_be_chosen(gpu, monkeypatch):
         Workbench("digits", device="gpu")
 
 
-def test_sentence_record_and_page_say_where_it_ran(gpu, tmp_path):
+def test_sentence_record_and_figure_name_the_device(gpu, tmp_path):
     bench = Workbench("digits", "O2", steps=24)
     assert "trains beside FP32 on this GPU: Tesla T4, with the same" in bench.sentence
     run_to_the_end(bench.controller)
@@ -84,7 +85,7 @@ def test_sentence_record_and_page_say_where_it_ran(gpu, tmp_path):
     assert "on this GPU: Tesla T4" in BeatTheScaler(steps=4).state()["place"]["rates"]
 
 
-def test_knob_offers_every_place(gpu, monkeypatch):
+def test_another_device_begins_a_run_again(gpu, monkeypatch):
     live = LiveTraining("digits", "O2", steps=4)
     offers = live._offers["places"]
     assert [place["label"] for place in offers] == ["this GPU: Tesla T4", "CPU, emulated"]
@@ -94,12 +95,18 @@ def test_knob_offers_every_place(gpu, monkeypatch):
     run_to_the_end(live.controller)
     assert "on the CPU, emulated, FP32 did" in live.sentence
     live.close()
+
+
+def test_another_device_begins_a_game_again(gpu):
     game = BeatTheScaler(steps=4, pace=1e6)
     game.controller.handle(Button.START)
     game.controller.tick()
     game.controller.handle(game.command({"do": "choose", "place": "cpu"}))
     assert (game.phase, game.history, game.place.key) == (Phase.IDLE, (), "cpu")
     game.close()
+
+
+def test_large_tasks_are_offered_where_a_gpu_is(gpu, monkeypatch):
     bench = Workbench("digits", steps=4)
     offered = bench.state()["tasks"]
     assert offered == [*TASKS, *GPU_TASKS]
@@ -120,23 +127,27 @@ RECIPE = RECIPES["FP16 dynamic"]
 def test_worked_example_of_a_bar() -> None:
     bar = TrainingBar(TASK, RECIPE, seed=1, steps=5, device="cpu")
     assert (bar.phase, bar.done, bar.record) == ("ready", 0, None)
-    bar.wanted = "start"  # as the browser says it
+    # The message of a page.
+    bar.wanted = "start"
     record = bar.wait(60)
     assert record is not None
-    assert record.steps == train(TASK, RECIPE, 1, steps=5).steps, "the very run that train gives"
+    assert record.steps == train(TASK, RECIPE, 1, steps=5).steps
     assert (bar.phase, bar.done) == ("finished", 5)
     assert bar.sentence.startswith("Finished after 5 steps")
     assert bar.losses == [step.loss for step in record.steps]
+    # A second start does nothing.
     bar.start()
-    assert bar.phase == "finished", "a second start does nothing"
+    assert bar.phase == "finished"
+
+
+def test_a_long_training_has_a_hundred_losses() -> None:
     bar = TrainingBar(TASK, RECIPE, steps=1000, device="cpu")
     for step in range(1, 1001):
         bar._tell(
             StepRecord(step, math.inf if step > 900 else 1 / step, 1.0, step > 900, step <= 900)
         )
-    assert (len(bar.losses), bar.losses[0], bar.losses[-1]) == (100, 0.1, None), (
-        "a hundred points; inf is a gap"
-    )
+    # An infinite loss is a gap.
+    assert (len(bar.losses), bar.losses[0], bar.losses[-1]) == (100, 0.1, None)
 
 
 def test_widget_trains_on_the_gpu_if_there_is_one(gpu) -> None:
@@ -153,12 +164,13 @@ def test_widget_trains_on_the_gpu_if_there_is_one(gpu) -> None:
     assert TrainingBar(TASK, RECIPE, device="cpu").place.emulated
 
 
-def test_stop_a_hidden_page_and_an_error_end_it() -> None:
+def test_stop_and_a_hidden_page_end_a_training() -> None:
     unseen = {"content": {"data": {"method": "custom", "content": {"do": "unseen"}}}, "buffers": []}
     for end in (lambda bar: setattr(bar, "wanted", "stop"), lambda bar: bar._handle_msg(unseen)):
         bar = TrainingBar(TASK, RECIPE, steps=10_000, device="cpu")
         begun = threading.Event()
-        bar._handle_msg(unseen)  # what was not started can still be
+        # A page that is hidden before the start does not prevent it.
+        bar._handle_msg(unseen)
         bar.observe(lambda _, begun=begun: begun.set(), "done")
         bar.start()
         assert begun.wait(60)
@@ -169,6 +181,8 @@ def test_stop_a_hidden_page_and_an_error_end_it() -> None:
         assert 1 <= len(record.steps) < 10_000
         assert (bar.phase, bar.sentence[:14]) == ("stopped", "Stopped after ")
 
+
+def test_a_training_that_fails_is_reported() -> None:
     def broken() -> object:
         raise RuntimeError("no such network")
 

@@ -1,5 +1,7 @@
-"""Properties of every widget: its state is JSON, it refuses unknown values, and a page without
-widgets gets a sentence with a picture or a table.
+"""Properties of every widget.
+
+Its state is JSON, invalid values of its traits are refused, and a page without widgets gets a
+sentence with a picture or a table.
 """
 
 import json
@@ -179,10 +181,15 @@ def state(widget: Any) -> dict[str, Any]:
     return {name: value for name, value in widget.get_state().items() if name != "layout"}
 
 
-def test_sent_content_is_json(name: str, widget: Any) -> None:
+def test_the_state_is_json(name: str, widget: Any) -> None:
     before = state(widget)
-    json.dumps(before, allow_nan=False, default=lambda part: memoryview(part).nbytes)
-    for trait, value, words in REFUSED.get(name, []):
+    json.dumps(before, allow_nan=False, default=lambda buffer: memoryview(buffer).nbytes)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_invalid_values_are_refused_and_change_nothing(name: str, widget: Any) -> None:
+    before = state(widget)
+    for trait, value, words in REFUSED[name]:
         with pytest.raises(traitlets.TraitError, match=words and re.escape(words)):
             setattr(widget, trait, value)
         assert state(widget) == before, f"{trait} = {value}"
@@ -194,5 +201,6 @@ def test_page_without_widgets_gets_a_picture(name: str, widget: Any) -> None:
     assert "do not run here" in shown["text/plain"]
     assert getattr(widget, "sentence", "") in shown["text/plain"]
     assert ("image/png" in shown) == (name in PICTURES)
-    assert "text/html" not in shown, "GitHub and nbconvert would take it before the picture"
+    # GitHub and nbconvert would prefer HTML to the picture.
+    assert "text/html" not in shown
     assert shown.get("image/png", b"\x89PNG").startswith(b"\x89PNG")

@@ -16,7 +16,7 @@ def wall() -> FaultWall:
     return FaultWall()
 
 
-def test_error_finds_its_card_which_fails_and_is_cured(wall: FaultWall) -> None:
+def test_an_error_message_finds_its_card(wall: FaultWall) -> None:
     wall.query = (
         "Traceback ...\nRuntimeError: value cannot be converted to type c10::Half without overflow"
     )
@@ -28,28 +28,30 @@ def test_error_finds_its_card_which_fails_and_is_cured(wall: FaultWall) -> None:
     assert set(wall.outcomes["mask_constant"]) == {"broken", "cured"}
 
 
-def test_every_card_is_there(
-    wall: FaultWall,
-) -> None:
+def test_cards_of_all_kinds_are_all_cards(wall: FaultWall) -> None:
     assert wall.shown == list(cards())
-    seen = []
+    shown = []
     for kind in wall.get_state()["_kinds"][1:]:
         wall.kind = kind
         assert {cards()[id].kind for id in wall.shown} == {Kind(kind)}
-        seen += wall.shown
-    assert sorted(seen) == sorted(cards())
-    wall.kind = "all"
+        shown += wall.shown
+    assert sorted(shown) == sorted(cards())
+
+
+def test_a_still_has_the_symptoms_of_all_cards(wall: FaultWall) -> None:
     text = wall.still()["text/plain"]
-    assert all(
-        words in text for words in ("labkit explain", *(card.symptom for card in cards().values()))
-    )
+    for words in ("labkit explain", *(card.symptom for card in cards().values())):
+        assert words in text
+
+
+def test_a_card_does_not_name_its_fault(wall: FaultWall) -> None:
     for card in wall.get_state()["_cards"]:
         fault = cards()[card["id"]]
         assert set(card) == {"id", "symptom", "errors", "kind", "runs"}
         assert fault.title not in str(card)
 
 
-def test_findings_are_shown() -> None:
+def test_the_sentence_of_a_search() -> None:
     for query, kind, words in (
         (
             "no such words anywhere",
@@ -76,27 +78,27 @@ def test_outcome_of_a_run_is_shown_with_its_warning(wall: FaultWall) -> None:
         "well from 0.88 on."
     )
 
-    seen = wall.run("schedule_counts_skips", "broken")
-    assert "It warned: Detected call of `lr_scheduler.step()`" in seen["sentence"]
+    outcome = wall.run("schedule_counts_skips", "broken")
+    assert "It warned: Detected call of `lr_scheduler.step()`" in outcome["sentence"]
 
 
-def test_back_of_a_card_has_both_forms_or_evidence(
-    wall: FaultWall,
-) -> None:
+def test_the_back_of_a_card_has_both_forms_of_the_code(wall: FaultWall) -> None:
     broken, cured = wall.turn("mask_constant")["code"]
     assert [line.strip() for line, differs in broken if differs] == ["lowest = -1000000000.0"]
     assert [line.strip() for line, differs in cured if differs] == [
         "lowest = torch.finfo(scores.dtype).min"
     ]
 
-    told = dict(wall.turn("emulated_bf16")["told"])
-    assert "T4 16GB" in told["Published"]
-    assert "Not run here" in told["Here"]
+
+def test_the_back_of_a_card_without_code_has_evidence(wall: FaultWall) -> None:
+    evidence = dict(wall.turn("emulated_bf16")["told"])
+    assert "T4 16GB" in evidence["Published"]
+    assert "Not run here" in evidence["Here"]
     with pytest.raises(KeyError):
         wall.run("emulated_bf16", "broken")
 
 
-def test_what_a_lesson_treats_itself_is_left_out() -> None:
+def test_cards_can_be_left_out() -> None:
     wall = FaultWall(without=["mask_constant"])
     assert set(wall.shown) == cards().keys() - {"mask_constant"}
     wall.query = "value cannot be converted to type c10::Half without overflow"
@@ -105,13 +107,14 @@ def test_what_a_lesson_treats_itself_is_left_out() -> None:
         FaultWall(without=["mask_constnat"])
 
 
-def test_in_a_notebook_a_run_waits_until_the_cell_has_ended() -> None:
+def test_a_run_waits_for_the_end_of_the_cell() -> None:
     async def cell() -> tuple[float, dict[str, object]]:
         wall = FaultWall()
         message = {"run": "mask_constant", "form": "broken"}
         page = threading.Thread(target=wall._on_message, args=(None, message, None))
         page.start()
-        page.join()  # the cell is still at work
+        # The cell is still running.
+        page.join()
         before = dict(wall.outcomes)
         await asyncio.sleep(0)
         return before, wall.outcomes

@@ -47,7 +47,7 @@ def timed(case, seconds):
 
 def record(sweep, *runs, kind="cuda", device="A stand-in", date="2026-01-02T03:04:05+00:00"):
     versions = {"torch": "2.0", **({"driver": "1.0"} if kind == "cuda" else {})}
-    return GemmRecord(sweep, "What?", runs, device, kind, "a told clock", versions, date)
+    return GemmRecord(sweep, "What?", runs, device, kind, "a fake clock", versions, date)
 
 
 def square(n, format, seconds):
@@ -69,14 +69,14 @@ COPIES = [
 
 @pytest.fixture
 def data(tmp_path, monkeypatch):
-    """A data folder of our own; what is put in is on record."""
+    """Use an empty data folder, and return a function that writes records into it."""
     monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
 
     def put(*records):
-        for each in records:
-            file = tmp_path / "gemm" / each.device.replace(" ", "-") / f"{each.sweep}.json"
+        for entry in records:
+            file = tmp_path / "gemm" / entry.device.replace(" ", "-") / f"{entry.sweep}.json"
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(each.to_json())
+            file.write_text(entry.to_json())
 
     return put
 
@@ -95,27 +95,42 @@ def test_missing_records_are_named_in_both_panels(data):
             assert not axes.lines
             assert words(axes) == "not recorded yet: `make gpu` on a machine with a GPU records it"
         assert "not recorded yet" in figure.get_supxlabel()
+
+
+def test_records_of_a_gpu_and_a_cpu_have_a_panel_each(data):
     data(SIZE, replace(SIZE, kind="cpu", device="A CPU"))
     left, right = sweep_figure("size").axes
     assert title(left) == "Recorded: A stand-in, torch 2.0, driver 1.0, 2026-01-02"
     assert title(right).startswith("Recorded: A CPU")
-    assert len(left.lines) == 3, "a line for each format"
+    # One line for each format.
+    assert len(left.lines) == 3
+
+
+def test_the_newest_record_of_a_sweep_is_drawn(data):
+    data(SIZE)
     data(replace(SIZE, device="A newer one", date="2026-02-02T00:00:00+00:00"), record("batch"))
-    assert [each.device for each in widgets.recorded_gemm("size", "cuda")] == [
+    assert [entry.device for entry in widgets.recorded_gemm("size", "cuda")] == [
         "A newer one",
         "A stand-in",
     ]
     assert "A newer one" in title(sweep_figure("size").axes[0])
+
+
+def test_a_sweep_without_a_timed_case_says_so(data):
+    data(record("batch"))
     assert "Nothing of this sweep could be timed on A stand-in." in words(
         sweep_figure("batch").axes[0]
     )
+
+
+def test_a_record_of_another_sweep_is_refused():
     with pytest.raises(
         ValueError, match=r"a picture of the sweep 'batch'; `here` is of 'size'. Measure 'batch'."
     ):
         sweep_figure("batch", SIZE)
 
 
-def test_each_sweep_has_a_sentence_that_a_person_can_check():
+def test_sentence_of_each_sweep_follows_from_its_times():
     """2 * 128^3 FLOP in 4 microseconds are 1.05 TFLOP/s."""
     case = GemmCase(64, 64, 64, FP16, "NT")
     rows = ((1, 2e-6), (256, 5e-6))
@@ -131,7 +146,7 @@ def test_each_sweep_has_a_sentence_that_a_person_can_check():
         timed(replace(case, kernel="slow"), 2e-5),
         timed(replace(case, kernel="good"), 1e-5),
     ]
-    for sweep, runs, said in (
+    for sweep, runs, expected in (
         (
             "size",
             SIZE.runs,
@@ -140,7 +155,7 @@ def test_each_sweep_has_a_sentence_that_a_person_can_check():
         ),
         (
             "alignment",
-            [timed(*each) for each in odd],
+            [timed(*pair) for pair in odd],
             "sizes that are not multiples of 8 reach 25% (FP16) of the median speed of those that "
             "are.",
         ),
@@ -163,10 +178,10 @@ def test_each_sweep_has_a_sentence_that_a_person_can_check():
             "GFLOP/s, the slowest FP32 NT 64x64x64 with 262 GFLOP/s.",
         ),
     ):
-        assert widgets.sweep_sentence(record(sweep, *runs)) == f"On A stand-in, {said}"
+        assert widgets.sweep_sentence(record(sweep, *runs)) == f"On A stand-in, {expected}"
 
 
-def test_every_sweep_and_the_roof_can_be_drawn_as_measured_here(data):
+def test_figures_of_measured_sweeps_can_be_drawn(data):
     measured = {
         name: measure(name, "cpu", extent=QUICK, rounds=1) for name in sweeps(device_report("cpu"))
     }
@@ -199,11 +214,11 @@ def test_roof_is_drawn_from_copies_and_products_of_one_device(data):
     roofs = [line for line in left.lines if line.get_marker() in ("", "None")]
     assert len(roofs) == 3
     heights = roofs[0].get_ydata()
-    assert heights[0] == pytest.approx(0.25e9 / 1e12, rel=0.01), (
-        "the slope: bandwidth times intensity"
-    )
+    # The slope of a roof is bandwidth times intensity.
+    assert heights[0] == pytest.approx(0.25e9 / 1e12, rel=0.01)
     points = sum(len(line.get_xdata()) for line in left.lines if line.get_ls() == "None")
-    assert points == len(SIZE.runs[1:]) + len(SIZE.runs), "none of the other device"
+    # No case of the other device is drawn.
+    assert points == len(SIZE.runs[1:]) + len(SIZE.runs)
 
 
 def test_published_numbers_replace_missing_gpu_records():
@@ -212,17 +227,25 @@ def test_published_numbers_replace_missing_gpu_records():
         assert title(left).startswith("Published by others: V100")
         assert {line.get_marker() for line in left.lines} - {"None", ""} == {"H"}
         assert title(right).startswith("Recorded: ")
-        assert "H" not in {line.get_marker() for line in right.lines}, (
-            "the mark of the published is theirs alone"
-        )
-    figure = roofline_figure(card="T4")  # its data sheet
+        # The marker "H" is that of published numbers.
+        assert "H" not in {line.get_marker() for line in right.lines}
+
+
+def test_a_roofline_of_a_card_has_the_numbers_of_its_data_sheet():
+    figure = roofline_figure(card="T4")
     dotted = [line for line in figure.axes[0].lines if line.get_linestyle() == ":"]
     assert sorted(round(max(line.get_ydata())) for line in dotted) == [8, 65]
     assert "T4 moves 320 GB/s" in figure.get_supxlabel()
+
+
+def test_gains_figure_states_measured_and_promised_gains():
     figure = widgets.gains_figure("A100")
     words = " ".join(figure.get_supxlabel().split())
     assert "training 0.94 to 5.2 times (1.7 in the middle) as fast as TF32" in words
     assert "Its data sheet promises 16 over FP32 and 2 over TF32" in words
+
+
+def test_an_unknown_card_is_refused():
     with pytest.raises(ValueError, match="expected a card of"):
         widgets.gains_figure("A1000")
 
@@ -246,44 +269,50 @@ RECIPES = ("FP32", "FP16", "FP16 static too high")
 RECORDS = [recorded("segmentation", recipe, seed) for recipe in RECIPES for seed in (0, 1)]
 
 
-def test_a_race_says_what_it_shows_and_where_that_was_made() -> None:
+def test_a_race_states_its_metrics_and_its_provenance() -> None:
     figure = race_figure(RECORDS)
     first = RECORDS[0]
-    where = (
+    provenance = (
         f"Recorded: segmentation, on {first.device} with torch {first.versions['torch']}, "
         f"{first.date[:10]}"
     )
-    assert figure.get_suptitle() == where
+    assert figure.get_suptitle() == provenance
     assert figure.get_supxlabel().replace("\n", " ") == widgets.race_sentence(RECORDS)
     fp32 = [r.metric for r in RECORDS if r.recipe == "FP32"]
     assert f"FP32 {sum(fp32) / 2:.2f};" in widgets.race_sentence(RECORDS)
     losses, metrics = figure.axes
-    assert len(losses.lines) == len(RECORDS), "each run is a line"
+    # Each run is a line.
+    assert len(losses.lines) == len(RECORDS)
     assert [label.get_text() for label in metrics.get_yticklabels()] == [
         "FP32",
         "FP16",
         "FP16 static too high",
     ]
-    for figures, words in (
+
+
+def test_a_race_of_no_records_or_two_devices_is_refused() -> None:
+    for records, words in (
         ([RECORDS[0], replace(RECORDS[1], device="another")], "and torch"),
         ([], "these are none"),
     ):
         with pytest.raises(ValueError, match=f"one task, device .*{words}"):
-            race_figure(figures)
+            race_figure(records)
     with pytest.raises(ValueError, match="expected at least one record"):
         widgets.race_sentence([])
 
 
 def test_race_states_the_speed_of_one_device() -> None:
     timed = [replace(r, step_seconds=0.1 if r.recipe == "FP32" else 0.05) for r in RECORDS]
-    told = f"Steps a second on {RECORDS[0].device}: FP32 10, FP16 20 (2 times FP32)"
-    assert told in widgets.race_sentence(timed)
-    assert told in race_figure(timed).get_supxlabel().replace("\n", " ")
-    assert "Steps a second" not in widgets.race_sentence(RECORDS), "nobody timed what is on record"
+    speeds = f"Steps a second on {RECORDS[0].device}: FP32 10, FP16 20 (2 times FP32)"
+    assert speeds in widgets.race_sentence(timed)
+    assert speeds in race_figure(timed).get_supxlabel().replace("\n", " ")
+    # The shipped records were not timed, and speeds of two devices are not compared.
+    assert "Steps a second" not in widgets.race_sentence(RECORDS)
     elsewhere = [replace(timed[0], device="Tesla T4"), *timed[1:]]
-    assert "Steps a second" not in widgets.race_sentence(elsewhere), (
-        "two devices are never on one scale"
-    )
+    assert "Steps a second" not in widgets.race_sentence(elsewhere)
+
+
+def test_lines_of_a_race_differ_in_colour_and_width() -> None:
     named = [replace(RECORDS[0], recipe=name) for name in ("FP32", "BF16 no master", "FP8", "O2")]
     lines = race_figure(named).axes[0].lines
     assert len({line.get_color() for line in lines}) == 4
@@ -297,8 +326,10 @@ RECORD = RunRecord("toy", "FP32", 0, (STEP,), 0.9, "accuracy", 1.0, "CPU", {"tor
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """FP32 at 0.90, 0.91, 0.92; O1 as good; O3 worse; BF16 broken once; FP16 loses 60% at its first
-    step.
+    """Return a folder with records of three seeds.
+
+    FP32 has 0.90, 0.91 and 0.92; O1 is as good, O3 worse; one run of BF16 broke; 60% of FP16's
+    gradients underflow in its first step.
     """
     metrics = {"FP32": 0.90, "O1": 0.895, "O3": 0.40, "BF16": 0.90, "FP16": 0.91}
     for recipe, metric in metrics.items():
@@ -309,14 +340,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def put(folder: Path, recipe: str, seed: int, **parts: Any) -> None:
-    made = replace(RECORD, recipe=recipe, seed=seed, **parts)
-    made.save(record_path(folder, "toy", recipe, seed))
+def put(folder: Path, recipe: str, seed: int, **fields: Any) -> None:
+    record = replace(RECORD, recipe=recipe, seed=seed, **fields)
+    record.save(record_path(folder, "toy", recipe, seed))
 
 
-def test_each_cell_is_the_verdict_of_its_records(
-    folder: Path,
-) -> None:
+def test_each_cell_is_the_verdict_of_its_records(folder: Path) -> None:
     table = recipe_table(["toy"], ["O1", "O3", "BF16", "O2"], folder=folder)
     assert [table.verdict("toy", r) for r in table.recipes] == ["as good", "worse", "broken", ""]
     assert repr(table).splitlines()[1:3] == ["O1      as good    ", "O3      worse      "]
@@ -327,6 +356,9 @@ def test_each_cell_is_the_verdict_of_its_records(
         table.sentence
         == "Of 3 pairs of recipe and task: 1 as good, 1 worse, 1 broken. 1 are not run yet."
     )
+
+
+def test_a_table_uses_all_common_seeds_unless_seeds_are_given(folder: Path) -> None:
     put(folder, "FP32", 7)
     put(folder, "O1", 7, metric=0.89)
     found = [
@@ -336,9 +368,7 @@ def test_each_cell_is_the_verdict_of_its_records(
     assert [difference.seeds for difference in found if difference is not None] == [4, 2]
 
 
-def test_table_states_its_rule_and_margin(
-    folder: Path,
-) -> None:
+def test_table_states_its_rule_and_margin(folder: Path) -> None:
     for seed in range(3):
         put(folder, "O2", seed, metric=0.898 + 0.01 * seed)
     html = recipe_table(["toy"], ["O2"], folder=folder)._repr_html_()
@@ -346,11 +376,17 @@ def test_table_states_its_rule_and_margin(
     for words in (rule, "3 seeds, margin 0.02", ">0.00<"):
         assert words in html
     assert ">-0.00<" not in html
+
+
+def test_table_states_underflow_and_range_of_the_reference(folder: Path) -> None:
     table = recipe_table(["toy"], ["O1"], folder=folder)
     assert table.lost("toy") == pytest.approx(0.6)
     html = table._repr_html_()
     for words in ("60%", "0.90 to 0.92", "Recorded on CPU with torch 2."):
         assert words in html
+
+
+def test_a_record_of_another_device_is_refused(folder: Path) -> None:
     put(folder, "O1", 0, device="Tesla T4")
     with pytest.raises(ValueError, match=r"expected a record of CPU .*, got one of Tesla T4"):
         recipe_table(["toy"], ["O1"], folder=folder)
@@ -363,11 +399,10 @@ def test_empty_cell_names_the_command_that_fills_it(folder: Path) -> None:
         == f'labkit compare toy --recipes FP32 "FP16 static" --seeds 0 1 2 --folder {folder}'
     )
     assert recipe_table(["toy"], ["O1"], folder=folder).missing() == ""
+    # Without FP32 there is nothing to compare with.
     for seed in range(3):
         record_path(folder, "toy", "FP32", seed).unlink()
-    assert recipe_table(["toy"], ["O1"], folder=folder).verdict("toy", "O1") == "", (
-        "nothing to compare with"
-    )
+    assert recipe_table(["toy"], ["O1"], folder=folder).verdict("toy", "O1") == ""
 
 
 @pytest.fixture
@@ -381,7 +416,7 @@ def bars(figure):
     heights = dict.fromkeys(widgets.FATE_COLOURS.values(), 0.0)
     for container in figure.axes[0].containers:
         for patch in container:
-            red, green, blue, _ = (round(255 * part) for part in patch.get_facecolor())
+            red, green, blue, _ = (round(255 * channel) for channel in patch.get_facecolor())
             heights[f"#{red:02X}{green:02X}{blue:02X}"] += patch.get_height()
     return heights
 
@@ -398,7 +433,7 @@ def test_figure_names_its_layer(snap):
         static_underflow(snap, layer="haed")
 
 
-def test_bars_are_as_tall_as_the_fractions(snap):
+def test_bars_have_the_heights_of_the_fractions(snap):
     widget = widgets.UnderflowHistogram(snap)
     for k in (0, 6, 30):
         widget.log2_scale = k
@@ -420,9 +455,7 @@ class Images(HTMLParser):
 
 
 def test_a_figure_of_a_lesson_has_a_text_alternative():
-    """What IPython hands to JupyterLab is an image with words, and the words are those of its
-    sentence.
-    """
+    """IPython shows an image whose label contains the sentence of the figure."""
     races = [recorded("digits", recipe, 0) for recipe in ("FP32", "O1")]
     painted = [recorded("painted_picture", recipe, 0) for recipe in ("FP32", "FP16")]
     for figure, sentence in (
@@ -437,20 +470,22 @@ def test_a_figure_of_a_lesson_has_a_text_alternative():
         page.feed(shown["text/html"])
         assert sentence in page.found["aria-label"]
         assert page.found["role"] == "img"
-        assert "max-width: 100%" in page.found["style"], "as wide as the page"
+        assert "max-width: 100%" in page.found["style"]
+        # A notebook stores its figures, so they must be small.
         assert len(shown["text/html"]) < 400_000
         assert shown["image/png"]
 
 
-def test_pictures_of_runs_stand_in_a_row_beside_the_wanted_one():
+def test_pictures_of_a_run_are_a_row_that_ends_with_the_target():
     records = [recorded("painted_picture", recipe, 0) for recipe in ("FP32", "FP16")]
     axes = widgets.pictures_figure(records).axes
-    drawn = [place.images[0].get_array() for place in axes]
-    assert [place.get_title() for place in axes[:7]] == [
+    drawn = [panel.images[0].get_array() for panel in axes]
+    assert [panel.get_title() for panel in axes[:7]] == [
         *(f"step {step:,}" for step in range(0, 1001, 200)),
         "wanted",
     ]
-    assert (drawn[6] == drawn[13]).all(), "what is wanted is the same in each row"
+    # The last picture of both rows is the target.
+    assert (drawn[6] == drawn[13]).all()
     fp32, fp16 = (float(abs(drawn[row * 7 + 5] - drawn[6]).mean()) for row in (0, 1))
     assert fp32 < 0.06 < 0.15 < fp16
 
@@ -464,15 +499,17 @@ def mapped():
     )
 
 
-def test_the_map_of_scales_has_the_window_and_the_path_of_the_run():
+def test_the_map_of_scales_has_the_path_of_the_run():
     record = mapped()
     (axes,) = widgets.scale_map_figure(record).axes
     (image,), (path, *_) = axes.images, axes.lines
     shades = image.get_array()
     assert shades.shape[:2] == (41, 2)
-    assert shades[0, 0, 3] > 0.99, "at a scale of 1 nearly all is lost"
-    assert shades[20, 0, 3] < 0.01, "inside the window nothing is drawn"
-    assert shades[40, 0, 3] == 0.7, "at 2^40 some overflow"
+    # The opacity is the share of lost gradients: nearly all at a scale of 1, none at 2^20. At 2^40
+    # some overflow.
+    assert shades[0, 0, 3] > 0.99
+    assert shades[20, 0, 3] < 0.01
+    assert shades[40, 0, 3] == 0.7
     assert list(path.get_ydata()) == [np.log2(step.scale) for step in record.steps]
     assert "Safe scales: at first from 2^1" in widgets.scale_map_sentence(record)
     with pytest.raises(ValueError, match="expected snapshots of one kind"):
@@ -482,57 +519,57 @@ def test_the_map_of_scales_has_the_window_and_the_path_of_the_run():
 def test_runs_without_pictures_or_of_two_tasks_are_refused():
     painted = recorded("painted_picture", "FP32", 0)
     digits = recorded("digits", "FP32", 0)
-    for records, says in (
+    for records, message in (
         ([], "these are of none"),
         ([painted, digits], "draws runs of one task"),
         ([digits], "expected records with pictures, got none in FP32 of digits"),
     ):
-        with pytest.raises(ValueError, match=says):
+        with pytest.raises(ValueError, match=message):
             widgets.pictures_figure(records)
 
 
-LEAST = 4.5  # of text, and here of lines too (WCAG 2.1, 1.4.3)
-FAINT = 0.5  # what is drawn at most so strongly is a zone or a grid, behind what is to be read
+# The least contrast of text (WCAG 2.1, 1.4.3), here also required of lines.
+LEAST = 4.5
+# An opacity up to which an artist is a zone or a grid in the background.
+FAINT = 0.5
 PAGES = {"white": (1.0, 1.0, 1.0), "#111": to_rgb("#111111")}
 
 
 def luminance(colour):
-    """Relative luminance (WCAG 2.2)."""
-    parts = np.array(to_rgb(colour))
+    """Return the relative luminance (WCAG 2.2)."""
+    channels = np.array(to_rgb(colour))
     return float(
-        np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
         @ (0.2126, 0.7152, 0.0722)
     )
 
 
 def contrast(one, other):
-    """Contrast of two colours (WCAG 2.2): 1 to 21."""
+    """Return the contrast of two colours (WCAG 2.2), from 1 to 21."""
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 
-def test_each_colour_of_a_theme_is_read_on_its_page():
+def test_colours_of_a_theme_have_enough_contrast():
     for of_png, colours in THEMED.items():
         for colour, page in zip(colours, PAGES.values(), strict=True):
             assert contrast(colour, page) >= LEAST, (of_png, colour)
 
 
 def inks(figure):
-    """Return what is drawn to be seen: (what, colour) of texts, lines, markers, bars and their
-    edges; zones are not.
-    """
+    """Yield (description, colour) of texts, lines, markers and bars, without the background."""
     for artist in figure.findobj(
         lambda a: a.get_visible() and (a.get_alpha() is None or np.min(a.get_alpha()) > FAINT)
     ):
         if isinstance(artist, Text) and artist.get_text().strip():
             yield f"text {artist.get_text()!r}", artist.get_color()
         elif isinstance(artist, Line2D) and len(artist.get_xdata()):
-            marked = (
+            marker_colours = (
                 [artist.get_markeredgecolor()]
                 if artist.get_marker() not in ("None", "", None)
                 else []
             )
-            for colour in [artist.get_color(), *marked]:
+            for colour in [artist.get_color(), *marker_colours]:
                 yield "line", colour
         elif isinstance(artist, LineCollection):
             for colour in artist.get_colors():
@@ -541,18 +578,23 @@ def inks(figure):
             yield "bar", artist.get_facecolor()[:3]
 
 
-def every_fate():
+def figure_of_all_fates():
     gradients = {"conv": torch.exp2(torch.linspace(-34, 17, 400))}
     return static_underflow(snapshot(gradients, step=0, kind="weight gradients"))
 
 
-def stepped(widget):
+def figure_after_three_steps(widget):
     widget.controller.handle(Button.START)
     for _ in range(3):
         widget.controller.tick()
     figure = widget.figure("why it stands")
     widget.close()
     return figure
+
+
+def figure_of_presets():
+    board = widgets.ScalerPresets()
+    return static_timeline(board.replays, board.trace)
 
 
 FIGURES = {
@@ -569,17 +611,17 @@ FIGURES = {
     "published": widgets.gains_figure,
     "generations": widgets.generations_figure,
     "sums": sum_errors_figure,
-    "underflow": every_fate,
-    "presets": lambda: (
-        (board := widgets.ScalerPresets()) and static_timeline(board.replays, board.trace)
+    "underflow": figure_of_all_fates,
+    "presets": figure_of_presets,
+    "bench": lambda: figure_after_three_steps(
+        widgets.Workbench("digits", "FP16 static", steps=3, device="cpu")
     ),
-    "bench": lambda: stepped(widgets.Workbench("digits", "FP16 static", steps=3, device="cpu")),
-    "game": lambda: stepped(widgets.BeatTheScaler(steps=3, device="cpu")),
+    "game": lambda: figure_after_three_steps(widgets.BeatTheScaler(steps=3, device="cpu")),
 }
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_every_colour_is_read_on_the_white_page_of_a_png(name):
+def test_colours_have_enough_contrast_on_a_white_page(name):
     figure = FIGURES[name]()
     corner = imread(io.BytesIO(png(figure)))[0, 0]
     assert corner.tolist() == [1, 1, 1, 1]
@@ -589,7 +631,7 @@ def test_every_colour_is_read_on_the_white_page_of_a_png(name):
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_every_colour_has_one_of_a_dark_theme(name):
+def test_every_dark_colour_has_one_for_a_dark_theme(name):
     """A colour that the table lacks would stay dark on the black page of an SVG."""
     known = {to_rgba(colour)[:3] for colour in THEMED}
     figure = FIGURES[name]()

@@ -15,19 +15,20 @@ from labkit.widgets.live_training.forks import TASK, origin, recorded_forks, tra
 from tests.widgets.pages import Page
 
 
-def test_a_fork_on_record_goes_on_where_the_run_without_a_scale_was() -> None:
+def test_a_recorded_fork_continues_the_run_without_a_scale() -> None:
     before = recorded(TASK, "FP16", 0)
     forks = recorded_forks(TASK, "FP16", 0)
     assert [origin(fork) for fork in forks] == list(range(100, 1000, 100))
     for fork in forks:
         assert [step.step for step in fork.steps] == list(range(origin(fork) + 1, 1001))
         assert {step.scale for step in fork.steps} == {1024.0}
-        assert fork.steps[0].loss == before.steps[origin(fork)].loss, "the switch acts a step later"
+        # The scale affects the weights after this step, and so the loss of the next one.
+        assert fork.steps[0].loss == before.steps[origin(fork)].loss
         assert fork.steps[-1].loss < before.steps[-1].loss / 4
         assert fork.metric > before.metric + 0.3
 
 
-def test_a_fork_is_what_a_run_does_that_is_switched() -> None:
+def test_a_fork_equals_a_run_whose_scale_is_switched_on() -> None:
     run = TrainingRun(TASK, "FP16", 0)
     for _ in range(100):
         run.step()
@@ -37,7 +38,7 @@ def test_a_fork_is_what_a_run_does_that_is_switched() -> None:
         assert abs(run.step().loss / step.loss - 1) < 1e-3
 
 
-def test_forks_of_a_short_task_are_made_to_its_end() -> None:
+def test_forks_of_a_short_task_reach_its_end() -> None:
     short = replace(TASKS[TASK], steps=30)
     *forks, _ = train_forks(short, every=10)
     assert [(origin(fork), fork.steps[-1].step) for fork in forks] == [(10, 30), (20, 30)]
@@ -57,7 +58,7 @@ def test_a_page_has_the_forks_of_its_run() -> None:
     live.close()
 
 
-def test_the_run_and_its_forks_have_the_exponents_of_their_gradients() -> None:
+def test_forks_have_histograms_of_their_gradients() -> None:
     short = replace(TASKS[TASK], steps=30)
     fork, _, whole = train_forks(short, every=10)
     assert [taken.step for taken in whole.snapshots] == [1, 11, 21]
@@ -76,18 +77,19 @@ def test_a_page_has_the_map_of_the_run_and_of_each_fork() -> None:
     buffers = frame["buffers"]
     columns = 1 + 2 * len(content["map"]["log2_scales"])
 
-    def rows(of: dict[str, Any]) -> NDArray[np.float32]:
-        return np.frombuffer(decoded(buffers[of["map"]["buffer"]]), "<f4").reshape(-1, columns)
+    def rows(run: dict[str, Any]) -> NDArray[np.float32]:
+        return np.frombuffer(decoded(buffers[run["map"]["buffer"]]), "<f4").reshape(-1, columns)
 
     assert rows(content)[:, 0].tolist() == list(range(1, 1001, 10))
-    assert rows(content)[:, 1].min() > 0.99, "at a scale of 1 nearly all is lost, in every step"
+    # At a scale of 1, nearly all gradients are lost in every step.
+    assert rows(content)[:, 1].min() > 0.99
     for fork in content["forks"]:
         assert rows(fork)[0, 0] == fork["origin"] + 1
         assert rows(fork)[:, 1 + 16].max() < 0.1 < rows(fork)[:, 1].min(), fork["origin"]
     live.close()
 
 
-def test_a_run_without_forks_on_record_has_none() -> None:
+def test_a_run_without_recorded_forks_has_none() -> None:
     for arguments in (("digits", "FP16", 0), (TASK, "FP16", 1), (TASK, "FP16 static", 0)):
         live = LiveTraining(*arguments, device="cpu")
         frame = live.page_state()["_frame"]
@@ -114,8 +116,8 @@ def test_a_page_switches_the_scale_on_and_plays_the_fork(page: Page) -> None:
     scaling.filter(has_text="static").click()
     page.page.wait_for_selector(".labkit-live[data-marks='301: scaling on, 2^10']")
     root.get_by_role("button", name="Pause").click()
-    said = root.locator(".lk-sentence").get_attribute("data-text")
-    assert said is not None
-    assert "with scaling on, 2^10 after step 300: R2 0.9" in said
+    sentence = root.locator(".lk-sentence").get_attribute("data-text")
+    assert sentence is not None
+    assert "with scaling on, 2^10 after step 300: R2 0.9" in sentence
     scaling.filter(has_text="off").click()
     page.page.wait_for_selector(".labkit-live[data-marks='']")

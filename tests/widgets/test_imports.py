@@ -36,9 +36,9 @@ def test_each_public_name_of_the_widgets_is_found() -> None:
     assert dir(labkit.widgets) == sorted(labkit.widgets.__all__)
 
 
-def test_functions_named_as_their_packages_are_functions() -> None:
-    # `import labkit.widgets.predict.widget` puts the package in the place of a name that comes
-    # later
+def test_functions_with_the_names_of_packages_are_functions() -> None:
+    # `import labkit.widgets.predict.widget` binds the name `predict` to the package, before the
+    # function of this name is looked up.
     program = (
         "import labkit.widgets.predict.widget, labkit.widgets.quiz.widget\n"
         "from labkit.widgets import predict, pulse, quiz\n"

@@ -30,7 +30,7 @@ TASK = TASKS["segmentation"]
 
 
 class FakeRun:
-    """Steps without training: the loss is what the test says, the scale is what the recipe says."""
+    """A run that trains nothing: its losses are given, its scale is that of the recipe."""
 
     losses: ClassVar[dict[int, float]] = {}
     breaks_at: ClassVar[int] = 0
@@ -68,7 +68,7 @@ def controller(steps=20, recipe="FP16", **attributes):
 
 
 def live_bench(recipe, steps, make_run):
-    """The run of a live training: three knobs, no fork."""
+    """Return the run of a live training that steps runs of another class."""
     return LiveTraining(TASK, recipe, steps=steps, device="cpu", make_run=make_run).forked_run
 
 
@@ -83,14 +83,15 @@ def ticked(c, times):
     return c
 
 
-def test_each_step_that_was_pressed_is_done_unless_the_run_is_stopped():
+def test_each_press_of_step_does_one_step():
     c = controller()
     c.handle(Button.STEP)
     c.tick()
     c.tick()
     assert (len(c.run.steps), c.phase, c.due) == (1, "paused", False)
-    for button in (Button.STEP, Button.STEP, Button.STEP):  # faster than they are done
-        c.handle(button)
+    # Three presses before the first step is done.
+    for _ in range(3):
+        c.handle(Button.STEP)
     while c.due:
         c.tick()
     assert (c.phase, len(c.run.steps)) == ("paused", 4)
@@ -101,7 +102,7 @@ def test_each_step_that_was_pressed_is_done_unless_the_run_is_stopped():
     assert sentence(c).startswith("Stopped at step 4 of 20: ")
 
 
-def test_reset_keeps_fp32_the_controls_and_the_run_before():
+def test_reset_keeps_fp32_knobs_and_the_last_run():
     c = controller()
     c.handle(change(c, scaling=Scaling.STATIC, log2_scale=5))
     ticked(c, 8)
@@ -112,9 +113,8 @@ def test_reset_keeps_fp32_the_controls_and_the_run_before():
     assert c.previous == before
     ticked(c, 5)
     assert c.run.steps[0].scale == 32.0
-    assert (len(fp32), c.fp32.steps) == (8, fp32), (
-        "FP32 goes in lockstep the first time, and is kept for the next"
-    )
+    # FP32 trained beside the first run, and its steps are kept for the next one.
+    assert (len(fp32), c.fp32.steps) == (8, fp32)
     ticked(c, 5)
     assert [s.step for s in c.fp32.steps] == list(range(1, 11))
 
@@ -126,13 +126,20 @@ def test_change_takes_effect_at_the_next_step():
     c.tick()
     assert [s.scale for s in c.run.steps] == [1, 1, 1, 1024]
     assert [(m.step, m.label) for m in c.run.marks] == [(4, "scaling on, 2^10")]
+
+
+def test_a_change_while_the_run_is_built_leaves_no_mark():
     c = controller()
     c.handle(Button.START)
-    c.build()  # takes a second, time enough to press something
+    # Building takes a second, in which a learner may turn a knob.
+    c.build()
     c.handle(change(c, scaling=Scaling.DYNAMIC, log2_scale=16))
     ticked(c, 2)
     assert c.run.marks == []
     assert c.run.steps[0].scale == 2.0**16
+
+
+def test_only_the_knob_of_the_scale_sets_a_dynamic_scale():
     c = controller()
     c.handle(change(c, scaling=Scaling.DYNAMIC, log2_scale=16))
     ticked(c, 2)
@@ -142,7 +149,7 @@ def test_change_takes_effect_at_the_next_step():
     assert c.run.steps[-1].scale == 2.0**16
     assert [m.label for m in c.run.marks] == ["scale 2^16"]
     c.run.run.scaler = replace(c.run.run.scaler, scale=2.0**12)
-    c.handle(change(c, masters="forgotten"))  # leaves the scale where it is
+    c.handle(change(c, masters="forgotten"))
     c.tick()
     assert c.run.steps[-1].scale == 2.0**12
     assert c.run.run.changes[-1].master_weights is False
@@ -162,14 +169,19 @@ def test_drag_moves_one_mark():
         (6, "scale 2^13"),
         (6 + 1 + MERGE_STEPS, "scale 2^20"),
     ]
+
+
+def test_a_change_that_is_undone_leaves_no_mark():
     c = ticked(controller(), 3)
-    # there and back again
     for masters, labels in (("forgotten", ["master weights forgotten"]), ("kept", [])):
         c.handle(change(c, masters=masters))
         c.tick()
         assert [m.label for m in c.run.marks] == labels
+
+
+def test_underflow_is_measured_after_a_drag_has_settled():
     c = ticked(controller(steps=40), 9)
-    # steps 10, 11 and 12: the hand moves, also over step 11, which had its turn
+    # The drag lasts from step 10 to 12, and over step 11, which would be measured.
     for exponent in (3, 4, 5):
         c.handle(change(c, scaling=Scaling.STATIC, log2_scale=exponent))
         c.tick()
@@ -191,14 +203,17 @@ def test_every_recipe_has_its_knobs():
     )
     kahan = "FP16 with a static scale of 2^10 and Kahan rounding, without master weights"
     assert who(knobs_of(RECIPES["FP16 Kahan"], LiveTraining.offered)) == kahan
-    for recipe in ("FP16", "FP16 dynamic"):  # a growth interval is that of every dynamic scaling
+
+
+def test_a_growth_interval_holds_for_every_dynamic_scaling():
+    for recipe in ("FP16", "FP16 dynamic"):
         live = LiveTraining("digits", recipe, steps=4, device="cpu", growth_interval=7)
         live.forked_run.handle(change(live.forked_run, scaling=Scaling.DYNAMIC))
         assert recipe_of(live.forked_run.run.wanted).scaler.growth_interval == 7
         live.close()
 
 
-def test_what_cannot_be_trained_or_turned_is_refused_with_what_can():
+def test_invalid_knobs_are_refused():
     c = controller(recipe="O3")
     c.handle(change(c, masters="kept"))
     assert c.run.wanted.masters == "none"
@@ -207,6 +222,9 @@ def test_what_cannot_be_trained_or_turned_is_refused_with_what_can():
     assert "from 0 to 30, got 31" in c.notice
     c.handle(Button.START)
     assert c.notice == ""
+
+
+def test_invalid_arguments_of_a_live_training_are_refused():
     for arguments, words in (
         ({"task": "sorting"}, "'segmentation'.*got 'sorting'"),
         ({"recipe": "FP12"}, "'FP16 static'.*got 'FP12'"),
@@ -220,7 +238,7 @@ def test_what_cannot_be_trained_or_turned_is_refused_with_what_can():
             LiveTraining(**arguments)
 
 
-def test_an_error_and_nan_have_a_sentence_and_reset_begins_again():
+def test_after_an_error_reset_begins_again():
     c = ticked(controller(breaks_at=3), 3)
     ended = (
         "Training ended after step 2 by an error: RuntimeError: no such operator. Press "
@@ -230,19 +248,23 @@ def test_an_error_and_nan_have_a_sentence_and_reset_begins_again():
     c.handle(Button.RESET)
     ticked(c, 2)
     assert (c.phase, len(c.run.steps), len(c.fp32.steps)) == ("running", 2, 2)
+
+
+def test_the_sentence_says_since_when_the_loss_is_nan():
     c = ticked(controller(losses=dict.fromkeys(range(4, 21), math.nan)), 6)
     assert sentence(c) == (
         "Step 6 of 20: the loss of FP16 without scaling has been NaN since step 4, FP32 at "
         "0.0833. Infinity or NaN sits in its weights or activations, and no loss scale takes it "
         "out: press Reset."
     )
-    assert "inf" not in sentence(ticked(controller(losses={4: math.inf}), 6)), "this one came back"
+    # A loss that is infinite in one step only is not mentioned afterwards.
+    assert "inf" not in sentence(ticked(controller(losses={4: math.inf}), 6))
 
 
 def moment(
     phase=Phase.RUNNING, total=250, knobs=None, wanted=None, skipped=0, underflow=None, changes=0
 ):
-    """A run after step 120, the latest of which were skipped."""
+    """Return a controller after 120 steps, of which the last ones were skipped."""
     c = controller(total)
     knobs = knobs or Knobs()
     c.phase, c.run.knobs, c.run.wanted = phase, knobs, wanted or knobs
@@ -254,7 +276,7 @@ def moment(
     return c
 
 
-def test_the_sentence_says_what_the_figure_shows():
+def test_the_sentence_describes_the_state_of_the_run():
     numbers = "is at 0.0252, FP32 at 0.0101"
     scaled, too_high = (
         Knobs(scaling=Scaling.STATIC, log2_scale=log2_scale) for log2_scale in (10, 30)
@@ -312,12 +334,13 @@ def test_the_sentence_says_what_the_figure_shows():
 def test_rates_of_different_moments_are_not_compared():
     c = ticked(controller(), 20)
     assert (c.phase, rates(c) is not None) == ("finished", True)
-    ticked(c, 20)  # FP32 is kept from before
+    # The steps of FP32 are those of before, when the machine may have been slower.
+    ticked(c, 20)
     assert (c.phase, len(c.run.steps), rates(c)) == ("finished", 20, None)
     assert "steps a second" not in sentence(c)
 
 
-def test_a_run_without_masters_is_about_swallowed_updates():
+def test_a_run_without_masters_shows_swallowed_updates():
     c = live_bench("FP16 no master", 40, TrainingRun)
     c.task = TASKS["digits"]
     assert c.shares == ["swallowed"]
@@ -332,7 +355,7 @@ def test_a_run_without_masters_is_about_swallowed_updates():
     assert c.shares == ["underflow", "swallowed"]
 
 
-def test_pictures_of_results_travel_with_the_frames():
+def test_state_has_the_pictures_of_results():
     live = LiveTraining("painted_picture", "FP16", steps=400, device="cpu")
     recorded_steps = [picture["step"] for picture in result_of(live, "FP16")]
     assert recorded_steps == [0, 100, 200, 300, 400]
@@ -349,7 +372,7 @@ def test_pictures_of_results_travel_with_the_frames():
     assert LiveTraining("digits", "FP16", device="cpu").state()["result"] is None
 
 
-def test_a_short_run_is_compared_with_the_same_steps_of_the_record():
+def test_a_short_run_is_compared_with_the_start_of_the_record():
     live = LiveTraining("digits", "FP16", steps=60, device="cpu")
     fp32, fp16 = (recorded("digits", recipe, 0).steps[59].loss for recipe in ("FP32", "FP16"))
     words = f"after 60 of 400 steps FP32's loss was {short(fp32)}, this recipe's {short(fp16)}."
@@ -359,13 +382,13 @@ def test_a_short_run_is_compared_with_the_same_steps_of_the_record():
 
 
 def result_of(live, name):
-    """The pictures of a run in the state of a live training."""
+    """Return the pictures of a run in the state of a live training."""
     runs = {run["name"]: run["pictures"] for run in live.state()["result"]["runs"]}
     return runs[name]
 
 
 class Post:
-    """The browser's end: keeps frames."""
+    """A page that records the frames it gets, at times that a test sets."""
 
     def __init__(self, c):
         self.now = 100.0
@@ -392,11 +415,11 @@ def test_newcomer_gets_the_whole_curve():
     post.box.post(urgent=True)
     content, buffers = post.frames[-1]
     assert content["whole"]
-    # FP32 kept, the run before, no records, nothing yet, no map
+    # The steps of FP32, of the run before, of two records, of the run, and the map.
     assert [len(b) // 4 for b in buffers] == [3, 3, 0, 0, 0, 0]
 
 
-def test_runs_on_record_are_shown_until_one_of_the_learner_begins():
+def test_records_are_shown_until_a_run_begins():
     live = LiveTraining("segmentation_small", "FP16", steps=30, device="cpu")
     c = live.forked_run
     post = Post(live.forked_run)
@@ -414,21 +437,22 @@ def test_runs_on_record_are_shown_until_one_of_the_learner_begins():
         np.float32(s.loss) for s in run.steps[:30]
     ]
     c.handle(change(c, scaling=Scaling.STATIC))
-    assert c.recorded == (fp32, recorded("segmentation_small", "FP16 static", 0)), (
-        "the record of what Start would run"
-    )
+    # The record shown is that of the recipe that Start would run.
+    assert c.recorded == (fp32, recorded("segmentation_small", "FP16 static", 0))
     c.handle(change(c, log2_scale=3))
     assert c.recorded == (fp32, None)
     c.handle(Button.START)
     post.box.post(urgent=True)
     state, buffers = post.frames[-1]
     assert (state["recorded"], state["whole"], buffers[2:4]) == ("", True, [b"", b""])
-    # nobody has trained that
-    own = LiveTraining(replace(TASKS["digits"], batch_size=7), device="cpu")
-    assert own.state()["recorded"] == ""
 
 
-def test_a_second_of_quick_steps_is_thirty_frames_and_no_step_is_lost():
+def test_a_custom_task_has_no_record():
+    custom = LiveTraining(replace(TASKS["digits"], batch_size=7), device="cpu")
+    assert custom.state()["recorded"] == ""
+
+
+def test_fast_steps_are_sent_in_thirty_frames_a_second():
     def shown(times, seconds, drawn=True):
         post = Post(ticked(controller(steps=500), 0))
         for _ in range(times):
@@ -444,9 +468,9 @@ def test_a_second_of_quick_steps_is_thirty_frames_and_no_step_is_lost():
     assert sum(map(len, post.rows())) == 200
     # A step every 25 ms: 30 frames a second on average, where a fixed gap would give 20.
     assert 58 <= len(shown(80, 0.025).frames) <= 62
-    assert len(shown(400, 0.005, drawn=False).frames) <= IN_FLIGHT + 2.0 / UNANSWERED_SECONDS + 1, (
-        "told less often"
-    )
+    # A page that does not answer gets fewer frames.
+    limit = IN_FLIGHT + 2.0 / UNANSWERED_SECONDS + 1
+    assert len(shown(400, 0.005, drawn=False).frames) <= limit
 
 
 class Watched:
@@ -472,14 +496,20 @@ class Watched:
 
 @pytest.fixture
 def watched():
+    """Yield a function that watches a controller until the end of the test."""
     made = []
-    yield lambda c: made.append(Watched(c)) or made[-1]
-    for one in made:
-        one.c.close()
-        assert not one.c.alive
+
+    def watch(c):
+        made.append(Watched(c))
+        return made[-1]
+
+    yield watch
+    for controller_watch in made:
+        controller_watch.c.close()
+        assert not controller_watch.c.alive
 
 
-def test_a_training_in_its_thread_ends_or_fails_and_begins_again(watched, caplog):
+def test_a_training_in_its_thread_ends_or_fails(watched, caplog):
     w = watched(controller(steps=30))
     w.c.ask(Button.START)
     last = w.wait(lambda f: f["phase"] == "finished")
@@ -491,7 +521,8 @@ def test_a_training_in_its_thread_ends_or_fails_and_begins_again(watched, caplog
     )
     w.c.ask(Button.RESET)
     w.wait(lambda f: f["phase"] == "idle")
-    w.c.tick = lambda: 1 / 0  # an error of the lab's own
+    # An error of the widget itself, and not of the training.
+    w.c.tick = lambda: 1 / 0
     w.c.ask(Button.START)
     assert "ZeroDivisionError" in w.wait(lambda f: f["phase"] == "failed")["sentence"]
     assert "could not continue" in caplog.text
@@ -505,6 +536,9 @@ def test_request_while_a_thread_ends_is_served_by_the_next(watched):
     w.c.ask(Button.STEP, number=7)
     w.wait(lambda f: f["answered"] == 7 and f["step"] >= 1)
     assert sum(thread.name == "labkit live training" for thread in threading.enumerate()) == 1
+
+
+def test_a_second_live_training_pauses_the_first(watched):
     gate = threading.Event()
 
     class Slow(FakeRun):
@@ -529,7 +563,8 @@ def test_hidden_widget_pauses_and_resumes_on_request(watched):
     thread = w.c._thread
     second = watched(controller(steps=3))
     w.c.rest("nobody looks.")
-    second.c.ask(Button.START)  # which does not wake the first
+    # Another live training does not wake the first.
+    second.c.ask(Button.START)
     second.wait(lambda f: f["phase"] == "finished")
     thread.join(120)
     assert not w.c.alive
@@ -555,6 +590,11 @@ def test_messages_of_the_browser_are_commands():
     assert live.command({"do": "press", "button": "step"}) is Button.STEP
     with pytest.raises(ValueError, match="the page asked for"):
         live.command({"do": "dance"})
+    live.close()
+
+
+def test_a_hidden_page_lets_the_training_rest():
+    live = LiveTraining("digits", steps=4, device="cpu")
     rests: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live.controller, "rest", rests.append)
@@ -562,11 +602,19 @@ def test_messages_of_the_browser_are_commands():
             {"content": {"data": {"method": "custom", "content": {"do": "unseen"}}}, "buffers": []}
         )
     assert rests == ["its picture had left the page. Nothing is lost: press Continue."]
-    assert "image/png" not in live.still(), "nothing has run"
+    live.close()
+
+
+def test_a_still_has_a_picture_once_a_step_was_done():
+    live = LiveTraining("digits", steps=4, device="cpu")
+    assert "image/png" not in live.still()
     live.forked_run.handle(Button.STEP)
     live.forked_run.tick()
     assert live.still()["image/png"].startswith(b"\x89PNG")
     live.close()
+
+
+def test_a_figure_says_where_the_loss_is_nan():
     c = controller(losses={3: math.nan, 4: math.nan, 5: math.inf})
     c.handle(change(c, scaling=Scaling.DYNAMIC))
     figure = static_training(ticked(c, 5))
@@ -576,9 +624,9 @@ def test_messages_of_the_browser_are_commands():
     assert (scale.get_title("left"), underflow.get_xlim()) == ("Loss scale", (0, 20))
 
 
-def test_a_real_run_is_the_run_that_train_would_do():
-    """Driven by hand, changed on the way: the same losses as a TrainingRun that is changed at the
-    same step.
+def test_a_live_training_equals_a_training_run():
+    """A live training and a TrainingRun that change their recipe at the same step have equal
+    losses.
     """
     task = TASKS["digits"]
     recipe = RECIPES["FP16"]

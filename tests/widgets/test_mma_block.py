@@ -36,7 +36,7 @@ BLOCKS = """(terms, gpu, name, specs) => {
 
 
 def shown(js: Scripts, terms: Any, gpu: str, out: str = "FP32") -> list[dict[str, Any]]:
-    """What the page has of each block."""
+    """Return what the page shows of each block."""
     found: list[dict[str, Any]] = js.run(BLOCKS, terms, gpu, out, choices()["specs"])
     return found
 
@@ -46,21 +46,20 @@ def rows(block: dict[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def value_of(row: dict[str, str], top: int, kinds: str = "zk") -> Fraction:
-    """Read a row of bits as a number; only columns of these kinds."""
-    seen = enumerate(zip(row["bits"], row["kinds"], strict=True))
+    """Return the number that a row of bits represents, by its columns of some kinds."""
+    columns = enumerate(zip(row["bits"], row["kinds"], strict=True))
     size = sum(
-        (Fraction(2) ** (top - i) for i, (bit, kind) in seen if bit == "1" and kind in kinds),
+        (Fraction(2) ** (top - i) for i, (bit, kind) in columns if bit == "1" and kind in kinds),
         Fraction(0),
     )
     return -size if row["sign"] else size
 
 
 def test_four_generations_answer_differently():
-    """The sums that tell how many bits each keeps behind the point: 23, 24 and 25; and where an
-    FP16 C stands still.
+    """The first sums show how many bits a generation keeps behind the point: 23, 24 and 25.
 
-    One after another, ones stop at 2048; blocks of 4, 8 and 16 ones, each added exactly, at 4, 8
-    and 16 times that.
+    The sums of ones show where C in FP16 stops: one by one at 2048, and in exact blocks of 4, 8 and
+    16 ones at 4, 8 and 16 times as much.
     """
     for preset, knob, answers in (
         ("1 and small terms", -24, (1.0, 1 + 2.0**-20, 1 + 2.0**-20)),
@@ -78,7 +77,7 @@ def test_four_generations_answer_differently():
         assert all(board.found[board.gpu] == board.value for board in boards)
 
 
-def test_the_sentence_and_the_places_of_the_bits(js):
+def test_the_sentence_and_the_columns_of_a_block(js):
     terms = PRESETS["1 and small terms"].make(-24)
     first = shown(js, terms, "V100")[0]
     assert first["sentence"] == (
@@ -95,7 +94,7 @@ def test_the_sentence_and_the_places_of_the_bits(js):
     assert rows(shown(js, terms, "A100")[0])["a0·b0"]["kinds"].strip() == "z" * 25 + "k"
 
 
-def test_the_page_follows_its_controls_and_its_tour_without_a_kernel(page):
+def test_the_page_follows_its_controls_without_a_kernel(page):
     root = page.show(MmaBlock())
     root.get_by_role("radio", name="ones").check(force=True)
     assert [page.trait(name) for name in ("preset", "knob", "result")] == ["ones", 13, "FP16"]
@@ -117,11 +116,12 @@ def test_the_page_follows_its_controls_and_its_tour_without_a_kernel(page):
     assert page.trait("block") == 0
 
 
-def test_every_row_is_its_term_and_every_sum_adds_up(js):
+def test_rows_of_bits_have_the_values_of_terms_and_sums(js):
     for (name, knob), gpu, out in product(EVERY[::3], ("V100", "A100", "H100"), (FP32, FP16)):
         terms = PRESETS[name].make(knob)
         case = (name, knob, gpu, out.name)
-        blocks = walk(terms, SPECS[gpu], out)  # refuses operands that FP16 does not hold
+        # `walk` refuses operands that are no FP16 numbers.
+        blocks = walk(terms, SPECS[gpu], out)
         views = shown(js, terms, gpu, out.name)
         assert [view["result"] for view in views] == [block.result for block in blocks], case
         assert views[-1]["found"] == results(terms, out), case
@@ -141,9 +141,7 @@ def test_every_row_is_its_term_and_every_sum_adds_up(js):
                 assert abs(value_of(result, top)) == abs(Fraction(block.result)), case
 
 
-def test_dropped_bits_are_what_is_missing(
-    js,
-):
+def test_dropped_bits_complete_the_exact_sum(js):
     board = MmaBlock("random", "H100", 3)
     (view,) = shown(js, board.terms, "H100")
     top = board.blocks[0].unit_exponent + view["edge"] - 1
@@ -154,6 +152,9 @@ def test_dropped_bits_are_what_is_missing(
     )
     assert sum(value_of(row, top, "zkc") for row in added) == exact
     assert value_of(result, top, "kd") == value_of(total, top)
+
+
+def test_texts_of_values(js):
     values = (0.0, 65536.0, 2.0**-30, 2.0**30, -1 - 2.0**-9, 1.5)
     assert [js.run("shownValue", value) for value in values] == [
         "0",
@@ -165,7 +166,7 @@ def test_dropped_bits_are_what_is_missing(
     ]
 
 
-def test_preset_begins_where_it_tells_most():
+def test_a_preset_sets_its_first_position():
     board = MmaBlock()
     for name, preset in PRESETS.items():
         board.preset = name
@@ -175,12 +176,11 @@ def test_preset_begins_where_it_tells_most():
     board.gpu = "H100"
     assert (board.block, len(board.blocks)) == (0, 1)
     board.preset, board.gpu = "random", "A100"
-    assert board.blocks[1].terms[-1].value == board.blocks[0].result, (
-        "the next block begins with the last result"
-    )
+    # C of a block is the result of the block before.
+    assert board.blocks[1].terms[-1].value == board.blocks[0].result
 
 
-def test_errors_against_length_are_those_of_others_sums():
+def test_errors_of_sums_equal_those_of_numpy():
     generator = torch.Generator().manual_seed(0)
     found = sum_errors([16, 256, 2048])
     a, b = (
@@ -188,18 +188,19 @@ def test_errors_against_length_are_those_of_others_sums():
         for _ in range(2)
     )
     for i, k in enumerate(found.lengths):
-        products = (a * b)[:, :k]  # exact, in FP32 too
+        # The products are exact, in FP32 too.
+        products = (a * b)[:, :k]
         exact = np.array([math.fsum(row) for row in products])
         in_fp32 = np.add.accumulate(products.astype(np.float32), axis=1)[:, -1]
         in_fp16 = np.zeros(17, np.float16)
         for term in products.T:
-            # one rounding: in_fp16 is widened to FP64 first
+            # numpy adds in FP64, so this rounds once.
             in_fp16 = (in_fp16 + term).astype(np.float16)
         for name, sums in (("FP32, one by one", in_fp32), ("FP16, one by one", in_fp16)):
             assert found.errors[name][i] == pytest.approx(
                 np.median(abs(sums - exact) / exact), rel=1e-6
             )
-    last = {name: each[-1] for name, each in found.errors.items()}
+    last = {name: errors[-1] for name, errors in found.errors.items()}
     assert sorted(last, key=last.__getitem__) == [
         "FP32, in pairs",
         "FP32, one by one",
@@ -214,6 +215,9 @@ def test_errors_against_length_are_those_of_others_sums():
     figure = sum_errors_figure(found)
     assert " ".join(figure.get_supxlabel().split()) == words
     assert [line.get_label() for line in figure.axes[0].lines] == list(found.errors)
+
+
+def test_invalid_lengths_of_sums_are_refused():
     for lengths in ([], [0, 4]):
         with pytest.raises(ValueError, match="expected 1 and more"):
             sum_errors(lengths)

@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
 
 
 class Line(Scripts):
-    """The functions of the page, called as they would be in Python."""
+    """The page's functions as methods of Python."""
 
     def outcomes(self, x: float, format: Format, mode: Rounding) -> list[Outcome]:
         return [
@@ -75,7 +75,7 @@ FOLDERS = ("exact", "number_line", "swallowed")
 SCRIPTS = Line
 
 
-def test_worked_example_and_text_moves_x_and_x_writes_the_text(page):
+def test_worked_example_of_a_number_line(page):
     """2049 is half-way between two FP16 numbers."""
     root = page.show(NumberLine(FP16, 2049.0))
     for mode, value in (
@@ -122,16 +122,18 @@ class TestOutcomes:
     def test_the_odds_are_those_of_many_draws(self, js):
         draws = np.random.default_rng(0).integers(2**32, size=20_000)
         for x in (0.1, -0.1, 2048.5, 65530.0, 1e-8):
-            seen = round_to(np.full(draws.shape, x), FP16, Rounding.STOCHASTIC, random_bits=draws)
+            rounded = round_to(
+                np.full(draws.shape, x), FP16, Rounding.STOCHASTIC, random_bits=draws
+            )
             found = js.outcomes(x, FP16, Rounding.STOCHASTIC)
-            assert set(seen) == {o.value for o in found}, x
+            assert set(rounded) == {o.value for o in found}, x
             for o in found:
                 sigma = float(o.odds * (1 - o.odds) / draws.size) ** 0.5
-                assert (seen == o.value).mean() == pytest.approx(float(o.odds), abs=4 * sigma), x
+                assert (rounded == o.value).mean() == pytest.approx(float(o.odds), abs=4 * sigma), x
 
     def test_one_row_for_each_rounding(self, js):
         found = js.rounded(0.1, FP16, Rounding.NEAREST_EVEN)["rows"]
-        rows = {one["mode"]: (one["value"], one["error"]) for one in found}
+        rows = {row["mode"]: (row["value"], row["error"]) for row in found}
         down = ("0.0999755859375", "-2.44e-5")
         up = ("0.10003662109375", "+3.66e-5")
         assert rows == {
@@ -152,7 +154,7 @@ class TestOutcomes:
 
 
 class TestInterval:
-    def test_its_ends_round_as_x_does_and_what_is_beyond_does_not(self, js):
+    def test_ends_of_the_interval_round_as_x_does(self, js):
         modes = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]
         for case in product(
             [FP16, BF16, E4M3, E2M1, E8M0, FP32],
@@ -198,8 +200,8 @@ def test_window_stays_when_the_format_changes():
         NumberLine(FP64)
 
 
-def test_the_sentence_says_where_x_lies_and_what_it_becomes(js):
-    for x, format, said in (
+def test_the_sentence_has_the_neighbours_and_the_result(js):
+    for x, format, expected in (
         (
             0.1,
             FP16,
@@ -221,10 +223,15 @@ def test_the_sentence_says_where_x_lies_and_what_it_becomes(js):
         (-1.0, E8M0, "-1 becomes NaN: E8M0 has no sign, so nothing below 0."),
         (0.0, E8M0, "0 becomes NaN: E8M0 has no zero."),
     ):
-        assert said in js.sentence(x, format, Rounding.NEAREST_EVEN)
+        assert expected in js.sentence(x, format, Rounding.NEAREST_EVEN)
 
+
+def test_text_of_a_number_has_its_value():
     for x in (0.1, -1e-7, 2049.0, 1e22, 65504.5):
         assert float(as_text(x)) == x
+
+
+def test_texts_of_odds(js):
     for share, text in (
         ((1, 2), "50%"),
         ((1, 3), "33.3%"),
@@ -234,7 +241,7 @@ def test_the_sentence_says_where_x_lies_and_what_it_becomes(js):
         assert js.run("(n, d) => oddsText(fraction(BigInt(n), BigInt(d)))", *share) == text
 
 
-def test_the_axis_says_where_rounding_leaves_the_numbers(js):
+def test_the_axis_shows_where_numbers_overflow_and_underflow(js):
     for format in NARROW:
         facts = js.run("(name) => lineFormat(F[name])", format.name)
         if facts["ends_from"] is not None:
@@ -253,14 +260,14 @@ STEPS = 1000
 
 
 def numpy_loop(weight, update, steps, dtype):
-    """The plain loop, in whatever `dtype(number)` makes: numpy's numbers or torch's."""
+    """Return the weights of a plain loop on numbers that `dtype` makes, of numpy or torch."""
     w = dtype(weight)
     u = dtype(update)
     found = [w]
     for _ in range(steps):
         w = w - u
         found.append(w)
-    return np.array([float(each) for each in found])
+    return np.array([float(number) for number in found])
 
 
 def bfloat16(number):
@@ -268,17 +275,17 @@ def bfloat16(number):
 
 
 def pairs(count, seed=0):
-    """Return pairs of a weight and an update: some where the sliders stand, some anywhere."""
+    """Return pairs of a weight and an update, at positions of the sliders and anywhere else."""
     generator = np.random.default_rng(seed)
     draw = generator.uniform
-    on = [
+    on_sliders = [
         (float(generator.choice(WEIGHTS)), float(generator.choice(UPDATES))) for _ in range(count)
     ]
     anywhere = [(float(2.0 ** draw(-6, 6)), float(2.0 ** draw(-22, -3))) for _ in range(count)]
-    return on + anywhere
+    return on_sliders + anywhere
 
 
-def test_guessing_ahead_gives_what_plain_loops_give():
+def test_repeated_updates_equal_plain_loops():
     for weight, update in pairs(40):
         for format, dtype in ((FP16, np.float16), (FP32, np.float32)):
             found = repeated(weight, update, STEPS, format)
@@ -289,7 +296,10 @@ def test_guessing_ahead_gives_what_plain_loops_give():
             )
     for case in pairs(10):
         assert np.array_equal(repeated(*case, 300, BF16), numpy_loop(*case, 300, bfloat16)), case
-    for weight, update in pairs(2, seed=5):  # a master copy is seen as its float16
+
+
+def test_the_curve_of_a_master_has_its_fp16_copies():
+    for weight, update in pairs(2, seed=5):
         master = numpy_loop(weight, update, STEPS, np.float32).astype(np.float32)
         found = curves(weight, update, STEPS)["FP16 + FP32 master"]
         assert np.array_equal(found, master.astype(np.float16).astype(np.float64))
@@ -318,9 +328,9 @@ class TestStochastic:
                 assert after in [float(x) for x in neighbours]
                 assert abs(after - (before - u)) < float(np.spacing(near)) or after == before - u
 
-    def test_it_arrives_on_average_within_four_sigma(self):
-        """A step of a quarter ulp moves by a whole one with probability 1/4: variance 3/16 ulp^2 a
-        step.
+    def test_the_mean_is_within_four_standard_deviations(self):
+        """An update of a quarter ulp moves the weight by an ulp with probability 1/4, which has the
+        variance 3/16 ulp^2.
         """
         ulp = 2.0**-11
         update = ulp / 4
@@ -342,7 +352,7 @@ def sentence(js, weight, update, steps=STEPS):
     return js.run(SENTENCE, weight, update, steps, random_bits(steps).tolist())
 
 
-def test_the_curves_of_the_page_are_those_of_python(js):
+def test_the_curves_of_the_page_equal_those_of_python(js):
     cases = [*pairs(12, seed=9), (65504.0, 1.0), (2.0**-24, 2.0**-24), (60000.0, 65504.0)]
     for (weight, update), found in zip(
         cases, js.run(CURVES, cases, 300, random_bits(300).tolist()), strict=True

@@ -1,4 +1,4 @@
-"""One gradient of a bar: a real one of its layer, and its cast at each scale."""
+"""The example gradient of a histogram's bar, and its cast to FP16 at each loss scale."""
 
 from typing import Any
 
@@ -34,16 +34,17 @@ def test_each_occupied_power_of_two_has_a_real_gradient(gradients):
     for row in gradients["layers"][1:]:
         values = exact[row["name"]].flatten()
         examples = gradients["examples"][row["name"]]
-        assert [one is not None for one in examples] == [count > 0 for count in row["counts"]]
-        for exponent, one in enumerate(examples, row["lo"]):
-            if one is None:
+        has_example = [example is not None for example in examples]
+        assert has_example == [count > 0 for count in row["counts"]]
+        for exponent, example in enumerate(examples, row["lo"]):
+            if example is None:
                 continue
-            place, value = one
-            assert values[place].item() == value
+            index, value = example
+            assert values[index].item() == value
             assert 2.0**exponent <= abs(value) < 2.0 ** (exponent + 1)
 
 
-def test_zeros_and_what_is_not_finite_have_no_example():
+def test_zeros_and_non_finite_numbers_have_no_example():
     special = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan])
     assert one_of_each(special) == {}
     assert one_of_each(torch.empty(0)) == {}
@@ -51,7 +52,7 @@ def test_zeros_and_what_is_not_finite_have_no_example():
 
 
 @pytest.mark.parametrize("k", range(45))
-def test_the_bits_are_those_of_the_cast(js, k):
+def test_bits_equal_those_of_numpy_s_cast(js, k):
     with np.errstate(over="ignore"):
         code = np.float16(SMALL * 2.0**k).view(np.uint16)
     assert js.run(CAST, SMALL, k)["bits"] == f"{code:016b}"
@@ -65,7 +66,7 @@ def test_the_words_follow_the_scale(js):
     assert words[43] == "FP16 makes it inf."
 
 
-def test_a_format_without_infinity_makes_nan_of_what_is_too_large(js):
+def test_a_format_without_infinity_casts_large_numbers_to_nan(js):
     cast = """(k) => {
       const cast = castOf(1.5, k, F.E4M3);
       return [castWords(cast, "E4M3"), fieldBits(cast.code, F.E4M3).join("")];
@@ -74,7 +75,7 @@ def test_a_format_without_infinity_makes_nan_of_what_is_too_large(js):
     assert js.run(cast, 0) == ["E4M3 holds it exactly.", "00111100"]
 
 
-def test_all_layers_together_take_the_layer_that_has_most(js, gradients):
+def test_the_example_of_all_layers_is_from_the_largest_count(js, gradients):
     most = js.run("(g) => exampleOf(g, g.layers[0].name, g.layers[1].lo + 12)", gradients)
     exponent = gradients["layers"][1]["lo"] + 12
     counts = {
@@ -83,5 +84,7 @@ def test_all_layers_together_take_the_layer_that_has_most(js, gradients):
         if 0 <= exponent - row["lo"] < len(row["counts"])
     }
     assert most["layer"] == max(counts, key=lambda name: counts[name])
-    nothing = js.run("(g) => exampleOf(g, g.layers[1].name, 100)", gradients)
-    assert nothing is None
+
+
+def test_an_exponent_without_gradients_has_no_example(js, gradients):
+    assert js.run("(g) => exampleOf(g, g.layers[1].name, 100)", gradients) is None

@@ -1,4 +1,4 @@
-"""Ledger, passes over a graph and step debugger: sentences that follow the controls."""
+"""The ledger of casts, the passes over a cast graph, and the step debugger."""
 
 from dataclasses import replace
 
@@ -21,16 +21,16 @@ def scores(x, w):
 
 @pytest.fixture
 def board():
-    """(x @ w) is 12.5 everywhere: exp of it, 268,337, is beyond FP16's 65,504."""
+    """Return a ledger in which all elements of x @ w are 12.5, whose exp overflows FP16."""
     return CastLedger(scores, torch.full((2, 2), 2.5), torch.full((2, 2), 2.5))
 
 
 def view(board, op):
-    """What the page has of an operation."""
+    """Return the row that the page has of an operation."""
     return next(row for row in board.get_state()["_rows"] if row["op"] == op)
 
 
-def test_a_row_and_the_bar_of_its_error(board):
+def test_a_row_of_an_operation(board):
     row = view(board, "exp")
     assert (row["list"], row["takes"], row["ran"], row["gives"]) == (
         "deny",
@@ -45,8 +45,12 @@ def test_a_row_and_the_bar_of_its_error(board):
         0.0,
         "",
     )
-    assert view(board, "sum")["list"] == "deny"  # torch says "set dtype"
+    # Operations of torch's list "set dtype" are shown on the deny list.
+    assert view(board, "sum")["list"] == "deny"
     assert view(board, "sum")["why"].startswith("set dtype: ")
+
+
+def test_the_bar_of_an_error_is_logarithmic():
     board = CastLedger(scores, torch.rand(8, 8), torch.rand(8, 8))
     row = view(board, "matmul")
     error = board.rows[0].error
@@ -72,7 +76,7 @@ class TestMoved:
         )
         assert row["why"] == "you moved it here; its own list is deny"
 
-    def test_back_on_its_own_list_or_in_bf16_it_does_not_overflow(self, board):
+    def test_on_its_own_list_or_in_bf16_exp_does_not_overflow(self, board):
         before = board.sentence, board.get_state()["_rows"]
         board.move("exp", "allow")
         board.move("exp", "deny")
@@ -81,18 +85,22 @@ class TestMoved:
         board.move("exp", "allow")
         board.format_name = "BF16"
         assert view(board, "matmul")["gives"] == "BF16"
-        assert "overflows" not in board.sentence  # BF16 has FP32's range
+        # BF16 has the range of FP32.
+        assert "overflows" not in board.sentence
         board.format_name = "FP16"
         board.reset()
         assert (board.sentence, board.get_state()["_rows"]) == before
 
-    def test_all_in_fp32_or_every_call_of_a_name(self, board):
+    def test_all_operations_can_run_in_fp32(self, board):
         board.overrides = {row.key: "deny" for row in board.rows}
-        assert board.overrides == {"matmul 1": "deny"}  # the others stand there anyway
+        # The other operations run in FP32 already.
+        assert board.overrides == {"matmul 1": "deny"}
         assert board.sentence == (
             "With matmul on the deny list, all 4 operations run in FP32; the last result equals "
             "FP32's (exact when every operation is on its own list)."
         )
+
+    def test_a_name_moves_all_its_calls(self):
         board = CastLedger(
             nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), torch.rand(2, 4)
         )
@@ -102,7 +110,7 @@ class TestMoved:
             "With linear on the deny list, all 3 operations run in FP32"
         )
 
-    def test_torchs_refusal_is_shown_and_no_networks_is_met(self):
+    def test_networks_of_tasks_have_no_refusal(self):
         for name in ("digits_cnn", "char_lstm", "gpt"):
             task = TASKS[name]
             data = TASKS[name].make_data()
@@ -110,6 +118,8 @@ class TestMoved:
             assert not any(row.problem for row in board.rows), name
             board.overrides = {row.key: "deny" for row in board.rows}
             assert "in FP32; the last result equals FP32's" in board.sentence, name
+
+    def test_a_refusal_of_torch_is_shown(self):
         board = CastLedger(
             nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.ReLU()), torch.rand(2, 4)
         )
@@ -124,7 +134,7 @@ class TestMoved:
         ]
 
 
-def test_what_does_not_exist_is_refused(board):
+def test_unknown_operations_and_lists_are_refused(board):
     with pytest.raises(
         traitlets.TraitError, match=r"operation: expected one of matmul, exp, sum.*got 'softmax'"
     ):
@@ -138,7 +148,7 @@ def test_what_does_not_exist_is_refused(board):
         CastLedger(lambda x: x + 1, torch.tensor([1, 2]))
 
 
-def test_details_say_what_came_out_and_what_was_lost(board):
+def test_details_of_an_operation(board):
     assert (
         view(board, "exp")["detail"]
         == "exp returns 2 × 2, up to 268000 in FP32; the error is 0 ulp of FP16."
@@ -155,12 +165,13 @@ def test_details_say_what_came_out_and_what_was_lost(board):
     ]
 
 
-def test_each_pass_looks_at_each_operation_once_and_says_what_it_does() -> None:
+def test_each_pass_visits_each_operation_once() -> None:
     passes = CastPasses()
     state = passes.get_state()
     operations = len(passes.explanation.rows)
-    names = [said.partition(":")[0] for said in state["_said"][1:-1]]
+    names = [sentence.partition(":")[0] for sentence in state["_said"][1:-1]]
     assert names == [name for name in PASSES for _ in range(operations)][:-1]
+    # Two operations read the input, number -1.
     assert [row["takes"] for row in state["_rows"]] == [
         [-1],
         [-2],
@@ -169,7 +180,7 @@ def test_each_pass_looks_at_each_operation_once_and_says_what_it_does() -> None:
         [3],
         [4, -1],
         [5],
-    ], "x is read twice"
+    ]
     assert [row["op"] for row in state["_rows"]] == [
         "linear",
         "linear",
@@ -179,13 +190,17 @@ def test_each_pass_looks_at_each_operation_once_and_says_what_it_does() -> None:
         "matmul",
         "linear",
     ]
-    for position, said in (
+
+
+def test_worked_example_of_the_sentences_of_passes() -> None:
+    passes = CastPasses()
+    for position, expected in (
         (0, "A forward pass as it was called. Five passes decide its casts, once."),
         (5, "colour: softmax is on the deny list. Sums or multiplies many elements."),
         (12, "propagate: softmax returns FP32."),
-        # 64 numbers, 2 + 4 bytes each
+        # 64 numbers of 2 and 4 bytes.
         (19, "insert: softmax asks for input FP16 → FP32: 0.4 KiB to read and write."),
-        # 68 of 4 + 2
+        # 68 numbers of 4 and 2 bytes.
         (
             21,
             "insert: linear asks for weight FP32 → FP16, bias FP32 → FP16: 0.4 KiB to read and "
@@ -197,10 +212,10 @@ def test_each_pass_looks_at_each_operation_once_and_says_what_it_does() -> None:
         (35, "Autocast makes 9 casts here, and the graph 7; "),
     ):
         passes.position = position
-        assert passes.sentence.startswith(said), position
+        assert passes.sentence.startswith(expected), position
 
 
-def test_a_page_without_a_kernel_has_what_each_single_move_does(page: Page) -> None:
+def test_a_page_without_a_kernel_has_all_single_moves(page: Page) -> None:
     board = CastLedger(lambda x: (x @ x).exp().sum(), torch.full((2, 2), 2.5))
     root = page.show(board)
     root.locator("tr:has(.lg-op:text-is('exp')) input[value=allow]").check(force=True)
@@ -210,7 +225,7 @@ def test_a_page_without_a_kernel_has_what_each_single_move_does(page: Page) -> N
         == root.locator(".lk-sentence").get_attribute("data-text")
         == board.sentence
     )
-    # one move at a time
+    # A page without a kernel has one move at a time.
     root.locator("tr:has(.lg-op:text-is('sum')) input[value=keep]").check(force=True)
     board.overrides = {"sum": "keep"}
     assert (page.trait("sentence"), page.trait("overrides")) == (board.sentence, board.overrides)
@@ -227,7 +242,7 @@ def test_a_page_without_a_kernel_has_what_each_single_move_does(page: Page) -> N
 
 
 def test_a_network_without_a_graph_is_refused_with_the_line() -> None:
-    class Asks(nn.Linear):
+    class ReadsItem(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x) * x.max().item()
 
@@ -237,7 +252,7 @@ def test_a_network_without_a_graph_is_refused_with_the_line() -> None:
             ValueError, match=r"there is no graph: .*test_operations.py:\d+: item tells Python"
         ),
     ):
-        CastPasses(Asks(2, 2), torch.ones(2, 2))
+        CastPasses(ReadsItem(2, 2), torch.ones(2, 2))
 
 
 DIGITS = replace(TASKS["digits"], batch_size=16)
@@ -248,7 +263,8 @@ def steps():
     return StepDebugger(DIGITS)
 
 
-def said(steps):
+def sentences(steps):
+    """Return the sentence of each stage of a step."""
     return dict(zip(STAGES, steps.get_state()["_view"]["sentences"], strict=True))
 
 
@@ -261,54 +277,60 @@ class TestStages:
             1,
         )
         assert steps.sentence == "The model computes with FP16 copies of FP32 master weights."
-        for number, sentence in enumerate(said(steps).values()):
+        for number, sentence in enumerate(sentences(steps).values()):
             steps.stage = number
             assert steps.sentence == sentence
-        assert len(set(said(steps).values())) == 8
+        assert len(set(sentences(steps).values())) == 8
         text = steps.still()["text/plain"]
         assert all(f"{number} {name}: " in text for number, name in enumerate(STAGES, 1))
         record = TrainingRun(DIGITS, RECIPES["O2"], measure_every=0).step()
         assert steps.watched.loss == record.loss
         assert (
-            f"The loss is {record.loss:.3g}, in FP32. Times the scale 2^16" in said(steps)["loss"]
+            f"The loss is {record.loss:.3g}, in FP32. Times the scale 2^16"
+            in sentences(steps)["loss"]
         )
-        assert said(steps)["check for inf"].startswith("All 26,122 gradients are finite")
+        assert sentences(steps)["check for inf"].startswith("All 26,122 gradients are finite")
 
-    def test_fp32_o1_which_keeps_the_weights_and_o3_which_has_no_master(self, steps):
+    def test_fp32_casts_nothing(self, steps):
         steps.recipe_name = "FP32"
-        words = said(steps)
+        words = sentences(steps)
         assert steps.log2_scale == 0
         assert words["cast weights"] == "Nothing is cast: everything in this step is FP32."
         assert words["loss"].endswith("in FP32, and nothing scales it.")
         assert words["scaled backward"].startswith("Nothing is scaled: they go from ")
         assert "6 return FP32" in words["forward"]
         plain = steps.get_state()["_view"]["stages"][3][-1]["bar"]
-        steps.log2_scale = 4  # each power of two moves the bars by one place
+        # Each power of two moves a bar by one of its 68 places.
+        steps.log2_scale = 4
         scaled = steps.get_state()["_view"]["stages"][3][-1]["bar"]
         assert [b - a for a, b in zip(plain, scaled, strict=True)] == pytest.approx([4 / 68] * 2)
+
+    def test_o1_copies_no_weight_back(self, steps):
         steps.recipe_name = "O1"
-        assert "every weight stays in FP32" in said(steps)["cast weights"]
-        assert said(steps)["copy back"].startswith("Nothing to copy")
-        assert "of 26,122 FP32 weights" in said(steps)["step"]
+        assert "every weight stays in FP32" in sentences(steps)["cast weights"]
+        assert sentences(steps)["copy back"].startswith("Nothing to copy")
+        assert "of 26,122 FP32 weights" in sentences(steps)["step"]
+
+    def test_o3_has_no_master_weights(self, steps):
         steps.recipe_name = "O3"
         assert (
-            said(steps)["cast weights"]
+            sentences(steps)["cast weights"]
             == "The weights are FP16, and there is no FP32 master behind them."
         )
 
     def test_norms_keep_fp32(self):
         steps = StepDebugger(replace(TASKS["segmentation_small"], batch_size=2))
-        assert said(steps)["cast weights"].endswith("; 3 normalisation layers keep FP32.")
+        assert sentences(steps)["cast weights"].endswith("; 3 normalisation layers keep FP32.")
         steps.recipe_name = "O3"
         # Adam divides by the root of squared gradients plus 1e-8, and in FP16 both are 0.
-        assert said(steps)["step"].endswith("25,152 of its 25,152 updates are inf or NaN.")
+        assert sentences(steps)["step"].endswith("25,152 of its 25,152 updates are inf or NaN.")
         lost = "inf or NaN: this model is lost, and no later step repairs it."
-        assert said(steps)["copy back"] == f"Every weight is {lost}"
+        assert sentences(steps)["copy back"] == f"Every weight is {lost}"
 
     def test_too_high_scale_is_skipped(self, steps):
         first = steps.watched.loss
         steps.log2_scale = 40
-        words = said(steps)
+        words = sentences(steps)
         assert not steps.watched.stepped
         assert "gradients overflow" in words["scaled backward"]
         assert words["check for inf"].startswith("found_inf: ")
@@ -326,10 +348,10 @@ class TestStages:
 
 
 def test_a_step_whose_gradients_are_all_zero_says_so():
-    """A network that died: every output is multiplied by 0."""
+    """Every output is multiplied by 0."""
     dead = replace(DIGITS, loss=lambda outputs, _targets: (outputs * 0).sum())
     steps = StepDebugger(dead)
-    assert said(steps)["scaled backward"].endswith(
+    assert sentences(steps)["scaled backward"].endswith(
         "of them are zero: no weight will learn from this step."
     )
-    assert "no finite gradient other than zero is left" in said(steps)["unscale"]
+    assert "no finite gradient other than zero is left" in sentences(steps)["unscale"]

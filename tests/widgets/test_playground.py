@@ -27,7 +27,7 @@ def test_presets_of_page_and_kernel_are_the_same(js: Scripts) -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_is_the_lab_recipe_of_its_name(js: Scripts, name: str) -> None:
+def test_a_preset_is_labkit_s_recipe_of_its_name(js: Scripts, name: str) -> None:
     page = js.run("(name) => RECIPE_PRESETS[name]", name)
     lab = RECIPES[name]
     config = js.run("(name) => scalerConfig(RECIPE_PRESETS[name])", name)
@@ -47,7 +47,7 @@ def test_zones_are_those_of_the_underflow_histogram(js: Scripts) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "told"),
+    ("address", "message"),
     [
         ("scene=moon", "scene: expected one of picture"),
         ("seed=-1", "seed: expected a whole number from 0 to 9999, got -1"),
@@ -62,15 +62,15 @@ def test_zones_are_those_of_the_underflow_histogram(js: Scripts) -> None:
         ("%%%=%", "%%%: there is no such part of a recipe"),
     ],
 )
-def test_a_bad_address_says_what_was_ignored(js: Scripts, address: str, told: str) -> None:
+def test_a_bad_address_says_what_was_ignored(js: Scripts, address: str, message: str) -> None:
     found = js.run("readAddress", address)
     assert found["setting"] == js.run("settingOf", "picture")
     assert found["step"] == 0
     assert len(found["ignored"]) == 1
-    assert told in found["ignored"][0]
+    assert message in found["ignored"][0]
 
 
-def test_an_address_brings_its_setting_back(js: Scripts) -> None:
+def test_an_address_restores_its_setting(js: Scripts) -> None:
     setting = {
         "scene": "spirals",
         "preset": "O1",
@@ -132,11 +132,11 @@ def test_the_best_list_begins_with_the_fewest_bytes(js: Scripts) -> None:
     "stored",
     ["nonsense", "{}", "[1, null]", '[{"address": "scene=moon", "loss": 1}]', '[{"loss": 1}]'],
 )
-def test_a_spoilt_best_list_is_empty(js: Scripts, stored: str) -> None:
+def test_a_damaged_best_list_is_empty(js: Scripts, stored: str) -> None:
     assert js.run("readEntries", stored) == []
 
 
-SAID = """(name, preset, steps) => {
+SENTENCE = """(name, preset, steps) => {
   const training = newTraining(problemNamed(name), RECIPE_PRESETS[preset], 0);
   const session = newSession(training, portraitInputs(training.problem));
   for (let i = 0; i < steps; i++) stepBoth(session);
@@ -146,15 +146,15 @@ SAID = """(name, preset, steps) => {
 
 
 def test_the_sentence_names_swallowed_updates(js: Scripts) -> None:
-    told = js.run(SAID, "fine_tuning", "FP16 no master", 150)
-    assert "of the updates leave their weight as it was" in told
-    assert "updates" not in js.run(SAID, "fine_tuning", "FP16 stochastic", 150)
+    sentence = js.run(SENTENCE, "fine_tuning", "FP16 no master", 150)
+    assert "of the updates leave their weight as it was" in sentence
+    assert "updates" not in js.run(SENTENCE, "fine_tuning", "FP16 stochastic", 150)
 
 
 def test_the_sentence_says_where_lost_gradients_do_no_harm(js: Scripts) -> None:
-    told = js.run(SAID, "targets", "O2", 100)
-    assert told.startswith("100% of the gradients of layer 1 are zero in FP16")
-    assert told.endswith("Yet the loss is as good as the twin's.")
+    sentence = js.run(SENTENCE, "targets", "O2", 100)
+    assert sentence.startswith("100% of the gradients of layer 1 are zero in FP16")
+    assert sentence.endswith("Yet the loss is as good as the twin's.")
 
 
 def steps_of(root: Any) -> int:
@@ -162,16 +162,16 @@ def steps_of(root: Any) -> int:
     return int(root.locator(".pg-count").inner_text().removeprefix("step ").replace(",", ""))
 
 
-def said(root: Any) -> str:
+def sentence_of(root: Any) -> str:
     return str(root.locator(".lk-sentence").get_attribute("data-text"))
 
 
 def test_one_step_tells_which_gradients_are_lost(page: Page) -> None:
     root = page.show(Playground())
-    assert said(root).endswith("press Start.")
+    assert sentence_of(root).endswith("press Start.")
     root.get_by_role("button", name="One step").click()
     assert steps_of(root) == 1
-    assert said(root).startswith("100% of the gradients of layer 1 are zero in FP16, and 0%")
+    assert sentence_of(root).startswith("100% of the gradients of layer 1 are zero in FP16, and 0%")
 
 
 def test_a_loss_scale_holds_from_the_next_step_on(page: Page) -> None:
@@ -181,7 +181,7 @@ def test_a_loss_scale_holds_from_the_next_step_on(page: Page) -> None:
     root.get_by_role("radio", name="dynamic").click()
     step.click()
     assert steps_of(root) == 2
-    assert "zero" not in said(root)
+    assert "zero" not in sentence_of(root)
     assert page.trait("changes") == {"scaling": "dynamic"}
 
 
@@ -201,7 +201,7 @@ def test_the_handle_scales_from_the_next_step_on(page: Page) -> None:
     assert page.trait("changes") == {"scaling": "static", "log2_scale": 20}
     assert root.get_by_role("radio", name="static").is_checked()
     root.get_by_role("button", name="One step").click()
-    assert "zero" not in said(root)
+    assert "zero" not in sentence_of(root)
 
 
 def test_the_handle_is_dragged_along_the_axis(page: Page) -> None:
@@ -217,7 +217,7 @@ def test_the_handle_is_dragged_along_the_axis(page: Page) -> None:
     mouse.up()
     assert page.trait("changes") == {"scaling": "static", "log2_scale": 12}
     steps_are(page, root, 1)
-    assert "skipped" not in said(root)
+    assert "skipped" not in sentence_of(root)
 
 
 def test_the_handle_sets_a_dynamic_scale_back(page: Page) -> None:
@@ -303,11 +303,11 @@ def test_reset_begins_again_with_the_same_numbers(page: Page) -> None:
     root = page.show(Playground("targets"))
     step = root.get_by_role("button", name="One step")
     step.click()
-    first = said(root)
+    first = sentence_of(root)
     root.get_by_role("button", name="Reset").click()
     assert steps_of(root) == 0
     step.click()
-    assert said(root) == first
+    assert sentence_of(root) == first
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_the_sentence_names_what_happens(page: Page, scene: str, steps: int, wor
     root = page.show(Playground(scene))
     for _ in range(steps):
         root.get_by_role("button", name="One step").click()
-    assert words in said(root)
+    assert words in sentence_of(root)
 
 
 def test_it_works_from_the_keyboard_alone(page: Page) -> None:

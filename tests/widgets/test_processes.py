@@ -1,4 +1,7 @@
-"""Widgets that run a process, with short programs in its place: GPU measurement and workers."""
+"""Widgets that run a process: the measurement of a GPU and several workers.
+
+Short programs replace `labkit gpu` and torchrun in most tests.
+"""
 
 import json
 import os
@@ -36,8 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-# The beginning of programs that stand in for `labkit gpu --quick`: what they call writes the file
-# of progress.
+# The beginning of programs that replace `labkit gpu --quick`; `part` writes the file of progress.
 PROGRESS = """
 import json, sys
 def part(name, number, outcome=""):
@@ -48,7 +50,7 @@ def part(name, number, outcome=""):
 
 
 def measuring(text: str) -> GpuRun:
-    """A button that runs a program's text in place of `labkit gpu --quick`."""
+    """Return a widget that runs a program in place of `labkit gpu --quick`."""
     return GpuRun(T4, command=program(PROGRESS + text))
 
 
@@ -68,11 +70,12 @@ def keep(folder: Path, device: str, date: str = "2026-03-01") -> None:
     path.write_text(record(device, date).to_json())
 
 
-def test_worked_example_it_measures_draws_and_says_so(folder: Path) -> None:
+def test_worked_example_of_a_measurement(folder: Path) -> None:
     keep(folder, "Tesla T4")
     before = folder / "gemm"
     after = folder / "later"
-    before.rename(after)  # the program puts it back: it "measures"
+    # The program moves the record back, as if it had measured.
+    before.rename(after)
     text = f"""
 import os
 part("size", 1)
@@ -87,7 +90,8 @@ part("tasks", 2, "done")
     assert widget.phase == "ready"
     assert widget.sentence.startswith("Ready to measure Tesla T4: five parts, 3 minutes")
     assert widget.pictures == []
-    widget._on_message(None, {"do": "start"}, [])  # as the browser says it
+    # The message of a page.
+    widget._on_message(None, {"do": "start"}, [])
     assert widget.wait(60).startswith("Done: Tesla T4 is measured.")
     assert (widget.phase, widget.part, widget.parts) == ("done", 2, 2)
     (picture,) = widget.pictures
@@ -107,9 +111,7 @@ def wait_for_part(widget: GpuRun) -> None:
 
 
 def test_stop_ends_the_command_and_what_it_started() -> None:
-    """As `labkit gpu` does, the program starts another one; its pipe is closed only when that has
-    ended, too.
-    """
+    """Like `labkit gpu`, the program starts another one; its pipe closes when both have ended."""
     text = (
         f"part('size', 1); import subprocess; subprocess.run([sys.executable, '-c', {WAITING!r}])"
     )
@@ -119,20 +121,23 @@ def test_stop_ends_the_command_and_what_it_started() -> None:
     process = widget._process
     assert process is not None
     widget.start()
-    assert widget._process is process, "a second press starts no second measurement"
+    # A second press starts no second measurement.
+    assert widget._process is process
     widget._on_message(None, {"do": "stop"}, [])
     assert widget.wait(60) == "Stopped. What was measured of Tesla T4 until then is kept and drawn."
     assert (widget.phase, process.running) == ("stopped", False)
-    wait_for_part(widget)  # after its end it can be started again
+
+
+def test_a_measurement_ends_with_its_widget() -> None:
+    widget = measuring(f"part('size', 1); {WAITING}")
+    wait_for_part(widget)
     process = widget._process
     widget.close()
     process.wait(60)
-    assert not process.running, "it ends with the widget"
+    assert not process.running
 
 
-def test_a_part_that_failed_is_named_and_without_a_gpu_it_says_why(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_part_that_failed_is_named() -> None:
     widget = measuring(
         """
 part("size", 1, "failed with status 1; its last lines say why")
@@ -146,10 +151,16 @@ raise SystemExit(1)
     assert f"Not all of it was done: size failed with status 1; {late}" in widget.wait(60)
     assert widget.phase == "failed"
     assert widget.printed == "what is printed    is shown"
+
+
+def test_a_command_that_cannot_start_is_reported() -> None:
     missing = GpuRun(T4, command=("no such program",))
     missing.start()
     assert missing.phase == "failed"
     assert "could not be started" in missing.sentence
+
+
+def test_without_a_gpu_the_widget_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "gpus", tuple)
     widget = GpuRun(command=program("raise SystemExit(1)"))
     widget.start()
@@ -163,14 +174,14 @@ raise SystemExit(1)
     assert widget.sentence in widget._repr_mimebundle_()[0]["text/plain"]
 
 
-def test_a_command_without_a_file_of_progress_ends_all_the_same() -> None:
+def test_a_command_that_writes_no_progress_ends_normally() -> None:
     widget = GpuRun(T4, command=program("print('--- 1 of 2, size: time products, 35 s')"))
     widget.start()
     assert widget.wait(60).startswith("Done")
     assert (widget.part, widget.printed) == (0, "--- 1 of 2, size: time products, 35 s")
 
 
-def test_a_damaged_file_of_progress_is_named_and_stops_nothing() -> None:
+def test_a_damaged_file_of_progress_stops_no_measurement() -> None:
     damaged = """
 with open(sys.argv[-1], "w") as file:
     file.write("{}\\n")
@@ -187,11 +198,14 @@ sys.stdin.readline()
     assert widget.wait(60).startswith("Done")
 
 
-def test_only_this_gpu_is_drawn_at_once(folder: Path) -> None:
+def test_only_records_of_this_gpu_are_drawn(folder: Path) -> None:
     keep(folder, "NVIDIA A100")
-    assert GpuRun(T4).pictures == [], "another card's record is not taken for this one's"
+    assert GpuRun(T4).pictures == []
     keep(folder, "Tesla T4", "2026-04-01")
     assert len(GpuRun(T4).pictures) == 1
+
+
+def test_recorded_speeds_of_tasks_are_shown(folder: Path) -> None:
     path = folder / "checks" / "tesla-t4" / "tasks.jsonl"
     path.parent.mkdir(parents=True)
     path.write_text(
@@ -201,21 +215,24 @@ def test_only_this_gpu_is_drawn_at_once(folder: Path) -> None:
         + "\n"
     )
     assert GpuRun(T4).paces == ["gpt: Steps a second on Tesla T4: FP32 10, O1 25 (2.5 times FP32)."]
-    lacking = replace(record("Tesla T4"), sweep="ceilings")  # no copies: no roofline
+
+
+def test_a_record_that_cannot_be_drawn_is_named(folder: Path) -> None:
+    keep(folder, "Tesla T4")
+    # Without copies there is no roofline.
+    lacking = replace(record("Tesla T4"), sweep="ceilings")
     (folder / "gemm" / "tesla-t4" / "ceilings.json").write_text(lacking.to_json())
     first, second = pictures(T4)
     assert (first["src"], first["alt"][:23]) == ("", "ceilings is not drawn: ")
-    assert second["src"], "the rest is drawn"
+    assert second["src"], "the other record was not drawn"
     (folder / "gemm" / "tesla-t4" / "size.json").write_text("{")
     assert "could not be drawn" in GpuRun(T4).sentence
 
 
 @pytest.mark.slow
-def test_the_progress_of_the_command_is_understood() -> None:
-    """The door between the two: the file of `labkit gpu` is what the bar follows. A rehearsal on
-    the CPU.
-    """
-    where = Place(torch.device("cpu"), device_report("cpu").name, "gpu")
+def test_the_widget_follows_the_progress_of_the_command() -> None:
+    """The widget follows the file that `labkit gpu` writes; here it measures the CPU."""
+    cpu = Place(torch.device("cpu"), device_report("cpu").name, "gpu")
     rehearsal = (
         sys.executable,
         "-m",
@@ -227,14 +244,15 @@ def test_the_progress_of_the_command_is_understood() -> None:
         "--only",
         "size",
     )
-    widget = GpuRun(where, command=rehearsal)
+    widget = GpuRun(cpu, command=rehearsal)
     widget.start()
     assert widget.wait(200).startswith("Done")
     assert (widget.part, widget.parts) == (1, 1)
     (picture,) = widget.pictures
-    assert where.name in picture["alt"]
+    assert cpu.name in picture["alt"]
 
 
+# A program that replaces torchrun: it answers each plan with two steps of two ranks.
 PROGRAM = """
 import json, sys
 print(json.dumps({"ready": 2}), flush=True)
@@ -269,10 +287,9 @@ def test_training_fills_the_lanes_and_states_its_outcome() -> None:
         shown = workers._lanes
         assert (shown["recorded"], len(shown["steps"]), len(shown["lanes"])) == ("", 2, 2)
         workers.agree = False
-        said = trained(workers, **limit)
-        assert (
-            "parted in step 2, and no error said so. In the end their steps are 0.75, 1.5" in said
-        )
+        sentence = trained(workers, **limit)
+        expected = "parted in step 2, and no error said so. In the end their steps are 0.75, 1.5"
+        assert expected in sentence
         assert "Train once" in memory_bars(workers).value
         step = {
             "step": 1,
@@ -291,18 +308,21 @@ def test_training_fills_the_lanes_and_states_its_outcome() -> None:
         workers.close()
     assert workers.sentence == "Stopped: no process is left. Train starts them again."
     assert (workers.phase, workers.running) == ("ready", False)
+
+
+def test_processes_that_end_are_reported() -> None:
+    limit = {"timeout": 200 * slowness()}
     workers = Workers((sys.executable, "-c", "raise OSError('no room')"))
     assert trained(workers, **limit) == "The processes ended by themselves: OSError: no room"
     workers.close()
 
 
-def test_a_recorded_training_is_drawn_until_one_of_the_learner_begins(
+def test_a_recorded_training_is_drawn_until_a_new_one_begins(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workers = Workers((sys.executable, "-c", PROGRAM))
-    assert (workers._lanes["recorded"], workers._lanes["steps"]) == ("", []), (
-        "this data folder has none"
-    )
+    # The data folder of the tests is empty.
+    assert (workers._lanes["recorded"], workers._lanes["steps"]) == ("", [])
     with pytest.raises(ValueError, match="got none; press Train first"):
         workers.record()
     monkeypatch.delenv("LABKIT_DATA")
@@ -319,13 +339,16 @@ def test_a_recorded_training_is_drawn_until_one_of_the_learner_begins(
     trained(workers, timeout=200 * slowness())
     assert (workers._lanes["recorded"], len(workers._lanes["steps"])) == ("", 2)
     assert memory_bars(workers).value.count("(recorded: CPU") == 1
-    again = load_workers(workers.record().save(folder / "own.json"))
+    again = load_workers(workers.record().save(folder / "saved.json"))
     assert (again.plan, len(again.steps), again.device) == (
         WorkerPlan(),
         2,
         workers.record().device,
     )
     workers.close()
+
+
+def test_a_file_that_is_no_record_of_workers_is_refused() -> None:
     with pytest.raises(ValueError, match="is not a record of a training by several"):
         load_workers(Path(__file__))
 
@@ -339,18 +362,17 @@ def test_four_real_processes_skip_together() -> None:
             f"All ranks stepped or skipped as one. Skipped: 3 of {STEPS}."
         )
         agreed = [[rank[:3] for rank in step["ranks"]] for step in workers.steps]
-        kept = [
+        recorded = [
             [tuple(rank[:3]) for rank in step["ranks"]]
             for step in load_workers(RECORDED / "fsdp2.json").steps
         ]
-        assert kept == [[tuple(rank) for rank in ranks] for ranks in agreed], (
-            "the record is of this training"
-        )
+        # The shipped record is of this training.
+        assert recorded == [[tuple(rank) for rank in ranks] for ranks in agreed]
         assert [found for _, _, found in agreed[2]] == [False, False, True, False]
         workers.agree = False
-        said = trained(workers, **limit)
-        assert "parted in step 3" in said
-        assert "0.78125, 0.78125, 6.25, 0.78125 times" in said
+        sentence = trained(workers, **limit)
+        assert "parted in step 3" in sentence
+        assert "0.78125, 0.78125, 6.25, 0.78125 times" in sentence
     finally:
         workers.close()
 
@@ -369,14 +391,15 @@ threading.Event().wait()
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
-def test_no_process_is_left_when_the_kernel_is_killed() -> None:
+def test_all_processes_end_when_the_kernel_is_killed() -> None:
     kernel = subprocess.Popen([sys.executable, "-c", KERNEL], stdout=subprocess.PIPE, text=True)
     assert kernel.stdout is not None
     try:
         launcher = int(kernel.stdout.readline())
         children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
         processes = [launcher, *map(int, children)]
-        assert len(processes) == 5  # torchrun and four ranks
+        # torchrun and four ranks.
+        assert len(processes) == 5
         ends = [os.pidfd_open(process) for process in processes]
     finally:
         os.kill(kernel.pid, signal.SIGKILL)

@@ -26,7 +26,8 @@ def test_each_choice_has_a_reply_and_one_is_right() -> None:
         measure = None
         choices = list(prediction.choices)
         ruler = NUMBERS.get(id)
-        if ruler:  # a number, whose truth is in the middle of its line
+        if ruler:
+            # A number is asked for; the measured one is in the middle of its ruler.
             measure = lambda ruler=ruler: (ruler.low * ruler.high) ** 0.5  # noqa: E731
             choices = [str(number) for number in (ruler.low, measure(), ruler.high)]
         sent = str(predict(id, measure).get_state())
@@ -39,7 +40,7 @@ def test_each_choice_has_a_reply_and_one_is_right() -> None:
         assert [w.right for w in widgets.values()].count(True) == 1, id
 
 
-def test_bad_questions_and_answers_are_refused() -> None:
+def test_invalid_questions_and_answers_are_refused() -> None:
     with pytest.raises(TypeError, match=r"asks for a number: write predict\(id, measure\)"):
         predict("numbers.tenth")
     with pytest.raises(TypeError, match=r"asks for a choice: write predict\(id\) alone"):
@@ -56,17 +57,20 @@ def test_bad_questions_and_answers_are_refused() -> None:
         predict("scaling.order").choice = "7"
 
 
-SAID = {"less": "So people think.", "near": "Well seen.", "more": "So people fear."}
-PERCENT = Prediction("How much is lost?", SAID, ruler=Ruler(0.01, 100, "%"))
+REPLIES = {"less": "So people think.", "near": "Well seen.", "more": "So people fear."}
+PERCENT = Prediction("How much is lost?", REPLIES, ruler=Ruler(0.01, 100, "%"))
 
 
-def test_number_is_measured_after_the_learner_committed() -> None:
+def test_a_number_is_measured_after_the_guess() -> None:
     calls = []
     widget = Predict(PERCENT, lambda: calls.append(1) or 24.0)
     assert (calls, widget.truth) == ([], 0.0)
     widget.choice = "3"
     assert calls == [1]
-    for said, reply in (
+
+
+def test_the_reply_compares_the_guess_with_the_measurement() -> None:
+    for guess, reply in (
         ("1", "Not quite: you said 1%, it was 24%: 24 times more. So people think."),
         ("12", "Yes: you said 12%, it was 24%: 2 times more. Well seen."),
         ("24", "Yes: you said 24%, it was 24%. Well seen."),
@@ -75,7 +79,7 @@ def test_number_is_measured_after_the_learner_committed() -> None:
     ):
         widget = Predict(PERCENT, lambda: 24.0)
         assert (widget.choices, widget.ruler) == ([], {"low": 0.01, "high": 100, "unit": "%"})
-        widget.choice = said
+        widget.choice = guess
         assert (widget.answered, widget.right, widget.truth) == (
             reply,
             reply.startswith("Yes"),
@@ -83,23 +87,27 @@ def test_number_is_measured_after_the_learner_committed() -> None:
         )
 
 
-def test_a_value_off_the_line_is_refused_or_marks_nothing() -> None:
-    for said in ("0", "-1", "101", "nan", "much", "1%", "inf"):
+def test_a_guess_outside_of_the_ruler_is_refused() -> None:
+    for guess in ("0", "-1", "101", "nan", "much", "1%", "inf"):
         with pytest.raises(ValueError, match=r"not a number from 0\.01 to 100%"):
-            Predict(PERCENT, lambda: 24.0).choice = said
+            Predict(PERCENT, lambda: 24.0).choice = guess
+
+
+def test_a_measurement_that_fails_is_reported() -> None:
     for truth in (0.0, -1.0, float("nan"), float("inf"), "none"):
         widget = Predict(PERCENT, lambda truth=truth: truth if truth != "none" else 1 / 0)
         widget.choice = "1"
         assert (widget.right, widget.truth) == (False, 0.0)
-        said = (
+        reason = (
             f"could not be measured: the truth was measured as {truth}"
             if truth != "none"
             else "division by zero"
         )
-        assert said in widget.answered
+        assert reason in widget.answered
 
 
-TRUE = {  # by arithmetic, or as the lesson's text has it; lessons measure them again
+# The numbers that lessons measure, by arithmetic or from the text of the lesson.
+EXPECTED = {
     "numbers.tenth": 100 * abs(float(np.float16(0.1)) / 0.1 - 1),
     "rounding.thousandth": 4.0,
     "tensor.errors": 1350,
@@ -119,11 +127,9 @@ NEEDS = {"autocast.error": ["touch-weights"], "gradients.scale": ["touch-film"]}
 def measured_by_the_lesson(id: str) -> float:
     """Run the cells of a lesson that lead to this question, and return what its `measure` says."""
     asking = f'predict("{id}", '
-    source = next(
-        text
-        for file in LESSONS.glob("*/lesson.py")
-        if asking in (text := file.read_text(encoding="utf-8"))
-    )
+    lessons_texts = (file.read_text(encoding="utf-8") for file in LESSONS.glob("*/lesson.py"))
+    source = next(text for text in lessons_texts if asking in text)
+    # The id of each cell, and the lines up to the next one.
     cells = dict(
         re.findall(r'^# %% id="([^"]+)".*\n((?:(?!# %%).*\n?)*)', source, flags=re.MULTILINE)
     )
@@ -131,7 +137,7 @@ def measured_by_the_lesson(id: str) -> float:
     for needed in ("setup", *NEEDS.get(id, [])):
         exec(cells[needed], names)
     tree = ast.parse(next(cell for cell in cells.values() if asking in cell))
-    call = next(part for part in ast.walk(tree.body.pop()) if isinstance(part, ast.Call))
+    call = next(node for node in ast.walk(tree.body.pop()) if isinstance(node, ast.Call))
     exec(compile(tree, id, "exec"), names)
     return float(eval(ast.unparse(call.args[1]), names)())
 
@@ -140,13 +146,13 @@ def measured_by_the_lesson(id: str) -> float:
 def test_a_lesson_measures_the_number_that_it_asks_for(id: str) -> None:
     ruler = NUMBERS[id]
     truth = measured_by_the_lesson(id)
-    assert truth == pytest.approx(TRUE[id], rel=0.05)
+    assert truth == pytest.approx(EXPECTED[id], rel=0.05)
     assert ruler.low < truth < ruler.high
 
 
 @pytest.fixture
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A journal that is not there yet, as if a notebook ran in this folder."""
+    """Return the path of a journal that does not exist yet."""
     for name in ("predict", "quiz"):
         monkeypatch.setattr(
             import_module(f"labkit.widgets.{name}.widget"),
@@ -156,36 +162,44 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / NAME
 
 
-def test_answer_is_kept_for_the_next_kernel(
-    journal: Path,
-) -> None:
+def test_an_answer_is_kept_for_the_next_kernel(journal: Path) -> None:
     first = predict("scaling.order")
-    assert not journal.exists()  # to be asked is no answer
+    # A question without an answer writes no journal.
+    assert not journal.exists()
     first.choice = "2^-27"
     again = predict("scaling.order")
     assert (again.choice, again.answered, again.right) == (first.choice, first.answered, False)
     assert predict("start.warm_up").choice == ""
-    for kind, answer in (("prediction", "0"), ("exercise", "2^-27")):  # the last prediction counts
+
+
+def test_the_last_prediction_of_the_journal_is_shown(journal: Path) -> None:
+    for kind, answer in (("prediction", "0"), ("exercise", "2^-27")):
         append_answer(journal, kind, "scaling.order", answer)
     assert predict("scaling.order").choice == "0"
+
+
+def test_a_choice_that_is_no_longer_offered_is_asked_again(journal: Path) -> None:
     append_answer(journal, "prediction", "start.warm_up", "a choice of last year")
-    assert predict("start.warm_up").choice == "", "what is no longer offered is asked again"
+    assert predict("start.warm_up").choice == ""
+
+
+def test_a_guessed_number_is_kept_with_its_measurement(journal: Path) -> None:
     predict("numbers.tenth", lambda: 0.0244).choice = "1"
     again = predict("numbers.tenth", lambda: 0.0244)
     assert (again.choice, again.truth) == ("1", 0.0244)
     assert again.answered.startswith("Not quite: you said 1%, it was 0.0244%: 41 times less.")
-    # the line ended elsewhere last year
+    # As if the ruler had been longer when this was answered.
     append_answer(journal, "prediction", "numbers.tenth", "50")
     assert predict("numbers.tenth", lambda: 0.0244).choice == ""
 
 
-def test_where_nothing_can_be_kept_the_reply_says_so(
+def test_an_answer_that_cannot_be_saved_is_reported(
     journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     widget = predict("scaling.order")
-    journal.mkdir()  # a folder stands where the file belongs
+    # A folder has the name of the journal, and the home folder is a file.
+    journal.mkdir()
     for home in ("HOME", "USERPROFILE"):
-        # and in the home folder nothing can be written
         monkeypatch.setenv(home, str(Path(__file__)))
     widget.choice = "0"
     assert widget.right
@@ -210,7 +224,8 @@ def test_numpy_and_torch_give_the_right_answers() -> None:
     assert (
         a.astype(np.float32) * b.astype(np.float32) == a.astype(np.float64) * b.astype(np.float64)
     ).all()
-    assert np.float16(2048) + np.float16(0.5) == 2048, "an FP16 sum loses small terms"
+    # A sum in FP16 loses small terms.
+    assert np.float16(2048) + np.float16(0.5) == 2048
     assert RIGHT["accumulator"] == "FP32"
     model = torch.nn.Linear(2, 2)
     with torch.autocast("cpu", torch.float16):
@@ -224,7 +239,7 @@ def test_numpy_and_torch_give_the_right_answers() -> None:
     assert RIGHT["bfloat"] == "It has the exponent range of FP32"
 
 
-def test_a_scale_of_torch_s_scaler_does_what_the_right_answers_say() -> None:
+def test_torch_s_scaler_gives_the_right_answers() -> None:
     weight = torch.nn.Parameter(torch.full((1,), 3.0))
     (1024.0 * weight**2).sum().backward()
     assert (weight.item(), weight.grad.item()) == (3.0, 1024 * 6.0)
@@ -236,7 +251,7 @@ def test_a_scale_of_torch_s_scaler_does_what_the_right_answers_say() -> None:
     scaler.update()
     assert (weight.item(), scaler.get_scale()) == (3.0, 512.0)
     assert RIGHT["overflow"] == "It skips the step and lowers the scale"
-    # clipped to a norm of 1 while it is scaled, almost nothing is left
+    # A scaled gradient that is clipped to a norm of 1 is almost zero after unscaling.
     scale = 2.0**16
     gradient = 0.5
     assert min(1.0, 1.0 / (scale * gradient)) * scale * gradient / scale == 2.0**-16
@@ -267,7 +282,8 @@ def test_answers_are_stored_and_final(journal: Path) -> None:
         ("tiny", UNKNOWN),
     ]
     assert first.results == {}
-    again = quiz("before")  # the cell is run again, or the notebook opened on another day
+    # The cell is run again, perhaps in another kernel.
+    again = quiz("before")
     assert again.answers == {"odd": "2049", "tiny": UNKNOWN}
     second = quiz("after")
     assert (second.answers, second.earlier) == ({}, again.answers)
@@ -275,7 +291,9 @@ def test_answers_are_stored_and_final(journal: Path) -> None:
     assert {id: result["answer"] for id, result in second.results.items()} == {"odd": "2048"}
     assert entries(journal, "after")[0]["answer"] == "2048"
     assert len(entries(journal, "before")) == 2
-    journal.unlink()
+
+
+def test_invalid_answers_of_a_quiz_are_ignored(journal: Path) -> None:
     append_answer(journal, "before", "odd", "<script>")
     append_answer(journal, "before", "no.such", "2048")
     widget = quiz("before")
@@ -284,6 +302,9 @@ def test_answers_are_stored_and_final(journal: Path) -> None:
     widget.answers = {"odd": "2048"}
     widget.answers = {}
     assert widget.answers == {"odd": "2049"}
+
+
+def test_an_unknown_phase_of_a_quiz_is_refused() -> None:
     with pytest.raises(ValueError, match="phase: expected one of 'before', 'after', got 'during'"):
         quiz("during")
 
@@ -329,7 +350,7 @@ def test_all_questions_are_answered_by_keyboard(page: Page) -> None:
 
 
 @pytest.mark.browser
-def test_a_wrong_guess_sees_which_choice_is_right(page: Page) -> None:
+def test_a_wrong_guess_shows_the_right_choice(page: Page) -> None:
     root = page.show(predict("scaling.order"))
     row = predictions()["scaling.order"]
     wrong = next(choice for choice in row.choices if choice != row.answer)

@@ -1,4 +1,7 @@
-"""Claims of replies to predictions, computed by numpy, torch, the emulator or real runs."""
+"""Claims in the replies to predictions, computed by numpy, torch, the emulator or real runs.
+
+Each test is named after its lesson.
+"""
 
 import numpy as np
 import pytest
@@ -16,8 +19,8 @@ EVERY = np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float64)
 ONE = np.float16(1)
 
 
-def says(id: str, choice: str, *texts: str) -> None:
-    """Hold that the reply to this choice says each of these."""
+def assert_reply_says(id: str, choice: str, *texts: str) -> None:
+    """Assert that the reply to a choice contains each text."""
     reply = predictions()[id].choices[choice]
     assert [text for text in texts if text not in reply] == []
 
@@ -31,22 +34,29 @@ def half(x: float) -> float:
         return float(np.float16(x))
 
 
-def test_01_exponent_bits_overflow_and_the_codes_behind_the_largest() -> None:
+def test_01_exponent_bits() -> None:
     assert torch.finfo(torch.float16).bits == 1 + 5 + 10
     assert torch.finfo(torch.float16).max == 2.0 ** (2**4 - 1) * (2 - 2.0**-10)
-    # With 4 bits the bias is 7 and the last exponent field is set aside: the largest exponent is 7.
+    # With 4 bits the bias is 7, and the last exponent is that of infinity and NaN: the largest
+    # exponent is 7.
     assert round((2 - 2.0**-11) * 2.0**7) == 256
-    says("numbers.exponent_bits", "4", "256")
-    says("numbers.exponent_bits", "5", "1 + 5 + 10", "256")
+    assert_reply_says("numbers.exponent_bits", "4", "256")
+    assert_reply_says("numbers.exponent_bits", "5", "1 + 5 + 10", "256")
     assert (torch.finfo(torch.bfloat16).bits, torch.finfo(torch.bfloat16).eps) == (
         1 + 8 + 7,
         2.0**-7,
     )
-    says("numbers.exponent_bits", "8", "8 bits of exponent, and 7 bits are left")
+    assert_reply_says("numbers.exponent_bits", "8", "8 bits of exponent, and 7 bits are left")
+
+
+def test_01_overflow_begins_at_65520() -> None:
     assert (half(65510), half(65519.99), half(65520)) == (65504, 65504, np.inf)
     assert EVERY[np.isfinite(EVERY)].max() == 65504 == 65536 - 32
     assert right("numbers.overflow") == "65504"
-    says("numbers.overflow", "inf", "65536", "65520")
+    assert_reply_says("numbers.overflow", "inf", "65536", "65520")
+
+
+def test_01_codes_after_the_largest_number() -> None:
     assert (EVERY[0x7BFF], EVERY[0x7C00], EVERY[0x8000], np.signbit(EVERY[0x8000])) == (
         65504,
         np.inf,
@@ -54,64 +64,76 @@ def test_01_exponent_bits_overflow_and_the_codes_behind_the_largest() -> None:
         True,
     )
     assert np.isnan(EVERY[0x7C01])
-    says("numbers.next_code", "NaN", "0x7C00 is infinity; 0x7C01 is the first")
+    assert_reply_says("numbers.next_code", "NaN", "0x7C00 is infinity; 0x7C01 is the first")
 
 
-def test_01_gradual_underflow_numbers_between_powers_of_two_and_bytes() -> None:
+def test_01_gradual_underflow() -> None:
     steps = half(3e-5) / 2.0**-24
     assert (steps, int(steps).bit_length(), f"{half(3e-5):.4g}") == (503, 9, "2.998e-05")
     for choice in ("0", "6.1e-5", "almost 3e-5"):
-        says(
+        assert_reply_says(
             "numbers.underflow",
             choice,
             "503" if choice != "almost 3e-5" else "nine significant bits",
         )
+
+
+def test_01_numbers_between_powers_of_two() -> None:
     for low in (1.0, 1024.0):
         assert sum(low <= value < 2 * low for value in EVERY) == 1024
     assert sorted(EVERY[(EVERY >= 1024) & (EVERY < 2048)]) == list(range(1024, 2048))
-    says("numbers.between", "1,024 and 1,024", "whole numbers")
+    assert_reply_says("numbers.between", "1,024 and 1,024", "whole numbers")
     assert ((EVERY > 0) & (EVERY < 1)).sum() == 15_359
+
+
+def test_01_bytes_of_a_network() -> None:
     assert right("numbers.bytes") == "14 GB"
 
 
-def test_02_ties_go_to_even_and_a_thousand_updates_are_swallowed() -> None:
+def test_02_ties_go_to_even() -> None:
     assert (half(2049), half(2051)) == (2048, 2052)
     assert sorted(EVERY[(EVERY >= 2048) & (EVERY <= 2052)]) == [2048, 2050, 2052]
     assert right("rounding.tie") == "2048 and 2052"
     assert [np.float16(x) + ONE for x in (2048, 2050)] == [2048, 2052]
-    says("rounding.whole", "2050", "(2050 + 1 does go up, to 2052.)")
+    assert_reply_says("rounding.whole", "2050", "(2050 + 1 does go up, to 2052.)")
+
+
+def test_02_a_thousand_updates_are_swallowed() -> None:
     weight = ONE
     for _ in range(1000):
         weight = weight - np.float16(2.0**-12)
     assert (weight, f"{1 - 1000 * 2.0**-12:.3f}") == (1, "0.756")
     assert np.nextafter(ONE, np.float16(0)) == 1 - 2.0**-11
-    says("rounding.swallowed", "at 1", "half-way between 1 - 2^-11 and 1")
-    says("rounding.stochastic", "about 1 + 2^-11", "half of 2^-10", "1/4")
+    assert_reply_says("rounding.swallowed", "at 1", "half-way between 1 - 2^-11 and 1")
+    assert_reply_says("rounding.stochastic", "about 1 + 2^-11", "half of 2^-10", "1/4")
 
 
 def test_02_rule_of_swallowed_updates_holds_for_every_weight() -> None:
     weights = EVERY[(EVERY >= 2.0**-4) & (EVERY < 2.0**11)]
     for sign in (1, -1):
         for ratio, lost in ((2047.9, False), (4096.1, True)):
-            # numpy rounds a float64 once
+            # numpy rounds the float64 result once.
             after = (weights + sign * weights / ratio).astype(np.float16)
             assert ((after == weights) == lost).all()
         for ratio in (2500.0, 3500.0):
             assert 0 < ((weights + weights / ratio).astype(np.float16) == weights).mean() < 1
     subnormal = EVERY[(EVERY > 0) & (EVERY < 2.0**-14)].astype(np.float16)
     assert (subnormal + np.float16(2.0**-24) != subnormal).all()
+
+
+def test_02_an_epsilon_of_1e_8_is_zero() -> None:
     x = torch.zeros(3, dtype=torch.float16)
     assert (x / (x.norm() + 1e-8)).isnan().all()
     assert (x.float() / (x.float().norm() + 1e-8) == 0).all()
     assert half(1e-8) == half(2.9e-8) == 0 < half(3e-8)
     assert (torch.ones(1).half() / x[:1]).item() == np.inf
-    says("rounding.epsilon", "NaN", "what is below 3e-8 becomes 0")
+    assert_reply_says("rounding.epsilon", "NaN", "what is below 3e-8 becomes 0")
 
 
 def product(a: list[float], b: list[float], c: float, gpu: str, out: object = None) -> float:
-    """A row times a column, plus c, on a GPU's Tensor Core."""
-    given = np.array([a]), np.array([b]).T, np.array([[c]]), SPECS[gpu]
-    return float(emulate(*given, *([out] if out else []))[0, 0])
+    """Return a row times a column plus c on the Tensor Core of a GPU."""
+    arguments = np.array([a]), np.array([b]).T, np.array([[c]]), SPECS[gpu]
+    return float(emulate(*arguments, *([out] if out else []))[0, 0])
 
 
 def test_03_a_product_has_22_bits() -> None:
@@ -119,7 +141,7 @@ def test_03_a_product_has_22_bits() -> None:
     assert product([300.0], [300.0], 0.0, "V100", FP16) == np.inf
     assert (2047 * 2047).bit_length() == 22
     assert right("tensor.product") == "90,000"
-    says("tensor.product", "90,000", "all 22 bits", "Only a D in FP16 would overflow")
+    assert_reply_says("tensor.product", "90,000", "all 22 bits", "Only a D in FP16 would overflow")
     for gpu, millions in (("V100", 16.8), ("A100", 33.6), ("H100", 67.1)):
         length = SPECS[gpu].block_length
         stop = 2.0 ** (SPECS[gpu].fraction_bits + 1)
@@ -138,23 +160,28 @@ def test_03_only_the_h100_keeps_sixteen_tiny_terms() -> None:
     total = np.float32(1)
     for _ in range(16):
         total += np.float32(2.0**-25)
-    assert total == 1 != np.float32(1 + 2.0**-21), "one after another in FP32 would lose them all"
+    # Added one after the other in FP32, all small terms are lost.
+    assert total == 1 != np.float32(1 + 2.0**-21)
     assert right("tensor.same") == "the H100 only"
-    last = {name: each[-1] for name, each in sum_errors([8192]).errors.items()}
+
+
+def test_03_errors_of_long_sums() -> None:
+    last = {name: errors[-1] for name, errors in sum_errors([8192]).errors.items()}
     assert last["FP16, one by one"] > 1000 * last["V100"]
     assert last["V100"] < 2.0**-11
-    assert last["V100"] / last["A100"] == pytest.approx(2, rel=0.2)  # twice the blocks
+    # The V100 has twice as many blocks, and rounds after each.
+    assert last["V100"] / last["A100"] == pytest.approx(2, rel=0.2)
     assert last["A100"] / last["H100"] == pytest.approx(2, rel=0.2)
 
 
-def test_03_a_batch_of_16_waits_for_memory_and_one_of_128_does_not() -> None:
+def test_03_a_batch_of_16_waits_for_memory() -> None:
     def flop_per_byte(batch):
         return 2 * batch * 1024 * 4096 / (2 * (batch * 1024 + 4096 * 1024 + batch * 4096))
 
     assert round(flop_per_byte(16)) == 16
     assert flop_per_byte(128) > 100 > flop_per_byte(112)
     assert ((2 * 16 * 1024 * 4096) // 10**6, f"{2 * 4096 * 1024 / 1e6:.1f}") == (134, "8.4")
-    says(
+    assert_reply_says(
         "tensor.bound",
         "the multipliers",
         "134 million FLOP",
@@ -175,22 +202,27 @@ def test_05_a_softmax_by_hand_ends_in_nan() -> None:
         "0.999994",
         "0.000006",
     ]
-    says("autocast.softmax", "(1, 0)", "162,755", "(0.999994, 0.000006)", "65504")
+    assert_reply_says("autocast.softmax", "(1, 0)", "162,755", "(0.999994, 0.000006)", "65504")
+
+
+def test_05_a_step_writes_inf_into_the_weights() -> None:
     weight = torch.ones(2, requires_grad=True)
     ((weight.half() * 60000).float().sum() * 2.0**36).backward()
     assert weight.grad is not None
     assert weight.grad.isinf().all()
     torch.optim.SGD([weight], lr=0.1).step()
     assert not weight.isfinite().any()
-    says("autocast.stage", "step", "write inf into the weights")
+    assert_reply_says("autocast.stage", "step", "write inf into the weights")
 
 
-def test_06_how_long_the_shipped_scaler_stays_below_the_window() -> None:
-    """Of the recorded trace, the steps in which 2^16 loses more than 1% of the gradients."""
+def test_06_steps_of_the_shipped_scaler_below_the_safe_scales() -> None:
+    """In these steps of the recorded trace, 2^16 loses more than 1% of the gradients."""
     loses = np.array(recorded_trace().keeps_from) > 16
     assert np.flatnonzero(~loses).max() + 1 == 379
     assert loses.sum() == 1651
-    says("scaling.shipped", "about a third", "from step 379 on it stays above: 1,651 steps in all")
+    assert_reply_says(
+        "scaling.shipped", "about a third", "from step 379 on it stays above: 1,651 steps in all"
+    )
 
 
 def test_06_what_a_scale_saves_and_what_it_does_not() -> None:
@@ -200,8 +232,8 @@ def test_06_what_a_scale_saves_and_what_it_does_not() -> None:
     assert half(2.0**-20 * 2.0**40) == np.inf
     task = TASKS["segmentation"]
     assert task.batch_size * scattered_digits().train_targets[0].numel() == 552_960
-    seen = merge(gradient_snapshot(TrainingRun(task, RECIPES["FP16"])).layers.values())
-    assert fate(seen, FP16).underflowed > 0.5
+    histogram = merge(gradient_snapshot(TrainingRun(task, RECIPES["FP16"])).layers.values())
+    assert fate(histogram, FP16).underflowed > 0.5
     weights = "weight gradients"
     a, b = (TrainingRun(TASKS[name], RECIPES["FP16"]) for name in ("segmentation_small", "digits"))
     assert [f"{zeros_inside(run.next_gradients(weights)):.0%}" for run in (a, b)] == ["1%", "24%"]

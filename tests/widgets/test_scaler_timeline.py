@@ -22,8 +22,8 @@ from labkit.widgets.scaler_timeline.widget import ScalerPresets, ScalerTimeline
 from tests.widgets.pages import Scripts
 
 
-def made_up(*largest, keeps=0):
-    """A trace of these largest gradients."""
+def trace_of(*largest, keeps=0):
+    """Return a trace with given largest gradients."""
     return Trace(
         "made up",
         "by hand",
@@ -40,7 +40,7 @@ RECORDED = traces.recorded_trace()
 
 
 class Replays(Scripts):
-    """The functions of the page, called as they would be in Python."""
+    """The page's functions as methods of Python."""
 
     def replay(
         self, config: ScalerConfig, trace: Trace, steps: int | None = None
@@ -48,26 +48,32 @@ class Replays(Scripts):
         return self.run("replayOf", traces.config_state(config), traces.trace_state(trace, steps))
 
     def sentence(self, config: ScalerConfig, trace: Trace, name: str = "") -> str:
-        said = (
+        function = (
             "(name, config, replay) => (name ? presetSentence(name, config, replay) : "
             "replaySentence(replay))"
         )
-        return str(self.run(said, name, traces.config_state(config), self.replay(config, trace)))
+        return str(
+            self.run(function, name, traces.config_state(config), self.replay(config, trace))
+        )
 
 
 FOLDERS = ("exact", "scaler_timeline")
 SCRIPTS = Replays
 
 
-def test_recorded_trace_is_what_is_measured_now():
-    """The same gradients, up to what another processor adds in another order: the difference grows
-    with each step.
+def test_the_recorded_trace_can_be_measured_again():
+    """Another processor adds in another order, so a difference is allowed that grows with each
+    step.
     """
     short = measure_trace(TASKS["segmentation_small"], steps=3)
     for step, (now, then) in enumerate(zip(short.largest, RECORDED.largest, strict=False)):
         assert now == pytest.approx(then, rel=0.01 * 2**step), step
     assert np.abs(np.subtract(short.keeps_from, RECORDED.keeps_from[:3])).max() <= 1
-    # The oracle is the FP16 backward pass itself, half a binade on either side of the edge.
+
+
+def test_overflow_of_a_trace_is_that_of_the_backward_pass():
+    short = measure_trace(TASKS["segmentation_small"], steps=1)
+    # Half a binade on either side of the scale at which the trace overflows.
     run = TrainingRun(TASKS["segmentation_small"], RECIPES["FP16 static"], seed=0, measure_every=0)
     edge = OVERFLOWS_FROM / short.largest[0]
     for scale in (edge * 0.7, edge * 1.4):
@@ -78,15 +84,20 @@ def test_recorded_trace_is_what_is_measured_now():
 
 def test_scale_keeps_gradients_up_to_one_percent_underflow():
     values = torch.full((1000,), 2.0**-20)
-    values[:10] = 2.0**-40  # 1%: allowed to go
+    # 1 % of the gradients may underflow.
+    values[:10] = 2.0**-40
     assert keeps_from(exponent_histogram(values)) == 0
     values[:11] = 2.0**-40
-    assert keeps_from(exponent_histogram(values)) == 15  # 2^-25 survives: it rounds up to 2^-24
+    # Gradients from 2^-25 on survive, because they round up to 2^-24.
+    assert keeps_from(exponent_histogram(values)) == 15
 
 
-def test_a_trace_is_kept_whole_and_nothing_else_is_taken_for_one(tmp_path):
-    trace = made_up(0.5, 2.0**-20, keeps=3)
+def test_a_trace_is_saved_and_loaded(tmp_path):
+    trace = trace_of(0.5, 2.0**-20, keeps=3)
     assert load_trace(trace.save(tmp_path / "trace.json")) == trace
+
+
+def test_a_file_that_is_no_trace_is_refused(tmp_path):
     for text in (
         "[]",
         "{}",
@@ -98,19 +109,24 @@ def test_a_trace_is_kept_whole_and_nothing_else_is_taken_for_one(tmp_path):
         with pytest.raises(ValueError, match="is not a trace of a training"):
             load_trace(tmp_path / "other.json")
 
+
+def test_a_trace_with_a_skipped_step_is_refused():
     too_high = replace(RECIPES["FP16 static"], scaler=static(2.0**40))
     with pytest.raises(
         ValueError, match="step 1 of 'segmentation_small' under 'FP16 static' was skipped"
     ):
         measure_trace(TASKS["segmentation_small"], too_high)
-    assert len(ScalerTimeline(made_up(0.1, 0.2), steps=400).replay) == 2
+
+
+def test_a_timeline_has_at_most_the_steps_of_its_trace():
+    assert len(ScalerTimeline(trace_of(0.1, 0.2), steps=400).replay) == 2
     with pytest.raises(ValueError, match="1 or more"):
         ScalerTimeline(steps=0)
 
 
-def test_torchs_own_scaler_goes_the_same_way():
-    """The oracle: torch.amp.GradScaler, fed the recorded found_inf through a gradient that
-    overflows or does not.
+def test_a_replay_equals_torch_s_scaler():
+    """The oracle is torch.amp.GradScaler, which gets a gradient that overflows where the trace
+    does.
     """
     for knobs in ({}, {"growth_interval": 7}, {"backoff_factor": 0.25, "growth_factor": 3.0}):
         config = ScalerConfig(**{"init_scale": 2.0**24, "growth_interval": 20, **knobs})
@@ -127,16 +143,22 @@ def test_torchs_own_scaler_goes_the_same_way():
 
 
 def test_low_scale_loses_gradients(js):
-    what = replay(static(4.0), made_up(*[2.0**-10] * 4, keeps=3))
-    assert what.lossy.tolist() == [1, 1, 1, 1]
-    said = js.sentence(static(4.0), made_up(*[2.0**-10] * 4, keeps=3))
-    assert said.endswith("stays at 2^2, and 100% of the steps run at a scale that loses gradients.")
-    unchecked = replay(static(2.0**40, skip_on_inf=False), made_up(*[2.0**-10] * 5))
+    replayed = replay(static(4.0), trace_of(*[2.0**-10] * 4, keeps=3))
+    assert replayed.lossy.tolist() == [1, 1, 1, 1]
+    sentence = js.sentence(static(4.0), trace_of(*[2.0**-10] * 4, keeps=3))
+    assert sentence.endswith(
+        "stays at 2^2, and 100% of the steps run at a scale that loses gradients."
+    )
+
+
+def test_an_unchecked_scaler_skips_no_step():
+    unchecked = replay(static(2.0**40, skip_on_inf=False), trace_of(*[2.0**-10] * 5))
     assert (unchecked.skips, set(unchecked.scale)) == (0, {2.0**40})
 
 
 def test_the_page_replays_as_python_does(js):
-    own = [
+    configs = [
+        *PRESETS.values(),
         ScalerConfig(
             init_scale=2.0**27, growth_interval=3, growth_factor=1.25, backoff_factor=1 / 3
         ),
@@ -147,13 +169,13 @@ def test_the_page_replays_as_python_does(js):
         ScalerConfig(init_scale=2.0**120, growth_interval=1, growth_factor=16.0),
         static(2.0**40, skip_on_inf=False),
     ]
-    for config in (*PRESETS.values(), *own):
-        what = replay(config, RECORDED, 600)
+    for config in configs:
+        expected = replay(config, RECORDED, 600)
         found = js.replay(config, RECORDED, 600)
-        assert np.array_equal(found["scale"], np.log2(what.scale)), config
-        assert np.array_equal(found["tracker"], what.tracker), config
-        assert np.array_equal(found["skipped"], what.skipped + what.held), config
-        assert np.array_equal(found["lossy"], what.lossy), config
+        assert np.array_equal(found["scale"], np.log2(expected.scale)), config
+        assert np.array_equal(found["tracker"], expected.tracker), config
+        assert np.array_equal(found["skipped"], expected.skipped + expected.held), config
+        assert np.array_equal(found["lossy"], expected.lossy), config
 
 
 def test_each_knob_moves_the_picture_without_a_kernel(page):
@@ -179,29 +201,32 @@ def test_six_scalers_are_shown_with_their_hysteresis(js, page):
     presets = ScalerPresets()
     skips = {name: what.skips for name, what in presets.replays.items()}
     assert list(skips) == ["torch", "apex", "DeepSpeed", "Megatron", "OneFlow", "fastai"]
-    assert skips["torch"] == skips["OneFlow"]  # the same rule, but at the ends of FP32
-    assert skips["DeepSpeed"] > skips["torch"]  # hysteresis skips twice before it backs off
-    assert skips["apex"] < skips["torch"]  # the cap at 2^24 spares the overflows above
+    # The rules of torch and OneFlow differ only at the ends of FP32.
+    assert skips["torch"] == skips["OneFlow"]
+    # With hysteresis, a scaler skips twice before it backs off.
+    assert skips["DeepSpeed"] > skips["torch"]
+    # The cap of 2^24 avoids overflows above.
+    assert skips["apex"] < skips["torch"]
     presets.alike = False
     ends = {name: what.skips for name, what in presets.replays.items()}
-    # it alone starts above the window
+    # Only Megatron starts above the safe scales.
     assert [name for name, count in ends.items() if count] == ["Megatron"]
     assert len(presets.replays["torch"]) == 2000
     presets.alike = True
     root = page.show(presets)
     root.get_by_role("radio", name="DeepSpeed").check()
-    said = page.trait("sentence")
+    sentence = page.trait("sentence")
     held = int(presets.replays["DeepSpeed"].held.sum())
     assert held > 0
-    assert f"{held} of the skips leave the scale where it is: with hysteresis 2," in said
-    assert "it backs off from overflow number 2 on, counted since it last grew" in said
+    assert f"{held} of the skips leave the scale where it is: with hysteresis 2," in sentence
+    assert "it backs off from overflow number 2 on, counted since it last grew" in sentence
     root.get_by_role("radio", name="torch").check()
     assert "hysteresis" not in page.trait("sentence")
     assert root.locator("tbody tr td:nth-child(3)").all_text_contents() == [
         str(count) for count in skips.values()
     ]
     root.get_by_role("radio", name="as shipped").check(force=True)
-    trace = made_up(*[2.0**-10] * 3)
+    trace = trace_of(*[2.0**-10] * 3)
     for consecutive, words in ((True, "in a row"), (False, "since it last grew")):
         config = ScalerConfig(init_scale=2.0**30, hysteresis=2, consecutive_hysteresis=consecutive)
         assert words in js.sentence(config, trace, "mine")

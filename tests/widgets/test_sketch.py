@@ -18,18 +18,18 @@ def rows(losses: list[float]) -> list[dict[str, float]]:
     return [{"step": i + 1, "loss": loss} for i, loss in enumerate(losses)]
 
 
-def test_a_stroke_takes_the_place_of_what_was_there(js: Scripts) -> None:
+def test_a_stroke_replaces_points_of_the_sketch(js: Scripts) -> None:
     def stroke(before: tuple[float, float], after: tuple[float, float]) -> Any:
         ends = [{"step": step, "loss": loss} for step, loss in (before, after)]
         return js.run("withStroke", SKETCH, *ends)
 
     assert stroke((15, 0.5), (30, 0.2)) == [[10, 1.0], [15, 0.5], [30, 0.2], [40, 0.01]]
-    assert stroke((30, 0.2), (15, 0.5)) == stroke((15, 0.5), (30, 0.2)), "to the left as well"
+    assert stroke((30, 0.2), (15, 0.5)) == stroke((15, 0.5), (30, 0.2))
     assert stroke((20, 0.3), (20, 0.4)) == [[10, 1.0], [20, 0.4], [40, 0.01]]
     assert js.run("withStroke", [], {"step": 1, "loss": 2}, {"step": 1, "loss": 2}) == [[1, 2]]
 
 
-def test_between_two_places_the_sketch_is_straight_in_log(js: Scripts) -> None:
+def test_a_sketch_is_interpolated_in_the_logarithm(js: Scripts) -> None:
     assert js.run("drawnAt", SKETCH, 15) == pytest.approx(0.1)
     assert js.run("drawnAt", SKETCH, 10) == 1.0
     assert js.run("drawnAt", SKETCH, 40) == 0.01
@@ -38,27 +38,27 @@ def test_between_two_places_the_sketch_is_straight_in_log(js: Scripts) -> None:
 
 
 def test_a_sketch_has_a_sentence(js: Scripts) -> None:
-    says = "You drew a loss of 1 at step 10, and 0.01 at step 40."
-    assert js.run("sketchWords", SKETCH) == says
+    sentence = "You drew a loss of 1 at step 10, and 0.01 at step 40."
+    assert js.run("sketchWords", SKETCH) == sentence
     assert js.run("sketchWords", SKETCH[:1]) == "You drew a loss of 1 at step 10."
     assert js.run("sketchWords", []) == ""
 
 
-def test_the_comparison_names_the_last_step_and_the_furthest(js: Scripts) -> None:
+def test_the_comparison_names_the_last_and_the_farthest_step(js: Scripts) -> None:
     losses = [1.0] * 9 + [1.0] * 4 + [0.9] * 7 + [0.02] * 5
-    says = js.run("comparison", SKETCH, rows(losses))
-    assert says == (
+    sentence = js.run("comparison", SKETCH, rows(losses))
+    assert sentence == (
         "You drew 0.01 at step 25; it is 0.02. Furthest apart at step 20: 0.01 drawn, 0.9 trained."
     )
-    assert js.run("comparison", SKETCH, rows(losses[:9])) == "", "no step in common"
+    assert js.run("comparison", SKETCH, rows(losses[:9])) == ""
     assert js.run("comparison", [], rows(losses)) == ""
 
 
-def test_a_loss_that_is_no_number_is_named_and_not_ranked(js: Scripts) -> None:
+def test_the_comparison_names_nan_but_does_not_rank_it(js: Scripts) -> None:
     losses = [*[1.0] * 10, *[0.5] * 4, math.nan]
     function = "(sketch, rows) => comparison(sketch, [...rows, { step: 15, loss: NaN }])"
-    says = js.run(function, SKETCH, rows(losses[:-1]))
-    assert says == (
+    sentence = js.run(function, SKETCH, rows(losses[:-1]))
+    assert sentence == (
         "You drew 0.1 at step 15; it is NaN. Furthest apart at step 14: 0.158 drawn, 0.5 trained."
     )
 
@@ -70,7 +70,7 @@ def live() -> Iterator[LiveTraining]:
     widget.close()
 
 
-def test_on_a_page_one_sketches_and_the_record_is_compared(page: Page, live: LiveTraining) -> None:
+def test_a_sketch_on_a_page_is_compared_with_the_record(page: Page, live: LiveTraining) -> None:
     root = page.show(live)
     words = root.locator(".lt-sketch-words")
     root.get_by_role("button", name="Draw what you expect").click()

@@ -35,7 +35,7 @@ def losses(steps: Any) -> list[float]:
     return [step.loss for step in steps]
 
 
-def test_a_run_that_goes_back_repeats_its_steps_bit_for_bit() -> None:
+def test_a_run_repeats_its_steps_bit_for_bit_after_going_back() -> None:
     run = ticked(live(recipe="FP16 static"), 33)
     before = losses(run.run.steps)
     for step in (27, 20, 0):
@@ -45,7 +45,7 @@ def test_a_run_that_goes_back_repeats_its_steps_bit_for_bit() -> None:
         assert losses(run.run.steps) == before
 
 
-def test_another_setting_after_going_back_is_a_branch_of_its_own() -> None:
+def test_another_setting_after_going_back_is_a_new_branch() -> None:
     run = ticked(live(), 30)
     run.handle(partial(run.go_back, 15))
     run.handle(partial(run.turn, {"scaling": Scaling.STATIC}))
@@ -62,35 +62,36 @@ def test_another_setting_after_going_back_is_a_branch_of_its_own() -> None:
     assert losses(run.run.steps) == expected
 
 
-def test_the_knobs_stand_as_they_stood_at_that_step() -> None:
+def test_going_back_restores_the_knobs_of_a_step() -> None:
     run = ticked(live(), 12)
     run.handle(partial(run.turn, {"scaling": Scaling.STATIC, "log2_scale": 7}))
     ticked(run, 12)
     for step, scaling, marks in ((12, Scaling.STATIC, [13]), (11, Scaling.OFF, [])):
         run.handle(partial(run.go_back, step))
-        assert run.selected.wanted.scaling is scaling, "as the step after it was done"
+        # The knobs are those with which the next step was done.
+        assert run.selected.wanted.scaling is scaling
         assert [mark.step for mark in run.run.marks] == marks
 
 
-def test_what_cannot_be_gone_back_to_is_refused_and_changes_nothing() -> None:
+def test_invalid_steps_to_go_back_to_are_refused() -> None:
     run = live()
     run.handle(partial(run.go_back, 0))
     assert run.notice == "Not done: there is no step to go back to. Press Start first."
     ticked(run, 5)
     for step in (5, 6, -1, 1.5, "3", None):
         run.handle(partial(run.go_back, step))
-        says = f"Not done: expected a whole step from 0 to 4 to go back to, got {step!r}"
-        assert run.notice == says
+        message = f"Not done: expected a whole step from 0 to 4 to go back to, got {step!r}"
+        assert run.notice == message
     assert (run.run.done, run.ghosts) == (5, [])
 
 
 @pytest.mark.parametrize("steps", [0, 1.5, "3"])
-def test_a_number_of_steps_that_is_none_is_refused(steps: Any) -> None:
+def test_invalid_numbers_of_steps_of_a_widget_are_refused(steps: Any) -> None:
     with pytest.raises(ValueError, match="steps: expected a whole number from 1 on"):
         live(steps)
 
 
-def test_own_run_without_copies_trains() -> None:
+def test_a_custom_run_without_copies_cannot_go_back() -> None:
     class Plain:
         """A run that cannot be copied."""
 
@@ -110,9 +111,7 @@ def test_own_run_without_copies_trains() -> None:
 
 
 class Fragile:
-    """A run that fails once, in the middle of a step: the weights have moved, and the step is not
-    counted.
-    """
+    """A run that fails once at the end of a step, after its weights have changed."""
 
     failed = False
 
@@ -136,7 +135,7 @@ class Fragile:
         return done
 
 
-def test_a_twin_that_failed_in_a_step_is_trained_again() -> None:
+def test_a_twin_that_failed_in_a_step_can_be_trained_again() -> None:
     Fragile.failed = False
     run = ticked(live(make_run=Fragile), 10)
     assert (run.phase, run.run.done) == (Phase.FAILED, 7)
@@ -148,7 +147,7 @@ def test_a_twin_that_failed_in_a_step_is_trained_again() -> None:
     assert losses(run.fp32.steps) == [plain.step().loss for _ in range(10)]
 
 
-def test_at_step_0_after_going_back_the_sentence_says_so() -> None:
+def test_the_sentence_at_step_0_after_going_back() -> None:
     widget = LiveTraining(TASK, "FP16", steps=40, device="cpu")
     run = ticked(widget.forked_run, 12)
     run.handle(partial(run.go_back, 0))
@@ -165,7 +164,7 @@ def test_a_run_of_one_step_has_the_singular() -> None:
     widget.close()
 
 
-def test_what_a_live_training_does_not_know_is_named_with_its_choices() -> None:
+def test_invalid_values_are_refused_with_the_choices() -> None:
     for task in (None, 3):
         with pytest.raises(ValueError, match=rf"task: expected one of .*, or a Task, got {task}"):
             LiveTraining(task)
@@ -179,7 +178,7 @@ def test_what_a_live_training_does_not_know_is_named_with_its_choices() -> None:
     widget.close()
 
 
-def test_ghosts_stay_over_a_reset_and_the_oldest_goes_first() -> None:
+def test_a_reset_keeps_ghosts_and_another_task_removes_them() -> None:
     run = ticked(live(), 3)
     for _ in range(GHOSTS + 2):
         run.handle(partial(run.go_back, 1))
@@ -193,7 +192,7 @@ def test_ghosts_stay_over_a_reset_and_the_oldest_goes_first() -> None:
     assert run.ghosts == []
 
 
-def test_ghosts_of_a_task_come_back_with_its_run() -> None:
+def test_ghosts_of_a_task_are_restored_with_its_run() -> None:
     run = ticked(live(), 3)
     run.handle(partial(run.go_back, 1))
     run.handle(partial(run.choose, task=TASKS["digits"]))
@@ -202,7 +201,7 @@ def test_ghosts_of_a_task_come_back_with_its_run() -> None:
     assert [ghost.origin for ghost in run.ghosts] == [1]
 
 
-def test_frames_carry_ghosts_with_their_settings() -> None:
+def test_frames_have_ghosts_with_their_settings() -> None:
     widget = LiveTraining(TASK, "FP16", steps=40, device="cpu")
     run = widget.forked_run
     sent = []
@@ -223,7 +222,7 @@ def test_frames_carry_ghosts_with_their_settings() -> None:
     widget.close()
 
 
-def test_a_fork_that_left_later_becomes_a_ghost() -> None:
+def test_a_fork_of_a_later_step_becomes_a_ghost() -> None:
     bench = Workbench("digits", "O2", steps=30, device="cpu").forked_run
     ticked(bench, 12)
     bench.handle(partial(bench.fork_after, 8))
@@ -234,7 +233,7 @@ def test_a_fork_that_left_later_becomes_a_ghost() -> None:
     assert (bench.fork, [ghost.origin for ghost in bench.ghosts]) == (None, [10, 5, 8])
 
 
-def test_nan_stays_in_the_ghost_and_the_run_is_sound_again() -> None:
+def test_going_back_before_a_nan_repairs_the_run() -> None:
     task = TASKS["autoencoder"]
     run = LiveTraining(task, "O3", steps=20, device="cpu").forked_run
     ticked(run, 6)
@@ -253,7 +252,7 @@ def map_of(widget: LiveTraining, content: Any, buffers: Any) -> Any:
     return np.frombuffer(buffers[content["map"]["buffer"]], "<f4").reshape(-1, 1 + 2 * scales)
 
 
-def test_frames_carry_what_every_scale_would_lose() -> None:
+def test_frames_have_the_map_of_loss_scales() -> None:
     widget = LiveTraining(TASK, "FP16", steps=40, device="cpu")
     run = widget.forked_run
     sent = []
@@ -267,14 +266,15 @@ def test_frames_carry_what_every_scale_would_lose() -> None:
     assert rows[0, 32:] == pytest.approx(exact.overflowing[0], abs=1e-6)
     for row, step in zip(rows, run.run.steps[::10], strict=True):
         assert row[1] == pytest.approx(step.underflow, abs=0.01), (
-            "at a scale of 1, as it was measured"
+            "the share at a scale of 1 is not the measured one"
         )
     run.handle(partial(run.go_back, 15))
     run.post(urgent=True)
     assert map_of(widget, *sent[-1])[:, 0].tolist() == [1, 11]
     ticked(run, 10)
     run.post(urgent=True)
-    assert map_of(widget, *sent[-1])[:, 0].tolist() == [21], "the rest was sent before"
+    # Rows that were sent before are not sent again.
+    assert map_of(widget, *sent[-1])[:, 0].tolist() == [21]
     widget.close()
 
 
@@ -288,30 +288,30 @@ def test_the_map_does_not_change_a_run() -> None:
 # --- copies ---
 
 
-class Copied:
-    """A run whose copies hold so many bytes."""
+class RunWithoutEngine:
+    """A run without an engine, whose copies have no bytes that could be counted."""
 
     engine = None
 
 
-def test_copies_are_thinned_out_where_they_need_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_are_thinned_out_to_the_limit_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labkit.widgets.live_training.checkpoints.copy_bytes", lambda run: 100)
-    kept = Checkpoints(every=10, most_bytes=1000)
+    checkpoints = Checkpoints(every=10, most_bytes=1000)
     for step in range(1001):
-        if kept.is_due(step) or step == 123:
-            kept.keep(step, Copied(), Knobs(), change=step == 123)
-    assert kept.every == 160
-    assert sorted(kept.copies) == [0, 123, *range(160, 1001, 160)]
-    assert len(kept.regular()) * 100 <= 1000
+        if checkpoints.is_due(step) or step == 123:
+            checkpoints.keep(step, RunWithoutEngine(), Knobs(), change=step == 123)
+    assert checkpoints.every == 160
+    assert sorted(checkpoints.copies) == [0, 123, *range(160, 1001, 160)]
+    assert len(checkpoints.regular()) * 100 <= 1000
 
 
-def test_a_copy_at_a_change_never_goes() -> None:
-    kept = Checkpoints(most_bytes=0)
+def test_a_copy_at_a_change_is_never_removed() -> None:
+    checkpoints = Checkpoints(most_bytes=0)
     for step in range(100):
-        kept.keep(step, Copied(), Knobs(log2_lr=step % 7), change=True)
-    assert len(kept.copies) == 100
-    assert kept.before(57)[1].log2_lr == 1
-    assert sorted(kept.until(3).copies) == [0, 1, 2, 3]
+        checkpoints.keep(step, RunWithoutEngine(), Knobs(log2_lr=step % 7), change=True)
+    assert len(checkpoints.copies) == 100
+    assert checkpoints.before(57)[1].log2_lr == 1
+    assert sorted(checkpoints.until(3).copies) == [0, 1, 2, 3]
 
 
 def test_without_a_copy_before_a_step_the_error_says_so() -> None:
@@ -319,9 +319,9 @@ def test_without_a_copy_before_a_step_the_error_says_so() -> None:
         Checkpoints().before(4)
 
 
-def test_the_bytes_of_a_copy_are_those_of_its_engine() -> None:
+def test_bytes_of_a_copy_are_those_of_its_engine() -> None:
     run = TrainingRun(TASKS["digits"], "O2")
     run.step()
     weights = sum(weight.numel() for weight in run.model.parameters())
     assert copy_bytes(run) >= weights * (2 + 4)
-    assert copy_bytes(Copied()) == 0
+    assert copy_bytes(RunWithoutEngine()) == 0

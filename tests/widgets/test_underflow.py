@@ -30,11 +30,11 @@ def gradient_sentence(js: Scripts, gradient: float, log2_scale: int) -> Any:
 
 
 def notes(js: Scripts, sent: list[dict[str, Any]]) -> dict[str, Any]:
-    """What stands under the histogram of each layer."""
+    """Return the note under the histogram of each layer."""
     zeros = [row["name"] for row in sent if row["elements"] and row["zeros"] == row["elements"]]
-    each = {row["name"]: (row, row["name"], []) for row in sent}
-    each[ALL_LAYERS] = each[ALL_LAYERS][0], None, zeros
-    return {name: js.run("noteOf", *given) for name, given in each.items()}
+    arguments = {row["name"]: (row, row["name"], []) for row in sent}
+    arguments[ALL_LAYERS] = arguments[ALL_LAYERS][0], None, zeros
+    return {name: js.run("noteOf", *values) for name, values in arguments.items()}
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def gradients():
     }
 
 
-def test_the_page_says_it_in_a_sentence_that_code_can_read(page):
+def test_the_sentence_follows_the_scale(page):
     layer = torch.tensor([2.0**-30, 2.0**-28, 2.0**-20, 2.0**-10])
     root = page.show(UnderflowHistogram(snapshot({"conv": layer}, step=0, kind=KIND)))
     assert page.trait("sentence") == (
@@ -78,18 +78,18 @@ MOTION = """(row, limits, reduced) => {
 ON_THE_EDGE = torch.tensor([2.0**-40, 2.0**-30, 2.0**-26, 2.0**-20])
 
 
-def moments(js: Scripts, reduced: bool) -> Any:
-    """The bars at 0 to 600 ms after the scale went from 2^10 to 1, and once a hand
-    moved it to 2^4.
+def moments(js: Scripts, *, reduced: bool) -> Any:
+    """Return the bars at 0 to 600 ms after the scale changed from 2^10 to 1, and after a drag to
+    2^4.
     """
     row = rows(snapshot({"conv": ON_THE_EDGE}, step=0, kind=KIND))[0]
     return js.run(MOTION, row, windows(FP16), reduced)
 
 
-def test_bars_glide_to_a_scale_and_follow_a_hand_at_once(js):
-    on_the_way = [moment["log2Scale"] for moment in moments(js, False)]
-    assert on_the_way == [10, 2.5, 0, 0, 0, 4]
-    assert [moment["moving"] for moment in moments(js, False)][:5] == [
+def test_bars_move_to_a_scale_and_follow_a_drag_at_once(js):
+    scales = [moment["log2Scale"] for moment in moments(js, reduced=False)]
+    assert scales == [10, 2.5, 0, 0, 0, 4]
+    assert [moment["moving"] for moment in moments(js, reduced=False)][:5] == [
         True,
         True,
         True,
@@ -98,17 +98,18 @@ def test_bars_glide_to_a_scale_and_follow_a_hand_at_once(js):
     ]
 
 
-def test_what_leaves_the_format_falls_and_no_other_bar(js):
-    first = moments(js, False)[0]
+def test_only_bars_that_leave_the_format_fall(js):
+    first = moments(js, reduced=False)[0]
     assert first["falls"] == [[-30, -26]]
 
 
 def test_nothing_moves_with_reduced_motion(js):
-    still = moments(js, True)
+    still = moments(js, reduced=True)
     assert [moment["log2Scale"] for moment in still] == [0, 0, 0, 0, 0, 4]
     assert not any(moment["moving"] or moment["falls"] for moment in still)
 
 
+# Whether elements of a row do not overlap.
 APART = """(parts) => parts.map((part) => part.getBoundingClientRect()).every(
   (box, i, all) => i === 0 || all[i - 1].right <= box.left
 )"""
@@ -126,7 +127,7 @@ def test_on_a_telephone_rows_have_room_for_their_words(browser):
 
 
 def test_fractions_agree_with_rounding_every_element(gradients):
-    """numpy is the oracle: scale each element, round it to float16, look where it went."""
+    """The oracle scales each element and rounds it to float16 by numpy."""
     widget = UnderflowHistogram(snapshot(gradients, step=3, kind=KIND))
     for layer in gradients:
         widget.layer = layer
@@ -137,10 +138,10 @@ def test_fractions_agree_with_rounding_every_element(gradients):
             with np.errstate(over="ignore"):
                 scaled = np.abs(values * 2.0**k)
                 rounded = scaled.astype(np.float16)
-            # The three slivers of `fate`: an element there may be counted with its neighbours.
-            sliver = (scaled == 2.0**-25) | ((rounded == 2.0**-14) & (scaled < 2.0**-14))
-            sliver |= (scaled >= 65520) & (scaled < 65536)
-            slack = sliver.mean() + 1e-12
+            # In three small ranges, `fate` may count an element with its neighbours.
+            in_range = (scaled == 2.0**-25) | ((rounded == 2.0**-14) & (scaled < 2.0**-14))
+            in_range |= (scaled >= 65520) & (scaled < 65536)
+            slack = in_range.mean() + 1e-12
             assert widget.fractions["underflowed"] == pytest.approx(
                 (rounded == 0).mean(), abs=slack
             )
@@ -152,9 +153,7 @@ def test_fractions_agree_with_rounding_every_element(gradients):
 
 
 def test_the_page_has_the_shares_of_python(js, gradients):
-    """For each layer and scale: the counts, shifted, have the fate. Nothing is sent once for each
-    scale.
-    """
+    """The page computes the shares of each scale from one histogram by shifting it."""
     widget = UnderflowHistogram(snapshot(gradients, step=3, kind=KIND))
     sent = json.loads(json.dumps(widget.get_state()))
     assert [row["name"] for row in sent["_rows"]] == [ALL_LAYERS, *gradients]
@@ -174,7 +173,7 @@ def test_the_page_has_the_shares_of_python(js, gradients):
             assert shares == widget.fractions
 
 
-def test_the_sentence_names_layer_and_format_and_warns_of_infinity(js):
+def test_the_sentence_names_layer_format_and_overflow(js):
     def sentence(what: Fate, format: Any, log2_scale: int, layer: str | None = None) -> Any:
         return js.run("sayFate", vars(what), log2_scale, layer, KIND, format.name)
 
@@ -207,7 +206,7 @@ def test_the_sentence_names_layer_and_format_and_warns_of_infinity(js):
     assert "all of them are zero already in FP32" in sentence(fate(nothing, FP16), FP16, 4)
 
 
-def test_note_counts_what_is_left_out(js, gradients):
+def test_notes_count_zeros_and_non_finite_gradients(js, gradients):
     h = exponent_histogram(torch.tensor([0.0, 0.0, 1.0, float("inf"), float("nan")]))
     found = notes(
         js, rows(GradSnapshot(1, KIND, {"conv": h, "one": exponent_histogram(torch.ones(1))}))
@@ -217,7 +216,10 @@ def test_note_counts_what_is_left_out(js, gradients):
         "2 are infinite or NaN already in FP32 and are left out."
     )
     assert found["one"] == "None of the 1 elements of layer one is exactly zero in FP32."
-    # the last layer's weights are zero
+
+
+def test_notes_name_layers_whose_gradients_are_all_zero(js):
+    # As if the weights of the last layer were zero.
     layers = {"0": torch.zeros(20), "1": torch.zeros(20), "2": torch.ones(5)}
     shown = notes(js, rows(snapshot(layers, step=1, kind=KIND)))
     assert shown[ALL_LAYERS].endswith(
@@ -227,6 +229,9 @@ def test_note_counts_what_is_left_out(js, gradients):
         shown["0"]
         == "All 20 elements of layer 0 are exactly zero already in FP32: no gradient arrives here."
     )
+
+
+def test_observed_shares_are_averaged_over_all_layers(gradients):
     snap = snapshot(gradients, step=0, kind=KIND)
     found = {
         row["name"]: row["observed"] for row in rows(snap, {"conv": 0.5, "relu": 0.1, "head": 0.0})
@@ -238,6 +243,9 @@ def test_note_counts_what_is_left_out(js, gradients):
         "head": 0.0,
     }
     assert {row["observed"] for row in rows(snap)} == {None}
+
+
+def test_invalid_snapshots_and_shares_are_refused():
     with pytest.raises(ValueError, match=r"no layers.*backward pass"):
         UnderflowHistogram(GradSnapshot(0, KIND, {}))
     histograms = {"conv": exponent_histogram(torch.ones(2))}
@@ -249,7 +257,7 @@ def test_note_counts_what_is_left_out(js, gradients):
         zeros_counted({"conv": 40}, histograms)
 
 
-def test_windows_are_where_torch_rounds_to_infinity_and_to_zero():
+def test_limits_are_where_torch_rounds_to_infinity_and_zero():
     """Just below the edge torch keeps a finite (or non-zero) number, at the edge it does not."""
     for format, dtype in ((FP16, torch.float16), (BF16, torch.bfloat16), (E5M2, torch.float8_e5m2)):
         edges = windows(format)
@@ -265,7 +273,7 @@ def test_windows_are_where_torch_rounds_to_infinity_and_to_zero():
 
 @pytest.fixture
 def zoom() -> GradientZoom:
-    """Two steps of two layers; the second step's gradients are 2^-10 times as large."""
+    """Return a zoom of two steps and two layers; the second step has gradients times 2^-10."""
     torch.manual_seed(0)
     first = {"conv": torch.randn(2, 3, 4, 5) * 2.0**-12, "head": torch.randn(7) * 2.0**-8}
     return GradientZoom(
@@ -273,7 +281,7 @@ def zoom() -> GradientZoom:
     )
 
 
-def test_a_zoom_says_what_is_seen_at_each_distance(page, zoom: GradientZoom) -> None:
+def test_the_sentence_of_a_zoom_at_each_level(page, zoom: GradientZoom) -> None:
     root = page.show(zoom)
 
     def sentence_at(**traits: Any) -> str:
@@ -283,14 +291,16 @@ def test_a_zoom_says_what_is_seen_at_each_distance(page, zoom: GradientZoom) -> 
     assert sentence_at(zoom=0).startswith(
         "At scale 2^0 (no scaling), none of these activation gradients underflow"
     )
-    said = sentence_at(frame=1)
-    assert "of these activation gradients underflow in FP16" in said
-    assert "none" not in said.split(" underflow")[0]
+    sentence = sentence_at(frame=1)
+    assert "of these activation gradients underflow in FP16" in sentence
+    assert "none" not in sentence.split(" underflow")[0]
     assert "of the activation gradients of layer conv underflow" in sentence_at(zoom=1)
-    said = sentence_at(zoom=3, row=5, column=2)  # the sixth row of [2, 3, 4, 5] is [0, 1, 1]
-    assert said.startswith("conv[0, 1, 1, 2] at step 40 is ")
+    # The sixth row of a tensor of shape [2, 3, 4, 5] has the index [0, 1, 1].
+    sentence = sentence_at(zoom=3, row=5, column=2)
+    assert sentence.startswith("conv[0, 1, 1, 2] at step 40 is ")
     zoom.frame, zoom.row, zoom.column = 1, 5, 2
-    for k in (0, 5, 30):  # the bits are numpy's
+    # The bits are those of numpy's float16.
+    for k in (0, 5, 30):
         page.set(log2_scale=k)
         code = int(np.float32(zoom.gradient * 2.0**k).astype(np.float16).view(np.uint16))
         assert "".join(root.locator(".be-bit b").all_text_contents()) == f"{code:016b}"
@@ -304,7 +314,7 @@ def test_times_two_moves_only_the_exponent(js: Scripts, gradient: float) -> None
     code = int(np.float16(gradient).view(np.uint16))
     doubled = int(np.float16(2 * gradient).view(np.uint16))
     assert doubled - code == 1 << 10
-    # the five bits of the exponent field
+    # The five bits of the exponent field.
     before = code >> 10 & 31
     after = doubled >> 10 & 31
     moved = f"from {before} to {after}: the significand stays."
@@ -312,7 +322,7 @@ def test_times_two_moves_only_the_exponent(js: Scripts, gradient: float) -> None
 
 
 @pytest.mark.parametrize(
-    ("gradient", "says"),
+    ("gradient", "expected"),
     [
         (2.0**-26, "Times two, it is 0 as well."),
         (2.0**-25, "FP16 makes it 0: its size is at most 2^-25"),
@@ -326,32 +336,38 @@ def test_times_two_moves_only_the_exponent(js: Scripts, gradient: float) -> None
     ],
 )
 def test_the_sentence_names_what_fp16_makes_of_a_gradient(
-    js: Scripts, gradient: float, says: str
+    js: Scripts, gradient: float, expected: str
 ) -> None:
-    assert says in gradient_sentence(js, gradient, 0)
-    # a scale and a gradient with the same product
-    assert says in gradient_sentence(js, gradient * 2.0**-8, 8)
+    assert expected in gradient_sentence(js, gradient, 0)
+    # A scale and a gradient with the same product.
+    assert expected in gradient_sentence(js, gradient * 2.0**-8, 8)
 
 
 @pytest.mark.parametrize(
     ("gradient", "name"),
     [("Infinity", "infinity"), ("-Infinity", "minus infinity"), ("NaN", "NaN")],
 )
-def test_a_gradient_that_is_no_number_is_called_so(js: Scripts, gradient: str, name: str) -> None:
-    looked = f"zoom: 3, name: 'w[0]', step: 4, log2Scale: 8, format: F.FP16, gradient: {gradient}"
-    said = js.run(f"() => zoomSentence({{ {looked} }})")
-    assert said == f"w[0] at step 4 is {name} already in FP32: no scale changes that."
-
-
-def test_zoom_opens_on_the_largest_gradient(
-    zoom: GradientZoom,
+def test_the_sentence_of_a_gradient_that_is_not_finite(
+    js: Scripts, gradient: str, name: str
 ) -> None:
+    state = f"zoom: 3, name: 'w[0]', step: 4, log2Scale: 8, format: F.FP16, gradient: {gradient}"
+    sentence = js.run(f"() => zoomSentence({{ {state} }})")
+    assert sentence == f"w[0] at step 4 is {name} already in FP32: no scale changes that."
+
+
+def test_a_zoom_opens_on_the_largest_gradient() -> None:
     gradient = torch.tensor([[1e-9, -3e-3, 0.0], [2e-3, torch.nan, 1e-4]])
     widget = GradientZoom({0: {"a": gradient}})
     assert (widget.row, widget.column, widget.gradient) == (0, 1, pytest.approx(-3e-3))
+
+
+def test_another_layer_clamps_the_position(zoom: GradientZoom) -> None:
     zoom.zoom, zoom.row, zoom.column = 3, 23, 4
     zoom.layer = "head"
     assert (zoom.row, zoom.column) == (0, 4)
+
+
+def test_invalid_gradients_of_a_zoom_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one step"):
         GradientZoom({})
     with pytest.raises(ValueError, match="at least one layer"):

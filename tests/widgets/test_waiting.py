@@ -8,15 +8,13 @@ import pytest
 
 from labkit.widgets import predict
 
-# `labkit.widgets.predict` is the function, too
+# By `import`, `labkit.widgets.predict` would be the function of this name.
 waiting = import_module("labkit.widgets.predict.waiting")
 widget = import_module("labkit.widgets.predict.widget")
 
 
 class Shell:
-    """A notebook's kernel as the lab sees it: the request that runs, and what is called before a
-    cell.
-    """
+    """A stand-in for IPython's shell: the running request, and callbacks before a cell."""
 
     def __init__(self) -> None:
         self.kernel = self.events = self

@@ -52,37 +52,44 @@ def losses(steps) -> list[float]:
     return [step.loss for step in steps]
 
 
-def test_every_preset_has_its_position() -> None:
+def test_every_preset_and_combination_of_knobs_is_a_recipe() -> None:
     for name in PRESETS:
         assert recipe_of(knobs_of(RECIPES[name])) == RECIPES[name]
     formats = ("FP32", "FP16", "BF16")
     for position in product(
         formats, (False, True), (False,), every.ACCUMULATORS, every.MASTERS, Scaling
     ):
-        recipe_of(Knobs(*position))  # raises where it contradicts itself
+        # A combination that contradicts itself would raise.
+        recipe_of(Knobs(*position))
+
+
+def test_a_recipe_without_knobs_is_refused() -> None:
     with pytest.raises(ValueError, match="no knob for all of"):
         knobs_of(RECIPES["FP8"])
+
+
+def test_some_knobs_continue_a_run_and_others_begin_it_again() -> None:
     before = knobs_of(RECIPES["O2"])
-    stays = {
+    continues = {
         "scaling": Scaling.OFF,
         "log2_scale": 3,
         "masters": "forgotten",
         "log2_lr": 2,
         "epsilon": 1e-4,
     }
-    begins = {
+    restarts = {
         "format": "BF16",
         "autocast": True,
         "norms_fp32": False,
         "accumulator": "FP16",
         "masters": "none",
     }
-    for changes, on in ((stays, True), (begins, False)):
-        for knob, to in changes.items():
-            assert lives_on(before, replace(before, **{knob: to})) is on, knob
+    for changes, expected in ((continues, True), (restarts, False)):
+        for knob, value in changes.items():
+            assert lives_on(before, replace(before, **{knob: value})) is expected, knob
 
 
-def test_settings_without_a_knob_come_from_the_recipe_and_are_stated() -> None:
+def test_settings_without_a_knob_come_from_the_recipe() -> None:
     for name in (
         "TF32",
         "FP16 Kahan",
@@ -101,15 +108,14 @@ def test_settings_without_a_knob_come_from_the_recipe_and_are_stated() -> None:
             recipe.products,
             recipe.tf32,
         )
-        told = (
-            recipe.products.forward.name
-            if recipe.products
-            else "TF32"
-            if recipe.tf32
-            else recipe.rounding.value
-        )
-        assert told in scaled.name
-        assert told in torch_lines(knobs, DIGITS)
+        if recipe.products:
+            setting = recipe.products.forward.name
+        elif recipe.tf32:
+            setting = "TF32"
+        else:
+            setting = recipe.rounding.value
+        assert setting in scaled.name
+        assert setting in torch_lines(knobs, DIGITS)
         elsewhere = recipe_of(replace(knobs, format="FP16", masters="kept"))
         assert (elsewhere.rounding, elsewhere.products, elsewhere.tf32) == (
             WeightRounding.NEAREST,
@@ -118,7 +124,7 @@ def test_settings_without_a_knob_come_from_the_recipe_and_are_stated() -> None:
         ), name
 
 
-def test_knobs_that_mean_nothing_say_why() -> None:
+def test_knobs_without_effect_have_a_reason() -> None:
     assert set(why_fixed(Knobs("FP32"), DIGITS)) == {
         "autocast",
         "norms_fp32",
@@ -130,8 +136,12 @@ def test_knobs_that_mean_nothing_say_why() -> None:
     assert why_fixed(Knobs(), TASKS["gpt"]) == {}
     with pytest.raises(ValueError, match="masters: expected one of kept, forgotten, none"):
         turn(Knobs(), {"masters": "gone"})
-    assert changed(Knobs(), Knobs(log2_scale=4)) == "", "scaling is off"
+    # The scale has no effect while scaling is off.
+    assert changed(Knobs(), Knobs(log2_scale=4)) == ""
     assert changed(Knobs(), Knobs("BF16", accumulator="V100")) == "BF16, sums of a V100"
+
+
+def test_a_refused_change_has_a_notice() -> None:
     bench = bench_of("O1")
     bench.handle(partial(bench.turn, {"masters": "forgotten"}))
     assert (
@@ -142,7 +152,7 @@ def test_knobs_that_mean_nothing_say_why() -> None:
     assert bench.notice.startswith("Not done: a fork needs a run to leave")
 
 
-def test_workbench_trains_as_train_does() -> None:
+def test_workbench_and_its_fork_train_as_train_does() -> None:
     bench = run_through(bench_of("O2", "small_targets"))
     task = TASKS["small_targets"]
     assert losses(bench.run.steps) == losses(train(task, RECIPES["O2"], steps=24).steps)
@@ -165,6 +175,9 @@ def test_fork_has_the_knobs_of_its_step() -> None:
         assert bench.selected.wanted.log2_lr == exponent
     run_through(bench)
     assert losses(bench.fork.steps) == losses(bench.run.steps[15:])
+
+
+def test_a_fork_may_have_another_learning_rate() -> None:
     bench = run_through(bench_of("FP32"))
     bench.handle(partial(bench.fork_after, 5))
     bench.handle(partial(bench.turn, {"log2_lr": -1}))
@@ -177,7 +190,7 @@ def test_fork_has_the_knobs_of_its_step() -> None:
     assert bench.fork.steps[-1].loss == loss
 
 
-def test_a_format_begins_the_run_again_and_the_fork_where_it_left() -> None:
+def test_another_format_begins_a_run_or_its_fork_again() -> None:
     bench = run_through(bench_of("O2"), steps=9)
     bench.handle(partial(bench.fork_after, 4))
     assert names(bench) == ["O2", "fork"]
@@ -191,7 +204,7 @@ def test_a_format_begins_the_run_again_and_the_fork_where_it_left() -> None:
     assert bench.notice.startswith("Another format is another run")
 
 
-def test_a_run_is_as_it_was_left_when_its_task_is_chosen_again() -> None:
+def test_a_run_is_kept_while_another_task_is_chosen() -> None:
     bench = run_through(bench_of("O2"), 5)
     bench.handle(partial(bench.fork_after, 3))
     bench.handle(partial(bench.turn, {"log2_lr": -1}))
@@ -216,7 +229,7 @@ def test_a_run_is_as_it_was_left_when_its_task_is_chosen_again() -> None:
     assert bench.selected.wanted.format == "FP32"
 
 
-def test_frames_carry_each_step_once_and_everything_after_a_fork() -> None:
+def test_frames_have_each_step_once_and_all_after_a_fork() -> None:
     bench = bench_of("O2")
     sent = []
     bench.send = lambda content, buffers: sent.append((content, buffers))
@@ -234,12 +247,15 @@ def test_frames_carry_each_step_once_and_everything_after_a_fork() -> None:
 def test_state_counts_bytes_and_names_what_is_fixed() -> None:
     widget = Workbench("digits", "O2", steps=24, device="cpu")
     run_through(widget.forked_run, 2)
-    told = widget.state()
+    state = widget.state()
     widget.close()
-    assert [row["name"] for row in told["memory"]] == ["FP32", "O2"]
-    fp32, o2 = (row["bytes"] for row in told["memory"])
+    assert [row["name"] for row in state["memory"]] == ["FP32", "O2"]
+    fp32, o2 = (row["bytes"] for row in state["memory"])
     assert (o2[0] * 2, o2[1]) == (fp32[0], fp32[0])
-    assert told["fixed"] == {"epsilon": "this task is trained with SGD, which has no epsilon"}
+    assert state["fixed"] == {"epsilon": "this task is trained with SGD, which has no epsilon"}
+
+
+def test_state_names_the_format_of_products() -> None:
     widget = Workbench("digits", "FP8 delayed", steps=12, device="cpu")
     run_through(widget.forked_run)
     (branch,) = widget.state()["branches"]
@@ -248,7 +264,7 @@ def test_state_counts_bytes_and_names_what_is_fixed() -> None:
     widget.close()
 
 
-def test_the_record_of_a_fork_has_the_path_that_led_to_it(tmp_path) -> None:
+def test_the_record_of_a_fork_has_the_steps_before_it(tmp_path) -> None:
     widget = Workbench("digits", "O2", steps=12, device="cpu", folder=tmp_path)
     run_through(widget.forked_run)
     widget.forked_run.handle(partial(widget.forked_run.fork_after, 6))
@@ -269,8 +285,9 @@ def test_the_record_of_a_fork_has_the_path_that_led_to_it(tmp_path) -> None:
 
 
 def plain_losses(knobs: Knobs, task: Task, steps: int = 12) -> list[float]:
-    """Run the program that the bench wrote, on the bench's batches."""
-    run = TrainingRun(task, RECIPES["FP32"], 0)  # for its first weights and its batches
+    """Return the losses of the printed program, on the batches of the workbench."""
+    # The run has the same initial weights and batches.
+    run = TrainingRun(task, RECIPES["FP32"], 0)
     scope = {"model": run.model, "make_optimizer": task.make_optimizer, "loss_of": task.loss}
     scope["batches"] = [run.batch(step) for step in range(1, steps + 1)]
     exec(torch_lines(knobs, task), scope)
@@ -283,38 +300,40 @@ def test_printed_lines_give_the_same_losses() -> None:
         assert plain_losses(bench.run.wanted, TASKS[task]) == losses(bench.run.steps), task
     for recipe in ("O1", "O2", "O3", "FP16 static", "FP16 no master", "BF16", "BF16 no master"):
         bench = run_through(bench_of(recipe, "digits", 12))
-        # some ulps of the format, over twelve steps
+        # Some ulps of the format, over twelve steps.
         bound = 2.0**-5 if "BF16" in recipe else 2.0**-8
         assert plain_losses(bench.run.wanted, DIGITS) == pytest.approx(
             losses(bench.run.steps), rel=bound
         ), recipe
 
 
-class Sluggish(torch.optim.Adam):
-    """An optimizer of the learner's own: torch.optim has none of this name."""
+class CustomAdam(torch.optim.Adam):
+    """An optimizer with a name that torch.optim lacks."""
 
 
-def sluggish(weights: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
-    return Sluggish(weights, lr=lr / 2)
+def make_custom(weights: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
+    return CustomAdam(weights, lr=lr / 2)
 
 
 def test_printed_lines_name_the_optimizer() -> None:
     class Adam(torch.optim.Adam):
-        """As torch's is called, but typed into a notebook."""
+        """An optimizer of a notebook with the name of torch's, which cannot be imported."""
 
     unnamed = "optimizer = make_optimizer(model.parameters())"
     for make_optimizer, line in (
-        (partial(Sluggish, lr=1e-3), f"from {__name__} import Sluggish"),
-        (partial(sluggish, lr=1e-3), "optimizer = sluggish(model.parameters(), lr=0.001)"),
-        (torch.optim.Adam, unnamed),  # no options
+        (partial(CustomAdam, lr=1e-3), f"from {__name__} import CustomAdam"),
+        (partial(make_custom, lr=1e-3), "optimizer = make_custom(model.parameters(), lr=0.001)"),
+        # Without options, the learning rate is unknown.
+        (torch.optim.Adam, unnamed),
         (partial(Adam, lr=1e-3), unnamed),
         (
             partial(torch.optim.Adam, lr=1e-3, betas=(0.8, 0.9)),
             "torch.optim.Adam(model.parameters(), lr=0.004, betas=",
         ),
-        (partial(Sluggish, lr=np.float64(1e-3)), unnamed),  # an option that cannot be typed
+        # The repr of this option is no Python literal.
+        (partial(CustomAdam, lr=np.float64(1e-3)), unnamed),
     ):
-        task = replace(DIGITS, name="own", make_optimizer=make_optimizer)
+        task = replace(DIGITS, name="custom", make_optimizer=make_optimizer)
         bench = ForkedRun(task, RECIPES["FP32"], steps=12, device="cpu")
         bench.handle(partial(bench.turn, {"log2_lr": 2}))
         run_through(bench)
@@ -322,47 +341,53 @@ def test_printed_lines_name_the_optimizer() -> None:
         assert plain_losses(bench.run.wanted, task) == losses(bench.run.steps), line
 
 
-def opened_again(bench: Workbench) -> ForkedRun:
+def reopened(bench: Workbench) -> ForkedRun:
     again = Workbench.from_code(bench.code, device="cpu")
     bench.close()
     again.close()
     return again.forked_run
 
 
-def test_code_opens_every_recipe_and_position() -> None:
-    """From O0 too, where some knobs are fixed until the format is turned."""
+def test_a_code_opens_every_recipe() -> None:
     for recipe in PRESETS:
         bench = Workbench("digits_cnn", recipe, 7, steps=20, device="cpu")
         assert bench.code == f"digits_cnn; {recipe}; seed=7; steps=20"
         assert bench.state()["opens"] == f'Workbench.from_code("{bench.code}")'
-        again = opened_again(bench)
+        again = reopened(bench)
         assert (again.task, again.seed, again.total) == (TASKS["digits_cnn"], 7, 20)
         assert again.selected.wanted == knobs_of(RECIPES[recipe])
-    for recipe, (knob, there) in product(("O0", "O2"), every.POSITIONS.items()):
-        for to in (there[0], there[len(there) // 2], there[-1]):
+
+
+def test_a_code_opens_every_position_of_a_knob() -> None:
+    """Some knobs of O0 are fixed until its format is FP16."""
+    for recipe, (knob, positions) in product(("O0", "O2"), every.POSITIONS.items()):
+        for position in (positions[0], positions[len(positions) // 2], positions[-1]):
             bench = Workbench(
-                "digits_cnn", recipe, device="cpu", knobs={"format": "FP16", knob: to}
+                "digits_cnn", recipe, device="cpu", knobs={"format": "FP16", knob: position}
             )
-            assert getattr(bench.forked_run.selected.wanted, knob) == to
-            assert opened_again(bench).selected.wanted == bench.forked_run.selected.wanted, (
+            assert getattr(bench.forked_run.selected.wanted, knob) == position
+            assert reopened(bench).selected.wanted == bench.forked_run.selected.wanted, (
                 recipe,
                 knob,
-                to,
+                position,
             )
-    to = {
+
+
+def test_a_code_opens_all_knobs_together() -> None:
+    positions = {
         "format": "BF16",
         "autocast": True,
         "norms_fp32": False,
         "accumulator": "FP16",
         "masters": "forgotten",
     }
-    to |= {"scaling": Scaling.STATIC, "log2_scale": 17, "log2_lr": -3, "epsilon": 1e-4}
-    all_at_once = Workbench("digits_cnn", "O1", device="cpu", knobs=to)
-    assert opened_again(all_at_once).selected.wanted == turn(knobs_of(RECIPES["O1"]), to)
+    positions |= {"scaling": Scaling.STATIC, "log2_scale": 17, "log2_lr": -3, "epsilon": 1e-4}
+    bench = Workbench("digits_cnn", "O1", device="cpu", knobs=positions)
+    assert reopened(bench).selected.wanted == turn(knobs_of(RECIPES["O1"]), positions)
 
 
-def test_a_code_that_says_nothing_is_refused_in_words() -> None:
-    for code, says in (
+def test_invalid_codes_are_refused() -> None:
+    for code, message in (
         ("", "there is no '' here; there are segmentation"),
         ("digits", "there is no '' here; there are"),
         ("digit; O2", "there is no 'digit' here; there are segmentation"),
@@ -376,11 +401,13 @@ def test_a_code_that_says_nothing_is_refused_in_words() -> None:
         ("digits; O2; log2_scale=31", "log2_scale: expected from 0 to 30, got '31'"),
         ("digits; O2; seed=1; seed=2", "a setting is given twice"),
     ):
-        with pytest.raises(ValueError, match=re.escape(says)):
+        with pytest.raises(ValueError, match=re.escape(message)):
             Workbench.from_code(code, device="cpu")
     with pytest.raises(TypeError, match="a code: expected a text, got"):
         Workbench.from_code(None)
-    # which nobody else has
+
+
+def test_a_custom_task_has_no_code() -> None:
     bench = Workbench(replace(TASKS["digits"], name="mine"), "O2", device="cpu")
     bench.close()
     with pytest.raises(ValueError, match="of your own has no code"):

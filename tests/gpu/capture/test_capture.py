@@ -1,6 +1,7 @@
-"""Captures of Tensor Cores, checked without a GPU: register layouts by the formulas of the PTX
-manual, questions by their content, files by reading them back. Captured answers are compared
-with the emulator.
+"""Captures of Tensor Cores, checked without a GPU.
+
+Register layouts are compared with the formulas of the PTX manual, and recorded answers with the
+emulator. In most tests the emulator stands in for the GPU.
 """
 
 from dataclasses import replace
@@ -23,7 +24,7 @@ WARP = Instruction("mma.sync", FP16, FP32, 16, (8, 0))
 
 
 def numbered(rows, words):
-    """Words that say where they are: row * 1000 + word."""
+    """Return words that encode their position: row * 1000 + word."""
     return (np.arange(rows)[:, None] * 1000 + np.arange(words)).astype(np.uint32)[None]
 
 
@@ -48,26 +49,29 @@ def c_of(i):
     return G + 8 * (i >= 2), T * 2 + (i & 1)
 
 
-def test_a_b_and_c_lie_in_registers_as_the_manual_says():
-    for kind, each, words in (
+def test_registers_have_the_layout_of_the_ptx_manual():
+    # The elements in a word, and the words in a row of A.
+    for element, per_word, words in (
         ("16 bits", 2, 8),
         ("16 bits", 2, 4),
         ("tf32", 1, 8),
         ("8 bits", 4, 8),
     ):
-        row, column = A_OF[kind](np.arange(words // 2) * each)
-        assert np.array_equal(a_registers(numbered(16, words))[0], row * 1000 + column // each), (
-            kind,
+        row, column = A_OF[element](np.arange(words // 2) * per_word)
+        assert np.array_equal(
+            a_registers(numbered(16, words))[0], row * 1000 + column // per_word
+        ), (
+            element,
             words,
         )
-        k, column = B_OF[kind](np.arange(2) * each)
-        assert np.array_equal(b_registers(numbered(8, 8), WARP)[0], column * 1000 + k // each), kind
+        k, column = B_OF[element](np.arange(2) * per_word)
+        expected = column * 1000 + k // per_word
+        assert np.array_equal(b_registers(numbered(8, 8), WARP)[0], expected), element
     row, column = c_of(np.arange(4))
     assert np.array_equal(c_registers(numbered(16, 8))[0], row * 1000 + column)
     row, column = c_of(np.arange(0, 4, 2))
-    assert np.array_equal(c_registers(numbered(16, 4))[0], row * 1000 + column // 2), (
-        "two FP16 results in a register"
-    )
+    # A register holds two FP16 results.
+    assert np.array_equal(c_registers(numbered(16, 4))[0], row * 1000 + column // 2)
 
 
 def test_warps_take_sixteen_rows_each():
@@ -79,14 +83,15 @@ def test_warps_take_sixteen_rows_each():
         d = numbered(64, words)
         assert np.array_equal(tiles.from_registers(c_registers(d)), d)
     grouped = next(row for row in INSTRUCTIONS if row.grouped)
-    panel = b_registers(numbered(8, 8), grouped)[0]  # two pieces of eight columns by sixteen bytes
+    # wgmma reads B as two pieces of eight columns by sixteen bytes.
+    panel = b_registers(numbered(8, 8), grouped)[0]
     assert list(panel[:8]) == [0, 1, 2, 3, 1000, 1001, 1002, 1003]
     assert list(panel[32:36]) == [4, 5, 6, 7]
 
 
-def test_a_kernel_is_one_instruction_and_loads_what_the_host_laid_out():
-    """Each thread's registers lie side by side: the stride and the width of a load are as many
-    words as the host's.
+def test_a_kernel_has_one_instruction_and_loads_its_registers():
+    """The registers of a thread are adjacent in memory: stride and width of a load are the number
+    of words that the host writes for it.
     """
     for row in INSTRUCTIONS:
         lines = kernel(row).splitlines()
@@ -99,7 +104,8 @@ def test_a_kernel_is_one_instruction_and_loads_what_the_host_laid_out():
         assert capability == row.first, row.name
         a, b, c = draw_tiles("normal", row, 2, 0)
         laid_out = {"a": a_registers(a), "c": c_registers(c), "d": c_registers(c)}
-        if not row.grouped:  # for wgmma, B goes to shared memory word by word
+        # For wgmma, B goes to shared memory, one word at a time.
+        if not row.grouped:
             laid_out["b"] = b_registers(b, row)
         for name, registers in laid_out.items():
             at = lines.index(f"ld.param.u64 %base, [{name}];")
@@ -128,7 +134,7 @@ def test_every_generation_since_turing_reports_its_features():
 # The questions
 
 
-def test_questions_have_the_shape_of_the_instruction_and_come_again():
+def test_questions_have_the_shape_of_the_instruction():
     for row in INSTRUCTIONS:
         shapes = [(3, row.m, row.words), (3, 8, row.words), (3, row.m, row.result_words)]
         for family in (*families(row), "whole numbers"):
@@ -144,7 +150,7 @@ def test_questions_have_the_shape_of_the_instruction_and_come_again():
             )
 
 
-def test_families_ask_what_their_names_say():
+def test_families_of_questions_have_their_properties():
     row = WARP
     values = {
         f: [
@@ -154,16 +160,15 @@ def test_families_ask_what_their_names_say():
         for f in families(row)
     }
     assert np.abs(values["tiny"][0]).max() < 2.0**-9
-    assert (np.abs(values["tiny"][0]) < FP16.smallest_normal).any(), "subnormals are among them"
+    assert (np.abs(values["tiny"][0]) < FP16.smallest_normal).any()
     assert np.isfinite(values["any"][0]).all()
     assert np.isnan(values["special"][0]).any()
     assert np.isinf(values["special"][0]).any()
     a, b, c = values["cancel"]
     exact = a @ b.transpose(0, 2, 1)
     cancelled = np.abs(exact + c) <= np.abs(exact) * 2.0**-24
-    assert 0.4 < cancelled.mean() < 0.6, (
-        "in half of the sums, C takes all back but what FP32 rounds away"
-    )
+    # In half of the sums, C cancels the products but for the rounding of FP32.
+    assert 0.4 < cancelled.mean() < 0.6
     for family in ("normal", "near", "cancel"):
         a, b, c = values[family]
         volta, ampere, hopper = (
@@ -173,17 +178,17 @@ def test_families_ask_what_their_names_say():
         assert (ampere != hopper).any(), family
 
 
-# Asking, with a stand-in for the GPU: the emulator answers instead
+# The emulator as a stand-in for the GPU
 
 
 def stand_in(spec, wrong=()):
-    """A GPU that computes as `spec`, but for one element of the tiles that are `wrong`."""
+    """Return a stand-in for a GPU of `spec` that sets a wrong bit in the tiles `wrong`."""
 
     def answer(row, a, b, c):
         operands = tiles.stored_as(row.operands)
-        # FP32 numbers, of which TF32 is cut
-        kind = np.float32 if row.operands is TF32 else np.float64
-        a, b = (tiles.from_words(words, operands).astype(kind) for words in (a, b))
+        # The emulator itself truncates FP32 numbers to TF32.
+        dtype = np.float32 if row.operands is TF32 else np.float64
+        a, b = (tiles.from_words(words, operands).astype(dtype) for words in (a, b))
         matrices = a, b.transpose(0, 2, 1), tiles.from_words(c, row.result)
         words = (
             emulate(*matrices, spec.for_operands(row.operands), out=row.result).view("<u4").copy()
@@ -205,7 +210,7 @@ def hopper(monkeypatch):
     return lambda wrong=(): monkeypatch.setattr(tiles, "capture", stand_in(SPECS["H100"], wrong))
 
 
-def test_answers_as_the_emulator_gives_them_match_and_travel(hopper, tmp_path):
+def test_saved_answers_of_the_emulator_match_it(hopper, tmp_path):
     hopper()
     path = tmp_path / "answers.npz"
     for row in INSTRUCTIONS[:6]:
@@ -217,16 +222,19 @@ def test_answers_as_the_emulator_gives_them_match_and_travel(hopper, tmp_path):
         assert all(np.array_equal(getattr(again, name), getattr(answers, name)) for name in "abcd")
         spec = SPECS["H100"].for_operands(row.operands)
         assert again.mismatches(spec) == dict.fromkeys(families(row), 0)
+        # An emulator that keeps one bit less must differ.
         other = replace(spec, fraction_bits=spec.fraction_bits - 1)
-        assert sum(again.mismatches(other).values()) > 0, f"{row.name}: one bit less must show"
+        assert sum(again.mismatches(other).values()) > 0, row.name
 
 
-def test_wrong_bit_is_counted_in_its_family(
-    hopper,
-):
-    hopper(wrong=(5,))  # whole numbers come as 4 tiles: none of those is wrong
+def test_a_wrong_bit_is_counted_in_its_family(hopper):
+    # The family of whole numbers has 4 tiles, which are all right.
+    hopper(wrong=(5,))
     counted = tiles.ask(INSTRUCTIONS[0], tiles=4).mismatches(SPECS["H100"])
     assert counted == {**dict.fromkeys(families(INSTRUCTIONS[0]), 0), "near": 1}
+
+
+def test_answers_with_wrong_sums_of_integers_are_refused(hopper):
     hopper(wrong=(0,))
     with pytest.raises(
         RuntimeError, match="multiplied small whole numbers wrong; its answers are not kept"
@@ -240,13 +248,14 @@ def test_without_a_gpu_it_says_so():
         tiles.capture(WARP, *draw_tiles("normal", WARP, 1, 0))
 
 
-# What was captured
+# Recorded answers
 
 
-def test_recorded_answers_of_tensor_cores_are_the_emulators():
+def test_recorded_answers_of_tensor_cores_equal_the_emulator():
     for path in (DATA / "mma").glob("*/*.npz"):
         answers = tiles.load_capture(path)
-        if answers.spec:  # a row of SPECS models this GPU
+        # Without a spec, no row of SPECS models the GPU.
+        if answers.spec:
             spec = SPECS[answers.spec].for_operands(answers.instruction.operands)
             assert answers.mismatches(spec) == dict.fromkeys(families(answers.instruction), 0), path
     recorded = {

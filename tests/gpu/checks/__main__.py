@@ -1,9 +1,9 @@
-"""Serve the checks as items are served, by the arguments of `labkit.gpu.catalogue.worker_command`.
+"""Worker process that serves the checks of a GPU, and all other items of a part.
 
-A check is a test of this folder with the mark `check(part, kind)`; the name of its item is that of
-its parameter. Each runs as pytest runs it, with its fixtures; what it leaves in `asked.found` is
-the item's line, and an assertion that fails, or anything else that it raises, the item's error.
-What the lab measures without a check is served, too.
+`labkit.gpu.catalogue.worker_command` starts it. A check is a test of this folder with the mark
+`check(part, kind)`, and the id of its parameter is the name of its item. pytest runs it with its
+fixtures. The values that it writes into `asked.found` are the line of the item, and an exception,
+such as a failed assertion, is its error.
 """
 
 import os
@@ -20,7 +20,8 @@ from labkit.gpu.job import Job
 from labkit.gpu.worker import CHECKOUT, Item, Kind, Line, serve
 from tests.gpu.conftest import Asked
 
-DEVICE = "LABKIT_CHECKS_DEVICE"  # for marks, which are made when the tests are collected
+# The environment variable with the device, because marks are evaluated at collection.
+DEVICE = "LABKIT_CHECKS_DEVICE"
 OPTIONS = (
     "-c",
     os.devnull,
@@ -56,7 +57,7 @@ class Served:
         config.asked = self.asked
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Serve in place of running: timings are last."""
+        """Serve the items instead of running all tests; timings are last."""
         items = [*self.others, *(self.item(test) for test in session.items if self.is_asked(test))]
         items.sort(key=lambda item: item.kind == Kind.TIMING)
         serve(

@@ -1,6 +1,6 @@
 """Checks of a GPU, run by `pytest -m gpu` and by `labkit gpu`.
 
-Off a GPU, `labkit gpu --device cpu` rehearses them: our own autocast stands on both sides.
+On a CPU, `labkit gpu --device cpu` rehearses them, and compares labkit's autocast with itself.
 """
 
 import base64
@@ -25,9 +25,9 @@ from tests.gpu.conftest import Asked
 HAS_GPU = os.environ.get("LABKIT_CHECKS_DEVICE") != "cpu" and torch.cuda.is_available()
 CAPABILITY = device_report("cuda").capability if HAS_GPU else None
 WITHOUT_TRITON = bool(why_unavailable("cuda" if HAS_GPU else "cpu"))
-# before compute capability 8.0, Triton's compiler may end the process at a product of BF16
+# Before compute capability 8.0, Triton's compiler may abort the process at a product of BF16.
 WITHOUT_BF16 = WITHOUT_TRITON or (CAPABILITY or (8, 0)) < (8, 0)
-# each compiles anew: a second or two
+# Each shape is compiled, which takes a second or two.
 SHAPES = ((129, 257, 65), (300, 500, 700), (4096, 4096, 4096))
 pytestmark = [pytest.mark.gpu]
 
@@ -38,18 +38,19 @@ def named(name: str, *values: Any, skip: bool = False) -> Any:
     )
 
 
-def check_unlike(asked: Asked, how: dict[str, str]) -> None:
-    """Leave how many calls there were and which were unlike torch's; fail where torch did not
-    refuse it itself.
+def check_unlike(asked: Asked, results: dict[str, str]) -> None:
+    """Record how many calls were compared and which differ from torch's.
+
+    Fail if a call differs that torch itself can compute.
     """
-    unlike = {call: said for call, said in how.items() if said != against_torch.EQUAL}
+    unlike = {call: text for call, text in results.items() if text != against_torch.EQUAL}
     wrong = {
-        call: said for call, said in unlike.items() if not said.startswith(against_torch.UNUSABLE)
+        call: text for call, text in unlike.items() if not text.startswith(against_torch.UNUSABLE)
     }
-    asked.found |= {"calls": len(how), "unlike": unlike}
-    counts = f"{len(how) - len(unlike)} equal to torch's bit for bit, {len(wrong)} not"
+    asked.found |= {"calls": len(results), "unlike": unlike}
+    counts = f"{len(results) - len(unlike)} equal to torch's bit for bit, {len(wrong)} not"
     asked.found["summary"] = f"{counts}, {len(unlike) - len(wrong)} that torch itself refuses"
-    assert not wrong, "; ".join(f"{call}: {said}" for call, said in wrong.items())
+    assert not wrong, "; ".join(f"{call}: {text}" for call, text in wrong.items())
 
 
 @pytest.mark.check("amp", "autocast")
@@ -68,7 +69,7 @@ def test_each_call_of_torchs_autocast_lists(asked: Asked, group: str) -> None:
     "layer", [named(f"autocast {layer}", layer) for layer in against_torch.RECURRENT]
 )
 def test_recurrent_layers_forward_and_backward(asked: Asked, layer: str) -> None:
-    """No list names them: they ask torch's own autocast."""
+    """They are on no list of autocast, but ask torch whether autocast is on."""
     theirs, ours = (region for region, _ in against_torch.pairs(asked.device))
     width = 256 if asked.thorough else 64
     with against_torch.repeatable():
@@ -92,7 +93,7 @@ def test_recurrent_layers_forward_and_backward(asked: Asked, layer: str) -> None
 @pytest.mark.parametrize(
     "network", [named(f"torch.amp {name}", name) for name in against_torch.TRAINED]
 )
-def test_training_has_the_losses_scales_and_trackers_of_torchs(asked: Asked, network: str) -> None:
+def test_training_has_the_losses_and_scales_of_torch_amp(asked: Asked, network: str) -> None:
     width, steps = (256, 30) if asked.thorough else (64, 12)
     pairs = against_torch.pairs(asked.device)
     check_unlike(
@@ -106,12 +107,13 @@ def test_training_has_the_losses_scales_and_trackers_of_torchs(asked: Asked, net
     "row",
     [
         named(f"capture {row.name}", row, skip=not row.runs_on(CAPABILITY))
-        # one that fails may end the process
+        # Grouped instructions are last, because one that fails may end the process.
         for row in sorted(INSTRUCTIONS, key=lambda row: row.grouped)
     ],
 )
-def test_a_real_tensor_core_answers_as_the_emulator_does(asked: Asked, row: Instruction) -> None:
-    tiles, seeds = (512 // row.m, 5) if asked.thorough else (2, 1)  # of each family: 4096 sums
+def test_a_real_tensor_core_equals_the_emulator(asked: Asked, row: Instruction) -> None:
+    # Of each family 512 rows of 8 sums: 4096 sums for each of five seeds.
+    tiles, seeds = (512 // row.m, 5) if asked.thorough else (2, 1)
     answers = capture.ask(row, tiles)
     asked.found |= {"spec": answers.spec, "npz": base64.b64encode(answers.to_bytes()).decode()}
     asked.found |= {"file": f"{row.name}.npz", "summary": "kept; no row of SPECS models this GPU"}
@@ -119,21 +121,21 @@ def test_a_real_tensor_core_answers_as_the_emulator_does(asked: Asked, row: Inst
         return
     spec = SPECS[answers.spec].for_operands(row.operands)
     counts = Counter[str]()
-    # those are not kept
-    for each in (answers, *(capture.ask(row, tiles, seed) for seed in range(1, seeds))):
-        counts.update(each.mismatches(spec))
-    wrong = asked.found["mismatches"] = {family: count for family, count in counts.items() if count}
+    # Only the answers of the first seed are saved.
+    for seed_answers in (answers, *(capture.ask(row, tiles, seed) for seed in range(1, seeds))):
+        counts.update(seed_answers.mismatches(spec))
+    wrong = {family: count for family, count in counts.items() if count}
+    asked.found["mismatches"] = wrong
     sums = seeds * len(answers.a) * row.m * COLUMNS
-    said = asked.found["summary"] = (
-        f"{sum(wrong.values())} of {sums} sums differ from the emulator's"
-    )
-    assert not wrong, f"{said}: {wrong}"
+    summary = f"{sum(wrong.values())} of {sums} sums differ from the emulator's"
+    asked.found["summary"] = summary
+    assert not wrong, f"{summary}: {wrong}"
 
 
 def wrong_products(tile: Tile, dtype: torch.dtype, m: int, n: int, k: int, device: str) -> int:
     """Return how many elements of a product are wrong.
 
-    Small whole numbers have sums that FP32 holds exactly: one rounding is left, and no tolerance is
+    Sums of small integers are exact in FP32, so a result is rounded once, and no tolerance is
     needed.
     """
     generator = torch.Generator(device).manual_seed(0)
@@ -169,8 +171,9 @@ def test_our_own_kernel_is_exact(asked: Asked, tile: Tile, dtype: str) -> None:
 @pytest.mark.check("many", "ranks")
 @pytest.mark.parametrize("backend", [named("all GPUs, nccl", "nccl", skip=not HAS_GPU)])
 def test_all_gpus_train_as_one(asked: Asked, tmp_path: Path, backend: str) -> None:
-    """Written by NCCL's documentation; with gloo, tests/amp/distributed runs the same cases."""
+    """The check needs several GPUs; tests/amp/distributed runs the same cases with gloo."""
     world = torch.cuda.device_count()
     found = ranks.launch("on_its_device", world, tmp_path, DEVICE="cuda")
     asked.found |= {"ranks": world, "summary": json.dumps(found[0])}
-    assert all(set(said.values()) == {"equal; all skipped as one"} for said in found), found
+    for results in found:
+        assert set(results.values()) == {"equal; all skipped as one"}, found

@@ -30,12 +30,11 @@ REQUIRE = "LABKIT_REQUIRE_SIMULATED_GPU"
 
 
 def environment(card: str, base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment in which Python processes have the card, compiled now if
-    it was not.
-    """
+    """Return an environment in which Python processes have the card; compile it if necessary."""
     if card not in CARDS:
         raise ValueError(f"expected one of the cards {', '.join(CARDS)}, got {card!r}")
-    if (reason := reason_against()) is not None:
+    reason = reason_against()
+    if reason is not None:
         raise RuntimeError(reason)
     paths = [str(STARTUP), str(ROOT), *filter(None, [base.get("PYTHONPATH")])]
     return {
@@ -46,13 +45,14 @@ def environment(card: str, base: Mapping[str, str] = os.environ) -> dict[str, st
     }
 
 
-# a function of a module's top level, or one and its arguments (JSON)
+# A function of a module's top level, or a tuple of such a function and arguments that JSON holds.
 Call = Callable[..., Any] | tuple[Any, ...]
 
 
 class Outcomes:
-    """What several functions returned that ran in one process; asked for one that raised, it raises
-    the traceback.
+    """The results by function of functions that ran in one process.
+
+    Access to the result of a function that raised raises an AssertionError with its traceback.
     """
 
     def __init__(self, card: str, found: Mapping[str, tuple[Any, str]]) -> None:
@@ -73,10 +73,16 @@ def run(
 ) -> Any:
     """Run code in a process with the card and return its answer.
 
-    `code` is a function of a module's top level, called with `arguments` (what JSON holds) in the
-    process, whose result is returned; or a list of such functions, which share the process since
-    one takes seconds to import torch, and whose `Outcomes` are returned. AssertionError: the
-    process failed, or the function; with the traceback.
+        Args: card: The name of the card. code: A function of a module's top level, or a list of
+        them. A list shares the process, since importing torch takes seconds. arguments: The
+        arguments of a single function, which must be JSON. timeout: The seconds after which the
+        process is killed.
+
+    Returns:
+        The result of a single function, or the `Outcomes` of a list.
+
+    Raises:
+        AssertionError: the process or the single function failed; the message has the traceback.
     """
     if callable(code):
         return run(card, [(code, *arguments)], timeout=timeout)[code]

@@ -1,8 +1,8 @@
 """Compilation of the simulated card, once for each version of torch and of the sources.
 
-The library lies in the environment it belongs to, `.venv/simulated-cuda/KEY.so`. Processes that
-want it at the same time wait for the first one; it is written aside and renamed, so that nobody
-loads half of it.
+The library is `simulated-cuda/KEY.so` in the virtual environment. Processes that need it at the
+same time wait for the first one. It is written to a temporary file and renamed, so that no process
+loads an incomplete library.
 """
 
 import fcntl
@@ -21,9 +21,8 @@ SOURCES = Path(__file__).with_name("cpp")
 CACHE = Path(sys.prefix) / "simulated-cuda"
 FLAGS = ("-O1", "-std=c++20", "-fPIC", "-fvisibility=hidden", "-w", "-DAT_PER_OPERATOR_HEADERS")
 LIBRARIES = ("torch", "torch_cpu", "torch_python", "c10")
-FINDS_TORCH_FROM = (
-    "$ORIGIN"  # relative to the library itself: an environment may be moved, or reached by a link
-)
+# The path to torch is relative to the library, so that an environment may be moved.
+RPATH_ORIGIN = "$ORIGIN"
 
 
 def torch_folder() -> Path:
@@ -56,7 +55,7 @@ def reason_against() -> str | None:
 def library_path() -> Path:
     """Return where the library of this torch, this Python and these sources lies, or will lie."""
     digest = hashlib.sha256(
-        repr((version("torch"), sys.version, FLAGS, FINDS_TORCH_FROM, _torch_from_here())).encode()
+        repr((version("torch"), sys.version, FLAGS, RPATH_ORIGIN, _torch_from_here())).encode()
     )
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.name.encode() + source.read_bytes())
@@ -89,9 +88,9 @@ def _compile(path: Path) -> None:
         Path(sysconfig.get_paths()["include"]),
     ]
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-        together = Path(folder, "all.cpp")
+        combined = Path(folder, "all.cpp")
         linked = Path(folder, path.name)
-        together.write_text(
+        combined.write_text(
             "".join(f'#include "{source}"\n' for source in sorted(SOURCES.glob("*.cpp")))
         )
         _run(
@@ -99,12 +98,12 @@ def _compile(path: Path) -> None:
             *FLAGS,
             *(f"-I{path}" for path in includes),
             "-shared",
-            together,
+            combined,
             "-o",
             linked,
             f"-L{torch / 'lib'}",
             *(f"-l{name}" for name in LIBRARIES),
-            f"-Wl,-rpath,{FINDS_TORCH_FROM}/{_torch_from_here()}",
+            f"-Wl,-rpath,{RPATH_ORIGIN}/{_torch_from_here()}",
         )
         os.replace(linked, path)
 
@@ -118,5 +117,6 @@ def _run(*command: object) -> None:
 if __name__ == "__main__":
     try:
         print(reason_against() or library())
-    except RuntimeError as failed:  # the tests that need it say so, too
-        print(failed)
+    # The tests that need the library report the error, too.
+    except RuntimeError as error:
+        print(error)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from tests.gpu.simulated import ROOT
 
-# operation, dtypes of arguments by name, torch's words
+# The operation, the dtypes of its arguments by name, and the error message.
 Rule = tuple[str, list[tuple[str, str]], str]
 
 # "NAME of DTYPE" in the table: the operations that have no kernel for this dtype of an argument.
@@ -41,8 +41,17 @@ KERNELS = {
 
 @dataclass(frozen=True)
 class Refusal:
-    """A refusal: a name, an example (Python, with `torch`, `F` and `device`), torch's words, where
-    they were read.
+    """A refusal of CUDA.
+
+    Attributes:
+        name: What is refused.
+        example: Python code with `torch`, `F` and `device` that raises on a card.
+        words: A part of torch's message.
+        source: Where the message was read.
+        operations: The operations that the simulated card must be told to refuse.
+        dtypes: The dtypes of arguments, by name, with which it must refuse them.
+        since: The first compute capability of the cards that refuse.
+        below: The first compute capability of the cards that no longer refuse.
     """
 
     name: str
@@ -51,26 +60,24 @@ class Refusal:
     source: str
     operations: tuple[str, ...] = ()
     dtypes: Mapping[str, str] = field(default_factory=dict)
-    # the compute capabilities of the cards that refuse: from this one
     since: tuple[int, int] = (0, 0)
-    below: tuple[int, int] = (99, 0)  # up to this one, without it
+    below: tuple[int, int] = (99, 0)
 
     def holds_for(self, capability: tuple[int, int]) -> bool:
         return self.since <= capability < self.below
 
     def rules(self) -> Iterator[Rule]:
-        """Give what the simulated card must be told, for each operation."""
+        """Yield the rule of the simulated card for each operation."""
         for operation in self.operations:
             yield f"aten::{operation}", list(self.dtypes.items()), self.words
 
 
 def _rule_of(name: str) -> dict[str, object]:
-    """Return the fields of a row that make the simulated card refuse; none where it refuses by
-    itself.
-    """
-    if name == "histogram":  # it has a kernel for the CPU alone
-        parts = ("bin_edges", "from_bin_cts", "from_bin_tensors")
-        return {"operations": ("histogram", *(f"_histogramdd_{part}" for part in parts))}
+    """Return the fields with which the simulated card refuses; none where it refuses by itself."""
+    # These operations have kernels for a CPU only.
+    if name == "histogram":
+        suffixes = ("bin_edges", "from_bin_cts", "from_bin_tensors")
+        return {"operations": ("histogram", *(f"_histogramdd_{suffix}" for suffix in suffixes))}
     if name == "FP8 product of two E5M2":
         dtypes = dict.fromkeys(("self", "mat2"), "Float8_e5m2")
         return {"operations": ("_scaled_mm",), "dtypes": dtypes, "since": (8, 9)}
@@ -85,19 +92,19 @@ def _rule_of(name: str) -> dict[str, object]:
 
 
 def _rows() -> Iterator[Refusal]:
-    # Read here, since labkit.gpu imports torch, and torch is being imported when the simulated card
-    # is set up.
+    # The file is read directly: labkit.gpu would import torch, which is being imported when the
+    # card is set up.
     table = ROOT / "labkit" / "gpu" / "passport" / "refusals.toml"
     for row in tomllib.loads(table.read_text(encoding="utf-8"))["row"]:
         if row.pop("refused", True):
             yield Refusal(**row, **_rule_of(row["name"]))
-    one = (
+    operands = (
         "x, one = torch.ones(16, 16, device=device).to(torch.float8_e4m3fn), torch.ones((), "
         "device=device)"
     )
     yield Refusal(
         name="FP8 product on a card without FP8",
-        example=f"{one}; torch._scaled_mm(x, x.t(), scale_a=one, scale_b=one, "
+        example=f"{operands}; torch._scaled_mm(x, x.t(), scale_a=one, scale_b=one, "
         "out_dtype=torch.float32)",
         words="torch._scaled_mm is only supported on CUDA devices with compute capability >= "
         "9.0 or 8.9",

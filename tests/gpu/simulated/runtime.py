@@ -1,8 +1,8 @@
 """The functions of `torch._C` on which `torch.cuda` is built, for the simulated card.
 
-torch.cuda itself is torch's own: its lazy initialization, its refusal of forked children, its
-streams, events, random states and memory statistics. What a CUDA build has below it, and this torch
-lacks, is filled in here before torch.cuda is imported (`startup/sitecustomize.py`).
+torch.cuda itself is torch's own code: lazy initialization, the refusal of forked children, streams,
+events, random states and memory statistics. It calls functions of `torch._C` that only a CUDA build
+has; they are set here before torch.cuda is imported (`startup/sitecustomize.py`).
 """
 
 import sys
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-import simulated_cuda  # type: ignore[import-not-found]  # the library that build.py makes
+# The library that build.py makes.
+import simulated_cuda  # type: ignore[import-not-found]
 
 from tests.gpu.simulated.cards import CARDS, Card
 
@@ -45,8 +46,8 @@ def _wait(name: str) -> None:
 
 
 def _memory_statistics(device: int) -> dict[str, Any]:
-    """Return those of the caching allocator's statistics that the card has, as nested as torch.cuda
-    unfolds them.
+    """Return the statistics of the caching allocator that the card has, nested as torch.cuda
+    expects.
     """
     now = simulated_cuda.memory()
 
@@ -70,8 +71,9 @@ def _memory_statistics(device: int) -> dict[str, Any]:
 
 
 class _Event:
-    """The base of torch.cuda.Event: the time at which it was recorded, since all work is done at
-    once.
+    """The base of torch.cuda.Event, which has the time at which it was recorded.
+
+    The card works synchronously, so an event is complete when it is recorded.
     """
 
     cuda_event = 0
@@ -151,7 +153,8 @@ def _exchange_device(device: int) -> int:
     return 0 if device >= 0 else -1
 
 
-def _maybe_exchange_device(device: int) -> int:  # torch.compile tells the two apart
+def _maybe_exchange_device(device: int) -> int:
+    # A function of its own, because torch.compile distinguishes the two.
     return _exchange_device(device)
 
 
@@ -175,9 +178,7 @@ def _initialize(card: Card) -> Callable[[], None]:
 
 
 def _make_storages() -> None:
-    """Let torch.UntypedStorage(size, device="cuda") make one, which C++ does only in a build with
-    CUDA.
-    """
+    """Let torch.UntypedStorage(size, device="cuda") work, which needs a CUDA build otherwise."""
     from torch.storage import UntypedStorage
 
     on_host = UntypedStorage.__new__

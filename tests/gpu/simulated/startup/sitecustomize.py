@@ -1,8 +1,8 @@
 """Start of a Python process with a simulated card: it waits for torch to be imported.
 
-This folder stands first on PYTHONPATH, see `tests.gpu.simulated.environment`. A process that never
-imports torch pays for this file alone. A `sitecustomize` that the machine has anyway runs as it
-would have.
+This folder is first on PYTHONPATH, see `tests.gpu.simulated.environment`. A process that never
+imports torch loads this file only. A `sitecustomize` of the machine, which this one hides, is run
+at the end.
 """
 
 import os
@@ -12,15 +12,12 @@ from importlib.util import module_from_spec, spec_from_file_location
 
 
 class BeforeTorch:
-    """A finder that finds nothing: it is told what is about to be imported, and
-    prepares for torch.
-    """
+    """A finder that finds nothing, and installs the card before torch is imported."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
         if name == "torch" and "simulated_cuda" not in sys.modules:
-            # before torch's own libraries: whoever asks first for CUDA's hooks decides which ones
-            # there are
+            # Before torch's own libraries, because the first request for CUDA's hooks fixes them.
             library = os.environ["LABKIT_SIMULATED_GPU_LIBRARY"]
             loader = ExtensionFileLoader("simulated_cuda", library)
             module = module_from_spec(
@@ -34,7 +31,7 @@ class BeforeTorch:
             install(os.environ["LABKIT_SIMULATED_GPU"])
 
 
-def run_the_machines_own():
+def run_hidden_sitecustomize():
     here = os.path.dirname(os.path.realpath(__file__))
     elsewhere = [folder for folder in sys.path if os.path.realpath(folder) != here]
     spec = PathFinder.find_spec("sitecustomize", elsewhere)
@@ -43,8 +40,7 @@ def run_the_machines_own():
 
 
 if "LABKIT_SIMULATED_GPU" in os.environ:
-    os.environ["TORCH_DISABLE_NATIVE_JIT"] = (
-        "1"  # kernels in Triton that torch puts before its own, for the card has none
-    )
+    # The card has no Triton, whose kernels torch would otherwise prefer to its own.
+    os.environ["TORCH_DISABLE_NATIVE_JIT"] = "1"
     sys.meta_path.insert(0, BeforeTorch)
-run_the_machines_own()
+run_hidden_sitecustomize()
