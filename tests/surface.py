@@ -1,6 +1,7 @@
-"""The public surface: what lessons, scripts, terminals and hand-ins rely on. `python -m
-tests.surface` writes it down; with ids of exercises it asks only these for their answers, with
-"names" none.
+"""The public surface: what lessons, scripts, terminals and hand-ins rely on.
+
+`python -m tests.surface` writes it to public_surface.json. With ids of exercises, only their
+answers are computed again; with --names-only, none.
 
 Imports of lessons, README and docs; commands with their options; names of widgets, recipes,
 presets, tasks, faults and consultations; exercises with their points, predictions, hints, and what
@@ -11,11 +12,11 @@ one weighted sum of its finite numbers, since the last bits of a matrix product 
 processor.
 """
 
+import argparse
 import hashlib
 import json
 import math
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
@@ -42,6 +43,10 @@ ROOT = Path(__file__).parents[1]
 FILE = Path(__file__).with_name("public_surface.json")
 SEED = 1
 TRAINS = ("project.", "clinic.")  # to answer is to train
+# Imports in code and in code of pages, where prompts, quotes and backticks come before them: the
+# module and the names, which may be in parentheses over several lines.
+FROM_IMPORT = re.compile(r"^[>\s`.]*from (labkit[\w.]*) import (\([^)]*\)|[^\n`#]+)", re.MULTILINE)
+PLAIN_IMPORT = re.compile(r"^[>\s`.]*import (labkit[\w.]*)", re.MULTILINE)
 
 
 def surface() -> dict[str, Any]:
@@ -78,13 +83,11 @@ def imports() -> Iterator[str]:
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
     for page in (*pages, *(ROOT / "labkit_lessons").glob("*/lesson.py")):
         text = page.read_text(encoding="utf-8")
-        for module, names in re.findall(
-            r"^[>\s`.]*from (labkit[\w.]*) import (\([^)]*\)|[^\n`#]+)", text, re.MULTILINE
-        ):
-            yield from (
-                f"{module}: {name}" for name in re.findall(r"\w+", re.sub(r" as \w+", "", names))
-            )
-        yield from re.findall(r"^[>\s`.]*import (labkit[\w.]*)", text, re.MULTILINE)
+        for module, names in FROM_IMPORT.findall(text):
+            without_aliases = re.sub(r" as \w+", "", names)
+            for name in re.findall(r"\w+", without_aliases):
+                yield f"{module}: {name}"
+        yield from PLAIN_IMPORT.findall(text)
 
 
 def commands() -> dict[str, list[str]]:
@@ -151,7 +154,8 @@ def parts(value: object) -> Iterator[str | float]:
         yield f"{type(value).__name__} {len(value)}"
         for item in value:
             yield from parts(item)
-    elif isinstance(value, Outcome):  # what it says holds numbers of a training
+    elif isinstance(value, Outcome):
+        # its message contains numbers of a training, which differ between processors
         yield from parts((value.passed, value.facts))
     elif isinstance(value, Failure):  # where it failed is a line of the source
         yield f"failure {value.kind} {value.message}"
@@ -169,14 +173,21 @@ def parts(value: object) -> Iterator[str | float]:
 
 
 def main() -> None:
-    ids = sys.argv[1:]
-    kept = json.loads(FILE.read_text(encoding="utf-8"))["answers"] if ids else {}
-    found = {
-        **surface(),
-        "answers": {
-            id: kept[id] if id in {*kept} - {*ids} else answers(id) for id in sorted(EXERCISES)
-        },
-    }
+    parser = argparse.ArgumentParser(description="Write the public surface down.")
+    parser.add_argument("ids", nargs="*", metavar="id", help="an exercise to answer again")
+    parser.add_argument("--names-only", action="store_true", help="keep all answers")
+    arguments = parser.parse_args()
+    unknown = sorted(set(arguments.ids) - set(EXERCISES))
+    if unknown:
+        parser.error(f"there is no exercise {unknown[0]!r}")
+    kept: dict[str, Any] = {}
+    if arguments.ids or arguments.names_only:
+        kept = json.loads(FILE.read_text(encoding="utf-8"))["answers"]
+    found_answers = {}
+    for id in sorted(EXERCISES):
+        is_kept = id in kept and id not in arguments.ids
+        found_answers[id] = kept[id] if is_kept else answers(id)
+    found = {**surface(), "answers": found_answers}
     text = json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True)
     # a sketch stands on one line
     text = re.sub(r"\[\s+(\"\w{12}\"),\s+([^\s\]]+)\s+\]", r"[\1, \2]", text)

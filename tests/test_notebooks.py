@@ -1,5 +1,6 @@
 """The lessons' notebooks: equal to their sources, run from top to bottom, and solvable."""
 
+import copy
 import itertools
 import os
 import re
@@ -22,9 +23,8 @@ from notebooks import build
 from tests.slowness import slowness
 
 SCREEN = 30  # lines of code that fit a projector
-CELL_SECONDS = (
-    120  # far above the 20 s that a lesson may take; times `slowness`: only what hangs is ended
-)
+# Far above the 20 s that a lesson may take; multiplied by `slowness`, so that it ends only hangs.
+CELL_SECONDS = 120
 
 
 SOURCES = build.sources()
@@ -78,14 +78,11 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_solution_becomes_a_starter(
-    house: Path,
-) -> None:
+def test_solution_becomes_a_starter(house: Path) -> None:
     source = build.lesson("01_lesson")
-    learners = build.learners(source)
-    before = build.learners(source)
+    handed_out = build.learners(source)
     solved = build.solved(source)
-    assert "".join(code_cells(learners)[1]["source"]).splitlines() == [
+    assert "".join(code_cells(handed_out)[1]["source"]).splitlines() == [
         "def double(x):",
         '    """Return twice x."""',
         '    raise NotImplementedError("your code goes here; then run this cell again")',
@@ -94,12 +91,13 @@ def test_solution_becomes_a_starter(
         "double(x)",
     ]
     assert "    return 2 * x\n" in code_cells(solved)[1]["source"]
-    code_cells(learners)[1]["source"] = code_cells(solved)[1]["source"]
-    assert learners == solved, "nothing else changes"
-    nbformat.validate(nbformat.from_dict(before))
+    filled = copy.deepcopy(handed_out)
+    code_cells(filled)[1]["source"] = code_cells(solved)[1]["source"]
+    assert filled == solved, "nothing else changes"
+    nbformat.validate(nbformat.from_dict(handed_out))
     source.text.write_text("# %%\nbefore = True\n" + SOURCE)
     after = build.learners(source)
-    assert after["cells"][1:] == before["cells"]
+    assert after["cells"][1:] == handed_out["cells"]
     assert len({cell["id"] for cell in after["cells"]}) == len(after["cells"])
 
 
@@ -129,9 +127,11 @@ def test_check_tells_what_differs_and_writing_mends_it(
 ) -> None:
     assert build.main(["--check"]) == 1
     assert "01_lesson.ipynb differs from its source" in capsys.readouterr().err
-    assert build.main([]) == build.main(["--check"]) == 0
+    assert build.main([]) == 0
+    assert build.main(["--check"]) == 0
     (house / "99_stray.ipynb").write_text("{}")
-    assert build.main(["--check"]) == build.main([]) == 1
+    assert build.main(["--check"]) == 1
+    assert build.main([]) == 1
     assert "99_stray.ipynb has no source" in capsys.readouterr().err
 
 
@@ -317,6 +317,6 @@ def test_handed_in_they_earn_nothing_or_everything(tmp_path: Path, lessons: list
     exercises = sorted(exercise.id for exercise in EXERCISES.values() if exercise.lesson in lessons)
     for student in ("unfilled", "solved"):
         assert sorted(row.exercise for row in rows if row.student == student) == exercises
-    assert [
-        row for row in rows if row.points != (row.out_of if row.student == "solved" else 0)
-    ] == []
+    for row in rows:
+        expected = row.out_of if row.student == "solved" else 0
+        assert row.points == expected, row

@@ -10,6 +10,7 @@ traceback.
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import os
 import re
 import shutil
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING
 from labkit.findings import CheckReport, Finding, Status
 from labkit.machine import resources
 from labkit.machine.front_end import extension_folders, front_end, host, server_prefix
-from labkit.machine.published import card_named, published
+from labkit.machine.published import Published, card_named, published
 from labkit.records import data_folder
 
 if TYPE_CHECKING:
@@ -307,6 +308,8 @@ def good_for(report: DeviceReport, mps: bool = False) -> Finding:
 def published_speeds(report: DeviceReport) -> list[Finding]:
     """Report how published measurements rank the 16-bit formats against FP32 on this card.
 
+    Of several products in one format, the largest one counts.
+
     Returns:
         One finding, or [] for a card of which no product was published.
 
@@ -318,18 +321,25 @@ def published_speeds(report: DeviceReport) -> list[Finding]:
     card = card_named(report.name)
     if card is None:
         return []
-    speeds = []
-    sources = []
+    largest: dict[str, Published] = {}
     for row in published("product", card):
-        if row.format in ("FP16", "BF16") and row.reference == "FP32" and row.ratio is not None:
-            speeds.append(_speed(row.format, row.ratio, report))
-            sources.append(row.source)
-    if not speeds:
+        if row.format not in ("FP16", "BF16") or row.reference != "FP32" or row.ratio is None:
+            continue
+        if row.format not in largest or _size(row) > _size(largest[row.format]):
+            largest[row.format] = row
+    if not largest:
         return []
+    speeds = [_speed(row.format, row.ratio or 1.0, report) for row in largest.values()]
+    sources = dict.fromkeys(row.source for row in largest.values())
     what = "large products on a card of this name, as others published: "
-    what += "; ".join(dict.fromkeys(speeds))
-    what += f". Source: {sources[0]}"
+    what += "; ".join(speeds)
+    what += f". Source: {'; '.join(sources)}"
     return [Finding("formats", Status.OK, what)]
+
+
+def _size(row: Published) -> float:
+    """Return the side of a product; a row without sides is the best of several large ones."""
+    return row.side or math.inf
 
 
 # Published ratios from 10% below to 20% above 1 are called no difference: measurements of one card

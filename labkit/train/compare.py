@@ -69,11 +69,16 @@ class Difference:
         """One of VERDICTS. A recipe with a broken run is never as good."""
         if self.seeds < 2:
             return "one seed"
-        if not self.broken and abs(self.mean) + self.interval_90 < self.margin:
+        if self.is_inside_margin and not self.broken:
             return "as good"
         if abs(self.mean) > max(self.spread, self.interval):
             return "worse" if self.mean < 0 else "better"
         return "cannot tell"
+
+    @property
+    def is_inside_margin(self) -> bool:
+        """Whether the whole 90% interval is inside the margin."""
+        return abs(self.mean) + self.interval_90 < self.margin
 
     def __str__(self) -> str:
         # a difference is claimed at 95%; equality, a test on two sides, at 90%
@@ -87,6 +92,8 @@ class Difference:
             reason = "one seed says nothing about a difference"
         elif self.verdict == "as good":
             reason = f"inside the margin of {self.margin:g}"
+        elif self.verdict == "cannot tell" and self.is_inside_margin:
+            reason = f"inside the margin of {self.margin:g}, but a recipe that broke is not as good"
         elif self.verdict == "cannot tell":
             reason = (
                 f"not inside the margin of {self.margin:g}, and no clear difference: "

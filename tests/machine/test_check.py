@@ -243,6 +243,13 @@ def test_published_speeds_say_where_bf16_is_emulated():
     assert "this card emulates BF16" in says
 
 
+def test_of_many_published_products_the_largest_counts():
+    says = published_speeds("Tesla T4", (7, 5))
+    assert "FP16 9.6 times as fast as FP32" in says
+    assert says.count("FP16") == 1
+    assert says.count("BF16 slower") == 1
+
+
 @pytest.mark.parametrize(
     "name", ["NVIDIA GeForce RTX 3080 Ti", "NVIDIA GeForce RTX 4060 Laptop GPU", "Imaginary 9000"]
 )

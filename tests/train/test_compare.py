@@ -100,6 +100,14 @@ def test_texts_of_undecided_comparisons() -> None:
     assert "3 of 3 runs ended in inf or NaN" in str(broken)
 
 
+def test_a_broken_run_inside_the_margin_has_a_reason_of_its_own() -> None:
+    same = [0.7, 0.7, 0.7]
+    difference = comparison(same, same, loss=math.nan).difference("O1")
+    assert difference.is_inside_margin
+    assert "not inside the margin" not in str(difference)
+    assert "inside the margin of 0.02, but a recipe that broke" in str(difference)
+
+
 def test_signed_numbers_have_no_negative_zero() -> None:
     assert [signed(x, 2) for x in (-0.004, 0.004, -0.0, -0.006, 1.5)] == [
         "0.00",

@@ -55,6 +55,13 @@ def test_the_page_changes_the_same_tokens(js):
         assert js.run(CHANGED, TOKENS, page_settings, list(quantiles())) == board.changed.tolist()
 
 
+@pytest.mark.parametrize(("tied", "says"), [([6, 7], False), ([7, 8], True)])
+def test_the_lower_number_wins_only_if_a_tied_expert_is_left_out(js, tied, says):
+    choice = {"after": list(range(8)), "leaving": [], "coming": [], "tied": tied}
+    script = "(choice, settings) => routerSentence(choice, 0, [false], settings)"
+    assert ("the lower number wins" in js.run(script, choice, settings())) == says
+
+
 def test_the_changed_tokens_are_those_of_torch():
     """The oracle uses torch's sigmoid, rounding and top k, for logits without ties at the cut."""
     board = RouterScores("FP16", experts=64, chosen=4)

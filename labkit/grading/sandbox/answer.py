@@ -99,9 +99,11 @@ def where(error: BaseException, filename: str) -> str:
 
 def _call_problem(function: object, call: str, arguments: tuple[object, ...]) -> str:
     if not callable(function):
+        name = type(function).__name__
+        article = "an" if name[0].lower() in "aeiou" else "a"
         return (
-            f"expected a function, got a {type(function).__name__}: pass the function "
-            "itself, without parentheses"
+            f"expected a function, got {article} {name}: pass the function itself, without "
+            "parentheses"
         )
     code = function.__code__ if isinstance(function, FunctionType) else None
     if code is not None and code.co_argcount == len(arguments) and not code.co_kwonlyargcount:

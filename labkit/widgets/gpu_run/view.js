@@ -40,7 +40,7 @@ function fillGpuRun(root, model, life) {
     kind: "primary",
     onPress: () => model.send({ do: model.get("phase") === "running" ? "stop" : "start" }),
   });
-  const bar = h("progress", { "aria-label": "Parts begun", max: 1, value: 0 });
+  const bar = h("progress", { "aria-label": "Parts done", max: 1, value: 0 });
   const words = sentence();
   const printed = h("pre");
   const summary = h("summary", { text: "What the command prints" });
@@ -48,30 +48,31 @@ function fillGpuRun(root, model, life) {
   const paces = h("ul");
   const pictures = h("div");
 
-  function show() {
+  function showProgress() {
     const phase = model.get("phase");
     root.dataset.phase = phase;
     press.setLabel(phase === "running" ? "Stop" : START);
     press.enable(phase !== "no gpu");
     bar.hidden = phase !== "running";
     bar.max = Math.max(1, model.get("parts"));
+    // The part that is running is not done.
     bar.value = Math.max(0, model.get("part") - 1);
     words.say(model.get("sentence"));
     details.hidden = !model.get("printed");
     printed.textContent = model.get("printed");
   }
 
-  function draw() {
+  function showResults() {
     paces.replaceChildren(...model.get("paces").map((text) => h("li", { text })));
     pictures.replaceChildren(...model.get("pictures").map(pictureOf));
   }
 
   const row = h("div", { class: "lk-row" }, press.element, bar);
   root.append(row, words.element, details, paces, pictures);
-  watch(life, model, ["phase", "part", "parts", "sentence", "printed"], show);
-  watch(life, model, ["pictures", "paces"], draw);
-  show();
-  draw();
+  watch(life, model, ["phase", "part", "parts", "sentence", "printed"], showProgress);
+  watch(life, model, ["pictures", "paces"], showResults);
+  showProgress();
+  showResults();
 }
 
 export default view({ label: "Measure this GPU", kind: "gpu-run" }, fillGpuRun);

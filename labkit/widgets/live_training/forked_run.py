@@ -46,9 +46,9 @@ GHOSTS = 12
 
 # Returns a run for (task, recipe, seed, device=). A test passes one that does not train.
 MakeRun = Callable[..., Any]
-SLOWLY = (
-    "Its sums are emulated bit by bit: seconds for a step of convolutions or attention. On "
-    "digits it is quick."
+SLOW_SUMS = (
+    "The sums of this accumulator are emulated bit by bit, so a step with convolutions or "
+    "attention takes seconds. The task digits is quick."
 )
 
 
@@ -195,6 +195,7 @@ class ForkedRun(Controller):
             )
         fixed = why_fixed(self.selected.wanted, self.task, self.offered)
         for name in knobs:
+            # an accumulator without effect may be chosen: it counts in another format
             if name in fixed and name != "accumulator":
                 raise ValueError(fixed[name])
         self._set_wanted(turn(self.selected.wanted, knobs))
@@ -202,7 +203,7 @@ class ForkedRun(Controller):
         if chooses_scale and self.selected.run is not None:
             self.selected.rescaled = True
         if knobs.get("accumulator", "FP32") != "FP32":
-            self.notice += f" {SLOWLY}"
+            self.notice = f"{self.notice} {SLOW_SUMS}".lstrip()
 
     def _set_wanted(self, wanted: Knobs) -> None:
         """Set the positions of the selected branch, and restart it if its format changes."""
@@ -318,10 +319,8 @@ class ForkedRun(Controller):
         """Keep the runs of this task and device, and continue or start those of another."""
         if task is self.task and where == self.place:
             return
-        if self.phase is Phase.RUNNING:
-            self.enter(Phase.PAUSED)
-        else:
-            self.enter(self.phase)
+        # this also cancels single steps that were asked for and not taken
+        self.enter(Phase.PAUSED if self.phase is Phase.RUNNING else self.phase)
         if self.run.steps:
             self._scenes[self.task.name, self.place.key] = _Scene(
                 self.fp32,
@@ -450,8 +449,8 @@ def on_record(task: Task, recipe: Recipe, seed: int) -> RunRecord | None:
     try:
         record = _load(task.name, recipe.name, seed)
         is_same = record.fingerprint == fingerprint(task, recipe)
-    # No record, or a task that was defined in a notebook.
     except (FileNotFoundError, ValueError):
+        # no record, or a task that was defined in a notebook
         return None
     return record if is_same else None
 

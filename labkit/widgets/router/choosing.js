@@ -80,6 +80,8 @@ function scoreOf(logit) {
 }
 
 /**
+ * Return the scores of a token, exact and rounded, and the experts that each choose.
+ *
  * @param {number} token
  * @param {RouterSettings} settings
  * @param {readonly number[]} quantiles
@@ -151,9 +153,10 @@ export function routerSentence(choice, token, changed, settings) {
 }
 
 /** @param {TokenChoice} choice */
-function tokenWords({ leaving, coming, tied }) {
+function tokenWords({ after, leaving, coming, tied }) {
   let tie = "";
-  if (tied.length > 1) {
+  // If every expert with the last score was chosen, no number decided.
+  if (tied.some((expert) => !after.includes(expert))) {
     tie = ` ${tied.length} experts have the score of the last place; the lower number wins.`;
   }
   if (leaving.length === 0) return `keeps its experts.${tie}`;
