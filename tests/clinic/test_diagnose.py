@@ -23,7 +23,7 @@ FIRST_DIAGNOSED_BATCH = {
     "validation_sum": 390,
     "softmax_by_hand": 45,
 }
-# Trainings that are diagnosed within a second: faults, healthy ones, and broken ones.
+# Trainings whose diagnosis is fast: faults, healthy ones, and broken ones.
 FAST = {
     "mask_constant",
     "stale_cast",
@@ -80,7 +80,7 @@ def found(name: str, report: Diagnosis) -> set[str]:
 def test_claimed_faults_are_found_in_broken_trainings_only(names: list[str]) -> None:
     wrong = {}
     for name in names:
-        # FP16 rounds positions beyond 2048, which the first batches do not reach.
+        # The positions of this fault grow over its 16 batches, all of which are diagnosed.
         steps = 16 if name == "positions_in_half" else 6
         broken, fixed = (
             found(name, diagnosed(name, fixed=is_fixed, steps=steps)) for is_fixed in (False, True)

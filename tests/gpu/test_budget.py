@@ -58,7 +58,7 @@ BUDGET = {
 # The most additional operations of a step that clips.
 CLIPPING = 10
 # Steps before a step is counted: after them a graph of casts is recorded, FP8 scales have a
-# history, and the warning for a scale that is too high was given.
+# history, and a scale that is too high has skipped several steps.
 WARM_UP = 7
 
 

@@ -31,8 +31,8 @@ from notebooks import build
 
 TASK = TASKS["painted_picture"]
 SEEDS = range(5)
-# The least difference of R2, or of relative losses, that is visible in a chart.
-VISIBLE = 0.3
+# The least difference of R2, or of relative losses, of a training that works and one that does not.
+DIFFERENCE = 0.3
 
 
 def shades(picture: Picture) -> NDArray[np.float64]:
@@ -54,8 +54,8 @@ def runs(recipe: str) -> list[RunRecord]:
 def test_without_a_scale_nothing_is_painted_on_any_seed() -> None:
     for fp32, fp16 in zip(runs("FP32"), runs("FP16"), strict=True):
         assert fp32.metric > 0.95 > 0.06 > fp16.metric, fp32.seed
-        assert fp32.metric - fp16.metric > VISIBLE
-        assert relative_loss(fp16.final_loss) - relative_loss(fp32.final_loss) > VISIBLE
+        assert fp32.metric - fp16.metric > DIFFERENCE
+        assert relative_loss(fp16.final_loss) - relative_loss(fp32.final_loss) > DIFFERENCE
 
 
 def test_every_scaling_paints_what_fp32_paints() -> None:
@@ -74,8 +74,8 @@ def test_a_scale_that_is_switched_on_restores_the_training(recipe: str, switched
     run.change(RECIPES[recipe])
     for _ in range(40):
         loss_with = run.step().loss
-    assert run.evaluate() > 0.05 + VISIBLE
-    assert relative_loss(loss_without) - relative_loss(loss_with) > VISIBLE
+    assert run.evaluate() > 0.05 + DIFFERENCE
+    assert relative_loss(loss_without) - relative_loss(loss_with) > DIFFERENCE
 
 
 def test_without_a_scale_no_weight_moves() -> None:

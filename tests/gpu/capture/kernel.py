@@ -27,7 +27,8 @@ import torch
 from labkit.bench.cases import stored_bytes
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format
 
-COLUMNS = 8  # n of every instruction here
+# The n of every instruction here.
+COLUMNS = 8
 PTX_NAMES = {FP32: "f32", FP16: "f16", BF16: "bf16", TF32: "tf32", E4M3: "e4m3", E5M2: "e5m2"}
 
 
@@ -75,7 +76,7 @@ class Instruction:
         return ".".join([self.kind, f"m{self.m}n{COLUMNS}k{self.k}", *types])
 
     def runs_on(self, capability: tuple[int, int] | None) -> bool:
-        """Say whether a GPU has it as one instruction."""
+        """Return whether a GPU executes it as one instruction of the hardware."""
         return (
             capability is not None
             and self.first <= capability
@@ -108,7 +109,7 @@ def kernel(instruction: Instruction) -> str:
     kind = "f32" if instruction.result is FP32 else "b32"
     # The oldest PTX version that knows the instruction, and the oldest target that has it.
     version = {(7, 5): "6.5", (8, 0): "7.0", (8, 9): "8.4", (9, 0): "8.0"}[instruction.first]
-    # wgmma: a feature of 9.0 alone
+    # wgmma exists on 9.0 only, which the suffix "a" of the target states.
     target = "sm_{}{}".format(*instruction.first) + "a" * (instruction.first == (9, 0))
     multiply = _wgmma(instruction) if instruction.grouped else _mma_sync(instruction, a, b, d)
     lines = [
@@ -186,7 +187,8 @@ def _wgmma(instruction: Instruction) -> list[str]:
         f"or.b64 %panel, %panel, {8 << 16 | 8 << 32};",
         f"mad.lo.u32 %i, %tile, {instruction.threads}, %lane;",
         *(f"{move} %d{i}, %c{i};" for i in range(count)),
-        "setp.eq.u32 %add, %tile, %tile;",  # true: D = A @ B + D
+        # The predicate is true, which selects D = A @ B + D.
+        "setp.eq.u32 %add, %tile, %tile;",
         "wgmma.fence.sync.aligned;",
         f"{name} {_list('d', count)}, {_list('a', 4)}, %panel, %add, 1, 1{transpose};",
         "wgmma.commit_group.sync.aligned;",
@@ -218,5 +220,5 @@ def _check(driver: ctypes.CDLL, status: int) -> None:
     if status:
         text = ctypes.c_char_p()
         driver.cuGetErrorString(status, ctypes.byref(text))
-        said = (text.value or b"unknown").decode()
-        raise RuntimeError(f"the GPU's driver refused: {said} (error {status})")
+        reason = (text.value or b"unknown").decode()
+        raise RuntimeError(f"the GPU's driver refused: {reason} (error {status})")

@@ -1,16 +1,16 @@
 """Questions to one real Tensor Core instruction, and its answers.
 
-Idea: cuBLAS says nothing of its order of summation, so its results prove little about the hardware.
+Idea: the order of summation of cuBLAS is unknown, so its results prove little about the hardware.
 Here a warp (or, on Hopper, a group of four) loads its registers, executes one instruction and
-stores its registers. Which matrix element sits in which register of which thread is worked out in
-numpy, where it can be checked without a GPU. Random matrices rarely show how a block is aligned,
-cut and rounded; so besides them there are families that do: numbers of nearly equal size, sums that
-cancel, numbers at the bottom of the format, infinities and NaN. Questions and answers are kept as
-the words that the hardware saw, beside the GPU, its driver and the date.
+stores its registers. numpy arranges the matrix elements in the registers of the threads, which can
+be checked without a GPU. Random matrices rarely show how a block is aligned, truncated and rounded,
+so there are further families of operands: of nearly equal magnitude, with sums that cancel, at the
+bottom of the format, and with infinities and NaN. Operands and results are stored as the bit
+patterns of the hardware, with the GPU, its driver and the date.
 
-Invariant: a capture is kept only if the instruction multiplied matrices of small whole numbers
-right; then no element can have been in a wrong place. The same instruction and seed give the same
-questions. load(save(capture)) holds the same words.
+Invariant: a capture is kept only if the instruction multiplied matrices of small integers
+correctly, which it would not do with an element in a wrong register. The same instruction and seed
+give the same operands. A capture that is saved and loaded has the same bit patterns.
 
 Source: NVIDIA PTX ISA, "Matrix fragments for mma.m16n8k8" (k16, k32), "Register fragments for
 wgmma.mma_async", "Shared memory matrix layout".
@@ -38,7 +38,7 @@ Words = NDArray[np.uint32]
 
 
 def capture(instruction: Instruction, a: Words, b: Words, c: Words) -> Words:
-    """Return what the GPU answers: the words of D[tile, m, 8].
+    """Return the words of D[tile, m, 8] that the GPU computes.
 
     The words of A[tile, m, k] and C[tile, m, 8] go row by row, those of B column by column.
     """
@@ -48,10 +48,10 @@ def capture(instruction: Instruction, a: Words, b: Words, c: Words) -> Words:
             "without one."
         )
     registers = (a_registers(a), b_registers(b, instruction), c_registers(c))
-    asked = [torch.from_numpy(part.view(np.int32)).cuda() for part in registers]
-    answer = torch.zeros_like(asked[2])
-    launch(kernel(instruction), len(a), instruction.threads, [*asked, answer])
-    return from_registers(answer.cpu().numpy().view(np.uint32))
+    operands = [torch.from_numpy(operand.view(np.int32)).cuda() for operand in registers]
+    result = torch.zeros_like(operands[2])
+    launch(kernel(instruction), len(a), instruction.threads, [*operands, result])
+    return from_registers(result.cpu().numpy().view(np.uint32))
 
 
 def a_registers(a: Words) -> Words:
@@ -60,7 +60,7 @@ def a_registers(a: Words) -> Words:
     Each 16 rows belong to a warp. Its thread 4g + t holds words t and t + 4 of rows g and g + 8.
     """
     tiles, m, words = a.shape
-    # tile, warp, upper or lower rows, g, word // 4, t
+    # The axes: tile, warp, upper or lower rows, g, word // 4, t.
     parts = a.reshape(tiles, m // 16, 2, 8, words // 4, 4)
     return np.ascontiguousarray(parts.transpose(0, 1, 3, 5, 4, 2)).reshape(tiles, 2 * m, words // 2)
 
@@ -85,7 +85,7 @@ def c_registers(c: Words) -> Words:
     two FP16 numbers.
     """
     tiles, m, words = c.shape
-    # tile, warp, upper or lower rows, g, t, word of the pair
+    # The axes: tile, warp, upper or lower rows, g, t, word of the pair.
     parts = c.reshape(tiles, m // 16, 2, 8, 4, words // 4)
     return np.ascontiguousarray(parts.transpose(0, 1, 3, 4, 2, 5)).reshape(tiles, 2 * m, words // 2)
 
@@ -106,12 +106,19 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class MmaCapture:
-    """Questions to one instruction, and its answers.
+    """Operands of one instruction, and its results.
 
-    a, b, c, d  words of A[tile, m, k] by rows, B[tile, k, 8] by columns, C and D[tile, m, 8] by
-                rows
-    family      of each tile
-    spec        the row of SPECS that models this GPU; empty where there is none
+    Attributes:
+        instruction: The instruction.
+        a: The words of A[tile, m, k], by rows.
+        b: The words of B[tile, k, 8], by columns.
+        c: The words of C[tile, m, 8], by rows.
+        d: The words of the result D[tile, m, 8], by rows.
+        family: The family of each tile.
+        spec: The row of SPECS that models this GPU, or "".
+        device: The name of the GPU.
+        versions: The versions of the driver and of packages.
+        date: When the instruction was executed.
     """
 
     instruction: Instruction
@@ -179,28 +186,28 @@ def load_capture(path: str | Path) -> MmaCapture:
 
 
 def ask(instruction: Instruction, tiles: int = 32, seed: int = 0) -> MmaCapture:
-    """Ask the GPU at hand: `tiles` tiles of each family.
+    """Execute an instruction on the current GPU, for `tiles` tiles of each family.
 
     Raises:
-        RuntimeError: small whole numbers are multiplied wrong, so that some element was not in its
-            place.
+        RuntimeError: a product of small integers is wrong, so an element was in a wrong register.
     """
-    whole = a, b, c = draw_tiles("whole numbers", instruction, 4, seed)
+    integers = draw_tiles("whole numbers", instruction, 4, seed)
+    a, b, c = integers
     operands = stored_as(instruction.operands)
     result = instruction.result
     product = from_words(a, operands) @ from_words(b, operands).transpose(0, 2, 1) + from_words(
         c, result
     )
-    if not np.array_equal(from_words(capture(instruction, *whole), result), product):
+    if not np.array_equal(from_words(capture(instruction, *integers), result), product):
         raise RuntimeError(
             f"{instruction.name} multiplied small whole numbers wrong; its answers are not kept."
         )
-    asked = families(instruction)
-    parts = [draw_tiles(family, instruction, tiles, seed) for family in asked]
-    a, b, c = (np.concatenate(words) for words in zip(*parts, strict=True))
+    names = families(instruction)
+    drawn = [draw_tiles(family, instruction, tiles, seed) for family in names]
+    a, b, c = (np.concatenate(words) for words in zip(*drawn, strict=True))
     report = device_report("cuda")
     origin = (report.spec or "", report.name, bench_versions(report), now())
-    family = tuple(family for family in asked for _ in range(tiles))
+    family = tuple(family for family in names for _ in range(tiles))
     return MmaCapture(instruction, a, b, c, capture(instruction, a, b, c), family, *origin)
 
 
@@ -217,7 +224,8 @@ def draw_tiles(
     a = _draw(family, (tiles, instruction.m, instruction.k), drawn, generator)
     b = _draw(family, (tiles, COLUMNS, instruction.k), drawn, generator)
     c = _draw(family, (tiles, instruction.m, COLUMNS), result, generator)
-    if family == "cancel":  # C takes back most of the sum, in half of the elements
+    # C cancels most of the sum, in half of the elements.
+    if family == "cancel":
         total = round_to(a @ b.transpose(0, 2, 1), result)
         c = np.where(generator.random(c.shape) < 0.5, -total, c)
     return to_words(a, operands), to_words(b, operands), to_words(c, result)
@@ -244,7 +252,8 @@ def _draw(
         )
         if family == "any":
             values = np.where(np.isfinite(values), values, 1.0)
-        else:  # few of them, or every sum would be NaN
+        else:
+            # Only a tenth of the numbers is special, or every sum would be NaN.
             codes = [
                 0,
                 format.sign_mask,
@@ -261,8 +270,9 @@ def _draw(
 
 
 def families(instruction: Instruction) -> tuple[str, ...]:
-    """Return the families that an instruction is asked; TF32 also gets FP32 numbers with bits that
-    it should ignore.
+    """Return the families of operands of an instruction.
+
+    "uncut" is for TF32 only: FP32 numbers, whose last bits the hardware should ignore.
     """
     return (*FAMILIES, "uncut") if instruction.operands is TF32 else FAMILIES
 
