@@ -139,9 +139,11 @@ def test_autocast_rounds_positions_and_angles() -> None:
             "autocast": {"by_product_in": BF16},
         }.items()
     }
-    assert rows["FP32"] == rows["rotation"] == [1.0] * 7
+    assert rows["FP32"] == [1.0] * 7
+    assert rows["rotation"] == [1.0] * 7
     assert rows["angles"] == [1.0, 1.0, 1.0, 1.0, 0.97, 0.74, 0.42]
-    assert rows["autocast"] == rows["ids"] == [1.0, 1.0, 0.55, 0.26, 0.1, 0.06, 0.03]
+    assert rows["autocast"] == [1.0, 1.0, 0.55, 0.26, 0.1, 0.06, 0.03]
+    assert rows["ids"] == [1.0, 1.0, 0.55, 0.26, 0.1, 0.06, 0.03]
 
 
 def test_rotating_makes_the_error_larger_and_the_zeros_fewer() -> None:

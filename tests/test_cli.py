@@ -43,7 +43,8 @@ def test_python_dash_m_is_the_same_command():
         command, stdout=writes, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False
     )
     os.close(writes)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert done.stderr == ""
 
 
 def test_every_help_has_a_valid_example(capsys) -> None:

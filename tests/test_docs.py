@@ -118,7 +118,8 @@ def test_the_facts_of_the_readme_are_those_of_lessons_and_pins() -> None:
     sources = [lesson.text.read_text(encoding="utf-8") for lesson in lessons()]
     minute = r"^# About (\d+) minutes|^# \| \*\*00\*\* \| [^|]* \| (\d+) \|"
     stated = re.findall(minute, "\n".join(sources), re.MULTILINE)
-    assert len(stated) == len(sources) == count
+    assert len(stated) == count
+    assert len(sources) == count
     assert sum(int(a or b) for a, b in stated) == 60 * hours + minutes
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     oldest, below = re.fullmatch(r"torch>=([\d.]+),<(\d+)", project["dependencies"][0]).groups()
@@ -198,7 +199,9 @@ LAYERS = ("formats", "interop", "instrument", "gemm", "amp", "train")
 
 def test_reading_path_follows_the_course() -> None:
     files = re.findall(r"^\d+\. `(labkit/[\w/]+\.py)`: .+$", READING_PATH, re.MULTILINE)
-    assert 12 <= len(set(files)) == len(files) <= 20
+    assert len(set(files)) >= 12
+    assert len(set(files)) == len(files)
+    assert len(files) <= 20
     texts = {file: (ROOT / file).read_text(encoding="utf-8") for file in files}
     assert [file for file, text in texts.items() if not ast.get_docstring(ast.parse(text))] == []
     order = [LAYERS.index(Path(file).parts[1].removesuffix(".py")) for file in files]

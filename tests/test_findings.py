@@ -6,7 +6,8 @@ from labkit.instrument.report import from_plain
 
 
 def test_the_report_of_a_check_is_report_in_machine_and_clinic() -> None:
-    assert machine.Report is clinic.Report is CheckReport
+    assert machine.Report is clinic.Report
+    assert clinic.Report is CheckReport
     assert issubclass(instrument.Report, CheckReport)
 
 
@@ -19,10 +20,8 @@ def test_a_report_of_version_0_2_is_read() -> None:
         "line": "train.py:12",
     }
     (found,) = from_plain({"model": "Net", "steps": 4, "findings": [old]}).findings
-    assert (found.name, found.status, found.what, found.where) == (
-        "clipped while scaled",
-        Status.BAD,
-        "too long",
-        "train.py:12",
-    )
+    assert found.name == "clipped while scaled"
+    assert found.status == Status.BAD
+    assert found.what == "too long"
+    assert found.where == "train.py:12"
     assert "unscale_" in found.remedy

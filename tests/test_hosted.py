@@ -55,14 +55,14 @@ def test_address_may_be_written_as_git_writes_it() -> None:
             "https://git.example.org/ada/lab",
         )
     }
-    assert (made[""], build.repository()) == (CELLS, ""), (
-        "the address is that of the lab's publisher"
-    )
+    assert made[""] == CELLS, "the address is that of the lab's publisher"
+    assert build.repository() == "", "the address is that of the lab's publisher"
     for written in (f"{GITHUB}.git", f"{GITHUB}/", f"{GITHUB}.git@main", f"{GITHUB}@main"):
         assert made[written] == made[GITHUB]
     assert "blob/v0.2.0/notebooks" in str(made[f"{GITHUB}@v0.2.0"][0])
     title, first, *others = made["https://git.example.org/ada/lab"]
-    assert (title, others) == (CELLS[0], CELLS[1:]), "badges are for GitHub alone"
+    assert title == CELLS[0], "badges are for GitHub alone"
+    assert others == CELLS[1:], "badges are for GitHub alone"
     assert "git+https://git.example.org/ada/lab@main" in "".join(first["source"])
     for written in ("git@github.com:ada/fp16-lab.git", "github.com/ada/fp16-lab", "ada/fp16-lab"):
         with pytest.raises(

@@ -177,11 +177,9 @@ def test_dtypes_and_formats_name_each_other():
         assert np.array_equal(values, decode(np.arange(256), format), equal_nan=True)
     for format in (FP64, FP32, FP16, BF16, E5M2, E4M3):
         info = torch.finfo(dtype_of(format))
-        assert (info.max, info.smallest_normal, info.eps) == (
-            format.max,
-            format.smallest_normal,
-            format.epsilon,
-        )
+        assert info.max == format.max
+        assert info.smallest_normal == format.smallest_normal
+        assert info.eps == format.epsilon
     with pytest.raises(
         ValueError, match=r"torch has no dtype for mine; .* round_tensor\(tensor, mine\)"
     ):

@@ -65,7 +65,8 @@ def test_map_has_a_row_for_each_lesson() -> None:
             continue
         said = re.search(r"About (\d+) minutes", SOURCES[written[number]])
         assert said is not None
-        assert (minutes, title.split("(")[1]) == (said[1], f"{written[number]}.ipynb)")
+        assert minutes == said[1]
+        assert title.split("(")[1] == f"{written[number]}.ipynb)"
         assert seen, "the first line of the lesson's source says it"
 
 
@@ -226,7 +227,8 @@ def test_lesson_06_counts_the_steps_that_no_scale_could_help() -> None:
     presets.alike = False
     fifty = presets.replays["50"]
     helpable = (fifty.lossy == 1) & (lower < upper)
-    assert (int(helpable.sum()), fifty.skips) == (41, 27)
+    assert int(helpable.sum()) == 41
+    assert fifty.skips == 27
     assert "only 41 of them remain, at the price of 27 skipped steps" in " ".join(
         said.replace("\n# ", " ").split()
     )
@@ -316,7 +318,8 @@ def test_lesson_12_says_what_a_part_is_that_is_left_out() -> None:
         value = getattr(fp32, name)
         assert default == names.get(name, getattr(value, "name", str(value))), name
     assert len(says) == 8
-    assert (fp32.scaler, fp32.gradient_format) == (NO_SCALING, None)
+    assert fp32.scaler == NO_SCALING
+    assert fp32.gradient_format is None
 
 
 def test_powers_of_two_are_typeset_as_in_the_widgets() -> None:
@@ -362,13 +365,13 @@ def test_claims_are_settled_as_the_table_says() -> None:
     verdicts = {
         (id, name): verdict for name, text in SOURCES.items() for id, verdict in rows.findall(text)
     }
-    assert tagged == verdicts.keys() == places
+    assert tagged == places
+    assert verdicts.keys() == places
     assert not {
         at: said
         for at, said in verdicts.items()
         if not re.match(rf"{claims[at[0]]['verdict']}\b", said)
     }
     again = {(id, row["again"]) for id, row in claims.items() if row["again"]}
-    assert (
-        {at for at, said in verdicts.items() if f"again in {at[1][:2]}" in said} == again != set()
-    )
+    assert {at for at, said in verdicts.items() if f"again in {at[1][:2]}" in said} == again
+    assert again != set()

@@ -306,7 +306,8 @@ def test_texts_install_the_right_distribution():
         assert OTHER_PROJECT.search(f"pip install {words}"), words
     for words in ("./labkit/x.whl", "torch`, then labkit lab", "x\nlabkit lab", "fp16-lab"):
         assert not OTHER_PROJECT.search(f"pip install {words}"), words
-    assert PROJECT["name"] == DISTRIBUTION == "fp16-lab"
+    assert PROJECT["name"] == "fp16-lab"
+    assert DISTRIBUTION == "fp16-lab"
     found = {name for name, text in texts().items() if OTHER_PROJECT.search(text)}
     assert found - {"tests/test_packaging.py"} == set()
 

@@ -53,7 +53,8 @@ def test_lines_are_answered_until_the_input_ends() -> None:
         assert process.read_line(limit()) == f"heard {word}\n".encode()
     process.end_input()
     assert process.read_line(limit()) == b"the end\n", "errors are among the lines"
-    assert (process.read_line(limit()), process.read_line(limit())) == (b"", b"")
+    assert process.read_line(limit()) == b""
+    assert process.read_line(limit()) == b""
     assert process.end(limit()) == 3
     process.wait(limit())
     assert not process.running
@@ -144,7 +145,8 @@ def test_a_process_is_killed_when_its_starter_exits() -> None:
     done = subprocess.run(
         program(EXITS), capture_output=True, timeout=limit(), text=True, check=True
     )
-    assert (done.stdout, done.stderr) == ("leaving\n", "")
+    assert done.stdout == "leaving\n"
+    assert done.stderr == ""
 
 
 def test_a_command_that_cannot_be_started_is_an_error() -> None:

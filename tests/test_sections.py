@@ -99,4 +99,5 @@ def test_o2_fits_no_larger_network_than_fp32(capsys: pytest.CaptureFixture[str])
     assert len(lines) == 4
     for line in lines:
         fp32, _, o2, o3 = (part.split(",")[0] for part in line.split(": ")[1:])
-        assert fp32 == o2 != o3
+        assert fp32 == o2
+        assert o2 != o3

@@ -53,9 +53,11 @@ def test_row_has_shape_and_dtypes(operands) -> None:
     matmul, exp = ledger(softmax_loss, *operands)[:2]
     assert matmul.shape == (8, 10)
     assert matmul.input_dtypes == (torch.float32, torch.float32)
-    assert matmul.to == matmul.result == torch.float16
+    assert matmul.to == torch.float16
+    assert matmul.result == torch.float16
     assert exp.input_dtypes == (torch.float16,)
-    assert exp.to == exp.result == torch.float32
+    assert exp.to == torch.float32
+    assert exp.result == torch.float32
 
 
 def test_rows_of_a_healthy_pass_report_no_problem(operands) -> None:
@@ -117,7 +119,8 @@ def test_overflows_are_those_of_numpy(operands) -> None:
         overflowed = int(np.isinf(Numpy(operands).powers_of_half.astype(np.float16)).sum())
     assert overflowed > 0
     exp = ledger(softmax_loss, *operands, overrides={"exp": Rule.ALLOW})[1]
-    assert (exp.overflowed, exp.error) == (overflowed, INF)
+    assert exp.overflowed == overflowed
+    assert exp.error == INF
 
 
 def test_moved_operation_states_its_own_list(operands) -> None:
@@ -234,10 +237,15 @@ def test_random_state_stays_as_it_was(net_with_dropout) -> None:
 def test_ledger_ends_with_the_operation_that_fails() -> None:
     net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.ReLU())
     first, second, relu = ledger(net, torch.randn(2, 4), overrides={"linear 2": Rule.KEEP})
-    assert (first.result, first.problem, first.rule) == (torch.float16, "", Rule.ALLOW)
-    assert (second.key, second.rule, second.result) == ("linear 2", Rule.KEEP, None)
+    assert first.result == torch.float16
+    assert first.problem == ""
+    assert first.rule == Rule.ALLOW
+    assert second.key == "linear 2"
+    assert second.rule == Rule.KEEP
+    assert second.result is None
     assert "dtype" in second.problem
-    assert (relu.result, relu.problem) == (None, "")
+    assert relu.result is None
+    assert relu.problem == ""
 
 
 @pytest.fixture
@@ -254,7 +262,8 @@ def test_banned_operation_names_its_replacement(probabilities) -> None:
 def test_banned_operation_runs_on_the_deny_list(probabilities) -> None:
     overrides = {"binary_cross_entropy": Rule.DENY}
     (row,) = ledger(F.binary_cross_entropy, *probabilities, overrides=overrides)
-    assert (row.result, row.problem) == (torch.float32, "")
+    assert row.result == torch.float32
+    assert row.problem == ""
 
 
 @pytest.mark.parametrize(

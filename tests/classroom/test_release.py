@@ -279,11 +279,9 @@ def test_a_stored_exercise_says_what_the_whole_one_says(id: str) -> None:
     """For the reference, known mistakes and unrelated answers, the texts of both are equal."""
     exercise = EXERCISES[id]
     stored = stored_exercise(EXERCISES[id])
-    assert (stored.points, stored.call, stored.minutes) == (
-        exercise.points,
-        exercise.call,
-        exercise.minutes,
-    )
+    assert stored.points == exercise.points
+    assert stored.call == exercise.call
+    assert stored.minutes == exercise.minutes
     nothing = [lambda *_: None, lambda *_: 0.0, lambda: 1, 5]
     for answer in [exercise.reference, *(known.answer for known in exercise.mistakes), *nothing]:
         paper = visible_cases(exercise)
@@ -329,7 +327,8 @@ def test_stored_diagnosis_accepts_what_the_whole_one_accepts(
             answer = Instance("Treatment", {"diagnosis": (place, said)})
             one = stored(answer, (0, 2))
             other = outcome(answer, (0, 2))
-            assert (one.passed, one.says) == (other.passed, other.says), (place, said)
+            assert one.passed == other.passed, (place, said)
+            assert one.says == other.says, (place, said)
             assert bool(one.facts) == bool(other.facts)
             assert repr(place) not in repr(one.facts)
         assert outcome(Instance("Treatment", {"diagnosis": (where, amount)}), (0, 2)).passed

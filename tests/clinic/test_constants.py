@@ -15,7 +15,8 @@ from labkit.clinic.diagnose import diagnose_script
 
 def test_worked_example_of_an_epsilon_that_is_zero_in_fp16() -> None:
     (found,) = constants_in("import torch\nloss = -torch.log(p + 1e-8).mean()", "train.py")
-    assert (found.where, found.value) == ("train.py:2", 1e-8)
+    assert found.where == "train.py:2"
+    assert found.value == 1e-8
     assert found.says == "`p + 1e-08`: 1e-08 is 0 in FP16, and 1.001e-08 in BF16"
     assert torch.tensor(1e-8, dtype=torch.float16) == 0
     assert f"{torch.tensor(1e-8, dtype=torch.bfloat16).item():.4g}" == "1.001e-08"
@@ -120,7 +121,8 @@ def test_constant_in_code_that_did_not_run_is_a_note() -> None:
     )
     report = training(torch.float16)
     (warned,) = report.of(Status.WARN)
-    assert (warned.name, warned.where.split(",")[0]) == ("constant", executed)
+    assert warned.name == "constant"
+    assert warned.where.split(",")[0] == executed
     assert notes(report) == [skipped]
 
 

@@ -49,7 +49,9 @@ def test_a_layer_just_below_its_safe_scales_is_a_note() -> None:
     assert [f for f in report.findings if f.status is not Status.OK] == []
     [note] = [f for f in report.findings if f.name == "small gradients"]
     assert note.what.startswith("0.15% of its activation gradients underflow in FP16 at a scale")
-    assert (note.layer, note.remedy, note.faults) == ("0", "", ())
+    assert note.layer == "0"
+    assert note.remedy == ""
+    assert note.faults == ()
 
 
 class Wrapper(nn.Module):

@@ -115,11 +115,9 @@ def test_exercises_and_predictions_are_the_lessons_own() -> None:
         text = lesson.text.read_text(encoding="utf-8")
         for id, said in asked.items():
             exercise = EXERCISES[id]
-            assert (exercise.lesson, exercise.title, exercise.minutes) == (
-                lesson.name,
-                said.title,
-                said.minutes,
-            )
+            assert exercise.lesson == lesson.name
+            assert exercise.title == said.title
+            assert exercise.minutes == said.minutes
             assert exercise.call.startswith(f"{said.entry}("), id
         assert set(lesson.table("hints")) == set(asked), lesson.name
         assert set(lesson.table("predictions")) == set(
@@ -134,8 +132,10 @@ def test_a_lesson_of_ones_own_joins_the_course(own: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv(COURSE, "")
         for _ in range(2):
             add_folders([folder])
-        assert (lessons()[-1], os.environ[COURSE]) == (Lesson(own), str(folder))
-    assert (list(EXERCISES)[-1], len(EXERCISES)) == ("posits.largest", before + 1)
+        assert lessons()[-1] == Lesson(own)
+        assert os.environ[COURSE] == str(folder)
+    assert list(EXERCISES)[-1] == "posits.largest"
+    assert len(EXERCISES) == before + 1
     assert lessons_named(["20"]) == [Lesson(own)]
     monkeypatch.setenv("LABKIT_ANSWERS", "off")
     assert "Solved." in str(check("posits.largest", max))

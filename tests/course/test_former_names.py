@@ -109,7 +109,8 @@ except ValueError as error:
 def test_hidden_lessons_have_no_module_with_solutions() -> None:
     done = run(HIDES.format(import_=""))
     none = "there is no exercise 'scaling.advance': no lesson here has exercises"
-    assert (done.stdout, done.stderr) == (f"()\n{none}\n", "")
+    assert done.stdout == f"()\n{none}\n"
+    assert done.stderr == ""
 
 
 def test_hiding_fails_after_an_import_of_solutions() -> None:

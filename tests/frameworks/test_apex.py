@@ -80,7 +80,8 @@ def test_what_each_level_is():
         ("O3", HALF, HALF, HALF, 1.0),
     ):
         model, optimizer = trained(level, steps=1)
-        assert (model[0].weight.dtype, model[1].weight.dtype) == (weight, norm), level
+        assert model[0].weight.dtype == weight, level
+        assert model[1].weight.dtype == norm, level
         assert next(amp.master_params(optimizer)).dtype == master, level
         assert amp._amp_state.loss_scalers[0].loss_scale() == scale, level
         assert model(torch.ones(4, 4)).dtype == (HALF if level == "O1" else FLOAT), level
@@ -418,7 +419,8 @@ def test_registered_functions_hold_until_next_initialize():
     amp.register_promote_function(torch, "relu")
     assert torch.sigmoid(x.half()).dtype == HALF, "not yet"
     amp.initialize(small(), verbosity=0)
-    assert (torch.sigmoid(x.half()).dtype, x.half().sigmoid().dtype) == (FLOAT, FLOAT)
+    assert torch.sigmoid(x.half()).dtype == FLOAT
+    assert x.half().sigmoid().dtype == FLOAT
     assert module.double(x).dtype == HALF
     amp.initialize(small(), verbosity=0)
     assert torch.sigmoid(x.half()).dtype == HALF, "registrations are for one initialize"
@@ -614,7 +616,8 @@ def test_copied_half_model_is_independent(tmp_path):
             with torch.no_grad():
                 twin[3].weight.zero_()
                 twin[3].bias.zero_()
-            assert twin(x).abs().sum() == 0 < model(x).abs().sum()
+            assert twin(x).abs().sum() == 0
+            assert model(x).abs().sum() > 0
 
 
 def test_two_threads_train_beside_each_other():

@@ -101,7 +101,8 @@ def test_a_line_is_found_and_recorded():
     learn = synth_learner(lr=0.02, opt_func=SGD)
     learn.fit(8)
     assert [len(row) for row in learn.recorder.values] == [2] * 8
-    assert learn.recorder.values[-1][1] < 0.1 < learn.recorder.values[0][1]
+    assert learn.recorder.values[-1][1] < 0.1
+    assert learn.recorder.values[0][1] > 0.1
     learn.dls = DataLoaders(learn.dls.train)
     learn.fit(1)
     assert math.isnan(learn.recorder.values[0][1]), "without validation there is no loss of it"
@@ -620,7 +621,8 @@ def test_cancelled_fit_keeps_its_weights():
         learn = way(two_layers())
         before = [p.detach().clone() for p in learn.model.parameters()]
         learn.fit(3, cbs=Stop)
-        assert (learn.train_iter, learn.epoch) == (4, 0)
+        assert learn.train_iter == 4
+        assert learn.epoch == 0
         assert not any(map(torch.equal, learn.model.parameters(), before))
 
 
@@ -660,7 +662,8 @@ def test_flat_masters_of_groups_in_several_dtypes():
     fp16.to_master_grads(model_pgs, master_pgs, flat_master=True)
     with torch.no_grad():
         for (master,) in master_pgs:
-            assert (master.dtype, master.grad.dtype) == (torch.float32, torch.float32)
+            assert master.dtype == torch.float32
+            assert master.grad.dtype == torch.float32
             master.sub_(master.grad)
     assert all(map(torch.equal, model.parameters(), before)), "no view into a master"
     fp16.to_model_params(model_pgs, master_pgs, flat_master=True)

@@ -122,7 +122,8 @@ def test_skipped_step_still_calls_the_schedule(recwarn):
             scaler=flow.amp.GradScaler(init_scale=8.0, growth_interval=2), schedule=True, amp=amp
         )
         graph(torch.full((4, 1), math.inf))
-        assert (graph.model.weight.item(), graph._scale.state.scale) == (1.0, 4.0)
+        assert graph.model.weight.item() == 1.0
+        assert graph._scale.state.scale == 4.0
         assert graph._optimizers[0].param_groups[0]["lr"] == 0.125
         for _ in range(2):
             graph(torch.ones(4, 1))
@@ -164,10 +165,8 @@ def test_a_state_dict_is_loaded_before_the_first_call():
     one(torch.full((4, 1), math.inf))
     one(torch.ones(4, 1))
     other.load_state_dict(one.state_dict())
-    assert (other.model.weight.item(), other._scale.state) == (
-        one.model.weight.item(),
-        one._scale.state,
-    )
+    assert other.model.weight.item() == one.model.weight.item()
+    assert other._scale.state == one._scale.state
     assert other._optimizers[0].param_groups[0]["lr"] == one._optimizers[0].param_groups[0]["lr"]
     with pytest.raises(RuntimeError, match="before the first call"):
         one.load_state_dict(other.state_dict())
@@ -238,7 +237,8 @@ def test_graph_replaces_build_after_two_calls(recwarn):
     eager = Counting(looks=True)
     once = trained(Building(lambda loss: traced(loss)))
     anew = trained(Building(lambda loss: eager(loss)))
-    assert (traced.count, eager.count) == ([2], [12])
+    assert traced.count == [2]
+    assert eager.count == [12]
     torch.testing.assert_close(once, anew, atol=0.0, rtol=0.0, equal_nan=True)
     (warning,) = {str(w.message) for w in recwarn.list}
     assert f"{__file__}:{Counting.__call__.__code__.co_firstlineno + 2}" in warning, (
@@ -289,7 +289,9 @@ def test_bare_parameter_is_trained():
 
     graph = Plain()
     out = graph(torch.tensor([1.0, 2.0, 3.0, 4.0]))
-    assert (out["x"].tolist(), out["batch"], out["none"]) == ([1.0, 2.0, 3.0, 4.0], "of two", None)
+    assert out["x"].tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert out["batch"] == "of two"
+    assert out["none"] is None
     assert graph.weight.item() == 1 - 0.5 * (1.5 + 3.5)
 
 

@@ -44,7 +44,8 @@ def test_worked_example():
     )
     assert (A @ B).dtype == torch.float32
     with autocast("cpu"):
-        assert (A @ B).dtype == torch.get_autocast_dtype("cpu") == torch.bfloat16
+        assert (A @ B).dtype == torch.bfloat16
+        assert torch.get_autocast_dtype("cpu") == torch.bfloat16
 
 
 def test_cross_entropy_rounds_as_torch_on_a_gpu():
@@ -56,7 +57,8 @@ def test_cross_entropy_rounds_as_torch_on_a_gpu():
         by_module = nn.CrossEntropyLoss()(logits, classes)
     with amp.autocast():
         exact = F.cross_entropy(logits, classes)
-    assert loss.dtype == exact.dtype == torch.float32
+    assert loss.dtype == torch.float32
+    assert exact.dtype == torch.float32
     assert torch.equal(loss, F.nll_loss(F.log_softmax(logits, 1).float(), classes))
     assert torch.equal(exact, F.cross_entropy(logits.float(), classes))
     assert torch.equal(loss, by_module)
@@ -194,7 +196,8 @@ def test_decorated_function_may_call_itself():
     def products():
         yield A @ B
 
-    assert (power.__name__, power.__doc__) == ("power", "Multiply ones.")
+    assert power.__name__ == "power"
+    assert power.__doc__ == "Multiply ones."
     assert power(3).dtype == torch.float16
     assert (A @ B).dtype == torch.float32
     (from_torchs,) = torch.autocast("cpu", torch.float16)(products)()
@@ -316,9 +319,9 @@ def test_earlier_spelling_has_torchs_arguments():
             for module in (torch_cuda_amp, torch.cuda.amp)
         )
         for one, other in zip(ours.values(), theirs.values(), strict=True):
-            assert (one.name, one.kind, one.default) == (other.name, other.kind, other.default), (
-                name
-            )
+            assert one.name == other.name, name
+            assert one.kind == other.kind, name
+            assert one.default == other.default, name
     scaler = torch_cuda_amp.GradScaler(init_scale=8.0)
     assert scaler.is_enabled()
     assert scaler.scale(torch.ones(())).item() == 8.0

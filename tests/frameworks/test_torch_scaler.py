@@ -157,7 +157,9 @@ def test_disabled_it_is_not_there(make_scaler):
     assert weight.item() == -math.inf, "and every step is taken, a bad one too"
     scaler.update()
     scaler.load_state_dict({"nonsense": 1})
-    assert (scaler.get_scale(), scaler._get_growth_tracker(), scaler.state_dict()) == (1.0, 0, {})
+    assert scaler.get_scale() == 1.0
+    assert scaler._get_growth_tracker() == 0
+    assert scaler.state_dict() == {}
     assert not pickle.loads(pickle.dumps(scaler)).is_enabled()
 
 
@@ -224,7 +226,8 @@ def test_a_new_scale_is_taken_by_value_and_leaves_the_tracker(make_scaler):
         scaler.update(new_scale)
         if isinstance(new_scale, torch.Tensor):
             new_scale.fill_(3.0)
-        assert (scaler.get_scale(), scaler._get_growth_tracker()) == (8.0, 1)
+        assert scaler.get_scale() == 8.0
+        assert scaler._get_growth_tracker() == 1
 
 
 def test_what_others_write_into_its_tensors_counts(make_scaler):
@@ -237,7 +240,8 @@ def test_what_others_write_into_its_tensors_counts(make_scaler):
         scaler.scale(weight.sum())
         scaler._scale.fill_(scale)
         scaler._growth_tracker.fill_(tracker)
-        assert (scaler.get_scale(), scaler._get_growth_tracker()) == (scale, tracker)
+        assert scaler.get_scale() == scale
+        assert scaler._get_growth_tracker() == tracker
         weight.grad = torch.full((1,), 1.0)
         scaler.unscale_(optimizer)
         assert weight.grad.item() == 1 / scale
@@ -259,11 +263,11 @@ def test_a_pickled_or_copied_scaler_goes_on_where_it_stood(make_scaler):
     scaler.step(optimizer)
     scaler.update()
     for again in (pickle.loads(pickle.dumps(scaler)), copy.deepcopy(scaler)):
-        assert (again.state_dict(), again._scale) == (scaler.state_dict(), None), (
-            "tensors are made with the next loss"
-        )
+        assert again.state_dict() == scaler.state_dict(), "tensors are made with the next loss"
+        assert again._scale is None, "tensors are made with the next loss"
         again.scale(weight.sum())
-        assert (again._scale.item(), again._growth_tracker.item()) == (8.0, 1)
+        assert again._scale.item() == 8.0
+        assert again._growth_tracker.item() == 1
 
 
 def test_a_factor_that_the_user_put_on_a_fused_optimizer_counts(make_scaler):
@@ -296,7 +300,8 @@ def test_a_state_goes_from_one_to_the_other_and_back():
         back.load_state_dict(target.state_dict())
         assert back.state_dict() == source.state_dict()
     state, config = from_state_dict(source.state_dict())
-    assert (state, config) == (ScalerState(24.0, 5), ScalerConfig(24.0, 3.0, 0.25, 9))
+    assert state == ScalerState(24.0, 5)
+    assert config == ScalerConfig(24.0, 3.0, 0.25, 9)
     assert state_dict(state, config) == source.state_dict()
     assert from_state_dict(TORCHS("cpu").state_dict())[1] == ScalerConfig(), (
         "our defaults are torch's"
@@ -318,10 +323,12 @@ def test_sharded_scaler_is_torchs_bit_for_bit(tmp_path):
         for (scale, tracker, weight), (own_scale, own_tracker, own) in zip(
             found["torch"], found["ours"], strict=True
         ):
-            assert (scale, tracker) == (own_scale, own_tracker)
+            assert scale == own_scale
+            assert tracker == own_tracker
             assert torch.equal(weight, own)
     scales = [[scale for scale, *_ in found["ours"]] for found in ranks]
-    assert scales[0] == scales[1] == [1024.0, 2048.0, 1024.0, 1024.0, 2048.0, 2048.0]
+    assert scales[0] == [1024.0, 2048.0, 1024.0, 1024.0, 2048.0, 2048.0]
+    assert scales[1] == [1024.0, 2048.0, 1024.0, 1024.0, 2048.0, 2048.0]
     alone = [[scale for scale, *_ in found["alone"]] for found in ranks]
     assert alone[0][:2] == alone[1][:2]
     assert alone[0][2:] != alone[1][2:], "nobody told the first rank"
@@ -547,7 +554,8 @@ def test_repeated_overflows_take_the_scale_to_zero():
         scaler, weight, optimizer = begin(scaler_class)
         for _ in range(166):
             step(scaler, weight, optimizer, math.inf)
-        assert (scaler.get_scale(), weight.item()) == (scale, 1.0)
+        assert scaler.get_scale() == scale
+        assert weight.item() == 1.0
         weight.grad = torch.full((1,), 2.0**-128)  # a small gradient, as any at this scale
         scaler.step(optimizer)
         assert weight.item() == weights
@@ -635,7 +643,9 @@ def test_an_optimizer_without_gradients_raises():
         ours, weight, optimizer = begin(GradScaler, partial(torch.optim.SGD, fused=fused))
         ours.step(optimizer)
         ours.update()
-        assert (weight.item(), ours.get_scale(), ours._get_growth_tracker()) == (1.0, 2.0**16, 1)
+        assert weight.item() == 1.0
+        assert ours.get_scale() == 2.0**16
+        assert ours._get_growth_tracker() == 1
 
 
 def test_scale_below_1_overflows_a_finite_gradient():

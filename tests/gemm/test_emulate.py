@@ -192,11 +192,9 @@ def test_torch_and_numpy_give_the_same_results() -> None:
     before = a.clone(), b.clone()
     tensor = emulate(a, b, None, SPECS["T4"])
     array = emulate(a.numpy(), b.numpy(), None, SPECS["T4"])
-    assert (tensor.dtype, array.dtype, tensor.shape) == (
-        torch.float32,
-        np.dtype(np.float32),
-        (2, 3, 4),
-    )
+    assert tensor.dtype == torch.float32
+    assert array.dtype == np.dtype(np.float32)
+    assert tensor.shape == (2, 3, 4)
     assert np.array_equal(tensor.numpy(), array)
     # Leading dimensions are separate products.
     assert torch.equal(tensor[1], emulate(a[1], b[1], None, SPECS["T4"]))
@@ -411,25 +409,39 @@ def test_sums_of_a_block_are_exact_in_fp64() -> None:
         # The proof in labkit/gemm/blocks.py needs (4L + 2) 2^F below 2^53, for L products and F
         # fraction bits.
         largest = (2 - 2.0**-row.operands.significand_bits) ** 2 * row.block_length + 2
-        assert largest * 2**row.fraction_bits <= row.sum_limit <= 2**34 < 2**53, row
+        assert largest * 2**row.fraction_bits <= row.sum_limit, row
+        assert row.sum_limit <= 2**34, row
+        assert 2**34 < 2**53, row
 
 
 def test_worked_example_of_an_explanation() -> None:
     # 1.0 + 1.5 * 2^-23 on V100: of the product's two one bits, the second is cut off.
     block = explain([1.0], [1.5 * 2.0**-23], 1.0, SPECS["V100"])
     product, c = block.terms
-    assert (c.name, c.exponent, c.shift, c.kept, c.cut_bits) == ("C", 0, 0, 2**23, "")
+    assert c.name == "C"
+    assert c.exponent == 0
+    assert c.shift == 0
+    assert c.kept == 2**23
+    assert c.cut_bits == ""
     # 1.5 * 2^-23 is an FP16 subnormal: its exponent is -14, its significand 3 * 2^-10.
-    assert (product.exponent, product.significand, product.shift) == (-14, 3 * 2**10, 14)
-    assert (product.kept, product.kept_bits, product.cut_bits) == (1, "00." + "0" * 22 + "1", "1")
+    assert product.exponent == -14
+    assert product.significand == 3 * 2**10
+    assert product.shift == 14
+    assert product.kept == 1
+    assert product.kept_bits == "00." + "0" * 22 + "1"
+    assert product.cut_bits == "1"
     assert (product.cut, c.cut) == (True, False)
-    assert (block.exponent, block.unit_exponent, block.total) == (0, -23, 2**23 + 1)
+    assert block.exponent == 0
+    assert block.unit_exponent == -23
+    assert block.total == 2**23 + 1
     assert block.result == 1 + 2.0**-23
 
 
 def test_a_result_is_normalised_once_and_rounded_once() -> None:
     half = explain([1.0, 1.0], [2048.0, 3.0], 0.0, SPECS["A100"], FP16)
-    assert (half.result_exponent, half.result_bits, half.dropped_bits) == (11, "1.0000000001", "1")
+    assert half.result_exponent == 11
+    assert half.result_bits == "1.0000000001"
+    assert half.dropped_bits == "1"
     # 2051 is a tie between 2050 and 2052, and goes to the even significand.
     assert (half.rounded_up, half.result) == (True, 2052.0)
     single = explain([1.0, 1.0], [1.0, 1.0], 2.0**-23, SPECS["A100"])
@@ -448,10 +460,8 @@ def test_explanation_has_the_result_of_the_emulator() -> None:
         ours = emulate(a[:, None], b[:, :, None], c[:, None, None], row, result)[:, 0, 0]
         for left, right, start, theirs in zip(a, b, c.tolist(), ours.tolist(), strict=True):
             block = explain(left, right, start, row, result)
-            assert (block.result, math.copysign(1, block.result)) == (
-                theirs,
-                math.copysign(1, theirs),
-            ), block
+            assert block.result == theirs, block
+            assert math.copysign(1, block.result) == math.copysign(1, theirs), block
             kept = sum(math.copysign(term.kept, term.value) for term in block.terms)
             assert block.total == kept, f"the terms have another sum: {block}"
             for term in block.terms:

@@ -37,7 +37,9 @@ def test_forward_and_backward_of_a_linear_layer_round_once() -> None:
     with half_storage("cpu"):
         y = F.linear(x, w)
     y.backward(dy)
-    assert y.dtype == x.grad.dtype == w.grad.dtype == torch.float16
+    assert y.dtype == torch.float16
+    assert x.grad.dtype == torch.float16
+    assert w.grad.dtype == torch.float16
     assert torch.equal(y, (x.float() @ w.float().T).half())
     assert torch.equal(x.grad, (dy.float() @ w.float()).half())
     assert torch.equal(w.grad, (dy.float().T @ x.float()).half())

@@ -45,7 +45,8 @@ def test_worked_example_of_a_backward_product() -> None:
         torch.ones(4096, 1).half()
     )
     assert w.grad is not None
-    assert (w.grad.item(), w.grad.dtype) == (2048.0, torch.float16)
+    assert w.grad.item() == 2048.0
+    assert w.grad.dtype == torch.float16
 
 
 def test_products_of_a_linear_layer_round_once() -> None:

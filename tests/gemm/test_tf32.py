@@ -221,7 +221,8 @@ def test_gradients_flow_twice_through_a_product() -> None:
     with tf32_products("cpu"):
         (slope,) = torch.autograd.grad((x @ x).sum(), x, create_graph=True)
     (curvature,) = torch.autograd.grad(slope.sum(), x)
-    assert (slope.item(), curvature.item()) == (6.0, 2.0)
+    assert slope.item() == 6.0
+    assert curvature.item() == 2.0
 
 
 def test_other_dtypes_and_operations_are_not_rounded() -> None:
@@ -238,11 +239,8 @@ def test_on_ampere_torchs_switch_is_set_and_no_mode_is_open(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     with tf32_products("cuda"):
-        assert (
-            torch.backends.cudnn.conv.fp32_precision
-            == torch.backends.cuda.matmul.fp32_precision
-            == "tf32"
-        )
+        assert torch.backends.cudnn.conv.fp32_precision == "tf32"
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
         assert not open_modes()
 
 
@@ -388,7 +386,8 @@ def test_threads_of_one_precision_share_a_block() -> None:
     other.may_close.set()
     second.end()
     other.end()
-    assert (second.precision_inside, other.precision_inside) == ("ieee", "tf32")
+    assert second.precision_inside == "ieee"
+    assert other.precision_inside == "tf32"
     assert torch.backends.cudnn.conv.fp32_precision == "tf32", "not restored after the last block"
 
 

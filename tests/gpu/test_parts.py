@@ -59,7 +59,9 @@ def test_a_sweep_is_saved_with_its_origin(tmp_path, capsys):
     report = device_report("cpu")
     path = tmp_path / "gemm" / report.slug / "size.json"
     record = from_json(path.read_text())
-    assert (record.sweep, record.device, record.kind) == ("size", report.name, "cpu")
+    assert record.sweep == "size"
+    assert record.device == report.name
+    assert record.kind == "cpu"
     assert {"python", "torch"} <= set(record.versions)
     assert str(path) in capsys.readouterr().out
     # No temporary file stays.
@@ -142,7 +144,8 @@ def quick_budgets(*words):
 def test_quick_run_takes_three_minutes():
     budgets = quick_budgets()
     assert set(budgets) == {"ceilings", "size", "layers", "alignment", "tasks"}
-    assert sum(budgets.values()) + gpu.GRACE <= gpu.QUICK_LIMIT == 180
+    assert sum(budgets.values()) + gpu.GRACE <= gpu.QUICK_LIMIT
+    assert gpu.QUICK_LIMIT == 180
     # A rehearsal on a CPU has all parts.
     assert list(quick_budgets("--device", "cpu")) == list(gpu.PARTS)
     assert quick_budgets("--only", "mma") == {"mma": gpu.PARTS["mma"].seconds}
@@ -250,7 +253,8 @@ def test_a_step_is_timed_under_every_recipe_of_the_comparison():
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     items = measure.speed({"width": 64, "batch": 8}, steps=1, rounds=1)
     # Three networks, training and evaluation, plain and compiled in each way.
-    assert len({item.name for item in items}) == len(items) == 3 * 2 * (1 + len(measure.COMPILED))
+    assert len({item.name for item in items}) == len(items)
+    assert len(items) == 3 * 2 * (1 + len(measure.COMPILED))
     (unet,) = [item for item in items if item.name == "training of UNet of width 64, batch 1"]
     assert not answer(unet, "cpu")["failed"]
     lines = [answer(item, "cpu") for item in items if "MLP of width 4," in item.name]
@@ -297,7 +301,9 @@ def test_a_training_is_recorded_in_the_folder_of_its_device(tmp_path):
         tmp_path / "runs" / device_report("cpu").slug / "quick" / "segmentation" / "fp32-seed0.json"
     )
     record = load(path)
-    assert (record.task, record.recipe, len(record.steps)) == ("segmentation", "FP32", 2)
+    assert record.task == "segmentation"
+    assert record.recipe == "FP32"
+    assert len(record.steps) == 2
     # A quick run trains a shorter task, so it has another fingerprint.
     shorter = replace(TASKS["segmentation"], steps=2)
     assert record.fingerprint == fingerprint(shorter, RECIPES["FP32"])
@@ -398,14 +404,12 @@ def test_progress_has_a_line_at_both_ends_of_a_part(monkeypatch, tmp_path):
     assert cli.main([*words, "--progress", str(file)]) == 1
     size, mma = read_progress(file)
     assert during_parts[0] == [replace(size, outcome="")]
-    assert (size.name, size.number, size.of, size.about, size.seconds, size.outcome) == (
-        "size",
-        1,
-        2,
-        gpu.PARTS["size"].about,
-        gpu.PARTS["size"].seconds,
-        "failed, for once",
-    )
+    assert size.name == "size"
+    assert size.number == 1
+    assert size.of == 2
+    assert size.about == gpu.PARTS["size"].about
+    assert size.seconds == gpu.PARTS["size"].seconds
+    assert size.outcome == "failed, for once"
     assert during_parts[1] == [size, replace(mma, outcome="")]
     assert len(file.read_text().splitlines()) == 4
     assert cli.main([*words, "--progress", str(file), "--seconds", "1"]) == 1
@@ -484,7 +488,8 @@ def test_one_item_that_fails_is_named_and_the_others_are_kept(simulated_gpu):
     assert all(mebibytes > 0 for mebibytes in cost["mebibytes"].values())
     assert f"  drop-in: LEFT OUT, {PLANTED}" in cost["summary"].splitlines()
     assert pace["failed"]["O1"] == PLANTED
-    assert (twice["outcome"], twice["error"]) == ("failed", PLANTED)
+    assert twice["outcome"] == "failed"
+    assert twice["error"] == PLANTED
 
 
 @pytest.mark.slow
@@ -530,7 +535,8 @@ def test_a_sweep_is_on_the_disk_after_each_round(monkeypatch, tmp_path):
     monkeypatch.setattr(recordings, "measure", measure)
     (item,) = gpu.PARTS["size"].items(order(tmp_path, "size"))
     line = answer(item, "cpu")
-    assert (line["error"], "8 cases" in line["summary"]) == (PLANTED, True)
+    assert line["error"] == PLANTED
+    assert "8 cases" in line["summary"]
     (path,) = tmp_path.rglob("size.json")
     assert from_json(path.read_text()).runs
 

@@ -174,7 +174,8 @@ def test_launcher_returns_the_commands_status(
         "echo $LABKIT_SIMULATED_GPU; exit 3",
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (3, "T4\n")
+    assert done.returncode == 3
+    assert done.stdout == "T4\n"
 
 
 # ---- what the cards refuse
@@ -198,7 +199,8 @@ def refusals() -> dict[str, str]:
 def test_the_cpu_accepts_what_a_card_refuses_in_torch_s_words(simulated_gpu: Any) -> None:
     # More than 60 refusals of real cards are listed; names are unique, because results have them as
     # keys.
-    assert len({row.name for row in REFUSALS}) == len(REFUSALS) > 60
+    assert len({row.name for row in REFUSALS}) == len(REFUSALS)
+    assert len(REFUSALS) > 60
     on_cpu = {row.name: outcome(row, "cpu") for row in REFUSALS}
     assert {name: message for name, message in on_cpu.items() if message} == {}
     for card in ("T4", "H100"):

@@ -306,7 +306,8 @@ def test_a_former_form_is_the_new_one_with_its_last_arguments(id: str) -> None:
     former = former_of(EXERCISES[id])
     paper = grading_cases(former, 5)
     assert min(map(len, paper.cases)) >= 2, "every check has cases in the notebook and at grading"
-    assert (former.points, former.title) == (exercise.points, exercise.title)
+    assert former.points == exercise.points
+    assert former.title == exercise.title
     grade = judge(paper, answers_of(paper, former.reference))
     assert grade.points == exercise.points, str(grade)
     assert len(former.parameters) == len(exercise.parameters) - len(exercise.former)

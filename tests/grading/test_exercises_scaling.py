@@ -306,7 +306,8 @@ def test_the_groups_are_those_of_real_layers() -> None:
         if p.requires_grad and id(p) not in norms and "bias" not in n
     ]
     groups = reference("master.groups")(listed)
-    assert groups["decay"] == decays == ["3.weight"]
+    assert groups["decay"] == ["3.weight"]
+    assert decays == ["3.weight"]
     assert groups["no decay"] == [n for n, _, trainable in listed if trainable and n not in decays]
 
 

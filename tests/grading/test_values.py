@@ -60,7 +60,8 @@ def test_arrays_sizes_decimals_and_a_dataclass_of_labkit_travel() -> None:
     array = np.array([[1.5, -0.0]], dtype=np.float16)
     back = load(dump(array))
     assert isinstance(back, np.ndarray)
-    assert (back.dtype, back.tobytes()) == (np.float16, array.tobytes())
+    assert back.dtype == np.float16
+    assert back.tobytes() == array.tobytes()
     fields = {"scale": 8.0, "growth_tracker": 3, "hysteresis_tracker": 1}
     for value, travels_as in (
         (np.float32(0.5), 0.5),

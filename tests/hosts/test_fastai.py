@@ -64,8 +64,10 @@ def test_it_trains_skips_and_equals_our_own_loop_bit_for_bit(opt_func, clip):
     assert learn.notes.losses == losses
     assert_same(learn.model, weights)
     skipped = [i for i, report in enumerate(by_recipe.reports) if not report.stepped]
-    assert skipped == own_skipped == [OVERFLOWS, 12 + OVERFLOWS]
-    assert by_recipe.reports[-1].scale == scale == 2.0**14
+    assert skipped == [OVERFLOWS, 12 + OVERFLOWS]
+    assert own_skipped == [OVERFLOWS, 12 + OVERFLOWS]
+    assert by_recipe.reports[-1].scale == 2.0**14
+    assert scale == 2.0**14
     assert losses[11] < losses[0] / 2
     assert learn.notes.dtypes == {torch.float32}, "pred is what fastai's own callback makes of it"
 

@@ -72,7 +72,8 @@ def test_it_trains_skips_and_equals_our_own_loop_bit_for_bit(tmp_path, clip):
     losses, weights, scale, skipped, rate = own_loop(schedule=True, epochs=2, clip=clip)
     assert module.losses == losses
     assert_same(module.network, weights)
-    assert plugin.scaler.get_scale() == scale == 2.0**14
+    assert plugin.scaler.get_scale() == 2.0**14
+    assert scale == 2.0**14
     assert skipped == [OVERFLOWS, 12 + OVERFLOWS]
     assert losses[11] < losses[0] / 2
     assert module.dtypes == {torch.float16}

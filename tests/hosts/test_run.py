@@ -66,6 +66,7 @@ def test_the_dockerfile_s_steps_are_taken_one_by_one(tmp_path, monkeypatch):
     installs = [step for step in did if "pip install" in step[2]]
     assert [step[:2] for step in installs] == [("root", "/")] * 2
     assert all("-c /parts/constraints.txt" in step[2] for step in installs)
-    assert (image.user, image.folder) == ("learner", f"/home/{image.user}")
+    assert image.user == "learner"
+    assert image.folder == f"/home/{image.user}"
     assert (tmp_path / "lab" / "notebooks" / "00_start.ipynb").is_file()
     assert image.command("true")[:2] == ["unshare", "--mount"]

@@ -63,7 +63,8 @@ def test_each_model_of_a_script_has_a_report(script, tmp_path, capsys):
     assert printed.err == ""
     report = Report.load(tmp_path / "seen")
     other = Report.load(tmp_path / "seen-2")
-    assert (report.model, other.model) == ("Net", "Sequential")
+    assert report.model == "Net"
+    assert other.model == "Sequential"
     # The model is found in step 0, so step 1 is the first that is observed completely.
     assert [step.step for step in report.watched] == [0, 1, 3, 6]
     assert set(report.watched[0].histograms) == {"weights", "weight gradients", "updates"}
@@ -152,7 +153,8 @@ def test_a_script_whose_optimizer_is_never_called_has_a_report(tmp_path):
         folder = tmp_path / f"seen{new_scale}"
         assert main(["watch", "--folder", str(folder), str(script)]) == 0
         report = Report.load(folder)
-        assert report.steps == len(report.skips) == 12
+        assert report.steps == 12
+        assert len(report.skips) == 12
         assert [skip.scale for skip in report.skips[:2]] == [init_scale, second_scale]
         findings = [finding for finding in report.findings if finding.status is not Status.OK]
         assert {finding.name for finding in findings} == names

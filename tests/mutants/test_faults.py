@@ -80,7 +80,8 @@ def test_it_can_be_planted_and_its_tests_exist(fault: Fault) -> None:
 
 
 def test_names_differ_and_a_missing_or_repeated_text_is_refused() -> None:
-    assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 25
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+    assert len(FAULTS) >= 25
     fault = Fault("", "a.py", was="x", becomes="y", tests=())
     for source, times in (("z", 0), ("x x", 2)):
         with pytest.raises(ValueError, match=f"occurs {times} times in a.py: 'x'"):

@@ -92,7 +92,8 @@ def compare(engine: NodeEngine, reference: Training, steps: int) -> None:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore", RuntimeWarning)
             ours = reference.step()
-        assert (page["scale"], page["skipped"]) == (ours["scale"], ours["skipped"]), step
+        assert page["scale"] == ours["scale"], step
+        assert page["skipped"] == ours["skipped"], step
         wanted = [np.array(ours["loss"]), *reference.parameters]
         for i, (got, values) in enumerate(zip(page["bits"], wanted, strict=True)):
             numbers = np.array(got, np.int32).view(np.float32)

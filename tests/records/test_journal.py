@@ -97,7 +97,9 @@ def test_home_folder_replaces_a_read_only_folder(
     save_answer(journal, "exercise", "scaling.order", "mine", points=3)
     assert not list(journal.iterdir())
     (line,) = entries(journal, "exercise")
-    assert (line["answer"], line["points"], line["folder"]) == ("mine", 3, str(journal.parent))
+    assert line["answer"] == "mine"
+    assert line["points"] == 3
+    assert line["folder"] == str(journal.parent)
     assert entries(journal.parent / "another folder" / "labkit-answers.jsonl", "exercise") == []
     assert home_journal().is_relative_to(home)
     journal.rmdir()
@@ -237,7 +239,8 @@ def test_lessons_are_kept_in_the_learners_folder(folder: Path) -> None:
     assert ">answer</span>" in to_html(folder / "06_loss_scaling.ipynb").read_text(encoding="utf-8")
     shutil.rmtree(folder / "mine")
     (found,) = find([folder.parent])
-    assert (found.student, found.notebook) == (folder.name, "06_loss_scaling.ipynb")
+    assert found.student == folder.name
+    assert found.notebook == "06_loss_scaling.ipynb"
     assert [cell.source for cell in found.cells] == ["answer = 1"]
 
 

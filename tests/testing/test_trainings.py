@@ -46,7 +46,8 @@ def test_the_verdict_names_what_was_planted(planted: str, tmp_path: Path) -> Non
     found = compare_trainings(
         record(healthy, tmp_path / "healthy.labkit"), record(other, tmp_path / "other.labkit")
     )
-    assert (found.kind, word in found.reason) == (kind, True), str(found)
+    assert found.kind == kind, str(found)
+    assert word in found.reason, str(found)
 
 
 # a training, and one that differs by rounding alone: four networks, two optimizers, and other sums
@@ -103,7 +104,8 @@ def test_a_fault_is_named_with_its_step_and_tensor(planted: str, tmp_path: Path)
         record(short, tmp_path / "healthy.labkit"),
         record(replace(short, **change), tmp_path / "other.labkit"),
     )
-    assert (found.kind, found.step) == (FAULT, 0), str(found)
+    assert found.kind == FAULT, str(found)
+    assert found.step == 0, str(found)
     assert found.tensor is not None
     assert found.tensor[0] == kind, str(found)
     assert found.line
@@ -124,7 +126,8 @@ def test_a_fault_between_two_sampled_steps_is_found_in_the_next(tmp_path: Path) 
         record(TWO_RANKS, tmp_path / "healthy.labkit", every=10),
         record(replace(TWO_RANKS, lost_from=9), tmp_path / "other.labkit", every=10),
     )
-    assert (found.kind, found.step) == (FAULT, 10), str(found)
+    assert found.kind == FAULT, str(found)
+    assert found.step == 10, str(found)
 
 
 STRANGE = """
@@ -191,7 +194,8 @@ def run_strange(folder: Path, planted: str) -> Path:
 
 def test_a_missing_backward_pass_of_a_script_is_named(strange: Path) -> None:
     found = compare_trainings(run_strange(strange, "nothing"), run_strange(strange, "micro"))
-    assert (found.kind, found.step) == (FAULT, 6), str(found)
+    assert found.kind == FAULT, str(found)
+    assert found.step == 6, str(found)
     assert "2 backward passes instead of 3" in found.reason
 
 
@@ -218,7 +222,8 @@ def test_a_loss_of_the_same_outputs_is_named(tmp_path: Path) -> None:
     training = Training(steps=4)
     path = record(training, tmp_path / "healthy.labkit")
     found = compare_trainings(path, record(replace(training, labels=1), tmp_path / "other.labkit"))
-    assert (found.kind, found.tensor) == (FAULT, None)
+    assert found.kind == FAULT
+    assert found.tensor is None
     assert "other targets" in found.reason
 
 
@@ -299,7 +304,9 @@ def test_the_command_prints_words_json_and_a_page(
     assert not re.search(r"<script|https?://|<link|@import", text)
     assert main(["diff", *files, "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert (found["schema"], found["verdict"], found["step"]) == ("labkit.diff/1", "a fault", 0)
+    assert found["schema"] == "labkit.diff/1"
+    assert found["verdict"] == "a fault"
+    assert found["step"] == 0
     assert found["beyond"][0]["units"] > 1
     assert found["settings"] == {"AdamW eps": ["1e-08", "0.0001"]}
     assert main(["diff", files[0], files[0]]) == 0
