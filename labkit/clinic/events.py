@@ -174,7 +174,7 @@ class TrainingObserver(OperationObserver):
         self.scaled_gradients = []
         self.modules.running = []
         self._known_scales = set()
-        self._lines = {}
+        self.lines = {}
         self.origins.clear()
 
     # Hooks and taps
@@ -298,7 +298,7 @@ class TrainingObserver(OperationObserver):
         # each parameter with its gradient as the backward pass left it
         pairs = [(p, before) for p, before in self._as_scaled if id(p) in held]
         unchanged = any(p.grad is not None and torch.equal(before, p.grad) for p, before in pairs)
-        if self._unscaled:
+        if self.unscaled:
             return
         if unchanged and not self._by_scaler:
             self._report_undivided()
@@ -397,7 +397,7 @@ class TrainingObserver(OperationObserver):
         if self.scaled and len(self._factors) > 1 and 1.0 not in self._factors:
             shown = " and ".join(f"{factor:g}" for factor in sorted(self._factors))
             self.note(Kind.SCALE_CHANGED_BETWEEN, f"gradients with scales of {shown} were added")
-        self._unscaled = factor == 1
+        self.unscaled = factor == 1
         self._factor = factor
         self._loss_size = float(root.detach().abs().max()) if root.numel() else 0.0
         # a scaled loss in 16 bits may be inf because of its scale, which the scaler lowers
@@ -427,7 +427,7 @@ class TrainingObserver(OperationObserver):
             in_fp16 = self.scaled or self._in_fp16 or any(p.dtype is torch.float16 for p in plain)
             number = self._pass.last_factor
             is_suspect = number is not None and number > 1 and math.frexp(number)[0] == 0.5
-            if in_fp16 and (is_suspect or not self._unscaled):
+            if in_fp16 and (is_suspect or not self.unscaled):
                 plain.sort(key=Tensor.numel)
                 self._as_scaled = []
                 for parameter in plain:
@@ -454,7 +454,7 @@ class TrainingObserver(OperationObserver):
             self._known_scales.add(float(event.scale()))
 
     def before_unscale(self, event: UnscaleBegins) -> None:
-        self._unscaled = True
+        self.unscaled = True
         with outside_modes():
             self._judge_parts(event.optimizer)
             self.parts.divide(event.optimizer, float(self._scale()))
@@ -485,7 +485,7 @@ class TrainingObserver(OperationObserver):
         self.step_begins(optimizer)
         self.optimizers[id(optimizer)] = optimizer
         self.attempts.append(StepAttempt(self.step, id(optimizer), self._scale()))
-        self._unscaled = True
+        self.unscaled = True
         self._by_scaler = True
 
     def _end_attempt(self, optimizer: Any) -> None:

@@ -113,8 +113,17 @@ ALMOST_LOWEST = -60_000
 class OperationObserver(StepObserver):
     """Observer of the operations of a training.
 
-    A subclass observes autocast regions, optimizers and scales, and keeps `regions`, `optimizers`
-    and `stepping` up to date.
+    A subclass observes autocast regions, optimizers and scales, and keeps these attributes up to
+    date, beside `stepping` of `StepObserver`.
+
+    Attributes:
+        optimizers: the known optimizers, by id.
+        regions: for each open autocast region, the innermost last, whether it is enabled.
+        unscaled: whether the gradients in the model are unscaled.
+        scaled_gradients: gradients of a scaled loss from torch.autograd.grad, and views of them;
+            emptied at the end of a step.
+        lines: operation -> the lines at which this step's forward pass ran it; emptied at the end
+            of a step.
     """
 
     def __init__(self) -> None:
@@ -122,14 +131,11 @@ class OperationObserver(StepObserver):
         self.events: list[Finding] = []
         self.optimizers: dict[int, Any] = {}
         self.modules = Modules()
-        # gradients of a scaled loss from torch.autograd.grad, and views of them
         self.scaled_gradients: list[Tensor] = []
-        # for each open autocast region, the innermost last, whether it is enabled
         self.regions: list[bool] = []
         # whether an operation gave 16-bit numbers
         self.ran_in_half = False
-        # operation -> the lines at which this step's forward pass ran it
-        self._lines: dict[str, list[str]] = {}
+        self.lines: dict[str, list[str]] = {}
         # the value of a running sum before the addition in place that runs
         self._total_before = 0.0
         self.origins = Origins()
@@ -137,8 +143,7 @@ class OperationObserver(StepObserver):
         self.blamed: set[str] = set()
         # the step and the pass whose first inf or NaN was reported
         self._reported = (-1, "")
-        # whether the gradients in the model are unscaled
-        self._unscaled = True
+        self.unscaled = True
 
     def note(self, kind: Kind, seen: str, remedy: str = "", faults: tuple[str, ...] = ()) -> None:
         """Record an event, unless the lab itself caused it.
@@ -166,7 +171,7 @@ class OperationObserver(StepObserver):
 
     def scaled_parameter_gradients(self) -> list[Tensor]:
         """Return the gradients that a scaler has not unscaled yet."""
-        if self._unscaled or not self.scaled:
+        if self.unscaled or not self.scaled:
             return []
         return [p.grad for p in self.optimized_parameters() if p.grad is not None]
 
@@ -201,7 +206,7 @@ class OperationObserver(StepObserver):
         if name in DERIVATIVES and not in_backward():
             line = line_of_user(sys._getframe(1))
             if line:
-                self._lines.setdefault(name, []).append(line)
+                self.lines.setdefault(name, []).append(line)
         written = [out]
         if changing:
             written += inputs
@@ -234,19 +239,12 @@ class OperationObserver(StepObserver):
         name = func._schema.name.partition("::")[2]
         bad = next(t for t in outputs if not finite(t))
         passing = self._passing()
-        # the script itself asked for inf, as masked_fill(mask, -inf) does
-        infinite = any(isinstance(a, float) and math.isinf(a) for a in args)
-        if passing == "forward" and any(
-            t is p.grad for p in self.optimized_parameters() for t in inputs
-        ):
-            return
-        if infinite or self._reported == (self.step, passing) or _is_mask(name, inputs, bad):
+        if not self._is_worth_reporting(name, passing, args, inputs, bad):
             return
         self._reported = (self.step, passing)
         kind = _kind_of_non_finite(name, passing, bad)
-        op = name.strip("_") if name not in DOMAINS else name
         seen = Seen(
-            op=op,
+            op=name.strip("_") if name not in DOMAINS else name,
             dtype=bad.dtype,
             in_autocast=bool(self.regions) and self.regions[-1],
             scaled=self.scaled,
@@ -255,35 +253,62 @@ class OperationObserver(StepObserver):
         what = (
             f"first {non_finite(bad)} in {dtype_name(bad)}: {name.strip('_')} in the {passing} pass"
         )
+        remedy = ""
         if passing == "backward":
-            node: Any = torch._C._current_autograd_node()
-            behind = op_of_node(node.name()) if node is not None else name
-            lines = dict.fromkeys(self._lines.get(behind, []))
-            if 0 < len(lines) <= MOST_LINES:
-                what += f", in the derivative of {behind} at {' or '.join(lines)}"
+            behind, where = self._operation_behind(name)
+            what += where
             remedy = of_derivative(seen, behind)
-        else:
-            remedy = in_forward(seen) if passing == "forward" else ""
-        bound = None
+        elif passing == "forward":
+            remedy = in_forward(seen)
+            origin = self._first_origin(inputs)
+            if origin is not None and origin.kind == "constant":
+                what += f", of what was bounded by {origin.what}"
+                remedy = (
+                    "Compute in FP32 from before that bound on (`.float()`), where it is "
+                    f"another number; or choose a bound that {dtype_name(bad)} has, or a loss "
+                    f"on logits. {remedy}"
+                )
+                self.blamed.add(origin.what)
+        self.note(kind, f"{what}; {_largest_input(inputs)}", remedy, self._faults_of(kind))
+
+    def _is_worth_reporting(
+        self, name: str, passing: str, args: Any, inputs: list[Tensor], bad: Tensor
+    ) -> bool:
+        """Return whether inf or NaN in a result is the first of its pass, and not intended."""
+        if self._reported == (self.step, passing) or _is_mask(name, inputs, bad):
+            return False
+        # the script itself asked for inf, as masked_fill(mask, -inf) does
+        if any(isinstance(argument, float) and math.isinf(argument) for argument in args):
+            return False
+        # clipping and the like, after backward
+        gradients = [p.grad for p in self.optimized_parameters() if p.grad is not None]
+        of_gradients = any(t is gradient for gradient in gradients for t in inputs)
+        return passing != "forward" or not of_gradients
+
+    def _operation_behind(self, name: str) -> tuple[str, str]:
+        """Return the operation whose derivative is computed, and where the forward pass ran it."""
+        node: Any = torch._C._current_autograd_node()
+        behind = op_of_node(node.name()) if node is not None else name
+        lines = dict.fromkeys(self.lines.get(behind, []))
+        if not 0 < len(lines) <= MOST_LINES:
+            return behind, ""
+        return behind, f", in the derivative of {behind} at {' or '.join(lines)}"
+
+    def _first_origin(self, inputs: list[Tensor]) -> Origin | None:
+        """Return the known origin of the first input that has one."""
         for tensor in floats(inputs):
             origin = self.origins.of(tensor)
             if origin is not None:
-                bound = origin
-                break
-        if passing == "forward" and bound is not None and bound.kind == "constant":
-            what += f", of what was bounded by {bound.what}"
-            remedy = (
-                "Compute in FP32 from before that bound on (`.float()`), where it is "
-                f"another number; or choose a bound that {dtype_name(bad)} has, or a loss "
-                f"on logits. {remedy}"
-            )
-            self.blamed.add(bound.what)
-        faults: tuple[str, ...] = ()
-        if kind is Kind.LOG_OF_ZERO and self._is_switched_off():
-            faults = ("switched_off_but_half", "log_of_epsilon")
-        elif kind is Kind.LOG_OF_ZERO:
-            faults = ("log_of_epsilon", "scale_falls_to_zero")
-        self.note(kind, f"{what}; {_largest_input(inputs)}", remedy, faults)
+                return origin
+        return None
+
+    def _faults_of(self, kind: Kind) -> tuple[str, ...]:
+        """Return the faults that fit inf or NaN of a kind here; () for all of the kind's."""
+        if kind is not Kind.LOG_OF_ZERO:
+            return ()
+        if self._is_switched_off():
+            return ("switched_off_but_half", "log_of_epsilon")
+        return ("log_of_epsilon", "scale_falls_to_zero")
 
     def _is_switched_off(self) -> bool:
         """Return whether a region that switches autocast off is inside of one that is on."""

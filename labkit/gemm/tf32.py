@@ -38,7 +38,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -81,11 +81,16 @@ def fp32_precision(precision: Precision) -> Iterator[None]:
     on a CPU, are kept at "ieee" in both cases; elsewhere they may use BF16
     (`torch.set_float32_matmul_precision("medium")`).
 
+    Raises:
+        ValueError: the precision is neither "ieee" nor "tf32".
+
     >>> with fp32_precision("tf32"):
     ...     torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision
     ('tf32', 'ieee')
     """
     require_kind(precision, str, "precision", '"ieee" or "tf32"')
+    if precision not in get_args(Precision):
+        raise ValueError(f'precision: expected "ieee" or "tf32", got {precision!r}')
     outer: Precision | None = getattr(_thread, "precision", None)
     if outer == precision:
         yield
@@ -289,19 +294,29 @@ class Tf32Products(LabMode):
             with self:
                 return over_layers(partial(_over_time, name), *args)
         if name in CELLS:
-            data, hidden, w_ih, w_hh, b_ih, b_hh = args
-            state = tuple(hidden) if isinstance(hidden, tuple | list) else (hidden,)
             with self:
-                new = _stepped(
-                    name.removesuffix("_cell"), F.linear(data, w_ih, b_ih), state, w_hh, b_hh, None
-                )
-            # only an LSTM cell returns a tuple
-            return new if len(new) > 1 else new[0]
+                return _cell(name.removesuffix("_cell"), *args, **kwargs)
         if name == "scaled_dot_product_attention":
             return run(func, args, kwargs, lambda a, b: _product(torch.matmul, (a, b), {}))
         if name in ADDENDS:
             return _with_addend(func, args, kwargs)
         return _with_bias(func, name, args, kwargs)
+
+
+def _cell(
+    name: str,
+    input: Tensor,
+    hx: Tensor | Sequence[Tensor],
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+) -> Tensor | tuple[Tensor, ...]:
+    """Return the new state of a recurrent cell; the arguments are those of torch's cells."""
+    state = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+    new = _stepped(name, F.linear(input, w_ih, b_ih), state, w_hh, b_hh, None)
+    # only an LSTM cell returns a tuple
+    return new if len(new) > 1 else new[0]
 
 
 class _Rounded(torch.autograd.Function):

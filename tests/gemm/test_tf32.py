@@ -202,6 +202,26 @@ def test_recurrent_layers_differ_from_torch_by_rounding_only() -> None:
         assert largest_difference() <= (2e-3 if deep else 1e-6), case
 
 
+def test_a_cell_takes_the_arguments_of_torchs_cells() -> None:
+    x = torch.randn(3, 4)
+    state = (torch.zeros(3, 6), torch.zeros(3, 6))
+    w_ih = torch.randn(24, 4)
+    w_hh = torch.randn(24, 6)
+    with tf32_products("cpu"):
+        without_bias = torch.lstm_cell(x, state, w_ih, w_hh)
+        bias = torch.zeros(24)
+        named = torch.lstm_cell(x, hx=state, w_ih=w_ih, w_hh=w_hh, b_ih=bias, b_hh=bias)
+    for one, other in zip(without_bias, named, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_an_unknown_precision_is_refused() -> None:
+    before = torch.get_float32_matmul_precision()
+    with pytest.raises(ValueError, match='expected "ieee" or "tf32"'), fp32_precision("tf23"):
+        pass
+    assert torch.get_float32_matmul_precision() == before
+
+
 def test_a_cell_is_one_step_of_its_layer() -> None:
     for cell in (nn.LSTMCell, nn.GRUCell, nn.RNNCell):
         torch.manual_seed(0)
