@@ -237,7 +237,8 @@ def test_a_block_is_what_decimal_numbers_add_up_to() -> None:
             float(np.float16(x)) == x and (abs(x) >= 2.0**-14 or x == 0) for x in (*a, *b)
         ), "normal, in FP16"
         assert float(np.float32(c)) == c
-        assert len(a) == len(b) <= 16
+        assert len(a) == len(b)
+        assert len(b) <= 16
         assert fraction_bits in (23, 24, 25)
         block = (a, b, c, fraction_bits, result_bits)
         assert reference("tensor.block")(*block) == in_decimals(*block)

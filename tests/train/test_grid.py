@@ -231,7 +231,8 @@ def test_runs_use_the_cpu_unless_a_device_is_chosen(stand_in: None) -> None:
     assert TrainingRun(THIRTEEN_STEPS, FP32).place.emulated
     assert train(THIRTEEN_STEPS, FP32, steps=1).device.startswith("CPU")
     assert train(THIRTEEN_STEPS, FP32, steps=1, device=None).device == "Stand-in T4"
-    assert place("gpu") == place() == CARD
+    assert place("gpu") == CARD
+    assert place() == CARD
     # The stand-in is a CPU, too, but "cpu" means the CPU itself.
     assert place("cpu").emulated
     assert place(torch.device("cpu")).emulated
@@ -363,13 +364,15 @@ def test_gpu_comes_before_the_cpu(with_gpu: None) -> None:
         "CPU, emulated",
     ]
     assert [device.key for device in places()] == ["gpu", "gpu:1", "cpu"]
-    assert place(None) == place() == T4
+    assert place(None) == T4
+    assert place() == T4
 
 
 def test_a_device_has_the_names_of_labkit_and_of_torch(with_gpu: None) -> None:
     for name in ("gpu", "cuda", "cuda:0", torch.device("cuda"), torch.device("cuda", 0), T4):
         assert place(name) == T4, name
-    assert place("cuda:1") == place("gpu:1") == SECOND
+    assert place("cuda:1") == SECOND
+    assert place("gpu:1") == SECOND
     assert place("cpu") == place("cpu:0") == place(torch.device("cpu")) == places()[-1]
     with pytest.raises(
         ValueError, match=r'expected .*"gpu" \(Tesla T4\), "gpu:1" \(Tesla T4\), "cpu"'
@@ -416,7 +419,9 @@ def test_unusable_gpu_is_left_out_with_a_reason(
         monkeypatch.setattr(torch.cuda, name, answer)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     (card, _) = places()
-    assert (card.name, card.device, card.key) == ("A10", torch.device("cuda", 1), "gpu")
+    assert card.name == "A10"
+    assert card.device == torch.device("cuda", 1)
+    assert card.key == "gpu"
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ValueError, match=r"has no kernels for this machine.s GPU \(Tesla V100\)"):
         place("cuda")

@@ -83,7 +83,9 @@ def test_a_step_measures_underflow() -> None:
     task = TASKS["segmentation_small"]
     recipes = ("FP16", "FP16 static", "FP32")
     unscaled, scaled, fp32 = (TrainingRun(task, RECIPES[name]).step().underflow for name in recipes)
-    assert unscaled > 0.5 > 0.05 > scaled
+    assert unscaled > 0.5
+    assert 0.5 > 0.05
+    assert scaled < 0.05
     assert fp32 == 0.0
 
 
@@ -304,8 +306,11 @@ def test_watching_changes_no_step_of_a_run():
         for _ in range(3 if task is SMALL else 1):
             step = watch_step(watched)
             record = alone.step()
-            assert (step.step, step.loss, step.scale) == (record.step, record.loss, record.scale)
-            assert (step.found_inf, step.stepped) == (record.found_inf, record.stepped)
+            assert step.step == record.step
+            assert step.loss == record.loss
+            assert step.scale == record.scale
+            assert step.found_inf == record.found_inf
+            assert step.stepped == record.stepped
         assert watched.scaler == alone.scaler
         assert all(
             map(torch.equal, watched.model.state_dict().values(), alone.model.state_dict().values())
@@ -341,7 +346,8 @@ def test_gradients_and_updates_equal_plain_torch():
             assert tensor.largest == pytest.approx(factor * gradient.abs().max().item(), rel=1e-4)
             assert stage == "step" or tensor.zeros == int((gradient == 0).sum())
     unscaled, scaled = step.stages[STAGES.index("loss")].tensors
-    assert scaled.largest == 1024 * unscaled.largest == 1024 * step.loss
+    assert scaled.largest == 1024 * step.loss
+    assert 1024 * unscaled.largest == 1024 * step.loss
 
 
 def test_stages_of_a_step_have_the_dtypes_of_the_recipe():
@@ -360,7 +366,8 @@ def test_stages_of_a_step_have_the_dtypes_of_the_recipe():
         if name == "O1":
             forward = tensors_at(step, "forward")
             gradients = tensors_at(step, "scaled backward")
-            assert (forward["linear1 output"].dtype, forward["relu1 output"].dtype) == (half, half)
+            assert forward["linear1 output"].dtype == half
+            assert forward["relu1 output"].dtype == half
             assert gradients["∇ linear1 output"].dtype == half
             assert gradients["∇ linear1 weights"].dtype == single
 
@@ -370,7 +377,9 @@ def test_a_scale_too_high_is_found_and_skipped():
     before = [weight.detach().clone() for weight in run.weights.model_weights]
     step = watch_step(run)
     assert (step.found_inf, step.stepped, step.moved, step.model_moved) == (True, False, 0, 0)
-    assert (step.scale, step.scale_after, run.scaler.scale) == (2.0**40, 2.0**39, 2.0**39)
+    assert step.scale == 2.0**40
+    assert step.scale_after == 2.0**39
+    assert run.scaler.scale == 2.0**39
     assert any(tensor.non_finite for tensor in tensors_at(step, "check for inf").values())
     assert all(tensor.zeros == tensor.elements for tensor in tensors_at(step, "step").values())
     assert all(
@@ -382,16 +391,18 @@ def test_fp16_misses_updates_that_the_master_keeps():
     run = stage_run("O2")
     step = [watch_step(run) for _ in range(3)][-1]
     assert step.weights == sum(p.numel() for p in run.model.parameters())
-    assert 0 < step.model_moved < step.moved <= step.weights
+    assert step.model_moved > 0
+    assert step.model_moved < step.moved
+    assert step.moved <= step.weights
 
 
 def test_worked_example_of_a_summary():
     tensor = summarize("x", torch.tensor([0.0, -(2.0**-24), 3.0, math.inf, math.nan]).half())
-    assert (tensor.smallest, tensor.largest, tensor.zeros, tensor.non_finite) == (
-        2.0**-24,
-        3.0,
-        1,
-        2,
-    )
+    assert tensor.smallest == 2.0**-24
+    assert tensor.largest == 3.0
+    assert tensor.zeros == 1
+    assert tensor.non_finite == 2
     zeros = summarize("zeros", torch.zeros(3))
-    assert (zeros.smallest, zeros.largest, zeros.zeros) == (0.0, 0.0, 3)
+    assert zeros.smallest == 0.0
+    assert zeros.largest == 0.0
+    assert zeros.zeros == 3

@@ -38,7 +38,9 @@ def test_shapes_are_brighter_than_the_ground() -> None:
     inside, outside = (
         scene.train_inputs[:, 0][(scene.train_targets > 0) == shape] for shape in (True, False)
     )
-    assert inside.mean() > 0.6 > 0.1 > outside.mean().abs()
+    assert inside.mean() > 0.6
+    assert 0.6 > 0.1
+    assert outside.mean().abs() < 0.1
     # Training pictures follow from the seed alone.
     assert torch.equal(scene.train_inputs, shapes(train=40, test=2).train_inputs)
 
@@ -133,7 +135,8 @@ def test_a_missing_file_of_mnist_is_named(tmp_path: Path) -> None:
 def test_cifar10_is_read_as_red_green_blue(tmp_path: Path) -> None:
     rows = write_cifar(tmp_path)
     data = cifar10(tmp_path)
-    assert (data.train_inputs.shape, data.test_inputs.shape) == ((15, 3, 32, 32), (3, 3, 32, 32))
+    assert data.train_inputs.shape == (15, 3, 32, 32)
+    assert data.test_inputs.shape == (3, 3, 32, 32)
     assert float(data.train_inputs[1, 2, 0, 5]) == pytest.approx(rows[1, 1 + 2 * 1024 + 5] / 255)
     assert data.train_targets.tolist() == rows[:, 0].tolist() * 5
 

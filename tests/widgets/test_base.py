@@ -38,13 +38,16 @@ GUIDED: dict[str, Callable[[], LabWidget]] = {
 def test_worked_example_of_a_tour() -> None:
     board = MmaBlock("ones", "H100")
     board.tour_step = 0
-    assert (board.preset, board.gpu, board.knob) == ("1 and small terms", "V100", -22)
+    assert board.preset == "1 and small terms"
+    assert board.gpu == "V100"
+    assert board.knob == -22
     board.tour_step = 2
     assert board.knob == -24
     lost = board.value
     board.tour_step = 4
     # The H100 keeps the terms that the V100 loses.
-    assert lost == 1.0 < board.value
+    assert lost == 1.0
+    assert board.value > 1.0
     # The end of a tour changes nothing.
     board.tour_step = -1
     assert board.gpu == "H100"
@@ -116,7 +119,8 @@ def test_a_second_message_waits_for_the_first() -> None:
     widget.released.set()
     for thread in threads:
         thread.join(120)
-    assert (widget.together, widget.inside) == (1, [])
+    assert widget.together == 1
+    assert widget.inside == []
 
 
 def shown(widget: LabWidget) -> dict[str, object]:
@@ -198,8 +202,10 @@ def test_a_silent_page_is_reported_once_at_the_deadline():
     busy = Loop()
     answered = Loop(answered=3)
     assert silent.warnings_at(late_by - 0.1) == []
-    assert silent.warnings_at(late_by) == silent.warnings_at(10 * late_by) == [late_by]
-    assert (answered.warnings_at(late_by), answered.due) == ([], [])
+    assert silent.warnings_at(late_by) == [late_by]
+    assert silent.warnings_at(10 * late_by) == [late_by]
+    assert answered.warnings_at(late_by) == []
+    assert answered.due == []
     # A cell ran for a minute, so the answer of the page may still be in the queue.
     assert busy.warnings_at(60.0) == []
     assert busy.warnings_at(60.0 + late_by) == [60.0 + late_by]
@@ -248,7 +254,5 @@ def test_verdict_disappears_when_the_page_answers():
         assert "has not answered for 0.2 s" in verdict["data"]["text/plain"]
         kernel.execute("w._handle_custom_msg({'ping': 1}, [])")
         empty = next_message("update_display_data")
-        assert (empty["transient"]["display_id"], empty["data"]["text/html"]) == (
-            display_id,
-            "",
-        )
+        assert empty["transient"]["display_id"] == display_id
+        assert empty["data"]["text/html"] == ""

@@ -73,7 +73,9 @@ def test_the_course_of_weights_follows_from_the_seed():
         weights = course(480, seed)
         assert weights == course(480, seed)
         assert set(weights[: rules.CALM_STEPS]) == {0}
-        assert rules.LOWEST_WEIGHT <= min(weights) <= max(weights) <= rules.HIGHEST_WEIGHT
+        assert min(weights) >= rules.LOWEST_WEIGHT
+        assert min(weights) <= max(weights)
+        assert max(weights) <= rules.HIGHEST_WEIGHT
         # The weights differ by more than the width of a window.
         assert max(weights) - min(weights) > 20
         assert course(100, seed) == weights[:100]
@@ -94,7 +96,8 @@ def test_a_tally_counts_skipped_lossy_and_useful_steps():
     skipped = weights + 16 >= OVERFLOWS
     lossy = KEEPS - weights > 16
     mine, _ = game.tallies()
-    assert (mine.skipped, mine.lossy) == (skipped.sum(), (lossy & ~skipped).sum())
+    assert mine.skipped == skipped.sum()
+    assert mine.lossy == (lossy & ~skipped).sum()
     assert mine.useful == pytest.approx((200 - skipped.sum() - lossy.sum()) / 200)
 
 
@@ -131,7 +134,8 @@ def test_following_the_window_beats_the_scaler():
     # The window is measured in some steps only.
     assert game.yours.run.measurements == math.ceil(300 / rules.MEASURE_EVERY)
     for number, (step, weight) in enumerate(zip(game.yours.steps, weights, strict=True), 1):
-        assert (step.keeps_from, step.overflows_at) == (KEEPS - weight, OVERFLOWS - weight)
+        assert step.keeps_from == KEEPS - weight
+        assert step.overflows_at == OVERFLOWS - weight
         # The loss is shown without its weight.
         assert step.loss == pytest.approx(1 / number)
 
@@ -316,7 +320,8 @@ def test_the_scaler_of_a_page_equals_labkit_s(js, on_page):
     score = played["score"]
     assert score["skipped"][1] == expected.skips
     assert score["lossy"][1] == int(expected.lossy.sum())
-    assert played["steps"] == score["steps"] == 480
+    assert played["steps"] == 480
+    assert score["steps"] == 480
 
 
 def test_following_the_window_beats_the_scaler_on_a_page(js, on_page):
@@ -382,7 +387,8 @@ def test_steps_inside_the_window_are_taken():
     weights = (4, 4)
     run = make_run(SMALL, rules.YOURS, 0, weights)
     keeps, overflows = run.window()
-    assert keeps < 16 < overflows
+    assert keeps < 16
+    assert overflows > 16
     run.scaler = ScalerState(2.0 ** math.ceil(overflows - weights[0] + 0.5))
     assert not run.step().stepped
     run.scaler = ScalerState(2.0 ** math.floor(overflows - weights[1] - 1.5))

@@ -139,16 +139,13 @@ def test_codes_have_the_values_and_texts_of_python(js: Scripts, format: Format) 
         assert found[5:7] == [exact_text(value), formats.hex_float(value)]
         if np.isfinite(value):
             decimal, spacing, short, cut, for_sentences, written = found[7:]
-            assert (decimal, spacing) == (
-                formats.exact_decimal(value),
-                float(ulp(value, format)),
-            ), code
-            assert (short, written) == (brief(value), number(value)), code
+            assert decimal == formats.exact_decimal(value), code
+            assert spacing == float(ulp(value, format)), code
+            assert short == brief(value), code
+            assert written == number(value), code
             shown = Context(prec=20, rounding=ROUND_DOWN).create_decimal(decimal)
-            assert (Decimal(cut.replace("…", "")), "…" in cut) == (
-                shown,
-                shown != Decimal(decimal),
-            ), code
+            assert Decimal(cut.replace("…", "")) == shown, code
+            assert ("…" in cut) == (shown != Decimal(decimal)), code
             # Powers of two above 8 are also written as powers in sentences.
             significand, exponent = math.frexp(value)
             if abs(value) > 8 and abs(significand) == 0.5:
@@ -171,7 +168,8 @@ def test_text_is_parsed_and_refused_as_in_python(js: Scripts, format: Format) ->
             continue
         expected = parse(text, format)
         kind, exact, value, code = found
-        assert (kind, code) == (expected.kind, expected.code), text
+        assert kind == expected.kind, text
+        assert code == expected.code, text
         assert same(value, expected.value), text
         assert (exact and Fraction(*exact)) == expected.exact, text
 
@@ -231,14 +229,16 @@ def test_flipped_bits_have_the_values_of_numpy():
             explorer.value, float(np.uint16(0x3C00 ^ (1 << bit)).view(np.float16))
         )
         explorer.flip(bit)
-        assert (explorer.value, explorer.code) == (1.0, 0x3C00)
+        assert explorer.value == 1.0
+        assert explorer.code == 0x3C00
 
 
 def test_the_bits_of_a_nan_are_kept():
     explorer = BitExplorer(FP16, 1.0)
     explorer.code = 0x7E01
     explorer.flip(1)
-    assert (explorer.code, np.isnan(explorer.value)) == (0x7E03, True)
+    assert explorer.code == 0x7E03
+    assert np.isnan(explorer.value)
 
 
 def test_a_bit_that_the_format_lacks_is_refused():
@@ -286,16 +286,15 @@ class TestFormats:
     def test_the_number_stays_and_the_bits_change(self, page):
         explorer = BitExplorer(FP16, "0.1")
         explorer.format = BF16
-        assert (explorer.text, explorer.value, explorer.code) == (
-            "0.1",
-            float(torch.tensor(0.1).bfloat16()),
-            0x3DCD,
-        )
+        assert explorer.text == "0.1"
+        assert explorer.value == float(torch.tensor(0.1).bfloat16())
+        assert explorer.code == 0x3DCD
         explorer.format = FP16
         # A code is converted to its number for the next format.
         explorer.text = "0x3c01"
         explorer.format = FP32
-        assert (explorer.text, explorer.value) == ("1.0009765625", 1.0009765625)
+        assert explorer.text == "1.0009765625"
+        assert explorer.value == 1.0009765625
         explorer.text = "nan"
         with pytest.raises(traitlets.TraitError, match="E2M1 has no NaN"):
             explorer.format = E2M1
@@ -312,7 +311,11 @@ class TestFormats:
             shown = view(js, text, format, FORMATS.values())
             bits = [str(int(bit["on"])) for field in shown["fields"] for bit in field["bits"]]
             assert len(bits) == format.bits, (format.name, text)
-            assert int("".join(bits), 2) == shown["code"] == parse(text, format).code, (
+            assert int("".join(bits), 2) == shown["code"], (
+                format.name,
+                text,
+            )
+            assert shown["code"] == parse(text, format).code, (
                 format.name,
                 text,
             )
@@ -338,7 +341,8 @@ class TestFormats:
         rows = {
             row["format"]: row for row in view(js, "-70000", FP16, [E4M3, E2M1, E8M0, FP32])["rows"]
         }
-        assert (rows["FP16"]["value"], rows["E2M1"]["value"]) == ("minus infinity", "−6")
+        assert rows["FP16"]["value"] == "minus infinity"
+        assert rows["E2M1"]["value"] == "−6"
         errors = [rows[name]["error"] for name in ("FP16", "E4M3", "E8M0", "FP32")]
         assert errors == ["overflows", "no number", "no number", "exact"]
 
@@ -412,7 +416,8 @@ def test_page_without_a_kernel_has_the_state_of_python(page):
     for keys, code in (("End Enter", 0xBC01), ("ArrowLeft Space", 0xBC03), ("Home Space", 0x3C03)):
         for key in keys.split():
             page.page.keyboard.press(key)
-        assert state()[1] == code == int("".join(root.locator(".be-bit b").all_inner_texts()), 2)
+        assert state()[1] == code
+        assert code == int("".join(root.locator(".be-bit b").all_inner_texts()), 2)
     assert root.locator(".be-bit[data-bit='1']").get_attribute("aria-pressed") == "true"
     assert (
         root.locator(".be-bit[data-bit='0']").get_attribute("aria-label")
@@ -429,7 +434,8 @@ def test_page_without_a_kernel_has_the_state_of_python(page):
         "Write a decimal point, not a comma: 0.1."
         in root.locator(".be-hint.lk-error").text_content()
     )
-    assert (box.input_value(), box.get_attribute("aria-invalid")) == ("0,1", "true")
+    assert box.input_value() == "0,1"
+    assert box.get_attribute("aria-invalid") == "true"
     assert state() == ("FP16", 0x2E66, "0.1")
     box.fill("0.1")
     assert root.locator(".be-hint.lk-error").count() == 0

@@ -91,7 +91,9 @@ def test_another_device_begins_a_run_again(gpu, monkeypatch):
     assert [place["label"] for place in offers] == ["this GPU: Tesla T4", "CPU, emulated"]
     run_to_the_end(live.controller)
     live.controller.handle(live.command({"do": "choose", "place": "cpu"}))
-    assert (live.phase, live.history, live.place.key) == (Phase.IDLE, (), "cpu")
+    assert live.phase == Phase.IDLE
+    assert live.history == ()
+    assert live.place.key == "cpu"
     run_to_the_end(live.controller)
     assert "on the CPU, emulated, FP32 did" in live.sentence
     live.close()
@@ -102,7 +104,9 @@ def test_another_device_begins_a_game_again(gpu):
     game.controller.handle(Button.START)
     game.controller.tick()
     game.controller.handle(game.command({"do": "choose", "place": "cpu"}))
-    assert (game.phase, game.history, game.place.key) == (Phase.IDLE, (), "cpu")
+    assert game.phase == Phase.IDLE
+    assert game.history == ()
+    assert game.place.key == "cpu"
     game.close()
 
 
@@ -126,13 +130,16 @@ RECIPE = RECIPES["FP16 dynamic"]
 
 def test_worked_example_of_a_bar() -> None:
     bar = TrainingBar(TASK, RECIPE, seed=1, steps=5, device="cpu")
-    assert (bar.phase, bar.done, bar.record) == ("ready", 0, None)
+    assert bar.phase == "ready"
+    assert bar.done == 0
+    assert bar.record is None
     # The message of a page.
     bar.wanted = "start"
     record = bar.wait(60)
     assert record is not None
     assert record.steps == train(TASK, RECIPE, 1, steps=5).steps
-    assert (bar.phase, bar.done) == ("finished", 5)
+    assert bar.phase == "finished"
+    assert bar.done == 5
     assert bar.sentence.startswith("Finished after 5 steps")
     assert bar.losses == [step.loss for step in record.steps]
     # A second start does nothing.
@@ -147,7 +154,9 @@ def test_a_long_training_has_a_hundred_losses() -> None:
             StepRecord(step, math.inf if step > 900 else 1 / step, 1.0, step > 900, step <= 900)
         )
     # An infinite loss is a gap.
-    assert (len(bar.losses), bar.losses[0], bar.losses[-1]) == (100, 0.1, None)
+    assert len(bar.losses) == 100
+    assert bar.losses[0] == 0.1
+    assert bar.losses[-1] is None
 
 
 def test_widget_trains_on_the_gpu_if_there_is_one(gpu) -> None:
@@ -179,7 +188,8 @@ def test_stop_and_a_hidden_page_end_a_training() -> None:
         assert record is not None
         assert record.stopped
         assert 1 <= len(record.steps) < 10_000
-        assert (bar.phase, bar.sentence[:14]) == ("stopped", "Stopped after ")
+        assert bar.phase == "stopped"
+        assert bar.sentence[:14] == "Stopped after "
 
 
 def test_a_training_that_fails_is_reported() -> None:
@@ -189,4 +199,5 @@ def test_a_training_that_fails_is_reported() -> None:
     bar = TrainingBar(replace(TASK, make_model=broken), RECIPE, steps=2)
     bar.start()
     assert bar.wait(60) is None
-    assert (bar.phase, bar.sentence) == ("failed", "It failed: RuntimeError: no such network")
+    assert bar.phase == "failed"
+    assert bar.sentence == "It failed: RuntimeError: no such network"

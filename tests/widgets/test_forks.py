@@ -85,7 +85,8 @@ def test_a_page_has_the_map_of_the_run_and_of_each_fork() -> None:
     assert rows(content)[:, 1].min() > 0.99
     for fork in content["forks"]:
         assert rows(fork)[0, 0] == fork["origin"] + 1
-        assert rows(fork)[:, 1 + 16].max() < 0.1 < rows(fork)[:, 1].min(), fork["origin"]
+        assert rows(fork)[:, 1 + 16].max() < 0.1, fork["origin"]
+        assert rows(fork)[:, 1].min() > 0.1, fork["origin"]
     live.close()
 
 

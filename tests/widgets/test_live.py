@@ -94,11 +94,13 @@ def test_each_press_of_step_does_one_step():
         c.handle(Button.STEP)
     while c.due:
         c.tick()
-    assert (c.phase, len(c.run.steps)) == ("paused", 4)
+    assert c.phase == "paused"
+    assert len(c.run.steps) == 4
     c.handle(Button.STEP)
     c.handle(Button.STOP)
     c.tick()
-    assert (c.phase, len(c.run.steps)) == ("finished", 4)
+    assert c.phase == "finished"
+    assert len(c.run.steps) == 4
     assert sentence(c).startswith("Stopped at step 4 of 20: ")
 
 
@@ -109,12 +111,16 @@ def test_reset_keeps_fp32_knobs_and_the_last_run():
     before = list(c.run.steps)
     fp32 = list(c.fp32.steps)
     c.handle(Button.RESET)
-    assert (c.phase, c.run.steps, c.run.marks, c.run.wanted.log2_scale) == ("idle", [], [], 5)
+    assert c.phase == "idle"
+    assert c.run.steps == []
+    assert c.run.marks == []
+    assert c.run.wanted.log2_scale == 5
     assert c.previous == before
     ticked(c, 5)
     assert c.run.steps[0].scale == 32.0
     # FP32 trained beside the first run, and its steps are kept for the next one.
-    assert (len(fp32), c.fp32.steps) == (8, fp32)
+    assert len(fp32) == 8
+    assert c.fp32.steps == fp32
     ticked(c, 5)
     assert [s.step for s in c.fp32.steps] == list(range(1, 11))
 
@@ -244,10 +250,13 @@ def test_after_an_error_reset_begins_again():
         "Training ended after step 2 by an error: RuntimeError: no such operator. Press "
         "Reset to begin again."
     )
-    assert (c.phase, sentence(c)) == ("failed", ended)
+    assert c.phase == "failed"
+    assert sentence(c) == ended
     c.handle(Button.RESET)
     ticked(c, 2)
-    assert (c.phase, len(c.run.steps), len(c.fp32.steps)) == ("running", 2, 2)
+    assert c.phase == "running"
+    assert len(c.run.steps) == 2
+    assert len(c.fp32.steps) == 2
 
 
 def test_the_sentence_says_since_when_the_loss_is_nan():
@@ -333,10 +342,13 @@ def test_the_sentence_describes_the_state_of_the_run():
 
 def test_rates_of_different_moments_are_not_compared():
     c = ticked(controller(), 20)
-    assert (c.phase, rates(c) is not None) == ("finished", True)
+    assert c.phase == "finished"
+    assert rates(c) is not None
     # The steps of FP32 are those of before, when the machine may have been slower.
     ticked(c, 20)
-    assert (c.phase, len(c.run.steps), rates(c)) == ("finished", 20, None)
+    assert c.phase == "finished"
+    assert len(c.run.steps) == 20
+    assert rates(c) is None
     assert "steps a second" not in sentence(c)
 
 
@@ -514,11 +526,9 @@ def test_a_training_in_its_thread_ends_or_fails(watched, caplog):
     w.c.ask(Button.START)
     last = w.wait(lambda f: f["phase"] == "finished")
     assert last["step"] == 30
-    assert (last["metric_name"], last["fp32_metric"], last["branches"][0]["metric"]) == (
-        "Dice",
-        "0.300",
-        "0.300",
-    )
+    assert last["metric_name"] == "Dice"
+    assert last["fp32_metric"] == "0.300"
+    assert last["branches"][0]["metric"] == "0.300"
     w.c.ask(Button.RESET)
     w.wait(lambda f: f["phase"] == "idle")
     # An error of the widget itself, and not of the training.
@@ -571,7 +581,8 @@ def test_hidden_widget_pauses_and_resumes_on_request(watched):
     steps = w.c.run.done
     w.c.call(lambda: None)
     shown = w.wait(lambda f: f["phase"] == "paused")
-    assert (shown["step"], shown["notice"]) == (steps, "Paused, because nobody looks.")
+    assert shown["step"] == steps
+    assert shown["notice"] == "Paused, because nobody looks."
     w.c.ask(Button.START)
     w.wait(lambda f: f["step"] > steps)
 
@@ -621,7 +632,8 @@ def test_a_figure_says_where_the_loss_is_nan():
     loss, scale, underflow = figure.axes
     assert all(0 < low < high < math.inf for low, high in [loss.get_ylim()])
     assert any("NaN from step 3" in text.get_text() for text in loss.texts)
-    assert (scale.get_title("left"), underflow.get_xlim()) == ("Loss scale", (0, 20))
+    assert scale.get_title("left") == "Loss scale"
+    assert underflow.get_xlim() == (0, 20)
 
 
 def test_a_live_training_equals_a_training_run():

@@ -86,7 +86,8 @@ def test_the_sentence_and_the_columns_of_a_block(js):
         "the exact sum is 1 + 2^-20. T4, A100, Ada, H100, H200 and B200 get 1 + 2^-20."
     )
     row = rows(first)["a0·b0"]
-    assert (row["bits"].strip(), row["kinds"].strip()) == ("0" * 25 + "1", "z" * 25 + "c")
+    assert row["bits"].strip() == "0" * 25 + "1"
+    assert row["kinds"].strip() == "z" * 25 + "c"
     assert shown(js, terms, "H100")[0]["sentence"] == (
         "The H100 aligns 16 products and C to 2^0 and keeps 25 bits behind the point, down to "
         "2^-25: nothing is cut off. D = 1 + 2^-20, exactly. V100 gets 1."
@@ -170,11 +171,13 @@ def test_a_preset_sets_its_first_position():
     board = MmaBlock()
     for name, preset in PRESETS.items():
         board.preset = name
-        assert (board.knob, board.result) == (preset.start, preset.result)
+        assert board.knob == preset.start
+        assert board.result == preset.result
     board.preset, board.block = "1 and small terms", 3
     assert str(board.blocks[3]) in board.still()["text/plain"]
     board.gpu = "H100"
-    assert (board.block, len(board.blocks)) == (0, 1)
+    assert board.block == 0
+    assert len(board.blocks) == 1
     board.preset, board.gpu = "random", "A100"
     # C of a block is the result of the block before.
     assert board.blocks[1].terms[-1].value == board.blocks[0].result

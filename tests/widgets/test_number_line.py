@@ -91,15 +91,18 @@ def test_worked_example_of_a_number_line(page):
     )
     box = root.get_by_role("textbox", name="x")
     box.fill("2^-24")
-    assert (page.trait("x"), box.input_value()) == (2.0**-24, "2^-24")
+    assert page.trait("x") == 2.0**-24
+    assert box.input_value() == "2^-24"
     page.set(x=0.25)
     assert box.input_value() == "0.25"
     for text in ("0,1", "x", "", "inf", "nan"):
         box.fill(text)
         assert root.locator(".nl-problem").text_content(), text
-        assert (page.trait("x"), box.input_value()) == (0.25, text)
+        assert page.trait("x") == 0.25
+        assert box.input_value() == text
     page.set(x=3)
-    assert (root.locator(".nl-problem").text_content(), box.input_value()) == ("", "3")
+    assert root.locator(".nl-problem").text_content() == ""
+    assert box.input_value() == "3"
 
 
 class TestOutcomes:
@@ -175,11 +178,8 @@ class TestInterval:
                 outside = float(round_to(np.nextafter(ends[side], beyond), format, rounding))
                 assert outside != value or format.max == abs(value), case
         ends = {"low": -(2.0**-25), "high": 2.0**-25, "low_in": True, "high_in": True}
-        assert (
-            js.interval(1e-9, FP16, Rounding.NEAREST_EVEN)
-            == js.interval(-1e-9, FP16, Rounding.NEAREST_EVEN)
-            == ends
-        )
+        assert js.interval(1e-9, FP16, Rounding.NEAREST_EVEN) == ends
+        assert js.interval(-1e-9, FP16, Rounding.NEAREST_EVEN) == ends
         assert js.interval(1e6, FP16, Rounding.NEAREST_EVEN)["high"] is None
         assert js.interval(-1e6, FP16, Rounding.NEAREST_EVEN)["low"] is None
 
@@ -397,4 +397,5 @@ def test_the_sentence_says_which_go_too_far_and_which_stay_short(js):
     assert sentence(js, 1.0, 2.0**-6, 10).endswith("FP16 + FP32 master arrive.")
 
     for value, text in ((0.0625, "2^-4 = 0.0625"), (1.75 * 8, "1.75 × 2^3 = 14"), (0.3, "0.3")):
-        assert js.run("quarters", value) == quarters(value) == text
+        assert js.run("quarters", value) == text
+        assert quarters(value) == text

@@ -32,12 +32,10 @@ def view(board, op):
 
 def test_a_row_of_an_operation(board):
     row = view(board, "exp")
-    assert (row["list"], row["takes"], row["ran"], row["gives"]) == (
-        "deny",
-        ["FP16"],
-        "FP32",
-        "FP32",
-    )
+    assert row["list"] == "deny"
+    assert row["takes"] == ["FP16"]
+    assert row["ran"] == "FP32"
+    assert row["gives"] == "FP32"
     assert (row["cast"], row["moved"], row["error"], row["bar"], row["flag"]) == (
         True,
         False,
@@ -220,15 +218,13 @@ def test_a_page_without_a_kernel_has_all_single_moves(page: Page) -> None:
     root = page.show(board)
     root.locator("tr:has(.lg-op:text-is('exp')) input[value=allow]").check(force=True)
     board.move("exp", "allow")
-    assert (
-        page.trait("sentence")
-        == root.locator(".lk-sentence").get_attribute("data-text")
-        == board.sentence
-    )
+    assert page.trait("sentence") == board.sentence
+    assert root.locator(".lk-sentence").get_attribute("data-text") == board.sentence
     # A page without a kernel has one move at a time.
     root.locator("tr:has(.lg-op:text-is('sum')) input[value=keep]").check(force=True)
     board.overrides = {"sum": "keep"}
-    assert (page.trait("sentence"), page.trait("overrides")) == (board.sentence, board.overrides)
+    assert page.trait("sentence") == board.sentence
+    assert page.trait("overrides") == board.overrides
     root.get_by_role("radio", name="BF16").check(force=True)
     board.format_name = "BF16"
     assert page.trait("sentence") == board.sentence
@@ -270,12 +266,10 @@ def sentences(steps):
 
 class TestStages:
     def test_debugger_begins_before_the_first_step(self, steps):
-        assert (steps.recipe_name, steps.log2_scale, steps.stage, steps.watched.step) == (
-            "O2",
-            16,
-            0,
-            1,
-        )
+        assert steps.recipe_name == "O2"
+        assert steps.log2_scale == 16
+        assert steps.stage == 0
+        assert steps.watched.step == 1
         assert steps.sentence == "The model computes with FP16 copies of FP32 master weights."
         for number, sentence in enumerate(sentences(steps).values()):
             steps.stage = number
@@ -340,11 +334,14 @@ class TestStages:
         assert words["step"] == "Skipped: the weights and the optimizer's state stay as they were."
         assert words["copy back"] == "Nothing moved, so nothing changes."
         steps.another_step()
-        assert (steps.log2_scale, steps.watched.scale, steps.watched.step) == (39, 2.0**39, 2)
+        assert steps.log2_scale == 39
+        assert steps.watched.scale == 2.0**39
+        assert steps.watched.step == 2
         steps.another_step()
         assert steps.watched.step == 3
         steps.reset()
-        assert (steps.watched.step, steps.watched.loss) == (1, first)
+        assert steps.watched.step == 1
+        assert steps.watched.loss == first
 
 
 def test_a_step_whose_gradients_are_all_zero_says_so():

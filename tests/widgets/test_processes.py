@@ -93,7 +93,9 @@ part("tasks", 2, "done")
     # The message of a page.
     widget._on_message(None, {"do": "start"}, [])
     assert widget.wait(60).startswith("Done: Tesla T4 is measured.")
-    assert (widget.phase, widget.part, widget.parts) == ("done", 2, 2)
+    assert widget.phase == "done"
+    assert widget.part == 2
+    assert widget.parts == 2
     (picture,) = widget.pictures
     assert picture["src"].startswith("data:image/png;base64,iVBOR")
     assert "On Tesla T4, a product of 1024 x 1024 x 1024 in FP32" in picture["alt"]
@@ -178,7 +180,8 @@ def test_a_command_that_writes_no_progress_ends_normally() -> None:
     widget = GpuRun(T4, command=program("print('--- 1 of 2, size: time products, 35 s')"))
     widget.start()
     assert widget.wait(60).startswith("Done")
-    assert (widget.part, widget.printed) == (0, "--- 1 of 2, size: time products, 35 s")
+    assert widget.part == 0
+    assert widget.printed == "--- 1 of 2, size: time products, 35 s"
 
 
 def test_a_damaged_file_of_progress_stops_no_measurement() -> None:
@@ -223,7 +226,8 @@ def test_a_record_that_cannot_be_drawn_is_named(folder: Path) -> None:
     lacking = replace(record("Tesla T4"), sweep="ceilings")
     (folder / "gemm" / "tesla-t4" / "ceilings.json").write_text(lacking.to_json())
     first, second = pictures(T4)
-    assert (first["src"], first["alt"][:23]) == ("", "ceilings is not drawn: ")
+    assert first["src"] == ""
+    assert first["alt"][:23] == "ceilings is not drawn: "
     assert second["src"], "the other record was not drawn"
     (folder / "gemm" / "tesla-t4" / "size.json").write_text("{")
     assert "could not be drawn" in GpuRun(T4).sentence
@@ -247,7 +251,8 @@ def test_the_widget_follows_the_progress_of_the_command() -> None:
     widget = GpuRun(cpu, command=rehearsal)
     widget.start()
     assert widget.wait(200).startswith("Done")
-    assert (widget.part, widget.parts) == (1, 1)
+    assert widget.part == 1
+    assert widget.parts == 1
     (picture,) = widget.pictures
     assert cpu.name in picture["alt"]
 
@@ -285,7 +290,9 @@ def test_training_fills_the_lanes_and_states_its_outcome() -> None:
             "All ranks stepped or skipped as one. Skipped: 0 of 2."
         )
         shown = workers._lanes
-        assert (shown["recorded"], len(shown["steps"]), len(shown["lanes"])) == ("", 2, 2)
+        assert shown["recorded"] == ""
+        assert len(shown["steps"]) == 2
+        assert len(shown["lanes"]) == 2
         workers.agree = False
         sentence = trained(workers, **limit)
         expected = "parted in step 2, and no error said so. In the end their steps are 0.75, 1.5"
@@ -322,7 +329,8 @@ def test_a_recorded_training_is_drawn_until_a_new_one_begins(
 ) -> None:
     workers = Workers((sys.executable, "-c", PROGRAM))
     # The data folder of the tests is empty.
-    assert (workers._lanes["recorded"], workers._lanes["steps"]) == ("", [])
+    assert workers._lanes["recorded"] == ""
+    assert workers._lanes["steps"] == []
     with pytest.raises(ValueError, match="got none; press Train first"):
         workers.record()
     monkeypatch.delenv("LABKIT_DATA")
@@ -337,14 +345,13 @@ def test_a_recorded_training_is_drawn_until_a_new_one_begins(
     assert "Drawn faintly, from a record: All ranks" in workers.sentence
     assert memory_bars(workers).value.count("(recorded: CPU") == 2
     trained(workers, timeout=200 * slowness())
-    assert (workers._lanes["recorded"], len(workers._lanes["steps"])) == ("", 2)
+    assert workers._lanes["recorded"] == ""
+    assert len(workers._lanes["steps"]) == 2
     assert memory_bars(workers).value.count("(recorded: CPU") == 1
     again = load_workers(workers.record().save(folder / "saved.json"))
-    assert (again.plan, len(again.steps), again.device) == (
-        WorkerPlan(),
-        2,
-        workers.record().device,
-    )
+    assert again.plan == WorkerPlan()
+    assert len(again.steps) == 2
+    assert again.device == workers.record().device
     workers.close()
 
 

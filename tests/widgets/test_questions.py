@@ -64,7 +64,8 @@ PERCENT = Prediction("How much is lost?", REPLIES, ruler=Ruler(0.01, 100, "%"))
 def test_a_number_is_measured_after_the_guess() -> None:
     calls = []
     widget = Predict(PERCENT, lambda: calls.append(1) or 24.0)
-    assert (calls, widget.truth) == ([], 0.0)
+    assert calls == []
+    assert widget.truth == 0.0
     widget.choice = "3"
     assert calls == [1]
 
@@ -78,13 +79,12 @@ def test_the_reply_compares_the_guess_with_the_measurement() -> None:
         ("60", "Not quite: you said 60%, it was 24%: 2.5 times less. So people fear."),
     ):
         widget = Predict(PERCENT, lambda: 24.0)
-        assert (widget.choices, widget.ruler) == ([], {"low": 0.01, "high": 100, "unit": "%"})
+        assert widget.choices == []
+        assert widget.ruler == {"low": 0.01, "high": 100, "unit": "%"}
         widget.choice = guess
-        assert (widget.answered, widget.right, widget.truth) == (
-            reply,
-            reply.startswith("Yes"),
-            24.0,
-        )
+        assert widget.answered == reply
+        assert widget.right == reply.startswith("Yes")
+        assert widget.truth == 24.0
 
 
 def test_a_guess_outside_of_the_ruler_is_refused() -> None:
@@ -186,7 +186,8 @@ def test_a_choice_that_is_no_longer_offered_is_asked_again(journal: Path) -> Non
 def test_a_guessed_number_is_kept_with_its_measurement(journal: Path) -> None:
     predict("numbers.tenth", lambda: 0.0244).choice = "1"
     again = predict("numbers.tenth", lambda: 0.0244)
-    assert (again.choice, again.truth) == ("1", 0.0244)
+    assert again.choice == "1"
+    assert again.truth == 0.0244
     assert again.answered.startswith("Not quite: you said 1%, it was 0.0244%: 41 times less.")
     # As if the ruler had been longer when this was answered.
     append_answer(journal, "prediction", "numbers.tenth", "50")
@@ -229,7 +230,8 @@ def test_numpy_and_torch_give_the_right_answers() -> None:
     assert RIGHT["accumulator"] == "FP32"
     model = torch.nn.Linear(2, 2)
     with torch.autocast("cpu", torch.float16):
-        assert (model(torch.ones(1, 2)).dtype, model.weight.dtype) == (torch.float16, torch.float32)
+        assert model(torch.ones(1, 2)).dtype == torch.float16
+        assert model.weight.dtype == torch.float32
     assert RIGHT["stored"] == "FP32"
     exponents = {
         dtype: np.log2(torch.finfo(dtype).smallest_normal)
@@ -242,14 +244,16 @@ def test_numpy_and_torch_give_the_right_answers() -> None:
 def test_torch_s_scaler_gives_the_right_answers() -> None:
     weight = torch.nn.Parameter(torch.full((1,), 3.0))
     (1024.0 * weight**2).sum().backward()
-    assert (weight.item(), weight.grad.item()) == (3.0, 1024 * 6.0)
+    assert weight.item() == 3.0
+    assert weight.grad.item() == 1024 * 6.0
     assert RIGHT["scaled"] == "the gradients"
     optimizer = torch.optim.SGD([weight], 0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     scaler.scale(weight * torch.inf).backward()
     scaler.step(optimizer)
     scaler.update()
-    assert (weight.item(), scaler.get_scale()) == (3.0, 512.0)
+    assert weight.item() == 3.0
+    assert scaler.get_scale() == 512.0
     assert RIGHT["overflow"] == "It skips the step and lowers the scale"
     # A scaled gradient that is clipped to a norm of 1 is almost zero after unscaling.
     scale = 2.0**16
@@ -286,7 +290,8 @@ def test_answers_are_stored_and_final(journal: Path) -> None:
     again = quiz("before")
     assert again.answers == {"odd": "2049", "tiny": UNKNOWN}
     second = quiz("after")
-    assert (second.answers, second.earlier) == ({}, again.answers)
+    assert second.answers == {}
+    assert second.earlier == again.answers
     second.answers = {"odd": "2048"}
     assert {id: result["answer"] for id, result in second.results.items()} == {"odd": "2048"}
     assert entries(journal, "after")[0]["answer"] == "2048"

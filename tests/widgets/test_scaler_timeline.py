@@ -153,7 +153,8 @@ def test_low_scale_loses_gradients(js):
 
 def test_an_unchecked_scaler_skips_no_step():
     unchecked = replay(static(2.0**40, skip_on_inf=False), trace_of(*[2.0**-10] * 5))
-    assert (unchecked.skips, set(unchecked.scale)) == (0, {2.0**40})
+    assert unchecked.skips == 0
+    assert set(unchecked.scale) == {2.0**40}
 
 
 def test_the_page_replays_as_python_does(js):

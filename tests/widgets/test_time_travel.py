@@ -40,7 +40,8 @@ def test_a_run_repeats_its_steps_bit_for_bit_after_going_back() -> None:
     before = losses(run.run.steps)
     for step in (27, 20, 0):
         run.handle(partial(run.go_back, step))
-        assert (run.phase, run.run.done) == (Phase.PAUSED, step)
+        assert run.phase == Phase.PAUSED
+        assert run.run.done == step
         ticked(run, 33 - step)
         assert losses(run.run.steps) == before
 
@@ -51,7 +52,8 @@ def test_another_setting_after_going_back_is_a_new_branch() -> None:
     run.handle(partial(run.turn, {"scaling": Scaling.STATIC}))
     ticked(run, 15)
     (ghost,) = run.ghosts
-    assert (ghost.origin, [step.step for step in ghost.steps]) == (15, list(range(16, 31)))
+    assert ghost.origin == 15
+    assert [step.step for step in ghost.steps] == list(range(16, 31))
     assert ghost.label == "FP16 without scaling"
     assert [(mark.step, mark.label) for mark in run.run.marks] == [(16, "scaling on, 2^10")]
     assert run.run.steps[-1].loss < 0.9 * ghost.steps[-1].loss
@@ -82,7 +84,8 @@ def test_invalid_steps_to_go_back_to_are_refused() -> None:
         run.handle(partial(run.go_back, step))
         message = f"Not done: expected a whole step from 0 to 4 to go back to, got {step!r}"
         assert run.notice == message
-    assert (run.run.done, run.ghosts) == (5, [])
+    assert run.run.done == 5
+    assert run.ghosts == []
 
 
 @pytest.mark.parametrize("steps", [0, 1.5, "3"])
@@ -105,7 +108,8 @@ def test_a_custom_run_without_copies_cannot_go_back() -> None:
             return getattr(self._run, name)
 
     run = ticked(live(make_run=Plain), 3)
-    assert (run.run.done, run.error) == (3, "")
+    assert run.run.done == 3
+    assert run.error == ""
     run.handle(partial(run.go_back, 1))
     assert run.notice == "Not done: a run of your own needs a method fork() to go back."
 
@@ -138,11 +142,13 @@ class Fragile:
 def test_a_twin_that_failed_in_a_step_can_be_trained_again() -> None:
     Fragile.failed = False
     run = ticked(live(make_run=Fragile), 10)
-    assert (run.phase, run.run.done) == (Phase.FAILED, 7)
+    assert run.phase == Phase.FAILED
+    assert run.run.done == 7
     assert run.error == "RuntimeError: out of memory."
     run.handle(partial(run.go_back, 5))
     ticked(run, 5)
-    assert (run.run.done, len(run.fp32.steps)) == (10, 10)
+    assert run.run.done == 10
+    assert len(run.fp32.steps) == 10
     plain = TrainingRun(TASK, "FP32", 0, measure_every=0)
     assert losses(run.fp32.steps) == [plain.step().loss for _ in range(10)]
 
@@ -212,7 +218,8 @@ def test_frames_have_ghosts_with_their_settings() -> None:
     content, buffers = sent[-1]
     (ghost,) = content["ghosts"]
     assert content["whole"]
-    assert (ghost["origin"], ghost["label"]) == (10, "FP16 without scaling")
+    assert ghost["origin"] == 10
+    assert ghost["label"] == "FP16 without scaling"
     points = np.frombuffer(buffers[ghost["buffer"]], "<f4").reshape(-1, 5)
     assert len(points) == 15
     assert points[0, 0] == np.float32(run.ghosts[0].steps[0].loss)
@@ -228,9 +235,11 @@ def test_a_fork_of_a_later_step_becomes_a_ghost() -> None:
     bench.handle(partial(bench.fork_after, 8))
     ticked(bench, 3)
     bench.handle(partial(bench.go_back, 10))
-    assert (bench.fork is not None, len(bench.ghosts)) == (True, 1)
+    assert bench.fork is not None
+    assert len(bench.ghosts) == 1
     bench.handle(partial(bench.go_back, 5))
-    assert (bench.fork, [ghost.origin for ghost in bench.ghosts]) == (None, [10, 5, 8])
+    assert bench.fork is None
+    assert [ghost.origin for ghost in bench.ghosts] == [10, 5, 8]
 
 
 def test_going_back_before_a_nan_repairs_the_run() -> None:

@@ -103,11 +103,9 @@ def test_settings_without_a_knob_come_from_the_recipe() -> None:
         recipe = RECIPES[name]
         assert recipe_of(knobs) == recipe
         scaled = recipe_of(replace(knobs, scaling=Scaling.DYNAMIC))
-        assert (scaled.rounding, scaled.products, scaled.tf32) == (
-            recipe.rounding,
-            recipe.products,
-            recipe.tf32,
-        )
+        assert scaled.rounding == recipe.rounding
+        assert scaled.products == recipe.products
+        assert scaled.tf32 == recipe.tf32
         if recipe.products:
             setting = recipe.products.forward.name
         elif recipe.tf32:
@@ -200,7 +198,9 @@ def test_another_format_begins_a_run_or_its_fork_again() -> None:
     assert bench.fork.run.recipe.model.name == "BF16"
     bench.handle(partial(bench.choose, branch=0))
     bench.handle(partial(bench.turn, {"autocast": True}))
-    assert (bench.fork, bench.run.done, len(bench.previous)) == (None, 0, 24)
+    assert bench.fork is None
+    assert bench.run.done == 0
+    assert len(bench.previous) == 24
     assert bench.notice.startswith("Another format is another run")
 
 
@@ -215,12 +215,10 @@ def test_a_run_is_kept_while_another_task_is_chosen() -> None:
     bench.handle(partial(bench.choose, task=TASKS["small_targets"]))
     run_through(bench, 2)
     bench.handle(partial(bench.choose, task=DIGITS))
-    assert (bench.phase, bench.fork, bench.run.steps, bench.fp32) == (
-        Phase.PAUSED,
-        fork,
-        steps,
-        fp32,
-    )
+    assert bench.phase == Phase.PAUSED
+    assert bench.fork == fork
+    assert bench.run.steps == steps
+    assert bench.fp32 == fp32
     assert bench.notice == "Your run of digits is as you left it, after step 5."
     assert run_through(bench).phase is Phase.FINISHED
     bench.handle(partial(bench.choose, task=TASKS["small_targets"]))
@@ -251,7 +249,8 @@ def test_state_counts_bytes_and_names_what_is_fixed() -> None:
     widget.close()
     assert [row["name"] for row in state["memory"]] == ["FP32", "O2"]
     fp32, o2 = (row["bytes"] for row in state["memory"])
-    assert (o2[0] * 2, o2[1]) == (fp32[0], fp32[0])
+    assert o2[0] * 2 == fp32[0]
+    assert o2[1] == fp32[0]
     assert state["fixed"] == {"epsilon": "this task is trained with SGD, which has no epsilon"}
 
 
@@ -259,7 +258,8 @@ def test_state_names_the_format_of_products() -> None:
     widget = Workbench("digits", "FP8 delayed", steps=12, device="cpu")
     run_through(widget.forked_run)
     (branch,) = widget.state()["branches"]
-    assert (branch["name"], branch["format"]) == ("E4M3", "E4M3")
+    assert branch["name"] == "E4M3"
+    assert branch["format"] == "E4M3"
     assert widget.forked_run.run.steps[0].underflow is not None
     widget.close()
 
@@ -354,7 +354,9 @@ def test_a_code_opens_every_recipe() -> None:
         assert bench.code == f"digits_cnn; {recipe}; seed=7; steps=20"
         assert bench.state()["opens"] == f'Workbench.from_code("{bench.code}")'
         again = reopened(bench)
-        assert (again.task, again.seed, again.total) == (TASKS["digits_cnn"], 7, 20)
+        assert again.task == TASKS["digits_cnn"]
+        assert again.seed == 7
+        assert again.total == 20
         assert again.selected.wanted == knobs_of(RECIPES[recipe])
 
 
