@@ -88,7 +88,7 @@ def watched_apart(first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
     assert "this is rank 0 of 2" in alone.unseen[0]
 
 
-def test_delayed_scales_follow_from_the_largest_magnitude_of_any_rank(two: list[Any]) -> None:
+def test_delayed_scales_follow_from_the_largest_of_all_ranks(two: list[Any]) -> None:
     """One process sees all rows, so its magnitudes are those of both ranks; its mean is of twice as
     many.
 
@@ -156,7 +156,7 @@ def test_engine_before_its_group_is_refused() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 4])
-def test_every_way_of_training_together_is_bit_equal_to_one_process(
+def test_each_way_of_training_together_equals_one_process(
     tmp_path: Path, world: int
 ) -> None:
     started = ranks.launch("all_ways", world, tmp_path)
@@ -212,7 +212,7 @@ def test_ranks_with_different_batches_stop_together(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("readers", [1, 2, 4])
-def test_another_number_of_ranks_goes_on_sharded_or_not_flat_or_not(
+def test_another_number_of_ranks_continues_a_run(
     tmp_path: Path, readers: int
 ) -> None:
     (tmp_path / "written").mkdir()
