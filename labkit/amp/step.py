@@ -335,7 +335,10 @@ class StepInspection(NamedTuple):
 
 
 def not_finite(names: Iterable[str], sizes: Sequence[float]) -> tuple[str, ...]:
-    """Return the names of the tensors whose largest magnitude is inf or NaN."""
+    """Return the names of the tensors whose largest magnitude is inf or NaN.
+
+    `sizes` may have more numbers than there are names: those are of other tensors.
+    """
     return tuple(name for name, size in zip(names, sizes, strict=False) if not math.isfinite(size))
 
 

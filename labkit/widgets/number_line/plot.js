@@ -57,11 +57,13 @@ function zonesOf(format) {
   const { zero_to: zero, ends_from: end, beyond } = format;
   const first = format.has_zero ? 2 ** format.emin : 0;
   const last = end ?? Infinity;
+  // "to infinity", "to NaN" or "to max" in three letters.
+  const beyondInShort = beyond.slice(3, 6);
   /** @type {Zone[]} */
   const positive = [
     { fate: "subnormal", from: zero, to: first, names: ["subnormal", "sub"] },
     { fate: "normal", from: first, to: last, names: ["normal"] },
-    { fate: "overflowed", from: last, to: Infinity, names: [beyond, beyond.slice(3, 6)] },
+    { fate: "overflowed", from: last, to: Infinity, names: [beyond, beyondInShort] },
   ];
   /** @type {Zone} */
   const zeros = {
