@@ -194,7 +194,7 @@ def test_links_lead_to_a_file_and_to_a_heading(page: Path) -> None:
     ] == []
 
 
-LAYERS = ("formats", "interop", "instrument", "gemm", "amp", "train")
+LAYERS = ("formats", "interop", "gemm", "instrument", "amp", "train")
 
 
 def test_reading_path_follows_the_course() -> None:
@@ -206,3 +206,7 @@ def test_reading_path_follows_the_course() -> None:
     assert [file for file, text in texts.items() if not ast.get_docstring(ast.parse(text))] == []
     order = [LAYERS.index(Path(file).parts[1].removesuffix(".py")) for file in files]
     assert order == sorted(order)
+    assert f"Read these {len(files)} files" in READING_PATH
+    (stated,) = re.findall(r"They have ([\d,]+) lines", READING_PATH)
+    lines = sum(len(text.splitlines()) for text in texts.values())
+    assert int(stated.replace(",", "")) == pytest.approx(lines, rel=0.03)

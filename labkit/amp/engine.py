@@ -5,10 +5,10 @@ recipe's values decide what they do; for FP32 the casts, the copies and the scal
 state is all that a step reads and changes: weights, masters, optimizer, loss scales, counters. It
 holds the model in FP32 under plain names.
 
-Invariant: a step happens with unscaled, finite FP32 gradients or not at all; its `StepReport` says
-which, and why. state_dict -> load_state_dict -> state_dict is the identity, flat or not. A resumed
-run is bit-equal to an uninterrupted one. Loading a state that does not fit raises and changes
-nothing.
+Invariant: a step happens with unscaled, finite gradients or not at all, unless the recipe asks for
+no check; its `StepReport` says which, and why. state_dict -> load_state_dict -> state_dict is the
+identity, flat or not. A resumed run is bit-equal to an uninterrupted one. Loading a state that does
+not fit raises and changes nothing.
 
 Source: arXiv:1710.03740, section 3 (the loop); torch.amp.GradScaler (the order of unscaling,
 clipping and stepping); apex.amp.scale_loss (a scale for each loss).
@@ -449,7 +449,8 @@ class Engine:
         if any(gradient is not None for gradient in gradients):
             own_found_inf = self._gradients.found_inf
         found_inf = self._agreed(own_found_inf)
-        if not found_inf:
+        # no loss has a gradient (a loss with finite gradients is in it, as False)
+        if len(found_inf) == 0:
             self._gradients = StepGradients(self.weights, self._gradients.zeros)
             return self._omitted(
                 "no gradient: call engine.backward() on a loss of this model first"

@@ -1,8 +1,8 @@
 """Recipes of mixed-precision training, as values.
 
 Idea: O0 to O3, BF16 and custom recipes are rows that name a format for each part of training. The
-training loop reads them and has no `if` on precision: FP32 is the recipe whose casts, copies and
-scale do nothing.
+engine reads them, so that a user's training loop has no `if` on precision: FP32 is the recipe whose
+casts, copies and scale do nothing.
 
 Invariant: every recipe is consistent; constructing an inconsistent one raises an error with the
 reason.

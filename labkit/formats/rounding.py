@@ -177,7 +177,7 @@ def _to_whole(
 def limit(
     rounded: NDArray[np.float64], format: Format, rounding: Rounding, overflow: Overflow
 ) -> NDArray[np.float64]:
-    """Apply the format's limits to values that were rounded with an unbounded exponent."""
+    """Apply the format's limits to values that were rounded to multiples of its spacing."""
     above, below, _ = overflow_values(format, rounding, overflow)
     limited = np.where(rounded > format.max, above, rounded)
     limited = np.where(rounded < -format.max, below, limited)

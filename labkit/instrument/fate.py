@@ -29,7 +29,7 @@ class Fate:
     underflowed: float  # rounded to zero
     subnormal: float  # kept, with fewer significant bits than the format promises
     normal: float  # kept in full precision
-    overflowed: float  # rounded to infinity
+    overflowed: float  # beyond the largest value
 
 
 def fate(histogram: ExponentHistogram, format: FormatLike) -> Fate:
@@ -65,7 +65,8 @@ def fate(histogram: ExponentHistogram, format: FormatLike) -> Fate:
     total = histogram.finite_non_zero
     if total == 0:
         return Fate(0.0, 0.0, 0.0, 0.0)
-    # Half the smallest subnormal and more rounds up to it, so the binade below it survives.
+    # More than half of the smallest subnormal rounds up to it, so the binade below it survives;
+    # exactly half is the first of the small intervals above.
     survives_from = format.emin - format.significand_bits - 1
     return Fate(
         underflowed=histogram.count(last=survives_from - 1) / total,

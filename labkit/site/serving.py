@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from labkit.site.live_files import FOLDER
 
 LOOPBACK = "127.0.0.1"
-# MIME types that the tables of some systems lack, or have otherwise
+# MIME types that the tables of some systems lack, or map to other types
 TYPES = {
     ".ipynb": "application/json",
     ".js": "text/javascript",
@@ -22,13 +23,19 @@ TYPES = {
 
 class _Handler(SimpleHTTPRequestHandler):
     extensions_map = {**SimpleHTTPRequestHandler.extensions_map, **TYPES}  # noqa: RUF012
+    succeeded = False
+
+    def send_response(self, code: int, message: str | None = None) -> None:
+        self.succeeded = code in (HTTPStatus.OK, HTTPStatus.NOT_MODIFIED)
+        super().send_response(code, message)
 
     def end_headers(self) -> None:
         self.send_header("X-Content-Type-Options", "nosniff")
         # The folder of Pyodide is named by its version, so that its files never change; a browser
         # keeps them for a year. It asks for all other files again, which are sent if they changed.
+        # A file that is missing may be added. (A request that cannot be read has no path.)
         caching = "no-cache"
-        if self.path.startswith(f"/{FOLDER}/pyodide-"):
+        if self.succeeded and self.path.startswith(f"/{FOLDER}/pyodide-"):
             caching = "max-age=31536000, immutable"
         self.send_header("Cache-Control", caching)
         super().end_headers()

@@ -1,6 +1,7 @@
 """Projects: recipes as data, their training and judgement, and the leader board."""
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -267,9 +268,13 @@ TRAINED = EXERCISES["project.digits"].trained
 
 
 @pytest.fixture
-def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    for key in list(runs.RESULTS):
-        monkeypatch.delitem(runs.RESULTS, key)
+def no_results() -> Iterator[None]:
+    """Empty the stored results for a test, and restore them."""
+    stored = dict(runs.RESULTS)
+    runs.RESULTS.clear()
+    yield
+    runs.RESULTS.clear()
+    runs.RESULTS.update(stored)
 
 
 def train(runner: object, *asked: Key) -> None:
@@ -283,14 +288,14 @@ def out_of_reach(questions: object, limits: object) -> dict[str, Reply]:
     return {"training": Reply("training", note="FileNotFoundError: digits.npz")}
 
 
-@pytest.mark.usefixtures("nothing_kept")
+@pytest.mark.usefixtures("no_results")
 def test_a_recipe_whose_training_fails_gets_the_reason() -> None:
     train(SimpleNamespace(limits=Limits(), run=out_of_reach), ("digits", YOUR_O3, 0))
     with pytest.raises(RuntimeError, match=r"digits\.npz"):
         runs.run_of("digits", YOUR_O3, 0)
 
 
-@pytest.mark.usefixtures("nothing_kept")
+@pytest.mark.usefixtures("no_results")
 def test_where_not_even_fp32_trains_no_recipe_is_blamed() -> None:
     with pytest.raises(
         NotStarted, match="'digits' cannot be trained here, not even in FP32: FileNotFoundError"
@@ -302,7 +307,7 @@ def test_where_not_even_fp32_trains_no_recipe_is_blamed() -> None:
         )
 
 
-@pytest.mark.usefixtures("nothing_kept")
+@pytest.mark.usefixtures("no_results")
 def test_the_time_is_announced_before_the_first_training() -> None:
     """900 recipes, two at a time, with an estimate of 0.6 seconds each, take 4.5 minutes."""
     told: list[str] = []
@@ -323,7 +328,7 @@ def test_the_time_is_announced_before_the_first_training() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("nothing_kept")
+@pytest.mark.usefixtures("no_results")
 def test_the_data_of_the_lab_are_in_sight_of_a_training(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

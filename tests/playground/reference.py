@@ -284,7 +284,7 @@ class Training:
         rate = fp32(self.method["rate"] / (1 - BETA**self.updates))
         correction = fp32(np.sqrt(1 - BETA_SQUARE**self.updates))
         root = nearest(nearest(np.sqrt(square), format) / correction, format)
-        return fp32(fp32(rate * mean) / nearest(root + self.method["epsilon"], format))
+        return fp32(fp32(rate * mean) / nearest(root + fp32(self.method["epsilon"]), format))
 
 
 def _class_loss(out: Floats, classes: NDArray[np.int64]) -> tuple[float, Floats]:

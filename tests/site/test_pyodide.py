@@ -1,7 +1,9 @@
 """The sources of Pyodide, their errors, and the server of a site."""
 
+import socket
 import threading
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -84,3 +86,25 @@ def test_the_server_is_of_this_computer_and_names_the_types(tmp_path: Path) -> N
                 assert answer.headers["Content-Type"] == kind
                 assert "immutable" in answer.headers["Cache-Control"]
         server.shutdown()
+
+
+def test_a_missing_file_of_pyodide_is_asked_for_again(tmp_path: Path) -> None:
+    with server_of(tmp_path) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        root = address_of(server).removesuffix("/index.html")
+        with pytest.raises(HTTPError) as raised:
+            urlopen(f"{root}/live/pyodide-{VERSION}/absent.mjs")
+        server.shutdown()
+    assert raised.value.code == 404
+    assert raised.value.headers["Cache-Control"] == "no-cache"
+    raised.value.close()
+
+
+def test_a_request_that_cannot_be_read_gets_a_400(tmp_path: Path) -> None:
+    with server_of(tmp_path) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with socket.create_connection(server.server_address) as connection:
+            connection.sendall(b"\x16\x03\x01 not http\r\n\r\n")
+            answer = connection.makefile("rb").read()
+        server.shutdown()
+    assert b"400" in answer.splitlines()[0] or b"Error code: 400" in answer

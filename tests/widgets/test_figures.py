@@ -454,6 +454,14 @@ class Images(HTMLParser):
         self.found = getattr(self, "found", None) or (dict(attributes) if tag == "svg" else {})
 
 
+def test_pictures_of_runs_of_two_lengths_name_both():
+    whole = recorded("painted_picture", "FP32", 0)
+    short = replace(recorded("painted_picture", "FP16", 0), steps=whole.steps[:10])
+    sentence = widgets.pictures_sentence([whole, short])
+    assert "after 1,000 steps" in sentence
+    assert "after 10 steps" in sentence
+
+
 def test_a_figure_of_a_lesson_has_a_text_alternative():
     """IPython shows an image whose label contains the sentence of the figure."""
     races = [recorded("digits", recipe, 0) for recipe in ("FP32", "O1")]

@@ -28,7 +28,8 @@ class Rule(Enum):
     DENY = "deny"
     # compute and return FP32, unless the call passes a dtype
     SET_DTYPE = "set dtype"
-    # as SET_DTYPE, by another overload, since the one that is called has no dtype argument
+    # as SET_DTYPE, for calls without a dtype argument; torch distinguishes them, autocast here does
+    # not need to
     APPEND_DTYPE = "append dtype"
     # cast to the dtype that holds all operands
     PROMOTE = "promote"

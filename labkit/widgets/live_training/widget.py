@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -75,22 +76,32 @@ def rule(scaler: ScalerConfig) -> str:
     'the scale halves after inf or NaN, and doubles after 25 clean steps'
     """
     if scaler.dynamic:
-        bad = (
-            "inf or NaN" if scaler.hysteresis == 1 else f"{scaler.hysteresis} steps with inf or NaN"
+        bad = "inf or NaN"
+        if scaler.hysteresis > 1:
+            bad = f"{scaler.hysteresis} steps with inf or NaN"
+        clean = counted(scaler.growth_interval, "clean step")
+        return (
+            f"the scale {_times(scaler.backoff_factor)} after {bad}, and "
+            f"{_times(scaler.growth_factor)} after {clean}"
         )
-        grows = (
-            f"{_times(scaler.growth_factor)} after {counted(scaler.growth_interval, 'clean step')}"
-        )
-        return f"the scale {_times(scaler.backoff_factor)} after {bad}, and {grows}"
-    skips = "steps whose gradients overflow are " + (
-        "skipped" if scaler.skip_on_inf else "applied, since inf is not looked for"
-    )
-    stays = (
-        "the loss is not multiplied"
-        if scaler.init_scale == 1
-        else "the scale stays where you put it"
-    )
-    return stays if scaler.init_scale == 1 and scaler.skip_on_inf else f"{stays}; {skips}"
+    if scaler.init_scale == 1 and scaler.skip_on_inf:
+        return "the loss is not multiplied"
+    stays = "the scale stays where you put it"
+    if scaler.init_scale == 1:
+        stays = "the loss is not multiplied"
+    if scaler.skip_on_inf:
+        return f"{stays}; steps whose gradients overflow are skipped"
+    return f"{stays}; steps whose gradients overflow are applied, since inf is not looked for"
+
+
+def _epsilon_of(task: Task) -> float:
+    """Return the epsilon of a task's optimizer.
+
+    That is the one of its `functools.partial`; of another function, which does not tell, Adam's
+    default.
+    """
+    options = getattr(task.make_optimizer, "keywords", {})
+    return float(options.get("eps", EPSILONS[0]))
 
 
 def _times(factor: float) -> str:
@@ -330,17 +341,16 @@ class LiveTraining(DrivenWidget, folder="live_training"):
 
     def state(self) -> dict[str, Any]:
         forked_run = self.forked_run
-        knobs = self.forked_run.selected.wanted
-        plain = {
-            name: getattr(getattr(knobs, name), "value", getattr(knobs, name))
-            for name in forked_run.offered
-        }
+        knobs = forked_run.selected.wanted
+        plain: dict[str, Any] = {}
+        for name in forked_run.offered:
+            position = getattr(knobs, name)
+            plain[name] = position.value if isinstance(position, Enum) else position
         if "epsilon" in plain:
-            # the task's, or Adam's
-            adams = getattr(forked_run.task.make_optimizer, "keywords", {}).get("eps", EPSILONS[0])
-            plain["epsilon"] = epsilon_text(
-                float(adams) if knobs.epsilon is None else knobs.epsilon
-            )
+            epsilon = knobs.epsilon
+            if epsilon is None:
+                epsilon = _epsilon_of(forked_run.task)
+            plain["epsilon"] = epsilon_text(epsilon)
         branches = [
             {
                 "name": name,

@@ -1,4 +1,6 @@
-// Optimizers: SGD with momentum, and Adam, as torch orders their operations.
+// Optimizers: SGD with momentum, and Adam, with the operations of torch in their order. Adam's mean
+// is multiplied and added to, as in older versions of torch; newer ones use `lerp_`, which differs by
+// a rounding.
 //
 // Gradients and state have the optimizer's format: each operation is rounded once to it. The step
 // itself, as torch's `p.add_(g, alpha=-rate)`, is a fused multiply-add in FP32; its result becomes
@@ -133,14 +135,18 @@ function adamMove(gradient, memory, i, method, format) {
   const [newShare, newSquareShare] = DECAYS.map((one) => Math.fround(1 - one));
   const rate = Math.fround(method.rate / (1 - DECAYS[0] ** memory.steps));
   const correction = Math.fround(Math.sqrt(1 - DECAYS[1] ** memory.steps));
+  // torch casts scalars to FP32.
+  const epsilon = Math.fround(method.epsilon);
   for (let j = 0; j < size; j++) {
     const g = gradient[j];
     mean[j] = toNearest(mean[j] * decay, format);
+    // A product and a sum are one operation of torch: rounded to odd first, so that the rounding to
+    // the format is the only one.
     mean[j] = toNearest(addOdd(newShare * g, mean[j]), format);
     square[j] = toNearest(square[j] * squareDecay, format);
     square[j] = toNearest(addOdd(Math.fround(newSquareShare * g) * g, square[j]), format);
     const root = toNearest(Math.sqrt(square[j]), format);
-    const below = toNearest(toNearest(root / correction, format) + method.epsilon, format);
+    const below = toNearest(toNearest(root / correction, format) + epsilon, format);
     move[j] = Math.fround(Math.fround(rate * mean[j]) / below);
   }
   return move;

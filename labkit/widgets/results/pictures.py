@@ -61,9 +61,10 @@ def pictures_figure(records: Sequence[RunRecord]) -> Figure:
             record.recipe, rotation=0, ha="right", va="center", fontsize=10, color=INK
         )
     words = pictures_sentence(records)
-    figure.suptitle(
-        f"Recorded: {made_on(records[0].device, records[0].versions, records[0].date)}", fontsize=10
+    origins = dict.fromkeys(
+        made_on(record.device, record.versions, record.date) for record in records
     )
+    figure.suptitle(f"Recorded: {'; '.join(origins)}", fontsize=10)
     figure.supxlabel(words, fontsize=10)
     return described(figure, words)
 
@@ -82,8 +83,16 @@ def pictures_sentence(records: Sequence[RunRecord]) -> str:
     >>> pictures_sentence([recorded("painted_picture", name, 0) for name in ("FP32", "FP16")])
     'R2 after 1,000 steps: FP32 0.96; FP16 0.03.'
     """
-    reached = "; ".join(f"{record.recipe} {record.metric:.2f}" for record in records)
-    return f"{records[0].metric_name} after {len(records[0].steps):,} steps: {reached}."
+    name = records[0].metric_name
+    counts = {len(record.steps) for record in records}
+    if len(counts) == 1:
+        reached = "; ".join(f"{record.recipe} {record.metric:.2f}" for record in records)
+        return f"{name} after {counts.pop():,} steps: {reached}."
+    reached = "; ".join(
+        f"{record.recipe} {record.metric:.2f} after {len(record.steps):,} steps"
+        for record in records
+    )
+    return f"{name}: {reached}."
 
 
 def _draw(axes: Axes, picture: Picture, title: str) -> None:

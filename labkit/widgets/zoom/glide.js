@@ -90,6 +90,7 @@ export function glider(stage) {
     leave(before) {
       for (const animation of running) animation.cancel();
       running = [];
+      stage.classList.remove("gz-gliding");
       const picture = copyOf(before);
       const box = before.getBoundingClientRect();
       return (after, piece, nearer) => {
@@ -106,8 +107,8 @@ export function glider(stage) {
           veil.replaceChildren();
           stage.classList.remove("gz-gliding");
         };
-        // A cancelled animation makes way for the next one, which keeps the class.
-        leaving.finished.then(finish, () => veil.replaceChildren());
+        // If it is cancelled, the veil may hold the picture of the next glide already.
+        leaving.finished.then(finish, () => picture.remove());
       };
     },
   };

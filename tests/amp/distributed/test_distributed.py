@@ -156,9 +156,7 @@ def test_engine_before_its_group_is_refused() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 4])
-def test_each_way_of_training_together_equals_one_process(
-    tmp_path: Path, world: int
-) -> None:
+def test_each_way_of_training_together_equals_one_process(tmp_path: Path, world: int) -> None:
     started = ranks.launch("all_ways", world, tmp_path)
     assert len(started[0]) == 6 * 8 + 4
     clipped = one_process("FP32", steps=1, clip=0.25)
@@ -212,9 +210,7 @@ def test_ranks_with_different_batches_stop_together(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("readers", [1, 2, 4])
-def test_another_number_of_ranks_continues_a_run(
-    tmp_path: Path, readers: int
-) -> None:
+def test_another_number_of_ranks_continues_a_run(tmp_path: Path, readers: int) -> None:
     (tmp_path / "written").mkdir()
     (tmp_path / "read").mkdir()
     written = ranks.launch("write", 2, tmp_path / "written")
