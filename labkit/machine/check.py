@@ -489,7 +489,7 @@ def data() -> Finding:
         for file in sorted(path for path in data_folder().rglob("*") if path.is_file()):
             with file.open("rb") as stream:
                 stream.read(1)
-    # An empty file is an EOFError of numpy, and a truncated one is no zip archive.
+    # numpy raises EOFError for an empty file; a truncated one is not a zip archive
     except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
         return Finding(
             "data",

@@ -636,7 +636,10 @@ def test_recurrent_layers_equal_fp32_but_for_rounding() -> None:
         rows = 4 if layer.bidirectional else 1
         sizes = (layer.proj_size or 6, 6)
         state: Any = tuple(random_normal(rows, 4, size, seed=1).half().float() for size in sizes)
-        state = (state if cell is nn.LSTM else state[0]) if with_state else None
+        if cell is not nn.LSTM:
+            state = state[0]
+        if not with_state:
+            state = None
         x = random_normal(*((4, 7, 5) if layer.batch_first else (7, 4, 5))).half()
         with o1():
             ours, gradients = run(layer, x.clone(), state, packed)

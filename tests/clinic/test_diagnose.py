@@ -58,7 +58,11 @@ def diagnosed(name: str, fixed: bool, steps: int = 6) -> Diagnosis:
         for batch in batches[:start]:
             training.step(batch)
         # A fault that acts late is diagnosed for some batches around it, more of a long training.
-        count = 60 if start > 100 else 15 if start else len(batches)
+        count = len(batches)
+        if start > 100:
+            count = 60
+        elif start:
+            count = 15
         rest = batches[start : start + count]
         steps = len(rest) if start else steps
         report = diagnose(

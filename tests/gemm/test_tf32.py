@@ -115,10 +115,11 @@ def test_operands_are_rounded_and_biases_are_not() -> None:
         with tf32_products("cpu"):
             ours = func(*args).double()
         added = ADDED.get(name, ())
-        wide = [
-            (a.double() if i in added else rounded(a)) if isinstance(a, Tensor) else a
-            for i, a in enumerate(args)
-        ]
+        wide = []
+        for i, argument in enumerate(args):
+            if isinstance(argument, Tensor):
+                argument = argument.double() if i in added else rounded(argument)
+            wide.append(argument)
         exact = [a.double() if isinstance(a, Tensor) else a for a in args]
         assert torch.allclose(ours, func(*wide), rtol=3e-6, atol=3e-6), name
         # Rounding must make a difference, or the comparison above shows nothing.

@@ -260,7 +260,7 @@ def _probe(paths: dict[str, Any]) -> list[str]:
     with contextlib.suppress(OSError):
         socket.create_connection(("127.0.0.1", paths["port"]), 2).close()
         mark_failed("network")
-    # 0 means that there is no limit, or that it is unknown.
+    # 0: unlimited, or unknown
     if not 0 < process_limit() <= paths["process_limit"]:
         mark_failed("processes")
     if any(

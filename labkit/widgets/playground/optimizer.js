@@ -1,6 +1,6 @@
 // Optimizers: SGD with momentum, and Adam, with the operations of torch in their order. Adam's mean
-// is multiplied and added to, as in older versions of torch; newer ones use `lerp_`, which differs by
-// a rounding.
+// is multiplied and added to, as in older versions of torch; newer ones use `lerp_`, which differs
+// by a rounding.
 //
 // Gradients and state have the optimizer's format: each operation is rounded once to it. The step
 // itself, as torch's `p.add_(g, alpha=-rate)`, is a fused multiply-add in FP32; its result becomes
