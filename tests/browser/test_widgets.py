@@ -274,7 +274,7 @@ def test_dead_kernel_is_reported_and_the_notebook_recovers(notebook, lab):
     page.wait_for_selector(".labkit-number-line > .lk-lost")
     notices = page.locator(".labkit > .lk-lost").all_inner_texts()
     assert len(notices) == page.locator(".labkit").count()
-    assert all("is gone" in notice and CURE in notice for notice in notices)
+    assert all("has stopped" in notice and CURE in notice for notice in notices)
     assert page.evaluate(STILL_ALIVE) == 0
     assert "labkit-number-line" in page.evaluate("document.activeElement.className"), (
         "the focus was dropped"
