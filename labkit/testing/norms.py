@@ -43,7 +43,7 @@ def softmax(x: Array, dim: int = -1) -> Operation:
 
     Raises:
         TypeError: x holds no floats, or FP64.
-        ValueError: x has no such dimension.
+        ValueError: `dim` is out of range.
 
     >>> softmax(np.zeros((1, 4), np.float32)).value.tolist()
     [[0.25, 0.25, 0.25, 0.25]]

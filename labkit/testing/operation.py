@@ -114,7 +114,7 @@ def dimension_of(dim: int, dimensions: int, asked: object) -> int:
 
     Raises:
         TypeError: it is not a whole number.
-        ValueError: there is no such dimension.
+        ValueError: `dim` is out of range.
     """
     require_kind(dim, int, "dim", "Pass a dimension, or a tuple of them")
     most = max(dimensions, 1)

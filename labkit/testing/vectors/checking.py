@@ -110,7 +110,7 @@ def check(answers: Answers) -> list[str]:
     """Return the rules that answers break, with a counter-example and the known mistake for each.
 
     Raises:
-        ValueError: there is no name; an answer is missing or has another shape.
+        ValueError: `answers` has no name, or an answer is missing or has another shape.
     """
     if "name" not in answers:
         raise ValueError(
