@@ -20,8 +20,8 @@ NO_BROWSER = "no browser found"
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
-# What takes longest: begun last, it would hold one process while the others have nothing left to
-# do.
+# The files and folders whose tests take longest. Started last, one of them would keep one process
+# busy while the others wait.
 LONGEST = (
     "tests/test_notebooks.py",
     "tests/grading/",
@@ -46,7 +46,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     items.sort(
         key=lambda item: min(
-            [i for i, path in enumerate(LONGEST) if item.nodeid.startswith(path)], default=99
+            [i for i, path in enumerate(LONGEST) if item.nodeid.startswith(path)],
+            default=len(LONGEST),
         )
     )
 

@@ -20,7 +20,8 @@ def to_html(notebook: Path) -> Path:
     from nbconvert import HTMLExporter
 
     document = nbformat.read(notebook, as_version=4)
-    # what draws them would come from the network; their pictures do not
+    # With this metadata nbconvert would add a script from the network that draws widgets. Without
+    # it, each widget is shown as its picture, which the notebook holds.
     document.metadata.pop("widgets", None)
     for cell in document.cells:
         if cell.cell_type == "markdown":
