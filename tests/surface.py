@@ -42,7 +42,10 @@ from labkit_lessons.lesson_10_clinic import CONSULTATIONS
 ROOT = Path(__file__).parents[1]
 FILE = Path(__file__).with_name("public_surface.json")
 SEED = 1
-TRAINS = ("project.", "clinic.")  # to answer is to train
+# Prefixes of the exercises whose answers run a training.
+TRAINS = ("project.", "clinic.")
+# Larger numbers are part of the structure of an answer, not of the sum of its numbers.
+LARGEST_SUMMED = 2.0**1000
 # Imports in code and in code of pages, where prompts, quotes and backticks come before them: the
 # module and the names, which may be in parentheses over several lines.
 FROM_IMPORT = re.compile(r"^[>\s`.]*from (labkit[\w.]*) import (\([^)]*\)|[^\n`#]+)", re.MULTILINE)
@@ -107,12 +110,12 @@ def answers(exercise_id: str, mistakes: bool = True) -> dict[str, list[Any]]:
     with one seed.
     """
     exercise = EXERCISES[exercise_id]
-    paper = grading_cases(exercise, SEED)
+    cases = grading_cases(exercise, SEED)
     known = {
         "": exercise.reference,
         **{each.name: each.answer for each in exercise.mistakes if mistakes},
     }
-    return {name: sketch(known_outcomes(paper, function)) for name, function in known.items()}
+    return {name: sketch(known_outcomes(cases, function)) for name, function in known.items()}
 
 
 def sketch(value: object) -> list[Any]:
@@ -130,6 +133,7 @@ def sketch(value: object) -> list[Any]:
             numbers.append(part)
         else:
             structure.update(f"{part}\n".encode())
+    # The weights 1 to 7 in turn make the sum depend on the order of the numbers.
     weighted = sum(number * (1 + place % 7) for place, number in enumerate(numbers))
     return [
         structure.hexdigest()[:12],
@@ -157,7 +161,8 @@ def parts(value: object) -> Iterator[str | float]:
     elif isinstance(value, Outcome):
         # its message contains numbers of a training, which differ between processors
         yield from parts((value.passed, value.facts))
-    elif isinstance(value, Failure):  # where it failed is a line of the source
+    elif isinstance(value, Failure):
+        # without its line number, which changes with the source
         yield f"failure {value.kind} {value.message}"
     elif is_dataclass(value) and not isinstance(value, type):
         yield type(value).__name__
@@ -167,7 +172,8 @@ def parts(value: object) -> Iterator[str | float]:
         yield repr(value)
     elif isinstance(value, int | float | Fraction | np.generic):
         yield type(value).__name__
-        yield float(value) if abs(value) < 2.0**1000 else str(value)
+        # beyond it, weighting and summing could overflow; NaN is not smaller either
+        yield float(value) if abs(value) < LARGEST_SUMMED else str(value)
     else:
         yield f"{type(value).__name__} {value!r}"
 
@@ -183,13 +189,13 @@ def main() -> None:
     kept: dict[str, Any] = {}
     if arguments.ids or arguments.names_only:
         kept = json.loads(FILE.read_text(encoding="utf-8"))["answers"]
-    found_answers = {}
+    all_answers = {}
     for id in sorted(EXERCISES):
         is_kept = id in kept and id not in arguments.ids
-        found_answers[id] = kept[id] if is_kept else answers(id)
-    found = {**surface(), "answers": found_answers}
-    text = json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True)
-    # a sketch stands on one line
+        all_answers[id] = kept[id] if is_kept else answers(id)
+    content = {**surface(), "answers": all_answers}
+    text = json.dumps(content, indent=1, ensure_ascii=False, sort_keys=True)
+    # Write each sketch on one line.
     text = re.sub(r"\[\s+(\"\w{12}\"),\s+([^\s\]]+)\s+\]", r"[\1, \2]", text)
     FILE.write_text(text + "\n", encoding="utf-8")
 

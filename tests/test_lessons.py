@@ -21,6 +21,7 @@ from labkit.grading.exercise import Exercise
 from labkit.train import recorded
 from labkit.widgets import ScalerPresets, predictions, recorded_gemm, recorded_trace
 from notebooks import build
+from tests import lesson_cells
 
 SOURCES = {source.name: source.text.read_text(encoding="utf-8") for source in build.sources()}
 LESSONS = sorted({exercise.lesson for exercise in EXERCISES.values()} - {"00_start"})
@@ -320,12 +321,8 @@ def test_bf16_loses_half_of_2048_micro_batches() -> None:
     """Section 7 of lesson 07: sums of micro-batches by its own cell, as its table and its
     prediction state them.
     """
-    cells = {
-        cell["id"]: "".join(cell["source"])
-        for cell in build.learners(build.lesson("07_master_weights"))["cells"]
-    }
     names: dict[str, Any] = {}
-    exec("import torch\n" + cells["touch-micro"], names)
+    exec("import torch\n" + lesson_cells.cells_of("07_master_weights")["touch-micro"], names)
     parts = names["micro_batches"]
     exact = {count: sum(part.double() for part in parts[:count]) for count in (8, 512, 2048)}
 
