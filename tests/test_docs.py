@@ -17,7 +17,7 @@ from labkit import cli, widgets
 from labkit.amp import PRESETS, RECIPES
 from labkit.cli import parser_of
 from labkit.course import lessons
-from labkit.faults import cards
+from labkit.faults import Card, cards
 from labkit.instrument.report import Report
 from labkit.widgets.base.widget import LabWidget
 
@@ -62,23 +62,26 @@ def test_lessons_of_the_catalogue_exist() -> None:
 
 
 def test_the_page_of_errors_is_up_to_date() -> None:
-    assert errors.PAGE.read_text(encoding="utf-8") == errors.page(), "`make docs` writes it anew"
+    assert errors.PAGE.read_text(encoding="utf-8") == errors.page(), "`make docs` writes the page"
 
 
 def test_error_message_leads_to_its_repair() -> None:
-    """A worked example: torch has had two names for one type, and people paste either."""
+    """Messages of torch name the type c10::Half or, in older versions, at::Half."""
     text = errors.page()
     section = text.split('<a id="mask_constant"></a>')[1].split("<a id=")[0]
     for name in ("c10::Half", "at::Half"):
-        assert (
-            f"- [`value cannot be converted to type {name} without overflow`](#mask_constant)"
-            in text
-        )
-        assert f"value cannot be converted to type {name}" in section
+        message = f"value cannot be converted to type {name} without overflow"
+        assert f"- [`{message}`](#mask_constant)" in text
+        assert message in section
     assert cards()["mask_constant"].repair in section
     assert "[NVIDIA/apex#1052](https://github.com/NVIDIA/apex/issues/1052)" in section
-    assert all(text.count(f"`labkit explain {card.id}`") == 1 for card in cards().values())
-    assert all(text.count(f"(#{card.id})") == len(card.errors) for card in cards().values())
+
+
+@pytest.mark.parametrize("card", cards().values(), ids=lambda card: card.id)
+def test_each_message_of_a_fault_leads_to_its_section(card: Card) -> None:
+    text = errors.page()
+    assert text.count(f"`labkit explain {card.id}`") == 1
+    assert text.count(f"(#{card.id})") == len(card.errors)
 
 
 ROOT = Path(__file__).parents[1]
@@ -96,42 +99,61 @@ README, LEARNERS, _, PRACTITIONERS, READING_PATH = (
 def test_script_of_the_readme_has_the_printed_diagnosis(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Numbers apart, which differ between processors; the line of the fault is the script's."""
+    """Numbers are not compared, since they differ between processors."""
     (script,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     (printed,) = re.findall(r"```text\n(.*?)```", README, flags=re.DOTALL)
     (tmp_path / "train.py").write_text(script, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     assert cli.main(["diagnose", "train.py"]) == 1
-    found = capsys.readouterr().out
+    diagnosis = capsys.readouterr().out
     clip = 1 + script[: script.index("nn.utils.clip_grad_norm_")].count("\n")
-    assert f"clipped while scaled: train.py:{clip}:" in found
-    assert re.findall(r"train\.py:\d+", found) == re.findall(r"train\.py:\d+", printed) != []
+    assert f"clipped while scaled: train.py:{clip}:" in diagnosis
+    places = re.findall(r"train\.py:\d+", printed)
+    assert places
+    assert re.findall(r"train\.py:\d+", diagnosis) == places
     number = re.compile(r"\d[\d.e+]*")
-    assert set(number.sub("#", printed).splitlines()) <= set(number.sub("#", found).splitlines())
+    lines = number.sub("#", diagnosis).splitlines()
+    assert [line for line in number.sub("#", printed).splitlines() if line not in lines] == []
 
 
-def test_the_facts_of_the_readme_are_those_of_lessons_and_pins() -> None:
+def test_the_readme_has_at_most_140_lines() -> None:
     assert README.count("\n") <= 140
-    assert [guide for guide in GUIDES if f"]({guide})" not in README] == []
-    facts = dict(re.findall(r"^\| (\w+) \| (.*) \|$", README, flags=re.MULTILINE))
-    count, hours, minutes = map(int, re.findall(r"\d+", facts["Course"]))
-    sources = [lesson.text.read_text(encoding="utf-8") for lesson in lessons()]
-    minute = r"^# About (\d+) minutes|^# \| \*\*00\*\* \| [^|]* \| (\d+) \|"
-    stated = re.findall(minute, "\n".join(sources), re.MULTILINE)
-    assert len(stated) == count
-    assert len(sources) == count
-    assert sum(int(a or b) for a, b in stated) == 60 * hours + minutes
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_the_readme_links_each_guide(guide: str) -> None:
+    assert f"]({guide})" in README
+
+
+FACTS = dict(re.findall(r"^\| (\w+) \| (.*) \|$", README, flags=re.MULTILINE))
+# The minutes of a lesson, in its first cell; lesson 00 has them in the row of its own map.
+MINUTES = re.compile(r"^# About (\d+) minutes|^# \| \*\*00\*\* \| [^|]* \| (\d+) \|", re.MULTILINE)
+
+
+def test_the_readme_adds_up_the_time_of_the_lessons() -> None:
+    count, hours, minutes = map(int, re.findall(r"\d+", FACTS["Course"]))
+    total = 0
+    for lesson in lessons():
+        ((elsewhere, in_the_map),) = MINUTES.findall(lesson.text.read_text(encoding="utf-8"))
+        total += int(elsewhere or in_the_map)
+    assert len(lessons()) == count
+    assert total == 60 * hours + minutes
+
+
+@pytest.mark.parametrize("page", ["README", "practitioners"])
+def test_a_page_states_the_versions_of_torch(page: str) -> None:
+    rows = {
+        "README": FACTS["torch"],
+        "practitioners": re.findall(r"^\| torch \| (.*) \|$", PRACTITIONERS, re.MULTILINE)[0],
+    }
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    oldest, below = re.fullmatch(r"torch>=([\d.]+),<(\d+)", project["dependencies"][0]).groups()
-    (pinned,) = re.findall(
-        r"^torch==(.*)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE
-    )
-    for versions in (
-        facts["torch"],
-        re.findall(r"^\| torch \| (.*) \|$", PRACTITIONERS, re.MULTILINE)[0],
-    ):
-        assert f"{oldest} or newer, below {below}" in versions
-        assert pinned in versions
+    requirement = re.fullmatch(r"torch>=([\d.]+),<(\d+)", project["dependencies"][0])
+    assert requirement is not None
+    oldest, below = requirement.groups()
+    constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    (pinned,) = re.findall(r"^torch==(.*)$", constraints, re.MULTILINE)
+    assert f"{oldest} or newer, below {below}" in rows[page]
+    assert pinned in rows[page]
 
 
 def test_the_code_for_a_model_of_your_own_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,17 +167,25 @@ def test_the_code_for_a_model_of_your_own_runs(capsys: pytest.CaptureFixture[str
     assert "Sequential: 4 steps, 1 sampled, 0 skipped" in capsys.readouterr().out
 
 
-def test_what_else_practitioners_read_of_is_there() -> None:
+def test_imports_of_the_practitioners_guide_work() -> None:
     lines = re.findall(r"`((?:from|import) labkit\.frameworks.*?)`", PRACTITIONERS)
     assert len(lines) == 6, "torch.amp, torch.cuda.amp, apex, fastai, and two of OneFlow's"
     for line in lines:
         exec(line, {})
-    (recipe,) = re.findall(r"`(replace\(RECIPES.*?\))`", PRACTITIONERS)
-    assert (
-        eval(recipe, {"replace": replace, "RECIPES": RECIPES, "PRESETS": PRESETS}).scaler.init_scale
-        == 2.0**32
-    )
-    assert all(name in PRACTITIONERS for name in PRESETS)
+
+
+def test_recipe_of_the_practitioners_guide_is_python() -> None:
+    (code,) = re.findall(r"`(replace\(RECIPES.*?\))`", PRACTITIONERS)
+    recipe = eval(code, {"replace": replace, "RECIPES": RECIPES, "PRESETS": PRESETS})
+    assert recipe.scaler.init_scale == 2.0**32
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_practitioners_guide_names_each_preset(name: str) -> None:
+    assert name in PRACTITIONERS
+
+
+def test_command_of_the_practitioners_guide_is_understood() -> None:
     (command,) = re.findall(r"^    labkit compare (.*)$", PRACTITIONERS, flags=re.MULTILINE)
     assert len(parser_of("compare").parse_args(shlex.split(command)).seeds) == 3
 

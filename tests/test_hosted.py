@@ -1,5 +1,7 @@
-"""Hosts that have torch but not the lab: a notebook's first cell installs the lab, and replaces
-nothing.
+"""Lessons on hosts such as Colab, which have torch but not the lab.
+
+The first cell of a lesson installs the lab and keeps the packages of the host; badges lead to the
+hosts.
 """
 
 import importlib.util
@@ -10,7 +12,6 @@ import subprocess
 import sys
 import sysconfig
 import venv
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -41,41 +42,48 @@ GITHUB = "https://github.com/ada/fp16-lab"
 # --- what is written into the notebooks ---
 
 
-def test_address_may_be_written_as_git_writes_it() -> None:
-    made = {
-        written: build.for_hosts(CELLS, "06_loss_scaling", written)
-        for written in (
-            "",
-            GITHUB,
-            f"{GITHUB}.git",
-            f"{GITHUB}/",
-            f"{GITHUB}.git@main",
-            f"{GITHUB}@main",
-            f"{GITHUB}@v0.2.0",
-            "https://git.example.org/ada/lab",
-        )
-    }
-    assert made[""] == CELLS, "the address is that of the lab's publisher"
-    assert build.repository() == "", "the address is that of the lab's publisher"
-    for written in (f"{GITHUB}.git", f"{GITHUB}/", f"{GITHUB}.git@main", f"{GITHUB}@main"):
-        assert made[written] == made[GITHUB]
-    assert "blob/v0.2.0/notebooks" in str(made[f"{GITHUB}@v0.2.0"][0])
-    title, first, *others = made["https://git.example.org/ada/lab"]
-    assert title == CELLS[0], "badges are for GitHub alone"
-    assert others == CELLS[1:], "badges are for GitHub alone"
+def cells_for(address: str) -> list[dict[str, Any]]:
+    return build.for_hosts(CELLS, "06_loss_scaling", address)
+
+
+def test_without_an_address_a_notebook_stays_as_it_is() -> None:
+    assert cells_for("") == CELLS
+
+
+def test_the_checkout_has_no_address() -> None:
+    # Whoever publishes the lab writes the address of their repository into pyproject.toml.
+    assert build.repository() == ""
+
+
+@pytest.mark.parametrize("ending", [".git", "/", ".git@main", "@main"])
+def test_address_may_end_as_git_writes_it(ending: str) -> None:
+    assert cells_for(GITHUB + ending) == cells_for(GITHUB)
+
+
+def test_badges_lead_to_the_branch_of_the_address() -> None:
+    title, *_ = cells_for(f"{GITHUB}@v0.2.0")
+    assert "blob/v0.2.0/notebooks" in str(title)
+
+
+def test_another_host_than_github_has_no_badges() -> None:
+    title, first, *others = cells_for("https://git.example.org/ada/lab")
+    assert title == CELLS[0]
     assert "git+https://git.example.org/ada/lab@main" in "".join(first["source"])
-    for written in ("git@github.com:ada/fp16-lab.git", "github.com/ada/fp16-lab", "ada/fp16-lab"):
-        with pytest.raises(
-            ValueError, match=re.escape(f'OWNER/NAME" in pyproject.toml, got {written!r}')
-        ):
-            build.for_hosts(CELLS, "06_loss_scaling", written)
+    assert others == CELLS[1:]
+
+
+@pytest.mark.parametrize(
+    "address", ["git@github.com:ada/fp16-lab.git", "github.com/ada/fp16-lab", "ada/fp16-lab"]
+)
+def test_another_form_of_address_is_refused(address: str) -> None:
+    message = f'OWNER/NAME" in pyproject.toml, got {address!r}'
+    with pytest.raises(ValueError, match=re.escape(message)):
+        cells_for(address)
 
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Every lesson as built in a checkout whose pyproject.toml names an address: file
-    -> notebook.
-    """
+    """Every lesson by its file, as built in a checkout whose pyproject.toml names an address."""
     checkout = tmp_path_factory.mktemp("published")
     own = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     named = re.sub(r'^repository = ""$', f'repository = "{GITHUB}"', own, flags=re.MULTILINE)
@@ -90,9 +98,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         }
 
 
-def test_badges_lead_to_the_lessons_own_file(
-    published: dict[str, Any],
-) -> None:
+def test_badges_lead_to_the_lessons_own_file(published: dict[str, Any]) -> None:
     assert len(published) == len(build.sources())
     for name, notebook in published.items():
         links = re.findall(
@@ -104,76 +110,115 @@ def test_badges_lead_to_the_lessons_own_file(
             "Kaggle": f"https://kaggle.com/kernels/welcome?src={GITHUB}/blob/main/notebooks/{name}",
             "Binder": f"https://mybinder.org/v2/gh/ada/fp16-lab/main?labpath=notebooks/{name}",
         }
-        assert (ROOT / "notebooks" / name).is_file(), "what the link leads to is committed there"
+        # The links lead to this file.
+        assert (ROOT / "notebooks" / name).is_file()
+
+
+def test_the_first_code_cell_gets_the_lab(published: dict[str, Any]) -> None:
+    for notebook in published.values():
         code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
         assert code[0]["id"] == "get-the-lab"
         nbformat.validate(nbformat.from_dict(notebook))
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_first_cell_installs_the_lab_on_a_host(
-    published: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    fails: bool,
-) -> None:
-    first = "".join(published["06_loss_scaling.ipynb"]["cells"][1]["source"])
-    asked = []
+INSTALL = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", f"git+{GITHUB}@main"]
+SETUP = [sys.executable, "-m", "labkit", "setup", "--here"]
+OUTPUT_OF_PIP = "words of pip's"
 
-    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+
+class Commands:
+    """In place of `subprocess.run`: notes each command, and ends it with one exit status."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+        self.calls: list[list[str]] = []
+
+    def run(self, command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
         assert options == {"capture_output": True, "text": True}
-        asked.append(command)
-        return subprocess.CompletedProcess(command, int(fails), "said", "words of pip's")
+        self.calls.append(command)
+        return subprocess.CompletedProcess(command, self.status, "", OUTPUT_OF_PIP)
 
-    monkeypatch.setattr(subprocess, "run", run)
-    exec(first, {})
-    assert asked == [], "where the lab is installed, nothing is done"
+
+@pytest.fixture
+def first_cell(published: dict[str, Any]) -> str:
+    """The cell of lesson 06 that gets the lab."""
+    return "".join(published["06_loss_scaling.ipynb"]["cells"][1]["source"])
+
+
+def test_first_cell_does_nothing_if_the_lab_is_installed(
+    first_cell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = Commands(status=0)
+    monkeypatch.setattr(subprocess, "run", commands.run)
+    exec(first_cell, {})
+    assert commands.calls == []
+
+
+def test_first_cell_installs_the_lab_on_a_host(
+    first_cell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = Commands(status=0)
+    invalidate_caches = Mock()
+    monkeypatch.setattr(subprocess, "run", commands.run)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(importlib, "invalidate_caches", lambda: asked.append(["look again"]))
-    with pytest.raises(subprocess.CalledProcessError) if fails else nullcontext():
-        exec(first, {})
-    commands = [
-        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", f"git+{GITHUB}@main"],
-        [sys.executable, "-m", "labkit", "setup", "--here"],
-        ["look again"],
-    ]
-    assert asked == commands[: 1 if fails else 3], "what fails goes no further"
-    assert ("words of pip's" in capsys.readouterr().out) == fails
+    monkeypatch.setattr(importlib, "invalidate_caches", invalidate_caches)
+    exec(first_cell, {})
+    assert commands.calls == [INSTALL, SETUP]
+    # Without it Python may not find a package that was installed after it had searched.
+    invalidate_caches.assert_called_once_with()
+    assert OUTPUT_OF_PIP not in capsys.readouterr().out
+
+
+def test_first_cell_ends_with_pips_output_if_pip_fails(
+    first_cell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = Commands(status=1)
+    monkeypatch.setattr(subprocess, "run", commands.run)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(subprocess.CalledProcessError):
+        exec(first_cell, {})
+    assert commands.calls == [INSTALL]
+    assert OUTPUT_OF_PIP in capsys.readouterr().out
 
 
 # --- what `labkit setup --here` does ---
 
 
-def test_only_what_is_missing_is_installed_and_never_torch(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    added = (
+def test_only_missing_packages_are_installed(capsys: pytest.CaptureFixture[str]) -> None:
+    pip = Mock(return_value=0)
+    assert complete(NEEDED, COLAB.get, pip) == 0
+    words = [word for call in pip.call_args_list for word in call.args[0]]
+    assert [word for word in words if ">=" in word] == ["anywidget>=0.9.13"]
+    assert {"-U", "--upgrade", "--force-reinstall"} & set(words) == set()
+    assert (
         "Kept as they were: fp16-lab 0.2.0, torch 2.11.0+cu128, ipywidgets 7.7.1. Added: anywidget."
+        in capsys.readouterr().out
     )
-    old = {**COLAB, "anywidget": "0.9.21", "torch": "2.9.0"}
-    for there, status, asked, said in (
-        (COLAB, 0, ["anywidget>=0.9.13"], added),
-        (
-            old,
-            0,
-            [],
-            "torch 2.9.0 is too old; the lab may work all the same. Otherwise: `pip install -U",
-        ),
-        ({"fp16-lab": "0.2.0"}, 2, [], "This environment has no torch"),
-    ):
-        pip = Mock(return_value=0)
-        assert complete(NEEDED, there.get, pip) == status
-        words = [word for call in pip.call_args_list for word in call.args[0]]
-        assert [word for word in words if ">=" in word] == asked
-        assert not {"-U", "--upgrade", "--force-reinstall"} & set(words)
-        assert said in capsys.readouterr().out
 
 
-@pytest.mark.slow  # builds the lab from a clone
+def test_a_torch_that_is_too_old_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    pip = Mock(return_value=0)
+    installed = {**COLAB, "anywidget": "0.9.21", "torch": "2.9.0"}
+    assert complete(NEEDED, installed.get, pip) == 0
+    pip.assert_not_called()
+    assert (
+        "torch 2.9.0 is too old; the lab may work all the same. Otherwise: `pip install -U"
+        in capsys.readouterr().out
+    )
+
+
+def test_an_environment_without_torch_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    pip = Mock(return_value=0)
+    assert complete(NEEDED, {"fp16-lab": "0.2.0"}.get, pip) == 2
+    pip.assert_not_called()
+    assert "This environment has no torch" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(400 * slowness())
 def test_first_cell_keeps_the_hosts_torch(tmp_path: Path) -> None:
-    """An environment with all that is installed here but the lab; `origin` is a bare
-    clone on disk.
+    """The host is an environment with everything that is installed here except for the lab, which
+    comes from a bare clone on disk.
     """
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout: there is nothing to clone")
@@ -184,7 +229,7 @@ def test_first_cell_keeps_the_hosts_torch(tmp_path: Path) -> None:
     venv.create(here, with_pip=False)
     python = here / ("Scripts" if os.name == "nt" else "bin") / "python"
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(here)}))
-    for other in Path(sysconfig.get_path("purelib")).iterdir():  # pip among them
+    for other in Path(sysconfig.get_path("purelib")).iterdir():
         if not re.search("labkit|fp16_lab", other.name):
             (packages / other.name).symlink_to(other)
     first = "".join(
@@ -205,7 +250,7 @@ print(labkit.__file__, torch.__version__ == version)
         for name, value in os.environ.items()
         if name not in ("PYTHONPATH", "LABKIT_DATA")
     }
-    # hatchling is here; nothing else is asked for
+    # The build needs hatchling only, which is in this environment.
     offline = {"PIP_NO_BUILD_ISOLATION": "false", "PIP_NO_INDEX": "1"}
     done = subprocess.run(
         [str(python), "-c", program],
